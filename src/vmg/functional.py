@@ -1,0 +1,182 @@
+"""The model as pure functions of tensors: four ways to draw pre-activations, and what follows from pseudo-data.
+
+Every function takes inputs that are already augmented and scaled (:func:`augment`) and takes its noise as an argument.
+Letters: B rows of a batch, R inputs with bias, C outputs, P pseudo-points; leading dimensions broadcast.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from vmg.covariance import Covariance
+from vmg.linalg import cholesky
+
+__all__ = [
+    "DAMPING",
+    "Conditional",
+    "augment",
+    "condition",
+    "condition_weights",
+    "fold_mean",
+    "log_uniform_kl",
+    "multiplicative_noise",
+    "sample_conditional",
+    "sample_conditional_joint",
+    "sample_joint",
+    "sample_marginal",
+    "sample_weights",
+]
+
+DAMPING = 1e-6
+"""σ² added to Σ₁₁. Differs from the paper: 1e-8 is below what single precision resolves; the authors' code uses 1e-6."""
+
+
+def augment(x: Tensor, bias: bool = True) -> Tensor:
+    """x̂ = [x, 1]/√R: append a one and keep the output's scale independent of the width [LW16, §4]."""
+    if bias:
+        x = torch.cat([x, x.new_ones(*x.shape[:-1], 1)], dim=-1)
+    return x / math.sqrt(x.shape[-1])
+
+
+def _correlate(noise: Tensor, V: Covariance) -> Tensor:
+    """Rows of standard noise [..., B, C] given column covariance V."""
+    return V.sqrt_matmul(noise.mT).mT
+
+
+def _mean(x: Tensor, M: Tensor | None) -> Tensor | float:
+    """x̂M, or zero for the zero-mean layer."""
+    return 0.0 if M is None else x @ M
+
+
+def sample_weights(x: Tensor, M: Tensor | None, U: Covariance, V: Covariance, noise: Tensor) -> Tensor:
+    """x̂W with one weight matrix W = M + U^½ E V^½ᵀ for the whole batch; noise E [..., R, C] [LW16, eq. 3]."""
+    return x @ (_correlate(U.sqrt_matmul(noise), V) + (0.0 if M is None else M))
+
+
+def sample_joint(x: Tensor, M: Tensor | None, U: Covariance, V: Covariance, noise: Tensor) -> Tensor:
+    """B | A ~ MN(AM, AUAᵀ, V): rows of the batch correlated, the GP view; noise [..., B, C] [LW16, eq. 5]."""
+    root = cholesky(U.gram(x), name="x U xᵀ")
+    return _mean(x, M) + _correlate(root @ noise, V)
+
+
+def sample_marginal(x: Tensor, M: Tensor | None, U: Covariance, V: Covariance, noise: Tensor) -> Tensor:
+    """Each row on its own, N(x̂M, (x̂Ux̂ᵀ) V): the local reparametrisation; noise [..., B, C] [LW16, §2.4]."""
+    scale = U.quadratic(x).clamp_min(0).sqrt().unsqueeze(-1)
+    return _mean(x, M) + scale * _correlate(noise, V)
+
+
+class Conditional(NamedTuple):
+    """A layer's output at x given its pseudo-data: MN(mean, row covariance, V)."""
+
+    mean: Tensor  # [..., B, C]
+    cross: Tensor  # σ₁₂ᵀ [..., B, P]
+    gain: Tensor  # Σ₁₁⁻¹ σ₁₂ [..., P, B]
+
+    def row_variance(self, x: Tensor, U: Covariance) -> Tensor:
+        """σ₂₂ − σ₁₂ᵀ Σ₁₁⁻¹ σ₁₂ of each row, [..., B], kept above rounding error."""
+        prior = U.quadratic(x)
+        floor = 10 * torch.finfo(x.dtype).eps * prior.detach() + torch.finfo(x.dtype).tiny
+        return torch.maximum(prior - (self.cross.mT * self.gain).sum(-2), floor)
+
+    def row_covariance(self, x: Tensor, U: Covariance) -> Tensor:
+        """The same with the correlations between rows, [..., B, B]."""
+        return U.gram(x) - self.cross @ self.gain
+
+
+def condition(
+    x: Tensor, M: Tensor | None, U: Covariance, A: Tensor, B: Tensor, damping: float = DAMPING
+) -> Conditional:
+    """Condition the layer on pseudo-inputs A [..., P, R] and pseudo-outputs B [..., P, C] [LW16, eq. 8 and 9].
+
+    mean = x̂M + σ₁₂ᵀ Σ₁₁⁻¹ (B̃ − ÃM) with Σ₁₁ = ÃUÃᵀ + σ²I and σ₁₂ = ÃUx̂ᵀ; ``M=None`` is the zero-mean layer.
+    """
+    cross = U.gram(x, A)  # [..., B, P]
+    root = _pseudo_root(U, A, damping)
+    residual = B if M is None else B - A @ M
+    gain = torch.cholesky_solve(cross.mT, root)  # [..., P, B]
+    mean = _mean(x, M) + gain.mT @ residual
+    return Conditional(mean, cross, gain)
+
+
+def sample_conditional(
+    x: Tensor,
+    M: Tensor | None,
+    U: Covariance,
+    V: Covariance,
+    A: Tensor,
+    B: Tensor,
+    noise: Tensor,
+    damping: float = DAMPING,
+) -> Tensor:
+    """Each row on its own given the pseudo-data; noise [..., B, C] [LW16, eq. 8]."""
+    given = condition(x, M, U, A, B, damping)
+    return given.mean + given.row_variance(x, U).sqrt().unsqueeze(-1) * _correlate(noise, V)
+
+
+def sample_conditional_joint(
+    x: Tensor,
+    M: Tensor | None,
+    U: Covariance,
+    V: Covariance,
+    A: Tensor,
+    B: Tensor,
+    noise: Tensor,
+    damping: float = DAMPING,
+) -> Tensor:
+    """All rows together given the pseudo-data; noise [..., B, C]."""
+    given = condition(x, M, U, A, B, damping)
+    root = cholesky(given.row_covariance(x, U), name="conditional row covariance")
+    return given.mean + _correlate(root @ noise, V)
+
+
+def _pseudo_root(U: Covariance, A: Tensor, damping: float) -> Tensor:
+    """Cholesky factor of Σ₁₁ = ÃUÃᵀ + σ²I."""
+    eye = torch.eye(A.shape[-2], dtype=A.dtype, device=A.device)
+    return cholesky(U.gram(A) + damping * eye, name="Σ₁₁ = ÃUÃᵀ + σ²I")
+
+
+def fold_mean(M: Tensor | None, U: Covariance, A: Tensor, B: Tensor, damping: float = DAMPING) -> Tensor:
+    """M_eff = M + UÃᵀ Σ₁₁⁻¹ (B̃ − ÃM), so that x̂ M_eff is the conditional mean for any x."""
+    residual = B if M is None else B - A @ M
+    correction = U.matmul(A.mT @ torch.cholesky_solve(residual, _pseudo_root(U, A, damping)))
+    return correction if M is None else M + correction
+
+
+def condition_weights(
+    W: Tensor, U: Covariance, V: Covariance, A: Tensor, B: Tensor, noise: Tensor, damping: float = DAMPING
+) -> Tensor:
+    """Turn a draw W ~ MN(M, U, V) into a draw given the pseudo-data; noise [..., P, C].
+
+    Matheron's rule: W + UÃᵀ Σ₁₁⁻¹ (B̃ − ÃW − σξ), ξ ~ MN(0, I, V), has exactly the conditional mean and covariance.
+    One such W is one function, consistent across all inputs.
+    """
+    observed = B - math.sqrt(damping) * _correlate(noise, V)
+    return fold_mean(W, U, A, observed, damping)
+
+
+def multiplicative_noise(mean: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
+    """mean ⊙ (1 + √α ε) with √α = ``scale``: the posterior of the pseudo-data [LW16, §2.4]."""
+    return mean * (1 + scale * noise)
+
+
+def _negative_kl_shape(log_alpha: Tensor) -> Tensor:
+    """½ log α + c₁α + c₂α² + c₃α³, the cubic fit to −KL for α <= 1 (Kingma et al. 2015, eq. 14)."""
+    alpha = log_alpha.exp()
+    return 0.5 * log_alpha + alpha * (1.16145124 + alpha * (-1.50204118 + alpha * 0.58629921))
+
+
+def log_uniform_kl(log_scale: Tensor, max_scale: float) -> Tensor:
+    """KL of one entry's multiplicative Gaussian to the log-uniform prior, zero at √α = ``max_scale``.
+
+    The true divergence is known up to a constant only; this choice makes it non-negative below the bound.
+
+    Args:
+        log_scale: log √α, any shape.
+        max_scale: the bound on √α, at most 1, where the cubic fit ends.
+    """
+    at_bound = _negative_kl_shape(torch.tensor(2 * math.log(max_scale), dtype=torch.float64)).item()
+    return at_bound - _negative_kl_shape(2 * log_scale)

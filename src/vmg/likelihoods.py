@@ -1,0 +1,261 @@
+"""Likelihoods: how targets scatter around the network's output, and what is believed about that scatter.
+
+Networks work in standardised units (targets with mean 0 and standard deviation 1), and so do these likelihoods. The
+paper's Gamma(6, 6) prior on the precision in the target's own units is Gamma(6, 6/σ_y²) here.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Gamma, kl_divergence
+
+__all__ = [
+    "CategoricalLikelihood",
+    "FullCovarianceLikelihood",
+    "GaussianLikelihood",
+    "KnownNoiseLikelihood",
+    "Likelihood",
+]
+
+LOG_2PI = math.log(2 * math.pi)
+
+
+class Likelihood(nn.Module, ABC):
+    """p(y | f), with a posterior over its own parameters where it has some."""
+
+    @abstractmethod
+    def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """E log p(y | f) over the likelihood's own posterior, one number per row: [..., B]."""
+
+    def kl_divergence(self) -> Tensor:
+        """KL of the likelihood's own posterior to its prior, [*batch_shape]; zero where it has none."""
+        return torch.zeros(())
+
+    def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
+        """A natural-gradient step of a conjugate posterior, from one batch that stands for ``n_data`` rows.
+
+        Does nothing where no posterior is conjugate.
+        """
+        return None
+
+
+def _require_same_shape(f: Tensor, y: Tensor) -> None:
+    if f.shape != y.shape:
+        raise ValueError(f"y must have the shape of the network's output, {tuple(f.shape)}; got {tuple(y.shape)}")
+
+
+def _batch_mean(values: Tensor, weight: Tensor | None, dim: int) -> Tensor:
+    """Mean over the rows of a batch, each counted ``weight`` times."""
+    if weight is None:
+        return values.mean(dim)
+    return (values * weight.reshape(*weight.shape, *[1] * (-1 - dim))).mean(dim)
+
+
+class GaussianLikelihood(Likelihood):
+    """y_c ~ N(f_c, 1/τ_c) with Gamma prior and Gamma posterior on each output's precision [LW16, §4.1].
+
+    With ``conjugate=True`` the posterior follows natural-gradient steps towards Gamma(a₀ + N/2, b₀ + ½ E Σ(y − f)²);
+    with ``False`` its parameters are learned by gradient, as in the paper. Integrating τ out gives a Student-t with
+    2a degrees of freedom and squared scale b/a.
+
+    Differs from the paper: conjugate, and a weak prior on the standardised noise, by default. Gamma(6, 6) in y's own
+    units sets a floor on the noise, which on targets of small spread is all that the model can say.
+
+    Parameters
+    ----------
+    n_outputs : int
+        Number of targets.
+    concentration : float
+        a₀ of the prior.
+    rate : float or Tensor [*batch_shape, n_outputs]
+        b₀ of the prior.
+    conjugate : bool
+        How the posterior is found.
+    step_size : float
+        Smallest natural-gradient step; early steps are larger, 1/t.
+    batch_shape : sequence of int
+        Replicas, as in the layers.
+    """
+
+    log_concentration: nn.Parameter
+    log_rate: nn.Parameter
+
+    def __init__(
+        self,
+        n_outputs: int = 1,
+        *,
+        concentration: float = 1.0,
+        rate: float | Tensor = 1e-3,
+        conjugate: bool = True,
+        step_size: float = 0.02,
+        batch_shape: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        shape = (*batch_shape, n_outputs)
+        prior_rate = torch.as_tensor(rate, dtype=torch.get_default_dtype()).expand(shape).clone()
+        if not (concentration > 0 and (prior_rate > 0).all()):
+            raise ValueError(f"concentration and rate must be positive; got {concentration} and {rate}")
+        self.n_outputs, self.concentration, self.conjugate = n_outputs, concentration, conjugate
+        self.step_size = step_size
+        self.register_buffer("prior_rate", prior_rate)
+        self.register_buffer("n_updates", torch.zeros(()))
+        self.log_concentration = nn.Parameter(torch.full(shape, math.log(concentration)), requires_grad=not conjugate)
+        self.log_rate = nn.Parameter(prior_rate.log(), requires_grad=not conjugate)
+
+    def extra_repr(self) -> str:
+        return f"{self.n_outputs}, concentration={self.concentration:g}, conjugate={self.conjugate}"
+
+    @property
+    def prior(self) -> Gamma:
+        """p(τ), [*batch_shape, n_outputs]."""
+        rate = self.get_buffer("prior_rate")
+        return Gamma(torch.full_like(rate, self.concentration), rate, validate_args=False)
+
+    @property
+    def posterior(self) -> Gamma:
+        """q(τ), [*batch_shape, n_outputs]."""
+        return Gamma(self.log_concentration.exp(), self.log_rate.exp(), validate_args=False)
+
+    def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        _require_same_shape(f, y)
+        tau = (self.log_concentration - self.log_rate).exp().unsqueeze(-2)
+        log_tau = (torch.digamma(self.log_concentration.exp()) - self.log_rate).unsqueeze(-2)
+        return 0.5 * (log_tau - LOG_2PI - tau * (y - f).square()).sum(-1)
+
+    def kl_divergence(self) -> Tensor:
+        return kl_divergence(self.posterior, self.prior).sum(-1)
+
+    @torch.no_grad()
+    def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
+        if not self.conjugate:
+            return
+        count = self.get_buffer("n_updates").add_(1)
+        step = torch.clamp_min(1 / count, self.step_size)
+        n = torch.as_tensor(n_data, dtype=f.dtype).unsqueeze(-1)
+        squares = _batch_mean((y - f).square(), weight, -2)  # [*batch_shape, C]
+        target_rate = self.get_buffer("prior_rate") + 0.5 * n * squares
+        target_concentration = (self.concentration + 0.5 * n).expand_as(self.log_concentration)
+        # the natural parameters of a Gamma are (a − 1, −b): a step towards the target is linear in a and b
+        self.log_concentration.copy_(torch.lerp(self.log_concentration.exp(), target_concentration, step).log())
+        self.log_rate.copy_(torch.lerp(self.log_rate.exp(), target_rate, step).log())
+
+    def student(self) -> tuple[Tensor, Tensor]:
+        """Degrees of freedom and scale of p(y | f) with τ integrated out, each [*batch_shape, n_outputs]."""
+        q = self.posterior
+        return 2 * q.concentration, (q.rate / q.concentration).sqrt()
+
+
+class KnownNoiseLikelihood(Likelihood):
+    """y ~ N(f, scale²) with a scale that is given, as in the toy problems [LW16, §4.3]."""
+
+    def __init__(self, scale: float | Tensor) -> None:
+        super().__init__()
+        scale = torch.as_tensor(scale, dtype=torch.get_default_dtype()).reshape(-1)
+        if not (scale > 0).all():
+            raise ValueError(f"scale must be positive; got {scale.min().item():g}")
+        self.register_buffer("scale", scale)
+
+    def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        _require_same_shape(f, y)
+        scale = self.get_buffer("scale")
+        return -0.5 * (((y - f) / scale).square() + LOG_2PI + 2 * scale.log()).sum(-1)
+
+    def student(self) -> tuple[Tensor, Tensor]:
+        """Infinite degrees of freedom, and the scale."""
+        scale = self.get_buffer("scale")
+        return torch.full_like(scale, math.inf), scale
+
+
+class FullCovarianceLikelihood(Likelihood):
+    """y ~ N(f, Λ⁻¹): several outputs whose noise is correlated, Wishart posterior on Λ [LW16, footnote 2].
+
+    Prior W(ν₀, Ψ₀⁻¹) with ν₀ = 2a₀ + C − 1 and Ψ₀ = 2b₀I, which for one output is Gamma(a₀, b₀). The optimal
+    posterior is W(ν₀ + N, (Ψ₀ + E Σ rrᵀ)⁻¹), r = y − f, reached by natural-gradient steps. Integrating Λ out gives a
+    multivariate Student-t.
+    """
+
+    def __init__(
+        self,
+        n_outputs: int,
+        *,
+        concentration: float = 1.0,
+        rate: float = 1e-3,
+        step_size: float = 0.02,
+        batch_shape: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        if not (concentration > 0 and rate > 0):
+            raise ValueError(f"concentration and rate must be positive; got {concentration} and {rate}")
+        self.n_outputs, self.step_size = n_outputs, step_size
+        self.prior_df = 2 * concentration + n_outputs - 1
+        self.prior_rate = 2 * rate
+        self.register_buffer("n_updates", torch.zeros(()))
+        self.register_buffer("df", torch.full(tuple(batch_shape), self.prior_df))
+        eye = self.prior_rate * torch.eye(n_outputs)
+        self.register_buffer("rate_matrix", eye.expand(*batch_shape, n_outputs, n_outputs).clone())  # Ψ
+
+    def extra_repr(self) -> str:
+        return f"{self.n_outputs}"
+
+    def _root(self) -> Tensor:
+        return torch.linalg.cholesky(self.get_buffer("rate_matrix"))
+
+    def _expected_logdet(self, root: Tensor) -> Tensor:
+        """E log|Λ| = Σ ψ((ν + 1 − i)/2) + C log 2 − log|Ψ|."""
+        C = self.n_outputs
+        halves = (self.get_buffer("df").unsqueeze(-1) - torch.arange(C)) / 2
+        logdet = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return torch.digamma(halves).sum(-1) + C * math.log(2) - logdet
+
+    def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        _require_same_shape(f, y)
+        root = self._root()
+        whitened = torch.linalg.solve_triangular(root, (y - f).mT, upper=False)  # [..., C, B]
+        mahalanobis = self.get_buffer("df").unsqueeze(-1) * whitened.square().sum(-2)
+        return 0.5 * (self._expected_logdet(root).unsqueeze(-1) - self.n_outputs * LOG_2PI - mahalanobis)
+
+    def kl_divergence(self) -> Tensor:
+        C, df, root = self.n_outputs, self.get_buffer("df"), self._root()
+        logdet = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        prior_logdet = C * math.log(self.prior_rate)
+        prior_df = torch.full_like(df, self.prior_df)
+        inverse_trace = torch.linalg.solve_triangular(root, torch.eye(C), upper=False).square().sum((-2, -1))
+        shape = 0.5 * (df - prior_df) * self._expected_logdet(root)
+        trace = 0.5 * df * (self.prior_rate * inverse_trace - C)
+        normaliser = (
+            0.5 * (df * logdet - prior_df * prior_logdet)
+            - 0.5 * (df - prior_df) * C * math.log(2)
+            - torch.mvlgamma(df / 2, C)
+            + torch.mvlgamma(prior_df / 2, C)
+        )
+        return shape + trace + normaliser
+
+    @torch.no_grad()
+    def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
+        count = self.get_buffer("n_updates").add_(1)
+        step = torch.clamp_min(1 / count, self.step_size)
+        n = torch.as_tensor(n_data, dtype=f.dtype)
+        r = y - f
+        outer = _batch_mean(r.unsqueeze(-1) * r.unsqueeze(-2), weight, -3)  # [..., C, C]
+        target = self.prior_rate * torch.eye(self.n_outputs) + n[..., None, None] * outer
+        self.get_buffer("df").lerp_((self.prior_df + n).expand_as(self.get_buffer("df")), step)
+        self.get_buffer("rate_matrix").lerp_(target, step)
+
+    def student(self) -> tuple[Tensor, Tensor]:
+        """Degrees of freedom [*batch_shape] and scale factor (lower triangular) of the multivariate Student-t."""
+        df = self.get_buffer("df") - self.n_outputs + 1
+        return df, self._root() / df[..., None, None].sqrt()
+
+
+class CategoricalLikelihood(Likelihood):
+    """y ~ Categorical(softmax f) for integer classes y [..., B]."""
+
+    def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        if f.shape[:-1] != y.shape:
+            raise ValueError(f"y must have shape {tuple(f.shape[:-1])}, one class per row; got {tuple(y.shape)}")
+        return torch.log_softmax(f, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)

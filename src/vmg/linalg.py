@@ -1,0 +1,47 @@
+"""Numerical linear algebra that every other file relies on: the Cholesky factor and its jitter."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["NotPositiveDefiniteError", "cholesky"]
+
+
+class NotPositiveDefiniteError(ValueError):
+    """A matrix that must be a covariance is not one, even after jitter."""
+
+
+def cholesky(matrix: Tensor, *, jitter: float = 1e-8, max_tries: int = 6, name: str = "matrix") -> Tensor:
+    """Lower Cholesky factor, with growing jitter on the diagonal where the plain factorisation fails.
+
+    The first try adds nothing. Try k adds ``jitter * 10**(k-1)`` times the mean of the diagonal, to the failing
+    members of the batch only, so that healthy members keep their exact factor.
+
+    Args:
+        matrix: symmetric matrices, [..., n, n].
+        jitter: first relative jitter; single precision never uses less than its own rounding, 1e-7.
+        max_tries: how often the jitter grows tenfold before giving up.
+        name: what the matrix is, for the error message.
+    """
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if not info.any():
+        return factor
+    if not torch.isfinite(matrix).all():
+        raise NotPositiveDefiniteError(
+            f"{name} has non-finite entries, so it has no Cholesky factor; check the input for NaN or infinite "
+            "values and lower the learning rate"
+        )
+    relative = max(jitter, torch.finfo(matrix.dtype).eps)
+    level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs().clamp_min(torch.finfo(matrix.dtype).tiny)
+    for _ in range(max_tries):
+        shift = torch.where(info > 0, relative * level, torch.zeros_like(level))
+        eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        factor, info = torch.linalg.cholesky_ex(matrix + shift[..., None, None] * eye)
+        if not info.any():
+            return factor
+        relative *= 10.0
+    raise NotPositiveDefiniteError(
+        f"{name} is not positive definite, even with {relative / 10:.0e} of its mean diagonal added; "
+        "raise the damping, use fewer pseudo-points, or compute in float64"
+    )

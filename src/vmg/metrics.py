@@ -1,0 +1,164 @@
+"""Scores of predictions, as plain NumPy functions that know nothing of models."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+def rmse(y: npt.ArrayLike, mean: npt.ArrayLike) -> float:
+    """Root of the mean squared error, √(1/N Σ (y − mean)²)."""
+    y = _vector(y, "y")
+    mean = _vector(mean, "mean", length=len(y))
+    return float(np.sqrt(np.mean((y - mean) ** 2)))
+
+
+def log_likelihood(log_prob: npt.ArrayLike) -> float:
+    """Mean log density (or probability) of the targets, 1/N Σ log p(y | x)."""
+    return float(np.mean(_vector(log_prob, "log_prob", finite=False)))
+
+
+def interval_coverage(y: npt.ArrayLike, interval: npt.ArrayLike) -> float:
+    """Share of targets inside their intervals [N, 2], ends included."""
+    y = _vector(y, "y")
+    lower, upper = _interval(interval, length=len(y))
+    return float(np.mean((lower <= y) & (y <= upper)))
+
+
+def interval_width(interval: npt.ArrayLike) -> float:
+    """Mean width of intervals [N, 2]."""
+    lower, upper = _interval(interval)
+    return float(np.mean(upper - lower))
+
+
+def crps_from_samples(samples: npt.ArrayLike, y: npt.ArrayLike) -> float:
+    """Mean continuous ranked probability score of samples [S, N] as distributions; lower is better.
+
+    CRPS = 1/S Σ_i |s_i − y| − 1/(2S²) Σ_ij |s_i − s_j|; over sorted samples the double sum is
+    2 Σ_i (2i − S − 1) s_(i). This scores the samples as they are, it is not the "fair" estimate (with
+    S(S − 1) for S²) for the distribution they were drawn from.
+    """
+    y = _vector(y, "y")
+    samples = _array(samples, "samples", "[n_samples, n_data]", ndim=2)
+    if samples.shape[1] != len(y):
+        raise ValueError(f"samples must have shape (n_samples, {len(y)}), as y has; got {samples.shape}")
+    errors = np.sort(samples - y, axis=0)  # [S, N]; differences between samples do not feel the shift by y
+    n_samples = len(errors)
+    weights = 2 * np.arange(1, n_samples + 1) - n_samples - 1
+    spread = weights @ errors / n_samples**2
+    return float(np.mean(np.mean(np.abs(errors), axis=0) - spread))
+
+
+def calibration_curve(cdf_values: npt.ArrayLike, levels: npt.ArrayLike) -> Floats:
+    """Share of targets whose predictive cdf is at most each level: the levels themselves when calibrated."""
+    cdf_values = _vector(cdf_values, "cdf_values")
+    levels = _vector(levels, "levels")
+    _check_unit_range(cdf_values, "cdf_values")
+    _check_unit_range(levels, "levels")
+    return np.searchsorted(np.sort(cdf_values), levels, side="right") / len(cdf_values)
+
+
+def expected_calibration_error(probs: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int = 15) -> float:
+    """Σ_b (n_b/N) |accuracy_b − confidence_b| over bins of equal width in the largest probability."""
+    probs, labels = _classification(probs, labels)
+    if n_bins < 1:
+        raise ValueError(f"n_bins must be at least 1; got {n_bins}")
+    confidence = probs.max(axis=1)
+    correct = probs.argmax(axis=1) == labels
+    bins = np.clip(np.ceil(confidence * n_bins).astype(int) - 1, 0, n_bins - 1)
+    gaps = np.bincount(bins, weights=correct - confidence, minlength=n_bins)  # n_b (accuracy_b − confidence_b)
+    return float(np.abs(gaps).sum() / len(labels))
+
+
+def brier_score(probs: npt.ArrayLike, labels: npt.ArrayLike) -> float:
+    """Mean over data of Σ_c (probs_c − [label = c])², from 0 (best) to 2."""
+    probs, labels = _classification(probs, labels)
+    one_hot = np.eye(probs.shape[1])[labels]
+    return float(np.mean(np.sum((probs - one_hot) ** 2, axis=1)))
+
+
+def error_rate(probs: npt.ArrayLike, labels: npt.ArrayLike) -> float:
+    """Share of data whose most probable class is not the label."""
+    probs, labels = _classification(probs, labels)
+    return float(np.mean(probs.argmax(axis=1) != labels))
+
+
+def rejection_curve(uncertainty: npt.ArrayLike, correct: npt.ArrayLike) -> tuple[Floats, Floats]:
+    """Rejected share (0, 1/N, ..., 1 − 1/N) and accuracy on the rest, the most uncertain rejected first.
+
+    Among equal uncertainties the accuracy is the one expected if they are rejected in random order.
+    """
+    uncertainty = _vector(uncertainty, "uncertainty")
+    correct = _vector(correct, "correct", length=len(uncertainty))
+    if not np.isin(correct, (0, 1)).all():
+        raise ValueError(f"correct must hold True or False (1 or 0); got {_examples(correct, (0, 1))}")
+    _, group = np.unique(uncertainty, return_inverse=True)
+    group_accuracy = np.bincount(group, weights=correct) / np.bincount(group)
+    kept_correct = np.cumsum(group_accuracy[np.sort(group)])
+    n_kept = np.arange(1, len(correct) + 1)
+    return (1 - n_kept / len(correct))[::-1], (kept_correct / n_kept)[::-1]
+
+
+def auroc(scores_negative: npt.ArrayLike, scores_positive: npt.ArrayLike) -> float:
+    """Probability that a positive (out-of-distribution) score exceeds a negative one, ties counting half."""
+    negative = np.sort(_vector(scores_negative, "scores_negative"))
+    positive = _vector(scores_positive, "scores_positive")
+    below = np.searchsorted(negative, positive, side="left")
+    not_above = np.searchsorted(negative, positive, side="right")
+    return float(np.mean(below + not_above) / (2 * len(negative)))
+
+
+def _array(values: npt.ArrayLike, name: str, form: str, *, ndim: int, finite: bool = True) -> Floats:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != ndim or array.size == 0:
+        raise ValueError(f"{name} must have shape {form} and not be empty; got shape {array.shape}")
+    if np.isnan(array).any() or (finite and np.isinf(array).any()):
+        raise ValueError(f"{name} must not hold NaN{' or infinity' if finite else ''}")
+    return array
+
+
+def _vector(values: npt.ArrayLike, name: str, *, length: int | None = None, finite: bool = True) -> Floats:
+    array = _array(values, name, "[n_data]", ndim=1, finite=finite)
+    if length is not None and len(array) != length:
+        raise ValueError(f"{name} must have length {length}, as what it is compared with; got {len(array)}")
+    return array
+
+
+def _interval(interval: npt.ArrayLike, length: int | None = None) -> tuple[Floats, Floats]:
+    array = _array(interval, "interval", "[n_data, 2]", ndim=2, finite=False)
+    if array.shape[1] != 2 or length not in (None, len(array)):
+        raise ValueError(f"interval must have shape ({length or 'n_data'}, 2); got {array.shape}")
+    lower, upper = array.T
+    if (lower > upper).any():
+        row = int(np.argmax(lower > upper))
+        raise ValueError(f"interval must have its lower end first; got {array[row].tolist()} in row {row}")
+    return lower, upper
+
+
+def _classification(probs: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Floats, npt.NDArray[np.int64]]:
+    probs = _array(probs, "probs", "[n_data, n_classes]", ndim=2)
+    _check_unit_range(probs, "probs")
+    totals = probs.sum(axis=1)
+    # Softmax in float32 over many classes misses 1 by less than this; logits or counts by far more.
+    if not np.allclose(totals, 1, rtol=0, atol=1e-3):
+        raise ValueError(f"each row of probs must sum to 1; got sums from {totals.min():g} to {totals.max():g}")
+    given = np.asarray(labels)
+    n_data, n_classes = probs.shape
+    if given.shape != (n_data,):
+        raise ValueError(f"labels must have shape ({n_data},), one for each row of probs; got {given.shape}")
+    if not np.isin(given, np.arange(n_classes)).all():
+        raise ValueError(
+            f"labels must be whole numbers from 0 to {n_classes - 1}; got {_examples(given, np.arange(n_classes))}"
+        )
+    return probs, given.astype(np.int64)
+
+
+def _check_unit_range(values: Floats, name: str) -> None:
+    if values.min() < 0 or values.max() > 1:
+        raise ValueError(f"{name} must be from 0 to 1; got values from {values.min():g} to {values.max():g}")
+
+
+def _examples(values: npt.NDArray[Any], allowed: npt.ArrayLike) -> str:
+    return ", ".join(str(value) for value in np.unique(values[~np.isin(values, allowed)])[:3])

@@ -1,0 +1,59 @@
+"""Swap the linear layers of any PyTorch model for Bayesian ones."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from vmg.nn.matrix_gaussian import MatrixGaussianLinear
+
+__all__ = ["bayesianize"]
+
+INITIAL_LOG_SCALE = -3.0  # of rows and columns each: trained weights are kept, with little noise around them
+
+
+def bayesianize(module: nn.Module, **layer_options: Any) -> nn.Module:
+    """A copy of ``module`` whose ``nn.Linear`` layers are :class:`~vmg.nn.MatrixGaussianLinear`.
+
+    Each new layer starts at the weights of the old one, so a trained model keeps its predictions as its mean.
+
+    Args:
+        module: any model; it is left as it is.
+        **layer_options: options of :class:`~vmg.nn.MatrixGaussianLinear`.
+    """
+    if isinstance(module, nn.Linear):
+        return _from_linear(module, layer_options)
+    converted = copy.deepcopy(module)
+    found = [
+        (parent, name, child)
+        for parent in converted.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, nn.Linear)
+    ]
+    if not found:
+        raise ValueError(f"{type(module).__name__} holds no nn.Linear layer to convert")
+    for parent, name, child in found:
+        setattr(parent, name, _from_linear(child, layer_options))
+    return converted
+
+
+def _from_linear(linear: nn.Linear, layer_options: dict[str, Any]) -> MatrixGaussianLinear:
+    bias = linear.bias is not None
+    layer = MatrixGaussianLinear(linear.in_features, linear.out_features, bias, **layer_options)
+    layer = layer.to(dtype=linear.weight.dtype, device=linear.weight.device)
+    if layer.loc is None:
+        return layer
+    with torch.no_grad():
+        root = math.sqrt(layer.loc.shape[-2])  # the layer divides its inputs by √R
+        layer.loc[..., : linear.in_features, :] = root * linear.weight.mT
+        if bias:
+            layer.loc[..., linear.in_features, :] = root * linear.bias
+        if layer.pseudo_data is not None:  # B̃ = ÃM: the pseudo-data agree with the mean and leave it as it is
+            layer.pseudo_data.outputs.copy_(layer.pseudo_data.inputs / root @ layer.loc)
+        layer.row.log_scale.add_(INITIAL_LOG_SCALE)
+        layer.column.log_scale.add_(INITIAL_LOG_SCALE)
+    return layer

@@ -1,0 +1,293 @@
+"""The paper's layer: a linear map whose weights have a matrix Gaussian posterior, sharpened by pseudo-data."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from vmg import functional as F
+from vmg.conditional import sample_conditional_diagonal
+from vmg.covariance import Covariance, Dense
+from vmg.distributions import MatrixNormal
+from vmg.linalg import cholesky
+from vmg.nn.contract import BayesianModule
+from vmg.nn.families import FAMILIES, DiagonalParameters
+from vmg.nn.pseudo_data import PseudoData
+from vmg.priors import IsotropicPrior, Prior
+
+__all__ = ["SAMPLERS", "MatrixGaussianLinear"]
+
+SAMPLERS = ("marginal", "joint", "weights")
+INITIAL_LOG_BIAS_SCALE = -4.0  # of the bias row, as in the authors' code
+
+
+class MatrixGaussianLinear(BayesianModule):
+    """y = x̂W with W ~ MN(M, U, V) and x̂ = [x, 1]/√R [LW16, §2].
+
+    Use it where ``nn.Linear`` stands. Each call draws from the posterior; ``to_linear()`` gives the mean as a plain
+    ``nn.Linear``.
+
+    Parameters
+    ----------
+    in_features, out_features, bias
+        As in ``nn.Linear``; the bias is one more row of W.
+    n_pseudo : int
+        Number of pseudo-points P. The paper asks for P < R but runs P >= R on narrow tables: that warns and works.
+    row_covariance, column_covariance : {"diagonal", "rank_one", "dense"}
+        Families of U and V.
+    zero_mean : bool
+        Drop M; the pseudo-data alone carry the mean. Needs ``n_pseudo`` > 0.
+    prior : Prior, optional
+        Of W; MN(0, I, I) if None. The layer keeps a fresh copy where the prior has parameters of its own.
+    max_noise : float
+        Bound on √α, the noise of the pseudo-data relative to their size.
+    pseudo_noise : {"layer", "factored"}
+        One √α per layer and kind, or a factor per pseudo-point times a factor per dimension.
+    sampling : {"marginal", "joint", "weights"}
+        Rows drawn one by one (fast, the paper's choice), all rows of a batch jointly, or through one weight matrix.
+    damping : float
+        σ² on the diagonal of Σ₁₁.
+    batch_shape : sequence of int
+        Independent replicas in one module: parameters gain these leading dimensions, inputs are [*batch_shape, B, in]
+        or, shared by all replicas, [B, in].
+    """
+
+    loc: nn.Parameter | None
+    pseudo_data: PseudoData | None
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        n_pseudo: int = 0,
+        row_covariance: str = "diagonal",
+        column_covariance: str = "diagonal",
+        zero_mean: bool = False,
+        prior: Prior | None = None,
+        max_noise: float = 0.25,
+        pseudo_noise: str = "layer",
+        sampling: str = "marginal",
+        damping: float = F.DAMPING,
+        batch_shape: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        for name, size in (("in_features", in_features), ("out_features", out_features)):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1; got {size}")
+        if n_pseudo < 0:
+            raise ValueError(f"n_pseudo must be >= 0; got {n_pseudo}")
+        if zero_mean and n_pseudo == 0:
+            raise ValueError("zero_mean needs n_pseudo >= 1: without pseudo-data nothing would carry the mean; got 0")
+        for name, family in (("row_covariance", row_covariance), ("column_covariance", column_covariance)):
+            if family not in FAMILIES:
+                raise ValueError(f"{name} must be one of {tuple(FAMILIES)}; got {family!r}")
+        if sampling not in SAMPLERS:
+            raise ValueError(f"sampling must be one of {SAMPLERS}; got {sampling!r}")
+        if not damping > 0:
+            raise ValueError(f"damping must be positive; got {damping}")
+        self.in_features, self.out_features, self.bias = in_features, out_features, bias
+        self.n_pseudo, self.sampling, self.damping = n_pseudo, sampling, damping
+        self.batch_shape = torch.Size(batch_shape)
+        R, C = in_features + int(bias), out_features
+        if n_pseudo >= R:
+            warnings.warn(
+                f"n_pseudo should be < in_features + 1 ({R}), the rank of the row kernel; got {n_pseudo}. The layer's "
+                "own variance vanishes and only the noise of the pseudo-data is left.",
+                stacklevel=2,
+            )
+
+        self.loc = None if zero_mean else nn.Parameter(torch.empty(*batch_shape, R, C))
+        self.row = FAMILIES[row_covariance](R, batch_shape)
+        self.column = FAMILIES[column_covariance](C, batch_shape)
+        self.pseudo_data = None
+        if n_pseudo:
+            self.pseudo_data = PseudoData(
+                n_pseudo, R, C, max_noise=max_noise, noise=pseudo_noise, batch_shape=batch_shape
+            )
+        self.prior = (IsotropicPrior() if prior is None else prior).fresh(self.batch_shape)
+        self.reset_parameters()
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_features}, {self.out_features}, bias={self.bias}"
+        if self.batch_shape:
+            text += f", batch_shape={tuple(self.batch_shape)}"
+        if self.sampling != "marginal":
+            text += f", sampling={self.sampling}"
+        return f"{text}, parameters={sum(p.numel() for p in self.parameters())}"
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Start as the authors' code does: M ~ N(0, 4/(in + out)) with bias row 0, unit scales, bias row's scale e⁻⁴.
+
+        The paper names He's scheme; 4/(in + out) is the authors' form of it.
+        """
+        R = self.in_features + int(self.bias)
+        with torch.no_grad():
+            if self.loc is not None:
+                std = math.sqrt(4 / (self.in_features + self.out_features))
+                self.loc.normal_(0, std, generator=generator)
+                self.loc[..., self.in_features :, :] = 0
+        log_row_scale = torch.zeros(R)
+        log_row_scale[self.in_features :] = INITIAL_LOG_BIAS_SCALE
+        self.row.reset(log_row_scale, generator)
+        self.column.reset(torch.zeros(self.out_features), generator)
+        if self.pseudo_data is not None:
+            self.pseudo_data.reset(generator)
+
+    # -- the posterior as an object -----------------------------------------------------------------------------------
+
+    @property
+    def posterior(self) -> MatrixNormal:
+        """q(W) = MN(M, U, V), before conditioning on the pseudo-data."""
+        return MatrixNormal(self._loc_or_zeros(), self.row(), self.column(), validate_args=False)
+
+    def _loc_or_zeros(self) -> Tensor:
+        if self.loc is not None:
+            return self.loc
+        scale = self.row.log_scale
+        return scale.new_zeros(*self.batch_shape, scale.shape[-1], self.out_features)
+
+    def kl_divergence(self) -> Tensor:
+        """KL(q(W) ‖ p(W)) + KL(q(Ã) ‖ p(Ã)) + KL(q(B̃) ‖ p(B̃)), and those of the prior's precisions; [*batch_shape]."""
+        kl = self.prior.kl_divergence(self.loc, self.row(), self.column())
+        return kl if self.pseudo_data is None else kl + self.pseudo_data.kl_divergence()
+
+    def predictive(self, x: Tensor) -> MatrixNormal:
+        """The joint distribution of the outputs at all rows of x [..., B, in], given the mean pseudo-data."""
+        x = F.augment(self._check(x), self.bias)
+        U, V = self.row(), self.column()
+        if self.pseudo_data is None:
+            return MatrixNormal(x @ self._loc_or_zeros(), U.congruence(x), V, validate_args=False)
+        A, B = self._scaled(self.pseudo_data.inputs), self.pseudo_data.outputs
+        given = F.condition(x, self.loc, U, A, B, self.damping)
+        rows = Dense(cholesky(given.row_covariance(x, U), name="predictive row covariance"))
+        return MatrixNormal(given.mean, rows, V, validate_args=False)
+
+    def kernel(self, x1: Tensor, x2: Tensor | None = None, *, full: bool = False) -> Tensor:
+        """The GP's kernel K_in = x̂₁ U x̂₂ᵀ [..., n₁, n₂], or V ⊗ K_in with ``full=True`` [LW16, §2.3]."""
+        first = F.augment(self._check(x1), self.bias)
+        second = first if x2 is None else F.augment(self._check(x2), self.bias)
+        K_in = self.row().gram(first, second)
+        if not full:
+            return K_in
+        V = self.column().to_dense()
+        product = V[..., :, None, :, None] * K_in[..., None, :, None, :]
+        return product.flatten(-4, -3).flatten(-2, -1)  # [..., C n₁, C n₂]
+
+    # -- drawing outputs ----------------------------------------------------------------------------------------------
+
+    def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw outputs [*sample_shape, *batch_shape, B, out] for x [B, in], [*batch_shape, B, in] or with all of these.
+
+        Without ``sample_shape`` and ``batch_shape`` any leading dimensions of x are data, as in ``nn.Linear``.
+        Each index of ``sample_shape`` has its own draw of the pseudo-data.
+        """
+        leading = (*sample_shape, *self.batch_shape)
+        x = self._check(x)
+        shape = x.shape
+        if not leading:
+            x = x.reshape(-1, self.in_features)
+        elif x.dim() > 2 and x.shape[:-2] not in (self.batch_shape, leading):
+            raise ValueError(
+                f"x must be [B, {self.in_features}] or have leading dimensions {tuple(self.batch_shape)} or {leading}; "
+                f"got shape {tuple(shape)}"
+            )
+        x = F.augment(x, self.bias)
+        if self.sampling == "weights":
+            out = x @ self.sample_weight(sample_shape)
+        elif self.pseudo_data is None:
+            draw = F.sample_marginal if self.sampling == "marginal" else F.sample_joint
+            out = draw(x, self.loc, self.row(), self.column(), self._noise(*leading, x.shape[-2], self.out_features))
+        else:
+            out = self._sample_given_pseudo_data(x, sample_shape)
+        return out if leading else out.reshape(*shape[:-1], self.out_features)
+
+    def _sample_given_pseudo_data(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
+        assert self.pseudo_data is not None
+        A, B = self.pseudo_data.sample(sample_shape, self.generator)
+        A = self._scaled(A)
+        noise = self._noise(*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
+        diagonal = isinstance(self.row, DiagonalParameters) and isinstance(self.column, DiagonalParameters)
+        if self.sampling == "marginal" and diagonal and not sample_shape:
+            x = x.expand(*self.batch_shape, *x.shape[-2:])
+            scales = self.row.log_scale, self.column.log_scale
+            return sample_conditional_diagonal(x, self.loc, *scales, A, B, noise, self.damping)
+        draw = F.sample_conditional if self.sampling == "marginal" else F.sample_conditional_joint
+        return draw(x, self.loc, self.row(), self.column(), A, B, noise, self.damping)
+
+    def forward_mean(self, x: Tensor) -> Tensor:
+        """x̂ M_eff: the output at the mean weights and mean pseudo-data; no randomness."""
+        return F.augment(self._check(x), self.bias) @ self.mean_weight()
+
+    def mean_weight(self) -> Tensor:
+        """M_eff [*batch_shape, R, C], the mean with the pseudo-data folded in."""
+        if self.pseudo_data is None:
+            return self._loc_or_zeros()
+        A, B = self._scaled(self.pseudo_data.inputs), self.pseudo_data.outputs
+        return F.fold_mean(self.loc, self.row(), A, B, self.damping)
+
+    def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""
+        U, V = self.row(), self.column()
+        R = self.row.log_scale.shape[-1]
+        noise = self._noise(*sample_shape, *self.batch_shape, R, self.out_features)
+        W = V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT
+        if self.loc is not None:
+            W = W + self.loc
+        if self.pseudo_data is None:
+            return W
+        A, B = self.pseudo_data.sample(sample_shape, self.generator)
+        return F.condition_weights(W, U, V, self._scaled(A), B, self._noise(*B.shape), self.damping)
+
+    def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Weight matrices W [*sample_shape, *batch_shape, R, C] from the prior."""
+        R = self.row.log_scale.shape[-1]
+        return self.prior.sample((*sample_shape, *self.batch_shape, R, self.out_features), self.generator)
+
+    def apply_weight(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x̂ W for a weight matrix of :meth:`sample_weight`."""
+        return F.augment(self._check(x), self.bias) @ weight
+
+    def to_linear(self) -> nn.Linear:
+        """The mean of this layer as a plain ``nn.Linear``, scaling and pseudo-data folded in."""
+        if self.batch_shape:
+            raise ValueError(f"to_linear needs a single layer; this one holds {tuple(self.batch_shape)} replicas")
+        with torch.no_grad():
+            weight = self.mean_weight()
+            weight = weight / math.sqrt(weight.shape[-2])
+            linear = nn.Linear(
+                self.in_features, self.out_features, bias=self.bias, dtype=weight.dtype, device=weight.device
+            )
+            linear.weight.copy_(weight[: self.in_features].mT)
+            if self.bias:
+                linear.bias.copy_(weight[self.in_features])
+        return linear
+
+    # -- small things -------------------------------------------------------------------------------------------------
+
+    def _noise(self, *shape: int) -> Tensor:
+        like = self.row.log_scale
+        return torch.randn(*shape, generator=self.generator, dtype=like.dtype, device=like.device)
+
+    def _scaled(self, A: Tensor) -> Tensor:
+        """Ã/√R: pseudo-inputs have all R entries, bias included, and share the inputs' scaling."""
+        return A / math.sqrt(A.shape[-1])
+
+    def _check(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.in_features:
+            raise ValueError(f"x must have {self.in_features} features in its last dimension; got {x.shape[-1]}")
+        if x.numel() == 0:
+            raise ValueError(f"x must have at least one row; got shape {tuple(x.shape)}")
+        # inside a network under training only the first layer sees raw data, so only that one pays for the check
+        if not x.requires_grad and not torch.isfinite(x).all():
+            raise ValueError("x must be finite; got NaN or infinite values")
+        return x
+
+    def covariances(self) -> tuple[Covariance, Covariance]:
+        """U and V at the present parameters."""
+        return self.row(), self.column()

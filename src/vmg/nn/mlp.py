@@ -1,0 +1,118 @@
+"""A multilayer perceptron of Bayesian layers: a composition of Gaussian processes [LW16, §2.3]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vmg.nn.matrix_gaussian import MatrixGaussianLinear
+
+__all__ = ["ACTIVATIONS", "MLP", "Activation"]
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def _identity(x: Tensor) -> Tensor:
+    return x
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "cos": torch.cos,
+    "logistic": torch.sigmoid,
+    "identity": _identity,
+}
+
+
+class MLP(nn.Module):
+    """Matrix Gaussian layers with a nonlinearity between them.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Sizes of input and output.
+    hidden : sequence of int
+        Sizes of the hidden layers.
+    activation : {"relu", "tanh", "cos", "logistic", "identity"} or callable
+        Any elementwise function of a tensor.
+    n_pseudo : int or sequence of int
+        Pseudo-points of every layer, or of each.
+    **layer_options
+        All other options of :class:`~vmg.nn.MatrixGaussianLinear`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: Sequence[int],
+        out_features: int,
+        *,
+        activation: str | Activation = "relu",
+        n_pseudo: int | Sequence[int] = 0,
+        **layer_options: Any,
+    ) -> None:
+        super().__init__()
+        if isinstance(activation, str):
+            if activation not in ACTIVATIONS:
+                raise ValueError(f"activation must be callable or one of {tuple(ACTIVATIONS)}; got {activation!r}")
+            activation = ACTIVATIONS[activation]
+        sizes = [in_features, *hidden, out_features]
+        points = [n_pseudo] * (len(sizes) - 1) if isinstance(n_pseudo, int) else list(n_pseudo)
+        if len(points) != len(sizes) - 1:
+            raise ValueError(f"n_pseudo must be one number or one for each of {len(sizes) - 1} layers; got {points}")
+        self.activation = activation
+        self.layers = nn.ModuleList(
+            MatrixGaussianLinear(n_in, n_out, n_pseudo=p, **layer_options)
+            for n_in, n_out, p in zip(sizes[:-1], sizes[1:], points, strict=True)
+        )
+
+    def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
+        """One posterior draw of the outputs, or one for each index of ``sample_shape``, in one pass."""
+        return self._chain(x, lambda layer, h: layer(h, sample_shape))
+
+    def forward_mean(self, x: Tensor) -> Tensor:
+        """The output of the mean network: mean weights, mean pseudo-data."""
+        return self._chain(x, lambda layer, h: layer.forward_mean(h))
+
+    def _chain(self, x: Tensor, apply: Callable[[Any, Tensor], Tensor]) -> Tensor:
+        for layer in list(self.layers)[:-1]:
+            x = self.activation(apply(layer, x))
+        return apply(self.layers[-1], x)
+
+    def sample_functions(self, n_functions: int, *, prior: bool = False) -> Callable[[Tensor], Tensor]:
+        """Draw whole functions from the posterior (or the prior): f(x) [n_functions, *batch_shape, B, out].
+
+        Every call of the returned f uses the same weights, so the draws are consistent across inputs.
+        """
+        if n_functions < 1:
+            raise ValueError(f"n_functions must be at least 1; got {n_functions}")
+        weights = {}
+        with torch.no_grad():
+            for layer in self.layers:
+                assert isinstance(layer, MatrixGaussianLinear)
+                draw = layer.sample_prior_weight if prior else layer.sample_weight
+                weights[layer] = draw((n_functions,))
+        return lambda x: self._chain(x, lambda layer, h: layer.apply_weight(h, weights[layer]))
+
+    def to_sequential(self) -> nn.Sequential:
+        """The mean network as plain PyTorch modules, without a trace of this library's layers."""
+        modules: list[nn.Module] = []
+        for layer in self.layers:
+            assert isinstance(layer, MatrixGaussianLinear)
+            modules += [layer.to_linear(), Elementwise(self.activation)]
+        return nn.Sequential(*modules[:-1])
+
+
+class Elementwise(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Activation) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)

@@ -1,0 +1,68 @@
+"""The variational bound: the one place where the number of data and the weight of the KL meet."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vmg.likelihoods import Likelihood
+from vmg.nn.contract import kl_divergence
+
+__all__ = ["ElboTerms", "elbo", "elbo_terms"]
+
+
+class ElboTerms(NamedTuple):
+    """The bound per datum: E log p(y|f) and KL/N, each [*batch_shape]."""
+
+    expected_log_likelihood: Tensor
+    kl: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """The evidence lower bound per datum; it goes up when the model gets better."""
+        return self.expected_log_likelihood - self.kl
+
+
+def elbo_terms(
+    network: nn.Module,
+    likelihood: Likelihood,
+    f: Tensor,
+    y: Tensor,
+    *,
+    n_data: Tensor | float,
+    kl_weight: float = 1.0,
+    weight: Tensor | None = None,
+) -> ElboTerms:
+    """The bound at outputs f that ``network`` has drawn already; see :func:`elbo`."""
+    log_prob = likelihood.expected_log_prob(f, y)  # [..., B]
+    if weight is not None:
+        log_prob = log_prob * weight
+    kl = kl_divergence(network) + likelihood.kl_divergence()
+    return ElboTerms(log_prob.mean(-1), (kl_weight / n_data) * kl)
+
+
+def elbo(
+    network: nn.Module,
+    likelihood: Likelihood,
+    x: Tensor,
+    y: Tensor,
+    *,
+    n_data: Tensor | float,
+    kl_weight: float = 1.0,
+    weight: Tensor | None = None,
+) -> ElboTerms:
+    """E_q log p(y|f) − (1/N) Σ KL from one posterior draw on a minibatch [LW16, eq. 11].
+
+    Args:
+        network: holds the Bayesian layers; ``network(x)`` draws f.
+        likelihood: p(y | f).
+        x, y: a minibatch.
+        n_data: N, the rows in the whole training set, not in the batch; [*batch_shape] if replicas differ.
+        kl_weight: 1 is the bound; anything else tempers the posterior.
+        weight: of each row, with mean 1 over the training set (then N is the sum of the raw weights).
+    """
+    if not torch.isfinite(y).all():
+        raise ValueError("y must be finite; got NaN or infinite values")
+    return elbo_terms(network, likelihood, network(x), y, n_data=n_data, kl_weight=kl_weight, weight=weight)

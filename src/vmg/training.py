@@ -1,0 +1,229 @@
+"""The training loop: Adam on the bound, averaged parameters, and a history."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from vmg.likelihoods import Likelihood
+from vmg.nn.contract import BayesianModule, kl_divergence, use_generator
+from vmg.objective import elbo_terms
+
+__all__ = ["Callback", "History", "Progress", "Schedule", "TrainingError", "constant", "cosine", "minibatches", "train"]
+
+Schedule = Callable[[float], float]
+"""Learning-rate factor as a function of the finished share of training, 0 to 1."""
+
+
+def constant(progress: float) -> float:
+    """The same learning rate throughout, as in the paper."""
+    return 1.0
+
+
+def cosine(progress: float) -> float:
+    """From one down to zero along half a cosine (Loshchilov & Hutter 2017)."""
+    return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training stands; terms are per datum, averaged over replicas and the steps since the last report."""
+
+    step: int
+    n_steps: int
+    elbo: float
+    expected_log_likelihood: float
+    kl: float
+    learning_rate: float
+    seconds: float
+
+
+@dataclass
+class History:
+    """What a training run reported, and why it ended."""
+
+    records: list[Progress] = field(default_factory=list)
+    stopped: str = "all steps done"
+
+    @property
+    def last(self) -> Progress:
+        return self.records[-1]
+
+
+Callback = Callable[[Progress], bool | None]
+"""Called at every report; returning True ends training."""
+
+
+class TrainingError(RuntimeError):
+    """The bound stopped being finite; the network holds its last good parameters."""
+
+
+def minibatches(
+    n_rows: int | Tensor, batch_size: int, batch_shape: Sequence[int] = (), generator: torch.Generator | None = None
+) -> Iterator[Tensor]:
+    """Endless row indices [*batch_shape, batch_size]: a fresh permutation for every replica and epoch.
+
+    Batches are always full; the few rows left over at the end of an epoch come in a later one. Replicas may have
+    different numbers of rows, ``n_rows`` [*batch_shape]; an epoch is then as long as the smallest.
+    """
+    sizes = torch.as_tensor(n_rows).expand(tuple(batch_shape)).reshape(-1)
+    smallest, largest = int(sizes.min()), int(sizes.max())
+    if smallest < 1:
+        raise ValueError("training needs at least one row; got none")
+    size = min(batch_size, smallest)
+    beyond = torch.arange(largest) >= sizes.unsqueeze(-1)  # [replicas, largest]
+    while True:
+        if len(sizes) == 1:
+            order = torch.randperm(largest, generator=generator).unsqueeze(0)
+        else:
+            keys = torch.rand(len(sizes), largest, generator=generator).masked_fill_(beyond, 2.0)
+            order = keys.argsort(-1)
+        for start in range(0, smallest - size + 1, size):
+            yield order[:, start : start + size].reshape(*batch_shape, size)
+
+
+def _take(rows: Tensor, index: Tensor, n_batch: int) -> Tensor:
+    """Rows of x [N, ...] or [*batch_shape, N, ...] at index [*batch_shape, B]."""
+    if n_batch == 0 or rows.shape[:n_batch] != index.shape[:n_batch]:
+        return rows[index]
+    flat, flat_index = rows.flatten(0, n_batch), index.flatten(0, -2)
+    offset = torch.arange(flat_index.shape[0]).unsqueeze(-1) * rows.shape[n_batch]
+    return flat[flat_index + offset].unflatten(0, index.shape[:n_batch])
+
+
+def train(
+    network: nn.Module,
+    likelihood: Likelihood,
+    x: Tensor,
+    y: Tensor,
+    *,
+    n_steps: int,
+    batch_size: int = 32,
+    learning_rate: float = 1e-3,
+    schedule: Schedule = constant,
+    averaging: float | None = 0.999,
+    kl_weight: float = 1.0,
+    weight: Tensor | None = None,
+    n_rows: Tensor | None = None,
+    batch_shape: Sequence[int] = (),
+    callbacks: Sequence[Callback] = (),
+    report_every: int = 100,
+    generator: torch.Generator | None = None,
+) -> History:
+    """Maximise the bound with Adam and leave the averaged parameters in ``network`` and ``likelihood``.
+
+    Args:
+        network, likelihood: trained in place.
+        x, y: all training rows, [N, ...], or [*batch_shape, N, ...] where replicas see different data.
+        n_steps: optimiser steps.
+        batch_size: rows per step and replica.
+        learning_rate, schedule: Adam's rate and its factor over time.
+        averaging: decay of the exponential average of parameters that is kept for prediction; None keeps the last.
+        kl_weight: 1 is the bound.
+        weight: of each row, shaped as y without its last dimension; it counts as that many rows.
+        n_rows: rows of each replica, [*batch_shape], where these differ; the first ``n_rows[k]`` rows are replica k's.
+        batch_shape: of the network.
+        callbacks: called with a :class:`Progress` at every report; True ends training.
+        report_every: steps between reports.
+        generator: of minibatches and posterior noise.
+    """
+    if n_steps < 1 or batch_size < 1:
+        raise ValueError(f"n_steps and batch_size must be at least 1; got {n_steps} and {batch_size}")
+    if not (torch.isfinite(x).all() and torch.isfinite(y).all()):
+        raise ValueError("x and y must be finite; got NaN or infinite values")
+    n_batch = len(batch_shape)
+    own_data = n_batch > 0 and x.shape[:n_batch] == tuple(batch_shape) and x.dim() > 2
+    sizes = torch.as_tensor(x.shape[n_batch if own_data else 0] if n_rows is None else n_rows)
+    n_data: Tensor | float = sizes.to(x.dtype)
+    if weight is not None:
+        level = weight.mean(-1, keepdim=True)
+        n_data, weight = weight.sum(-1), weight / level
+
+    both = nn.ModuleList([network, likelihood])
+    parameters = [p for p in both.parameters() if p.requires_grad]
+    optimiser = torch.optim.Adam(parameters, lr=learning_rate, fused=True)
+    average = AveragedModel(both, multi_avg_fn=get_ema_multi_avg_fn(averaging)) if averaging is not None else None
+    batches = minibatches(sizes, batch_size, batch_shape, generator)
+    use_generator(network, generator)
+    both.train()
+
+    history, window, good = History(), torch.zeros(2), copy.deepcopy(both.state_dict())
+    started, since = time.perf_counter(), 0
+    for step in range(1, n_steps + 1):
+        rate = learning_rate * schedule((step - 1) / n_steps)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        index = next(batches)
+        x_batch, y_batch = _take(x, index, n_batch), _take(y, index, n_batch)
+        w_batch = None if weight is None else _take(weight, index, n_batch)
+
+        f = network(x_batch)
+        terms = elbo_terms(network, likelihood, f, y_batch, n_data=n_data, kl_weight=kl_weight, weight=w_batch)
+        loss = -terms.total.sum()  # replicas are independent: a sum leaves each one's gradient as it is
+        if not math.isfinite(loss.item()):
+            culprit = _first_non_finite(network, x_batch)
+            both.load_state_dict(good)
+            raise TrainingError(
+                f"the bound is not finite at step {step}, first in {culprit}; the parameters of the last good report "
+                f"are restored. Lower the learning rate (now {rate:g}) or check the scale of the data."
+            )
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        optimiser.step()
+        likelihood.update_(f.detach(), y_batch, n_data, w_batch)
+        if average is not None:
+            average.update_parameters(both)
+
+        window += torch.stack([terms.expected_log_likelihood.detach().mean(), terms.kl.detach().mean()])
+        since += 1
+        if step % report_every == 0 or step == n_steps:
+            fit, kl = (window / since).tolist()
+            progress = Progress(step, n_steps, fit - kl, fit, kl, rate, time.perf_counter() - started)
+            history.records.append(progress)
+            window, since = torch.zeros(2), 0
+            good = copy.deepcopy(both.state_dict())
+            if any([callback(progress) for callback in callbacks]):
+                history.stopped = f"stopped by a callback at step {step}"
+                break
+    if average is not None:
+        both.load_state_dict(average.module.state_dict())
+    both.eval()
+    return history
+
+
+def _first_non_finite(network: nn.Module, x: Tensor) -> str:
+    """The name of the layer where NaN or infinity first shows: in its parameters, its output or its KL."""
+    for name, parameter in network.named_parameters():
+        if not torch.isfinite(parameter).all():
+            return f"parameter {name}"
+    found: list[str] = []
+    hooks = []
+    for name, module in network.named_modules():
+        if isinstance(module, BayesianModule):
+
+            def look(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, name: str = name) -> None:
+                if not torch.isfinite(output).all():
+                    found.append(f"the output of layer {name}")
+
+            hooks.append(module.register_forward_hook(look))
+    try:
+        with torch.no_grad():
+            network(x)
+    except ValueError as error:  # a layer may refuse what the layer before it made
+        found.append(str(error))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if found:
+        return found[0]
+    for name, module in network.named_modules():
+        if isinstance(module, BayesianModule) and not torch.isfinite(kl_divergence(module)).all():
+            return f"the KL of layer {name}"
+    return "the likelihood"

@@ -1,0 +1,177 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+from sklearn.metrics import accuracy_score, roc_auc_score
+
+from vmg.metrics import (
+    auroc,
+    brier_score,
+    calibration_curve,
+    crps_from_samples,
+    error_rate,
+    expected_calibration_error,
+    interval_coverage,
+    interval_width,
+    log_likelihood,
+    rejection_curve,
+    rmse,
+)
+
+PROBS = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4], [0.5, 0.25, 0.25]])
+LABELS = np.array([0, 1, 0, 2])
+
+
+def test_rmse():
+    assert rmse([1, 2, 3], [1, 4, 1]) == pytest.approx(np.sqrt(8 / 3))
+    assert rmse([1, 2], [1, 2]) == 0
+
+
+def test_log_likelihood_is_a_mean_and_may_be_minus_infinity():
+    assert log_likelihood([-1, -3]) == -2
+    assert log_likelihood([0, -np.inf]) == -np.inf
+
+
+def test_intervals():
+    interval = [[0, 1], [0, 2], [-np.inf, 3], [4, 4]]
+    assert interval_coverage([1, 2.1, -100, 4], interval) == 0.75
+    assert interval_width([[0, 1], [0, 2], [4, 4]]) == 1
+    assert interval_width(interval) == np.inf
+
+
+def test_crps_is_the_direct_double_sum():
+    random = np.random.default_rng(0)
+    samples, y = random.normal(size=(31, 7)), random.normal(size=7)
+    samples[3] = samples[4]  # ties
+    to_target = np.abs(samples - y).mean(axis=0)
+    to_each_other = np.abs(samples[:, None] - samples[None, :]).mean(axis=(0, 1))
+    assert crps_from_samples(samples, y) == pytest.approx(np.mean(to_target - to_each_other / 2), rel=1e-12)
+
+
+def test_crps_of_one_sample_is_the_absolute_error():
+    assert crps_from_samples([[1.0, 5.0]], [0.0, 7.0]) == 1.5
+
+
+def test_crps_of_a_gaussians_quantiles_is_its_closed_form():
+    n_samples, location, scale = 20_000, 2.0, 3.0
+    y = np.array([-4.0, 1.0, 2.0, 9.0])
+    quantiles = stats.norm(location, scale).ppf((np.arange(n_samples) + 0.5) / n_samples)
+    z = (y - location) / scale
+    closed_form = scale * (z * (2 * stats.norm.cdf(z) - 1) + 2 * stats.norm.pdf(z) - 1 / np.sqrt(np.pi))
+    for target, expected in zip(y, closed_form, strict=True):
+        assert crps_from_samples(quantiles[:, None], [target]) == pytest.approx(expected, abs=1e-3)
+
+
+@given(hnp.arrays(float, (9, 4), elements=st.floats(-1e6, 1e6)), st.floats(-1e6, 1e6))
+def test_crps_is_never_negative_and_moves_with_the_origin(samples, shift):
+    y = np.arange(4.0)
+    score = crps_from_samples(samples, y)
+    assert score >= -1e-9
+    assert crps_from_samples(samples + shift, y + shift) == pytest.approx(score, rel=1e-6, abs=1e-6)
+
+
+def test_calibration_curve_counts_what_lies_at_or_below():
+    observed = calibration_curve([0.1, 0.5, 0.5, 0.9], [0, 0.1, 0.5, 0.7, 1])
+    assert observed.tolist() == [0, 0.25, 0.75, 0.75, 1]
+
+
+def test_the_true_distribution_is_calibrated():
+    y = np.random.default_rng(0).normal(2, 3, size=10_000)
+    levels = np.linspace(0, 1, 11)
+    observed = calibration_curve(stats.norm(2, 3).cdf(y), levels)
+    assert np.all(np.abs(observed - levels) <= 4 * np.sqrt(levels * (1 - levels) / y.size))
+
+
+def test_expected_calibration_error_by_hand():
+    # Two bins: confidences 0.4 and 0.5 in (0, 0.5], both wrong; 0.7 and 0.8 in (0.5, 1], both right.
+    assert expected_calibration_error(PROBS, LABELS, n_bins=2) == pytest.approx((0.9 + 0.5) / 4)
+    assert expected_calibration_error(np.eye(3), [0, 1, 2]) == 0
+    assert expected_calibration_error(np.eye(3), [1, 2, 0]) == 1
+
+
+def test_expected_calibration_error_is_small_for_calibrated_probabilities():
+    random = np.random.default_rng(0)
+    probs = random.dirichlet(np.ones(4), size=40_000)
+    labels = (probs.cumsum(axis=1) < random.uniform(size=(40_000, 1))).sum(axis=1)
+    assert expected_calibration_error(probs, labels) < 0.01
+    overconfident = probs**3 / (probs**3).sum(axis=1, keepdims=True)
+    assert expected_calibration_error(overconfident, labels) > 0.1
+
+
+def test_brier_score_by_hand():
+    per_datum = [0.09 + 0.04 + 0.01, 0.01 + 0.04 + 0.01, 0.49 + 0.09 + 0.16, 0.25 + 0.0625 + 0.5625]
+    assert brier_score(PROBS, LABELS) == pytest.approx(np.mean(per_datum))
+    assert brier_score(np.eye(2), [0, 1]) == 0
+    assert brier_score(np.eye(2), [1, 0]) == 2
+
+
+def test_error_rate_is_one_minus_accuracy():
+    assert error_rate(PROBS, LABELS) == 1 - accuracy_score(LABELS, PROBS.argmax(axis=1))
+
+
+def test_rejection_curve_by_hand():
+    rejected, accuracy = rejection_curve([0.1, 0.9, 0.5, 0.3], [True, False, False, True])
+    np.testing.assert_allclose(rejected, [0, 0.25, 0.5, 0.75])
+    np.testing.assert_allclose(accuracy, [0.5, 2 / 3, 1, 1])
+
+
+def test_rejection_among_equals_is_in_random_order():
+    uncertainty, correct = np.array([0.2, 0.2, 0.2, 0.7, 0.7]), np.array([1, 0, 1, 1, 0])
+    random = np.random.default_rng(0)
+    curves = []
+    for _ in range(4000):
+        order = random.permutation(5)
+        by_uncertainty = order[np.argsort(uncertainty[order], kind="stable")]
+        curves.append((np.cumsum(correct[by_uncertainty]) / np.arange(1, 6))[::-1])
+    _, accuracy = rejection_curve(uncertainty, correct)
+    np.testing.assert_allclose(accuracy, np.mean(curves, axis=0), atol=4 * 0.5 / np.sqrt(4000))
+    _, reordered = rejection_curve(uncertainty[::-1], correct[::-1])
+    np.testing.assert_allclose(reordered, accuracy)
+
+
+@given(
+    hnp.arrays(float, st.integers(1, 30), elements=st.integers(-5, 5).map(float)),
+    hnp.arrays(float, st.integers(1, 30), elements=st.integers(-5, 5).map(float)),
+)
+def test_auroc_is_scikit_learns(negative, positive):
+    labels = np.concatenate([np.zeros(len(negative)), np.ones(len(positive))])
+    expected = roc_auc_score(labels, np.concatenate([negative, positive]))
+    assert auroc(negative, positive) == pytest.approx(expected)
+    assert auroc(positive, negative) == pytest.approx(1 - expected)
+
+
+@pytest.mark.parametrize(
+    ("score", "arguments", "message"),
+    [
+        (rmse, ([1, 2], [1]), "mean must have length 2.*got 1"),
+        (rmse, ([[1, 2]], [1, 2]), r"y must have shape \[n_data\].*got shape \(1, 2\)"),
+        (rmse, ([], []), r"not be empty; got shape \(0,\)"),
+        (rmse, ([np.nan], [1]), "y must not hold NaN or infinity"),
+        (log_likelihood, ([np.nan],), "log_prob must not hold NaN$"),
+        (interval_coverage, ([1, 2], [[0, 1]]), r"interval must have shape \(2, 2\); got \(1, 2\)"),
+        (interval_width, ([[0, 1, 2]],), r"interval must have shape \(n_data, 2\); got \(1, 3\)"),
+        (interval_width, ([[0, 1], [3, 2]],), r"lower end first; got \[3\.0, 2\.0\] in row 1"),
+        (crps_from_samples, (np.zeros((2, 3)), [1, 2]), r"shape \(n_samples, 2\), as y has; got \(2, 3\)"),
+        (crps_from_samples, ([1, 2], [1, 2]), r"samples must have shape \[n_samples, n_data\]"),
+        (
+            calibration_curve,
+            ([0.5, 1.5], [0.5]),
+            "cdf_values must be from 0 to 1; got values from 0.5 to 1.5",
+        ),
+        (calibration_curve, ([0.5], [50]), "levels must be from 0 to 1; got values from 50 to 50"),
+        (expected_calibration_error, (PROBS, LABELS, 0), "n_bins must be at least 1; got 0"),
+        (brier_score, ([[0.5, 0.2]], [0]), "must sum to 1; got sums from 0.7 to 0.7"),
+        (brier_score, ([[2, -1]], [0]), "probs must be from 0 to 1; got values from -1 to 2"),
+        (brier_score, (PROBS, LABELS[:3]), r"labels must have shape \(4,\).*got \(3,\)"),
+        (error_rate, (PROBS, [0, 1, 2, 3]), "whole numbers from 0 to 2; got 3"),
+        (error_rate, (PROBS, [0, 1, 0.5, -1]), r"whole numbers from 0 to 2; got -1\.0, 0\.5"),
+        (rejection_curve, ([1, 2], [True]), "correct must have length 2"),
+        (rejection_curve, ([1, 2], [0, 0.5]), r"correct must hold True or False \(1 or 0\); got 0\.5"),
+        (auroc, ([], [1]), "scores_negative must have shape"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(score, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        score(*arguments)
