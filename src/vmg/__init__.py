@@ -2,8 +2,9 @@
 
 from vmg import covariance, nn
 from vmg.distributions import MatrixNormal
+from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.objective import ElboTerms, elbo
 
 __version__ = "0.1.0"
 
-__all__ = ["ElboTerms", "MatrixNormal", "covariance", "elbo", "nn"]
+__all__ = ["ElboTerms", "MatrixNormal", "VMGClassifier", "VMGRegressor", "covariance", "elbo", "nn"]

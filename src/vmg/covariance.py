@@ -114,6 +114,19 @@ class Diagonal(Covariance):
         if validate:
             _require_positive("scale", scale)
         self.scale = scale
+        self._log_scale: Tensor | None = None
+
+    @classmethod
+    def from_log_scale(cls, log_scale: Tensor) -> Diagonal:
+        """The member with scale exp(log_scale), for any real log_scale."""
+        diagonal = cls(log_scale.exp(), validate=False)
+        diagonal._log_scale = log_scale
+        return diagonal
+
+    @property
+    def log_scale(self) -> Tensor:
+        """log of the scale, exact where that is how it was given."""
+        return self.scale.log() if self._log_scale is None else self._log_scale
 
     @property
     def n(self) -> int:
@@ -146,7 +159,7 @@ class Diagonal(Covariance):
         return X / self.scale.square().unsqueeze(-1)
 
     def logdet(self) -> Tensor:
-        return 2 * self.scale.log().sum(-1)
+        return 2 * self.log_scale.sum(-1)
 
     def diagonal(self) -> Tensor:
         return self.scale.square()

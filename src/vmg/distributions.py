@@ -29,7 +29,8 @@ class MatrixNormal(Distribution):
         U of size R and V of size C, each of any family of :mod:`vmg.covariance`.
     """
 
-    arg_constraints = {"loc": constraints.independent(constraints.real, 2)}  # the families check their own arguments
+    # the families check their own arguments
+    arg_constraints = {"loc": constraints.independent(constraints.real, 2)}  # noqa: RUF012 - torch's convention
     support = constraints.independent(constraints.real, 2)
     has_rsample = True
 

@@ -6,18 +6,22 @@ paper's Gamma(6, 6) prior on the precision in the target's own units is Gamma(6,
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Gamma, kl_divergence
+from torch.distributions import Gamma
+
+from vmg.priors import gamma_kl
 
 __all__ = [
     "CategoricalLikelihood",
     "FullCovarianceLikelihood",
     "GaussianLikelihood",
+    "HeteroscedasticLikelihood",
     "KnownNoiseLikelihood",
     "Likelihood",
 ]
@@ -100,8 +104,8 @@ class GaussianLikelihood(Likelihood):
         prior_rate = torch.as_tensor(rate, dtype=torch.get_default_dtype()).expand(shape).clone()
         if not (concentration > 0 and (prior_rate > 0).all()):
             raise ValueError(f"concentration and rate must be positive; got {concentration} and {rate}")
-        self.n_outputs, self.concentration, self.conjugate = n_outputs, concentration, conjugate
-        self.step_size = step_size
+        self.n_outputs = self.n_network_outputs = n_outputs
+        self.concentration, self.conjugate, self.step_size = concentration, conjugate, step_size
         self.register_buffer("prior_rate", prior_rate)
         self.register_buffer("n_updates", torch.zeros(()))
         self.log_concentration = nn.Parameter(torch.full(shape, math.log(concentration)), requires_grad=not conjugate)
@@ -128,7 +132,8 @@ class GaussianLikelihood(Likelihood):
         return 0.5 * (log_tau - LOG_2PI - tau * (y - f).square()).sum(-1)
 
     def kl_divergence(self) -> Tensor:
-        return kl_divergence(self.posterior, self.prior).sum(-1)
+        a, b = self.log_concentration.exp(), self.log_rate.exp()
+        return gamma_kl(a, b, self.concentration, self.get_buffer("prior_rate")).sum(-1)
 
     @torch.no_grad()
     def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
@@ -144,10 +149,73 @@ class GaussianLikelihood(Likelihood):
         self.log_concentration.copy_(torch.lerp(self.log_concentration.exp(), target_concentration, step).log())
         self.log_rate.copy_(torch.lerp(self.log_rate.exp(), target_rate, step).log())
 
+    def posterior_as_prior(self) -> GaussianLikelihood:
+        """The same likelihood, its posterior now being its prior: what earlier rows said about the noise."""
+        updated = copy.deepcopy(self)
+        with torch.no_grad():
+            updated.concentration = self.log_concentration.exp().mean().item()
+            updated.get_buffer("prior_rate").copy_(self.log_rate.exp())
+        return updated
+
     def student(self) -> tuple[Tensor, Tensor]:
         """Degrees of freedom and scale of p(y | f) with τ integrated out, each [*batch_shape, n_outputs]."""
         q = self.posterior
         return 2 * q.concentration, (q.rate / q.concentration).sqrt()
+
+    def components(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Centre, scale and degrees of freedom of p(y | f) for f [..., B, n_network_outputs], broadcastable."""
+        df, scale = self.student()
+        return f, scale.unsqueeze(-2), df.unsqueeze(-2)
+
+
+class HeteroscedasticLikelihood(GaussianLikelihood):
+    """y_c ~ N(f_c, e^{2g_c}/τ_c): noise that depends on the input, through a second half of outputs g.
+
+    g = 0 is constant noise, which the prior of the weights pulls towards; a bounded g, |g| < ``limit``, cannot run
+    away where there are no data. Learned from the start, g would explain by noise what the mean has not fitted yet
+    and the mean would never be fitted; so g is faded in between the updates ``fade[0]`` and ``fade[1]``.
+
+    Beyond the paper.
+    """
+
+    def __init__(
+        self,
+        n_outputs: int = 1,
+        *,
+        concentration: float = 1.0,
+        rate: float | Tensor = 1e-3,
+        step_size: float = 0.02,
+        limit: float = 3.0,
+        fade: tuple[int, int] = (0, 1),
+        batch_shape: Sequence[int] = (),
+    ) -> None:
+        super().__init__(
+            n_outputs, concentration=concentration, rate=rate, step_size=step_size, batch_shape=batch_shape
+        )
+        self.n_network_outputs, self.limit = 2 * n_outputs, limit
+        self.register_buffer("fade", torch.tensor(fade, dtype=torch.get_default_dtype()))
+
+    def _split(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean f and log scale g, each [..., B, C]."""
+        mean, log_scale = f[..., : self.n_outputs], f[..., self.n_outputs :]
+        start, stop = self.get_buffer("fade")
+        strength = ((self.get_buffer("n_updates") - start) / (stop - start)).clamp(0, 1)
+        return mean, strength * self.limit * torch.tanh(log_scale / self.limit)
+
+    def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        mean, log_scale = self._split(f)
+        _require_same_shape(mean, y)
+        return super().expected_log_prob((mean - y) * torch.exp(-log_scale), torch.zeros_like(y)) - log_scale.sum(-1)
+
+    @torch.no_grad()
+    def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
+        mean, log_scale = self._split(f)
+        super().update_((mean - y) * torch.exp(-log_scale), torch.zeros_like(y), n_data, weight)
+
+    def components(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, log_scale = self._split(f)
+        df, scale = self.student()
+        return mean, scale.unsqueeze(-2) * torch.exp(log_scale), df.unsqueeze(-2)
 
 
 class KnownNoiseLikelihood(Likelihood):
@@ -158,6 +226,7 @@ class KnownNoiseLikelihood(Likelihood):
         scale = torch.as_tensor(scale, dtype=torch.get_default_dtype()).reshape(-1)
         if not (scale > 0).all():
             raise ValueError(f"scale must be positive; got {scale.min().item():g}")
+        self.n_network_outputs = scale.numel()
         self.register_buffer("scale", scale)
 
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
@@ -169,6 +238,11 @@ class KnownNoiseLikelihood(Likelihood):
         """Infinite degrees of freedom, and the scale."""
         scale = self.get_buffer("scale")
         return torch.full_like(scale, math.inf), scale
+
+    def components(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Centre, scale and degrees of freedom of p(y | f)."""
+        df, scale = self.student()
+        return f, scale, df
 
 
 class FullCovarianceLikelihood(Likelihood):
@@ -191,7 +265,8 @@ class FullCovarianceLikelihood(Likelihood):
         super().__init__()
         if not (concentration > 0 and rate > 0):
             raise ValueError(f"concentration and rate must be positive; got {concentration} and {rate}")
-        self.n_outputs, self.step_size = n_outputs, step_size
+        self.n_outputs = self.n_network_outputs = n_outputs
+        self.step_size = step_size
         self.prior_df = 2 * concentration + n_outputs - 1
         self.prior_rate = 2 * rate
         self.register_buffer("n_updates", torch.zeros(()))

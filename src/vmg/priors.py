@@ -8,16 +8,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.distributions import Gamma, kl_divergence
 
 from vmg.covariance import Covariance, Diagonal
 from vmg.distributions import MatrixNormal
 
-__all__ = ["FixedPrior", "GammaPrior", "IsotropicPrior", "Prior"]
+__all__ = ["FixedPrior", "GammaPrior", "IsotropicPrior", "Prior", "gamma_kl"]
 
 
 class Prior(nn.Module, ABC):
@@ -36,17 +38,52 @@ class Prior(nn.Module, ABC):
         return self
 
 
-def _energy(M: Tensor | None, U: Covariance, V: Covariance) -> Tensor:
-    """E‖W‖² = tr U tr V + ‖M‖²."""
-    energy = U.trace() * V.trace()
-    return energy if M is None else energy + M.square().sum((-2, -1))
+class _Moments(NamedTuple):
+    """What an isotropic prior needs to know of a posterior."""
+
+    energy: Tensor  # E‖W‖² = tr U tr V + ‖M‖²
+    logdet: Tensor  # log|V ⊗ U|
+    size: int  # RC
 
 
-def _standard_kl(energy: Tensor, U: Covariance, V: Covariance, tau: Tensor | float, log_tau: Tensor | float) -> Tensor:
-    """E KL(MN(M, U, V) ‖ MN(0, I/τ_r, I/τ_c)) with τ = E[τ_r τ_c] and log τ = E[log τ_r τ_c] [LW16, eq. 4]."""
+class _DiagonalMoments(Function):
+    """Energy and log-determinant of a diagonal posterior, as one node with its short gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, M: Tensor | None, log_row: Tensor, log_column: Tensor) -> tuple[Tensor, Tensor]:
+        row, column = torch.exp(2 * log_row), torch.exp(2 * log_column)
+        row_trace, column_trace = row.sum(-1), column.sum(-1)
+        energy = row_trace * column_trace
+        if M is not None:
+            energy += torch.linalg.vector_norm(M, dim=(-2, -1)).square_()
+        logdet = 2 * (column.shape[-1] * log_row.sum(-1) + row.shape[-1] * log_column.sum(-1))
+        ctx.save_for_backward(M, row, column, row_trace, column_trace)
+        return energy, logdet
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g_energy: Tensor, g_logdet: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        M, row, column, row_trace, column_trace = ctx.saved_tensors
+        g_energy, g_logdet = 2 * g_energy.unsqueeze(-1), 2 * g_logdet.unsqueeze(-1)
+        g_M = None if M is None else g_energy.unsqueeze(-1) * M
+        g_row = g_energy * column_trace.unsqueeze(-1) * row + column.shape[-1] * g_logdet
+        g_column = g_energy * row_trace.unsqueeze(-1) * column + row.shape[-1] * g_logdet
+        return g_M, g_row, g_column
+
+
+def _moments(M: Tensor | None, U: Covariance, V: Covariance) -> _Moments:
     R, C = U.n, V.n
-    logdet = C * U.logdet() + R * V.logdet()
-    return 0.5 * (tau * energy - R * C * (1 + log_tau) - logdet)
+    if isinstance(U, Diagonal) and isinstance(V, Diagonal):
+        return _Moments(*_DiagonalMoments.apply(M, U.log_scale, V.log_scale), R * C)
+    energy = U.trace() * V.trace()
+    if M is not None:
+        energy = energy + M.square().sum((-2, -1))
+    return _Moments(energy, C * U.logdet() + R * V.logdet(), R * C)
+
+
+def _standard_kl(m: _Moments, tau: Tensor | float, log_tau: Tensor | float) -> Tensor:
+    """E KL(MN(M, U, V) ‖ MN(0, I/τ_r, I/τ_c)) with τ = E[τ_r τ_c] and log τ = E[log τ_r τ_c] [LW16, eq. 4]."""
+    return 0.5 * (tau * m.energy - m.logdet - m.size * (1 + log_tau))
 
 
 class IsotropicPrior(Prior):
@@ -62,10 +99,16 @@ class IsotropicPrior(Prior):
         return f"scale={self.scale:g}"
 
     def kl_divergence(self, M: Tensor | None, U: Covariance, V: Covariance) -> Tensor:
-        return _standard_kl(_energy(M, U, V), U, V, self.scale**-2, -2 * math.log(self.scale))
+        return _standard_kl(_moments(M, U, V), self.scale**-2, -2 * math.log(self.scale))
 
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
         return self.scale * torch.randn(*shape, generator=generator)
+
+
+def gamma_kl(a: Tensor, b: Tensor, prior_a: float, prior_b: Tensor) -> Tensor:
+    """KL(Gamma(a, b) ‖ Gamma(a₀, b₀)) with rates b."""
+    shape = (a - prior_a) * torch.digamma(a) - torch.lgamma(a) + math.lgamma(prior_a)
+    return shape + prior_a * (b / prior_b).log() + a * (prior_b / b - 1)
 
 
 class _GammaPair(NamedTuple):
@@ -114,7 +157,8 @@ class GammaPrior(Prior):
 
     def posterior(self, M: Tensor | None, U: Covariance, V: Covariance) -> _GammaPair:
         """q(τ_r) and q(τ_c) for the given weights."""
-        return self._posterior(_energy(M, U, V), U.n * V.n)
+        m = _moments(M, U, V)
+        return self._posterior(m.energy, m.size)
 
     def _posterior(self, energy: Tensor, size: int) -> _GammaPair:
         if self.log_concentration is not None and self.log_rate is not None:
@@ -130,13 +174,21 @@ class GammaPrior(Prior):
         return _GammaPair(both, both)
 
     def kl_divergence(self, M: Tensor | None, U: Covariance, V: Covariance) -> Tensor:
-        energy = _energy(M, U, V)
-        row, column = self._posterior(energy, U.n * V.n)
+        m = _moments(M, U, V)
+        row, column = self._posterior(m.energy, m.size)
         tau = row.mean * column.mean
-        log_tau = sum(torch.digamma(q.concentration) - q.rate.log() for q in (row, column))
-        prior = Gamma(torch.full_like(tau, self.concentration), torch.full_like(tau, self.rate), validate_args=False)
-        own = kl_divergence(row, prior) + kl_divergence(column, prior)
-        return _standard_kl(energy, U, V, tau, log_tau) + own
+        log_tau, own = self._log_mean(row), self._own_kl(row)
+        if row is column:  # conjugate: both are the same distribution
+            return _standard_kl(m, tau, 2 * log_tau) + 2 * own
+        return _standard_kl(m, tau, log_tau + self._log_mean(column)) + own + self._own_kl(column)
+
+    @staticmethod
+    def _log_mean(q: Gamma) -> Tensor:
+        """E log τ."""
+        return torch.digamma(q.concentration) - q.rate.log()
+
+    def _own_kl(self, q: Gamma) -> Tensor:
+        return gamma_kl(q.concentration, q.rate, self.concentration, torch.tensor(self.rate, dtype=q.rate.dtype))
 
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
         leading = (*shape[:-2], 1, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +9,9 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from vmg.flat import FlatParameters
 from vmg.likelihoods import Likelihood
 from vmg.nn.contract import BayesianModule, kl_divergence, use_generator
 from vmg.objective import elbo_terms
@@ -147,55 +147,74 @@ def train(
         n_data, weight = weight.sum(-1), weight / level
 
     both = nn.ModuleList([network, likelihood])
-    parameters = [p for p in both.parameters() if p.requires_grad]
-    optimiser = torch.optim.Adam(parameters, lr=learning_rate, fused=True)
-    average = AveragedModel(both, multi_avg_fn=get_ema_multi_avg_fn(averaging)) if averaging is not None else None
+    flat = FlatParameters(both.parameters())
+    optimiser = torch.optim.Adam(flat.tensors, lr=learning_rate, fused=True)
+    average = None if averaging is None else _Average(flat, averaging)
     batches = minibatches(sizes, batch_size, batch_shape, generator)
     use_generator(network, generator)
     both.train()
 
-    history, window, good = History(), torch.zeros(2), copy.deepcopy(both.state_dict())
-    started, since = time.perf_counter(), 0
-    for step in range(1, n_steps + 1):
-        rate = learning_rate * schedule((step - 1) / n_steps)
-        for group in optimiser.param_groups:
-            group["lr"] = rate
-        index = next(batches)
-        x_batch, y_batch = _take(x, index, n_batch), _take(y, index, n_batch)
-        w_batch = None if weight is None else _take(weight, index, n_batch)
+    history, window, since = History(), torch.zeros(2), 0
+    good = flat.snapshot()
+    started = time.perf_counter()
+    try:
+        for step in range(1, n_steps + 1):
+            rate = learning_rate * schedule((step - 1) / n_steps)
+            optimiser.param_groups[0]["lr"] = rate
+            index = next(batches)
+            x_batch, y_batch = _take(x, index, n_batch), _take(y, index, n_batch)
+            w_batch = None if weight is None else _take(weight, index, n_batch)
 
-        f = network(x_batch)
-        terms = elbo_terms(network, likelihood, f, y_batch, n_data=n_data, kl_weight=kl_weight, weight=w_batch)
-        loss = -terms.total.sum()  # replicas are independent: a sum leaves each one's gradient as it is
-        if not math.isfinite(loss.item()):
-            culprit = _first_non_finite(network, x_batch)
-            both.load_state_dict(good)
-            raise TrainingError(
-                f"the bound is not finite at step {step}, first in {culprit}; the parameters of the last good report "
-                f"are restored. Lower the learning rate (now {rate:g}) or check the scale of the data."
-            )
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-        likelihood.update_(f.detach(), y_batch, n_data, w_batch)
+            f = network(x_batch)
+            terms = elbo_terms(network, likelihood, f, y_batch, n_data=n_data, kl_weight=kl_weight, weight=w_batch)
+            loss = -terms.total.sum()  # replicas are independent: a sum leaves each one's gradient as it is
+            if not math.isfinite(loss.item()):
+                culprit = _first_non_finite(network, x_batch)
+                flat.restore(good)
+                raise TrainingError(
+                    f"the bound is not finite at step {step}, first in {culprit}; the parameters of the last good "
+                    f"report are restored. Lower the learning rate (now {rate:g}) or check the scale of the data."
+                )
+            flat.zero_grad()
+            loss.backward()
+            optimiser.step()
+            likelihood.update_(f.detach(), y_batch, n_data, w_batch)
+            if average is not None:
+                average.update()
+
+            window += torch.stack([terms.expected_log_likelihood.detach().mean(), terms.kl.detach().mean()])
+            since += 1
+            if step % report_every == 0 or step == n_steps:
+                fit, kl = (window / since).tolist()
+                progress = Progress(step, n_steps, fit - kl, fit, kl, rate, time.perf_counter() - started)
+                history.records.append(progress)
+                window, since = torch.zeros(2), 0
+                good = flat.snapshot()
+                if any([callback(progress) for callback in callbacks]):  # noqa: C419 - every callback is called
+                    history.stopped = f"stopped by a callback at step {step}"
+                    break
         if average is not None:
-            average.update_parameters(both)
-
-        window += torch.stack([terms.expected_log_likelihood.detach().mean(), terms.kl.detach().mean()])
-        since += 1
-        if step % report_every == 0 or step == n_steps:
-            fit, kl = (window / since).tolist()
-            progress = Progress(step, n_steps, fit - kl, fit, kl, rate, time.perf_counter() - started)
-            history.records.append(progress)
-            window, since = torch.zeros(2), 0
-            good = copy.deepcopy(both.state_dict())
-            if any([callback(progress) for callback in callbacks]):
-                history.stopped = f"stopped by a callback at step {step}"
-                break
-    if average is not None:
-        both.load_state_dict(average.module.state_dict())
-    both.eval()
+            flat.restore(average.values)
+    finally:
+        flat.release()
+        both.eval()
     return history
+
+
+class _Average:
+    """Exponential average of parameters over steps, free of bias towards the start [LW16, §4]."""
+
+    def __init__(self, flat: FlatParameters, decay: float) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"averaging must be in [0, 1) or None; got {decay}")
+        self._flat, self._decay, self._steps = flat, decay, 0
+        self.values: list[Tensor] = flat.snapshot()
+
+    def update(self) -> None:
+        """Take in the present parameters; after t steps their weights are β^(t−s) (1 − β)/(1 − β^t)."""
+        self._steps += 1
+        decay = self._decay * (1 - self._decay ** (self._steps - 1)) / (1 - self._decay**self._steps)
+        get_ema_multi_avg_fn(decay)(self.values, [t.detach() for t in self._flat.tensors], None)
 
 
 def _first_non_finite(network: nn.Module, x: Tensor) -> str:

@@ -53,7 +53,8 @@ def _from_linear(linear: nn.Linear, layer_options: dict[str, Any]) -> MatrixGaus
         if bias:
             layer.loc[..., linear.in_features, :] = root * linear.bias
         if layer.pseudo_data is not None:  # B̃ = ÃM: the pseudo-data agree with the mean and leave it as it is
-            layer.pseudo_data.outputs.copy_(layer.pseudo_data.inputs / root @ layer.loc)
+            pseudo_data = layer.pseudo_data
+            pseudo_data.outputs.copy_(pseudo_data.inputs / root @ layer.loc)
         layer.row.log_scale.add_(INITIAL_LOG_SCALE)
         layer.column.log_scale.add_(INITIAL_LOG_SCALE)
     return layer

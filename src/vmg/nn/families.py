@@ -39,7 +39,7 @@ class DiagonalParameters(CovarianceParameters):
     """A diagonal."""
 
     def forward(self) -> Diagonal:
-        return Diagonal(self.log_scale.exp(), validate=False)
+        return Diagonal.from_log_scale(self.log_scale)
 
 
 class RankOneParameters(CovarianceParameters):

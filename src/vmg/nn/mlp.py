@@ -70,6 +70,12 @@ class MLP(nn.Module):
             for n_in, n_out, p in zip(sizes[:-1], sizes[1:], points, strict=True)
         )
 
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Start every layer anew."""
+        for layer in self.layers:
+            assert isinstance(layer, MatrixGaussianLinear)
+            layer.reset_parameters(generator)
+
     def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
         """One posterior draw of the outputs, or one for each index of ``sample_shape``, in one pass."""
         return self._chain(x, lambda layer, h: layer(h, sample_shape))

@@ -28,9 +28,9 @@ class PseudoData(nn.Module):
     would cut the gradient at the bound, and √α would never come down again.
     """
 
-    log_input_noise: nn.Parameter  # log √α of inputs: [..., 1] or [..., R]
-    log_output_noise: nn.Parameter  # of outputs: [..., 1] or [..., C]
-    log_point_noise: nn.Parameter | None  # of points: [..., P], only when factored
+    points: nn.Parameter  # [Ã, B̃] side by side, [..., P, R+C]
+    log_noise: nn.Parameter  # log √α of inputs and outputs [..., 2], or the dimensions' factors [..., R+C]
+    log_point_noise: nn.Parameter | None  # the points' factors [..., P], only when factored
 
     def __init__(
         self,
@@ -48,21 +48,35 @@ class PseudoData(nn.Module):
         if noise not in NOISE_KINDS:
             raise ValueError(f"noise must be one of {NOISE_KINDS}; got {noise!r}")
         self.max_noise, self.noise = max_noise, noise
-        self.inputs = nn.Parameter(torch.empty(*batch_shape, n_points, n_rows))
-        self.outputs = nn.Parameter(torch.empty(*batch_shape, n_points, n_columns))
+        self.n_points, self.n_rows, self.n_columns = n_points, n_rows, n_columns
+        width = n_rows + n_columns
         factored = noise == "factored"
-        self.log_input_noise = nn.Parameter(torch.empty(*batch_shape, n_rows if factored else 1))
-        self.log_output_noise = nn.Parameter(torch.empty(*batch_shape, n_columns if factored else 1))
+        self.points = nn.Parameter(torch.empty(*batch_shape, n_points, width))
+        self.log_noise = nn.Parameter(torch.empty(*batch_shape, width if factored else 2))
         self.log_point_noise = nn.Parameter(torch.empty(*batch_shape, n_points)) if factored else None
+        counts = torch.tensor([n_points * n_rows, n_points * n_columns], dtype=self.points.dtype)
+        self.register_buffer("_counts", counts, persistent=False)  # entries that share one √α
+        kinds = torch.arange(width) >= n_rows  # 0 for inputs, 1 for outputs
+        self.register_buffer("_kinds", kinds.long(), persistent=False)
         self.reset()
 
     def extra_repr(self) -> str:
-        return f"{self.inputs.shape[-2]} points, max_noise={self.max_noise:g}, noise={self.noise}"
+        return f"{self.n_points} points, max_noise={self.max_noise:g}, noise={self.noise}"
 
     @property
-    def _noise_parameters(self) -> list[nn.Parameter]:
-        both = [self.log_input_noise, self.log_output_noise]
-        return both if self.log_point_noise is None else [*both, self.log_point_noise]
+    def inputs(self) -> Tensor:
+        """Mean pseudo-inputs, [..., P, R], bias entry included."""
+        return self.points[..., : self.n_rows]
+
+    @property
+    def outputs(self) -> Tensor:
+        """Mean pseudo-outputs, [..., P, C]."""
+        return self.points[..., self.n_rows :]
+
+    @property
+    def noise_scale(self) -> Tensor:
+        """√α of every entry of ``points``, [..., P, R+C]."""
+        return self._log_scale().exp().expand_as(self.points)
 
     @property
     def _max_log_scale(self) -> float:
@@ -71,41 +85,38 @@ class PseudoData(nn.Module):
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Entries uniform near zero, √α at its bound, as in the authors' code."""
         with torch.no_grad():
-            for entries in (self.inputs, self.outputs):
-                entries.uniform_(-INITIAL_RANGE, INITIAL_RANGE, generator=generator)
-            for parameter in self._noise_parameters:
-                parameter.fill_(self._max_log_scale)
+            self.points.uniform_(-INITIAL_RANGE, INITIAL_RANGE, generator=generator)
+            self.log_noise.fill_(self._max_log_scale)
+            if self.log_point_noise is not None:
+                self.log_point_noise.fill_(self._max_log_scale)
 
     def project_(self) -> None:
         """Move √α back into its bounds, without a trace in the graph."""
-        for parameter in self._noise_parameters:
-            parameter.data.clamp_(min(MIN_LOG_SCALE, self._max_log_scale), self._max_log_scale)
+        highest = self._max_log_scale
+        lowest = min(MIN_LOG_SCALE, highest)
+        self.log_noise.data.clamp_(lowest, highest)
+        if self.log_point_noise is not None:
+            self.log_point_noise.data.clamp_(lowest, highest)
 
-    def _log_scales(self) -> tuple[Tensor, Tensor]:
-        """log √α of inputs and outputs, broadcastable to [..., P, R] and [..., P, C]."""
-        both = (self.log_input_noise.unsqueeze(-2), self.log_output_noise.unsqueeze(-2))
+    def _log_scale(self) -> Tensor:
+        """log √α, broadcastable to ``points``: [..., 1, R+C] or [..., P, R+C]."""
         if self.log_point_noise is None:
-            return both
-        points = self.log_point_noise.unsqueeze(-1)
-        return points + both[0], points + both[1]
+            return self.log_noise.index_select(-1, self.get_buffer("_kinds")).unsqueeze(-2)
+        return self.log_point_noise.unsqueeze(-1) + self.log_noise.unsqueeze(-2)
 
     def sample(
         self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """One draw (Ã, B̃) for each index of ``sample_shape``."""
         self.project_()
-        drawn = []
-        for mean, log_scale in zip((self.inputs, self.outputs), self._log_scales(), strict=True):
-            noise = torch.randn(*sample_shape, *mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
-            drawn.append(multiplicative_noise(mean, log_scale.exp(), noise))
-        return drawn[0], drawn[1]
+        like = self.points
+        noise = torch.randn(*sample_shape, *like.shape, generator=generator, dtype=like.dtype, device=like.device)
+        drawn = multiplicative_noise(like, self._log_scale().exp(), noise)
+        return drawn[..., : self.n_rows], drawn[..., self.n_rows :]
 
     def kl_divergence(self) -> Tensor:
         """KL of both posteriors to their log-uniform priors, summed over entries; [*batch_shape]."""
         self.project_()
-        total = torch.zeros((), dtype=self.inputs.dtype, device=self.inputs.device)
-        for mean, log_scale in zip((self.inputs, self.outputs), self._log_scales(), strict=True):
-            kl = log_uniform_kl(log_scale, self.max_noise)
-            repeats = (mean.shape[-2] * mean.shape[-1]) // (kl.shape[-2] * kl.shape[-1])
-            total = total + repeats * kl.sum((-2, -1))
-        return total
+        if self.log_point_noise is None:
+            return log_uniform_kl(self.log_noise, self.max_noise) @ self.get_buffer("_counts")
+        return log_uniform_kl(self._log_scale(), self.max_noise).sum((-2, -1))

@@ -1,0 +1,376 @@
+"""What the regressor and the classifier share: parameters, training of all members at once, online updates."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import _check_sample_weight, validate_data
+from torch import Tensor
+
+from vmg.estimators.online import posterior_as_prior
+from vmg.estimators.scaling import Standardiser
+from vmg.likelihoods import Likelihood
+from vmg.nn.families import FAMILIES
+from vmg.nn.matrix_gaussian import MatrixGaussianLinear
+from vmg.nn.mlp import ACTIVATIONS, MLP
+from vmg.nn.pseudo_data import NOISE_KINDS
+from vmg.prediction import draw_functions
+from vmg.priors import GammaPrior, IsotropicPrior, Prior
+from vmg.training import Callback, History, Progress, cosine, train
+
+__all__ = ["BaseVMG", "TrainingSet"]
+
+Array = NDArray[np.float64]
+
+PRIORS: dict[str, type[Prior]] = {"gamma": GammaPrior, "isotropic": IsotropicPrior}
+VALIDATION_DRAWS = 32  # posterior draws behind one early-stopping check
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Rows of one replica in the network's units."""
+
+    x: Tensor  # [N, D]
+    y: Tensor  # [N, C] or, for classes, [N]
+    weight: Tensor | None  # [N]
+
+
+def steps_for(n_rows: int) -> int:
+    """Optimiser steps when ``max_iter`` is "auto"."""
+    return int(np.clip(40 * math.sqrt(n_rows * 100), 4_000, 20_000))
+
+
+def batch_for(n_rows: int) -> int:
+    """Rows of a minibatch when ``batch_size`` is "auto"."""
+    return int(np.clip(2 ** round(math.log2(max(n_rows, 2) / 16)), 32, 256))
+
+
+class BaseVMG(BaseEstimator, ABC):
+    """Parameters and training of both estimators; see :class:`VMGRegressor` for what each parameter means."""
+
+    _parameter_constraints: dict[str, list[Any]] = {  # noqa: RUF012 - scikit-learn's own convention
+        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "activation": [StrOptions(set(ACTIVATIONS)), callable],
+        "n_pseudo": [Interval(Integral, 0, None, closed="left"), "array-like"],
+        "max_noise": [Interval(Real, 0, 1, closed="right")],
+        "pseudo_noise": [StrOptions(set(NOISE_KINDS))],
+        "row_covariance": [StrOptions(set(FAMILIES))],
+        "column_covariance": [StrOptions(set(FAMILIES))],
+        "zero_mean": ["boolean"],
+        "prior": [StrOptions(set(PRIORS))],
+        "n_members": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
+        "max_iter": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "averaging": [None, Interval(Real, 0, 1, closed="left")],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "warm_start": ["boolean"],
+        "n_draws": [Interval(Integral, 1, None, closed="left")],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    hidden_layer_sizes: int | Sequence[int]
+    activation: str | Callable[[Tensor], Tensor]
+    n_pseudo: int | Sequence[int]
+    max_noise: float
+    pseudo_noise: str
+    row_covariance: str
+    column_covariance: str
+    zero_mean: bool
+    prior: str
+    n_members: int
+    batch_size: int | str
+    learning_rate_init: float
+    max_iter: int | str
+    averaging: float | None
+    early_stopping: bool
+    validation_fraction: float
+    n_iter_no_change: int
+    tol: float
+    warm_start: bool
+    n_draws: int
+    random_state: int | np.random.RandomState | None
+    verbose: bool | int
+
+    network_: MLP
+    likelihood_: Likelihood
+    input_scaling_: Standardiser
+    history_: History
+    n_features_in_: int
+    seed_: int
+
+    # -- what the two estimators answer differently -------------------------------------------------------------------
+
+    @abstractmethod
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
+        """Validated X [N, D] and y, with what must be remembered of them."""
+
+    @abstractmethod
+    def _fit_target_scaling(self, y: NDArray, weight: Array | None) -> None:
+        """Remember the target's units (or classes) of the training rows."""
+
+    @abstractmethod
+    def _encode(self, y: NDArray) -> Tensor:
+        """Targets in the network's units."""
+
+    @abstractmethod
+    def _make_likelihood(self, n_steps: int, batch_shape: Sequence[int]) -> Likelihood:
+        """A fresh likelihood."""
+
+    @abstractmethod
+    def _n_network_outputs(self) -> int:
+        """Outputs that the network needs."""
+
+    @abstractmethod
+    def _validation_score(self, functions: Tensor, y: Tensor, sizes: Tensor | None) -> float:
+        """Mean log-likelihood of held-out rows under each replica's posterior draws [S, replicas, N, C].
+
+        Where replicas have their own rows, y is [replicas, N, ...] and ``sizes`` says how many of the N count.
+        """
+
+    # -- fitting ------------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Fit to rows X [N, D] with targets y.
+
+        Parameters
+        ----------
+        X : array-like or data frame [N, D]
+            Numbers, none missing. Scaling is done inside.
+        y : array-like [N] or [N, C]
+            Targets in any unit.
+        sample_weight : array-like [N], optional
+            A row with weight 2 counts as two rows.
+
+        Returns
+        -------
+        self
+        """
+        self._validate_params()
+        X, y = self._check_data(X, y, reset=True)
+        weight = None if sample_weight is None else self._check_weight(sample_weight, X)
+        if weight is not None:
+            kept = weight > 0
+            X, y, weight = X[kept], y[kept], weight[kept]
+        self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
+        data = self._prepare(X, y, weight)
+        self._train([data], fresh=not (self.warm_start and hasattr(self, "network_")))
+        return self
+
+    @staticmethod
+    def _check_weight(sample_weight: Any, X: Array) -> Array:
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        if not weight.sum() > 0:
+            raise ValueError("sample_weight must have a positive sum; got all zeros")
+        return weight
+
+    def _prepare(self, X: Array, y: NDArray, weight: Array | None) -> TrainingSet:
+        """Learn the units of the rows and express the rows in them."""
+        self.input_scaling_ = Standardiser.fit(X, weight)
+        self._fit_target_scaling(y, weight)
+        return self._encode_rows(X, y, weight)
+
+    def _encode_rows(self, X: Array, y: NDArray, weight: Array | None) -> TrainingSet:
+        x = torch.as_tensor(self.input_scaling_.transform(X), dtype=torch.float32)
+        w = None if weight is None else torch.as_tensor(weight, dtype=torch.float32)
+        return TrainingSet(x, self._encode(y), w)
+
+    def _make_network(self, n_features: int, batch_shape: Sequence[int]) -> MLP:
+        sizes = self.hidden_layer_sizes
+        hidden = (int(sizes),) if isinstance(sizes, Integral) else tuple(int(size) for size in np.atleast_1d(sizes))
+        points = self.n_pseudo
+        n_pseudo = int(points) if isinstance(points, Integral) else [int(p) for p in np.atleast_1d(points)]
+        with warnings.catch_warnings():  # the paper itself uses more pseudo-points than inputs on narrow tables
+            warnings.filterwarnings("ignore", message="n_pseudo should be <")
+            return MLP(
+                n_features,
+                hidden,
+                self._n_network_outputs(),
+                activation=self.activation,
+                n_pseudo=n_pseudo,
+                max_noise=self.max_noise,
+                pseudo_noise=self.pseudo_noise,
+                row_covariance=self.row_covariance,
+                column_covariance=self.column_covariance,
+                zero_mean=self.zero_mean,
+                prior=PRIORS[self.prior](),
+                batch_shape=batch_shape,
+            )
+
+    def _train(self, sets: list[TrainingSet], *, fresh: bool = True) -> None:
+        """Train ``n_members`` replicas for each training set, all as one batched network."""
+        n_replicas = len(sets) * self.n_members
+        smallest = min(len(s.x) for s in sets)
+        batch_size = min(batch_for(smallest) if self.batch_size == "auto" else int(self.batch_size), smallest)
+        per_epoch = max(1, smallest // batch_size)
+        n_steps = steps_for(smallest) if self.max_iter == "auto" else int(self.max_iter) * per_epoch
+
+        generator = torch.Generator().manual_seed(self.seed_)
+        if fresh:
+            self.network_ = self._make_network(sets[0].x.shape[-1], (n_replicas,))
+            self.network_.reset_parameters(generator)
+            self.likelihood_ = self._make_likelihood(n_steps, (n_replicas,))
+
+        train_sets, held_out = sets, None
+        if self.early_stopping:
+            train_sets, held_out = self._hold_out(sets, generator)
+        callbacks: list[Callback] = []
+        if self.verbose:
+            callbacks.append(_print_progress)
+        best = _BestSoFar(self, held_out) if held_out is not None else None
+        if best is not None:
+            callbacks.append(best)
+
+        x, y, weight, n_rows = _stack(train_sets, self.n_members)
+        self.history_ = train(
+            self.network_,
+            self.likelihood_,
+            x,
+            y,
+            n_steps=n_steps,
+            batch_size=batch_size,
+            learning_rate=self.learning_rate_init,
+            schedule=cosine,
+            averaging=self.averaging,
+            weight=weight,
+            n_rows=n_rows,
+            batch_shape=(n_replicas,),
+            callbacks=callbacks,
+            report_every=max(1, n_steps // 50),
+            generator=generator,
+        )
+        if best is not None:
+            best.restore()
+        self.n_iter_ = math.ceil(self.history_.last.step / per_epoch)
+
+    def _hold_out(
+        self, sets: list[TrainingSet], generator: torch.Generator
+    ) -> tuple[list[TrainingSet], list[TrainingSet]]:
+        inside: list[TrainingSet] = []
+        outside: list[TrainingSet] = []
+        for rows in sets:
+            n = len(rows.x)
+            n_held = min(max(1, round(self.validation_fraction * n)), n - 1)
+            if n_held < 1:
+                raise ValueError(f"early_stopping needs at least 2 rows to hold one out; got {n}")
+            order = torch.randperm(n, generator=generator)
+            for target, index in ((outside, order[:n_held]), (inside, order[n_held:])):
+                w = None if rows.weight is None else rows.weight[index]
+                target.append(TrainingSet(rows.x[index], rows.y[index], w))
+        return inside, outside
+
+    def _update(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Learn from new rows only: the posterior so far becomes the prior."""
+        if not hasattr(self, "network_"):
+            return self.fit(X, y, sample_weight)
+        X, y = self._check_data(X, y, reset=False)
+        weight = None if sample_weight is None else self._check_weight(sample_weight, X)
+        data = self._encode_rows(X, y, weight)
+        self.seed_ = (self.seed_ + 1) % (2**31 - 1)
+        generator = torch.Generator().manual_seed(self.seed_)
+        self.network_ = posterior_as_prior(self.network_, generator)
+        self.likelihood_ = self._likelihood_as_prior()
+        self._train([data], fresh=False)
+        return self
+
+    @abstractmethod
+    def _likelihood_as_prior(self) -> Likelihood:
+        """A likelihood whose prior is the present one's posterior."""
+
+    # -- predicting ---------------------------------------------------------------------------------------------------
+
+    def _draw_functions(self, X: Array) -> Tensor:
+        """Posterior draws of the network's output [S, E, N, C] in its own units, in double precision.
+
+        The draws depend on the fitted seed alone: the same row gets the same numbers in any company.
+        """
+        x = torch.as_tensor(self.input_scaling_.transform(X))
+        return draw_functions(self.network_, x, self.n_draws, self.seed_)
+
+    def _check_X(self, X: Any) -> Array:
+        return validate_data(self, X, dtype=np.float64, reset=False)
+
+    @property
+    def feature_relevance_(self) -> Array:
+        """How much each input can move the first layer, [D], largest 1.
+
+        The norm of an input's row of mean weights: inputs are standardised, so rows compare.
+        """
+        first = self.network_.layers[0]
+        assert isinstance(first, MatrixGaussianLinear)
+        with torch.no_grad():
+            weight = first.mean_weight()[..., : self.n_features_in_, :]
+            relevance = torch.linalg.vector_norm(weight, dim=-1).mean(0).numpy().astype(np.float64)
+        return relevance / max(relevance.max(), np.finfo(np.float64).tiny)
+
+
+def _stack(sets: list[TrainingSet], n_members: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Training sets as tensors of [replicas, N, ...], padded to one length, with the row counts where these differ."""
+    if len(sets) == 1:
+        only = sets[0]
+        return only.x, only.y, only.weight, None
+    longest = max(len(s.x) for s in sets)
+
+    def pad(rows: Tensor) -> Tensor:
+        return torch.cat([rows, rows.new_zeros(longest - len(rows), *rows.shape[1:])])
+
+    def gather(parts: list[Tensor]) -> Tensor:
+        return torch.stack([pad(part) for part in parts]).repeat_interleave(n_members, 0)
+
+    weights = [s.weight for s in sets if s.weight is not None]
+    sizes = torch.tensor([len(s.x) for s in sets]).repeat_interleave(n_members)
+    return gather([s.x for s in sets]), gather([s.y for s in sets]), gather(weights) if weights else None, sizes
+
+
+class _BestSoFar:
+    """Early stopping: keeps the parameters with the best held-out score, gives up when it no longer improves."""
+
+    def __init__(self, estimator: BaseVMG, held_out: list[TrainingSet]) -> None:
+        self._estimator = estimator
+        self._x, self._y, _, self._sizes = _stack(held_out, estimator.n_members)
+        self._best, self._waited = -math.inf, 0
+        self._states: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
+
+    def __call__(self, progress: Progress) -> bool:
+        e = self._estimator
+        functions = draw_functions(e.network_, self._x, VALIDATION_DRAWS, e.seed_)
+        score = e._validation_score(functions, self._y, self._sizes)
+        if score > self._best + e.tol:
+            self._best, self._waited = score, 0
+            self._states = _clone(e.network_.state_dict()), _clone(e.likelihood_.state_dict())
+        else:
+            self._waited += 1
+        return self._waited >= e.n_iter_no_change
+
+    def restore(self) -> None:
+        """Put the best parameters back."""
+        if self._states is not None:
+            self._estimator.network_.load_state_dict(self._states[0])
+            self._estimator.likelihood_.load_state_dict(self._states[1])
+
+
+def _clone(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in state.items()}
+
+
+def _print_progress(progress: Progress) -> None:
+    print(
+        f"step {progress.step:>6}/{progress.n_steps}  bound {progress.elbo:9.4f}  "
+        f"fit {progress.expected_log_likelihood:9.4f}  kl {progress.kl:8.4f}  {progress.seconds:6.1f} s"
+    )

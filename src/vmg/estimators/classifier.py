@@ -1,0 +1,181 @@
+"""``VMGClassifier``: class probabilities that say how unsure they are, behind scikit-learn's interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from vmg.estimators.base import Array, BaseVMG
+from vmg.likelihoods import CategoricalLikelihood, Likelihood
+from vmg.prediction import ClassPrediction
+
+__all__ = ["VMGClassifier"]
+
+
+class VMGClassifier(ClassifierMixin, BaseVMG):
+    """Bayesian neural network classification with matrix Gaussian posteriors and pseudo-data [LW16].
+
+    Parameters
+    ----------
+    hidden_layer_sizes, activation, n_pseudo, max_noise, pseudo_noise, row_covariance, column_covariance, zero_mean, \
+prior, n_members, batch_size, learning_rate_init, max_iter, averaging, early_stopping, validation_fraction, \
+n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
+        As in :class:`VMGRegressor`.
+
+    Attributes
+    ----------
+    classes_ : array [K]
+        The classes, sorted.
+    network_, likelihood_, history_, n_features_in_, feature_names_in_, feature_relevance_
+        As in :class:`VMGRegressor`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from vmg import VMGClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = VMGClassifier(random_state=0).fit(X, y)
+    >>> model.predict_proba(X).shape
+    (150, 3)
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (50,),
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        n_pseudo: int | Sequence[int] = 10,
+        *,
+        max_noise: float = 0.25,
+        pseudo_noise: str = "layer",
+        row_covariance: str = "diagonal",
+        column_covariance: str = "diagonal",
+        zero_mean: bool = False,
+        prior: str = "gamma",
+        n_members: int = 1,
+        batch_size: int | str = "auto",
+        learning_rate_init: float = 0.01,
+        max_iter: int | str = "auto",
+        averaging: float | None = 0.99,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        n_draws: int = 200,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.n_pseudo = n_pseudo
+        self.max_noise = max_noise
+        self.pseudo_noise = pseudo_noise
+        self.row_covariance = row_covariance
+        self.column_covariance = column_covariance
+        self.zero_mean = zero_mean
+        self.prior = prior
+        self.n_members = n_members
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.max_iter = max_iter
+        self.averaging = averaging
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.n_draws = n_draws
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> VMGClassifier:
+        """Update with new rows only: the posterior so far becomes the prior.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            New rows, as in ``fit``.
+        classes : array-like, optional
+            All classes that will ever come; needed on the first call where its rows do not show them all.
+
+        Returns
+        -------
+        self
+        """
+        self._all_classes = None if classes is None else np.unique(classes)
+        return self._update(X, y, sample_weight)
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> VMGClassifier:
+        """Fit to rows X [N, D] with classes y [N]; see :meth:`VMGRegressor.fit`."""
+        return super().fit(X, y, sample_weight)
+
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
+        X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
+        check_classification_targets(y)
+        found = np.unique(y)
+        if reset:
+            announced = getattr(self, "_all_classes", None)
+            self.classes_ = found if announced is None else announced
+            self._all_classes = None
+            if len(self.classes_) < 2:
+                raise ValueError(f"y must hold at least 2 classes; got one class, {self.classes_[0]!r}")
+        unknown = np.setdiff1d(found, self.classes_)
+        if len(unknown):
+            raise ValueError(f"y must be among the classes {self.classes_}; got {unknown}")
+        return X, y
+
+    def _fit_target_scaling(self, y: NDArray, weight: Array | None) -> None:
+        """Classes have no units."""
+        return None
+
+    def _encode(self, y: NDArray) -> Tensor:
+        return torch.as_tensor(np.searchsorted(self.classes_, y), dtype=torch.int64)
+
+    def _n_network_outputs(self) -> int:
+        return len(self.classes_)
+
+    def _make_likelihood(self, n_steps: int, batch_shape: Sequence[int]) -> Likelihood:
+        return CategoricalLikelihood()
+
+    def _likelihood_as_prior(self) -> Likelihood:
+        return self.likelihood_
+
+    def _validation_score(self, functions: Tensor, y: Tensor, sizes: Tensor | None) -> float:
+        probabilities = torch.softmax(functions, -1).numpy()  # [S, replicas, N, K]
+        scores = []
+        for first in range(0, probabilities.shape[1], self.n_members):
+            own = probabilities[:, first : first + self.n_members]
+            labels = (y if sizes is None else y[first, : sizes[first]]).numpy()
+            mean = own.mean((0, 1))[np.arange(len(labels)), labels]
+            scores.append(np.log(np.maximum(mean, np.finfo(np.float64).tiny)).mean())
+        return float(np.mean(scores))
+
+    def pred_dist(self, X: Any) -> ClassPrediction:
+        """The whole predictive distribution of each row of X.
+
+        Returns
+        -------
+        ClassPrediction
+            With ``probabilities``, ``label``, ``predictive_entropy``, ``expected_entropy``, ``mutual_information``
+            and ``log_prob``.
+        """
+        check_is_fitted(self, "network_")
+        functions = self._draw_functions(self._check_X(X))
+        probabilities = torch.softmax(functions, -1).flatten(0, 1).numpy()
+        return ClassPrediction(probabilities, self.classes_)
+
+    def predict_proba(self, X: Any) -> NDArray:
+        """Probability of each class, [N, K], in the order of ``classes_``."""
+        return self.pred_dist(X).probabilities
+
+    def predict(self, X: Any) -> NDArray:
+        """The most probable class of each row."""
+        return self.pred_dist(X).label

@@ -1,0 +1,315 @@
+"""``VMGRegressor``: numbers with honest intervals, behind scikit-learn's interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from vmg.estimators.base import Array, BaseVMG
+from vmg.estimators.conformal import calibration_scores, conformal_level
+from vmg.estimators.scaling import Standardiser
+from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
+from vmg.prediction import Prediction
+
+__all__ = ["VMGRegressor"]
+
+NOISE_FADE = (0.3, 0.6)
+"""Share of training between which input-dependent noise is faded in: the mean settles first."""
+
+
+class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
+    """Bayesian neural network regression with matrix Gaussian posteriors and pseudo-data [LW16].
+
+    Parameters
+    ----------
+    hidden_layer_sizes : int or sequence of int
+        Units of each hidden layer.
+    activation : {"relu", "tanh", "cos", "logistic", "identity"} or callable
+        Nonlinearity between layers.
+    n_pseudo : int or sequence of int
+        Pseudo-points of every layer, or of each.
+    max_noise : float
+        Bound on the relative noise √α of pseudo-points: larger is more cautious.
+    pseudo_noise : {"layer", "factored"}
+        One √α per layer, or a factor per point and dimension.
+    row_covariance, column_covariance : {"diagonal", "rank_one", "dense"}
+        Families of the weights' covariances.
+    zero_mean : bool
+        Let pseudo-data alone carry the mean.
+    prior : {"gamma", "isotropic"}
+        Precisions of the weights learned from data, or fixed at one.
+    noise : {"constant", "input"}
+        Noise of the target: the same everywhere, or learned as a function of the input.
+    noise_prior : (float, float)
+        Gamma(concentration, rate) of the noise's precision in standardised units.
+    n_members : int
+        Size of the ensemble, trained as one batched network.
+    batch_size : int or "auto"
+        Rows of a minibatch.
+    learning_rate_init : float
+        Adam's first learning rate; it falls to zero along a cosine.
+    max_iter : int or "auto"
+        Passes over the data.
+    averaging : float or None
+        Decay of the average of parameters over steps.
+    early_stopping : bool
+        Hold out ``validation_fraction`` of the rows and stop when their log-likelihood has not improved by ``tol``
+        for ``n_iter_no_change`` checks (there are fifty checks in a full run).
+    validation_fraction, n_iter_no_change, tol
+        See ``early_stopping``.
+    warm_start : bool
+        Let ``fit`` continue from the last solution.
+    n_draws : int
+        Posterior draws behind a prediction, for each member.
+    random_state : int, RandomState or None
+        Same seed, same numbers.
+    verbose : bool
+        Print the bound as training goes.
+
+    Attributes
+    ----------
+    network_, likelihood_
+        The fitted torch modules, [n_members] replicas.
+    history_ : History
+        What training reported.
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+    feature_relevance_ : array [n_features_in_]
+        How strongly each input can move the first layer, largest 1.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from vmg import VMGRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = VMGRegressor(random_state=0).fit(X[:400], y[:400])
+    >>> model.predict_interval(X[400:], coverage=0.9).shape
+    (42, 2)
+    """
+
+    _parameter_constraints = {  # noqa: RUF012
+        **BaseVMG._parameter_constraints,
+        "noise": [StrOptions({"constant", "input"})],
+        "noise_prior": ["array-like"],
+    }
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (50,),
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        n_pseudo: int | Sequence[int] = 10,
+        *,
+        max_noise: float = 0.25,
+        pseudo_noise: str = "layer",
+        row_covariance: str = "diagonal",
+        column_covariance: str = "diagonal",
+        zero_mean: bool = False,
+        prior: str = "gamma",
+        noise: str = "constant",
+        noise_prior: tuple[float, float] = (1.0, 1e-3),
+        n_members: int = 1,
+        batch_size: int | str = "auto",
+        learning_rate_init: float = 0.01,
+        max_iter: int | str = "auto",
+        averaging: float | None = 0.99,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        n_draws: int = 200,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.n_pseudo = n_pseudo
+        self.max_noise = max_noise
+        self.pseudo_noise = pseudo_noise
+        self.row_covariance = row_covariance
+        self.column_covariance = column_covariance
+        self.zero_mean = zero_mean
+        self.prior = prior
+        self.noise = noise
+        self.noise_prior = noise_prior
+        self.n_members = n_members
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.max_iter = max_iter
+        self.averaging = averaging
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.n_draws = n_draws
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> VMGRegressor:
+        """Update with new rows only: the posterior so far becomes the prior.
+
+        The first call is a :meth:`fit`; units stay those of the first call.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            New rows, as in :meth:`fit`.
+
+        Returns
+        -------
+        self
+        """
+        return self._update(X, y, sample_weight)
+
+    # -- how targets enter --------------------------------------------------------------------------------------------
+
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
+        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, reset=reset)
+        y = np.asarray(y, dtype=np.float64)
+        if reset:
+            self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
+            self._single_output = y.ndim == 1
+            self.conformal_scores_: Array | None = None
+        elif (y.shape[1] if y.ndim > 1 else 1) != self.n_outputs_:
+            raise ValueError(f"y must have {self.n_outputs_} outputs, as in the first call; got shape {y.shape}")
+        return X, y
+
+    def _fit_target_scaling(self, y: NDArray, weight: Array | None) -> None:
+        self.target_scaling_ = Standardiser.fit(y.reshape(len(y), -1), weight)
+
+    def _encode(self, y: NDArray) -> Tensor:
+        standard = self.target_scaling_.transform(y.reshape(len(y), -1))
+        return torch.as_tensor(standard, dtype=torch.float32)
+
+    def _n_network_outputs(self) -> int:
+        return self.n_outputs_ * (2 if self.noise == "input" else 1)
+
+    def _make_likelihood(self, n_steps: int, batch_shape: Sequence[int]) -> Likelihood:
+        concentration, rate = (float(value) for value in self.noise_prior)
+        if self.noise == "constant":
+            return GaussianLikelihood(self.n_outputs_, concentration=concentration, rate=rate, batch_shape=batch_shape)
+        start, stop = (int(share * n_steps) for share in NOISE_FADE)
+        return HeteroscedasticLikelihood(
+            self.n_outputs_,
+            concentration=concentration,
+            rate=rate,
+            fade=(start, max(stop, start + 1)),
+            batch_shape=batch_shape,
+        )
+
+    def _likelihood_as_prior(self) -> Likelihood:
+        assert isinstance(self.likelihood_, GaussianLikelihood)
+        return self.likelihood_.posterior_as_prior()
+
+    def _validation_score(self, functions: Tensor, y: Tensor, sizes: Tensor | None) -> float:
+        loc, scale, df = (
+            np.broadcast_to(part, functions[..., : self.n_outputs_].shape) for part in self._components(functions)
+        )
+        targets = y.double().numpy()
+        scores = []
+        for first in range(0, loc.shape[1], self.n_members):
+            members = slice(first, first + self.n_members)
+            n = loc.shape[2] if sizes is None else int(sizes[first])
+            centre, spread, freedom = (_pool(part[:, members, :n]) for part in (loc, scale, df))
+            own = Prediction(centre, spread, freedom, squeeze=False)
+            scores.append(own.log_prob((targets if sizes is None else targets[first])[:n]).mean())
+        return float(np.mean(scores))
+
+    # -- predictions --------------------------------------------------------------------------------------------------
+
+    def pred_dist(self, X: Any) -> Prediction:
+        """The whole predictive distribution of each row of X.
+
+        Returns
+        -------
+        Prediction
+            With ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``log_prob``, ``cdf``, ``quantile``,
+            ``interval`` and ``sample``, in the target's own units.
+        """
+        check_is_fitted(self, "network_")
+        functions = self._draw_functions(self._check_X(X))
+        loc, scale, df = self._components(functions)
+        return Prediction(
+            self.target_scaling_.inverse(_pool(loc)),
+            _pool(scale) * self.target_scaling_.scale,
+            _pool(df),
+            squeeze=self._single_output,
+        )
+
+    def _components(self, functions: Tensor) -> tuple[Array, Array, Array]:
+        """Centre, scale and df of the mixture, in standard units, members not yet pooled: [S, E, N, C]."""
+        assert isinstance(self.likelihood_, GaussianLikelihood)
+        with torch.no_grad():
+            loc, scale, df = (part.double().numpy() for part in self.likelihood_.components(functions))
+        shape = (len(functions), loc.shape[1], 1, 1)
+        broadcast = (np.broadcast_to(p, np.broadcast_shapes(p.shape, shape)) for p in (scale, df))
+        return loc, *broadcast  # type: ignore[return-value]
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> NDArray | tuple[NDArray, NDArray]:
+        """The mean of the target at each row of X, [N] or [N, C].
+
+        Parameters
+        ----------
+        X : array-like [N, D]
+        return_std : bool
+            Also give the standard deviation, [N] or [N, C].
+        return_cov : bool
+            Also give the covariance between all rows, noise on its diagonal: [N, N], or [N, N, C].
+        """
+        if return_std and return_cov:
+            raise ValueError("at most one of return_std and return_cov can be True; got both")
+        prediction = self.pred_dist(X)
+        if return_std:
+            return prediction.mean, prediction.std
+        if return_cov:
+            return prediction.mean, prediction.row_covariance()
+        return prediction.mean
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> NDArray:
+        """Lower and upper end of the central interval: [N, 2], or [N, C, 2] for several outputs.
+
+        After :meth:`conformalize` the stated coverage holds on average over rows like the calibration rows.
+        """
+        prediction = self.pred_dist(X)
+        if self.conformal_scores_ is None:
+            return prediction.interval(coverage)
+        return prediction.interval_at(conformal_level(self.conformal_scores_, coverage))
+
+    def predict_quantiles(self, X: Any, alpha: ArrayLike) -> NDArray:
+        """Quantiles at the levels alpha: [N, Q], or [N, C, Q] for several outputs."""
+        return np.moveaxis(self.pred_dist(X).quantile(np.atleast_1d(alpha)), 0, -1)
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: int | None = None) -> NDArray:
+        """Draws of the target, noise included: [n_samples, N] or [n_samples, N, C]."""
+        check_is_fitted(self, "network_")
+        return self.pred_dist(X).sample(n_samples, self.seed_ if random_state is None else random_state)
+
+    def conformalize(self, X: Any, y: Any) -> VMGRegressor:
+        """Calibrate intervals on rows that ``fit`` has not seen, so that their coverage holds in finite samples.
+
+        Changes :meth:`predict_interval` alone. Calling it again replaces the calibration; ``fit`` forgets it.
+        """
+        check_is_fitted(self, "network_")
+        X, y = self._check_data(X, y, reset=False)
+        cdf = self.pred_dist(X).cdf(y).reshape(len(y), -1)
+        self.conformal_scores_ = calibration_scores(cdf)
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = False
+        return tags
+
+
+def _pool(values: Array) -> Array:
+    """Draws of all members as one mixture: [S, E, ...] -> [S E, ...]."""
+    return values.reshape(-1, *values.shape[2:])

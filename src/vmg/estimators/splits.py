@@ -1,0 +1,70 @@
+"""Many fits as one: every fold, split or resample of a table is a replica of one batched network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from numpy.typing import ArrayLike
+from sklearn.base import clone
+from sklearn.utils import check_random_state
+from torch import nn
+
+from vmg.estimators.base import BaseVMG
+
+__all__ = ["fit_splits"]
+
+Estimator = TypeVar("Estimator", bound=BaseVMG)
+
+
+def fit_splits(estimator: Estimator, X: Any, y: Any, splits: Iterable[tuple[ArrayLike, Any]]) -> list[Estimator]:
+    """Fit a clone of ``estimator`` to the training rows of every split, all in one training run.
+
+    Much faster than one fit after another on tables where a step's work is small. Each clone scales its own rows and
+    is a complete fitted estimator; test rows are never looked at.
+
+    Parameters
+    ----------
+    estimator : VMGRegressor or VMGClassifier
+        Left as it is.
+    X, y : array-like
+        The whole table.
+    splits : iterable of (train, test)
+        Row indices, as from ``KFold().split(X)``.
+
+    Returns
+    -------
+    list of fitted estimators, one for each split
+    """
+    pairs = list(splits)
+    if not pairs:
+        raise ValueError("splits must hold at least one (train, test) pair; got none")
+    leader = clone(estimator)
+    leader._validate_params()
+    X, y = leader._check_data(X, y, reset=True)
+    leader.seed_ = int(check_random_state(leader.random_state).randint(2**31 - 1))
+
+    fitted = [copy.deepcopy(leader) for _ in pairs]
+    sets = [one._prepare(X[train], y[train], None) for one, (train, _) in zip(fitted, pairs, strict=True)]
+    leader._fit_target_scaling(y, None)
+    leader._train(sets)
+    for position, one in enumerate(fitted):
+        members = slice(position * leader.n_members, (position + 1) * leader.n_members)
+        one.network_ = one._make_network(X.shape[1], (leader.n_members,))
+        one.likelihood_ = one._make_likelihood(1, (leader.n_members,))
+        for whole, part in ((leader.network_, one.network_), (leader.likelihood_, one.likelihood_)):
+            _take_replicas(whole, part, members)
+        one.history_, one.n_iter_ = leader.history_, leader.n_iter_
+    return fitted
+
+
+def _take_replicas(whole: nn.Module, part: nn.Module, members: slice) -> None:
+    """Copy the chosen replicas' state; what replicas share is copied as it is."""
+    target = part.state_dict()
+    part.load_state_dict(
+        {
+            name: value if value.shape == target[name].shape else value[members]
+            for name, value in whole.state_dict().items()
+        }
+    )

@@ -1,0 +1,276 @@
+"""Predictions: posterior draws of the network's output turned into distributions of the target."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy import special, stats
+from torch import Tensor, nn
+
+from vmg.nn.contract import use_generator
+from vmg.nn.mlp import MLP
+
+__all__ = ["ClassPrediction", "Prediction", "draw_functions", "sample_outputs"]
+
+Array = NDArray[np.float64]
+
+ROWS_TIMES_SAMPLES = 2**18
+"""Outputs drawn in one pass; a longer input is cut into chunks of rows, so memory does not grow with it."""
+
+
+@torch.no_grad()
+def sample_outputs(network: nn.Module, x: Tensor, n_samples: int, *, batch_shape: Sequence[int] = ()) -> Tensor:
+    """Posterior draws of the output at x: [n_samples, *batch_shape, N, C].
+
+    For an :class:`~vmg.nn.MLP` all samples of a chunk of rows come from one vectorised pass; any other module is
+    called once a sample. Rows are drawn independently given the pseudo-data of their chunk.
+    """
+    if n_samples < 1:
+        raise ValueError(f"n_samples must be at least 1; got {n_samples}")
+    replicas = int(np.prod(batch_shape)) if batch_shape else 1
+    chunk = max(1, ROWS_TIMES_SAMPLES // (n_samples * replicas))
+    outputs = []
+    for rows in x.split(chunk, dim=-2):
+        if isinstance(network, MLP):
+            outputs.append(network(rows, (n_samples,)))
+        else:
+            outputs.append(torch.stack([network(rows) for _ in range(n_samples)]))
+    return torch.cat(outputs, dim=-2)
+
+
+@torch.no_grad()
+def draw_functions(network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
+    """Whole functions drawn from the posterior, evaluated at x in double precision: [n_draws, *batch_shape, N, C].
+
+    One draw is one set of weights and depends on ``seed`` alone, so a row gets the same values in any company.
+    ``network`` itself stays as it is.
+    """
+    exact = copy.deepcopy(network).double()
+    use_generator(exact, torch.Generator().manual_seed(seed))
+    functions = exact.sample_functions(n_draws)
+    chunk = max(1, ROWS_TIMES_SAMPLES // n_draws)
+    return torch.cat([functions(rows) for rows in x.double().split(chunk, dim=-2)], dim=-2)
+
+
+def _targets(y: ArrayLike, n_rows: int, n_outputs: int) -> Array:
+    """Targets as [N, C]."""
+    values = np.asarray(y, dtype=np.float64)
+    if values.shape not in ((n_rows,), (n_rows, n_outputs)) or values.size != n_rows * n_outputs:
+        raise ValueError(f"y must have {n_rows} rows and {n_outputs} outputs; got shape {values.shape}")
+    return values.reshape(n_rows, n_outputs)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The predictive distribution of N rows: for each an equal mixture of S Student-t (or Gaussian) components.
+
+    All numbers are in the target's own units. Where there is one output, results are [N]; otherwise [N, C].
+
+    Parameters
+    ----------
+    loc : array [S, N, C]
+        Centres: posterior draws of the network.
+    scale : array broadcastable to loc
+        Scale of the noise around each centre.
+    df : array broadcastable to loc
+        Degrees of freedom; infinite for Gaussian noise.
+    squeeze : bool
+        Give [N] instead of [N, 1].
+    """
+
+    loc: Array
+    scale: Array
+    df: Array
+    squeeze: bool = True
+
+    def _shape(self, values: Array) -> Array:
+        return values[..., 0] if self.squeeze and values.shape[-1] == 1 else values
+
+    @property
+    def n_rows(self) -> int:
+        return self.loc.shape[1]
+
+    @property
+    def n_outputs(self) -> int:
+        return self.loc.shape[2]
+
+    @cached_property
+    def _noise_variance(self) -> Array:
+        """Variance of each component, [S or 1, N or 1, C]; infinite for df <= 2."""
+        df = np.broadcast_to(self.df, np.broadcast_shapes(self.df.shape, self.scale.shape))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            factor = np.where(np.isinf(df), 1.0, np.where(df > 2, df / (df - 2), np.inf))
+        return factor * self.scale**2
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the target."""
+        return self._shape(self.loc.mean(0))
+
+    @property
+    def aleatoric_std(self) -> Array:
+        """The noise's share of the standard deviation: what more data would not remove."""
+        variance = np.broadcast_to(self._noise_variance, self.loc.shape).mean(0)
+        return self._shape(np.sqrt(variance))
+
+    @property
+    def epistemic_std(self) -> Array:
+        """Ignorance's share: how far posterior draws of the network disagree."""
+        return self._shape(self.loc.std(0))
+
+    @property
+    def std(self) -> Array:
+        """Standard deviation of the target; std² = aleatoric_std² + epistemic_std²."""
+        return np.sqrt(self.aleatoric_std**2 + self.epistemic_std**2)
+
+    def row_covariance(self) -> Array:
+        """Covariance between rows, noise on the diagonal: [N, N], or [N, N, C]."""
+        centred = self.loc - self.loc.mean(0)
+        between = np.einsum("snc,smc->nmc", centred, centred) / len(centred)
+        noise = np.broadcast_to(self._noise_variance, self.loc.shape).mean(0)
+        return self._shape(between + np.eye(self.n_rows)[:, :, None] * noise)
+
+    def covariance(self) -> Array:
+        """Covariance between the outputs of each row, [N, C, C]."""
+        centred = self.loc - self.loc.mean(0)
+        between = np.einsum("snc,snd->ncd", centred, centred) / len(centred)
+        noise = np.broadcast_to(self._noise_variance, self.loc.shape).mean(0)
+        return between + noise[:, :, None] * np.eye(self.n_outputs)
+
+    def log_prob(self, y: ArrayLike) -> Array:
+        """log p(y) of each row [N], all outputs together: log of the mean over draws of Π_c p(y_c | f_c)."""
+        target = _targets(y, self.n_rows, self.n_outputs)
+        z = (target - self.loc) / self.scale
+        with np.errstate(invalid="ignore"):
+            log_density = np.where(np.isinf(self.df), stats.norm.logpdf(z), _student_logpdf(z, self.df))
+        joint = (log_density - np.log(self.scale)).sum(-1)  # [S, N]
+        return special.logsumexp(joint, axis=0) - np.log(len(self.loc))
+
+    def cdf(self, y: ArrayLike) -> Array:
+        """P(target <= y) of each row and output."""
+        return self._shape(self._cdf(_targets(y, self.n_rows, self.n_outputs)))
+
+    def _cdf(self, target: Array) -> Array:
+        return _component_cdf((target - self.loc) / self.scale, self.df).mean(0)
+
+    def quantile(self, q: ArrayLike) -> Array:
+        """The value that the target stays below with probability q: [N] (or [N, C]), or [Q, N, ...] for several q."""
+        levels = np.asarray(q, dtype=np.float64)
+        if not ((levels > 0) & (levels < 1)).all():
+            raise ValueError(f"q must be inside (0, 1); got {levels}")
+        found = np.stack([self._quantile(float(level)) for level in levels.reshape(-1)])
+        return self._shape(found.reshape(*levels.shape, self.n_rows, self.n_outputs))
+
+    def interval_at(self, coverage: Array) -> Array:
+        """The central interval with a coverage of its own for each output [C]: [N, 2], or [N, C, 2]."""
+        tiny = np.finfo(np.float64).eps
+        level = np.clip(np.asarray(coverage, dtype=np.float64), tiny, 1 - 1e-9)
+        ends = np.stack([self._quantile((1 - level) / 2), self._quantile((1 + level) / 2)])
+        return np.moveaxis(self._shape(ends), 0, -1)
+
+    def _quantile(self, level: float | Array) -> Array:
+        # a mixture's quantile lies between the smallest and the largest of its components' quantiles
+        component = self.loc + self.scale * _component_quantile(level, self.df)
+        low, high = component.min(0), component.max(0)
+        guess = component.mean(0)
+        tolerance = 1e-7 * np.maximum(high - low, np.abs(guess) * 1e-9 + 1e-300)
+        for _ in range(60):
+            below = self._cdf(guess) < level
+            low, high = np.where(below, guess, low), np.where(below, high, guess)
+            guess = 0.5 * (low + high)
+            if np.all(high - low <= tolerance):
+                break
+        return guess
+
+    def interval(self, coverage: float = 0.9) -> Array:
+        """The central interval that holds the target with probability ``coverage``: [N, 2], or [N, C, 2]."""
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage must be inside (0, 1); got {coverage}")
+        return self.interval_at(np.asarray(coverage))
+
+    def sample(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
+        """Draws of the target, [n_samples, N] or [n_samples, N, C]; outputs of one draw share the network's draw."""
+        rng = np.random.default_rng(random_state)
+        which = rng.integers(len(self.loc), size=(n_samples, self.n_rows))
+        rows = np.arange(self.n_rows)
+        loc, scale, df = (np.broadcast_to(a, self.loc.shape)[which, rows] for a in (self.loc, self.scale, self.df))
+        noise = rng.standard_normal(loc.shape)
+        finite = np.isfinite(df)
+        spread = np.ones_like(loc)
+        spread[finite] = np.sqrt(rng.chisquare(df[finite]) / df[finite])
+        return self._shape(loc + scale * noise / spread)
+
+
+def _student_logpdf(z: Array, df: Array) -> Array:
+    """log density of a standard Student-t."""
+    normaliser = special.gammaln((df + 1) / 2) - special.gammaln(df / 2) - 0.5 * np.log(df * np.pi)
+    return normaliser - 0.5 * (df + 1) * np.log1p(z**2 / df)
+
+
+def _component_cdf(z: Array, df: Array) -> Array:
+    if np.isinf(df).all():
+        return special.ndtr(z)
+    return np.where(np.isinf(df), special.ndtr(z), special.stdtr(np.where(np.isinf(df), 1.0, df), z))
+
+
+def _component_quantile(level: float | Array, df: Array) -> Array:
+    return np.where(np.isinf(df), special.ndtri(level), special.stdtrit(np.where(np.isinf(df), 1.0, df), level))
+
+
+@dataclass(frozen=True)
+class ClassPrediction:
+    """Class probabilities of N rows under S posterior draws.
+
+    Parameters
+    ----------
+    samples : array [S, N, K]
+        Probabilities of each draw.
+    classes : array [K]
+        The classes, in order.
+    """
+
+    samples: Array
+    classes: NDArray
+
+    @cached_property
+    def probabilities(self) -> Array:
+        """Mean over draws, [N, K]; rows sum to one."""
+        mean = self.samples.mean(0)
+        return mean / mean.sum(-1, keepdims=True)
+
+    @property
+    def label(self) -> NDArray:
+        """The most probable class."""
+        return self.classes[self.probabilities.argmax(-1)]
+
+    @property
+    def predictive_entropy(self) -> Array:
+        """All uncertainty about the class, in nats: the entropy of the mean."""
+        return special.entr(self.probabilities).sum(-1)
+
+    @property
+    def expected_entropy(self) -> Array:
+        """Its aleatoric part: the mean entropy of the draws."""
+        return special.entr(self.samples).sum(-1).mean(0)
+
+    @property
+    def mutual_information(self) -> Array:
+        """Its epistemic part: how much knowing the weights would tell about the class."""
+        return np.maximum(self.predictive_entropy - self.expected_entropy, 0.0)
+
+    def log_prob(self, y: ArrayLike) -> Array:
+        """log p(y) of each row."""
+        labels = np.asarray(y)
+        position = np.searchsorted(self.classes, labels)
+        known = position < len(self.classes)
+        known[known] = self.classes[position[known]] == labels[known]
+        if not known.all():
+            raise ValueError(f"y must be among the classes {self.classes}; got {np.unique(labels[~known])}")
+        chosen = self.probabilities[np.arange(len(labels)), position]
+        return np.log(np.maximum(chosen, np.finfo(np.float64).tiny))
