@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -26,9 +27,10 @@ from vmg.nn.families import FAMILIES
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
 from vmg.nn.pseudo_data import NOISE_KINDS
+from vmg.persistence import write
 from vmg.prediction import draw_functions
 from vmg.priors import GammaPrior, IsotropicPrior, Prior
-from vmg.training import Callback, History, Progress, cosine, train
+from vmg.training import Callback, History, Progress, Schedule, cosine, train
 
 __all__ = ["BaseVMG", "TrainingSet"]
 
@@ -45,6 +47,7 @@ class TrainingSet:
     x: Tensor  # [N, D]
     y: Tensor  # [N, C] or, for classes, [N]
     weight: Tensor | None  # [N]
+    unit: Array  # what one standard unit of each target is in the target's own, [C]
 
 
 def steps_for(n_rows: int) -> int:
@@ -108,12 +111,16 @@ class BaseVMG(BaseEstimator, ABC):
     random_state: int | np.random.RandomState | None
     verbose: bool | int
 
+    _schedule: Schedule = staticmethod(cosine)
+
     network_: MLP
     likelihood_: Likelihood
     input_scaling_: Standardiser
     history_: History
     n_features_in_: int
     seed_: int
+
+    _callbacks: tuple[Callback, ...] = ()  # told of training besides the estimator's own; set around a fit
 
     # -- what the two estimators answer differently -------------------------------------------------------------------
 
@@ -126,12 +133,16 @@ class BaseVMG(BaseEstimator, ABC):
         """Remember the target's units (or classes) of the training rows."""
 
     @abstractmethod
+    def _target_unit(self) -> Array:
+        """What one standard unit of each target is in the target's own, [C]."""
+
+    @abstractmethod
     def _encode(self, y: NDArray) -> Tensor:
         """Targets in the network's units."""
 
     @abstractmethod
-    def _make_likelihood(self, n_steps: int, batch_shape: Sequence[int]) -> Likelihood:
-        """A fresh likelihood."""
+    def _make_likelihood(self, n_steps: int, units: Array) -> Likelihood:
+        """A fresh likelihood for as many replicas as there are rows of ``units`` [replicas, C]."""
 
     @abstractmethod
     def _n_network_outputs(self) -> int:
@@ -189,7 +200,7 @@ class BaseVMG(BaseEstimator, ABC):
     def _encode_rows(self, X: Array, y: NDArray, weight: Array | None) -> TrainingSet:
         x = torch.as_tensor(self.input_scaling_.transform(X), dtype=torch.float32)
         w = None if weight is None else torch.as_tensor(weight, dtype=torch.float32)
-        return TrainingSet(x, self._encode(y), w)
+        return TrainingSet(x, self._encode(y), w, self._target_unit())
 
     def _make_network(self, n_features: int, batch_shape: Sequence[int]) -> MLP:
         sizes = self.hidden_layer_sizes
@@ -209,9 +220,12 @@ class BaseVMG(BaseEstimator, ABC):
                 row_covariance=self.row_covariance,
                 column_covariance=self.column_covariance,
                 zero_mean=self.zero_mean,
-                prior=PRIORS[self.prior](),
+                prior=self._make_prior(),
                 batch_shape=batch_shape,
             )
+
+    def _make_prior(self) -> Prior:
+        return PRIORS[self.prior]()
 
     def _train(self, sets: list[TrainingSet], *, fresh: bool = True) -> None:
         """Train ``n_members`` replicas for each training set, all as one batched network."""
@@ -225,12 +239,13 @@ class BaseVMG(BaseEstimator, ABC):
         if fresh:
             self.network_ = self._make_network(sets[0].x.shape[-1], (n_replicas,))
             self.network_.reset_parameters(generator)
-            self.likelihood_ = self._make_likelihood(n_steps, (n_replicas,))
+            units = np.repeat([rows.unit for rows in sets], self.n_members, axis=0)
+            self.likelihood_ = self._make_likelihood(n_steps, units)
 
         train_sets, held_out = sets, None
         if self.early_stopping:
             train_sets, held_out = self._hold_out(sets, generator)
-        callbacks: list[Callback] = []
+        callbacks: list[Callback] = [*self._callbacks]
         if self.verbose:
             callbacks.append(_print_progress)
         best = _BestSoFar(self, held_out) if held_out is not None else None
@@ -246,7 +261,7 @@ class BaseVMG(BaseEstimator, ABC):
             n_steps=n_steps,
             batch_size=batch_size,
             learning_rate=self.learning_rate_init,
-            schedule=cosine,
+            schedule=self._schedule,
             averaging=self.averaging,
             weight=weight,
             n_rows=n_rows,
@@ -272,7 +287,7 @@ class BaseVMG(BaseEstimator, ABC):
             order = torch.randperm(n, generator=generator)
             for target, index in ((outside, order[:n_held]), (inside, order[n_held:])):
                 w = None if rows.weight is None else rows.weight[index]
-                target.append(TrainingSet(rows.x[index], rows.y[index], w))
+                target.append(TrainingSet(rows.x[index], rows.y[index], w, rows.unit))
         return inside, outside
 
     def _update(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -292,6 +307,15 @@ class BaseVMG(BaseEstimator, ABC):
     @abstractmethod
     def _likelihood_as_prior(self) -> Likelihood:
         """A likelihood whose prior is the present one's posterior."""
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted estimator to one file, which :func:`vmg.load` reads.
+
+        The file is safetensors inside, without code. It takes the place of an old one only when it is complete.
+        """
+        from vmg.estimators.saving import to_state  # knows both estimators, which are built on this class
+
+        write(path, *to_state(self))
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 

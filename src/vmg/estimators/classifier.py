@@ -142,7 +142,10 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
     def _n_network_outputs(self) -> int:
         return len(self.classes_)
 
-    def _make_likelihood(self, n_steps: int, batch_shape: Sequence[int]) -> Likelihood:
+    def _target_unit(self) -> Array:
+        return np.ones(1)
+
+    def _make_likelihood(self, n_steps: int, units: Array) -> Likelihood:
         return CategoricalLikelihood()
 
     def _likelihood_as_prior(self) -> Likelihood:

@@ -193,17 +193,23 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
     def _n_network_outputs(self) -> int:
         return self.n_outputs_ * (2 if self.noise == "input" else 1)
 
-    def _make_likelihood(self, n_steps: int, batch_shape: Sequence[int]) -> Likelihood:
+    def _target_unit(self) -> Array:
+        return self.target_scaling_.scale
+
+    def _make_likelihood(self, n_steps: int, units: Array) -> Likelihood:
         concentration, rate = (float(value) for value in self.noise_prior)
+        n_replicas = len(units)
         if self.noise == "constant":
-            return GaussianLikelihood(self.n_outputs_, concentration=concentration, rate=rate, batch_shape=batch_shape)
+            return GaussianLikelihood(
+                self.n_outputs_, concentration=concentration, rate=rate, batch_shape=(n_replicas,)
+            )
         start, stop = (int(share * n_steps) for share in NOISE_FADE)
         return HeteroscedasticLikelihood(
             self.n_outputs_,
             concentration=concentration,
             rate=rate,
             fade=(start, max(stop, start + 1)),
-            batch_shape=batch_shape,
+            batch_shape=(n_replicas,),
         )
 
     def _likelihood_as_prior(self) -> Likelihood:

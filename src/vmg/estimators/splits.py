@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.utils import check_random_state
@@ -52,7 +53,7 @@ def fit_splits(estimator: Estimator, X: Any, y: Any, splits: Iterable[tuple[Arra
     for position, one in enumerate(fitted):
         members = slice(position * leader.n_members, (position + 1) * leader.n_members)
         one.network_ = one._make_network(X.shape[1], (leader.n_members,))
-        one.likelihood_ = one._make_likelihood(1, (leader.n_members,))
+        one.likelihood_ = one._make_likelihood(1, np.repeat([one._target_unit()], leader.n_members, axis=0))
         for whole, part in ((leader.network_, one.network_), (leader.likelihood_, one.likelihood_)):
             _take_replicas(whole, part, members)
         one.history_, one.n_iter_ = leader.history_, leader.n_iter_
