@@ -12,14 +12,18 @@ class NotPositiveDefiniteError(ValueError):
     """A matrix that must be a covariance is not one, even after jitter."""
 
 
-def cholesky(matrix: Tensor, *, jitter: float = 1e-8, max_tries: int = 6, name: str = "matrix") -> Tensor:
+def cholesky(
+    matrix: Tensor, *, level: Tensor | None = None, jitter: float = 1e-8, max_tries: int = 6, name: str = "matrix"
+) -> Tensor:
     """Lower Cholesky factor, with growing jitter on the diagonal where the plain factorisation fails.
 
-    The first try adds nothing. Try k adds ``jitter * 10**(k-1)`` times the mean of the diagonal, to the failing
+    The first try adds nothing. Try k adds ``jitter * 10**(k-1)`` times ``level``, to the failing
     members of the batch only, so that healthy members keep their exact factor.
 
     Args:
         matrix: symmetric matrices, [..., n, n].
+        level: size of the numbers that the matrix was computed from, [...], where these were larger than what was left
+            of them; the mean of its diagonal if None.
         jitter: first relative jitter; single precision never uses less than its own rounding, 1e-7.
         max_tries: how often the jitter grows tenfold before giving up.
         name: what the matrix is, for the error message.
@@ -33,7 +37,9 @@ def cholesky(matrix: Tensor, *, jitter: float = 1e-8, max_tries: int = 6, name: 
             "values and lower the learning rate"
         )
     relative = max(jitter, torch.finfo(matrix.dtype).eps)
-    level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1).abs().clamp_min(torch.finfo(matrix.dtype).tiny)
+    if level is None:
+        level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
+    level = level.detach().abs().clamp_min(torch.finfo(matrix.dtype).tiny).expand(matrix.shape[:-2])
     for _ in range(max_tries):
         shift = torch.where(info > 0, relative * level, torch.zeros_like(level))
         eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
@@ -42,6 +48,6 @@ def cholesky(matrix: Tensor, *, jitter: float = 1e-8, max_tries: int = 6, name: 
             return factor
         relative *= 10.0
     raise NotPositiveDefiniteError(
-        f"{name} is not positive definite, even with {relative / 10:.0e} of its mean diagonal added; "
+        f"{name} is not positive definite, even with {relative / 10:.0e} of its size added to the diagonal; "
         "raise the damping, use fewer pseudo-points, or compute in float64"
     )

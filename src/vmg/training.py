@@ -13,6 +13,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from vmg.flat import FlatParameters
 from vmg.likelihoods import Likelihood
+from vmg.linalg import NotPositiveDefiniteError
 from vmg.nn.contract import BayesianModule, kl_divergence, use_generator
 from vmg.objective import elbo_terms
 
@@ -89,10 +90,11 @@ def minibatches(
             yield order[:, start : start + size].reshape(*batch_shape, size)
 
 
-def _take(rows: Tensor, index: Tensor, n_batch: int) -> Tensor:
-    """Rows of x [N, ...] or [*batch_shape, N, ...] at index [*batch_shape, B]."""
-    if n_batch == 0 or rows.shape[:n_batch] != index.shape[:n_batch]:
+def _take(rows: Tensor, index: Tensor, *, own: bool) -> Tensor:
+    """Rows at index [*batch_shape, B] of a table [N, ...] or, where replicas have their own, [*batch_shape, N, ...]."""
+    if not own:
         return rows[index]
+    n_batch = index.dim() - 1
     flat, flat_index = rows.flatten(0, n_batch), index.flatten(0, -2)
     offset = torch.arange(flat_index.shape[0]).unsqueeze(-1) * rows.shape[n_batch]
     return flat[flat_index + offset].unflatten(0, index.shape[:n_batch])
@@ -139,12 +141,18 @@ def train(
     if not (torch.isfinite(x).all() and torch.isfinite(y).all()):
         raise ValueError("x and y must be finite; got NaN or infinite values")
     n_batch = len(batch_shape)
-    own_data = n_batch > 0 and x.shape[:n_batch] == tuple(batch_shape) and x.dim() > 2
-    sizes = torch.as_tensor(x.shape[n_batch if own_data else 0] if n_rows is None else n_rows)
+    own = n_batch > 0 and x.dim() >= n_batch + 2 and x.shape[:n_batch] == tuple(batch_shape)
+    n_table = x.shape[n_batch if own else 0]
+    for name, rows in (("y", y), ("weight", weight)):
+        if rows is not None and rows.shape[: n_batch * own + 1] != x.shape[: n_batch * own + 1]:
+            raise ValueError(
+                f"{name} must have {n_table} rows, as x of shape {tuple(x.shape)} has; got {tuple(rows.shape)}"
+            )
+    sizes = torch.as_tensor(n_table if n_rows is None else n_rows)
     n_data: Tensor | float = sizes.to(x.dtype)
     if weight is not None:
-        level = weight.mean(-1, keepdim=True)
-        n_data, weight = weight.sum(-1), weight / level
+        n_data = weight.sum(-1)
+        weight = weight / (n_data / sizes).unsqueeze(-1)  # mean 1 over the rows that count
 
     both = nn.ModuleList([network, likelihood])
     flat = FlatParameters(both.parameters())
@@ -155,26 +163,25 @@ def train(
     both.train()
 
     history, window, since = History(), torch.zeros(2), 0
-    good = flat.snapshot()
+    good = _LastGood(flat, likelihood)
     started = time.perf_counter()
     try:
         for step in range(1, n_steps + 1):
             rate = learning_rate * schedule((step - 1) / n_steps)
             optimiser.param_groups[0]["lr"] = rate
             index = next(batches)
-            x_batch, y_batch = _take(x, index, n_batch), _take(y, index, n_batch)
-            w_batch = None if weight is None else _take(weight, index, n_batch)
+            x_batch, y_batch = _take(x, index, own=own), _take(y, index, own=own)
+            w_batch = None if weight is None else _take(weight, index, own=own)
 
-            f = network(x_batch)
-            terms = elbo_terms(network, likelihood, f, y_batch, n_data=n_data, kl_weight=kl_weight, weight=w_batch)
-            loss = -terms.total.sum()  # replicas are independent: a sum leaves each one's gradient as it is
-            if not math.isfinite(loss.item()):
-                culprit = _first_non_finite(network, x_batch)
-                flat.restore(good)
-                raise TrainingError(
-                    f"the bound is not finite at step {step}, first in {culprit}; the parameters of the last good "
-                    f"report are restored. Lower the learning rate (now {rate:g}) or check the scale of the data."
-                )
+            try:
+                f = network(x_batch)
+                terms = elbo_terms(network, likelihood, f, y_batch, n_data=n_data, kl_weight=kl_weight, weight=w_batch)
+                loss = -terms.total.sum()  # replicas are independent: a sum leaves each one's gradient as it is
+                healthy = math.isfinite(loss.item())
+            except NotPositiveDefiniteError:
+                healthy = False
+            if not healthy:
+                raise good.failure(step, rate, network, x_batch)
             flat.zero_grad()
             loss.backward()
             optimiser.step()
@@ -185,11 +192,12 @@ def train(
             window += torch.stack([terms.expected_log_likelihood.detach().mean(), terms.kl.detach().mean()])
             since += 1
             if step % report_every == 0 or step == n_steps:
+                if not good.keep():
+                    raise good.failure(step, rate, network, x_batch)
                 fit, kl = (window / since).tolist()
                 progress = Progress(step, n_steps, fit - kl, fit, kl, rate, time.perf_counter() - started)
                 history.records.append(progress)
                 window, since = torch.zeros(2), 0
-                good = flat.snapshot()
                 if any([callback(progress) for callback in callbacks]):  # noqa: C419 - every callback is called
                     history.stopped = f"stopped by a callback at step {step}"
                     break
@@ -199,6 +207,36 @@ def train(
         flat.release()
         both.eval()
     return history
+
+
+class _LastGood:
+    """The parameters at the last report at which all of them were finite."""
+
+    def __init__(self, flat: FlatParameters, likelihood: Likelihood) -> None:
+        self._flat, self._likelihood = flat, likelihood
+        self._values: list[Tensor] = []
+        self._state: dict[str, Tensor] = {}
+        self.keep()
+
+    def keep(self) -> bool:
+        """Remember the present parameters, if they are finite; say whether they are."""
+        state = self._likelihood.state_dict()
+        finite = all(bool(torch.isfinite(t).all()) for t in (*self._flat.tensors, *state.values()))
+        if finite:
+            self._values = self._flat.snapshot()
+            self._state = {name: value.clone() for name, value in state.items()}
+        return finite
+
+    def failure(self, step: int, rate: float, network: nn.Module, x: Tensor) -> TrainingError:
+        """Put the good parameters back and say where training broke."""
+        culprit = _first_non_finite(network, x)
+        if self._values:
+            self._likelihood.load_state_dict(self._state)
+            self._flat.restore(self._values)
+        return TrainingError(
+            f"the bound is not finite at step {step}, first in {culprit}; the parameters of the last good report are "
+            f"restored. Lower the learning rate (now {rate:g}) or check the scale of the data."
+        )
 
 
 class _Average:
@@ -222,21 +260,25 @@ def _first_non_finite(network: nn.Module, x: Tensor) -> str:
     for name, parameter in network.named_parameters():
         if not torch.isfinite(parameter).all():
             return f"parameter {name}"
+    entered: list[str] = []
     found: list[str] = []
     hooks = []
     for name, module in network.named_modules():
         if isinstance(module, BayesianModule):
 
+            def enter(module: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
+                entered.append(name)
+
             def look(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, name: str = name) -> None:
                 if not torch.isfinite(output).all():
                     found.append(f"the output of layer {name}")
 
-            hooks.append(module.register_forward_hook(look))
+            hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(look)]
     try:
         with torch.no_grad():
             network(x)
     except ValueError as error:  # a layer may refuse what the layer before it made
-        found.append(str(error))
+        found.append(f"layer {entered[-1] if entered else ''}: {error}")
     finally:
         for hook in hooks:
             hook.remove()

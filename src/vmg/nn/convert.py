@@ -13,7 +13,7 @@ from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 
 __all__ = ["bayesianize"]
 
-INITIAL_LOG_SCALE = -3.0  # of rows and columns each: trained weights are kept, with little noise around them
+INITIAL_SCALE = math.exp(-6)  # trained weights are kept, with little noise around them
 
 
 def bayesianize(module: nn.Module, **layer_options: Any) -> nn.Module:
@@ -28,22 +28,21 @@ def bayesianize(module: nn.Module, **layer_options: Any) -> nn.Module:
     if isinstance(module, nn.Linear):
         return _from_linear(module, layer_options)
     converted = copy.deepcopy(module)
-    found = [
-        (parent, name, child)
-        for parent in converted.modules()
-        for name, child in parent.named_children()
-        if isinstance(child, nn.Linear)
-    ]
-    if not found:
+    # a layer that stands in several places is converted once and stays one layer; subclasses have ways of their own
+    made = {old: _from_linear(old, layer_options) for old in converted.modules() if type(old) is nn.Linear}
+    if not made:
         raise ValueError(f"{type(module).__name__} holds no nn.Linear layer to convert")
-    for parent, name, child in found:
-        setattr(parent, name, _from_linear(child, layer_options))
+    for parent in list(converted.modules()):
+        for name, child in parent._modules.items():
+            if isinstance(child, nn.Linear) and child in made:
+                parent._modules[name] = made[child]
     return converted
 
 
 def _from_linear(linear: nn.Linear, layer_options: dict[str, Any]) -> MatrixGaussianLinear:
     bias = linear.bias is not None
-    layer = MatrixGaussianLinear(linear.in_features, linear.out_features, bias, **layer_options)
+    options = {"initial_scale": INITIAL_SCALE, **layer_options}
+    layer = MatrixGaussianLinear(linear.in_features, linear.out_features, bias, **options)
     layer = layer.to(dtype=linear.weight.dtype, device=linear.weight.device)
     if layer.loc is None:
         return layer
@@ -55,6 +54,4 @@ def _from_linear(linear: nn.Linear, layer_options: dict[str, Any]) -> MatrixGaus
         if layer.pseudo_data is not None:  # B̃ = ÃM: the pseudo-data agree with the mean and leave it as it is
             pseudo_data = layer.pseudo_data
             pseudo_data.outputs.copy_(pseudo_data.inputs / root @ layer.loc)
-        layer.row.log_scale.add_(INITIAL_LOG_SCALE)
-        layer.column.log_scale.add_(INITIAL_LOG_SCALE)
     return layer

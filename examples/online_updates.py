@@ -1,0 +1,26 @@
+"""Online updates: rows arrive in pieces, and what was learned from earlier pieces becomes the prior of the next.
+
+    python examples/online_updates.py
+"""
+
+from sklearn.datasets import make_friedman1
+
+from vmg import VMGRegressor
+from vmg.metrics import rmse
+
+
+def main() -> None:
+    X, y = make_friedman1(n_samples=1_200, noise=1.0, random_state=0)
+    X_test, y_test = X[900:], y[900:]
+
+    model = VMGRegressor(random_state=0, max_iter=300)
+    print("rows seen   RMSE   mean ignorance")
+    for start in range(0, 900, 300):
+        rows = slice(start, start + 300)
+        model.partial_fit(X[rows], y[rows])  # only the new rows; the old ones could be gone
+        prediction = model.pred_dist(X_test)
+        print(f"{start + 300:>9}  {rmse(y_test, prediction.mean):5.2f}   {prediction.epistemic_std.mean():14.2f}")
+
+
+if __name__ == "__main__":
+    main()

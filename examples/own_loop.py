@@ -1,0 +1,39 @@
+"""Your own PyTorch model and loop: swap the layers, add one KL term that is right by construction.
+
+    python examples/own_loop.py
+"""
+
+import torch
+from torch import nn
+
+import vmg
+from vmg.likelihoods import CategoricalLikelihood
+from vmg.prediction import sample_outputs
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(600, 2)
+    y = (x[:, 0] * x[:, 1] > 0).long()  # exclusive or
+
+    model = vmg.nn.bayesianize(nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2)), n_pseudo=2)
+    likelihood = CategoricalLikelihood()
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(1, 1_001):
+        rows = torch.randint(len(x), (100,))
+        terms = vmg.elbo(model, likelihood, x[rows], y[rows], n_data=len(x))
+        loss = -terms.total
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        if step % 250 == 0:
+            print(f"step {step:>4}  bound {terms.total.item():7.3f}  fit {terms.expected_log_likelihood.item():7.3f}")
+
+    corners = torch.tensor([[1.5, 1.5], [1.5, -1.5], [0.02, 0.02]])
+    probabilities = sample_outputs(model, corners, 200).softmax(-1).mean(0)
+    for corner, p in zip(corners, probabilities, strict=True):
+        print(f"at {corner.tolist()}: P(same sign) = {p[1]:.2f}")
+
+
+if __name__ == "__main__":
+    main()

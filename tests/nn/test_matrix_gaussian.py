@@ -1,0 +1,370 @@
+import itertools
+import math
+import re
+
+import pytest
+import torch
+from torch.distributions import kl_divergence
+
+from vmg import MatrixNormal
+from vmg.covariance import Dense, Diagonal
+from vmg.nn import MatrixGaussianLinear
+
+FAMILIES = ("diagonal", "rank_one", "dense")
+SAMPLERS = ("marginal", "joint", "weights")
+QUIET = 1e-4  # a bound on √α that makes the noise of pseudo-data negligible beside Monte Carlo error
+
+family_pairs = pytest.mark.parametrize(("row", "column"), list(itertools.product(FAMILIES, FAMILIES)))
+
+
+def augmented(x):
+    return torch.cat([x, torch.ones_like(x[..., :1])], -1) / math.sqrt(x.shape[-1] + 1)
+
+
+every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
+
+
+def rows(n, n_features, dtype=torch.float64):
+    return torch.randn(n, n_features, dtype=dtype)
+
+
+@pytest.fixture
+def build(perturb):
+    def build(*sizes, dtype=torch.float64, **options):
+        return perturb(MatrixGaussianLinear(*sizes, **options), dtype)
+
+    return build
+
+
+# -- what the layer is ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bias", "expected"), [(False, 7 * 5 + 7 + 5), (True, 8 * 5 + 8 + 5)])
+def test_number_of_parameters(bias, expected):
+    """n_in n_out + n_in + n_out [LW16, §2.2]; the bias is one more row."""
+    layer = MatrixGaussianLinear(7, 5, bias)
+    assert sum(p.numel() for p in layer.parameters()) == expected
+    assert f"parameters={expected}" in repr(layer)
+    assert f"7, 5, bias={bias}" in repr(layer)
+
+
+def test_starts_as_the_authors_code():
+    layer = MatrixGaussianLinear(300, 200, n_pseudo=3)
+    M = layer.posterior.loc
+    n = 300 * 200
+    assert (M[-1] == 0).all()
+    assert M[:-1].var().item() == pytest.approx(4 / 500, rel=5 * math.sqrt(2 / n))
+    row_scale = layer.posterior.row_covariance.diagonal().sqrt()
+    assert torch.allclose(row_scale[:-1], torch.ones(300), atol=0.05)
+    assert row_scale[-1].item() == pytest.approx(math.exp(-4), rel=0.05)
+    assert layer.pseudo_data.inputs.abs().max() <= 0.01
+    assert layer.pseudo_data.outputs.abs().max() <= 0.01
+
+
+def test_reset_parameters_is_deterministic_given_a_generator():
+    first, second = (MatrixGaussianLinear(4, 3, n_pseudo=2, row_covariance="rank_one") for _ in range(2))
+    for layer in (first, second):
+        layer.reset_parameters(torch.Generator().manual_seed(3))
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+@family_pairs
+def test_kl_divergence_is_that_of_the_posterior(build, row, column):
+    layer = build(4, 3, row_covariance=row, column_covariance=column)
+    one = torch.ones(5, dtype=torch.float64)
+    prior = MatrixNormal(torch.zeros(5, 3, dtype=torch.float64), Diagonal(one), Diagonal(one[:3]))
+    torch.testing.assert_close(layer.kl_divergence(), kl_divergence(layer.posterior, prior))
+
+
+def test_kl_divergence_with_pseudo_data_is_a_sum(build):
+    layer = build(4, 3, n_pseudo=2, pseudo_noise="factored")
+    one = torch.ones(5, dtype=torch.float64)
+    prior = MatrixNormal(torch.zeros(5, 3, dtype=torch.float64), Diagonal(one), Diagonal(one[:3]))
+    expected = kl_divergence(layer.posterior, prior) + layer.pseudo_data.kl_divergence()
+    torch.testing.assert_close(layer.kl_divergence(), expected)
+
+
+# -- the distribution of the outputs, in closed form ------------------------------------------------------------------
+
+
+@family_pairs
+def test_predictive_without_pseudo_data_is_the_plain_layer(build, row, column):
+    """[LW16, eq. 5]."""
+    layer, x = build(4, 3, row_covariance=row, column_covariance=column), rows(3, 4)
+    posterior, predictive = layer.posterior, layer.predictive(x)
+    A = augmented(x)
+    U, V = posterior.row_covariance.to_dense(), posterior.column_covariance.to_dense()
+    torch.testing.assert_close(predictive.mean, A @ posterior.loc)
+    torch.testing.assert_close(predictive.covariance_matrix, torch.kron(V, A @ U @ A.mT))
+    torch.testing.assert_close(layer.mean_weight(), posterior.loc)
+
+
+@pytest.mark.parametrize("zero_mean", [False, True])
+@family_pairs
+def test_predictive_with_pseudo_data(build, row, column, zero_mean):
+    """[LW16, eq. 8], written out with explicit inverses."""
+    options = {"row_covariance": row, "column_covariance": column, "zero_mean": zero_mean, "damping": 1e-3}
+    layer, x = build(5, 3, n_pseudo=2, **options), rows(3, 5)
+    posterior, predictive = layer.posterior, layer.predictive(x)
+    M, U, V = posterior.loc, posterior.row_covariance.to_dense(), posterior.column_covariance.to_dense()
+    A, B = layer.pseudo_data.inputs / math.sqrt(6), layer.pseudo_data.outputs
+    X = augmented(x)
+    gain = X @ U @ A.mT @ torch.linalg.inv(A @ U @ A.mT + 1e-3 * torch.eye(2, dtype=torch.float64))
+    torch.testing.assert_close(predictive.mean, X @ M + gain @ (B - A @ M))
+    torch.testing.assert_close(predictive.covariance_matrix, torch.kron(V, X @ U @ X.mT - gain @ A @ U @ X.mT))
+    assert zero_mean == (not M.any())
+
+
+def test_pseudo_inputs_at_zero_leave_the_plain_layer(build):
+    layer, x = build(5, 3, n_pseudo=2), rows(3, 5)
+    plain = MatrixGaussianLinear(5, 3).double()
+    with torch.no_grad():
+        layer.pseudo_data.inputs.zero_()
+        missing = plain.load_state_dict(layer.state_dict(), strict=False).missing_keys
+    assert not missing
+    torch.testing.assert_close(layer.predictive(x).mean, plain.predictive(x).mean)
+    torch.testing.assert_close(layer.predictive(x).covariance_matrix, plain.predictive(x).covariance_matrix)
+
+
+def test_outputs_at_the_pseudo_inputs_are_the_pseudo_outputs(build):
+    layer = build(5, 3, n_pseudo=2, damping=1e-12)
+    with torch.no_grad():
+        layer.pseudo_data.inputs[:, -1] = 1  # an input the layer can be given: its bias entry is one
+    predictive = layer.predictive(layer.pseudo_data.inputs[:, :5])
+    torch.testing.assert_close(predictive.mean, layer.pseudo_data.outputs)
+    assert predictive.variance.max() < 1e-9
+
+
+@pytest.mark.parametrize("n_pseudo", [0, 3])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_marginalising_a_row_is_removing_the_input(build, n_pseudo, family):
+    """[LW16, §2.3]."""
+    layer, x = build(6, 2, n_pseudo=n_pseudo, row_covariance=family, column_covariance=family), rows(4, 6)
+    keep = [0, 1, 3]
+    marginal, alone = layer.predictive(x).rows(keep), layer.predictive(x[keep])
+    torch.testing.assert_close(marginal.mean, alone.mean)
+    torch.testing.assert_close(marginal.covariance_matrix, alone.covariance_matrix)
+
+
+@family_pairs
+def test_kernel(build, row, column):
+    layer, x = build(4, 3, row_covariance=row, column_covariance=column), rows(7, 4)
+    K, full = layer.kernel(x), layer.kernel(x, full=True)
+    V = layer.posterior.column_covariance.to_dense()
+    torch.testing.assert_close(K, K.mT)
+    torch.testing.assert_close(full, torch.kron(V, K))
+    assert torch.linalg.eigvalsh(full).min() > -1e-10  # of rank 5 × 3, so many eigenvalues are zero
+    few = layer.predictive(x[:4])  # before pseudo-data: vec of the outputs, columns stacked
+    torch.testing.assert_close(layer.kernel(x[:4], full=True), few.covariance_matrix)
+    torch.testing.assert_close(layer.kernel(x[:3], x[3:]), K[:3, 3:])
+    assert layer.kernel(x[:3], x[3:], full=True).shape == (9, 12)
+
+
+# -- draws ------------------------------------------------------------------------------------------------------------
+
+
+def moments(draws):
+    """First and second moments of draws [S, n], as one feature per column."""
+    n = draws.shape[-1]
+    i, j = torch.triu_indices(n, n)
+    return torch.cat([draws, draws[:, i] * draws[:, j]], -1)
+
+
+def assert_same_moments(a, b):
+    """Two sets of draws [S, n] agree in mean and covariance, within five standard errors."""
+    centre = a.mean(0)
+    first, second = moments(a - centre), moments(b - centre)
+    error = (first.var(0) / len(first) + second.var(0) / len(second)).sqrt()
+    z = ((first.mean(0) - second.mean(0)) / error).abs()
+    assert z.max() < 5, f"off by {z.max():.1f} standard errors"
+
+
+def assert_gaussian_moments(draws, mean, covariance):
+    """Draws [S, n] have the given mean and covariance, within five standard errors."""
+    S, variance = len(draws), covariance.diagonal()
+    z_mean = (draws.mean(0) - mean) / (variance / S).sqrt()
+    error = ((variance[:, None] * variance + covariance.square()) / S).sqrt()
+    z_covariance = (draws.mT.cov() - covariance) / error
+    assert z_mean.abs().max() < 5, f"mean off by {z_mean.abs().max():.1f} standard errors"
+    assert z_covariance.abs().max() < 5, f"covariance off by {z_covariance.abs().max():.1f} standard errors"
+
+
+def stacked(draws):
+    """vec of each draw [S, B, C], columns stacked: [S, CB]."""
+    return draws.mT.flatten(1)
+
+
+@every_dtype
+@pytest.mark.parametrize(("n_pseudo", "zero_mean"), [(0, False), (3, False), (3, True)])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("sampling", SAMPLERS)
+def test_draws_follow_the_predictive(build, sampling, family, n_pseudo, zero_mean, dtype):
+    options = {"row_covariance": family, "column_covariance": family, "n_pseudo": n_pseudo, "zero_mean": zero_mean}
+    layer, x = build(5, 2, dtype=dtype, sampling=sampling, max_noise=QUIET, **options), rows(2, 5, dtype)
+    predictive = layer.predictive(x)
+    covariance = predictive.covariance_matrix
+    if sampling == "marginal":  # rows on their own: nothing between them
+        covariance = covariance * torch.eye(2, dtype=dtype).repeat(2, 2)
+    with torch.no_grad():
+        draws = layer(x, (20_000,))
+    assert_gaussian_moments(stacked(draws), predictive.mean.mT.flatten(), covariance)
+
+
+@pytest.mark.parametrize("family", ["diagonal", "dense"])
+@pytest.mark.parametrize("noise", ["layer", "factored"])
+def test_samplers_have_the_same_marginals(build, family, noise):
+    """With pseudo-data that are far from certain; no closed form, so the three are held against each other."""
+    options = {"n_pseudo": 3, "max_noise": 0.5, "pseudo_noise": noise, "row_covariance": family}
+    layer, x = build(5, 2, **options), rows(2, 5)
+    draws = {}
+    with torch.no_grad():
+        for sampling in SAMPLERS:
+            other = MatrixGaussianLinear(5, 2, sampling=sampling, **options).double()
+            other.load_state_dict(layer.state_dict())
+            draws[sampling] = other(x, (20_000,))
+    for row in range(2):
+        assert_same_moments(draws["marginal"][:, row], draws["joint"][:, row])
+        assert_same_moments(draws["marginal"][:, row], draws["weights"][:, row])
+    assert_same_moments(draws["joint"].flatten(1), draws["weights"].flatten(1))  # these two, with all correlations
+
+
+@every_dtype
+@pytest.mark.parametrize(
+    ("sampling", "options"),
+    [
+        ("marginal", {"n_pseudo": 0}),
+        ("marginal", {"n_pseudo": 3}),
+        ("marginal", {"n_pseudo": 3, "pseudo_noise": "factored", "zero_mean": True}),
+        ("joint", {"n_pseudo": 3}),
+        ("weights", {"n_pseudo": 3}),
+    ],
+)
+def test_sample_shape_is_many_calls(build, sampling, options, dtype):
+    layer, x = build(5, 2, dtype=dtype, max_noise=0.5, sampling=sampling, **options), rows(2, 5, dtype)
+    with torch.no_grad():
+        at_once = layer(x, (20_000,))
+        one_by_one = torch.stack([layer(x) for _ in range(1_500)])
+    # within a call the rows share one draw of the pseudo-data, so moments across rows count as well
+    assert_same_moments(at_once.flatten(1), one_by_one.flatten(1))
+
+
+def test_sampled_weights_are_functions(build):
+    layer, x = build(5, 2, n_pseudo=3, max_noise=QUIET), rows(2, 5)
+    W = layer.sample_weight((20_000,))
+    torch.testing.assert_close(layer.apply_weight(x, W[0]), augmented(x) @ W[0])
+    predictive = layer.predictive(x)
+    draws = layer.apply_weight(x, W).detach()
+    assert_gaussian_moments(stacked(draws), predictive.mean.mT.flatten(), predictive.covariance_matrix.detach())
+
+
+def test_prior_weights_are_standard_normal(build):
+    W = build(3, 2).sample_prior_weight((20_000,))
+    assert W.dtype == torch.float64
+    assert_gaussian_moments(W.flatten(1).double(), torch.zeros(8), torch.eye(8))
+
+
+# -- the mean as a plain layer ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("n_pseudo", "zero_mean"), [(0, False), (3, False), (3, True)])
+@family_pairs
+def test_folded_mean_is_the_unfolded(build, row, column, n_pseudo, zero_mean, bias):
+    options = {"row_covariance": row, "column_covariance": column, "n_pseudo": n_pseudo, "zero_mean": zero_mean}
+    layer, x = build(5, 2, bias, **options), rows(2, 5)
+    linear = layer.to_linear()
+    assert type(linear) is torch.nn.Linear
+    assert (linear.bias is not None) == bias
+    torch.testing.assert_close(layer.forward_mean(x), layer.predictive(x).mean)
+    torch.testing.assert_close(linear(x), layer.forward_mean(x))
+
+
+def test_to_linear_is_a_copy(build):
+    layer, x = build(3, 2), rows(2, 3)
+    linear = layer.to_linear()
+    before = linear(x)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(1)
+    assert torch.equal(linear(x), before)
+    assert not torch.allclose(layer.forward_mean(x), before)
+
+
+def test_to_linear_needs_a_single_layer():
+    with pytest.raises(ValueError, match=r"to_linear needs a single layer; this one holds \(2,\) replicas"):
+        MatrixGaussianLinear(3, 2, batch_shape=(2,)).to_linear()
+
+
+# -- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_pseudo": -1}, "n_pseudo must be >= 0; got -1"),
+        ({"row_covariance": "full"}, "row_covariance must be one of ('diagonal', 'rank_one', 'dense'); got 'full'"),
+        ({"column_covariance": "x"}, "column_covariance must be one of ('diagonal', 'rank_one', 'dense'); got 'x'"),
+        ({"sampling": "local"}, "sampling must be one of ('marginal', 'joint', 'weights'); got 'local'"),
+        ({"zero_mean": True}, "zero_mean needs n_pseudo >= 1"),
+        ({"n_pseudo": 1, "max_noise": 0.0}, "max_noise, the bound on √α, must be in (0, 1]; got 0.0"),
+        ({"n_pseudo": 1, "max_noise": 1.5}, "max_noise, the bound on √α, must be in (0, 1]; got 1.5"),
+        ({"n_pseudo": 1, "pseudo_noise": "all"}, "noise must be one of ('layer', 'factored'); got 'all'"),
+        ({"damping": 0.0}, "damping must be positive; got 0.0"),
+        ({"in_features": 0}, "in_features must be at least 1; got 0"),
+        ({"out_features": 0}, "out_features must be at least 1; got 0"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        MatrixGaussianLinear(**{"in_features": 3, "out_features": 2, **options})
+
+
+@pytest.mark.parametrize("method", ["forward", "forward_mean", "predictive", "kernel"])
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.tensor([[1.0, 2.0, math.nan]]), "x must be finite; got NaN or infinite values"),
+        (torch.tensor([[1.0, -math.inf, 2.0]]), "x must be finite; got NaN or infinite values"),
+        (torch.ones(4, 2), "x must have 3 features in its last dimension; got 2"),
+        (torch.ones(0, 3), "x must have at least one row; got shape (0, 3)"),
+    ],
+)
+def test_wrong_inputs(method, x, message):
+    layer = MatrixGaussianLinear(3, 2, n_pseudo=1)
+    with pytest.raises(ValueError, match=re.escape(message)):
+        getattr(layer, method)(x)
+
+
+def test_negative_scale():
+    with pytest.raises(ValueError, match=r"scale must be positive and finite; its smallest entry is -2"):
+        Diagonal(torch.tensor([1.0, -2.0]))
+    with pytest.raises(ValueError, match="diagonal of scale_tril must be positive"):
+        Dense(torch.tensor([[1.0, 0.0], [1.0, -1.0]]))
+
+
+def test_too_many_pseudo_points_without_bias_names_the_right_rule():
+    with pytest.warns(UserWarning, match=r"n_pseudo should be <.*\(3\).*got 3") as caught:
+        MatrixGaussianLinear(3, 2, bias=False, n_pseudo=3)
+    assert "in_features + 1" not in str(caught[0].message), "without a bias the rank is in_features"
+
+
+# -- as many pseudo-points as the kernel has rank ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n_pseudo", [4, 7])
+@pytest.mark.parametrize("sampling", SAMPLERS)
+def test_many_pseudo_points_warn_and_work(sampling, n_pseudo, dtype):
+    """P >= R, as the paper ran it on narrow tables: the layer's own variance vanishes."""
+    message = rf"n_pseudo should be < in_features \+ 1 \(4\).*got {n_pseudo}"
+    with pytest.warns(UserWarning, match=message):
+        layer = MatrixGaussianLinear(3, 2, n_pseudo=n_pseudo, sampling=sampling).to(dtype)
+    with torch.no_grad():
+        layer.pseudo_data.inputs.normal_()
+        layer.pseudo_data.outputs.normal_()
+    x = torch.randn(8, 3, dtype=dtype)
+    drawn = layer(x)
+    drawn.square().sum().backward()
+    assert torch.isfinite(drawn).all()
+    assert all(torch.isfinite(p.grad).all() for p in layer.parameters())
+    assert layer.predictive(x).variance.max() < 1e-2 * layer.kernel(x).max()

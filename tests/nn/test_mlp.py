@@ -1,0 +1,160 @@
+import math
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from vmg.nn import MLP, MatrixGaussianLinear, kl_divergence, use_generator
+from vmg.priors import GammaPrior
+
+
+def rows(n, n_features=3):
+    return torch.randn(n, n_features, dtype=torch.float64)
+
+
+@pytest.fixture
+def build(perturb):
+    return lambda *args, **options: perturb(MLP(*args, **options))
+
+
+@pytest.mark.parametrize("batch_shape", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("n_pseudo", [0, 2])
+@pytest.mark.parametrize("hidden", [(), (4,), (4, 5)])
+def test_shapes(build, hidden, n_pseudo, batch_shape):
+    network = build(3, hidden, 2, n_pseudo=n_pseudo, batch_shape=batch_shape)
+    x = rows(6)
+    assert network(x).shape == (*batch_shape, 6, 2)
+    assert network(x, (4,)).shape == (4, *batch_shape, 6, 2)
+    assert network.forward_mean(x).shape == (*batch_shape, 6, 2)
+    assert network.sample_functions(4)(x).shape == (4, *batch_shape, 6, 2)
+    assert kl_divergence(network).shape == batch_shape
+    assert network(x).dtype == torch.float64
+
+
+def test_is_a_chain_of_layers(build):
+    network, x = build(3, (4,), 2, activation="tanh", n_pseudo=2), rows(6)
+    use_generator(network, torch.Generator().manual_seed(1))
+    drawn = network(x)
+    use_generator(network, torch.Generator().manual_seed(1))
+    first, second = network.layers
+    assert torch.equal(drawn, second(torch.tanh(first(x))))
+    assert torch.equal(network.forward_mean(x), second.forward_mean(torch.tanh(first.forward_mean(x))))
+
+
+def test_n_pseudo_per_layer():
+    network = MLP(6, (4,), 2, n_pseudo=[3, 0])
+    assert [layer.n_pseudo for layer in network.layers] == [3, 0]
+    assert [layer.n_pseudo for layer in MLP(6, (4,), 2, n_pseudo=3).layers] == [3, 3]
+
+
+def test_layers_share_no_prior():
+    """Each layer infers its own precisions."""
+    first, second = MLP(3, (4,), 2, prior=GammaPrior(conjugate=False)).layers
+    assert first.prior is not second.prior
+    assert not {id(p) for p in first.parameters()} & {id(p) for p in second.parameters()}
+
+
+@pytest.mark.parametrize(
+    ("activation", "function"),
+    [
+        ("relu", torch.relu),
+        ("tanh", torch.tanh),
+        ("cos", torch.cos),
+        ("logistic", torch.sigmoid),
+        ("identity", lambda h: h),
+        (torch.nn.functional.softplus, torch.nn.functional.softplus),
+    ],
+)
+def test_activations_and_the_mean_network_as_plain_modules(build, activation, function):
+    network, x = build(3, (4, 5), 2, activation=activation, n_pseudo=2), rows(6)
+    plain = network.to_sequential()
+    assert not any(isinstance(m, MatrixGaussianLinear) for m in plain.modules())
+    assert sum(isinstance(m, nn.Linear) for m in plain.modules()) == 3
+    torch.testing.assert_close(plain(x), network.forward_mean(x))
+    one, two, three = (m for m in plain.modules() if isinstance(m, nn.Linear))
+    torch.testing.assert_close(plain(x), three(function(two(function(one(x))))))
+
+
+@pytest.mark.parametrize("family", ["diagonal", "rank_one", "dense"])
+@pytest.mark.parametrize(("n_pseudo", "zero_mean"), [(0, False), (2, False), (2, True)])
+def test_folded_mean_network_is_the_unfolded(build, family, n_pseudo, zero_mean):
+    options = {"row_covariance": family, "column_covariance": family, "zero_mean": zero_mean}
+    network, x = build(3, (4,), 2, n_pseudo=n_pseudo, **options), rows(6)
+    hidden = network.activation(network.layers[0].predictive(x[:2]).mean)
+    expected = network.layers[1].predictive(hidden).mean  # the conditional mean, never folded
+    torch.testing.assert_close(network.forward_mean(x[:2]), expected)
+    torch.testing.assert_close(network.to_sequential()(x[:2]), expected)
+
+
+@pytest.mark.parametrize("prior", [False, True])
+@pytest.mark.parametrize("n_pseudo", [0, 2])
+def test_sampled_functions_are_consistent_across_inputs(build, n_pseudo, prior):
+    network, x = build(3, (4,), 2, n_pseudo=n_pseudo), rows(6)
+    f = network.sample_functions(5, prior=prior)
+    values = f(x)
+    assert values.dtype == torch.float64
+    assert torch.equal(f(x), values)
+    torch.testing.assert_close(f(x[[4, 1]]), values[:, [4, 1]])
+    torch.testing.assert_close(f(torch.cat([rows(3), x]))[:, 3:], values)
+    assert not torch.allclose(values[0], values[1]), "each function has weights of its own"
+    assert not values.requires_grad
+
+
+def test_sampled_functions_of_one_layer_follow_its_predictive(build):
+    network, x = build(3, (), 1), rows(2)
+    S = 20_000
+    values = network.sample_functions(S)(x).squeeze(-1)
+    predictive = network.layers[0].predictive(x)
+    mean, covariance = predictive.mean.squeeze(-1), predictive.covariance_matrix
+    variance = covariance.diagonal()
+    assert ((values.mean(0) - mean) / (variance / S).sqrt()).abs().max() < 5
+    error = ((variance[:, None] * variance + covariance.square()) / S).sqrt()
+    assert ((values.mT.cov() - covariance) / error).abs().max() < 5
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1])
+def test_prior_functions_ignore_the_posterior(scale):
+    """Of one layer with prior MN(0, I, I): variance |x̂|²; posterior parameters play no part."""
+    network, x, S = MLP(3, (), 1), torch.randn(2, 3), 20_000
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.mul_(scale).add_(scale)
+    values = network.sample_functions(S, prior=True)(x).squeeze(-1)
+    variance = (x.square().sum(-1) + 1) / 4
+    assert (values.mean(0) / (variance / S).sqrt()).abs().max() < 5
+    assert ((values.var(0) / variance - 1) * math.sqrt(S / 2)).abs().max() < 5
+
+
+def test_batch_of_networks_is_a_loop(build):
+    batch, x = build(3, (4,), 2, n_pseudo=2, batch_shape=(3,)), rows(6)
+    for k in range(3):
+        single = MLP(3, (4,), 2, n_pseudo=2).double()
+        single.load_state_dict({key: value[k] for key, value in batch.state_dict().items()})
+        torch.testing.assert_close(batch.forward_mean(x)[k], single.forward_mean(x))
+        torch.testing.assert_close(kl_divergence(batch)[k], kl_divergence(single))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_pseudo": [1, 2, 3]}, "n_pseudo must be one number or one for each of 2 layers; got [1, 2, 3]"),
+        ({"n_pseudo": -2}, "n_pseudo must be >= 0; got -2"),
+        ({"activation": "swish"}, "activation must be callable or one of"),
+        ({"row_covariance": "full"}, "row_covariance must be one of"),
+        ({"hidden": (0,)}, "out_features must be at least 1; got 0"),
+    ],
+)
+def test_wrong_options(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        MLP(**{"in_features": 6, "hidden": (4,), "out_features": 2, **options})
+
+
+def test_n_functions_must_be_positive():
+    with pytest.raises(ValueError, match="n_functions must be at least 1; got 0"):
+        MLP(3, (4,), 1).sample_functions(0)
+
+
+def test_to_sequential_needs_a_single_network():
+    with pytest.raises(ValueError, match=r"needs a single layer; this one holds \(2,\) replicas"):
+        MLP(3, (4,), 1, batch_shape=(2,)).to_sequential()

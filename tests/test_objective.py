@@ -1,0 +1,199 @@
+"""The bound: against exact Bayesian linear regression, and its bookkeeping."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import MultivariateNormal
+
+import vmg
+from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNoiseLikelihood
+from vmg.nn import MLP, bayesianize, kl_divergence, use_generator
+from vmg.priors import GammaPrior, IsotropicPrior
+from vmg.training import cosine, train
+
+N, D, NOISE = 12, 3, 0.4
+FAMILIES = ("diagonal", "rank_one", "dense")
+
+
+class LinearRegression:
+    """y = x̂w + noise with w ~ N(0, scale² I), solved exactly."""
+
+    def __init__(self, scale=1.0):
+        self.x = torch.randn(N, D, dtype=torch.float64)
+        self.y = self.x[:, :1] - 0.5 * self.x[:, 1:2] + NOISE * torch.randn(N, 1, dtype=torch.float64)
+        A = torch.cat([self.x, torch.ones_like(self.y)], -1) / math.sqrt(D + 1)
+        eye, identity = torch.eye(N, dtype=torch.float64), torch.eye(D + 1, dtype=torch.float64)
+        marginal = MultivariateNormal(torch.zeros(N).double(), scale**2 * A @ A.mT + NOISE**2 * eye)
+        self.log_evidence = marginal.log_prob(self.y.squeeze(-1))
+        self.covariance = torch.linalg.inv(A.mT @ A / NOISE**2 + identity / scale**2)
+        self.mean = self.covariance @ A.mT @ self.y / NOISE**2
+        self.likelihood = KnownNoiseLikelihood(NOISE).double()
+
+    def bound(self, network, likelihood=None):
+        """The bound on the log evidence with the expectations over f and the noise in closed form."""
+        (layer,) = network.layers
+        precision = NOISE**-2 if likelihood is None else likelihood.posterior.mean.squeeze()
+        likelihood = self.likelihood if likelihood is None else likelihood
+        variance = layer.kernel(self.x, full=True).diagonal()
+        at_mean = likelihood.expected_log_prob(layer.forward_mean(self.x), self.y).sum()
+        kl = kl_divergence(network) + likelihood.kl_divergence()
+        return (at_mean - 0.5 * precision * variance.sum() - kl).detach()
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+@pytest.mark.parametrize("column", FAMILIES)
+@pytest.mark.parametrize("row", FAMILIES)
+def test_bound_never_exceeds_the_evidence(row, column, scale):
+    """At many posteriors: near the exact one, around it, and far away."""
+    problem = LinearRegression(scale)
+    options = {"row_covariance": row, "column_covariance": column, "prior": IsotropicPrior(scale)}
+    network = MLP(D, (), 1, **options).double()
+    for distance in (0.0, 0.01, 0.1, 0.5, 1.0, 2.0):
+        for _ in range(5):
+            with torch.no_grad():
+                network.layers[0].reset_parameters()
+                network.layers[0].loc.copy_(problem.mean)
+                for parameter in network.parameters():
+                    parameter.add_(distance * torch.randn_like(parameter))
+            assert problem.bound(network) <= problem.log_evidence
+
+
+@pytest.mark.parametrize("sampling", ["marginal", "joint", "weights"])
+def test_elbo_estimates_the_bound(perturb, sampling):
+    """N times the mean of many draws against the closed form, within five standard errors."""
+    problem = LinearRegression()
+    network = perturb(MLP(D, (), 1, row_covariance="dense", sampling=sampling))
+    with torch.no_grad():
+        x, y = problem.x[:4], problem.y[:4]  # joint draws of few rows need no jitter
+        problem.x, problem.y = x, y
+        terms = [vmg.elbo(network, problem.likelihood, x, y, n_data=4) for _ in range(1_000)]
+        totals = 4 * torch.stack([t.total for t in terms])
+        error = totals.std() / math.sqrt(len(totals))
+        assert abs(totals.mean() - problem.bound(network)) < 5 * error
+
+
+def test_training_finds_the_exact_posterior():
+    """With one output and a dense U the family holds the exact posterior, so the bound becomes the evidence."""
+    problem = LinearRegression()
+    network = MLP(D, (), 1, row_covariance="dense").double()
+    start = problem.bound(network)
+    generator = torch.Generator().manual_seed(1)
+    options = {"n_steps": 1_500, "batch_size": N, "learning_rate": 0.05, "schedule": cosine, "averaging": 0.99}
+    train(network, problem.likelihood, problem.x, problem.y, generator=generator, **options)
+    bound = problem.bound(network)
+    assert bound <= problem.log_evidence
+    assert problem.log_evidence - start > 10, "there was something to learn"
+    assert problem.log_evidence - bound < 0.05
+
+    posterior, std = network.layers[0].posterior, problem.covariance.diagonal().sqrt()
+    U = posterior.row_covariance.to_dense() * posterior.column_covariance.to_dense()
+    assert ((posterior.loc - problem.mean).squeeze(-1) / std).abs().max() < 0.1
+    assert ((U - problem.covariance) / (std[:, None] * std)).abs().max() < 0.15
+
+
+def test_a_diagonal_posterior_stays_below_the_evidence():
+    """The same problem with too small a family: it converges, and a gap is left."""
+    problem = LinearRegression()
+    network = MLP(D, (), 1).double()
+    options = {"n_steps": 600, "batch_size": N, "learning_rate": 0.05, "schedule": cosine, "averaging": 0.99}
+    train(network, problem.likelihood, problem.x, problem.y, generator=torch.Generator().manual_seed(1), **options)
+    assert 0.05 < problem.log_evidence - problem.bound(network) < 3
+
+
+# -- bookkeeping ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_pseudo", [0, 2])
+@pytest.mark.parametrize("batch_shape", [(), (2,)])
+def test_kl_is_a_sum_over_weights_divided_by_n(perturb, n_pseudo, batch_shape):
+    network = perturb(MLP(3, (4,), 2, n_pseudo=n_pseudo, batch_shape=batch_shape, prior=GammaPrior()))
+    likelihood = GaussianLikelihood(2, batch_shape=batch_shape, concentration=2.0).double()
+    with torch.no_grad():
+        likelihood.log_rate.add_(1)
+    x, y = torch.randn(5, 3).double(), torch.randn(5, 2).double().expand(*batch_shape, 5, 2)
+    for n_data in (5, 500.0):
+        terms = vmg.elbo(network, likelihood, x, y, n_data=n_data)
+        expected = sum(layer.kl_divergence() for layer in network.layers) + likelihood.kl_divergence()
+        torch.testing.assert_close(terms.kl * n_data, expected)
+        torch.testing.assert_close(expected, kl_divergence(network) + likelihood.kl_divergence())
+        assert (likelihood.kl_divergence() > 0).all()
+        assert terms.kl.shape == terms.expected_log_likelihood.shape == terms.total.shape == batch_shape
+        assert torch.equal(terms.total, terms.expected_log_likelihood - terms.kl)
+
+
+def test_kl_weight_scales_the_kl_alone():
+    network, x, y = MLP(3, (4,), 1), torch.randn(5, 3), torch.randn(5, 1)
+    terms = []
+    for kl_weight in (1.0, 0.25):
+        use_generator(network, torch.Generator().manual_seed(1))
+        terms.append(vmg.elbo(network, KnownNoiseLikelihood(1.0), x, y, n_data=9, kl_weight=kl_weight))
+    assert torch.equal(terms[0].expected_log_likelihood, terms[1].expected_log_likelihood)
+    torch.testing.assert_close(0.25 * terms[0].kl, terms[1].kl)
+
+
+def test_each_replica_has_its_own_n():
+    network = MLP(3, (), 1, batch_shape=(2,))
+    x, y, n_data = torch.randn(5, 3), torch.randn(2, 5, 1), torch.tensor([10.0, 1000.0])
+    terms = vmg.elbo(network, KnownNoiseLikelihood(1.0), x, y, n_data=n_data)
+    torch.testing.assert_close(terms.kl * n_data, kl_divergence(network))
+
+
+def test_weights_equal_repeated_rows():
+    """Through whole weight matrices, so that equal rows have equal outputs."""
+    network = MLP(3, (4,), 1, n_pseudo=2, sampling="weights").double()
+    likelihood = KnownNoiseLikelihood(0.5).double()
+    x, y = torch.randn(4, 3).double(), torch.randn(4, 1).double()
+    counts = torch.tensor([1, 3, 0, 4])
+    use_generator(network, torch.Generator().manual_seed(1))
+    repeated = vmg.elbo(network, likelihood, x.repeat_interleave(counts, 0), y.repeat_interleave(counts, 0), n_data=8)
+    use_generator(network, torch.Generator().manual_seed(1))
+    weighted = vmg.elbo(network, likelihood, x, y, n_data=8, weight=counts / counts.double().mean())
+    torch.testing.assert_close(weighted.expected_log_likelihood, repeated.expected_log_likelihood)
+    torch.testing.assert_close(weighted.kl, repeated.kl)
+
+
+def test_works_with_any_module():
+    model = bayesianize(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)))
+    x, y = torch.randn(6, 3), torch.tensor([0, 1, 2, 2, 1, 0])
+    use_generator(model, torch.Generator().manual_seed(1))
+    terms = vmg.elbo(model, CategoricalLikelihood(), x, y, n_data=60)
+    use_generator(model, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(terms.expected_log_likelihood, -nn.functional.cross_entropy(model(x), y))
+    torch.testing.assert_close(terms.kl, (model[0].kl_divergence() + model[2].kl_divergence()) / 60)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_targets_must_be_finite(value):
+    y = torch.tensor([[0.0], [value]])
+    with pytest.raises(ValueError, match="y must be finite; got NaN or infinite values"):
+        vmg.elbo(MLP(3, (), 1), KnownNoiseLikelihood(1.0), torch.randn(2, 3), y, n_data=2)
+
+
+def test_targets_must_have_the_shape_of_the_output():
+    """A missing last dimension would broadcast to a wrong, quiet answer."""
+    with pytest.raises(ValueError, match=r"y must have the shape of the network's output, \(4, 1\); got \(4,\)"):
+        vmg.elbo(MLP(3, (), 1), KnownNoiseLikelihood(1.0), torch.randn(4, 3), torch.randn(4), n_data=4)
+
+
+def test_needs_a_bayesian_layer():
+    with pytest.raises(ValueError, match="holds no Bayesian layer"):
+        vmg.elbo(nn.Linear(3, 1), KnownNoiseLikelihood(1.0), torch.randn(4, 3), torch.randn(4, 1), n_data=4)
+
+
+# -- conjugate updates against gradients ------------------------------------------------------------------------------
+
+
+def test_conjugate_updates_reach_the_bound_of_gradients():
+    """The noise and the prior's precisions: optimal in closed form, or learned as in the paper."""
+    problem = LinearRegression()
+    bounds = {}
+    for noise, prior in ((False, False), (True, False), (False, True)):
+        network = MLP(D, (), 1, prior=GammaPrior(conjugate=prior)).double()
+        likelihood = GaussianLikelihood(concentration=2.0, rate=0.5, conjugate=noise).double()
+        options = {"n_steps": 500, "batch_size": N, "learning_rate": 0.1, "schedule": cosine, "averaging": 0.99}
+        train(network, likelihood, problem.x, problem.y, generator=torch.Generator().manual_seed(1), **options)
+        bounds[noise, prior] = problem.bound(network, likelihood).item()
+    assert bounds[True, False] == pytest.approx(bounds[False, False], abs=0.1)
+    assert bounds[False, True] == pytest.approx(bounds[False, False], abs=0.1)
