@@ -1,8 +1,23 @@
-"""The pseudo-data conditional of a diagonal layer as one differentiable operation with a hand-written gradient.
+"""A draw from a diagonal layer as one differentiable operation with a hand-written gradient.
 
-Data and pseudo-inputs are stacked, z = [x̂; Ã], so that one product zM serves both. The backward pass needs only
-G⁺ = Σ₁₁⁻¹σ₁₂ and T⁺ = Σ₁₁⁻¹(B̃ − ÃM), which the forward pass already solved for; the Cholesky factor needs no
-gradient of its own. :func:`vmg.functional.sample_conditional` is the plain version, equal in value and gradient.
+With pseudo-inputs Ã, pseudo-outputs B̃, u = σ_r², Σ₁₁ = Ã diag(u) Ãᵀ + σ²I and σ₁₂ = Ã diag(u) x̂ᵀ [LW16, eq. 8]:
+
+    G  = Σ₁₁⁻¹ σ₁₂                     the gain, [P, B]
+    x' = x̂ − GᵀÃ                       what of the input the pseudo-data do not explain, [B, R]
+    f  = x'M + GᵀB̃ + √s ∘ ε ∘ σ_c      the mean, x̂M + GᵀB̃ − GᵀÃM, and the noise
+    s  = Σ_r u_r x'_r² + σ² Σ_p G_p²   which is σ₂₂ − σ₁₂ᵀ Σ₁₁⁻¹ σ₁₂ without its cancellation
+
+so the pseudo-inputs never meet M, and the only R×C products are those of a deterministic layer: x'M here, gMᵀ and x'ᵀg
+below. The gradient is as short. With g that of f, D = gMᵀ, and ṡ = Σ_c (g ∘ ε ∘ σ_c) / 2√s that of s,
+
+    H    = (gB̃ᵀ − DÃᵀ) Σ₁₁⁻¹,  Q = HÃ                     [B, P], [B, R]
+    ∂x̂   = D + u ∘ (Q + 2ṡ x')
+    ∂Ã   = −G ∂x̂ + u ∘ (Hᵀx'),  ∂B̃ = Gg,  ∂M = x'ᵀg
+    ∂log σ_r = 2u ∘ Σ_b x' ∘ (Q + ṡ x'),  ∂log σ_c = Σ_b g ∘ √s ∘ ε ∘ σ_c
+
+and the Cholesky factor needs no gradient of its own. The zero-mean layer drops every term with M, and a layer without
+pseudo-data every term with G. :func:`vmg.functional.sample_conditional` is the plain version, equal in value and
+gradient; the passes below run in PyTorch on any device, those of :mod:`vmg.kernels.diagonal` on the CPU.
 """
 
 from __future__ import annotations
@@ -12,12 +27,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
+from vmg import kernels
 from vmg.functional import DAMPING
+from vmg.kernels import diagonal
+from vmg.kernels.diagonal import Inputs
 from vmg.linalg import cholesky
 
-__all__ = ["sample_conditional_diagonal"]
+__all__ = ["sample_conditional_diagonal", "sample_diagonal"]
 
 
 def sample_conditional_diagonal(
@@ -42,85 +60,172 @@ def sample_conditional_diagonal(
 
     All leading dimensions must be equal; nothing is broadcast.
     """
-    return _SampleConditionalDiagonal.apply(x, M, log_row_scale, log_column_scale, A, B, noise, damping)
+    points = torch.cat([A, B], dim=-1)
+    return sample_diagonal(x, M, log_row_scale, log_column_scale, points, noise=noise, input_scale=1.0, damping=damping)
 
 
-class _SampleConditionalDiagonal(Function):
+def sample_diagonal(
+    x: Tensor,
+    M: Tensor | None,
+    log_row_scale: Tensor,
+    log_column_scale: Tensor,
+    points: Tensor | None,
+    log_noise: Tensor | None = None,
+    log_point_noise: Tensor | None = None,
+    point_noise: Tensor | None = None,
+    *,
+    noise: Tensor,
+    input_scale: float,
+    damping: float = DAMPING,
+    check_finite: bool = False,
+) -> Tensor:
+    """Draw each row, from the layer's raw quantities: augmentation, scaling and the noise of pseudo-data are inside.
+
+    Args:
+        x: inputs [..., B, R], or [..., B, R−1] to have a one appended.
+        M: mean [..., R, C], or None for the zero-mean layer.
+        log_row_scale, log_column_scale: log σ_r [..., R] and log σ_c [..., C].
+        points: mean pseudo-inputs and pseudo-outputs side by side [..., P, R+C], or None.
+        log_noise: log √α of pseudo-inputs and pseudo-outputs [..., 2]; or the dimensions' factors [..., R+C], if
+            ``log_point_noise`` has the points' factors [..., P].
+        point_noise: standard normal [..., P, R+C], or None to take the points as they are.
+        noise: standard normal [..., B, C].
+        input_scale: factor of [x, 1] and of the pseudo-inputs, 1/√R in a network [LW16, §4].
+        damping: σ² of Σ₁₁.
+        check_finite: refuse NaN and infinity in x, at no cost where there are none.
+
+    All leading dimensions must be equal; nothing is broadcast.
+    """
+    if M is None and points is None:
+        raise ValueError("M and points must not both be None: nothing would carry the mean")
+    if (log_noise is None) != (point_noise is None) or (log_noise is None and log_point_noise is not None):
+        raise ValueError("log_noise and point_noise must be given together, log_point_noise with them only")
+    batch, B, R, C = log_row_scale.shape[:-1], x.shape[-2], log_row_scale.shape[-1], log_column_scale.shape[-1]
+    P = 0 if points is None else points.shape[-2]
+    inputs = Inputs(x, M, log_row_scale, log_column_scale, points, log_noise, log_point_noise, point_noise, noise)
+    n_log = 2 if log_point_noise is None else R + C
+    trailing = (x.shape[-2:], (R, C), (R,), (C,), (P, R + C), (n_log,), (P,), (P, R + C), (B, C))
+    for name, tensor, shape in zip(Inputs._fields, inputs, trailing, strict=True):
+        if tensor is not None and tensor.shape != (*batch, *shape):
+            raise ValueError(f"{name} must have shape {(*batch, *shape)}; got {tuple(tensor.shape)}")
+    if R - x.shape[-1] not in (0, 1):
+        raise ValueError(f"x must have {R - 1} or {R} columns; got {x.shape[-1]}")
+    return _SampleDiagonal.apply(*inputs, input_scale, damping, check_finite)
+
+
+class _SampleDiagonal(Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        M: Tensor | None,
-        log_row_scale: Tensor,
-        log_column_scale: Tensor,
-        A: Tensor,
-        B: Tensor,
-        noise: Tensor,
-        damping: float,
-    ) -> Tensor:
-        n = x.shape[-2]
-        z = torch.cat([x, A], dim=-2)  # [..., B+P, R]
-        u = torch.exp(2 * log_row_scale).unsqueeze(-2)  # variances of the rows, [..., 1, R]
-        AU = A * u
-        F = z @ AU.mT  # [σ₁₂ᵀ; Σ₁₁], [..., B+P, P]
-        F[..., n:, :].diagonal(dim1=-2, dim2=-1).add_(damping)
-        L = cholesky(F[..., n:, :], name="Σ₁₁ = ÃUÃᵀ + σ²I")
-        Gt = F[..., :n, :]  # [..., B, P]
-        if M is None:
-            residual = B
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        inputs, (input_scale, damping, check_finite) = Inputs(*arguments[:9]), arguments[9:]
+        native = kernels.native(*inputs)
+        if native is None:
+            out, kept, finite = _forward(inputs, input_scale, damping)
         else:
-            zM = z @ M  # the one stacked product, [..., B+P, C]
-            residual = B - zM[..., n:, :]
-        solved = torch.cholesky_solve(torch.cat([Gt.mT, residual], dim=-1), L)  # [..., P, B+C]
-        gain, weight = solved[..., :n], solved[..., n:]  # G⁺ [..., P, B] and T⁺ [..., P, C]
-
-        out = Gt @ weight
-        if M is not None:
-            out += zM[..., :n, :]
-        x2 = x.square()
-        prior = (x2 @ u.mT).squeeze(-1)  # σ₂₂, [..., B]
-        limits = torch.finfo(x.dtype)
-        floor = prior * (10 * limits.eps) + limits.tiny
-        variance = prior - (Gt * gain.mT).sum(-1)
-        free = variance > floor  # a clamped variance passes no gradient
-        scale = torch.maximum(variance, floor).sqrt().unsqueeze(-1)  # [..., B, 1]
-        spread = noise * log_column_scale.exp().unsqueeze(-2)  # [..., B, C]
-        torch.addcmul(out, scale, spread, out=out)
-
-        ctx.n = n
-        ctx.save_for_backward(z, M, u, AU, gain, weight, x2, scale, free, spread)
+            inputs = Inputs._make([_packed(inputs.x), *(None if t is None else t.contiguous() for t in inputs[1:])])
+            P = 0 if inputs.points is None else inputs.points.shape[-2]
+            R, C = inputs.log_row.shape[-1], inputs.log_column.shape[-1]
+            ctx.plan = diagonal.make_plan(inputs.log_row.shape[:-1], *inputs.x.shape[-2:], R, C, P)
+            out, workspace, finite = diagonal.forward(native, ctx.plan, inputs, input_scale, damping)
+            kept = (workspace,)
+        if check_finite and not finite and not torch.isfinite(inputs.x).all():
+            raise ValueError("x must be finite; got NaN or infinite values")
+        ctx.native, ctx.input_scale, ctx.damping = native, input_scale, damping
+        ctx.save_for_backward(*inputs, *kept)
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, g: Tensor) -> tuple[Tensor | None, ...]:
-        z, M, u, AU, gain, weight, x2, scale, free, spread = ctx.saved_tensors  # type: ignore[attr-defined]
-        n: int = ctx.n  # type: ignore[attr-defined]
-        needs_x, needs_M = ctx.needs_input_grad[0], ctx.needs_input_grad[1]  # type: ignore[attr-defined]
-        x, A = z[..., :n, :], z[..., n:, :]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, kept = Inputs(*ctx.saved_tensors[:9]), ctx.saved_tensors[9:]
+        needs_x: bool = ctx.needs_input_grad[0]
+        if ctx.native is None:
+            gradients = _backward(inputs, kept, ctx.input_scale, g)
+        else:
+            gradients = diagonal.backward(
+                ctx.native, ctx.plan, inputs, kept[0], ctx.input_scale, ctx.damping, g, needs_x
+            )
+        return (*gradients, None, None, None, None, None)
 
-        g_spread = g * spread  # [..., B, C]
-        g_variance = g_spread.sum(-1, keepdim=True).div_(2 * scale).mul_(free.unsqueeze(-1))  # [..., B, 1]
-        g_log_column = (scale.mT @ g_spread).squeeze(-2)  # [..., C]
 
-        g_residual = gain @ g  # [..., P, C]; also the gradient of B̃
-        g_cross = g @ weight.mT - 2 * g_variance * gain.mT  # of σ₁₂ᵀ, [..., B, P]
-        g_sigma = (gain * g_variance.mT) @ gain.mT - g_residual @ weight.mT  # of Σ₁₁, [..., P, P]
-        g_F = torch.cat([g_cross, g_sigma], dim=-2)  # [..., B+P, P]
-        g_AU = g_F.mT @ z  # [..., P, R]
+def _packed(x: Tensor) -> Tensor:
+    """x contiguous, or one contiguous matrix expanded over all replicas, which needs no copies."""
+    strides = x.stride()
+    if not any(strides[:-2]) and strides[-2:] == (x.shape[-1], 1):
+        return x
+    return x.contiguous()
 
-        first = 0 if needs_x else n  # the input layer has no use for the rows of x
-        g_z = g_F[..., first:, :] @ AU
-        g_M = None
-        if M is not None:
-            g_zM = torch.cat([g, -g_residual], dim=-2)  # [..., B+P, C]
-            g_z += g_zM[..., first:, :] @ M.mT
-            if needs_M:
-                g_M = z.mT @ g_zM
-        g_A = g_z[..., n - first :, :] + g_AU * u
-        g_x = None
-        if needs_x:
-            g_x = g_z[..., :n, :] + (2 * g_variance) * (x * u)
-        g_u = (g_AU * A).sum(-2) + (g_variance.mT @ x2).squeeze(-2)  # [..., R]
-        g_log_row = 2 * u.squeeze(-2) * g_u
-        return g_x, g_M, g_log_row, g_log_column, g_A, g_residual, None, None
+
+def _entry_scale(inputs: Inputs) -> Tensor:
+    """√α, broadcastable to the points."""
+    assert inputs.log_noise is not None
+    if inputs.log_point_noise is not None:
+        return (inputs.log_point_noise.unsqueeze(-1) + inputs.log_noise.unsqueeze(-2)).exp()
+    R, C = inputs.log_row.shape[-1], inputs.log_column.shape[-1]
+    kinds = inputs.log_noise.exp().unsqueeze(-2).split(1, -1)
+    return torch.cat([kind.expand(*kind.shape[:-1], n) for kind, n in zip(kinds, (R, C), strict=True)], dim=-1)
+
+
+def _forward(inputs: Inputs, input_scale: float, damping: float) -> tuple[Tensor, tuple[Tensor | None, ...], bool]:
+    """The draw, what the backward pass needs, and False: whether x is finite was not looked at."""
+    x, R, M, points = inputs.x, inputs.log_row.shape[-1], inputs.M, inputs.points
+    u, v = torch.exp(2 * inputs.log_row).unsqueeze(-2), inputs.log_column.exp().unsqueeze(-2)
+    if x.shape[-1] < R:
+        x = torch.cat([x, x.new_ones(*x.shape[:-1], 1)], dim=-1)
+    x = x * input_scale
+    limits = torch.finfo(x.dtype)
+    floor = (x.square() @ u.mT) * (10 * limits.eps) + limits.tiny  # the rounding error of σ₂₂, [..., B, 1]
+    A = B = L = gain = change = None
+    out = variance = x.new_zeros(())
+    if points is not None:
+        drawn = points
+        if inputs.point_noise is not None:
+            change = _entry_scale(inputs) * inputs.point_noise
+            drawn = points * (1 + change)
+        A, B = drawn[..., :R] * input_scale, drawn[..., R:]
+        AU = A * u
+        S = AU @ A.mT
+        S.diagonal(dim1=-2, dim2=-1).add_(damping)
+        L = cholesky(S, name="Σ₁₁ = ÃUÃᵀ + σ²I")
+        gain = torch.cholesky_solve(AU @ x.mT, L)
+        x = x - gain.mT @ A
+        out = gain.mT @ B
+        variance = damping * gain.square().sum(-2).unsqueeze(-1)
+    variance = variance + x.square() @ u.mT  # [..., B, 1]
+    free = variance > floor  # a variance at the floor passes no gradient
+    scale = torch.maximum(variance, floor).sqrt()
+    spread = inputs.noise * v
+    if M is not None:
+        out = out + x @ M
+    return out + scale * spread, (x, u, A, B, L, gain, change, scale, free, spread), False
+
+
+def _backward(inputs: Inputs, kept: tuple[Any, ...], input_scale: float, g: Tensor) -> list[Tensor | None]:
+    """Gradients of the first seven inputs; the letters are those of the module's docstring."""
+    x, u, A, B, L, gain, change, scale, free, spread = kept
+    M, points, R = inputs.M, inputs.points, inputs.log_row.shape[-1]
+    g_spread = g * spread
+    g_variance = g_spread.sum(-1, keepdim=True) / (2 * scale) * free  # [..., B, 1]
+    g_log_column = (scale * g_spread).sum(-2)
+    g_M = None if M is None else x.mT @ g
+    g_points = g_log_noise = g_log_point_noise = None
+
+    g_x = x.new_zeros(()) if M is None else g @ M.mT  # D
+    q = g_variance * x
+    H = None
+    if points is not None:
+        H = torch.cholesky_solve(B @ g.mT - (0 if M is None else A @ g_x.mT), L).mT  # [..., B, P]
+        q = q + H @ A
+    g_log_row = 2 * u.squeeze(-2) * (x * q).sum(-2)
+    g_x = g_x + u * (q + g_variance * x)
+    if points is not None and H is not None:
+        g_A = u * (H.mT @ x) - gain @ g_x
+        g_points = torch.cat([g_A * input_scale, gain @ g], dim=-1)
+        if change is not None:
+            g_log = g_points * points * change
+            g_points = g_points * (1 + change)
+            if inputs.log_point_noise is not None:
+                g_log_noise, g_log_point_noise = g_log.sum(-2), g_log.sum(-1)
+            else:
+                g_log_noise = torch.stack([g_log[..., :R].sum((-2, -1)), g_log[..., R:].sum((-2, -1))], dim=-1)
+    g_x = (g_x * input_scale)[..., : inputs.x.shape[-1]]
+    return [g_x, g_M, g_log_row, g_log_column, g_points, g_log_noise, g_log_point_noise]

@@ -24,6 +24,7 @@ __all__ = [
     "condition",
     "condition_weights",
     "fold_mean",
+    "log_uniform_at_bound",
     "log_uniform_kl",
     "multiplicative_noise",
     "sample_conditional",
@@ -67,7 +68,7 @@ def sample_joint(x: Tensor, M: Tensor | None, U: Covariance, V: Covariance, nois
 
 def sample_marginal(x: Tensor, M: Tensor | None, U: Covariance, V: Covariance, noise: Tensor) -> Tensor:
     """Each row on its own, N(x̂M, (x̂Ux̂ᵀ) V): the local reparametrisation; noise [..., B, C] [LW16, §2.4]."""
-    scale = U.quadratic(x).clamp_min(0).sqrt().unsqueeze(-1)
+    scale = U.quadratic(x).clamp_min(torch.finfo(x.dtype).tiny).sqrt().unsqueeze(-1)  # √ has no slope at 0
     return _mean(x, M) + scale * _correlate(noise, V)
 
 
@@ -131,7 +132,8 @@ def sample_conditional_joint(
 ) -> Tensor:
     """All rows together given the pseudo-data; noise [..., B, C]."""
     given = condition(x, M, U, A, B, damping)
-    root = cholesky(given.row_covariance(x, U), name="conditional row covariance")
+    level = U.quadratic(x).mean(-1)  # the conditional covariance is a difference of numbers of this size
+    root = cholesky(given.row_covariance(x, U), level=level, name="conditional row covariance")
     return given.mean + _correlate(root @ noise, V)
 
 
@@ -193,6 +195,10 @@ def log_uniform_kl(log_scale: Tensor, max_scale: float) -> Tensor:
         log_scale: log √α, any shape.
         max_scale: the bound on √α, at most 1, where the cubic fit ends.
     """
+    return _LogUniformKL.apply(log_scale) + log_uniform_at_bound(max_scale)
+
+
+def log_uniform_at_bound(max_scale: float) -> float:
+    """The constant that makes the divergence zero at √α = ``max_scale``."""
     alpha = max_scale**2
-    at_bound = alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + math.log(max_scale)
-    return _LogUniformKL.apply(log_scale) + at_bound
+    return alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + math.log(max_scale)

@@ -48,7 +48,9 @@ class Likelihood(nn.Module, ABC):
         return None
 
 
-def _require_same_shape(f: Tensor, y: Tensor) -> None:
+def _require_outputs(f: Tensor, y: Tensor, n_outputs: int) -> None:
+    if f.shape[-1] != n_outputs:
+        raise ValueError(f"the network must have {n_outputs} outputs for this likelihood; got {f.shape[-1]}")
     if f.shape != y.shape:
         raise ValueError(f"y must have the shape of the network's output, {tuple(f.shape)}; got {tuple(y.shape)}")
 
@@ -102,23 +104,24 @@ class GaussianLikelihood(Likelihood):
         super().__init__()
         shape = (*batch_shape, n_outputs)
         prior_rate = torch.as_tensor(rate, dtype=torch.get_default_dtype()).expand(shape).clone()
+        prior_concentration = torch.full(shape, float(concentration))
         if not (concentration > 0 and (prior_rate > 0).all()):
             raise ValueError(f"concentration and rate must be positive; got {concentration} and {rate}")
         self.n_outputs = self.n_network_outputs = n_outputs
-        self.concentration, self.conjugate, self.step_size = concentration, conjugate, step_size
+        self.conjugate, self.step_size = conjugate, step_size
+        self.register_buffer("prior_concentration", prior_concentration)
         self.register_buffer("prior_rate", prior_rate)
         self.register_buffer("n_updates", torch.zeros(()))
-        self.log_concentration = nn.Parameter(torch.full(shape, math.log(concentration)), requires_grad=not conjugate)
+        self.log_concentration = nn.Parameter(prior_concentration.log(), requires_grad=not conjugate)
         self.log_rate = nn.Parameter(prior_rate.log(), requires_grad=not conjugate)
 
     def extra_repr(self) -> str:
-        return f"{self.n_outputs}, concentration={self.concentration:g}, conjugate={self.conjugate}"
+        return f"{self.n_outputs}, conjugate={self.conjugate}"
 
     @property
     def prior(self) -> Gamma:
         """p(τ), [*batch_shape, n_outputs]."""
-        rate = self.get_buffer("prior_rate")
-        return Gamma(torch.full_like(rate, self.concentration), rate, validate_args=False)
+        return Gamma(self.get_buffer("prior_concentration"), self.get_buffer("prior_rate"), validate_args=False)
 
     @property
     def posterior(self) -> Gamma:
@@ -126,34 +129,36 @@ class GaussianLikelihood(Likelihood):
         return Gamma(self.log_concentration.exp(), self.log_rate.exp(), validate_args=False)
 
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        _require_same_shape(f, y)
+        _require_outputs(f, y, self.n_outputs)
         tau = (self.log_concentration - self.log_rate).exp().unsqueeze(-2)
         log_tau = (torch.digamma(self.log_concentration.exp()) - self.log_rate).unsqueeze(-2)
         return 0.5 * (log_tau - LOG_2PI - tau * (y - f).square()).sum(-1)
 
     def kl_divergence(self) -> Tensor:
         a, b = self.log_concentration.exp(), self.log_rate.exp()
-        return gamma_kl(a, b, self.concentration, self.get_buffer("prior_rate")).sum(-1)
+        return gamma_kl(a, b, self.get_buffer("prior_concentration"), self.get_buffer("prior_rate")).sum(-1)
 
     @torch.no_grad()
     def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
+        _require_outputs(f, y, self.n_outputs)
         if not self.conjugate:
             return
         count = self.get_buffer("n_updates").add_(1)
         step = torch.clamp_min(1 / count, self.step_size)
-        n = torch.as_tensor(n_data, dtype=f.dtype).unsqueeze(-1)
+        half_n = 0.5 * torch.as_tensor(n_data, dtype=f.dtype, device=f.device).unsqueeze(-1)
         squares = _batch_mean((y - f).square(), weight, -2)  # [*batch_shape, C]
-        target_rate = self.get_buffer("prior_rate") + 0.5 * n * squares
-        target_concentration = (self.concentration + 0.5 * n).expand_as(self.log_concentration)
         # the natural parameters of a Gamma are (a − 1, −b): a step towards the target is linear in a and b
-        self.log_concentration.copy_(torch.lerp(self.log_concentration.exp(), target_concentration, step).log())
-        self.log_rate.copy_(torch.lerp(self.log_rate.exp(), target_rate, step).log())
+        for log_value, target in (
+            (self.log_concentration, self.get_buffer("prior_concentration") + half_n),
+            (self.log_rate, torch.addcmul(self.get_buffer("prior_rate"), half_n, squares)),
+        ):
+            log_value.copy_(torch.lerp(log_value.exp(), target, step).log_())
 
     def posterior_as_prior(self) -> GaussianLikelihood:
         """The same likelihood, its posterior now being its prior: what earlier rows said about the noise."""
         updated = copy.deepcopy(self)
         with torch.no_grad():
-            updated.concentration = self.log_concentration.exp().mean().item()
+            updated.get_buffer("prior_concentration").copy_(self.log_concentration.exp())
             updated.get_buffer("prior_rate").copy_(self.log_rate.exp())
         return updated
 
@@ -192,11 +197,18 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
         super().__init__(
             n_outputs, concentration=concentration, rate=rate, step_size=step_size, batch_shape=batch_shape
         )
+        if not fade[0] < fade[1]:
+            raise ValueError(f"fade must be two growing numbers of updates; got {fade}")
         self.n_network_outputs, self.limit = 2 * n_outputs, limit
         self.register_buffer("fade", torch.tensor(fade, dtype=torch.get_default_dtype()))
 
     def _split(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Mean f and log scale g, each [..., B, C]."""
+        if f.shape[-1] != self.n_network_outputs:
+            raise ValueError(
+                f"the network must have {self.n_network_outputs} outputs, a mean and a log scale for each target; "
+                f"got {f.shape[-1]}"
+            )
         mean, log_scale = f[..., : self.n_outputs], f[..., self.n_outputs :]
         start, stop = self.get_buffer("fade")
         strength = ((self.get_buffer("n_updates") - start) / (stop - start)).clamp(0, 1)
@@ -204,12 +216,13 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
 
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         mean, log_scale = self._split(f)
-        _require_same_shape(mean, y)
+        _require_outputs(mean, y, self.n_outputs)
         return super().expected_log_prob((mean - y) * torch.exp(-log_scale), torch.zeros_like(y)) - log_scale.sum(-1)
 
     @torch.no_grad()
     def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
         mean, log_scale = self._split(f)
+        _require_outputs(mean, y, self.n_outputs)
         super().update_((mean - y) * torch.exp(-log_scale), torch.zeros_like(y), n_data, weight)
 
     def components(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -219,19 +232,18 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
 
 
 class KnownNoiseLikelihood(Likelihood):
-    """y ~ N(f, scale²) with a scale that is given, as in the toy problems [LW16, §4.3]."""
+    """y ~ N(f, scale²) with a scale that is given, one number or one for each output [LW16, §4.3]."""
 
     def __init__(self, scale: float | Tensor) -> None:
         super().__init__()
         scale = torch.as_tensor(scale, dtype=torch.get_default_dtype()).reshape(-1)
         if not (scale > 0).all():
             raise ValueError(f"scale must be positive; got {scale.min().item():g}")
-        self.n_network_outputs = scale.numel()
         self.register_buffer("scale", scale)
 
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        _require_same_shape(f, y)
         scale = self.get_buffer("scale")
+        _require_outputs(f, y, f.shape[-1] if scale.numel() == 1 else scale.numel())
         return -0.5 * (((y - f) / scale).square() + LOG_2PI + 2 * scale.log()).sum(-1)
 
     def student(self) -> tuple[Tensor, Tensor]:
@@ -283,15 +295,16 @@ class FullCovarianceLikelihood(Likelihood):
     def _expected_logdet(self, root: Tensor) -> Tensor:
         """E log|Λ| = Σ ψ((ν + 1 − i)/2) + C log 2 − log|Ψ|."""
         C = self.n_outputs
-        halves = (self.get_buffer("df").unsqueeze(-1) - torch.arange(C)) / 2
+        halves = (self.get_buffer("df").unsqueeze(-1) - torch.arange(C, device=root.device)) / 2
         logdet = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         return torch.digamma(halves).sum(-1) + C * math.log(2) - logdet
 
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        _require_same_shape(f, y)
+        _require_outputs(f, y, self.n_outputs)
         root = self._root()
         whitened = torch.linalg.solve_triangular(root, (y - f).mT, upper=False)  # [..., C, B]
-        mahalanobis = self.get_buffer("df").unsqueeze(-1) * whitened.square().sum(-2)
+        df = self.get_buffer("df").clone()  # update_ changes it in place, perhaps before the backward pass
+        mahalanobis = df.unsqueeze(-1) * whitened.square().sum(-2)
         return 0.5 * (self._expected_logdet(root).unsqueeze(-1) - self.n_outputs * LOG_2PI - mahalanobis)
 
     def kl_divergence(self) -> Tensor:
@@ -299,7 +312,7 @@ class FullCovarianceLikelihood(Likelihood):
         logdet = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         prior_logdet = C * math.log(self.prior_rate)
         prior_df = torch.full_like(df, self.prior_df)
-        inverse_trace = torch.linalg.solve_triangular(root, torch.eye(C), upper=False).square().sum((-2, -1))
+        inverse_trace = torch.linalg.solve_triangular(root, torch.eye(C).to(root), upper=False).square().sum((-2, -1))
         shape = 0.5 * (df - prior_df) * self._expected_logdet(root)
         trace = 0.5 * df * (self.prior_rate * inverse_trace - C)
         normaliser = (
@@ -312,12 +325,13 @@ class FullCovarianceLikelihood(Likelihood):
 
     @torch.no_grad()
     def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
+        _require_outputs(f, y, self.n_outputs)
         count = self.get_buffer("n_updates").add_(1)
         step = torch.clamp_min(1 / count, self.step_size)
-        n = torch.as_tensor(n_data, dtype=f.dtype)
+        n = torch.as_tensor(n_data, dtype=f.dtype, device=f.device)
         r = y - f
         outer = _batch_mean(r.unsqueeze(-1) * r.unsqueeze(-2), weight, -3)  # [..., C, C]
-        target = self.prior_rate * torch.eye(self.n_outputs) + n[..., None, None] * outer
+        target = self.prior_rate * torch.eye(self.n_outputs).to(outer) + n[..., None, None] * outer
         self.get_buffer("df").lerp_((self.prior_df + n).expand_as(self.get_buffer("df")), step)
         self.get_buffer("rate_matrix").lerp_(target, step)
 

@@ -40,8 +40,9 @@ def cholesky(
     if level is None:
         level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
     level = level.detach().abs().clamp_min(torch.finfo(matrix.dtype).tiny).expand(matrix.shape[:-2])
+    shift = torch.zeros_like(level)
     for _ in range(max_tries):
-        shift = torch.where(info > 0, relative * level, torch.zeros_like(level))
+        shift = torch.where(info > 0, relative * level, shift)
         eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
         factor, info = torch.linalg.cholesky_ex(matrix + shift[..., None, None] * eye)
         if not info.any():

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import special
 from torch import Tensor, nn
 
 from vmg.nn.contract import use_generator
+from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
 
 __all__ = ["ClassPrediction", "Prediction", "draw_functions", "sample_outputs"]
@@ -54,7 +55,9 @@ def draw_functions(network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
     exact = copy.deepcopy(network).double()
     use_generator(exact, torch.Generator().manual_seed(seed))
     functions = exact.sample_functions(n_draws)
-    chunk = max(1, ROWS_TIMES_SAMPLES // n_draws)
+    first = exact.layers[0]
+    assert isinstance(first, MatrixGaussianLinear)
+    chunk = max(1, ROWS_TIMES_SAMPLES // (n_draws * first.batch_shape.numel()))
     return torch.cat([functions(rows) for rows in x.double().split(chunk, dim=-2)], dim=-2)
 
 
@@ -133,23 +136,23 @@ class Prediction:
         """Covariance between rows, noise on the diagonal: [N, N], or [N, N, C]."""
         centred = self.loc - self.loc.mean(0)
         between = np.einsum("snc,smc->nmc", centred, centred) / len(centred)
-        noise = np.broadcast_to(self._noise_variance, self.loc.shape).mean(0)
-        return self._shape(between + np.eye(self.n_rows)[:, :, None] * noise)
+        rows = np.arange(self.n_rows)
+        between[rows, rows] += np.broadcast_to(self._noise_variance, self.loc.shape).mean(0)
+        return self._shape(between)
 
     def covariance(self) -> Array:
         """Covariance between the outputs of each row, [N, C, C]."""
         centred = self.loc - self.loc.mean(0)
         between = np.einsum("snc,snd->ncd", centred, centred) / len(centred)
-        noise = np.broadcast_to(self._noise_variance, self.loc.shape).mean(0)
-        return between + noise[:, :, None] * np.eye(self.n_outputs)
+        outputs = np.arange(self.n_outputs)
+        between[:, outputs, outputs] += np.broadcast_to(self._noise_variance, self.loc.shape).mean(0)
+        return between
 
     def log_prob(self, y: ArrayLike) -> Array:
         """log p(y) of each row [N], all outputs together: log of the mean over draws of Π_c p(y_c | f_c)."""
         target = _targets(y, self.n_rows, self.n_outputs)
         z = (target - self.loc) / self.scale
-        with np.errstate(invalid="ignore"):
-            log_density = np.where(np.isinf(self.df), stats.norm.logpdf(z), _student_logpdf(z, self.df))
-        joint = (log_density - np.log(self.scale)).sum(-1)  # [S, N]
+        joint = (_component_logpdf(z, self.df) - np.log(self.scale)).sum(-1)  # [S, N]
         return special.logsumexp(joint, axis=0) - np.log(len(self.loc))
 
     def cdf(self, y: ArrayLike) -> Array:
@@ -168,25 +171,47 @@ class Prediction:
         return self._shape(found.reshape(*levels.shape, self.n_rows, self.n_outputs))
 
     def interval_at(self, coverage: Array) -> Array:
-        """The central interval with a coverage of its own for each output [C]: [N, 2], or [N, C, 2]."""
-        tiny = np.finfo(np.float64).eps
-        level = np.clip(np.asarray(coverage, dtype=np.float64), tiny, 1 - 1e-9)
-        ends = np.stack([self._quantile((1 - level) / 2), self._quantile((1 + level) / 2)])
-        return np.moveaxis(self._shape(ends), 0, -1)
+        """The central interval with a coverage of its own for each output [C]: [N, 2], or [N, C, 2].
+
+        A coverage of 1 asks for everything, (−∞, ∞).
+        """
+        tail = (1 - np.asarray(coverage, dtype=np.float64)) / 2
+        if not ((tail >= 0) & (tail <= 0.5)).all():
+            raise ValueError(f"coverage must be from 0 to 1; got {coverage}")
+        everything = tail == 0
+        inner = np.where(everything, 0.25, tail)
+        # 1 − tail would round to 1 for a small tail: the upper end is the lower one of the mirrored distribution
+        mirrored = replace(self, loc=-self.loc)
+        low, high = (np.where(everything, np.inf, -side._quantile(inner)) for side in (self, mirrored))
+        return np.moveaxis(self._shape(np.stack([-low, high])), 0, -1)
 
     def _quantile(self, level: float | Array) -> Array:
+        """Newton's method on the cdf, kept inside a bracket; a row that has converged costs no more cdfs."""
+        loc, scale, df = self.loc, self.scale, self.df
         # a mixture's quantile lies between the smallest and the largest of its components' quantiles
-        component = self.loc + self.scale * _component_quantile(level, self.df)
+        component = loc + scale * _component_quantile(level, df)
         low, high = component.min(0), component.max(0)
-        guess = component.mean(0)
-        tolerance = 1e-7 * np.maximum(high - low, np.abs(guess) * 1e-9 + 1e-300)
-        for _ in range(60):
-            below = self._cdf(guess) < level
-            low, high = np.where(below, guess, low), np.where(below, high, guess)
-            guess = 0.5 * (low + high)
-            if np.all(high - low <= tolerance):
+        spread = np.sqrt(np.broadcast_to(scale**2, loc.shape).mean(0) + loc.var(0))
+        guess = np.clip(loc.mean(0) + spread * special.ndtri(level), low, high)
+        moved = high - low
+        found, todo = guess.copy(), np.arange(self.n_rows)
+        for _ in range(100):
+            z = (guess - loc) / scale
+            gap = _component_cdf(z, df).mean(0) - level
+            density = (np.exp(_component_logpdf(z, df)) / scale).mean(0)
+            low, high = np.where(gap < 0, guess, low), np.where(gap < 0, high, guess)
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                newton = guess - gap / density
+                good = (newton >= low) & (newton <= high) & (np.abs(newton - guess) < 0.5 * moved)
+            better = np.where(good, newton, 0.5 * (low + high))
+            guess, moved = better, np.abs(better - guess)
+            found[todo] = guess
+            rest = (moved > 1e-9 * scale.min(0) + 1e-15 * np.abs(guess)).any(-1)
+            if not rest.any():
                 break
-        return guess
+            todo, low, high, guess, moved = (a[rest] for a in (todo, low, high, guess, moved))
+            loc, scale, df = (a if a.shape[1] == 1 else a[:, rest] for a in (loc, scale, df))
+        return found
 
     def interval(self, coverage: float = 0.9) -> Array:
         """The central interval that holds the target with probability ``coverage``: [N, 2], or [N, C, 2]."""
@@ -207,10 +232,14 @@ class Prediction:
         return self._shape(loc + scale * noise / spread)
 
 
-def _student_logpdf(z: Array, df: Array) -> Array:
-    """log density of a standard Student-t."""
-    normaliser = special.gammaln((df + 1) / 2) - special.gammaln(df / 2) - 0.5 * np.log(df * np.pi)
-    return normaliser - 0.5 * (df + 1) * np.log1p(z**2 / df)
+def _component_logpdf(z: Array, df: Array) -> Array:
+    gaussian = -0.5 * z**2 - 0.5 * np.log(2 * np.pi)
+    if np.isinf(df).all():
+        return gaussian
+    finite = np.where(np.isinf(df), 1.0, df)
+    normaliser = special.gammaln((finite + 1) / 2) - special.gammaln(finite / 2) - 0.5 * np.log(finite * np.pi)
+    student = normaliser - 0.5 * (finite + 1) * np.log1p(z**2 / finite)
+    return np.where(np.isinf(df), gaussian, student)
 
 
 def _component_cdf(z: Array, df: Array) -> Array:
@@ -267,6 +296,10 @@ class ClassPrediction:
     def log_prob(self, y: ArrayLike) -> Array:
         """log p(y) of each row."""
         labels = np.asarray(y)
+        if labels.shape != self.samples.shape[1:2]:
+            raise ValueError(
+                f"y must have one label for each of {self.samples.shape[1]} rows; got shape {labels.shape}"
+            )
         position = np.searchsorted(self.classes, labels)
         known = position < len(self.classes)
         known[known] = self.classes[position[known]] == labels[known]

@@ -16,10 +16,34 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.distributions import Gamma, kl_divergence
 
+from vmg import kernels
 from vmg.covariance import Covariance, Diagonal
 from vmg.distributions import MatrixNormal
+from vmg.functional import log_uniform_at_bound
 
-__all__ = ["FixedPrior", "GammaPrior", "IsotropicPrior", "Prior", "gamma_kl"]
+__all__ = [
+    "Coefficients",
+    "FixedPrior",
+    "GammaPrior",
+    "IsotropicPrior",
+    "Prior",
+    "PseudoNoise",
+    "fused_kl",
+    "gamma_kl",
+]
+
+
+class Coefficients(NamedTuple):
+    """A prior whose KL divergence from a diagonal posterior depends on E = E‖W‖² and the log-determinant only.
+
+    KL = ½τE − ½ log|V ⊗ U| + constant, with τ = ``precision``; or, where ``concentration`` a > 0, with the conjugate
+    posterior of both precisions, τ = (a/b)² and 2a(log b + rate/b) added, b the root of b² − rate·b − ½aE = 0.
+    """
+
+    precision: float
+    concentration: float
+    rate: float
+    constant: float
 
 
 class Prior(nn.Module, ABC):
@@ -32,6 +56,10 @@ class Prior(nn.Module, ABC):
     @abstractmethod
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
         """A weight matrix [*shape] drawn from the prior, the last two dimensions being R and C."""
+
+    def coefficients(self, size: int) -> Coefficients | None:
+        """The short form of the divergence for a matrix of ``size`` = RC entries, where there is one."""
+        return None
 
     def fresh(self, batch_shape: Sequence[int]) -> Prior:
         """A copy for a layer of its own; priors without state serve many layers."""
@@ -46,35 +74,74 @@ class _Moments(NamedTuple):
     size: int  # RC
 
 
-class _DiagonalMoments(Function):
-    """Energy and log-determinant of a diagonal posterior, as one node with its short gradient."""
+class PseudoNoise(NamedTuple):
+    """The noise of a layer's pseudo-data, as in :class:`vmg.nn.PseudoData`."""
+
+    n_points: int
+    log_noise: Tensor  # [..., 2] or [..., R+C]
+    log_point_noise: Tensor | None  # [..., P]
+    max_noise: float
+
+
+class _DiagonalKL(Function):
+    """The KL divergence of a whole diagonal layer in the compiled kernels, as one node."""
 
     @staticmethod
-    def forward(ctx: Any, M: Tensor | None, log_row: Tensor, log_column: Tensor) -> tuple[Tensor, Tensor]:
-        row, column = torch.exp(2 * log_row), torch.exp(2 * log_column)
-        row_trace, column_trace = row.sum(-1), column.sum(-1)
-        energy = row_trace * column_trace
-        if M is not None:
-            energy += torch.linalg.vector_norm(M, dim=(-2, -1)).square_()
-        logdet = 2 * (column.shape[-1] * log_row.sum(-1) + row.shape[-1] * log_column.sum(-1))
-        ctx.save_for_backward(M, row, column, row_trace, column_trace)
-        return energy, logdet
+    def forward(ctx: Any, native: Any, scalars: tuple[Any, ...], *tensors: Tensor | None) -> Tensor:
+        tensors = tuple(None if t is None else t.contiguous() for t in tensors)
+        log_row = tensors[1]
+        assert log_row is not None
+        # the divergence, and the precision, tr U and tr V, which the backward pass needs
+        results = log_row.new_empty(4, *log_row.shape[:-1])
+        native.divergence(_divergence(scalars, tensors, results))
+        ctx.native, ctx.scalars = native, scalars
+        ctx.save_for_backward(*tensors, results)
+        return results[0]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g_energy: Tensor, g_logdet: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        M, row, column, row_trace, column_trace = ctx.saved_tensors
-        g_energy, g_logdet = 2 * g_energy.unsqueeze(-1), 2 * g_logdet.unsqueeze(-1)
-        g_M = None if M is None else g_energy.unsqueeze(-1) * M
-        g_row = g_energy * column_trace.unsqueeze(-1) * row + column.shape[-1] * g_logdet
-        g_column = g_energy * row_trace.unsqueeze(-1) * column + row.shape[-1] * g_logdet
-        return g_M, g_row, g_column
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        *tensors, results = ctx.saved_tensors
+        g = g.contiguous()
+        gradients = tuple(None if t is None else torch.empty_like(t) for t in tensors)
+        divergence = _divergence(ctx.scalars, tensors, results, g, *gradients)
+        ctx.native.divergence_backward(divergence)
+        return (None, None, *gradients)
+
+
+def _divergence(
+    scalars: tuple[Any, ...], tensors: Sequence[Tensor | None], results: Tensor, *gradients: Tensor | None
+) -> kernels.Divergence:
+    step = results.element_size() * (results.numel() // 4)
+    addresses = [None if t is None else t.data_ptr() for t in (*tensors, *gradients)]
+    n = len(tensors)
+    first = results.data_ptr()
+    return kernels.Divergence(*scalars, *addresses[:n], *range(first, first + 4 * step, step), *addresses[n:])
+
+
+def fused_kl(
+    prior: Prior, M: Tensor | None, log_row: Tensor, log_column: Tensor, pseudo: PseudoNoise | None
+) -> Tensor | None:
+    """KL of a diagonal layer's weights and pseudo-data in one operation, or None where it must be taken in parts.
+
+    Equal to ``prior.kl_divergence(M, U, V)`` plus the pseudo-data's own.
+    """
+    log_noise = log_point_noise = None
+    n_points, at_bound = 0, 0.0
+    if pseudo is not None:
+        n_points, log_noise, log_point_noise, max_noise = pseudo
+        at_bound = log_uniform_at_bound(max_noise)
+    native = kernels.native(M, log_row, log_column, log_noise, log_point_noise)
+    R, C = log_row.shape[-1], log_column.shape[-1]
+    coefficients = prior.coefficients(R * C)
+    if native is None or coefficients is None:
+        return None
+    scalars = (log_row.shape[:-1].numel(), R, C, n_points, log_point_noise is not None, *coefficients, at_bound)
+    return _DiagonalKL.apply(native, scalars, M, log_row, log_column, log_noise, log_point_noise)
 
 
 def _moments(M: Tensor | None, U: Covariance, V: Covariance) -> _Moments:
     R, C = U.n, V.n
-    if isinstance(U, Diagonal) and isinstance(V, Diagonal):
-        return _Moments(*_DiagonalMoments.apply(M, U.log_scale, V.log_scale), R * C)
     energy = U.trace() * V.trace()
     if M is not None:
         energy = energy + M.square().sum((-2, -1))
@@ -101,13 +168,16 @@ class IsotropicPrior(Prior):
     def kl_divergence(self, M: Tensor | None, U: Covariance, V: Covariance) -> Tensor:
         return _standard_kl(_moments(M, U, V), self.scale**-2, -2 * math.log(self.scale))
 
+    def coefficients(self, size: int) -> Coefficients:
+        return Coefficients(self.scale**-2, 0.0, 0.0, size * (math.log(self.scale) - 0.5))
+
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
         return self.scale * torch.randn(*shape, generator=generator)
 
 
-def gamma_kl(a: Tensor, b: Tensor, prior_a: float, prior_b: Tensor) -> Tensor:
+def gamma_kl(a: Tensor, b: Tensor, prior_a: Tensor, prior_b: Tensor) -> Tensor:
     """KL(Gamma(a, b) ‖ Gamma(a₀, b₀)) with rates b."""
-    shape = (a - prior_a) * torch.digamma(a) - torch.lgamma(a) + math.lgamma(prior_a)
+    shape = (a - prior_a) * torch.digamma(a) - torch.lgamma(a) + torch.lgamma(prior_a)
     return shape + prior_a * (b / prior_b).log() + a * (prior_b / b - 1)
 
 
@@ -182,13 +252,22 @@ class GammaPrior(Prior):
             return _standard_kl(m, tau, 2 * log_tau) + 2 * own
         return _standard_kl(m, tau, log_tau + self._log_mean(column)) + own + self._own_kl(column)
 
+    def coefficients(self, size: int) -> Coefficients | None:
+        if not self.conjugate:
+            return None
+        prior_a, a = self.concentration, self.concentration + 0.5 * size
+        # gamma_kl twice, with the digamma terms cancelled against those of E log τ
+        own = 2 * (math.lgamma(prior_a) - math.lgamma(a) - prior_a * math.log(self.rate) - a)
+        return Coefficients(0.0, a, self.rate, own - 0.5 * size)
+
     @staticmethod
     def _log_mean(q: Gamma) -> Tensor:
         """E log τ."""
         return torch.digamma(q.concentration) - q.rate.log()
 
     def _own_kl(self, q: Gamma) -> Tensor:
-        return gamma_kl(q.concentration, q.rate, self.concentration, torch.tensor(self.rate, dtype=q.rate.dtype))
+        prior_a, prior_b = (torch.full_like(q.rate, value) for value in (self.concentration, self.rate))
+        return gamma_kl(q.concentration, q.rate, prior_a, prior_b)
 
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
         leading = (*shape[:-2], 1, 1)
@@ -202,6 +281,9 @@ class FixedPrior(Prior):
 
     def __init__(self, loc: Tensor, row_scale: Tensor, column_scale: Tensor) -> None:
         super().__init__()
+        for name, scale in (("row_scale", row_scale), ("column_scale", column_scale)):
+            if not (torch.isfinite(scale) & (scale > 0)).all():
+                raise ValueError(f"{name} must be positive and finite; its smallest entry is {scale.min().item():g}")
         self.register_buffer("loc", loc.detach().clone())
         self.register_buffer("row_scale", row_scale.detach().clone())
         self.register_buffer("column_scale", column_scale.detach().clone())

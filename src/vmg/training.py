@@ -146,7 +146,8 @@ def train(
     for name, rows in (("y", y), ("weight", weight)):
         if rows is not None and rows.shape[: n_batch * own + 1] != x.shape[: n_batch * own + 1]:
             raise ValueError(
-                f"{name} must have {n_table} rows, as x of shape {tuple(x.shape)} has; got {tuple(rows.shape)}"
+                f"{name} must have {n_table} rows, as x of shape {tuple(x.shape)} has; got {rows.shape[n_batch * own]} "
+                f"in shape {tuple(rows.shape)}"
             )
     sizes = torch.as_tensor(n_table if n_rows is None else n_rows)
     n_data: Tensor | float = sizes.to(x.dtype)

@@ -21,6 +21,7 @@ class PaperVMGRegressor(VMGRegressor):
     """
 
     _schedule: Schedule = staticmethod(constant)
+    _initial_scale = 1.0
 
     def _make_prior(self) -> Prior:
         return GammaPrior(1.0, 0.5, conjugate=False)

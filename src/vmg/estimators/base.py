@@ -112,6 +112,7 @@ class BaseVMG(BaseEstimator, ABC):
     verbose: bool | int
 
     _schedule: Schedule = staticmethod(cosine)
+    _initial_scale: float = math.exp(-6)  # of the weights; chosen by the bound that a given number of steps reaches
 
     network_: MLP
     likelihood_: Likelihood
@@ -149,10 +150,10 @@ class BaseVMG(BaseEstimator, ABC):
         """Outputs that the network needs."""
 
     @abstractmethod
-    def _validation_score(self, functions: Tensor, y: Tensor, sizes: Tensor | None) -> float:
-        """Mean log-likelihood of held-out rows under each replica's posterior draws [S, replicas, N, C].
+    def _log_probs(self, functions: Tensor, targets: list[Tensor]) -> list[Array]:
+        """log p(y) of every row of several sets, each under its own ``n_members`` of the replicas.
 
-        Where replicas have their own rows, y is [replicas, N, ...] and ``sizes`` says how many of the N count.
+        ``functions`` [S, replicas, N, C] are posterior draws at the sets' inputs, padded to the longest set's N.
         """
 
     # -- fitting ------------------------------------------------------------------------------------------------------
@@ -174,22 +175,36 @@ class BaseVMG(BaseEstimator, ABC):
         self
         """
         self._validate_params()
+        fresh = not (self.warm_start and hasattr(self, "network_"))
         X, y = self._check_data(X, y, reset=True)
-        weight = None if sample_weight is None else self._check_weight(sample_weight, X)
-        if weight is not None:
-            kept = weight > 0
-            X, y, weight = X[kept], y[kept], weight[kept]
+        X, y, weight = self._weigh(X, y, sample_weight)
+        if not fresh:
+            self._check_layers(X.shape[1])
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
         data = self._prepare(X, y, weight)
-        self._train([data], fresh=not (self.warm_start and hasattr(self, "network_")))
+        self._train([data], fresh=fresh)
         return self
 
     @staticmethod
-    def _check_weight(sample_weight: Any, X: Array) -> Array:
+    def _weigh(X: Array, y: NDArray, sample_weight: Any) -> tuple[Array, NDArray, Array | None]:
+        """The rows that count, and their weights."""
+        if sample_weight is None:
+            return X, y, None
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         if not weight.sum() > 0:
             raise ValueError("sample_weight must have a positive sum; got all zeros")
-        return weight
+        kept = weight > 0
+        return X[kept], y[kept], weight[kept]
+
+    def _check_layers(self, n_features: int) -> None:
+        """A network that is trained on must still be the one that parameters and data ask for."""
+        asked = self._make_network(n_features, (self.n_members,))
+        before, now = _layer_sizes(self.network_), _layer_sizes(asked)
+        if before != now:
+            raise ValueError(
+                "warm_start and partial_fit go on with the layers of the last fit, (inputs, outputs, pseudo-points, "
+                f"members) {before}; parameters and data now ask for {now}"
+            )
 
     def _prepare(self, X: Array, y: NDArray, weight: Array | None) -> TrainingSet:
         """Learn the units of the rows and express the rows in them."""
@@ -221,6 +236,7 @@ class BaseVMG(BaseEstimator, ABC):
                 column_covariance=self.column_covariance,
                 zero_mean=self.zero_mean,
                 prior=self._make_prior(),
+                initial_scale=self._initial_scale,
                 batch_shape=batch_shape,
             )
 
@@ -294,8 +310,10 @@ class BaseVMG(BaseEstimator, ABC):
         """Learn from new rows only: the posterior so far becomes the prior."""
         if not hasattr(self, "network_"):
             return self.fit(X, y, sample_weight)
+        self._validate_params()
         X, y = self._check_data(X, y, reset=False)
-        weight = None if sample_weight is None else self._check_weight(sample_weight, X)
+        X, y, weight = self._weigh(X, y, sample_weight)
+        self._check_layers(X.shape[1])
         data = self._encode_rows(X, y, weight)
         self.seed_ = (self.seed_ + 1) % (2**31 - 1)
         generator = torch.Generator().manual_seed(self.seed_)
@@ -344,9 +362,14 @@ class BaseVMG(BaseEstimator, ABC):
         return relevance / max(relevance.max(), np.finfo(np.float64).tiny)
 
 
+def _layer_sizes(network: MLP) -> list[tuple[int, ...]]:
+    layers = [layer for layer in network.layers if isinstance(layer, MatrixGaussianLinear)]
+    return [(layer.in_features, layer.out_features, layer.n_pseudo, *layer.batch_shape) for layer in layers]
+
+
 def _stack(sets: list[TrainingSet], n_members: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Training sets as tensors of [replicas, N, ...], padded to one length, with the row counts where these differ."""
-    if len(sets) == 1:
+    if len(sets) == 1 and len(sets[0].x) != n_members:  # else [N, D] could be taken for the replicas' own rows
         only = sets[0]
         return only.x, only.y, only.weight, None
     longest = max(len(s.x) for s in sets)
@@ -366,15 +389,17 @@ class _BestSoFar:
     """Early stopping: keeps the parameters with the best held-out score, gives up when it no longer improves."""
 
     def __init__(self, estimator: BaseVMG, held_out: list[TrainingSet]) -> None:
-        self._estimator = estimator
-        self._x, self._y, _, self._sizes = _stack(held_out, estimator.n_members)
+        self._estimator, self._held_out = estimator, held_out
+        self._x = _stack(held_out, estimator.n_members)[0]
         self._best, self._waited = -math.inf, 0
         self._states: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
 
     def __call__(self, progress: Progress) -> bool:
         e = self._estimator
         functions = draw_functions(e.network_, self._x, VALIDATION_DRAWS, e.seed_)
-        score = e._validation_score(functions, self._y, self._sizes)
+        log_probs = e._log_probs(functions, [rows.y for rows in self._held_out])
+        weights = [None if rows.weight is None else rows.weight.numpy() for rows in self._held_out]
+        score = float(np.mean([np.average(p, weights=w) for p, w in zip(log_probs, weights, strict=True)]))
         if score > self._best + e.tol:
             self._best, self._waited = score, 0
             self._states = _clone(e.network_.state_dict()), _clone(e.likelihood_.state_dict())

@@ -47,6 +47,9 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
     (150, 3)
     """
 
+    classes_: NDArray
+    _announced: NDArray | None = None  # classes of the first partial_fit, during that call
+
     def __init__(
         self,
         hidden_layer_sizes: int | Sequence[int] = (50,),
@@ -110,8 +113,15 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
         -------
         self
         """
-        self._all_classes = None if classes is None else np.unique(classes)
-        return self._update(X, y, sample_weight)
+        if hasattr(self, "network_"):
+            if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+                raise ValueError(f"classes must be those of the first call, {self.classes_}; got {np.unique(classes)}")
+            return self._update(X, y, sample_weight)
+        self._announced = None if classes is None else np.unique(classes)
+        try:
+            return self.fit(X, y, sample_weight)
+        finally:
+            self._announced = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> VMGClassifier:
         """Fit to rows X [N, D] with classes y [N]; see :meth:`VMGRegressor.fit`."""
@@ -122,11 +132,12 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
         check_classification_targets(y)
         found = np.unique(y)
         if reset:
-            announced = getattr(self, "_all_classes", None)
-            self.classes_ = found if announced is None else announced
-            self._all_classes = None
-            if len(self.classes_) < 2:
-                raise ValueError(f"y must hold at least 2 classes; got one class, {self.classes_[0]!r}")
+            classes = found if self._announced is None else self._announced
+            if len(classes) < 2:
+                raise ValueError(f"y must hold at least 2 classes; got one class, {classes[0]!r}")
+            if self.warm_start and hasattr(self, "network_") and not np.array_equal(classes, self.classes_):
+                raise ValueError(f"warm_start needs the classes of the last fit, {self.classes_}; got {classes}")
+            self.classes_ = classes
         unknown = np.setdiff1d(found, self.classes_)
         if len(unknown):
             raise ValueError(f"y must be among the classes {self.classes_}; got {unknown}")
@@ -151,15 +162,14 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
     def _likelihood_as_prior(self) -> Likelihood:
         return self.likelihood_
 
-    def _validation_score(self, functions: Tensor, y: Tensor, sizes: Tensor | None) -> float:
+    def _log_probs(self, functions: Tensor, targets: list[Tensor]) -> list[Array]:
         probabilities = torch.softmax(functions, -1).numpy()  # [S, replicas, N, K]
-        scores = []
-        for first in range(0, probabilities.shape[1], self.n_members):
-            own = probabilities[:, first : first + self.n_members]
-            labels = (y if sizes is None else y[first, : sizes[first]]).numpy()
-            mean = own.mean((0, 1))[np.arange(len(labels)), labels]
-            scores.append(np.log(np.maximum(mean, np.finfo(np.float64).tiny)).mean())
-        return float(np.mean(scores))
+        found = []
+        for k, y in enumerate(targets):
+            members = slice(k * self.n_members, (k + 1) * self.n_members)
+            mean = probabilities[:, members].mean((0, 1))[np.arange(len(y)), y.numpy()]
+            found.append(np.log(np.maximum(mean, np.finfo(np.float64).tiny)))
+        return found
 
     def pred_dist(self, X: Any) -> ClassPrediction:
         """The whole predictive distribution of each row of X.

@@ -25,8 +25,10 @@ def conformal_level(scores: Array, coverage: float) -> Array:
 
     The ⌈(n + 1) coverage⌉-th smallest score; if n is too small for that rank, the interval must be everything.
     """
+    if not 0 < coverage < 1:
+        raise ValueError(f"coverage must be inside (0, 1); got {coverage}")
     n = len(scores)
-    rank = math.ceil((n + 1) * coverage - 1e-9)
+    rank = max(1, math.ceil((n + 1) * coverage - 1e-9))
     if rank > n:
         raise ValueError(
             f"conformalize needs at least {math.ceil(coverage / (1 - coverage) - 1e-9)} rows for coverage {coverage}; "

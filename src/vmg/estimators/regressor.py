@@ -101,6 +101,8 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
         "noise_prior": ["array-like"],
     }
 
+    conformal_scores_: Array | None
+
     def __init__(
         self,
         hidden_layer_sizes: int | Sequence[int] = (50,),
@@ -157,7 +159,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> VMGRegressor:
         """Update with new rows only: the posterior so far becomes the prior.
 
-        The first call is a :meth:`fit`; units stay those of the first call.
+        The first call is a :meth:`fit`; units stay those of the first call. Forgets a calibration, as ``fit`` does.
 
         Parameters
         ----------
@@ -168,7 +170,9 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
         -------
         self
         """
-        return self._update(X, y, sample_weight)
+        self._update(X, y, sample_weight)
+        self.conformal_scores_ = None  # they were of the model before
+        return self
 
     # -- how targets enter --------------------------------------------------------------------------------------------
 
@@ -178,7 +182,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
         if reset:
             self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
             self._single_output = y.ndim == 1
-            self.conformal_scores_: Array | None = None
+            self.conformal_scores_ = None
         elif (y.shape[1] if y.ndim > 1 else 1) != self.n_outputs_:
             raise ValueError(f"y must have {self.n_outputs_} outputs, as in the first call; got shape {y.shape}")
         return X, y
@@ -197,38 +201,49 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
         return self.target_scaling_.scale
 
     def _make_likelihood(self, n_steps: int, units: Array) -> Likelihood:
+        if np.shape(self.noise_prior) != (2,):
+            raise ValueError(f"noise_prior must be (concentration, rate); got {self.noise_prior!r}")
         concentration, rate = (float(value) for value in self.noise_prior)
         n_replicas = len(units)
+        likelihood: GaussianLikelihood
         if self.noise == "constant":
-            return GaussianLikelihood(
+            likelihood = GaussianLikelihood(
                 self.n_outputs_, concentration=concentration, rate=rate, batch_shape=(n_replicas,)
             )
-        start, stop = (int(share * n_steps) for share in NOISE_FADE)
-        return HeteroscedasticLikelihood(
-            self.n_outputs_,
-            concentration=concentration,
-            rate=rate,
-            fade=(start, max(stop, start + 1)),
-            batch_shape=(n_replicas,),
-        )
+        else:
+            start, stop = (int(share * n_steps) for share in NOISE_FADE)
+            likelihood = HeteroscedasticLikelihood(
+                self.n_outputs_,
+                concentration=concentration,
+                rate=rate,
+                fade=(start, max(stop, start + 1)),
+                batch_shape=(n_replicas,),
+            )
+        # Start at noise of unit precision, which is a standardised target's own. The prior's mean, 1000, would make
+        # the first gradient so large that Adam, which remembers squares for a thousand steps, hardly moves after it.
+        with torch.no_grad():
+            likelihood.log_rate.copy_(likelihood.log_concentration)
+        return likelihood
 
     def _likelihood_as_prior(self) -> Likelihood:
         assert isinstance(self.likelihood_, GaussianLikelihood)
-        return self.likelihood_.posterior_as_prior()
+        updated = self.likelihood_.posterior_as_prior()
+        # count updates anew: the first are large again, so that few steps are enough for the new rows to be counted
+        count = updated.get_buffer("n_updates")
+        if isinstance(updated, HeteroscedasticLikelihood):
+            updated.get_buffer("fade").sub_(count)
+        count.zero_()
+        return updated
 
-    def _validation_score(self, functions: Tensor, y: Tensor, sizes: Tensor | None) -> float:
-        loc, scale, df = (
-            np.broadcast_to(part, functions[..., : self.n_outputs_].shape) for part in self._components(functions)
-        )
-        targets = y.double().numpy()
-        scores = []
-        for first in range(0, loc.shape[1], self.n_members):
-            members = slice(first, first + self.n_members)
-            n = loc.shape[2] if sizes is None else int(sizes[first])
-            centre, spread, freedom = (_pool(part[:, members, :n]) for part in (loc, scale, df))
-            own = Prediction(centre, spread, freedom, squeeze=False)
-            scores.append(own.log_prob((targets if sizes is None else targets[first])[:n]).mean())
-        return float(np.mean(scores))
+    def _log_probs(self, functions: Tensor, targets: list[Tensor]) -> list[Array]:
+        shape = functions[..., : self.n_outputs_].shape
+        components = [np.broadcast_to(part, shape) for part in self._components(functions)]
+        found = []
+        for k, y in enumerate(targets):
+            members = slice(k * self.n_members, (k + 1) * self.n_members)
+            loc, scale, df = (_pool(part[:, members, : len(y)]) for part in components)
+            found.append(Prediction(loc, scale, df, squeeze=False).log_prob(y.numpy()))
+        return found
 
     # -- predictions --------------------------------------------------------------------------------------------------
 
@@ -302,10 +317,11 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
     def conformalize(self, X: Any, y: Any) -> VMGRegressor:
         """Calibrate intervals on rows that ``fit`` has not seen, so that their coverage holds in finite samples.
 
-        Changes :meth:`predict_interval` alone. Calling it again replaces the calibration; ``fit`` forgets it.
+        Changes :meth:`predict_interval` alone. Calling it again replaces the calibration; ``fit`` and
+        ``partial_fit`` forget it.
         """
         check_is_fitted(self, "network_")
-        X, y = self._check_data(X, y, reset=False)
+        _, y = self._check_data(X, y, reset=False)
         cdf = self.pred_dist(X).cdf(y).reshape(len(y), -1)
         self.conformal_scores_ = calibration_scores(cdf)
         return self

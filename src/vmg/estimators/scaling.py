@@ -23,7 +23,10 @@ class Standardiser:
     def fit(cls, values: Array, weight: Array | None = None) -> Standardiser:
         """Weighted mean and standard deviation of each column of values [N, D]."""
         mean = np.average(values, axis=0, weights=weight)
-        scale = np.sqrt(np.average((values - mean) ** 2, axis=0, weights=weight))
+        centred = values - mean
+        largest = np.abs(centred).max(0)
+        unit = np.where(largest > 0, largest, 1.0)  # squares of huge or tiny numbers would leave the range of floats
+        scale = unit * np.sqrt(np.average((centred / unit) ** 2, axis=0, weights=weight))
         # a column that varies by rounding alone counts as constant
         constant = scale <= 1e-10 * np.maximum(np.abs(mean), np.finfo(np.float64).tiny)
         return cls(mean, np.where(constant, 1.0, scale))

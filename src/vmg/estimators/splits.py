@@ -23,7 +23,8 @@ def fit_splits(estimator: Estimator, X: Any, y: Any, splits: Iterable[tuple[Arra
     """Fit a clone of ``estimator`` to the training rows of every split, all in one training run.
 
     Much faster than one fit after another on tables where a step's work is small. Each clone scales its own rows and
-    is a complete fitted estimator; test rows are never looked at.
+    is a complete fitted estimator; test rows are never looked at, but for the names of their classes: all clones have
+    the classes of the whole table. With ``early_stopping`` all stop at once, where they are best on average.
 
     Parameters
     ----------
@@ -41,6 +42,8 @@ def fit_splits(estimator: Estimator, X: Any, y: Any, splits: Iterable[tuple[Arra
     pairs = list(splits)
     if not pairs:
         raise ValueError("splits must hold at least one (train, test) pair; got none")
+    if any(np.size(train) == 0 for train, _ in pairs):
+        raise ValueError("every split must have training rows; got one without")
     leader = clone(estimator)
     leader._validate_params()
     X, y = leader._check_data(X, y, reset=True)
@@ -48,7 +51,6 @@ def fit_splits(estimator: Estimator, X: Any, y: Any, splits: Iterable[tuple[Arra
 
     fitted = [copy.deepcopy(leader) for _ in pairs]
     sets = [one._prepare(X[train], y[train], None) for one, (train, _) in zip(fitted, pairs, strict=True)]
-    leader._fit_target_scaling(y, None)
     leader._train(sets)
     for position, one in enumerate(fitted):
         members = slice(position * leader.n_members, (position + 1) * leader.n_members)

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from vmg import functional as F
-from vmg.conditional import sample_conditional_diagonal
+from vmg.conditional import sample_diagonal
 from vmg.covariance import Covariance, Dense
 from vmg.distributions import MatrixNormal
+from vmg.kernels import standard_normal
 from vmg.linalg import cholesky
 from vmg.nn.contract import BayesianModule
 from vmg.nn.families import FAMILIES, DiagonalParameters
-from vmg.nn.pseudo_data import PseudoData
-from vmg.priors import IsotropicPrior, Prior
+from vmg.nn.pseudo_data import NOISE_KINDS, PseudoData
+from vmg.priors import IsotropicPrior, Prior, fused_kl
 
 __all__ = ["SAMPLERS", "MatrixGaussianLinear"]
 
@@ -51,6 +52,8 @@ class MatrixGaussianLinear(BayesianModule):
         Rows drawn one by one (fast, the paper's choice), all rows of a batch jointly, or through one weight matrix.
     damping : float
         σ² on the diagonal of Σ₁₁.
+    initial_scale : float
+        Standard deviation of the weights at the start of training: 1 as in the authors' code; less converges sooner.
     batch_shape : sequence of int
         Independent replicas in one module: parameters gain these leading dimensions, inputs are [*batch_shape, B, in]
         or, shared by all replicas, [B, in].
@@ -74,6 +77,7 @@ class MatrixGaussianLinear(BayesianModule):
         pseudo_noise: str = "layer",
         sampling: str = "marginal",
         damping: float = F.DAMPING,
+        initial_scale: float = 1.0,
         batch_shape: Sequence[int] = (),
     ) -> None:
         super().__init__()
@@ -87,17 +91,23 @@ class MatrixGaussianLinear(BayesianModule):
         for name, family in (("row_covariance", row_covariance), ("column_covariance", column_covariance)):
             if family not in FAMILIES:
                 raise ValueError(f"{name} must be one of {tuple(FAMILIES)}; got {family!r}")
+        if pseudo_noise not in NOISE_KINDS:
+            raise ValueError(f"pseudo_noise must be one of {NOISE_KINDS}; got {pseudo_noise!r}")
         if sampling not in SAMPLERS:
             raise ValueError(f"sampling must be one of {SAMPLERS}; got {sampling!r}")
         if not damping > 0:
             raise ValueError(f"damping must be positive; got {damping}")
+        if not initial_scale > 0:
+            raise ValueError(f"initial_scale must be positive; got {initial_scale}")
         self.in_features, self.out_features, self.bias = in_features, out_features, bias
         self.n_pseudo, self.sampling, self.damping = n_pseudo, sampling, damping
+        self.initial_scale = initial_scale
         self.batch_shape = torch.Size(batch_shape)
         R, C = in_features + int(bias), out_features
         if n_pseudo >= R:
             warnings.warn(
-                f"n_pseudo should be < in_features + 1 ({R}), the rank of the row kernel; got {n_pseudo}. The layer's "
+                f"n_pseudo should be < {'in_features + 1' if bias else 'in_features'} ({R}), the rank of the row "
+                f"kernel; got {n_pseudo}. The layer's "
                 "own variance vanishes and only the noise of the pseudo-data is left.",
                 stacklevel=2,
             )
@@ -105,6 +115,7 @@ class MatrixGaussianLinear(BayesianModule):
         self.loc = None if zero_mean else nn.Parameter(torch.empty(*batch_shape, R, C))
         self.row = FAMILIES[row_covariance](R, batch_shape)
         self.column = FAMILIES[column_covariance](C, batch_shape)
+        self._diagonal = isinstance(self.row, DiagonalParameters) and isinstance(self.column, DiagonalParameters)
         self.pseudo_data = None
         if n_pseudo:
             self.pseudo_data = PseudoData(
@@ -122,9 +133,10 @@ class MatrixGaussianLinear(BayesianModule):
         return f"{text}, parameters={sum(p.numel() for p in self.parameters())}"
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Start as the authors' code does: M ~ N(0, 4/(in + out)) with bias row 0, unit scales, bias row's scale e⁻⁴.
+        """Start as the authors' code does: M ~ N(0, 4/(in + out)) with bias row 0, the bias row's scale at most e⁻⁴.
 
-        The paper names He's scheme; 4/(in + out) is the authors' form of it.
+        The paper names He's scheme; 4/(in + out) is the authors' form of it. Rows and columns share ``initial_scale``
+        equally.
         """
         R = self.in_features + int(self.bias)
         with torch.no_grad():
@@ -132,10 +144,11 @@ class MatrixGaussianLinear(BayesianModule):
                 std = math.sqrt(4 / (self.in_features + self.out_features))
                 self.loc.normal_(0, std, generator=generator)
                 self.loc[..., self.in_features :, :] = 0
-        log_row_scale = torch.zeros(R)
-        log_row_scale[self.in_features :] = INITIAL_LOG_BIAS_SCALE
+        half = 0.5 * math.log(self.initial_scale)
+        log_row_scale = torch.full((R,), half)
+        log_row_scale[self.in_features :] = min(INITIAL_LOG_BIAS_SCALE, half)
         self.row.reset(log_row_scale, generator)
-        self.column.reset(torch.zeros(self.out_features), generator)
+        self.column.reset(torch.full((self.out_features,), half), generator)
         if self.pseudo_data is not None:
             self.pseudo_data.reset(generator)
 
@@ -154,6 +167,11 @@ class MatrixGaussianLinear(BayesianModule):
 
     def kl_divergence(self) -> Tensor:
         """KL(q(W) ‖ p(W)) + KL(q(Ã) ‖ p(Ã)) + KL(q(B̃) ‖ p(B̃)), and those of the prior's precisions; [*batch_shape]."""
+        if self._diagonal:
+            noise = None if self.pseudo_data is None else self.pseudo_data.projected_noise()
+            fused = fused_kl(self.prior, self.loc, self.row.log_scale, self.column.log_scale, noise)
+            if fused is not None:
+                return fused
         kl = self.prior.kl_divergence(self.loc, self.row(), self.column())
         return kl if self.pseudo_data is None else kl + self.pseudo_data.kl_divergence()
 
@@ -165,7 +183,8 @@ class MatrixGaussianLinear(BayesianModule):
             return MatrixNormal(x @ self._loc_or_zeros(), U.congruence(x), V, validate_args=False)
         A, B = self._scaled(self.pseudo_data.inputs), self.pseudo_data.outputs
         given = F.condition(x, self.loc, U, A, B, self.damping)
-        rows = Dense(cholesky(given.row_covariance(x, U), name="predictive row covariance"))
+        level = U.quadratic(x).mean(-1)
+        rows = Dense(cholesky(given.row_covariance(x, U), level=level, name="predictive row covariance"))
         return MatrixNormal(given.mean, rows, V, validate_args=False)
 
     def kernel(self, x1: Tensor, x2: Tensor | None = None, *, full: bool = False) -> Tensor:
@@ -187,38 +206,70 @@ class MatrixGaussianLinear(BayesianModule):
         Without ``sample_shape`` and ``batch_shape`` any leading dimensions of x are data, as in ``nn.Linear``.
         Each index of ``sample_shape`` has its own draw of the pseudo-data.
         """
+        if self._diagonal and self.sampling == "marginal" and not sample_shape:
+            return self._sample_diagonal(x)
         leading = (*sample_shape, *self.batch_shape)
         x = self._check(x)
         shape = x.shape
-        if not leading:
-            x = x.reshape(-1, self.in_features)
-        elif x.dim() > 2 and x.shape[:-2] not in (self.batch_shape, leading):
-            raise ValueError(
-                f"x must be [B, {self.in_features}] or have leading dimensions {tuple(self.batch_shape)} or {leading}; "
-                f"got shape {tuple(shape)}"
-            )
-        x = F.augment(x, self.bias)
+        x = F.augment(self._as_rows(x, leading), self.bias)
         if self.sampling == "weights":
             out = x @ self.sample_weight(sample_shape)
-        elif self.pseudo_data is None:
-            draw = F.sample_marginal if self.sampling == "marginal" else F.sample_joint
-            out = draw(x, self.loc, self.row(), self.column(), self._noise(*leading, x.shape[-2], self.out_features))
         else:
-            out = self._sample_given_pseudo_data(x, sample_shape)
+            out = self._sample_given(x, sample_shape)
         return out if leading else out.reshape(*shape[:-1], self.out_features)
 
-    def _sample_given_pseudo_data(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        assert self.pseudo_data is not None
+    def _as_rows(self, x: Tensor, leading: tuple[int, ...]) -> Tensor:
+        """x as [B, in] where no replicas or samples claim its leading dimensions."""
+        if not leading:
+            return x if x.dim() == 2 else x.reshape(-1, self.in_features)
+        if x.dim() > 2 and x.shape[:-2] not in (self.batch_shape, leading):
+            raise ValueError(
+                f"x must be [B, {self.in_features}] or have leading dimensions {tuple(self.batch_shape)} or {leading}; "
+                f"got shape {tuple(x.shape)}"
+            )
+        return x
+
+    def _sample_diagonal(self, x: Tensor) -> Tensor:
+        """The paper's sampler, marginal rows and diagonal covariances, as one operation."""
+        shape, batch_shape, pseudo_data = self._check_shape(x).shape, self.batch_shape, self.pseudo_data
+        x = self._as_rows(x, batch_shape)
+        if batch_shape and x.dim() == 2:
+            x = x.expand(*batch_shape, *x.shape)
+        row, column = self.row.log_scale, self.column.log_scale
+        noise_shape = (*x.shape[:-1], self.out_features)
+        points = log_noise = log_point_noise = point_noise = None
+        if pseudo_data is None:
+            (noise,) = standard_normal(noise_shape, like=row, generator=self.generator)
+        else:
+            points = pseudo_data.points
+            _, log_noise, log_point_noise, _ = pseudo_data.projected_noise()
+            point_noise, noise = standard_normal(points.shape, noise_shape, like=row, generator=self.generator)
+        out = sample_diagonal(
+            x,
+            self.loc,
+            row,
+            column,
+            points,
+            log_noise,
+            log_point_noise,
+            point_noise,
+            noise=noise,
+            input_scale=1 / math.sqrt(row.shape[-1]),
+            damping=self.damping,
+            check_finite=self._looks_at(x),
+        )
+        return out if batch_shape or len(shape) == 2 else out.reshape(*shape[:-1], self.out_features)
+
+    def _sample_given(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
+        """Rows one by one or jointly, for any family of covariances and any number of draws."""
+        U, V, marginal = self.row(), self.column(), self.sampling == "marginal"
+        noise_shape = (*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
+        if self.pseudo_data is None:
+            draw = F.sample_marginal if marginal else F.sample_joint
+            return draw(x, self.loc, U, V, self._noise(*noise_shape))
         A, B = self.pseudo_data.sample(sample_shape, self.generator)
-        A = self._scaled(A)
-        noise = self._noise(*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
-        diagonal = isinstance(self.row, DiagonalParameters) and isinstance(self.column, DiagonalParameters)
-        if self.sampling == "marginal" and diagonal and not sample_shape:
-            x = x.expand(*self.batch_shape, *x.shape[-2:])
-            scales = self.row.log_scale, self.column.log_scale
-            return sample_conditional_diagonal(x, self.loc, *scales, A, B, noise, self.damping)
-        draw = F.sample_conditional if self.sampling == "marginal" else F.sample_conditional_joint
-        return draw(x, self.loc, self.row(), self.column(), A, B, noise, self.damping)
+        draw_given = F.sample_conditional if marginal else F.sample_conditional_joint
+        return draw_given(x, self.loc, U, V, self._scaled(A), B, self._noise(*noise_shape), self.damping)
 
     def forward_mean(self, x: Tensor) -> Tensor:
         """x̂ M_eff: the output at the mean weights and mean pseudo-data; no randomness."""
@@ -247,7 +298,8 @@ class MatrixGaussianLinear(BayesianModule):
     def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the prior."""
         R = self.row.log_scale.shape[-1]
-        return self.prior.sample((*sample_shape, *self.batch_shape, R, self.out_features), self.generator)
+        drawn = self.prior.sample((*sample_shape, *self.batch_shape, R, self.out_features), self.generator)
+        return drawn.to(self.row.log_scale)
 
     def apply_weight(self, x: Tensor, weight: Tensor) -> Tensor:
         """x̂ W for a weight matrix of :meth:`sample_weight`."""
@@ -278,13 +330,21 @@ class MatrixGaussianLinear(BayesianModule):
         """Ã/√R: pseudo-inputs have all R entries, bias included, and share the inputs' scaling."""
         return A / math.sqrt(A.shape[-1])
 
-    def _check(self, x: Tensor) -> Tensor:
+    def _check_shape(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.in_features:
             raise ValueError(f"x must have {self.in_features} features in its last dimension; got {x.shape[-1]}")
         if x.numel() == 0:
             raise ValueError(f"x must have at least one row; got shape {tuple(x.shape)}")
-        # inside a network under training only the first layer sees raw data, so only that one pays for the check
-        if not x.requires_grad and not torch.isfinite(x).all():
+        return x
+
+    @staticmethod
+    def _looks_at(x: Tensor) -> bool:
+        """Whether x is checked for NaN: inside a network under training only the first layer sees raw data."""
+        return not x.requires_grad
+
+    def _check(self, x: Tensor) -> Tensor:
+        self._check_shape(x)
+        if self._looks_at(x) and not torch.isfinite(x).all():
             raise ValueError("x must be finite; got NaN or infinite values")
         return x
 

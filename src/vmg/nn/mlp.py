@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -62,7 +61,7 @@ class MLP(nn.Module):
                 raise ValueError(f"activation must be callable or one of {tuple(ACTIVATIONS)}; got {activation!r}")
             activation = ACTIVATIONS[activation]
         sizes = [in_features, *hidden, out_features]
-        points = [int(n_pseudo)] * (len(sizes) - 1) if isinstance(n_pseudo, Integral) else list(n_pseudo)
+        points = list(n_pseudo) if isinstance(n_pseudo, Sequence) else [int(n_pseudo)] * (len(sizes) - 1)
         if len(points) != len(sizes) - 1:
             raise ValueError(f"n_pseudo must be one number or one for each of {len(sizes) - 1} layers; got {points}")
         self.activation = activation

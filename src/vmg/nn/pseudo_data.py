@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg.functional import log_uniform_kl, multiplicative_noise
+from vmg.priors import PseudoNoise
 
 __all__ = ["NOISE_KINDS", "PseudoData"]
 
@@ -97,6 +98,11 @@ class PseudoData(nn.Module):
         self.log_noise.data.clamp_(lowest, highest)
         if self.log_point_noise is not None:
             self.log_point_noise.data.clamp_(lowest, highest)
+
+    def projected_noise(self) -> PseudoNoise:
+        """The parameters of √α, moved back into their bounds."""
+        self.project_()
+        return PseudoNoise(self.n_points, self.log_noise, self.log_point_noise, self.max_noise)
 
     def _log_scale(self) -> Tensor:
         """log √α, broadcastable to ``points``: [..., 1, R+C] or [..., P, R+C]."""

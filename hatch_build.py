@@ -1,0 +1,78 @@
+"""Build hook: compile ``src/vmg/kernels/kernels.cpp`` where a C++ compiler is found, and install without it elsewhere.
+
+``CXX`` names the compiler and ``CXXFLAGS`` is appended, so ``CXXFLAGS=-march=x86-64-v3`` makes a wheel for other
+machines than this one.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SOURCE = Path("src/vmg/kernels/kernels.cpp")
+LIBRARY = "_kernels.so"  # as in vmg/kernels/__init__.py
+# -fopenmp-simd vectorises marked loops without any runtime library. The two -fno flags concern errno and traps, which
+# nobody reads; NaN and infinity keep their meaning, which -ffast-math would take from them.
+FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fopenmp-simd"]
+FLAGS += ["-fno-math-errno", "-fno-trapping-math"]
+TUNING: list[list[str]] = [["-march=native"], ["-mcpu=native"], []]  # the first that the compiler accepts
+
+
+def find_compiler() -> list[str] | None:
+    """The command of a C++ compiler, or None."""
+    named = shlex.split(os.environ.get("CXX", ""))
+    for command in [named] if named else [["c++"], ["g++"], ["clang++"]]:
+        if shutil.which(command[0]):
+            return command
+    return None
+
+
+def compile_kernels(source: Path, target: Path) -> bool:
+    """Compile ``source`` to the shared library ``target``; False where that cannot be done."""
+    compiler = find_compiler()
+    if compiler is None:
+        return False
+    extra = shlex.split(os.environ.get("CXXFLAGS", ""))
+    partial = target.with_suffix(".partial")  # renamed when whole, so that no other process loads half a library
+    for tuning in TUNING:
+        command = [*compiler, *FLAGS, *tuning, *extra, str(source), "-o", str(partial)]
+        if subprocess.run(command, capture_output=True, check=False).returncode == 0:
+            partial.replace(target)
+            return True
+    partial.unlink(missing_ok=True)
+    return False
+
+
+class KernelBuildHook(BuildHookInterface):
+    """Puts the compiled library beside its source; a wheel that holds it is for this platform only."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile before hatchling collects the files."""
+        if self.target_name != "wheel":  # a source distribution holds sources
+            return
+        target = Path(self.root, SOURCE).with_name(LIBRARY)
+        if compile_kernels(Path(self.root, SOURCE), target):
+            build_data["artifacts"].append(target.relative_to(self.root).as_posix())
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{_platform_tag()}"
+        else:
+            target.unlink(missing_ok=True)  # of an earlier build
+            self.app.display_info("vmg: no working C++ compiler, installing without compiled kernels")
+
+
+def _platform_tag() -> str:
+    """The platform part of a wheel's name; the library needs no particular Python."""
+    if sys.platform == "darwin":
+        release = os.environ.get("MACOSX_DEPLOYMENT_TARGET") or platform.mac_ver()[0]
+        major, minor = [*release.split("."), "0"][:2]
+        return f"macosx_{major}_{0 if int(major) > 10 else minor}_{platform.machine()}"
+    return sysconfig.get_platform().replace("-", "_").replace(".", "_")

@@ -1,0 +1,175 @@
+"""``vmg demo``: the paper's toy problem and a real table, from data to figure, scores and a saved model."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from vmg import metrics
+from vmg.cli.output import print_table, say
+from vmg.cli.progress import TrainingBar
+from vmg.data.diabetes import load_diabetes
+from vmg.data.toy import cubic
+from vmg.likelihoods import KnownNoiseLikelihood
+from vmg.nn import MLP
+from vmg.persistence import replacing
+from vmg.prediction import Prediction, draw_functions
+from vmg.tables import TableError, TableModel, write_table
+from vmg.training import Callback, cosine, train
+
+__all__ = ["run_demo"]
+
+SEED = 0
+COVERAGE = 0.9
+TOY_DATA_SEED = 2  # inputs without large gaps, so that the figure shows one thing
+TOY_STEPS = 3_000
+TOY_NOISE = 3.0  # known standard deviation, as in the paper
+TOY_TEST_ROWS = 500
+TOY_RANGE = (-6.0, 6.0)  # drawn; data are in [-4, 4]
+DRAWS = 200  # as in the paper
+DIABETES_TARGET = "progression"
+HELD_OUT = 0.2
+
+
+@dataclass(frozen=True)
+class DemoScores:
+    """One line of the demo's table."""
+
+    name: str
+    n_fitted: int
+    n_held_out: int
+    rmse: float
+    log_likelihood: float
+    coverage: float
+    seconds: float
+
+    def cells(self) -> list[str]:
+        """As text."""
+        return [
+            self.name,
+            str(self.n_fitted),
+            str(self.n_held_out),
+            f"{self.rmse:.2f}",
+            f"{self.log_likelihood:.2f}",
+            f"{self.coverage:.0%}",
+            f"{self.seconds:.1f}",
+        ]
+
+
+def run_demo(folder: Path, *, quiet: bool = False) -> None:
+    """Fit both problems; print their scores; write figure, model and held-out rows to ``folder``."""
+    from vmg.report.toy_figure import ToyCurve, draw_toy_figure  # matplotlib takes its time
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TableError(f"cannot make the folder {folder}: {error.strerror}") from error
+    figure_path, model_path, rows_path = (folder / n for n in ("figure1.png", "diabetes.vmg", "diabetes_test.csv"))
+
+    x, y = cubic(seed=TOY_DATA_SEED)
+    with TrainingBar("Toy problem of Figure 1", quiet=quiet) as bar:
+        started = time.perf_counter()
+        toy = ToyModel.fit(x, y, [bar])
+        toy_seconds = time.perf_counter() - started
+    grid = np.linspace(*TOY_RANGE, 241)
+    drawn = toy.predict(grid[:, None])
+    with replacing(figure_path) as temporary:
+        draw_toy_figure(ToyCurve(grid, drawn.mean, drawn.std, drawn.epistemic_std), x[:, 0], y, temporary)
+
+    fit_rows, test_rows = diabetes_tables()
+    with TrainingBar("Diabetes table", quiet=quiet) as bar:
+        started = time.perf_counter()
+        diabetes = TableModel.fit(fit_rows, DIABETES_TARGET, options={"random_state": SEED}, callbacks=[bar])
+        diabetes_seconds = time.perf_counter() - started
+    diabetes.save(model_path)
+    write_table(test_rows, rows_path)
+    if quiet:
+        return
+
+    x_test, y_test = cubic(TOY_TEST_ROWS, seed=TOY_DATA_SEED + 1)
+    predicted = toy.predict(x_test)
+    scores = diabetes.evaluate(test_rows, COVERAGE)
+    lines = [
+        DemoScores(
+            "toy, x³",
+            len(y),
+            len(y_test),
+            metrics.rmse(y_test, predicted.mean),
+            metrics.log_likelihood(predicted.log_prob(y_test)),
+            metrics.interval_coverage(y_test, predicted.interval(COVERAGE)),
+            toy_seconds,
+        ),
+        DemoScores(
+            "diabetes",
+            len(fit_rows),
+            len(test_rows),
+            scores["rmse"],
+            scores["log_likelihood"],
+            scores["coverage"],
+            diabetes_seconds,
+        ),
+    ]
+    title = f"Scores on held-out rows; coverage of the {COVERAGE:.0%} interval"
+    header = ["", "rows", "held out", "RMSE", "log-likelihood", "coverage", "seconds"]
+    print_table(title, header, [line.cells() for line in lines])
+    say(f"Figure:  {figure_path}")
+    say(f"Model:   {model_path}")
+    say(f"Try it:  vmg predict {model_path} {rows_path}")
+
+
+@dataclass(frozen=True)
+class ToyModel:
+    """One hidden layer of 100 units, 2 and 4 pseudo-points, √α <= 0.2 and the noise known [LW16, §4.3]."""
+
+    network: MLP
+    likelihood: KnownNoiseLikelihood
+    x_scale: float
+    y_mean: float
+    y_scale: float
+
+    @classmethod
+    def fit(cls, x: NDArray, y: NDArray, callbacks: list[Callback]) -> ToyModel:
+        """Fit to x [N, 1] and y [N], in standard units inside."""
+        x_scale, y_mean, y_scale = float(x.std()), float(y.mean()), float(y.std())
+        generator = torch.Generator().manual_seed(SEED)
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="n_pseudo should be <")  # the paper's own choice
+            network = MLP(1, [100], 1, n_pseudo=[2, 4], max_noise=0.2)
+        network.reset_parameters(generator)
+        likelihood = KnownNoiseLikelihood(TOY_NOISE / y_scale)
+        train(
+            network,
+            likelihood,
+            torch.as_tensor(x / x_scale, dtype=torch.float32),
+            torch.as_tensor((y - y_mean) / y_scale, dtype=torch.float32).unsqueeze(-1),
+            n_steps=TOY_STEPS,
+            batch_size=len(x),
+            learning_rate=0.02,
+            schedule=cosine,
+            callbacks=callbacks,
+            report_every=TOY_STEPS // 50,
+            generator=generator,
+        )
+        return cls(network, likelihood, x_scale, y_mean, y_scale)
+
+    def predict(self, x: NDArray) -> Prediction:
+        """The predictive distribution at x [N, 1], in the units of y."""
+        functions = draw_functions(self.network, torch.as_tensor(x / self.x_scale), DRAWS, SEED)
+        loc = functions.numpy() * self.y_scale + self.y_mean
+        return Prediction(loc, np.array([[[TOY_NOISE]]]), np.array([[[np.inf]]]))
+
+
+def diabetes_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows to fit to, and a fifth of all rows held out, after a fixed shuffle."""
+    table = load_diabetes()
+    frame = pd.DataFrame(table.X, columns=table.feature_names).assign(**{DIABETES_TARGET: table.y})
+    frame = frame.iloc[np.random.default_rng(SEED).permutation(len(frame))].reset_index(drop=True)
+    n_fit = len(frame) - round(HELD_OUT * len(frame))
+    return frame.iloc[:n_fit], frame.iloc[n_fit:]

@@ -1,0 +1,73 @@
+"""What the commands print: sentences and tables for people, one JSON document for machines, one-line errors."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+__all__ = ["print_error", "print_json", "print_scores", "print_table", "say", "say_aside"]
+
+
+def say(text: str) -> None:
+    """A line on standard output."""
+    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_aside(text: str) -> None:
+    """A line on standard error, where it does not mix with data."""
+    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_error(text: str) -> None:
+    """One line on standard error, whatever the text holds."""
+    line = " ".join(text.split())
+    Console(stderr=True).print("[bold red]error:[/]", end=" ", soft_wrap=True)
+    print(line, file=sys.stderr)
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """The one document on standard output; numbers that JSON does not have become null."""
+    print(json.dumps(_jsonable(document), ensure_ascii=False, allow_nan=False))
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _jsonable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """A table: first column to the left, numbers to the right."""
+    table = Table(title=title, title_justify="left")
+    for position, name in enumerate(header):
+        table.add_column(name, justify="right" if position else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _short(value: float) -> str:
+    """Four digits that matter, and no powers of ten for numbers that people write out."""
+    return f"{value:,.0f}" if 1_000 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def print_scores(title: str, scores: Mapping[str, float], meanings: Mapping[str, str]) -> None:
+    """Scores with what they mean."""
+    rows = [(name, _short(value), meanings.get(name, "")) for name, value in scores.items()]
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(justify="left")
+    table.add_column(justify="right")
+    table.add_column(justify="left", style="dim")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)

@@ -1,0 +1,123 @@
+"""Compiled loops for layers on the CPU, and the one place that decides whether they are used.
+
+``kernels.cpp`` is compiled when the package is installed and a C++ compiler is at hand (``hatch_build.py``). Without
+it, with ``VMG_NATIVE=0`` in the environment, on other devices and for other dtypes, the mathematics runs in PyTorch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+__all__ = ["NOT_FINITE", "NOT_POSITIVE", "Divergence", "Layer", "available", "native", "standard_normal"]
+
+LIBRARY = "_kernels.so"  # loaded through ctypes, so the name need not follow the platform's custom
+NOT_FINITE, NOT_POSITIVE = 1, 2  # bits of a status, as in kernels.cpp
+
+
+def _fields(**groups: str) -> list[tuple[str, type]]:
+    kinds = {"integers": ctypes.c_int64, "doubles": ctypes.c_double, "pointers": ctypes.c_void_p}
+    return [(name, kinds[kind]) for kind, names in groups.items() for name in names.split()]
+
+
+class Layer(ctypes.Structure):
+    """What a layer's passes read and write; the same fields in the same order as ``Layer`` in kernels.cpp."""
+
+    _fields_ = _fields(
+        integers="n B I R C P x_stride factored",
+        doubles="input_scale damping",
+        pointers="x M log_row log_column points log_noise log_point_noise point_noise noise "
+        "z u v entry_scale point_scale outputs gain root scale out AU g g_variance factors rows "
+        "g_x g_M g_log_row g_log_column g_points g_log_noise g_log_point_noise",
+    )
+
+
+class Divergence(ctypes.Structure):
+    """What the KL of a layer reads and writes; as ``Divergence`` in kernels.cpp."""
+
+    _fields_ = _fields(
+        integers="n R C P factored",
+        doubles="precision concentration rate constant at_bound",
+        pointers="M log_row log_column log_noise log_point_noise value precisions row_trace column_trace g "
+        "g_M g_log_row g_log_column g_log_noise g_log_point_noise",
+    )
+
+
+_STEPS = (
+    *("forward", "finish", "backward", "prepare", "factorise", "solve", "add_noise"),
+    *("backward_noise", "backward_solve", "backward_inputs", "backward_points"),
+)
+_WITH_STATUS = ("forward", "prepare", "factorise")
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    path = Path(__file__).with_name(LIBRARY)
+    if os.environ.get("VMG_NATIVE") == "0" or not path.exists():
+        return None
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:  # built for another machine: the package still works
+        return None
+
+
+@functools.cache
+def _functions(dtype: torch.dtype) -> SimpleNamespace | None:
+    """The kernels for one dtype, under their names in kernels.cpp."""
+    library, suffix = _library(), {torch.float32: "f32", torch.float64: "f64"}.get(dtype)
+    if library is None or suffix is None:
+        return None
+    found: dict[str, Callable[..., int | None]] = {}
+    structures: dict[str, type[ctypes.Structure]] = dict.fromkeys(_STEPS, Layer)
+    for name, structure in (structures | dict.fromkeys(("divergence", "divergence_backward"), Divergence)).items():
+        function = getattr(library, f"vmg_{name}_{suffix}")
+        function.argtypes = [ctypes.POINTER(structure)]
+        function.restype = ctypes.c_int if name in _WITH_STATUS else None
+        found[name] = function
+    return SimpleNamespace(**found)
+
+
+def available() -> bool:
+    """Whether the compiled kernels are there and not switched off."""
+    return _library() is not None
+
+
+def native(*tensors: Tensor | None) -> SimpleNamespace | None:
+    """The kernels for these tensors; None where one of them is not on the CPU or dtypes differ or have no kernels."""
+    dtype = None
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if dtype is None:
+            dtype = tensor.dtype
+        if tensor.dtype is not dtype or not tensor.is_cpu:
+            return None
+    return None if dtype is None else _functions(dtype)
+
+
+def standard_normal(*shapes: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> list[Tensor]:
+    """One tensor of standard normal numbers for each shape, determined by the generator's state.
+
+    In single precision on the CPU the kernels draw them, from a seed that is drawn from ``generator``: PyTorch's own
+    generator is serial and would take a tenth of a training step. So the numbers for a given seed differ between an
+    installation with kernels and one without.
+    """
+    library = _library()
+    if library is None or like.dtype is not torch.float32 or not like.is_cpu:
+        return [torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device) for shape in shapes]
+    seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+    drawn = []
+    for number, shape in enumerate(shapes):
+        tensor = torch.empty(shape)
+        # an odd multiple of a large number keeps the streams of one seed and of neighbouring seeds apart
+        stream = (seed + number * 0xD1342543DE82EF95) & 0xFFFFFFFFFFFFFFFF
+        library.vmg_normals(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_int64(tensor.numel()), ctypes.c_uint64(stream))
+        drawn.append(tensor)
+    return drawn

@@ -1,0 +1,8 @@
+"""Tables as people have them: files, words, dates and holes, turned into numbers for the estimators and back."""
+
+from vmg.tables.encoder import TableEncoder
+from vmg.tables.errors import TableError
+from vmg.tables.files import read_table, write_table
+from vmg.tables.model import TableModel
+
+__all__ = ["TableEncoder", "TableError", "TableModel", "read_table", "write_table"]

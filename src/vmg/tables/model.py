@@ -1,0 +1,321 @@
+"""A table's model: encoder and estimator in one, from the columns as they are to predictions in a table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vmg import metrics
+from vmg.estimators import VMGClassifier, VMGRegressor
+from vmg.estimators.saving import from_state, to_state
+from vmg.persistence import ModelFileError, write
+from vmg.prediction import ClassPrediction, Prediction
+from vmg.tables.encoder import TableEncoder
+from vmg.tables.errors import TableError
+from vmg.tables.phrases import count, listing
+from vmg.tables.target import Task, fit_target, known_labels
+from vmg.tables.values import to_numbers, to_texts
+from vmg.training import Callback
+
+__all__ = ["TableModel"]
+
+MIN_ROWS = 5
+MIN_CONFORMAL_ROWS = 19  # fewer cannot promise a coverage of 95 %
+ROWS_AT_ONCE = 5_000  # predicted together, so that memory does not grow with the table
+CRPS_DRAWS = 200
+
+
+@dataclass(frozen=True)
+class TableModel:
+    """A fitted estimator that reads tables.
+
+    Make one with :meth:`fit`, keep it with :meth:`save`, get it back with :func:`vmg.load`.
+
+    Parameters
+    ----------
+    encoder : TableEncoder
+        How columns become features.
+    estimator : VMGRegressor or VMGClassifier
+        Fitted on those features.
+    target : str
+        The column that is predicted.
+    task : {"regression", "classification"}
+        What is predicted of it.
+    decimal_comma : bool
+        Whether a comma in the target is a decimal point.
+    notes : sequence of str
+        What was done with the training table, in short sentences.
+    """
+
+    encoder: TableEncoder
+    estimator: VMGRegressor | VMGClassifier
+    target: str
+    task: Task
+    decimal_comma: bool = False
+    notes: tuple[str, ...] = ()
+
+    # -- fitting ------------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def fit(
+        cls,
+        frame: pd.DataFrame,
+        target: str,
+        *,
+        task: Task | None = None,
+        exclude: Sequence[str] = (),
+        conformal: float = 0.0,
+        options: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callback] = (),
+        tell: Callable[[str], None] | None = None,
+    ) -> TableModel:
+        """Fit to the rows of ``frame`` that have a target.
+
+        Parameters
+        ----------
+        frame : DataFrame
+            Numbers, texts, dates, booleans; cells may be missing.
+        target : str
+            The column to predict.
+        task : {"regression", "classification"} or None
+            None: inferred from the target.
+        exclude : sequence of str
+            Columns to leave out.
+        conformal : float
+            Share of rows set aside to calibrate intervals (regression only).
+        options : mapping, optional
+            Parameters of the estimator, such as ``{"n_members": 5}``.
+        callbacks : sequence of callables
+            Called with a :class:`~vmg.training.Progress` as training goes.
+        tell : callable, optional
+            Called with each sentence of ``notes`` before training starts.
+        """
+        _require_columns(frame, [target, *exclude])
+        if target in exclude:
+            raise TableError(f"the target '{target}' cannot be excluded")
+        has_target = to_texts(frame[target]).notna()
+        n_without = int((~has_target).sum())
+        frame = frame[has_target]
+        if len(frame) < MIN_ROWS:
+            raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {len(frame)}")
+        found = fit_target(frame[target], task)
+        kind = VMGRegressor if found.task == "regression" else VMGClassifier
+        estimator = kind(**(options or {}))
+        inside, outside = _split(len(frame), conformal, found.task, estimator.random_state)
+        columns = frame.drop(columns=[target, *exclude])
+        encoder = TableEncoder.fit(columns.iloc[inside])
+
+        notes = [found.reason]
+        if n_without:
+            notes.append(f"{count(n_without, 'row')} without a target left out.")
+        if len(outside):
+            notes.append(f"{count(len(outside), 'row')} set aside to calibrate intervals.")
+        if found.decimal_comma:
+            notes.append("The target has decimal commas.")
+        if exclude:
+            notes.append(f"Columns left out as asked: {listing(exclude)}.")
+        notes += encoder.describe()
+        if tell is not None:
+            for note in notes:
+                tell(note)
+
+        estimator._callbacks = tuple(callbacks)
+        try:
+            estimator.fit(encoder.transform(columns.iloc[inside]), found.values[inside])
+        finally:
+            del estimator._callbacks
+        if isinstance(estimator, VMGRegressor) and len(outside):
+            estimator.conformalize(encoder.transform(columns.iloc[outside]), found.values[outside])
+        return cls(encoder, estimator, target, found.task, found.decimal_comma, tuple(notes))
+
+    # -- predicting ---------------------------------------------------------------------------------------------------
+
+    def pred_dist(self, frame: pd.DataFrame) -> Prediction | ClassPrediction:
+        """The whole predictive distribution of each row."""
+        return self.estimator.pred_dist(self.encoder.transform(frame))
+
+    def predict_frame(self, frame: pd.DataFrame, coverage: float = 0.9) -> pd.DataFrame:
+        """Predictions as a table with a row for each row of ``frame``.
+
+        Regression: ``mean``, ``std``, the interval ``lower`` to ``upper`` that holds the target with probability
+        ``coverage``, ``aleatoric_std`` (noise), ``epistemic_std`` (ignorance) and ``ignorance``, its share of the
+        variance. Classification: the likeliest ``class``, the probability of each, ``entropy`` and
+        ``mutual_information`` (ignorance) in nats.
+        """
+        if not 0 < coverage < 1:
+            raise TableError(f"coverage must be between 0 and 1; got {coverage}")
+        describe = self._describe_numbers if self.task == "regression" else self._describe_classes
+        parts = [describe(rows, coverage) for rows in self._chunks(frame)]
+        return pd.concat(parts, ignore_index=True).set_axis(frame.index)
+
+    def _chunks(self, frame: pd.DataFrame) -> Iterator[NDArray]:
+        features = self.encoder.transform(frame)
+        if not len(features):
+            raise TableError("the table has no rows")
+        for start in range(0, len(features), ROWS_AT_ONCE):
+            yield features[start : start + ROWS_AT_ONCE]
+
+    def _interval(self, rows: NDArray, coverage: float) -> NDArray:
+        try:
+            return cast(VMGRegressor, self.estimator).predict_interval(rows, coverage)
+        except ValueError as error:  # too few calibration rows for this coverage
+            raise TableError(str(error)) from error
+
+    def _describe_numbers(self, rows: NDArray, coverage: float) -> pd.DataFrame:
+        prediction = cast(VMGRegressor, self.estimator).pred_dist(rows)
+        lower, upper = self._interval(rows, coverage).T
+        return pd.DataFrame(
+            {
+                "mean": prediction.mean,
+                "std": prediction.std,
+                "lower": lower,
+                "upper": upper,
+                "aleatoric_std": prediction.aleatoric_std,
+                "epistemic_std": prediction.epistemic_std,
+                "ignorance": (prediction.epistemic_std / prediction.std) ** 2,
+            }
+        )
+
+    def _describe_classes(self, rows: NDArray, coverage: float) -> pd.DataFrame:
+        prediction = cast(VMGClassifier, self.estimator).pred_dist(rows)
+        probabilities = {
+            f"probability_{label}": column
+            for label, column in zip(prediction.classes, prediction.probabilities.T, strict=True)
+        }
+        return pd.DataFrame(
+            {
+                "class": prediction.label,
+                **probabilities,
+                "entropy": prediction.predictive_entropy,
+                "mutual_information": prediction.mutual_information,
+            }
+        )
+
+    # -- scoring ------------------------------------------------------------------------------------------------------
+
+    def target_values(self, frame: pd.DataFrame) -> NDArray:
+        """The true targets of rows that all have one: numbers, or classes as the estimator writes them."""
+        _require_columns(frame, [self.target])
+        column = frame[self.target]
+        if isinstance(self.estimator, VMGClassifier):
+            return known_labels(column, self.estimator.classes_)
+        numbers = to_numbers(column, self.decimal_comma)
+        if numbers.values.isna().any():
+            raise TableError(f"the target '{self.target}' must hold numbers; got {listing(numbers.not_numbers)}")
+        return numbers.values.to_numpy()
+
+    def with_target(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows of ``frame`` that have a target."""
+        _require_columns(frame, [self.target])
+        rows = frame[to_texts(frame[self.target]).notna()]
+        if rows.empty:
+            raise TableError(f"no row has a value in the target '{self.target}'")
+        return rows
+
+    def evaluate(self, frame: pd.DataFrame, coverage: float = 0.9) -> dict[str, float]:
+        """Scores on rows with a known target; rows without are left out.
+
+        Regression: ``rmse``, ``r2``, ``log_likelihood``, ``coverage`` and ``width`` of the intervals, ``crps``.
+        Classification: ``accuracy``, ``log_likelihood``, ``brier``, ``ece``.
+        """
+        rows = self.with_target(frame)
+        truth = self.target_values(rows)
+        features = self.encoder.transform(rows)
+        if isinstance(self.estimator, VMGClassifier):
+            return {"rows": len(rows), **_class_scores(self.estimator.pred_dist(features), truth)}
+        scores = _number_scores(self.estimator.pred_dist(features), truth)
+        interval = self._interval(features, coverage)
+        return {
+            "rows": len(rows),
+            **scores,
+            "coverage": metrics.interval_coverage(truth, interval),
+            "width": metrics.interval_width(interval),
+        }
+
+    # -- saving -------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file, which :func:`vmg.load` reads."""
+        tensors, document = to_state(self.estimator)
+        write(
+            path,
+            tensors,
+            {
+                "holds": "TableModel",
+                "target": self.target,
+                "task": self.task,
+                "decimal_comma": self.decimal_comma,
+                "notes": list(self.notes),
+                "encoder": self.encoder.to_document(),
+                "estimator": document,
+            },
+        )
+
+    @classmethod
+    def from_state(cls, tensors: dict[str, Tensor], document: dict[str, Any]) -> TableModel:
+        """The model in the contents of a file."""
+        try:
+            encoder = TableEncoder.from_document(document["encoder"])
+            estimator = cast(VMGRegressor | VMGClassifier, from_state(tensors, document["estimator"]))
+            return cls(
+                encoder,
+                estimator,
+                document["target"],
+                document["task"],
+                document["decimal_comma"],
+                tuple(document["notes"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise ModelFileError(f"the file does not describe a whole model: {error!r}") from error
+
+
+def _require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
+    missing = [name for name in names if name not in frame.columns]
+    if missing:
+        raise TableError(f"the table has no column {listing(missing)}; it has {listing(frame.columns)}")
+
+
+def _split(n_rows: int, share: float, task: Task, seed: Any) -> tuple[NDArray, NDArray]:
+    """Positions of the rows to fit to and of those to calibrate with, in their own order."""
+    if not 0 <= share < 1:
+        raise TableError(f"conformal must be a share of the rows from 0 to below 1; got {share}")
+    if share == 0:
+        return np.arange(n_rows), np.arange(0)
+    if task != "regression":
+        raise TableError("conformal calibrates intervals of regression; the task is classification")
+    n_outside = round(share * n_rows)
+    if n_outside < MIN_CONFORMAL_ROWS or n_rows - n_outside < MIN_ROWS:
+        raise TableError(
+            f"conformal needs at least {MIN_CONFORMAL_ROWS} rows to calibrate with and {MIN_ROWS} to fit to; "
+            f"{share:g} of {count(n_rows, 'row')} leaves {n_outside} and {n_rows - n_outside}"
+        )
+    order = np.random.default_rng(seed).permutation(n_rows)
+    return np.sort(order[n_outside:]), np.sort(order[:n_outside])
+
+
+def _number_scores(prediction: Prediction, truth: NDArray) -> dict[str, float]:
+    error = metrics.rmse(truth, prediction.mean)
+    spread = float(np.std(truth))
+    return {
+        "rmse": error,
+        "r2": 1 - (error / spread) ** 2 if spread > 0 else float("nan"),
+        "log_likelihood": metrics.log_likelihood(prediction.log_prob(truth)),
+        "crps": metrics.crps_from_samples(prediction.sample(CRPS_DRAWS, 0), truth),
+    }
+
+
+def _class_scores(prediction: ClassPrediction, truth: NDArray) -> dict[str, float]:
+    position = np.searchsorted(prediction.classes, truth)
+    return {
+        "accuracy": 1 - metrics.error_rate(prediction.probabilities, position),
+        "log_likelihood": metrics.log_likelihood(prediction.log_prob(truth)),
+        "brier": metrics.brier_score(prediction.probabilities, position),
+        "ece": metrics.expected_calibration_error(prediction.probabilities, position),
+    }

@@ -1,0 +1,21 @@
+"""Short pieces of the sentences that say what was done with a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["count", "listing"]
+
+LISTED = 8  # names that a sentence shows before it says "and 5 more"
+
+
+def listing(names: Iterable[object]) -> str:
+    """'a', 'b' and 3 more."""
+    quoted = [name if isinstance(name, str) and name.startswith("'") else f"'{name}'" for name in names]
+    text = ", ".join(quoted[:LISTED])
+    return text if len(quoted) <= LISTED else f"{text} and {len(quoted) - LISTED} more"
+
+
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    """1 row, 2 rows, 1,200 rows."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"

@@ -1,0 +1,82 @@
+"""The column to predict: whether it asks for regression or classification, and its values."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from vmg.tables.errors import TableError
+from vmg.tables.phrases import count, listing
+from vmg.tables.values import to_numbers, to_texts
+
+__all__ = ["Target", "Task", "fit_target", "known_labels"]
+
+Task = Literal["regression", "classification"]
+
+FEW_VALUES = 10
+"""A number with at most this many different values is taken for a class."""
+
+MIN_CLASS_ROWS = 2  # on average; with fewer, texts are no classes
+
+
+class Target(NamedTuple):
+    """The target of training rows, none missing."""
+
+    task: Task
+    values: NDArray
+    decimal_comma: bool
+    reason: str
+
+
+def fit_target(column: pd.Series, task: Task | None = None) -> Target:
+    """Values of a target column without holes, and the task (None: inferred) with the reason for it."""
+    name = str(column.name)
+    numbers = to_numbers(column)
+    numeric = bool(numbers.values.notna().all()) and not pd.api.types.is_bool_dtype(column)
+    n_distinct = int(column.nunique())
+    if n_distinct == 1:
+        raise TableError(f"the target '{name}' is always '{to_texts(column).iloc[0]}': there is nothing to learn")
+    if task is None:
+        many = n_distinct > FEW_VALUES or 2 * n_distinct > len(column)
+        if numeric:
+            task = "regression" if many else "classification"
+            reason = f"Task: {task}, as the target '{name}' is a number with {n_distinct:,} different values."
+        else:
+            task, kind = "classification", "true or false" if pd.api.types.is_bool_dtype(column) else "text"
+            reason = f"Task: classification, as the target '{name}' is {kind} with {n_distinct:,} different values."
+    else:
+        reason = f"Task: {task}, as asked."
+    if task == "regression":
+        if not numeric:
+            raise TableError(
+                f"the target '{name}' must hold numbers for regression; got {listing(column.unique()[:3])}"
+            )
+        return Target(task, numbers.values.to_numpy(), numbers.decimal_comma, reason)
+    if len(column) < MIN_CLASS_ROWS * n_distinct:
+        raise TableError(
+            f"the target '{name}' has {n_distinct:,} different values in {count(len(column), 'row')}, too many to be "
+            "classes" + ("; use the task regression" if numeric else " and they are not numbers")
+        )
+    return Target(task, _class_labels(column), numbers.decimal_comma, reason)
+
+
+def _class_labels(column: pd.Series) -> NDArray:
+    """Classes as whole numbers where all are, else as texts."""
+    values = to_numbers(column).values.to_numpy()
+    if pd.api.types.is_bool_dtype(column) or not (values == np.round(values)).all():  # NaN is not equal to itself
+        return to_texts(column).to_numpy(dtype=str)
+    return values.astype(np.int64)
+
+
+def known_labels(column: pd.Series, classes: NDArray) -> NDArray:
+    """Classes of rows to come, written as ``classes`` are."""
+    texts = classes.dtype.kind == "U"
+    labels = to_texts(column).to_numpy(dtype=str) if texts else to_numbers(column).values.to_numpy()
+    unknown = ~np.isin(labels, classes)
+    if unknown.any():
+        strange = listing(list(column[unknown].unique())[:3])
+        raise TableError(f"the target '{column.name}' must be one of {listing(classes)}; got {strange}")
+    return labels.astype(classes.dtype)

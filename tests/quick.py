@@ -1,0 +1,43 @@
+"""Estimators that fit in a fraction of a second, and tables for them."""
+
+import numpy as np
+
+from vmg import VMGClassifier, VMGRegressor
+
+OPTIONS = {
+    "hidden_layer_sizes": (8,),
+    "n_pseudo": 2,
+    "batch_size": 300,  # more than any table here: one step an epoch
+    "max_iter": 40,
+    "learning_rate_init": 0.1,
+    "averaging": 0.9,
+    "n_draws": 50,
+    "random_state": 0,
+}
+
+
+def regressor(**options):
+    return VMGRegressor(**{**OPTIONS, **options})
+
+
+def classifier(**options):
+    return VMGClassifier(**{**OPTIONS, **options})
+
+
+def linear_table(n=60, n_features=3, n_outputs=None, seed=0):
+    """y = Xw + noise, the last feature without effect; y is [n], or [n, n_outputs]."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, n_features))
+    w = np.linspace(1, -1, n_features * (n_outputs or 1)).reshape(n_features, -1)
+    w[-1] = 0
+    y = X @ w + 0.2 * rng.normal(size=(n, w.shape[1]))
+    return X, y if n_outputs else y[:, 0]
+
+
+def class_table(n=60, seed=0, classes=("no", "perhaps", "yes")):
+    """Blobs around the corners of a triangle."""
+    rng = np.random.default_rng(seed)
+    label = np.arange(n) % len(classes)
+    angle = 2 * np.pi * label / len(classes)
+    X = 2 * np.stack([np.cos(angle), np.sin(angle)], 1) + 0.5 * rng.normal(size=(n, 2))
+    return X, np.array(classes)[label]

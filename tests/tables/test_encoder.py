@@ -1,0 +1,171 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from messy import houses
+
+from vmg.tables import TableEncoder, TableError
+from vmg.tables.columns import MAX_LEVELS
+
+
+def encode(frame, new=None):
+    """Features of ``new`` (or of ``frame`` itself) by name, the encoder being fitted on ``frame``."""
+    encoder = TableEncoder.fit(frame)
+    features = encoder.transform(frame if new is None else new)
+    assert features.dtype == np.float64 and np.isfinite(features).all()
+    assert features.shape[1] == len(encoder.feature_names)
+    return dict(zip(encoder.feature_names, features.T.tolist(), strict=True))
+
+
+def test_numbers_stay_as_they_are():
+    frame = pd.DataFrame({"a": [3, 1, 2], "b": [0.5, -1.5, 2.5]})
+    assert encode(frame) == {"a": [3, 1, 2], "b": [0.5, -1.5, 2.5]}
+
+
+def test_missing_numbers_become_the_median_and_are_marked():
+    frame = pd.DataFrame({"a": [1.0, 2.0, None, 9.0]})
+    assert encode(frame) == {"a": [1, 2, 2, 9], "a: missing": [0, 0, 1, 0]}
+    complete = pd.DataFrame({"a": [1.0, 2.0, 9.0]})
+    assert encode(complete, frame) == {"a": [1, 2, 2, 9]}  # a hole that the fit never saw has no mark to learn from
+
+
+def test_a_few_words_among_numbers_count_as_missing():
+    frame = pd.DataFrame({"a": [str(i) for i in range(19)] + ["old"]})
+    assert encode(frame)["a: missing"][-1] == 1
+    assert "Column 'a': not numbers, so missing: 'old'." in TableEncoder.fit(frame).describe()
+
+
+def test_categories_become_zeros_and_ones():
+    frame = pd.DataFrame({"c": ["x", "y", "x", "y", "x", None]})
+    assert encode(frame) == {
+        "c = x": [1, 0, 1, 0, 1, 0],
+        "c = y": [0, 1, 0, 1, 0, 0],
+        "c: missing": [0, 0, 0, 0, 0, 1],
+    }
+
+
+def test_rare_and_unseen_categories_are_pooled():
+    frame = pd.DataFrame({"c": [f"v{i % 30:02d}" for i in range(90)] + ["once"]})
+    encoder = TableEncoder.fit(frame)
+    assert len(encoder.feature_names) == MAX_LEVELS + 1
+    new = pd.DataFrame({"c": ["v00", "v29", "once", "never"]})
+    features = encode(frame, new)
+    assert features["c = v00"] == [1, 0, 0, 0]
+    assert features["c: other"] == [0, 1, 1, 1]
+    assert "Column 'c': 11 rare categories pooled as 'other', 20 kept." in encoder.describe()
+
+
+def test_unseen_categories_without_a_pool_are_all_zero_and_said():
+    frame = pd.DataFrame({"c": ["x", "y", "x", "y"]})
+    new = pd.DataFrame({"c": ["z", "x"]})
+    assert encode(frame, new) == {"c = x": [0, 1], "c = y": [0, 0]}
+    remarks = TableEncoder.fit(frame).remarks(new)
+    assert remarks == ["Column 'c' has values unknown from the fit: 'z'."]
+
+
+def test_numbers_in_a_text_column_match_whatever_their_type():
+    frame = pd.DataFrame({"c": ["7", "a", "7", "a"]})
+    for new in ([7], [7.0], ["7"], [" 7 "]):
+        assert encode(frame, pd.DataFrame({"c": new}))["c = 7"] == [1]
+
+
+def test_an_explicit_category_of_numbers_stays_one():
+    frame = pd.DataFrame({"c": pd.Categorical([1, 2, 1, 2])})
+    assert encode(frame) == {"c = 1": [1, 0, 1, 0], "c = 2": [0, 1, 0, 1]}
+
+
+def test_booleans_with_and_without_holes():
+    frame = pd.DataFrame({"a": [True, False, True], "b": pd.Series([True, None, False], dtype=object)})
+    assert encode(frame) == {"a": [1, 0, 1], "b": [1, 0.5, 0], "b: missing": [0, 1, 0]}
+    assert encode(frame[["a"]], pd.DataFrame({"a": ["yes", "FALSE", "1"]})) == {"a": [1, 0, 1]}
+
+
+def test_dates_become_days_and_places_on_circles():
+    frame = pd.DataFrame({"d": ["1970-01-02", "1970-01-05", None, "1970-07-03"]})
+    features = encode(frame)
+    assert features["d: days"] == [1, 4, 4, 183]
+    assert features["d: missing"] == [0, 0, 1, 0]
+    assert features["d: year sin"][2] == features["d: week cos"][2] == 0
+    np.testing.assert_allclose(features["d: week cos"][1], 1)  # a Monday
+    for circle in ("year", "week"):
+        radius = np.hypot(features[f"d: {circle} sin"], features[f"d: {circle} cos"])
+        np.testing.assert_allclose(radius, [1, 1, 0, 1])
+    assert "d: day sin" not in features
+    with_time = pd.DataFrame({"d": pd.to_datetime(["2020-01-01 06:00", "2020-01-02 18:00"])})
+    np.testing.assert_allclose(encode(with_time)["d: day sin"], [1, -1])
+
+
+def test_ambiguous_dates_are_said():
+    frame = pd.DataFrame({"d": ["01/02/2020", "03/04/2020", "05/06/2020"]})
+    assert "Dates in 'd' read as month/day/year." in TableEncoder.fit(frame).describe()
+
+
+def test_columns_of_no_use_are_dropped_with_the_reason():
+    frame = pd.DataFrame(
+        {
+            "x": [1.0, 2.0, 4.0],
+            "empty": [None, None, None],
+            "always": [3, 3, 3],
+            "name": ["Ann", "Bob", "Cid"],
+            "row_id": [11, 12, 13],
+        }
+    )
+    encoder = TableEncoder.fit(frame)
+    assert encoder.column_names == ["x"]
+    assert encoder.dropped == {
+        "empty": "it has no values",
+        "always": "it is always '3'",
+        "name": "its texts are all different, like identifiers",
+        "row_id": "its numbers are all different, like row numbers",
+    }
+    assert "Column 'always' dropped: it is always '3'." in encoder.describe()
+
+
+def test_nothing_left_is_an_error():
+    with pytest.raises(TableError, match="no column is left to learn from: 'a' it has no values"):
+        TableEncoder.fit(pd.DataFrame({"a": [None, None]}))
+    with pytest.raises(TableError, match="there are no columns"):
+        TableEncoder.fit(pd.DataFrame(index=range(3)))
+
+
+def test_missing_columns_are_listed_and_extra_ones_ignored():
+    encoder = TableEncoder.fit(pd.DataFrame({"a": [1, 2], "b": [3, 4]}))
+    with pytest.raises(TableError, match="lacks 1 column that the model was fitted on: 'b'; it has 'a', 'c'"):
+        encoder.transform(pd.DataFrame({"a": [1], "c": [2]}))
+    more = pd.DataFrame({"c": [0], "b": [2], "a": [1]})
+    assert encoder.transform(more).tolist() == [[1, 2]]
+    assert encoder.remarks(more) == ["Ignored, as not known from the fit: 'c'."]
+    assert encoder.remarks(more, target="c") == []
+
+
+def test_one_row_and_odd_row_labels():
+    encoder = TableEncoder.fit(houses())
+    rows = houses().iloc[[3]].set_axis([99])
+    assert encoder.transform(rows).shape == (1, len(encoder.feature_names))
+
+
+def test_the_messy_table():
+    frame = houses()
+    encoder = TableEncoder.fit(frame)
+    kinds = {column.name: column.kind for column in encoder.columns}
+    assert kinds == {
+        "area": "number",
+        "city": "category",
+        "garden": "boolean",
+        "sold": "date",
+        "tax": "number",
+        "income": "number",
+        "price": "number",
+    }
+    assert list(encoder.dropped) == ["listing", "country", "empty"]
+    assert encoder.features_of["area"] == ["area", "area: missing"]
+    assert encoder.describe()[0] == "Columns used: 7 (4 numbers, 1 category, 1 boolean, 1 date)."
+
+
+def test_saving_as_json_changes_nothing():
+    frame = houses()
+    encoder = TableEncoder.fit(frame)
+    again = TableEncoder.from_document(json.loads(json.dumps(encoder.to_document())))
+    assert again == encoder
+    assert np.array_equal(again.transform(frame), encoder.transform(frame))

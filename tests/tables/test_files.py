@@ -1,0 +1,106 @@
+import gzip
+
+import pandas as pd
+import pytest
+
+from vmg.tables import TableError, read_table, write_table
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    def make(text, name="table.csv"):
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return make
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
+def test_the_delimiter_is_found_out(text_file, delimiter):
+    rows = [["a", "b c", "d"], ["1", '"x,y;z"', "3"], ["4", "w", "6"]]
+    frame, notes = read_table(text_file("\n".join(delimiter.join(row) for row in rows)))
+    assert frame.to_dict("list") == {"a": [1, 4], "b c": ["x,y;z", "w"], "d": [3, 6]}
+    assert bool(notes) is (delimiter != ",")
+
+
+def test_numbers_are_read_to_the_last_bit(text_file):
+    values = [0.1 + 0.2, 125001.33941348997, 1e-310, -2 / 3]
+    assert read_table(text_file("x\n" + "\n".join(map(repr, values)))).frame["x"].tolist() == values
+
+
+def test_a_table_may_have_one_column(text_file):
+    assert read_table(text_file("x\n1\n2\n")).frame.to_dict("list") == {"x": [1, 2]}
+
+
+def test_missing_cells_in_many_spellings(text_file):
+    frame = read_table(text_file("a,b\n1,x\n?,y\nNA,-\n,N/A\n4, \n")).frame
+    assert frame["a"].isna().tolist() == [False, True, True, True, False]
+    assert frame["b"].isna().tolist() == [False, False, True, True, True]
+
+
+def test_names_are_stripped_and_blank_lines_skipped(text_file):
+    assert list(read_table(text_file("\n\n a , b \n1,2\n\n3,4\n")).frame.columns) == ["a", "b"]
+
+
+def test_columns_without_a_name_are_left_out_and_said(text_file):
+    frame, notes = read_table(text_file(",a,b\n0,1,2\n1,3,4\n"))
+    assert list(frame.columns) == ["a", "b"]
+    assert notes == ["1 column without a name left out (often row numbers)."]
+
+
+def test_gzip_and_encodings(text_file):
+    text = "größe,b\n1,2\n"
+    for data in (gzip.compress(text.encode()), text.encode("utf-8-sig"), text.encode("utf-16")):
+        frame, notes = read_table(text_file(data))
+        assert list(frame.columns) == ["größe", "b"] and not notes
+    frame, notes = read_table(text_file(text.encode("cp1252")))
+    assert list(frame.columns) == ["größe", "b"] and "Windows-1252" in notes[0]
+
+
+@pytest.mark.parametrize("name", ["out.parquet", "out.csv", "out.csv.gz"])
+def test_what_is_written_can_be_read(tmp_path, name):
+    frame = pd.DataFrame({"a": [1.5, 0.1], "b": ["x", "y"]})
+    write_table(frame, tmp_path / name)
+    pd.testing.assert_frame_equal(read_table(tmp_path / name).frame, frame)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_parquet_is_known_by_its_contents(tmp_path):
+    frame = pd.DataFrame({"a": [1, 2], "day": pd.to_datetime(["2020-01-01", "2020-01-02"])})
+    frame.to_parquet(tmp_path / "table")
+    pd.testing.assert_frame_equal(read_table(tmp_path / "table").frame, frame)
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (b"", "is empty"),
+        (b" \n\n", "is empty"),
+        ("a,b\n", "no rows, only a header"),
+        (bytes(range(256)), "binary file"),
+        (b"\x89PNG\r\n\x1a\n", "binary file"),
+        (b"PK\x03\x04", "a zip archive or Excel workbook"),
+        (b"\x1f\x8b\x08broken", "cannot unpack"),
+        (b"PAR1broken", "cannot read .* as Parquet"),
+        ('{"a": 1}', "looks like JSON"),
+        ("<html>", "looks like HTML"),
+        ("1,2\n3,4\n", "must name the columns; got the numbers 1, 2"),
+        ("a,b,a\n1,2,3\n", "several columns of the same name; rename 'a'"),
+        ("Dear all,\nthis is, as you know, prose\n", "not a regular table"),
+        ("a,b\n1,2\n3,4,5\n6,7\n", "not a regular table: Expected 2 fields in line 3, saw 3"),
+        ('a,b\n"1,2\n', "not a regular table"),
+    ],
+)
+def test_what_is_no_table_is_said(text_file, contents, message):
+    with pytest.raises(TableError, match=message):
+        read_table(text_file(contents))
+
+
+def test_files_that_cannot_be_read_or_written(tmp_path):
+    with pytest.raises(TableError, match="there is no file"):
+        read_table(tmp_path / "none.csv")
+    with pytest.raises(TableError, match="cannot read"):
+        read_table(tmp_path)
+    with pytest.raises(TableError, match="cannot write"):
+        write_table(pd.DataFrame({"a": [1]}), tmp_path / "none" / "out.csv")

@@ -1,0 +1,213 @@
+import numpy as np
+import pandas as pd
+import pytest
+from messy import OPTIONS, homes, houses
+
+import vmg
+from vmg.persistence import read, write
+from vmg.tables import TableError, TableModel
+
+
+@pytest.fixture(scope="module")
+def regression():
+    return TableModel.fit(houses(), "price", options=OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def classification():
+    return TableModel.fit(homes(), "kind", options=OPTIONS)
+
+
+def table(target, **columns):
+    n = len(target)
+    return pd.DataFrame({"x": np.arange(n) % 7, **columns, "y": target})
+
+
+# -- the task ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "task"),
+    [
+        (np.linspace(0, 1, 40), "regression"),
+        (np.arange(40), "regression"),
+        ([0.5, 1.25, 2.0, 7.5, 3.0, 4.5], "regression"),  # few, but hardly any twice
+        (np.arange(40) % 3, "classification"),
+        (np.arange(40) % 2 == 0, "classification"),
+        (["yes", "no"] * 20, "classification"),
+        ([f"{1000 + i:,}" for i in range(40)], "regression"),
+    ],
+    ids=["floats", "integers", "few rows", "few integers", "booleans", "texts", "thousands"],
+)
+def test_the_task_is_inferred_and_said(target, task):
+    model = TableModel.fit(table(target), "y", options=OPTIONS)
+    assert model.task == task
+    assert model.notes[0].startswith(f"Task: {task}, as the target 'y' is")
+
+
+def test_the_task_can_be_chosen():
+    frame = table(np.arange(40) % 4)
+    assert TableModel.fit(frame, "y", task="regression", options=OPTIONS).task == "regression"
+    assert TableModel.fit(frame, "y", task="classification", options=OPTIONS).task == "classification"
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ([1, 0, None, 1.0] * 10, [0, 1]),
+        ([True, False] * 20, ["False", "True"]),
+        ([0.5, 1.5] * 20, ["0.5", "1.5"]),
+        (["b", " a "] * 20, ["a", "b"]),
+    ],
+)
+def test_classes_are_whole_numbers_or_texts(target, expected):
+    model = TableModel.fit(table(target), "y", task="classification", options=OPTIONS)
+    assert model.estimator.classes_.tolist() == expected
+    assert model.evaluate(table(target))["rows"] == pd.Series(target).notna().sum()
+
+
+# -- what cannot be fitted --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frame", "options", "message"),
+    [
+        (table([1.0, 2, 3, 4, 5]), {"target": "z"}, "no column 'z'; it has 'x', 'y'"),
+        (table([1.0, 2, 3, 4, 5]), {"exclude": ["z"]}, "no column 'z'"),
+        (table([1.0, 2, 3, 4, 5]), {"exclude": ["y"]}, "target 'y' cannot be excluded"),
+        (table([1.0, 2, 3, 4, 5]), {"exclude": ["x"]}, "no column is left"),
+        (table([1.0]), {}, "at least 5 rows with a target; got 1"),
+        (table([None] * 9 + [1.0]), {}, "at least 5 rows with a target; got 1"),
+        (table([3.0] * 9), {}, "target 'y' is always '3': there is nothing to learn"),
+        (table(["a", "b"] * 9), {"task": "regression"}, "must hold numbers for regression; got 'a', 'b'"),
+        (table([f"t{i}" for i in range(9)]), {}, "too many to be classes and they are not numbers"),
+        (table(np.arange(9.0)), {"task": "classification"}, "too many to be classes; use the task regression"),
+        (table(["a", "b"] * 50), {"conformal": 0.3}, "conformal calibrates intervals of regression"),
+        (table(np.arange(50.0)), {"conformal": 0.1}, "conformal needs at least 19 rows"),
+        (table(np.arange(50.0)), {"conformal": 1.5}, "conformal must be a share"),
+    ],
+)
+def test_what_cannot_be_fitted_is_said(frame, options, message):
+    with pytest.raises(TableError, match=message):
+        TableModel.fit(frame, **{"target": "y", "options": OPTIONS, **options})
+
+
+# -- fitting ----------------------------------------------------------------------------------------------------------
+
+
+def test_notes_are_told_before_training_and_callbacks_are_called():
+    events = []
+    model = TableModel.fit(
+        houses(),
+        "price",
+        exclude=["tax"],
+        options=OPTIONS,
+        tell=events.append,
+        callbacks=[lambda progress: events.append(progress.step)],
+    )
+    n_notes = len(model.notes)
+    assert tuple(events[:n_notes]) == model.notes
+    assert events[-1] == model.estimator.history_.last.step and len(events) > n_notes
+    assert "3 rows without a target left out." in model.notes
+    assert "Columns left out as asked: 'tax'." in model.notes
+    assert "tax" not in model.encoder.column_names
+
+
+def test_conformal_rows_are_kept_out_of_the_fit():
+    model = TableModel.fit(houses(80), "price", conformal=0.4, options=OPTIONS)
+    assert len(model.estimator.conformal_scores_) == 30  # of 76 rows with a target
+    assert "30 rows set aside to calibrate intervals." in model.notes
+    wide, narrow = (model.predict_frame(houses(5, seed=1), c) for c in (0.9, 0.5))
+    assert (wide["upper"] - wide["lower"] > narrow["upper"] - narrow["lower"]).all()
+    with pytest.raises(TableError, match="conformalize needs at least 99 rows"):
+        model.predict_frame(houses(), 0.99)
+
+
+def test_the_target_may_have_decimal_commas():
+    frame = table([f"{value:.2f}".replace(".", ",") for value in np.linspace(0, 9, 30)])
+    model = TableModel.fit(frame, "y", options=OPTIONS)
+    assert model.decimal_comma and "The target has decimal commas." in model.notes
+    assert model.target_values(frame)[-1] == 9.0
+
+
+# -- predicting and scoring -------------------------------------------------------------------------------------------
+
+
+def test_predictions_of_numbers(regression):
+    frame = houses(seed=1).drop(columns="price").set_axis(np.arange(100, 160))
+    found = regression.predict_frame(frame, coverage=0.8)
+    assert list(found) == ["mean", "std", "lower", "upper", "aleatoric_std", "epistemic_std", "ignorance"]
+    assert found.index.equals(frame.index)
+    assert (found["lower"] < found["mean"]).all() and (found["mean"] < found["upper"]).all()
+    np.testing.assert_allclose(found["std"] ** 2, found["aleatoric_std"] ** 2 + found["epistemic_std"] ** 2)
+    assert found["ignorance"].between(0, 1).all()
+    assert np.array_equal(found["mean"], regression.pred_dist(frame).mean)
+
+
+def test_predictions_of_classes(classification):
+    found = classification.predict_frame(homes(seed=1).drop(columns="kind"))
+    assert list(found) == ["class", "probability_cheap", "probability_dear", "entropy", "mutual_information"]
+    assert set(found["class"]) <= {"cheap", "dear"}
+    np.testing.assert_allclose(found["probability_cheap"] + found["probability_dear"], 1)
+    assert (found["mutual_information"] <= found["entropy"] + 1e-12).all()
+
+
+def test_long_tables_are_cut_into_pieces_that_do_not_show(regression, monkeypatch):
+    whole = regression.predict_frame(houses())
+    monkeypatch.setattr("vmg.tables.model.ROWS_AT_ONCE", 7)
+    pd.testing.assert_frame_equal(regression.predict_frame(houses()), whole, rtol=1e-6)
+
+
+def test_scores(regression, classification):
+    scores = regression.evaluate(houses(seed=1))
+    assert list(scores) == ["rows", "rmse", "r2", "log_likelihood", "crps", "coverage", "width"]
+    assert scores["rows"] == 57 and scores["crps"] < scores["rmse"]
+    scores = classification.evaluate(homes(seed=1))
+    assert list(scores) == ["rows", "accuracy", "log_likelihood", "brier", "ece"]
+    assert np.isnan(regression.evaluate(houses().iloc[[0]])["r2"])
+
+
+def test_wrong_tables_at_prediction(regression, classification):
+    with pytest.raises(TableError, match="lacks 1 column that the model was fitted on: 'area'"):
+        regression.predict_frame(houses().drop(columns="area"))
+    with pytest.raises(TableError, match="no rows"):
+        regression.predict_frame(houses().iloc[:0])
+    with pytest.raises(TableError, match="coverage must be between 0 and 1; got 90"):
+        regression.predict_frame(houses(), 90)
+    with pytest.raises(TableError, match="no column 'price'"):
+        regression.evaluate(houses().drop(columns="price"))
+    with pytest.raises(TableError, match="no row has a value in the target 'price'"):
+        regression.evaluate(houses().assign(price=None))
+    with pytest.raises(TableError, match="target 'price' must hold numbers; got 'much'"):
+        regression.evaluate(houses().assign(price="much"))
+    with pytest.raises(TableError, match="target 'kind' must be one of 'cheap', 'dear'; got 'free'"):
+        classification.evaluate(homes().assign(kind="free"))
+
+
+# -- saving -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["regression", "classification"])
+def test_a_round_trip_changes_no_bit(kind, request, tmp_path):
+    model = request.getfixturevalue(kind)
+    model.save(tmp_path / "model.vmg")
+    loaded = vmg.load(tmp_path / "model.vmg")
+    assert isinstance(loaded, TableModel)
+    frame = houses(seed=1)
+    assert loaded.predict_frame(frame).equals(model.predict_frame(frame))
+    assert (loaded.encoder, loaded.target, loaded.task, loaded.notes) == (
+        model.encoder,
+        model.target,
+        model.task,
+        model.notes,
+    )
+
+
+def test_a_file_without_its_encoder(regression, tmp_path):
+    path = tmp_path / "model.vmg"
+    regression.save(path)
+    tensors, document = read(path)
+    del document["encoder"]
+    write(path, tensors, document)
+    with pytest.raises(vmg.ModelFileError, match="does not describe a whole model"):
+        vmg.load(path)

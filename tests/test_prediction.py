@@ -1,0 +1,530 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import optimize, stats
+from torch import nn
+
+import vmg.prediction
+from reference import assert_moments
+from vmg.nn import MLP, bayesianize
+from vmg.prediction import ClassPrediction, Prediction, draw_functions, sample_outputs
+
+S, N = 6, 4
+GAUSSIAN = np.full((1, 1, 1), np.inf)
+
+
+def mixture(n_outputs=1, seed=0, df=None, squeeze=True):
+    """Draws, noise scales and degrees of freedom that all differ."""
+    rng = np.random.default_rng(seed)
+    shape = (S, N, n_outputs)
+    if df is None:
+        df = rng.uniform(5, 30, size=shape)
+    return Prediction(rng.normal(size=shape), rng.uniform(0.3, 1.5, size=shape), df, squeeze)
+
+
+def components(prediction, row, output):
+    """The mixture of one row and output as scipy's distributions."""
+    parts = (np.broadcast_to(a, prediction.loc.shape) for a in (prediction.df, prediction.loc, prediction.scale))
+    arguments = zip(*(part[:, row, output] for part in parts), strict=True)
+    return [stats.norm(m, s) if math.isinf(v) else stats.t(v, m, s) for v, m, s in arguments]
+
+
+def each(prediction, function):
+    """function(components) of every row and output, [N, C]."""
+    rows, outputs = range(prediction.n_rows), range(prediction.n_outputs)
+    return np.array([[function(components(prediction, i, j)) for j in outputs] for i in rows])
+
+
+def reference_variance(parts):
+    """E[var] + E[mean²] − E[mean]²."""
+    means = np.array([part.mean() for part in parts])
+    return np.mean([part.var() + part.mean() ** 2 for part in parts]) - means.mean() ** 2
+
+
+def reference_cdf(parts, value):
+    return np.mean([part.cdf(value) for part in parts])
+
+
+def reference_quantile(parts, level):
+    return optimize.brentq(lambda value: reference_cdf(parts, value) - level, -1e4, 1e4, xtol=1e-13)
+
+
+MIXED = np.where(np.arange(S)[:, None, None] % 2, np.inf, 7.0)
+BOTH = pytest.mark.parametrize("df", [None, GAUSSIAN, MIXED], ids=["student", "gaussian", "mixed"])
+OUTPUTS = pytest.mark.parametrize("n_outputs", [1, 3])
+
+
+# -- moments ----------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+@OUTPUTS
+def test_moments_are_those_of_the_mixture(n_outputs, df):
+    p = mixture(n_outputs, df=df, squeeze=False)
+    np.testing.assert_allclose(p.mean, each(p, lambda parts: np.mean([part.mean() for part in parts])))
+    np.testing.assert_allclose(p.std**2, each(p, reference_variance))
+    np.testing.assert_allclose(p.aleatoric_std**2, each(p, lambda parts: np.mean([part.var() for part in parts])))
+    np.testing.assert_allclose(p.epistemic_std**2, each(p, lambda parts: np.var([part.mean() for part in parts])))
+
+
+@OUTPUTS
+def test_moments_against_samples(n_outputs):
+    p = mixture(n_outputs, squeeze=False)
+    draws = p.sample(40_000, random_state=0)
+    error = draws.std(0) / math.sqrt(len(draws))
+    assert (abs(draws.mean(0) - p.mean) < 5 * error).all()
+    squares = (draws - p.mean) ** 2
+    error = squares.std(0) / math.sqrt(len(draws))
+    assert (abs(squares.mean(0) - p.std**2) < 5 * error).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (S, 1, 1), (1, 1, 2), (S, 1, 2), (1, N, 2), (S, N, 2)])
+def test_scale_and_df_broadcast(shape):
+    rng = np.random.default_rng(0)
+    loc, scale, df = rng.normal(size=(S, N, 2)), rng.uniform(1, 2, shape), rng.uniform(3, 9, shape)
+    short = Prediction(loc, scale, df)
+    full = Prediction(loc, *(np.broadcast_to(a, loc.shape).copy() for a in (scale, df)))
+    y = np.zeros((N, 2))
+    for name in ("mean", "std", "aleatoric_std", "epistemic_std"):
+        np.testing.assert_allclose(getattr(short, name), getattr(full, name), err_msg=name)
+    np.testing.assert_allclose(short.log_prob(y), full.log_prob(y))
+    np.testing.assert_allclose(short.cdf(y), full.cdf(y))
+    np.testing.assert_allclose(short.interval(0.8), full.interval(0.8))
+    np.testing.assert_allclose(short.row_covariance(), full.row_covariance())
+    np.testing.assert_allclose(short.covariance(), full.covariance())
+    np.testing.assert_array_equal(short.sample(3, 0), full.sample(3, 0))
+
+
+@OUTPUTS
+def test_row_covariance(n_outputs):
+    p = mixture(n_outputs, squeeze=False)
+    covariance = p.row_covariance()
+    assert covariance.shape == (N, N, n_outputs)
+    for c in range(n_outputs):
+        expected = np.cov(p.loc[:, :, c].T, bias=True) + np.diag(p.aleatoric_std[:, c] ** 2)
+        np.testing.assert_allclose(covariance[..., c], expected)
+        assert np.linalg.eigvalsh(covariance[..., c]).min() > 0
+    np.testing.assert_allclose(np.einsum("nnc->nc", covariance), p.std**2)
+
+
+def test_covariance_between_outputs():
+    p = mixture(3)
+    for i, covariance in enumerate(p.covariance()):
+        expected = np.cov(p.loc[:, i].T, bias=True) + np.diag(p.aleatoric_std[i] ** 2)
+        np.testing.assert_allclose(covariance, expected)
+    draws = p.sample(40_000, random_state=0)[:, 0]
+    products = (draws - p.mean[0])[:, :, None] * (draws - p.mean[0])[:, None, :]
+    error = products.std(0) / math.sqrt(len(draws))
+    assert (abs(products.mean(0) - p.covariance()[0]) < 5 * error).all()
+
+
+@pytest.mark.parametrize("df", [1.0, 2.0])
+def test_noise_without_a_variance(df):
+    """Student-t with at most two degrees of freedom: infinite variance, but nothing is NaN."""
+    p = mixture(2, df=np.full((1, 1, 1), df))
+    assert np.isinf(p.std).all()
+    assert np.isinf(p.aleatoric_std).all()
+    assert np.isfinite(p.epistemic_std).all()
+    for matrix in (*np.moveaxis(p.row_covariance(), -1, 0), *p.covariance()):
+        off_diagonal = ~np.eye(len(matrix), dtype=bool)
+        assert np.isposinf(matrix.diagonal()).all()
+        assert np.isfinite(matrix[off_diagonal]).all()
+
+
+# -- densities --------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+@OUTPUTS
+def test_log_prob_is_joint_over_outputs(n_outputs, df):
+    p = mixture(n_outputs, df=df)
+    y = np.random.default_rng(1).normal(size=(N, n_outputs))
+    densities = np.array(
+        [[[part.pdf(y[i, c]) for part in components(p, i, c)] for c in range(n_outputs)] for i in range(N)]
+    )
+    np.testing.assert_allclose(p.log_prob(y), np.log(densities.prod(1).mean(-1)))
+
+
+def test_log_prob_far_away_does_not_underflow():
+    p = mixture(df=GAUSSIAN)
+    y = np.full(N, 1e3)
+    expected = each(p, lambda parts: np.logaddexp.reduce([part.logpdf(1e3) for part in parts]) - math.log(S))
+    assert np.isfinite(expected).all()
+    np.testing.assert_allclose(p.log_prob(y), expected[:, 0])
+
+
+def test_infinite_df_is_the_limit():
+    gaussian, student = mixture(df=GAUSSIAN), mixture(df=np.full((1, 1, 1), 1e9))
+    y = np.linspace(-3, 3, N)
+    np.testing.assert_allclose(gaussian.log_prob(y), student.log_prob(y), atol=1e-6)
+    np.testing.assert_allclose(gaussian.cdf(y), student.cdf(y), atol=1e-7)
+    np.testing.assert_allclose(gaussian.std, student.std, rtol=1e-7)
+    np.testing.assert_allclose(gaussian.quantile(0.1), student.quantile(0.1), atol=1e-6)
+
+
+@BOTH
+@OUTPUTS
+def test_cdf(n_outputs, df):
+    p = mixture(n_outputs, df=df, squeeze=False)
+    for value in (-4.0, -0.3, 0.0, 2.5):
+        expected = each(p, lambda parts, value=value: reference_cdf(parts, value))
+        np.testing.assert_allclose(p.cdf(np.full((N, n_outputs), value)), expected, rtol=1e-9)
+
+
+# -- quantiles and intervals ------------------------------------------------------------------------------------------
+
+
+@BOTH
+@OUTPUTS
+def test_quantile_against_root_finding(n_outputs, df):
+    p = mixture(n_outputs, df=df, squeeze=False)
+    for level in (0.001, 0.3, 0.5, 0.95):
+        expected = each(p, lambda parts, level=level: reference_quantile(parts, level))
+        np.testing.assert_allclose(p.quantile(level), expected, atol=1e-8)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    loc=hnp.arrays(np.float64, (3, 2, 1), elements=st.floats(-1e3, 1e3)),
+    scale=st.floats(1e-3, 1e3),
+    df=st.floats(1, 1e6) | st.just(math.inf),
+    level=st.floats(1e-4, 1 - 1e-4),
+)
+def test_cdf_undoes_quantile(loc, scale, df, level):
+    p = Prediction(loc, np.full((1, 1, 1), scale), np.full((1, 1, 1), df))
+    np.testing.assert_allclose(p.cdf(p.quantile(level)), level, atol=1e-7)
+
+
+def test_quantile_undoes_cdf():
+    p = mixture(2)
+    y = np.random.default_rng(1).normal(size=(N, 2))
+    levels = p.cdf(y)
+    for i in range(N):
+        for c in range(2):
+            assert p.quantile(levels[i, c])[i, c] == pytest.approx(y[i, c], abs=1e-8)
+
+
+@pytest.mark.parametrize("df", [np.inf, 4.0])
+@pytest.mark.parametrize("level", [1e-6, 0.2, 0.5, 0.999])
+def test_quantile_of_one_draw_is_exact(level, df):
+    p = Prediction(np.full((1, N, 1), 3.0), np.full((1, 1, 1), 0.1), np.full((1, 1, 1), df))
+    expected = stats.norm(3, 0.1).ppf(level) if math.isinf(df) else stats.t(df, 3, 0.1).ppf(level)
+    np.testing.assert_allclose(p.quantile(level), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("shift", "unit"), [(0, 1e-9), (0, 1e9), (1e6, 1e-2), (-1e9, 1e3)])
+def test_quantiles_follow_units(shift, unit):
+    p = mixture(2)
+    moved = Prediction(shift + unit * p.loc, unit * p.scale, p.df)
+    np.testing.assert_allclose((moved.interval(0.9) - shift) / unit, p.interval(0.9), atol=1e-7)
+
+
+def test_quantile_between_distant_draws():
+    """Half of the mixture here, half far away: the quantiles of either half are found."""
+    p = Prediction(np.array([0.0, 1e6])[:, None, None], np.ones((1, 1, 1)), GAUSSIAN)
+    assert p.quantile(0.25)[0] == pytest.approx(0, abs=1e-8)
+    assert p.quantile(0.75)[0] == pytest.approx(1e6, abs=1e-8)
+    assert p.quantile(0.1)[0] == pytest.approx(stats.norm.ppf(0.2), abs=1e-8)
+
+
+def test_shapes_of_quantiles():
+    for n_outputs, squeeze, trailing in ((1, True, (N,)), (1, False, (N, 1)), (2, True, (N, 2))):
+        p = mixture(n_outputs, squeeze=squeeze)
+        assert p.quantile(0.5).shape == trailing
+        assert p.quantile([0.5]).shape == (1, *trailing)
+        assert p.quantile([0.1, 0.5, 0.9]).shape == (3, *trailing)
+        assert p.interval(0.5).shape == (*trailing, 2)
+        np.testing.assert_array_equal(p.quantile([0.1, 0.5])[1], p.quantile(0.5))
+    assert (np.diff(mixture(2).quantile([0.1, 0.5, 0.9]), axis=0) > 0).all()
+
+
+@BOTH
+@pytest.mark.parametrize("coverage", [0.1, 0.5, 0.9, 0.99])
+def test_an_interval_holds_its_share_of_samples(coverage, df):
+    p = mixture(2, df=df)
+    low, high = np.moveaxis(p.interval(coverage), -1, 0)
+    draws = p.sample(20_000, random_state=0)
+    error = 5 * math.sqrt(coverage * (1 - coverage) / len(draws))
+    assert (abs(((draws > low) & (draws < high)).mean(0) - coverage) < error).all()
+    tail = (1 - coverage) / 2
+    error = 5 * math.sqrt(tail * (1 - tail) / len(draws))
+    assert (abs((draws < low).mean(0) - tail) < error).all(), "the interval is central"
+
+
+def test_interval_ends_are_quantiles():
+    p = mixture(2)
+    expected = np.moveaxis(p.quantile([0.05, 0.95]), 0, -1)
+    np.testing.assert_allclose(p.interval(0.9), expected, atol=1e-8)
+
+
+def test_each_output_may_have_a_coverage_of_its_own():
+    p = mixture(2)
+    both = p.interval_at(np.array([0.5, 0.9]))
+    np.testing.assert_allclose(both[:, 0], p.interval(0.5)[:, 0])
+    np.testing.assert_allclose(both[:, 1], p.interval(0.9)[:, 1])
+
+
+@pytest.mark.parametrize("tail", [1e-10, 1e-13, 2.0**-53])
+@pytest.mark.parametrize("df", [math.inf, 5.0])
+def test_intervals_far_into_the_tails(tail, df):
+    """Conformal calibration of an overconfident model asks for these."""
+    p = Prediction(np.zeros((1, 1, 1)), np.ones((1, 1, 1)), np.full((1, 1, 1), df))
+    end = stats.norm.isf(tail) if math.isinf(df) else stats.t(df).isf(tail)
+    np.testing.assert_allclose(p.interval_at(np.asarray(1 - 2 * tail))[0], [-end, end], rtol=1e-3)
+
+
+def test_full_coverage_is_everything():
+    p = mixture(2)
+    both = p.interval_at(np.array([1.0, 0.9]))
+    assert np.array_equal(both[:, 0], np.tile([-np.inf, np.inf], (N, 1)))
+    np.testing.assert_allclose(both[:, 1], p.interval(0.9)[:, 1])
+
+
+def test_no_coverage_is_the_median():
+    p = mixture()
+    np.testing.assert_allclose(p.interval_at(np.asarray(0.0)), np.tile(p.quantile(0.5)[:, None], 2), atol=1e-8)
+
+
+def test_many_narrow_draws():
+    """A cdf of steep stairs, where Newton's method alone would wander."""
+    loc = np.random.default_rng(0).normal(size=(31, N, 1))
+    p = Prediction(loc, np.full((1, 1, 1), 1e-4), GAUSSIAN)
+    for level in (0.01, 0.3, 0.5):
+        stair = np.sort(loc[..., 0], axis=0)[int(31 * level)]
+        np.testing.assert_allclose(p.quantile(level), stair, atol=3e-4)
+        np.testing.assert_allclose(p.cdf(p.quantile(level)), level, atol=1e-7)
+
+
+# -- samples ----------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_samples_have_the_distribution(df):
+    """Their ranks under the cdf are uniform."""
+    p = mixture(df=df)
+    for i, draws in enumerate(p.sample(5_000, random_state=0).T):
+        parts = components(p, i, 0)
+        ranks = np.mean([part.cdf(draws) for part in parts], 0)
+        assert stats.kstest(ranks, "uniform").pvalue > 1e-3
+
+
+def test_outputs_of_a_sample_share_the_draw_of_the_network():
+    loc = np.array([-5.0, 5.0])[:, None, None] * np.ones((2, N, 2))
+    draws = Prediction(loc, np.full((1, 1, 1), 0.1), GAUSSIAN).sample(200, random_state=0)
+    assert (np.sign(draws[..., 0]) == np.sign(draws[..., 1])).all()
+    assert 0.3 < (draws[..., 0] > 0).mean() < 0.7
+
+
+def test_samples_are_deterministic_given_a_seed():
+    p = mixture()
+    assert p.sample(3, random_state=1).shape == (3, N)
+    np.testing.assert_array_equal(p.sample(3, random_state=1), p.sample(3, random_state=np.random.default_rng(1)))
+    assert (p.sample(3, random_state=1) != p.sample(3, random_state=2)).all()
+
+
+# -- shapes and mistakes ----------------------------------------------------------------------------------------------
+
+
+def test_squeeze():
+    one, kept, two = mixture(), mixture(squeeze=False), mixture(2)
+    assert (one.n_rows, one.n_outputs) == (N, 1)
+    for name in ("mean", "std", "aleatoric_std", "epistemic_std"):
+        assert getattr(one, name).shape == (N,)
+        assert getattr(kept, name).shape == (N, 1)
+        assert getattr(two, name).shape == (N, 2)
+        np.testing.assert_array_equal(getattr(one, name), getattr(kept, name)[:, 0])
+    assert one.cdf(np.zeros(N)).shape == (N,)
+    assert kept.cdf(np.zeros(N)).shape == kept.cdf(np.zeros((N, 1))).shape == (N, 1)
+    assert one.row_covariance().shape == (N, N)
+    assert one.covariance().shape == (N, 1, 1)
+    assert one.sample(5, 0).shape == (5, N)
+    assert two.sample(5, 0).shape == (5, N, 2)
+    assert one.log_prob(np.zeros(N)).shape == two.log_prob(np.zeros((N, 2))).shape == (N,)
+
+
+@pytest.mark.parametrize("y", [0.0, np.zeros(N + 1), np.zeros(2 * N), np.zeros((N, 1)), np.zeros((2, N)), np.zeros(N)])
+def test_targets_of_the_wrong_shape(y):
+    for method in (mixture(2).log_prob, mixture(2).cdf):
+        with pytest.raises(ValueError, match="y must have 4 rows and 2 outputs; got shape"):
+            method(y)
+
+
+@pytest.mark.parametrize("q", [0.0, 1.0, -0.5, 1.5, math.nan, [0.5, 1.0]])
+def test_levels_outside_of_their_range(q):
+    with pytest.raises(ValueError, match=r"q must be inside \(0, 1\)"):
+        mixture().quantile(q)
+
+
+@pytest.mark.parametrize("coverage", [0.0, 1.0, -0.5, 1.5, math.nan])
+def test_coverage_outside_of_its_range(coverage):
+    with pytest.raises(ValueError, match=r"coverage must be inside \(0, 1\)"):
+        mixture().interval(coverage)
+
+
+@pytest.mark.parametrize("coverage", [-0.1, 1.1, math.nan])
+def test_nominal_coverage_outside_of_its_range(coverage):
+    with pytest.raises(ValueError, match="coverage must be from 0 to 1"):
+        mixture().interval_at(np.array(coverage))
+
+
+# -- classes ----------------------------------------------------------------------------------------------------------
+
+
+def class_mixture(seed=0, n_classes=3, n_draws=S):
+    samples = np.random.default_rng(seed).dirichlet(np.full(n_classes, 0.5), size=(n_draws, N))
+    return ClassPrediction(samples, np.array(["ant", "bee", "cat", "dog"][:n_classes]))
+
+
+def entropy(p):
+    return -sum(v * math.log(v) for v in p if v > 0)
+
+
+def test_class_probabilities():
+    p = class_mixture()
+    for i in range(N):
+        mean = [np.mean([p.samples[s, i, k] for s in range(S)]) for k in range(3)]
+        np.testing.assert_allclose(p.probabilities[i], mean)
+        assert p.label[i] == p.classes[int(np.argmax(mean))]
+    np.testing.assert_allclose(p.probabilities.sum(-1), 1, rtol=1e-15)
+
+
+def test_class_entropies():
+    p = class_mixture()
+    for i in range(N):
+        total = entropy(p.probabilities[i])
+        expected = np.mean([entropy(p.samples[s, i]) for s in range(S)])
+        assert p.predictive_entropy[i] == pytest.approx(total)
+        assert p.expected_entropy[i] == pytest.approx(expected)
+        assert p.mutual_information[i] == pytest.approx(total - expected)
+
+
+def test_mutual_information_of_draws_that_agree_and_that_do_not():
+    certain = np.eye(2)[[0, 1]][:, None]  # each of two draws is sure of another class
+    np.testing.assert_allclose(ClassPrediction(certain, np.arange(2)).mutual_information, math.log(2))
+    agreed = np.tile(np.array([0.3, 0.7]), (S, N, 1))
+    np.testing.assert_allclose(ClassPrediction(agreed, np.arange(2)).mutual_information, 0, atol=1e-15)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 10_000), st.integers(2, 4), st.integers(1, 4))
+def test_mutual_information_has_its_bounds(seed, n_classes, n_draws):
+    p = class_mixture(seed, n_classes, n_draws)
+    assert (p.mutual_information >= 0).all()
+    assert (p.mutual_information <= p.predictive_entropy + 1e-12).all()
+    assert (p.mutual_information <= math.log(n_draws) + 1e-12).all()
+    assert (p.predictive_entropy <= math.log(n_classes) + 1e-12).all()
+
+
+def test_class_log_prob():
+    p = class_mixture()
+    y = ["cat", "ant", "bee", "ant"]
+    expected = [math.log(p.probabilities[i, ["ant", "bee", "cat"].index(label)]) for i, label in enumerate(y)]
+    np.testing.assert_allclose(p.log_prob(y), expected)
+
+
+def test_log_prob_of_an_impossible_class_is_finite():
+    p = ClassPrediction(np.tile([1.0, 0.0], (S, N, 1)), np.arange(2))
+    assert (p.log_prob([0] * N) == 0).all()
+    assert (p.log_prob([1] * N) < -700).all()
+    assert np.isfinite(p.log_prob([1] * N)).all()
+
+
+@pytest.mark.parametrize("label", ["aardvark", "bear", "zebra"])
+def test_unknown_label(label):
+    with pytest.raises(ValueError, match=rf"y must be among the classes .*got \['{label}'\]"):
+        class_mixture().log_prob(["ant", "bee", label, "cat"])
+
+
+@pytest.mark.parametrize("y", [["ant"], ["ant"] * (N + 1), [["ant"] * N]])
+def test_labels_of_the_wrong_shape(y):
+    with pytest.raises(ValueError, match="y must have one label for each of 4 rows; got shape"):
+        class_mixture().log_prob(y)
+
+
+# -- draws of a network -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_shape", [(), (2,)])
+def test_sample_outputs_of_an_mlp(batch_shape):
+    network = MLP(3, (4,), 2, n_pseudo=2, batch_shape=batch_shape)
+    outputs = sample_outputs(network, torch.randn(5, 3), 6, batch_shape=batch_shape)
+    assert outputs.shape == (6, *batch_shape, 5, 2)
+    assert not outputs.requires_grad
+    assert outputs.std(0).min() > 0
+
+
+def test_sample_outputs_of_any_module():
+    network = bayesianize(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+    outputs = sample_outputs(network, torch.randn(5, 3), 6)
+    assert outputs.shape == (6, 5, 2)
+    assert outputs.std(0).min() > 0
+
+
+def test_long_inputs_are_cut_into_chunks(monkeypatch):
+    monkeypatch.setattr(vmg.prediction, "ROWS_TIMES_SAMPLES", 12)
+    network, x, sizes = MLP(3, (), 1), torch.randn(5, 3), []
+    network.register_forward_hook(lambda module, inputs, output: sizes.append(len(inputs[0])))
+    assert sample_outputs(network, x, 6).shape == (6, 5, 1)
+    assert sizes == [2, 2, 1]
+
+
+@pytest.mark.parametrize("n_samples", [0, -1])
+def test_too_few_samples(n_samples):
+    with pytest.raises(ValueError, match=f"n_samples must be at least 1; got {n_samples}"):
+        sample_outputs(MLP(3, (), 1), torch.ones(2, 3), n_samples)
+
+
+@pytest.mark.parametrize("batch_shape", [(), (2,)])
+def test_a_row_gets_the_same_functions_in_any_company(batch_shape, monkeypatch):
+    network, x = MLP(3, (4,), 2, n_pseudo=2, batch_shape=batch_shape), torch.randn(7, 3)
+    together = draw_functions(network, x, 5, seed=3)
+    assert together.shape == (5, *batch_shape, 7, 2)
+    assert together.dtype == torch.float64
+    order = torch.tensor([4, 0, 6])
+    torch.testing.assert_close(draw_functions(network, x[order], 5, seed=3), together[..., order, :])
+    for limit in (1, 20):
+        monkeypatch.setattr(vmg.prediction, "ROWS_TIMES_SAMPLES", limit)
+        torch.testing.assert_close(draw_functions(network, x, 5, seed=3), together)
+    assert (draw_functions(network, x, 5, seed=4) != together).all()
+
+
+def test_memory_of_functions_does_not_grow_with_replicas(monkeypatch):
+    network, sizes = MLP(3, (), 1, batch_shape=(4,)), []
+    monkeypatch.setattr(vmg.prediction, "ROWS_TIMES_SAMPLES", 40)
+    original = MLP._chain
+    monkeypatch.setattr(MLP, "_chain", lambda self, x, apply: sizes.append(len(x)) or original(self, x, apply))
+    draw_functions(network, torch.randn(5, 3), 5, seed=0)
+    assert sizes == [2, 2, 1]
+
+
+def test_drawing_functions_leaves_the_network_as_it_is():
+    network = MLP(3, (4,), 2, n_pseudo=2)
+    generator = torch.Generator().manual_seed(1)
+    network.layers[0].generator = generator
+    before, state = [p.clone() for p in network.parameters()], generator.get_state()
+    draw_functions(network, torch.randn(5, 3), 3, seed=0)
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), before, strict=True))
+    assert all(p.dtype == torch.float32 for p in network.parameters())
+    assert network.layers[0].generator is generator
+    assert torch.equal(generator.get_state(), state)
+
+
+def test_a_drawn_function_is_one_function():
+    """Without hidden layers each draw is affine: the value between two points lies between their values."""
+    network, (a, b) = MLP(3, (), 2, n_pseudo=2), torch.randn(2, 3, dtype=torch.float64)
+    values = draw_functions(network, torch.stack([a, b, 0.25 * a + 0.75 * b]), 5, seed=0)
+    torch.testing.assert_close(values[:, 2], 0.25 * values[:, 0] + 0.75 * values[:, 1])
+
+
+def test_functions_have_the_joint_distribution_of_the_layer(perturb):
+    """One layer without pseudo-data: f(x) of all rows is N(x̂M, (x̂Ux̂ᵀ) V)."""
+    network, x = perturb(MLP(2, (), 1)), torch.randn(3, 2, dtype=torch.float64)
+    with torch.no_grad():
+        exact = network.layers[0].predictive(x)
+        mean, covariance = exact.mean[:, 0], (exact.row_covariance.to_dense() * exact.column_covariance.to_dense())
+    assert_moments(draw_functions(network, x, 20_000, seed=0)[..., 0], mean, covariance)

@@ -1,0 +1,460 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import Gamma, kl_divergence
+
+from reference import (
+    FAMILIES,
+    assert_close,
+    assert_expectation,
+    assert_moments,
+    family_member,
+    family_parameters,
+    gamma_nodes,
+    members,
+    normal,
+    random_covariance,
+    vec,
+)
+from vmg import kernels
+from vmg.covariance import Diagonal
+from vmg.distributions import MatrixNormal
+from vmg.functional import log_uniform_kl
+from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior, PseudoNoise, fused_kl, gamma_kl
+
+R, C = 4, 3
+over_pairs = pytest.mark.parametrize(("row", "column"), list(itertools.product(FAMILIES, FAMILIES)))
+over_means = pytest.mark.parametrize("zero_mean", [False, True])
+over_batches = pytest.mark.parametrize("batch_shape", [(), (2,), (2, 3)])
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def random_posterior(row="rank_one", column="dense", batch_shape=(), zero_mean=False):
+    """M (or None), U and V of a posterior, and the same as a distribution."""
+    M = normal(*batch_shape, R, C, seed=1)
+    U, _ = random_covariance(row, R, batch_shape, seed=10)
+    V, _ = random_covariance(column, C, batch_shape, seed=20)
+    q = MatrixNormal(torch.zeros_like(M) if zero_mean else M, U, V)
+    return None if zero_mean else M, U, V, q
+
+
+def isotropic(row_scale, column_scale):
+    """MN(0, row_scale² I, column_scale² I) for scales of one shape."""
+    rows, columns = row_scale.unsqueeze(-1).expand(*row_scale.shape, R), column_scale.unsqueeze(-1)
+    return MatrixNormal(torch.zeros(R, C), Diagonal(rows), Diagonal(columns.expand(*column_scale.shape, C)))
+
+
+def fixed_prior(batch_shape=()):
+    return FixedPrior(
+        normal(*batch_shape, R, C, seed=30), normal(*batch_shape, R, seed=31).exp(), normal(C, seed=32).exp()
+    )
+
+
+def gradient_prior(concentrations, rates, **options):
+    """A GammaPrior whose posterior has the given (row, column) parameters."""
+    prior = GammaPrior(conjugate=False, batch_shape=concentrations.shape[:-1], **options)
+    with torch.no_grad():
+        prior.log_concentration.copy_(concentrations.log())
+        prior.log_rate.copy_(rates.log())
+    return prior
+
+
+def at_conjugate_posterior(prior, M, U, V):
+    """The gradient version of a conjugate prior, its parameters set to the conjugate posterior."""
+    row, column = prior.posterior(M, U, V)
+    return gradient_prior(
+        torch.stack([row.concentration, column.concentration], -1),
+        torch.stack([row.rate, column.rate], -1),
+        concentration=prior.concentration,
+        rate=prior.rate,
+    )
+
+
+class PriorKL(torch.nn.Module):
+    """A prior's KL as a forward pass, for functional_call."""
+
+    def __init__(self, prior):
+        super().__init__()
+        self.prior = prior
+
+    def forward(self, M, U, V):
+        return self.prior.kl_divergence(M, U, V)
+
+
+# Fixed matrix Gaussians
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", ["isotropic", "gamma, conjugate", "fixed"])
+@pytest.mark.parametrize("shapes", [((2,), (), ()), ((), (2,), ()), ((), (), (2,)), ((3, 1), (2,), ())])
+def test_shapes_broadcast(family, name, shapes):
+    mean_shape, row_shape, column_shape = shapes
+    prior, full = PRIORS[name](), torch.broadcast_shapes(*shapes)
+    M = normal(*mean_shape, R, C, seed=1).requires_grad_()
+    rows = [p.requires_grad_() for p in family_parameters(family, R, row_shape, seed=10)]
+    columns = [p.requires_grad_() for p in family_parameters(family, C, column_shape, seed=20)]
+    U, V = family_member(family, *rows), family_member(family, *columns)
+    kl = prior.kl_divergence(M, U, V)
+    wide = prior.kl_divergence(M.expand(*full, R, C), U.expand(full), V.expand(full))
+    assert_close(kl, wide)
+    pairs = zip(*(torch.autograd.grad(value.sum(), [M, *rows, *columns]) for value in (kl, wide)), strict=True)
+    for actual, expected in pairs:
+        assert_close(actual, expected)
+
+
+@over_pairs
+@over_means
+@over_batches
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_isotropic_prior(row, column, zero_mean, batch_shape, scale):
+    M, U, V, q = random_posterior(row, column, batch_shape, zero_mean)
+    kl = IsotropicPrior(scale).kl_divergence(M, U, V)
+    assert kl.shape == batch_shape
+    assert_close(kl, kl_divergence(q, isotropic(torch.tensor(scale), torch.tensor(1.0))))
+
+
+@over_pairs
+@over_means
+@over_batches
+def test_fixed_prior(row, column, zero_mean, batch_shape):
+    M, U, V, q = random_posterior(row, column, batch_shape, zero_mean)
+    prior = fixed_prior()
+    p = MatrixNormal(prior.loc, Diagonal(prior.row_scale), Diagonal(prior.column_scale))
+    kl = prior.kl_divergence(M, U, V)
+    assert kl.shape == batch_shape
+    assert_close(kl, kl_divergence(q, p))
+
+
+def test_fixed_prior_of_a_batch_is_a_loop():
+    M, U, V, _ = random_posterior("diagonal", "diagonal", (2,))
+    prior = fixed_prior((2,))
+    kl = prior.kl_divergence(M, U, V)
+    for i in range(2):
+        one = FixedPrior(prior.loc[i], prior.row_scale[i], prior.column_scale)
+        assert_close(kl[i], one.kl_divergence(M[i], Diagonal(U.scale[i]), Diagonal(V.scale[i])))
+
+
+def test_a_posterior_is_at_no_distance_from_itself():
+    M, U, V, _ = random_posterior("diagonal", "diagonal")
+    assert_close(FixedPrior(M, U.scale, V.scale).kl_divergence(M, U, V), torch.zeros(()))
+    assert_close(
+        IsotropicPrior().kl_divergence(None, Diagonal(torch.ones(R)), Diagonal(torch.ones(C))), torch.zeros(())
+    )
+
+
+# Gamma precisions
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(*[st.floats(0.05, 50)] * 4)
+def test_gamma_kl(a, b, prior_a, prior_b):
+    a, b, prior_a, prior_b = (
+        torch.tensor([a, 2 * a]),
+        torch.tensor([b, b]),
+        torch.tensor(prior_a),
+        torch.tensor(prior_b),
+    )
+    expected = kl_divergence(Gamma(a, b), Gamma(prior_a, prior_b))
+    actual = gamma_kl(a, b, prior_a, prior_b)
+    assert_close(actual, expected, 1e-9)
+    assert (actual > -1e-9).all()
+
+
+@over_means
+@pytest.mark.parametrize(("row", "column"), [("diagonal", "diagonal"), ("rank_one", "dense"), ("dense", "rank_one")])
+def test_gamma_prior_against_quadrature_over_both_precisions(row, column, zero_mean):
+    M, U, V, q = random_posterior(row, column, zero_mean=zero_mean)
+    a, b = torch.tensor([2.5, 4.0]), torch.tensor([1.3, 0.7])
+    tau_row, weight_row = gamma_nodes(2.5, 1.3, n=120)
+    tau_column, weight_column = gamma_nodes(4.0, 0.7, n=120)
+    assert_close(weight_row.sum(), torch.tensor(1.0))
+    grid_row, grid_column = torch.meshgrid(tau_row, tau_column, indexing="ij")
+    kl_given_tau = kl_divergence(q, isotropic(grid_row.rsqrt(), grid_column.rsqrt()))
+    expected = weight_row @ kl_given_tau @ weight_column
+    expected = expected + kl_divergence(Gamma(a, b), Gamma(torch.tensor(1.0), torch.tensor(0.5))).sum()
+    assert_close(gradient_prior(a, b).kl_divergence(M, U, V), expected, 1e-9)
+
+
+def test_gamma_prior_against_monte_carlo():
+    torch.manual_seed(0)
+    M, U, V, q = random_posterior()
+    a, b = torch.tensor([2.5, 4.0]), torch.tensor([1.3, 0.7])
+    prior, posterior = Gamma(torch.tensor([2.0, 2.0]), torch.tensor([3.0, 3.0])), Gamma(a, b)
+    tau = posterior.sample((50_000,))
+    ratio = (posterior.log_prob(tau) - prior.log_prob(tau)).sum(-1)
+    values = kl_divergence(q, isotropic(tau[:, 0].rsqrt(), tau[:, 1].rsqrt())) + ratio
+    assert_expectation(values, gradient_prior(a, b, concentration=2.0, rate=3.0).kl_divergence(M, U, V))
+
+
+@over_batches
+@over_means
+def test_conjugate_posterior_solves_both_updates_at_once(batch_shape, zero_mean):
+    M, U, V, q = random_posterior(batch_shape=batch_shape, zero_mean=zero_mean)
+    prior = GammaPrior(1.5, 0.7)
+    row, column = prior.posterior(M, U, V)
+    energy = (q.variance + q.mean.square()).sum((-2, -1))  # E‖W‖²
+    for one, other in ((row, column), (column, row)):
+        assert_close(one.concentration, torch.full(batch_shape, 1.5 + R * C / 2))
+        assert_close(one.rate, 0.7 + 0.5 * other.mean * energy)
+
+
+@pytest.mark.parametrize(("concentration", "rate"), [(1.0, 0.5), (3.0, 2.0), (0.2, 1e-3)])
+@over_means
+@over_batches
+def test_conjugate_is_the_fixed_point_of_the_gradient_version(concentration, rate, zero_mean, batch_shape):
+    M, U, V, _ = random_posterior(batch_shape=batch_shape, zero_mean=zero_mean)
+    conjugate = GammaPrior(concentration, rate)
+    learned = at_conjugate_posterior(conjugate, M, U, V)
+    kl = learned.kl_divergence(M, U, V)
+    assert kl.shape == batch_shape
+    assert_close(conjugate.kl_divergence(M, U, V), kl)
+    for gradient in torch.autograd.grad(kl.sum(), (learned.log_concentration, learned.log_rate)):
+        assert_close(gradient, torch.zeros_like(gradient), 1e-9)
+
+
+def test_conjugate_is_a_minimum_of_the_gradient_version():
+    M, U, V, _ = random_posterior()
+    learned = at_conjugate_posterior(GammaPrior(), M, U, V)
+    names = ("log_concentration", "log_rate")
+    point = torch.cat([getattr(learned, name).detach() for name in names])
+
+    def kl(parameters):
+        a, b = parameters.split(2)
+        moved = {"log_concentration": a, "log_rate": b}
+        return torch.func.functional_call(PriorKL(learned), {f"prior.{k}": v for k, v in moved.items()}, (M, U, V))
+
+    assert torch.linalg.eigvalsh(torch.autograd.functional.hessian(kl, point)).min() > 1e-3
+    best = kl(point)
+    for seed, size in itertools.product(range(20), (0.01, 0.3, 2.0)):
+        assert kl(point + size * normal(4, seed=seed)) > best
+
+
+def test_conjugate_gradients_are_those_of_the_gradient_version():
+    M = normal(R, C, seed=1).requires_grad_()
+    scales = [family_parameters("diagonal", n, seed=n)[0].requires_grad_() for n in (R, C)]
+    U, V = (Diagonal(scale) for scale in scales)
+    conjugate = GammaPrior()
+    learned = at_conjugate_posterior(conjugate, M, U, V)
+    actual, expected = (torch.autograd.grad(p.kl_divergence(M, U, V), (M, *scales)) for p in (conjugate, learned))
+    for a, e in zip(actual, expected, strict=True):
+        assert_close(a, e)
+
+
+def test_gamma_prior_of_a_batch_is_a_loop():
+    M, U, V, _ = random_posterior("diagonal", "diagonal", (2, 3))
+    a, b = 1 + normal(2, 3, 2, seed=5).abs(), 1 + normal(2, 3, 2, seed=6).abs()
+    conjugate, learned = GammaPrior(), gradient_prior(a, b)
+    kls = conjugate.kl_divergence(M, U, V), learned.kl_divergence(M, U, V)
+    for i in members((2, 3)):
+        one = M[i], Diagonal(U.scale[i]), Diagonal(V.scale[i])
+        assert_close(kls[0][i], conjugate.kl_divergence(*one))
+        assert_close(kls[1][i], gradient_prior(a[i], b[i]).kl_divergence(*one))
+
+
+def test_a_certain_gamma_posterior_is_a_fixed_prior():
+    M, U, V, q = random_posterior()
+    mean = torch.tensor([3.0, 0.2])
+    sharp = gradient_prior(1e9 * mean, torch.full((2,), 1e9))
+    own = kl_divergence(Gamma(1e9 * mean, torch.tensor(1e9)), Gamma(torch.tensor(1.0), torch.tensor(0.5))).sum()
+    expected = kl_divergence(q, isotropic(*mean.rsqrt()))
+    assert_close(sharp.kl_divergence(M, U, V) - own, expected, 1e-6)
+
+
+# The short form for diagonal posteriors
+
+
+@pytest.mark.parametrize("prior", [IsotropicPrior(), IsotropicPrior(0.3), GammaPrior(), GammaPrior(6.0, 2.0)])
+@over_means
+def test_coefficients(prior, zero_mean):
+    M, U, V, q = random_posterior("diagonal", "diagonal", zero_mean=zero_mean)
+    energy = (q.variance + q.mean.square()).sum()
+    tau, a, rate, constant = prior.coefficients(R * C)
+    extra = 0.0
+    if a > 0:
+        b = max(np.roots([1.0, -rate, -0.5 * a * energy.item()]))
+        tau, extra = (a / b) ** 2, 2 * a * (math.log(b) + rate / b)
+    expected = 0.5 * tau * energy - 0.5 * torch.logdet(q.covariance_matrix) + constant + extra
+    assert_close(prior.kl_divergence(M, U, V), expected)
+
+
+def test_priors_without_a_short_form():
+    assert fixed_prior().coefficients(R * C) is None
+    assert GammaPrior(conjugate=False).coefficients(R * C) is None
+
+
+@pytest.mark.skipif(not kernels.available(), reason="no compiled kernels")
+@pytest.mark.parametrize("prior", [IsotropicPrior(0.3), GammaPrior(), GammaPrior(6.0, 2.0)])
+@pytest.mark.parametrize("kind", ["none", "layer", "factored"])
+@over_means
+@over_batches
+def test_fused_kl_is_the_sum_of_its_parts(prior, kind, zero_mean, batch_shape):
+    P, max_noise = 5, 0.5
+    M = None if zero_mean else normal(*batch_shape, R, C, seed=1).requires_grad_()
+    log_row, log_column = (normal(*batch_shape, n, seed=n).requires_grad_() for n in (R, C))
+    log_noise = (normal(*batch_shape, 2 if kind == "layer" else R + C, seed=5) - 2).requires_grad_()
+    log_point_noise = (normal(*batch_shape, P, seed=6) - 1).requires_grad_()
+    wanted = [t for t in (M, log_row, log_column) if t is not None]
+    parts = prior.kl_divergence(M, Diagonal.from_log_scale(log_row), Diagonal.from_log_scale(log_column))
+    pseudo = None
+    if kind == "layer":
+        per_entry = log_uniform_kl(log_noise, max_noise)
+        parts = parts + P * (R * per_entry[..., 0] + C * per_entry[..., 1])
+        pseudo, wanted = PseudoNoise(P, log_noise, None, max_noise), [*wanted, log_noise]
+    elif kind == "factored":
+        entries = log_point_noise.unsqueeze(-1) + log_noise.unsqueeze(-2)
+        parts = parts + log_uniform_kl(entries, max_noise).sum((-2, -1))
+        pseudo, wanted = PseudoNoise(P, log_noise, log_point_noise, max_noise), [*wanted, log_noise, log_point_noise]
+    kl = fused_kl(prior, M, log_row, log_column, pseudo)
+    assert kl.shape == batch_shape
+    assert_close(kl, parts)
+    for a, e in zip(*(torch.autograd.grad(value.sum(), wanted) for value in (kl, parts)), strict=True):
+        assert_close(a, e)
+
+
+# Gradients
+
+
+PRIORS = {
+    "isotropic": lambda: IsotropicPrior(0.7),
+    "gamma, conjugate": GammaPrior,
+    "gamma, by gradient": lambda: gradient_prior(torch.tensor([2.5, 4.0]), torch.tensor([1.3, 0.7])),
+    "fixed": fixed_prior,
+}
+over_priors = pytest.mark.parametrize("make", list(PRIORS.values()), ids=list(PRIORS))
+
+
+@over_priors
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("batch_shape", [(), (2,)])
+def test_gradcheck(make, family, batch_shape):
+    prior = make()
+    rows, columns = family_parameters(family, R, batch_shape, seed=1), family_parameters(family, C, batch_shape, seed=2)
+
+    def kl(M, *parameters):
+        U = family_member(family, *parameters[: len(rows)])
+        return prior.kl_divergence(M, U, family_member(family, *parameters[len(rows) :]))
+
+    inputs = [t.requires_grad_() for t in (normal(*batch_shape, R, C, seed=3), *rows, *columns)]
+    assert torch.autograd.gradcheck(kl, inputs)
+
+
+def test_gradcheck_of_the_gamma_parameters():
+    M, U, V, _ = random_posterior()
+    prior = PriorKL(gradient_prior(torch.tensor([2.5, 4.0]), torch.tensor([1.3, 0.7])))
+
+    def kl(a, b):
+        return torch.func.functional_call(prior, {"prior.log_concentration": a, "prior.log_rate": b}, (M, U, V))
+
+    assert torch.autograd.gradcheck(kl, (normal(2, seed=1).requires_grad_(), normal(2, seed=2).requires_grad_()))
+
+
+# Samples
+
+
+def test_isotropic_samples():
+    W = IsotropicPrior(0.3).sample((20_000, 2, 2), torch.Generator().manual_seed(0))
+    assert_moments(vec(W), torch.zeros(4), 0.09 * torch.eye(4))
+
+
+def test_fixed_samples():
+    prior = FixedPrior(normal(3, 2, seed=1), torch.tensor([0.5, 1.0, 2.0]), torch.tensor([3.0, 0.1]))
+    W = prior.sample((20_000, 3, 2), torch.Generator().manual_seed(0))
+    p = prior.distribution
+    assert_moments(vec(W), vec(p.mean), p.covariance_matrix)
+
+
+def test_gamma_samples():
+    a, b = 9.0, 4.0
+    W = GammaPrior(a, b).sample((50_000, 2, 2), torch.Generator().manual_seed(0))
+    inverse, inverse_square = b / (a - 1), b**2 / ((a - 1) * (a - 2))  # E[1/τ] and E[1/τ²]
+    for i, j in members((2, 2)):
+        assert_expectation(W[:, i, j], 0.0)
+        assert_expectation(W[:, i, j].square(), inverse**2)
+        assert_expectation(W[:, i, j] ** 4, 3 * inverse_square**2)
+    # one matrix shares its two precisions, so the squares of its entries are correlated
+    assert_expectation(W[:, 0, 0].square() * W[:, 1, 1].square(), inverse_square**2)
+    assert_expectation(W[:, 0, 0] * W[:, 1, 1], 0.0)
+
+
+@over_priors
+def test_sampling_is_determined_by_the_generator(make):
+    prior = make()
+    first, second, third = (prior.sample((5, R, C), torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+    assert first.shape == (5, R, C)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+
+
+# Contract
+
+
+@over_priors
+def test_contract(make):
+    prior = make()
+    assert isinstance(prior, Prior)
+    M, U, V, _ = random_posterior()
+    restored = make()
+    for tensor in restored.state_dict().values():
+        tensor.zero_()
+    restored.load_state_dict(prior.state_dict())
+    assert torch.equal(restored.kl_divergence(M, U, V), prior.kl_divergence(M, U, V))
+    assert type(prior).__name__ in repr(prior)
+
+
+def test_only_learned_precisions_are_parameters():
+    for prior in (IsotropicPrior(), GammaPrior(), fixed_prior()):
+        assert list(prior.parameters()) == []
+    assert [p.shape for p in GammaPrior(conjugate=False, batch_shape=(3,)).parameters()] == [(3, 2), (3, 2)]
+
+
+def test_a_learned_precision_starts_at_its_prior():
+    M, U, V, _ = random_posterior()
+    row, column = GammaPrior(2.0, 3.0, conjugate=False).posterior(M, U, V)
+    for q in (row, column):
+        assert_close(torch.stack([q.concentration, q.rate]), torch.tensor([2.0, 3.0]))
+
+
+def test_fresh_copies_share_no_parameters():
+    prior = GammaPrior(2.0, 3.0, conjugate=False)
+    copy = prior.fresh((4,))
+    assert (copy.concentration, copy.rate, copy.conjugate) == (2.0, 3.0, False)
+    assert copy.log_rate.shape == (4, 2)
+    assert copy.log_rate is not prior.log_rate
+    assert IsotropicPrior(0.3).fresh((4,)).scale == 0.3
+
+
+def test_fixed_prior_keeps_its_own_copy():
+    loc = torch.zeros(R, C)
+    prior = FixedPrior(loc, torch.ones(R), torch.ones(C))
+    loc += 1
+    assert prior.loc.abs().max() == 0
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan])
+def test_arguments_must_be_positive(bad):
+    with pytest.raises(ValueError, match="scale must be positive"):
+        IsotropicPrior(bad)
+    with pytest.raises(ValueError, match="must be positive"):
+        GammaPrior(bad, 1.0)
+    with pytest.raises(ValueError, match="must be positive"):
+        GammaPrior(1.0, bad)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan])
+def test_the_scales_of_a_fixed_prior_must_be_positive(bad):
+    good, scale = torch.ones(2), torch.tensor([1.0, bad])
+    with pytest.raises(ValueError, match="row_scale must be positive"):
+        FixedPrior(torch.zeros(2, 2), scale, good)
+    with pytest.raises(ValueError, match="column_scale must be positive"):
+        FixedPrior(torch.zeros(2, 2), good, scale)
