@@ -16,6 +16,7 @@ import vmg
 from vmg.cli.demo import run_demo
 from vmg.cli.output import print_error, print_json, print_scores, say, say_aside
 from vmg.cli.progress import TrainingBar
+from vmg.cli.reproduce import reproduce
 from vmg.persistence import ModelFileError
 from vmg.tables import TableError, TableModel, read_table, write_table
 from vmg.tables.phrases import count
@@ -53,6 +54,9 @@ app = typer.Typer(
 - `vmg predict houses.vmg new.csv --out predictions.csv --coverage 0.95`
 - `vmg report houses.vmg test.csv --out report.html`""",
 )
+
+
+app.add_typer(reproduce, name="reproduce", rich_help_panel="The paper")
 
 
 class TaskChoice(str, Enum):

@@ -28,7 +28,6 @@ __all__ = ["run_demo"]
 
 SEED = 0
 COVERAGE = 0.9
-TOY_DATA_SEED = 2  # inputs without large gaps, so that the figure shows one thing
 TOY_STEPS = 3_000
 TOY_NOISE = 3.0  # known standard deviation, as in the paper
 TOY_TEST_ROWS = 500
@@ -73,7 +72,7 @@ def run_demo(folder: Path, *, quiet: bool = False) -> None:
         raise TableError(f"cannot make the folder {folder}: {error.strerror}") from error
     figure_path, model_path, rows_path = (folder / n for n in ("figure1.png", "diabetes.vmg", "diabetes_test.csv"))
 
-    x, y = cubic(seed=TOY_DATA_SEED)
+    x, y = cubic(seed=SEED)
     with TrainingBar("Toy problem of Figure 1", quiet=quiet) as bar:
         started = time.perf_counter()
         toy = ToyModel.fit(x, y, [bar])
@@ -93,7 +92,7 @@ def run_demo(folder: Path, *, quiet: bool = False) -> None:
     if quiet:
         return
 
-    x_test, y_test = cubic(TOY_TEST_ROWS, seed=TOY_DATA_SEED + 1)
+    x_test, y_test = cubic(TOY_TEST_ROWS, seed=SEED + 1)
     predicted = toy.predict(x_test)
     scores = diabetes.evaluate(test_rows, COVERAGE)
     lines = [

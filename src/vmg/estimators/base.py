@@ -22,6 +22,7 @@ from torch import Tensor
 
 from vmg.estimators.online import posterior_as_prior
 from vmg.estimators.scaling import Standardiser
+from vmg.estimators.selection import choose_max_noise
 from vmg.likelihoods import Likelihood
 from vmg.nn.families import FAMILIES
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -67,7 +68,7 @@ class BaseVMG(BaseEstimator, ABC):
         "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
         "activation": [StrOptions(set(ACTIVATIONS)), callable],
         "n_pseudo": [Interval(Integral, 0, None, closed="left"), "array-like"],
-        "max_noise": [Interval(Real, 0, 1, closed="right")],
+        "max_noise": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
         "pseudo_noise": [StrOptions(set(NOISE_KINDS))],
         "row_covariance": [StrOptions(set(FAMILIES))],
         "column_covariance": [StrOptions(set(FAMILIES))],
@@ -91,7 +92,7 @@ class BaseVMG(BaseEstimator, ABC):
     hidden_layer_sizes: int | Sequence[int]
     activation: str | Callable[[Tensor], Tensor]
     n_pseudo: int | Sequence[int]
-    max_noise: float
+    max_noise: float | str
     pseudo_noise: str
     row_covariance: str
     column_covariance: str
@@ -120,6 +121,7 @@ class BaseVMG(BaseEstimator, ABC):
     history_: History
     n_features_in_: int
     seed_: int
+    max_noise_: float
 
     _callbacks: tuple[Callback, ...] = ()  # told of training besides the estimator's own; set around a fit
 
@@ -182,8 +184,16 @@ class BaseVMG(BaseEstimator, ABC):
             self._check_layers(X.shape[1])
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
         data = self._prepare(X, y, weight)
+        if fresh:
+            self.max_noise_ = self._choose_max_noise([data])[0]
         self._train([data], fresh=fresh)
         return self
+
+    def _choose_max_noise(self, sets: list[TrainingSet]) -> list[float]:
+        """The bound on √α for each training set."""
+        if self.max_noise == "auto":
+            return choose_max_noise(self, sets)
+        return [float(self.max_noise)] * len(sets)
 
     @staticmethod
     def _weigh(X: Array, y: NDArray, sample_weight: Any) -> tuple[Array, NDArray, Array | None]:
@@ -230,7 +240,7 @@ class BaseVMG(BaseEstimator, ABC):
                 self._n_network_outputs(),
                 activation=self.activation,
                 n_pseudo=n_pseudo,
-                max_noise=self.max_noise,
+                max_noise=self.max_noise_,
                 pseudo_noise=self.pseudo_noise,
                 row_covariance=self.row_covariance,
                 column_covariance=self.column_covariance,
@@ -243,13 +253,14 @@ class BaseVMG(BaseEstimator, ABC):
     def _make_prior(self) -> Prior:
         return PRIORS[self.prior]()
 
-    def _train(self, sets: list[TrainingSet], *, fresh: bool = True) -> None:
-        """Train ``n_members`` replicas for each training set, all as one batched network."""
+    def _train(self, sets: list[TrainingSet], *, fresh: bool = True, share: float = 1.0) -> None:
+        """Train ``n_members`` replicas for each training set, all as one batched network, for a share of the steps."""
         n_replicas = len(sets) * self.n_members
         smallest = min(len(s.x) for s in sets)
         batch_size = min(batch_for(smallest) if self.batch_size == "auto" else int(self.batch_size), smallest)
         per_epoch = max(1, smallest // batch_size)
         n_steps = steps_for(smallest) if self.max_iter == "auto" else int(self.max_iter) * per_epoch
+        n_steps = max(1, round(share * n_steps))
 
         generator = torch.Generator().manual_seed(self.seed_)
         if fresh:
@@ -260,7 +271,7 @@ class BaseVMG(BaseEstimator, ABC):
 
         train_sets, held_out = sets, None
         if self.early_stopping:
-            train_sets, held_out = self._hold_out(sets, generator)
+            train_sets, held_out = self._hold_out(sets, self.validation_fraction, generator)
         callbacks: list[Callback] = [*self._callbacks]
         if self.verbose:
             callbacks.append(_print_progress)
@@ -290,14 +301,16 @@ class BaseVMG(BaseEstimator, ABC):
             best.restore()
         self.n_iter_ = math.ceil(self.history_.last.step / per_epoch)
 
+    @staticmethod
     def _hold_out(
-        self, sets: list[TrainingSet], generator: torch.Generator
+        sets: list[TrainingSet], fraction: float, generator: torch.Generator
     ) -> tuple[list[TrainingSet], list[TrainingSet]]:
+        """Every set without a random fraction of its rows, and these rows."""
         inside: list[TrainingSet] = []
         outside: list[TrainingSet] = []
         for rows in sets:
             n = len(rows.x)
-            n_held = min(max(1, round(self.validation_fraction * n)), n - 1)
+            n_held = min(max(1, round(fraction * n)), n - 1)
             if n_held < 1:
                 raise ValueError(f"early_stopping needs at least 2 rows to hold one out; got {n}")
             order = torch.randperm(n, generator=generator)
@@ -345,8 +358,14 @@ class BaseVMG(BaseEstimator, ABC):
         x = torch.as_tensor(self.input_scaling_.transform(X))
         return draw_functions(self.network_, x, self.n_draws, self.seed_)
 
+    def _held_out_log_probs(self, held_out: list[TrainingSet], n_draws: int) -> list[Array]:
+        """log p(y) in standard units of every held-out row, for the replicas of each set."""
+        x = _stack(held_out, self.n_members)[0]
+        functions = draw_functions(self.network_, x, n_draws, self.seed_)
+        return self._log_probs(functions, [rows.y for rows in held_out])
+
     def _check_X(self, X: Any) -> Array:
-        return validate_data(self, X, dtype=np.float64, reset=False)
+        return validate_data(self, X, dtype=np.float64, order="C", reset=False)
 
     @property
     def feature_relevance_(self) -> Array:
@@ -390,18 +409,16 @@ class _BestSoFar:
 
     def __init__(self, estimator: BaseVMG, held_out: list[TrainingSet]) -> None:
         self._estimator, self._held_out = estimator, held_out
-        self._x = _stack(held_out, estimator.n_members)[0]
-        self._best, self._waited = -math.inf, 0
+        self.score, self._waited = -math.inf, 0  # the best so far
         self._states: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
 
     def __call__(self, progress: Progress) -> bool:
         e = self._estimator
-        functions = draw_functions(e.network_, self._x, VALIDATION_DRAWS, e.seed_)
-        log_probs = e._log_probs(functions, [rows.y for rows in self._held_out])
+        log_probs = e._held_out_log_probs(self._held_out, VALIDATION_DRAWS)
         weights = [None if rows.weight is None else rows.weight.numpy() for rows in self._held_out]
         score = float(np.mean([np.average(p, weights=w) for p, w in zip(log_probs, weights, strict=True)]))
-        if score > self._best + e.tol:
-            self._best, self._waited = score, 0
+        if score > self.score + e.tol:
+            self.score, self._waited = score, 0
             self._states = _clone(e.network_.state_dict()), _clone(e.likelihood_.state_dict())
         else:
             self._waited += 1

@@ -56,7 +56,7 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
         activation: str | Callable[[Tensor], Tensor] = "relu",
         n_pseudo: int | Sequence[int] = 10,
         *,
-        max_noise: float = 0.25,
+        max_noise: float | str = "auto",
         pseudo_noise: str = "layer",
         row_covariance: str = "diagonal",
         column_covariance: str = "diagonal",
@@ -128,7 +128,7 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
         return super().fit(X, y, sample_weight)
 
     def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
-        X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
+        X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
         check_classification_targets(y)
         found = np.unique(y)
         if reset:

@@ -36,8 +36,9 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
         Nonlinearity between layers.
     n_pseudo : int or sequence of int
         Pseudo-points of every layer, or of each.
-    max_noise : float
-        Bound on the relative noise √α of pseudo-points: larger is more cautious.
+    max_noise : float or "auto"
+        Bound on the relative noise √α of pseudo-points: larger is more cautious. "auto" tries two bounds on held-out
+        rows first and then fits all rows with the better one.
     pseudo_noise : {"layer", "factored"}
         One √α per layer, or a factor per point and dimension.
     row_covariance, column_covariance : {"diagonal", "rank_one", "dense"}
@@ -82,6 +83,8 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
         What training reported.
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
+    max_noise_ : float
+        The bound in use.
     feature_relevance_ : array [n_features_in_]
         How strongly each input can move the first layer, largest 1.
 
@@ -109,7 +112,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
         activation: str | Callable[[Tensor], Tensor] = "relu",
         n_pseudo: int | Sequence[int] = 10,
         *,
-        max_noise: float = 0.25,
+        max_noise: float | str = "auto",
         pseudo_noise: str = "layer",
         row_covariance: str = "diagonal",
         column_covariance: str = "diagonal",
@@ -177,7 +180,9 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
     # -- how targets enter --------------------------------------------------------------------------------------------
 
     def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, reset=reset)
+        # one memory order, so that frames and arrays of the same numbers give the same bits
+        options = {"dtype": np.float64, "order": "C", "reset": reset}
+        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, **options)
         y = np.asarray(y, dtype=np.float64)
         if reset:
             self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]

@@ -51,15 +51,24 @@ def fit_splits(estimator: Estimator, X: Any, y: Any, splits: Iterable[tuple[Arra
 
     fitted = [copy.deepcopy(leader) for _ in pairs]
     sets = [one._prepare(X[train], y[train], None) for one, (train, _) in zip(fitted, pairs, strict=True)]
-    leader._train(sets)
-    for position, one in enumerate(fitted):
-        members = slice(position * leader.n_members, (position + 1) * leader.n_members)
-        one.network_ = one._make_network(X.shape[1], (leader.n_members,))
-        one.likelihood_ = one._make_likelihood(1, np.repeat([one._target_unit()], leader.n_members, axis=0))
-        for whole, part in ((leader.network_, one.network_), (leader.likelihood_, one.likelihood_)):
-            _take_replicas(whole, part, members)
-        one.history_, one.n_iter_ = leader.history_, leader.n_iter_
+    choices = leader._choose_max_noise(sets)
+    for choice in sorted(set(choices)):
+        leader.max_noise_ = choice
+        group = [position for position, own in enumerate(choices) if own == choice]
+        leader._train([sets[position] for position in group])
+        for place, position in enumerate(group):
+            _hand_over(leader, fitted[position], slice(place * leader.n_members, (place + 1) * leader.n_members))
     return fitted
+
+
+def _hand_over(leader: BaseVMG, one: BaseVMG, members: slice) -> None:
+    """Make ``one`` a fitted estimator of its own, from its replicas in the leader's network."""
+    one.max_noise_ = leader.max_noise_
+    one.network_ = one._make_network(one.n_features_in_, (leader.n_members,))
+    one.likelihood_ = one._make_likelihood(1, np.repeat([one._target_unit()], leader.n_members, axis=0))
+    for whole, part in ((leader.network_, one.network_), (leader.likelihood_, one.likelihood_)):
+        _take_replicas(whole, part, members)
+    one.history_, one.n_iter_ = leader.history_, leader.n_iter_
 
 
 def _take_replicas(whole: nn.Module, part: nn.Module, members: slice) -> None:

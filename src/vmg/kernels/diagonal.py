@@ -20,8 +20,9 @@ from vmg.linalg import cholesky
 __all__ = ["Inputs", "Plan", "backward", "forward", "make_plan"]
 
 # Multiply-adds of a forward pass over all replicas below which one call wins: the kernels' own product runs on one
-# thread, PyTorch's on all, but some thirty calls from Python cost about what two million multiply-adds do.
-SMALL = 2_000_000
+# thread, PyTorch's on all, but its thirty calls from Python cost as much. Measured on two cores, with and without
+# replicas: equal at 2.5 million with two threads, at 3.5 million with one.
+SMALL = 2_500_000
 ALIGNMENT = 16  # entries; keeps every array of the workspace on a cache line in single precision
 
 

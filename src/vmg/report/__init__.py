@@ -88,16 +88,13 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
     figures |= plots.shared_figures(influences, curve, unit)
     drawn = plots.effect_figures(effects, model.task, model.target, shown_classes)
 
-    table = read_columns(model, frame)[names[:MOST_SHOWN]]
+    shown = names[:MOST_SHOWN]
 
     def rows(which: NDArray[np.int64]) -> list[dict[str, Any]]:
+        table = read_columns(model, frame.iloc[contents.position[which]])
         return [
-            {
-                "label": str(frame.index[contents.position[i]]),
-                "cells": table.iloc[contents.position[i]].tolist(),
-                **describe(contents, int(i)),
-            }
-            for i in which
+            {"label": str(label), "cells": cells.tolist(), **describe(contents, int(row))}
+            for row, (label, cells) in zip(which, table[shown].iterrows(), strict=True)
         ]
 
     columns = summarise_columns(model, frame)
@@ -125,7 +122,7 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
         few=contents.scores is not None and contents.scores.n_rows < FEWEST_TO_JUDGE,
         drawable=contents.scores is not None and contents.scores.n_rows >= FEWEST_TO_DRAW,
         figures=figures,
-        shown=table.columns.tolist(),
+        shown=shown,
         certain=rows(contents.certain),
         uncertain=rows(contents.uncertain),
         n_influences=len(influences),

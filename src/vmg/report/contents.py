@@ -38,7 +38,8 @@ Array = NDArray[np.float64]
 Positions = NDArray[np.int64]
 
 SEED = 0  # of every subsample: the same table gives the same page
-SCORED_ROWS = 5_000  # rows behind every number on the page
+SCORED_ROWS = 5_000  # rows behind every number on the page,
+SCORED_DRAWS = 2**25  # or as many as give this many posterior draws of outputs, for the sake of memory
 INTERVAL_ROWS = 400  # rows whose interval ends are found (a root search each) for pictures and mean widths
 INFLUENCE_ROWS = 200  # rows among which one column is shuffled
 EFFECT_ROWS = 50  # rows that an effect is averaged over
@@ -90,15 +91,15 @@ def summarise_columns(model: TableModel, frame: pd.DataFrame) -> list[ColumnSumm
     used, kinds = read_columns(model, frame), {column.name: column.kind for column in model.encoder.columns}
     summaries = []
     for name in sorted(frame.columns, key=lambda name: name == model.target):
-        cells, unused, kind = to_texts(frame[name]), "", kinds.get(name, "text")
-        if name == model.target:
-            kind = "target"
-            if model.task == "regression":
-                cells = to_numbers(frame[name], model.decimal_comma).values
-        elif name in kinds:
+        kind, unused = kinds.get(name, "text"), ""
+        if name in kinds:
             cells = used[name]
+        elif name == model.target and model.task == "regression":
+            kind, cells = "target", to_numbers(frame[name], model.decimal_comma).values
+        elif name == model.target:
+            kind, cells = "target", to_texts(frame[name])
         else:
-            unused = model.encoder.dropped.get(name, "it is not known from the fit")
+            cells, unused = to_texts(frame[name]), model.encoder.dropped.get(name, "it is not known from the fit")
         given = cells.dropna()
         numbers: tuple[Any, Any, Any] | None = None
         common: tuple[tuple[str, float], ...] = ()
@@ -119,6 +120,14 @@ def choose(n: int, most: int, seed: int = SEED) -> Positions:
     if n <= most:
         return np.arange(n)
     return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
+
+
+def scored_rows(model: TableModel, frame: pd.DataFrame) -> Positions:
+    """Positions of the rows that are predicted and scored."""
+    estimator = model.estimator
+    n_outputs = len(estimator.classes_) if model.task == "classification" else 1
+    in_memory = SCORED_DRAWS // (estimator.n_draws * estimator.n_members * n_outputs)
+    return choose(len(frame), min(SCORED_ROWS, max(in_memory, INTERVAL_ROWS)))
 
 
 def extremes(uncertainty: Array) -> tuple[Positions, Positions]:
@@ -200,7 +209,7 @@ class RegressionContents:
 
 def regression_contents(model: TableModel, frame: pd.DataFrame) -> RegressionContents:
     """Predict and score the rows of a frame with a regressor."""
-    position = choose(len(frame), SCORED_ROWS)
+    position = scored_rows(model, frame)
     rows = frame.iloc[position]
     prediction = model.estimator.pred_dist(model.encoder.transform(rows))
     assert isinstance(prediction, Prediction)
@@ -275,7 +284,7 @@ def _regression_scores(estimator: Any, prediction: Prediction, y: Array, cdf: Ar
         for coverage in COVERAGES
     )
     spread = float(y.std())
-    varies = spread > 1e-12 * max(1.0, float(np.abs(y).max()))
+    varies = spread > 1e-12 * float(np.abs(y).max())
     guesses = np.repeat(np.quantile(y, (np.arange(200) + 0.5) / 200)[:, None], len(some), axis=1)
     return RegressionScores(
         n_rows=len(y),
@@ -360,7 +369,7 @@ class ClassificationContents:
 
 def classification_contents(model: TableModel, frame: pd.DataFrame) -> ClassificationContents:
     """Predict and score the rows of a frame with a classifier."""
-    position = choose(len(frame), SCORED_ROWS)
+    position = scored_rows(model, frame)
     rows = frame.iloc[position]
     prediction = model.estimator.pred_dist(model.encoder.transform(rows))
     assert isinstance(prediction, ClassPrediction)
@@ -506,7 +515,7 @@ def column_influences(model: TableModel, frame: pd.DataFrame, most: int) -> list
 
 def column_effects(model: TableModel, frame: pd.DataFrame, names: Sequence[str]) -> list[Effect]:
     """The effect of each of these columns that takes more than one value."""
-    table = read_columns(model, frame)
+    table = read_columns(model, frame.iloc[choose(len(frame), SCORED_ROWS)])
     rows = table.iloc[choose(len(table), EFFECT_ROWS)]
     kinds = {column.name: column.kind for column in model.encoder.columns}
     effects = []

@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -33,7 +33,15 @@ from vmg.report.contents import (
     choose,
 )
 
-__all__ = ["COLOURS", "classification_figures", "effect_figures", "regression_figures", "shared_figures"]
+__all__ = [
+    "COLOURS",
+    "class_legend",
+    "classification_figures",
+    "effect_figures",
+    "regression_figures",
+    "shared_figures",
+    "short",
+]
 
 # Okabe and Ito's colours, which the colour-blind tell apart; the page has lighter ones for dark screens.
 COLOURS = {
@@ -180,7 +188,10 @@ def _date_ticks(ax: Axes, moments: NDArray[np.datetime64]) -> None:
 
 
 def _percent(ax: Axes, which: str) -> None:
-    getattr(ax, f"{which}axis").set_major_formatter(PercentFormatter(1.0, decimals=0, symbol="\u00a0%"))
+    """Shares on the x or y axis as percents, at round steps."""
+    axis = ax.xaxis if which == "x" else ax.yaxis
+    axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.6g}\u00a0%"))
 
 
 # -- regression -------------------------------------------------------------------------------------------------------
@@ -490,8 +501,7 @@ def _rejection(contents: ClassificationContents) -> Markup:
         ax.set_xlabel("rows set aside, the least certain first")
         ax.set_ylabel("accuracy on the rest")
         _percent(ax, "x")
-        ax.yaxis.set_major_formatter(PercentFormatter(1.0, symbol="\u00a0%"))
-        ax.yaxis.set_major_locator(MaxNLocator(6))
+        _percent(ax, "y")
         _legend(ax)
     return drawn.svg
 
@@ -610,6 +620,7 @@ def _effect(effect: Effect, label: str, limits: tuple[float, float], classes: Se
         ax.xaxis.set_major_locator(MaxNLocator(5))
         if label == "probability":
             _percent(ax, "x")
+            ax.xaxis.set_major_locator(MaxNLocator(4))
     return drawn.svg
 
 

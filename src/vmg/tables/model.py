@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vmg import metrics
 from vmg.estimators import VMGClassifier, VMGRegressor
+from vmg.estimators.conformal import conformal_level
 from vmg.estimators.saving import from_state, to_state
 from vmg.persistence import ModelFileError, write
 from vmg.prediction import ClassPrediction, Prediction
@@ -151,26 +152,26 @@ class TableModel:
         """
         if not 0 < coverage < 1:
             raise TableError(f"coverage must be between 0 and 1; got {coverage}")
-        describe = self._describe_numbers if self.task == "regression" else self._describe_classes
-        parts = [describe(rows, coverage) for rows in self._chunks(frame)]
-        return pd.concat(parts, ignore_index=True).set_axis(frame.index)
-
-    def _chunks(self, frame: pd.DataFrame) -> Iterator[NDArray]:
         features = self.encoder.transform(frame)
         if not len(features):
             raise TableError("the table has no rows")
-        for start in range(0, len(features), ROWS_AT_ONCE):
-            yield features[start : start + ROWS_AT_ONCE]
+        describe = self._describe_numbers if self.task == "regression" else self._describe_classes
+        parts = [describe(features[rows], coverage) for rows in _pieces(len(features))]
+        return pd.concat(parts, ignore_index=True).set_axis(frame.index)
 
-    def _interval(self, rows: NDArray, coverage: float) -> NDArray:
+    def _interval(self, prediction: Prediction, coverage: float) -> NDArray:
+        """As ``estimator.predict_interval``, for rows that are predicted already."""
+        scores = cast(VMGRegressor, self.estimator).conformal_scores_
+        if scores is None:
+            return prediction.interval(coverage)
         try:
-            return cast(VMGRegressor, self.estimator).predict_interval(rows, coverage)
+            return prediction.interval_at(conformal_level(scores, coverage))
         except ValueError as error:  # too few calibration rows for this coverage
             raise TableError(str(error)) from error
 
     def _describe_numbers(self, rows: NDArray, coverage: float) -> pd.DataFrame:
         prediction = cast(VMGRegressor, self.estimator).pred_dist(rows)
-        lower, upper = self._interval(rows, coverage).T
+        lower, upper = self._interval(prediction, coverage).T
         return pd.DataFrame(
             {
                 "mean": prediction.mean,
@@ -228,15 +229,38 @@ class TableModel:
         rows = self.with_target(frame)
         truth = self.target_values(rows)
         features = self.encoder.transform(rows)
-        if isinstance(self.estimator, VMGClassifier):
-            return {"rows": len(rows), **_class_scores(self.estimator.pred_dist(features), truth)}
-        scores = _number_scores(self.estimator.pred_dist(features), truth)
-        interval = self._interval(features, coverage)
+        score = self._score_numbers if self.task == "regression" else self._score_classes
+        return {"rows": len(rows), **score(features, truth, coverage)}
+
+    def _score_numbers(self, features: NDArray, truth: NDArray, coverage: float) -> dict[str, float]:
+        estimator = cast(VMGRegressor, self.estimator)
+        mean, log_prob, crps = (np.empty(len(truth)) for _ in range(3))
+        interval = np.empty((len(truth), 2))
+        for rows in _pieces(len(truth)):
+            prediction = estimator.pred_dist(features[rows])
+            mean[rows], log_prob[rows] = prediction.mean, prediction.log_prob(truth[rows])
+            crps[rows] = metrics.crps_from_samples(prediction.sample(CRPS_DRAWS, 0), truth[rows])
+            interval[rows] = self._interval(prediction, coverage)
+        error, spread = metrics.rmse(truth, mean), float(np.std(truth))
         return {
-            "rows": len(rows),
-            **scores,
+            "rmse": error,
+            "r2": 1 - (error / spread) ** 2 if spread > 0 else float("nan"),
+            "log_likelihood": metrics.log_likelihood(log_prob),
+            "crps": float(crps.mean()),
             "coverage": metrics.interval_coverage(truth, interval),
             "width": metrics.interval_width(interval),
+        }
+
+    def _score_classes(self, features: NDArray, truth: NDArray, coverage: float) -> dict[str, float]:
+        estimator = cast(VMGClassifier, self.estimator)
+        probabilities = np.concatenate([estimator.predict_proba(features[rows]) for rows in _pieces(len(truth))])
+        labels = np.searchsorted(estimator.classes_, truth)
+        chosen = np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float64).tiny)
+        return {
+            "accuracy": 1 - metrics.error_rate(probabilities, labels),
+            "log_likelihood": metrics.log_likelihood(np.log(chosen)),
+            "brier": metrics.brier_score(probabilities, labels),
+            "ece": metrics.expected_calibration_error(probabilities, labels),
         }
 
     # -- saving -------------------------------------------------------------------------------------------------------
@@ -300,22 +324,7 @@ def _split(n_rows: int, share: float, task: Task, seed: Any) -> tuple[NDArray, N
     return np.sort(order[n_outside:]), np.sort(order[:n_outside])
 
 
-def _number_scores(prediction: Prediction, truth: NDArray) -> dict[str, float]:
-    error = metrics.rmse(truth, prediction.mean)
-    spread = float(np.std(truth))
-    return {
-        "rmse": error,
-        "r2": 1 - (error / spread) ** 2 if spread > 0 else float("nan"),
-        "log_likelihood": metrics.log_likelihood(prediction.log_prob(truth)),
-        "crps": metrics.crps_from_samples(prediction.sample(CRPS_DRAWS, 0), truth),
-    }
-
-
-def _class_scores(prediction: ClassPrediction, truth: NDArray) -> dict[str, float]:
-    position = np.searchsorted(prediction.classes, truth)
-    return {
-        "accuracy": 1 - metrics.error_rate(prediction.probabilities, position),
-        "log_likelihood": metrics.log_likelihood(prediction.log_prob(truth)),
-        "brier": metrics.brier_score(prediction.probabilities, position),
-        "ece": metrics.expected_calibration_error(prediction.probabilities, position),
-    }
+def _pieces(n_rows: int) -> Iterator[slice]:
+    """All rows in pieces whose predictions fit in memory."""
+    for start in range(0, n_rows, ROWS_AT_ONCE):
+        yield slice(start, start + ROWS_AT_ONCE)
