@@ -108,7 +108,11 @@ def main() -> None:
         for name in arguments.tables.split(","):
             if (candidate, name) in done:
                 continue
-            record = {"candidate": candidate, "table": name, **validate(changes, name, arguments.splits, arguments.seed)}
+            record = {
+                "candidate": candidate,
+                "table": name,
+                **validate(changes, name, arguments.splits, arguments.seed),
+            }
             with arguments.out.open("a") as file:
                 file.write(json.dumps(record) + "\n")
             print({k: round(v, 4) if isinstance(v, float) else v for k, v in record.items()}, flush=True)

@@ -1,6 +1,6 @@
 """An ensemble trained as one network, and intervals whose coverage holds in finite samples.
 
-    python examples/ensemble_and_conformal.py
+python examples/ensemble_and_conformal.py
 """
 
 from sklearn.datasets import load_diabetes

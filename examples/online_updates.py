@@ -1,6 +1,6 @@
 """Online updates: rows arrive in pieces, and what was learned from earlier pieces becomes the prior of the next.
 
-    python examples/online_updates.py
+python examples/online_updates.py
 """
 
 from sklearn.datasets import make_friedman1

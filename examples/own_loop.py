@@ -1,6 +1,6 @@
 """Your own PyTorch model and loop: swap the layers, add one KL term that is right by construction.
 
-    python examples/own_loop.py
+python examples/own_loop.py
 """
 
 import torch

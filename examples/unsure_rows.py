@@ -29,7 +29,9 @@ def main() -> None:
 
     least_sure = order[-1]
     print(f"\nThe least sure row: probabilities {prediction.probabilities[least_sure].round(2)}, of its")
-    print(f"{prediction.predictive_entropy[least_sure]:.2f} nats of doubt {prediction.mutual_information[least_sure]:.2f}")
+    print(
+        f"{prediction.predictive_entropy[least_sure]:.2f} nats of doubt {prediction.mutual_information[least_sure]:.2f}"
+    )
     print("would go away if the weights were known exactly.")
 
 

@@ -32,7 +32,7 @@ from torch.autograd.function import once_differentiable
 from vmg import kernels
 from vmg.functional import DAMPING
 from vmg.kernels import diagonal
-from vmg.kernels.diagonal import Inputs
+from vmg.kernels.diagonal import Inputs, make_plan
 from vmg.linalg import cholesky
 
 __all__ = ["sample_conditional_diagonal", "sample_diagonal"]
@@ -100,36 +100,32 @@ def sample_diagonal(
         raise ValueError("M and points must not both be None: nothing would carry the mean")
     if (log_noise is None) != (point_noise is None) or (log_noise is None and log_point_noise is not None):
         raise ValueError("log_noise and point_noise must be given together, log_point_noise with them only")
-    batch, B, R, C = log_row_scale.shape[:-1], x.shape[-2], log_row_scale.shape[-1], log_column_scale.shape[-1]
-    P = 0 if points is None else points.shape[-2]
-    inputs = Inputs(x, M, log_row_scale, log_column_scale, points, log_noise, log_point_noise, point_noise, noise)
-    n_log = 2 if log_point_noise is None else R + C
-    trailing = (x.shape[-2:], (R, C), (R,), (C,), (P, R + C), (n_log,), (P,), (P, R + C), (B, C))
-    for name, tensor, shape in zip(Inputs._fields, inputs, trailing, strict=True):
-        if tensor is not None and tensor.shape != (*batch, *shape):
-            raise ValueError(f"{name} must have shape {(*batch, *shape)}; got {tuple(tensor.shape)}")
+    R, C = log_row_scale.shape[-1], log_column_scale.shape[-1]
     if R - x.shape[-1] not in (0, 1):
         raise ValueError(f"x must have {R - 1} or {R} columns; got {x.shape[-1]}")
-    return _SampleDiagonal.apply(*inputs, input_scale, damping, check_finite)
+    P = 0 if points is None else points.shape[-2]
+    plan = make_plan(log_row_scale.shape[:-1], *x.shape[-2:], R, C, P, log_point_noise is not None)
+    inputs = Inputs(x, M, log_row_scale, log_column_scale, points, log_noise, log_point_noise, point_noise, noise)
+    for name, tensor, shape in zip(Inputs._fields, inputs, plan.shapes, strict=True):
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(f"{name} must have shape {shape}; got {tuple(tensor.shape)}")
+    return _SampleDiagonal.apply(*inputs, plan, input_scale, damping, check_finite)
 
 
 class _SampleDiagonal(Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        inputs, (input_scale, damping, check_finite) = Inputs(*arguments[:9]), arguments[9:]
+        inputs, (plan, input_scale, damping, check_finite) = Inputs(*arguments[:9]), arguments[9:]
         native = kernels.native(*inputs)
         if native is None:
             out, kept, finite = _forward(inputs, input_scale, damping)
         else:
             inputs = Inputs._make([_packed(inputs.x), *(None if t is None else t.contiguous() for t in inputs[1:])])
-            P = 0 if inputs.points is None else inputs.points.shape[-2]
-            R, C = inputs.log_row.shape[-1], inputs.log_column.shape[-1]
-            ctx.plan = diagonal.make_plan(inputs.log_row.shape[:-1], *inputs.x.shape[-2:], R, C, P)
-            out, workspace, finite = diagonal.forward(native, ctx.plan, inputs, input_scale, damping)
+            out, workspace, finite = diagonal.forward(native, plan, inputs, input_scale, damping)
             kept = (workspace,)
         if check_finite and not finite and not torch.isfinite(inputs.x).all():
             raise ValueError("x must be finite; got NaN or infinite values")
-        ctx.native, ctx.input_scale, ctx.damping = native, input_scale, damping
+        ctx.native, ctx.plan, ctx.input_scale, ctx.damping = native, plan, input_scale, damping
         ctx.save_for_backward(*inputs, *kept)
         return out
 
@@ -144,7 +140,7 @@ class _SampleDiagonal(Function):
             gradients = diagonal.backward(
                 ctx.native, ctx.plan, inputs, kept[0], ctx.input_scale, ctx.damping, g, needs_x
             )
-        return (*gradients, None, None, None, None, None)
+        return (*gradients, *[None] * 6)
 
 
 def _packed(x: Tensor) -> Tensor:

@@ -93,7 +93,7 @@ class _DiagonalKL(Function):
         assert log_row is not None
         # the divergence, and the precision, tr U and tr V, which the backward pass needs
         results = log_row.new_empty(4, *log_row.shape[:-1])
-        native.divergence(_divergence(scalars, tensors, results))
+        native.divergence(_divergence(scalars, tensors, results, [None] * 6))
         ctx.native, ctx.scalars = native, scalars
         ctx.save_for_backward(*tensors, results)
         return results[0]
@@ -104,19 +104,17 @@ class _DiagonalKL(Function):
         *tensors, results = ctx.saved_tensors
         g = g.contiguous()
         gradients = tuple(None if t is None else torch.empty_like(t) for t in tensors)
-        divergence = _divergence(ctx.scalars, tensors, results, g, *gradients)
-        ctx.native.divergence_backward(divergence)
+        ctx.native.divergence_backward(_divergence(ctx.scalars, tensors, results, [g, *gradients]))
         return (None, None, *gradients)
 
 
 def _divergence(
-    scalars: tuple[Any, ...], tensors: Sequence[Tensor | None], results: Tensor, *gradients: Tensor | None
-) -> kernels.Divergence:
-    step = results.element_size() * (results.numel() // 4)
-    addresses = [None if t is None else t.data_ptr() for t in (*tensors, *gradients)]
-    n = len(tensors)
-    first = results.data_ptr()
-    return kernels.Divergence(*scalars, *addresses[:n], *range(first, first + 4 * step, step), *addresses[n:])
+    scalars: tuple[Any, ...], tensors: Sequence[Tensor | None], results: Tensor, gradients: Sequence[Tensor | None]
+) -> bytes:
+    """The arguments of both kernels; ``gradients`` are g and those of ``tensors``."""
+    first, step = results.data_ptr(), results.element_size() * (results.numel() // 4)
+    addresses = [kernels.address(t) for t in tensors], [kernels.address(t) for t in gradients]
+    return kernels.DIVERGENCE.pack(*scalars, *addresses[0], *range(first, first + 4 * step, step), *addresses[1])
 
 
 def fused_kl(

@@ -15,7 +15,7 @@ import typer
 import vmg
 from vmg.cli.demo import run_demo
 from vmg.cli.output import print_error, print_json, print_scores, say, say_aside
-from vmg.cli.progress import TrainingBar
+from vmg.cli.progress import TrainingBar, waiting
 from vmg.cli.reproduce import reproduce
 from vmg.persistence import ModelFileError
 from vmg.tables import TableError, TableModel, read_table, write_table
@@ -236,7 +236,8 @@ def predict(
     """
     path = None if out == "-" else _check_ending(_check_folder(Path(out)))
     fitted, frame = _load_both(model, data, quiet)
-    predictions = fitted.predict_frame(frame, coverage)
+    with waiting("Predicting", quiet=quiet):
+        predictions = fitted.predict_frame(frame, coverage)
     if path is not None:
         write_table(predictions, path)
     if json:
@@ -258,7 +259,8 @@ def evaluate(
 ) -> None:
     """Score a model on rows whose target is known; use rows that it was not fitted to."""
     fitted, frame = _load_both(model, data, quiet=json)
-    scores = fitted.evaluate(frame, coverage)
+    with waiting("Scoring"):
+        scores = fitted.evaluate(frame, coverage)
     if json:
         print_json({"target": fitted.target, "task": fitted.task, **scores, "stated_coverage": coverage})
         return
@@ -282,7 +284,8 @@ def report(
 
     path = _check_folder(out)
     fitted, frame = _load_both(model, data, quiet)
-    write_report(fitted, frame, path)
+    with waiting("Writing the report", quiet=quiet):
+        write_report(fitted, frame, path)
     if not quiet:
         say(f"Report written to {path}.")
 

@@ -1,7 +1,8 @@
-"""The live bar of a training run, on standard error."""
+"""Signs of life on standard error: the bar of a training run, and a spinner for all else."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
 from rich.console import Console
@@ -10,7 +11,13 @@ from rich.progress import Progress as Bars
 
 from vmg.training import Progress
 
-__all__ = ["TrainingBar"]
+__all__ = ["TrainingBar", "waiting"]
+
+
+def waiting(label: str, *, quiet: bool = False) -> AbstractContextManager[object]:
+    """A sign of life for work whose length is not known; silent off a terminal."""
+    console = Console(stderr=True)
+    return nullcontext() if quiet or not console.is_terminal else console.status(label)
 
 
 class TrainingBar:

@@ -113,7 +113,7 @@ class BaseVMG(BaseEstimator, ABC):
     verbose: bool | int
 
     _schedule: Schedule = staticmethod(cosine)
-    _initial_scale: float = math.exp(-6)  # of the weights; chosen by the bound that a given number of steps reaches
+    _initial_scale: float = math.exp(-9)  # of the weights; chosen by the bound that a given number of steps reaches
 
     network_: MLP
     likelihood_: Likelihood

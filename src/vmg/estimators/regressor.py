@@ -37,8 +37,8 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
     n_pseudo : int or sequence of int
         Pseudo-points of every layer, or of each.
     max_noise : float or "auto"
-        Bound on the relative noise √α of pseudo-points: larger is more cautious. "auto" tries two bounds on held-out
-        rows first and then fits all rows with the better one.
+        Bound on the relative noise √α of pseudo-points: larger is more cautious. "auto" tries three bounds on held-out
+        rows first and then fits all rows with the best one.
     pseudo_noise : {"layer", "factored"}
         One √α per layer, or a factor per point and dimension.
     row_covariance, column_covariance : {"diagonal", "rank_one", "dense"}

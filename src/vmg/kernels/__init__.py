@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,43 +17,46 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-__all__ = ["NOT_FINITE", "NOT_POSITIVE", "Divergence", "Layer", "available", "native", "standard_normal"]
+__all__ = ["DIVERGENCE", "LAYER", "NOT_FINITE", "NOT_POSITIVE", "address", "available", "native", "standard_normal"]
 
 LIBRARY = "_kernels.so"  # loaded through ctypes, so the name need not follow the platform's custom
 NOT_FINITE, NOT_POSITIVE = 1, 2  # bits of a status, as in kernels.cpp
 
 
-def _fields(**groups: str) -> list[tuple[str, type]]:
-    kinds = {"integers": ctypes.c_int64, "doubles": ctypes.c_double, "pointers": ctypes.c_void_p}
-    return [(name, kinds[kind]) for kind, names in groups.items() for name in names.split()]
+class Record:
+    """The arguments of a kernel: a structure of kernels.cpp as bytes, with the same fields in the same order.
+
+    ``struct`` packs forty numbers several times faster than a ``ctypes.Structure`` takes them.
+    """
+
+    def __init__(self, integers: str, doubles: str, pointers: str) -> None:
+        form = struct.Struct("={}q{}d{}Q".format(*[len(names.split()) for names in (integers, doubles, pointers)]))
+        self.pack, self.size = form.pack, form.size
 
 
-class Layer(ctypes.Structure):
-    """What a layer's passes read and write; the same fields in the same order as ``Layer`` in kernels.cpp."""
-
-    _fields_ = _fields(
-        integers="n B I R C P x_stride factored",
-        doubles="input_scale damping",
-        pointers="x M log_row log_column points log_noise log_point_noise point_noise noise "
-        "z u v entry_scale point_scale outputs gain root scale out AU g g_variance factors rows "
-        "g_x g_M g_log_row g_log_column g_points g_log_noise g_log_point_noise",
-    )
-
-
-class Divergence(ctypes.Structure):
-    """What the KL of a layer reads and writes; as ``Divergence`` in kernels.cpp."""
-
-    _fields_ = _fields(
-        integers="n R C P factored",
-        doubles="precision concentration rate constant at_bound",
-        pointers="M log_row log_column log_noise log_point_noise value precisions row_trace column_trace g "
-        "g_M g_log_row g_log_column g_log_noise g_log_point_noise",
-    )
+LAYER = Record(
+    integers="n B I R C P x_stride factored",
+    doubles="input_scale damping",
+    pointers="x M log_row log_column points log_noise log_point_noise point_noise noise "
+    "z u v entry_scale point_scale outputs gain root scale out AU g g_variance factors rows "
+    "g_x g_M g_log_row g_log_column g_points g_log_noise g_log_point_noise",
+)
+DIVERGENCE = Record(
+    integers="n R C P factored",
+    doubles="precision concentration rate constant at_bound",
+    pointers="M log_row log_column log_noise log_point_noise value precisions row_trace column_trace g "
+    "g_M g_log_row g_log_column g_log_noise g_log_point_noise",
+)
 
 
-_STEPS = (
+def address(tensor: Tensor | None) -> int:
+    """Where a tensor's numbers are; 0, which kernels.cpp takes for none, where there is no tensor."""
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+_NAMES = (
     *("forward", "finish", "backward", "prepare", "factorise", "solve", "add_noise"),
-    *("backward_noise", "backward_solve", "backward_inputs", "backward_points"),
+    *("backward_noise", "backward_solve", "backward_inputs", "backward_points", "divergence", "divergence_backward"),
 )
 _WITH_STATUS = ("forward", "prepare", "factorise")
 
@@ -63,9 +67,12 @@ def _library() -> ctypes.CDLL | None:
     if os.environ.get("VMG_NATIVE") == "0" or not path.exists():
         return None
     try:
-        return ctypes.CDLL(str(path))
-    except OSError:  # built for another machine: the package still works
+        library = ctypes.CDLL(str(path))
+        library.vmg_layout.restype = ctypes.c_int64
+        fits = library.vmg_layout() == LAYER.size << 32 | DIVERGENCE.size
+    except (OSError, AttributeError):  # built for another machine, or from an older source
         return None
+    return library if fits else None
 
 
 @functools.cache
@@ -74,11 +81,10 @@ def _functions(dtype: torch.dtype) -> SimpleNamespace | None:
     library, suffix = _library(), {torch.float32: "f32", torch.float64: "f64"}.get(dtype)
     if library is None or suffix is None:
         return None
-    found: dict[str, Callable[..., int | None]] = {}
-    structures: dict[str, type[ctypes.Structure]] = dict.fromkeys(_STEPS, Layer)
-    for name, structure in (structures | dict.fromkeys(("divergence", "divergence_backward"), Divergence)).items():
+    found: dict[str, Callable[[bytes], int | None]] = {}
+    for name in _NAMES:
         function = getattr(library, f"vmg_{name}_{suffix}")
-        function.argtypes = [ctypes.POINTER(structure)]
+        function.argtypes = [ctypes.c_char_p]
         function.restype = ctypes.c_int if name in _WITH_STATUS else None
         found[name] = function
     return SimpleNamespace(**found)

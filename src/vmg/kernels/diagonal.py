@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from vmg.kernels import NOT_FINITE, NOT_POSITIVE, Layer
+from vmg.kernels import LAYER, NOT_FINITE, NOT_POSITIVE, address
 from vmg.linalg import cholesky
 
 __all__ = ["Inputs", "Plan", "backward", "forward", "make_plan"]
@@ -44,6 +45,7 @@ class Plan(NamedTuple):
     """Sizes of a layer and where its arrays lie in the workspace."""
 
     sizes: tuple[int, int, int, int, int, int]  # n, B, I, R, C, P
+    shapes: tuple[tuple[int, ...], ...]  # that the inputs must have
     batch: bool  # whether there are leading dimensions
     small: bool
     offsets: tuple[int, ...]  # of z, u, v, entry_scale, point_scale, outputs, gain, root, scale
@@ -63,33 +65,42 @@ _Z, _OUTPUTS, _GAIN, _ROOT = 0, 5, 6, 7  # numbers of the arrays that PyTorch mu
 
 
 @functools.lru_cache(maxsize=256)
-def make_plan(batch_shape: tuple[int, ...], B: int, I: int, R: int, C: int, P: int) -> Plan:  # noqa: E741
+def make_plan(batch_shape: tuple[int, ...], B: int, I: int, R: int, C: int, P: int, factored: bool) -> Plan:  # noqa: E741
     """Lay out the workspace of a layer."""
     n = math.prod(batch_shape)
+    trailing = ((B, I), (R, C), (R,), (C,), (P, R + C), (R + C if factored else 2,), (P,), (P, R + C), (B, C))
+    shapes = tuple((*batch_shape, *shape) for shape in trailing)
     lengths = (n * (B + P) * R, n * R, n * C, n * (R + C), n * P, n * P * C, n * P * (B + P), n * P * P, n * B)
     offsets, total = [], 0
     for length in lengths:
         offsets.append(total)
         total += -(-length // ALIGNMENT) * ALIGNMENT
     work = n * B * (R * C + P * (R + C))
-    return Plan((n, B, I, R, C, P), bool(batch_shape), work < SMALL, tuple(offsets), total)
+    return Plan((n, B, I, R, C, P), shapes, bool(batch_shape), work < SMALL, tuple(offsets), total)
 
 
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
-
-
-def _layer(plan: Plan, inputs: Inputs, input_scale: float, damping: float, workspace: Tensor) -> Layer:
+def _record(
+    plan: Plan,
+    inputs: Inputs,
+    input_scale: float,
+    damping: float,
+    workspace: Tensor,
+    out: Tensor | None,
+    scratch: Sequence[Tensor | None] = (None,) * 5,
+    gradients: Sequence[Tensor | None] = (None,) * 7,
+) -> bytes:
+    """The arguments of the kernels; ``scratch`` is AU, g, g_variance, factors and rows."""
     base, item = workspace.data_ptr(), workspace.element_size()
     shared = plan.sizes[0] > 1 and inputs.x.stride(0) == 0  # one x for all replicas
-    return Layer(
+    return LAYER.pack(
         *plan.sizes,
         0 if shared else plan.sizes[1] * plan.sizes[2],
         inputs.log_point_noise is not None,
         input_scale,
         damping,
-        *[_address(tensor) for tensor in inputs],
+        *[address(tensor) for tensor in inputs],
         *[base + item * offset for offset in plan.offsets],
+        *[address(tensor) for tensor in (out, *scratch, *gradients)],
     )
 
 
@@ -98,38 +109,36 @@ def forward(
 ) -> tuple[Tensor, Tensor, bool]:
     """Draw the outputs; also the workspace, and whether all inputs were finite."""
     x, M = inputs.x, inputs.M
-    _, B, _, R, C, P = plan.sizes
+    n, B, _, R, C, P = plan.sizes
     workspace = x.new_empty(plan.total)
-    out = x.new_empty(*x.shape[:-1], C)
-    layer = _layer(plan, inputs, input_scale, damping, workspace)
-    layer.out = out.data_ptr()
+    out = torch.empty_like(inputs.noise)
     if plan.small:
-        status = kernels.forward(layer)
+        record = _record(plan, inputs, input_scale, damping, workspace, out)
+        status = kernels.forward(record)
         if status & NOT_POSITIVE:
             _factorise_with_jitter(plan, workspace, damping)
-            kernels.finish(layer)
+            kernels.finish(record)
         return out, workspace, not status & NOT_FINITE
 
     add_product = torch.baddbmm if plan.batch else torch.addmm
-    flat = out.flatten(0, -3) if plan.batch else out
-    AU = x.new_empty(plan.sizes[0] * P * R)
-    layer.AU = AU.data_ptr()
-    status = kernels.prepare(layer)
+    lead = (n,) if plan.batch else ()
+    flat, AU = out.view(*lead, B, C), x.new_empty(*lead, P, R)
+    record = _record(plan, inputs, input_scale, damping, workspace, out, (AU, None, None, None, None))
+    status = kernels.prepare(record)
     rows = plan.view(workspace, _Z, B, R, R)  # x̂, then x'
     if P:
         z = plan.view(workspace, _Z, B + P, R, R)
         gain = plan.view(workspace, _GAIN, P, B + P, B + P)
-        AU = AU.view(-1, P, R) if plan.batch else AU.view(P, R)
         add_product(gain, AU, z.mT, beta=0, out=gain)
-        if kernels.factorise(layer) & NOT_POSITIVE:
+        if kernels.factorise(record) & NOT_POSITIVE:
             _factorise_with_jitter(plan, workspace, damping)
-        kernels.solve(layer)
+        kernels.solve(record)
         gain_t = plan.view(workspace, _GAIN, P, B, B + P).mT
         add_product(rows, gain_t, plan.view(workspace, _Z, P, R, R, B * R), alpha=-1, out=rows)
         add_product(flat, gain_t, plan.view(workspace, _OUTPUTS, P, C, C), beta=0, out=flat)
     if M is not None:
-        add_product(flat, rows, M.flatten(0, -3) if plan.batch else M, beta=1 if P else 0, out=flat)
-    kernels.add_noise(layer)
+        add_product(flat, rows, M.view(*lead, R, C), beta=1 if P else 0, out=flat)
+    kernels.add_noise(record)
     return out, workspace, not status & NOT_FINITE
 
 
@@ -152,39 +161,24 @@ def backward(
     needs_x: bool,
 ) -> list[Tensor | None]:
     """Gradients of the first seven inputs."""
-    M, points = inputs.M, inputs.points
+    M = inputs.M
     n, B, _, R, C, P = plan.sizes
     g = g.contiguous()
-    layer = _layer(plan, inputs, input_scale, damping, workspace)
-    layer.g = g.data_ptr()
-    g_x = torch.empty(inputs.x.shape, dtype=g.dtype) if needs_x else None
-    if g_x is not None:
-        layer.g_x = g_x.data_ptr()
-    g_log_row, g_log_column = torch.empty_like(inputs.log_row), torch.empty_like(inputs.log_column)
-    layer.g_log_row, layer.g_log_column = g_log_row.data_ptr(), g_log_column.data_ptr()
-    g_points = g_log_noise = g_log_point_noise = None
-    if points is not None:
-        g_points = torch.empty_like(points)
-        layer.g_points = g_points.data_ptr()
-        if inputs.log_noise is not None:
-            g_log_noise = torch.empty_like(inputs.log_noise)
-            layer.g_log_noise = g_log_noise.data_ptr()
-        if inputs.log_point_noise is not None:
-            g_log_point_noise = torch.empty_like(inputs.log_point_noise)
-            layer.g_log_point_noise = g_log_point_noise.data_ptr()
-    g_M = None if M is None else torch.empty_like(M)
+    gradients = [None if tensor is None else torch.empty_like(tensor) for tensor in inputs[1:7]]
+    g_x = torch.empty(inputs.x.shape, dtype=g.dtype) if needs_x else None  # contiguous, even if x is an expanded one
+    g_M, _, _, g_points, _, _ = gradients
     if plan.small:
-        if g_M is not None:
-            layer.g_M = g_M.data_ptr()
-        kernels.backward(layer)
-        return [g_x, g_M, g_log_row, g_log_column, g_points, g_log_noise, g_log_point_noise]
+        only_g = (None, g, None, None, None)
+        kernels.backward(_record(plan, inputs, input_scale, damping, workspace, None, only_g, [g_x, *gradients]))
+        return [g_x, *gradients]
 
     add_product = torch.baddbmm if plan.batch else torch.addmm
     lead = (n,) if plan.batch else ()
     g = g.view(*lead, B, C)
-    g_variance, rows = g.new_empty(n * B), g.new_empty(*lead, 2 * B, R)
-    layer.g_variance, layer.rows = g_variance.data_ptr(), rows.data_ptr()
-    kernels.backward_noise(layer)
+    g_variance, rows, factors = g.new_empty(n * B), g.new_empty(*lead, 2 * B, R), g.new_empty(*lead, P, 2 * B)
+    scratch = (None, g, g_variance, factors, rows)
+    record = _record(plan, inputs, input_scale, damping, workspace, None, scratch, [g_x, *gradients])
+    kernels.backward_noise(record)
     residual = plan.view(workspace, _Z, B, R, R)  # x'
     D, Q = rows[..., :B, :], rows[..., B:, :]
     # An input layer needs D = gMᵀ only within gB̃ᵀ − DÃᵀ = g(B̃ − ÃM)ᵀ and GD = (Gg)Mᵀ, where with few pseudo-points the
@@ -201,12 +195,10 @@ def backward(
             add_product(D, g, M.mT, beta=0, out=D)
     if g_points is None:
         Q.zero_()
-        kernels.backward_inputs(layer)
+        kernels.backward_inputs(record)
     else:
         A = plan.view(workspace, _Z, P, R, R, B * R)
         gain = plan.view(workspace, _GAIN, P, B, B + P)
-        factors = g.new_empty(*lead, P, 2 * B)
-        layer.factors = factors.data_ptr()
         E = factors[..., B:]
         outputs = plan.view(workspace, _OUTPUTS, P, C, C)
         if M is not None and around_D:
@@ -214,14 +206,14 @@ def backward(
         add_product(E, outputs, g.mT, beta=0, out=E)
         if M is not None and not around_D:
             add_product(E, A, D.mT, alpha=-1, out=E)
-        kernels.backward_solve(layer)
+        kernels.backward_solve(record)
         add_product(Q, E.mT, A, beta=0, out=Q)
-        kernels.backward_inputs(layer)
+        kernels.backward_inputs(record)
         flat = g_points.view(*lead, P, R + C)
         g_A, g_B = flat[..., :R], flat[..., R:]
         add_product(g_A, factors, rows, beta=0, out=g_A)
         add_product(g_B, gain, g, beta=0, out=g_B)
         if M is not None and around_D:
             add_product(g_A, g_B, M.mT, alpha=-1, out=g_A)
-        kernels.backward_points(layer)
-    return [g_x, g_M, g_log_row, g_log_column, g_points, g_log_noise, g_log_point_noise]
+        kernels.backward_points(record)
+    return [g_x, *gradients]

@@ -95,24 +95,28 @@ struct View {
 
 // One block of C: `rows` rows of A times a panel of `vectors` vectors, of which `columns` entries exist in C.
 template <typename T, Int rows, Int vectors>
-void multiply_block(View<const T> A, const T* panel, Int panel_stride, Int k, T alpha, bool add, T* C, Int stride,
+void multiply_block(View<const T> A, const T* panel, Int panel_stride, Int k, T alpha, bool add, View<T> C,
                     Int columns) {
     using V = Vector<T>;
     typename V::type sum[rows][vectors] = {};
-    for (Int l = 0; l < k; ++l, panel += panel_stride)
+    for (Int l = 0; l < k; ++l, panel += panel_stride) {
+        typename V::type b[vectors];
+        for (Int v = 0; v < vectors; ++v) b[v] = V::load(panel + v * V::width);
         for (Int i = 0; i < rows; ++i)
-            for (Int v = 0; v < vectors; ++v) sum[i][v] += A(i, l) * V::load(panel + v * V::width);
-    for (Int i = 0; i < rows; ++i, C += stride) {
-        if (columns == vectors * V::width) {
-            for (Int v = 0; v < vectors; ++v) {
+            for (Int v = 0; v < vectors; ++v) sum[i][v] += A(i, l) * b[v];
+    }
+    for (Int i = 0; i < rows; ++i) {
+        if (columns == vectors * V::width && C.column == 1) {
+            T* c = &C(i, 0);
+            for (Int v = 0; v < vectors; ++v, c += V::width) {
                 typename V::type result = alpha * sum[i][v];
-                if (add) result += V::load(C + v * V::width);
-                std::memcpy(C + v * V::width, &result, sizeof result);
+                if (add) result += V::load(c);
+                std::memcpy(c, &result, sizeof result);
             }
         } else {
             T result[vectors * V::width];
             std::memcpy(result, sum[i], sizeof result);
-            for (Int j = 0; j < columns; ++j) C[j] = alpha * result[j] + (add ? C[j] : T(0));
+            for (Int j = 0; j < columns; ++j) C(i, j) = alpha * result[j] + (add ? C(i, j) : T(0));
         }
     }
 }
@@ -137,12 +141,13 @@ void multiply_panel(View<const T> A, View<const T> B, View<T> C, Int m, Int k, I
     }
     Int i = 0;
     for (; i + BLOCK_ROWS <= m; i += BLOCK_ROWS)
-        multiply_block<T, BLOCK_ROWS, vectors>(A.rows(i), panel, stride, k, alpha, add, &C(i, 0), C.row, columns);
+        multiply_block<T, BLOCK_ROWS, vectors>(A.rows(i), panel, stride, k, alpha, add, C.rows(i), columns);
     for (; i < m; ++i)
-        multiply_block<T, 1, vectors>(A.rows(i), panel, stride, k, alpha, add, &C(i, 0), C.row, columns);
+        multiply_block<T, 1, vectors>(A.rows(i), panel, stride, k, alpha, add, C.rows(i), columns);
 }
 
-// C = alpha·A·B, or C += alpha·A·B; A is m × k, B is k × c; C has contiguous rows.
+// C = alpha·A·B, or C += alpha·A·B; A is m × k, B is k × c. Where B is a transpose it is copied, so the smaller factor
+// should come second; C may be a transpose too.
 template <typename T>
 void multiply(View<const T> A, View<const T> B, View<T> C, Int m, Int k, Int c, T alpha, bool add,
               std::vector<T>& scratch) {
@@ -413,7 +418,7 @@ int begin(const Layer<T>& layer) {
         l.AU = reserve(memory, l.P * l.R);
         if (!prepare(l)) status |= NOT_FINITE;
         if (!l.P) continue;
-        multiply<T>({l.AU, l.R, 1}, {l.z, 1, l.R}, {l.gain, l.stride(), 1}, l.P, l.R, l.stride(), 1, false, scratch);
+        multiply<T>({l.z, l.R, 1}, {l.AU, 1, l.R}, {l.gain, 1, l.stride()}, l.stride(), l.R, l.P, 1, false, scratch);
         if (!factorise(l.P, l.gain + l.B, l.stride(), T(l.damping), l.root)) status |= NOT_POSITIVE;
     }
     return status;
@@ -453,8 +458,8 @@ void backward(const Layer<T>& layer) {
             std::fill(D, Q, T(0));
         if (l.g_M) multiply<T>({l.z, 1, l.R}, {l.g, l.C, 1}, {l.g_M, l.C, 1}, l.R, l.B, l.C, 1, false, scratch);
         if (l.P) {
-            multiply<T>({l.outputs, l.C, 1}, {l.g, 1, l.C}, {E, 2 * l.B, 1}, l.P, l.C, l.B, 1, false, scratch);
-            if (l.M) multiply<T>({A, l.R, 1}, {D, 1, l.R}, {E, 2 * l.B, 1}, l.P, l.R, l.B, -1, true, scratch);
+            multiply<T>({l.g, l.C, 1}, {l.outputs, 1, l.C}, {E, 1, 2 * l.B}, l.B, l.C, l.P, 1, false, scratch);
+            if (l.M) multiply<T>({D, l.R, 1}, {A, 1, l.R}, {E, 1, 2 * l.B}, l.B, l.R, l.P, -1, true, scratch);
             backward_solve(l);
             multiply<T>({E, 1, 2 * l.B}, {A, l.R, 1}, {Q, l.R, 1}, l.B, l.P, l.R, 1, false, scratch);
         } else {
@@ -727,5 +732,8 @@ void normals(float* out, Int n, std::uint64_t seed) {
 
 ENTRY_POINTS(float, f32)
 ENTRY_POINTS(double, f64)
+
+// Sizes of the records, by which Python knows a library of another version.
+API Int vmg_layout() { return Int(sizeof(Layer<float>)) << 32 | Int(sizeof(Divergence<float>)); }
 
 API void vmg_normals(float* out, Int n, std::uint64_t seed) { normals(out, n, seed); }

@@ -1,0 +1,88 @@
+"""Empirical coverage of 90 % intervals on the regression tables, defaults untouched, with and without conformalize.
+
+Standard splits. "plain" fits all training rows; "conformal" fits 80 % of them and calibrates on the other 20 %. All
+splits of a table train as one batched network. One JSON line per (table, kind, split) is appended; what is there
+already is not run again.
+
+    python benchmarks/coverage.py --splits 5 --out results/coverage.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vmg import VMGRegressor
+from vmg.data import TABLES, load_table, standard_splits
+from vmg.estimators import fit_splits
+from vmg.experiments import records
+from vmg.metrics import interval_coverage, interval_width, rmse
+
+CALIBRATION = 0.2  # of the training rows
+
+
+def run(name: str, kind: str, n_splits: int) -> list[records.Record]:
+    table = load_table(name)
+    splits = standard_splits(name)[:n_splits]
+    rng = np.random.default_rng(0)
+    fit_rows, calibration_rows = [], []
+    for train, _ in splits:
+        order = rng.permutation(train)
+        n_held = round(CALIBRATION * len(order)) if kind == "conformal" else 0
+        calibration_rows.append(order[:n_held])
+        fit_rows.append(order[n_held:])
+    fitted = fit_splits(VMGRegressor(random_state=0), table.X, table.y, [(rows, None) for rows in fit_rows])
+    earned = []
+    for k, (model, held, (_, test)) in enumerate(zip(fitted, calibration_rows, splits, strict=True)):
+        if kind == "conformal":
+            model.conformalize(table.X[held], table.y[held])
+        interval = model.predict_interval(table.X[test], 0.9)
+        prediction = model.pred_dist(table.X[test])
+        earned.append(
+            {
+                "table": name,
+                "kind": kind,
+                "split": k,
+                "coverage_90": interval_coverage(table.y[test], interval),
+                "width_90": interval_width(interval),
+                "rmse": rmse(table.y[test], prediction.mean),
+                "log_likelihood": float(prediction.log_prob(table.y[test]).mean()),
+                "max_noise": model.max_noise_,
+                "seconds": round(model.history_.last.seconds / len(splits), 2),
+            }
+        )
+    return earned
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("results/coverage.jsonl"))
+    parser.add_argument("--tables", default=",".join(TABLES[:-1]))
+    parser.add_argument("--splits", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    names = arguments.tables.split(",")
+    for name in names:
+        for kind in ("plain", "conformal"):
+            done = [r for r in records.read(arguments.out) if r["table"] == name and r["kind"] == kind]
+            if not done:
+                records.append(arguments.out, run(name, kind, arguments.splits))
+            rows = [r for r in records.read(arguments.out) if r["table"] == name and r["kind"] == kind]
+            mean = {
+                key: round(float(np.mean([r[key] for r in rows])), 4)
+                for key in ("coverage_90", "rmse", "log_likelihood")
+            }
+            print(json.dumps({"table": name, "kind": kind, "splits": len(rows), **mean}), flush=True)
+    rows = [r for r in records.read(arguments.out) if r["table"] in names]
+    for kind in ("plain", "conformal"):
+        by_table = [np.mean([r["coverage_90"] for r in rows if r["table"] == n and r["kind"] == kind]) for n in names]
+        print(f"{kind}: coverage of the 90 % interval, averaged over {len(names)} tables: {np.mean(by_table):.4f}")
+
+
+if __name__ == "__main__":
+    main()

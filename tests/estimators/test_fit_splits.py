@@ -1,0 +1,163 @@
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.metrics import r2_score
+from sklearn.model_selection import KFold, ShuffleSplit
+
+from quick import class_table, classifier, linear_table, regressor
+from vmg.estimators import fit_splits
+from vmg.estimators.scaling import Standardiser
+
+LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0, "max_iter": 100}
+
+
+def numbers(model, X):
+    return np.concatenate([model.predict_interval(X).ravel(), model.sample(X, 2).ravel()])
+
+
+def test_one_split_is_one_fit():
+    X, y = linear_table(30)
+    [fitted] = fit_splits(regressor(max_iter=5), X, y, [(np.arange(20), np.arange(20, 30))])
+    np.testing.assert_array_equal(numbers(fitted, X), numbers(regressor(max_iter=5).fit(X[:20], y[:20]), X))
+
+
+def test_as_good_as_separate_fits():
+    X, y = linear_table(90)
+    splits = list(KFold(3, shuffle=True, random_state=0).split(X))
+    model = regressor(**LINEAR)
+    together = fit_splits(model, X, y, splits)
+    for fitted, (train, test) in zip(together, splits, strict=True):
+        alone = clone(model).fit(X[train], y[train])
+        scores = [r2_score(y[test], m.predict(X[test])) for m in (fitted, alone)]
+        densities = [m.pred_dist(X[test]).log_prob(y[test]).mean() for m in (fitted, alone)]
+        assert scores[0] > max(0.8, scores[1] - 0.05)
+        assert densities[0] > densities[1] - 0.1
+        assert fitted.n_iter_ == alone.n_iter_
+
+
+def test_each_split_has_units_of_its_own():
+    """Two halves of a table in very different units, and unequally long."""
+    X, y = linear_table(50)
+    unit, shift = np.where(np.arange(50) < 20, 1.0, 1e3), np.where(np.arange(50) < 20, 0.0, -1e4)
+    X, y = X * unit[:, None] + shift[:, None], y * unit + shift
+    halves = [np.arange(20), np.arange(20, 50)]
+    fitted = fit_splits(regressor(**LINEAR), X, y, [(rows, []) for rows in halves])
+    for model, rows in zip(fitted, halves, strict=True):
+        for scaling, values in ((model.input_scaling_, X[rows]), (model.target_scaling_, y[rows, None])):
+            expected = Standardiser.fit(values)
+            np.testing.assert_array_equal(scaling.mean, expected.mean)
+            np.testing.assert_array_equal(scaling.scale, expected.scale)
+        assert model.score(X[rows], y[rows]) > 0.85
+
+
+@pytest.mark.parametrize("options", [{}, {"n_members": 2, "early_stopping": True}, {"noise": "input"}], ids=str)
+def test_test_rows_are_never_used(options):
+    """Whatever stands in a split's test rows, its estimator has the same bits; folds of unequal length."""
+    X, y = linear_table(25)
+    splits = list(KFold(4).split(X))
+    assert len({len(train) for train, _ in splits}) == 2
+    model = regressor(max_iter=5, **options)
+    before = fit_splits(model, X, y, splits)
+    for k in (0, 3):
+        test = splits[k][1]
+        X_other, y_other = X.copy(), y.copy()
+        X_other[test], y_other[test] = 1e3, -1e6
+        after = fit_splits(model, X_other, y_other, splits)
+        np.testing.assert_array_equal(numbers(after[k], X), numbers(before[k], X))
+        others = [j for j in range(4) if j != k]
+        assert all((numbers(after[j], X) != numbers(before[j], X)).any() for j in others), "they do train on it"
+
+
+def test_splits_do_not_depend_on_each_other():
+    """A split's numbers are its own among splits of the same sizes."""
+    X, y = linear_table(40)
+    a, b, c = (np.arange(20), []), (np.arange(20, 40), []), (np.arange(10, 30), [])
+    first, second = (fit_splits(regressor(max_iter=5), X, y, pair) for pair in ((a, b), (a, c)))
+    np.testing.assert_array_equal(numbers(first[0], X), numbers(second[0], X))
+    assert (numbers(first[1], X) != numbers(second[1], X)).any()
+
+
+@pytest.mark.parametrize("n_members", [1, 3])
+def test_members(n_members):
+    X, y = linear_table(20)
+    splits = list(KFold(2).split(X))
+    fitted = fit_splits(regressor(max_iter=5, n_members=n_members), X, y, splits)
+    weights = [model.network_.layers[0].loc for model in fitted]
+    assert all(w.shape[0] == n_members for w in weights)
+    assert len({tuple(w.flatten().tolist()) for model in weights for w in model}) == 2 * n_members
+    assert all(model.pred_dist(X).loc.shape == (50 * n_members, 20, 1) for model in fitted)
+    assert all(model.likelihood_.posterior.rate.shape == (n_members, 1) for model in fitted)
+
+
+def test_several_outputs():
+    X, y = linear_table(60, n_outputs=2)
+    splits = list(KFold(2).split(X))
+    for model, (train, test) in zip(fit_splits(regressor(**LINEAR), X, y, splits), splits, strict=True):
+        assert model.predict(X[test]).shape == (30, 2)
+        assert model.score(X[train], y[train]) > 0.8
+
+
+def test_each_result_is_a_whole_estimator():
+    X, y = linear_table(40)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    model = regressor(max_iter=5)
+    fitted = fit_splits(model, frame, pd.Series(y), ShuffleSplit(2, random_state=0).split(X))
+    assert not hasattr(model, "network_"), "the given estimator stays as it is"
+    for one in fitted:
+        assert one.get_params() == model.get_params()
+        assert list(one.feature_names_in_) == ["a", "b", "c"]
+        np.testing.assert_array_equal(
+            pickle.loads(pickle.dumps(one)).predict_interval(frame), one.predict_interval(frame)
+        )
+        assert one.history_.last.step == 5
+    first, second = fitted
+    before = second.predict(frame)
+    first.partial_fit(frame, y).conformalize(frame, y)
+    np.testing.assert_array_equal(second.predict(frame), before)
+    assert np.isfinite(first.predict_interval(frame)).all()
+    assert not torch.equal(first.network_.layers[0].loc, second.network_.layers[0].loc)
+
+
+def test_masks_and_lists_select_rows():
+    X, y = linear_table(20)
+    mask = np.arange(20) < 12
+    results = [fit_splits(regressor(max_iter=2), X, y, [(rows, None)]) for rows in (mask, list(range(12)))]
+    np.testing.assert_array_equal(*(model.predict(X) for [model] in results))
+
+
+@pytest.mark.parametrize("options", [{}, {"n_members": 2}], ids=str)
+def test_classification(options):
+    X, y = class_table(60)
+    splits = list(KFold(3).split(X))
+    fitted = fit_splits(classifier(**LINEAR, **options), X, y, splits)
+    for model, (_, test) in zip(fitted, splits, strict=True):
+        np.testing.assert_array_equal(model.classes_, ["no", "perhaps", "yes"])
+        assert model.score(X[test], y[test]) > 0.9
+    other = y.copy()
+    other[splits[0][1]] = "no"
+    changed = fit_splits(classifier(**LINEAR, **options), X, other, splits)
+    np.testing.assert_array_equal(changed[0].predict_proba(X), fitted[0].predict_proba(X))
+
+
+def test_a_class_that_is_missing_from_the_training_rows():
+    X, y = class_table(60)
+    train = np.flatnonzero(y != "yes")
+    [model, _] = fit_splits(classifier(**LINEAR), X, y, [(train, []), (np.arange(60), [])])
+    assert model.predict_proba(X).shape == (60, 3)
+    assert model.score(X[train], y[train]) > 0.9
+
+
+def test_mistakes():
+    X, y = linear_table(20)
+    with pytest.raises(ValueError, match="splits must hold at least one"):
+        fit_splits(regressor(), X, y, [])
+    with pytest.raises(ValueError, match="every split must have training rows"):
+        fit_splits(regressor(), X, y, [(np.arange(10), []), ([], np.arange(20))])
+    with pytest.raises(ValueError, match="'n_draws'"):
+        fit_splits(regressor(n_draws=0), X, y, [(np.arange(10), [])])
+    with pytest.raises(ValueError, match="NaN"):
+        fit_splits(regressor(), np.where(X > 0, np.nan, X), y, [(np.arange(10), [])])
