@@ -42,10 +42,9 @@ def main() -> None:
 
     palace = np.array([[900.0, 10.0, 2.0]])  # four times larger than anything in the table
     unusual = model.pred_dist(palace)
+    times = unusual.epistemic_std[0] / np.median(prediction.epistemic_std)
     print(f"\nA palace of 900 square metres: {unusual.mean[0]:.0f} ± {unusual.std[0]:.0f} thousand;")
-    print(
-        f"ignorance is {unusual.epistemic_std[0] / np.median(prediction.epistemic_std):.0f} times that of a usual house."
-    )
+    print(f"ignorance is {times:.0f} times that of a usual house.")
 
 
 if __name__ == "__main__":

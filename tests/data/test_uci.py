@@ -54,9 +54,7 @@ def test_tables_are_read(name, data_folder):
 
 def test_the_columns_are_where_they_should_be(data_folder):
     naval, boston = load_table("naval"), load_table("boston")
-    constant = [
-        name for name, column in zip(naval.feature_names, naval.X.T, strict=True) if np.ptp(column) == 0
-    ]
+    constant = [name for name, column in zip(naval.feature_names, naval.X.T, strict=True) if np.ptp(column) == 0]
     assert constant == ["compressor inlet temperature", "compressor inlet pressure"]
     assert set(np.unique(boston.X[:, boston.feature_names.index("by the river")])) == {0, 1}
     assert boston.y.max() == 50  # prices were cut off there

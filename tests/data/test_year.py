@@ -20,9 +20,7 @@ def make_archive(file, values, member="YearPredictionMSD.txt", ending="\n"):
 @pytest.fixture
 def values():
     random = np.random.default_rng(0)
-    return np.column_stack(
-        [random.integers(1922, 2012, size=100), random.normal(0, 300, size=(100, 90)).round(5)]
-    )
+    return np.column_stack([random.integers(1922, 2012, size=100), random.normal(0, 300, size=(100, 90)).round(5)])
 
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
