@@ -11,6 +11,7 @@ demo: $(STAMP)
 
 test: lint types
 	$(BIN)/python -m pytest -n 2
+	VMG_NATIVE=0 $(BIN)/python -m pytest -n 2 tests/test_conditional.py tests/test_priors.py tests/nn/test_contract.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

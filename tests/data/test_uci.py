@@ -62,7 +62,7 @@ def test_the_columns_are_where_they_should_be(data_folder):
 
 
 def test_an_unknown_name_lists_the_known_ones():
-    with pytest.raises(ValueError, match="one of boston, concrete, .*, year; got 'iris'"):
+    with pytest.raises(ValueError, match=r"one of boston, concrete, .*, year; got 'iris'"):
         load_table("iris")
 
 

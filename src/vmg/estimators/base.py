@@ -53,7 +53,7 @@ class TrainingSet:
 
 def steps_for(n_rows: int) -> int:
     """Optimiser steps when ``max_iter`` is "auto"."""
-    return int(np.clip(40 * math.sqrt(n_rows * 100), 4_000, 20_000))
+    return int(np.clip(250 * math.sqrt(n_rows), 4_000, 20_000))
 
 
 def batch_for(n_rows: int) -> int:
