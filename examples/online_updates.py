@@ -13,7 +13,7 @@ def main() -> None:
     X, y = make_friedman1(n_samples=1_200, noise=1.0, random_state=0)
     X_test, y_test = X[900:], y[900:]
 
-    model = VMGRegressor(random_state=0, max_iter=300)
+    model = VMGRegressor(max_iter=200, random_state=0)
     print("rows seen   RMSE   mean ignorance")
     for start in range(0, 900, 300):
         rows = slice(start, start + 300)

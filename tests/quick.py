@@ -7,6 +7,7 @@ from vmg import VMGClassifier, VMGRegressor
 OPTIONS = {
     "hidden_layer_sizes": (8,),
     "n_pseudo": 2,
+    "max_noise": 0.25,  # untried
     "batch_size": 300,  # more than any table here: one step an epoch
     "max_iter": 40,
     "learning_rate_init": 0.1,

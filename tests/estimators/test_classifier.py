@@ -80,7 +80,7 @@ def test_as_many_members_as_rows():
 def test_any_labels(labels):
     X, y = class_table(30)
     names = np.array(labels)
-    model = classifier().fit(X, names[np.searchsorted(NAMES, y)])
+    model = classifier(**LINEAR).fit(X, names[np.searchsorted(NAMES, y)])
     np.testing.assert_array_equal(model.classes_, np.unique(labels))
     assert model.predict(X).dtype == names.dtype
     assert model.predict_proba(X).shape == (30, len(model.classes_))

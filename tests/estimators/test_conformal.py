@@ -95,7 +95,7 @@ def test_coverage_of_intervals_of_a_wrong_model(spread):
 def test_coverage_of_new_rows_of_an_estimator():
     """Targets have moved since the fit; after calibration with n rows the coverage is Beta(k, n + 1 − k)."""
     X, y = linear_table(1_250)
-    y[50:] += 1
+    y[50:] += 3
     model = regressor(n_draws=20).fit(X[:50], y[:50])
     before = model.predict_interval(X[250:], 0.8)
     model.conformalize(X[50:250], y[50:250])

@@ -8,6 +8,7 @@ from sklearn.base import clone
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, ShuffleSplit
 
+import vmg.estimators.selection
 from quick import class_table, classifier, linear_table, regressor
 from vmg.estimators import fit_splits
 from vmg.estimators.scaling import Standardiser
@@ -28,7 +29,7 @@ def test_one_split_is_one_fit():
 def test_as_good_as_separate_fits():
     X, y = linear_table(90)
     splits = list(KFold(3, shuffle=True, random_state=0).split(X))
-    model = regressor(**LINEAR)
+    model = regressor(**{**LINEAR, "max_iter": 300})
     together = fit_splits(model, X, y, splits)
     for fitted, (train, test) in zip(together, splits, strict=True):
         alone = clone(model).fit(X[train], y[train])
@@ -54,13 +55,16 @@ def test_each_split_has_units_of_its_own():
         assert model.score(X[rows], y[rows]) > 0.85
 
 
-@pytest.mark.parametrize("options", [{}, {"n_members": 2, "early_stopping": True}, {"noise": "input"}], ids=str)
+EARLY = {"early_stopping": True, "max_iter": 30, "n_iter_no_change": 2, "tol": 0.0, "validation_fraction": 0.3}
+
+
+@pytest.mark.parametrize("options", [{}, {"n_members": 2, **EARLY}, {"noise": "input"}], ids=str)
 def test_test_rows_are_never_used(options):
     """Whatever stands in a split's test rows, its estimator has the same bits; folds of unequal length."""
     X, y = linear_table(25)
     splits = list(KFold(4).split(X))
     assert len({len(train) for train, _ in splits}) == 2
-    model = regressor(max_iter=5, **options)
+    model = regressor(**{"max_iter": 5, **options})
     before = fit_splits(model, X, y, splits)
     for k in (0, 3):
         test = splits[k][1]
@@ -70,6 +74,33 @@ def test_test_rows_are_never_used(options):
         np.testing.assert_array_equal(numbers(after[k], X), numbers(before[k], X))
         others = [j for j in range(4) if j != k]
         assert all((numbers(after[j], X) != numbers(before[j], X)).any() for j in others), "they do train on it"
+
+
+def test_each_split_stops_early_by_itself():
+    """With as many steps for all, a split keeps its best parameters, whenever the others have theirs."""
+    X, y = linear_table(60)
+    y[30:] = np.random.default_rng(0).normal(size=30)  # the second half cannot be learned
+    halves = [(np.arange(30), []), (np.arange(30, 60), [])]
+    model = regressor(**{**EARLY, "n_iter_no_change": 10, "max_iter": 60}, noise="input")
+    both = fit_splits(model, X, y, halves)
+    steps = {one.likelihood_.n_updates.item() for one in both}
+    assert len(steps) == 2
+    assert max(steps) <= both[0].history_.last.step
+    assert both[0].history_.last.step == both[1].history_.last.step
+
+
+def test_the_noise_bound_is_chosen_from_training_rows(monkeypatch):
+    monkeypatch.setattr(vmg.estimators.selection, "TRIAL_SHARE", 1.0)
+    X, y = linear_table(60)
+    splits = [(np.arange(25), np.arange(25, 60)), (np.arange(25, 60), np.arange(25))]
+    model = regressor(max_noise="auto", max_iter=8)
+    before = fit_splits(model, X, y, splits)
+    alone = fit_splits(model, X, y, splits[:1])
+    X[25:], y[25:] = 1e3 * X[25:] ** 2, np.random.default_rng(0).normal(size=35)
+    after = fit_splits(model, X, y, splits)
+    assert before[0].max_noise_ == after[0].max_noise_
+    assert {one.max_noise_ for one in (*before, *after, *alone)} <= set(vmg.estimators.selection.CANDIDATES)
+    assert all(one.network_.layers[0].pseudo_data.max_noise == one.max_noise_ for one in before)
 
 
 def test_splits_do_not_depend_on_each_other():

@@ -77,12 +77,14 @@ def test_the_old_network_stays():
 def test_pieces_come_close_to_the_whole():
     X, y = linear_table(90, n_features=6)
     X_new, y_new = linear_table(300, n_features=6, seed=1)
-    pieces = [slice(k, k + 15) for k in range(0, 90, 15)]
-    model = regressor(**LINEAR, max_iter=150)
-    scores = [model.partial_fit(X[p], y[p]).pred_dist(X_new).log_prob(y_new).mean() for p in pieces]
-    whole = regressor(**LINEAR, max_iter=150).fit(X, y).pred_dist(X_new).log_prob(y_new).mean()
+    model = regressor(**LINEAR, max_iter=400)
+    scores = []
+    for piece in (slice(0, 10), slice(10, 40), slice(40, 90)):
+        model.partial_fit(X[piece], y[piece])
+        scores.append(model.pred_dist(X_new).log_prob(y_new).mean())
+    whole = regressor(**LINEAR, max_iter=400).fit(X, y).pred_dist(X_new).log_prob(y_new).mean()
     assert scores[-1] > scores[0] + 0.1
-    assert scores[-1] > whole - 0.15
+    assert scores[-1] > whole - 0.1
 
 
 def test_an_update_remembers_what_it_no_longer_sees():

@@ -38,6 +38,9 @@ __all__ = ["BaseVMG", "TrainingSet"]
 Array = NDArray[np.float64]
 
 PRIORS: dict[str, type[Prior]] = {"gamma": GammaPrior, "isotropic": IsotropicPrior}
+State = tuple[dict[str, Tensor], dict[str, Tensor]]
+"""``state_dict`` of a network and of its likelihood."""
+
 VALIDATION_DRAWS = 32  # posterior draws behind one early-stopping check
 
 
@@ -212,8 +215,8 @@ class BaseVMG(BaseEstimator, ABC):
         before, now = _layer_sizes(self.network_), _layer_sizes(asked)
         if before != now:
             raise ValueError(
-                "warm_start and partial_fit go on with the layers of the last fit, (inputs, outputs, pseudo-points, "
-                f"members) {before}; parameters and data now ask for {now}"
+                "warm_start and partial_fit go on with the layers of the last fit, (inputs, outputs, members) "
+                f"{before}; parameters and data now ask for {now}"
             )
 
     def _prepare(self, X: Array, y: NDArray, weight: Array | None) -> TrainingSet:
@@ -253,14 +256,17 @@ class BaseVMG(BaseEstimator, ABC):
     def _make_prior(self) -> Prior:
         return PRIORS[self.prior]()
 
-    def _train(self, sets: list[TrainingSet], *, fresh: bool = True, share: float = 1.0) -> None:
-        """Train ``n_members`` replicas for each training set, all as one batched network, for a share of the steps."""
+    def _train(self, sets: list[TrainingSet], *, fresh: bool = True, at_most: int | None = None) -> list[State]:
+        """Train ``n_members`` replicas for each training set, all as one batched network.
+
+        Returns for each set the state of network and likelihood in which its replicas are trained.
+        """
         n_replicas = len(sets) * self.n_members
         smallest = min(len(s.x) for s in sets)
         batch_size = min(batch_for(smallest) if self.batch_size == "auto" else int(self.batch_size), smallest)
         per_epoch = max(1, smallest // batch_size)
         n_steps = steps_for(smallest) if self.max_iter == "auto" else int(self.max_iter) * per_epoch
-        n_steps = max(1, round(share * n_steps))
+        n_steps = n_steps if at_most is None else min(n_steps, at_most)
 
         generator = torch.Generator().manual_seed(self.seed_)
         if fresh:
@@ -297,9 +303,13 @@ class BaseVMG(BaseEstimator, ABC):
             report_every=max(1, n_steps // 50),
             generator=generator,
         )
-        if best is not None:
-            best.restore()
         self.n_iter_ = math.ceil(self.history_.last.step / per_epoch)
+        last = self.network_.state_dict(), self.likelihood_.state_dict()
+        states = [last] * len(sets) if best is None else [state or last for state in best.states]
+        if len(sets) == 1:
+            self.network_.load_state_dict(states[0][0])
+            self.likelihood_.load_state_dict(states[0][1])
+        return states
 
     @staticmethod
     def _hold_out(
@@ -383,7 +393,7 @@ class BaseVMG(BaseEstimator, ABC):
 
 def _layer_sizes(network: MLP) -> list[tuple[int, ...]]:
     layers = [layer for layer in network.layers if isinstance(layer, MatrixGaussianLinear)]
-    return [(layer.in_features, layer.out_features, layer.n_pseudo, *layer.batch_shape) for layer in layers]
+    return [(layer.in_features, layer.out_features, *layer.batch_shape) for layer in layers]
 
 
 def _stack(sets: list[TrainingSet], n_members: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
@@ -405,30 +415,31 @@ def _stack(sets: list[TrainingSet], n_members: int) -> tuple[Tensor, Tensor, Ten
 
 
 class _BestSoFar:
-    """Early stopping: keeps the parameters with the best held-out score, gives up when it no longer improves."""
+    """Early stopping: keeps the state with the best held-out score and gives up when that no longer improves.
+
+    Each set is judged by itself, so that none learns anything from another's rows.
+    """
 
     def __init__(self, estimator: BaseVMG, held_out: list[TrainingSet]) -> None:
         self._estimator, self._held_out = estimator, held_out
-        self.score, self._waited = -math.inf, 0  # the best so far
-        self._states: tuple[dict[str, Tensor], dict[str, Tensor]] | None = None
+        self._waited = [0] * len(held_out)
+        self.scores = [-math.inf] * len(held_out)
+        self.states: list[State | None] = [None] * len(held_out)
 
     def __call__(self, progress: Progress) -> bool:
         e = self._estimator
+        now: State | None = None
         log_probs = e._held_out_log_probs(self._held_out, VALIDATION_DRAWS)
-        weights = [None if rows.weight is None else rows.weight.numpy() for rows in self._held_out]
-        score = float(np.mean([np.average(p, weights=w) for p, w in zip(log_probs, weights, strict=True)]))
-        if score > self.score + e.tol:
-            self.score, self._waited = score, 0
-            self._states = _clone(e.network_.state_dict()), _clone(e.likelihood_.state_dict())
-        else:
-            self._waited += 1
-        return self._waited >= e.n_iter_no_change
-
-    def restore(self) -> None:
-        """Put the best parameters back."""
-        if self._states is not None:
-            self._estimator.network_.load_state_dict(self._states[0])
-            self._estimator.likelihood_.load_state_dict(self._states[1])
+        for k, rows in enumerate(self._held_out):
+            if self._waited[k] >= e.n_iter_no_change:
+                continue
+            score = float(np.average(log_probs[k], weights=None if rows.weight is None else rows.weight.numpy()))
+            if score > self.scores[k] + e.tol:
+                now = now or (_clone(e.network_.state_dict()), _clone(e.likelihood_.state_dict()))
+                self.scores[k], self.states[k], self._waited[k] = score, now, 0
+            else:
+                self._waited[k] += 1
+        return min(self._waited) >= e.n_iter_no_change
 
 
 def _clone(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vmg.nn.contract import use_generator
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -21,27 +21,34 @@ DRAWS = 256  # weight draws behind the moments; their standard deviations are th
 def posterior_as_prior(network: MLP, generator: torch.Generator) -> MLP:
     """A copy of ``network`` that starts at its posterior and is pulled towards it.
 
-    A layer's posterior includes its pseudo-data. The matrix Gaussian with diagonal covariances that has the same mean,
-    and the nearest product of row and column variances in the logarithm, stands for it both as the new prior and as
-    the new starting point; new pseudo-data start in agreement with it.
+    A layer's posterior includes its pseudo-data, and whatever pseudo-data say is free of charge: new ones would fit the
+    new rows and forget the old. So each layer becomes one without pseudo-data whose matrix Gaussian, with diagonal
+    covariances, has the mean of the old posterior and the nearest product of row and column variances in the logarithm,
+    both as its prior and as its starting point (variational continual learning, Nguyen et al. 2018).
     """
     updated = copy.deepcopy(network)
     use_generator(updated, generator)
-    for layer in updated.layers:
-        assert isinstance(layer, MatrixGaussianLinear)
-        weights = layer.sample_weight((DRAWS,))
-        loc = weights.mean(0)
-        row_scale, column_scale = _separate(weights.var(0))
-        layer.prior = FixedPrior(loc, row_scale, column_scale)
-        layer.reset_parameters(generator)
-        layer.row.reset(row_scale.log(), generator)
-        layer.column.reset(column_scale.log(), generator)
-        if layer.loc is not None:
-            layer.loc.copy_(loc)
-        if layer.pseudo_data is not None:
-            inputs = layer.pseudo_data.inputs
-            layer.pseudo_data.outputs.copy_(inputs / inputs.shape[-1] ** 0.5 @ loc)
+    updated.layers = nn.ModuleList(_moments_matched(layer, generator) for layer in updated.layers)
     return updated
+
+
+def _moments_matched(layer: nn.Module, generator: torch.Generator) -> MatrixGaussianLinear:
+    assert isinstance(layer, MatrixGaussianLinear)
+    weights = layer.sample_weight((DRAWS,))
+    loc = weights.mean(0)
+    row_scale, column_scale = _separate(weights.var(0))
+    matched = MatrixGaussianLinear(
+        layer.in_features,
+        layer.out_features,
+        layer.bias,
+        prior=FixedPrior(loc, row_scale, column_scale),
+        batch_shape=layer.batch_shape,
+    ).to(loc)
+    assert matched.loc is not None
+    matched.loc.copy_(loc)
+    matched.row.reset(row_scale.log(), generator)
+    matched.column.reset(column_scale.log(), generator)
+    return matched
 
 
 def _separate(variance: Tensor) -> tuple[Tensor, Tensor]:

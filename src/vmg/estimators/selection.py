@@ -25,7 +25,9 @@ FEW, MANY = 20, 10_000
 """Below FEW rows the cautious bound is taken untried; above MANY the precise one, as overfitting is no danger there."""
 
 HELD_OUT = 0.2  # of the rows in each trial
-TRIAL_SHARE = 0.3  # of the steps of a full fit
+TRIAL_STEPS = 3_000
+"""A trial's steps, at most. Much shorter trials favour small bounds, which fit, and overfit, sooner."""
+
 DRAWS = 64  # posterior draws behind a trial's score
 
 
@@ -38,7 +40,7 @@ def choose_max_noise(estimator: BaseVMG, sets: list[TrainingSet]) -> list[float]
     smallest = min(len(rows.x) for rows in sets)
     if smallest < FEW or smallest > MANY:
         return [CANDIDATES[-1] if smallest < FEW else CANDIDATES[0]] * len(sets)
-    repeats = int(np.clip(round(2_500 / smallest), 1, 5))
+    repeats = int(np.clip(round(1_500 / smallest), 1, 3))
     generator = torch.Generator().manual_seed(estimator.seed_)
     repeated = [rows for rows in sets for _ in range(repeats)]
     inside, outside = estimator._hold_out(repeated, HELD_OUT, generator)
@@ -46,7 +48,7 @@ def choose_max_noise(estimator: BaseVMG, sets: list[TrainingSet]) -> list[float]
     for candidate in CANDIDATES:
         trial = copy.copy(estimator)
         trial.max_noise_, trial.n_members, trial.early_stopping, trial.verbose = candidate, 1, False, False
-        trial._train(inside, share=TRIAL_SHARE)
+        trial._train(inside, at_most=TRIAL_STEPS)
         scores.append([log_probs.mean() for log_probs in trial._held_out_log_probs(outside, DRAWS)])
     mean = np.reshape(scores, (len(CANDIDATES), len(sets), repeats)).mean(-1)  # [candidates, sets]
     return [CANDIDATES[best] for best in mean.argmax(0)]

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import clone
 from sklearn.utils import check_random_state
-from torch import nn
+from torch import Tensor, nn
 
-from vmg.estimators.base import BaseVMG
+from vmg.estimators.base import BaseVMG, State
 
 __all__ = ["fit_splits"]
 
@@ -24,7 +24,7 @@ def fit_splits(estimator: Estimator, X: Any, y: Any, splits: Iterable[tuple[Arra
 
     Much faster than one fit after another on tables where a step's work is small. Each clone scales its own rows and
     is a complete fitted estimator; test rows are never looked at, but for the names of their classes: all clones have
-    the classes of the whole table. With ``early_stopping`` all stop at once, where they are best on average.
+    the classes of the whole table. With ``early_stopping`` each keeps the parameters that were its own best.
 
     Parameters
     ----------
@@ -55,28 +55,26 @@ def fit_splits(estimator: Estimator, X: Any, y: Any, splits: Iterable[tuple[Arra
     for choice in sorted(set(choices)):
         leader.max_noise_ = choice
         group = [position for position, own in enumerate(choices) if own == choice]
-        leader._train([sets[position] for position in group])
-        for place, position in enumerate(group):
-            _hand_over(leader, fitted[position], slice(place * leader.n_members, (place + 1) * leader.n_members))
+        states = leader._train([sets[position] for position in group])
+        for place, (position, state) in enumerate(zip(group, states, strict=True)):
+            members = slice(place * leader.n_members, (place + 1) * leader.n_members)
+            _hand_over(leader, fitted[position], state, members)
     return fitted
 
 
-def _hand_over(leader: BaseVMG, one: BaseVMG, members: slice) -> None:
+def _hand_over(leader: BaseVMG, one: BaseVMG, state: State, members: slice) -> None:
     """Make ``one`` a fitted estimator of its own, from its replicas in the leader's network."""
     one.max_noise_ = leader.max_noise_
     one.network_ = one._make_network(one.n_features_in_, (leader.n_members,))
     one.likelihood_ = one._make_likelihood(1, np.repeat([one._target_unit()], leader.n_members, axis=0))
-    for whole, part in ((leader.network_, one.network_), (leader.likelihood_, one.likelihood_)):
+    for whole, part in zip(state, (one.network_, one.likelihood_), strict=True):
         _take_replicas(whole, part, members)
     one.history_, one.n_iter_ = leader.history_, leader.n_iter_
 
 
-def _take_replicas(whole: nn.Module, part: nn.Module, members: slice) -> None:
+def _take_replicas(whole: dict[str, Tensor], part: nn.Module, members: slice) -> None:
     """Copy the chosen replicas' state; what replicas share is copied as it is."""
     target = part.state_dict()
     part.load_state_dict(
-        {
-            name: value if value.shape == target[name].shape else value[members]
-            for name, value in whole.state_dict().items()
-        }
+        {name: value if value.shape == target[name].shape else value[members] for name, value in whole.items()}
     )
