@@ -8,10 +8,10 @@ from sklearn.base import clone
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, ShuffleSplit
 
-import vmg.estimators.selection
 from quick import class_table, classifier, linear_table, regressor
 from vmg.estimators import fit_splits
 from vmg.estimators.scaling import Standardiser
+from vmg.estimators.selection import CANDIDATES
 
 LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0, "max_iter": 100}
 
@@ -89,8 +89,7 @@ def test_each_split_stops_early_by_itself():
     assert both[0].history_.last.step == both[1].history_.last.step
 
 
-def test_the_noise_bound_is_chosen_from_training_rows(monkeypatch):
-    monkeypatch.setattr(vmg.estimators.selection, "TRIAL_SHARE", 1.0)
+def test_the_noise_bound_is_chosen_from_training_rows():
     X, y = linear_table(60)
     splits = [(np.arange(25), np.arange(25, 60)), (np.arange(25, 60), np.arange(25))]
     model = regressor(max_noise="auto", max_iter=8)
@@ -99,7 +98,7 @@ def test_the_noise_bound_is_chosen_from_training_rows(monkeypatch):
     X[25:], y[25:] = 1e3 * X[25:] ** 2, np.random.default_rng(0).normal(size=35)
     after = fit_splits(model, X, y, splits)
     assert before[0].max_noise_ == after[0].max_noise_
-    assert {one.max_noise_ for one in (*before, *after, *alone)} <= set(vmg.estimators.selection.CANDIDATES)
+    assert {one.max_noise_ for one in (*before, *after, *alone)} <= set(CANDIDATES)
     assert all(one.network_.layers[0].pseudo_data.max_noise == one.max_noise_ for one in before)
 
 

@@ -18,6 +18,7 @@ from sklearn.preprocessing import PolynomialFeatures
 from quick import linear_table, regressor
 from vmg import VMGRegressor
 from vmg.estimators.base import VALIDATION_DRAWS, _BestSoFar, batch_for, steps_for
+from vmg.estimators.selection import CANDIDATES
 
 LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0}  # learns a linear table well in a hundred steps
 
@@ -416,6 +417,47 @@ def test_mistakes_in_parameters(options, message):
         regressor(**{"max_iter": 1, **options}).fit(X, y)
 
 
+# -- the bound on the noise of pseudo-data ----------------------------------------------------------------------------
+
+
+def test_a_given_noise_bound_is_used():
+    X, y = linear_table(30)
+    model = regressor(max_iter=2, max_noise=0.4).fit(X, y)
+    assert model.max_noise_ == 0.4
+    assert all(layer.pseudo_data.max_noise == 0.4 for layer in model.network_.layers)
+
+
+def test_a_noise_bound_is_chosen_by_held_out_rows(monkeypatch):
+    """The candidate whose trials score best; each trial fits to rows that it is not scored on."""
+    X, y = linear_table(30)
+    trials = []
+
+    def score(self, held_out, n_draws):
+        trials.append((self.max_noise_, {len(rows.x) for rows in held_out}, self.n_members))
+        return [np.full(len(rows.x), -abs(self.max_noise_ - 0.3)) for rows in held_out]
+
+    monkeypatch.setattr(VMGRegressor, "_held_out_log_probs", score)
+    model = regressor(max_noise="auto", max_iter=3, n_members=2).fit(X, y)
+    assert [bound for bound, _, _ in trials] == list(CANDIDATES)
+    assert all(sizes == {6} and members == 1 for _, sizes, members in trials)
+    assert model.max_noise_ == min(CANDIDATES, key=lambda bound: abs(bound - 0.3))
+    assert model.network_.layers[0].pseudo_data.max_noise == model.max_noise_
+    assert (model.max_noise, model.n_members) == ("auto", 2), "parameters stay as they were given"
+
+
+@pytest.mark.parametrize(("n_rows", "n_pseudo"), [(5, 2), (30, 0), (30, (0, 0))])
+def test_no_trials_where_they_are_of_no_use(n_rows, n_pseudo, monkeypatch):
+    X, y = linear_table(n_rows)
+    monkeypatch.setattr(VMGRegressor, "_held_out_log_probs", lambda *_: pytest.fail("a trial"))
+    model = regressor(max_noise="auto", max_iter=2, n_pseudo=n_pseudo).fit(X, y)
+    assert model.max_noise_ in CANDIDATES
+
+
+def test_a_chosen_bound_has_the_same_bits_again():
+    X, y = linear_table(30)
+    assert_same_bits(*(regressor(max_noise="auto", max_iter=5).fit(X, y) for _ in range(2)), X)
+
+
 # -- weights ----------------------------------------------------------------------------------------------------------
 
 
@@ -500,7 +542,6 @@ def test_without_warm_start_every_fit_is_a_new_one():
     [
         {"n_members": 2},
         {"hidden_layer_sizes": (5,)},
-        {"n_pseudo": 3},
         {"noise": "input"},
     ],
     ids=str,
@@ -520,32 +561,48 @@ def test_warm_start_with_other_features():
         model.fit(X[:, :2], y)
 
 
-class Watched(VMGRegressor):
-    """Keeps the score and the parameters of every check of early stopping."""
+class Scripted(VMGRegressor):
+    """Hears prescribed scores of its held-out rows, and keeps its parameters at every check."""
 
-    def _log_probs(self, functions, targets):
-        found = super()._log_probs(functions, targets)
+    SCORES = (-3.0, -2.0, -2.5, -1.0, -1.0, -0.95, -4.0, -4.0)
+
+    def _held_out_log_probs(self, held_out, n_draws):
+        true = super()._held_out_log_probs(held_out, n_draws)
         seen = self.__dict__.setdefault("seen_", [])
-        seen.append((np.mean([f.mean() for f in found]), copy.deepcopy(self.network_.state_dict()), len(targets[0])))
-        return found
+        seen.append((copy.deepcopy(self.network_.state_dict()), len(true[0])))
+        return [np.full_like(true[0], self.SCORES[len(seen) - 1])]
 
 
 @pytest.mark.parametrize("n_members", [1, 2])
-def test_early_stopping_stops_and_restores_the_best(n_members):
+@pytest.mark.parametrize(("tol", "best", "n_checks"), [(0.0, 5, 8), (0.1, 3, 6)])
+def test_early_stopping_stops_and_restores_the_best(n_members, tol, best, n_checks):
+    """Two checks in a row without an improvement by ``tol`` end it; what a later check would say is never heard."""
+    X, y = linear_table(30)
+    options = {"early_stopping": True, "n_iter_no_change": 2, "tol": tol, "validation_fraction": 0.3}
+    model = Scripted(**regressor(**options, n_members=n_members).get_params())
+    model.fit(X, y)
+    assert len(model.seen_) == n_checks
+    assert model.history_.stopped == f"stopped by a callback at step {n_checks}"
+    assert model.n_iter_ == n_checks
+    state = model.network_.state_dict()
+    assert all(torch.equal(value, model.seen_[best][0][name]) for name, value in state.items())
+    assert not all(torch.equal(value, model.seen_[-1][0][name]) for name, value in state.items())
+    assert model.seen_[0][1] == 9, "0.3 of 30 rows are held out"
+
+
+def test_early_stopping_keeps_the_best_of_a_whole_run():
+    X, y = linear_table(30)
+    model = Scripted(**regressor(early_stopping=True, max_iter=8).get_params()).fit(X, y)
+    assert model.history_.stopped == "all steps done"
+    assert all(torch.equal(value, model.seen_[5][0][name]) for name, value in model.network_.state_dict().items())
+
+
+def test_early_stopping_spares_steps():
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(30, 5))
-    y = X[:, 0] + rng.normal(size=30)  # something to learn, much to overfit
-    options = {"max_iter": 300, "early_stopping": True, "n_iter_no_change": 8, "tol": 0.0, "validation_fraction": 0.3}
-    model = Watched(**regressor(**options, n_members=n_members).get_params()).fit(X, y)
-    scores = [score for score, _, _ in model.seen_]
-    best = int(np.argmax(scores))
-    assert best > 0, "the test needs a score that rises before it falls"
+    X, y = rng.normal(size=(40, 5)), rng.normal(size=40)  # nothing to learn
+    model = regressor(early_stopping=True, max_iter=300, n_iter_no_change=3).fit(X, y)
     assert model.history_.stopped.startswith("stopped by a callback")
-    assert model.n_iter_ < 300
-    assert len(scores) == best + 1 + 8, "eight checks without a better one"
-    assert all(torch.equal(v, model.seen_[best][1][k]) for k, v in model.network_.state_dict().items())
-    assert not all(torch.equal(v, model.seen_[-1][1][k]) for k, v in model.network_.state_dict().items())
-    assert model.seen_[0][2] == 9, "0.3 of 30 rows are held out"
+    assert model.n_iter_ < 200
 
 
 def test_early_stopping_weighs_the_rows_held_out():

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vmg.estimators.online import posterior_as_prior
 from vmg.estimators.scaling import Standardiser
-from vmg.estimators.selection import choose_max_noise
+from vmg.estimators.selection import CANDIDATES, choose_max_noise
 from vmg.likelihoods import Likelihood
 from vmg.nn.families import FAMILIES
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -194,9 +194,11 @@ class BaseVMG(BaseEstimator, ABC):
 
     def _choose_max_noise(self, sets: list[TrainingSet]) -> list[float]:
         """The bound on √α for each training set."""
-        if self.max_noise == "auto":
-            return choose_max_noise(self, sets)
-        return [float(self.max_noise)] * len(sets)
+        if self.max_noise != "auto":
+            return [float(self.max_noise)] * len(sets)
+        if not np.any(self.n_pseudo):  # then there is nothing to bound, and nothing to try
+            return [CANDIDATES[0]] * len(sets)
+        return choose_max_noise(self, sets)
 
     @staticmethod
     def _weigh(X: Array, y: NDArray, sample_weight: Any) -> tuple[Array, NDArray, Array | None]:

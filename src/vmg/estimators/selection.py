@@ -25,7 +25,7 @@ FEW, MANY = 20, 10_000
 """Below FEW rows the cautious bound is taken untried; above MANY the precise one, as overfitting is no danger there."""
 
 HELD_OUT = 0.2  # of the rows in each trial
-TRIAL_STEPS = 3_000
+TRIAL_STEPS = 2_000
 """A trial's steps, at most. Much shorter trials favour small bounds, which fit, and overfit, sooner."""
 
 DRAWS = 64  # posterior draws behind a trial's score
