@@ -9,6 +9,8 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/vmg demo
 
+# Two workers with one thread each: more threads than cores would make the tests several times slower.
+test: export OMP_NUM_THREADS = 1
 test: lint types
 	$(BIN)/python -m pytest -n 2
 	VMG_NATIVE=0 $(BIN)/python -m pytest -n 2 tests/test_conditional.py tests/test_priors.py tests/nn/test_contract.py

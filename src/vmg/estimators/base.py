@@ -400,7 +400,7 @@ def _layer_sizes(network: MLP) -> list[tuple[int, ...]]:
 
 def _stack(sets: list[TrainingSet], n_members: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     """Training sets as tensors of [replicas, N, ...], padded to one length, with the row counts where these differ."""
-    if len(sets) == 1 and len(sets[0].x) != n_members:  # else [N, D] could be taken for the replicas' own rows
+    if len(sets) == 1:
         only = sets[0]
         return only.x, only.y, only.weight, None
     longest = max(len(s.x) for s in sets)
