@@ -115,7 +115,8 @@ def test_splits_do_not_depend_on_each_other():
 def test_members(n_members):
     X, y = linear_table(20)
     splits = list(KFold(2).split(X))
-    fitted = fit_splits(regressor(max_iter=5, n_members=n_members), X, y, splits)
+    fitted = fit_splits(regressor(max_iter=5, n_members=n_members, max_noise=0.4), X, y, splits)
+    assert {(one.max_noise_, one.network_.layers[0].pseudo_data.max_noise) for one in fitted} == {(0.4, 0.4)}
     weights = [model.network_.layers[0].loc for model in fitted]
     assert all(w.shape[0] == n_members for w in weights)
     assert len({tuple(w.flatten().tolist()) for model in weights for w in model}) == 2 * n_members
