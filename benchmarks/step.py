@@ -1,6 +1,7 @@
 """Time of one training step over that of a plain ``nn.Linear`` network of the same shape and the same Adam.
 
-A step draws f, takes the bound with the categorical likelihood, its gradient, and one step of Adam (fused, for both).
+A step is the one of :func:`vmg.training.train`: it draws f, takes the bound with the categorical likelihood and its
+gradient, and makes one step of Adam (fused, for both).
 The two networks take turns, so that whatever else the machine does meets both; a ratio is one of medians.
 
     python benchmarks/step.py [--json] [--widths 150 400 750] [--rounds 40]
@@ -19,10 +20,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import vmg
 from vmg import kernels
+from vmg.flat import FlatParameters
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn import MLP
+from vmg.stepping import make_step
 
 INPUTS, CLASSES, BATCH, N_DATA = 784, 10, 100, 50_000  # MNIST, as in the paper's experiments [LW16, §4.2]
 VARIANTS = {
@@ -51,12 +53,12 @@ def plain_step(width: int, x: torch.Tensor, y: torch.Tensor) -> Callable[[], Non
 
 def bayesian_step(width: int, x: torch.Tensor, y: torch.Tensor, **options: object) -> Callable[[], None]:
     network, likelihood = MLP(INPUTS, (width,) * 3, CLASSES, **options), CategoricalLikelihood()
-    optimiser = torch.optim.Adam(network.parameters(), lr=1e-3, fused=True)
+    flat = FlatParameters(network.parameters())
+    optimiser = torch.optim.Adam(flat.tensors, lr=1e-3, fused=True)
+    evaluate = make_step(network, likelihood, flat, x.shape, n_data=N_DATA, kl_weight=1.0)
 
     def step() -> None:
-        optimiser.zero_grad(set_to_none=True)
-        terms = vmg.elbo(network, likelihood, x, y, n_data=N_DATA)
-        (-terms.total).backward()
+        evaluate(x, y, None)
         optimiser.step()
 
     return step

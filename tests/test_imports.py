@@ -17,6 +17,7 @@ ORDER = (
     ("priors",),
     ("nn", "likelihoods"),
     ("objective",),
+    ("stepping",),
     ("training", "prediction", "persistence"),
     ("estimators",),
     ("baselines", "tables"),

@@ -31,8 +31,7 @@ from torch.autograd.function import once_differentiable
 
 from vmg import kernels
 from vmg.functional import DAMPING
-from vmg.kernels import diagonal
-from vmg.kernels.diagonal import Inputs, make_plan
+from vmg.kernels.diagonal import Backward, Forward, Inputs, make_plan
 from vmg.linalg import cholesky
 
 __all__ = ["sample_conditional_diagonal", "sample_diagonal"]
@@ -121,8 +120,8 @@ class _SampleDiagonal(Function):
             out, kept, finite = _forward(inputs, input_scale, damping)
         else:
             inputs = Inputs._make([_packed(inputs.x), *(None if t is None else t.contiguous() for t in inputs[1:])])
-            out, workspace, finite = diagonal.forward(native, plan, inputs, input_scale, damping)
-            kept = (workspace,)
+            draw = Forward(native, plan, inputs, input_scale, damping)
+            finite, out, kept = draw.run(), draw.out, (draw.workspace,)
         if check_finite and not finite and not torch.isfinite(inputs.x).all():
             raise ValueError("x must be finite; got NaN or infinite values")
         ctx.native, ctx.plan, ctx.input_scale, ctx.damping = native, plan, input_scale, damping
@@ -137,9 +136,12 @@ class _SampleDiagonal(Function):
         if ctx.native is None:
             gradients = _backward(inputs, kept, ctx.input_scale, g)
         else:
-            gradients = diagonal.backward(
-                ctx.native, ctx.plan, inputs, kept[0], ctx.input_scale, ctx.damping, g, needs_x
-            )
+            gradients = [
+                torch.empty(inputs.x.shape, dtype=g.dtype) if needs_x else None,  # contiguous, even if x is expanded
+                *(None if tensor is None else torch.empty_like(tensor) for tensor in inputs[1:7]),
+            ]
+            memory = inputs, kept[0], ctx.input_scale, ctx.damping, g.contiguous(), gradients
+            Backward(ctx.native, ctx.plan, *memory).run()
         return (*gradients, *[None] * 6)
 
 

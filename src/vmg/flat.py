@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +14,19 @@ SMALL = 16_384
 """Entries up to which a tensor is gathered. Above it one more pass over memory costs more than one more call."""
 
 
+class Memory(NamedTuple):
+    """Zeros laid out as flat parameters are."""
+
+    tensors: list[Tensor]
+    of: dict[nn.Parameter, Tensor]  # each parameter's part
+
+
 class FlatParameters:
     """Trainable parameters regrouped for an optimiser: all small ones as a single vector, large ones as they are.
 
     While this object is in use the small parameters and their gradients are views; :meth:`release` makes them
-    independent tensors again. ``tensors`` is what the optimiser and the average see.
+    independent tensors again. ``tensors`` is what the optimiser and the average see, ``position`` says in which of
+    them each parameter is.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -25,6 +34,7 @@ class FlatParameters:
         self._small = [p for p in trainable if p.numel() <= SMALL]
         self._large = [p for p in trainable if p.numel() > SMALL]
         self.tensors: list[nn.Parameter] = list(self._large)
+        self.position = {p: k for k, p in enumerate(self._large)} | dict.fromkeys(self._small, len(self._large))
         self._gradient: Tensor | None = None
         if not self._small:
             return
@@ -44,6 +54,16 @@ class FlatParameters:
             self._gradient.zero_()
         for p in self._large:
             p.grad = None
+
+    def memory(self) -> Memory:
+        """As much memory again."""
+        tensors = [torch.zeros_like(t, requires_grad=False) for t in self.tensors]
+        parts = dict(zip(self._large, tensors, strict=False))
+        start = 0
+        for p in self._small:
+            parts[p] = tensors[-1][start : start + p.numel()].view(p.shape)
+            start += p.numel()
+        return Memory(tensors, parts)
 
     def snapshot(self) -> list[Tensor]:
         """The present values."""

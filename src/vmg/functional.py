@@ -186,19 +186,20 @@ class _LogUniformKL(Function):
         return -g * (1 + 2 * alpha * (_C1 + alpha * (2 * _C2 + alpha * (3 * _C3))))
 
 
-def log_uniform_kl(log_scale: Tensor, max_scale: float) -> Tensor:
+def log_uniform_kl(log_scale: Tensor, max_scale: float | Tensor) -> Tensor:
     """KL of one entry's multiplicative Gaussian to the log-uniform prior, zero at √α = ``max_scale``.
 
     The true divergence is known up to a constant only; this choice makes it non-negative below the bound.
 
     Args:
         log_scale: log √α, any shape.
-        max_scale: the bound on √α, at most 1, where the cubic fit ends.
+        max_scale: the bound on √α, at most 1, where the cubic fit ends; one number or broadcastable to log_scale.
     """
     return _LogUniformKL.apply(log_scale) + log_uniform_at_bound(max_scale)
 
 
-def log_uniform_at_bound(max_scale: float) -> float:
-    """The constant that makes the divergence zero at √α = ``max_scale``."""
+def log_uniform_at_bound(max_scale: float | Tensor) -> Any:
+    """The constant that makes the divergence zero at √α = ``max_scale``, of the same kind as this."""
     alpha = max_scale**2
-    return alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + math.log(max_scale)
+    log_scale = max_scale.log() if isinstance(max_scale, Tensor) else math.log(max_scale)
+    return alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + log_scale

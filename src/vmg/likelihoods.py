@@ -36,6 +36,14 @@ class Likelihood(nn.Module, ABC):
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """E log p(y | f) over the likelihood's own posterior, one number per row: [..., B]."""
 
+    def score(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """``expected_log_prob`` [..., B] and its gradient with respect to f, without graph."""
+        with torch.enable_grad():
+            leaf = f.detach().requires_grad_()
+            log_prob = self.expected_log_prob(leaf, y)
+            (gradient,) = torch.autograd.grad(log_prob.sum(), leaf)
+        return log_prob.detach(), gradient
+
     def kl_divergence(self) -> Tensor:
         """KL of the likelihood's own posterior to its prior, [*batch_shape]; zero where it has none."""
         return torch.zeros(())
@@ -130,9 +138,20 @@ class GaussianLikelihood(Likelihood):
 
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         _require_outputs(f, y, self.n_outputs)
+        return self._expected_log_prob(y - f)[0]
+
+    def _expected_log_prob(self, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """E log N(residual; 0, 1/τ), [..., B], and E τ, [..., 1, C]."""
         tau = (self.log_concentration - self.log_rate).exp().unsqueeze(-2)
         log_tau = (torch.digamma(self.log_concentration.exp()) - self.log_rate).unsqueeze(-2)
-        return 0.5 * (log_tau - LOG_2PI - tau * (y - f).square()).sum(-1)
+        return 0.5 * (log_tau - LOG_2PI - tau * residual.square()).sum(-1), tau
+
+    @torch.no_grad()
+    def score(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        _require_outputs(f, y, self.n_outputs)
+        residual = y - f
+        log_prob, tau = self._expected_log_prob(residual)
+        return log_prob, tau * residual
 
     def kl_divergence(self) -> Tensor:
         a, b = self.log_concentration.exp(), self.log_rate.exp()
@@ -180,6 +199,11 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
     away where there are no data. Learned from the start, g would explain by noise what the mean has not fitted yet
     and the mean would never be fitted; so g is faded in between the updates ``fade[0]`` and ``fade[1]``.
 
+    Even then rows of little noise outweigh all others in the mean's gradient. ``balance`` β multiplies that gradient
+    by (s²/⟨s²⟩)^β, where s = e^g and ⟨⟩ is the mean over the batch: 0 follows the bound, 1 fits the mean as under
+    constant noise, and what lies between trades one for the other (after Seitzer et al. 2022, whose β-NLL lacks the
+    mean in the denominator; with it the likelihood keeps its weight against the KL).
+
     Beyond the paper.
     """
 
@@ -191,6 +215,7 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
         rate: float | Tensor = 1e-3,
         step_size: float = 0.02,
         limit: float = 3.0,
+        balance: float = 0.0,
         fade: tuple[int, int] = (0, 1),
         batch_shape: Sequence[int] = (),
     ) -> None:
@@ -199,25 +224,54 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
         )
         if not fade[0] < fade[1]:
             raise ValueError(f"fade must be two growing numbers of updates; got {fade}")
-        self.n_network_outputs, self.limit = 2 * n_outputs, limit
+        if not 0 <= balance <= 1:
+            raise ValueError(f"balance must be in [0, 1]; got {balance}")
+        self.n_network_outputs, self.limit, self.balance = 2 * n_outputs, limit, balance
         self.register_buffer("fade", torch.tensor(fade, dtype=torch.get_default_dtype()))
 
     def _split(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Mean f and log scale g, each [..., B, C]."""
+        mean, raw, strength = self._halves(f)
+        return mean, strength * self.limit * torch.tanh(raw / self.limit)
+
+    def _halves(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Mean, log scale before its bound, and how far it is faded in."""
         if f.shape[-1] != self.n_network_outputs:
             raise ValueError(
                 f"the network must have {self.n_network_outputs} outputs, a mean and a log scale for each target; "
                 f"got {f.shape[-1]}"
             )
-        mean, log_scale = f[..., : self.n_outputs], f[..., self.n_outputs :]
         start, stop = self.get_buffer("fade")
         strength = ((self.get_buffer("n_updates") - start) / (stop - start)).clamp(0, 1)
-        return mean, strength * self.limit * torch.tanh(log_scale / self.limit)
+        return f[..., : self.n_outputs], f[..., self.n_outputs :], strength
+
+    def _mean_weight(self, log_scale: Tensor) -> Tensor:
+        """(s²/⟨s²⟩)^β of every row."""
+        square = torch.exp(2 * log_scale)
+        return (square / square.mean(-2, keepdim=True)) ** self.balance
 
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         mean, log_scale = self._split(f)
         _require_outputs(mean, y, self.n_outputs)
-        return super().expected_log_prob((mean - y) * torch.exp(-log_scale), torch.zeros_like(y)) - log_scale.sum(-1)
+        if self.balance and f.requires_grad:
+            fixed = mean.detach()
+            mean = fixed + self._mean_weight(log_scale.detach()) * (mean - fixed)  # the same value, another gradient
+        return self._expected_log_prob((y - mean) * torch.exp(-log_scale))[0] - log_scale.sum(-1)
+
+    @torch.no_grad()
+    def score(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        mean, raw, strength = self._halves(f)
+        _require_outputs(mean, y, self.n_outputs)
+        bounded = torch.tanh(raw / self.limit)
+        log_scale = strength * self.limit * bounded
+        precision = torch.exp(-log_scale)  # of one unit of noise
+        relative = (y - mean) * precision
+        log_prob, tau = self._expected_log_prob(relative)
+        g_mean = tau * relative * precision
+        g_log_scale = (tau * relative.square() - 1) * strength * (1 - bounded.square())
+        if self.balance:
+            g_mean = g_mean * self._mean_weight(log_scale)
+        return log_prob - log_scale.sum(-1), torch.cat([g_mean, g_log_scale], -1)
 
     @torch.no_grad()
     def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
@@ -348,3 +402,10 @@ class CategoricalLikelihood(Likelihood):
         if f.shape[:-1] != y.shape:
             raise ValueError(f"y must have shape {tuple(f.shape[:-1])}, one class per row; got {tuple(y.shape)}")
         return torch.log_softmax(f, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+    @torch.no_grad()
+    def score(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        log_prob = torch.log_softmax(f, -1)
+        own = y.unsqueeze(-1)
+        gradient = log_prob.exp().neg_().scatter_add_(-1, own, torch.ones_like(log_prob[..., :1]))
+        return log_prob.gather(-1, own).squeeze(-1), gradient

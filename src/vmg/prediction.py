@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 from torch import Tensor, nn
 
-from vmg.nn.contract import use_generator
-from vmg.nn.matrix_gaussian import MatrixGaussianLinear
+from vmg.nn.contract import BayesianLinear, use_generator
 from vmg.nn.mlp import MLP
 
 __all__ = ["ClassPrediction", "Prediction", "draw_functions", "sample_outputs"]
@@ -56,7 +55,7 @@ def draw_functions(network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
     use_generator(exact, torch.Generator().manual_seed(seed))
     functions = exact.sample_functions(n_draws)
     first = exact.layers[0]
-    assert isinstance(first, MatrixGaussianLinear)
+    assert isinstance(first, BayesianLinear)
     chunk = max(1, ROWS_TIMES_SAMPLES // (n_draws * first.batch_shape.numel()))
     return torch.cat([functions(rows) for rows in x.double().split(chunk, dim=-2)], dim=-2)
 

@@ -80,41 +80,82 @@ class PseudoNoise(NamedTuple):
     n_points: int
     log_noise: Tensor  # [..., 2] or [..., R+C]
     log_point_noise: Tensor | None  # [..., P]
-    max_noise: float
+    max_noise: float | Tensor  # [*batch_shape] where replicas differ
+
+
+class DiagonalKL:
+    """The KL divergence of a whole diagonal layer in the compiled kernels, bound to memory.
+
+    :meth:`value` and then :meth:`differentiate` read the tensors where they are; the second reads ``g`` and rewrites
+    ``gradients``, which belong to M, log σ_r, log σ_c, and the two logarithms of √α.
+    """
+
+    def __init__(
+        self,
+        native: Any,
+        scalars: tuple[Any, ...],
+        offset: Tensor | None,
+        tensors: Sequence[Tensor | None],
+        g: Tensor | None = None,
+        gradients: Sequence[Tensor | None] = (None,) * 5,
+        results: Tensor | None = None,
+    ) -> None:
+        log_row = tensors[1]
+        assert log_row is not None
+        if results is None:  # the divergence, and the precision, tr U and tr V, which its gradient needs
+            results = log_row.new_empty(4, *log_row.shape[:-1])
+        self._native, self._offset, self.results = native, offset, results
+        self._memory = tensors, g, gradients  # the record has addresses only
+        first, step = results.data_ptr(), results.element_size() * (results.numel() // 4)
+        addresses = (kernels.address(tensor) for tensor in (*tensors, g, *gradients))
+        own = range(first, first + 4 * step, step)
+        before = [next(addresses) for _ in tensors]
+        self._record = kernels.DIVERGENCE.pack(*scalars, *before, *own, *addresses)
+
+    def value(self) -> Tensor:
+        self._native.divergence(self._record)
+        return self.results[0] if self._offset is None else self.results[0] + self._offset
+
+    def differentiate(self) -> None:
+        self._native.divergence_backward(self._record)
 
 
 class _DiagonalKL(Function):
-    """The KL divergence of a whole diagonal layer in the compiled kernels, as one node."""
+    """:class:`DiagonalKL` as one node."""
 
     @staticmethod
-    def forward(ctx: Any, native: Any, scalars: tuple[Any, ...], *tensors: Tensor | None) -> Tensor:
+    def forward(ctx: Any, native: Any, scalars: tuple[Any, ...], offset: Any, *tensors: Tensor | None) -> Tensor:
         tensors = tuple(None if t is None else t.contiguous() for t in tensors)
-        log_row = tensors[1]
-        assert log_row is not None
-        # the divergence, and the precision, tr U and tr V, which the backward pass needs
-        results = log_row.new_empty(4, *log_row.shape[:-1])
-        native.divergence(_divergence(scalars, tensors, results, [None] * 6))
+        divergence = DiagonalKL(native, scalars, offset, tensors)
         ctx.native, ctx.scalars = native, scalars
-        ctx.save_for_backward(*tensors, results)
-        return results[0]
+        ctx.save_for_backward(*tensors, divergence.results)
+        return divergence.value()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         *tensors, results = ctx.saved_tensors
-        g = g.contiguous()
         gradients = tuple(None if t is None else torch.empty_like(t) for t in tensors)
-        ctx.native.divergence_backward(_divergence(ctx.scalars, tensors, results, [g, *gradients]))
-        return (None, None, *gradients)
+        DiagonalKL(ctx.native, ctx.scalars, None, tensors, g.contiguous(), gradients, results).differentiate()
+        return (None, None, None, *gradients)
 
 
-def _divergence(
-    scalars: tuple[Any, ...], tensors: Sequence[Tensor | None], results: Tensor, gradients: Sequence[Tensor | None]
-) -> bytes:
-    """The arguments of both kernels; ``gradients`` are g and those of ``tensors``."""
-    first, step = results.data_ptr(), results.element_size() * (results.numel() // 4)
-    addresses = [kernels.address(t) for t in tensors], [kernels.address(t) for t in gradients]
-    return kernels.DIVERGENCE.pack(*scalars, *addresses[0], *range(first, first + 4 * step, step), *addresses[1])
+def diagonal_kl_scalars(
+    prior: Prior, log_row: Tensor, log_column: Tensor, pseudo: PseudoNoise | None
+) -> tuple[tuple[Any, ...], Tensor | None] | None:
+    """What the kernels need besides tensors, and a constant for each replica; None where they cannot be used."""
+    batch_shape, R, C = log_row.shape[:-1], log_row.shape[-1], log_column.shape[-1]
+    coefficients = prior.coefficients(R * C)
+    if coefficients is None:
+        return None
+    n_points, factored, at_bound, offset = 0, False, 0.0, None
+    if pseudo is not None:
+        n_points, factored = pseudo.n_points, pseudo.log_point_noise is not None
+        if isinstance(pseudo.max_noise, Tensor):
+            offset = n_points * (R + C) * log_uniform_at_bound(pseudo.max_noise.to(log_row))
+        else:
+            at_bound = log_uniform_at_bound(pseudo.max_noise)
+    return (batch_shape.numel(), R, C, n_points, factored, *coefficients, at_bound), offset
 
 
 def fused_kl(
@@ -124,18 +165,12 @@ def fused_kl(
 
     Equal to ``prior.kl_divergence(M, U, V)`` plus the pseudo-data's own.
     """
-    log_noise = log_point_noise = None
-    n_points, at_bound = 0, 0.0
-    if pseudo is not None:
-        n_points, log_noise, log_point_noise, max_noise = pseudo
-        at_bound = log_uniform_at_bound(max_noise)
-    native = kernels.native(M, log_row, log_column, log_noise, log_point_noise)
-    R, C = log_row.shape[-1], log_column.shape[-1]
-    coefficients = prior.coefficients(R * C)
-    if native is None or coefficients is None:
+    noises = (None, None) if pseudo is None else (pseudo.log_noise, pseudo.log_point_noise)
+    native = kernels.native(M, log_row, log_column, *noises)
+    scalars = diagonal_kl_scalars(prior, log_row, log_column, pseudo)
+    if native is None or scalars is None:
         return None
-    scalars = (log_row.shape[:-1].numel(), R, C, n_points, log_point_noise is not None, *coefficients, at_bound)
-    return _DiagonalKL.apply(native, scalars, M, log_row, log_column, log_noise, log_point_noise)
+    return _DiagonalKL.apply(native, *scalars, M, log_row, log_column, *noises)
 
 
 def _moments(M: Tensor | None, U: Covariance, V: Covariance) -> _Moments:

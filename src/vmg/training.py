@@ -15,7 +15,7 @@ from vmg.flat import FlatParameters
 from vmg.likelihoods import Likelihood
 from vmg.linalg import NotPositiveDefiniteError
 from vmg.nn.contract import BayesianModule, kl_divergence, use_generator
-from vmg.objective import elbo_terms
+from vmg.stepping import make_step
 
 __all__ = ["Callback", "History", "Progress", "Schedule", "TrainingError", "constant", "cosine", "minibatches", "train"]
 
@@ -111,7 +111,7 @@ def train(
     learning_rate: float = 1e-3,
     schedule: Schedule = constant,
     averaging: float | None = 0.999,
-    kl_weight: float = 1.0,
+    kl_weight: float | Sequence[float] = 1.0,
     weight: Tensor | None = None,
     n_rows: Tensor | None = None,
     batch_shape: Sequence[int] = (),
@@ -128,7 +128,8 @@ def train(
         batch_size: rows per step and replica.
         learning_rate, schedule: Adam's rate and its factor over time.
         averaging: decay of the exponential average of parameters that is kept for prediction; None keeps the last.
-        kl_weight: 1 is the bound.
+        kl_weight: 1 is the bound; several are gone through step by step and again, which with mean 1 over an epoch
+            gives the bound of the epoch.
         weight: of each row, shaped as y without its last dimension; it counts as that many rows.
         n_rows: rows of each replica, [*batch_shape], where these differ; the first ``n_rows[k]`` rows are replica k's.
         batch_shape: of the network.
@@ -161,6 +162,8 @@ def train(
     average = None if averaging is None else _Average(flat, averaging)
     batches = minibatches(sizes, batch_size, batch_shape, generator)
     use_generator(network, generator)
+    batch = (*batch_shape, min(batch_size, int(sizes.min())), *x.shape[n_batch * own + 1 :])
+    evaluate = make_step(network, likelihood, flat, batch, n_data=n_data, kl_weight=kl_weight)
     both.train()
 
     history, window, since = History(), torch.zeros(2), 0
@@ -175,22 +178,18 @@ def train(
             w_batch = None if weight is None else _take(weight, index, own=own)
 
             try:
-                f = network(x_batch)
-                terms = elbo_terms(network, likelihood, f, y_batch, n_data=n_data, kl_weight=kl_weight, weight=w_batch)
-                loss = -terms.total.sum()  # replicas are independent: a sum leaves each one's gradient as it is
-                healthy = math.isfinite(loss.item())
+                f, terms = evaluate(x_batch, y_batch, w_batch)
+                healthy = math.isfinite(terms.total.sum().item())
             except NotPositiveDefiniteError:
                 healthy = False
             if not healthy:
                 raise good.failure(step, rate, network, x_batch)
-            flat.zero_grad()
-            loss.backward()
             optimiser.step()
-            likelihood.update_(f.detach(), y_batch, n_data, w_batch)
+            likelihood.update_(f, y_batch, n_data, w_batch)
             if average is not None:
                 average.update()
 
-            window += torch.stack([terms.expected_log_likelihood.detach().mean(), terms.kl.detach().mean()])
+            window += torch.stack([terms.expected_log_likelihood.mean(), terms.kl.mean()])
             since += 1
             if step % report_every == 0 or step == n_steps:
                 if not good.keep():

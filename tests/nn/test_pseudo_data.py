@@ -150,3 +150,33 @@ def test_draws_alone_move_the_noise_off_its_bound():
 def test_max_noise_out_of_range(max_noise):
     with pytest.raises(ValueError, match=rf"max_noise.*must be in \(0, 1\]; got {max_noise}"):
         PseudoData(P, R, C, max_noise=max_noise)
+
+
+@kinds
+def test_each_replica_can_have_its_own_bound(noise):
+    """A stack of replicas with different bounds is the replicas one by one: draws' scale, bound and KL."""
+    bounds = torch.tensor([0.1, 0.5, 1.0])
+    stack = PseudoData(P, R, C, max_noise=bounds, noise=noise, batch_shape=(3,)).double()
+    torch.testing.assert_close(stack.noise_scale.amax((-2, -1)), bounds.double(), rtol=1e-6, atol=0)
+    with torch.no_grad():
+        stack.log_noise.add_(torch.linspace(-1, 1, stack.log_noise.shape[-1]))
+    for k, bound in enumerate(bounds.tolist()):
+        one = PseudoData(P, R, C, max_noise=bound, noise=noise).double()
+        one.load_state_dict({name: value[k] for name, value in stack.state_dict().items()})
+        torch.testing.assert_close(stack.kl_divergence()[k], one.kl_divergence(), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(stack.noise_scale[k], one.noise_scale, rtol=1e-6, atol=0)
+
+
+def test_a_layer_with_a_bound_for_each_replica_has_their_divergences():
+    """Also in the kernels, whose constant is one number."""
+    bounds = torch.tensor([0.1, 0.9])
+    stack = MatrixGaussianLinear(R, C, n_pseudo=2, max_noise=bounds, batch_shape=(2,)).double()
+    for k, bound in enumerate(bounds.tolist()):
+        one = MatrixGaussianLinear(R, C, n_pseudo=2, max_noise=bound).double()
+        one.load_state_dict({name: value[k] for name, value in stack.state_dict().items()})
+        torch.testing.assert_close(stack.kl_divergence()[k], one.kl_divergence(), rtol=1e-5, atol=1e-5)
+
+
+def test_bounds_must_be_one_for_each_replica():
+    with pytest.raises(ValueError, match=r"max_noise must be one number or one for each of the replicas \(3,\)"):
+        PseudoData(P, R, C, max_noise=torch.tensor([0.1, 0.2]), batch_shape=(3,))

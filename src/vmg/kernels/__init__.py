@@ -10,14 +10,24 @@ import ctypes
 import functools
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import torch
 from torch import Tensor
 
-__all__ = ["DIVERGENCE", "LAYER", "NOT_FINITE", "NOT_POSITIVE", "address", "available", "native", "standard_normal"]
+__all__ = [
+    "DIVERGENCE",
+    "LAYER",
+    "NOT_FINITE",
+    "NOT_POSITIVE",
+    "address",
+    "available",
+    "function",
+    "native",
+    "standard_normal",
+]
 
 LIBRARY = "_kernels.so"  # loaded through ctypes, so the name need not follow the platform's custom
 NOT_FINITE, NOT_POSITIVE = 1, 2  # bits of a status, as in kernels.cpp
@@ -95,6 +105,11 @@ def available() -> bool:
     return _library() is not None
 
 
+def function(name: str) -> Callable[..., object] | None:
+    """A function of kernels.cpp by its name; None where the library is not there or is older than the function."""
+    return getattr(_library(), name, None)
+
+
 def native(*tensors: Tensor | None) -> SimpleNamespace | None:
     """The kernels for these tensors; None where one of them is not on the CPU or dtypes differ or have no kernels."""
     dtype = None
@@ -115,15 +130,20 @@ def standard_normal(*shapes: tuple[int, ...], like: Tensor, generator: torch.Gen
     generator is serial and would take a tenth of a training step. So the numbers for a given seed differ between an
     installation with kernels and one without.
     """
-    library = _library()
+    drawn = [like.new_empty(shape) for shape in shapes]
+    fill_normal(drawn, generator)
+    return drawn
+
+
+def fill_normal(tensors: Sequence[Tensor], generator: torch.Generator | None) -> None:
+    """Fill contiguous tensors of one kind with the numbers of :func:`standard_normal`."""
+    library, like = _library(), tensors[0]
     if library is None or like.dtype is not torch.float32 or not like.is_cpu:
-        return [torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device) for shape in shapes]
+        for tensor in tensors:
+            tensor.normal_(generator=generator)
+        return
     seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator))
-    drawn = []
-    for number, shape in enumerate(shapes):
-        tensor = torch.empty(shape)
+    for number, tensor in enumerate(tensors):
         # an odd multiple of a large number keeps the streams of one seed and of neighbouring seeds apart
         stream = (seed + number * 0xD1342543DE82EF95) & 0xFFFFFFFFFFFFFFFF
         library.vmg_normals(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_int64(tensor.numel()), ctypes.c_uint64(stream))
-        drawn.append(tensor)
-    return drawn

@@ -18,7 +18,7 @@ from torch import Tensor
 from vmg.kernels import LAYER, NOT_FINITE, NOT_POSITIVE, address
 from vmg.linalg import cholesky
 
-__all__ = ["Inputs", "Plan", "backward", "forward", "make_plan"]
+__all__ = ["Backward", "Forward", "Inputs", "Plan", "make_plan"]
 
 # Multiply-adds of a forward pass over all replicas below which one call wins: the kernels' own product runs on one
 # thread, PyTorch's on all, but its thirty calls from Python cost as much. Measured on two cores, with and without
@@ -104,42 +104,57 @@ def _record(
     )
 
 
-def forward(
-    kernels: SimpleNamespace, plan: Plan, inputs: Inputs, input_scale: float, damping: float
-) -> tuple[Tensor, Tensor, bool]:
-    """Draw the outputs; also the workspace, and whether all inputs were finite."""
-    x, M = inputs.x, inputs.M
-    n, B, _, R, C, P = plan.sizes
-    workspace = x.new_empty(plan.total)
-    out = torch.empty_like(inputs.noise)
-    if plan.small:
-        record = _record(plan, inputs, input_scale, damping, workspace, out)
-        status = kernels.forward(record)
-        if status & NOT_POSITIVE:
-            _factorise_with_jitter(plan, workspace, damping)
-            kernels.finish(record)
-        return out, workspace, not status & NOT_FINITE
+class Forward:
+    """The draw of a layer, bound to memory: each :meth:`run` reads the inputs where they are and rewrites ``out``."""
 
-    add_product = torch.baddbmm if plan.batch else torch.addmm
-    lead = (n,) if plan.batch else ()
-    flat, AU = out.view(*lead, B, C), x.new_empty(*lead, P, R)
-    record = _record(plan, inputs, input_scale, damping, workspace, out, (AU, None, None, None, None))
-    status = kernels.prepare(record)
-    rows = plan.view(workspace, _Z, B, R, R)  # x̂, then x'
-    if P:
-        z = plan.view(workspace, _Z, B + P, R, R)
-        gain = plan.view(workspace, _GAIN, P, B + P, B + P)
-        add_product(gain, AU, z.mT, beta=0, out=gain)
-        if kernels.factorise(record) & NOT_POSITIVE:
-            _factorise_with_jitter(plan, workspace, damping)
-        kernels.solve(record)
-        gain_t = plan.view(workspace, _GAIN, P, B, B + P).mT
-        add_product(rows, gain_t, plan.view(workspace, _Z, P, R, R, B * R), alpha=-1, out=rows)
-        add_product(flat, gain_t, plan.view(workspace, _OUTPUTS, P, C, C), beta=0, out=flat)
-    if M is not None:
-        add_product(flat, rows, M.view(*lead, R, C), beta=1 if P else 0, out=flat)
-    kernels.add_noise(record)
-    return out, workspace, not status & NOT_FINITE
+    def __init__(
+        self, kernels: SimpleNamespace, plan: Plan, inputs: Inputs, input_scale: float, damping: float
+    ) -> None:
+        n, B, _, R, C, P = plan.sizes
+        lead = (n,) if plan.batch else ()
+        self._kernels, self._plan, self._damping = kernels, plan, damping
+        self._inputs = inputs  # the record has addresses only
+        self.workspace = inputs.x.new_empty(plan.total)
+        self.out = torch.empty_like(inputs.noise)
+        AU = None if plan.small else inputs.x.new_empty(*lead, P, R)
+        scratch = (AU, None, None, None, None)
+        self._record = _record(plan, inputs, input_scale, damping, self.workspace, self.out, scratch)
+        if AU is None:
+            return
+        self._AU = AU
+        self._M = None if inputs.M is None else inputs.M.view(*lead, R, C)
+        self._flat = self.out.view(*lead, B, C)
+        self._rows = plan.view(self.workspace, _Z, B, R, R)  # x̂, then x'
+        self._z_t = plan.view(self.workspace, _Z, B + P, R, R).mT
+        self._A = plan.view(self.workspace, _Z, P, R, R, B * R)
+        self._kernel = plan.view(self.workspace, _GAIN, P, B + P, B + P)  # Ãu[x̂, Ã]ᵀ, then the gain beside Σ₁₁
+        self._gain_t = plan.view(self.workspace, _GAIN, P, B, B + P).mT
+        self._B = plan.view(self.workspace, _OUTPUTS, P, C, C)
+
+    def run(self) -> bool:
+        """Draw; say whether all inputs were finite."""
+        kernels, record = self._kernels, self._record
+        if self._plan.small:
+            status = kernels.forward(record)
+            if status & NOT_POSITIVE:
+                _factorise_with_jitter(self._plan, self.workspace, self._damping)
+                kernels.finish(record)
+            return not status & NOT_FINITE
+
+        P, rows, flat = self._plan.sizes[-1], self._rows, self._flat
+        add_product = torch.baddbmm if self._plan.batch else torch.addmm
+        status = kernels.prepare(record)
+        if P:
+            add_product(self._kernel, self._AU, self._z_t, beta=0, out=self._kernel)
+            if kernels.factorise(record) & NOT_POSITIVE:
+                _factorise_with_jitter(self._plan, self.workspace, self._damping)
+            kernels.solve(record)
+            add_product(rows, self._gain_t, self._A, alpha=-1, out=rows)
+            add_product(flat, self._gain_t, self._B, beta=0, out=flat)
+        if self._M is not None:
+            add_product(flat, rows, self._M, beta=1 if P else 0, out=flat)
+        kernels.add_noise(record)
+        return not status & NOT_FINITE
 
 
 def _factorise_with_jitter(plan: Plan, workspace: Tensor, damping: float) -> None:
@@ -150,57 +165,81 @@ def _factorise_with_jitter(plan: Plan, workspace: Tensor, damping: float) -> Non
     plan.view(workspace, _ROOT, P, P, P).copy_(cholesky(S, name="Σ₁₁ = ÃUÃᵀ + σ²I").mT)
 
 
-def backward(
-    kernels: SimpleNamespace,
-    plan: Plan,
-    inputs: Inputs,
-    workspace: Tensor,
-    input_scale: float,
-    damping: float,
-    g: Tensor,
-    needs_x: bool,
-) -> list[Tensor | None]:
-    """Gradients of the first seven inputs."""
-    M = inputs.M
-    n, B, _, R, C, P = plan.sizes
-    g = g.contiguous()
-    gradients = [None if tensor is None else torch.empty_like(tensor) for tensor in inputs[1:7]]
-    g_x = torch.empty(inputs.x.shape, dtype=g.dtype) if needs_x else None  # contiguous, even if x is an expanded one
-    g_M, _, _, g_points, _, _ = gradients
-    if plan.small:
-        only_g = (None, g, None, None, None)
-        kernels.backward(_record(plan, inputs, input_scale, damping, workspace, None, only_g, [g_x, *gradients]))
-        return [g_x, *gradients]
+class Backward:
+    """The gradients of a layer, bound to memory: each :meth:`run` reads ``g`` and rewrites ``gradients``.
 
-    add_product = torch.baddbmm if plan.batch else torch.addmm
-    lead = (n,) if plan.batch else ()
-    g = g.view(*lead, B, C)
-    g_variance, rows, factors = g.new_empty(n * B), g.new_empty(*lead, 2 * B, R), g.new_empty(*lead, P, 2 * B)
-    scratch = (None, g, g_variance, factors, rows)
-    record = _record(plan, inputs, input_scale, damping, workspace, None, scratch, [g_x, *gradients])
-    kernels.backward_noise(record)
-    residual = plan.view(workspace, _Z, B, R, R)  # x'
-    D, Q = rows[..., :B, :], rows[..., B:, :]
-    # An input layer needs D = gMᵀ only within gB̃ᵀ − DÃᵀ = g(B̃ − ÃM)ᵀ and GD = (Gg)Mᵀ, where with few pseudo-points the
-    # right-hand sides are cheaper
-    around_D = M is not None and not needs_x and 2 * P * C < B * (C + P)
-    if M is None or g_M is None:
-        D.zero_()
-    else:
-        M, flat = M.view(*lead, R, C), g_M.view(*lead, R, C)
-        add_product(flat, residual.mT, g, beta=0, out=flat)
-        if around_D:
+    ``gradients`` are those of the first seven inputs; the first is None where x needs none. A large layer can add to
+    what stands in the gradient of M (``add_to_M``) at no cost.
+    """
+
+    def __init__(
+        self,
+        kernels: SimpleNamespace,
+        plan: Plan,
+        inputs: Inputs,
+        workspace: Tensor,
+        input_scale: float,
+        damping: float,
+        g: Tensor,
+        gradients: Sequence[Tensor | None],
+        *,
+        add_to_M: bool = False,
+    ) -> None:
+        n, B, _, R, C, P = plan.sizes
+        lead = (n,) if plan.batch else ()
+        if add_to_M and plan.small:
+            raise ValueError("add_to_M needs a large layer; got a small one, whose kernel overwrites")
+        self._kernels, self._plan, self._keep_M = kernels, plan, int(add_to_M)
+        self._memory = inputs, workspace, gradients  # the record has addresses only
+        scratch: list[Tensor | None] = [None, g, None, None, None]
+        if not plan.small:
+            self._rows = g.new_empty(*lead, 2 * B, R)
+            self._factors = g.new_empty(*lead, P, 2 * B)
+            scratch[2:] = g.new_empty(n * B), self._factors, self._rows
+        self._scratch = scratch
+        self._record = _record(plan, inputs, input_scale, damping, workspace, None, scratch, gradients)
+        if plan.small:
+            return
+        g_x, g_M, _, _, g_points, _, _ = gradients
+        self._g = g.view(*lead, B, C)
+        self._M = None if inputs.M is None else inputs.M.view(*lead, R, C)
+        self._g_M = None if g_M is None else g_M.view(*lead, R, C)
+        self._D, self._Q = self._rows[..., :B, :], self._rows[..., B:, :]
+        self._residual_t = plan.view(workspace, _Z, B, R, R).mT  # x'
+        # An input layer needs D = gMᵀ only within gB̃ᵀ − DÃᵀ = g(B̃ − ÃM)ᵀ and GD = (Gg)Mᵀ, where with few pseudo-points
+        # the right-hand sides are cheaper
+        self._around_D = inputs.M is not None and g_x is None and 2 * P * C < B * (C + P)
+        self._A = plan.view(workspace, _Z, P, R, R, B * R)
+        self._B = plan.view(workspace, _OUTPUTS, P, C, C)
+        self._gain = plan.view(workspace, _GAIN, P, B, B + P)
+        self._E = self._factors[..., B:]
+        self._g_A = self._g_B = None
+        if g_points is not None:
+            flat = g_points.view(*lead, P, R + C)
+            self._g_A, self._g_B = flat[..., :R], flat[..., R:]
+
+    def run(self) -> None:
+        """Compute the gradients."""
+        kernels, record = self._kernels, self._record
+        if self._plan.small:
+            kernels.backward(record)
+            return
+        add_product = torch.baddbmm if self._plan.batch else torch.addmm
+        g, M, D, Q, around_D = self._g, self._M, self._D, self._Q, self._around_D
+        kernels.backward_noise(record)
+        if M is None or self._g_M is None:
             D.zero_()
         else:
-            add_product(D, g, M.mT, beta=0, out=D)
-    if g_points is None:
-        Q.zero_()
-        kernels.backward_inputs(record)
-    else:
-        A = plan.view(workspace, _Z, P, R, R, B * R)
-        gain = plan.view(workspace, _GAIN, P, B, B + P)
-        E = factors[..., B:]
-        outputs = plan.view(workspace, _OUTPUTS, P, C, C)
+            add_product(self._g_M, self._residual_t, g, beta=self._keep_M, out=self._g_M)
+            if around_D:
+                D.zero_()
+            else:
+                add_product(D, g, M.mT, beta=0, out=D)
+        if self._g_A is None or self._g_B is None:
+            Q.zero_()
+            kernels.backward_inputs(record)
+            return
+        A, E, outputs = self._A, self._E, self._B
         if M is not None and around_D:
             outputs = add_product(outputs, A, M, alpha=-1)
         add_product(E, outputs, g.mT, beta=0, out=E)
@@ -209,11 +248,8 @@ def backward(
         kernels.backward_solve(record)
         add_product(Q, E.mT, A, beta=0, out=Q)
         kernels.backward_inputs(record)
-        flat = g_points.view(*lead, P, R + C)
-        g_A, g_B = flat[..., :R], flat[..., R:]
-        add_product(g_A, factors, rows, beta=0, out=g_A)
-        add_product(g_B, gain, g, beta=0, out=g_B)
+        add_product(self._g_A, self._factors, self._rows, beta=0, out=self._g_A)
+        add_product(self._g_B, self._gain, g, beta=0, out=self._g_B)
         if M is not None and around_D:
-            add_product(g_A, g_B, M.mT, alpha=-1, out=g_A)
+            add_product(self._g_A, self._g_B, M.mT, alpha=-1, out=self._g_A)
         kernels.backward_points(record)
-    return [g_x, *gradients]

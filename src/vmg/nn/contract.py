@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["BayesianModule", "kl_divergence", "use_generator"]
+from vmg.functional import augment
+
+__all__ = ["BayesianLinear", "BayesianModule", "kl_divergence", "use_generator"]
 
 
 class BayesianModule(nn.Module, ABC):
@@ -22,6 +26,126 @@ class BayesianModule(nn.Module, ABC):
     @abstractmethod
     def kl_divergence(self) -> Tensor:
         """KL of the posterior to the prior: a sum over weights, never a mean; [*batch_shape]."""
+
+
+class BayesianLinear(BayesianModule):
+    """A linear map y = x̂W with a random weight matrix W [R, C], x̂ = [x, 1]/√R.
+
+    What tells one kind of layer from another is the distribution of W and how ``forward`` draws outputs from it.
+
+    Args:
+        in_features, out_features, bias: as in ``nn.Linear``; the bias is one more row of W.
+        batch_shape: independent replicas in one module: parameters gain these leading dimensions, inputs are
+            [*batch_shape, B, in] or, shared by all replicas, [B, in].
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool, batch_shape: Sequence[int]) -> None:
+        super().__init__()
+        for name, size in (("in_features", in_features), ("out_features", out_features)):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1; got {size}")
+        self.in_features, self.out_features, self.bias = in_features, out_features, bias
+        self.batch_shape = torch.Size(batch_shape)
+
+    @property
+    def n_rows(self) -> int:
+        """R: inputs, and one more for the bias."""
+        return self.in_features + int(self.bias)
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_features}, {self.out_features}, bias={self.bias}"
+        if self.batch_shape:
+            text += f", batch_shape={tuple(self.batch_shape)}"
+        return f"{text}, parameters={sum(p.numel() for p in self.parameters())}"
+
+    @abstractmethod
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Start anew."""
+
+    def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw outputs [*sample_shape, *batch_shape, B, out] for x [B, in], [*batch_shape, B, in] or with all of these.
+
+        Without ``sample_shape`` and ``batch_shape`` any leading dimensions of x are data, as in ``nn.Linear``.
+        """
+        leading = (*sample_shape, *self.batch_shape)
+        shape = self._check(x).shape
+        out = self._draw(augment(self._as_rows(x, leading), self.bias), sample_shape)
+        return out if leading else out.reshape(*shape[:-1], self.out_features)
+
+    @abstractmethod
+    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
+        """Outputs [*sample_shape, *batch_shape, B, C] at augmented inputs x̂ [..., B, R]."""
+
+    @abstractmethod
+    def mean_weight(self) -> Tensor:
+        """The mean of W, [*batch_shape, R, C]."""
+
+    @abstractmethod
+    def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""
+
+    def forward_mean(self, x: Tensor) -> Tensor:
+        """x̂ E[W]: the output at the mean weights; no randomness."""
+        return self.apply_weight(x, self.mean_weight())
+
+    def apply_weight(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x̂ W for a weight matrix of :meth:`sample_weight`."""
+        return augment(self._check(x), self.bias) @ weight
+
+    def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Weight matrices W [*sample_shape, *batch_shape, R, C] from the prior, where it can be drawn from."""
+        raise NotImplementedError(f"{type(self).__name__} has no prior to draw weights from")
+
+    def sample_function(self, n_functions: int, *, prior: bool = False) -> Callable[[Tensor], Tensor]:
+        """Draw whole functions f(x) [n_functions, *batch_shape, B, out], the same at every call."""
+        weight = (self.sample_prior_weight if prior else self.sample_weight)((n_functions,))
+        return lambda x: self.apply_weight(x, weight)
+
+    def to_linear(self) -> nn.Linear:
+        """The mean of this layer as a plain ``nn.Linear``, scaling folded in."""
+        if self.batch_shape:
+            raise ValueError(f"to_linear needs a single layer; this one holds {tuple(self.batch_shape)} replicas")
+        with torch.no_grad():
+            weight = self.mean_weight()
+            weight = weight / math.sqrt(weight.shape[-2])
+            linear = nn.Linear(
+                self.in_features, self.out_features, bias=self.bias, dtype=weight.dtype, device=weight.device
+            )
+            linear.weight.copy_(weight[: self.in_features].mT)
+            if self.bias:
+                linear.bias.copy_(weight[self.in_features])
+        return linear
+
+    # -- small things -------------------------------------------------------------------------------------------------
+
+    def _as_rows(self, x: Tensor, leading: tuple[int, ...]) -> Tensor:
+        """x as [B, in] where no replicas or samples claim its leading dimensions."""
+        if not leading:
+            return x if x.dim() == 2 else x.reshape(-1, self.in_features)
+        if x.dim() > 2 and x.shape[:-2] not in (self.batch_shape, leading):
+            raise ValueError(
+                f"x must be [B, {self.in_features}] or have leading dimensions {tuple(self.batch_shape)} or {leading}; "
+                f"got shape {tuple(x.shape)}"
+            )
+        return x
+
+    def _check_shape(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.in_features:
+            raise ValueError(f"x must have {self.in_features} features in its last dimension; got {x.shape[-1]}")
+        if x.numel() == 0:
+            raise ValueError(f"x must have at least one row; got shape {tuple(x.shape)}")
+        return x
+
+    @staticmethod
+    def _looks_at(x: Tensor) -> bool:
+        """Whether x is checked for NaN: inside a network under training only the first layer sees raw data."""
+        return not x.requires_grad
+
+    def _check(self, x: Tensor) -> Tensor:
+        self._check_shape(x)
+        if self._looks_at(x) and not torch.isfinite(x).all():
+            raise ValueError("x must be finite; got NaN or infinite values")
+        return x
 
 
 def kl_divergence(module: nn.Module) -> Tensor:

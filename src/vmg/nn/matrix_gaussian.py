@@ -15,7 +15,7 @@ from vmg.covariance import Covariance, Dense
 from vmg.distributions import MatrixNormal
 from vmg.kernels import standard_normal
 from vmg.linalg import cholesky
-from vmg.nn.contract import BayesianModule
+from vmg.nn.contract import BayesianLinear
 from vmg.nn.families import FAMILIES, DiagonalParameters
 from vmg.nn.pseudo_data import NOISE_KINDS, PseudoData
 from vmg.priors import IsotropicPrior, Prior, fused_kl
@@ -26,7 +26,7 @@ SAMPLERS = ("marginal", "joint", "weights")
 INITIAL_LOG_BIAS_SCALE = -4.0  # of the bias row, as in the authors' code
 
 
-class MatrixGaussianLinear(BayesianModule):
+class MatrixGaussianLinear(BayesianLinear):
     """y = x̂W with W ~ MN(M, U, V) and x̂ = [x, 1]/√R [LW16, §2].
 
     Use it where ``nn.Linear`` stands. Each call draws from the posterior; ``to_linear()`` gives the mean as a plain
@@ -44,7 +44,7 @@ class MatrixGaussianLinear(BayesianModule):
         Drop M; the pseudo-data alone carry the mean. Needs ``n_pseudo`` > 0.
     prior : Prior, optional
         Of W; MN(0, I, I) if None. The layer keeps a fresh copy where the prior has parameters of its own.
-    max_noise : float
+    max_noise : float or Tensor [*batch_shape]
         Bound on √α, the noise of the pseudo-data relative to their size.
     pseudo_noise : {"layer", "factored"}
         One √α per layer and kind, or a factor per pseudo-point times a factor per dimension.
@@ -73,17 +73,14 @@ class MatrixGaussianLinear(BayesianModule):
         column_covariance: str = "diagonal",
         zero_mean: bool = False,
         prior: Prior | None = None,
-        max_noise: float = 0.25,
+        max_noise: float | Tensor = 0.25,
         pseudo_noise: str = "layer",
         sampling: str = "marginal",
         damping: float = F.DAMPING,
         initial_scale: float = 1.0,
         batch_shape: Sequence[int] = (),
     ) -> None:
-        super().__init__()
-        for name, size in (("in_features", in_features), ("out_features", out_features)):
-            if size < 1:
-                raise ValueError(f"{name} must be at least 1; got {size}")
+        super().__init__(in_features, out_features, bias, batch_shape)
         if n_pseudo < 0:
             raise ValueError(f"n_pseudo must be >= 0; got {n_pseudo}")
         if zero_mean and n_pseudo == 0:
@@ -99,11 +96,9 @@ class MatrixGaussianLinear(BayesianModule):
             raise ValueError(f"damping must be positive; got {damping}")
         if not initial_scale > 0:
             raise ValueError(f"initial_scale must be positive; got {initial_scale}")
-        self.in_features, self.out_features, self.bias = in_features, out_features, bias
         self.n_pseudo, self.sampling, self.damping = n_pseudo, sampling, damping
         self.initial_scale = initial_scale
-        self.batch_shape = torch.Size(batch_shape)
-        R, C = in_features + int(bias), out_features
+        R, C = self.n_rows, out_features
         if n_pseudo >= R:
             warnings.warn(
                 f"n_pseudo should be < {'in_features + 1' if bias else 'in_features'} ({R}), the rank of the row "
@@ -115,7 +110,7 @@ class MatrixGaussianLinear(BayesianModule):
         self.loc = None if zero_mean else nn.Parameter(torch.empty(*batch_shape, R, C))
         self.row = FAMILIES[row_covariance](R, batch_shape)
         self.column = FAMILIES[column_covariance](C, batch_shape)
-        self._diagonal = isinstance(self.row, DiagonalParameters) and isinstance(self.column, DiagonalParameters)
+        self.is_diagonal = isinstance(self.row, DiagonalParameters) and isinstance(self.column, DiagonalParameters)
         self.pseudo_data = None
         if n_pseudo:
             self.pseudo_data = PseudoData(
@@ -125,12 +120,8 @@ class MatrixGaussianLinear(BayesianModule):
         self.reset_parameters()
 
     def extra_repr(self) -> str:
-        text = f"{self.in_features}, {self.out_features}, bias={self.bias}"
-        if self.batch_shape:
-            text += f", batch_shape={tuple(self.batch_shape)}"
-        if self.sampling != "marginal":
-            text += f", sampling={self.sampling}"
-        return f"{text}, parameters={sum(p.numel() for p in self.parameters())}"
+        text = super().extra_repr()
+        return text if self.sampling == "marginal" else f"{text}, sampling={self.sampling}"
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Start as the authors' code does: M ~ N(0, 4/(in + out)) with bias row 0, the bias row's scale at most e⁻⁴.
@@ -167,7 +158,7 @@ class MatrixGaussianLinear(BayesianModule):
 
     def kl_divergence(self) -> Tensor:
         """KL(q(W) ‖ p(W)) + KL(q(Ã) ‖ p(Ã)) + KL(q(B̃) ‖ p(B̃)), and those of the prior's precisions; [*batch_shape]."""
-        if self._diagonal:
+        if self.is_diagonal:
             noise = None if self.pseudo_data is None else self.pseudo_data.projected_noise()
             fused = fused_kl(self.prior, self.loc, self.row.log_scale, self.column.log_scale, noise)
             if fused is not None:
@@ -201,33 +192,15 @@ class MatrixGaussianLinear(BayesianModule):
     # -- drawing outputs ----------------------------------------------------------------------------------------------
 
     def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draw outputs [*sample_shape, *batch_shape, B, out] for x [B, in], [*batch_shape, B, in] or with all of these.
-
-        Without ``sample_shape`` and ``batch_shape`` any leading dimensions of x are data, as in ``nn.Linear``.
-        Each index of ``sample_shape`` has its own draw of the pseudo-data.
-        """
-        if self._diagonal and self.sampling == "marginal" and not sample_shape:
+        """Draw outputs as every layer does; each index of ``sample_shape`` has its own draw of the pseudo-data."""
+        if self.is_diagonal and self.sampling == "marginal" and not sample_shape:
             return self._sample_diagonal(x)
-        leading = (*sample_shape, *self.batch_shape)
-        x = self._check(x)
-        shape = x.shape
-        x = F.augment(self._as_rows(x, leading), self.bias)
-        if self.sampling == "weights":
-            out = x @ self.sample_weight(sample_shape)
-        else:
-            out = self._sample_given(x, sample_shape)
-        return out if leading else out.reshape(*shape[:-1], self.out_features)
+        return super().forward(x, sample_shape)
 
-    def _as_rows(self, x: Tensor, leading: tuple[int, ...]) -> Tensor:
-        """x as [B, in] where no replicas or samples claim its leading dimensions."""
-        if not leading:
-            return x if x.dim() == 2 else x.reshape(-1, self.in_features)
-        if x.dim() > 2 and x.shape[:-2] not in (self.batch_shape, leading):
-            raise ValueError(
-                f"x must be [B, {self.in_features}] or have leading dimensions {tuple(self.batch_shape)} or {leading}; "
-                f"got shape {tuple(x.shape)}"
-            )
-        return x
+    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
+        if self.sampling == "weights":
+            return x @ self.sample_weight(sample_shape)
+        return self._sample_given(x, sample_shape)
 
     def _sample_diagonal(self, x: Tensor) -> Tensor:
         """The paper's sampler, marginal rows and diagonal covariances, as one operation."""
@@ -271,10 +244,6 @@ class MatrixGaussianLinear(BayesianModule):
         draw_given = F.sample_conditional if marginal else F.sample_conditional_joint
         return draw_given(x, self.loc, U, V, self._scaled(A), B, self._noise(*noise_shape), self.damping)
 
-    def forward_mean(self, x: Tensor) -> Tensor:
-        """x̂ M_eff: the output at the mean weights and mean pseudo-data; no randomness."""
-        return F.augment(self._check(x), self.bias) @ self.mean_weight()
-
     def mean_weight(self) -> Tensor:
         """M_eff [*batch_shape, R, C], the mean with the pseudo-data folded in."""
         if self.pseudo_data is None:
@@ -301,25 +270,6 @@ class MatrixGaussianLinear(BayesianModule):
         drawn = self.prior.sample((*sample_shape, *self.batch_shape, R, self.out_features), self.generator)
         return drawn.to(self.row.log_scale)
 
-    def apply_weight(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x̂ W for a weight matrix of :meth:`sample_weight`."""
-        return F.augment(self._check(x), self.bias) @ weight
-
-    def to_linear(self) -> nn.Linear:
-        """The mean of this layer as a plain ``nn.Linear``, scaling and pseudo-data folded in."""
-        if self.batch_shape:
-            raise ValueError(f"to_linear needs a single layer; this one holds {tuple(self.batch_shape)} replicas")
-        with torch.no_grad():
-            weight = self.mean_weight()
-            weight = weight / math.sqrt(weight.shape[-2])
-            linear = nn.Linear(
-                self.in_features, self.out_features, bias=self.bias, dtype=weight.dtype, device=weight.device
-            )
-            linear.weight.copy_(weight[: self.in_features].mT)
-            if self.bias:
-                linear.bias.copy_(weight[self.in_features])
-        return linear
-
     # -- small things -------------------------------------------------------------------------------------------------
 
     def _noise(self, *shape: int) -> Tensor:
@@ -329,24 +279,6 @@ class MatrixGaussianLinear(BayesianModule):
     def _scaled(self, A: Tensor) -> Tensor:
         """Ã/√R: pseudo-inputs have all R entries, bias included, and share the inputs' scaling."""
         return A / math.sqrt(A.shape[-1])
-
-    def _check_shape(self, x: Tensor) -> Tensor:
-        if x.shape[-1] != self.in_features:
-            raise ValueError(f"x must have {self.in_features} features in its last dimension; got {x.shape[-1]}")
-        if x.numel() == 0:
-            raise ValueError(f"x must have at least one row; got shape {tuple(x.shape)}")
-        return x
-
-    @staticmethod
-    def _looks_at(x: Tensor) -> bool:
-        """Whether x is checked for NaN: inside a network under training only the first layer sees raw data."""
-        return not x.requires_grad
-
-    def _check(self, x: Tensor) -> Tensor:
-        self._check_shape(x)
-        if self._looks_at(x) and not torch.isfinite(x).all():
-            raise ValueError("x must be finite; got NaN or infinite values")
-        return x
 
     def covariances(self) -> tuple[Covariance, Covariance]:
         """U and V at the present parameters."""

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from vmg.nn.contract import BayesianLinear
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 
-__all__ = ["ACTIVATIONS", "MLP", "Activation"]
+__all__ = ["ACTIVATIONS", "MLP", "Activation", "LayerFactory"]
 
 Activation = Callable[[Tensor], Tensor]
+
+LayerFactory = Callable[[int, int, int], BayesianLinear]
+"""A layer from its position, counted from the input, its inputs and its outputs."""
 
 
 def _identity(x: Tensor) -> Tensor:
@@ -29,7 +34,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 class MLP(nn.Module):
-    """Matrix Gaussian layers with a nonlinearity between them.
+    """Matrix Gaussian layers, or layers of any other kind, with a nonlinearity between them.
 
     Parameters
     ----------
@@ -41,6 +46,8 @@ class MLP(nn.Module):
         Any elementwise function of a tensor.
     n_pseudo : int or sequence of int
         Pseudo-points of every layer, or of each.
+    make_layer : callable (position, in_features, out_features) -> BayesianLinear, optional
+        Makes layers of another kind; excludes ``n_pseudo`` and ``layer_options``.
     **layer_options
         All other options of :class:`~vmg.nn.MatrixGaussianLinear`.
     """
@@ -53,6 +60,7 @@ class MLP(nn.Module):
         *,
         activation: str | Activation = "relu",
         n_pseudo: int | Sequence[int] = 0,
+        make_layer: LayerFactory | None = None,
         **layer_options: Any,
     ) -> None:
         super().__init__()
@@ -61,10 +69,18 @@ class MLP(nn.Module):
                 raise ValueError(f"activation must be callable or one of {tuple(ACTIVATIONS)}; got {activation!r}")
             activation = ACTIVATIONS[activation]
         sizes = [in_features, *hidden, out_features]
+        self.activation = activation
+        if make_layer is not None:
+            if n_pseudo or layer_options:
+                raise ValueError(
+                    f"make_layer must come without options of MatrixGaussianLinear; got n_pseudo={n_pseudo} and "
+                    f"{sorted(layer_options)}"
+                )
+            self.layers = nn.ModuleList(make_layer(position, *pair) for position, pair in enumerate(pairwise(sizes)))
+            return
         points = list(n_pseudo) if isinstance(n_pseudo, Sequence) else [int(n_pseudo)] * (len(sizes) - 1)
         if len(points) != len(sizes) - 1:
             raise ValueError(f"n_pseudo must be one number or one for each of {len(sizes) - 1} layers; got {points}")
-        self.activation = activation
         self.layers = nn.ModuleList(
             MatrixGaussianLinear(n_in, n_out, n_pseudo=p, **layer_options)
             for n_in, n_out, p in zip(sizes[:-1], sizes[1:], points, strict=True)
@@ -73,7 +89,7 @@ class MLP(nn.Module):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Start every layer anew."""
         for layer in self.layers:
-            assert isinstance(layer, MatrixGaussianLinear)
+            assert isinstance(layer, BayesianLinear)
             layer.reset_parameters(generator)
 
     def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -96,19 +112,18 @@ class MLP(nn.Module):
         """
         if n_functions < 1:
             raise ValueError(f"n_functions must be at least 1; got {n_functions}")
-        weights = {}
+        functions = {}
         with torch.no_grad():
             for layer in self.layers:
-                assert isinstance(layer, MatrixGaussianLinear)
-                draw = layer.sample_prior_weight if prior else layer.sample_weight
-                weights[layer] = draw((n_functions,))
-        return lambda x: self._chain(x, lambda layer, h: layer.apply_weight(h, weights[layer]))
+                assert isinstance(layer, BayesianLinear)
+                functions[layer] = layer.sample_function(n_functions, prior=prior)
+        return lambda x: self._chain(x, lambda layer, h: functions[layer](h))
 
     def to_sequential(self) -> nn.Sequential:
         """The mean network as plain PyTorch modules, without a trace of this library's layers."""
         modules: list[nn.Module] = []
         for layer in self.layers:
-            assert isinstance(layer, MatrixGaussianLinear)
+            assert isinstance(layer, BayesianLinear)
             modules += [layer.to_linear(), Elementwise(self.activation)]
         return nn.Sequential(*modules[:-1])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -27,6 +26,8 @@ class PseudoData(nn.Module):
 
     The bound is kept by moving the parameter itself back (:meth:`project_`) before each use. A clamp inside the graph
     would cut the gradient at the bound, and √α would never come down again.
+
+    ``max_noise`` is one number, or a tensor [*batch_shape] with a bound for each replica.
     """
 
     points: nn.Parameter  # [Ã, B̃] side by side, [..., P, R+C]
@@ -39,16 +40,25 @@ class PseudoData(nn.Module):
         n_rows: int,
         n_columns: int,
         *,
-        max_noise: float = 0.25,
+        max_noise: float | Tensor = 0.25,
         noise: str = "layer",
         batch_shape: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        if not 0 < max_noise <= 1:
+        bounds = torch.as_tensor(max_noise, dtype=torch.get_default_dtype())
+        if not ((bounds > 0) & (bounds <= 1)).all():
             raise ValueError(f"max_noise, the bound on √α, must be in (0, 1]; got {max_noise}")
+        if bounds.shape not in (torch.Size(), torch.Size(batch_shape)):
+            raise ValueError(
+                f"max_noise must be one number or one for each of the replicas {tuple(batch_shape)}; "
+                f"got shape {tuple(bounds.shape)}"
+            )
         if noise not in NOISE_KINDS:
             raise ValueError(f"noise must be one of {NOISE_KINDS}; got {noise!r}")
         self.max_noise, self.noise = max_noise, noise
+        highest = bounds.log().unsqueeze(-1) / (2 if noise == "factored" else 1)  # of a factor's logarithm
+        self.register_buffer("_highest", highest, persistent=False)
+        self.register_buffer("_lowest", highest.clamp(max=MIN_LOG_SCALE), persistent=False)
         self.n_points, self.n_rows, self.n_columns = n_points, n_rows, n_columns
         width = n_rows + n_columns
         factored = noise == "factored"
@@ -62,7 +72,8 @@ class PseudoData(nn.Module):
         self.reset()
 
     def extra_repr(self) -> str:
-        return f"{self.n_points} points, max_noise={self.max_noise:g}, noise={self.noise}"
+        bound = f"{self.max_noise:g}" if isinstance(self.max_noise, (int, float)) else "one per replica"
+        return f"{self.n_points} points, max_noise={bound}, noise={self.noise}"
 
     @property
     def inputs(self) -> Tensor:
@@ -79,25 +90,20 @@ class PseudoData(nn.Module):
         """√α of every entry of ``points``, [..., P, R+C]."""
         return self._log_scale().exp().expand_as(self.points)
 
-    @property
-    def _max_log_scale(self) -> float:
-        return math.log(self.max_noise) / (2 if self.noise == "factored" else 1)
-
     def reset(self, generator: torch.Generator | None = None) -> None:
         """Entries uniform near zero, √α at its bound, as in the authors' code."""
         with torch.no_grad():
             self.points.uniform_(-INITIAL_RANGE, INITIAL_RANGE, generator=generator)
-            self.log_noise.fill_(self._max_log_scale)
-            if self.log_point_noise is not None:
-                self.log_point_noise.fill_(self._max_log_scale)
+            for log_noise in self._log_noises():
+                log_noise.copy_(self.get_buffer("_highest").expand_as(log_noise))
 
     def project_(self) -> None:
         """Move √α back into its bounds, without a trace in the graph."""
-        highest = self._max_log_scale
-        lowest = min(MIN_LOG_SCALE, highest)
-        self.log_noise.data.clamp_(lowest, highest)
-        if self.log_point_noise is not None:
-            self.log_point_noise.data.clamp_(lowest, highest)
+        for log_noise in self._log_noises():
+            log_noise.data.clamp_(self._buffers["_lowest"], self._buffers["_highest"])
+
+    def _log_noises(self) -> list[nn.Parameter]:
+        return [self.log_noise] if self.log_point_noise is None else [self.log_noise, self.log_point_noise]
 
     def projected_noise(self) -> PseudoNoise:
         """The parameters of √α, moved back into their bounds."""
@@ -124,5 +130,11 @@ class PseudoData(nn.Module):
         """KL of both posteriors to their log-uniform priors, summed over entries; [*batch_shape]."""
         self.project_()
         if self.log_point_noise is None:
-            return log_uniform_kl(self.log_noise, self.max_noise) @ self.get_buffer("_counts")
-        return log_uniform_kl(self._log_scale(), self.max_noise).sum((-2, -1))
+            return log_uniform_kl(self.log_noise, self._bound(1)) @ self.get_buffer("_counts")
+        return log_uniform_kl(self._log_scale(), self._bound(2)).sum((-2, -1))
+
+    def _bound(self, n_dims: int) -> float | Tensor:
+        """max_noise, for a tensor with ``n_dims`` dimensions after those of the replicas."""
+        if not isinstance(self.max_noise, Tensor):
+            return self.max_noise
+        return self.max_noise.to(self.points)[(..., *[None] * n_dims)]

@@ -1,0 +1,149 @@
+"""The direct step is autograd's in every number; where it cannot be, autograd's is taken."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from vmg import kernels
+from vmg.flat import FlatParameters
+from vmg.likelihoods import (
+    CategoricalLikelihood,
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    KnownNoiseLikelihood,
+)
+from vmg.nn import MLP
+from vmg.nn.contract import use_generator
+from vmg.priors import GammaPrior
+from vmg.stepping import AutogradStep, DirectStep, make_step
+from vmg.training import train
+
+B, D, C = 7, 5, 3
+needs_kernels = pytest.mark.skipif(not kernels.available(), reason="the kernels are not there")
+
+
+def likelihood_of(kind, batch_shape):
+    if kind == "gaussian":
+        return GaussianLikelihood(C, batch_shape=batch_shape)
+    if kind == "heteroscedastic":
+        return HeteroscedasticLikelihood(C, balance=0.5, fade=(0, 8), batch_shape=batch_shape)
+    return {"known": KnownNoiseLikelihood(0.3), "categorical": CategoricalLikelihood()}[kind]
+
+
+def problem(kind="gaussian", batch_shape=(), dtype=torch.float64, hidden=(6, 4), **options):
+    torch.manual_seed(0)
+    likelihood = likelihood_of(kind, batch_shape)
+    outputs = 2 * C if kind == "heteroscedastic" else C
+    network = MLP(D, hidden, outputs, batch_shape=batch_shape, **{"n_pseudo": 2, "max_noise": 0.3} | options)
+    if likelihood.state_dict().get("n_updates") is not None:
+        likelihood.n_updates.fill_(5)
+    x = torch.randn(*batch_shape, B, D, dtype=dtype)
+    y = torch.randint(C, (*batch_shape, B)) if kind == "categorical" else torch.randn(*batch_shape, B, C, dtype=dtype)
+    return network.to(dtype), likelihood.to(dtype), x, y
+
+
+def evaluate(make, network, likelihood, x, y, weight=None, n_data=50.0, steps=2):
+    """Outputs, terms and gradients of a few evaluations from one seed."""
+    network, likelihood = copy.deepcopy((network, likelihood))
+    flat = FlatParameters(network.parameters())
+    use_generator(network, torch.Generator().manual_seed(1))
+    step = make(network, likelihood, flat, x.shape, n_data=n_data, kl_weight=0.7)
+    for _ in range(steps):
+        f, terms = step(x, y, weight)
+    return [f, *terms, *(t.grad.clone() for t in flat.tensors)]
+
+
+def autograd(network, likelihood, flat, shape, **options):
+    return AutogradStep(network, likelihood, flat, **options)
+
+
+def compare(network, likelihood, x, y, **options):
+    expected = evaluate(autograd, network, likelihood, x, y, **options)
+    found = evaluate(DirectStep, network, likelihood, x, y, **options)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+@needs_kernels
+@pytest.mark.parametrize("batch_shape", [(), (3,)])
+@pytest.mark.parametrize("kind", ["gaussian", "heteroscedastic", "known", "categorical"])
+def test_direct_is_autograd_for_every_likelihood(kind, batch_shape):
+    compare(*problem(kind, batch_shape))
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_pseudo": 0},
+        {"zero_mean": True},
+        {"pseudo_noise": "factored"},
+        {"prior": GammaPrior()},
+        {"activation": "tanh"},
+        {"activation": lambda x: x * torch.sigmoid(x)},
+        {"bias": False},
+        {"hidden": ()},
+        {"max_noise": torch.tensor([0.1, 0.2, 0.9], dtype=torch.float64), "batch_shape": (3,)},
+    ],
+)
+def test_direct_is_autograd_for_every_layer(options):
+    compare(*problem(**options))
+
+
+@needs_kernels
+@pytest.mark.parametrize("options", [{}, {"zero_mean": True}, {"n_pseudo": 0}])
+@pytest.mark.parametrize("batch_shape", [(), (2,)])
+def test_direct_is_autograd_for_large_layers(options, batch_shape, monkeypatch):
+    monkeypatch.setattr("vmg.kernels.diagonal.SMALL", 0)
+    from vmg.kernels.diagonal import make_plan
+
+    make_plan.cache_clear()
+    try:
+        compare(*problem(batch_shape=batch_shape, **options))
+    finally:
+        make_plan.cache_clear()
+
+
+@needs_kernels
+def test_direct_counts_weights_and_each_replicas_rows():
+    network, likelihood, x, y = problem(batch_shape=(3,))
+    weight = torch.rand(3, B, dtype=torch.float64)
+    compare(network, likelihood, x, y, weight=weight, n_data=torch.tensor([10.0, 20.0, 40.0], dtype=torch.float64))
+
+
+def frozen_network():
+    network, likelihood, *_ = problem()
+    network.layers[0].loc.requires_grad_(False)
+    return network, likelihood
+
+
+@pytest.mark.parametrize(
+    ("network", "likelihood"),
+    [
+        problem(row_covariance="dense")[:2],
+        problem(prior=GammaPrior(conjugate=False))[:2],
+        frozen_network(),
+        (problem()[0], GaussianLikelihood(C, conjugate=False).double()),
+        (nn.Sequential(problem()[0]), problem()[1]),
+    ],
+    ids=["dense", "gradient prior", "frozen", "gradient noise", "another module"],
+)
+def test_what_has_no_direct_step_takes_autograds(network, likelihood):
+    flat = FlatParameters(p for m in (network, likelihood) for p in m.parameters())
+    assert isinstance(make_step(network, likelihood, flat, (B, D), n_data=1.0, kl_weight=1.0), AutogradStep)
+
+
+@needs_kernels
+def test_training_is_the_same_either_way(monkeypatch):
+    network, likelihood, x, y = problem(batch_shape=(2,))
+    trained = []
+    for allowed in (True, False):
+        monkeypatch.setattr(DirectStep, "allows", staticmethod(lambda *modules, allowed=allowed: allowed))
+        pair = copy.deepcopy((network, likelihood))
+        options = {"n_steps": 30, "batch_size": 4, "learning_rate": 0.01, "batch_shape": (2,)}
+        train(*pair, x, y, **options, generator=torch.Generator().manual_seed(3))
+        trained.append([*pair[0].state_dict().values(), *pair[1].state_dict().values()])
+    for direct, plain in zip(*trained, strict=True):
+        torch.testing.assert_close(direct, plain, rtol=1e-7, atol=1e-7)
