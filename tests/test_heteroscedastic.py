@@ -183,3 +183,32 @@ def test_constant_noise_is_not_mistaken():
         model = regressor(**options, noise=noise).fit(X[:150], y[:150])
         density.append(model.pred_dist(X[150:]).log_prob(y[150:]).mean())
     assert density[1] > density[0] - 0.1
+
+
+@pytest.mark.parametrize("balance", [0.0, 0.5, 1.0])
+def test_balance_reweighs_the_means_gradient_and_nothing_else(balance):
+    """β = 1 gives the mean the gradient of constant noise of the same average variance."""
+    torch.manual_seed(0)
+    f, y = torch.randn(6, 2, dtype=torch.float64), torch.randn(6, 1, dtype=torch.float64)
+    plain = HeteroscedasticLikelihood(1).double()
+    weighted = HeteroscedasticLikelihood(1, balance=balance).double()
+    for likelihood in (plain, weighted):
+        likelihood.n_updates.fill_(1)
+    value, gradient = plain.score(f, y)
+    found, reweighed = weighted.score(f, y)
+    torch.testing.assert_close(found, value)
+    torch.testing.assert_close(reweighed[:, 1], gradient[:, 1])
+    variance = torch.exp(2 * 3.0 * torch.tanh(f[:, 1:] / 3.0))
+    expected = gradient[:, :1] * (variance / variance.mean()) ** balance
+    torch.testing.assert_close(reweighed[:, :1], expected)
+    if balance == 1:
+        tau = (plain.log_concentration - plain.log_rate).exp()
+        torch.testing.assert_close(reweighed[:, :1], tau * (y - f[:, :1]) / variance.mean())
+    leaf = f.clone().requires_grad_()
+    (through_autograd,) = torch.autograd.grad(weighted.expected_log_prob(leaf, y).sum(), leaf)
+    torch.testing.assert_close(through_autograd, reweighed)
+
+
+def test_balance_out_of_range():
+    with pytest.raises(ValueError, match=r"balance must be in \[0, 1\]; got 1.5"):
+        HeteroscedasticLikelihood(1, balance=1.5)

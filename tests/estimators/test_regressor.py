@@ -433,16 +433,38 @@ def test_a_noise_bound_is_chosen_by_held_out_rows(monkeypatch):
     trials = []
 
     def score(self, held_out, n_draws):
-        trials.append((self.max_noise_, {len(rows.x) for rows in held_out}, self.n_members))
-        return [np.full(len(rows.x), -abs(self.max_noise_ - 0.3)) for rows in held_out]
+        bounds = self.network_.layers[0].pseudo_data.max_noise[:: self.n_members].tolist()
+        trials.append((bounds, {len(rows.x) for rows in held_out}, self.n_members))
+        return [np.full(len(rows.x), -abs(b - 0.3)) for b, rows in zip(bounds, held_out, strict=True)]
 
     monkeypatch.setattr(VMGRegressor, "_held_out_log_probs", score)
     model = regressor(max_noise="auto", max_iter=3, n_members=2).fit(X, y)
-    assert [bound for bound, _, _ in trials] == list(CANDIDATES)
-    assert all(sizes == {6} and members == 1 for _, sizes, members in trials)
+    [(bounds, sizes, members)] = trials
+    np.testing.assert_allclose(sorted(set(bounds)), CANDIDATES, rtol=1e-6)
+    assert sizes == {6}
+    assert members == 2
     assert model.max_noise_ == min(CANDIDATES, key=lambda bound: abs(bound - 0.3))
     assert model.network_.layers[0].pseudo_data.max_noise == model.max_noise_
     assert (model.max_noise, model.n_members) == ("auto", 2), "parameters stay as they were given"
+
+
+def test_trials_count_weights_and_report_no_progress(monkeypatch):
+    """A row that fits no bound but one decides when it weighs enough."""
+    X, y = linear_table(30)
+    seen = []
+
+    def score(self, held_out, n_draws):
+        bounds = self.network_.layers[0].pseudo_data.max_noise.tolist()
+        heavy = [rows.weight.numpy() > 1 for rows in held_out]
+        return [np.where(h, b, -b) for b, h in zip(bounds, heavy, strict=True)]
+
+    monkeypatch.setattr(VMGRegressor, "_held_out_log_probs", score)
+    for light, best in ((1e-3, CANDIDATES[-1]), (1.0, CANDIDATES[0])):
+        model = regressor(max_noise="auto", max_iter=3)
+        model._callbacks = (seen.append,)
+        model.fit(X, y, np.where(np.arange(30) % 3 == 0, 1.01, light))
+        assert model.max_noise_ == best
+    assert {p.n_steps for p in seen} == {model.history_.last.n_steps}
 
 
 @pytest.mark.parametrize(("n_rows", "n_pseudo"), [(5, 2), (30, 0), (30, (0, 0))])

@@ -24,8 +24,8 @@ from vmg.estimators.online import posterior_as_prior
 from vmg.estimators.scaling import Standardiser
 from vmg.estimators.selection import CANDIDATES, choose_max_noise
 from vmg.likelihoods import Likelihood
+from vmg.nn.contract import BayesianLinear
 from vmg.nn.families import FAMILIES
-from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
 from vmg.nn.pseudo_data import NOISE_KINDS
 from vmg.persistence import write
@@ -56,12 +56,12 @@ class TrainingSet:
 
 def steps_for(n_rows: int) -> int:
     """Optimiser steps when ``max_iter`` is "auto"."""
-    return int(np.clip(250 * math.sqrt(n_rows), 4_000, 20_000))
+    return int(np.clip(100 * math.sqrt(n_rows), 10_000, 20_000))
 
 
 def batch_for(n_rows: int) -> int:
     """Rows of a minibatch when ``batch_size`` is "auto"."""
-    return int(np.clip(2 ** round(math.log2(max(n_rows, 2) / 16)), 32, 256))
+    return int(np.clip(2 ** round(math.log2(max(n_rows, 2) / 64)), 32, 256))
 
 
 class BaseVMG(BaseEstimator, ABC):
@@ -128,6 +128,11 @@ class BaseVMG(BaseEstimator, ABC):
 
     _callbacks: tuple[Callback, ...] = ()  # told of training besides the estimator's own; set around a fit
 
+    @property
+    def n_steps_(self) -> int:
+        """Optimiser steps of the last fit."""
+        return self.history_.last.step
+
     # -- what the two estimators answer differently -------------------------------------------------------------------
 
     @abstractmethod
@@ -188,8 +193,8 @@ class BaseVMG(BaseEstimator, ABC):
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
         data = self._prepare(X, y, weight)
         if fresh:
-            self.max_noise_ = self._choose_max_noise([data])[0]
-        self._train([data], fresh=fresh)
+            [self.max_noise_] = self._choose_max_noise([data])
+        self._train([data], None if not fresh else [self.max_noise_])
         return self
 
     def _choose_max_noise(self, sets: list[TrainingSet]) -> list[float]:
@@ -213,7 +218,7 @@ class BaseVMG(BaseEstimator, ABC):
 
     def _check_layers(self, n_features: int) -> None:
         """A network that is trained on must still be the one that parameters and data ask for."""
-        asked = self._make_network(n_features, (self.n_members,))
+        asked = self._make_network(n_features, (self.n_members,), self.max_noise_)
         before, now = _layer_sizes(self.network_), _layer_sizes(asked)
         if before != now:
             raise ValueError(
@@ -232,7 +237,7 @@ class BaseVMG(BaseEstimator, ABC):
         w = None if weight is None else torch.as_tensor(weight, dtype=torch.float32)
         return TrainingSet(x, self._encode(y), w, self._target_unit())
 
-    def _make_network(self, n_features: int, batch_shape: Sequence[int]) -> MLP:
+    def _make_network(self, n_features: int, batch_shape: Sequence[int], max_noise: float | Tensor) -> MLP:
         sizes = self.hidden_layer_sizes
         hidden = (int(sizes),) if isinstance(sizes, Integral) else tuple(int(size) for size in np.atleast_1d(sizes))
         points = self.n_pseudo
@@ -245,7 +250,7 @@ class BaseVMG(BaseEstimator, ABC):
                 self._n_network_outputs(),
                 activation=self.activation,
                 n_pseudo=n_pseudo,
-                max_noise=self.max_noise_,
+                max_noise=max_noise,
                 pseudo_noise=self.pseudo_noise,
                 row_covariance=self.row_covariance,
                 column_covariance=self.column_covariance,
@@ -258,9 +263,16 @@ class BaseVMG(BaseEstimator, ABC):
     def _make_prior(self) -> Prior:
         return PRIORS[self.prior]()
 
-    def _train(self, sets: list[TrainingSet], *, fresh: bool = True, at_most: int | None = None) -> list[State]:
+    def _kl_weights(self, n_batches: int) -> float | Sequence[float]:
+        """Weight of the KL in each batch of an epoch; see :func:`vmg.training.train`."""
+        return 1.0
+
+    def _train(
+        self, sets: list[TrainingSet], max_noise: Sequence[float] | None = None, *, at_most: int | None = None
+    ) -> list[State]:
         """Train ``n_members`` replicas for each training set, all as one batched network.
 
+        A fresh network has the bounds ``max_noise``, one for each set; without them the present network trains on.
         Returns for each set the state of network and likelihood in which its replicas are trained.
         """
         n_replicas = len(sets) * self.n_members
@@ -271,8 +283,11 @@ class BaseVMG(BaseEstimator, ABC):
         n_steps = n_steps if at_most is None else min(n_steps, at_most)
 
         generator = torch.Generator().manual_seed(self.seed_)
-        if fresh:
-            self.network_ = self._make_network(sets[0].x.shape[-1], (n_replicas,))
+        if max_noise is not None:
+            bounds = (
+                max_noise[0] if len(set(max_noise)) == 1 else torch.tensor(max_noise).repeat_interleave(self.n_members)
+            )
+            self.network_ = self._make_network(sets[0].x.shape[-1], (n_replicas,), bounds)
             self.network_.reset_parameters(generator)
             units = np.repeat([rows.unit for rows in sets], self.n_members, axis=0)
             self.likelihood_ = self._make_likelihood(n_steps, units)
@@ -298,6 +313,7 @@ class BaseVMG(BaseEstimator, ABC):
             learning_rate=self.learning_rate_init,
             schedule=self._schedule,
             averaging=self.averaging,
+            kl_weight=self._kl_weights(max(1, min(len(s.x) for s in train_sets) // batch_size)),
             weight=weight,
             n_rows=n_rows,
             batch_shape=(n_replicas,),
@@ -344,7 +360,7 @@ class BaseVMG(BaseEstimator, ABC):
         generator = torch.Generator().manual_seed(self.seed_)
         self.network_ = posterior_as_prior(self.network_, generator)
         self.likelihood_ = self._likelihood_as_prior()
-        self._train([data], fresh=False)
+        self._train([data])
         return self
 
     @abstractmethod
@@ -386,7 +402,7 @@ class BaseVMG(BaseEstimator, ABC):
         The norm of an input's row of mean weights: inputs are standardised, so rows compare.
         """
         first = self.network_.layers[0]
-        assert isinstance(first, MatrixGaussianLinear)
+        assert isinstance(first, BayesianLinear)
         with torch.no_grad():
             weight = first.mean_weight()[..., : self.n_features_in_, :]
             relevance = torch.linalg.vector_norm(weight, dim=-1).mean(0).numpy().astype(np.float64)
@@ -394,7 +410,7 @@ class BaseVMG(BaseEstimator, ABC):
 
 
 def _layer_sizes(network: MLP) -> list[tuple[int, ...]]:
-    layers = [layer for layer in network.layers if isinstance(layer, MatrixGaussianLinear)]
+    layers = [layer for layer in network.layers if isinstance(layer, BayesianLinear)]
     return [(layer.in_features, layer.out_features, *layer.batch_shape) for layer in layers]
 
 

@@ -24,6 +24,9 @@ __all__ = ["VMGRegressor"]
 NOISE_FADE = (0.3, 0.6)
 """Share of training between which input-dependent noise is faded in: the mean settles first."""
 
+NOISE_BALANCE = 0.5
+"""How far the mean is fitted as under constant noise: see :class:`~vmg.likelihoods.HeteroscedasticLikelihood`."""
+
 
 class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
     """Bayesian neural network regression with matrix Gaussian posteriors and pseudo-data [LW16].
@@ -37,7 +40,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
     n_pseudo : int or sequence of int
         Pseudo-points of every layer, or of each.
     max_noise : float or "auto"
-        Bound on the relative noise √α of pseudo-points: larger is more cautious. "auto" tries three bounds on held-out
+        Bound on the relative noise √α of pseudo-points: larger is more cautious. "auto" tries five bounds on held-out
         rows first and then fits all rows with the best one.
     pseudo_noise : {"layer", "factored"}
         One √α per layer, or a factor per point and dimension.
@@ -47,8 +50,8 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
         Let pseudo-data alone carry the mean.
     prior : {"gamma", "isotropic"}
         Precisions of the weights learned from data, or fixed at one.
-    noise : {"constant", "input"}
-        Noise of the target: the same everywhere, or learned as a function of the input.
+    noise : {"input", "constant"}
+        Noise of the target: learned as a function of the input, or the same everywhere.
     noise_prior : (float, float)
         Gamma(concentration, rate) of the noise's precision in standardised units.
     n_members : int
@@ -118,7 +121,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
         column_covariance: str = "diagonal",
         zero_mean: bool = False,
         prior: str = "gamma",
-        noise: str = "constant",
+        noise: str = "input",
         noise_prior: tuple[float, float] = (1.0, 1e-3),
         n_members: int = 1,
         batch_size: int | str = "auto",
@@ -221,6 +224,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
                 self.n_outputs_,
                 concentration=concentration,
                 rate=rate,
+                balance=NOISE_BALANCE,
                 fade=(start, max(stop, start + 1)),
                 batch_shape=(n_replicas,),
             )

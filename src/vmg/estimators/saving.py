@@ -41,7 +41,7 @@ ESTIMATORS: dict[str, type[BaseVMG]] = {cls.__name__: cls for cls in (VMGClassif
 LIKELIHOODS: dict[type[Likelihood], tuple[str, ...]] = {
     CategoricalLikelihood: (),
     GaussianLikelihood: ("n_outputs", "conjugate", "step_size"),
-    HeteroscedasticLikelihood: ("n_outputs", "step_size", "limit"),
+    HeteroscedasticLikelihood: ("n_outputs", "step_size", "limit", "balance"),
 }
 PRIORS: dict[type[Prior], tuple[str, ...]] = {
     FixedPrior: (),
