@@ -23,6 +23,9 @@ class PaperVMGRegressor(VMGRegressor):
     _schedule: Schedule = staticmethod(constant)
     _initial_scale = 1.0
 
+    def _n_network_outputs(self) -> int:
+        return self.n_outputs_  # the noise is constant, whatever the estimator's default
+
     def _make_prior(self) -> Prior:
         return GammaPrior(1.0, 0.5, conjugate=False)
 

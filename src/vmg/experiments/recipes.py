@@ -5,9 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from vmg.baselines import PaperVMGRegressor
-from vmg.estimators import VMGRegressor
+from vmg import baselines
+from vmg.baselines import (
+    BayesByBackpropRegressor,
+    DeepEnsembleRegressor,
+    DropConnectRegressor,
+    DropoutRegressor,
+    GravesRegressor,
+    MaximumLikelihoodRegressor,
+    MCDropoutRegressor,
+    MeanFieldRegressor,
+    PaperVMGRegressor,
+    VariationalDropoutRegressor,
+)
+from vmg.baselines.batched import fit_splits as batched_splits
+from vmg.estimators import VMGRegressor, fit_splits
 
 __all__ = ["METHODS", "Method"]
 
@@ -20,8 +34,10 @@ class Method:
 
     name: str
     summary: str
-    make: Callable[[str, int], VMGRegressor]
+    make: Callable[[str, int], Any]
     """The unfitted estimator for a table's name and a seed."""
+    fit_splits: Callable[..., list[Any]] = fit_splits
+    """(estimator, X, y, splits) to one fitted estimator for each split."""
 
 
 def _hidden(table: str) -> tuple[int, ...]:
@@ -45,13 +61,14 @@ def _paper_batch(table: str) -> int:
 
 
 def _make_vmg(table: str, seed: int) -> VMGRegressor:
-    return VMGRegressor(_hidden(table), random_state=seed)
+    return VMGRegressor(_hidden(table), n_members=5, random_state=seed)
 
 
 def _make_paper(table: str, seed: int) -> VMGRegressor:
     return PaperVMGRegressor(
         _hidden(table),
         n_pseudo=_paper_points(table),
+        noise="constant",
         max_noise=math.sqrt(0.005),  # the regression tables' bound is on α
         batch_size=_paper_batch(table),
         max_iter=_paper_epochs(table),
@@ -62,10 +79,32 @@ def _make_paper(table: str, seed: int) -> VMGRegressor:
     )
 
 
+def _make(kind: type[VMGRegressor]) -> Callable[[str, int], VMGRegressor]:
+    """A baseline with its own defaults in the paper's architecture."""
+    return lambda table, seed: kind(_hidden(table), random_state=seed)
+
+
+def _batched(name: str, summary: str, kind: Callable[..., baselines.BatchedRegressor], **options: Any) -> Method:
+    """A reference method in the paper's architecture, which fits all splits at once in its own way."""
+    return Method(name, summary, lambda table, seed: kind(_hidden(table), random_state=seed, **options), batched_splits)
+
+
 METHODS = {
     method.name: method
     for method in (
-        Method("vmg", "matrix Gaussian posteriors with pseudo-data, this library's defaults", _make_vmg),
+        Method("vmg", "this library's defaults, an ensemble of five", _make_vmg),
         Method("vmg-paper", "the paper's recipe to the letter", _make_paper),
+        Method("mean-field", "factorised Gaussian, local reparametrisation", _make(MeanFieldRegressor)),
+        Method("graves-vi", "factorised Gaussian, Graves's estimator and prior", _make(GravesRegressor)),
+        Method("bayes-by-backprop", "factorised Gaussian, scale mixture prior", _make(BayesByBackpropRegressor)),
+        Method("variational-dropout", "Gaussian dropout, its rate learned", _make(VariationalDropoutRegressor)),
+        Method("mc-dropout", "dropout kept at test time", _make(MCDropoutRegressor)),
+        Method("max-likelihood", "a plain network, stopped early", _make(MaximumLikelihoodRegressor)),
+        Method("dropout", "the mean network after training with dropout", _make(DropoutRegressor)),
+        Method("dropconnect", "dropped weights, matched Gaussians at test time", _make(DropConnectRegressor)),
+        Method("deep-ensemble", "five plain networks, each with its variance", _make(DeepEnsembleRegressor)),
+        _batched("pbp", "probabilistic backpropagation", baselines.PBPRegressor),
+        _batched("sgld", "preconditioned stochastic gradient Langevin dynamics", baselines.SGLDRegressor),
+        _batched("hmc", "Hamiltonian Monte Carlo: slow, for small tables", baselines.HMCRegressor),
     )
 }

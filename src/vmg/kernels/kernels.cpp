@@ -737,3 +737,5 @@ ENTRY_POINTS(double, f64)
 API Int vmg_layout() { return Int(sizeof(Layer<float>)) << 32 | Int(sizeof(Divergence<float>)); }
 
 API void vmg_normals(float* out, Int n, std::uint64_t seed) { normals(out, n, seed); }
+
+#include "filtering.hpp"  // entry point of its own

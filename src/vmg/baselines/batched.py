@@ -1,0 +1,123 @@
+"""What the reference methods share: parameters, scaling, and fitting all splits of a table in one run."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vmg.estimators.scaling import Standardiser
+from vmg.prediction import Prediction
+
+__all__ = ["Array", "BatchedRegressor", "Rows", "fit_splits"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Training rows of one fit in standard units."""
+
+    x: Array  # [N, D]
+    y: Array  # [N]
+    unit: float  # what one standard unit of the target is in the target's own
+
+
+class BatchedRegressor(ABC):
+    """A regressor of one target whose fits of several training sets run as one.
+
+    Subclasses are dataclasses: their fields are the parameters, as scikit-learn means the word.
+    """
+
+    input_scaling_: Standardiser
+    target_scaling_: Standardiser
+    posterior_: Any
+    n_steps_: int
+
+    @abstractmethod
+    def _fit_all(self, sets: Sequence[Rows]) -> tuple[list[Any], int]:
+        """A posterior for each training set, and the number of steps that it took."""
+
+    @abstractmethod
+    def _predict_standard(self, x: Array) -> Prediction:
+        """The predictive distribution at standardised rows x [N, D], in standard units."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Parameters by name."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
+
+    def set_params(self: Model, **params: Any) -> Model:
+        """Change parameters by name."""
+        known = self.get_params()
+        for name, value in params.items():
+            if name not in known:
+                raise ValueError(f"parameter must be one of {sorted(known)}; got {name!r}")
+            setattr(self, name, value)
+        return self
+
+    def fit(self: Model, X: ArrayLike, y: ArrayLike) -> Model:
+        """Fit to rows X [N, D] with targets y [N]; scaling is done inside."""
+        X, y = _check_rows(X, y)
+        _fit_together([self], [(X, y)])
+        return self
+
+    def pred_dist(self, X: ArrayLike) -> Prediction:
+        """The whole predictive distribution of each row of X, in the target's own units."""
+        if not hasattr(self, "posterior_"):
+            raise ValueError(f"{type(self).__name__} must be fitted before it predicts; got no call of fit")
+        X = np.asarray(X, dtype=np.float64)
+        n_features = len(self.input_scaling_.mean)
+        if X.ndim != 2 or X.shape[1] != n_features:
+            raise ValueError(f"X must be [N, {n_features}], as in fit; got shape {X.shape}")
+        standard = self._predict_standard(self.input_scaling_.transform(X))
+        unit = self.target_scaling_.scale
+        return dataclasses.replace(
+            standard, loc=self.target_scaling_.inverse(standard.loc), scale=standard.scale * unit
+        )
+
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Array | tuple[Array, Array]:
+        """The mean of the target at each row, [N], and its standard deviation if asked for."""
+        prediction = self.pred_dist(X)
+        return (prediction.mean, prediction.std) if return_std else prediction.mean
+
+
+Model = TypeVar("Model", bound=BatchedRegressor)
+
+
+def fit_splits(estimator: Model, X: ArrayLike, y: ArrayLike, splits: Iterable[tuple[ArrayLike, Any]]) -> list[Model]:
+    """Fit a copy of ``estimator`` to the training rows of every (train, test) pair, all in one run.
+
+    Test rows are never looked at; ``estimator`` is left as it is.
+    """
+    pairs = list(splits)
+    if not pairs:
+        raise ValueError("splits must hold at least one (train, test) pair; got none")
+    X, y = _check_rows(X, y)
+    models = [type(estimator)(**estimator.get_params()) for _ in pairs]
+    _fit_together(models, [(X[np.asarray(train)], y[np.asarray(train)]) for train, _ in pairs])
+    return models
+
+
+def _fit_together(models: Sequence[BatchedRegressor], tables: Sequence[tuple[Array, Array]]) -> None:
+    sets = []
+    for model, (X, y) in zip(models, tables, strict=True):
+        model.input_scaling_, model.target_scaling_ = Standardiser.fit(X), Standardiser.fit(y[:, None])
+        standard = model.target_scaling_.transform(y[:, None])[:, 0]
+        sets.append(Rows(model.input_scaling_.transform(X), standard, float(model.target_scaling_.scale[0])))
+    posteriors, n_steps = models[0]._fit_all(sets)
+    for model, posterior in zip(models, posteriors, strict=True):
+        model.posterior_, model.n_steps_ = posterior, n_steps
+
+
+def _check_rows(X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
+    X, y = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    if X.ndim != 2 or y.shape != X.shape[:1] or not len(y):
+        raise ValueError(f"X must be [N, D] and y [N] with N >= 1; got shapes {X.shape} and {y.shape}")
+    if not (np.isfinite(X).all() and np.isfinite(y).all()):
+        raise ValueError("X and y must be finite; got NaN or infinite values")
+    return X, y
