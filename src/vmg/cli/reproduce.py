@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +12,9 @@ import torch
 import typer
 
 import vmg
+from vmg.cli.figures import figure1_command, figure2_command
 from vmg.cli.output import say, say_aside
+from vmg.cli.progress import TrainingBar, waiting
 from vmg.data import TABLES
 from vmg.experiments import records, table1
 from vmg.experiments.recipes import METHODS
@@ -24,11 +29,16 @@ reproduce = typer.Typer(
 )
 
 
+reproduce.command("figure1")(figure1_command)
+reproduce.command("figure2")(figure2_command)
+
+
 @reproduce.command("list")
 def list_methods() -> None:
     """Name the methods."""
+    width = max(map(len, METHODS))
     for method in METHODS.values():
-        say(f"{method.name:<12} {method.summary}")
+        say(f"{method.name:<{width}}  {method.summary}")
 
 
 def _names(text: str, known: tuple[str, ...], option: str) -> list[str]:
@@ -39,6 +49,25 @@ def _names(text: str, known: tuple[str, ...], option: str) -> list[str]:
     return chosen
 
 
+def _run(missing: list[table1.Task], jobs: int, threads: int) -> Iterator[tuple[table1.Task, list[records.Record]]]:
+    """Every task with what it earned, as soon as it is done."""
+    if jobs == 1:
+        for number, task in enumerate(missing, 1):
+            label = f"{task.dataset}: {task.method} ({number}/{len(missing)})"
+            with TrainingBar(label) as bar:
+                yield task, table1.execute(task, vmg.__version__, bar)
+        return
+    # new interpreters, because threads of PyTorch do not survive a fork
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        ProcessPoolExecutor(jobs, spawn, initializer=torch.set_num_threads, initargs=(threads,)) as pool,
+        waiting(f"{len(missing)} tables to run, {jobs} at once"),
+    ):
+        running = {pool.submit(table1.execute, task, vmg.__version__): task for task in missing}
+        for finished in as_completed(running):
+            yield running[finished], finished.result()
+
+
 @reproduce.command("table1", epilog="Example: `vmg reproduce table1 --datasets yacht,boston --methods vmg,vmg-paper`")
 def table1_command(
     datasets: Annotated[str, typer.Option(metavar="NAMES", help="Tables, separated by commas.")] = ",".join(
@@ -47,7 +76,8 @@ def table1_command(
     methods: Annotated[str, typer.Option(metavar="NAMES", help="Methods, separated by commas.")] = "vmg",
     splits: Annotated[int | None, typer.Option(min=1, help="Only the first splits of each table.")] = None,
     seed: Annotated[int, typer.Option(help="Of training.")] = 0,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 2,
+    jobs: Annotated[int, typer.Option(min=1, help="Tables that run at once, each in a process of its own.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch in each.")] = 1,
     out: Annotated[Path, typer.Option(help="Results file; what is in it already is not run again.")] = Path(
         "results/table1.jsonl"
     ),
@@ -61,12 +91,11 @@ def table1_command(
     chosen_methods = _names(methods, tuple(METHODS), "--methods")
     [form] = _names(form, FORMATS, "--format")
     torch.set_num_threads(threads)
-    for dataset in chosen_tables:
-        for method in chosen_methods:
-            say_aside(f"{dataset}: {method} ...")
-            earned = list(table1.run([dataset], [method], out=out, n_splits=splits, seed=seed, version=vmg.__version__))
-            if earned:
-                say_aside(f"{dataset}: {method}, {len(earned)} splits in {sum(r['seconds'] for r in earned):.0f} s")
+    missing = table1.tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed)
+    for task, earned in _run(missing, jobs, threads):
+        records.append(out, earned)
+        seconds = sum(record["seconds"] for record in earned)
+        say_aside(f"{task.dataset}: {task.method}, {len(earned)} splits in {seconds:.0f} s")
     lines = [
         line
         for line in records.read(out)

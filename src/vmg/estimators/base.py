@@ -118,6 +118,8 @@ class BaseVMG(BaseEstimator, ABC):
     _schedule: Schedule = staticmethod(cosine)
     _initial_scale: float = math.exp(-9)  # of the weights; chosen by the bound that a given number of steps reaches
 
+    _sampling: str = "marginal"  # how layers draw in training
+
     network_: MLP
     likelihood_: Likelihood
     input_scaling_: Standardiser
@@ -257,6 +259,7 @@ class BaseVMG(BaseEstimator, ABC):
                 zero_mean=self.zero_mean,
                 prior=self._make_prior(),
                 initial_scale=self._initial_scale,
+                sampling=self._sampling,
                 batch_shape=batch_shape,
             )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from vmg import baselines
@@ -21,28 +20,11 @@ from vmg.baselines import (
     VariationalDropoutRegressor,
 )
 from vmg.baselines.batched import fit_splits as batched_splits
-from vmg.estimators import VMGRegressor, fit_splits
+from vmg.estimators import VMGRegressor
+from vmg.experiments.ablations import ABLATIONS
+from vmg.experiments.methods import LARGE, Method, hidden_layers
 
-__all__ = ["METHODS", "Method"]
-
-LARGE = ("protein", "year")
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method of the comparison."""
-
-    name: str
-    summary: str
-    make: Callable[[str, int], Any]
-    """The unfitted estimator for a table's name and a seed."""
-    fit_splits: Callable[..., list[Any]] = fit_splits
-    """(estimator, X, y, splits) to one fitted estimator for each split."""
-
-
-def _hidden(table: str) -> tuple[int, ...]:
-    """One hidden layer of 50 units, 100 for the large tables [LW16, §4.1]."""
-    return (100,) if table in LARGE else (50,)
+__all__ = ["METHODS"]
 
 
 def _paper_points(table: str) -> int:
@@ -61,12 +43,12 @@ def _paper_batch(table: str) -> int:
 
 
 def _make_vmg(table: str, seed: int) -> VMGRegressor:
-    return VMGRegressor(_hidden(table), n_members=5, random_state=seed)
+    return VMGRegressor(hidden_layers(table), n_members=5, random_state=seed)
 
 
 def _make_paper(table: str, seed: int) -> VMGRegressor:
     return PaperVMGRegressor(
-        _hidden(table),
+        hidden_layers(table),
         n_pseudo=_paper_points(table),
         noise="constant",
         max_noise=math.sqrt(0.005),  # the regression tables' bound is on α
@@ -81,12 +63,16 @@ def _make_paper(table: str, seed: int) -> VMGRegressor:
 
 def _make(kind: type[VMGRegressor]) -> Callable[[str, int], VMGRegressor]:
     """A baseline with its own defaults in the paper's architecture."""
-    return lambda table, seed: kind(_hidden(table), random_state=seed)
+    return lambda table, seed: kind(hidden_layers(table), random_state=seed)
 
 
 def _batched(name: str, summary: str, kind: Callable[..., baselines.BatchedRegressor], **options: Any) -> Method:
     """A reference method in the paper's architecture, which fits all splits at once in its own way."""
-    return Method(name, summary, lambda table, seed: kind(_hidden(table), random_state=seed, **options), batched_splits)
+
+    def make(table: str, seed: int) -> baselines.BatchedRegressor:
+        return kind(hidden_layers(table), random_state=seed, **options)
+
+    return Method(name, summary, make, batched_splits)
 
 
 METHODS = {
@@ -106,5 +92,6 @@ METHODS = {
         _batched("pbp", "probabilistic backpropagation", baselines.PBPRegressor),
         _batched("sgld", "preconditioned stochastic gradient Langevin dynamics", baselines.SGLDRegressor),
         _batched("hmc", "Hamiltonian Monte Carlo: slow, for small tables", baselines.HMCRegressor),
+        *ABLATIONS,
     )
 }

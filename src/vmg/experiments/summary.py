@@ -1,4 +1,4 @@
-"""Table 1 from a results file: ours beside the paper's."""
+"""Table 1 from a results file: ours beside the paper's and the best published."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vmg.experiments.published import PAPER_TABLE1, Figure
+from vmg.experiments.published import BEST, BEST_ONE_LAYER, PAPER_TABLE1
 from vmg.experiments.records import Record
 
 __all__ = ["FORMATS", "render", "summarise"]
 
 FORMATS = ("markdown", "latex", "json")
 SCORES = ("rmse", "log_likelihood", "coverage_90", "interval_width_90", "crps", "seconds")
-HEADER = ("table", "method", "splits", "RMSE", "paper", "log-likelihood", "paper", "coverage 90 %", "s per split")
+BESIDE = ("paper", "one layer", "any model")  # the best of others with one hidden layer, and with any model
+HEADER = ("table", "method", "splits", "RMSE", *BESIDE, "log-likelihood", *BESIDE, "coverage 90 %", "s per split")
 
 
 def summarise(lines: Sequence[Record]) -> list[Record]:
@@ -37,40 +38,43 @@ def summarise(lines: Sequence[Record]) -> list[Record]:
 
 
 def render(summary: Sequence[Record], form: str) -> str:
-    """The summary as a table; a star marks a figure at least as good as the paper's, as printed there."""
+    """The summary as a table; a figure of others is marked + where ours, rounded as theirs, is no worse, else −."""
     if form not in FORMATS:
         raise ValueError(f"format must be one of {FORMATS}; got {form!r}")
     if form == "json":
         return json.dumps(list(summary), indent=1)
     rows = [_cells(row) for row in summary]
     if form == "markdown":
-        return "\n".join(_markdown(cells) for cells in (HEADER, ("---",) * len(HEADER), *rows))
-    body = [" & ".join(cells).replace("±", r"$\pm$").replace("%", r"\%") + r" \\" for cells in (HEADER, *rows)]
+        return "\n".join(f"| {' | '.join(cells)} |" for cells in (HEADER, ("---",) * len(HEADER), *rows))
+    body = [" & ".join(cells) + r" \\" for cells in (HEADER, *rows)]
+    for character, name in (("±", r"$\pm$"), ("%", r"\%"), ("−", "$-$")):
+        body = [line.replace(character, name) for line in body]
     return "\n".join([rf"\begin{{tabular}}{{ll{'r' * (len(HEADER) - 2)}}}", *body, r"\end{tabular}"])
 
 
-def _markdown(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def _cells(row: Record) -> tuple[str, ...]:
-    paper = PAPER_TABLE1.get(row["dataset"])
     return (
         row["dataset"],
         row["method"],
         str(row["splits"]),
-        *_beside(row, "rmse", paper[0] if paper else None, sign=-1),
-        *_beside(row, "log_likelihood", paper[1] if paper else None, sign=1),
+        *_beside(row, "rmse", 0, sign=-1),
+        *_beside(row, "log_likelihood", 1, sign=1),
         f"{row['coverage_90']:.3f}",
         f"{row['seconds']:.1f}",
     )
 
 
-def _beside(row: Record, score: str, paper: Figure | None, sign: int) -> tuple[str, str]:
+def _beside(row: Record, score: str, column: int, sign: int) -> tuple[str, ...]:
+    """Ours with its standard error, then each figure to compare with."""
     mean, error = row[score], row[f"{score}_error"]
-    small = abs(mean) < 0.1
-    ours = f"{mean:.4f} ± {error:.4f}" if small else f"{mean:.3f} ± {error:.3f}"
-    if paper is None:
-        return ours, ""
-    better = sign * (round(mean, 2) - paper.mean) >= 0
-    return ours + (" *" if better else ""), f"{paper.mean:.2f} ± {paper.error:.2f}"
+    ours = f"{mean:.4f} ± {error:.4f}" if abs(mean) < 0.1 else f"{mean:.3f} ± {error:.3f}"
+    others = []
+    for table in (PAPER_TABLE1, BEST_ONE_LAYER, BEST):
+        if row["dataset"] not in table:
+            others.append("")
+            continue
+        theirs = table[row["dataset"]][column].mean
+        digits = max(2, len(f"{theirs:g}".partition(".")[2]))
+        better = sign * (round(mean, digits) - theirs) >= 0
+        others.append(f"{theirs:.{digits}f} {'+' if better else '−'}")
+    return ours, *others

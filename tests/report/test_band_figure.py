@@ -1,0 +1,44 @@
+"""The grid of bands, as a file and as the arrays that it draws."""
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.image import imread
+
+from vmg.report.band_figure import Panel, draw_band_figure
+
+X = np.linspace(-1, 1, 31)
+
+
+def panels(n):
+    mean, std = X, 0.1 + X**2
+    return [Panel(f"method {k}", X, mean, std, 0 * X, std) for k in range(n - 1)] + [
+        Panel("HMC", X, 0 * X, std, is_truth=True)
+    ]
+
+
+@pytest.mark.parametrize(("n", "columns", "widths"), [(5, 3, [3]), (4, 4, [1, 2]), (1, 2, [2])])
+def test_a_figure_is_drawn_from_whole_curves(tmp_path, monkeypatch, n, columns, widths):
+    bands, lines = [], []
+    fill, plot = Axes.fill_between, Axes.plot
+    monkeypatch.setattr(Axes, "fill_between", lambda self, *a, **k: bands.append(a) or fill(self, *a, **k))
+    monkeypatch.setattr(Axes, "plot", lambda self, *a, **k: lines.append(a) or plot(self, *a, **k))
+    path = tmp_path / "figure.png"
+    draw_band_figure(
+        panels(n), X[::3], X[::3], np.sin, path, widths=widths, height=(-2.0, 2.0), columns=columns, target_label="sin"
+    )
+    image = imread(path)
+    assert image.ndim == 3 and min(image.shape[:2]) > 300
+    assert len(bands) == n * len(widths)
+    assert all(x.shape == low.shape == high.shape == X.shape and (low < high).all() for x, low, high in bands)
+    # mean and target everywhere, both edges of the truth where there is one, and data
+    assert len(lines) == 2 * n + 2 * (n - 1) + n
+
+
+def test_wider_bands_are_drawn_first(tmp_path, monkeypatch):
+    drawn = []
+    fill = Axes.fill_between
+    monkeypatch.setattr(Axes, "fill_between", lambda self, *a, **k: drawn.append(k["label"]) or fill(self, *a, **k))
+    options = {"widths": [1, 2], "height": (-2.0, 2.0), "columns": 1, "target_label": "sin"}
+    draw_band_figure(panels(1), X, X, np.sin, tmp_path / "figure.png", **options)
+    assert drawn == ["±2 std", "±1 std"]
