@@ -1,4 +1,6 @@
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,3 +24,16 @@ def perturb() -> Callable[..., nn.Module]:
         return module
 
     return move
+
+
+@pytest.fixture
+def data_folder(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The real data, as `VMG_DATA`; a test that asks for it is skipped where there is none."""
+    shared = Path(__file__).resolve().parents[2] / "shared"
+    folder = Path(os.environ.get("VMG_DATA") or shared / "data")
+    if not (folder / "uci").is_dir():
+        if os.environ.get("CI") == "true" and shared.is_dir():
+            pytest.fail(f"no data at {folder}, though this is CI and {shared} exists")
+        pytest.skip(f"no data at {folder}")
+    monkeypatch.setenv("VMG_DATA", str(folder))
+    return folder

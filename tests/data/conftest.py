@@ -1,4 +1,3 @@
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -7,19 +6,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-
-
-@pytest.fixture
-def data_folder(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The real data, as `VMG_DATA`; a test that asks for it is skipped where there is none."""
-    shared = Path(__file__).resolve().parents[3] / "shared"
-    folder = Path(os.environ.get("VMG_DATA") or shared / "data")
-    if not (folder / "uci").is_dir():
-        if os.environ.get("CI") == "true" and shared.is_dir():
-            pytest.fail(f"no data at {folder}, though this is CI and {shared} exists")
-        pytest.skip(f"no data at {folder}")
-    monkeypatch.setenv("VMG_DATA", str(folder))
-    return folder
 
 
 @pytest.fixture

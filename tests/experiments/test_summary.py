@@ -6,11 +6,10 @@ from vmg.experiments.published import BEST, BEST_ONE_LAYER, PAPER_TABLE1
 from vmg.experiments.summary import HEADER, render, summarise
 
 
-def line(split, rmse, log_likelihood, dataset="yacht", method="vmg"):
+def line(split, rmse, log_likelihood):
+    key = {"experiment": "table1", "method": "vmg", "dataset": "yacht", "split": split}
     scores = {"rmse": rmse, "log_likelihood": log_likelihood, "coverage_90": 0.9, "interval_width_90": 1.0}
-    return {
-        "experiment": "table1", "method": method, "dataset": dataset, "split": split, **scores, "crps": 0.1, "seconds": 2.0
-    }  # fmt: skip
+    return {**key, **scores, "crps": 0.1, "seconds": 2.0}
 
 
 def test_means_and_standard_errors():

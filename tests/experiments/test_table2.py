@@ -1,0 +1,224 @@
+"""``vmg reproduce table2`` on tiny images: runs, goes on after a kill, chooses on validation images, shows."""
+
+import json
+
+import pytest
+import torch
+from tiny_digits import N_TEST, N_TRAIN, N_VALIDATION, tiny_digits  # noqa: F401
+from typer.testing import CliRunner
+
+from vmg.cli import table2 as command
+from vmg.cli.reproduce import reproduce
+from vmg.experiments import records, table2
+from vmg.experiments.digit_methods import DIGIT_METHODS, Recipe, n_weights, parse_size
+from vmg.experiments.digits import UNKNOWN, load_digits
+from vmg.experiments.published import PAPER_TABLE2
+
+FEW = {"20 draws": 2, "100 draws": 5}
+RECIPE = Recipe(epochs=2, batch_size=20)
+
+
+@pytest.fixture(autouse=True)
+def _few_draws(monkeypatch):
+    monkeypatch.setattr(table2, "AVERAGES", FEW)
+
+
+@pytest.fixture
+def digits(tiny_digits):  # noqa: F811
+    return load_digits()
+
+
+def run(task, digits, **options):
+    return table2.execute(task, digits, "1.2.3", **{"recipe": RECIPE, **options})
+
+
+def without_time(record):
+    return {name: value for name, value in record.items() if name != "seconds"}
+
+
+def test_the_last_training_images_are_for_validation(digits):
+    assert (len(digits.train.x), len(digits.validation.x), len(digits.test.x)) == (
+        N_TRAIN - N_VALIDATION,
+        N_VALIDATION,
+        N_TEST,
+    )
+    assert digits.validation.y.tolist() == [(N_TRAIN - N_VALIDATION + k) % 10 for k in range(N_VALIDATION)]
+    assert (digits.train.x.min(), digits.train.x.max()) == (0, 1)
+    assert tuple(digits.unknown) == UNKNOWN
+
+
+@pytest.mark.parametrize("name", DIGIT_METHODS)
+def test_every_method_earns_a_whole_record(name, digits):
+    method = DIGIT_METHODS[name]
+    task = table2.Task(name, "2x12", 3, 2, (3,) if method.has_points else ())
+    record = json.loads(json.dumps(run(task, digits), allow_nan=False))
+    assert table2.key(record) == task
+    assert (record["experiment"], record["version"], record["steps"]) == ("table2", "1.2.3", 2 * 10)
+    assert record["points"] == (3 if method.has_points else None)
+    assert list(record["scores"]) == ["mean network", *(FEW if method.is_random else ())]
+    assert record["error_percent"] == record["scores"]["mean network"]["error_percent"]
+    assert record["config"]["learning_rate"] == 1e-3
+    for prediction, scores in record["scores"].items():
+        assert 0 <= scores["error_percent"] <= 100
+        assert scores["log_likelihood"] < 0 and 0 <= scores["ece"] <= 1 and 0 <= scores["brier"] <= 2
+        assert scores["rejection"]["rates_percent"] == [0, 1, 2, 5, 10, 20]
+        assert scores["rejection"]["error_percent"][0] == pytest.approx(scores["error_percent"])
+        for unknown in UNKNOWN:
+            single = prediction == "mean network" and method.n_members == 1
+            assert (scores["auroc"][unknown]["mutual_information"] is None) == single
+            assert 0 <= scores["auroc"][unknown]["entropy"] <= 1
+
+
+def test_training_learns(digits):
+    recipe = Recipe(epochs=15, batch_size=20, learning_rate=0.02, averaging=0.9)
+    record = run(table2.Task("max-likelihood", "1x20", 0, 15, ()), digits, recipe=recipe)
+    assert record["error_percent"] < 5 and record["validation_error_percent"] < 5
+    assert record["scores"]["mean network"]["auroc"]["notmnist"]["entropy"] > 0.8
+
+
+def test_a_killed_run_goes_on_to_the_same_record(digits, tmp_path):
+    task = table2.Task("vmg", "2x12", 0, 2, (3, 4))
+    whole = run(task, digits)
+
+    class Killed(Exception):
+        pass
+
+    class Watch:
+        def __init__(self, label):
+            self.kills = "4 points" in label
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+        def __call__(self, progress):
+            if self.kills and progress.step == 15:
+                raise Killed
+
+    with pytest.raises(Killed):
+        run(task, digits, checkpoints=tmp_path / "c", watch=Watch)
+    assert sorted(file.name for file in (tmp_path / "c").iterdir()) == [
+        f"vmg-2x12-{points}points-2epochs-seed0.safetensors" for points in (3, 4)
+    ]
+    torch.manual_seed(9)
+    assert without_time(run(task, digits, checkpoints=tmp_path / "c")) == without_time(whole)
+
+
+def test_the_number_of_points_is_chosen_on_validation_images_alone(digits):
+    """Wrong labels of the test images change nothing but the test scores."""
+    task = table2.Task("vmg", "1x12", 0, 2, (2, 3, 4))
+    record = run(task, digits)
+    tried = [(one["validation_error_percent"], -one["validation_log_likelihood"]) for one in record["tried"]]
+    assert record["points"] == min(zip(tried, (2, 3, 4), strict=True))[1]
+    assert record["validation_error_percent"] == min(tried)[0]
+    digits.test.y.add_(1).remainder_(10)
+    other = run(task, digits)
+    assert (other["points"], other["tried"]) == (record["points"], record["tried"])
+    assert other["scores"] != record["scores"]
+
+
+def test_tasks_are_what_is_missing(tmp_path):
+    out = tmp_path / "out.jsonl"
+    options = {"seeds": [0, 1], "epochs": 2, "points": [3], "out": out}
+    wanted, missing = table2.tasks(["vmg", "dropout"], ["1x5"], **options)
+    assert (
+        wanted
+        == missing
+        == [
+            table2.Task(name, "1x5", seed, 2, (3,) if name == "vmg" else ())
+            for seed in (0, 1)
+            for name in ("vmg", "dropout")
+        ]
+    )
+    line = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "tried": [{"points": 3}]}
+    records.append(out, [line, {"experiment": "table1"}])
+    assert table2.tasks(["vmg", "dropout"], ["1x5"], **options) == (wanted, [*wanted[:2], wanted[3]])
+    # another number of epochs, or other points to choose from, is another run
+    for change in ({"epochs": 3}, {"points": [3, 4]}):
+        _, missing = table2.tasks(["vmg"], ["1x5"], **{**options, **change})
+        assert len(missing) == 2
+    own, _ = table2.tasks(["vmg", "vmg-ensemble"], None, **{**options, "seeds": [0]})
+    assert [task.size for task in own] == ["2x400", "3x150", "3x250", "3x500", "3x750", "3x150"]
+
+
+def test_sizes():
+    assert parse_size("3x150") == (150, 150, 150)
+    assert n_weights("1x5") == 785 * 5 + 6 * 10
+    for wrong in ("150", "3x", "0x5", "3x150x2", "ax5"):
+        with pytest.raises(ValueError, match="size must be layers x units"):
+            parse_size(wrong)
+    for method, size in PAPER_TABLE2:
+        assert not size or size in DIGIT_METHODS[method].sizes
+
+
+def test_the_rate_is_constant_and_then_falls_to_zero():
+    schedule = Recipe().schedule
+    assert [schedule(t) for t in (0.0, 0.3, 0.6)] == [1, 1, pytest.approx(1)]
+    assert schedule(0.8) == pytest.approx(0.5)
+    assert schedule(1.0) == 0
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def vmg_table2(tiny_digits, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(table2, "Recipe", lambda epochs: Recipe(epochs, batch_size=20))
+    out = tmp_path / "results" / "table2.jsonl"
+
+    def invoke(*options):
+        return CliRunner().invoke(reproduce, ["table2", "--out", str(out), "--threads", "1", *options]), out
+
+    yield invoke
+    torch.set_num_threads(1)
+
+
+SMALL = ("--sizes", "1x8,2x6", "--methods", "vmg,max-likelihood", "--epochs", "2", "--points", "3", "--seeds", "0,1")
+
+
+def test_the_command_from_images_to_table_and_picture(vmg_table2, tmp_path, monkeypatch):
+    result, out = vmg_table2(*SMALL, "--figure", str(tmp_path / "deep" / "a.png"))
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.stdout.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + 2 * 3 + 2  # vmg has two averages over draws besides the mean network
+    assert {line.count("|") for line in lines} == {lines[0].count("|")}
+    assert len(records.read(out)) == 8
+    assert len(list((out.parent / "checkpoints").iterdir())) == 8
+    assert (tmp_path / "deep" / "a.png").read_bytes().startswith(b"\x89PNG")
+
+    # nothing is run twice, and nothing at all to show
+    monkeypatch.setattr(command.table2, "execute", None)
+    again, _ = vmg_table2(*SMALL)
+    assert [line for line in again.stdout.splitlines() if line.startswith("|")] == lines
+    shown, _ = vmg_table2("--show", "--epochs", "2", "--points", "3", "--format", "json")
+    assert [row["method"] for row in json.loads(shown.stdout)] == ["vmg"] * 6 + ["max-likelihood"] * 2
+    nothing, _ = vmg_table2("--show")
+    assert nothing.exit_code == 2 and "has none" in nothing.output
+
+
+def test_another_folder_for_the_state_of_runs(vmg_table2, tmp_path):
+    options = ("--sizes", "1x8", "--methods", "max-likelihood", "--epochs", "1", "--format", "latex")
+    result, out = vmg_table2(*options, "--checkpoints", str(tmp_path / "c"))
+    assert result.exit_code == 0, result.output
+    assert r"\begin{tabular}" in result.stdout
+    assert len(list((tmp_path / "c").iterdir())) == 1
+    assert [file.name for file in out.parent.iterdir()] == ["table2.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sizes", "150"), "such as 3x150"),
+        (("--methods", "vmg,pbp"), "got pbp"),
+        (("--seeds", "0,0"), "different whole numbers"),
+        (("--points", "200"), "from 1 to 150"),
+        (("--format", "html"), "markdown, latex, json"),
+    ],
+)
+def test_mistakes_are_told(vmg_table2, options, message):
+    result, out = vmg_table2(*options)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
+    assert not out.exists()

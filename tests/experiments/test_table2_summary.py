@@ -1,0 +1,87 @@
+import json
+
+import pytest
+
+from vmg.experiments.table2_summary import HEADER, common_size, paper_error, render, summarise
+
+
+def scores(error, information=0.9):
+    kinds = {"entropy": 0.95, "mutual_information": information}
+    return {
+        "error_percent": error,
+        "log_likelihood": -0.04,
+        "ece": 0.003,
+        "brier": 0.02,
+        "auroc": {"notmnist": kinds, "fashion-mnist": kinds},
+        "rejection": {"rates_percent": [0, 1, 2, 5, 10, 20], "error_percent": [error, 0.9, 0.7, error / 4, 0.1, 0.0]},
+    }
+
+
+def line(seed, error, method="vmg", size="3x150", points=50):
+    found = {"mean network": scores(error, None), "100 draws": scores(error - 0.1)}
+    if method == "max-likelihood":
+        del found["100 draws"]
+    return {
+        "experiment": "table2",
+        "method": method,
+        "size": size,
+        "seed": seed,
+        "points": points,
+        "validation_error_percent": 1.5,
+        "seconds": 200.0,
+        "scores": found,
+    }
+
+
+def cells(row):
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def test_means_and_standard_errors_over_seeds():
+    mean, drawn = summarise([line(0, 1.2), line(1, 1.4, points=100)])
+    assert (mean["prediction"], drawn["prediction"]) == ("mean network", "100 draws")
+    assert mean["error_percent"] == pytest.approx(1.3) and mean["error_percent_error"] == pytest.approx(0.1)
+    assert drawn["error_percent"] == pytest.approx(1.2)
+    assert mean["points"] == [50, 100] and mean["seeds"] == 2
+    assert mean["auroc"]["notmnist"] == {"entropy": pytest.approx(0.95), "mutual_information": None}
+    assert mean["rejection"]["error_percent"][3] == pytest.approx(1.3 / 4)
+
+
+def test_the_papers_error_is_marked_by_how_ours_compares():
+    """At 3x150 the paper has 1.18."""
+    [_, _, mean, drawn] = render(summarise([line(0, 1.2)]), "markdown").splitlines()
+    assert len(cells(mean)) == len(HEADER)
+    assert cells(mean)[5:7] == ["1.20", "1.18 −"] and cells(drawn)[5:7] == ["1.10", "1.18 +"]
+    equal = render(summarise([line(0, 1.184)]), "markdown").splitlines()[2]
+    assert cells(equal)[6] == "1.18 +"
+    assert cells(mean)[11] == "0.950" and cells(drawn)[11] == "0.950 / 0.900"
+
+
+def test_figures_of_the_paper():
+    assert paper_error("vmg", "3x750") == 1.05
+    assert paper_error("vmg", "3x100") is None
+    assert paper_error("dropout", "2x800") == paper_error("dropout", "3x150") == 1.25  # its size is not given
+    assert paper_error("vmg-ensemble", "3x150") is None
+
+
+def test_formats_and_order():
+    summary = summarise([line(0, 1.6, "max-likelihood", "2x800", None), line(0, 1.1, size="3x250"), line(0, 1.2)])
+    assert [(row["method"], row["size"]) for row in summary] == [
+        *[("vmg", "3x150")] * 2,
+        *[("vmg", "3x250")] * 2,
+        ("max-likelihood", "2x800"),
+    ]
+    assert json.loads(render(summary, "json")) == summary
+    latex = render(summary, "latex")
+    assert latex.startswith(r"\begin{tabular}{lllr") and not set("%±−") & set(latex.replace(r"\%", ""))
+    with pytest.raises(ValueError, match="format must be one of"):
+        render(summary, "html")
+    assert summarise([{"experiment": "table1"}]) == []
+
+
+def test_the_size_at_which_most_methods_were_run():
+    lines = [line(0, 1.2), line(0, 1.1, size="3x250"), line(0, 1.6, "max-likelihood", "3x250", None)]
+    assert common_size(summarise(lines)) == "3x250"
+    assert common_size(summarise(lines[:2])) == "3x150"
+    with pytest.raises(ValueError, match="at least one row"):
+        common_size([])
