@@ -9,16 +9,18 @@ SOURCE = Path(vmg.__file__).parent
 
 # Groups from left to right; "vmg" is the package's own __init__. A new module needs a place here.
 ORDER = (
-    ("linalg", "flat"),
+    ("linalg", "flat", "minibatches", "persistence"),
+    ("averaging",),
+    ("checkpoint",),
     ("kernels",),
     ("covariance",),
     ("distributions", "functional"),
-    ("conditional",),
+    ("conditional", "moments"),
     ("priors",),
     ("nn", "likelihoods"),
     ("objective",),
-    ("stepping",),
-    ("training", "prediction", "persistence"),
+    ("stepping", "propagation"),
+    ("training", "prediction"),
     ("estimators",),
     ("baselines", "tables"),
     ("vmg",),

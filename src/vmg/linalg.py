@@ -1,11 +1,21 @@
-"""Numerical linear algebra that every other file relies on: the Cholesky factor and its jitter."""
+"""Numerics that every other file relies on: the Cholesky factor and its jitter, and whether numbers are finite."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["NotPositiveDefiniteError", "cholesky"]
+__all__ = ["NotPositiveDefiniteError", "all_finite", "cholesky"]
+
+
+def all_finite(x: Tensor) -> bool:
+    """Whether no entry is NaN or infinite, in one pass and without a mask of x's size.
+
+    A finite sum has finite terms. A sum of finite terms may overflow, so only then are they looked at one by one.
+    """
+    if torch.isfinite(x.sum()):
+        return True
+    return all(bool(torch.isfinite(part).all()) for part in x.flatten().split(2**20))
 
 
 class NotPositiveDefiniteError(ValueError):

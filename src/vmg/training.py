@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from vmg.averaging import Average
+from vmg.checkpoint import Checkpoint, RunState
 from vmg.flat import FlatParameters
 from vmg.likelihoods import Likelihood
-from vmg.linalg import NotPositiveDefiniteError
+from vmg.linalg import NotPositiveDefiniteError, all_finite
+from vmg.minibatches import minibatches, take_rows
 from vmg.nn.contract import BayesianModule, kl_divergence, use_generator
 from vmg.stepping import make_step
 
-__all__ = ["Callback", "History", "Progress", "Schedule", "TrainingError", "constant", "cosine", "minibatches", "train"]
+__all__ = [
+    "Callback",
+    "Checkpoint",
+    "History",
+    "Progress",
+    "Schedule",
+    "TrainingError",
+    "constant",
+    "cosine",
+    "minibatches",
+    "train",
+]
 
 Schedule = Callable[[float], float]
 """Learning-rate factor as a function of the finished share of training, 0 to 1."""
@@ -66,40 +79,6 @@ class TrainingError(RuntimeError):
     """The bound stopped being finite; the network holds its last good parameters."""
 
 
-def minibatches(
-    n_rows: int | Tensor, batch_size: int, batch_shape: Sequence[int] = (), generator: torch.Generator | None = None
-) -> Iterator[Tensor]:
-    """Endless row indices [*batch_shape, batch_size]: a fresh permutation for every replica and epoch.
-
-    Batches are always full; the few rows left over at the end of an epoch come in a later one. Replicas may have
-    different numbers of rows, ``n_rows`` [*batch_shape]; an epoch is then as long as the smallest.
-    """
-    sizes = torch.as_tensor(n_rows).expand(tuple(batch_shape)).reshape(-1)
-    smallest, largest = int(sizes.min()), int(sizes.max())
-    if smallest < 1:
-        raise ValueError("training needs at least one row; got none")
-    size = min(batch_size, smallest)
-    beyond = torch.arange(largest) >= sizes.unsqueeze(-1)  # [replicas, largest]
-    while True:
-        if len(sizes) == 1:
-            order = torch.randperm(largest, generator=generator).unsqueeze(0)
-        else:
-            keys = torch.rand(len(sizes), largest, generator=generator).masked_fill_(beyond, 2.0)
-            order = keys.argsort(-1)
-        for start in range(0, smallest - size + 1, size):
-            yield order[:, start : start + size].reshape(*batch_shape, size)
-
-
-def _take(rows: Tensor, index: Tensor, *, own: bool) -> Tensor:
-    """Rows at index [*batch_shape, B] of a table [N, ...] or, where replicas have their own, [*batch_shape, N, ...]."""
-    if not own:
-        return rows[index]
-    n_batch = index.dim() - 1
-    flat, flat_index = rows.flatten(0, n_batch), index.flatten(0, -2)
-    offset = torch.arange(flat_index.shape[0]).unsqueeze(-1) * rows.shape[n_batch]
-    return flat[flat_index + offset].unflatten(0, index.shape[:n_batch])
-
-
 def train(
     network: nn.Module,
     likelihood: Likelihood,
@@ -118,6 +97,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     report_every: int = 100,
     generator: torch.Generator | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> History:
     """Maximise the bound with Adam and leave the averaged parameters in ``network`` and ``likelihood``.
 
@@ -136,10 +116,13 @@ def train(
         callbacks: called with a :class:`Progress` at every report; True ends training.
         report_every: steps between reports.
         generator: of minibatches and posterior noise.
+        checkpoint: where the run keeps its state, after the callbacks of a report. A run that finds a file there goes
+            on from it and ends with the bits of one that was never stopped, as long as its arguments, the number of
+            threads and the machine are the same. Callbacks start anew.
     """
     if n_steps < 1 or batch_size < 1:
         raise ValueError(f"n_steps and batch_size must be at least 1; got {n_steps} and {batch_size}")
-    if not (torch.isfinite(x).all() and torch.isfinite(y).all()):
+    if not (all_finite(x) and all_finite(y)):
         raise ValueError("x and y must be finite; got NaN or infinite values")
     n_batch = len(batch_shape)
     own = n_batch > 0 and x.dim() >= n_batch + 2 and x.shape[:n_batch] == tuple(batch_shape)
@@ -157,25 +140,47 @@ def train(
         weight = weight / (n_data / sizes).unsqueeze(-1)  # mean 1 over the rows that count
 
     both = nn.ModuleList([network, likelihood])
-    flat = FlatParameters(both.parameters())
-    optimiser = torch.optim.Adam(flat.tensors, lr=learning_rate, fused=True)
-    average = None if averaging is None else _Average(flat, averaging)
-    batches = minibatches(sizes, batch_size, batch_shape, generator)
-    use_generator(network, generator)
-    batch = (*batch_shape, min(batch_size, int(sizes.min())), *x.shape[n_batch * own + 1 :])
-    evaluate = make_step(network, likelihood, flat, batch, n_data=n_data, kl_weight=kl_weight)
-    both.train()
+    run = {
+        "n_steps": n_steps,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "averaging": averaging,
+        "report_every": report_every,
+        "kl_weight": list(kl_weight) if isinstance(kl_weight, Sequence) else kl_weight,
+        "rows": list(x.shape),
+        "parameters": sum(p.numel() for p in both.parameters()),
+    }
+    saved = None if checkpoint is None else checkpoint.read(run)
+    history = History() if saved is None else History([Progress(**report) for report in saved.reports])
+    done = history.last.step if history.records else 0
+    if isinstance(kl_weight, Sequence):
+        place = done % len(kl_weight)
+        kl_weight = [*kl_weight[place:], *kl_weight[:place]]
 
-    history, window, since = History(), torch.zeros(2), 0
-    good = _LastGood(flat, likelihood)
-    started = time.perf_counter()
+    batches = minibatches(sizes, batch_size, batch_shape, generator)
+    flat = FlatParameters(both.parameters())
     try:
-        for step in range(1, n_steps + 1):
+        optimiser = torch.optim.Adam(flat.tensors, lr=learning_rate, fused=True)
+        average = None if averaging is None else Average(flat, averaging)
+        state = RunState(both, flat, optimiser, average, batches, generator)
+        if saved is not None:
+            state.load(saved.tensors)
+            if saved.stopped is not None:
+                history.stopped, done = saved.stopped, n_steps
+        use_generator(network, generator)
+        batch = (*batch_shape, min(batch_size, int(sizes.min())), *x.shape[n_batch * own + 1 :])
+        evaluate = make_step(network, likelihood, flat, batch, n_data=n_data, kl_weight=kl_weight)
+        both.train()
+
+        window, since = torch.zeros(2), 0
+        good = _LastGood(flat, likelihood)
+        started = time.perf_counter() - (history.last.seconds if history.records else 0.0)
+        for step in range(done + 1, n_steps + 1):
             rate = learning_rate * schedule((step - 1) / n_steps)
             optimiser.param_groups[0]["lr"] = rate
             index = next(batches)
-            x_batch, y_batch = _take(x, index, own=own), _take(y, index, own=own)
-            w_batch = None if weight is None else _take(weight, index, own=own)
+            x_batch, y_batch = take_rows(x, index, own=own), take_rows(y, index, own=own)
+            w_batch = None if weight is None else take_rows(weight, index, own=own)
 
             try:
                 f, terms = evaluate(x_batch, y_batch, w_batch)
@@ -198,8 +203,14 @@ def train(
                 progress = Progress(step, n_steps, fit - kl, fit, kl, rate, time.perf_counter() - started)
                 history.records.append(progress)
                 window, since = torch.zeros(2), 0
-                if any([callback(progress) for callback in callbacks]):  # noqa: C419 - every callback is called
+                stop = any([callback(progress) for callback in callbacks])  # noqa: C419 - every callback is called
+                if stop:
                     history.stopped = f"stopped by a callback at step {step}"
+                number = len(history.records)
+                if checkpoint is not None and (stop or step == n_steps or number % checkpoint.every == 0):
+                    reports = [asdict(record) for record in history.records]
+                    checkpoint.write(state, run, reports, history.stopped if stop else None)
+                if stop:
                     break
         if average is not None:
             flat.restore(average.values)
@@ -237,22 +248,6 @@ class _LastGood:
             f"the bound is not finite at step {step}, first in {culprit}; the parameters of the last good report are "
             f"restored. Lower the learning rate (now {rate:g}) or check the scale of the data."
         )
-
-
-class _Average:
-    """Exponential average of parameters over steps, free of bias towards the start [LW16, §4]."""
-
-    def __init__(self, flat: FlatParameters, decay: float) -> None:
-        if not 0 <= decay < 1:
-            raise ValueError(f"averaging must be in [0, 1) or None; got {decay}")
-        self._flat, self._decay, self._steps = flat, decay, 0
-        self.values: list[Tensor] = flat.snapshot()
-
-    def update(self) -> None:
-        """Take in the present parameters; after t steps their weights are β^(t−s) (1 − β)/(1 − β^t)."""
-        self._steps += 1
-        decay = self._decay * (1 - self._decay ** (self._steps - 1)) / (1 - self._decay**self._steps)
-        get_ema_multi_avg_fn(decay)(self.values, [t.detach() for t in self._flat.tensors], None)
 
 
 def _first_non_finite(network: nn.Module, x: Tensor) -> str:

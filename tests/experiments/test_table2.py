@@ -166,13 +166,13 @@ def test_the_rate_is_constant_and_then_falls_to_zero():
 @pytest.fixture
 def vmg_table2(tiny_digits, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.setattr(table2, "Recipe", lambda epochs: Recipe(epochs, batch_size=20))
-    out = tmp_path / "results" / "table2.jsonl"
+    out, threads = tmp_path / "results" / "table2.jsonl", torch.get_num_threads()
 
     def invoke(*options):
         return CliRunner().invoke(reproduce, ["table2", "--out", str(out), "--threads", "1", *options]), out
 
     yield invoke
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
 
 
 SMALL = ("--sizes", "1x8,2x6", "--methods", "vmg,max-likelihood", "--epochs", "2", "--points", "3", "--seeds", "0,1")

@@ -13,6 +13,7 @@ import pandas as pd
 import typer
 
 import vmg
+from vmg.cli.bench import bench_command
 from vmg.cli.demo import run_demo
 from vmg.cli.output import print_error, print_json, print_scores, say, say_aside
 from vmg.cli.progress import TrainingBar, waiting
@@ -57,6 +58,7 @@ app = typer.Typer(
 
 
 app.add_typer(reproduce, name="reproduce", rich_help_panel="The paper")
+app.command("bench", rich_help_panel="Speed", epilog="Example: `vmg bench step predict`")(bench_command)
 
 
 class TaskChoice(str, Enum):

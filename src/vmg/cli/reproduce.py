@@ -12,9 +12,11 @@ import torch
 import typer
 
 import vmg
+from vmg.cli.choices import names
 from vmg.cli.figures import figure1_command, figure2_command
 from vmg.cli.output import say, say_aside
 from vmg.cli.progress import TrainingBar, waiting
+from vmg.cli.table2 import table2_command
 from vmg.data import TABLES
 from vmg.experiments import records, table1
 from vmg.experiments.recipes import METHODS
@@ -29,6 +31,9 @@ reproduce = typer.Typer(
 )
 
 
+TABLE2_EXAMPLE = "Example: `vmg reproduce table2 --methods vmg,dropout --sizes 3x150 --seeds 0,1,2`"
+
+reproduce.command("table2", epilog=TABLE2_EXAMPLE)(table2_command)
 reproduce.command("figure1")(figure1_command)
 reproduce.command("figure2")(figure2_command)
 
@@ -39,14 +44,6 @@ def list_methods() -> None:
     width = max(map(len, METHODS))
     for method in METHODS.values():
         say(f"{method.name:<{width}}  {method.summary}")
-
-
-def _names(text: str, known: tuple[str, ...], option: str) -> list[str]:
-    chosen = text.split(",")
-    unknown = [name for name in chosen if name not in known]
-    if unknown:
-        raise typer.BadParameter(f"must be among {', '.join(known)}; got {', '.join(unknown)}", param_hint=option)
-    return chosen
 
 
 def _run(missing: list[table1.Task], jobs: int, threads: int) -> Iterator[tuple[table1.Task, list[records.Record]]]:
@@ -87,9 +84,9 @@ def table1_command(
 
     One JSON line per (method, dataset, split) is appended to the results file; a killed run resumes where it was.
     """
-    chosen_tables = _names(datasets, TABLES, "--datasets")
-    chosen_methods = _names(methods, tuple(METHODS), "--methods")
-    [form] = _names(form, FORMATS, "--format")
+    chosen_tables = names(datasets, TABLES, "--datasets")
+    chosen_methods = names(methods, tuple(METHODS), "--methods")
+    [form] = names(form, FORMATS, "--format")
     torch.set_num_threads(threads)
     missing = table1.tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed)
     for task, earned in _run(missing, jobs, threads):

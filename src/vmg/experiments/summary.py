@@ -11,10 +11,10 @@ import numpy as np
 
 from vmg.experiments.published import BEST, BEST_ONE_LAYER, PAPER_TABLE1
 from vmg.experiments.records import Record
+from vmg.experiments.typeset import FORMATS, check_format, typeset
 
 __all__ = ["FORMATS", "render", "summarise"]
 
-FORMATS = ("markdown", "latex", "json")
 SCORES = ("rmse", "log_likelihood", "coverage_90", "interval_width_90", "crps", "seconds")
 BESIDE = ("paper", "one layer", "any model")  # the best of others with one hidden layer, and with any model
 HEADER = ("table", "method", "splits", "RMSE", *BESIDE, "log-likelihood", *BESIDE, "coverage 90 %", "s per split")
@@ -39,17 +39,10 @@ def summarise(lines: Sequence[Record]) -> list[Record]:
 
 def render(summary: Sequence[Record], form: str) -> str:
     """The summary as a table; a figure of others is marked + where ours, rounded as theirs, is no worse, else −."""
-    if form not in FORMATS:
-        raise ValueError(f"format must be one of {FORMATS}; got {form!r}")
+    check_format(form)
     if form == "json":
         return json.dumps(list(summary), indent=1)
-    rows = [_cells(row) for row in summary]
-    if form == "markdown":
-        return "\n".join(f"| {' | '.join(cells)} |" for cells in (HEADER, ("---",) * len(HEADER), *rows))
-    body = [" & ".join(cells) + r" \\" for cells in (HEADER, *rows)]
-    for character, name in (("±", r"$\pm$"), ("%", r"\%"), ("−", "$-$")):
-        body = [line.replace(character, name) for line in body]
-    return "\n".join([rf"\begin{{tabular}}{{ll{'r' * (len(HEADER) - 2)}}}", *body, r"\end{tabular}"])
+    return typeset(HEADER, [_cells(row) for row in summary], form)
 
 
 def _cells(row: Record) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ class DropConnectLinear(PointLinear):
         )
 
         def function(x: Tensor) -> Tensor:
-            mean, variance = self.moments(x)
-            return mean + variance.sqrt() * noise
+            mean, variance = self.moments(x.to(noise.dtype))
+            return (mean + variance.sqrt() * noise).to(x.dtype)
 
         return function

@@ -1,0 +1,200 @@
+"""Table 2: test errors on permutation-invariant MNIST, and what the networks' doubt is worth [LW16, §4.2].
+
+The number of pseudo-points, where several are given, is chosen on the last 10,000 training images. Test images, and
+those of other sets, are read once, to score what was chosen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from vmg import metrics
+from vmg.experiments import records
+from vmg.experiments.digit_methods import DIGIT_METHODS, N_CLASSES, Recipe, parse_size
+from vmg.experiments.digits import Digits
+from vmg.experiments.doubt import Array, draw_probabilities, mean_probabilities, score
+from vmg.likelihoods import CategoricalLikelihood
+from vmg.nn.mlp import MLP
+from vmg.prediction import ClassPrediction
+from vmg.training import Callback, Checkpoint, History, train
+
+__all__ = ["AVERAGES", "MEAN", "Task", "answered", "execute", "key", "tasks"]
+
+MEAN = "mean network"
+AVERAGES = {"20 draws": 20, "100 draws": 100}
+"""Draws that an average is taken over, all members of an ensemble together."""
+
+REPORTS_PER_EPOCH = 10  # the run's state is kept once an epoch
+
+Watch = Callable[[str], AbstractContextManager[Callback]]
+"""A label to a block in which training reports to the callback that it gives."""
+
+
+class Task(NamedTuple):
+    """One line of the results that is still to be earned."""
+
+    method: str
+    size: str
+    seed: int
+    epochs: int
+    points: tuple[int, ...]
+    """Numbers of pseudo-points to choose from; empty where a method has none."""
+
+
+def key(record: records.Record) -> Task:
+    """The task that a line of the results answers."""
+    tried = tuple(one["points"] for one in record["tried"] if one["points"] is not None)
+    return Task(record["method"], record["size"], record["seed"], record["epochs"], tried)
+
+
+def tasks(
+    methods: Sequence[str],
+    sizes: Sequence[str] | None,
+    *,
+    seeds: Sequence[int],
+    epochs: int,
+    points: Sequence[int],
+    out: Path,
+) -> tuple[list[Task], list[Task]]:
+    """All that is asked for, and the part of it that is not in ``out`` yet; without ``sizes`` each method's own."""
+    wanted = [
+        Task(name, size, seed, epochs, tuple(points) if DIGIT_METHODS[name].has_points else ())
+        for seed in seeds
+        for name in methods
+        for size in (DIGIT_METHODS[name].sizes if sizes is None else sizes)
+    ]
+    done = _answered(out)
+    return wanted, [task for task in wanted if task not in done]
+
+
+def answered(*, epochs: int, points: Sequence[int], out: Path) -> list[Task]:
+    """What ``out`` holds of runs with so many epochs and these pseudo-points to choose from, or none."""
+    return [task for task in _answered(out) if task.epochs == epochs and task.points in ((), tuple(points))]
+
+
+def _answered(out: Path) -> list[Task]:
+    return [key(record) for record in records.read(out) if record["experiment"] == "table2"]
+
+
+class Candidate(NamedTuple):
+    """A trained network, and its scores on the validation images."""
+
+    points: int | None
+    network: MLP
+    history: History
+    error_percent: float
+    log_likelihood: float
+
+
+def execute(
+    task: Task,
+    digits: Digits,
+    version: str,
+    *,
+    checkpoints: Path | None = None,
+    watch: Watch = lambda label: nullcontext(lambda progress: None),
+    recipe: Recipe | None = None,
+) -> records.Record:
+    """Train, choose on the validation images, and score on the test images: one record.
+
+    With ``checkpoints``, a folder, every network's run keeps its state there and goes on from it after a kill.
+    """
+    recipe = Recipe(task.epochs) if recipe is None else recipe
+    method = DIGIT_METHODS[task.method]
+    candidates = []
+    for points in task.points or (None,):
+        file = None if checkpoints is None else checkpoints / _file_name(task, points)
+        with watch(
+            f"{task.method} {task.size}, seed {task.seed}{'' if points is None else f', {points} points'}"
+        ) as tell:
+            candidates.append(_fit(task, points, digits, recipe, file, tell))
+    best = min(candidates, key=lambda one: (one.error_percent, -one.log_likelihood))
+    scores = _score(best.network, digits, task.seed, method.n_members, is_random=method.is_random)
+    return {
+        "experiment": "table2",
+        "method": task.method,
+        "size": task.size,
+        "seed": task.seed,
+        "points": best.points,
+        "epochs": task.epochs,
+        "error_percent": scores[MEAN]["error_percent"],
+        "validation_error_percent": best.error_percent,
+        "scores": scores,
+        "tried": [
+            {
+                "points": one.points,
+                "validation_error_percent": one.error_percent,
+                "validation_log_likelihood": one.log_likelihood,
+                "bound": one.history.last.elbo,
+            }
+            for one in candidates
+        ],
+        "seconds": round(sum(one.history.last.seconds for one in candidates), 3),
+        "steps": best.history.last.step,
+        "config": {**recipe.config(), **method.options, "n_members": method.n_members},
+        "version": version,
+    }
+
+
+def _file_name(task: Task, points: int | None) -> str:
+    """One file for each run: no two of them may share it."""
+    own = "" if points is None else f"-{points}points"
+    return f"{task.method}-{task.size}{own}-{task.epochs}epochs-seed{task.seed}.safetensors"
+
+
+def _fit(
+    task: Task, points: int | None, digits: Digits, recipe: Recipe, file: Path | None, tell: Callback
+) -> Candidate:
+    method, rows = DIGIT_METHODS[task.method], digits.train
+    generator = torch.Generator().manual_seed(task.seed)
+    network = method.make(parse_size(task.size), points or 0, method.batch_shape)
+    network.reset_parameters(generator)
+    per_epoch = max(1, len(rows.x) // recipe.batch_size)
+    report_every = max(1, per_epoch // REPORTS_PER_EPOCH)
+    history = train(
+        network,
+        CategoricalLikelihood(),
+        rows.x,
+        rows.y,
+        n_steps=recipe.epochs * per_epoch,
+        batch_size=recipe.batch_size,
+        learning_rate=recipe.learning_rate,
+        schedule=recipe.schedule,
+        averaging=recipe.averaging,
+        batch_shape=method.batch_shape,
+        callbacks=[tell],
+        report_every=report_every,
+        generator=generator,
+        checkpoint=None if file is None else Checkpoint(file, every=max(1, per_epoch // report_every)),
+    )
+    predicted = _prediction(mean_probabilities(network, digits.validation.x))
+    labels = digits.validation.labels
+    error = 100 * metrics.error_rate(predicted.probabilities, labels)
+    return Candidate(points, network, history, error, metrics.log_likelihood(predicted.log_prob(labels)))
+
+
+def _score(network: MLP, digits: Digits, seed: int, n_members: int, *, is_random: bool) -> dict[str, Any]:
+    """Scores of the mean network and of averages over draws, which are the same ones for all sets of images."""
+    sets = {"test": digits.test.x, **digits.unknown}
+    x = torch.cat(list(sets.values()))
+    ends = np.cumsum([len(images) for images in sets.values()])[:-1]
+    predictions = {MEAN: mean_probabilities(network, x)}
+    if is_random:
+        drawn = draw_probabilities(network, x, max(AVERAGES.values()) // n_members, seed)
+        for name, n_draws in AVERAGES.items():
+            predictions[name] = drawn[: max(1, n_draws // n_members)].reshape(-1, *drawn.shape[-2:])
+    found = {}
+    for name, samples in predictions.items():
+        parts = dict(zip(sets, map(_prediction, np.split(samples, ends, axis=1)), strict=True))
+        found[name] = score(parts.pop("test"), digits.test.labels, parts)
+    return found
+
+
+def _prediction(samples: Array) -> ClassPrediction:
+    return ClassPrediction(samples, np.arange(N_CLASSES))

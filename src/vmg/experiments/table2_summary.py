@@ -1,0 +1,145 @@
+"""Table 2 from a results file: ours beside the paper's."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vmg.experiments.digit_methods import DIGIT_METHODS, n_weights
+from vmg.experiments.digits import UNKNOWN
+from vmg.experiments.published import PAPER_TABLE2
+from vmg.experiments.records import Record
+from vmg.experiments.table2 import AVERAGES, MEAN
+from vmg.experiments.typeset import check_format, typeset
+
+__all__ = ["HEADER", "common_size", "paper_error", "render", "summarise"]
+
+SHOWN_RATE = 5  # percent rejected
+HEADER = (
+    "method",
+    "size",
+    "prediction",
+    "points",
+    "seeds",
+    "error %",
+    "paper",
+    "validation error %",
+    "log-likelihood",
+    "ECE",
+    "Brier",
+    *(f"AUROC {name}" for name in UNKNOWN),
+    f"error % with {SHOWN_RATE} % rejected",
+    "s",
+)
+PREDICTIONS = (MEAN, *AVERAGES)
+SCORES = ("error_percent", "log_likelihood", "ece", "brier")
+
+
+def paper_error(method: str, size: str) -> float | None:
+    """The paper's test error in percent; a figure without a size stands beside all sizes."""
+    return PAPER_TABLE2.get((method, size), PAPER_TABLE2.get((method, "")))
+
+
+def summarise(lines: Sequence[Record]) -> list[Record]:
+    """Mean and standard error over seeds for each (method, size, prediction), methods in the paper's kind of order."""
+    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for line in lines:
+        if line["experiment"] == "table2":
+            groups[line["method"], line["size"]].append(line)
+    known = list(DIGIT_METHODS)
+    ordered = sorted(groups, key=lambda group: (known.index(group[0]), n_weights(group[1])))
+    return [
+        _row(method, size, name, groups[method, size])
+        for method, size in ordered
+        for name in PREDICTIONS
+        if name in groups[method, size][0]["scores"]
+    ]
+
+
+def _row(method: str, size: str, prediction: str, members: Sequence[Record]) -> Record:
+    scores = [member["scores"][prediction] for member in members]
+    row: Record = {
+        "method": method,
+        "size": size,
+        "prediction": prediction,
+        "points": sorted({member["points"] for member in members if member["points"] is not None}),
+        "seeds": len(members),
+        "paper": paper_error(method, size),
+    }
+    for name in SCORES:
+        row[name], row[f"{name}_error"] = _mean_and_error([one[name] for one in scores])
+    for name in ("validation_error_percent", "seconds"):
+        row[name], row[f"{name}_error"] = _mean_and_error([member[name] for member in members])
+    row["auroc"] = {
+        unknown: {kind: _mean_or_none([one["auroc"][unknown][kind] for one in scores]) for kind in kinds}
+        for unknown, kinds in scores[0]["auroc"].items()
+    }
+    row["rejection"] = {
+        "rates_percent": scores[0]["rejection"]["rates_percent"],
+        "error_percent": np.mean([one["rejection"]["error_percent"] for one in scores], axis=0).tolist(),
+    }
+    return row
+
+
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return float(np.mean(values)), float(error)
+
+
+def _mean_or_none(values: Sequence[float | None]) -> float | None:
+    given = [value for value in values if value is not None]
+    return float(np.mean(given)) if given else None
+
+
+def render(summary: Sequence[Record], form: str) -> str:
+    """The summary as a table; the paper's error is marked + where ours, rounded as it is, is no worse, else −."""
+    check_format(form)
+    if form == "json":
+        return json.dumps(list(summary), indent=1)
+    return typeset(HEADER, [_cells(row) for row in summary], form, n_words=3)
+
+
+def _cells(row: Record) -> tuple[str, ...]:
+    paper = row["paper"]
+    mark = "" if paper is None else f"{paper:.2f} {'+' if round(row['error_percent'], 2) <= paper else '−'}"
+    return (
+        row["method"],
+        row["size"],
+        row["prediction"],
+        ", ".join(map(str, row["points"])),
+        str(row["seeds"]),
+        _with_error(row, "error_percent", 2),
+        mark,
+        _with_error(row, "validation_error_percent", 2),
+        _with_error(row, "log_likelihood", 4),
+        f"{row['ece']:.4f}",
+        f"{row['brier']:.4f}",
+        *(_auroc(row["auroc"][name]) for name in UNKNOWN),
+        f"{row['rejection']['error_percent'][row['rejection']['rates_percent'].index(SHOWN_RATE)]:.2f}",
+        f"{row['seconds']:.0f}",
+    )
+
+
+def _with_error(row: Record, name: str, digits: int) -> str:
+    text = f"{row[name]:.{digits}f}"
+    return text if row["seeds"] == 1 else f"{text} ± {row[f'{name}_error']:.{digits}f}"
+
+
+def _auroc(kinds: dict[str, Any]) -> str:
+    """By entropy and, where there are several draws, by mutual information."""
+    return " / ".join(f"{kinds[kind]:.3f}" for kind in ("entropy", "mutual_information") if kinds[kind] is not None)
+
+
+def common_size(summary: Sequence[Record]) -> str:
+    """The size at which most methods were run, among equals the smallest."""
+    if not summary:
+        raise ValueError("summary must hold at least one row; got none")
+    methods: dict[str, set[str]] = defaultdict(set)
+    for row in summary:
+        methods[row["size"]].add(row["method"])
+    return min(methods, key=lambda size: (-len(methods[size]), n_weights(size)))

@@ -1,0 +1,118 @@
+"""Table 2 as a picture: errors against size, errors once the doubtful are rejected, and doubt about other images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+__all__ = ["MethodPicture", "draw_doubt_figure"]
+
+WIDTH_INCHES, HEIGHT_INCHES, DOTS_PER_INCH = 13.2, 4.3, 200
+INK, MUTED, GRID = "#222222", "#666666", "#dfe3e8"
+COLOURS = ("#0072b2", "#3d9fd6", "#d55e00", "#009e73", "#b0578d", "#c98a00", "#68707a", "#23282f")
+MARKERS = "osD^vP*X"
+
+
+@dataclass(frozen=True)
+class MethodPicture:
+    """What one method contributes to each panel; a part may be empty."""
+
+    name: str
+    errors: Mapping[str, float]
+    """Test error in percent by size."""
+    paper_errors: Mapping[str, float]
+    rejection: tuple[Sequence[float], Sequence[float]] = ((), ())
+    """Rejected share and accuracy on the rest, both in percent."""
+    auroc: Mapping[str, float] | None = None
+    """Area under the curve by the name of the other set."""
+    paper_error_anywhere: float | None = None
+    """A figure of the paper without a size: a line across all of them."""
+
+
+def draw_doubt_figure(
+    methods: Sequence[MethodPicture], sizes: Sequence[str], path: str | os.PathLike[str], *, at_size: str
+) -> None:
+    """Draw three panels; ``sizes`` orders the first one's axis, ``at_size`` is where the other two were measured."""
+    figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), dpi=DOTS_PER_INCH, layout="constrained")
+    by_size, by_rejection, by_set = figure.subplots(1, 3, width_ratios=(1.25, 1, 1))
+    styles = {method.name: _style(place) for place, method in enumerate(methods)}
+    _draw_errors(by_size, methods, sizes, styles)
+    _draw_rejection(by_rejection, methods, styles, at_size)
+    _draw_auroc(by_set, methods, styles, at_size)
+    for axes in (by_size, by_rejection, by_set):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(color=GRID, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.tick_params(colors=INK, labelsize=8)
+    handles, labels = by_size.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(8, len(labels)), frameon=False, fontsize=8.5)
+    figure.savefig(Path(path))
+
+
+def _style(place: int) -> dict[str, Any]:
+    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+
+
+def _draw_errors(
+    axes: Axes, methods: Sequence[MethodPicture], sizes: Sequence[str], styles: Mapping[str, dict[str, Any]]
+) -> None:
+    place = {size: k for k, size in enumerate(sizes)}
+    for method in methods:
+        for errors, is_ours in ((method.errors, True), (method.paper_errors, False)):
+            points = sorted((place[size], error) for size, error in errors.items() if size in place)
+            if not points:
+                continue
+            axes.plot(
+                *zip(*points, strict=True),
+                **styles[method.name],
+                linestyle="-" if is_ours else (0, (4, 3)),
+                linewidth=1.6 if is_ours else 1.0,
+                markersize=5,
+                markerfacecolor=styles[method.name]["color"] if is_ours else "white",
+                label=method.name if is_ours else None,
+            )
+        if method.paper_error_anywhere is not None:
+            axes.axhline(method.paper_error_anywhere, color=styles[method.name]["color"], linestyle=":", linewidth=1.0)
+        if not method.errors:  # of the paper only, and still in the legend
+            axes.plot([], [], **styles[method.name], linestyle=(0, (4, 3)), markerfacecolor="white", label=method.name)
+    axes.plot([], [], color=MUTED, marker="o", linestyle=(0, (4, 3)), markerfacecolor="white", label="paper")
+    axes.set_xticks(range(len(sizes)), sizes)
+    axes.set_xlabel("hidden layers × units", fontsize=9)
+    axes.set_ylabel("test error, %", fontsize=9)
+    axes.set_title("Test error against size", loc="left", fontsize=10, color=INK)
+
+
+def _draw_rejection(
+    axes: Axes, methods: Sequence[MethodPicture], styles: Mapping[str, dict[str, Any]], at_size: str
+) -> None:
+    for method in methods:
+        if len(method.rejection[0]):
+            axes.plot(*method.rejection, **styles[method.name], linewidth=1.6, markersize=4.5)
+    axes.set_xlabel("most doubtful images rejected, %", fontsize=9)
+    axes.set_ylabel("accuracy on the rest, %", fontsize=9)
+    axes.set_title(f"Accuracy against rejection, {at_size}", loc="left", fontsize=10, color=INK)
+
+
+def _draw_auroc(
+    axes: Axes, methods: Sequence[MethodPicture], styles: Mapping[str, dict[str, Any]], at_size: str
+) -> None:
+    shown = [(method.name, method.auroc) for method in methods if method.auroc]
+    sets = list(dict.fromkeys(name for _, auroc in shown for name in auroc))
+    width = 0.8 / max(1, len(shown))
+    lowest = 1.0
+    for k, (name, auroc) in enumerate(shown):
+        values = [auroc.get(one, float("nan")) for one in sets]
+        lowest = min(lowest, *values)
+        places = np.arange(len(sets)) + (k - (len(shown) - 1) / 2) * width
+        axes.bar(places, values, 0.92 * width, color=styles[name]["color"])
+    axes.set_xticks(range(len(sets)), sets)
+    axes.set_ylim(max(0.0, np.floor(20 * (lowest - 0.02)) / 20), 1.0)
+    axes.set_ylabel("AUROC of the predictive entropy", fontsize=9)
+    axes.set_title(f"Telling other images from digits, {at_size}", loc="left", fontsize=10, color=INK)

@@ -1,0 +1,51 @@
+from matplotlib.figure import Figure
+
+from vmg.report import doubt_figure
+from vmg.report.doubt_figure import MethodPicture, draw_doubt_figure
+
+METHODS = [
+    MethodPicture(
+        "vmg",
+        {"3x150": 1.1, "3x250": 1.05},
+        {"3x150": 1.18, "3x250": 1.11, "2x400": 1.15},
+        ([0, 1, 5], [98.9, 99.2, 99.8]),
+        {"notmnist": 0.98, "fashion-mnist": 0.99},
+    ),
+    MethodPicture(
+        "dropout", {"3x150": 1.4}, {}, ([0, 1, 5], [98.6, 99.0, 99.6]), {"notmnist": 0.9, "fashion-mnist": 0.8}
+    ),
+    MethodPicture("dropconnect", {}, {"2x400": 1.2}, paper_error_anywhere=1.25),
+]
+
+
+def draw(monkeypatch, path, methods):
+    kept = []
+
+    class Kept(Figure):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            kept.append(self)
+
+    monkeypatch.setattr(doubt_figure, "Figure", Kept)
+    draw_doubt_figure(methods, ["3x150", "3x250", "2x400"], path, at_size="3x150")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    return kept[0]
+
+
+def test_every_number_is_drawn(monkeypatch, tmp_path):
+    figure = draw(monkeypatch, tmp_path / "a.png", METHODS)
+    by_size, by_rejection, by_set = figure.axes
+    lines = {
+        tuple(map(float, line.get_ydata())): list(line.get_xdata()) for line in by_size.lines if len(line.get_xdata())
+    }
+    assert lines == {(1.1, 1.05): [0, 1], (1.18, 1.11, 1.15): [0, 1, 2], (1.4,): [0], (1.2,): [2], (1.25, 1.25): [0, 1]}
+    assert [list(line.get_ydata()) for line in by_rejection.lines] == [[98.9, 99.2, 99.8], [98.6, 99.0, 99.6]]
+    assert sorted(bar.get_height() for bar in by_set.patches) == [0.8, 0.9, 0.98, 0.99]
+    assert by_set.get_ylim()[0] < 0.8
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["vmg", "dropout", "dropconnect", "paper"]
+
+
+def test_figures_of_the_paper_alone_can_be_drawn(monkeypatch, tmp_path):
+    figure = draw(monkeypatch, tmp_path / "a.png", METHODS[2:])
+    assert not figure.axes[2].patches
