@@ -1,15 +1,17 @@
 """Choose the estimators' defaults by validation inside training rows; no test row of any benchmark is read.
 
-For each table the rows of its first standard training part are split again, five times 80 to 20. Every candidate is a
-set of changes to ``VMGRegressor``; its five fits train as one batched network. One JSON line per (candidate, table) is
-appended to the results file, and what is there already is not run again.
+For each table the rows of its first standard training part are split again, three times 80 to 20. Every bound on √α,
+split and member is a replica of one batched network, so that a whole row of bounds costs one training run. One JSON
+line per (settings, table, bound) is appended to the results file, and what is there already is not run again. Scores
+are in units of the target's standard deviation, of the ensemble and of its first member alone.
 
-    python benchmarks/defaults.py --out results/defaults.jsonl --candidates base,members5
+    python benchmarks/defaults.py --tables yacht,boston --noise input --bounds 0.03,0.08,0.2 --steps 5000
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import time
 from pathlib import Path
@@ -22,100 +24,104 @@ from sklearn.model_selection import ShuffleSplit
 
 from vmg import VMGRegressor
 from vmg.data import TABLES, load_table, standard_splits
-from vmg.estimators import fit_splits
+from vmg.estimators import base, regressor
+from vmg.estimators.splits import _hand_over
+from vmg.experiments import records
 from vmg.metrics import interval_coverage, rmse
+from vmg.prediction import Prediction
 
-MAX_ROWS = 4_000  # of a table: enough to rank candidates, small enough to try many
-CANDIDATES: dict[str, dict[str, Any]] = {"base": {}}
-
-
-def parse_candidate(text: str) -> tuple[str, dict[str, Any]]:
-    """A name of CANDIDATES, or changes spelled out as ``max_noise=0.2;noise='input'``."""
-    if text in CANDIDATES:
-        return text, CANDIDATES[text]
-    changes = {}
-    for part in text.split(";"):
-        key, value = part.split("=", 1)
-        changes[key] = eval(value, {}, {})  # the developer's own command line
-    return text, changes
+N_SPLITS = 3
+SIMULATED = {
+    "friedman1": (make_friedman1, 1.0),
+    "friedman2": (make_friedman2, 50.0),
+    "friedman3": (make_friedman3, 0.1),
+}
 
 
-def tables() -> list[str]:
-    return [*TABLES[:-1], "diabetes", "friedman1", "friedman2", "friedman3"]
-
-
-def training_rows(name: str) -> tuple[np.ndarray, np.ndarray]:
+def training_rows(name: str, max_rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows that may be looked at: the first standard training part of a benchmark, or a table that is none."""
     if name == "diabetes":
-        return load_diabetes(return_X_y=True)
-    if name.startswith("friedman"):
-        make = {"friedman1": make_friedman1, "friedman2": make_friedman2, "friedman3": make_friedman3}[name]
-        noise = {"friedman1": 1.0, "friedman2": 50.0, "friedman3": 0.1}[name]
-        return make(n_samples=500, noise=noise, random_state=0)
-    table = load_table(name)
-    train, _ = standard_splits(name)[0]
-    return table.X[train], table.y[train]
+        X, y = load_diabetes(return_X_y=True)
+    elif name in SIMULATED:
+        make, noise = SIMULATED[name]
+        X, y = make(n_samples=500, noise=noise, random_state=0)
+    else:
+        table = load_table(name)
+        train, _ = standard_splits(name)[0]
+        X, y = table.X[train], table.y[train]
+    keep = np.random.default_rng(0).permutation(len(X))[:max_rows] if len(X) > max_rows else np.arange(len(X))
+    return X[keep], y[keep]
 
 
-def validate(changes: dict[str, Any], name: str, n_splits: int, seed: int) -> dict[str, Any]:
-    X, y = training_rows(name)
-    if len(X) > MAX_ROWS:
-        keep = np.random.default_rng(0).permutation(len(X))[:MAX_ROWS]
-        X, y = X[keep], y[keep]
-    splits = list(ShuffleSplit(n_splits, test_size=0.2, random_state=1).split(X))
+def validate(name: str, settings: dict[str, Any], bounds: list[float]) -> list[records.Record]:
+    """One record for each bound."""
+    X, y = training_rows(name, settings["max_rows"])
+    splits = list(ShuffleSplit(N_SPLITS, test_size=0.2, random_state=1).split(X))
+    regressor.NOISE_BALANCE = settings["balance"]
+    base.steps_for = lambda n_rows: settings["steps"]
+    options = {key: settings[key] for key in ("noise", "n_pseudo", "learning_rate_init")}
+    batch_size, hidden, members = settings["batch_size"] or "auto", (settings["hidden"],), settings["members"]
+    leader = VMGRegressor(hidden, n_members=members, batch_size=batch_size, random_state=0, **options)
+    leader._check_data(X, y, reset=True)
+    leader.seed_ = 1
+    pairs = [(bound, split) for bound in bounds for split in splits]
+    fitted = [copy.deepcopy(leader) for _ in pairs]
+    sets = [one._prepare(X[train], y[train], None) for one, (_, (train, _)) in zip(fitted, pairs, strict=True)]
     started = time.perf_counter()
-    fitted = fit_splits(VMGRegressor(random_state=seed, **changes), X, y, splits)
+    states = leader._train(sets, [bound for bound, _ in pairs])
     seconds = time.perf_counter() - started
-    rows = []
-    for model, (_, held_out) in zip(fitted, splits, strict=True):
-        prediction, target = model.pred_dist(X[held_out]), y[held_out]
-        scale = y.std()
-        rows.append(
-            (
-                rmse(target, prediction.mean) / scale,
-                prediction.log_prob(target).mean() + np.log(scale),
-                interval_coverage(target, prediction.interval(0.9)),
-            )
+
+    scores: dict[float, list[list[float]]] = {bound: [] for bound in bounds}
+    for k, (one, (bound, (_, held_out)), state) in enumerate(zip(fitted, pairs, states, strict=True)):
+        one.max_noise_ = bound
+        _hand_over(leader, one, state, slice(k * members, (k + 1) * members))
+        whole = one.pred_dist(X[held_out])
+        scores[bound].append(
+            [*_score(whole, y[held_out], y.std()), *_score(_first(whole, members), y[held_out], y.std())]
         )
-    error, log_likelihood, coverage = np.mean(rows, axis=0)
-    return {
-        "rmse": float(error),
-        "log_likelihood": float(log_likelihood),
-        "coverage_90": float(coverage),
-        "elbo": fitted[0].history_.last.elbo,
-        "seconds": seconds,
-        "steps": fitted[0].history_.last.step,
-    }
+    names = ("rmse", "log_likelihood", "coverage_90", "rmse_one", "log_likelihood_one", "coverage_90_one")
+    return [
+        {"table": name, "bound": bound, **settings, "seconds": round(seconds, 1)}
+        | dict(zip(names, np.mean(scores[bound], 0).tolist(), strict=True))
+        for bound in bounds
+    ]
+
+
+def _score(prediction: Prediction, y: np.ndarray, unit: float) -> tuple[float, float, float]:
+    log_likelihood = float(prediction.log_prob(y).mean() + np.log(unit))
+    return rmse(y, prediction.mean) / unit, log_likelihood, interval_coverage(y, prediction.interval(0.9))
+
+
+def _first(prediction: Prediction, n_members: int) -> Prediction:
+    """What the first member of an ensemble says alone; draws of members take turns in the mixture."""
+    parts = [np.broadcast_to(part, prediction.loc.shape)[::n_members] for part in (prediction.scale, prediction.df)]
+    return Prediction(prediction.loc[::n_members], *parts, squeeze=prediction.squeeze)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/defaults.jsonl"))
-    parser.add_argument("--candidates", default="base")
-    parser.add_argument("--tables", default=",".join(tables()))
-    parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
+    parser.add_argument("--tables", default=",".join([*TABLES[:-1], "diabetes", *SIMULATED]))
+    parser.add_argument("--bounds", default="0.01,0.03,0.08,0.2,0.5")
+    parser.add_argument("--noise", choices=["input", "constant"], default="input")
+    parser.add_argument("--balance", type=float, default=regressor.NOISE_BALANCE)
+    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--members", type=int, default=1)
+    parser.add_argument("--hidden", type=int, default=50)
+    parser.add_argument("--n-pseudo", type=int, default=10)
+    parser.add_argument("--batch-size", type=int, default=0, help="0: the estimator's own")
+    parser.add_argument("--learning-rate-init", type=float, default=0.01)
+    parser.add_argument("--max-rows", type=int, default=4_000, help="enough to rank settings, few enough to try many")
+    settings = vars(parser.parse_args())
+    out, tables, bounds = (settings.pop(key) for key in ("out", "tables", "bounds"))
     torch.set_num_threads(1)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    done = set()
-    if arguments.out.exists():
-        for line in arguments.out.read_text().splitlines():
-            record = json.loads(line)
-            done.add((record["candidate"], record["table"]))
-    for text in arguments.candidates.split(","):
-        candidate, changes = parse_candidate(text)
-        for name in arguments.tables.split(","):
-            if (candidate, name) in done:
-                continue
-            record = {
-                "candidate": candidate,
-                "table": name,
-                **validate(changes, name, arguments.splits, arguments.seed),
-            }
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(record) + "\n")
-            print({k: round(v, 4) if isinstance(v, float) else v for k, v in record.items()}, flush=True)
+    done = [{key: record[key] for key in ("table", "bound", *settings)} for record in records.read(out)]
+    for name in tables.split(","):
+        missing = [b for b in map(float, bounds.split(",")) if {"table": name, "bound": b, **settings} not in done]
+        earned = validate(name, settings, missing) if missing else []
+        records.append(out, earned)
+        for record in earned:
+            print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in record.items()}), flush=True)
 
 
 if __name__ == "__main__":
