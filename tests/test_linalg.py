@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference import assert_close, normal
-from vmg.linalg import NotPositiveDefiniteError, cholesky
+from vmg.linalg import NotPositiveDefiniteError, all_finite, cholesky
 
 
 def singular(gap=0.0, n=2):
@@ -107,3 +107,25 @@ def test_nan_is_an_error_that_says_so(entry, batch_shape):
     matrix[(*[0] * len(batch_shape), *entry)] = torch.nan
     with pytest.raises(NotPositiveDefiniteError, match="row kernel has non-finite entries"):
         cholesky(matrix, name="row kernel")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("position", [0, 5, -1])
+def test_one_number_that_is_not_finite_is_found(bad, position):
+    x = torch.randn(3, 4)
+    assert all_finite(x)
+    x.view(-1)[position] = bad
+    assert not all_finite(x)
+    assert not all_finite(x.mT)
+
+
+def test_infinities_that_cancel_are_found():
+    assert not all_finite(torch.tensor([float("inf"), -float("inf"), 1.0]))
+
+
+def test_a_sum_that_overflows_is_not_taken_for_an_infinite_entry():
+    assert all_finite(torch.full((4,), torch.finfo(torch.float32).max))
+
+
+def test_integers_are_finite():
+    assert all_finite(torch.arange(4))

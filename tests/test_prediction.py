@@ -466,11 +466,28 @@ def test_sample_outputs_of_any_module():
 
 
 def test_long_inputs_are_cut_into_chunks(monkeypatch):
-    monkeypatch.setattr(vmg.prediction, "ROWS_TIMES_SAMPLES", 12)
-    network, x, sizes = MLP(3, (), 1), torch.randn(5, 3), []
+    monkeypatch.setattr(vmg.prediction, "NUMBERS_AT_ONCE", 12)
+    network, x, sizes = bayesianize(nn.Sequential(nn.Linear(3, 1))), torch.randn(5, 3), []
     network.register_forward_hook(lambda module, inputs, output: sizes.append(len(inputs[0])))
     assert sample_outputs(network, x, 6).shape == (6, 5, 1)
-    assert sizes == [2, 2, 1]
+    assert sizes == [2] * 6 + [2] * 6 + [1] * 6
+
+
+def test_many_samples_are_drawn_in_groups(monkeypatch):
+    network, x, groups = MLP(3, (4,), 2, n_pseudo=2), torch.randn(5, 3), []
+    original = MLP.sample_functions
+    monkeypatch.setattr(MLP, "sample_functions", lambda self, n: groups.append(n) or original(self, n))
+    monkeypatch.setattr(vmg.prediction, "WEIGHTS_AT_ONCE", 3 * (4 * 4 + 5 * 2))
+    assert sample_outputs(network, x, 7).shape == (7, 5, 2)
+    assert draw_functions(network, x, 7, seed=0).shape == (7, 5, 2)
+    assert groups == [3, 3, 1] * 2
+
+
+def test_a_sample_of_an_mlp_is_one_set_of_weights():
+    """Without hidden layers it is affine, across chunks of rows too."""
+    network, (a, b) = MLP(3, (), 2, n_pseudo=2).double(), torch.randn(2, 3, dtype=torch.float64)
+    values = sample_outputs(network, torch.stack([a, b, 0.25 * a + 0.75 * b]), 5)
+    torch.testing.assert_close(values[:, 2], 0.25 * values[:, 0] + 0.75 * values[:, 1])
 
 
 @pytest.mark.parametrize("n_samples", [0, -1])
@@ -488,14 +505,14 @@ def test_a_row_gets_the_same_functions_in_any_company(batch_shape, monkeypatch):
     order = torch.tensor([4, 0, 6])
     torch.testing.assert_close(draw_functions(network, x[order], 5, seed=3), together[..., order, :])
     for limit in (1, 20):
-        monkeypatch.setattr(vmg.prediction, "ROWS_TIMES_SAMPLES", limit)
+        monkeypatch.setattr(vmg.prediction, "NUMBERS_AT_ONCE", limit)
         torch.testing.assert_close(draw_functions(network, x, 5, seed=3), together)
     assert (draw_functions(network, x, 5, seed=4) != together).all()
 
 
 def test_memory_of_functions_does_not_grow_with_replicas(monkeypatch):
     network, sizes = MLP(3, (), 1, batch_shape=(4,)), []
-    monkeypatch.setattr(vmg.prediction, "ROWS_TIMES_SAMPLES", 40)
+    monkeypatch.setattr(vmg.prediction, "NUMBERS_AT_ONCE", 40)
     original = MLP._chain
     monkeypatch.setattr(MLP, "_chain", lambda self, x, apply: sizes.append(len(x)) or original(self, x, apply))
     draw_functions(network, torch.randn(5, 3), 5, seed=0)

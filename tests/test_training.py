@@ -2,6 +2,7 @@ import copy
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -451,3 +452,19 @@ def test_each_replica_learns_its_own_data():
     swapped = (network.forward_mean(x.flip(0)) - y.flip(0)).square().mean((-2, -1)).sqrt() / y.std((-2, -1))
     assert error.max() < 0.1
     assert swapped.min() > 1
+
+
+def test_rows_may_stay_in_a_file(tmp_path):
+    """A memory-mapped table gives the numbers of one in memory."""
+    x, y = regression()
+    np.save(tmp_path / "x.npy", x.numpy())
+    np.save(tmp_path / "y.npy", y.numpy())
+    mapped = [torch.from_numpy(np.load(tmp_path / f"{name}.npy", mmap_mode="c")) for name in ("x", "y")]
+    network = MLP(D, (4,), 1, n_pseudo=2)
+    trained = []
+    for rows in ((x, y), mapped):
+        pair = copy.deepcopy(network), GaussianLikelihood()
+        train(*pair, *rows, n_steps=5, batch_size=8, generator=seeded())
+        trained.append(values(*pair))
+    for a, b in zip(*trained, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)

@@ -15,32 +15,33 @@ from torch import Tensor, nn
 
 from vmg.nn.contract import BayesianLinear, use_generator
 from vmg.nn.mlp import MLP
+from vmg.propagation import propagate_moments
 
-__all__ = ["ClassPrediction", "Prediction", "draw_functions", "sample_outputs"]
+__all__ = ["ClassPrediction", "Prediction", "draw_functions", "propagate_moments", "sample_outputs"]
 
 Array = NDArray[np.float64]
 
-ROWS_TIMES_SAMPLES = 2**18
-"""Outputs drawn in one pass; a longer input is cut into chunks of rows, so memory does not grow with it."""
+NUMBERS_AT_ONCE = 2**19
+"""Of a layer's output, all samples together: more rows come in chunks, which fit into the processor's cache."""
+
+WEIGHTS_AT_ONCE = 2**24
+"""Of drawn networks: more samples come in groups, so that memory does not grow with their number."""
 
 
 @torch.no_grad()
 def sample_outputs(network: nn.Module, x: Tensor, n_samples: int, *, batch_shape: Sequence[int] = ()) -> Tensor:
     """Posterior draws of the output at x: [n_samples, *batch_shape, N, C].
 
-    For an :class:`~vmg.nn.MLP` all samples of a chunk of rows come from one vectorised pass; any other module is
-    called once a sample. Rows are drawn independently given the pseudo-data of their chunk.
+    For an :class:`~vmg.nn.MLP` a sample is one set of weights, and all samples of a chunk of rows come from one
+    vectorised pass; any other module is called once a sample and chunk, and its layers draw as they do in training.
     """
     if n_samples < 1:
         raise ValueError(f"n_samples must be at least 1; got {n_samples}")
+    if isinstance(network, MLP):
+        return _evaluate_functions(network, x, n_samples)
     replicas = int(np.prod(batch_shape)) if batch_shape else 1
-    chunk = max(1, ROWS_TIMES_SAMPLES // (n_samples * replicas))
-    outputs = []
-    for rows in x.split(chunk, dim=-2):
-        if isinstance(network, MLP):
-            outputs.append(network(rows, (n_samples,)))
-        else:
-            outputs.append(torch.stack([network(rows) for _ in range(n_samples)]))
+    chunk = max(1, NUMBERS_AT_ONCE // (n_samples * replicas))
+    outputs = [torch.stack([network(rows) for _ in range(n_samples)]) for rows in x.split(chunk, dim=-2)]
     return torch.cat(outputs, dim=-2)
 
 
@@ -53,11 +54,21 @@ def draw_functions(network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
     """
     exact = copy.deepcopy(network).double()
     use_generator(exact, torch.Generator().manual_seed(seed))
-    functions = exact.sample_functions(n_draws)
-    first = exact.layers[0]
-    assert isinstance(first, BayesianLinear)
-    chunk = max(1, ROWS_TIMES_SAMPLES // (n_draws * first.batch_shape.numel()))
-    return torch.cat([functions(rows) for rows in x.double().split(chunk, dim=-2)], dim=-2)
+    return _evaluate_functions(exact, x.double(), n_draws)
+
+
+def _evaluate_functions(network: MLP, x: Tensor, n_draws: int) -> Tensor:
+    layers = [layer for layer in network.layers if isinstance(layer, BayesianLinear)]
+    replicas = layers[0].batch_shape.numel()
+    n_weights = replicas * sum(layer.n_rows * layer.out_features for layer in layers)
+    widest = max(layer.out_features for layer in layers)
+    group = min(n_draws, max(1, WEIGHTS_AT_ONCE // n_weights))
+    chunk = max(1, NUMBERS_AT_ONCE // (group * replicas * widest))
+    outputs = []
+    for start in range(0, n_draws, group):
+        functions = network.sample_functions(min(group, n_draws - start))
+        outputs.append(torch.cat([functions(rows) for rows in x.split(chunk, dim=-2)], dim=-2))
+    return torch.cat(outputs)
 
 
 def _targets(y: ArrayLike, n_rows: int, n_outputs: int) -> Array:

@@ -15,10 +15,11 @@ from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict, cros
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 
+import vmg
 from quick import linear_table, regressor
 from vmg import VMGRegressor
 from vmg.estimators.base import VALIDATION_DRAWS, _BestSoFar, batch_for, steps_for
-from vmg.estimators.selection import CANDIDATES
+from vmg.estimators.selection import CANDIDATES, choose_members
 
 LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0}  # learns a linear table well in a hundred steps
 
@@ -120,8 +121,8 @@ def test_an_int_is_one_hidden_layer():
 
 
 def test_automatic_sizes_of_training():
-    assert [steps_for(n) for n in (1, 100, 1_000_000)] == [4_000, 4_000, 20_000]
-    assert [batch_for(n) for n in (1, 100, 1_000, 1_000_000)] == [32, 32, 64, 256]
+    assert [steps_for(n) for n in (1, 100, 1_000_000)] == [10_000, 10_000, 20_000]
+    assert [batch_for(n) for n in (1, 100, 1_000, 1_000_000)] == [32, 32, 32, 256]
     steps = [steps_for(n) for n in range(1, 100_000, 777)]
     assert steps == sorted(steps)
 
@@ -442,10 +443,39 @@ def test_a_noise_bound_is_chosen_by_held_out_rows(monkeypatch):
     [(bounds, sizes, members)] = trials
     np.testing.assert_allclose(sorted(set(bounds)), CANDIDATES, rtol=1e-6)
     assert sizes == {6}
-    assert members == 2
-    assert model.max_noise_ == min(CANDIDATES, key=lambda bound: abs(bound - 0.3))
-    assert model.network_.layers[0].pseudo_data.max_noise == model.max_noise_
+    assert members == 1
+    assert model.max_noise_.tolist() == [min(CANDIDATES, key=lambda bound: abs(bound - 0.3))] * 2
+    assert model.network_.layers[0].pseudo_data.max_noise == model.max_noise_[0]
     assert (model.max_noise, model.n_members) == ("auto", 2), "parameters stay as they were given"
+
+
+def test_members_of_an_ensemble_have_the_bounds_whose_mixture_is_best(monkeypatch, tmp_path):
+    """Half of the rows like the smallest bound, the others the largest: each gets a member."""
+    X, y = linear_table(30)
+
+    def score(self, held_out, n_draws):
+        bounds = self.network_.layers[0].pseudo_data.max_noise.tolist()
+        likes_small = [np.arange(len(rows.x)) % 2 == 0 for rows in held_out]
+        return [np.where(small == (b < 0.1), 0.0, -9.0) - abs(np.log(b / 0.1)) * 1e-3
+                for b, small in zip(bounds, likes_small, strict=True)]  # fmt: skip
+
+    monkeypatch.setattr(VMGRegressor, "_held_out_log_probs", score)
+    model = regressor(max_noise="auto", max_iter=3, n_members=2).fit(X, y)
+    low, high = model.max_noise_
+    assert low < 0.1 < high
+    np.testing.assert_allclose(model.network_.layers[0].pseudo_data.max_noise, [low, high], rtol=1e-6)
+    model.save(tmp_path / "model.vmg")
+    assert_same_bits(model, vmg.load(tmp_path / "model.vmg"), X)
+
+
+def test_members_are_chosen_one_by_one_for_their_mixture():
+    """Every ensemble of two out of three candidates, by hand: greedy starts with the best and adds its complement."""
+    log_probs = np.log([[0.5, 0.5, 0.1, 0.1], [0.4, 0.4, 0.2, 0.2], [0.01, 0.01, 0.6, 0.6]])
+    assert log_probs.mean(1).argmax() == 1
+    mixtures = [np.log((np.exp(log_probs[1]) + np.exp(other)) / 2).mean() for other in log_probs]
+    assert choose_members(log_probs, 2).tolist() == sorted([1, int(np.argmax(mixtures))])
+    assert choose_members(log_probs, 1).tolist() == [1]
+    assert choose_members(log_probs, 1, np.array([0.0, 0.0, 1.0, 1.0])).tolist() == [2]
 
 
 def test_trials_count_weights_and_report_no_progress(monkeypatch):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vmg.estimators.base import Array, BaseVMG, TrainingSet, _stack
+from vmg.estimators.base import Array, BaseVMG, TrainingSet, _bound, _stack
 from vmg.estimators.regressor import VMGRegressor
 from vmg.nn.contract import BayesianLinear
 from vmg.nn.mlp import MLP
@@ -66,12 +66,14 @@ class Baseline(BaseVMG):
         ``rate`` is what :meth:`_choose_max_noise` has chosen for each replica.
         """
 
-    def _make_network(self, n_features: int, batch_shape: Sequence[int], max_noise: float | Tensor) -> MLP:
+    def _make_network(self, n_features: int, batch_shape: Sequence[int], max_noise: float | Array) -> MLP:
         hidden = tuple(int(size) for size in np.atleast_1d(self.hidden_layer_sizes))
+
+        rate = _bound(max_noise)
 
         def make_layer(position: int, n_in: int, n_out: int) -> BayesianLinear:
             place = {"first": position == 0, "last": position == len(hidden)}
-            return self._make_layer(n_in, n_out, batch_shape=batch_shape, rate=max_noise, **place)
+            return self._make_layer(n_in, n_out, batch_shape=batch_shape, rate=rate, **place)
 
         return MLP(n_features, hidden, self._n_network_outputs(), activation=self.activation, make_layer=make_layer)
 

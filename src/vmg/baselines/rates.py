@@ -33,7 +33,7 @@ class ChosenRate(Chosen):
     @property
     def rate_(self) -> float:
         """The rate in use."""
-        return self.max_noise_
+        return float(self.max_noise_)  # one for all members
 
     def _tried(self) -> Sequence[float]:
         if self.rate == "auto":

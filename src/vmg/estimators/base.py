@@ -126,7 +126,7 @@ class BaseVMG(BaseEstimator, ABC):
     history_: History
     n_features_in_: int
     seed_: int
-    max_noise_: float
+    max_noise_: float | Array
 
     _callbacks: tuple[Callback, ...] = ()  # told of training besides the estimator's own; set around a fit
 
@@ -199,8 +199,8 @@ class BaseVMG(BaseEstimator, ABC):
         self._train([data], None if not fresh else [self.max_noise_])
         return self
 
-    def _choose_max_noise(self, sets: list[TrainingSet]) -> list[float]:
-        """The bound on √α for each training set."""
+    def _choose_max_noise(self, sets: list[TrainingSet]) -> Sequence[float | Array]:
+        """The bound on √α for each training set: one number, or one for each member."""
         if self.max_noise != "auto":
             return [float(self.max_noise)] * len(sets)
         if not np.any(self.n_pseudo):  # then there is nothing to bound, and nothing to try
@@ -239,7 +239,7 @@ class BaseVMG(BaseEstimator, ABC):
         w = None if weight is None else torch.as_tensor(weight, dtype=torch.float32)
         return TrainingSet(x, self._encode(y), w, self._target_unit())
 
-    def _make_network(self, n_features: int, batch_shape: Sequence[int], max_noise: float | Tensor) -> MLP:
+    def _make_network(self, n_features: int, batch_shape: Sequence[int], max_noise: float | Array) -> MLP:
         sizes = self.hidden_layer_sizes
         hidden = (int(sizes),) if isinstance(sizes, Integral) else tuple(int(size) for size in np.atleast_1d(sizes))
         points = self.n_pseudo
@@ -252,7 +252,7 @@ class BaseVMG(BaseEstimator, ABC):
                 self._n_network_outputs(),
                 activation=self.activation,
                 n_pseudo=n_pseudo,
-                max_noise=max_noise,
+                max_noise=_bound(max_noise),
                 pseudo_noise=self.pseudo_noise,
                 row_covariance=self.row_covariance,
                 column_covariance=self.column_covariance,
@@ -271,7 +271,7 @@ class BaseVMG(BaseEstimator, ABC):
         return 1.0
 
     def _train(
-        self, sets: list[TrainingSet], max_noise: Sequence[float] | None = None, *, at_most: int | None = None
+        self, sets: list[TrainingSet], max_noise: Sequence[float | Array] | None = None, *, at_most: int | None = None
     ) -> list[State]:
         """Train ``n_members`` replicas for each training set, all as one batched network.
 
@@ -287,9 +287,7 @@ class BaseVMG(BaseEstimator, ABC):
 
         generator = torch.Generator().manual_seed(self.seed_)
         if max_noise is not None:
-            bounds = (
-                max_noise[0] if len(set(max_noise)) == 1 else torch.tensor(max_noise).repeat_interleave(self.n_members)
-            )
+            bounds = np.concatenate([np.broadcast_to(bound, self.n_members) for bound in max_noise])
             self.network_ = self._make_network(sets[0].x.shape[-1], (n_replicas,), bounds)
             self.network_.reset_parameters(generator)
             units = np.repeat([rows.unit for rows in sets], self.n_members, axis=0)
@@ -410,6 +408,12 @@ class BaseVMG(BaseEstimator, ABC):
             weight = first.mean_weight()[..., : self.n_features_in_, :]
             relevance = torch.linalg.vector_norm(weight, dim=-1).mean(0).numpy().astype(np.float64)
         return relevance / max(relevance.max(), np.finfo(np.float64).tiny)
+
+
+def _bound(max_noise: float | Array) -> float | Tensor:
+    """One number where all replicas have the same."""
+    values = np.unique(max_noise)
+    return float(values[0]) if len(values) == 1 else torch.as_tensor(max_noise, dtype=torch.get_default_dtype())
 
 
 def _layer_sizes(network: MLP) -> list[tuple[int, ...]]:

@@ -232,7 +232,11 @@ def _describe_layer(name: str, layer: Any) -> Document:
         "prior": _describe(f"{name}.prior", layer.prior, PRIORS),
     }
     if pseudo_data is not None:
-        options |= {"max_noise": pseudo_data.max_noise, "pseudo_noise": pseudo_data.noise}
+        bound = pseudo_data.max_noise
+        options |= {
+            "max_noise": bound.tolist() if isinstance(bound, Tensor) else bound,
+            "pseudo_noise": pseudo_data.noise,
+        }
     return options
 
 

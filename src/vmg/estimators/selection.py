@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from vmg.estimators.base import BaseVMG, TrainingSet
+    from vmg.estimators.base import Array, BaseVMG, TrainingSet
 
-__all__ = ["choose_max_noise"]
+__all__ = ["choose_max_noise", "choose_members"]
 
 CANDIDATES = (0.01, 0.03, 0.08, 0.2, 0.5)
 """Bounds on √α that are tried, about evenly spaced in their logarithm; the paper's are √0.005 and √0.05 for tables."""
@@ -29,14 +30,13 @@ TRIAL_STEPS = 2_000
 """A trial's steps, at most. Trials of 5,000 and 12,000 steps chose the same bounds (benchmarks/defaults.py)."""
 
 DRAWS = 64  # posterior draws behind a trial's score
-MEMBERS = 2  # of an ensemble in its trials: enough to see that members' errors average out
 
 
-def choose_max_noise(estimator: BaseVMG, sets: list[TrainingSet]) -> list[float]:
-    """The better bound for each training set, judged by the log-likelihood of held-out rows.
+def choose_max_noise(estimator: BaseVMG, sets: list[TrainingSet]) -> list[float | Array]:
+    """The better bound for each training set, or one for each member of an ensemble, judged on held-out rows.
 
-    Small sets are split several times. All trials, of every candidate, set, repetition and member, train as one
-    batched network; a set's choice depends on its own rows alone.
+    Small sets are split several times. All trials, of every candidate, set and repetition, train as one batched
+    network; a set's choice depends on its own rows alone.
     """
     smallest = min(len(rows.x) for rows in sets)
     if smallest < FEW:
@@ -45,12 +45,41 @@ def choose_max_noise(estimator: BaseVMG, sets: list[TrainingSet]) -> list[float]
     generator = torch.Generator().manual_seed(estimator.seed_)
     inside, outside = estimator._hold_out([rows for rows in sets for _ in range(repeats)], HELD_OUT, generator)
     trial = copy.copy(estimator)
-    trial.n_members = min(estimator.n_members, MEMBERS)
-    trial.early_stopping, trial.verbose, trial._callbacks = False, False, ()
+    trial.n_members, trial.early_stopping, trial.verbose, trial._callbacks = 1, False, False, ()
     bounds = np.repeat(CANDIDATES, len(inside)).tolist()
     trial._train(inside * len(CANDIDATES), bounds, at_most=TRIAL_STEPS)
-    held_out = outside * len(CANDIDATES)
-    log_probs = trial._held_out_log_probs(held_out, DRAWS)
-    scores = [np.average(values, weights=rows.weight) for values, rows in zip(log_probs, held_out, strict=True)]
-    mean = np.reshape(scores, (len(CANDIDATES), len(sets), repeats)).mean(-1)  # [candidates, sets]
-    return [CANDIDATES[best] for best in mean.argmax(0)]
+    found = trial._held_out_log_probs(outside * len(CANDIDATES), DRAWS)
+    chosen: list[float | Array] = []
+    per_candidate = [found[c * len(inside) :][: len(inside)] for c in range(len(CANDIDATES))]
+    for k in range(len(sets)):
+        trials = slice(k * repeats, (k + 1) * repeats)
+        log_probs = np.stack([np.concatenate(rows[trials]) for rows in per_candidate])
+        weights = [rows.weight.numpy() for rows in outside[trials] if rows.weight is not None]
+        weight = np.concatenate(weights) if weights else None
+        members = np.asarray(CANDIDATES)[choose_members(log_probs, estimator.n_members, weight)]
+        chosen.append(float(members[0]) if estimator.n_members == 1 else members)
+    return chosen
+
+
+def choose_members(log_probs: Array, n_members: int, weight: Array | None = None) -> NDArray[np.int64]:
+    """The candidates, one for each member, whose equal mixture explains held-out rows well.
+
+    Members are added one by one, each time the candidate that makes the mixture so far the most likely (greedy
+    selection with replacement, Caruana et al. 2004). Members with different bounds err differently: sharp ones predict
+    better, cautious ones know their limits, and the mixture has some of both.
+
+    Args:
+        log_probs: log p(y) of every held-out row under each candidate, [candidates, N].
+        n_members: how many to choose.
+        weight: of each row.
+
+    Returns:
+        Indices of candidates, ascending.
+    """
+    members: list[int] = []
+    total = np.full(log_probs.shape[1], -np.inf)  # log of the sum of the members' densities
+    for _ in range(n_members):
+        mixtures = np.logaddexp(total, log_probs)
+        members.append(int(np.average(mixtures, axis=1, weights=weight).argmax()))
+        total = mixtures[members[-1]]
+    return np.sort(members)

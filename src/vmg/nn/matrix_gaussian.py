@@ -44,7 +44,7 @@ class MatrixGaussianLinear(BayesianLinear):
         Drop M; the pseudo-data alone carry the mean. Needs ``n_pseudo`` > 0.
     prior : Prior, optional
         Of W; MN(0, I, I) if None. The layer keeps a fresh copy where the prior has parameters of its own.
-    max_noise : float or Tensor [*batch_shape]
+    max_noise : float, or one for each replica [*batch_shape]
         Bound on √α, the noise of the pseudo-data relative to their size.
     pseudo_noise : {"layer", "factored"}
         One √α per layer and kind, or a factor per pseudo-point times a factor per dimension.
@@ -73,7 +73,7 @@ class MatrixGaussianLinear(BayesianLinear):
         column_covariance: str = "diagonal",
         zero_mean: bool = False,
         prior: Prior | None = None,
-        max_noise: float | Tensor = 0.25,
+        max_noise: float | Tensor | Sequence[float] = 0.25,
         pseudo_noise: str = "layer",
         sampling: str = "marginal",
         damping: float = F.DAMPING,

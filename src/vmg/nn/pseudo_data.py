@@ -40,7 +40,7 @@ class PseudoData(nn.Module):
         n_rows: int,
         n_columns: int,
         *,
-        max_noise: float | Tensor = 0.25,
+        max_noise: float | Tensor | Sequence[float] = 0.25,
         noise: str = "layer",
         batch_shape: Sequence[int] = (),
     ) -> None:
@@ -48,14 +48,17 @@ class PseudoData(nn.Module):
         bounds = torch.as_tensor(max_noise, dtype=torch.get_default_dtype())
         if not ((bounds > 0) & (bounds <= 1)).all():
             raise ValueError(f"max_noise, the bound on √α, must be in (0, 1]; got {max_noise}")
-        if bounds.shape not in (torch.Size(), torch.Size(batch_shape)):
+        if not isinstance(max_noise, int | float) and bounds.shape != torch.Size(batch_shape):
             raise ValueError(
                 f"max_noise must be one number or one for each of the replicas {tuple(batch_shape)}; "
                 f"got shape {tuple(bounds.shape)}"
             )
         if noise not in NOISE_KINDS:
             raise ValueError(f"noise must be one of {NOISE_KINDS}; got {noise!r}")
-        self.max_noise, self.noise = max_noise, noise
+        self.max_noise: float | Tensor = bounds
+        if isinstance(max_noise, int | float):
+            self.max_noise = float(max_noise)
+        self.noise = noise
         highest = bounds.log().unsqueeze(-1) / (2 if noise == "factored" else 1)  # of a factor's logarithm
         self.register_buffer("_highest", highest, persistent=False)
         self.register_buffer("_lowest", highest.clamp(max=MIN_LOG_SCALE), persistent=False)
@@ -72,7 +75,7 @@ class PseudoData(nn.Module):
         self.reset()
 
     def extra_repr(self) -> str:
-        bound = f"{self.max_noise:g}" if isinstance(self.max_noise, (int, float)) else "one per replica"
+        bound = "one per replica" if isinstance(self.max_noise, Tensor) else f"{self.max_noise:g}"
         return f"{self.n_points} points, max_noise={bound}, noise={self.noise}"
 
     @property

@@ -1,0 +1,100 @@
+"""What the benchmarks share: turns, medians, tables, and the two networks that most of them compare."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from vmg.flat import FlatParameters
+from vmg.likelihoods import CategoricalLikelihood
+from vmg.nn import MLP
+from vmg.stepping import make_step
+
+INPUTS, CLASSES, BATCH, N_DATA = 784, 10, 100, 50_000  # MNIST, as in the paper's experiments [LW16, §4.2]
+WARM_UP = 5  # turns before the clock runs: allocation, caches, Adam's state
+
+Row = dict[str, Any]
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """The options that every benchmark has."""
+    made = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    made.add_argument("--threads", type=int, default=2)
+    made.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
+    made.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    return made
+
+
+def show(rows: Sequence[Row], columns: Mapping[str, str], *, as_json: bool) -> None:
+    """Print rows as JSON, or as a table whose columns are formats such as ``{ms:.2f}``."""
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
+    for row in rows:
+        print("| " + " | ".join(form.format(**row) for form in columns.values()) + " |")
+
+
+def interleaved(actions: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = WARM_UP) -> dict[str, float]:
+    """Median milliseconds of each action. They take turns, so that whatever else the machine does meets all."""
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for turn in range(-warm_up, rounds):
+        for name, action in actions.items():
+            start = time.perf_counter()
+            action()
+            if turn >= 0:
+                times[name].append(1e3 * (time.perf_counter() - start))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def minibatch(inputs: int = INPUTS) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and labels of one step."""
+    return torch.rand(BATCH, inputs), torch.randint(CLASSES, (BATCH,))
+
+
+def plain_network(sizes: Sequence[int]) -> nn.Sequential:
+    """``nn.Linear`` layers with ReLU between them."""
+    modules: list[nn.Module] = []
+    for n_in, n_out in itertools.pairwise(sizes):
+        modules += [nn.Linear(n_in, n_out), nn.ReLU()]
+    return nn.Sequential(*modules[:-1])
+
+
+def mnist_sizes(width: int) -> list[int]:
+    return [INPUTS, width, width, width, CLASSES]
+
+
+def plain_step(width: int, x: torch.Tensor, y: torch.Tensor) -> Callable[[], None]:
+    """One step of a plain network under fused Adam."""
+    network = plain_network(mnist_sizes(width))
+    optimiser = torch.optim.Adam(network.parameters(), lr=1e-3, fused=True)
+
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        cross_entropy(network(x), y).backward()
+        optimiser.step()
+
+    return step
+
+
+def bayesian_step(width: int, x: torch.Tensor, y: torch.Tensor, **options: Any) -> Callable[[], None]:
+    """One step of :func:`vmg.training.train`: f, the bound and its gradient, fused Adam."""
+    network, likelihood = MLP(INPUTS, (width,) * 3, CLASSES, **options), CategoricalLikelihood()
+    flat = FlatParameters(network.parameters())
+    optimiser = torch.optim.Adam(flat.tensors, lr=1e-3, fused=True)
+    evaluate = make_step(network, likelihood, flat, x.shape, n_data=N_DATA, kl_weight=1.0)
+
+    def step() -> None:
+        evaluate(x, y, None)
+        optimiser.step()
+
+    return step

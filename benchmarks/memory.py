@@ -1,0 +1,107 @@
+"""Peak memory of training at 784-750-750-750-10, over that of a plain network; each in a process of its own.
+
+``ru_maxrss`` counts the whole process, PyTorch's own libraries included; the second ratio is of what training adds to
+a process that has trained a network of width one. Both networks train with fused Adam; ours also keeps the average of
+its parameters over steps and their last good values, as :func:`vmg.training.train` does.
+
+    python benchmarks/memory.py [--json] [--width 750] [--points 50]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+
+# PyTorch is imported in the children only: a child's peak would start at its parent's size
+
+KINDS = ("smallest", "plain", "vmg")
+
+
+def child(kind: str, width: int, points: int, threads: int) -> float:
+    """Train a few steps; the process's peak, in megabytes."""
+    import torch
+    from measuring import BATCH, CLASSES, INPUTS, minibatch, plain_step
+
+    from vmg.likelihoods import CategoricalLikelihood
+    from vmg.nn import MLP
+    from vmg.training import train
+
+    torch.set_num_threads(threads)
+    x, y = minibatch()
+    if kind == "vmg":
+        network = MLP(INPUTS, (width,) * 3, CLASSES, n_pseudo=points)
+        train(network, CategoricalLikelihood(), x, y, n_steps=5, batch_size=BATCH)
+    else:
+        step = plain_step(width if kind == "plain" else 1, x, y)
+        for _ in range(5):
+            step()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)  # bytes there, kilobytes elsewhere
+
+
+def measure(width: int, points: int, threads: int) -> list[dict[str, object]]:
+    peak = {}
+    for kind in KINDS:
+        command = [sys.executable, __file__, "--child", kind, "--threads", str(threads)]
+        command += ["--width", str(width), "--points", str(points)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"the {kind} process failed:\n{done.stderr}")
+        peak[kind] = float(done.stdout)
+    added = {kind: peak[kind] - peak["smallest"] for kind in KINDS[1:]}
+    return [
+        {
+            "width": width,
+            "points": points,
+            "plain_mb": peak["plain"],
+            "vmg_mb": peak["vmg"],
+            "ratio": peak["vmg"] / peak["plain"],
+            "asked": "<= 1.6",
+            "plain_added_mb": added["plain"],
+            "vmg_added_mb": added["vmg"],
+            "added_ratio": added["vmg"] / max(added["plain"], 1.0),
+            "threads": threads,
+        }
+    ]
+
+
+COLUMNS = {
+    "network": "3×{width}, P={points}",
+    "plain, MB": "{plain_mb:.0f}",
+    "vmg, MB": "{vmg_mb:.0f}",
+    "ratio": "{ratio:.2f}×",
+    "asked": "{asked}",
+    "plain adds, MB": "{plain_added_mb:.0f}",
+    "vmg adds, MB": "{vmg_added_mb:.0f}",
+    "ratio of these": "{added_ratio:.2f}×",
+}
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--threads", type=int, default=2)
+    options.add_argument("--quick", action="store_true", help="tiny sizes: shows that it runs, measures nothing")
+    options.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options.add_argument("--width", type=int, default=750)
+    options.add_argument("--points", type=int, default=50)
+    options.add_argument("--child", choices=KINDS, help=argparse.SUPPRESS)
+    a = options.parse_args()
+    if a.quick:
+        a.width, a.points = 20, 5
+    if a.child:
+        print(child(a.child, a.width, a.points, a.threads))
+        return
+    rows = measure(a.width, a.points, a.threads)
+    if a.json:
+        print(json.dumps(rows, indent=2))
+        return
+    from measuring import show  # brings PyTorch with it, which by now may grow this process
+
+    show(rows, COLUMNS, as_json=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Time of predictions: many samples in one pass, no samples at all, and the mean network alone.
+
+Each row compares a way with the reference that it should beat, or match, and states what is asked of it. The
+sampling-free mean and variance are compared with draws as the estimators make them (whole functions, in double
+precision) and with the faster draws in single precision.
+
+    python benchmarks/predict.py [--json] [--rows 10000] [--samples 100] [--width 50] [--rounds 15]
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from measuring import Row, interleaved, parser, plain_network, show
+
+from vmg.nn import MLP
+from vmg.prediction import draw_functions, propagate_moments, sample_outputs
+
+INPUTS, OUTPUTS, N_PSEUDO = 13, 2, 10  # a table's regressor with input-dependent noise
+COLUMNS = {
+    "way": "{way}",
+    "ms": "{ms:.2f}",
+    "reference": "{reference}",
+    "its ms": "{reference_ms:.2f}",
+    "reference / way": "{times:.2f}×",
+    "asked": "{asked}",
+}
+
+
+@torch.no_grad()
+def measure(rows: int, samples: int, width: int, rounds: int, threads: int) -> list[Row]:
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="n_pseudo should be <")
+        network = MLP(INPUTS, (width,), OUTPUTS, n_pseudo=N_PSEUDO, max_noise=0.2)
+    x = torch.randn(rows, INPUTS)
+    folded, plain = network.to_sequential(), plain_network([INPUTS, width, OUTPUTS])
+    loop, one_pass, draws = f"{samples} calls in a loop", f"{samples} samples in one pass", f"{samples} draws, double"
+    medians = interleaved(
+        {
+            loop: lambda: torch.stack([network(x) for _ in range(samples)]),
+            one_pass: lambda: sample_outputs(network, x, samples),
+            draws: lambda: draw_functions(network, x, samples, seed=0),
+            "sampling-free": lambda: propagate_moments(network, x),
+        },
+        rounds,
+        warm_up=2,
+    )
+    medians |= interleaved({"folded mean network": lambda: folded(x), "plain nn": lambda: plain(x)}, 10 * rounds)
+    asked = (
+        (one_pass, loop, ">= 5"),
+        ("sampling-free", draws, ">= 10"),
+        ("sampling-free", one_pass, ""),
+        ("sampling-free", loop, ""),
+        ("folded mean network", "plain nn", ">= 1/1.05"),
+    )
+    results = []
+    for way, reference, bar in asked:
+        row: Row = {"way": way, "ms": medians[way], "reference": reference, "reference_ms": medians[reference]}
+        row |= {"times": medians[reference] / medians[way], "asked": bar}
+        results.append({**row, "rows": rows, "width": width, "threads": threads})
+    return results
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--rows", type=int, default=10_000)
+    options.add_argument("--samples", type=int, default=100)
+    options.add_argument("--width", type=int, default=50)
+    options.add_argument("--rounds", type=int, default=15)
+    a = options.parse_args()
+    if a.quick:
+        a.rows, a.samples, a.width, a.rounds = 50, 3, 4, 1
+    show(measure(a.rows, a.samples, a.width, a.rounds, a.threads), COLUMNS, as_json=a.json)
+
+
+if __name__ == "__main__":
+    main()

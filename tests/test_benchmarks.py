@@ -1,0 +1,53 @@
+"""Every benchmark runs and prints numbers; how good they are is not for a test."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+KEYS = {  # a few that readers of the JSON rely on
+    "step": {"width", "variant", "ms", "plain_ms", "ratio", "kernels"},
+    "predict": {"way", "ms", "reference", "reference_ms", "times", "asked"},
+    "peers": {"width", "network", "ms", "ratio"},
+    "scaling": {"part", "size", "network", "ms", "per", "memory_mb"},
+    "replicas": {"splits", "steps", "together_s", "apart_s", "times", "asked"},
+    "memory": {"width", "points", "plain_mb", "vmg_mb", "ratio", "added_ratio", "asked"},
+}
+
+
+def run(name, *options, folder=None):
+    command = [sys.executable, str(FOLDER / f"{name}.py"), "--quick", "--threads", "1", *options]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=folder, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_a_benchmark_prints_rows_of_numbers(name, tmp_path):
+    rows = json.loads(run(name, "--json", folder=tmp_path))
+    assert rows
+    for row in rows:
+        assert KEYS[name] <= set(row)
+        numbers = [value for value in row.values() if isinstance(value, float)]
+        assert numbers and all(map(math.isfinite, numbers))
+        times = [row[key] for key in ("ms", "ratio", "times", "together_s", "plain_mb") if key in row]
+        assert times and min(times) > 0
+    if name == "scaling":
+        written = {path.name for path in (tmp_path / "results").iterdir()}
+        assert written == {"scaling_width.png", "scaling_points.png", "scaling_rows.png"}
+    if name == "peers":
+        assert {"nn.Linear", "vmg, P=50", "factorised, local reparametrisation"} <= {row["network"] for row in rows}
+
+
+def test_without_json_a_table_is_printed():
+    header, rule, *rows = run("step").splitlines()
+    assert header.startswith("| layers | network |")
+    assert set(rule) == {"|", "-"}
+    assert len(rows) == 3

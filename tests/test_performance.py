@@ -1,0 +1,98 @@
+"""What a training step costs, counted: operations of PyTorch, bytes of new tensors, bytes of workspace.
+
+Counts do not depend on the machine's mood as seconds do. The bounds are a little above today's numbers: a change that
+passes one of them should be worth it, and then moves the bound.
+"""
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from vmg import kernels
+from vmg.flat import FlatParameters
+from vmg.likelihoods import CategoricalLikelihood
+from vmg.nn import MLP
+from vmg.propagation import propagate_moments
+from vmg.stepping import AutogradStep, DirectStep
+
+INPUTS, WIDTH, CLASSES, BATCH, POINTS = 784, 150, 10, 100, 50  # the paper's MNIST network [LW16, §4.2]
+needs_kernels = pytest.mark.skipif(not kernels.available(), reason="the kernels are not there")
+
+
+class Counter(TorchDispatchMode):
+    """Operations that PyTorch dispatches, and bytes of the tensors that they make anew."""
+
+    def __init__(self):
+        super().__init__()
+        self.operations, self.new_bytes = 0, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        self.operations += 1
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in given:
+                self.new_bytes += tensor.untyped_storage().nbytes()
+        return out
+
+
+def counted(action):
+    """Counts of the second call; the first makes what later ones keep."""
+    action()
+    with Counter() as counter:
+        action()
+    return counter
+
+
+def problem():
+    network = MLP(INPUTS, (WIDTH,) * 3, CLASSES, n_pseudo=POINTS)
+    x, y = torch.rand(BATCH, INPUTS), torch.randint(CLASSES, (BATCH,))
+    return network, CategoricalLikelihood(), FlatParameters(network.parameters()), x, y
+
+
+def make_step(kind):
+    network, likelihood, flat, x, y = problem()
+    if kind is DirectStep:
+        step = DirectStep(network, likelihood, flat, x.shape, n_data=50_000)
+    else:
+        step = AutogradStep(network, likelihood, flat, n_data=50_000)
+    return step, lambda: step(x, y, None)
+
+
+@needs_kernels
+def test_operations_of_a_direct_step():
+    assert counted(make_step(DirectStep)[1]).operations <= 100  # 94
+
+
+@needs_kernels
+def test_operations_of_an_autograd_step():
+    assert counted(make_step(AutogradStep)[1]).operations <= 320  # 300
+
+
+def test_operations_of_an_autograd_step_without_kernels(monkeypatch):
+    monkeypatch.setattr(kernels, "native", lambda *tensors: None)
+    assert counted(make_step(AutogradStep)[1]).operations <= 920  # 878
+
+
+@needs_kernels
+def test_a_direct_step_makes_next_to_no_tensors():
+    assert counted(make_step(DirectStep)[1]).new_bytes <= 42_000  # 38,860; the parameters have a million
+
+
+@needs_kernels
+def test_an_autograd_steps_tensors():
+    assert counted(make_step(AutogradStep)[1]).new_bytes <= 6_200_000  # 5,849,640
+
+
+@needs_kernels
+def test_workspace_of_a_direct_step():
+    step, _ = make_step(DirectStep)
+    found = sum(layer._forward.workspace.untyped_storage().nbytes() for layer in step._layers)
+    assert found <= 1_050_000  # 1,012,096: about as much as the parameters
+
+
+def test_operations_of_propagated_moments_do_not_grow_with_rows():
+    network = problem()[0]
+    few, many = (counted(lambda n=n: propagate_moments(network, torch.rand(n, INPUTS))).operations for n in (2, 200))
+    assert few == many <= 2_100  # 1,992, of which each of ten outputs takes a tenth
