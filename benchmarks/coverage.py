@@ -25,19 +25,18 @@ from vmg.metrics import interval_coverage, interval_width, rmse
 CALIBRATION = 0.2  # of the training rows
 
 
-def run(name: str, kind: str, n_splits: int) -> list[records.Record]:
+def run(name: str, kind: str, numbers: list[int]) -> list[records.Record]:
     table = load_table(name)
-    splits = standard_splits(name)[:n_splits]
-    rng = np.random.default_rng(0)
+    splits = [standard_splits(name)[k] for k in numbers]
     fit_rows, calibration_rows = [], []
-    for train, _ in splits:
-        order = rng.permutation(train)
+    for k, (train, _) in zip(numbers, splits, strict=True):
+        order = np.random.default_rng([0, k]).permutation(train)
         n_held = round(CALIBRATION * len(order)) if kind == "conformal" else 0
         calibration_rows.append(order[:n_held])
         fit_rows.append(order[n_held:])
     fitted = fit_splits(VMGRegressor(random_state=0), table.X, table.y, [(rows, None) for rows in fit_rows])
     earned = []
-    for k, (model, held, (_, test)) in enumerate(zip(fitted, calibration_rows, splits, strict=True)):
+    for k, model, held, (_, test) in zip(numbers, fitted, calibration_rows, splits, strict=True):
         if kind == "conformal":
             model.conformalize(table.X[held], table.y[held])
         interval = model.predict_interval(table.X[test], 0.9)
@@ -69,9 +68,10 @@ def main() -> None:
     names = arguments.tables.split(",")
     for name in names:
         for kind in ("plain", "conformal"):
-            done = [r for r in records.read(arguments.out) if r["table"] == name and r["kind"] == kind]
-            if not done:
-                records.append(arguments.out, run(name, kind, arguments.splits))
+            done = {r["split"] for r in records.read(arguments.out) if r["table"] == name and r["kind"] == kind}
+            missing = [k for k in range(len(standard_splits(name)[: arguments.splits])) if k not in done]
+            if missing:
+                records.append(arguments.out, run(name, kind, missing))
             rows = [r for r in records.read(arguments.out) if r["table"] == name and r["kind"] == kind]
             mean = {
                 key: round(float(np.mean([r[key] for r in rows])), 4)

@@ -40,6 +40,13 @@ def test_the_command_earns_one_line_per_split_and_resumes(jobs, data_folder, tmp
     assert "| yacht | pbp | 3 |" in capsys.readouterr().out
 
 
+def test_methods_are_listed(capsys):
+    assert run(["reproduce", "--list"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert listed == list(METHODS)
+    assert {"vmg", "vmg-paper", "mean-field", "pbp", "hmc", "vmg-no-pseudo-data"} <= set(listed)
+
+
 def test_unknown_names_are_refused(tmp_path, capsys):
     assert run(["reproduce", "table1", "--datasets", "nowhere", "--out", str(tmp_path / "r.jsonl")]) == 2
     assert "nowhere" in capsys.readouterr().err

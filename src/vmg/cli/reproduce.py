@@ -27,7 +27,6 @@ __all__ = ["reproduce"]
 reproduce = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Run the paper's experiments and print its figures beside ours.",
 )
 
 
@@ -38,12 +37,22 @@ reproduce.command("figure1")(figure1_command)
 reproduce.command("figure2")(figure2_command)
 
 
-@reproduce.command("list")
-def list_methods() -> None:
-    """Name the methods."""
+def _list_methods(asked: bool) -> None:
+    if not asked:
+        return
     width = max(map(len, METHODS))
     for method in METHODS.values():
         say(f"{method.name:<{width}}  {method.summary}")
+    raise typer.Exit
+
+
+@reproduce.callback()
+def experiments(
+    listed: Annotated[
+        bool, typer.Option("--list", help="Name the methods of table1.", callback=_list_methods, is_eager=True)
+    ] = False,
+) -> None:
+    """Run the paper's experiments and print its figures beside ours."""
 
 
 def _run(missing: list[table1.Task], jobs: int, threads: int) -> Iterator[tuple[table1.Task, list[records.Record]]]:
