@@ -59,7 +59,7 @@ def autograd(network, likelihood, flat, shape, **options):
     return AutogradStep(network, likelihood, flat, **options)
 
 
-def compare(network, likelihood, x, y, **options):
+def assert_equal_steps(network, likelihood, x, y, **options):
     expected = evaluate(autograd, network, likelihood, x, y, **options)
     found = evaluate(DirectStep, network, likelihood, x, y, **options)
     for a, b in zip(found, expected, strict=True):
@@ -70,7 +70,7 @@ def compare(network, likelihood, x, y, **options):
 @pytest.mark.parametrize("batch_shape", [(), (3,)])
 @pytest.mark.parametrize("kind", ["gaussian", "heteroscedastic", "known", "categorical"])
 def test_direct_is_autograd_for_every_likelihood(kind, batch_shape):
-    compare(*problem(kind, batch_shape))
+    assert_equal_steps(*problem(kind, batch_shape))
 
 
 @needs_kernels
@@ -89,7 +89,7 @@ def test_direct_is_autograd_for_every_likelihood(kind, batch_shape):
     ],
 )
 def test_direct_is_autograd_for_every_layer(options):
-    compare(*problem(**options))
+    assert_equal_steps(*problem(**options))
 
 
 @needs_kernels
@@ -101,7 +101,7 @@ def test_direct_is_autograd_for_large_layers(options, batch_shape, monkeypatch):
 
     make_plan.cache_clear()
     try:
-        compare(*problem(batch_shape=batch_shape, **options))
+        assert_equal_steps(*problem(batch_shape=batch_shape, **options))
     finally:
         make_plan.cache_clear()
 
@@ -110,7 +110,9 @@ def test_direct_is_autograd_for_large_layers(options, batch_shape, monkeypatch):
 def test_direct_counts_weights_and_each_replicas_rows():
     network, likelihood, x, y = problem(batch_shape=(3,))
     weight = torch.rand(3, B, dtype=torch.float64)
-    compare(network, likelihood, x, y, weight=weight, n_data=torch.tensor([10.0, 20.0, 40.0], dtype=torch.float64))
+    assert_equal_steps(
+        network, likelihood, x, y, weight=weight, n_data=torch.tensor([10.0, 20.0, 40.0], dtype=torch.float64)
+    )
 
 
 def frozen_network():
