@@ -24,6 +24,7 @@ __all__ = [
     "NOT_POSITIVE",
     "address",
     "available",
+    "fill_normal",
     "function",
     "native",
     "standard_normal",
