@@ -16,7 +16,7 @@ def slope(state):
     return (MEAN - state) / VARIANCE
 
 
-def check(draws, variance, allowance=0.0):
+def assert_moments(draws, variance, allowance=0.0):
     """Mean and variance of draws [n, chains, 2] within four standard errors, plus a share of bias."""
     values = draws.numpy()
     size = bulk_ess(values)
@@ -39,7 +39,7 @@ def test_plain_steps_have_the_variance_of_the_discretised_process():
         thinning=10,
         generator=torch.Generator().manual_seed(0),
     )
-    check(draws, VARIANCE / (1 - epsilon / (4 * VARIANCE)))
+    assert_moments(draws, VARIANCE / (1 - epsilon / (4 * VARIANCE)))
 
 
 def test_small_steps_have_the_targets_moments_with_noisy_gradients():
@@ -58,7 +58,7 @@ def test_small_steps_have_the_targets_moments_with_noisy_gradients():
         thinning=20,
         generator=generator,
     )
-    check(draws, VARIANCE, allowance=0.04)
+    assert_moments(draws, VARIANCE, allowance=0.04)
 
 
 def test_the_preconditioner_evens_out_scales_and_keeps_the_moments():
@@ -77,7 +77,7 @@ def test_the_preconditioner_evens_out_scales_and_keeps_the_moments():
         precondition=RMSprop(100.0, decay=0.99),
         generator=generator,
     )
-    check(draws, VARIANCE, allowance=0.1)
+    assert_moments(draws, VARIANCE, allowance=0.1)
 
 
 def test_the_preconditioner_is_the_root_of_a_running_mean_of_squares():
