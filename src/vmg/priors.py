@@ -120,6 +120,48 @@ class DiagonalKL:
         self._native.divergence_backward(self._record)
 
 
+class LearnedKL(DiagonalKL):
+    """The same where the precisions' posteriors are learned: a few numbers, which autograd follows.
+
+    The kernels take the divergence with a precision of one. What it really is depends on E‖W‖² alone.
+    """
+
+    COEFFICIENTS = Coefficients(1.0, 0.0, 0.0, 0.0)
+
+    def __init__(
+        self,
+        prior: GammaPrior,
+        own_gradients: Sequence[Tensor],
+        native: Any,
+        scalars: tuple[Any, ...],
+        offset: Tensor | None,
+        tensors: Sequence[Tensor | None],
+        g: Tensor,
+        gradients: Sequence[Tensor | None],
+    ) -> None:
+        super().__init__(native, scalars, offset, tensors, g, gradients)
+        self._prior, self._own_gradients = prior, own_gradients
+        self._M, self._g, self._size = tensors[0], g, scalars[1] * scalars[2]
+
+    def value(self) -> Tensor:
+        of_one = super().value()
+        energy = self.results[2] * self.results[3]
+        if self._M is not None:
+            energy = energy + self._M.square().sum((-2, -1))
+        with torch.enable_grad():
+            self._energy = energy.detach().requires_grad_()
+            self._rest = self._prior.kl_of_energy(self._energy, self._size)
+        return of_one + self._rest.detach() - 0.5 * energy
+
+    def differentiate(self) -> None:
+        own = list(self._prior.parameters())
+        by_energy, *found = torch.autograd.grad(self._rest, [self._energy, *own], self._g)
+        self.results[1] = 2 * by_energy / self._g  # the precision, which the kernels' gradient reads there
+        for target, gradient in zip(self._own_gradients, found, strict=True):
+            target.copy_(gradient)
+        super().differentiate()
+
+
 class _DiagonalKL(Function):
     """:class:`DiagonalKL` as one node."""
 
@@ -141,13 +183,10 @@ class _DiagonalKL(Function):
 
 
 def diagonal_kl_scalars(
-    prior: Prior, log_row: Tensor, log_column: Tensor, pseudo: PseudoNoise | None
-) -> tuple[tuple[Any, ...], Tensor | None] | None:
-    """What the kernels need besides tensors, and a constant for each replica; None where they cannot be used."""
+    coefficients: Coefficients, log_row: Tensor, log_column: Tensor, pseudo: PseudoNoise | None
+) -> tuple[tuple[Any, ...], Tensor | None]:
+    """What the kernels need besides tensors, and a constant for each replica."""
     batch_shape, R, C = log_row.shape[:-1], log_row.shape[-1], log_column.shape[-1]
-    coefficients = prior.coefficients(R * C)
-    if coefficients is None:
-        return None
     n_points, factored, at_bound, offset = 0, False, 0.0, None
     if pseudo is not None:
         n_points, factored = pseudo.n_points, pseudo.log_point_noise is not None
@@ -167,9 +206,10 @@ def fused_kl(
     """
     noises = (None, None) if pseudo is None else (pseudo.log_noise, pseudo.log_point_noise)
     native = kernels.native(M, log_row, log_column, *noises)
-    scalars = diagonal_kl_scalars(prior, log_row, log_column, pseudo)
-    if native is None or scalars is None:
+    coefficients = prior.coefficients(log_row.shape[-1] * log_column.shape[-1])
+    if native is None or coefficients is None:
         return None
+    scalars = diagonal_kl_scalars(coefficients, log_row, log_column, pseudo)
     return _DiagonalKL.apply(native, *scalars, M, log_row, log_column, *noises)
 
 
@@ -181,8 +221,8 @@ def _moments(M: Tensor | None, U: Covariance, V: Covariance) -> _Moments:
     return _Moments(energy, C * U.logdet() + R * V.logdet(), R * C)
 
 
-def _standard_kl(m: _Moments, tau: Tensor | float, log_tau: Tensor | float) -> Tensor:
-    """E KL(MN(M, U, V) ‖ MN(0, I/τ_r, I/τ_c)) with τ = E[τ_r τ_c] and log τ = E[log τ_r τ_c] [LW16, eq. 4]."""
+def _standard_kl(m: _Moments, tau: float, log_tau: float) -> Tensor:
+    """KL(MN(M, U, V) ‖ MN(0, I/τ_r, I/τ_c)) with τ = τ_r τ_c [LW16, eq. 4]."""
     return 0.5 * (tau * m.energy - m.logdet - m.size * (1 + log_tau))
 
 
@@ -278,12 +318,20 @@ class GammaPrior(Prior):
 
     def kl_divergence(self, M: Tensor | None, U: Covariance, V: Covariance) -> Tensor:
         m = _moments(M, U, V)
-        row, column = self._posterior(m.energy, m.size)
-        tau = row.mean * column.mean
+        return self.kl_of_energy(m.energy, m.size) - 0.5 * m.logdet
+
+    def kl_of_energy(self, energy: Tensor, size: int) -> Tensor:
+        """The divergence, all but its −½ log|V ⊗ U|, which depends on the weights by E‖W‖² = ``energy`` alone.
+
+        [LW16, eq. 4] in expectation over both precisions, and the divergences of their own posteriors.
+        """
+        row, column = self._posterior(energy, size)
         log_tau, own = self._log_mean(row), self._own_kl(row)
         if row is column:  # conjugate: both are the same distribution
-            return _standard_kl(m, tau, 2 * log_tau) + 2 * own
-        return _standard_kl(m, tau, log_tau + self._log_mean(column)) + own + self._own_kl(column)
+            log_tau, own = 2 * log_tau, 2 * own
+        else:
+            log_tau, own = log_tau + self._log_mean(column), own + self._own_kl(column)
+        return 0.5 * (row.mean * column.mean * energy - size * (1 + log_tau)) + own
 
     def coefficients(self, size: int) -> Coefficients | None:
         if not self.conjugate:

@@ -21,7 +21,7 @@ from vmg.likelihoods import Likelihood
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP, Activation
 from vmg.objective import ElboTerms, elbo_terms
-from vmg.priors import DiagonalKL, diagonal_kl_scalars
+from vmg.priors import DiagonalKL, GammaPrior, LearnedKL, diagonal_kl_scalars
 
 __all__ = ["AutogradStep", "DirectStep", "Step", "make_step"]
 
@@ -49,7 +49,7 @@ def make_step(
     kl_weight: float | Sequence[float],
 ) -> Step:
     """The fastest step that this network and likelihood allow, for minibatches of x with ``shape``."""
-    if not isinstance(kl_weight, Sequence) and DirectStep.allows(network, likelihood):
+    if not isinstance(kl_weight, Sequence) and DirectStep.allows(network):
         assert isinstance(network, MLP)
         return DirectStep(network, likelihood, flat, shape, n_data=n_data, kl_weight=kl_weight)
     return AutogradStep(network, likelihood, flat, n_data=n_data, kl_weight=kl_weight)
@@ -82,7 +82,10 @@ class AutogradStep:
 
 
 class DirectStep:
-    """An :class:`~vmg.nn.MLP` of diagonal layers under a likelihood without parameters of its own to learn."""
+    """An :class:`~vmg.nn.MLP` of diagonal layers.
+
+    The few numbers that a likelihood or a prior learns by gradient are left to autograd.
+    """
 
     def __init__(
         self,
@@ -98,6 +101,8 @@ class DirectStep:
         for tensor, gradient in zip(flat.tensors, gradients.tensors, strict=True):
             tensor.grad = gradient
         self._likelihood = likelihood
+        self._learned = [p for p in likelihood.parameters() if p.requires_grad]
+        self._learned_gradients = [gradients.of[p] for p in self._learned]
         layers = [layer for layer in network.layers if isinstance(layer, MatrixGaussianLinear)]
         scale = layers[0].row.log_scale
         self._x = scale.new_empty(tuple(shape))
@@ -116,11 +121,9 @@ class DirectStep:
         self._apart = [divergence_gradients.tensors[k] for k in apart]
 
     @staticmethod
-    def allows(network: nn.Module, likelihood: Likelihood) -> bool:
-        """Whether all of the network is trained, by the kernels' passes, and nothing of the likelihood by gradient."""
-        if type(network) is not MLP or any(p.requires_grad for p in likelihood.parameters()):
-            return False
-        if not all(p.requires_grad for p in network.parameters()):
+    def allows(network: nn.Module) -> bool:
+        """Whether all of the network is trained, by the kernels' passes."""
+        if type(network) is not MLP or not all(p.requires_grad for p in network.parameters()):
             return False
         return kernels.native(*network.parameters()) is not None and all(map(_Layer.allows, network.layers))
 
@@ -129,11 +132,7 @@ class DirectStep:
         self._x.copy_(x)
         for layer in self._layers:
             layer.forward()
-        log_prob, g = self._likelihood.score(self._f, y)
-        if weight is not None:
-            log_prob, g = log_prob * weight, g * weight.unsqueeze(-1)
-        torch.mul(g, -1 / y.shape[len(self._x.shape) - 2], out=self._layers[-1].g)
-        kl = self._likelihood.kl_divergence()
+        log_prob, kl = self._score(y, weight)
         for layer in self._layers:
             kl = kl + layer.divergence.value()
         before: _Layer | None = None
@@ -144,6 +143,26 @@ class DirectStep:
             before = layer
         torch._foreach_add_(self._gradients, self._apart)
         return Evaluation(self._f, ElboTerms(log_prob.mean(-1), self._kl_scale * kl))
+
+    def _score(self, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        """log p(y | f) of each row and the likelihood's own KL; leaves the gradients of f and of what is learned."""
+        if not self._learned:
+            log_prob, g = self._likelihood.score(self._f, y)
+            if weight is not None:
+                log_prob, g = log_prob * weight, g * weight.unsqueeze(-1)
+            torch.mul(g, -1 / y.shape[self._x.dim() - 2], out=self._layers[-1].g)
+            return log_prob, self._likelihood.kl_divergence()
+        with torch.enable_grad():
+            f = self._f.detach().requires_grad_()
+            log_prob = self._likelihood.expected_log_prob(f, y)
+            if weight is not None:
+                log_prob = log_prob * weight
+            kl = self._likelihood.kl_divergence()
+            loss = (self._kl_scale * kl - log_prob.mean(-1)).sum()
+            found = torch.autograd.grad(loss, [f, *self._learned])
+        for target, gradient in zip([self._layers[-1].g, *self._learned_gradients], found, strict=True):
+            target.copy_(gradient)
+        return log_prob.detach(), kl.detach()
 
 
 class _Layer:
@@ -190,14 +209,23 @@ class _Layer:
         )
 
         noise_state = None if pseudo_data is None else pseudo_data.projected_noise()
-        found = diagonal_kl_scalars(layer.prior, row, column, noise_state)
-        assert found is not None
+        prior, learned = layer.prior, _learns_precisions(layer)
+        coefficients = LearnedKL.COEFFICIENTS if learned else prior.coefficients(R * C)
+        assert coefficients is not None
+        found = diagonal_kl_scalars(coefficients, row, column, noise_state)
         weights = (layer.loc, row, column, log_noise, log_point_noise)
         targets = [None if p is None else divergence_gradients[p] for p in weights]
         if add_to_M:
             targets[0] = own[0]
         self.apart = [p for p in weights[add_to_M:] if p is not None]  # whose two gradients are still to be added
-        self.divergence = DiagonalKL(native, *found, [None if p is None else p.data for p in weights], g_kl, targets)
+        memory = [None if p is None else p.data for p in weights]
+        if learned:
+            assert isinstance(prior, GammaPrior)
+            self.divergence: DiagonalKL = LearnedKL(
+                prior, [gradients[p] for p in prior.parameters()], native, *found, memory, g_kl, targets
+            )
+        else:
+            self.divergence = DiagonalKL(native, *found, memory, g_kl, targets)
         self.activated = self.out if activation is None else torch.empty_like(self.out)
         self._graph: tuple[Tensor, Tensor] | None = None
 
@@ -205,9 +233,7 @@ class _Layer:
     def allows(layer: nn.Module) -> bool:
         if not (isinstance(layer, MatrixGaussianLinear) and layer.is_diagonal and layer.sampling == "marginal"):
             return False
-        noise = None if layer.pseudo_data is None else layer.pseudo_data.projected_noise()
-        scales = layer.row.log_scale, layer.column.log_scale
-        return diagonal_kl_scalars(layer.prior, *scales, noise) is not None
+        return _learns_precisions(layer) or layer.prior.coefficients(layer.n_rows * layer.out_features) is not None
 
     def forward(self) -> None:
         if self._pseudo_data is not None:
@@ -234,3 +260,7 @@ class _Layer:
     def backward(self) -> None:
         self.divergence.differentiate()
         self._backward.run()
+
+
+def _learns_precisions(layer: MatrixGaussianLinear) -> bool:
+    return isinstance(layer.prior, GammaPrior) and not layer.prior.conjugate
