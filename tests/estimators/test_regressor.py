@@ -19,7 +19,7 @@ import vmg
 from quick import linear_table, regressor
 from vmg import VMGRegressor
 from vmg.estimators.base import VALIDATION_DRAWS, _BestSoFar, batch_for, steps_for
-from vmg.estimators.selection import CANDIDATES, choose_members
+from vmg.estimators.selection import CANDIDATES, choose_members, choose_one
 
 LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0}  # learns a linear table well in a hundred steps
 
@@ -121,7 +121,7 @@ def test_an_int_is_one_hidden_layer():
 
 
 def test_automatic_sizes_of_training():
-    assert [steps_for(n) for n in (1, 100, 1_000_000)] == [10_000, 10_000, 20_000]
+    assert [steps_for(n) for n in (1, 100, 1_000_000)] == [12_000, 12_000, 20_000]
     assert [batch_for(n) for n in (1, 100, 1_000, 1_000_000)] == [32, 32, 32, 256]
     steps = [steps_for(n) for n in range(1, 100_000, 777)]
     assert steps == sorted(steps)
@@ -476,6 +476,23 @@ def test_members_are_chosen_one_by_one_for_their_mixture():
     assert choose_members(log_probs, 2).tolist() == sorted([1, int(np.argmax(mixtures))])
     assert choose_members(log_probs, 1).tolist() == [1]
     assert choose_members(log_probs, 1, np.array([0.0, 0.0, 1.0, 1.0])).tolist() == [2]
+
+
+def test_one_network_takes_the_most_cautious_bound_that_is_not_clearly_worse():
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=400)
+    noise = rng.normal(size=(3, 400))
+    # the middle one is best; the last is worse by a tenth of a standard error, the first by many
+    noise -= noise.mean(1, keepdims=True)
+    deficit = np.array([[0.5], [0.0], [0.1 / 20]])
+    log_probs = base + np.array([[1.0], [0.0], [1.0]]) * noise - deficit
+    assert choose_one(log_probs) == 2
+    log_probs[2] -= 2 * log_probs[2].std() / 20 * 2  # now by more than one
+    assert choose_one(log_probs) == 1
+    only_first = np.zeros(400)
+    only_first[:5] = 1
+    log_probs[0, :5] = log_probs.max() + 5.0
+    assert choose_one(log_probs, only_first) == 0
 
 
 def test_trials_count_weights_and_report_no_progress(monkeypatch):

@@ -56,7 +56,7 @@ class TrainingSet:
 
 def steps_for(n_rows: int) -> int:
     """Optimiser steps when ``max_iter`` is "auto"."""
-    return int(np.clip(100 * math.sqrt(n_rows), 10_000, 20_000))
+    return int(np.clip(100 * math.sqrt(n_rows), 12_000, 20_000))
 
 
 def batch_for(n_rows: int) -> int:

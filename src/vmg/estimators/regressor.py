@@ -117,7 +117,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
         self,
         hidden_layer_sizes: int | Sequence[int] = (50,),
         activation: str | Callable[[Tensor], Tensor] = "relu",
-        n_pseudo: int | Sequence[int] = 10,
+        n_pseudo: int | Sequence[int] = 20,
         *,
         max_noise: float | str = "auto",
         pseudo_noise: str = "layer",

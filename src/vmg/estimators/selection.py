@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from vmg.estimators.base import Array, BaseVMG, TrainingSet
 
-__all__ = ["choose_max_noise", "choose_members"]
+__all__ = ["choose_max_noise", "choose_members", "choose_one"]
 
 CANDIDATES = (0.01, 0.03, 0.08, 0.2, 0.5)
 """Bounds on √α that are tried, about evenly spaced in their logarithm; the paper's are √0.005 and √0.05 for tables."""
@@ -26,9 +26,13 @@ FEW = 20
 """Below this many rows the cautious bound is taken untried."""
 
 HELD_OUT = 0.2  # of the rows in each trial
+ENOUGH = 2_000
+"""Rows from which one trial says enough; fewer are split up to three times."""
+
 TRIAL_STEPS = 2_000
 """A trial's steps, at most. In validation (results/defaults.jsonl) trials of 5,000 steps chose the same bounds as these
-on the five small tables; on kin8nm, power and protein 10,000 steps preferred larger bounds than 3,000 did."""
+on the five small tables; on kin8nm, power and protein 10,000 steps preferred larger bounds than 3,000 did. That is one
+reason for the caution of :func:`choose_one`."""
 
 DRAWS = 64  # posterior draws behind a trial's score
 
@@ -42,7 +46,7 @@ def choose_max_noise(estimator: BaseVMG, sets: list[TrainingSet]) -> list[float 
     smallest = min(len(rows.x) for rows in sets)
     if smallest < FEW:
         return [CANDIDATES[-1]] * len(sets)
-    repeats = int(np.clip(round(1_000 / smallest), 1, 3))
+    repeats = int(np.clip(round(ENOUGH / smallest), 1, 3))
     generator = torch.Generator().manual_seed(estimator.seed_)
     inside, outside = estimator._hold_out([rows for rows in sets for _ in range(repeats)], HELD_OUT, generator)
     trial = copy.copy(estimator)
@@ -57,9 +61,30 @@ def choose_max_noise(estimator: BaseVMG, sets: list[TrainingSet]) -> list[float 
         log_probs = np.stack([np.concatenate(rows[trials]) for rows in per_candidate])
         weights = [rows.weight.numpy() for rows in outside[trials] if rows.weight is not None]
         weight = np.concatenate(weights) if weights else None
-        members = np.asarray(CANDIDATES)[choose_members(log_probs, estimator.n_members, weight)]
-        chosen.append(float(members[0]) if estimator.n_members == 1 else members)
+        if estimator.n_members == 1:
+            chosen.append(CANDIDATES[choose_one(log_probs, weight)])
+        else:
+            chosen.append(np.asarray(CANDIDATES)[choose_members(log_probs, estimator.n_members, weight)])
     return chosen
+
+
+def choose_one(log_probs: Array, weight: Array | None = None) -> int:
+    """The last candidate that is not clearly worse than the best: by no more than one standard error.
+
+    Candidates are in order of caution. The rule (Breiman et al. 1984, §3.4.3, with the error of the difference, row by
+    row) leans to the cautious side, because an overconfident network cannot be mended by others, as in an ensemble,
+    and because trials are shorter than the training that follows, in which sharp candidates overfit more.
+
+    Args:
+        log_probs: log p(y) of every held-out row under each candidate, [candidates, N].
+        weight: of each row.
+    """
+    best = np.average(log_probs, axis=1, weights=weight).argmax()
+    deficit = log_probs[best] - log_probs
+    mean = np.average(deficit, axis=1, weights=weight)
+    spread = np.average((deficit - mean[:, None]) ** 2, axis=1, weights=weight)
+    error = np.sqrt(spread / log_probs.shape[1])
+    return int(np.flatnonzero(mean <= error)[-1])
 
 
 def choose_members(log_probs: Array, n_members: int, weight: Array | None = None) -> NDArray[np.int64]:

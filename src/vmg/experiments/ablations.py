@@ -11,6 +11,8 @@ from vmg.priors import GammaPrior, Prior
 
 __all__ = ["ABLATIONS"]
 
+POINTS = 20  # the default
+
 
 class _GradientGammas(VMGRegressor):
     """Posteriors of the weights' precisions learned by gradient, as in the paper, not taken in closed form."""
@@ -42,7 +44,7 @@ def _capped(table: str, seed: int) -> VMGRegressor:
     """P < R in every layer, which the paper asks for; its own experiments have P = 10 on tables of 4 to 8 inputs."""
     n_inputs = load_table(table).X.shape[1]
     [width] = hidden_layers(table)
-    return VMGRegressor((width,), n_pseudo=(min(10, n_inputs), min(10, width)), random_state=seed)
+    return VMGRegressor((width,), n_pseudo=(min(POINTS, n_inputs), min(POINTS, width)), random_state=seed)
 
 
 ABLATIONS = (
@@ -62,7 +64,7 @@ ABLATIONS = (
         _ablation(f"bound-{bound:g}", f"bound {bound:g} on √α for every table", max_noise=bound)
         for bound in (0.03, 0.2)
     ),
-    *(_ablation(f"points-{points}", f"{points} pseudo-points in each layer", n_pseudo=points) for points in (2, 5, 20)),
+    *(_ablation(f"points-{points}", f"{points} pseudo-points in each layer", n_pseudo=points) for points in (2, 5, 10, 40)),
     Method("vmg-capped", "fewer pseudo-points than inputs in every layer", _capped),
     _ablation("factored", "a noise factor for each pseudo-point and dimension", pseudo_noise="factored"),
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from vmg.nn.contract import BayesianLinear
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -27,6 +28,8 @@ def _identity(x: Tensor) -> Tensor:
 ACTIVATIONS: dict[str, Activation] = {
     "relu": torch.relu,
     "tanh": torch.tanh,
+    "silu": F.silu,
+    "gelu": F.gelu,
     "cos": torch.cos,
     "logistic": torch.sigmoid,
     "identity": _identity,
@@ -42,7 +45,7 @@ class MLP(nn.Module):
         Sizes of input and output.
     hidden : sequence of int
         Sizes of the hidden layers.
-    activation : {"relu", "tanh", "cos", "logistic", "identity"} or callable
+    activation : {"relu", "tanh", "silu", "gelu", "cos", "logistic", "identity"} or callable
         Any elementwise function of a tensor.
     n_pseudo : int or sequence of int
         Pseudo-points of every layer, or of each.
