@@ -39,7 +39,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
     ----------
     hidden_layer_sizes : int or sequence of int
         Units of each hidden layer.
-    activation : {"relu", "tanh", "cos", "logistic", "identity"} or callable
+    activation : {"relu", "tanh", "silu", "gelu", "cos", "logistic", "identity"} or callable
         Nonlinearity between layers.
     n_pseudo : int or sequence of int
         Pseudo-points of every layer, or of each.

@@ -64,7 +64,10 @@ ABLATIONS = (
         _ablation(f"bound-{bound:g}", f"bound {bound:g} on √α for every table", max_noise=bound)
         for bound in (0.03, 0.2)
     ),
-    *(_ablation(f"points-{points}", f"{points} pseudo-points in each layer", n_pseudo=points) for points in (2, 5, 10, 40)),
+    *(
+        _ablation(f"points-{points}", f"{points} pseudo-points in each layer", n_pseudo=points)
+        for points in (2, 5, 10, 40)
+    ),
     Method("vmg-capped", "fewer pseudo-points than inputs in every layer", _capped),
     _ablation("factored", "a noise factor for each pseudo-point and dimension", pseudo_noise="factored"),
 )
