@@ -14,20 +14,15 @@ from numpy.typing import NDArray
 
 import vmg
 from vmg.persistence import replacing
-from vmg.report import plots
-from vmg.report.contents import (
-    FEWEST_TO_DRAW,
-    FEWEST_TO_JUDGE,
-    ClassificationContents,
-    RegressionContents,
-    classification_contents,
-    column_effects,
-    column_influences,
-    read_columns,
-    regression_contents,
-    summarise_columns,
-    training_curve,
-)
+from vmg.report.classification import ClassificationContents, classification_contents
+from vmg.report.classification_plots import classification_figures
+from vmg.report.columns import read_columns, summarise_columns
+from vmg.report.influence import column_effects, column_influences
+from vmg.report.panel import short
+from vmg.report.regression import RegressionContents, regression_contents
+from vmg.report.regression_plots import regression_figures
+from vmg.report.shared_plots import class_legend, effect_figures, shared_figures
+from vmg.report.training import training_curve
 from vmg.tables.errors import TableError
 from vmg.tables.model import TableModel
 
@@ -38,6 +33,8 @@ MOST_EFFECTS = 12  # columns whose effect is drawn
 MOST_SUMMARISED = 60  # columns in the table of columns
 MOST_SHOWN = 5  # columns beside a single row
 MOST_CLASSES = 6  # classes in one picture of effects
+FEWEST_TO_JUDGE = 20  # below this chance alone decides
+FEWEST_TO_DRAW = 5  # below this a distribution has no shape
 
 
 def write_report(
@@ -75,18 +72,18 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
     contents: RegressionContents | ClassificationContents
     if model.task == "regression":
         contents = regression_contents(model, frame)
-        figures = plots.regression_figures(contents, model.target)
-        shown_classes, unit = [0], f"typical change of {plots.short(model.target)}"
+        figures = regression_figures(contents, model.target)
+        shown_classes, unit = [0], f"typical change of {short(model.target)}"
         classes: tuple[str, ...] = ()
         describe = _describe_number
     else:
         contents = classification_contents(model, frame)
-        figures = plots.classification_figures(contents)
+        figures = classification_figures(contents)
         classes, unit = contents.classes, "probability that moves to other classes"
         shown_classes = _shown_classes(contents)
         describe = _describe_class
-    figures |= plots.shared_figures(influences, curve, unit)
-    drawn = plots.effect_figures(effects, model.task, model.target, shown_classes)
+    figures |= shared_figures(influences, curve, unit)
+    drawn = effect_figures(effects, model.task, model.target, shown_classes)
 
     shown = names[:MOST_SHOWN]
 
@@ -128,7 +125,7 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
         n_influences=len(influences),
         n_columns_used=len(model.encoder.columns),
         effects=list(zip(effects, drawn, strict=True)),
-        legend=plots.class_legend([classes[k] for k in shown_classes]) if len(shown_classes) > 1 else [],
+        legend=class_legend([classes[k] for k in shown_classes]) if len(shown_classes) > 1 else [],
         effect_class=classes[shown_classes[0]] if classes and len(shown_classes) == 1 else None,
         curve=curve,
         layers=np.atleast_1d(model.estimator.hidden_layer_sizes).tolist(),
