@@ -7,8 +7,8 @@ import itertools
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -23,6 +23,7 @@ INPUTS, CLASSES, BATCH, N_DATA = 784, 10, 100, 50_000  # MNIST, as in the paper'
 WARM_UP = 5  # turns before the clock runs: allocation, caches, Adam's state
 
 Row = dict[str, Any]
+Name = TypeVar("Name")
 
 
 def parser(doc: str | None) -> argparse.ArgumentParser:
@@ -39,14 +40,20 @@ def show(rows: Sequence[Row], columns: Mapping[str, str], *, as_json: bool) -> N
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
+    print_table(columns, ([form.format(**row) for form in columns.values()] for row in rows))
+
+
+def print_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
+    """A table in Markdown."""
+    header = list(header)
+    print("| " + " | ".join(header) + " |\n" + "|---" * len(header) + "|")
     for row in rows:
-        print("| " + " | ".join(form.format(**row) for form in columns.values()) + " |")
+        print("| " + " | ".join(row) + " |")
 
 
-def interleaved(actions: Mapping[str, Callable[[], object]], rounds: int, warm_up: int = WARM_UP) -> dict[str, float]:
+def interleaved(actions: Mapping[Name, Callable[[], object]], rounds: int, warm_up: int = WARM_UP) -> dict[Name, float]:
     """Median milliseconds of each action. They take turns, so that whatever else the machine does meets all."""
-    times: dict[str, list[float]] = {name: [] for name in actions}
+    times: dict[Name, list[float]] = {name: [] for name in actions}
     for turn in range(-warm_up, rounds):
         for name, action in actions.items():
             start = time.perf_counter()

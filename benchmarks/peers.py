@@ -1,18 +1,21 @@
 """Time of one training step of other Bayesian networks in PyTorch, beside a plain network's and ours.
 
-784-h-h-h-10, batch 100, cross-entropy. Every peer is used as its own documentation says and optimises the bound
-with the divergence *summed* over weights and divided by the number of data, with fused Adam where it brings no
-optimiser of its own. A peer that is not installed is named and left out: ``pip install 'vmg[peers]'``.
+784-h-h-h-10, batch 100, cross-entropy, one posterior sample a step. Every peer is used as its own documentation says
+and optimises the bound with the divergence *summed* over weights and divided by the number of data, under fused Adam
+where it brings no optimiser of its own. All networks of a width take turns; ratios are over ``nn.Linear`` there.
+A peer that is not installed is named and left out: ``pip install 'vmg[peers]'``.
 
-    python benchmarks/peers.py [--json] [--widths 150 400] [--rounds 40]
+    python benchmarks/peers.py [--json] [--widths 150 400 750] [--rounds 60]
 """
 
 from __future__ import annotations
 
 import importlib.util
 import itertools
+import json
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 
 import torch
 from measuring import (
@@ -25,17 +28,12 @@ from measuring import (
     parser,
     plain_network,
     plain_step,
-    show,
+    print_table,
 )
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-COLUMNS = {
-    "layers": "784-{width}-{width}-{width}-10",
-    "network": "{network}",
-    "ms per step": "{ms:.2f}",
-    "over nn.Linear": "{ratio:.2f}×",
-}
+from vmg.nn import MeanFieldLinear
 
 Step = Callable[[], None]
 MakeStep = Callable[[int, Tensor, Tensor], Step]
@@ -158,46 +156,85 @@ def local_step(width: int, x: Tensor, y: Tensor) -> Step:
     return adam_step(network.parameters(), loss)
 
 
-PEERS: dict[str, tuple[str | None, MakeStep]] = {  # name: the package it needs, and how its step is made
+def mean_field_layer(position: int, n_in: int, n_out: int) -> MeanFieldLinear:
+    return MeanFieldLinear(n_in, n_out)
+
+
+PEERS: dict[str, tuple[str | None, MakeStep]] = {  # name: the distribution it needs, and how its step is made
     "nn.Linear": (None, plain_step),
     "vmg, P=50": (None, lambda *a: bayesian_step(*a, n_pseudo=50)),
     "vmg, P=20": (None, lambda *a: bayesian_step(*a, n_pseudo=20)),
-    "factorised, local reparametrisation": (None, local_step),
-    "IVON": ("ivon", ivon_step),
+    "vmg, zero mean, P=50": (None, lambda *a: bayesian_step(*a, n_pseudo=50, zero_mean=True)),
+    "vmg, mean field (local reparametrisation)": (None, lambda *a: bayesian_step(*a, make_layer=mean_field_layer)),
+    "mean field in plain PyTorch": (None, local_step),
+    "IVON": ("ivon-opt", ivon_step),
     "torchbnn": ("torchbnn", torchbnn_step),
-    "bayesian-torch, reparametrisation": ("bayesian_torch", lambda *a: bayesian_torch_step(*a, flipout=False)),
-    "bayesian-torch, flipout": ("bayesian_torch", lambda *a: bayesian_torch_step(*a, flipout=True)),
-    "blitz": ("blitz", blitz_step),
+    "bayesian-torch, reparametrisation": ("bayesian-torch", lambda *a: bayesian_torch_step(*a, flipout=False)),
+    "bayesian-torch, flipout": ("bayesian-torch", lambda *a: bayesian_torch_step(*a, flipout=True)),
+    "blitz": ("blitz-bayesian-pytorch", blitz_step),
 }
+MODULES = {
+    "ivon-opt": "ivon",
+    "torchbnn": "torchbnn",
+    "bayesian-torch": "bayesian_torch",
+    "blitz-bayesian-pytorch": "blitz",
+}
+
+
+def installed() -> dict[str, bool]:
+    """Whether each distribution that a peer needs is there."""
+    return {name: importlib.util.find_spec(module) is not None for name, module in MODULES.items()}
+
+
+def remark() -> str:
+    """Which versions were measured, and what was not."""
+    found = installed()
+    there = [f"{name} {version(name)}" for name, is_there in found.items() if is_there]
+    missing = [name for name, is_there in found.items() if not is_there]
+    parts = [f"Versions: {', '.join(there)}."] * bool(there)
+    parts += [f"Left out, not installed: {', '.join(missing)} (pip install 'vmg[peers]')."] * bool(missing)
+    return " ".join(parts)
 
 
 def measure(widths: list[int], rounds: int, threads: int) -> list[Row]:
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     x, y = minibatch()
-    found: dict[str, MakeStep] = {}
-    for name, (package, make) in PEERS.items():
-        if package is None or importlib.util.find_spec(package):
-            found[name] = make
-        else:
-            print(f"{name}: left out, the package {package} is not installed", file=sys.stderr)
+    there = installed()
+    makers = {name: make for name, (needs, make) in PEERS.items() if needs is None or there[needs]}
     results = []
     for width in widths:
-        medians = interleaved({name: make(width, x, y) for name, make in found.items()}, rounds)
+        medians = interleaved({name: make(width, x, y) for name, make in makers.items()}, rounds)
         for name, milliseconds in medians.items():
             row: Row = {"width": width, "network": name, "ms": milliseconds}
             results.append({**row, "ratio": milliseconds / medians["nn.Linear"], "threads": threads})
     return results
 
 
+def show(rows: list[Row]) -> None:
+    """A line for each network, with time and ratio at every width."""
+    widths = list(dict.fromkeys(row["width"] for row in rows))
+    header = ["network", *itertools.chain.from_iterable((f"3×{width}, ms", "ratio") for width in widths)]
+    lines: dict[str, list[str]] = {}
+    for row in rows:
+        lines.setdefault(row["network"], [row["network"]]).extend([f"{row['ms']:.2f}", f"{row['ratio']:.2f}×"])
+    print_table(header, lines.values())
+
+
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--widths", type=int, nargs="+", default=[150, 400])
-    options.add_argument("--rounds", type=int, default=40)
+    options.add_argument("--widths", type=int, nargs="+", default=[150, 400, 750])
+    options.add_argument("--rounds", type=int, default=60)
     a = options.parse_args()
     if a.quick:
         a.widths, a.rounds = [60], 1
-    show(measure(a.widths, a.rounds, a.threads), COLUMNS, as_json=a.json)
+    rows = measure(a.widths, a.rounds, a.threads)
+    if a.json:
+        print(json.dumps(rows, indent=2))
+        print(remark(), file=sys.stderr)
+    else:
+        show(rows)
+        print(f"\n{remark()}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ A step is the one of :func:`vmg.training.train`: it draws f, takes the bound wit
 gradient, and makes one step of Adam (fused, for both).
 The two networks take turns, so that whatever else the machine does meets both; a ratio is one of medians.
 
-    python benchmarks/step.py [--json] [--widths 150 400 750] [--rounds 40]
+    python benchmarks/step.py [--json] [--widths 150 400 750] [--rounds 100]
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ COLUMNS = {
     "ms per step": "{ms:.2f}",
     "nn.Linear, ms": "{plain_ms:.2f}",
     "ratio": "{ratio:.2f}×",
+    "asked": "{asked}",
+}
+ASKED = {  # at most; by width
+    150: {"P=50": 3.0, "P=20": 2.2},
+    400: {"P=50": 2.4, "P=20": 1.9, "zero mean, P=50": 1.5},
+    750: {"P=50": 2.1, "P=20": 1.7, "zero mean, P=50": 1.0},
 }
 
 
@@ -38,8 +44,10 @@ def measure(widths: list[int], rounds: int, threads: int) -> list[Row]:
         medians = interleaved({"nn.Linear": plain_step(width, x, y), **steps}, rounds)
         plain = medians.pop("nn.Linear")
         for name, milliseconds in medians.items():
-            row = {"layers": f"{INPUTS}-" + f"{width}-" * 3 + str(CLASSES), "width": width, "variant": name}
+            row: Row = {"layers": f"{INPUTS}-" + f"{width}-" * 3 + str(CLASSES), "width": width, "variant": name}
             row |= {"ms": milliseconds, "plain_ms": plain, "ratio": milliseconds / plain}
+            bar = ASKED.get(width, {}).get(name)
+            row["asked"] = "" if bar is None else f"<= {bar}"
             results.append({**row, "threads": threads, "kernels": kernels.available()})
     return results
 
@@ -47,7 +55,7 @@ def measure(widths: list[int], rounds: int, threads: int) -> list[Row]:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--widths", type=int, nargs="+", default=[150, 400, 750])
-    options.add_argument("--rounds", type=int, default=40, help="timed steps of each network (default 40)")
+    options.add_argument("--rounds", type=int, default=100, help="timed steps of each network")
     arguments = options.parse_args()
     if arguments.quick:
         arguments.widths, arguments.rounds = [60], 2

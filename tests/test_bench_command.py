@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 import vmg
 from vmg.cli import app as commands
@@ -39,7 +40,7 @@ def test_all_run_without_names(scripts, capfd):
 
 def test_an_unknown_benchmark_is_named(scripts, capfd):
     assert commands.run(["bench", "speed"]) == 2
-    assert "must be among step, predict" in capfd.readouterr().err.replace("\n", " ")
+    assert "must be among step, peers" in capfd.readouterr().err.replace("\n", " ")
 
 
 def test_an_installed_package_has_none(tmp_path, monkeypatch, capfd):
@@ -52,6 +53,69 @@ def test_a_failing_benchmark_fails_the_command(scripts, capfd):
     (scripts / "step.py").write_text("raise SystemExit(3)")
     assert commands.run(["bench", "step", "predict"]) == 1
     assert "step failed" in capfd.readouterr().err
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_has_a_section_for_every_benchmark(scripts, tmp_path, capfd):
+    page = tmp_path / "RESULTS.md"
+    assert commands.run(["bench", "--write", str(page), "--quick"]) == 0
+    text = page.read_text(encoding="utf-8")
+    titles = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+    assert titles == list(bench.BENCHMARKS.values())
+    assert f"`vmg bench --threads 2 --quick --write {page}`" in " ".join(text.split())
+    assert "`python benchmarks/step.py --threads 2 --quick`" in text
+    assert f"`python benchmarks/scaling.py --threads 2 --quick --out {tmp_path}`" in text
+    assert "measures nothing" in text
+    assert f"PyTorch {torch.__version__}" in text
+    assert '["step", "--threads", "2", "--quick"]' in text
+    assert "--quick" in capfd.readouterr().out  # what is written is shown too
+
+
+def test_a_page_says_what_the_benchmark_says_of_itself(scripts, tmp_path):
+    doc = "Time of ``this``.\n\nAs in :func:`vmg.training.train`,\non two lines.\n\n    python benchmarks/step.py\n"
+    (scripts / "step.py").write_text(f'"""{doc}"""\nprint("| a |")\n')
+    assert commands.run(["bench", "step", "--write", str(tmp_path / "page.md")]) == 0
+    *_, command, first, second, table = (tmp_path / "page.md").read_text().strip().split("\n\n")
+    assert command == "`python benchmarks/step.py --threads 2`"
+    assert first == "Time of `this`."
+    assert second == "As in `vmg.training.train`, on two lines."
+    assert table == "| a |"
+
+
+def test_figures_stand_beside_the_page(scripts, tmp_path):
+    drawing = "import sys, pathlib\npathlib.Path(sys.argv[-1], 'scaling_width.png').write_bytes(b'')\n"
+    (scripts / "scaling.py").write_text(drawing)
+    assert commands.run(["bench", "scaling", "--write", str(tmp_path / "page.md")]) == 0
+    assert "](scaling_width.png)" in (tmp_path / "page.md").read_text()
+
+
+def test_a_failure_is_on_the_page_and_the_rest_runs(scripts, tmp_path, capfd):
+    (scripts / "step.py").write_text("raise SystemExit(3)")
+    assert commands.run(["bench", "step", "predict", "--write", str(tmp_path / "page.md")]) == 1
+    text = (tmp_path / "page.md").read_text()
+    assert "It failed, and there are no numbers." in text
+    assert '["predict"' in text
+    assert "step failed" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [(["--json"], "without --json"), ([], "must be in a folder that exists")]
+)
+def test_a_page_that_cannot_be_is_refused(scripts, tmp_path, capfd, options, message):
+    assert commands.run(["bench", "--write", str(tmp_path / "missing" / "page.md"), *options]) == 2
+    assert message in " ".join(capfd.readouterr().err.split())
+
+
+def test_a_real_benchmark_makes_a_page(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    page = tmp_path / "page.md"
+    assert commands.run(["bench", "step", "--quick", "--threads", "1", "--write", str(page)]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "| layers | network | ms per step |" in text
+    assert "The two networks take turns" in text
+    assert "    python" not in text
 
 
 def test_every_benchmark_is_there():

@@ -17,6 +17,7 @@ KEYS = {  # a few that readers of the JSON rely on
     "predict": {"way", "ms", "reference", "reference_ms", "times", "asked"},
     "peers": {"width", "network", "ms", "ratio"},
     "scaling": {"part", "size", "network", "ms", "per", "memory_mb"},
+    "fit_time": {"rows", "method", "seconds", "ratio", "rmse", "log_likelihood"},
     "replicas": {"splits", "steps", "together_s", "apart_s", "times", "asked"},
     "memory": {"width", "points", "plain_mb", "vmg_mb", "ratio", "added_ratio", "asked"},
 }
@@ -37,13 +38,27 @@ def test_a_benchmark_prints_rows_of_numbers(name, tmp_path):
         assert KEYS[name] <= set(row)
         numbers = [value for value in row.values() if isinstance(value, float)]
         assert numbers and all(map(math.isfinite, numbers))
-        times = [row[key] for key in ("ms", "ratio", "times", "together_s", "plain_mb") if key in row]
+        times = [row[key] for key in ("ms", "ratio", "times", "together_s", "plain_mb", "seconds") if key in row]
         assert times and min(times) > 0
     if name == "scaling":
         written = {path.name for path in (tmp_path / "results").iterdir()}
         assert written == {"scaling_width.png", "scaling_points.png", "scaling_rows.png"}
     if name == "peers":
-        assert {"nn.Linear", "vmg, P=50", "factorised, local reparametrisation"} <= {row["network"] for row in rows}
+        assert {"nn.Linear", "vmg, P=50", "vmg, zero mean, P=50", "mean field in plain PyTorch"} <= {
+            row["network"] for row in rows
+        }
+
+
+def test_peers_that_are_missing_are_named():
+    *_, remark = run("peers").splitlines()
+    for package in ("ivon-opt", "torchbnn", "bayesian-torch", "blitz-bayesian-pytorch"):
+        assert package in remark  # with its version, or as left out
+
+
+def test_scaling_prints_a_table_for_each_part(tmp_path):
+    tables = run("scaling", folder=tmp_path).strip().split("\n\n")
+    assert [table.split(" | ")[0] for table in tables] == ["| width", "| pseudo-points", "| rows"]
+    assert "slope from" in tables[0]
 
 
 def test_without_json_a_table_is_printed():

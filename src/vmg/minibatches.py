@@ -21,7 +21,7 @@ class Minibatches(Iterator[Tensor]):
         if self._smallest < 1:
             raise ValueError("training needs at least one row; got none")
         self._size, self._batch_shape, self._generator = min(batch_size, self._smallest), tuple(batch_shape), generator
-        self._beyond = torch.arange(self._largest) >= sizes.unsqueeze(-1)  # [replicas, largest]
+        self._sizes = sizes  # of each replica
         self._order = torch.empty(len(sizes), 0, dtype=torch.int64)  # of the epoch, [replicas, largest]
         self._start = self._smallest  # a permutation is drawn when the first of its rows is asked for
 
@@ -34,10 +34,11 @@ class Minibatches(Iterator[Tensor]):
         return index
 
     def _permute(self) -> Tensor:
-        replicas = len(self._beyond)
+        replicas = len(self._sizes)
         if replicas == 1:
             return torch.randperm(self._largest, generator=self._generator).unsqueeze(0)
-        keys = torch.rand(replicas, self._largest, generator=self._generator).masked_fill_(self._beyond, 2.0)
+        beyond = torch.arange(self._largest) >= self._sizes.unsqueeze(-1)  # [replicas, largest]
+        keys = torch.rand(replicas, self._largest, generator=self._generator).masked_fill_(beyond, 2.0)
         return keys.argsort(-1)
 
     def state(self) -> dict[str, Tensor]:
