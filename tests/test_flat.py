@@ -122,3 +122,28 @@ def test_nothing_small(shapes):
     flat.zero_grad()
     flat.release()
     assert all(v.grad is None for v in values)
+
+
+def test_memory_is_laid_out_as_the_parameters_and_made_when_asked_for():
+    values = parameters(*SHAPES)
+    flat = FlatParameters(values)
+    memory = flat.memory()
+    memory[values[1]].fill_(7.0)
+    assert (memory.tensor(1)[6:10] == 7).all() and memory.tensor(1).sum() == 28
+    assert memory[values[3]].shape == values[3].shape
+    assert list(memory._tensors) == [1], "nobody asked for the large one"
+    own = torch.ones(SMALL + 1, dtype=torch.float64)
+    memory.place(values[2], own)
+    assert memory[values[2]] is own and memory.tensor(0) is own
+
+
+def test_values_are_kept_in_the_same_place():
+    flat, kept = FlatParameters(parameters(*SHAPES)), []
+    flat.copy_to(kept)
+    places = [t.data_ptr() for t in kept]
+    with torch.no_grad():
+        flat.tensors[0].add_(1.0)
+    assert not torch.equal(kept[0], flat.tensors[0])
+    flat.copy_to(kept)
+    assert all(torch.equal(a, b) for a, b in zip(kept, flat.tensors, strict=True))
+    assert [t.data_ptr() for t in kept] == places

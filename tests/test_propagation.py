@@ -1,14 +1,28 @@
 """Propagated moments against many draws of whole networks, within their standard errors."""
 
 import copy
+import math
 
 import pytest
 import torch
 
+from vmg import kernels
+from vmg.kernels import moments
 from vmg.nn import MLP, MeanFieldLinear
 from vmg.prediction import propagate_moments, sample_outputs
 
 D, C = 4, 2
+needs_kernels = pytest.mark.skipif(not kernels.available(), reason="no compiled kernels, or VMG_NATIVE=0")
+
+
+@pytest.fixture(autouse=True, params=["kernels", "pytorch"])
+def way(request, monkeypatch):
+    """Every test runs the compiled pass and that in PyTorch."""
+    if request.param == "pytorch":
+        monkeypatch.setattr(kernels, "native", lambda *tensors: None)
+    elif not kernels.available():
+        pytest.skip("no compiled kernels")
+    return request.param
 
 
 def network(perturb, noise=1e-4, dtype=torch.float64, **options):
@@ -129,3 +143,112 @@ def test_what_cannot_be_propagated_is_refused(perturb):
         propagate_moments(network(perturb), x * float("nan"))
     with pytest.raises(ValueError, match="x must have 4 features"):
         propagate_moments(network(perturb), x[:, :3])
+
+
+# -- the compiled pass against that in PyTorch ------------------------------------------------------------------------
+
+KINDS = [
+    {},
+    {"hidden": ()},
+    {"hidden": (7, 33)},
+    {"hidden": (5, 6, 7), "out_features": 1},
+    {"n_pseudo": 0},
+    {"zero_mean": True},
+    {"bias": False},
+    {"pseudo_noise": "factored"},
+    {"batch_shape": (2, 2)},
+]
+
+
+def both_ways(made, x, monkeypatch, **options):
+    """Moments from the kernel, which is seen to be called, and from PyTorch."""
+    native, calls = kernels.native(x), []
+    counted = copy.copy(native)
+    counted.moments = lambda record: (calls.append(record), native.moments(record))
+    monkeypatch.setattr(kernels, "native", lambda *tensors: counted)
+    torch.manual_seed(3)
+    compiled = propagate_moments(made, x, **options)
+    assert calls
+    monkeypatch.setattr(kernels, "native", lambda *tensors: None)
+    torch.manual_seed(3)
+    return compiled, propagate_moments(made, x, **options), len(calls)
+
+
+def assert_same(compiled, plain, dtype):
+    """To rounding: relative for variances, of the spread for means, which cancel."""
+    tolerance = {torch.float32: 2e-5, torch.float64: 1e-12}[dtype]
+    assert compiled.mean.shape == plain.mean.shape and compiled.mean.dtype == compiled.variance.dtype == dtype
+    spread = plain.variance.sqrt() + plain.mean.abs()
+    assert ((compiled.mean - plain.mean).abs() <= tolerance * spread).all()
+    assert ((compiled.variance - plain.variance).abs() <= tolerance * plain.variance).all()
+
+
+@needs_kernels
+@pytest.mark.parametrize("way", ["kernels"], indirect=True)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n_pseudo_draws", [0, 3])
+@pytest.mark.parametrize("options", KINDS, ids=str)
+def test_the_compiled_pass_is_that_of_pytorch(options, n_pseudo_draws, dtype, perturb, monkeypatch):
+    made = network(perturb, 0.2, dtype, **options)
+    for lead in {(), options.get("batch_shape", ())}:
+        for n in (1, 45):  # less than a strip of rows, and more
+            x = torch.randn(*lead, n, D, dtype=dtype)
+            compiled, plain, _ = both_ways(made, x, monkeypatch, n_pseudo_draws=n_pseudo_draws)
+            assert_same(compiled, plain, dtype)
+            assert compiled.mean.shape == (*options.get("batch_shape", ()), n, options.get("out_features", C))
+            monkeypatch.undo()
+
+
+@needs_kernels
+@pytest.mark.parametrize("way", ["kernels"], indirect=True)
+@pytest.mark.parametrize("batch_shape", [(), (3,)])
+def test_rows_on_several_threads_change_nothing(batch_shape, perturb, monkeypatch):
+    made, x = network(perturb, 0.2, batch_shape=batch_shape), torch.randn(70, D).double()
+    whole = propagate_moments(made, x)
+    monkeypatch.setattr(moments, "THREAD", 1)
+    monkeypatch.setattr(moments, "SHORTEST", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    compiled, _, calls = both_ways(made, x, monkeypatch)
+    assert calls == (6 if batch_shape else 4)
+    for a, b in zip(whole, compiled, strict=True):
+        assert torch.equal(a, b)
+
+
+@needs_kernels
+@pytest.mark.parametrize("way", ["kernels"], indirect=True)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_compiled_rectifier_is_exact_from_one_tail_to_the_other(dtype, perturb, monkeypatch):
+    made = network(perturb, dtype=dtype, n_pseudo=0, bias=False, hidden=(1,), out_features=1)
+    hidden, last = made.layers
+    for layer in (hidden, last):
+        layer.row.log_scale.data.fill_(-40.0)
+        layer.column.log_scale.data.fill_(0.0)
+    hidden.row.log_scale.data[0] = math.log(hidden.n_rows) / 2  # variance x₀² of the pre-activation, mean that of x₁
+    hidden.loc.data.copy_(torch.tensor([[0.0], [1.0], [0.0], [0.0]]) * math.sqrt(hidden.n_rows))
+    last.loc.data.fill_(1.0)
+    a = torch.linspace(-12, 12, 4_001, dtype=dtype)
+    x = torch.stack([torch.full_like(a, 1.0), a, torch.zeros_like(a), torch.zeros_like(a)], dim=-1)
+    found = propagate_moments(made, x)
+    above, density = torch.special.ndtr(a.double()), torch.exp(-0.5 * a.double() ** 2) / math.sqrt(2 * math.pi)
+    mean = a.double() * above + density
+    variance = (a.double() ** 2 + 1) * above + a.double() * density - mean**2
+    tolerance = 1e-6 if dtype == torch.float32 else 1e-13
+    assert ((found.mean[:, 0].double() - mean).abs() <= tolerance * (1 + mean)).all()
+    assert ((found.variance[:, 0].double() - variance).abs() <= tolerance).all()
+
+
+@pytest.mark.parametrize("way", ["kernels"], indirect=True)
+def test_large_layers_are_left_to_pytorch(perturb, monkeypatch):
+    made, x = network(perturb, 0.2), torch.randn(5, D).double()
+    compiled = propagate_moments(made, x)
+    monkeypatch.setattr(moments, "LARGEST", 1)
+    native = copy.copy(kernels.native(x))
+    native.moments = lambda record: pytest.fail("the kernel was called")
+    monkeypatch.setattr(kernels, "native", lambda *tensors: native)
+    assert_same(compiled, propagate_moments(made, x), torch.float64)
+
+
+def test_without_pseudo_data_there_is_nothing_to_draw(perturb):
+    made, x = network(perturb, n_pseudo=0), torch.randn(5, D).double()
+    for a, b in zip(propagate_moments(made, x), propagate_moments(made, x, n_pseudo_draws=4), strict=True):
+        assert torch.equal(a, b)

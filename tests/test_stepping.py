@@ -1,6 +1,7 @@
 """The direct step is autograd's in every number; where it cannot be, autograd's is taken."""
 
 import copy
+import math
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 
 from vmg import kernels
 from vmg.flat import FlatParameters
+from vmg.kernels import diagonal
 from vmg.likelihoods import (
     CategoricalLikelihood,
     GaussianLikelihood,
@@ -152,3 +154,64 @@ def test_training_is_the_same_either_way(monkeypatch):
         trained.append([*pair[0].state_dict().values(), *pair[1].state_dict().values()])
     for direct, plain in zip(*trained, strict=True):
         torch.testing.assert_close(direct, plain, rtol=1e-7, atol=1e-7)
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def a_few_steps(monkeypatch, alone, batch_shape=(), poison=False):
+    """Parameters and Adam's state after steps with an optimiser; and which matrices the step moved itself."""
+    monkeypatch.setattr(diagonal, "SMALL", 0)  # every layer is a large one
+    monkeypatch.setattr("vmg.flat.SMALL", 20)
+    monkeypatch.setattr("vmg.stepping.ALONE", alone)
+    diagonal.make_plan.cache_clear()
+    network, likelihood, x, y = problem("known", batch_shape)
+    flat = FlatParameters(network.parameters())
+    optimiser = torch.optim.Adam(flat.tensors, lr=0.01, fused=True)
+    use_generator(network, torch.Generator().manual_seed(1))
+    step = make_step(network, likelihood, flat, x.shape, n_data=50.0, kl_weight=0.7, optimiser=optimiser)
+    for _ in range(3):
+        step(x * (math.inf if poison else 1), y, None)
+        moved = [t for t in flat.tensors if t.grad is None]
+        if not poison:
+            optimiser.step()
+    diagonal.make_plan.cache_clear()
+    state = [value for t in flat.tensors for value in optimiser.state[t].values()]
+    return [t.detach().clone() for t in flat.tensors], state, moved
+
+
+@needs_kernels
+@pytest.mark.parametrize("batch_shape", [(), (3,)])
+def test_matrices_that_share_a_gradient_move_as_all_together_do(batch_shape, monkeypatch):
+    together = a_few_steps(monkeypatch, 10**9, batch_shape)
+    alone = a_few_steps(monkeypatch, 21, batch_shape)
+    assert not together[2] and len(alone[2]) >= 2
+    for a, b in zip((*alone[0], *alone[1]), (*together[0], *together[1]), strict=True):
+        assert torch.equal(a, b)
+
+
+@needs_kernels
+def test_where_the_bound_is_not_finite_nothing_moves(monkeypatch):
+    start = problem("known")[0].parameters()
+    found, state, _ = a_few_steps(monkeypatch, 21, poison=True)
+    assert not state
+    assert sum(t.numel() for t in found) == sum(p.numel() for p in start)
+    flat = FlatParameters(problem("known")[0].parameters())
+    assert all(torch.equal(a, b) for a, b in zip(found, flat.tensors, strict=True))
+
+
+@needs_kernels
+def test_the_divergence_needs_no_second_gradient_of_large_matrices(monkeypatch):
+    monkeypatch.setattr(diagonal, "SMALL", 0)
+    monkeypatch.setattr("vmg.flat.SMALL", 20)
+    diagonal.make_plan.cache_clear()
+    network, likelihood, x, _ = problem("known")
+    flat = FlatParameters(network.parameters())
+    made = []
+    memory = flat.memory
+    monkeypatch.setattr(flat, "memory", lambda: made.append(memory()) or made[-1])
+    DirectStep(network, likelihood, flat, x.shape, n_data=50.0)
+    diagonal.make_plan.cache_clear()
+    gradients, divergence = made
+    assert len(gradients._tensors) == len(flat.tensors)
+    assert list(divergence._tensors) == [len(flat.tensors) - 1], "the vector of small ones only"

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FlatParameters"]
+__all__ = ["FlatParameters", "Memory"]
 
 SMALL = 16_384
 """Entries up to which a tensor is gathered. Above it one more pass over memory costs more than one more call."""
-
-
-class Memory(NamedTuple):
-    """Zeros laid out as flat parameters are."""
-
-    tensors: list[Tensor]
-    of: dict[nn.Parameter, Tensor]  # each parameter's part
 
 
 class FlatParameters:
@@ -35,6 +27,7 @@ class FlatParameters:
         self._large = [p for p in trainable if p.numel() > SMALL]
         self.tensors: list[nn.Parameter] = list(self._large)
         self.position = {p: k for k, p in enumerate(self._large)} | dict.fromkeys(self._small, len(self._large))
+        self._start: dict[nn.Parameter, int] = {}  # of the small ones, in their vector
         self._gradient: Tensor | None = None
         if not self._small:
             return
@@ -42,7 +35,7 @@ class FlatParameters:
         self._gradient = vector.grad = torch.zeros_like(vector)
         start = 0
         for p in self._small:
-            stop = start + p.numel()
+            self._start[p], stop = start, start + p.numel()
             p.data = vector.data[start:stop].view(p.shape)
             p.grad = vector.grad[start:stop].view(p.shape)
             start = stop
@@ -56,18 +49,26 @@ class FlatParameters:
             p.grad = None
 
     def memory(self) -> Memory:
-        """As much memory again."""
-        tensors = [torch.zeros_like(t, requires_grad=False) for t in self.tensors]
-        parts = dict(zip(self._large, tensors, strict=False))
-        start = 0
-        for p in self._small:
-            parts[p] = tensors[-1][start : start + p.numel()].view(p.shape)
-            start += p.numel()
-        return Memory(tensors, parts)
+        """As much memory again, or what is asked for of it."""
+        return Memory(self)
+
+    def part(self, parameter: nn.Parameter, tensor: Tensor) -> Tensor:
+        """What belongs to a parameter of a tensor at its position."""
+        start = self._start.get(parameter)
+        return tensor if start is None else tensor[start : start + parameter.numel()].view(parameter.shape)
 
     def snapshot(self) -> list[Tensor]:
         """The present values."""
         return [t.detach().clone() for t in self.tensors]
+
+    def copy_to(self, values: list[Tensor]) -> None:
+        """Put the present values in the place of those of a snapshot, or of none yet: no second copy at any time."""
+        if not values:
+            values += self.snapshot()
+            return
+        with torch.no_grad():
+            for tensor, value in zip(self.tensors, values, strict=True):
+                value.copy_(tensor)
 
     def restore(self, values: list[Tensor]) -> None:
         """Go back to the values of a snapshot or an average."""
@@ -81,3 +82,26 @@ class FlatParameters:
             p.data = p.data.clone()
             p.grad = None
         self.zero_grad()
+
+
+class Memory:
+    """Zeros laid out as flat parameters are; a tensor is made when it is first asked for."""
+
+    def __init__(self, flat: FlatParameters) -> None:
+        self._flat = flat
+        self._tensors: dict[int, Tensor] = {}
+
+    def tensor(self, position: int) -> Tensor:
+        """The counterpart of the flat tensor at this position."""
+        if position not in self._tensors:
+            self._tensors[position] = torch.zeros_like(self._flat.tensors[position], requires_grad=False)
+        return self._tensors[position]
+
+    def place(self, parameter: nn.Parameter, tensor: Tensor) -> None:
+        """Use this tensor for a large parameter, before it is first asked for."""
+        assert parameter is self._flat.tensors[self._flat.position[parameter]]
+        self._tensors[self._flat.position[parameter]] = tensor
+
+    def __getitem__(self, parameter: nn.Parameter) -> Tensor:
+        """A parameter's part."""
+        return self._flat.part(parameter, self.tensor(self._flat.position[parameter]))

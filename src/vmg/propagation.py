@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from vmg.kernels.moments import SmallMatrices, propagate
 from vmg.moments import FoldedLayer, LayerMoments, activation_moments, fold_layer, layer_moments, pull_back
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
@@ -44,12 +45,19 @@ def propagate_moments(network: MLP, x: Tensor, *, n_pseudo_draws: int = 0) -> Ou
         raise ValueError(f"n_pseudo_draws must be >= 0; got {n_pseudo_draws}")
     layers[0]._check(x)
     dtype = layers[0].row.log_scale.dtype
-    folded = [_fold(layer, n_pseudo_draws).to(dtype) for layer in layers]
-    replicas = layers[0].batch_shape.numel() * max(1, n_pseudo_draws)
-    widest = max(layer.n_rows for layer in layers)
-    chunk = max(1, ENTRIES // (replicas * widest))
-    parts = [_propagate(network, layers, folded, rows) for rows in x.to(dtype).split(chunk, dim=-2)]
-    mean, variance = (torch.cat(values, dim=-2) for values in zip(*parts, strict=True))
+    if all(layer.pseudo_data is None for layer in layers):
+        n_pseudo_draws = 0
+    lead = (*([n_pseudo_draws] if n_pseudo_draws else []), *layers[0].batch_shape)
+    folded = [_fold(layer, n_pseudo_draws) for layer in layers]
+    found = _compiled(network, layers, folded, lead, x.to(dtype))
+    if found is not None:
+        mean, variance = found
+    else:
+        folded = [small.to(dtype) for small in folded]
+        widest = max(layer.n_rows for layer in layers)
+        chunk = max(1, ENTRIES // (math.prod(lead) * widest))
+        parts = [_propagate(network, layers, folded, rows) for rows in x.to(dtype).split(chunk, dim=-2)]
+        mean, variance = (torch.cat(values, dim=-2) for values in zip(*parts, strict=True))
     if not n_pseudo_draws:
         return OutputMoments(mean, variance)
     between = mean.var(0) if n_pseudo_draws > 1 else torch.zeros_like(mean[0])
@@ -85,6 +93,66 @@ def _fold(layer: MatrixGaussianLinear, n_draws: int) -> FoldedLayer:
         output_noise=spread[..., R:],
         damping=layer.damping,
     )
+
+
+def _compiled(
+    network: MLP, layers: list[MatrixGaussianLinear], folded: list[FoldedLayer], lead: tuple[int, ...], x: Tensor
+) -> tuple[Tensor, Tensor] | None:
+    """The result from the kernel, for networks that it knows and whose weights stay in the processor's cache."""
+    if network.activation is not torch.relu:
+        return None
+    noisy = any(small.input_noise is not None for small in folded)
+    last = len(layers) - 1
+
+    def small_matrices() -> list[SmallMatrices]:
+        pairs = enumerate(zip(layers, folded, strict=True))
+        return [_small_matrices(small, layer.in_features, k > 0, k == last, noisy) for k, (layer, small) in pairs]
+
+    return propagate(small_matrices, [(layer.n_rows, layer.out_features) for layer in layers], lead, x)
+
+
+def _small_matrices(layer: FoldedLayer, n_in: int, uncertain: bool, last: bool, noisy: bool) -> SmallMatrices:
+    """The sums of :func:`~vmg.moments.layer_moments` and :func:`~vmg.moments.pull_back`, as few products with rows.
+
+    Args:
+        layer: with its pseudo-data.
+        n_in: inputs without the one of the bias.
+        uncertain: whether these have variances.
+        last: whether its outputs are the network's.
+        noisy: whether any layer's pseudo-inputs have noise.
+    """
+    W, u, v = layer.weight, layer.row_variance.unsqueeze(-1), layer.column_variance.unsqueeze(-2)
+    R, C = W.shape[-2:]
+    P = 0 if layer.gain is None else layer.gain.shape[-2]
+    first, squares, spread, carry = layer.mean_weight, u, v, None
+    if uncertain:
+        carry = W[..., :n_in, :].square() + layer.left_variance[..., :n_in].unsqueeze(-1) * v
+    if layer.gain is not None and layer.output_noise is not None:
+        first = _beside(first, layer.gain.mT)
+        spread = _beside(v.mT, (layer.output_noise + layer.damping * v).mT).mT
+        if carry is not None:
+            carry = carry + layer.gain[..., :n_in].square().mT @ layer.output_noise
+    level = cross = noise = None
+    slopes = W.mT if noisy and not last else None
+    if layer.input_noise is not None and layer.pull is not None:
+        noise, pull_t = layer.input_noise.mT, layer.pull.mT
+        if last:
+            squares = _beside(u.square() * (noise @ layer.pull.square()), u)
+            level = layer.input_noise @ W.square()
+            cross = ((u * W).unsqueeze(-1) * noise.unsqueeze(-2) * pull_t.unsqueeze(-3)).flatten(-2)
+        else:
+            squares, slopes = _beside(u.square() * noise, u), _beside(W.mT, pull_t)
+    E = squares.shape[-1] - 1
+    inputs, weight = layer.inputs, W if last else None
+    return SmallMatrices(
+        (R, n_in, C, P, E), first, inputs, squares, spread, carry, weight, level, cross, slopes, noise, u
+    )
+
+
+def _beside(*matrices: Tensor) -> Tensor:
+    """Matrices side by side, where those of one replica serve all."""
+    lead = max((W.shape[:-2] for W in matrices), key=len)
+    return torch.cat([W if W.shape[:-2] == lead else W.expand(*lead, *W.shape[-2:]) for W in matrices], dim=-1)
 
 
 def _propagate(

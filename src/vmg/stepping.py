@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from vmg import kernels
-from vmg.flat import FlatParameters
-from vmg.kernels.diagonal import Backward, Forward, Inputs, make_plan
+from vmg.flat import FlatParameters, Memory
+from vmg.kernels.diagonal import Backward, Forward, Inputs, Plan, make_plan, scratch_size
 from vmg.likelihoods import Likelihood
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP, Activation
@@ -24,6 +24,10 @@ from vmg.objective import ElboTerms, elbo_terms
 from vmg.priors import DiagonalKL, GammaPrior, LearnedKL, diagonal_kl_scalars
 
 __all__ = ["AutogradStep", "DirectStep", "Step", "make_step"]
+
+
+ALONE = 2**18
+"""Entries from which a matrix is moved alone: a pass of the optimiser over it takes far longer than a call."""
 
 
 class Evaluation(NamedTuple):
@@ -47,11 +51,16 @@ def make_step(
     *,
     n_data: Tensor | float,
     kl_weight: float | Sequence[float],
+    optimiser: torch.optim.Optimizer | None = None,
 ) -> Step:
-    """The fastest step that this network and likelihood allow, for minibatches of x with ``shape``."""
+    """The fastest step that this network and likelihood allow, for minibatches of x with ``shape``.
+
+    With an ``optimiser`` of the flat parameters it may move some of them itself, whose gradient is then None. The
+    caller's own ``optimiser.step()`` moves the others.
+    """
     if not isinstance(kl_weight, Sequence) and DirectStep.allows(network):
         assert isinstance(network, MLP)
-        return DirectStep(network, likelihood, flat, shape, n_data=n_data, kl_weight=kl_weight)
+        return DirectStep(network, likelihood, flat, shape, n_data=n_data, kl_weight=kl_weight, optimiser=optimiser)
     return AutogradStep(network, likelihood, flat, n_data=n_data, kl_weight=kl_weight)
 
 
@@ -84,7 +93,8 @@ class AutogradStep:
 class DirectStep:
     """An :class:`~vmg.nn.MLP` of diagonal layers.
 
-    The few numbers that a likelihood or a prior learns by gradient are left to autograd.
+    The few numbers that a likelihood or a prior learns by gradient are left to autograd. With an ``optimiser`` the
+    largest matrices move as soon as their gradients are there, so that one memory serves the gradients of all of them.
     """
 
     def __init__(
@@ -96,29 +106,38 @@ class DirectStep:
         *,
         n_data: Tensor | float,
         kl_weight: float = 1.0,
+        optimiser: torch.optim.Optimizer | None = None,
     ) -> None:
         gradients, divergence_gradients = flat.memory(), flat.memory()
-        for tensor, gradient in zip(flat.tensors, gradients.tensors, strict=True):
-            tensor.grad = gradient
         self._likelihood = likelihood
         self._learned = [p for p in likelihood.parameters() if p.requires_grad]
-        self._learned_gradients = [gradients.of[p] for p in self._learned]
+        self._learned_gradients = [gradients[p] for p in self._learned]
         layers = [layer for layer in network.layers if isinstance(layer, MatrixGaussianLinear)]
         scale = layers[0].row.log_scale
         self._x = scale.new_empty(tuple(shape))
         self._kl_scale = kl_weight / torch.as_tensor(n_data, dtype=scale.dtype)
         g_kl = self._kl_scale.expand(scale.shape[:-1]).contiguous()
         self._layers: list[_Layer] = []
-        x = self._x
-        for number, layer in enumerate(layers):
+        plans = [_plan(layer, shape[:-1]) for layer in layers]
+        self._optimiser = optimiser
+        self._alone: dict[int, tuple[nn.Parameter, Tensor]] = {}  # by layer: what moves at once, and its gradient
+        if optimiser is not None:
+            self._alone = _share_gradients(layers, plans, gradients)
+        scratch = scale.new_empty(max(map(scratch_size, plans)))  # layers take turns
+        x, g_x = self._x, None
+        for number, (layer, plan) in enumerate(zip(layers, plans, strict=True)):
             activation = network.activation if number < len(layers) - 1 else None
-            step = _Layer(layer, x, activation, gradients.of, divergence_gradients.of, g_kl, needs_x=number > 0)
+            step = _Layer(layer, plan, x, activation, gradients, divergence_gradients, g_kl, g_x, scratch)
             self._layers.append(step)
-            x = step.activated
+            x, g_x = step.activated, step.g
         self._f = x
+        alone = {flat.position[matrix] for matrix, _ in self._alone.values()}
+        self._together = [(t, gradients.tensor(k)) for k, t in enumerate(flat.tensors) if k not in alone]
+        for tensor, gradient in self._together:
+            tensor.grad = gradient
         apart = {flat.position[p] for layer in self._layers for p in layer.apart}
-        self._gradients = [gradients.tensors[k] for k in apart]
-        self._apart = [divergence_gradients.tensors[k] for k in apart]
+        self._gradients = [gradients.tensor(k) for k in apart]
+        self._apart = [divergence_gradients.tensor(k) for k in apart]
 
     @staticmethod
     def allows(network: nn.Module) -> bool:
@@ -135,14 +154,22 @@ class DirectStep:
         log_prob, kl = self._score(y, weight)
         for layer in self._layers:
             kl = kl + layer.divergence.value()
-        before: _Layer | None = None
-        for layer in reversed(self._layers):
-            if before is not None:
-                layer.pull_back(before.g_x)
-            layer.backward()
-            before = layer
+        found = Evaluation(self._f, ElboTerms(log_prob.mean(-1), self._kl_scale * kl))
+        if self._alone and not math.isfinite(found.terms.total.sum().item()):
+            return found  # nothing moves
+        for tensor, _ in self._together if self._alone else []:
+            tensor.grad = None
+        for number in reversed(range(len(self._layers))):
+            self._layers[number].backward()
+            if self._optimiser is not None and number in self._alone:
+                matrix, gradient = self._alone[number]
+                matrix.grad = gradient
+                self._optimiser.step()
+                matrix.grad = None
         torch._foreach_add_(self._gradients, self._apart)
-        return Evaluation(self._f, ElboTerms(log_prob.mean(-1), self._kl_scale * kl))
+        for tensor, gradient in self._together if self._alone else []:
+            tensor.grad = gradient
+        return found
 
     def _score(self, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
         """log p(y | f) of each row and the likelihood's own KL; leaves the gradients of f and of what is learned."""
@@ -165,19 +192,45 @@ class DirectStep:
         return log_prob.detach(), kl.detach()
 
 
+def _share_gradients(
+    layers: Sequence[MatrixGaussianLinear], plans: Sequence[Plan], gradients: Memory
+) -> dict[int, tuple[nn.Parameter, Tensor]]:
+    """One memory for the gradients of the largest M; by layer, M and its gradient."""
+    matrices = {
+        k: layer.loc
+        for k, (layer, plan) in enumerate(zip(layers, plans, strict=True))
+        if layer.loc is not None and layer.loc.numel() >= ALONE and not plan.small
+    }
+    if len(matrices) < 2:
+        return {}
+    largest = max(matrices.values(), key=nn.Parameter.numel)
+    memory = torch.zeros_like(largest, requires_grad=False).flatten()
+    for M in matrices.values():
+        gradients.place(M, memory[: M.numel()].view(M.shape))
+    return {k: (M, gradients[M]) for k, M in matrices.items()}
+
+
+def _plan(layer: MatrixGaussianLinear, rows: Sequence[int]) -> Plan:
+    """Of a minibatch with these leading dimensions, the last of which counts its rows."""
+    row, data = layer.row.log_scale, layer.pseudo_data
+    sizes = layer.in_features, layer.n_rows, layer.out_features, layer.n_pseudo
+    return make_plan(row.shape[:-1], rows[-1], *sizes, data is not None and data.log_point_noise is not None)
+
+
 class _Layer:
     """One layer of a :class:`DirectStep`: its noise, draw, activation and gradients at fixed places in memory."""
 
     def __init__(
         self,
         layer: MatrixGaussianLinear,
+        plan: Plan,
         x: Tensor,
         activation: Activation | None,
-        gradients: dict[nn.Parameter, Tensor],
-        divergence_gradients: dict[nn.Parameter, Tensor],
+        gradients: Memory,
+        divergence_gradients: Memory,
         g_kl: Tensor,
-        *,
-        needs_x: bool,
+        g_x: Tensor | None,
+        scratch: Tensor,
     ) -> None:
         layer._check_shape(x)
         self._layer, self._activation = layer, activation
@@ -193,19 +246,26 @@ class _Layer:
         values = [None if p is None else p.data for p in parameters]
         inputs = Inputs._make([x, *values, point_noise, noise])
 
-        R, C, P = row.shape[-1], column.shape[-1], layer.n_pseudo
-        plan = make_plan(row.shape[:-1], *x.shape[-2:], R, C, P, log_point_noise is not None)
+        R, C = row.shape[-1], column.shape[-1]
         native = kernels.native(*inputs)
         assert native is not None
         options = 1 / math.sqrt(R), layer.damping
-        self._forward = Forward(native, plan, inputs, *options)
-        self.out, self.g = self._forward.out, torch.empty_like(noise)
-        self.g_x = torch.empty_like(x) if needs_x else None
+        self._forward = Forward(native, plan, inputs, *options, scratch)
+        self.out = self._forward.out
+        self.g = torch.empty_like(noise)  # of the activated outputs until this layer's turn comes, then of the outputs
         own = [None if p is None else gradients[p] for p in parameters]
         # large layers add to the divergence's gradient of M, which saves a pass over memory
         add_to_M = layer.loc is not None and not plan.small
         self._backward = Backward(
-            native, plan, inputs, self._forward.workspace, *options, self.g, [self.g_x, *own], add_to_M=add_to_M
+            native,
+            plan,
+            inputs,
+            self._forward.workspace,
+            *options,
+            self.g,
+            [g_x, *own],
+            add_to_M=add_to_M,
+            scratch=scratch,
         )
 
         noise_state = None if pseudo_data is None else pseudo_data.projected_noise()
@@ -214,10 +274,9 @@ class _Layer:
         assert coefficients is not None
         found = diagonal_kl_scalars(coefficients, row, column, noise_state)
         weights = (layer.loc, row, column, log_noise, log_point_noise)
-        targets = [None if p is None else divergence_gradients[p] for p in weights]
-        if add_to_M:
-            targets[0] = own[0]
         self.apart = [p for p in weights[add_to_M:] if p is not None]  # whose two gradients are still to be added
+        targets = [None if p is None else divergence_gradients[p] for p in weights[add_to_M:]]
+        targets = [own[0], *targets] if add_to_M else targets
         memory = [None if p is None else p.data for p in weights]
         if learned:
             assert isinstance(prior, GammaPrior)
@@ -226,7 +285,8 @@ class _Layer:
             )
         else:
             self.divergence = DiagonalKL(native, *found, memory, g_kl, targets)
-        self.activated = self.out if activation is None else torch.empty_like(self.out)
+        in_place = activation is None or activation is torch.relu
+        self.activated = self.out if in_place else torch.empty_like(self.out)
         self._graph: tuple[Tensor, Tensor] | None = None
 
     @staticmethod
@@ -241,23 +301,20 @@ class _Layer:
         kernels.fill_normal(self._noises, self._layer.generator)
         self._forward.run()
         if self._activation is torch.relu:
-            torch.clamp_min(self.out, 0, out=self.activated)
+            self.out.clamp_min_(0)
         elif self._activation is not None:
             with torch.enable_grad():
                 leaf = self.out.detach().requires_grad_()
                 self._graph = leaf, self._activation(leaf)
             self.activated.copy_(self._graph[1])
 
-    def pull_back(self, g_activated: Tensor | None) -> None:
-        """Put the gradient of the outputs where :meth:`backward` reads it, given that of the activated ones."""
-        assert g_activated is not None
-        if self._graph is None:
-            torch.ops.aten.threshold_backward.grad_input(g_activated, self.activated, 0, grad_input=self.g)
-            return
-        leaf, activated = self._graph
-        self.g.copy_(torch.autograd.grad(activated, leaf, g_activated)[0])
-
     def backward(self) -> None:
+        """The gradients of this layer, and that of its input, which is the activated output of the layer below."""
+        if self._graph is not None:
+            leaf, activated = self._graph
+            self.g.copy_(torch.autograd.grad(activated, leaf, self.g)[0])
+        elif self._activation is not None:
+            torch.ops.aten.threshold_backward.grad_input(self.g, self.activated, 0, grad_input=self.g)
         self.divergence.differentiate()
         self._backward.run()
 

@@ -169,7 +169,7 @@ def train(
                 history.stopped, done = saved.stopped, n_steps
         use_generator(network, generator)
         batch = (*batch_shape, min(batch_size, int(sizes.min())), *x.shape[n_batch * own + 1 :])
-        evaluate = make_step(network, likelihood, flat, batch, n_data=n_data, kl_weight=kl_weight)
+        evaluate = make_step(network, likelihood, flat, batch, n_data=n_data, kl_weight=kl_weight, optimiser=optimiser)
         both.train()
 
         window, since = torch.zeros(2), 0
@@ -232,9 +232,9 @@ class _LastGood:
     def keep(self) -> bool:
         """Remember the present parameters, if they are finite; say whether they are."""
         state = self._likelihood.state_dict()
-        finite = all(bool(torch.isfinite(t).all()) for t in (*self._flat.tensors, *state.values()))
+        finite = all(all_finite(t.detach()) for t in (*self._flat.tensors, *state.values()))
         if finite:
-            self._values = self._flat.snapshot()
+            self._flat.copy_to(self._values)
             self._state = {name: value.clone() for name, value in state.items()}
         return finite
 

@@ -20,6 +20,8 @@ from torch import Tensor
 __all__ = [
     "DIVERGENCE",
     "LAYER",
+    "MOMENTS_LAYER",
+    "MOMENTS_NETWORK",
     "NOT_FINITE",
     "NOT_POSITIVE",
     "address",
@@ -58,6 +60,13 @@ DIVERGENCE = Record(
     pointers="M log_row log_column log_noise log_point_noise value precisions row_trace column_trace g "
     "g_M g_log_row g_log_column g_log_noise g_log_point_noise",
 )
+MOMENTS_NETWORK = Record(integers="n_layers n_rows lowest", doubles="", pointers="x mean variance")
+MOMENTS_LAYER = Record(
+    integers="R I C P E",
+    doubles="",
+    pointers="first inputs squares spread carry weight level cross slopes noise row",
+)
+LAYOUT = (LAYER, DIVERGENCE, MOMENTS_NETWORK, MOMENTS_LAYER)
 
 
 def address(tensor: Tensor | None) -> int:
@@ -68,6 +77,7 @@ def address(tensor: Tensor | None) -> int:
 _NAMES = (
     *("forward", "finish", "backward", "prepare", "factorise", "solve", "add_noise"),
     *("backward_noise", "backward_solve", "backward_inputs", "backward_points", "divergence", "divergence_backward"),
+    "moments",
 )
 _WITH_STATUS = ("forward", "prepare", "factorise")
 
@@ -80,7 +90,7 @@ def _library() -> ctypes.CDLL | None:
     try:
         library = ctypes.CDLL(str(path))
         library.vmg_layout.restype = ctypes.c_int64
-        fits = library.vmg_layout() == LAYER.size << 32 | DIVERGENCE.size
+        fits = library.vmg_layout() == sum(record.size << 16 * k for k, record in enumerate(LAYOUT))
     except (OSError, AttributeError):  # built for another machine, or from an older source
         return None
     return library if fits else None

@@ -18,7 +18,7 @@ from torch import Tensor
 from vmg.kernels import LAYER, NOT_FINITE, NOT_POSITIVE, address
 from vmg.linalg import cholesky
 
-__all__ = ["Backward", "Forward", "Inputs", "Plan", "make_plan"]
+__all__ = ["Backward", "Forward", "Inputs", "Plan", "make_plan", "scratch_size"]
 
 # Multiply-adds of a forward pass over all replicas below which one call wins: the kernels' own product runs on one
 # thread, PyTorch's on all, but its thirty calls from Python cost as much. Measured on two cores, with and without
@@ -79,6 +79,24 @@ def make_plan(batch_shape: tuple[int, ...], B: int, I: int, R: int, C: int, P: i
     return Plan((n, B, I, R, C, P), shapes, bool(batch_shape), work < SMALL, tuple(offsets), total)
 
 
+def scratch_size(plan: Plan) -> int:
+    """Entries of the memory that a large layer's passes need while they run."""
+    n, B, _, R, _, P = plan.sizes
+    return 0 if plan.small else n * max(P * R, B + 2 * B * P + 2 * B * R) + 3 * ALIGNMENT
+
+
+def _carve(like: Tensor, scratch: Tensor | None, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
+    """Arrays one after the other in ``scratch``, or in memory of their own."""
+    if scratch is None:
+        return [like.new_empty(shape) for shape in shapes]
+    arrays, start = [], 0
+    for shape in shapes:
+        size = math.prod(shape)
+        arrays.append(scratch[start : start + size].view(shape))
+        start += -(-size // ALIGNMENT) * ALIGNMENT
+    return arrays
+
+
 def _record(
     plan: Plan,
     inputs: Inputs,
@@ -105,10 +123,19 @@ def _record(
 
 
 class Forward:
-    """The draw of a layer, bound to memory: each :meth:`run` reads the inputs where they are and rewrites ``out``."""
+    """The draw of a layer, bound to memory: each :meth:`run` reads the inputs where they are and rewrites ``out``.
+
+    ``scratch`` is memory that layers share, see :func:`scratch_size`; nothing in it outlasts a run.
+    """
 
     def __init__(
-        self, kernels: SimpleNamespace, plan: Plan, inputs: Inputs, input_scale: float, damping: float
+        self,
+        kernels: SimpleNamespace,
+        plan: Plan,
+        inputs: Inputs,
+        input_scale: float,
+        damping: float,
+        scratch: Tensor | None = None,
     ) -> None:
         n, B, _, R, C, P = plan.sizes
         lead = (n,) if plan.batch else ()
@@ -116,9 +143,9 @@ class Forward:
         self._inputs = inputs  # the record has addresses only
         self.workspace = inputs.x.new_empty(plan.total)
         self.out = torch.empty_like(inputs.noise)
-        AU = None if plan.small else inputs.x.new_empty(*lead, P, R)
-        scratch = (AU, None, None, None, None)
-        self._record = _record(plan, inputs, input_scale, damping, self.workspace, self.out, scratch)
+        AU = None if plan.small else _carve(inputs.x, scratch, [(*lead, P, R)])[0]
+        arrays = (AU, None, None, None, None)
+        self._record = _record(plan, inputs, input_scale, damping, self.workspace, self.out, arrays)
         if AU is None:
             return
         self._AU = AU
@@ -169,7 +196,7 @@ class Backward:
     """The gradients of a layer, bound to memory: each :meth:`run` reads ``g`` and rewrites ``gradients``.
 
     ``gradients`` are those of the first seven inputs; the first is None where x needs none. A large layer can add to
-    what stands in the gradient of M (``add_to_M``) at no cost.
+    what stands in the gradient of M (``add_to_M``) at no cost. ``scratch`` as in :class:`Forward`.
     """
 
     def __init__(
@@ -184,6 +211,7 @@ class Backward:
         gradients: Sequence[Tensor | None],
         *,
         add_to_M: bool = False,
+        scratch: Tensor | None = None,
     ) -> None:
         n, B, _, R, C, P = plan.sizes
         lead = (n,) if plan.batch else ()
@@ -191,13 +219,13 @@ class Backward:
             raise ValueError("add_to_M needs a large layer; got a small one, whose kernel overwrites")
         self._kernels, self._plan, self._keep_M = kernels, plan, int(add_to_M)
         self._memory = inputs, workspace, gradients  # the record has addresses only
-        scratch: list[Tensor | None] = [None, g, None, None, None]
+        arrays: list[Tensor | None] = [None, g, None, None, None]
         if not plan.small:
-            self._rows = g.new_empty(*lead, 2 * B, R)
-            self._factors = g.new_empty(*lead, P, 2 * B)
-            scratch[2:] = g.new_empty(n * B), self._factors, self._rows
-        self._scratch = scratch
-        self._record = _record(plan, inputs, input_scale, damping, workspace, None, scratch, gradients)
+            shapes = [(n * B,), (*lead, P, 2 * B), (*lead, 2 * B, R)]
+            g_variance, self._factors, self._rows = _carve(g, scratch, shapes)
+            arrays[2:] = g_variance, self._factors, self._rows
+        self._arrays = arrays
+        self._record = _record(plan, inputs, input_scale, damping, workspace, None, arrays, gradients)
         if plan.small:
             return
         g_x, g_M, _, _, g_points, _, _ = gradients

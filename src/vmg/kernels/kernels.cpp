@@ -142,8 +142,11 @@ void multiply_panel(View<const T> A, View<const T> B, View<T> C, Int m, Int k, I
     Int i = 0;
     for (; i + BLOCK_ROWS <= m; i += BLOCK_ROWS)
         multiply_block<T, BLOCK_ROWS, vectors>(A.rows(i), panel, stride, k, alpha, add, C.rows(i), columns);
-    for (; i < m; ++i)
-        multiply_block<T, 1, vectors>(A.rows(i), panel, stride, k, alpha, add, C.rows(i), columns);
+    switch (m - i) {  // the rest
+        case 3: multiply_block<T, 3, vectors>(A.rows(i), panel, stride, k, alpha, add, C.rows(i), columns); break;
+        case 2: multiply_block<T, 2, vectors>(A.rows(i), panel, stride, k, alpha, add, C.rows(i), columns); break;
+        case 1: multiply_block<T, 1, vectors>(A.rows(i), panel, stride, k, alpha, add, C.rows(i), columns); break;
+    }
 }
 
 // C = alpha·A·B, or C += alpha·A·B; A is m × k, B is k × c. Where B is a transpose it is copied, so the smaller factor
@@ -733,9 +736,13 @@ void normals(float* out, Int n, std::uint64_t seed) {
 ENTRY_POINTS(float, f32)
 ENTRY_POINTS(double, f64)
 
-// Sizes of the records, by which Python knows a library of another version.
-API Int vmg_layout() { return Int(sizeof(Layer<float>)) << 32 | Int(sizeof(Divergence<float>)); }
-
 API void vmg_normals(float* out, Int n, std::uint64_t seed) { normals(out, n, seed); }
 
-#include "filtering.hpp"  // entry point of its own
+#include "filtering.hpp"  // entry points of its own
+#include "moments.hpp"    // and these
+
+// Sizes of the records, by which Python knows a library of another version.
+API Int vmg_layout() {
+    return Int(sizeof(Layer<float>)) | Int(sizeof(Divergence<float>)) << 16 |
+           Int(sizeof(moments::Network<float>)) << 32 | Int(sizeof(moments::Layer<float>)) << 48;
+}
