@@ -80,6 +80,8 @@ class DigitMethod:
     is_random: bool = True
     """Whether a trained network has a posterior, or noise, to draw from."""
     n_members: int = 1
+    learning_rate: float = 1e-3
+    """Of Adam. Weights of all layers are √R times a plain network's, so a step of 1e-2 is there one of some 5e-4."""
 
     @property
     def batch_shape(self) -> tuple[int, ...]:

@@ -105,8 +105,8 @@ def execute(
 
     With ``checkpoints``, a folder, every network's run keeps its state there and goes on from it after a kill.
     """
-    recipe = Recipe(task.epochs) if recipe is None else recipe
     method = DIGIT_METHODS[task.method]
+    recipe = Recipe(task.epochs, learning_rate=method.learning_rate) if recipe is None else recipe
     candidates = []
     for points in task.points or (None,):
         file = None if checkpoints is None else checkpoints / _file_name(task, points)
