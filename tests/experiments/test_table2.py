@@ -1,6 +1,7 @@
 """``vmg reproduce table2`` on tiny images: runs, goes on after a kill, chooses on validation images, shows."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def test_every_method_earns_a_whole_record(name, digits):
     assert record["points"] == (3 if method.has_points else None)
     assert list(record["scores"]) == ["mean network", *(FEW if method.is_random else ())]
     assert record["error_percent"] == record["scores"]["mean network"]["error_percent"]
-    assert record["config"]["learning_rate"] == 1e-3
+    assert record["config"]["batch_size"] == 20
     for prediction, scores in record["scores"].items():
         assert 0 <= scores["error_percent"] <= 100
         assert scores["log_likelihood"] < 0 and 0 <= scores["ece"] <= 1 and 0 <= scores["brier"] <= 2
@@ -165,7 +166,7 @@ def test_the_rate_is_constant_and_then_falls_to_zero():
 
 @pytest.fixture
 def vmg_table2(tiny_digits, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(table2, "Recipe", lambda epochs: Recipe(epochs, batch_size=20))
+    monkeypatch.setattr(table2, "Recipe", partial(Recipe, batch_size=20))
     out, threads = tmp_path / "results" / "table2.jsonl", torch.get_num_threads()
 
     def invoke(*options):
@@ -196,6 +197,14 @@ def test_the_command_from_images_to_table_and_picture(vmg_table2, tmp_path, monk
     assert [row["method"] for row in json.loads(shown.stdout)] == ["vmg"] * 6 + ["max-likelihood"] * 2
     nothing, _ = vmg_table2("--show")
     assert nothing.exit_code == 2 and "has none" in nothing.output
+
+
+@pytest.mark.parametrize("name", ["vmg", "dropout"])
+def test_each_method_trains_at_its_own_rate(name, digits, monkeypatch):
+    monkeypatch.setattr(table2, "Recipe", partial(Recipe, batch_size=20))
+    method = DIGIT_METHODS[name]
+    task = table2.Task(name, "1x8", 0, 1, (3,) if method.has_points else ())
+    assert table2.execute(task, digits, "1.2.3")["config"]["learning_rate"] == method.learning_rate
 
 
 def test_another_folder_for_the_state_of_runs(vmg_table2, tmp_path):

@@ -159,6 +159,7 @@ DIGIT_METHODS = {
             _of_layers(_deterministic),
             sizes=("3x150", "2x800"),
             is_random=False,
+            learning_rate=1e-2,
         ),
         DigitMethod(
             "dropout",
@@ -166,6 +167,7 @@ DIGIT_METHODS = {
             _of_layers(_dropout),
             {"input_rate": INPUT_RATE, "rate": HIDDEN_RATE},
             ("3x150", "2x800"),
+            learning_rate=1e-2,
         ),
         DigitMethod(
             "dropconnect",
@@ -173,6 +175,7 @@ DIGIT_METHODS = {
             _of_layers(_dropconnect),
             {"rate": HIDDEN_RATE, "shared_mask": True},
             ("3x150", "2x800"),
+            learning_rate=1e-2,
         ),
         DigitMethod(
             "bayes-by-backprop",
@@ -186,6 +189,7 @@ DIGIT_METHODS = {
             "Gaussian dropout, its rate learned, the whole KL",
             _of_layers(_variational_dropout),
             sizes=PAPER_SIZES[1:],
+            learning_rate=1e-2,
         ),
     )
 }
