@@ -14,7 +14,7 @@ from vmg.experiments import figure1, figure2
 def command(request, monkeypatch, tmp_path):
     figure = request.param
     whole = figure.run
-    monkeypatch.setattr(figure, "run", lambda **k: whole(settings=figure.Settings(**TINY), **k))
+    monkeypatch.setattr(figure, "run", lambda **k: whole(settings=TINY, **k))
     name = figure.__name__.rpartition(".")[2]
     return lambda *options: (CliRunner().invoke(reproduce, [name, *options]), tmp_path / "here" / "a.png")
 

@@ -2,20 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 
 from vmg.experiments import figure1, figure2
 from vmg.experiments.bands import Band, ToyResult, distance
+from vmg.experiments.toy_fits import Settings, fit_network
+from vmg.prediction import draw_functions
 
-TINY = {
-    "n_steps": 20,
-    "n_draws": 10,
-    "n_epochs": 2,
-    "n_starts": 2,
-    "n_chains": 2,
-    "n_warmup": 10,
-    "n_kept": 8,
-    "n_points": 21,
-}
+TINY = Settings(n_steps=20, n_draws=10, n_starts=2, n_epochs=2, n_chains=2, n_warmup=10, n_kept=8, n_points=21)
 NAMES = {
     figure1: ["Factorised Gaussian", "PBP", "Dropout", "Matrix Gaussian"],
     figure2: ["PBP", "Matrix Gaussian, ReLU", "Matrix Gaussian, cosine", "Matrix Gaussian, tanh"],
@@ -25,7 +19,7 @@ NAMES = {
 @pytest.fixture(scope="module", params=[figure1, figure2], ids=["figure1", "figure2"])
 def tiny(request):
     heard = []
-    result = request.param.run(seed=1, settings=request.param.Settings(**TINY), tell=heard.append)
+    result = request.param.run(seed=1, settings=TINY, tell=heard.append)
     return request.param, result, heard
 
 
@@ -62,7 +56,7 @@ def test_inside_is_where_the_data_are(tiny):
 
 
 def test_the_gap_of_osbands_toy_is_outside():
-    result = figure2.run(seed=0, settings=figure2.Settings(**TINY), tell=lambda name: None)
+    result = figure2.run(seed=0, settings=TINY, tell=lambda name: None)
     assert not result.inside(np.array([0.7])).any()
 
 
@@ -77,3 +71,21 @@ def test_distances_are_in_true_standard_deviations_and_log_ratios():
     )
     same = ToyResult(x, x, np.sin, [Band(**{**vars(truth), "name": "same", "truth": "truth"})], [truth], [(0.0, 0.4)])
     assert [value for value in vars(same.distances()[0]).values() if isinstance(value, float)] == [0.0] * 4
+
+
+def test_the_start_with_the_best_bound_predicts():
+    x = np.linspace(-3, 3, 12)
+    y = x**3
+    fitted = fit_network(figure1.matrix_gaussian, x, y, noise_scale=figure1.NOISE, n_steps=30, n_starts=3, seed=0)
+    assert fitted.bounds.shape == (3,) and np.isfinite(fitted.bounds).all()
+    draws = draw_functions(fitted.network, torch.as_tensor((x - x.mean()) / x.std())[:, None], 5, 1)  # [5, 3, 12, 1]
+    best = draws[:, int(fitted.bounds.argmax())].numpy() * y.std() + y.mean()
+    np.testing.assert_allclose(fitted.predict(x, 5, seed=1).loc, best)
+
+
+@pytest.mark.parametrize("make", figure1.VARIATIONAL.values(), ids=list(figure1.VARIATIONAL))
+def test_longer_training_raises_the_bound(make):
+    x = np.linspace(-3, 3, 12)
+    options = {"noise_scale": figure1.NOISE, "n_starts": 2, "seed": 0}
+    short, long = (fit_network(make, x, x**3, n_steps=n, **options).bounds.max() for n in (5, 400))
+    assert long > short + 10

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
-from numpy.typing import NDArray
 
 from vmg import metrics
 from vmg.cli.output import print_table, say
 from vmg.cli.progress import TrainingBar
 from vmg.data.diabetes import load_diabetes
 from vmg.data.toy import cubic
-from vmg.likelihoods import KnownNoiseLikelihood
-from vmg.nn import MLP
+from vmg.experiments.figure1 import NOISE, RANGE, matrix_gaussian
+from vmg.experiments.toy_fits import fit_network
 from vmg.persistence import replacing
-from vmg.prediction import Prediction, draw_functions
 from vmg.tables import TableError, TableModel, write_table
-from vmg.training import Callback, cosine, train
 
 __all__ = ["run_demo"]
 
 SEED = 0
 COVERAGE = 0.9
 TOY_STEPS = 3_000
-TOY_NOISE = 3.0  # known standard deviation, as in the paper
 TOY_TEST_ROWS = 500
-TOY_RANGE = (-6.0, 6.0)  # drawn; data are in [-4, 4]
 DRAWS = 200  # as in the paper
 DIABETES_TARGET = "progression"
 HELD_OUT = 0.2
@@ -75,10 +68,20 @@ def run_demo(folder: Path, *, quiet: bool = False) -> None:
     x, y = cubic(seed=SEED)
     with TrainingBar("Toy problem of Figure 1", quiet=quiet) as bar:
         started = time.perf_counter()
-        toy = ToyModel.fit(x, y, [bar])
+        toy = fit_network(
+            matrix_gaussian,
+            x[:, 0],
+            y,
+            noise_scale=NOISE,
+            n_steps=TOY_STEPS,
+            n_starts=1,
+            seed=SEED,
+            callbacks=[bar],
+            n_reports=50,
+        )
         toy_seconds = time.perf_counter() - started
-    grid = np.linspace(*TOY_RANGE, 241)
-    drawn = toy.predict(grid[:, None])
+    grid = np.linspace(*RANGE, 241)
+    drawn = toy.predict(grid, DRAWS, SEED)
     with replacing(figure_path) as temporary:
         draw_toy_figure(ToyCurve(grid, drawn.mean, drawn.std, drawn.epistemic_std), x[:, 0], y, temporary)
 
@@ -93,7 +96,7 @@ def run_demo(folder: Path, *, quiet: bool = False) -> None:
         return
 
     x_test, y_test = cubic(TOY_TEST_ROWS, seed=SEED + 1)
-    predicted = toy.predict(x_test)
+    predicted = toy.predict(x_test[:, 0], DRAWS, SEED)
     scores = diabetes.evaluate(test_rows, COVERAGE)
     lines = [
         DemoScores(
@@ -121,48 +124,6 @@ def run_demo(folder: Path, *, quiet: bool = False) -> None:
     say(f"Figure:  {figure_path}")
     say(f"Model:   {model_path}")
     say(f"Try it:  vmg predict {model_path} {rows_path}")
-
-
-@dataclass(frozen=True)
-class ToyModel:
-    """One hidden layer of 100 units, 2 and 4 pseudo-points, √α <= 0.2 and the noise known [LW16, §4.3]."""
-
-    network: MLP
-    likelihood: KnownNoiseLikelihood
-    x_scale: float
-    y_mean: float
-    y_scale: float
-
-    @classmethod
-    def fit(cls, x: NDArray, y: NDArray, callbacks: list[Callback]) -> ToyModel:
-        """Fit to x [N, 1] and y [N], in standard units inside."""
-        x_scale, y_mean, y_scale = float(x.std()), float(y.mean()), float(y.std())
-        generator = torch.Generator().manual_seed(SEED)
-        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="n_pseudo should be <")  # the paper's own choice
-            network = MLP(1, [100], 1, n_pseudo=[2, 4], max_noise=0.2)
-        network.reset_parameters(generator)
-        likelihood = KnownNoiseLikelihood(TOY_NOISE / y_scale)
-        train(
-            network,
-            likelihood,
-            torch.as_tensor(x / x_scale, dtype=torch.float32),
-            torch.as_tensor((y - y_mean) / y_scale, dtype=torch.float32).unsqueeze(-1),
-            n_steps=TOY_STEPS,
-            batch_size=len(x),
-            learning_rate=0.02,
-            schedule=cosine,
-            callbacks=callbacks,
-            report_every=TOY_STEPS // 50,
-            generator=generator,
-        )
-        return cls(network, likelihood, x_scale, y_mean, y_scale)
-
-    def predict(self, x: NDArray) -> Prediction:
-        """The predictive distribution at x [N, 1], in the units of y."""
-        functions = draw_functions(self.network, torch.as_tensor(x / self.x_scale), DRAWS, SEED)
-        loc = functions.numpy() * self.y_scale + self.y_mean
-        return Prediction(loc, np.array([[[TOY_NOISE]]]), np.array([[[np.inf]]]))
 
 
 def diabetes_tables() -> tuple[pd.DataFrame, pd.DataFrame]:

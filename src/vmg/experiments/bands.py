@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from vmg.likelihoods import KnownNoiseLikelihood
-from vmg.nn.mlp import MLP
-from vmg.prediction import Prediction, draw_functions
-from vmg.training import cosine, train
+from vmg.prediction import Prediction
 
-__all__ = ["Band", "Distance", "ToyResult", "distance", "fit_network"]
+__all__ = ["Band", "Distance", "ToyResult", "distance"]
 
 Array = NDArray[np.float64]
 
@@ -98,40 +94,3 @@ class ToyResult:
                 for band in (*self.bands, *self.truths)
             ],
         }
-
-
-def fit_network(
-    network: MLP,
-    x: Array,
-    y: Array,
-    grid: Array,
-    *,
-    noise_scale: float,
-    n_steps: int,
-    n_draws: int,
-    seed: int,
-    learning_rate: float = 0.02,
-) -> Prediction:
-    """Train on x, y [N] in standard units with known noise, and predict at ``grid`` [M] in the target's own."""
-    generator = torch.Generator().manual_seed(seed)
-    network.reset_parameters(generator)
-    x_mean, x_scale, y_mean, y_scale = float(x.mean()), float(x.std()), float(y.mean()), float(y.std())
-
-    def column(values: Array) -> torch.Tensor:
-        return torch.as_tensor(values, dtype=torch.float32).unsqueeze(-1)
-
-    train(
-        network,
-        KnownNoiseLikelihood(noise_scale / y_scale),
-        column((x - x_mean) / x_scale),
-        column((y - y_mean) / y_scale),
-        n_steps=n_steps,
-        batch_size=len(x),
-        learning_rate=learning_rate,
-        schedule=cosine,
-        report_every=max(1, n_steps // 10),
-        generator=generator,
-    )
-    functions = draw_functions(network, torch.as_tensor((grid - x_mean) / x_scale).unsqueeze(-1), n_draws, seed)
-    gaussian = np.full((1, 1, 1), np.inf)
-    return Prediction(functions.numpy() * y_scale + y_mean, np.full((1, 1, 1), noise_scale), gaussian)
