@@ -121,7 +121,7 @@ class DiagonalKL:
 
 
 class LearnedKL(DiagonalKL):
-    """The same where the precisions' posteriors are learned: a few numbers, which autograd follows.
+    """The same where the precisions' posteriors are learned.
 
     The kernels take the divergence with a precision of one. What it really is depends on E‖W‖² alone.
     """
@@ -148,17 +148,14 @@ class LearnedKL(DiagonalKL):
         energy = self.results[2] * self.results[3]
         if self._M is not None:
             energy = energy + self._M.square().sum((-2, -1))
-        with torch.enable_grad():
-            self._energy = energy.detach().requires_grad_()
-            self._rest = self._prior.kl_of_energy(self._energy, self._size)
-        return of_one + self._rest.detach() - 0.5 * energy
+        self._energy = energy
+        return of_one + self._prior.kl_of_energy(energy, self._size) - 0.5 * energy
 
     def differentiate(self) -> None:
-        own = list(self._prior.parameters())
-        by_energy, *found = torch.autograd.grad(self._rest, [self._energy, *own], self._g)
-        self.results[1] = 2 * by_energy / self._g  # the precision, which the kernels' gradient reads there
+        precision, found = self._prior.differentiate(self._energy, self._size)
+        self.results[1] = precision  # which the kernels' gradient reads there
         for target, gradient in zip(self._own_gradients, found, strict=True):
-            target.copy_(gradient)
+            torch.mul(gradient, self._g.unsqueeze(-1), out=target)
         super().differentiate()
 
 
@@ -332,6 +329,17 @@ class GammaPrior(Prior):
         else:
             log_tau, own = log_tau + self._log_mean(column), own + self._own_kl(column)
         return 0.5 * (row.mean * column.mean * energy - size * (1 + log_tau)) + own
+
+    @torch.no_grad()
+    def differentiate(self, energy: Tensor, size: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """E τ_r E τ_c, and the gradients of :meth:`kl_of_energy` by ``log_concentration`` and ``log_rate``."""
+        assert self.log_concentration is not None and self.log_rate is not None
+        a, b = self.log_concentration.exp(), self.log_rate.exp()
+        precision = (a / b).prod(-1)
+        fit = (0.5 * precision * energy).unsqueeze(-1)
+        shift = a * self.rate / b
+        by_log_a = fit + a * (a - self.concentration - 0.5 * size) * torch.polygamma(1, a) + shift - a
+        return precision, (by_log_a, 0.5 * size + self.concentration - shift - fit)
 
     def coefficients(self, size: int) -> Coefficients | None:
         if not self.conjugate:

@@ -93,7 +93,7 @@ class AutogradStep:
 class DirectStep:
     """An :class:`~vmg.nn.MLP` of diagonal layers.
 
-    The few numbers that a likelihood or a prior learns by gradient are left to autograd. With an ``optimiser`` the
+    The few numbers that a likelihood learns by gradient are left to autograd. With an ``optimiser`` the
     largest matrices move as soon as their gradients are there, so that one memory serves the gradients of all of them.
     """
 
