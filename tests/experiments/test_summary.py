@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from vmg.experiments.published import BEST, BEST_ONE_LAYER, PAPER_TABLE1
+from vmg.experiments.published import BEST, BEST_ONE_LAYER, PAPER_BASELINES, PAPER_TABLE1
 from vmg.experiments.summary import HEADER, render, summarise
 
 
@@ -31,6 +31,14 @@ def test_each_figure_of_others_is_marked_by_how_ours_compares():
     cells = [cell.strip() for cell in text[2].strip("|").split("|")]
     assert cells[4:7] == ["0.71 +", "0.67 +", "0.56 −"]
     assert cells[8:11] == ["-1.30 +", "-0.47 −", "-0.46 −"]
+
+
+def test_a_baseline_stands_beside_the_papers_own_figure_for_it():
+    """PBP has 1.02 and -1.63 on yacht in the paper's table."""
+    text = render(summarise([line(0, 1.01, -1.64) | {"method": "pbp"}]), "markdown").splitlines()[2]
+    cells = [cell.strip() for cell in text.strip("|").split("|")]
+    assert (cells[4], cells[8]) == ("1.02 +", "-1.63 −")
+    assert all(table.keys() == PAPER_TABLE1.keys() for table in PAPER_BASELINES.values())
 
 
 def test_equal_as_printed_counts_as_reached():

@@ -9,14 +9,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from vmg.experiments.published import BEST, BEST_ONE_LAYER, PAPER_TABLE1
+from vmg.experiments.published import BEST, BEST_ONE_LAYER, PAPER_BASELINES, PAPER_TABLE1
 from vmg.experiments.records import Record
 from vmg.experiments.typeset import FORMATS, check_format, typeset
 
 __all__ = ["FORMATS", "render", "summarise"]
 
 SCORES = ("rmse", "log_likelihood", "coverage_90", "interval_width_90", "crps", "seconds")
-BESIDE = ("paper", "one layer", "any model")  # the best of others with one hidden layer, and with any model
+BESIDE = ("paper", "one layer", "any model")
+"""The paper's figure for the method, or for its own where it has none; the best of others with one hidden layer, and
+with any model."""
+
 HEADER = ("table", "method", "splits", "RMSE", *BESIDE, "log-likelihood", *BESIDE, "coverage 90 %", "s per split")
 
 
@@ -62,7 +65,7 @@ def _beside(row: Record, score: str, column: int, sign: int) -> tuple[str, ...]:
     mean, error = row[score], row[f"{score}_error"]
     ours = f"{mean:.4f} ± {error:.4f}" if abs(mean) < 0.1 else f"{mean:.3f} ± {error:.3f}"
     others = []
-    for table in (PAPER_TABLE1, BEST_ONE_LAYER, BEST):
+    for table in (PAPER_BASELINES.get(row["method"], PAPER_TABLE1), BEST_ONE_LAYER, BEST):
         if row["dataset"] not in table:
             others.append("")
             continue
