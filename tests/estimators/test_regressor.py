@@ -468,6 +468,23 @@ def test_members_of_an_ensemble_have_the_bounds_whose_mixture_is_best(monkeypatc
     assert_same_bits(model, vmg.load(tmp_path / "model.vmg"), X)
 
 
+@pytest.mark.parametrize(("n_members", "n_rows", "steps"), [(1, 100, 5_000), (2, 100, 2_000), (1, 2_500, 2_000)])
+def test_a_single_network_on_a_small_table_is_tried_for_longer(monkeypatch, n_members, n_rows, steps):
+    asked = []
+
+    def train(self, sets, max_noise=None, *, at_most=None):
+        asked.append(at_most)
+
+    def score(self, held_out, n_draws):
+        return [np.zeros(len(rows.x)) for rows in held_out]
+
+    monkeypatch.setattr(VMGRegressor, "_train", train)
+    monkeypatch.setattr(VMGRegressor, "_held_out_log_probs", score)
+    X = np.random.default_rng(0).normal(size=(n_rows, 2))
+    VMGRegressor(n_members=n_members, random_state=0).fit(X, X[:, 0])
+    assert asked == [steps, None]  # the trials, then all rows
+
+
 def test_members_are_chosen_one_by_one_for_their_mixture():
     """Every ensemble of two out of three candidates, by hand: greedy starts with the best and adds its complement."""
     log_probs = np.log([[0.5, 0.5, 0.1, 0.1], [0.4, 0.4, 0.2, 0.2], [0.01, 0.01, 0.6, 0.6]])
