@@ -5,22 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from random_problem import data, states
 from torch.distributions import Gamma, MultivariateNormal, Normal
 
 from vmg.baselines import HMCRegressor
 from vmg.baselines.collapsed import CollapsedPosterior
 from vmg.baselines.flat_network import DERIVATIVES, FlatNetwork, LayerPrecisions, NetworkPosterior
-
-
-def data(n=6, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(n, 2, dtype=torch.float64, generator=generator)
-    return x, torch.randn(n, dtype=torch.float64, generator=generator)
-
-
-def states(model, n=3, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(n, model.n_dimensions, dtype=torch.float64, generator=generator)
 
 
 @pytest.mark.parametrize("activation", list(DERIVATIVES))

@@ -4,21 +4,11 @@ import math
 
 import pytest
 import torch
+from random_problem import data, states
 from torch.distributions import Gamma, Normal
 
 from vmg.baselines.flat_network import DERIVATIVES, FlatNetwork, LayerPrecisions, NetworkPosterior
 from vmg.nn import MLP
-
-
-def data(n=7, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(n, 2, dtype=torch.float64, generator=generator)
-    return x, torch.randn(n, dtype=torch.float64, generator=generator)
-
-
-def states(model, n=3, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(n, model.n_dimensions, dtype=torch.float64, generator=generator)
 
 
 @pytest.mark.parametrize("activation", list(DERIVATIVES))
