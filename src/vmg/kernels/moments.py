@@ -18,8 +18,8 @@ __all__ = ["SmallMatrices", "propagate"]
 # Weights of a layer up to which the kernel wins over PyTorch's products: beyond, they leave the cache. Measured: 1.8
 # times as fast at 40,000, 1.1 at 80,000, 0.9 at 160,000.
 LARGEST = 2**16
-# Multiply-adds worth a thread of their own, some ten milliseconds of work: a new thread waits about as long for a core
-# on which PyTorch's own threads still spin after the work before.
+# Multiply-adds worth a thread of their own, some ten milliseconds of work. Beside PyTorch's own threads a second one
+# made 10,000 rows slower in most runs; times vary too much from run to run to say more.
 THREAD = 2**30
 SHORTEST = 256  # rows of a thread's part, at least
 
