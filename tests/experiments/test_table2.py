@@ -120,6 +120,20 @@ def test_the_number_of_points_is_chosen_on_validation_images_alone(digits):
     assert other["scores"] != record["scores"]
 
 
+def test_a_refit_trains_what_was_chosen_on_all_training_images(digits, tmp_path):
+    task = table2.Task("vmg", "1x12", 0, 2, (2, 3, 4))
+    chosen = run(task, digits)
+    record = run(task._replace(refit=True), digits, checkpoints=tmp_path / "c")
+    assert (record["points"], record["tried"]) == (chosen["points"], chosen["tried"])
+    assert (chosen["steps"], record["steps"]) == (2 * (N_TRAIN - N_VALIDATION) // 20, 2 * N_TRAIN // 20)
+    assert record["scores"] != chosen["scores"]
+    # with nothing to choose, the same network comes from one run on all of them
+    direct = run(task._replace(points=(record["points"],), refit=True), digits)
+    assert direct["scores"] == record["scores"] and direct["validation_error_percent"] is None
+    assert table2.key(direct) == task._replace(points=(record["points"],), refit=True)
+    assert len(list((tmp_path / "c").iterdir())) == 4
+
+
 def test_tasks_are_what_is_missing(tmp_path):
     out = tmp_path / "out.jsonl"
     options = {"seeds": [0, 1], "epochs": 2, "points": [3], "out": out}
@@ -133,11 +147,11 @@ def test_tasks_are_what_is_missing(tmp_path):
             for name in ("vmg", "dropout")
         ]
     )
-    line = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "tried": [{"points": 3}]}
-    records.append(out, [line, {"experiment": "table1"}])
+    earned = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "refit": False}
+    records.append(out, [{**earned, "tried": [{"points": 3}]}, {"experiment": "table1"}])
     assert table2.tasks(["vmg", "dropout"], ["1x5"], **options) == (wanted, [*wanted[:2], wanted[3]])
-    # another number of epochs, or other points to choose from, is another run
-    for change in ({"epochs": 3}, {"points": [3, 4]}):
+    # another number of epochs, other points to choose from, or a refit, is another run
+    for change in ({"epochs": 3}, {"points": [3, 4]}, {"refit": True}):
         _, missing = table2.tasks(["vmg"], ["1x5"], **{**options, **change})
         assert len(missing) == 2
     own, _ = table2.tasks(["vmg", "vmg-ensemble"], None, **{**options, "seeds": [0]})

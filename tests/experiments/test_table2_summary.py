@@ -57,6 +57,12 @@ def test_the_papers_error_is_marked_by_how_ours_compares():
     assert cells(mean)[11] == "0.950" and cells(drawn)[11] == "0.950 / 0.900"
 
 
+def test_a_network_without_validation_has_an_empty_cell():
+    [row, _] = summarise([{**line(0, 1.2), "validation_error_percent": None}])
+    assert row["validation_error_percent"] is None
+    assert cells(render([row], "markdown").splitlines()[2])[7] == ""
+
+
 def test_figures_of_the_paper():
     assert paper_error("vmg", "3x750") == 1.05
     assert paper_error("vmg", "3x100") is None

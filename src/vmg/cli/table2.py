@@ -42,6 +42,9 @@ def table2_command(
             metavar="NUMBERS", help="Pseudo-points of every layer; of several, the best on the validation images."
         ),
     ] = "50",
+    refit: Annotated[
+        bool, typer.Option("--refit", help="Train what was chosen once more, on all 60,000 training images.")
+    ] = False,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 2,
     out: Annotated[Path, typer.Option(help="Results file; what is in it already is not run again.")] = Path(
         "results/table2.jsonl"
@@ -66,8 +69,9 @@ def table2_command(
 ) -> None:
     """Test errors on permutation-invariant MNIST, calibration, rejection and doubt about images of other things.
 
-    The last 10,000 training images are for validation. One JSON line per (method, size, seed) is appended to the
-    results file; a killed run goes on from its last epoch, to the same bits.
+    The last 10,000 training images are for validation, and with --refit for training too once they have chosen. One
+    JSON line per (method, size, seed) is appended to the results file; a killed run goes on from its last epoch, to the
+    same bits.
     """
     chosen_methods = names(methods, tuple(DIGIT_METHODS), "--methods")
     chosen_sizes = None if sizes is None else _sizes(sizes)
@@ -76,14 +80,15 @@ def table2_command(
     chosen_seeds = whole_numbers(seeds, "--seeds", low=0, high=2**32 - 1)
     chosen_points = whole_numbers(points, "--points", low=1, high=MAX_POINTS)
     if show:
-        wanted, missing = table2.answered(epochs=epochs, points=chosen_points, out=out), list[table2.Task]()
+        wanted = table2.answered(epochs=epochs, points=chosen_points, refit=refit, out=out)
+        missing: list[table2.Task] = []
         if not wanted:
             raise typer.BadParameter(
                 f"must hold results with these epochs and points; {out} has none", param_hint="--out"
             )
     else:
         wanted, missing = table2.tasks(
-            chosen_methods, chosen_sizes, seeds=chosen_seeds, epochs=epochs, points=chosen_points, out=out
+            chosen_methods, chosen_sizes, seeds=chosen_seeds, epochs=epochs, points=chosen_points, refit=refit, out=out
         )
     folder = out.parent / "checkpoints" if checkpoints is None else checkpoints
     digits = None

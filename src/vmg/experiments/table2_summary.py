@@ -73,8 +73,8 @@ def _row(method: str, size: str, prediction: str, members: Sequence[Record]) -> 
     }
     for name in SCORES:
         row[name], row[f"{name}_error"] = _mean_and_error([one[name] for one in scores])
-    for name in ("validation_error_percent", "seconds"):
-        row[name], row[f"{name}_error"] = _mean_and_error([member[name] for member in members])
+    row["seconds"], row["seconds_error"] = _mean_and_error([member["seconds"] for member in members])
+    row["validation_error_percent"] = _mean_or_none([member["validation_error_percent"] for member in members])
     row["auroc"] = {
         unknown: {kind: _mean_or_none([one["auroc"][unknown][kind] for one in scores]) for kind in kinds}
         for unknown, kinds in scores[0]["auroc"].items()
@@ -115,7 +115,7 @@ def _cells(row: Record) -> tuple[str, ...]:
         str(row["seeds"]),
         _with_error(row, "error_percent", 2),
         mark,
-        _with_error(row, "validation_error_percent", 2),
+        "" if row["validation_error_percent"] is None else f"{row['validation_error_percent']:.2f}",
         _with_error(row, "log_likelihood", 4),
         f"{row['ece']:.4f}",
         f"{row['brier']:.4f}",
