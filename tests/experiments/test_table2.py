@@ -126,12 +126,28 @@ def test_a_refit_trains_what_was_chosen_on_all_training_images(digits, tmp_path)
     record = run(task._replace(refit=True), digits, checkpoints=tmp_path / "c")
     assert (record["points"], record["tried"]) == (chosen["points"], chosen["tried"])
     assert (chosen["steps"], record["steps"]) == (2 * (N_TRAIN - N_VALIDATION) // 20, 2 * N_TRAIN // 20)
-    assert record["scores"] != chosen["scores"]
+    assert record["scores"] != chosen["scores"] and record["validation_error_percent"] is None
     # with nothing to choose, the same network comes from one run on all of them
-    direct = run(task._replace(points=(record["points"],), refit=True), digits)
-    assert direct["scores"] == record["scores"] and direct["validation_error_percent"] is None
-    assert table2.key(direct) == task._replace(points=(record["points"],), refit=True)
+    alone = task._replace(points=(record["points"],), refit=True)
+    direct = run(alone, digits)
+    assert direct["scores"] == record["scores"] and table2.key(direct) == alone
     assert len(list((tmp_path / "c").iterdir())) == 4
+
+
+def test_one_seed_chooses_for_all(digits, tmp_path):
+    out, task = tmp_path / "out.jsonl", table2.Task("vmg", "1x12", 0, 2, (2, 3))
+    other = task._replace(seed=1)
+    assert table2.chosen_already(other, out) is None
+    first = run(task, digits)
+    records.append(out, [first, {"experiment": "table1"}])
+    earlier = table2.chosen_already(other, out)
+    assert earlier == json.loads(json.dumps(first))
+    second = run(other, digits, earlier=earlier)
+    assert (second["points"], second["tried"]) == (first["points"], first["tried"])
+    assert second["scores"] == run(other._replace(points=(first["points"],)), digits)["scores"] != first["scores"]
+    for different in ({"size": "1x11"}, {"epochs": 3}, {"points": (2, 4)}, {"points": (2,)}):
+        assert table2.chosen_already(other._replace(**different), out) is None
+    assert table2.chosen_already(other._replace(refit=True), out) == earlier
 
 
 def test_tasks_are_what_is_missing(tmp_path):
@@ -207,8 +223,9 @@ def test_the_command_from_images_to_table_and_picture(vmg_table2, tmp_path, monk
     monkeypatch.setattr(command.table2, "execute", None)
     again, _ = vmg_table2(*SMALL)
     assert [line for line in again.stdout.splitlines() if line.startswith("|")] == lines
-    shown, _ = vmg_table2("--show", "--epochs", "2", "--points", "3", "--format", "json")
+    shown, _ = vmg_table2("--show", "--format", "json")
     assert [row["method"] for row in json.loads(shown.stdout)] == ["vmg"] * 6 + ["max-likelihood"] * 2
+    out.unlink()
     nothing, _ = vmg_table2("--show")
     assert nothing.exit_code == 2 and "has none" in nothing.output
 

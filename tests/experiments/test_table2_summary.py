@@ -27,6 +27,8 @@ def line(seed, error, method="vmg", size="3x150", points=50):
         "size": size,
         "seed": seed,
         "points": points,
+        "epochs": 100,
+        "refit": False,
         "validation_error_percent": 1.5,
         "seconds": 200.0,
         "scores": found,
@@ -38,29 +40,35 @@ def cells(row):
 
 
 def test_means_and_standard_errors_over_seeds():
-    mean, drawn = summarise([line(0, 1.2), line(1, 1.4, points=100)])
+    mean, drawn = summarise([line(0, 1.2), line(1, 1.4)])
     assert (mean["prediction"], drawn["prediction"]) == ("mean network", "100 draws")
     assert mean["error_percent"] == pytest.approx(1.3) and mean["error_percent_error"] == pytest.approx(0.1)
     assert drawn["error_percent"] == pytest.approx(1.2)
-    assert mean["points"] == [50, 100] and mean["seeds"] == 2
+    assert mean["points"] == 50 and mean["seeds"] == 2
     assert mean["auroc"]["notmnist"] == {"entropy": pytest.approx(0.95), "mutual_information": None}
     assert mean["rejection"]["error_percent"][3] == pytest.approx(1.3 / 4)
+
+
+@pytest.mark.parametrize("change", [{"points": 100}, {"epochs": 50}, {"refit": True}])
+def test_other_runs_of_the_same_network_are_rows_of_their_own(change):
+    rows = summarise([{**line(0, 1.2), **change}, line(0, 1.4)])
+    assert len(rows) == 4 and {row["seeds"] for row in rows} == {1}
 
 
 def test_the_papers_error_is_marked_by_how_ours_compares():
     """At 3x150 the paper has 1.18."""
     [_, _, mean, drawn] = render(summarise([line(0, 1.2)]), "markdown").splitlines()
     assert len(cells(mean)) == len(HEADER)
-    assert cells(mean)[5:7] == ["1.20", "1.18 −"] and cells(drawn)[5:7] == ["1.10", "1.18 +"]
+    assert cells(mean)[7:9] == ["1.20", "1.18 −"] and cells(drawn)[7:9] == ["1.10", "1.18 +"]
     equal = render(summarise([line(0, 1.184)]), "markdown").splitlines()[2]
-    assert cells(equal)[6] == "1.18 +"
-    assert cells(mean)[11] == "0.950" and cells(drawn)[11] == "0.950 / 0.900"
+    assert cells(equal)[8] == "1.18 +"
+    assert cells(mean)[13] == "0.950" and cells(drawn)[13] == "0.950 / 0.900"
 
 
 def test_a_network_without_validation_has_an_empty_cell():
     [row, _] = summarise([{**line(0, 1.2), "validation_error_percent": None}])
     assert row["validation_error_percent"] is None
-    assert cells(render([row], "markdown").splitlines()[2])[7] == ""
+    assert cells(render([row], "markdown").splitlines()[2])[9] == ""
 
 
 def test_figures_of_the_paper():

@@ -39,7 +39,8 @@ def table2_command(
     points: Annotated[
         str,
         typer.Option(
-            metavar="NUMBERS", help="Pseudo-points of every layer; of several, the best on the validation images."
+            metavar="NUMBERS",
+            help="Pseudo-points of every layer; of several, the best on the validation images, with the first seed.",
         ),
     ] = "50",
     refit: Annotated[
@@ -62,7 +63,7 @@ def table2_command(
         bool,
         typer.Option(
             "--show",
-            help="Run nothing: all methods, sizes and seeds of the results file, with these epochs and points.",
+            help="Run nothing: all that the results file has.",
         ),
     ] = False,
     form: Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}.")] = "markdown",
@@ -80,12 +81,9 @@ def table2_command(
     chosen_seeds = whole_numbers(seeds, "--seeds", low=0, high=2**32 - 1)
     chosen_points = whole_numbers(points, "--points", low=1, high=MAX_POINTS)
     if show:
-        wanted = table2.answered(epochs=epochs, points=chosen_points, refit=refit, out=out)
-        missing: list[table2.Task] = []
+        wanted, missing = table2.answered(out), list[table2.Task]()
         if not wanted:
-            raise typer.BadParameter(
-                f"must hold results with these epochs and points; {out} has none", param_hint="--out"
-            )
+            raise typer.BadParameter(f"must hold results of this table; {out} has none", param_hint="--out")
     else:
         wanted, missing = table2.tasks(
             chosen_methods, chosen_sizes, seeds=chosen_seeds, epochs=epochs, points=chosen_points, refit=refit, out=out
@@ -98,6 +96,7 @@ def table2_command(
             task,
             digits,
             vmg.__version__,
+            earlier=table2.chosen_already(task, out),
             checkpoints=folder,
             watch=lambda label, number=number: TrainingBar(f"{label} ({number}/{len(missing)})"),  # type: ignore[misc]
         )

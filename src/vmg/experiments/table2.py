@@ -24,7 +24,7 @@ from vmg.nn.mlp import MLP
 from vmg.prediction import ClassPrediction
 from vmg.training import Callback, Checkpoint, History, train
 
-__all__ = ["AVERAGES", "MEAN", "Task", "answered", "execute", "key", "tasks"]
+__all__ = ["AVERAGES", "MEAN", "Task", "answered", "chosen_already", "execute", "key", "tasks"]
 
 MEAN = "mean network"
 AVERAGES = {"20 draws": 20, "100 draws": 100}
@@ -72,28 +72,25 @@ def tasks(
         for name in methods
         for size in (DIGIT_METHODS[name].sizes if sizes is None else sizes)
     ]
-    done = _answered(out)
+    done = answered(out)
     return wanted, [task for task in wanted if task not in done]
 
 
-def answered(*, epochs: int, points: Sequence[int], refit: bool = False, out: Path) -> list[Task]:
-    """What ``out`` holds of runs with so many epochs and these pseudo-points to choose from, or none."""
-    asked = [(epochs, chosen, refit) for chosen in ((), tuple(points))]
-    return [task for task in _answered(out) if (task.epochs, task.points, task.refit) in asked]
-
-
-def _answered(out: Path) -> list[Task]:
+def answered(out: Path) -> list[Task]:
+    """All that ``out`` holds."""
     return [key(record) for record in records.read(out) if record["experiment"] == "table2"]
 
 
-class Candidate(NamedTuple):
-    """A number of pseudo-points that was tried, and the scores of its network on the validation images."""
+def chosen_already(task: Task, out: Path) -> records.Record | None:
+    """A line of ``out`` that has this choice of pseudo-points behind it, of another seed or with another end.
 
-    points: int | None
-    network: MLP
-    history: History
-    error_percent: float
-    log_likelihood: float
+    One seed chooses for all: its validation scores stand in every line.
+    """
+    if len(task.points) > 1:
+        for record in records.read(out):
+            if record["experiment"] == "table2" and key(record)._replace(seed=task.seed, refit=task.refit) == task:
+                return record
+    return None
 
 
 def execute(
@@ -101,37 +98,42 @@ def execute(
     digits: Digits,
     version: str,
     *,
+    earlier: records.Record | None = None,
     checkpoints: Path | None = None,
     watch: Watch = lambda label: nullcontext(lambda progress: None),
     recipe: Recipe | None = None,
 ) -> records.Record:
-    """Train, choose on the validation images, and score on the test images: one record.
+    """Train, choose on the validation images unless ``earlier`` has done so, and score on the test images: one record.
 
-    A refit with nothing to choose trains on all training images at once, and has no validation scores. With
-    ``checkpoints``, a folder, every network's run keeps its state there and goes on from it after a kill.
+    With ``checkpoints``, a folder, every network's run keeps its state there and goes on from it after a kill.
     """
     method = DIGIT_METHODS[task.method]
     recipe = Recipe(task.epochs, learning_rate=method.learning_rate) if recipe is None else recipe
-    seconds = []
+    histories: list[History] = []
 
-    def fit(points: int | None, rows: Rows, part: str = "") -> tuple[MLP, History]:
+    def fit(points: int | None, *, refit: bool) -> MLP:
+        rows, part = (digits.all_train, "all images") if refit else (digits.train, "")
         file = None if checkpoints is None else checkpoints / _file_name(task, points, part)
-        words = ["" if points is None else f"{points} points", part]
-        with watch(", ".join([f"{task.method} {task.size}, seed {task.seed}", *filter(None, words)])) as tell:
+        words = [f"{task.method} {task.size}", f"seed {task.seed}", "" if points is None else f"{points} points", part]
+        with watch(", ".join(filter(None, words))) as tell:
             network, history = _fit(task, points, rows, recipe, file, tell)
-        seconds.append(history.last.seconds)
-        return network, history
+        histories.append(history)
+        return network
 
-    choices = task.points or (None,)
-    tried = []
-    if len(choices) > 1 or not task.refit:
-        tried = [_validated(points, *fit(points, digits.train), digits.validation) for points in choices]
-    best = min(tried, key=lambda one: (one.error_percent, -one.log_likelihood), default=None)
-    points = choices[0] if best is None else best.points
-    if best is None or task.refit:
-        network, history = fit(points, digits.all_train, "all images")
+    networks: dict[int | None, MLP] = {}
+    if earlier is not None:
+        points, tried = earlier["points"], earlier["tried"]
+    elif len(task.points) < 2:
+        points = task.points[0] if task.points else None
+        tried = [{"points": points}]
     else:
-        network, history = best.network, best.history
+        tried = []
+        for number in task.points:
+            networks[number] = fit(number, refit=False)
+            tried.append({"points": number, **_validate(networks[number], digits), "bound": histories[-1].last.elbo})
+        best = min(tried, key=lambda one: (one["validation_error_percent"], -one["validation_log_likelihood"]))
+        points = best["points"]
+    network = fit(points, refit=task.refit) if task.refit or points not in networks else networks[points]
     scores = _score(network, digits, task.seed, method.n_members, is_random=method.is_random)
     return {
         "experiment": "table2",
@@ -142,20 +144,11 @@ def execute(
         "epochs": task.epochs,
         "refit": task.refit,
         "error_percent": scores[MEAN]["error_percent"],
-        "validation_error_percent": None if best is None else best.error_percent,
+        "validation_error_percent": None if task.refit else _validate(network, digits)["validation_error_percent"],
         "scores": scores,
-        "tried": [
-            {
-                "points": one.points,
-                "validation_error_percent": one.error_percent,
-                "validation_log_likelihood": one.log_likelihood,
-                "bound": one.history.last.elbo,
-            }
-            for one in tried
-        ]
-        or [{"points": points}],
-        "seconds": round(sum(seconds), 3),
-        "steps": history.last.step,
+        "tried": tried,
+        "seconds": round(sum(history.last.seconds for history in histories), 3),
+        "steps": histories[-1].last.step,
         "config": {**recipe.config(), **method.options, "n_members": method.n_members},
         "version": version,
     }
@@ -196,10 +189,14 @@ def _fit(
     return network, history
 
 
-def _validated(points: int | None, network: MLP, history: History, rows: Rows) -> Candidate:
-    predicted = _prediction(mean_probabilities(network, rows.x))
-    error = 100 * metrics.error_rate(predicted.probabilities, rows.labels)
-    return Candidate(points, network, history, error, metrics.log_likelihood(predicted.log_prob(rows.labels)))
+def _validate(network: MLP, digits: Digits) -> dict[str, float]:
+    """Scores of the mean network on the validation images."""
+    labels = digits.validation.labels
+    predicted = _prediction(mean_probabilities(network, digits.validation.x))
+    return {
+        "validation_error_percent": 100 * metrics.error_rate(predicted.probabilities, labels),
+        "validation_log_likelihood": metrics.log_likelihood(predicted.log_prob(labels)),
+    }
 
 
 def _score(network: MLP, digits: Digits, seed: int, n_members: int, *, is_random: bool) -> dict[str, Any]:

@@ -25,6 +25,8 @@ HEADER = (
     "size",
     "prediction",
     "points",
+    "epochs",
+    "images",
     "seeds",
     "error %",
     "paper",
@@ -36,6 +38,8 @@ HEADER = (
     f"error % with {SHOWN_RATE} % rejected",
     "s",
 )
+RUN = ("method", "size", "epochs", "points", "refit")
+"""What the lines of one run have in common; the seeds differ."""
 PREDICTIONS = (MEAN, *AVERAGES)
 SCORES = ("error_percent", "log_likelihood", "ece", "brier")
 
@@ -46,30 +50,36 @@ def paper_error(method: str, size: str) -> float | None:
 
 
 def summarise(lines: Sequence[Record]) -> list[Record]:
-    """Mean and standard error over seeds for each (method, size, prediction), methods in the paper's kind of order."""
-    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    """Mean and standard error over seeds for each run and prediction, methods in the paper's kind of order.
+
+    Seeds belong together where method, size, epochs, the chosen number of points and the training images agree.
+    """
+    groups: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
     for line in lines:
         if line["experiment"] == "table2":
-            groups[line["method"], line["size"]].append(line)
+            groups[tuple(line[name] for name in RUN)].append(line)
     known = list(DIGIT_METHODS)
-    ordered = sorted(groups, key=lambda group: (known.index(group[0]), n_weights(group[1])))
+
+    def place(members: Sequence[Record]) -> tuple[int, ...]:
+        one = members[0]
+        method, size = known.index(one["method"]), n_weights(one["size"])
+        return method, size, one["refit"], one["epochs"], one["points"] or 0
+
     return [
-        _row(method, size, name, groups[method, size])
-        for method, size in ordered
+        _row(name, members)
+        for members in sorted(groups.values(), key=place)
         for name in PREDICTIONS
-        if name in groups[method, size][0]["scores"]
+        if name in members[0]["scores"]
     ]
 
 
-def _row(method: str, size: str, prediction: str, members: Sequence[Record]) -> Record:
+def _row(prediction: str, members: Sequence[Record]) -> Record:
     scores = [member["scores"][prediction] for member in members]
     row: Record = {
-        "method": method,
-        "size": size,
+        **{name: members[0][name] for name in RUN},
         "prediction": prediction,
-        "points": sorted({member["points"] for member in members if member["points"] is not None}),
         "seeds": len(members),
-        "paper": paper_error(method, size),
+        "paper": paper_error(members[0]["method"], members[0]["size"]),
     }
     for name in SCORES:
         row[name], row[f"{name}_error"] = _mean_and_error([one[name] for one in scores])
@@ -111,7 +121,9 @@ def _cells(row: Record) -> tuple[str, ...]:
         row["method"],
         row["size"],
         row["prediction"],
-        ", ".join(map(str, row["points"])),
+        "" if row["points"] is None else str(row["points"]),
+        str(row["epochs"]),
+        "60,000" if row["refit"] else "50,000",
         str(row["seeds"]),
         _with_error(row, "error_percent", 2),
         mark,
