@@ -3,6 +3,7 @@
 import json
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from tiny_digits import N_TEST, N_TRAIN, N_VALIDATION, tiny_digits  # noqa: F401
@@ -101,7 +102,7 @@ def test_a_killed_run_goes_on_to_the_same_record(digits, tmp_path):
     with pytest.raises(Killed):
         run(task, digits, checkpoints=tmp_path / "c", watch=Watch)
     assert sorted(file.name for file in (tmp_path / "c").iterdir()) == [
-        f"vmg-2x12-{points}points-2epochs-seed0.safetensors" for points in (3, 4)
+        f"vmg-2x12-seed-0-2-epochs-{points}-points.safetensors" for points in (3, 4)
     ]
     torch.manual_seed(9)
     assert without_time(run(task, digits, checkpoints=tmp_path / "c")) == without_time(whole)
@@ -132,6 +133,17 @@ def test_a_refit_trains_what_was_chosen_on_all_training_images(digits, tmp_path)
     direct = run(alone, digits)
     assert direct["scores"] == record["scores"] and table2.key(direct) == alone
     assert len(list((tmp_path / "c").iterdir())) == 4
+
+
+def test_members_of_an_ensemble_are_the_networks_of_single_seeds(digits, tmp_path):
+    folder, task = tmp_path / "c", table2.Task("vmg-ensemble", "1x12", 1, 2, (3,))
+    singles = [run(task._replace(method="vmg", seed=seed), digits, checkpoints=folder) for seed in range(1, 6)]
+    files = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
+    assert len(files) == DIGIT_METHODS["vmg-ensemble"].n_members == 5
+    record = run(task, digits, checkpoints=folder)
+    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == files
+    scores = record["scores"]["mean network"]
+    assert scores["log_likelihood"] > np.mean([one["scores"]["mean network"]["log_likelihood"] for one in singles])
 
 
 def test_one_seed_chooses_for_all(digits, tmp_path):

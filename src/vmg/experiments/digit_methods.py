@@ -70,8 +70,8 @@ class DigitMethod:
 
     name: str
     summary: str
-    make: Callable[[Sequence[int], int, Sequence[int]], MLP]
-    """The untrained network for the sizes of hidden layers, a number of pseudo-points and a batch shape."""
+    make: Callable[[Sequence[int], int], MLP]
+    """The untrained network for the sizes of hidden layers and a number of pseudo-points."""
     options: dict[str, Any] = field(default_factory=dict)
     """What the layers were told, for the record."""
     sizes: tuple[str, ...] = PAPER_SIZES
@@ -80,64 +80,59 @@ class DigitMethod:
     is_random: bool = True
     """Whether a trained network has a posterior, or noise, to draw from."""
     n_members: int = 1
+    """More are networks of ``member``, of this seed and the next ones."""
+    member: str | None = None
     learning_rate: float = 1e-3
     """Of Adam. Weights of all layers are √R times a plain network's, so a step of 1e-2 is there one of some 5e-4."""
 
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        return (self.n_members,) if self.n_members > 1 else ()
+
+def _matrix_gaussian(hidden: Sequence[int], points: int) -> MLP:
+    return MLP(N_PIXELS, hidden, N_CLASSES, n_pseudo=points, **VMG_OPTIONS)
 
 
-def _matrix_gaussian(hidden: Sequence[int], points: int, batch_shape: Sequence[int]) -> MLP:
-    return MLP(N_PIXELS, hidden, N_CLASSES, n_pseudo=points, batch_shape=batch_shape, **VMG_OPTIONS)
+def _of_layers(make_layer: Callable[..., BayesianLinear]) -> Callable[[Sequence[int], int], MLP]:
+    """Networks of another kind of layer, made from (inputs, outputs, first, last)."""
 
-
-def _of_layers(make_layer: Callable[..., BayesianLinear]) -> Callable[[Sequence[int], int, Sequence[int]], MLP]:
-    """Networks of another kind of layer, made from (inputs, outputs, first, last, batch_shape)."""
-
-    def make(hidden: Sequence[int], points: int, batch_shape: Sequence[int]) -> MLP:
+    def make(hidden: Sequence[int], points: int) -> MLP:
         def layer(position: int, n_in: int, n_out: int) -> BayesianLinear:
-            place = {"first": position == 0, "last": position == len(hidden)}
-            return make_layer(n_in, n_out, batch_shape=batch_shape, **place)
+            return make_layer(n_in, n_out, first=position == 0, last=position == len(hidden))
 
         return MLP(N_PIXELS, hidden, N_CLASSES, make_layer=layer)
 
     return make
 
 
-def _deterministic(n_in: int, n_out: int, *, batch_shape: Sequence[int], **place: bool) -> DeterministicLinear:
-    return DeterministicLinear(n_in, n_out, batch_shape=batch_shape)
+def _deterministic(n_in: int, n_out: int, **place: bool) -> DeterministicLinear:
+    return DeterministicLinear(n_in, n_out)
 
 
 INPUT_RATE, HIDDEN_RATE = 0.2, 0.5  # Srivastava et al. 2014, appendix B.1
 
 
-def _dropout(n_in: int, n_out: int, *, batch_shape: Sequence[int], first: bool, last: bool) -> DropoutLinear:
-    return DropoutLinear(n_in, n_out, rate=INPUT_RATE if first else HIDDEN_RATE, batch_shape=batch_shape)
+def _dropout(n_in: int, n_out: int, *, first: bool, last: bool) -> DropoutLinear:
+    return DropoutLinear(n_in, n_out, rate=INPUT_RATE if first else HIDDEN_RATE)
 
 
-def _dropconnect(n_in: int, n_out: int, *, batch_shape: Sequence[int], first: bool, last: bool) -> PointLinear:
+def _dropconnect(n_in: int, n_out: int, *, first: bool, last: bool) -> PointLinear:
     """All layers but the last, and one mask for all rows of a batch: a mask for each is too much for wide layers."""
     if last:
-        return DeterministicLinear(n_in, n_out, batch_shape=batch_shape)
-    return DropConnectLinear(n_in, n_out, rate=HIDDEN_RATE, shared_mask=True, batch_shape=batch_shape)
+        return DeterministicLinear(n_in, n_out)
+    return DropConnectLinear(n_in, n_out, rate=HIDDEN_RATE, shared_mask=True)
 
 
 LOG_WIDE, LOG_NARROW = -1.0, -7.0  # the middle of the grid of Blundell et al. 2015, §5.1
 INITIAL_SCALE = 0.1
 
 
-def _bayes_by_backprop(n_in: int, n_out: int, *, batch_shape: Sequence[int], **place: bool) -> BayesByBackpropLinear:
+def _bayes_by_backprop(n_in: int, n_out: int, **place: bool) -> BayesByBackpropLinear:
     """The source's prior is of plain weights; ours are √R times as large, as inputs are divided by √R."""
     unit = math.sqrt(n_in + 1)
     prior = ScaleMixture(0.5, unit * math.exp(LOG_WIDE), unit * math.exp(LOG_NARROW))
-    return BayesByBackpropLinear(n_in, n_out, prior=prior, initial_scale=INITIAL_SCALE, batch_shape=batch_shape)
+    return BayesByBackpropLinear(n_in, n_out, prior=prior, initial_scale=INITIAL_SCALE)
 
 
-def _variational_dropout(
-    n_in: int, n_out: int, *, batch_shape: Sequence[int], **place: bool
-) -> VariationalDropoutLinear:
-    return VariationalDropoutLinear(n_in, n_out, batch_shape=batch_shape)
+def _variational_dropout(n_in: int, n_out: int, **place: bool) -> VariationalDropoutLinear:
+    return VariationalDropoutLinear(n_in, n_out)
 
 
 DIGIT_METHODS = {
@@ -146,12 +141,13 @@ DIGIT_METHODS = {
         DigitMethod("vmg", "matrix Gaussians with pseudo-data", _matrix_gaussian, VMG_OPTIONS, has_points=True),
         DigitMethod(
             "vmg-ensemble",
-            "five of them, trained as one batched network",
+            "five of them, of consecutive seeds",
             _matrix_gaussian,
             VMG_OPTIONS,
             ("3x150",),
             has_points=True,
             n_members=5,
+            member="vmg",
         ),
         DigitMethod(
             "max-likelihood",

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vmg import metrics
 from vmg.baselines.base import mean_function
-from vmg.nn.contract import BayesianLinear, use_generator
+from vmg.nn.contract import use_generator
 from vmg.nn.mlp import MLP
 from vmg.prediction import ClassPrediction
 
@@ -26,14 +26,13 @@ Array = NDArray[np.float64]
 
 
 def mean_probabilities(network: MLP, x: Tensor) -> Array:
-    """Of the mean network, [members, N, K]; a single network is one member."""
-    found = torch.cat([mean_function(network, rows).softmax(-1) for rows in x.split(ROWS_AT_ONCE)], dim=-2)
-    return found.reshape(-1, *found.shape[-2:]).numpy()
+    """Of the mean network, [N, K]."""
+    return torch.cat([mean_function(network, rows)[0].softmax(-1) for rows in x.split(ROWS_AT_ONCE)]).numpy()
 
 
 @torch.no_grad()
 def draw_probabilities(network: MLP, x: Tensor, n_draws: int, seed: int) -> Array:
-    """Of networks drawn from the posterior, [n_draws, members, N, K].
+    """Of networks drawn from the posterior, [n_draws, N, K].
 
     A draw is one set of weights for all rows. As :func:`~vmg.prediction.draw_functions`, but a few draws at a time, as
     all the weights of a hundred wide networks would not fit into memory; and only the draw itself is in double
@@ -41,16 +40,11 @@ def draw_probabilities(network: MLP, x: Tensor, n_draws: int, seed: int) -> Arra
     """
     exact = copy.deepcopy(network).double()
     use_generator(exact, torch.Generator().manual_seed(seed))
-    first = exact.layers[0]
-    assert isinstance(first, BayesianLinear)
-    members = first.batch_shape.numel()
-    at_once = max(1, DRAWS_AT_ONCE // members)
     drawn = []
-    for start in range(0, n_draws, at_once):
-        functions = exact.sample_functions(min(at_once, n_draws - start))
+    for start in range(0, n_draws, DRAWS_AT_ONCE):
+        functions = exact.sample_functions(min(DRAWS_AT_ONCE, n_draws - start))
         drawn.append(torch.cat([functions(rows).double().softmax(-1) for rows in x.split(ROWS_AT_ONCE)], dim=-2))
-    found = torch.cat(drawn)
-    return found.reshape(n_draws, members, *found.shape[-2:]).numpy()
+    return torch.cat(drawn).numpy()
 
 
 def rejection_errors(uncertainty: Array, correct: NDArray[np.bool_]) -> list[float]:

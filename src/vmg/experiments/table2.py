@@ -6,6 +6,7 @@ what was chosen once more, on all 60,000. Test images, and those of other sets, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vmg import metrics
 from vmg.experiments import records
-from vmg.experiments.digit_methods import DIGIT_METHODS, N_CLASSES, Recipe, parse_size
+from vmg.experiments.digit_methods import DIGIT_METHODS, N_CLASSES, DigitMethod, Recipe, parse_size
 from vmg.experiments.digits import Digits, Rows
 from vmg.experiments.doubt import Array, draw_probabilities, mean_probabilities, score
 from vmg.likelihoods import CategoricalLikelihood
@@ -111,16 +113,22 @@ def execute(
     recipe = Recipe(task.epochs, learning_rate=method.learning_rate) if recipe is None else recipe
     histories: list[History] = []
 
-    def fit(points: int | None, *, refit: bool) -> MLP:
+    def fit(points: int | None, *, refit: bool) -> list[MLP]:
+        """The network, or all members of an ensemble."""
         rows, part = (digits.all_train, "all images") if refit else (digits.train, "")
-        file = None if checkpoints is None else checkpoints / _file_name(task, points, part)
-        words = [f"{task.method} {task.size}", f"seed {task.seed}", "" if points is None else f"{points} points", part]
-        with watch(", ".join(filter(None, words))) as tell:
-            network, history = _fit(task, points, rows, recipe, file, tell)
-        histories.append(history)
-        return network
+        networks = []
+        for seed in range(task.seed, task.seed + method.n_members):
+            run = [f"{method.member or task.method} {task.size}", f"seed {seed}", f"{task.epochs} epochs"]
+            run += ["" if points is None else f"{points} points", part]
+            label = ", ".join(filter(None, run))
+            file = None if checkpoints is None else checkpoints / f"{re.sub(r'[, ]+', '-', label)}.safetensors"
+            with watch(label) as tell:
+                network, history = _fit(method, task.size, seed, points, rows, recipe, file, tell)
+            networks.append(network)
+            histories.append(history)
+        return networks
 
-    networks: dict[int | None, MLP] = {}
+    trained: dict[int | None, list[MLP]] = {}
     if earlier is not None:
         points, tried = earlier["points"], earlier["tried"]
     elif len(task.points) < 2:
@@ -129,12 +137,12 @@ def execute(
     else:
         tried = []
         for number in task.points:
-            networks[number] = fit(number, refit=False)
-            tried.append({"points": number, **_validate(networks[number], digits), "bound": histories[-1].last.elbo})
+            trained[number] = fit(number, refit=False)
+            tried.append({"points": number, **_validate(trained[number], digits)})
         best = min(tried, key=lambda one: (one["validation_error_percent"], -one["validation_log_likelihood"]))
         points = best["points"]
-    network = fit(points, refit=task.refit) if task.refit or points not in networks else networks[points]
-    scores = _score(network, digits, task.seed, method.n_members, is_random=method.is_random)
+    networks = fit(points, refit=task.refit) if task.refit or points not in trained else trained[points]
+    scores = _score(networks, digits, task.seed, is_random=method.is_random)
     return {
         "experiment": "table2",
         "method": task.method,
@@ -144,7 +152,7 @@ def execute(
         "epochs": task.epochs,
         "refit": task.refit,
         "error_percent": scores[MEAN]["error_percent"],
-        "validation_error_percent": None if task.refit else _validate(network, digits)["validation_error_percent"],
+        "validation_error_percent": None if task.refit else _validate(networks, digits)["validation_error_percent"],
         "scores": scores,
         "tried": tried,
         "seconds": round(sum(history.last.seconds for history in histories), 3),
@@ -154,19 +162,18 @@ def execute(
     }
 
 
-def _file_name(task: Task, points: int | None, part: str) -> str:
-    """One file for each run: no two of them may share it."""
-    own = "" if points is None else f"-{points}points"
-    rows = f"-{part.replace(' ', '-')}" if part else ""
-    return f"{task.method}-{task.size}{own}-{task.epochs}epochs-seed{task.seed}{rows}.safetensors"
-
-
 def _fit(
-    task: Task, points: int | None, rows: Rows, recipe: Recipe, file: Path | None, tell: Callback
+    method: DigitMethod,
+    size: str,
+    seed: int,
+    points: int | None,
+    rows: Rows,
+    recipe: Recipe,
+    file: Path | None,
+    tell: Callback,
 ) -> tuple[MLP, History]:
-    method = DIGIT_METHODS[task.method]
-    generator = torch.Generator().manual_seed(task.seed)
-    network = method.make(parse_size(task.size), points or 0, method.batch_shape)
+    generator = torch.Generator().manual_seed(seed)
+    network = method.make(parse_size(size), points or 0)
     network.reset_parameters(generator)
     per_epoch = max(1, len(rows.x) // recipe.batch_size)
     report_every = max(1, per_epoch // REPORTS_PER_EPOCH)
@@ -180,7 +187,6 @@ def _fit(
         learning_rate=recipe.learning_rate,
         schedule=recipe.schedule,
         averaging=recipe.averaging,
-        batch_shape=method.batch_shape,
         callbacks=[tell],
         report_every=report_every,
         generator=generator,
@@ -189,31 +195,36 @@ def _fit(
     return network, history
 
 
-def _validate(network: MLP, digits: Digits) -> dict[str, float]:
-    """Scores of the mean network on the validation images."""
+def _validate(networks: Sequence[MLP], digits: Digits) -> dict[str, float]:
+    """Scores of the mean network, or of the members' average, on the validation images."""
     labels = digits.validation.labels
-    predicted = _prediction(mean_probabilities(network, digits.validation.x))
+    predicted = _prediction(_mean_probabilities(networks, digits.validation.x))
     return {
         "validation_error_percent": 100 * metrics.error_rate(predicted.probabilities, labels),
         "validation_log_likelihood": metrics.log_likelihood(predicted.log_prob(labels)),
     }
 
 
-def _score(network: MLP, digits: Digits, seed: int, n_members: int, *, is_random: bool) -> dict[str, Any]:
+def _score(networks: Sequence[MLP], digits: Digits, seed: int, *, is_random: bool) -> dict[str, Any]:
     """Scores of the mean network and of averages over draws, which are the same ones for all sets of images."""
     sets = {"test": digits.test.x, **digits.unknown}
     x = torch.cat(list(sets.values()))
     ends = np.cumsum([len(images) for images in sets.values()])[:-1]
-    predictions = {MEAN: mean_probabilities(network, x)}
+    predictions = {MEAN: _mean_probabilities(networks, x)}
     if is_random:
-        drawn = draw_probabilities(network, x, max(AVERAGES.values()) // n_members, seed)
+        most, members = max(AVERAGES.values()), len(networks)
+        drawn = np.stack([draw_probabilities(one, x, max(1, most // members), seed) for one in networks])
         for name, n_draws in AVERAGES.items():
-            predictions[name] = drawn[: max(1, n_draws // n_members)].reshape(-1, *drawn.shape[-2:])
+            predictions[name] = drawn[:, : max(1, n_draws // members)].reshape(-1, *drawn.shape[-2:])
     found = {}
     for name, samples in predictions.items():
         parts = dict(zip(sets, map(_prediction, np.split(samples, ends, axis=1)), strict=True))
         found[name] = score(parts.pop("test"), digits.test.labels, parts)
     return found
+
+
+def _mean_probabilities(networks: Sequence[MLP], x: Tensor) -> Array:
+    return np.stack([mean_probabilities(network, x) for network in networks])
 
 
 def _prediction(samples: Array) -> ClassPrediction:
