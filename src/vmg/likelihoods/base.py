@@ -1,0 +1,52 @@
+"""What every likelihood offers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Likelihood", "batch_mean", "require_outputs"]
+
+
+class Likelihood(nn.Module, ABC):
+    """p(y | f), with a posterior over its own parameters where it has some."""
+
+    @abstractmethod
+    def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """E log p(y | f) over the likelihood's own posterior, one number per row: [..., B]."""
+
+    def score(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """``expected_log_prob`` [..., B] and its gradient with respect to f, without graph."""
+        with torch.enable_grad():
+            leaf = f.detach().requires_grad_()
+            log_prob = self.expected_log_prob(leaf, y)
+            (gradient,) = torch.autograd.grad(log_prob.sum(), leaf)
+        return log_prob.detach(), gradient
+
+    def kl_divergence(self) -> Tensor:
+        """KL of the likelihood's own posterior to its prior, [*batch_shape]; zero where it has none."""
+        return torch.zeros(())
+
+    def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
+        """A natural-gradient step of a conjugate posterior, from one batch that stands for ``n_data`` rows.
+
+        Does nothing where no posterior is conjugate.
+        """
+        return None
+
+
+def require_outputs(f: Tensor, y: Tensor, n_outputs: int) -> None:
+    """Refuse outputs [..., B, n_outputs] and targets [..., B, C] that do not belong together."""
+    if f.shape[-1] != n_outputs:
+        raise ValueError(f"the network must have {n_outputs} outputs for this likelihood; got {f.shape[-1]}")
+    if f.shape != y.shape:
+        raise ValueError(f"y must have the shape of the network's output, {tuple(f.shape)}; got {tuple(y.shape)}")
+
+
+def batch_mean(values: Tensor, weight: Tensor | None, dim: int) -> Tensor:
+    """Mean over the rows of a batch, each counted ``weight`` times."""
+    if weight is None:
+        return values.mean(dim)
+    return (values * weight.reshape(*weight.shape, *[1] * (-1 - dim))).mean(dim)

@@ -1,0 +1,26 @@
+"""Classes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vmg.likelihoods.base import Likelihood
+
+__all__ = ["CategoricalLikelihood"]
+
+
+class CategoricalLikelihood(Likelihood):
+    """y ~ Categorical(softmax f) for integer classes y [..., B]."""
+
+    def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        if f.shape[:-1] != y.shape:
+            raise ValueError(f"y must have shape {tuple(f.shape[:-1])}, one class per row; got {tuple(y.shape)}")
+        return torch.log_softmax(f, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+    @torch.no_grad()
+    def score(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        log_prob = torch.log_softmax(f, -1)
+        own = y.unsqueeze(-1)
+        gradient = log_prob.exp().neg_().scatter_add_(-1, own, torch.ones_like(log_prob[..., :1]))
+        return log_prob.gather(-1, own).squeeze(-1), gradient
