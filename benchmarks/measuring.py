@@ -51,11 +51,19 @@ def print_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
         print("| " + " | ".join(row) + " |")
 
 
-def interleaved(actions: Mapping[Name, Callable[[], object]], rounds: int, warm_up: int = WARM_UP) -> dict[Name, float]:
-    """Median milliseconds of each action. They take turns, so that whatever else the machine does meets all."""
+def interleaved(
+    actions: Mapping[Name, Callable[[], object]], rounds: int, warm_up: int = WARM_UP, *, settle: bool = False
+) -> dict[Name, float]:
+    """Median milliseconds of each action. They take turns, so that whatever else the machine does meets all.
+
+    With ``settle`` an action runs once more before each of its turns, so that it does not pay for what the one before
+    it did to caches and page tables.
+    """
     times: dict[Name, list[float]] = {name: [] for name in actions}
     for turn in range(-warm_up, rounds):
         for name, action in actions.items():
+            if settle:
+                action()
             start = time.perf_counter()
             action()
             if turn >= 0:

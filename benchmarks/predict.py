@@ -2,7 +2,8 @@
 
 Each row compares a way with the reference that it should beat, or match, and states what is asked of it. The
 sampling-free mean and variance are compared with draws as the estimators make them (whole functions, in double
-precision) and with the faster draws in single precision.
+precision) and with the faster draws in single precision. Each way runs once more before its turn; how long the
+sampling-free one takes straight after the draws, whose hundreds of megabytes it then follows, is a row of its own.
 
     python benchmarks/predict.py [--json] [--rows 10000] [--samples 100] [--width 50] [--rounds 15]
 """
@@ -10,6 +11,7 @@ precision) and with the faster draws in single precision.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import torch
 from measuring import Row, interleaved, parser, plain_network, show
@@ -38,20 +40,20 @@ def measure(rows: int, samples: int, width: int, rounds: int, threads: int) -> l
     x = torch.randn(rows, INPUTS)
     folded, plain = network.to_sequential(), plain_network([INPUTS, width, OUTPUTS])
     loop, one_pass, draws = f"{samples} calls in a loop", f"{samples} samples in one pass", f"{samples} draws, double"
-    medians = interleaved(
-        {
-            loop: lambda: torch.stack([network(x) for _ in range(samples)]),
-            one_pass: lambda: sample_outputs(network, x, samples),
-            draws: lambda: draw_functions(network, x, samples, seed=0),
-            "sampling-free": lambda: propagate_moments(network, x),
-        },
-        rounds,
-        warm_up=2,
-    )
+    ways: dict[str, Callable[[], object]] = {
+        loop: lambda: torch.stack([network(x) for _ in range(samples)]),
+        one_pass: lambda: sample_outputs(network, x, samples),
+        draws: lambda: draw_functions(network, x, samples, seed=0),
+        "sampling-free": lambda: propagate_moments(network, x),
+    }
+    after = "sampling-free, straight after the draws"
+    medians = interleaved({draws: ways[draws], after: ways["sampling-free"]}, rounds, warm_up=2)
+    medians |= interleaved(ways, rounds, warm_up=1, settle=True)
     medians |= interleaved({"folded mean network": lambda: folded(x), "plain nn": lambda: plain(x)}, 10 * rounds)
     asked = (
         (one_pass, loop, ">= 5"),
         ("sampling-free", draws, ">= 10"),
+        (after, draws, ""),
         ("sampling-free", one_pass, ""),
         ("sampling-free", loop, ""),
         ("folded mean network", "plain nn", ">= 1/1.05"),
