@@ -18,8 +18,9 @@ from sklearn.preprocessing import PolynomialFeatures
 import vmg
 from quick import linear_table, regressor
 from vmg import VMGRegressor
-from vmg.estimators.base import VALIDATION_DRAWS, _BestSoFar, batch_for, steps_for
+from vmg.estimators.base import batch_for, steps_for
 from vmg.estimators.selection import CANDIDATES, choose_members, choose_one
+from vmg.estimators.stopping import VALIDATION_DRAWS, BestSoFar
 
 LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0}  # learns a linear table well in a hundred steps
 
@@ -697,7 +698,7 @@ def test_early_stopping_weighs_the_rows_held_out():
     model = regressor(max_iter=5, n_draws=VALIDATION_DRAWS).fit(X, y)
     log_prob = model.pred_dist(X).log_prob(y) + math.log(y.std())  # in standard units
     for w in (None, weight):
-        check = _BestSoFar(model, [model._encode_rows(X, y, w)])
+        check = BestSoFar(model, [model._encode_rows(X, y, w)])
         assert not check(model.history_.last)
         assert check.scores[0] == pytest.approx(np.average(log_prob, weights=w), rel=1e-5)
 

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vmg.estimators.base import Array, BaseVMG, TrainingSet, _bound, _stack
+from vmg.estimators.base import Array, BaseVMG, _bound
 from vmg.estimators.regressor import VMGRegressor
+from vmg.estimators.training_sets import TrainingSet, stack
 from vmg.nn.contract import BayesianLinear
 from vmg.nn.mlp import MLP
 
@@ -113,7 +114,7 @@ class MeanNetwork(Baseline):
         return self._evaluate(torch.as_tensor(self.input_scaling_.transform(X)), self.n_draws)
 
     def _held_out_log_probs(self, held_out: list[TrainingSet], n_draws: int) -> list[Array]:
-        functions = self._evaluate(_stack(held_out, self.n_members)[0], n_draws)
+        functions = self._evaluate(stack(held_out, self.n_members)[0], n_draws)
         return self._log_probs(functions, [rows.y for rows in held_out])
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from vmg.baselines.base import Baseline
-from vmg.estimators.base import Array, TrainingSet
+from vmg.estimators.training_sets import Array, TrainingSet, hold_out
 
 __all__ = ["Chosen"]
 
@@ -48,7 +48,7 @@ class Chosen(Baseline):
             return [tried[-1]] * len(sets)
         repeats = int(np.clip(round(SMALL / smallest), 1, 3))
         generator = torch.Generator().manual_seed(self.seed_)
-        inside, outside = self._hold_out([rows for rows in sets for _ in range(repeats)], HELD_OUT, generator)
+        inside, outside = hold_out([rows for rows in sets for _ in range(repeats)], HELD_OUT, generator)
         trial = copy.copy(self)
         trial.n_members, trial.early_stopping, trial.verbose, trial._callbacks = 1, False, False, ()
         trial._is_trial = True

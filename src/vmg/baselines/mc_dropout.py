@@ -15,7 +15,7 @@ from torch import Tensor
 from vmg.baselines.base import BaselineRegressor, GaussianComponents
 from vmg.baselines.chosen import DRAWS
 from vmg.baselines.rates import ChosenRate
-from vmg.estimators.base import Array, TrainingSet, _stack
+from vmg.estimators.training_sets import Array, TrainingSet, stack
 from vmg.likelihoods import Likelihood
 from vmg.nn.dropout import DropoutLinear
 from vmg.prediction import draw_functions
@@ -107,7 +107,7 @@ class MCDropoutRegressor(GaussianComponents, ChosenRate, BaselineRegressor):
 
     def _candidate_scores(self, held_out: list[TrainingSet]) -> Array:
         """Held-out log-likelihood of every τ, [sets, candidates]; all outputs share one τ in standard units."""
-        functions = draw_functions(self.network_, _stack(held_out, 1)[0], DRAWS, self.seed_).numpy()
+        functions = draw_functions(self.network_, stack(held_out, 1)[0], DRAWS, self.seed_).numpy()
         scores = np.empty((len(held_out), len(PRECISIONS)))
         for k, rows in enumerate(held_out):
             y = rows.y.double().numpy()

@@ -7,7 +7,6 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -23,6 +22,8 @@ from torch import Tensor
 from vmg.estimators.online import posterior_as_prior
 from vmg.estimators.scaling import Standardiser
 from vmg.estimators.selection import CANDIDATES, choose_max_noise
+from vmg.estimators.stopping import BestSoFar, State
+from vmg.estimators.training_sets import TrainingSet, hold_out, stack
 from vmg.likelihoods import Likelihood
 from vmg.nn.contract import BayesianLinear
 from vmg.nn.families import FAMILIES
@@ -33,25 +34,11 @@ from vmg.prediction import draw_functions
 from vmg.priors import GammaPrior, IsotropicPrior, Prior
 from vmg.training import Callback, History, Progress, Schedule, cosine, train
 
-__all__ = ["BaseVMG", "TrainingSet"]
+__all__ = ["BaseVMG"]
 
 Array = NDArray[np.float64]
 
 PRIORS: dict[str, type[Prior]] = {"gamma": GammaPrior, "isotropic": IsotropicPrior}
-State = tuple[dict[str, Tensor], dict[str, Tensor]]
-"""``state_dict`` of a network and of its likelihood."""
-
-VALIDATION_DRAWS = 32  # posterior draws behind one early-stopping check
-
-
-@dataclass(frozen=True)
-class TrainingSet:
-    """Rows of one replica in the network's units."""
-
-    x: Tensor  # [N, D]
-    y: Tensor  # [N, C] or, for classes, [N]
-    weight: Tensor | None  # [N]
-    unit: Array  # what one standard unit of each target is in the target's own, [C]
 
 
 def steps_for(n_rows: int) -> int:
@@ -295,15 +282,15 @@ class BaseVMG(BaseEstimator, ABC):
 
         train_sets, held_out = sets, None
         if self.early_stopping:
-            train_sets, held_out = self._hold_out(sets, self.validation_fraction, generator)
+            train_sets, held_out = hold_out(sets, self.validation_fraction, generator)
         callbacks: list[Callback] = [*self._callbacks]
         if self.verbose:
             callbacks.append(_print_progress)
-        best = _BestSoFar(self, held_out) if held_out is not None else None
+        best = BestSoFar(self, held_out) if held_out is not None else None
         if best is not None:
             callbacks.append(best)
 
-        x, y, weight, n_rows = _stack(train_sets, self.n_members)
+        x, y, weight, n_rows = stack(train_sets, self.n_members)
         self.history_ = train(
             self.network_,
             self.likelihood_,
@@ -329,24 +316,6 @@ class BaseVMG(BaseEstimator, ABC):
             self.network_.load_state_dict(states[0][0])
             self.likelihood_.load_state_dict(states[0][1])
         return states
-
-    @staticmethod
-    def _hold_out(
-        sets: list[TrainingSet], fraction: float, generator: torch.Generator
-    ) -> tuple[list[TrainingSet], list[TrainingSet]]:
-        """Every set without a random fraction of its rows, and these rows."""
-        inside: list[TrainingSet] = []
-        outside: list[TrainingSet] = []
-        for rows in sets:
-            n = len(rows.x)
-            n_held = min(max(1, round(fraction * n)), n - 1)
-            if n_held < 1:
-                raise ValueError(f"early_stopping needs at least 2 rows to hold one out; got {n}")
-            order = torch.randperm(n, generator=generator)
-            for target, index in ((outside, order[:n_held]), (inside, order[n_held:])):
-                w = None if rows.weight is None else rows.weight[index]
-                target.append(TrainingSet(rows.x[index], rows.y[index], w, rows.unit))
-        return inside, outside
 
     def _update(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Learn from new rows only: the posterior so far becomes the prior."""
@@ -389,7 +358,7 @@ class BaseVMG(BaseEstimator, ABC):
 
     def _held_out_log_probs(self, held_out: list[TrainingSet], n_draws: int) -> list[Array]:
         """log p(y) in standard units of every held-out row, for the replicas of each set."""
-        x = _stack(held_out, self.n_members)[0]
+        x = stack(held_out, self.n_members)[0]
         functions = draw_functions(self.network_, x, n_draws, self.seed_)
         return self._log_probs(functions, [rows.y for rows in held_out])
 
@@ -419,56 +388,6 @@ def _bound(max_noise: float | Array) -> float | Tensor:
 def _layer_sizes(network: MLP) -> list[tuple[int, ...]]:
     layers = [layer for layer in network.layers if isinstance(layer, BayesianLinear)]
     return [(layer.in_features, layer.out_features, *layer.batch_shape) for layer in layers]
-
-
-def _stack(sets: list[TrainingSet], n_members: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Training sets as tensors of [replicas, N, ...], padded to one length, with the row counts where these differ."""
-    if len(sets) == 1:
-        only = sets[0]
-        return only.x, only.y, only.weight, None
-    longest = max(len(s.x) for s in sets)
-
-    def pad(rows: Tensor) -> Tensor:
-        return torch.cat([rows, rows.new_zeros(longest - len(rows), *rows.shape[1:])])
-
-    def gather(parts: list[Tensor]) -> Tensor:
-        return torch.stack([pad(part) for part in parts]).repeat_interleave(n_members, 0)
-
-    weights = [s.weight for s in sets if s.weight is not None]
-    sizes = torch.tensor([len(s.x) for s in sets]).repeat_interleave(n_members)
-    return gather([s.x for s in sets]), gather([s.y for s in sets]), gather(weights) if weights else None, sizes
-
-
-class _BestSoFar:
-    """Early stopping: keeps the state with the best held-out score and gives up when that no longer improves.
-
-    Each set is judged by itself, so that none learns anything from another's rows.
-    """
-
-    def __init__(self, estimator: BaseVMG, held_out: list[TrainingSet]) -> None:
-        self._estimator, self._held_out = estimator, held_out
-        self._waited = [0] * len(held_out)
-        self.scores = [-math.inf] * len(held_out)
-        self.states: list[State | None] = [None] * len(held_out)
-
-    def __call__(self, progress: Progress) -> bool:
-        e = self._estimator
-        now: State | None = None
-        log_probs = e._held_out_log_probs(self._held_out, VALIDATION_DRAWS)
-        for k, rows in enumerate(self._held_out):
-            if self._waited[k] >= e.n_iter_no_change:
-                continue
-            score = float(np.average(log_probs[k], weights=None if rows.weight is None else rows.weight.numpy()))
-            if score > self.scores[k] + e.tol:
-                now = now or (_clone(e.network_.state_dict()), _clone(e.likelihood_.state_dict()))
-                self.scores[k], self.states[k], self._waited[k] = score, now, 0
-            else:
-                self._waited[k] += 1
-        return min(self._waited) >= e.n_iter_no_change
-
-
-def _clone(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in state.items()}
 
 
 def _print_progress(progress: Progress) -> None:

@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vmg.estimators.training_sets import TrainingSet, hold_out
+
 if TYPE_CHECKING:
-    from vmg.estimators.base import Array, BaseVMG, TrainingSet
+    from vmg.estimators.base import Array, BaseVMG
 
 __all__ = ["choose_max_noise", "choose_members", "choose_one"]
 
@@ -49,7 +51,7 @@ def choose_max_noise(estimator: BaseVMG, sets: list[TrainingSet]) -> list[float 
         return [CANDIDATES[-1]] * len(sets)
     repeats = int(np.clip(round(ENOUGH / smallest), 1, 3))
     generator = torch.Generator().manual_seed(estimator.seed_)
-    inside, outside = estimator._hold_out([rows for rows in sets for _ in range(repeats)], HELD_OUT, generator)
+    inside, outside = hold_out([rows for rows in sets for _ in range(repeats)], HELD_OUT, generator)
     trial = copy.copy(estimator)
     trial.n_members, trial.early_stopping, trial.verbose, trial._callbacks = 1, False, False, ()
     bounds = np.repeat(CANDIDATES, len(inside)).tolist()
