@@ -17,6 +17,7 @@ from vmg.experiments.digits import UNKNOWN, load_digits
 from vmg.experiments.published import PAPER_TABLE2
 
 FEW = {"20 draws": 2, "100 draws": 5}
+POINTS = {True: ((3,), 0.1), False: ((), None)}  # and the bound, of methods with points and without
 RECIPE = Recipe(epochs=2, batch_size=20)
 
 
@@ -52,7 +53,7 @@ def test_the_last_training_images_are_for_validation(digits):
 @pytest.mark.parametrize("name", DIGIT_METHODS)
 def test_every_method_earns_a_whole_record(name, digits):
     method = DIGIT_METHODS[name]
-    task = table2.Task(name, "2x12", 3, 2, (3,) if method.has_points else ())
+    task = table2.Task(name, "2x12", 3, 2, *POINTS[method.has_points])
     record = json.loads(json.dumps(run(task, digits), allow_nan=False))
     assert table2.key(record) == task
     assert (record["experiment"], record["version"], record["steps"]) == ("table2", "1.2.3", 2 * 10)
@@ -73,13 +74,13 @@ def test_every_method_earns_a_whole_record(name, digits):
 
 def test_training_learns(digits):
     recipe = Recipe(epochs=15, batch_size=20, learning_rate=0.02, averaging=0.9)
-    record = run(table2.Task("max-likelihood", "1x20", 0, 15, ()), digits, recipe=recipe)
+    record = run(table2.Task("max-likelihood", "1x20", 0, 15, (), None), digits, recipe=recipe)
     assert record["error_percent"] < 5 and record["validation_error_percent"] < 5
     assert record["scores"]["mean network"]["auroc"]["notmnist"]["entropy"] > 0.8
 
 
 def test_a_killed_run_goes_on_to_the_same_record(digits, tmp_path):
-    task = table2.Task("vmg", "2x12", 0, 2, (3, 4))
+    task = table2.Task("vmg", "2x12", 0, 2, (3, 4), 0.1)
     whole = run(task, digits)
 
     class Killed(Exception):
@@ -102,7 +103,7 @@ def test_a_killed_run_goes_on_to_the_same_record(digits, tmp_path):
     with pytest.raises(Killed):
         run(task, digits, checkpoints=tmp_path / "c", watch=Watch)
     assert sorted(file.name for file in (tmp_path / "c").iterdir()) == [
-        f"vmg-2x12-seed-0-2-epochs-{points}-points.safetensors" for points in (3, 4)
+        f"vmg-2x12-seed-0-2-epochs-{points}-points-bound-0.1.safetensors" for points in (3, 4)
     ]
     torch.manual_seed(9)
     assert without_time(run(task, digits, checkpoints=tmp_path / "c")) == without_time(whole)
@@ -110,7 +111,7 @@ def test_a_killed_run_goes_on_to_the_same_record(digits, tmp_path):
 
 def test_the_number_of_points_is_chosen_on_validation_images_alone(digits):
     """Wrong labels of the test images change nothing but the test scores."""
-    task = table2.Task("vmg", "1x12", 0, 2, (2, 3, 4))
+    task = table2.Task("vmg", "1x12", 0, 2, (2, 3, 4), 0.1)
     record = run(task, digits)
     tried = [(one["validation_error_percent"], -one["validation_log_likelihood"]) for one in record["tried"]]
     assert record["points"] == min(zip(tried, (2, 3, 4), strict=True))[1]
@@ -121,22 +122,8 @@ def test_the_number_of_points_is_chosen_on_validation_images_alone(digits):
     assert other["scores"] != record["scores"]
 
 
-def test_a_refit_trains_what_was_chosen_on_all_training_images(digits, tmp_path):
-    task = table2.Task("vmg", "1x12", 0, 2, (2, 3, 4))
-    chosen = run(task, digits)
-    record = run(task._replace(refit=True), digits, checkpoints=tmp_path / "c")
-    assert (record["points"], record["tried"]) == (chosen["points"], chosen["tried"])
-    assert (chosen["steps"], record["steps"]) == (2 * (N_TRAIN - N_VALIDATION) // 20, 2 * N_TRAIN // 20)
-    assert record["scores"] != chosen["scores"] and record["validation_error_percent"] is None
-    # with nothing to choose, the same network comes from one run on all of them
-    alone = task._replace(points=(record["points"],), refit=True)
-    direct = run(alone, digits)
-    assert direct["scores"] == record["scores"] and table2.key(direct) == alone
-    assert len(list((tmp_path / "c").iterdir())) == 4
-
-
 def test_members_of_an_ensemble_are_the_networks_of_single_seeds(digits, tmp_path):
-    folder, task = tmp_path / "c", table2.Task("vmg-ensemble", "1x12", 1, 2, (3,))
+    folder, task = tmp_path / "c", table2.Task("vmg-ensemble", "1x12", 1, 2, (3,), 0.1)
     singles = [run(task._replace(method="vmg", seed=seed), digits, checkpoints=folder) for seed in range(1, 6)]
     files = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
     assert len(files) == DIGIT_METHODS["vmg-ensemble"].n_members == 5
@@ -147,7 +134,7 @@ def test_members_of_an_ensemble_are_the_networks_of_single_seeds(digits, tmp_pat
 
 
 def test_one_seed_chooses_for_all(digits, tmp_path):
-    out, task = tmp_path / "out.jsonl", table2.Task("vmg", "1x12", 0, 2, (2, 3))
+    out, task = tmp_path / "out.jsonl", table2.Task("vmg", "1x12", 0, 2, (2, 3), 0.1)
     other = task._replace(seed=1)
     assert table2.chosen_already(other, out) is None
     first = run(task, digits)
@@ -157,29 +144,24 @@ def test_one_seed_chooses_for_all(digits, tmp_path):
     second = run(other, digits, earlier=earlier)
     assert (second["points"], second["tried"]) == (first["points"], first["tried"])
     assert second["scores"] == run(other._replace(points=(first["points"],)), digits)["scores"] != first["scores"]
-    for different in ({"size": "1x11"}, {"epochs": 3}, {"points": (2, 4)}, {"points": (2,)}):
+    for different in ({"size": "1x11"}, {"epochs": 3}, {"points": (2, 4)}, {"points": (2,)}, {"bound": 0.2}):
         assert table2.chosen_already(other._replace(**different), out) is None
-    assert table2.chosen_already(other._replace(refit=True), out) == earlier
 
 
 def test_tasks_are_what_is_missing(tmp_path):
     out = tmp_path / "out.jsonl"
-    options = {"seeds": [0, 1], "epochs": 2, "points": [3], "out": out}
+    options = {"seeds": [0, 1], "epochs": 2, "points": [3], "bound": 0.1, "out": out}
     wanted, missing = table2.tasks(["vmg", "dropout"], ["1x5"], **options)
     assert (
         wanted
         == missing
-        == [
-            table2.Task(name, "1x5", seed, 2, (3,) if name == "vmg" else ())
-            for seed in (0, 1)
-            for name in ("vmg", "dropout")
-        ]
+        == [table2.Task(name, "1x5", seed, 2, *POINTS[name == "vmg"]) for seed in (0, 1) for name in ("vmg", "dropout")]
     )
-    earned = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "refit": False}
+    earned = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "bound": 0.1}
     records.append(out, [{**earned, "tried": [{"points": 3}]}, {"experiment": "table1"}])
     assert table2.tasks(["vmg", "dropout"], ["1x5"], **options) == (wanted, [*wanted[:2], wanted[3]])
-    # another number of epochs, other points to choose from, or a refit, is another run
-    for change in ({"epochs": 3}, {"points": [3, 4]}, {"refit": True}):
+    # another number of epochs, other points to choose from, or another bound, is another run
+    for change in ({"epochs": 3}, {"points": [3, 4]}, {"bound": 0.2}):
         _, missing = table2.tasks(["vmg"], ["1x5"], **{**options, **change})
         assert len(missing) == 2
     own, _ = table2.tasks(["vmg", "vmg-ensemble"], None, **{**options, "seeds": [0]})
@@ -194,13 +176,6 @@ def test_sizes():
             parse_size(wrong)
     for method, size in PAPER_TABLE2:
         assert not size or size in DIGIT_METHODS[method].sizes
-
-
-def test_the_rate_is_constant_and_then_falls_to_zero():
-    schedule = Recipe().schedule
-    assert [schedule(t) for t in (0.0, 0.3, 0.6)] == [1, 1, pytest.approx(1)]
-    assert schedule(0.8) == pytest.approx(0.5)
-    assert schedule(1.0) == 0
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
@@ -246,7 +221,7 @@ def test_the_command_from_images_to_table_and_picture(vmg_table2, tmp_path, monk
 def test_each_method_trains_at_its_own_rate(name, digits, monkeypatch):
     monkeypatch.setattr(table2, "Recipe", partial(Recipe, batch_size=20))
     method = DIGIT_METHODS[name]
-    task = table2.Task(name, "1x8", 0, 1, (3,) if method.has_points else ())
+    task = table2.Task(name, "1x8", 0, 1, *POINTS[method.has_points])
     assert table2.execute(task, digits, "1.2.3")["config"]["learning_rate"] == method.learning_rate
 
 

@@ -14,7 +14,7 @@ from vmg.cli.choices import names, whole_numbers
 from vmg.cli.output import say, say_aside
 from vmg.cli.progress import TrainingBar, waiting
 from vmg.experiments import records, table2
-from vmg.experiments.digit_methods import DIGIT_METHODS, MAX_POINTS, n_weights, parse_size
+from vmg.experiments.digit_methods import BOUND, DIGIT_METHODS, MAX_POINTS, n_weights, parse_size
 from vmg.experiments.digits import load_digits
 from vmg.experiments.published import PAPER_TABLE2
 from vmg.experiments.table2_summary import common_size, render, summarise
@@ -43,9 +43,9 @@ def table2_command(
             help="Pseudo-points of every layer; of several, the best on the validation images, with the first seed.",
         ),
     ] = "50",
-    refit: Annotated[
-        bool, typer.Option("--refit", help="Train what was chosen once more, on all 60,000 training images.")
-    ] = False,
+    bound: Annotated[
+        float, typer.Option(min=1e-4, max=1, help="On √α, the noise of the pseudo-data; the paper names 0.25.")
+    ] = BOUND,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 2,
     out: Annotated[Path, typer.Option(help="Results file; what is in it already is not run again.")] = Path(
         "results/table2.jsonl"
@@ -70,9 +70,8 @@ def table2_command(
 ) -> None:
     """Test errors on permutation-invariant MNIST, calibration, rejection and doubt about images of other things.
 
-    The last 10,000 training images are for validation, and with --refit for training too once they have chosen. One
-    JSON line per (method, size, seed) is appended to the results file; a killed run goes on from its last epoch, to the
-    same bits.
+    The last 10,000 training images are for validation. One JSON line per (method, size, seed) is appended to the
+    results file; a killed run goes on from its last epoch, to the same bits.
     """
     chosen_methods = names(methods, tuple(DIGIT_METHODS), "--methods")
     chosen_sizes = None if sizes is None else _sizes(sizes)
@@ -86,7 +85,7 @@ def table2_command(
             raise typer.BadParameter(f"must hold results of this table; {out} has none", param_hint="--out")
     else:
         wanted, missing = table2.tasks(
-            chosen_methods, chosen_sizes, seeds=chosen_seeds, epochs=epochs, points=chosen_points, refit=refit, out=out
+            chosen_methods, chosen_sizes, seeds=chosen_seeds, epochs=epochs, points=chosen_points, bound=bound, out=out
         )
     folder = out.parent / "checkpoints" if checkpoints is None else checkpoints
     digits = None

@@ -38,11 +38,6 @@ class Digits:
     test: Rows
     unknown: dict[str, Tensor]
 
-    @property
-    def all_train(self) -> Rows:
-        """Training and validation images."""
-        return Rows(torch.cat([self.train.x, self.validation.x]), torch.cat([self.train.y, self.validation.y]))
-
 
 def load_digits() -> Digits:
     """Pixels are grey levels over 255, in [0, 1], and nothing else is done to them.

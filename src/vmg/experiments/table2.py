@@ -1,7 +1,7 @@
 """Table 2: test errors on permutation-invariant MNIST, and what the networks' doubt is worth [LW16, §4.2].
 
-The number of pseudo-points, where several are given, is chosen on the last 10,000 training images. A refit then trains
-what was chosen once more, on all 60,000. Test images, and those of other sets, are read once, to score the outcome.
+The number of pseudo-points, where several are given, is chosen on the last 10,000 training images. Test images, and
+those of other sets, are read once, to score what was chosen.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Task(NamedTuple):
     epochs: int
     points: tuple[int, ...]
     """Numbers of pseudo-points to choose from; empty where a method has none."""
-    refit: bool = False
-    """Whether the network that is scored has seen the validation images too, after they chose it."""
+    bound: float | None
+    """On √α; None where a method has no pseudo-points."""
 
 
 def key(record: records.Record) -> Task:
     """The task that a line of the results answers."""
     tried = tuple(one["points"] for one in record["tried"] if one["points"] is not None)
-    return Task(record["method"], record["size"], record["seed"], record["epochs"], tried, record["refit"])
+    return Task(record["method"], record["size"], record["seed"], record["epochs"], tried, record["bound"])
 
 
 def tasks(
@@ -64,12 +64,12 @@ def tasks(
     seeds: Sequence[int],
     epochs: int,
     points: Sequence[int],
-    refit: bool = False,
+    bound: float,
     out: Path,
 ) -> tuple[list[Task], list[Task]]:
     """All that is asked for, and the part of it that is not in ``out`` yet; without ``sizes`` each method's own."""
     wanted = [
-        Task(name, size, seed, epochs, tuple(points) if DIGIT_METHODS[name].has_points else (), refit)
+        Task(name, size, seed, epochs, *((tuple(points), bound) if DIGIT_METHODS[name].has_points else ((), None)))
         for seed in seeds
         for name in methods
         for size in (DIGIT_METHODS[name].sizes if sizes is None else sizes)
@@ -84,13 +84,13 @@ def answered(out: Path) -> list[Task]:
 
 
 def chosen_already(task: Task, out: Path) -> records.Record | None:
-    """A line of ``out`` that has this choice of pseudo-points behind it, of another seed or with another end.
+    """A line of ``out`` that has this choice of pseudo-points behind it, of another seed.
 
     One seed chooses for all: its validation scores stand in every line.
     """
     if len(task.points) > 1:
         for record in records.read(out):
-            if record["experiment"] == "table2" and key(record)._replace(seed=task.seed, refit=task.refit) == task:
+            if record["experiment"] == "table2" and key(record)._replace(seed=task.seed) == task:
                 return record
     return None
 
@@ -113,17 +113,16 @@ def execute(
     recipe = Recipe(task.epochs, learning_rate=method.learning_rate) if recipe is None else recipe
     histories: list[History] = []
 
-    def fit(points: int | None, *, refit: bool) -> list[MLP]:
+    def fit(points: int | None) -> list[MLP]:
         """The network, or all members of an ensemble."""
-        rows, part = (digits.all_train, "all images") if refit else (digits.train, "")
         networks = []
         for seed in range(task.seed, task.seed + method.n_members):
             run = [f"{method.member or task.method} {task.size}", f"seed {seed}", f"{task.epochs} epochs"]
-            run += ["" if points is None else f"{points} points", part]
-            label = ", ".join(filter(None, run))
+            run += [] if points is None else [f"{points} points", f"bound {task.bound}"]
+            label = ", ".join(run)
             file = None if checkpoints is None else checkpoints / f"{re.sub(r'[, ]+', '-', label)}.safetensors"
             with watch(label) as tell:
-                network, history = _fit(method, task.size, seed, points, rows, recipe, file, tell)
+                network, history = _fit(method, task, seed, points, digits.train, recipe, file, tell)
             networks.append(network)
             histories.append(history)
         return networks
@@ -137,11 +136,11 @@ def execute(
     else:
         tried = []
         for number in task.points:
-            trained[number] = fit(number, refit=False)
+            trained[number] = fit(number)
             tried.append({"points": number, **_validate(trained[number], digits)})
         best = min(tried, key=lambda one: (one["validation_error_percent"], -one["validation_log_likelihood"]))
         points = best["points"]
-    networks = fit(points, refit=task.refit) if task.refit or points not in trained else trained[points]
+    networks = trained[points] if points in trained else fit(points)
     scores = _score(networks, digits, task.seed, is_random=method.is_random)
     return {
         "experiment": "table2",
@@ -150,9 +149,9 @@ def execute(
         "seed": task.seed,
         "points": points,
         "epochs": task.epochs,
-        "refit": task.refit,
+        "bound": task.bound,
         "error_percent": scores[MEAN]["error_percent"],
-        "validation_error_percent": None if task.refit else _validate(networks, digits)["validation_error_percent"],
+        "validation_error_percent": _validate(networks, digits)["validation_error_percent"],
         "scores": scores,
         "tried": tried,
         "seconds": round(sum(history.last.seconds for history in histories), 3),
@@ -164,7 +163,7 @@ def execute(
 
 def _fit(
     method: DigitMethod,
-    size: str,
+    task: Task,
     seed: int,
     points: int | None,
     rows: Rows,
@@ -173,7 +172,7 @@ def _fit(
     tell: Callback,
 ) -> tuple[MLP, History]:
     generator = torch.Generator().manual_seed(seed)
-    network = method.make(parse_size(size), points or 0)
+    network = method.make(parse_size(task.size), points or 0, task.bound or 0)
     network.reset_parameters(generator)
     per_epoch = max(1, len(rows.x) // recipe.batch_size)
     report_every = max(1, per_epoch // REPORTS_PER_EPOCH)
@@ -185,7 +184,6 @@ def _fit(
         n_steps=recipe.epochs * per_epoch,
         batch_size=recipe.batch_size,
         learning_rate=recipe.learning_rate,
-        schedule=recipe.schedule,
         averaging=recipe.averaging,
         callbacks=[tell],
         report_every=report_every,

@@ -26,7 +26,7 @@ HEADER = (
     "prediction",
     "points",
     "epochs",
-    "images",
+    "bound",
     "seeds",
     "error %",
     "paper",
@@ -38,7 +38,7 @@ HEADER = (
     f"error % with {SHOWN_RATE} % rejected",
     "s",
 )
-RUN = ("method", "size", "epochs", "points", "refit")
+RUN = ("method", "size", "epochs", "points", "bound")
 """What the lines of one run have in common; the seeds differ."""
 PREDICTIONS = (MEAN, *AVERAGES)
 SCORES = ("error_percent", "log_likelihood", "ece", "brier")
@@ -52,7 +52,7 @@ def paper_error(method: str, size: str) -> float | None:
 def summarise(lines: Sequence[Record]) -> list[Record]:
     """Mean and standard error over seeds for each run and prediction, methods in the paper's kind of order.
 
-    Seeds belong together where method, size, epochs, the chosen number of points and the training images agree.
+    Seeds belong together where method, size, epochs, the chosen number of points and the bound agree.
     """
     groups: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
     for line in lines:
@@ -60,10 +60,10 @@ def summarise(lines: Sequence[Record]) -> list[Record]:
             groups[tuple(line[name] for name in RUN)].append(line)
     known = list(DIGIT_METHODS)
 
-    def place(members: Sequence[Record]) -> tuple[int, ...]:
+    def place(members: Sequence[Record]) -> tuple[float, ...]:
         one = members[0]
         method, size = known.index(one["method"]), n_weights(one["size"])
-        return method, size, one["refit"], one["epochs"], one["points"] or 0
+        return method, size, one["epochs"], one["points"] or 0, one["bound"] or 0
 
     return [
         _row(name, members)
@@ -84,7 +84,8 @@ def _row(prediction: str, members: Sequence[Record]) -> Record:
     for name in SCORES:
         row[name], row[f"{name}_error"] = _mean_and_error([one[name] for one in scores])
     row["seconds"], row["seconds_error"] = _mean_and_error([member["seconds"] for member in members])
-    row["validation_error_percent"] = _mean_or_none([member["validation_error_percent"] for member in members])
+    validated = [member["validation_error_percent"] for member in members]
+    row["validation_error_percent"], row["validation_error_percent_error"] = _mean_and_error(validated)
     row["auroc"] = {
         unknown: {kind: _mean_or_none([one["auroc"][unknown][kind] for one in scores]) for kind in kinds}
         for unknown, kinds in scores[0]["auroc"].items()
@@ -123,11 +124,11 @@ def _cells(row: Record) -> tuple[str, ...]:
         row["prediction"],
         "" if row["points"] is None else str(row["points"]),
         str(row["epochs"]),
-        "60,000" if row["refit"] else "50,000",
+        "" if row["bound"] is None else f"{row['bound']:g}",
         str(row["seeds"]),
         _with_error(row, "error_percent", 2),
         mark,
-        "" if row["validation_error_percent"] is None else f"{row['validation_error_percent']:.2f}",
+        _with_error(row, "validation_error_percent", 2),
         _with_error(row, "log_likelihood", 4),
         f"{row['ece']:.4f}",
         f"{row['brier']:.4f}",
