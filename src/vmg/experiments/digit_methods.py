@@ -22,8 +22,8 @@ __all__ = ["BOUND", "DIGIT_METHODS", "MAX_POINTS", "DigitMethod", "Recipe", "n_w
 N_PIXELS, N_CLASSES = 784, 10
 MAX_POINTS = 150  # pseudo-points of a layer, at most [LW16, §4.2]
 BOUND = 0.01
-"""On √α. The paper names 0.25, the authors' code for 3x150 has 0.01, which fits sooner: after 50 epochs of 3x150 with 50
-points 1.32 % of the validation images are wrong, and 1.59 % with 0.25."""
+"""On √α. The paper names 0.25, the authors' code for 3x150 has 0.01, which fits sooner: after 50 epochs of 3x150 with
+50 points 1.32 % of the validation images are wrong, and 1.59 % with 0.25."""
 VMG_OPTIONS: dict[str, Any] = {"pseudo_noise": "factored"}
 """√α_ij is a factor per point times one per dimension, as in the authors' code."""
 
