@@ -23,8 +23,8 @@ N_PIXELS, N_CLASSES = 784, 10
 MAX_POINTS = 150  # pseudo-points of a layer, at most [LW16, §4.2]
 BOUND = 0.01
 """On √α. The paper names 0.25, the authors' code for 3x150 has 0.01, which fits sooner: after 50 epochs of 3x150 with
-50 points 1.32 % of the validation images are wrong, and 1.59 % with 0.25. Over 100 epochs the two are level; docs/table2.md
-says what else was seen when this was chosen."""
+50 points 1.32 % of the validation images are wrong, and 1.59 % with 0.25. Over 100 epochs the two are level;
+docs/table2.md says what else had been seen when this was chosen."""
 VMG_OPTIONS: dict[str, Any] = {"pseudo_noise": "factored"}
 """√α_ij is a factor per point times one per dimension, as in the authors' code."""
 
