@@ -11,6 +11,7 @@ from vmg.report.influence import EFFECT_GRID, column_effects, column_influences,
 from vmg.report.regression import nominal_coverage, regression_contents
 from vmg.report.rows import CERTAIN_ROWS, choose, extremes
 from vmg.report.training import training_curve
+from vmg.tables import TableModel
 
 
 def test_regression_scores_are_those_of_metrics(regression):
@@ -116,6 +117,14 @@ def test_classes_never_seen_are_counted(binary):
     shown = classification_contents(model, strange)
     assert shown.n_unknown_classes == 3
     assert shown.scores.n_rows == len(frame) - 4
+
+
+def test_classes_are_read_as_in_evaluate():
+    frame = pd.DataFrame({"x": np.arange(40) % 2, "y": ["01", "02"] * 20})
+    model = TableModel.fit(frame, "y", options={"max_iter": 1, "max_noise": 0.1})
+    shown = classification_contents(model, frame)
+    assert shown.classes == ("01", "02") and shown.n_unknown_classes == 0
+    assert shown.scores.accuracy == model.evaluate(frame)["accuracy"]
 
 
 def test_columns_in_their_own_types_make_the_same_features(regression):

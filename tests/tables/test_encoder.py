@@ -97,8 +97,36 @@ def test_dates_become_days_and_places_on_circles():
 
 
 def test_ambiguous_dates_are_said():
-    frame = pd.DataFrame({"d": ["01/02/2020", "03/04/2020", "05/06/2020"]})
-    assert "Dates in 'd' read as month/day/year." in TableEncoder.fit(frame).describe()
+    frame = pd.DataFrame({"d": ["01/02/2020", "03/04/2020", "05/06/2020"], "e": ["01-02-2020 10:00"] * 2 + [None]})
+    said = TableEncoder.fit(frame).describe()
+    assert "Dates in 'd' read as month/day/year." in said
+    assert "Dates in 'e' read as day-month-year." in said
+
+
+def test_dates_in_an_unknown_format_are_said():
+    frame = pd.DataFrame({"x": [1, 2], "d": ["2020 week 5", "2020 week 6"]})
+    assert TableEncoder.fit(frame).dropped["d"].endswith("dates in a format that is not known, such as '2020 week 5'")
+
+
+def test_what_is_missing_for_the_first_time_is_said():
+    encoder = TableEncoder.fit(pd.DataFrame({"a": [1, 2, 3], "b": [1, None, 3]}))
+    found = encoder.remarks(pd.DataFrame({"a": [1, None, None], "b": [None, None, 1]}))
+    assert found == ["Missing here and never in the fit, so filled (numbers by the median): 'a' (2)."]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([0, "b"], r"names of columns must be texts; got '0' .*rename\(columns=str\)"),
+        (["a", "a"], "same name; rename 'a'"),
+    ],
+)
+def test_names_must_be_texts_of_their_own(names, message):
+    good = TableEncoder.fit(pd.DataFrame({"a": [1, 2], "b": [3, 4]}))
+    frame = pd.DataFrame([[1, 2], [3, 4]], columns=names)
+    for refused in (TableEncoder.fit, good.transform):
+        with pytest.raises(TableError, match=message):
+            refused(frame)
 
 
 def test_columns_of_no_use_are_dropped_with_the_reason():

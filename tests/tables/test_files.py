@@ -77,6 +77,7 @@ def test_parquet_is_known_by_its_contents(tmp_path):
     [
         (b"", "is empty"),
         (b" \n\n", "is empty"),
+        (",,\n,,\n", "no columns with a name"),
         ("a,b\n", "no rows, only a header"),
         (bytes(range(256)), "binary file"),
         (b"\x89PNG\r\n\x1a\n", "binary file"),

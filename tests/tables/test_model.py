@@ -58,6 +58,8 @@ def test_the_task_can_be_chosen():
         ([True, False] * 20, ["False", "True"]),
         ([0.5, 1.5] * 20, ["0.5", "1.5"]),
         (["b", " a "] * 20, ["a", "b"]),
+        (["1", "2 "] * 20, [1, 2]),
+        (["01", "1", None, "02"] * 10, ["01", "02", "1"]),
     ],
 )
 def test_classes_are_whole_numbers_or_texts(target, expected):
@@ -79,7 +81,10 @@ def test_classes_are_whole_numbers_or_texts(target, expected):
         (table([1.0]), {}, "at least 5 rows with a target; got 1"),
         (table([None] * 9 + [1.0]), {}, "at least 5 rows with a target; got 1"),
         (table([3.0] * 9), {}, "target 'y' is always '3': there is nothing to learn"),
-        (table(["a", "b"] * 9), {"task": "regression"}, "must hold numbers for regression; got 'a', 'b'"),
+        (table(["a", "b"] * 9), {"task": "regression"}, "must hold finite numbers; got 'a', 'b' in 18 rows of 18"),
+        (table([*map(str, range(99)), "old"]), {}, "must hold finite numbers; got 'old' in 1 row of 100"),
+        (table([*np.linspace(0, 1, 99), np.inf]), {}, "must hold finite numbers; got 'inf' in 1 row of 100"),
+        (table([1.0, 2, 3, 4, 5]).set_axis([0, "y"], axis=1), {}, "names of columns must be texts; got '0'"),
         (table([f"t{i}" for i in range(9)]), {}, "too many to be classes and they are not numbers"),
         (table(np.arange(9.0)), {"task": "classification"}, "too many to be classes; use the task regression"),
         (table(["a", "b"] * 50), {"conformal": 0.3}, "conformal calibrates intervals of regression"),
@@ -154,7 +159,7 @@ def test_predictions_of_classes(classification):
 
 def test_long_tables_are_cut_into_pieces_that_do_not_show(regression, monkeypatch):
     whole = regression.predict_frame(houses())
-    monkeypatch.setattr("vmg.tables.model.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("vmg.prediction.ROWS_AT_ONCE", 7)
     pd.testing.assert_frame_equal(regression.predict_frame(houses()), whole, rtol=1e-6)
 
 
@@ -178,7 +183,7 @@ def test_wrong_tables_at_prediction(regression, classification):
         regression.evaluate(houses().drop(columns="price"))
     with pytest.raises(TableError, match="no row has a value in the target 'price'"):
         regression.evaluate(houses().assign(price=None))
-    with pytest.raises(TableError, match="target 'price' must hold numbers; got 'much'"):
+    with pytest.raises(TableError, match="target 'price' must hold finite numbers; got 'much'"):
         regression.evaluate(houses().assign(price="much"))
     with pytest.raises(TableError, match="target 'kind' must be one of 'cheap', 'dear'; got 'free'"):
         classification.evaluate(homes().assign(kind="free"))

@@ -36,6 +36,8 @@ def test_numbers_as_people_write_them(cells, expected):
         (["1,234", "5,678"], False, [1234, 5678]),  # thousands unless a cell rules that out
         (["1,234", "5,67"], True, [1.234, 5.67]),
         (["1,234.5", "5,67"], False, [1234.5, NAN]),
+        (["0,125", "1,375", "2"], True, [0.125, 1.375, 2]),  # no thousands begin with a zero
+        (["12,5", "1.234", "-1.234.567"], True, [12.5, 1234, -1234567]),
     ],
 )
 def test_what_a_comma_means_is_found_out_for_the_whole_column(cells, decimal, expected):
@@ -84,6 +86,11 @@ def test_texts_do_not_change_with_holes_in_a_column():
         (["31/01/2020", "01/02/2020"], "%d/%m/%Y"),
         (["31.01.2020", "01.02.2020"], "%d.%m.%Y"),
         (["31 Jan 2020", "01 Feb 2020"], "%d %b %Y"),
+        (["01/31/2020 10:30:59", "02/01/2020 00:00:00"], "%m/%d/%Y %H:%M:%S"),
+        (["31.01.2020 10:30:59"], "%d.%m.%Y %H:%M:%S"),
+        (["01/31/2020 10:30 PM"], "%m/%d/%Y %I:%M %p"),
+        (["31-01-2020", "01-02-2020"], "%d-%m-%Y"),
+        (["01-31-2020", "02-01-2020"], "%m-%d-%Y"),
         (["2020", "2021"], None),
         (["31/31/2020"], None),
         (["Paris", "Rome"], None),

@@ -181,7 +181,7 @@ def number(value: Any) -> str:
     elif size >= 100 or value == round(value):
         text = f"{value:,.0f}"
     else:
-        text = f"{value:#.3g}"
+        text = f"{value:#.3g}".rstrip(".")  # 99.97 is 100.
     return text.replace("-", "−", 1) if value < 0 else text
 
 

@@ -13,6 +13,7 @@ from vmg import metrics
 from vmg.prediction import ClassPrediction
 from vmg.report.rows import Array, Positions, extremes, scored_rows
 from vmg.tables.model import TableModel
+from vmg.tables.target import label_positions
 from vmg.tables.values import to_texts
 
 __all__ = ["Bin", "ClassificationContents", "ClassificationScores", "classification_contents"]
@@ -92,10 +93,8 @@ def classification_contents(model: TableModel, frame: pd.DataFrame) -> Classific
     n_classes = probabilities.shape[1]
     label, n_unknown = np.full(len(rows), -1), 0
     if model.target in frame.columns:
-        place = {str(name): k for k, name in enumerate(prediction.classes)}
-        given = to_texts(rows[model.target])
-        label = np.array([place.get(text, -1) for text in given])
-        n_unknown = int(((label < 0) & given.notna().to_numpy()).sum())
+        label = label_positions(rows[model.target], prediction.classes)
+        n_unknown = int(((label < 0) & to_texts(rows[model.target]).notna().to_numpy()).sum())
     known = np.flatnonzero(label >= 0)
     scores: ClassificationScores | None = None
     reliability: tuple[Bin, ...] = ()

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
+from vmg.metrics import calibration_curve
 from vmg.report.panel import BLUE, INK, MUTED, PAPER, RED, legend, panel, percent_axis, segments, short
 from vmg.report.regression import RegressionContents
 from vmg.report.rows import Array, choose
@@ -98,7 +99,7 @@ def _interval_bars(contents: RegressionContents, name: str) -> Markup:
 
 def _calibration(cdf: Array) -> Markup:
     levels, n = np.linspace(0, 1, 101), len(cdf)
-    observed = np.searchsorted(np.sort(cdf), levels, side="right") / n
+    observed = calibration_curve(cdf, levels)
     inner = levels[1:-1]
     # what perfect predictions would show in 95 of 100 tables of this size, at each level
     low, high = (stats.binom.ppf(q, n, inner) / n for q in (0.025, 0.975))

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from vmg.tables.columns import KINDS, CategoryColumn, Column, DateColumn, NumberColumn, column_from_document
 from vmg.tables.errors import TableError
 from vmg.tables.phrases import count, listing
-from vmg.tables.values import to_texts
+from vmg.tables.values import looks_like_dates, to_texts
 
-__all__ = ["TableEncoder"]
+__all__ = ["TableEncoder", "check_names"]
 
 IDENTIFIER_NAME = re.compile(r"(.*[_\s.-])?(id|index|idx|row|rownames?|uuid|guid)", re.IGNORECASE)
 
@@ -35,6 +35,7 @@ class TableEncoder:
     @classmethod
     def fit(cls, frame: pd.DataFrame) -> TableEncoder:
         """Find the kind of each column of ``frame``, which holds training rows without the target."""
+        check_names(frame)
         columns: list[Column] = []
         dropped: dict[str, str] = {}
         for name in frame.columns:
@@ -42,7 +43,7 @@ class TableEncoder:
             if isinstance(found, Column):
                 columns.append(found)
             else:
-                dropped[str(name)] = found
+                dropped[name] = found
         if not columns:
             reasons = "; ".join(f"'{name}' {reason}" for name, reason in dropped.items()) or "there are no columns"
             raise TableError(f"no column is left to learn from: {reasons}")
@@ -66,6 +67,7 @@ class TableEncoder:
 
     def check(self, frame: pd.DataFrame) -> None:
         """Raise a TableError that names the columns which ``frame`` lacks."""
+        check_names(frame)
         missing = [name for name in self.column_names if name not in frame.columns]
         if missing:
             raise TableError(
@@ -96,7 +98,7 @@ class TableEncoder:
                 sentences.append(f"Column '{column.name}': not numbers, so missing: {listing(column.not_numbers)}.")
             elif isinstance(column, NumberColumn) and column.decimal_comma:
                 sentences.append(f"Column '{column.name}' has decimal commas.")
-            elif isinstance(column, DateColumn) and "/" in column.date_format:
+            elif isinstance(column, DateColumn) and re.match("%[md][/-]", column.date_format):  # either could be first
                 sentences.append(f"Dates in '{column.name}' read as {_date_words(column.date_format)}.")
             elif isinstance(column, CategoryColumn) and column.n_pooled:
                 sentences.append(
@@ -112,6 +114,10 @@ class TableEncoder:
         for column in self.columns:
             if column.name in frame.columns and (unseen := column.unseen(frame[column.name])):
                 sentences.append(f"Column '{column.name}' has values unknown from the fit: {listing(unseen)}.")
+        holes = {c.name: int(to_texts(frame[c.name]).isna().sum()) for c in self.columns if c.name in frame.columns}
+        new = [f"'{c.name}' ({holes[c.name]:,})" for c in self.columns if not c.n_missing and holes.get(c.name)]
+        if new:
+            sentences.append(f"Missing here and never in the fit, so filled (numbers by the median): {listing(new)}.")
         return sentences
 
     # -- saving -------------------------------------------------------------------------------------------------------
@@ -144,9 +150,23 @@ def _fit_column(column: pd.Series) -> Column | str:
         fitted = kind.fit(column)
         if fitted is not None:
             return fitted
+    if looks_like_dates(column):
+        return f"its texts look like dates in a format that is not known, such as '{to_texts(column).dropna().iloc[0]}'"
     return "its texts are all different, like identifiers"
+
+
+def check_names(frame: pd.DataFrame) -> None:
+    """Raise a TableError unless every column has a name of its own, a text."""
+    strange = [name for name in frame.columns if not isinstance(name, str)]
+    if strange:
+        raise TableError(
+            f"names of columns must be texts; got {listing(map(repr, strange))} (try frame.rename(columns=str))"
+        )
+    repeated = frame.columns[frame.columns.duplicated()].unique()
+    if len(repeated):
+        raise TableError(f"the table has several columns of the same name; rename {listing(repeated)}")
 
 
 def _date_words(date_format: str) -> str:
     words = {"%m": "month", "%d": "day", "%Y": "year"}
-    return "/".join(words[part] for part in date_format.split(" ")[0].split("/"))
+    return re.sub("%[mdY]", lambda part: words[part[0]], date_format.split(" ")[0])

@@ -117,10 +117,12 @@ def _read_text(text: str, name: str, notes: list[str]) -> pd.DataFrame:
         kind = "HTML or XML" if start == "<" else "JSON"
         raise TableError(f"{name} looks like {kind}, not a table; expected CSV or Parquet")
     delimiter = _sniff(text)
-    header = next(csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True))
+    header = _first_line(text, delimiter)
     while not any(cell.strip() for cell in header):  # blank lines before the header
         text = text.partition("\n")[2]
-        header = next(csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True))
+        if not text:
+            raise TableError(f"{name} has no columns with a name")
+        header = _first_line(text, delimiter)
     _check_header([cell.strip() for cell in header], name)
     try:
         with warnings.catch_warnings():
@@ -142,6 +144,10 @@ def _read_text(text: str, name: str, notes: list[str]) -> pd.DataFrame:
     if delimiter != ",":
         notes.append(f"Columns are separated by {DELIMITERS[delimiter]}.")
     return frame
+
+
+def _first_line(text: str, delimiter: str) -> list[str]:
+    return next(csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True))
 
 
 def _sniff(text: str) -> str:

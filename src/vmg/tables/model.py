@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,11 +17,11 @@ from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.estimators.conformal import conformal_level
 from vmg.estimators.saving import from_state, to_state
 from vmg.persistence import ModelFileError, write
-from vmg.prediction import ClassPrediction, Prediction
-from vmg.tables.encoder import TableEncoder
+from vmg.prediction import ClassPrediction, Prediction, row_pieces
+from vmg.tables.encoder import TableEncoder, check_names
 from vmg.tables.errors import TableError
 from vmg.tables.phrases import count, listing
-from vmg.tables.target import Task, fit_target, known_labels
+from vmg.tables.target import Task, fit_target, known_labels, require_numbers
 from vmg.tables.values import to_numbers, to_texts
 from vmg.training import Callback
 
@@ -29,7 +29,6 @@ __all__ = ["TableModel"]
 
 MIN_ROWS = 5
 MIN_CONFORMAL_ROWS = 19  # fewer cannot promise a coverage of 95 %
-ROWS_AT_ONCE = 5_000  # predicted together, so that memory does not grow with the table
 CRPS_DRAWS = 200
 
 
@@ -156,7 +155,7 @@ class TableModel:
         if not len(features):
             raise TableError("the table has no rows")
         describe = self._describe_numbers if self.task == "regression" else self._describe_classes
-        parts = [describe(features[rows], coverage) for rows in _pieces(len(features))]
+        parts = [describe(features[rows], coverage) for rows in row_pieces(len(features))]
         return pd.concat(parts, ignore_index=True).set_axis(frame.index)
 
     def _interval(self, prediction: Prediction, coverage: float) -> NDArray:
@@ -208,8 +207,7 @@ class TableModel:
         if isinstance(self.estimator, VMGClassifier):
             return known_labels(column, self.estimator.classes_)
         numbers = to_numbers(column, self.decimal_comma)
-        if numbers.values.isna().any():
-            raise TableError(f"the target '{self.target}' must hold numbers; got {listing(numbers.not_numbers)}")
+        require_numbers(column, numbers.values)
         return numbers.values.to_numpy()
 
     def with_target(self, frame: pd.DataFrame) -> pd.DataFrame:
@@ -236,7 +234,7 @@ class TableModel:
         estimator = cast(VMGRegressor, self.estimator)
         mean, log_prob, crps = (np.empty(len(truth)) for _ in range(3))
         interval = np.empty((len(truth), 2))
-        for rows in _pieces(len(truth)):
+        for rows in row_pieces(len(truth)):
             prediction = estimator.pred_dist(features[rows])
             mean[rows], log_prob[rows] = prediction.mean, prediction.log_prob(truth[rows])
             crps[rows] = metrics.crps_from_samples(prediction.sample(CRPS_DRAWS, 0), truth[rows])
@@ -253,7 +251,7 @@ class TableModel:
 
     def _score_classes(self, features: NDArray, truth: NDArray, coverage: float) -> dict[str, float]:
         estimator = cast(VMGClassifier, self.estimator)
-        probabilities = np.concatenate([estimator.predict_proba(features[rows]) for rows in _pieces(len(truth))])
+        probabilities = np.concatenate([estimator.predict_proba(features[rows]) for rows in row_pieces(len(truth))])
         labels = np.searchsorted(estimator.classes_, truth)
         chosen = np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float64).tiny)
         return {
@@ -301,6 +299,7 @@ class TableModel:
 
 
 def _require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
+    check_names(frame)
     missing = [name for name in names if name not in frame.columns]
     if missing:
         raise TableError(f"the table has no column {listing(missing)}; it has {listing(frame.columns)}")
@@ -322,9 +321,3 @@ def _split(n_rows: int, share: float, task: Task, seed: Any) -> tuple[NDArray, N
         )
     order = np.random.default_rng(seed).permutation(n_rows)
     return np.sort(order[n_outside:]), np.sort(order[:n_outside])
-
-
-def _pieces(n_rows: int) -> Iterator[slice]:
-    """All rows in pieces whose predictions fit in memory."""
-    for start in range(0, n_rows, ROWS_AT_ONCE):
-        yield slice(start, start + ROWS_AT_ONCE)

@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vmg.tables.columns import MIN_NUMBER_SHARE
 from vmg.tables.errors import TableError
 from vmg.tables.phrases import count, listing
 from vmg.tables.values import to_numbers, to_texts
 
-__all__ = ["Target", "Task", "fit_target", "known_labels"]
+__all__ = ["Target", "Task", "fit_target", "known_labels", "label_positions", "require_numbers"]
 
 Task = Literal["regression", "classification"]
 
@@ -39,8 +40,11 @@ def fit_target(column: pd.Series, task: Task | None = None) -> Target:
     n_distinct = int(column.nunique())
     if n_distinct == 1:
         raise TableError(f"the target '{name}' is always '{to_texts(column).iloc[0]}': there is nothing to learn")
+    many = n_distinct > FEW_VALUES or 2 * n_distinct > len(column)
+    mostly_numbers = float(numbers.values.notna().mean()) >= MIN_NUMBER_SHARE
+    if task == "regression" or (task is None and many and mostly_numbers and not pd.api.types.is_bool_dtype(column)):
+        require_numbers(column, numbers.values)
     if task is None:
-        many = n_distinct > FEW_VALUES or 2 * n_distinct > len(column)
         if numeric:
             task = "regression" if many else "classification"
             reason = f"Task: {task}, as the target '{name}' is a number with {n_distinct:,} different values."
@@ -50,10 +54,6 @@ def fit_target(column: pd.Series, task: Task | None = None) -> Target:
     else:
         reason = f"Task: {task}, as asked."
     if task == "regression":
-        if not numeric:
-            raise TableError(
-                f"the target '{name}' must hold numbers for regression; got {listing(column.unique()[:3])}"
-            )
         return Target(task, numbers.values.to_numpy(), numbers.decimal_comma, reason)
     if len(column) < MIN_CLASS_ROWS * n_distinct:
         raise TableError(
@@ -63,20 +63,40 @@ def fit_target(column: pd.Series, task: Task | None = None) -> Target:
     return Target(task, _class_labels(column), numbers.decimal_comma, reason)
 
 
+def require_numbers(column: pd.Series, values: pd.Series) -> None:
+    """Raise a TableError that names the cells of a target which could not be read as finite numbers."""
+    strange = column[values.isna()]
+    if len(strange):
+        raise TableError(
+            f"the target '{column.name}' must hold finite numbers; got {listing(strange.unique())} in "
+            f"{count(len(strange), 'row')} of {len(column):,}"
+        )
+
+
 def _class_labels(column: pd.Series) -> NDArray:
-    """Classes as whole numbers where all are, else as texts."""
+    """Classes as whole numbers where all are written as such, else as texts: "01" is not "1"."""
+    texts = to_texts(column).to_numpy(dtype=str)
     values = to_numbers(column).values.to_numpy()
     if pd.api.types.is_bool_dtype(column) or not (values == np.round(values)).all():  # NaN is not equal to itself
-        return to_texts(column).to_numpy(dtype=str)
-    return values.astype(np.int64)
+        return texts
+    numbers = values.astype(np.int64)
+    return numbers if (numbers.astype(str) == texts).all() else texts
+
+
+def label_positions(column: pd.Series, classes: NDArray) -> NDArray[np.int64]:
+    """The place of each cell among ``classes``, which are in order; -1 where it is none of them, or missing."""
+    texts = to_texts(column)
+    is_text = classes.dtype.kind == "U"
+    labels = texts.to_numpy(dtype=str) if is_text else to_numbers(column).values.to_numpy()
+    place = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
+    return np.where((classes[place] == labels) & texts.notna().to_numpy(), place, -1)
 
 
 def known_labels(column: pd.Series, classes: NDArray) -> NDArray:
     """Classes of rows to come, written as ``classes`` are."""
-    texts = classes.dtype.kind == "U"
-    labels = to_texts(column).to_numpy(dtype=str) if texts else to_numbers(column).values.to_numpy()
-    unknown = ~np.isin(labels, classes)
+    place = label_positions(column, classes)
+    unknown = place < 0
     if unknown.any():
         strange = listing(list(column[unknown].unique())[:3])
         raise TableError(f"the target '{column.name}' must be one of {listing(classes)}; got {strange}")
-    return labels.astype(classes.dtype)
+    return classes[place]

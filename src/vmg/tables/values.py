@@ -8,25 +8,31 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-__all__ = ["DATE_FORMATS", "Numbers", "find_date_format", "is_number", "to_dates", "to_numbers", "to_texts"]
+__all__ = [
+    "DATE_FORMATS",
+    "Numbers",
+    "find_date_format",
+    "is_number",
+    "looks_like_dates",
+    "to_dates",
+    "to_numbers",
+    "to_texts",
+]
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-THOUSANDS = r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?"  # 1,234,567.8
+THOUSANDS = r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?"  # 1,234,567.8, and not 0,125
+DOT_THOUSANDS = r"[+-]?[1-9]\d{0,2}(\.\d{3})+"  # 1.234.567, where a comma is the decimal point
 DECIMAL_COMMA = r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+"  # 1.234.567,8
 DECORATION = re.compile(r"^([+-]?)\s*[$€£¥]\s*|\s*[%€$£¥]$")  # $12, 12 €, 12 %
 INNER_SPACE = re.compile(r"(?<=\d)[\s'](?=\d{3}(\D|$))")  # 1 234 567 and 1'234'567
 
 DATE_FORMATS = (
     "ISO8601",
-    "%m/%d/%Y",
-    "%d/%m/%Y",
-    "%m/%d/%Y %H:%M",
-    "%d/%m/%Y %H:%M",
-    "%d.%m.%Y",
-    "%d.%m.%Y %H:%M",
-    "%d-%m-%Y",
-    "%Y/%m/%d",
-    "%Y/%m/%d %H:%M",
+    *(
+        f"{day}{time}"
+        for day in ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
+        for time in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+    ),
     "%d %b %Y",
     "%b %d, %Y",
 )
@@ -61,7 +67,8 @@ def to_texts(column: pd.Series) -> pd.Series:
 def to_numbers(column: pd.Series, decimal_comma: bool | None = None) -> Numbers:
     """Cells as numbers, also 1,234.5 and 12 % and $3; ``decimal_comma`` None finds out what a comma means.
 
-    A comma is a decimal point only if some cell rules out that it separates thousands. Infinity counts as missing.
+    A comma is a decimal point only if some cell rules out that it separates thousands; a dot then separates them
+    wherever it can. Infinity counts as missing.
     """
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
         values = column.astype("Float64").astype("float64")
@@ -74,7 +81,7 @@ def to_numbers(column: pd.Series, decimal_comma: bool | None = None) -> Numbers:
         thousands, decimal = (with_comma.str.fullmatch(pattern) for pattern in (THOUSANDS, DECIMAL_COMMA))
         decimal_comma = bool((decimal & ~thousands).any() and not (thousands & ~decimal).any())
     if decimal_comma:
-        fits = plain.str.fullmatch(DECIMAL_COMMA)
+        fits = plain.str.fullmatch(DECIMAL_COMMA) | plain.str.fullmatch(DOT_THOUSANDS)
         plain = plain.mask(fits, plain.str.replace(".", "", regex=False).str.replace(",", ".", regex=False))
     else:
         fits = plain.str.fullmatch(THOUSANDS)
@@ -86,13 +93,19 @@ def to_numbers(column: pd.Series, decimal_comma: bool | None = None) -> Numbers:
     return Numbers(values.where(np.isfinite(values)), decimal_comma, sorted(given[~good].unique()))
 
 
+def looks_like_dates(column: pd.Series) -> bool:
+    """Whether every cell that is not missing has a year and something else."""
+    given = to_texts(column).dropna().astype(str)
+    return not given.empty and bool(given.str.fullmatch(DATE_LIKE).all())
+
+
 def find_date_format(column: pd.Series) -> str | None:
     """The format that reads every cell that is not missing as a date; None if there is none."""
     if pd.api.types.is_datetime64_any_dtype(column):
         return DATE_FORMATS[0]
-    given = to_texts(column).dropna().astype(str)
-    if given.empty or not given.str.fullmatch(DATE_LIKE).all():
+    if not looks_like_dates(column):
         return None
+    given = to_texts(column).dropna().astype(str)
     return next((form for form in DATE_FORMATS if to_dates(given, form).notna().all()), None)
 
 
