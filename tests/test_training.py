@@ -124,28 +124,27 @@ def test_same_seed_gives_the_same_bits(batch_shape, conjugate):
 
 
 def test_averaging_is_the_exponential_mean_of_all_steps():
-    """Weights β^(t−s), normalised: free of bias towards the start."""
-    x, y = regression()
-    decay, seen = 0.6, []
-    network = MLP(D, (4,), 1).double()
-    train(
-        network,
-        KnownNoiseLikelihood(0.5).double(),
-        x.double(),
-        y.double(),
-        n_steps=5,
-        learning_rate=0.1,
-        averaging=decay,
-        report_every=1,
-        callbacks=[lambda progress: seen.append(values(network))],
-        generator=seeded(),
-    )
-    weights = torch.tensor([decay ** (4 - s) for s in range(5)], dtype=torch.float64)
-    weights /= weights.sum()
-    for k, averaged in enumerate(values(network)):
-        steps = torch.stack([step[k] for step in seen], -1)
-        torch.testing.assert_close(averaged, steps @ weights)
-        assert not torch.allclose(averaged, steps[..., -1], atol=1e-3)
+    """Weights β^(t−s), normalised: free of bias towards the start. Callbacks see it as it grows."""
+    x, y = (part.double() for part in regression())
+    decay = 0.6
+
+    def run(averaging):
+        seen, network = [], MLP(D, (4,), 1).double()
+        network.reset_parameters(seeded())
+        options = {"n_steps": 5, "learning_rate": 0.1, "averaging": averaging, "report_every": 1}
+        callbacks = [lambda progress: seen.append(values(network))]
+        train(network, KnownNoiseLikelihood(0.5).double(), x, y, callbacks=callbacks, generator=seeded(), **options)
+        return seen, values(network)
+
+    (steps, _), (averages, last) = run(None), run(decay)
+    for t, seen in enumerate(averages):
+        weights = torch.tensor([decay ** (t - s) for s in range(t + 1)], dtype=torch.float64)
+        for k, averaged in enumerate(seen):
+            torch.testing.assert_close(
+                averaged, torch.stack([step[k] for step in steps[: t + 1]], -1) @ weights / weights.sum()
+            )
+    assert all(torch.equal(a, b) for a, b in zip(last, averages[-1], strict=True))
+    assert not any(torch.allclose(a, b, atol=1e-3) for a, b in zip(last, steps[-1], strict=True))
 
 
 def test_without_averaging_the_last_parameters_stay():
@@ -276,7 +275,7 @@ def test_a_poisoned_layer_is_named_and_healed(n_pseudo, layer):
                 parameter.fill_(math.nan)
 
     with pytest.raises(TrainingError, match=rf"not finite at step 4, first in .*layers\.{layer}"):
-        train(network, KnownNoiseLikelihood(1.0), x, y, n_steps=9, report_every=3, callbacks=[poison])
+        train(network, KnownNoiseLikelihood(1.0), x, y, n_steps=9, report_every=3, callbacks=[poison], averaging=None)
     assert all(torch.equal(a, b) for a, b in zip(values(network), good, strict=True)), "the last good report's"
 
 
@@ -291,7 +290,7 @@ def test_a_poisoned_likelihood_is_named_and_healed(conjugate):
                 parameter.fill_(math.nan)
 
     with pytest.raises(TrainingError, match="step 4, first in the likelihood"):
-        train(network, likelihood, x, y, n_steps=9, report_every=3, callbacks=[poison])
+        train(network, likelihood, x, y, n_steps=9, report_every=3, callbacks=[poison], averaging=None)
     assert all_finite(network, likelihood)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,12 +17,15 @@ from vmg.nn.contract import BayesianLinear, use_generator
 from vmg.nn.mlp import MLP
 from vmg.propagation import propagate_moments
 
-__all__ = ["ClassPrediction", "Prediction", "draw_functions", "propagate_moments", "sample_outputs"]
+__all__ = ["ClassPrediction", "Prediction", "draw_functions", "propagate_moments", "row_pieces", "sample_outputs"]
 
 Array = NDArray[np.float64]
 
 NUMBERS_AT_ONCE = 2**19
 """Of a layer's output, all samples together: more rows come in chunks, which fit into the processor's cache."""
+
+ROWS_AT_ONCE = 5_000
+"""Whose draws are kept together."""
 
 WEIGHTS_AT_ONCE = 2**24
 """Of drawn networks: more samples come in groups, so that memory does not grow with their number."""
@@ -69,6 +72,12 @@ def _evaluate_functions(network: MLP, x: Tensor, n_draws: int) -> Tensor:
         functions = network.sample_functions(min(group, n_draws - start))
         outputs.append(torch.cat([functions(rows) for rows in x.split(chunk, dim=-2)], dim=-2))
     return torch.cat(outputs)
+
+
+def row_pieces(n_rows: int) -> Iterator[slice]:
+    """All rows in pieces whose draws fit in memory, however many rows there are; one piece at least."""
+    for start in range(0, max(n_rows, 1), ROWS_AT_ONCE):
+        yield slice(start, start + ROWS_AT_ONCE)
 
 
 def _targets(y: ArrayLike, n_rows: int, n_outputs: int) -> Array:

@@ -113,7 +113,8 @@ def train(
         weight: of each row, shaped as y without its last dimension; it counts as that many rows.
         n_rows: rows of each replica, [*batch_shape], where these differ; the first ``n_rows[k]`` rows are replica k's.
         batch_shape: of the network.
-        callbacks: called with a :class:`Progress` at every report; True ends training.
+        callbacks: called with a :class:`Progress` at every report, while the network is what training would give
+            back now, averaged; True ends training.
         report_every: steps between reports.
         generator: of minibatches and posterior noise.
         checkpoint: where the run keeps its state, after the callbacks of a report. A run that finds a file there goes
@@ -203,7 +204,11 @@ def train(
                 progress = Progress(step, n_steps, fit - kl, fit, kl, rate, time.perf_counter() - started)
                 history.records.append(progress)
                 window, since = torch.zeros(2), 0
+                if average is not None and callbacks:
+                    flat.restore(average.values)
                 stop = any([callback(progress) for callback in callbacks])  # noqa: C419 - every callback is called
+                if average is not None and callbacks:
+                    good.restore()
                 if stop:
                     history.stopped = f"stopped by a callback at step {step}"
                 number = len(history.records)
@@ -238,12 +243,16 @@ class _LastGood:
             self._state = {name: value.clone() for name, value in state.items()}
         return finite
 
+    def restore(self) -> None:
+        """Put the remembered parameters back."""
+        self._flat.restore(self._values)
+
     def failure(self, step: int, rate: float, network: nn.Module, x: Tensor) -> TrainingError:
         """Put the good parameters back and say where training broke."""
         culprit = _first_non_finite(network, x)
         if self._values:
             self._likelihood.load_state_dict(self._state)
-            self._flat.restore(self._values)
+            self.restore()
         return TrainingError(
             f"the bound is not finite at step {step}, first in {culprit}; the parameters of the last good report are "
             f"restored. Lower the learning rate (now {rate:g}) or check the scale of the data."

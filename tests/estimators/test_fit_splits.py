@@ -102,6 +102,16 @@ def test_the_noise_bound_is_chosen_from_training_rows():
     assert all(one.network_.layers[0].pseudo_data.max_noise == one.max_noise_ for one in before)
 
 
+def test_a_split_of_few_rows_takes_no_choice_from_the_others():
+    X, y = linear_table(70)
+    long, short = (np.arange(60), []), (np.arange(60, 70), [])
+    model = regressor(max_noise="auto", max_iter=8)
+    [alone] = fit_splits(model, X, y, [long])
+    beside = fit_splits(model, X, y, [short, long])
+    assert alone.max_noise_ != CANDIDATES[-1]
+    assert [one.max_noise_ for one in beside] == [CANDIDATES[-1], alone.max_noise_]
+
+
 def test_splits_do_not_depend_on_each_other():
     """A split's numbers are its own among splits of the same sizes."""
     X, y = linear_table(40)

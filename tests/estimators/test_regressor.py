@@ -641,11 +641,46 @@ def test_what_goes_on_must_fit(method, change):
         getattr(model, method)(X, y)
 
 
-def test_warm_start_with_other_features():
+@pytest.mark.parametrize("change", [{"n_pseudo": 7}, {"row_covariance": "dense"}, {"zero_mean": True}], ids=str)
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_what_goes_on_must_be_the_same_network(method, change):
     X, y = linear_table(20)
     model = regressor(warm_start=True, max_iter=1).fit(X, y)
-    with pytest.raises(ValueError, match="go on with the layers of the last fit"):
-        model.fit(X[:, :2], y)
+    getattr(model, method)(X, y)
+    with pytest.raises(ValueError, match=r"n_pseudo, .* must be those of that fit"):
+        getattr(model.set_params(**change), method)(X, y)
+
+
+def test_a_fit_that_is_refused_changes_nothing():
+    X, y = linear_table(20)
+    model = regressor(warm_start=True, max_iter=1).fit(X, y)
+    before = everything(model, X)
+    for other, weight, message in (
+        ((X[:, :2], y), None, "go on with the layers of the last fit"),
+        ((X, np.c_[y, y]), None, "go on with the layers of the last fit"),
+        ((X, np.c_[y, y]), np.zeros(20), "at least one non-zero number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.fit(*other, weight)
+        np.testing.assert_array_equal(everything(model, X), before)
+
+
+def test_many_rows_are_predicted_in_pieces_that_do_not_show(monkeypatch):
+    X, y = linear_table(20)
+    model = regressor(max_iter=1, n_members=2).fit(X, y)
+
+    def predicted():
+        mean, std = model.predict(X, return_std=True)
+        return mean, model.predict(X), std, model.predict_interval(X, 0.8), model.predict_quantiles(X, [0.1, 0.6, 0.7])
+
+    whole = predicted()
+    monkeypatch.setattr("vmg.prediction.ROWS_AT_ONCE", 7)
+    asked, draw = [], model._draw_functions
+    monkeypatch.setattr(model, "_draw_functions", lambda rows: asked.append(len(rows)) or draw(rows))
+    for one, other in zip(predicted(), whole, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+    assert set(asked) == {7, 6}
 
 
 class Scripted(VMGRegressor):
@@ -682,6 +717,21 @@ def test_early_stopping_keeps_the_best_of_a_whole_run():
     model = Scripted(**regressor(early_stopping=True, max_iter=8).get_params()).fit(X, y)
     assert model.history_.stopped == "all steps done"
     assert all(torch.equal(value, model.seen_[5][0][name]) for name, value in model.network_.state_dict().items())
+
+
+def test_early_stopping_judges_and_keeps_the_average():
+    X, y = linear_table(30)
+    last, averaged = (
+        Scripted(**regressor(early_stopping=True, max_iter=8, averaging=decay).get_params()).fit(X, y)
+        for decay in (None, 0.9)
+    )
+    name = "layers.0.loc"
+    raw = [state[name] for state, _ in last.seen_]
+    mean, total = torch.zeros_like(raw[0]), 0.0
+    for (state, _), value in zip(averaged.seen_, raw, strict=True):
+        mean, total = 0.9 * mean + 0.1 * value, 0.9 * total + 0.1
+        torch.testing.assert_close(state[name], mean / total)
+    torch.testing.assert_close(averaged.network_.state_dict()[name], averaged.seen_[5][0][name], rtol=0, atol=0)
 
 
 def test_early_stopping_spares_steps():

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
 from vmg.estimators.online import posterior_as_prior
@@ -30,7 +30,7 @@ from vmg.nn.families import FAMILIES
 from vmg.nn.mlp import ACTIVATIONS, MLP
 from vmg.nn.pseudo_data import NOISE_KINDS
 from vmg.persistence import write
-from vmg.prediction import draw_functions
+from vmg.prediction import draw_functions, row_pieces
 from vmg.priors import GammaPrior, IsotropicPrior, Prior
 from vmg.training import Callback, History, Progress, Schedule, cosine, train
 
@@ -175,10 +175,16 @@ class BaseVMG(BaseEstimator, ABC):
         """
         self._validate_params()
         fresh = not (self.warm_start and hasattr(self, "network_"))
-        X, y = self._check_data(X, y, reset=True)
-        X, y, weight = self._weigh(X, y, sample_weight)
-        if not fresh:
-            self._check_layers(X.shape[1])
+        before = dict(vars(self))
+        try:
+            X, y = self._check_data(X, y, reset=True)
+            X, y, weight = self._weigh(X, y, sample_weight)
+            if not fresh:
+                self._check_layers(X.shape[1])
+        except (TypeError, ValueError):  # a fit that is refused changes nothing
+            vars(self).clear()
+            vars(self).update(before)
+            raise
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
         data = self._prepare(X, y, weight)
         if fresh:
@@ -214,6 +220,11 @@ class BaseVMG(BaseEstimator, ABC):
                 "warm_start and partial_fit go on with the layers of the last fit, (inputs, outputs, members) "
                 f"{before}; parameters and data now ask for {now}"
             )
+        if _shapes(self.network_) != _shapes(asked):
+            raise ValueError(
+                "warm_start and partial_fit go on with the network of the last fit; n_pseudo, pseudo_noise, zero_mean, "
+                "row_covariance and column_covariance must be those of that fit"
+            )
 
     def _prepare(self, X: Array, y: NDArray, weight: Array | None) -> TrainingSet:
         """Learn the units of the rows and express the rows in them."""
@@ -231,7 +242,8 @@ class BaseVMG(BaseEstimator, ABC):
         hidden = (int(sizes),) if isinstance(sizes, Integral) else tuple(int(size) for size in np.atleast_1d(sizes))
         points = self.n_pseudo
         n_pseudo = int(points) if isinstance(points, Integral) else [int(p) for p in np.atleast_1d(points)]
-        with warnings.catch_warnings():  # the paper itself uses more pseudo-points than inputs on narrow tables
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            # the paper itself uses more pseudo-points than inputs on narrow tables
             warnings.filterwarnings("ignore", message="n_pseudo should be <")
             return MLP(
                 n_features,
@@ -356,6 +368,18 @@ class BaseVMG(BaseEstimator, ABC):
         x = torch.as_tensor(self.input_scaling_.transform(X))
         return draw_functions(self.network_, x, self.n_draws, self.seed_)
 
+    @abstractmethod
+    def _distribution(self, rows: Array) -> Any:
+        """The predictive distribution of checked rows."""
+
+    def _in_pieces(self, X: Any, *reads: Callable[[Any], NDArray]) -> list[NDArray]:
+        """What each function reads from the predictive distributions of rows, in memory that the draws do not fill."""
+        check_is_fitted(self, "network_")
+        rows = self._check_X(X)
+        parts = (self._distribution(rows[piece]) for piece in row_pieces(len(rows)))
+        read_out = [[read(part) for read in reads] for part in parts]
+        return [np.concatenate(pieces) for pieces in zip(*read_out, strict=True)]
+
     def _held_out_log_probs(self, held_out: list[TrainingSet], n_draws: int) -> list[Array]:
         """log p(y) in standard units of every held-out row, for the replicas of each set."""
         x = stack(held_out, self.n_members)[0]
@@ -388,6 +412,11 @@ def _bound(max_noise: float | Array) -> float | Tensor:
 def _layer_sizes(network: MLP) -> list[tuple[int, ...]]:
     layers = [layer for layer in network.layers if isinstance(layer, BayesianLinear)]
     return [(layer.in_features, layer.out_features, *layer.batch_shape) for layer in layers]
+
+
+def _shapes(network: MLP) -> dict[str, torch.Size]:
+    """Of what is trained; priors, which ``partial_fit`` replaces, aside."""
+    return {name: p.shape for name, p in network.named_parameters() if "prior" not in name}
 
 
 def _print_progress(progress: Progress) -> None:

@@ -181,14 +181,18 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
             and ``log_prob``.
         """
         check_is_fitted(self, "network_")
-        functions = self._draw_functions(self._check_X(X))
-        probabilities = torch.softmax(functions, -1).flatten(0, 1).numpy()
+        return self._distribution(self._check_X(X))
+
+    def _distribution(self, rows: Array) -> ClassPrediction:
+        probabilities = torch.softmax(self._draw_functions(rows), -1).flatten(0, 1).numpy()
         return ClassPrediction(probabilities, self.classes_)
 
     def predict_proba(self, X: Any) -> NDArray:
         """Probability of each class, [N, K], in the order of ``classes_``."""
-        return self.pred_dist(X).probabilities
+        [probabilities] = self._in_pieces(X, lambda part: part.probabilities)
+        return probabilities
 
     def predict(self, X: Any) -> NDArray:
         """The most probable class of each row."""
-        return self.pred_dist(X).label
+        [label] = self._in_pieces(X, lambda part: part.label)
+        return label

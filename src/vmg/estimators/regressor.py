@@ -74,7 +74,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
     validation_fraction, n_iter_no_change, tol
         See ``early_stopping``.
     warm_start : bool
-        Let ``fit`` continue from the last solution.
+        Let ``fit`` continue from the last solution, with its activation, prior and bound on the noise.
     n_draws : int
         Posterior draws behind a prediction, for each member.
     random_state : int, RandomState or None
@@ -268,7 +268,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
         X : array-like [N, D]
         method : {"draws", "moments"}
             Average over ``n_draws`` posterior draws of the network; or carry mean and variance through it
-            (:func:`vmg.prediction.propagate_moments`), tens of times faster. "moments" takes the network's outputs
+            (:func:`vmg.prediction.propagate_moments`), about ten times faster. "moments" takes the network's outputs
             at a row for independent Gaussians, knows nothing of how rows go together, and needs diagonal covariances.
 
         Returns
@@ -280,7 +280,9 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
         check_is_fitted(self, "network_")
         if method not in ("draws", "moments"):
             raise ValueError(f"method must be 'draws' or 'moments'; got {method!r}")
-        rows = self._check_X(X)
+        return self._distribution(self._check_X(X), method)
+
+    def _distribution(self, rows: Array, method: str = "draws") -> Prediction:
         functions = self._draw_functions(rows) if method == "draws" else self._spread_moments(rows)
         loc, scale, df = self._components(functions)
         return Prediction(
@@ -319,26 +321,34 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
         """
         if return_std and return_cov:
             raise ValueError("at most one of return_std and return_cov can be True; got both")
-        prediction = self.pred_dist(X)
-        if return_std:
-            return prediction.mean, prediction.std
         if return_cov:
+            prediction = self.pred_dist(X)
             return prediction.mean, prediction.row_covariance()
-        return prediction.mean
+        if return_std:
+            mean, std = self._in_pieces(X, lambda part: part.mean, lambda part: part.std)
+            return mean, std
+        [mean] = self._in_pieces(X, lambda part: part.mean)
+        return mean
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> NDArray:
         """Lower and upper end of the central interval: [N, 2], or [N, C, 2] for several outputs.
 
         After :meth:`conformalize` the stated coverage holds on average over rows like the calibration rows.
         """
-        prediction = self.pred_dist(X)
-        if self.conformal_scores_ is None:
-            return prediction.interval(coverage)
-        return prediction.interval_at(conformal_level(self.conformal_scores_, coverage))
+
+        def ends(part: Prediction) -> Array:
+            if self.conformal_scores_ is None:
+                return part.interval(coverage)
+            return part.interval_at(conformal_level(self.conformal_scores_, coverage))
+
+        [interval] = self._in_pieces(X, ends)
+        return interval
 
     def predict_quantiles(self, X: Any, alpha: ArrayLike) -> NDArray:
         """Quantiles at the levels alpha: [N, Q], or [N, C, Q] for several outputs."""
-        return np.moveaxis(self.pred_dist(X).quantile(np.atleast_1d(alpha)), 0, -1)
+        levels = np.atleast_1d(alpha)
+        [quantiles] = self._in_pieces(X, lambda part: np.moveaxis(part.quantile(levels), 0, -1))
+        return quantiles
 
     def sample(self, X: Any, n_samples: int = 1, random_state: int | None = None) -> NDArray:
         """Draws of the target, noise included: [n_samples, N] or [n_samples, N, C]."""

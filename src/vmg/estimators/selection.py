@@ -44,11 +44,13 @@ def choose_max_noise(estimator: BaseVMG, sets: list[TrainingSet]) -> list[float 
     """The better bound for each training set, or one for each member of an ensemble, judged on held-out rows.
 
     Small sets are split several times. All trials, of every candidate, set and repetition, train as one batched
-    network; a set's choice depends on its own rows alone.
+    network. Trials of a set see its own rows alone; how many there are and how long they train follows the smallest.
     """
+    enough = [rows for rows in sets if len(rows.x) >= FEW]
+    if len(enough) < len(sets):
+        chosen_by_trial = iter(choose_max_noise(estimator, enough) if enough else ())
+        return [next(chosen_by_trial) if len(rows.x) >= FEW else CANDIDATES[-1] for rows in sets]
     smallest = min(len(rows.x) for rows in sets)
-    if smallest < FEW:
-        return [CANDIDATES[-1]] * len(sets)
     repeats = int(np.clip(round(ENOUGH / smallest), 1, 3))
     generator = torch.Generator().manual_seed(estimator.seed_)
     inside, outside = hold_out([rows for rows in sets for _ in range(repeats)], HELD_OUT, generator)
