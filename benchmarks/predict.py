@@ -1,6 +1,6 @@
 """Time of predictions: many samples in one pass, no samples at all, and the mean network alone.
 
-Each row compares a way with the reference that it should beat, or match, and states what is asked of it. The
+Each row compares a way with the reference that it should beat, or match, and states its goal. The
 sampling-free mean and variance are compared with draws as the estimators make them (whole functions, in double
 precision) and with the faster draws in single precision. Each way runs once more before its turn; how long the
 sampling-free one takes straight after the draws, whose hundreds of megabytes it then follows, is a row of its own.
@@ -26,7 +26,7 @@ COLUMNS = {
     "reference": "{reference}",
     "its ms": "{reference_ms:.2f}",
     "reference / way": "{times:.2f}×",
-    "asked": "{asked}",
+    "goal": "{goal}",
 }
 
 
@@ -61,7 +61,7 @@ def measure(rows: int, samples: int, width: int, rounds: int, threads: int) -> l
     results = []
     for way, reference, bar in asked:
         row: Row = {"way": way, "ms": medians[way], "reference": reference, "reference_ms": medians[reference]}
-        row |= {"times": medians[reference] / medians[way], "asked": bar}
+        row |= {"times": medians[reference] / medians[way], "goal": bar}
         results.append({**row, "rows": rows, "width": width, "threads": threads})
     return results
 

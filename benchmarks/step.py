@@ -25,7 +25,7 @@ COLUMNS = {
     "ms per step": "{ms:.2f}",
     "nn.Linear, ms": "{plain_ms:.2f}",
     "ratio": "{ratio:.2f}×",
-    "asked": "{asked}",
+    "goal": "{goal}",
 }
 ASKED = {  # at most; by width
     150: {"P=50": 3.0, "P=20": 2.2},
@@ -47,7 +47,7 @@ def measure(widths: list[int], rounds: int, threads: int) -> list[Row]:
             row: Row = {"layers": f"{INPUTS}-" + f"{width}-" * 3 + str(CLASSES), "width": width, "variant": name}
             row |= {"ms": milliseconds, "plain_ms": plain, "ratio": milliseconds / plain}
             bar = ASKED.get(width, {}).get(name)
-            row["asked"] = "" if bar is None else f"<= {bar}"
+            row["goal"] = "" if bar is None else f"<= {bar}"
             results.append({**row, "threads": threads, "kernels": kernels.available()})
     return results
 

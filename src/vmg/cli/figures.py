@@ -97,7 +97,7 @@ def _show(
     def panel(band: Band) -> Panel:
         truth = truths.get(band.truth)
         if truth is None:
-            return Panel(f"{band.name} (reference)", band.x, band.mean, band.std, is_truth=True)
+            return Panel(f"{band.name} (R̂ {band.rhat:.2f})", band.x, band.mean, band.std, is_truth=True)
         return Panel(band.name, band.x, band.mean, band.std, truth.mean, truth.std)
 
     panels: list[Panel | None] = [panel(band) for band in (*result.bands, *result.truths)]

@@ -28,9 +28,11 @@ class Band:
     truth: str = ""
     """The name of the band that this one approximates; empty for a truth itself."""
     note: str = ""
+    rhat: float | None = None
+    """How well the chains of a truth agree at the data."""
 
     @classmethod
-    def of(cls, name: str, x: Array, prediction: Prediction, **fields: str) -> Band:
+    def of(cls, name: str, x: Array, prediction: Prediction, **fields: Any) -> Band:
         """From a prediction at x."""
         return cls(name, x, prediction.mean, prediction.std, prediction.epistemic_std, **fields)
 

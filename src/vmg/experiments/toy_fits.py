@@ -138,4 +138,4 @@ def sample_truth(
         f"split R̂ {posterior.rhat:.3f} at the data and {along[0]:.3f} along the whole line, "
         f"effective draws {posterior.ess:.0f} and {along[1]:.0f}"
     )
-    return Band.of(name, grid, prediction, note=note)
+    return Band.of(name, grid, prediction, note=note, rhat=posterior.rhat)

@@ -14,10 +14,12 @@ from matplotlib.figure import Figure
 
 __all__ = ["MethodPicture", "draw_doubt_figure"]
 
-WIDTH_INCHES, HEIGHT_INCHES, DOTS_PER_INCH = 13.2, 4.3, 200
+WIDTH_INCHES, HEIGHT_INCHES, DOTS_PER_INCH = 9.0, 7.6, 160
 INK, MUTED, GRID = "#222222", "#666666", "#dfe3e8"
 COLOURS = ("#0072b2", "#3d9fd6", "#d55e00", "#009e73", "#b0578d", "#c98a00", "#68707a", "#23282f")
 MARKERS = "osD^vP*X"
+DASHED, DOTTED = (0, (4, 3)), ":"
+SET_NAMES = {"notmnist": "notMNIST", "fashion-mnist": "Fashion-MNIST"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ def draw_doubt_figure(
 ) -> None:
     """Draw three panels; ``sizes`` orders the first one's axis, ``at_size`` is where the other two were measured."""
     figure = Figure(figsize=(WIDTH_INCHES, HEIGHT_INCHES), dpi=DOTS_PER_INCH, layout="constrained")
-    by_size, by_rejection, by_set = figure.subplots(1, 3, width_ratios=(1.25, 1, 1))
+    panels = figure.subplot_mosaic([["size", "size"], ["rejection", "set"]])
+    by_size, by_rejection, by_set = (panels[name] for name in ("size", "rejection", "set"))
     styles = {method.name: _style(place) for place, method in enumerate(methods)}
     _draw_errors(by_size, methods, sizes, styles)
     _draw_rejection(by_rejection, methods, styles, at_size)
@@ -50,9 +53,9 @@ def draw_doubt_figure(
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(color=GRID, linewidth=0.6)
         axes.set_axisbelow(True)
-        axes.tick_params(colors=INK, labelsize=8)
+        axes.tick_params(colors=INK, labelsize=9)
     handles, labels = by_size.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(8, len(labels)), frameon=False, fontsize=8.5)
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False, fontsize=9)
     figure.savefig(Path(path))
 
 
@@ -63,30 +66,35 @@ def _style(place: int) -> dict[str, Any]:
 def _draw_errors(
     axes: Axes, methods: Sequence[MethodPicture], sizes: Sequence[str], styles: Mapping[str, dict[str, Any]]
 ) -> None:
+    """A line joins networks of one depth."""
     place = {size: k for k, size in enumerate(sizes)}
     for method in methods:
+        style = styles[method.name]
+        axes.plot([], [], **style, markersize=5, label=method.name)
         for errors, is_ours in ((method.errors, True), (method.paper_errors, False)):
-            points = sorted((place[size], error) for size, error in errors.items() if size in place)
-            if not points:
-                continue
-            axes.plot(
-                *zip(*points, strict=True),
-                **styles[method.name],
-                linestyle="-" if is_ours else (0, (4, 3)),
-                linewidth=1.6 if is_ours else 1.0,
-                markersize=5,
-                markerfacecolor=styles[method.name]["color"] if is_ours else "white",
-                label=method.name if is_ours else None,
-            )
+            for depth in dict.fromkeys(_depth(size) for size in errors):
+                points = sorted((place[size], errors[size]) for size in errors if _depth(size) == depth)
+                axes.plot(
+                    *zip(*points, strict=True),
+                    **style,
+                    linestyle="-" if is_ours else DASHED,
+                    linewidth=1.6 if is_ours else 1.0,
+                    markersize=5,
+                    markerfacecolor=style["color"] if is_ours else "white",
+                )
         if method.paper_error_anywhere is not None:
-            axes.axhline(method.paper_error_anywhere, color=styles[method.name]["color"], linestyle=":", linewidth=1.0)
-        if not method.errors:  # of the paper only, and still in the legend
-            axes.plot([], [], **styles[method.name], linestyle=(0, (4, 3)), markerfacecolor="white", label=method.name)
-    axes.plot([], [], color=MUTED, marker="o", linestyle=(0, (4, 3)), markerfacecolor="white", label="paper")
+            axes.axhline(method.paper_error_anywhere, color=style["color"], linestyle=DOTTED, linewidth=1.0)
+    axes.plot([], [], color=MUTED, marker="o", linestyle=DASHED, markerfacecolor="white", label="paper")
+    if any(method.paper_error_anywhere is not None for method in methods):
+        axes.plot([], [], color=MUTED, linestyle=DOTTED, label="paper, of no stated size")
     axes.set_xticks(range(len(sizes)), sizes)
-    axes.set_xlabel("hidden layers × units", fontsize=9)
-    axes.set_ylabel("test error, %", fontsize=9)
-    axes.set_title("Test error against size", loc="left", fontsize=10, color=INK)
+    axes.set_xlabel("hidden layers × units", fontsize=10)
+    axes.set_ylabel("test error, %", fontsize=10)
+    axes.set_title("Test error against size", loc="left", fontsize=11, color=INK)
+
+
+def _depth(size: str) -> str:
+    return size.partition("x")[0]
 
 
 def _draw_rejection(
@@ -95,9 +103,9 @@ def _draw_rejection(
     for method in methods:
         if len(method.rejection[0]):
             axes.plot(*method.rejection, **styles[method.name], linewidth=1.6, markersize=4.5)
-    axes.set_xlabel("most doubtful images rejected, %", fontsize=9)
-    axes.set_ylabel("accuracy on the rest, %", fontsize=9)
-    axes.set_title(f"Accuracy against rejection, {at_size}", loc="left", fontsize=10, color=INK)
+    axes.set_xlabel("most doubtful images rejected, %", fontsize=10)
+    axes.set_ylabel("accuracy on the rest, %", fontsize=10)
+    axes.set_title(f"Accuracy against rejection, {at_size}", loc="left", fontsize=11, color=INK)
 
 
 def _draw_auroc(
@@ -105,14 +113,10 @@ def _draw_auroc(
 ) -> None:
     shown = [(method.name, method.auroc) for method in methods if method.auroc]
     sets = list(dict.fromkeys(name for _, auroc in shown for name in auroc))
-    width = 0.8 / max(1, len(shown))
-    lowest = 1.0
     for k, (name, auroc) in enumerate(shown):
-        values = [auroc.get(one, float("nan")) for one in sets]
-        lowest = min(lowest, *values)
-        places = np.arange(len(sets)) + (k - (len(shown) - 1) / 2) * width
-        axes.bar(places, values, 0.92 * width, color=styles[name]["color"])
-    axes.set_xticks(range(len(sets)), sets)
-    axes.set_ylim(max(0.0, np.floor(20 * (lowest - 0.02)) / 20), 1.0)
-    axes.set_ylabel("AUROC of the predictive entropy", fontsize=9)
-    axes.set_title(f"Telling other images from digits, {at_size}", loc="left", fontsize=10, color=INK)
+        places = np.arange(len(sets)) + 0.6 * ((k + 0.5) / len(shown) - 0.5)
+        axes.plot(places, [auroc.get(one, float("nan")) for one in sets], **styles[name], linestyle="", markersize=7)
+    axes.set_xlim(-0.5, max(len(sets), 1) - 0.5)
+    axes.set_xticks(range(len(sets)), [SET_NAMES.get(name, name) for name in sets])
+    axes.set_ylabel("AUROC of the predictive entropy", fontsize=10)
+    axes.set_title(f"Telling other images from digits, {at_size}", loc="left", fontsize=11, color=INK)
