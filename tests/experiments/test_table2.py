@@ -218,11 +218,12 @@ def test_the_command_from_images_to_table_and_picture(vmg_table2, tmp_path, monk
 
 
 @pytest.mark.parametrize("name", ["vmg", "dropout"])
-def test_each_method_trains_at_its_own_rate(name, digits, monkeypatch):
+def test_each_method_trains_at_its_own_rate_and_average(name, digits, monkeypatch):
     monkeypatch.setattr(table2, "Recipe", partial(Recipe, batch_size=20))
     method = DIGIT_METHODS[name]
     task = table2.Task(name, "1x8", 0, 1, *POINTS[method.has_points])
-    assert table2.execute(task, digits, "1.2.3")["config"]["learning_rate"] == method.learning_rate
+    config = table2.execute(task, digits, "1.2.3")["config"]
+    assert (config["learning_rate"], config["averaging"]) == (method.learning_rate, method.averaging)
 
 
 def test_another_folder_for_the_state_of_runs(vmg_table2, tmp_path):

@@ -175,15 +175,15 @@ class BaseVMG(BaseEstimator, ABC):
         """
         self._validate_params()
         fresh = not (self.warm_start and hasattr(self, "network_"))
-        before = dict(vars(self))
+        before = dict(self.__dict__)
         try:
             X, y = self._check_data(X, y, reset=True)
             X, y, weight = self._weigh(X, y, sample_weight)
             if not fresh:
                 self._check_layers(X.shape[1])
         except (TypeError, ValueError):  # a fit that is refused changes nothing
-            vars(self).clear()
-            vars(self).update(before)
+            self.__dict__.clear()
+            self.__dict__.update(before)
             raise
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
         data = self._prepare(X, y, weight)

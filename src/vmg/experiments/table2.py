@@ -110,7 +110,8 @@ def execute(
     With ``checkpoints``, a folder, every network's run keeps its state there and goes on from it after a kill.
     """
     method = DIGIT_METHODS[task.method]
-    recipe = Recipe(task.epochs, learning_rate=method.learning_rate) if recipe is None else recipe
+    if recipe is None:
+        recipe = Recipe(task.epochs, learning_rate=method.learning_rate, averaging=method.averaging)
     histories: list[History] = []
 
     def fit(points: int | None) -> list[MLP]:
