@@ -450,6 +450,33 @@ def test_a_noise_bound_is_chosen_by_held_out_rows(monkeypatch):
     assert (model.max_noise, model.n_members) == ("auto", 2), "parameters stay as they were given"
 
 
+@pytest.mark.parametrize("n_members", [1, 2])
+@pytest.mark.parametrize(
+    ("liked", "tried", "chosen"),
+    [
+        (0.002, [CANDIDATES, (0.001, 0.003, 0.01)], 0.003),
+        (1e-9, [CANDIDATES, (0.001, 0.003, 0.01), (0.0001, 0.0003, 0.001)], 0.0001),
+    ],
+)
+def test_sharper_bounds_are_tried_below_a_sharpest_that_wins(liked, tried, chosen, n_members, monkeypatch):
+    X, y = linear_table(30)
+    trials = []
+
+    def score(self, held_out, n_draws):
+        bounds = self.network_.layers[0].pseudo_data.max_noise.tolist()
+        trials.append(sorted(set(bounds)))
+        return [np.full(len(rows.x), -abs(np.log(b / liked))) for b, rows in zip(bounds, held_out, strict=True)]
+
+    monkeypatch.setattr(VMGRegressor, "_held_out_log_probs", score)
+    monkeypatch.setattr("vmg.estimators.selection.ENOUGH", 30)
+    model = regressor(max_noise="auto", max_iter=3, n_members=n_members).fit(X, y)
+    for found, expected in zip(trials, tried, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(model.max_noise_, chosen)
+    few = regressor(max_noise="auto", max_iter=3, n_members=n_members).fit(X[:29], y[:29])
+    np.testing.assert_allclose(few.max_noise_, CANDIDATES[0])
+
+
 def test_members_of_an_ensemble_have_the_bounds_whose_mixture_is_best(monkeypatch, tmp_path):
     """Half of the rows like the smallest bound, the others the largest: each gets a member."""
     X, y = linear_table(30)

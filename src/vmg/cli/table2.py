@@ -35,17 +35,15 @@ def table2_command(
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="NUMBERS", help="One network each.")] = "0",
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 100,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 80,
     points: Annotated[
         str,
         typer.Option(
             metavar="NUMBERS",
             help="Pseudo-points of every layer; of several, the best on the validation images, with the first seed.",
         ),
-    ] = "50",
-    bound: Annotated[
-        float, typer.Option(min=1e-4, max=1, help="On √α, the noise of the pseudo-data; the paper names 0.25.")
-    ] = BOUND,
+    ] = "50,150",
+    bound: Annotated[float, typer.Option(min=1e-4, max=1, help="On √α, the noise of the pseudo-data.")] = BOUND,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 2,
     out: Annotated[Path, typer.Option(help="Results file; what is in it already is not run again.")] = Path(
         "results/table2.jsonl"

@@ -49,7 +49,7 @@ def n_weights(size: str) -> int:
 class Recipe:
     """How every network is trained: Adam at a constant rate, parameters averaged over steps [LW16, §4]."""
 
-    epochs: int = 100
+    epochs: int = 80
     batch_size: int = 100
     learning_rate: float = 1e-3
     averaging: float = 0.999
