@@ -88,7 +88,7 @@ METHODS = {
     method.name: method
     for method in (
         Method("vmg", "this library's defaults, an ensemble of five", _make_vmg),
-        Method("vmg-paper", "the paper's recipe to the letter", _make_paper),
+        Method("vmg-paper", "the paper's recipe; batch sizes and most numbers of steps are ours", _make_paper),
         Method("mean-field", "factorised Gaussian, local reparametrisation", _make(MeanFieldRegressor)),
         Method("graves-vi", "factorised Gaussian, Graves's estimator and prior", _make(GravesRegressor)),
         Method("bayes-by-backprop", "factorised Gaussian, scale mixture prior", _make(BayesByBackpropRegressor)),
