@@ -196,6 +196,7 @@ DIGIT_METHODS = {
             _of_layers(_bayes_by_backprop),
             {"share": 0.5, "log_wide": LOG_WIDE, "log_narrow": LOG_NARROW, "initial_scale": INITIAL_SCALE},
             ("3x150", "2x400", "2x800", "2x1200"),
+            learning_rate=1e-2,
         ),
         DigitMethod(
             "variational-dropout",
