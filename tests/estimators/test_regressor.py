@@ -672,8 +672,7 @@ def test_what_goes_on_must_fit(method, change):
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
 def test_what_goes_on_must_be_the_same_network(method, change):
     X, y = linear_table(20)
-    model = regressor(warm_start=True, max_iter=1).fit(X, y)
-    getattr(model, method)(X, y)
+    model = regressor(warm_start=True, max_iter=1).fit(X, y).fit(X, y)
     with pytest.raises(ValueError, match=r"n_pseudo, .* must be those of that fit"):
         getattr(model.set_params(**change), method)(X, y)
 

@@ -31,7 +31,7 @@ from vmg.nn.mlp import ACTIVATIONS, MLP
 from vmg.nn.pseudo_data import NOISE_KINDS
 from vmg.persistence import write
 from vmg.prediction import draw_functions, row_pieces
-from vmg.priors import GammaPrior, IsotropicPrior, Prior
+from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior
 from vmg.training import Callback, History, Progress, Schedule, cosine, train
 
 __all__ = ["BaseVMG"]
@@ -220,7 +220,10 @@ class BaseVMG(BaseEstimator, ABC):
                 "warm_start and partial_fit go on with the layers of the last fit, (inputs, outputs, members) "
                 f"{before}; parameters and data now ask for {now}"
             )
-        if _shapes(self.network_) != _shapes(asked):
+        updated = any(isinstance(module, FixedPrior) for module in self.network_.modules())
+        if not updated and _shapes(self.network_) != _shapes(
+            asked
+        ):  # an update leaves no pseudo-data, whatever is asked
             raise ValueError(
                 "warm_start and partial_fit go on with the network of the last fit; n_pseudo, pseudo_noise, zero_mean, "
                 "row_covariance and column_covariance must be those of that fit"
@@ -415,7 +418,7 @@ def _layer_sizes(network: MLP) -> list[tuple[int, ...]]:
 
 
 def _shapes(network: MLP) -> dict[str, torch.Size]:
-    """Of what is trained; priors, which ``partial_fit`` replaces, aside."""
+    """Of what is trained, the priors' own parameters aside."""
     return {name: p.shape for name, p in network.named_parameters() if "prior" not in name}
 
 
