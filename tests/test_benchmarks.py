@@ -14,12 +14,12 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 KEYS = {  # a few that readers of the JSON rely on
     "step": {"width", "variant", "ms", "plain_ms", "ratio", "kernels"},
-    "predict": {"way", "ms", "reference", "reference_ms", "times", "asked"},
+    "predict": {"way", "ms", "reference", "reference_ms", "times", "goal"},
     "peers": {"width", "network", "ms", "ratio"},
     "scaling": {"part", "size", "network", "ms", "per", "memory_mb"},
     "fit_time": {"rows", "method", "seconds", "ratio", "rmse", "log_likelihood"},
-    "replicas": {"splits", "steps", "together_s", "apart_s", "times", "asked"},
-    "memory": {"width", "points", "plain_mb", "vmg_mb", "ratio", "added_ratio", "asked"},
+    "replicas": {"splits", "steps", "together_s", "apart_s", "times", "goal"},
+    "memory": {"width", "points", "plain_mb", "vmg_mb", "ratio", "added_ratio", "goal"},
 }
 
 
