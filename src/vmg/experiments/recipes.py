@@ -29,7 +29,7 @@ __all__ = ["METHODS"]
 
 
 SLOW = ("yacht", "concrete", "energy", "protein")
-"""Tables on which the bound of the paper's recipe, at its constant rate, still rises much after 40,000 steps."""
+"""Tables on which the paper's recipe, at its constant rate, is not done after 40,000 steps; see docs/table1.md."""
 
 
 def _paper_points(table: str) -> int:
