@@ -144,8 +144,23 @@ def test_one_seed_chooses_for_all(digits, tmp_path):
     second = run(other, digits, earlier=earlier)
     assert (second["points"], second["tried"]) == (first["points"], first["tried"])
     assert second["scores"] == run(other._replace(points=(first["points"],)), digits)["scores"] != first["scores"]
+    assert table2.chosen_already(task._replace(refit=True), out) == earlier
     for different in ({"size": "1x11"}, {"epochs": 3}, {"points": (2, 4)}, {"points": (2,)}, {"bound": 0.2}):
         assert table2.chosen_already(other._replace(**different), out) is None
+
+
+def test_a_refit_trains_on_validation_images_too_and_chooses_as_before(digits):
+    task = table2.Task("vmg", "1x12", 0, 2, (2, 3), 0.1)
+    record, refit = run(task, digits), run(task._replace(refit=True), digits)
+    assert (refit["points"], refit["tried"]) == (record["points"], record["tried"])
+    assert (record["steps"], refit["steps"]) == (2 * (N_TRAIN - N_VALIDATION) // 20, 2 * N_TRAIN // 20)
+    assert refit["validation_error_percent"] is None and refit["scores"] != record["scores"]
+    assert table2.key(json.loads(json.dumps(refit))) == task._replace(refit=True)
+    # the validation labels reach the network that is scored, and the test labels do not
+    digits.validation.y.add_(1).remainder_(10)
+    single = task._replace(points=(refit["points"],))
+    assert run(single, digits)["scores"] == record["scores"]
+    assert run(single._replace(refit=True), digits)["scores"] != refit["scores"]
 
 
 def test_tasks_are_what_is_missing(tmp_path):
@@ -158,10 +173,11 @@ def test_tasks_are_what_is_missing(tmp_path):
         == [table2.Task(name, "1x5", seed, 2, *POINTS[name == "vmg"]) for seed in (0, 1) for name in ("vmg", "dropout")]
     )
     earned = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "bound": 0.1}
+    earned |= {"refit": False}
     records.append(out, [{**earned, "tried": [{"points": 3}]}, {"experiment": "table1"}])
     assert table2.tasks(["vmg", "dropout"], ["1x5"], **options) == (wanted, [*wanted[:2], wanted[3]])
-    # another number of epochs, other points to choose from, or another bound, is another run
-    for change in ({"epochs": 3}, {"points": [3, 4]}, {"bound": 0.2}):
+    # another number of epochs, other points to choose from, another bound, or a refit, is another run
+    for change in ({"epochs": 3}, {"points": [3, 4]}, {"bound": 0.2}, {"refit": True}):
         _, missing = table2.tasks(["vmg"], ["1x5"], **{**options, **change})
         assert len(missing) == 2
     own, _ = table2.tasks(["vmg", "vmg-ensemble"], None, **{**options, "seeds": [0]})

@@ -44,6 +44,10 @@ def table2_command(
         ),
     ] = "50,150",
     bound: Annotated[float, typer.Option(min=1e-4, max=1, help="On √α, the noise of the pseudo-data.")] = BOUND,
+    refit: Annotated[
+        bool,
+        typer.Option("--refit", help="Once all is chosen, train on the validation images too, and score that network."),
+    ] = False,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 2,
     out: Annotated[Path, typer.Option(help="Results file; what is in it already is not run again.")] = Path(
         "results/table2.jsonl"
@@ -83,7 +87,14 @@ def table2_command(
             raise typer.BadParameter(f"must hold results of this table; {out} has none", param_hint="--out")
     else:
         wanted, missing = table2.tasks(
-            chosen_methods, chosen_sizes, seeds=chosen_seeds, epochs=epochs, points=chosen_points, bound=bound, out=out
+            chosen_methods,
+            chosen_sizes,
+            seeds=chosen_seeds,
+            epochs=epochs,
+            points=chosen_points,
+            bound=bound,
+            refit=refit,
+            out=out,
         )
     folder = out.parent / "checkpoints" if checkpoints is None else checkpoints
     digits = None
@@ -125,22 +136,24 @@ def _draw(summary: Sequence[records.Record], path: Path) -> None:
 
     at_size = common_size(summary)
     published = list(dict.fromkeys(method for method, _ in PAPER_TABLE2))
-    run = list(dict.fromkeys(row["method"] for row in summary))
+    run = list(dict.fromkeys((row["method"], row["refit"]) for row in summary))
+    also = [(name, False) for name in published if name not in {method for method, _ in run}]
     pictures = []
-    for method in [*run, *(name for name in published if name not in run)]:
-        rows = [row for row in summary if row["method"] == method]
+    for method, refit in [*run, *also]:
+        rows = [row for row in summary if (row["method"], row["refit"]) == (method, refit)]
         errors = {row["size"]: row["error_percent"] for row in rows if row["prediction"] == table2.MEAN}
-        paper = {size: error for (name, size), error in PAPER_TABLE2.items() if name == method and size}
-        anywhere = PAPER_TABLE2.get((method, ""))
+        paper = {size: error for (name, size), error in PAPER_TABLE2.items() if name == method and size and not refit}
+        anywhere = None if refit else PAPER_TABLE2.get((method, ""))
+        name = f"{method}, refit" if refit else method
         there = [row for row in rows if row["size"] == at_size]
         if not there:
-            pictures.append(MethodPicture(method, errors, paper, paper_error_anywhere=anywhere))
+            pictures.append(MethodPicture(name, errors, paper, paper_error_anywhere=anywhere))
             continue
         widest = there[-1]  # the average over most draws, where there is one
         accuracy = [100 - error for error in widest["rejection"]["error_percent"]]
         auroc = {name: kinds["entropy"] for name, kinds in widest["auroc"].items()}
         rejection = widest["rejection"]["rates_percent"], accuracy
-        pictures.append(MethodPicture(method, errors, paper, rejection, auroc, anywhere))
+        pictures.append(MethodPicture(name, errors, paper, rejection, auroc, anywhere))
     sizes = sorted({size for one in pictures for size in (*one.errors, *one.paper_errors)}, key=n_weights)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary, waiting("Drawing"):

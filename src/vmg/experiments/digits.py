@@ -38,6 +38,11 @@ class Digits:
     test: Rows
     unknown: dict[str, Tensor]
 
+    @property
+    def all_training(self) -> Rows:
+        """Every image that is not for testing, the validation images too."""
+        return Rows(torch.cat([self.train.x, self.validation.x]), torch.cat([self.train.y, self.validation.y]))
+
 
 def load_digits() -> Digits:
     """Pixels are grey levels over 255, in [0, 1], and nothing else is done to them.

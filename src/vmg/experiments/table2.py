@@ -1,7 +1,8 @@
 """Table 2: test errors on permutation-invariant MNIST, and what the networks' doubt is worth [LW16, §4.2].
 
 The number of pseudo-points, where several are given, is chosen on the last 10,000 training images. Test images, and
-those of other sets, are read once, to score what was chosen.
+those of other sets, are read once, to score what was chosen. A refit trains the network that is scored on all training
+images, once nothing is left to choose.
 """
 
 from __future__ import annotations
@@ -49,12 +50,15 @@ class Task(NamedTuple):
     """Numbers of pseudo-points to choose from; empty where a method has none."""
     bound: float | None
     """On √α; None where a method has no pseudo-points."""
+    refit: bool = False
+    """Whether the network that is scored trains on the validation images too."""
 
 
 def key(record: records.Record) -> Task:
     """The task that a line of the results answers."""
     tried = tuple(one["points"] for one in record["tried"] if one["points"] is not None)
-    return Task(record["method"], record["size"], record["seed"], record["epochs"], tried, record["bound"])
+    run = record["method"], record["size"], record["seed"], record["epochs"]
+    return Task(*run, tried, record["bound"], record["refit"])
 
 
 def tasks(
@@ -65,17 +69,23 @@ def tasks(
     epochs: int,
     points: Sequence[int],
     bound: float,
+    refit: bool = False,
     out: Path,
 ) -> tuple[list[Task], list[Task]]:
     """All that is asked for, and the part of it that is not in ``out`` yet; without ``sizes`` each method's own."""
+
+    def task(name: str, size: str, seed: int) -> Task:
+        has_points = DIGIT_METHODS[name].has_points
+        return Task(name, size, seed, epochs, tuple(points) if has_points else (), bound if has_points else None, refit)
+
     wanted = [
-        Task(name, size, seed, epochs, *((tuple(points), bound) if DIGIT_METHODS[name].has_points else ((), None)))
+        task(name, size, seed)
         for seed in seeds
         for name in methods
         for size in (DIGIT_METHODS[name].sizes if sizes is None else sizes)
     ]
     done = answered(out)
-    return wanted, [task for task in wanted if task not in done]
+    return wanted, [one for one in wanted if one not in done]
 
 
 def answered(out: Path) -> list[Task]:
@@ -84,13 +94,13 @@ def answered(out: Path) -> list[Task]:
 
 
 def chosen_already(task: Task, out: Path) -> records.Record | None:
-    """A line of ``out`` that has this choice of pseudo-points behind it, of another seed.
+    """A line of ``out`` that has this choice of pseudo-points behind it, of another seed, or of no refit.
 
     One seed chooses for all: its validation scores stand in every line.
     """
     if len(task.points) > 1:
         for record in records.read(out):
-            if record["experiment"] == "table2" and key(record)._replace(seed=task.seed) == task:
+            if record["experiment"] == "table2" and key(record)._replace(seed=task.seed, refit=task.refit) == task:
                 return record
     return None
 
@@ -114,16 +124,17 @@ def execute(
         recipe = Recipe(task.epochs, learning_rate=method.learning_rate, averaging=method.averaging)
     histories: list[History] = []
 
-    def fit(points: int | None) -> list[MLP]:
+    def fit(points: int | None, rows: Rows) -> list[MLP]:
         """The network, or all members of an ensemble."""
         networks = []
         for seed in range(task.seed, task.seed + method.n_members):
             run = [f"{method.member or task.method} {task.size}", f"seed {seed}", f"{task.epochs} epochs"]
             run += [] if points is None else [f"{points} points", f"bound {task.bound}"]
+            run += [] if rows is digits.train else ["all images"]
             label = ", ".join(run)
             file = None if checkpoints is None else checkpoints / f"{re.sub(r'[, ]+', '-', label)}.safetensors"
             with watch(label) as tell:
-                network, history = _fit(method, task, seed, points, digits.train, recipe, file, tell)
+                network, history = _fit(method, task, seed, points, rows, recipe, file, tell)
             networks.append(network)
             histories.append(history)
         return networks
@@ -137,11 +148,14 @@ def execute(
     else:
         tried = []
         for number in task.points:
-            trained[number] = fit(number)
+            trained[number] = fit(number, digits.train)
             tried.append({"points": number, **_validate(trained[number], digits)})
         best = min(tried, key=lambda one: (one["validation_error_percent"], -one["validation_log_likelihood"]))
         points = best["points"]
-    networks = trained[points] if points in trained else fit(points)
+    if task.refit:
+        networks = fit(points, digits.all_training)
+    else:
+        networks = trained[points] if points in trained else fit(points, digits.train)
     scores = _score(networks, digits, task.seed, is_random=method.is_random)
     return {
         "experiment": "table2",
@@ -151,8 +165,9 @@ def execute(
         "points": points,
         "epochs": task.epochs,
         "bound": task.bound,
+        "refit": task.refit,
         "error_percent": scores[MEAN]["error_percent"],
-        "validation_error_percent": _validate(networks, digits)["validation_error_percent"],
+        "validation_error_percent": None if task.refit else _validate(networks, digits)["validation_error_percent"],
         "scores": scores,
         "tried": tried,
         "seconds": round(sum(history.last.seconds for history in histories), 3),

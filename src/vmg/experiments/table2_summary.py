@@ -27,6 +27,7 @@ HEADER = (
     "points",
     "epochs",
     "bound",
+    "images",
     "seeds",
     "error %",
     "paper",
@@ -38,8 +39,10 @@ HEADER = (
     f"error % with {SHOWN_RATE} % rejected",
     "s",
 )
-RUN = ("method", "size", "epochs", "points", "bound")
+RUN = ("method", "size", "epochs", "points", "bound", "refit")
 """What the lines of one run have in common; the seeds differ."""
+IMAGES = {False: "50,000", True: "all 60,000"}
+"""That a network trained on."""
 PREDICTIONS = (MEAN, *AVERAGES)
 SCORES = ("error_percent", "log_likelihood", "ece", "brier")
 
@@ -52,7 +55,7 @@ def paper_error(method: str, size: str) -> float | None:
 def summarise(lines: Sequence[Record]) -> list[Record]:
     """Mean and standard error over seeds for each run and prediction, methods in the paper's kind of order.
 
-    Seeds belong together where method, size, epochs, the chosen number of points and the bound agree.
+    Seeds belong together where method, size, epochs, the chosen number of points, the bound and the images agree.
     """
     groups: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
     for line in lines:
@@ -63,7 +66,7 @@ def summarise(lines: Sequence[Record]) -> list[Record]:
     def place(members: Sequence[Record]) -> tuple[float, ...]:
         one = members[0]
         method, size = known.index(one["method"]), n_weights(one["size"])
-        return method, size, one["epochs"], one["points"] or 0, one["bound"] or 0
+        return method, size, one["epochs"], one["points"] or 0, one["bound"] or 0, one["refit"]
 
     return [
         _row(name, members)
@@ -85,7 +88,8 @@ def _row(prediction: str, members: Sequence[Record]) -> Record:
         row[name], row[f"{name}_error"] = _mean_and_error([one[name] for one in scores])
     row["seconds"], row["seconds_error"] = _mean_and_error([member["seconds"] for member in members])
     validated = [member["validation_error_percent"] for member in members]
-    row["validation_error_percent"], row["validation_error_percent_error"] = _mean_and_error(validated)
+    name = "validation_error_percent"  # a refit has none
+    row[name], row[f"{name}_error"] = (None, None) if row["refit"] else _mean_and_error(validated)
     row["auroc"] = {
         unknown: {kind: _mean_or_none([one["auroc"][unknown][kind] for one in scores]) for kind in kinds}
         for unknown, kinds in scores[0]["auroc"].items()
@@ -125,10 +129,11 @@ def _cells(row: Record) -> tuple[str, ...]:
         "" if row["points"] is None else str(row["points"]),
         str(row["epochs"]),
         "" if row["bound"] is None else f"{row['bound']:g}",
+        IMAGES[row["refit"]],
         str(row["seeds"]),
         _with_error(row, "error_percent", 2),
         mark,
-        _with_error(row, "validation_error_percent", 2),
+        "" if row["refit"] else _with_error(row, "validation_error_percent", 2),
         _with_error(row, "log_likelihood", 4),
         f"{row['ece']:.4f}",
         f"{row['brier']:.4f}",
