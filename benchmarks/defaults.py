@@ -14,6 +14,7 @@ import argparse
 import copy
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from sklearn.model_selection import ShuffleSplit
 
 from vmg import VMGRegressor
 from vmg.data import TABLES, load_table, standard_splits
-from vmg.estimators import base, regressor
+from vmg.estimators import regressor
 from vmg.estimators.splits import _hand_over
 from vmg.experiments import records
 from vmg.metrics import interval_coverage, rmse
@@ -59,10 +60,10 @@ def validate(name: str, settings: dict[str, Any], bounds: list[float]) -> list[r
     X, y = training_rows(name, settings["max_rows"])
     splits = list(ShuffleSplit(N_SPLITS, test_size=0.2, random_state=1).split(X))
     regressor.NOISE_BALANCE = settings["balance"]
-    base.steps_for = lambda n_rows: settings["steps"]
     options = {key: settings[key] for key in ("noise", "n_pseudo", "learning_rate_init", "activation")}
     batch_size, hidden, members = settings["batch_size"] or "auto", (settings["hidden"],), settings["members"]
     leader = VMGRegressor(hidden, n_members=members, batch_size=batch_size, random_state=0, **options)
+    leader._effort = replace(leader._effort, fewest_steps=settings["steps"], most_steps=settings["steps"])
     leader._check_data(X, y, reset=True)
     leader.seed_ = 1
     pairs = [(bound, split) for bound in bounds for split in splits]

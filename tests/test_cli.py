@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 
 import vmg
+from vmg import VMGRegressor
 from vmg.cli import main
 from vmg.cli.app import run
+from vmg.estimators.effort import Effort
 from vmg.tables import TableModel, read_table
 
 QUICK = ["--max-iter", "3", "--hidden", "8"]
@@ -184,7 +186,7 @@ def test_report_passes_model_and_table_on(model, vmg_command, monkeypatch):
 
 def test_demo(vmg_command, monkeypatch):
     monkeypatch.setattr("vmg.cli.demo.TOY_STEPS", 50)
-    monkeypatch.setattr("vmg.estimators.base.steps_for", lambda n_rows: 20)
+    monkeypatch.setattr(VMGRegressor, "_effort", Effort(20, 20, batches=64))
     code, out, _ = vmg_command("demo", "--out", "shown")
     assert code == 0 and "RMSE" in out and "diabetes" in out
     assert sorted(os.listdir("shown")) == ["diabetes.vmg", "diabetes_test.csv", "figure1.png"]

@@ -18,7 +18,6 @@ from sklearn.preprocessing import PolynomialFeatures
 import vmg
 from quick import linear_table, regressor
 from vmg import VMGRegressor
-from vmg.estimators.base import batch_for, steps_for
 from vmg.estimators.selection import CANDIDATES, choose_members, choose_one
 from vmg.estimators.stopping import VALIDATION_DRAWS, BestSoFar
 
@@ -119,13 +118,6 @@ def test_every_option_fits_and_predicts(options):
 def test_an_int_is_one_hidden_layer():
     X, y = linear_table(20)
     assert_same_bits(*(regressor(max_iter=3, hidden_layer_sizes=h).fit(X, y) for h in (4, (4,))), X)
-
-
-def test_automatic_sizes_of_training():
-    assert [steps_for(n) for n in (1, 100, 1_000_000)] == [12_000, 12_000, 20_000]
-    assert [batch_for(n) for n in (1, 100, 1_000, 1_000_000)] == [32, 32, 32, 256]
-    steps = [steps_for(n) for n in range(1, 100_000, 777)]
-    assert steps == sorted(steps)
 
 
 def test_iterations_are_passes_over_the_data():

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from vmg.estimators.base import Array, BaseVMG, _bound
+from vmg.estimators.effort import STANDARD
 from vmg.estimators.regressor import VMGRegressor
 from vmg.estimators.training_sets import TrainingSet, stack
 from vmg.nn.contract import BayesianLinear
@@ -33,6 +34,7 @@ class Baseline(BaseVMG):
     names in its own ``__init__``.
     """
 
+    _effort = STANDARD
     _not_mine: frozenset[str] = MATRIX_GAUSSIAN_OPTIONS
 
     def __init__(self, hidden_layer_sizes: int | Sequence[int] = (50,), **options: Any) -> None:

@@ -19,6 +19,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
+from vmg.estimators.effort import STANDARD, Effort
 from vmg.estimators.online import posterior_as_prior
 from vmg.estimators.scaling import Standardiser
 from vmg.estimators.selection import CANDIDATES, choose_max_noise
@@ -39,16 +40,6 @@ __all__ = ["BaseVMG"]
 Array = NDArray[np.float64]
 
 PRIORS: dict[str, type[Prior]] = {"gamma": GammaPrior, "isotropic": IsotropicPrior}
-
-
-def steps_for(n_rows: int) -> int:
-    """Optimiser steps when ``max_iter`` is "auto"."""
-    return int(np.clip(100 * math.sqrt(n_rows), 12_000, 20_000))
-
-
-def batch_for(n_rows: int) -> int:
-    """Rows of a minibatch when ``batch_size`` is "auto"."""
-    return int(np.clip(2 ** round(math.log2(max(n_rows, 2) / 64)), 32, 256))
 
 
 class BaseVMG(BaseEstimator, ABC):
@@ -102,6 +93,7 @@ class BaseVMG(BaseEstimator, ABC):
     random_state: int | np.random.RandomState | None
     verbose: bool | int
 
+    _effort: Effort = STANDARD
     _schedule: Schedule = staticmethod(cosine)
     _initial_scale: float = math.exp(-9)  # of the weights; chosen by the bound that a given number of steps reaches
 
@@ -282,9 +274,10 @@ class BaseVMG(BaseEstimator, ABC):
         """
         n_replicas = len(sets) * self.n_members
         smallest = min(len(s.x) for s in sets)
-        batch_size = min(batch_for(smallest) if self.batch_size == "auto" else int(self.batch_size), smallest)
+        automatic = self._effort.batch_size(smallest) if self.batch_size == "auto" else int(self.batch_size)
+        batch_size = min(automatic, smallest)
         per_epoch = max(1, smallest // batch_size)
-        n_steps = steps_for(smallest) if self.max_iter == "auto" else int(self.max_iter) * per_epoch
+        n_steps = self._effort.steps(smallest) if self.max_iter == "auto" else int(self.max_iter) * per_epoch
         n_steps = n_steps if at_most is None else min(n_steps, at_most)
 
         generator = torch.Generator().manual_seed(self.seed_)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vmg.estimators.base import Array, BaseVMG
 from vmg.estimators.conformal import calibration_scores, conformal_level
+from vmg.estimators.effort import LONG
 from vmg.estimators.scaling import Standardiser
 from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.moments import normal_points
@@ -105,6 +106,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
     (42, 2)
     """
 
+    _effort = LONG
     _parameter_constraints = {  # noqa: RUF012
         **BaseVMG._parameter_constraints,
         "noise": [StrOptions({"constant", "input"})],

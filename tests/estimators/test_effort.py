@@ -1,0 +1,32 @@
+"""How long networks train when nobody says."""
+
+import pytest
+
+from vmg import VMGClassifier, VMGRegressor
+from vmg.baselines import GravesClassifier, GravesRegressor
+from vmg.estimators.effort import LONG, STANDARD, Effort
+
+
+def test_steps_and_batches_grow_between_their_limits():
+    rows = (1, 100, 1_000, 10_000, 40_000, 1_000_000)
+    assert [STANDARD.steps(n) for n in rows] == [12_000, 12_000, 12_000, 12_000, 20_000, 20_000]
+    assert [LONG.steps(n) for n in rows] == [30_000, 30_000, 30_000, 30_000, 40_000, 40_000]
+    assert LONG.steps(30_625) == 35_000
+    assert [STANDARD.batch_size(n) for n in rows] == [32, 32, 32, 128, 256, 256]
+    assert [LONG.batch_size(n) for n in rows] == [32, 32, 32, 64, 256, 256]
+    for effort in (STANDARD, LONG):
+        for grown in (effort.steps, effort.batch_size):
+            found = [grown(n) for n in range(1, 100_000, 777)]
+            assert found == sorted(found)
+
+
+@pytest.mark.parametrize("kind", [VMGClassifier, GravesRegressor, GravesClassifier])
+def test_regression_with_pseudo_data_trains_longest(kind):
+    assert (VMGRegressor._effort, kind._effort) == (LONG, STANDARD)
+
+
+def test_automatic_sizes_are_those_of_the_effort(monkeypatch):
+    monkeypatch.setattr(VMGRegressor, "_effort", Effort(7, 7, batches=1))
+    X = [[0.1 * k, (k % 7) - 3.0] for k in range(50)]
+    model = VMGRegressor((4,), n_pseudo=2, max_noise=0.1, random_state=0).fit(X, [row[0] - row[1] for row in X])
+    assert (model.history_.last.step, model.n_iter_) == (7, 7)  # one batch of 32 rows an epoch
