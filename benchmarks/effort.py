@@ -36,10 +36,12 @@ def validate(settings: dict[str, Any]) -> records.Record:
     X, y = training_rows(settings["table"], ALL_ROWS)
     splits = list(ShuffleSplit(settings["splits"], test_size=0.1, random_state=3).split(X))
     batch_size, members = settings["batch_size"] or "auto", settings["members"]
+    # of the class, as fit_splits copies the estimator's parameters alone
+    VMGRegressor._effort = replace(VMGRegressor._effort, fewest_steps=settings["steps"], most_steps=settings["steps"])
     model = VMGRegressor(hidden_layers(settings["table"]), n_members=members, batch_size=batch_size, random_state=0)
-    model._effort = replace(model._effort, fewest_steps=settings["steps"], most_steps=settings["steps"])
     started = time.perf_counter()
     fitted = fit_splits(model, X, y, splits)
+    assert fitted[0].n_steps_ == settings["steps"]
     seconds = time.perf_counter() - started
     scores = []
     for one, (_, held_out) in zip(fitted, splits, strict=True):
