@@ -63,14 +63,14 @@ def validate(name: str, settings: dict[str, Any], bounds: list[float]) -> list[r
     options = {key: settings[key] for key in ("noise", "n_pseudo", "learning_rate_init", "activation")}
     batch_size, hidden, members = settings["batch_size"] or "auto", (settings["hidden"],), settings["members"]
     leader = VMGRegressor(hidden, n_members=members, batch_size=batch_size, random_state=0, **options)
-    leader._effort = replace(leader._effort, fewest_steps=settings["steps"], most_steps=settings["steps"])
+    effort = replace(leader._effort, fewest_steps=settings["steps"], most_steps=settings["steps"])
     leader._check_data(X, y, reset=True)
     leader.seed_ = 1
     pairs = [(bound, split) for bound in bounds for split in splits]
     fitted = [copy.deepcopy(leader) for _ in pairs]
     sets = [one._prepare(X[train], y[train], None) for one, (_, (train, _)) in zip(fitted, pairs, strict=True)]
     started = time.perf_counter()
-    states = leader._train(sets, [bound for bound, _ in pairs])
+    states = leader._train(sets, [bound for bound, _ in pairs], effort=effort)
     seconds = time.perf_counter() - started
 
     scores: dict[float, list[list[float]]] = {bound: [] for bound in bounds}

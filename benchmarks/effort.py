@@ -24,6 +24,7 @@ from sklearn.model_selection import ShuffleSplit
 
 from vmg import VMGRegressor
 from vmg.estimators import fit_splits
+from vmg.estimators.effort import LONG
 from vmg.experiments import records
 from vmg.experiments.methods import hidden_layers
 from vmg.metrics import interval_coverage, rmse
@@ -37,7 +38,7 @@ def validate(settings: dict[str, Any]) -> records.Record:
     splits = list(ShuffleSplit(settings["splits"], test_size=0.1, random_state=3).split(X))
     batch_size, members = settings["batch_size"] or "auto", settings["members"]
     # of the class, as fit_splits copies the estimator's parameters alone
-    VMGRegressor._effort = replace(VMGRegressor._effort, fewest_steps=settings["steps"], most_steps=settings["steps"])
+    VMGRegressor._effort = replace(LONG, fewest_steps=settings["steps"], most_steps=settings["steps"])
     model = VMGRegressor(hidden_layers(settings["table"]), n_members=members, batch_size=batch_size, random_state=0)
     started = time.perf_counter()
     fitted = fit_splits(model, X, y, splits)

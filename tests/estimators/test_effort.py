@@ -20,9 +20,25 @@ def test_steps_and_batches_grow_between_their_limits():
             assert found == sorted(found)
 
 
-@pytest.mark.parametrize("kind", [VMGClassifier, GravesRegressor, GravesClassifier])
-def test_regression_with_pseudo_data_trains_longest(kind):
-    assert (VMGRegressor._effort, kind._effort) == (LONG, STANDARD)
+@pytest.mark.parametrize("kind", [VMGRegressor, VMGClassifier, GravesRegressor, GravesClassifier])
+@pytest.mark.parametrize("n_members", [1, 5])
+def test_ensembles_for_regression_train_longest(kind, n_members):
+    assert kind(n_members=n_members)._effort == (LONG if kind is VMGRegressor and n_members > 1 else STANDARD)
+
+
+def test_trials_of_an_ensemble_have_its_batches(monkeypatch):
+    """A trial is a single network, but stands for members of the ensemble."""
+    seen = []
+    train = VMGRegressor._train
+
+    def spy(self, sets, *arguments, effort=None, **options):
+        seen.append(self._effort if effort is None else effort)
+        return train(self, sets, *arguments, effort=Effort(1, 1, batches=1), **options)
+
+    monkeypatch.setattr(VMGRegressor, "_train", spy)
+    X = [[0.1 * k] for k in range(40)]
+    VMGRegressor((4,), n_pseudo=2, n_members=2, random_state=0).fit(X, [row[0] for row in X])
+    assert seen == [LONG, LONG]
 
 
 def test_automatic_sizes_are_those_of_the_effort(monkeypatch):

@@ -492,7 +492,7 @@ def test_members_of_an_ensemble_have_the_bounds_whose_mixture_is_best(monkeypatc
 def test_a_single_network_on_a_small_table_is_tried_for_longer(monkeypatch, n_members, n_rows, steps):
     asked = []
 
-    def train(self, sets, max_noise=None, *, at_most=None):
+    def train(self, sets, max_noise=None, *, effort=None, at_most=None):
         asked.append(at_most)
 
     def score(self, held_out, n_draws):

@@ -93,7 +93,6 @@ class BaseVMG(BaseEstimator, ABC):
     random_state: int | np.random.RandomState | None
     verbose: bool | int
 
-    _effort: Effort = STANDARD
     _schedule: Schedule = staticmethod(cosine)
     _initial_scale: float = math.exp(-9)  # of the weights; chosen by the bound that a given number of steps reaches
 
@@ -264,8 +263,18 @@ class BaseVMG(BaseEstimator, ABC):
         """Weight of the KL in each batch of an epoch; see :func:`vmg.training.train`."""
         return 1.0
 
+    @property
+    def _effort(self) -> Effort:
+        """How long it trains where the user does not say."""
+        return STANDARD
+
     def _train(
-        self, sets: list[TrainingSet], max_noise: Sequence[float | Array] | None = None, *, at_most: int | None = None
+        self,
+        sets: list[TrainingSet],
+        max_noise: Sequence[float | Array] | None = None,
+        *,
+        effort: Effort | None = None,
+        at_most: int | None = None,
     ) -> list[State]:
         """Train ``n_members`` replicas for each training set, all as one batched network.
 
@@ -274,10 +283,11 @@ class BaseVMG(BaseEstimator, ABC):
         """
         n_replicas = len(sets) * self.n_members
         smallest = min(len(s.x) for s in sets)
-        automatic = self._effort.batch_size(smallest) if self.batch_size == "auto" else int(self.batch_size)
+        effort = self._effort if effort is None else effort
+        automatic = effort.batch_size(smallest) if self.batch_size == "auto" else int(self.batch_size)
         batch_size = min(automatic, smallest)
         per_epoch = max(1, smallest // batch_size)
-        n_steps = self._effort.steps(smallest) if self.max_iter == "auto" else int(self.max_iter) * per_epoch
+        n_steps = effort.steps(smallest) if self.max_iter == "auto" else int(self.max_iter) * per_epoch
         n_steps = n_steps if at_most is None else min(n_steps, at_most)
 
         generator = torch.Generator().manual_seed(self.seed_)

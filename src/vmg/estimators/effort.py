@@ -35,4 +35,4 @@ class Effort:
 
 STANDARD = Effort(12_000, 20_000, batches=64)
 LONG = Effort(30_000, 40_000, batches=128)
-"""Of regression with pseudo-data, which is still learning where others are done; see docs/table1.md."""
+"""Of ensembles for regression: see docs/table1.md."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vmg.estimators.base import Array, BaseVMG
 from vmg.estimators.conformal import calibration_scores, conformal_level
-from vmg.estimators.effort import LONG
+from vmg.estimators.effort import LONG, STANDARD, Effort
 from vmg.estimators.scaling import Standardiser
 from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.moments import normal_points
@@ -106,7 +106,6 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
     (42, 2)
     """
 
-    _effort = LONG
     _parameter_constraints = {  # noqa: RUF012
         **BaseVMG._parameter_constraints,
         "noise": [StrOptions({"constant", "input"})],
@@ -207,6 +206,11 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, BaseVMG):
     def _encode(self, y: NDArray) -> Tensor:
         standard = self.target_scaling_.transform(y.reshape(len(y), -1))
         return torch.as_tensor(standard, dtype=torch.float32)
+
+    @property
+    def _effort(self) -> Effort:
+        """Members of an ensemble may overfit a little more, as others mend it; a single network gains too little."""
+        return LONG if self.n_members > 1 else STANDARD
 
     def _n_network_outputs(self) -> int:
         return self.n_outputs_ * (2 if self.noise == "input" else 1)

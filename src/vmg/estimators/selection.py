@@ -66,7 +66,8 @@ def choose_max_noise(
     trial.n_members, trial.early_stopping, trial.verbose, trial._callbacks = 1, False, False, ()
     bounds = np.repeat(candidates, len(inside)).tolist()
     long = estimator.n_members == 1 and smallest < ENOUGH
-    trial._train(inside * len(candidates), bounds, at_most=LONG_TRIAL_STEPS if long else TRIAL_STEPS)
+    most = LONG_TRIAL_STEPS if long else TRIAL_STEPS
+    trial._train(inside * len(candidates), bounds, effort=estimator._effort, at_most=most)
     found = trial._held_out_log_probs(outside * len(candidates), DRAWS)
     chosen: list[float | Array] = []
     per_candidate = [found[c * len(inside) :][: len(inside)] for c in range(len(candidates))]
