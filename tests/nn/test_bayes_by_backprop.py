@@ -20,8 +20,17 @@ def test_mixture_density_is_the_sum_of_two():
     assert_close(MIXTURE.log_prob(w), torch.log(torch.as_tensor(direct)))
 
 
-def test_mixture_density_far_out_is_finite():
-    assert torch.isfinite(ScaleMixture().log_prob(torch.tensor([0.0, 30.0, -1e4]))).all()
+def test_mixture_density_far_out_is_that_of_the_wide_part():
+    w = torch.tensor([3.0, 30.0, -1e4])
+    assert_close(ScaleMixture().log_prob(w), math.log(0.5) + Normal(0.0, 1.0).log_prob(w), 1e-6)
+
+
+def test_mixture_density_has_the_slope_of_the_sum_of_two():
+    w = torch.tensor([0.0, 1e-3, 0.2, -0.45, 2.0, -30.0], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(MIXTURE.log_prob(w).sum(), w)
+    at = w.detach().numpy()
+    wide, narrow = 0.3 * stats.norm(0, 1.5).pdf(at), 0.7 * stats.norm(0, 0.1).pdf(at)
+    assert_close(slope, torch.as_tensor(-at * (wide / 1.5**2 + narrow / 0.1**2) / (wide + narrow)))
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,14 @@ from dataclasses import astuple, dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from vmg.nn.factorised import FactorisedLinear
 
 __all__ = ["BayesByBackpropLinear", "ScaleMixture", "mixture_log_prob"]
 
 LOG_2PI = math.log(2 * math.pi)
+EXACT = 40.0  # where log(1 + e^d) is d in double precision
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,16 @@ class ScaleMixture:
 
 
 def mixture_log_prob(weight: Tensor, share: Tensor, wide: Tensor, narrow: Tensor) -> Tensor:
-    """log(π N(w; 0, s₁²) + (1 − π) N(w; 0, s₂²)) of each entry."""
-    log_wide = (share / wide).log() - 0.5 * (weight / wide).square()
-    log_narrow = ((1 - share) / narrow).log() - 0.5 * (weight / narrow).square()
-    return torch.logaddexp(log_wide, log_narrow) - 0.5 * LOG_2PI
+    """log(π N(w; 0, s₁²) + (1 − π) N(w; 0, s₂²)) of each entry.
+
+    As the wide part's logarithm plus log(1 + e^d), d the narrow part's logarithm less the wide one's: d only falls
+    with |w|, so that nothing cancels far out, and each entry costs a single exponential.
+    """
+    square = weight.square()
+    log_wide = (share / wide).log() - 0.5 * LOG_2PI - square * (0.5 / wide.square())
+    odds = ((1 - share) / narrow).log() - (share / wide).log()
+    d = odds - square * (0.5 / narrow.square() - 0.5 / wide.square())
+    return log_wide + softplus(d, threshold=EXACT)
 
 
 class BayesByBackpropLinear(FactorisedLinear):
