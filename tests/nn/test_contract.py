@@ -257,7 +257,7 @@ KINDS = {
     "variational-dropout": lambda **options: VariationalDropoutLinear(IN, OUT, **options),
     "dropout": lambda **options: DropoutLinear(IN, OUT, rate=0.4, precision=0.5, **options),
     "dropconnect": lambda **options: DropConnectLinear(IN, OUT, rate=0.4, precision=0.5, **options),
-    "dropconnect-shared": lambda **options: DropConnectLinear(IN, OUT, rate=0.4, shared_mask=True, **options),
+    "dropconnect-matched": lambda **options: DropConnectLinear(IN, OUT, rate=0.4, matched=True, **options),
     "deterministic": lambda **options: DeterministicLinear(IN, OUT, precision=0.5, **options),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -124,14 +124,27 @@ def test_dropconnect_moments_are_those_of_all_masks(dropconnect):
         assert_close(found.detach(), expected, 1e-6)
 
 
-@pytest.mark.parametrize("draw", ["rows", "shared", "weights", "matched"])
+@pytest.mark.parametrize("draw", ["rows", "matched rows", "weights", "matched functions"])
 def test_dropconnect_draws_have_these_moments(dropconnect, draw):
-    layer, x = dropconnect(shared_mask=draw == "shared"), normal(4, 3, seed=1)
+    layer, x = dropconnect(matched=draw == "matched rows"), normal(4, 3, seed=1)
     if draw == "weights":
         f = layer.apply_weight(x, layer.sample_weight((DRAWS,)))
     else:
-        f = layer.sample_function(DRAWS)(x) if draw == "matched" else layer(x, (DRAWS,))
+        f = layer.sample_function(DRAWS)(x) if draw == "matched functions" else layer(x, (DRAWS,))
     assert_moments(f.detach(), *dropconnect_moments(layer, x))
+
+
+def test_matched_gaussians_of_rows_are_independent_and_have_gradients_at_zero(dropconnect):
+    layer = dropconnect(matched=True)
+    with torch.no_grad():
+        layer.loc[-1] = 0  # the bias: rows of zeros then have no variance
+    x = torch.zeros(2, 3).double()
+    x[1] = 1
+    f = layer(x.expand(DRAWS, 2, 3).reshape(-1, 3)).reshape(DRAWS, 2, 2)
+    f.sum().backward()
+    assert torch.isfinite(layer.loc.grad).all()
+    assert (f[:, 0].abs() < 1e-100).all(), "nothing to drop"
+    assert_moments(f[:, 1].detach(), *(moment[1].detach() for moment in layer.moments(x)))
 
 
 def test_matched_gaussians_are_one_function(dropconnect):

@@ -22,8 +22,8 @@ class DropConnect(ChosenRate, MeanNetwork):
 
     Parameters
     ----------
-    shared_mask : bool
-        One mask for all rows of a batch instead of one for each: for wide layers.
+    matched : bool
+        Gaussians with the moments over masks instead of a mask for each row: for wide layers.
     precision : float
         Of a Gaussian prior on the weights, that is, weight decay.
     """
@@ -32,12 +32,12 @@ class DropConnect(ChosenRate, MeanNetwork):
         self,
         hidden_layer_sizes: int | Sequence[int] = (50,),
         *,
-        shared_mask: bool = False,
+        matched: bool = False,
         precision: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(hidden_layer_sizes, **options)
-        self.shared_mask = shared_mask
+        self.matched = matched
         self.precision = precision
 
     def _make_layer(
@@ -56,7 +56,7 @@ class DropConnect(ChosenRate, MeanNetwork):
             in_features,
             out_features,
             rate=rate,
-            shared_mask=self.shared_mask,
+            matched=self.matched,
             precision=self.precision,
             batch_shape=batch_shape,
         )

@@ -115,10 +115,10 @@ def _dropout(n_in: int, n_out: int, *, first: bool, last: bool) -> DropoutLinear
 
 
 def _dropconnect(n_in: int, n_out: int, *, first: bool, last: bool) -> PointLinear:
-    """All layers but the last, and one mask for all rows of a batch: a mask for each is too much for wide layers."""
+    """All layers but the last; Gaussians for the masks, as a mask for each row is too much for wide layers."""
     if last:
         return DeterministicLinear(n_in, n_out)
-    return DropConnectLinear(n_in, n_out, rate=HIDDEN_RATE, shared_mask=True)
+    return DropConnectLinear(n_in, n_out, rate=HIDDEN_RATE, matched=True)
 
 
 LOG_WIDE, LOG_NARROW = -1.0, -7.0  # the middle of the grid of Blundell et al. 2015, §5.1
@@ -184,11 +184,11 @@ DIGIT_METHODS = {
         ),
         DigitMethod(
             "dropconnect",
-            "weights dropped, one mask a batch",
+            "weights dropped, by matched Gaussians",
             _of_layers(_dropconnect),
-            {"rate": HIDDEN_RATE, "shared_mask": True},
+            {"rate": HIDDEN_RATE, "matched": True},
             ("3x150", "2x800"),
-            learning_rate=1e-2,
+            learning_rate=3e-2,
         ),
         DigitMethod(
             "bayes-by-backprop",

@@ -23,8 +23,9 @@ class DropConnectLinear(PointLinear):
         As in :class:`~vmg.nn.deterministic.PointLinear`.
     rate : float or Tensor [*batch_shape]
         Probability that a weight is dropped; replicas may have their own.
-    shared_mask : bool
-        One Z for all rows of a batch. Wan et al. draw one for each row, B × R × C numbers: too many for wide layers
+    matched : bool
+        Draw the outputs of each row from the Gaussians with their moments over masks, as after training, instead of a
+        mask: two products of matrices. Wan et al. draw a mask for each row, B × R × C numbers, too many for wide layers
         without their special kernels.
     """
 
@@ -37,17 +38,19 @@ class DropConnectLinear(PointLinear):
         bias: bool = True,
         *,
         rate: float | Tensor = 0.5,
-        shared_mask: bool = False,
+        matched: bool = False,
         precision: float = 0.0,
         batch_shape: Sequence[int] = (),
     ) -> None:
         super().__init__(in_features, out_features, bias, precision=precision, batch_shape=batch_shape)
-        self.shared_mask = shared_mask
+        self.matched = matched
         self.register_buffer("rate", check_rate(rate).expand(tuple(batch_shape)).clone())
 
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        if self.shared_mask:
-            return x @ self.sample_weight(sample_shape)
+        if self.matched:
+            mean, variance = self._moments(x)
+            noise = self._normal(*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
+            return mean + variance.clamp(min=torch.finfo(x.dtype).tiny).sqrt() * noise
         rate = self.rate[..., None, None, None]
         mask = self._uniform(*sample_shape, *self.batch_shape, x.shape[-2], *self.loc.shape[-2:]) >= rate
         weight = mask * (self.loc.unsqueeze(-3) / (1 - rate))  # [..., B, R, C]
@@ -59,7 +62,10 @@ class DropConnectLinear(PointLinear):
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the outputs over masks, each [..., B, C] (Wan et al. 2013, §3.2)."""
-        x = augment(self._check(x), self.bias)
+        return self._moments(augment(self._check(x), self.bias))
+
+    def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """At augmented inputs."""
         odds = (self.rate / (1 - self.rate))[..., None, None]
         return x @ self.loc, odds * (x.square() @ self.loc.square())
 
@@ -70,15 +76,13 @@ class DropConnectLinear(PointLinear):
         """
         if prior:
             return super().sample_function(n_functions, prior=True)
-        noise = torch.randn(
-            *(n_functions, *self.batch_shape, 1, self.out_features),
-            generator=self.generator,
-            dtype=self.loc.dtype,
-            device=self.loc.device,
-        )
+        noise = self._normal(n_functions, *self.batch_shape, 1, self.out_features)
 
         def function(x: Tensor) -> Tensor:
             mean, variance = self.moments(x.to(noise.dtype))
             return (mean + variance.sqrt() * noise).to(x.dtype)
 
         return function
+
+    def _normal(self, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=self.generator, dtype=self.loc.dtype, device=self.loc.device)
