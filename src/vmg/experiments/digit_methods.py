@@ -207,4 +207,4 @@ DIGIT_METHODS = {
         ),
     )
 }
-"""All with the same training. 3x150 is among every method's sizes: there all can be compared."""
+"""All trained alike but for rates and averages. 3x150 is among every method's sizes: there all can be compared."""
