@@ -72,6 +72,26 @@ def test_replicas_have_priors_of_their_own(perturb):
         BayesByBackpropLinear(3, 2, prior=priors, batch_shape=(3,))
 
 
+def test_slow_scales_move_a_share_of_what_their_parameter_moves(perturb):
+    layer = perturb(BayesByBackpropLinear(3, 2, prior=MIXTURE, initial_scale=0.2, scale_rate=0.1))
+    x = normal(5, 3, seed=1)
+    scale = 0.2 * (layer.log_scale.exp() / 0.2) ** 0.1
+    assert_close(layer.scale(), scale)
+    f, posterior = layer(x), Normal(layer.loc, scale)
+    weight = layer.loc + scale * layer.last_noise
+    assert_close(f, layer.apply_weight(x, weight))
+    assert_close(layer.kl_divergence(), (posterior.log_prob(weight) - MIXTURE.log_prob(weight)).sum(), 1e-6)
+    drawn = layer.sample_weight((4_000,))
+    assert_close(drawn.std(0), scale, 0.1)
+
+
+def test_slow_scales_start_where_the_others_do():
+    plain, slow = (BayesByBackpropLinear(3, 2, initial_scale=0.2, scale_rate=rate) for rate in (1, 0))
+    assert_close(slow.scale(), plain.scale(), 1e-6)
+    with pytest.raises(ValueError, match=r"scale_rate must be in \[0, 1\]; got 1.5"):
+        BayesByBackpropLinear(3, 2, scale_rate=1.5)
+
+
 def test_all_rows_share_the_weights(perturb):
     layer, x = perturb(BayesByBackpropLinear(3, 2)), normal(1, 3, seed=1)
     f = layer(x.expand(4, 3))

@@ -67,6 +67,10 @@ class BayesByBackpropLinear(FactorisedLinear):
         As in :class:`~vmg.nn.factorised.FactorisedLinear`.
     prior : ScaleMixture or sequence of them
         Of every weight; replicas of a one-dimensional ``batch_shape`` may have their own.
+    scale_rate : float
+        How far log S moves from its start when ``log_scale`` moves by one. Adam takes steps of one size in all
+        parameters, and carries scales to the prior's wide part long before the means have learned; under the plain
+        gradient descent of Blundell et al. scales hardly leave their start. Well below 1 has Adam do as much.
     """
 
     prior: Tensor
@@ -80,9 +84,13 @@ class BayesByBackpropLinear(FactorisedLinear):
         *,
         prior: ScaleMixture | Sequence[ScaleMixture] | None = None,
         initial_scale: float = 0.01,
+        scale_rate: float = 1.0,
         batch_shape: Sequence[int] = (),
     ) -> None:
         super().__init__(in_features, out_features, bias, initial_scale=initial_scale, batch_shape=batch_shape)
+        if not 0 <= scale_rate <= 1:
+            raise ValueError(f"scale_rate must be in [0, 1]; got {scale_rate}")
+        self.scale_rate = scale_rate
         priors = [prior or ScaleMixture()] if prior is None or isinstance(prior, ScaleMixture) else prior
         if len(priors) > 1 and tuple(batch_shape) != (len(priors),):
             raise ValueError(f"prior must be one or one for each replica of {tuple(batch_shape)}; got {len(priors)}")
@@ -90,15 +98,26 @@ class BayesByBackpropLinear(FactorisedLinear):
         self.register_buffer("prior", values.expand(*batch_shape, 3).clone())  # π, s₁, s₂
         self.register_buffer("last_noise", None, persistent=False)  # E of the last draw, W = M + S ⊙ E
 
+    def scale(self) -> Tensor:
+        return self._log_scale().exp()
+
+    def _log_scale(self) -> Tensor:
+        """log S."""
+        if self.scale_rate == 1:
+            return self.log_scale
+        start = math.log(self.initial_scale)
+        return start + self.scale_rate * (self.log_scale - start)
+
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         self.last_noise = self._noise(*sample_shape, *self.loc.shape)
-        return x @ (self.loc + self.log_scale.exp() * self.last_noise)
+        return x @ (self.loc + self.scale() * self.last_noise)
 
     def kl_divergence(self) -> Tensor:
         """log q(W) − log p(W), summed over weights, at the last draw (or, before the first, at a fresh one)."""
         noise = self._noise(*self.loc.shape) if self.last_noise is None else self.last_noise
-        weight = self.loc + self.log_scale.exp() * noise
-        log_q = -0.5 * (noise.square() + LOG_2PI) - self.log_scale
+        log_scale = self._log_scale()
+        weight = self.loc + log_scale.exp() * noise
+        log_q = -0.5 * (noise.square() + LOG_2PI) - log_scale
         log_p = mixture_log_prob(weight, *self.prior[..., None, None].unbind(-3))
         estimate = (log_q - log_p).sum((-2, -1))
         n_sample = estimate.dim() - len(self.batch_shape)

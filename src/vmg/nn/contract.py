@@ -127,6 +127,11 @@ class BayesianLinear(BayesianModule):
 
     # -- small things -------------------------------------------------------------------------------------------------
 
+    def _noise(self, *shape: int) -> Tensor:
+        """Standard normal, of the parameters' kind."""
+        like = next(self.parameters())
+        return torch.randn(*shape, generator=self.generator, dtype=like.dtype, device=like.device)
+
     def _as_rows(self, x: Tensor, leading: tuple[int, ...]) -> Tensor:
         """x as [B, in] where no replicas or samples claim its leading dimensions."""
         if not leading:

@@ -49,7 +49,7 @@ class DropConnectLinear(PointLinear):
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         if self.matched:
             mean, variance = self._moments(x)
-            noise = self._normal(*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
+            noise = self._noise(*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
             return mean + variance.clamp(min=torch.finfo(x.dtype).tiny).sqrt() * noise
         rate = self.rate[..., None, None, None]
         mask = self._uniform(*sample_shape, *self.batch_shape, x.shape[-2], *self.loc.shape[-2:]) >= rate
@@ -76,13 +76,10 @@ class DropConnectLinear(PointLinear):
         """
         if prior:
             return super().sample_function(n_functions, prior=True)
-        noise = self._normal(n_functions, *self.batch_shape, 1, self.out_features)
+        noise = self._noise(n_functions, *self.batch_shape, 1, self.out_features)
 
         def function(x: Tensor) -> Tensor:
             mean, variance = self.moments(x.to(noise.dtype))
             return (mean + variance.sqrt() * noise).to(x.dtype)
 
         return function
-
-    def _normal(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, generator=self.generator, dtype=self.loc.dtype, device=self.loc.device)

@@ -64,9 +64,9 @@ class FactorisedLinear(BayesianLinear):
     def mean_weight(self) -> Tensor:
         return self.loc
 
-    def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return self.loc + self.log_scale.exp() * self._noise(*sample_shape, *self.loc.shape)
+    def scale(self) -> Tensor:
+        """S, [*batch_shape, R, C]."""
+        return self.log_scale.exp()
 
-    def _noise(self, *shape: int) -> Tensor:
-        like = self.loc
-        return torch.randn(*shape, generator=self.generator, dtype=like.dtype, device=like.device)
+    def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self.loc + self.scale() * self._noise(*sample_shape, *self.loc.shape)

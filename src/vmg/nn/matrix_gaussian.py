@@ -272,10 +272,6 @@ class MatrixGaussianLinear(BayesianLinear):
 
     # -- small things -------------------------------------------------------------------------------------------------
 
-    def _noise(self, *shape: int) -> Tensor:
-        like = self.row.log_scale
-        return torch.randn(*shape, generator=self.generator, dtype=like.dtype, device=like.device)
-
     def _scaled(self, A: Tensor) -> Tensor:
         """Ã/√R: pseudo-inputs have all R entries, bias included, and share the inputs' scaling."""
         return A / math.sqrt(A.shape[-1])
