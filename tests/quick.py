@@ -15,6 +15,7 @@ OPTIONS = {
     "n_draws": 50,
     "random_state": 0,
 }
+LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0}  # learns a linear table well in a hundred steps
 
 
 def regressor(**options):
@@ -43,3 +44,22 @@ def class_table(n=60, seed=0, classes=("no", "perhaps", "yes")):
     angle = 2 * np.pi * label / len(classes)
     X = 2 * np.stack([np.cos(angle), np.sin(angle)], 1) + 0.5 * rng.normal(size=(n, 2))
     return X, np.array(classes)[label]
+
+
+def everything(model, X):
+    """Every number that a fitted model gives."""
+    p = model.pred_dist(X)
+    return np.concatenate(
+        [
+            model.predict(X).ravel(),
+            p.std.ravel(),
+            p.epistemic_std.ravel(),
+            model.predict_interval(X).ravel(),
+            model.predict_quantiles(X, [0.2, 0.5]).ravel(),
+            model.sample(X, 2).ravel(),
+        ]
+    )
+
+
+def assert_same_bits(a, b, X):
+    np.testing.assert_array_equal(everything(a, X), everything(b, X))

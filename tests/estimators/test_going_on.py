@@ -1,0 +1,226 @@
+"""Weighted rows, fits that go on from the last one, and fits that stop early."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+
+from quick import LINEAR, assert_same_bits, everything, linear_table, regressor
+from vmg import VMGRegressor
+from vmg.estimators.stopping import VALIDATION_DRAWS, BestSoFar
+
+# -- weights ----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_weight_zero_are_never_seen():
+    X, y = linear_table(30)
+    weight = np.arange(30.0) % 3
+    garbage = np.where(weight == 0, 1e6, y)
+    kept = weight > 0
+    alone = regressor(max_iter=5).fit(X[kept], y[kept], weight[kept])
+    assert_same_bits(regressor(max_iter=5).fit(X, garbage, weight), alone, X)
+    more = clone(alone).fit(X[kept], y[kept], weight[kept]).partial_fit(X, garbage, weight)
+    assert_same_bits(more, alone.partial_fit(X[kept], y[kept], weight[kept]), X)
+
+
+def test_a_weight_counts_rows():
+    """Weights against repeated rows, both trained well: the same units, noise and, within its spread, the same mean."""
+    X, y = linear_table(40)
+    y[:20] += 1.5  # a half that disagrees with the other, so that weights matter
+    counts = np.where(np.arange(40) < 20, 3, 1)
+    options = {**LINEAR, "max_iter": 150, "n_draws": 400}
+    weighted = regressor(**options).fit(X, y, counts)
+    repeated = regressor(**options).fit(X.repeat(counts, 0), y.repeat(counts))
+    ignored = regressor(**options).fit(X, y)
+    np.testing.assert_allclose(weighted.target_scaling_.scale, repeated.target_scaling_.scale)
+    np.testing.assert_allclose(weighted.target_scaling_.mean, repeated.target_scaling_.mean)
+    concentration = [m.likelihood_.posterior.concentration.item() for m in (weighted, repeated)]
+    np.testing.assert_allclose(concentration, 1 + 80 / 2, rtol=1e-4)
+    p, q, r = (m.pred_dist(X) for m in (weighted, repeated, ignored))
+    assert abs(p.mean - q.mean).max() < 0.15
+    assert abs(r.mean - q.mean).mean() > 0.25
+    np.testing.assert_allclose(p.aleatoric_std, q.aleatoric_std, rtol=0.1)
+    np.testing.assert_allclose(p.epistemic_std, q.epistemic_std, rtol=0.35)
+
+
+def test_equal_weights_of_one_change_nothing():
+    X, y = linear_table(20)
+    plain, weighted = regressor(max_iter=10).fit(X, y), regressor(max_iter=10).fit(X, y, np.ones(20))
+    np.testing.assert_allclose(everything(weighted, X), everything(plain, X), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.zeros(10), "positive sum|at least one non-zero|all zero"),
+        (-np.ones(10), "[Nn]egative"),
+        (np.ones(9), "sample_weight"),
+        (np.full(10, np.nan), "NaN"),
+    ],
+)
+def test_mistakes_in_weights(weight, message):
+    X, y = linear_table(10)
+    for model in (regressor(max_iter=1), regressor(max_iter=1).fit(X, y)):
+        with pytest.raises(ValueError, match=message):
+            model.partial_fit(X, y, weight)
+
+
+# -- going on and stopping early --------------------------------------------------------------------------------------
+
+
+def test_warm_start_goes_on():
+    """From where the last fit ended: a fit that hardly moves gives the last predictions back."""
+    X, y = linear_table()
+    still = {"learning_rate_init": 1e-9, "max_iter": 1}
+    model = regressor(warm_start=True).fit(X, y)
+    network, before = model.network_, model.predict(X)
+    model.set_params(**still).fit(X, y)
+    assert model.network_ is network
+    np.testing.assert_allclose(model.predict(X), before, atol=1e-4)
+    cold = regressor().fit(X, y).set_params(**still).fit(X, y)
+    assert abs(cold.predict(X) - before).max() > 0.1
+
+
+def test_without_warm_start_every_fit_is_a_new_one():
+    X, y = linear_table(20)
+    model = regressor(max_iter=3).fit(X, y)
+    numbers = everything(model, X)
+    np.testing.assert_array_equal(everything(model.fit(X, y), X), numbers)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_members": 2},
+        {"hidden_layer_sizes": (5,)},
+        {"noise": "input"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_what_goes_on_must_fit(method, change):
+    X, y = linear_table(20)
+    model = regressor(warm_start=True, max_iter=1).fit(X, y).set_params(**change)
+    with pytest.raises(ValueError, match=r"go on with the layers of the last fit.*now ask for"):
+        getattr(model, method)(X, y)
+
+
+@pytest.mark.parametrize("change", [{"n_pseudo": 7}, {"row_covariance": "dense"}, {"zero_mean": True}], ids=str)
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_what_goes_on_must_be_the_same_network(method, change):
+    X, y = linear_table(20)
+    model = regressor(warm_start=True, max_iter=1).fit(X, y).fit(X, y)
+    with pytest.raises(ValueError, match=r"n_pseudo, .* must be those of that fit"):
+        getattr(model.set_params(**change), method)(X, y)
+
+
+def test_a_fit_that_is_refused_changes_nothing():
+    X, y = linear_table(20)
+    model = regressor(warm_start=True, max_iter=1).fit(X, y)
+    before = everything(model, X)
+    for other, weight, message in (
+        ((X[:, :2], y), None, "go on with the layers of the last fit"),
+        ((X, np.c_[y, y]), None, "go on with the layers of the last fit"),
+        ((X, np.c_[y, y]), np.zeros(20), "at least one non-zero number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.fit(*other, weight)
+        np.testing.assert_array_equal(everything(model, X), before)
+
+
+def test_many_rows_are_predicted_in_pieces_that_do_not_show(monkeypatch):
+    X, y = linear_table(20)
+    model = regressor(max_iter=1, n_members=2).fit(X, y)
+
+    def predicted():
+        mean, std = model.predict(X, return_std=True)
+        return mean, model.predict(X), std, model.predict_interval(X, 0.8), model.predict_quantiles(X, [0.1, 0.6, 0.7])
+
+    whole = predicted()
+    monkeypatch.setattr("vmg.prediction.ROWS_AT_ONCE", 7)
+    asked, draw = [], model._draw_functions
+    monkeypatch.setattr(model, "_draw_functions", lambda rows: asked.append(len(rows)) or draw(rows))
+    for one, other in zip(predicted(), whole, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+    assert set(asked) == {7, 6}
+
+
+class Scripted(VMGRegressor):
+    """Hears prescribed scores of its held-out rows, and keeps its parameters at every check."""
+
+    SCORES = (-3.0, -2.0, -2.5, -1.0, -1.0, -0.95, -4.0, -4.0)
+
+    def _held_out_log_probs(self, held_out, n_draws):
+        true = super()._held_out_log_probs(held_out, n_draws)
+        seen = self.__dict__.setdefault("seen_", [])
+        seen.append((copy.deepcopy(self.network_.state_dict()), len(true[0])))
+        return [np.full_like(true[0], self.SCORES[len(seen) - 1])]
+
+
+@pytest.mark.parametrize("n_members", [1, 2])
+@pytest.mark.parametrize(("tol", "best", "n_checks"), [(0.0, 5, 8), (0.1, 3, 6)])
+def test_early_stopping_stops_and_restores_the_best(n_members, tol, best, n_checks):
+    """Two checks in a row without an improvement by ``tol`` end it; what a later check would say is never heard."""
+    X, y = linear_table(30)
+    options = {"early_stopping": True, "n_iter_no_change": 2, "tol": tol, "validation_fraction": 0.3}
+    model = Scripted(**regressor(**options, n_members=n_members).get_params())
+    model.fit(X, y)
+    assert len(model.seen_) == n_checks
+    assert model.history_.stopped == f"stopped by a callback at step {n_checks}"
+    assert model.n_iter_ == n_checks
+    state = model.network_.state_dict()
+    assert all(torch.equal(value, model.seen_[best][0][name]) for name, value in state.items())
+    assert not all(torch.equal(value, model.seen_[-1][0][name]) for name, value in state.items())
+    assert model.seen_[0][1] == 9, "0.3 of 30 rows are held out"
+
+
+def test_early_stopping_keeps_the_best_of_a_whole_run():
+    X, y = linear_table(30)
+    model = Scripted(**regressor(early_stopping=True, max_iter=8).get_params()).fit(X, y)
+    assert model.history_.stopped == "all steps done"
+    assert all(torch.equal(value, model.seen_[5][0][name]) for name, value in model.network_.state_dict().items())
+
+
+def test_early_stopping_judges_and_keeps_the_average():
+    X, y = linear_table(30)
+    last, averaged = (
+        Scripted(**regressor(early_stopping=True, max_iter=8, averaging=decay).get_params()).fit(X, y)
+        for decay in (None, 0.9)
+    )
+    name = "layers.0.loc"
+    raw = [state[name] for state, _ in last.seen_]
+    mean, total = torch.zeros_like(raw[0]), 0.0
+    for (state, _), value in zip(averaged.seen_, raw, strict=True):
+        mean, total = 0.9 * mean + 0.1 * value, 0.9 * total + 0.1
+        torch.testing.assert_close(state[name], mean / total)
+    torch.testing.assert_close(averaged.network_.state_dict()[name], averaged.seen_[5][0][name], rtol=0, atol=0)
+
+
+def test_early_stopping_spares_steps():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 5)), rng.normal(size=40)  # nothing to learn
+    model = regressor(early_stopping=True, max_iter=300, n_iter_no_change=3).fit(X, y)
+    assert model.history_.stopped.startswith("stopped by a callback")
+    assert model.n_iter_ < 200
+
+
+def test_early_stopping_weighs_the_rows_held_out():
+    X, y = linear_table(20)
+    weight = np.arange(20.0) + 1
+    model = regressor(max_iter=5, n_draws=VALIDATION_DRAWS).fit(X, y)
+    log_prob = model.pred_dist(X).log_prob(y) + math.log(y.std())  # in standard units
+    for w in (None, weight):
+        check = BestSoFar(model, [model._encode_rows(X, y, w)])
+        assert not check(model.history_.last)
+        assert check.scores[0] == pytest.approx(np.average(log_prob, weights=w), rel=1e-5)
+
+
+def test_early_stopping_needs_two_rows():
+    X, y = linear_table(2)
+    assert np.isfinite(regressor(early_stopping=True, max_iter=2).fit(X, y).predict(X)).all()
+    with pytest.raises(ValueError, match="early_stopping needs at least 2 rows to hold one out; got 1"):
+        regressor(early_stopping=True).fit(X[:1], y[:1])

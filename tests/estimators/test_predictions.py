@@ -1,0 +1,192 @@
+"""The ways to ask a fitted regressor, and what it takes for rows."""
+
+import copy
+import math
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.metrics import r2_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures
+
+from quick import assert_same_bits, everything, linear_table, regressor
+from vmg import VMGRegressor
+
+# -- predictions ------------------------------------------------------------------------------------------------------
+
+
+def test_the_ways_to_predict_agree(fitted):
+    X, y = linear_table(7, seed=1)
+    p = fitted.pred_dist(X)
+    np.testing.assert_array_equal(fitted.predict(X), p.mean)
+    np.testing.assert_array_equal(fitted.predict(X, return_std=True), (p.mean, p.std))
+    mean, covariance = fitted.predict(X, return_cov=True)
+    np.testing.assert_array_equal(mean, p.mean)
+    np.testing.assert_array_equal(covariance, p.row_covariance())
+    np.testing.assert_allclose(np.sqrt(covariance.diagonal()), p.std)
+    np.testing.assert_array_equal(fitted.predict_interval(X, 0.6), p.interval(0.6))
+    np.testing.assert_array_equal(fitted.predict_quantiles(X, [0.1, 0.9]), p.quantile([0.1, 0.9]).T)
+    np.testing.assert_allclose(fitted.predict_quantiles(X, 0.5)[:, 0], p.quantile(0.5))
+    assert fitted.score(X, y) == r2_score(y, p.mean)
+
+
+def test_shapes(fitted, fitted_to_two):
+    X, _ = linear_table(7, seed=1)
+    for model, trailing in ((fitted, ()), (fitted_to_two, (2,))):
+        assert model.predict(X).shape == (7, *trailing)
+        assert model.predict(X, return_std=True)[1].shape == (7, *trailing)
+        assert model.predict(X, return_cov=True)[1].shape == (7, 7, *trailing)
+        assert model.predict_interval(X).shape == (7, *trailing, 2)
+        assert model.predict_quantiles(X, [0.1, 0.5, 0.9]).shape == (7, *trailing, 3)
+        assert model.sample(X, 4).shape == (4, 7, *trailing)
+        assert model.pred_dist(X).log_prob(model.predict(X)).shape == (7,)
+
+
+def test_a_column_of_targets_gives_columns():
+    X, y = linear_table(20)
+    column, plain = regressor(max_iter=3).fit(X, y[:, None]), regressor(max_iter=3).fit(X, y)
+    assert column.predict(X).shape == (20, 1)
+    assert column.predict_interval(X).shape == (20, 1, 2)
+    np.testing.assert_array_equal(column.predict(X)[:, 0], plain.predict(X))
+
+
+def test_predicting_changes_nothing(fitted):
+    X, _ = linear_table(7, seed=1)
+    before, numbers = copy.deepcopy(fitted.network_.state_dict()), everything(fitted, X)
+    np.testing.assert_array_equal(everything(fitted, X), numbers)
+    assert all(torch.equal(value, before[name]) for name, value in fitted.network_.state_dict().items())
+
+
+def test_a_row_is_predicted_alone_as_in_company(fitted):
+    X, _ = linear_table(7, seed=1)
+    alone = np.concatenate([fitted.predict_interval(row[None]) for row in X])
+    np.testing.assert_allclose(alone, fitted.predict_interval(X), rtol=1e-8)
+
+
+def test_samples(fitted):
+    X, _ = linear_table(3, seed=1)
+    draws, p = fitted.sample(X, 4_000), fitted.pred_dist(X)
+    assert (abs(draws.mean(0) - p.mean) < 5 * p.std / math.sqrt(4_000)).all()
+    np.testing.assert_array_equal(fitted.sample(X, 5, random_state=1), fitted.sample(X, 5, random_state=1))
+    assert (fitted.sample(X, 5, random_state=1) != fitted.sample(X, 5, random_state=2)).all()
+
+
+def test_both_std_and_cov(fitted):
+    with pytest.raises(ValueError, match="at most one of return_std and return_cov"):
+        fitted.predict(np.zeros((2, 3)), return_std=True, return_cov=True)
+
+
+@pytest.mark.parametrize("method", ["predict", "predict_interval", "pred_dist", "sample"])
+def test_before_fitting(method):
+    with pytest.raises(NotFittedError):
+        getattr(VMGRegressor(), method)(np.zeros((2, 3)))
+
+
+# -- scikit-learn's tools ---------------------------------------------------------------------------------------------
+
+
+def test_clone_and_set_params():
+    model = VMGRegressor(hidden_layer_sizes=(7,), noise_prior=(2.0, 0.5)).set_params(n_draws=3, tol=0.1)
+    twin = clone(model)
+    assert twin.get_params() == model.get_params()
+    assert twin.get_params()["n_draws"] == 3
+    assert not hasattr(twin, "network_")
+    with pytest.raises(ValueError, match="Invalid parameter 'depth'"):
+        model.set_params(depth=3)
+
+
+def test_pipeline_and_grid_search():
+    X, y = linear_table(30)
+    pipeline = make_pipeline(PolynomialFeatures(2, include_bias=False), regressor(max_iter=5))
+    grid = {"vmgregressor__hidden_layer_sizes": [(2,), (4, 2)], "vmgregressor__noise": ["constant", "input"]}
+    search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(X, y)
+    assert len(search.cv_results_["params"]) == 4
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    low, high = search.best_estimator_[-1].predict_interval(search.best_estimator_[0].transform(X)).T
+    assert (low < high).all()
+    assert search.predict(X).shape == (30,)
+
+
+# -- frames and types -------------------------------------------------------------------------------------------------
+
+
+def frames(X):
+    columns = {name: X[:, k] for k, name in enumerate("abc")}
+    return {"pandas": pd.DataFrame(columns), "polars": pl.DataFrame(columns)}
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_frames(kind):
+    X, y = linear_table(20)
+    frame = frames(X)[kind]
+    target = {"pandas": pd.Series, "polars": pl.Series}[kind](y)
+    model = regressor(max_iter=3).fit(frame, target)
+    assert list(model.feature_names_in_) == ["a", "b", "c"]
+    np.testing.assert_array_equal(model.predict(frame), regressor(max_iter=3).fit(X, y).predict(X))
+    with pytest.raises(ValueError, match=r"(?s)feature names should match.*must be in the same order"):
+        model.predict(frame[["b", "a", "c"]])
+    renamed = frame.rename(columns={"a": "z"}) if kind == "pandas" else frame.rename({"a": "z"})
+    with pytest.raises(ValueError, match=r"(?s)feature names should match.*unseen at fit time.*z"):
+        model.predict(renamed)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.partial_fit(renamed, target)
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        model.predict(X)
+
+
+def test_lists_and_types_give_the_same_numbers():
+    X, y = (values.astype(np.float32) for values in linear_table(20))
+    model = regressor(max_iter=3).fit(X.astype(np.float64), y.astype(np.float64))
+    for X_same, y_same in ((X, y), (X.tolist(), y.tolist()), (np.asfortranarray(X), y.astype(object))):
+        other = regressor(max_iter=3).fit(X_same, y_same)
+        assert_same_bits(model, other, X)
+        np.testing.assert_array_equal(model.predict(X_same), model.predict(X))
+        assert other.predict(X_same).dtype == np.float64
+
+
+def test_mistakes_in_the_data(fitted):
+    X, y = linear_table(10)
+    for X_bad, y_bad, message in (
+        (X[:5], y, "inconsistent numbers of samples"),
+        (X[0], y, "Expected 2D array"),
+        (np.where(X > 0, np.nan, X), y, "X contains NaN"),
+        (X, np.where(y > 0, np.inf, y), "y contains infinity"),
+        (X[:0], y[:0], "minimum of 1 is required"),
+        (X[:, :0], y, "0 feature"),
+        (X, np.array(["a"] * 10), "could not convert|dtype"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            regressor(max_iter=1).fit(X_bad, y_bad)
+    with pytest.raises(ValueError, match="X has 2 features, but VMGRegressor is expecting 3"):
+        fitted.predict(X[:, :2])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hidden_layer_sizes": -1}, "'hidden_layer_sizes'"),
+        ({"hidden_layer_sizes": (0,)}, "must be at least 1; got 0"),
+        ({"activation": "swish"}, "'activation'"),
+        ({"n_pseudo": (1, 2, 3)}, "one for each of 2 layers"),
+        ({"max_noise": 0.0}, "'max_noise'"),
+        ({"zero_mean": True, "n_pseudo": 0}, "zero_mean needs n_pseudo"),
+        ({"noise": "none"}, "'noise'"),
+        ({"noise_prior": (1.0,)}, r"noise_prior must be \(concentration, rate\)"),
+        ({"noise_prior": (1.0, -1.0)}, "must be positive"),
+        ({"n_members": 0}, "'n_members'"),
+        ({"averaging": 1.0}, "'averaging'"),
+        ({"max_iter": 0}, "'max_iter'"),
+        ({"learning_rate_init": 0}, "'learning_rate_init'"),
+    ],
+    ids=str,
+)
+def test_mistakes_in_parameters(options, message):
+    X, y = linear_table(10)
+    with pytest.raises(ValueError, match=message):
+        regressor(**{"max_iter": 1, **options}).fit(X, y)
