@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from vmg.cli import table2 as command
 from vmg.cli.reproduce import reproduce
-from vmg.experiments import records, table2
+from vmg.experiments import digit_methods, records, table2
 from vmg.experiments.digit_methods import DIGIT_METHODS, Recipe, n_weights, parse_size
 from vmg.experiments.digits import UNKNOWN, load_digits
 from vmg.experiments.published import PAPER_TABLE2
@@ -48,6 +48,32 @@ def test_the_last_training_images_are_for_validation(digits):
     assert digits.validation.y.tolist() == [(N_TRAIN - N_VALIDATION + k) % 10 for k in range(N_VALIDATION)]
     assert (digits.train.x.min(), digits.train.x.max()) == (0, 1)
     assert tuple(digits.unknown) == UNKNOWN
+
+
+def test_the_mean_training_image_is_taken_off_all_images(digits):
+    mean = digits.train.x.mean(0)
+    centred = digits.centred()
+    assert centred.train.x.mean(0).abs().max() < 1e-6
+    for part in ("train", "validation", "test"):
+        before, after = getattr(digits, part), getattr(centred, part)
+        assert torch.equal(after.x, before.x - mean) and torch.equal(after.y, before.y)
+    assert {name: (x - mean).tolist() for name, x in digits.unknown.items()} == {
+        name: x.tolist() for name, x in centred.unknown.items()
+    }
+
+
+@pytest.mark.parametrize("name", ["vmg", "vmg-paper"])
+def test_networks_see_the_images_that_their_method_says(name, digits, monkeypatch):
+    seen, fit = [], table2.fit
+
+    def spy(network, rows, *arguments, **options):
+        seen.append(rows.x)
+        return fit(network, rows, *arguments, **options)
+
+    monkeypatch.setattr(table2, "fit", spy)
+    run(table2.Task(name, "1x8", 0, 2, (3,), 0.1), digits)
+    expected = digits.centred() if DIGIT_METHODS[name].centred else digits
+    assert torch.equal(seen[0], expected.train.x)
 
 
 @pytest.mark.parametrize("name", DIGIT_METHODS)
@@ -124,7 +150,8 @@ def test_the_number_of_points_is_chosen_on_validation_images_alone(digits):
 
 def test_members_of_an_ensemble_are_the_networks_of_single_seeds(digits, tmp_path):
     folder, task = tmp_path / "c", table2.Task("vmg-ensemble", "1x12", 1, 2, (3,), 0.1)
-    singles = [run(task._replace(method="vmg", seed=seed), digits, checkpoints=folder) for seed in range(1, 6)]
+    member = DIGIT_METHODS["vmg-ensemble"].member
+    singles = [run(task._replace(method=member, seed=seed), digits, checkpoints=folder) for seed in range(1, 6)]
     files = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
     assert len(files) == DIGIT_METHODS["vmg-ensemble"].n_members == 5
     record = run(task, digits, checkpoints=folder)
@@ -199,7 +226,7 @@ def test_sizes():
 
 @pytest.fixture
 def vmg_table2(tiny_digits, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(table2, "Recipe", partial(Recipe, batch_size=20))
+    monkeypatch.setattr(digit_methods, "Recipe", partial(Recipe, batch_size=20))
     out, threads = tmp_path / "results" / "table2.jsonl", torch.get_num_threads()
 
     def invoke(*options):
@@ -235,7 +262,7 @@ def test_the_command_from_images_to_table_and_picture(vmg_table2, tmp_path, monk
 
 @pytest.mark.parametrize("name", ["vmg", "dropout"])
 def test_each_method_trains_at_its_own_rate_and_average(name, digits, monkeypatch):
-    monkeypatch.setattr(table2, "Recipe", partial(Recipe, batch_size=20))
+    monkeypatch.setattr(digit_methods, "Recipe", partial(Recipe, batch_size=20))
     method = DIGIT_METHODS[name]
     task = table2.Task(name, "1x8", 0, 1, *POINTS[method.has_points])
     config = table2.execute(task, digits, "1.2.3")["config"]

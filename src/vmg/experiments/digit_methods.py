@@ -16,17 +16,15 @@ from vmg.nn.deterministic import DeterministicLinear, PointLinear
 from vmg.nn.dropconnect import DropConnectLinear
 from vmg.nn.dropout import DropoutLinear
 from vmg.nn.variational_dropout import VariationalDropoutLinear
+from vmg.priors import IsotropicPrior
+from vmg.training import Schedule, constant, cosine
 
-__all__ = ["BOUND", "DIGIT_METHODS", "MAX_POINTS", "DigitMethod", "Recipe", "n_weights", "parse_size"]
+__all__ = ["BOUND", "DIGIT_METHODS", "MAX_POINTS", "SCHEDULES", "DigitMethod", "Recipe", "n_weights", "parse_size"]
 
 N_PIXELS, N_CLASSES = 784, 10
 MAX_POINTS = 150  # pseudo-points of a layer, at most [LW16, §4.2]
 BOUND = 0.25  # on √α [LW16, §4.2]
-VMG_OPTIONS: dict[str, Any] = {"pseudo_noise": "factored"}
-"""√α_ij is a factor per point times one per dimension, as in the authors' code."""
-VMG_TRAINING: dict[str, Any] = {"learning_rate": 3e-4, "averaging": 0.9999}
-"""A third of the paper's rate, and an average over twenty epochs: chosen on validation images, docs/table2.md."""
-
+SCHEDULES: dict[str, Schedule] = {"constant": constant, "cosine": cosine}
 PAPER_SIZES = ("2x400", "3x150", "3x250", "3x500", "3x750")
 
 
@@ -47,16 +45,13 @@ def n_weights(size: str) -> int:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How every network is trained: Adam at a constant rate, parameters averaged over steps [LW16, §4]."""
+    """How networks are trained: Adam, parameters averaged over steps; in the paper at a constant rate [LW16, §4]."""
 
     epochs: int = 80
     batch_size: int = 100
     learning_rate: float = 1e-3
     averaging: float = 0.999
-
-    def config(self) -> dict[str, Any]:
-        """For the record."""
-        return asdict(self)
+    schedule: str = "constant"
 
 
 @dataclass(frozen=True)
@@ -65,13 +60,16 @@ class DigitMethod:
 
     name: str
     summary: str
-    make: Callable[[Sequence[int], int, float], MLP]
-    """The untrained network for the sizes of hidden layers, a number of pseudo-points and the bound on their noise."""
+    build: Callable[..., MLP]
+    """The untrained network for the sizes of hidden layers, a number of pseudo-points, the bound on their noise and
+    the options."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What the layers were told, for the record."""
+    """What the layers are told."""
     sizes: tuple[str, ...] = PAPER_SIZES
     """Where it runs unless told otherwise."""
     has_points: bool = False
+    centred: bool = False
+    """Whether the mean training image is taken off all images."""
     is_random: bool = True
     """Whether a trained network has a posterior, or noise, to draw from."""
     n_members: int = 1
@@ -81,91 +79,110 @@ class DigitMethod:
     """Of Adam. Weights of all layers are √R times a plain network's, so a step of 1e-2 is there one of some 5e-4."""
     averaging: float = 0.999
     """Of the parameters over steps; 0.999 is two epochs."""
+    schedule: str = "constant"
+    """Of the rate, one of ``SCHEDULES``."""
+
+    def make(self, hidden: Sequence[int], points: int, bound: float) -> MLP:
+        """The untrained network; where a method has no pseudo-points, ``points`` and ``bound`` say nothing."""
+        return self.build(hidden, points, bound, **self.options)
+
+    def recipe(self, epochs: int) -> Recipe:
+        """How its networks are trained."""
+        return Recipe(epochs, learning_rate=self.learning_rate, averaging=self.averaging, schedule=self.schedule)
+
+    def config(self, recipe: Recipe) -> dict[str, Any]:
+        """For the record."""
+        return {**asdict(recipe), **self.options, "centred": self.centred, "n_members": self.n_members}
 
 
-def _matrix_gaussian(hidden: Sequence[int], points: int, bound: float) -> MLP:
-    return MLP(N_PIXELS, hidden, N_CLASSES, n_pseudo=points, max_noise=bound, **VMG_OPTIONS)
+def _matrix_gaussian(hidden: Sequence[int], points: int, bound: float, *, prior_scale: float, **options: Any) -> MLP:
+    prior = IsotropicPrior(prior_scale)
+    return MLP(N_PIXELS, hidden, N_CLASSES, n_pseudo=points, max_noise=bound, prior=prior, **options)
 
 
-def _zero_mean(hidden: Sequence[int], points: int, bound: float) -> MLP:
-    return MLP(N_PIXELS, hidden, N_CLASSES, n_pseudo=points, max_noise=bound, zero_mean=True, **VMG_OPTIONS)
+def _of_layers(make_layer: Callable[..., BayesianLinear]) -> Callable[..., MLP]:
+    """Networks of another kind of layer, made from (inputs, outputs, first, last, options)."""
 
-
-def _of_layers(make_layer: Callable[..., BayesianLinear]) -> Callable[[Sequence[int], int, float], MLP]:
-    """Networks of another kind of layer, made from (inputs, outputs, first, last)."""
-
-    def make(hidden: Sequence[int], points: int, bound: float) -> MLP:
+    def build(hidden: Sequence[int], points: int, bound: float, **options: Any) -> MLP:
         def layer(position: int, n_in: int, n_out: int) -> BayesianLinear:
-            return make_layer(n_in, n_out, first=position == 0, last=position == len(hidden))
+            return make_layer(n_in, n_out, first=position == 0, last=position == len(hidden), **options)
 
         return MLP(N_PIXELS, hidden, N_CLASSES, make_layer=layer)
 
-    return make
+    return build
 
 
 def _deterministic(n_in: int, n_out: int, **place: bool) -> DeterministicLinear:
     return DeterministicLinear(n_in, n_out)
 
 
-INPUT_RATE, HIDDEN_RATE = 0.2, 0.5  # Srivastava et al. 2014, appendix B.1
+def _dropout(n_in: int, n_out: int, *, first: bool, last: bool, input_rate: float, rate: float) -> DropoutLinear:
+    return DropoutLinear(n_in, n_out, rate=input_rate if first else rate)
 
 
-def _dropout(n_in: int, n_out: int, *, first: bool, last: bool) -> DropoutLinear:
-    return DropoutLinear(n_in, n_out, rate=INPUT_RATE if first else HIDDEN_RATE)
+def _dropconnect(n_in: int, n_out: int, *, first: bool, last: bool, **options: Any) -> PointLinear:
+    """All layers but the last."""
+    return DeterministicLinear(n_in, n_out) if last else DropConnectLinear(n_in, n_out, **options)
 
 
-def _dropconnect(n_in: int, n_out: int, *, first: bool, last: bool) -> PointLinear:
-    """All layers but the last; Gaussians for the masks, as a mask for each row is too much for wide layers."""
-    if last:
-        return DeterministicLinear(n_in, n_out)
-    return DropConnectLinear(n_in, n_out, rate=HIDDEN_RATE, matched=True)
-
-
-LOG_WIDE, LOG_NARROW = -1.0, -7.0  # the middle of the grid of Blundell et al. 2015, §5.1
-INITIAL_SCALE = 0.1
-
-
-def _bayes_by_backprop(n_in: int, n_out: int, **place: bool) -> BayesByBackpropLinear:
+def _bayes_by_backprop(
+    n_in: int,
+    n_out: int,
+    *,
+    share: float,
+    log_wide: float,
+    log_narrow: float,
+    plain_scale: float,
+    scale_rate: float,
+    **place: bool,
+) -> BayesByBackpropLinear:
     """The source's prior is of plain weights; ours are √R times as large, as inputs are divided by √R."""
     unit = math.sqrt(n_in + 1)
-    prior = ScaleMixture(0.5, unit * math.exp(LOG_WIDE), unit * math.exp(LOG_NARROW))
-    return BayesByBackpropLinear(n_in, n_out, prior=prior, initial_scale=INITIAL_SCALE)
+    prior = ScaleMixture(share, unit * math.exp(log_wide), unit * math.exp(log_narrow))
+    return BayesByBackpropLinear(n_in, n_out, prior=prior, initial_scale=unit * plain_scale, scale_rate=scale_rate)
 
 
 def _variational_dropout(n_in: int, n_out: int, **place: bool) -> VariationalDropoutLinear:
     return VariationalDropoutLinear(n_in, n_out)
 
 
+def _vmg(
+    name: str,
+    summary: str,
+    *,
+    sizes: tuple[str, ...] = PAPER_SIZES,
+    members: str | None = None,
+    centred: bool = True,
+    **differences: Any,
+) -> DigitMethod:
+    """Matrix Gaussians with pseudo-data, or five networks of ``members``; options are as they differ from ``vmg``.
+
+    √α_ij is a factor per point times one per dimension, as in the authors' code; the prior is the paper's,
+    MN(0, s² I, I) with s = 1. Images less their mean, a third of the paper's rate and an average over twenty epochs
+    were chosen on validation images, docs/table2.md.
+    """
+    return DigitMethod(
+        name,
+        summary,
+        _matrix_gaussian,
+        {"prior_scale": 1.0, "pseudo_noise": "factored", **differences},
+        sizes,
+        has_points=True,
+        centred=centred,
+        n_members=1 if members is None else 5,
+        member=members,
+        learning_rate=3e-4,
+        averaging=0.9999,
+    )
+
+
 DIGIT_METHODS = {
     method.name: method
     for method in (
-        DigitMethod(
-            "vmg",
-            "matrix Gaussians with pseudo-data",
-            _matrix_gaussian,
-            VMG_OPTIONS,
-            has_points=True,
-            **VMG_TRAINING,
-        ),
-        DigitMethod(
-            "vmg-zero-mean",
-            "pseudo-data alone carry the mean",
-            _zero_mean,
-            {**VMG_OPTIONS, "zero_mean": True},
-            has_points=True,
-            **VMG_TRAINING,
-        ),
-        DigitMethod(
-            "vmg-ensemble",
-            "five of them, of consecutive seeds",
-            _matrix_gaussian,
-            VMG_OPTIONS,
-            ("3x150",),
-            has_points=True,
-            n_members=5,
-            member="vmg",
-            **VMG_TRAINING,
-        ),
+        _vmg("vmg", "matrix Gaussians with pseudo-data"),
+        _vmg("vmg-paper", "on the pixels as they are, as in the paper", centred=False),
+        _vmg("vmg-zero-mean", "pseudo-data alone carry the mean", zero_mean=True),
+        _vmg("vmg-ensemble", "five of vmg-paper", sizes=("3x150",), members="vmg-paper", centred=False),
         DigitMethod(
             "max-likelihood",
             "a plain network",
@@ -178,7 +195,7 @@ DIGIT_METHODS = {
             "dropout",
             "inputs and hidden units dropped",
             _of_layers(_dropout),
-            {"input_rate": INPUT_RATE, "rate": HIDDEN_RATE},
+            {"input_rate": 0.2, "rate": 0.5},  # Srivastava et al. 2014, appendix B.1
             ("3x150", "2x800"),
             learning_rate=1e-2,
         ),
@@ -186,7 +203,7 @@ DIGIT_METHODS = {
             "dropconnect",
             "weights dropped, by matched Gaussians",
             _of_layers(_dropconnect),
-            {"rate": HIDDEN_RATE, "matched": True},
+            {"rate": 0.5, "matched": True},  # a mask for each row is too much for wide layers
             ("3x150", "2x800"),
             learning_rate=3e-2,
         ),
@@ -194,9 +211,11 @@ DIGIT_METHODS = {
             "bayes-by-backprop",
             "factorised Gaussian, scale mixture prior",
             _of_layers(_bayes_by_backprop),
-            {"share": 0.5, "log_wide": LOG_WIDE, "log_narrow": LOG_NARROW, "initial_scale": INITIAL_SCALE},
+            # the middle of the grid of Blundell et al. 2015, §5.1; scales by validation images, docs/table2.md
+            {"share": 0.5, "log_wide": -1.0, "log_narrow": -7.0, "plain_scale": 0.03, "scale_rate": 1e-3},
             ("3x150", "2x400", "2x800", "2x1200"),
-            learning_rate=1e-2,
+            learning_rate=3e-2,
+            schedule="cosine",
         ),
         DigitMethod(
             "variational-dropout",

@@ -43,6 +43,12 @@ class Digits:
         """Every image that is not for testing, the validation images too."""
         return Rows(torch.cat([self.train.x, self.validation.x]), torch.cat([self.train.y, self.validation.y]))
 
+    def centred(self) -> Digits:
+        """All images less the mean training image."""
+        mean = self.train.x.mean(0)
+        train, validation, test = (Rows(part.x - mean, part.y) for part in (self.train, self.validation, self.test))
+        return Digits(train, validation, test, {name: x - mean for name, x in self.unknown.items()})
+
 
 def load_digits() -> Digits:
     """Pixels are grey levels over 255, in [0, 1], and nothing else is done to them.

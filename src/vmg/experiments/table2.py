@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vmg import metrics
 from vmg.experiments import records
-from vmg.experiments.digit_methods import DIGIT_METHODS, N_CLASSES, DigitMethod, Recipe, parse_size
+from vmg.experiments.digit_methods import DIGIT_METHODS, N_CLASSES, SCHEDULES, Recipe, parse_size
 from vmg.experiments.digits import Digits, Rows
 from vmg.experiments.doubt import Array, draw_probabilities, mean_probabilities, score
 from vmg.likelihoods import CategoricalLikelihood
@@ -27,7 +27,7 @@ from vmg.nn.mlp import MLP
 from vmg.prediction import ClassPrediction
 from vmg.training import Callback, Checkpoint, History, train
 
-__all__ = ["AVERAGES", "MEAN", "Task", "answered", "chosen_already", "execute", "key", "tasks"]
+__all__ = ["AVERAGES", "MEAN", "Task", "answered", "chosen_already", "execute", "fit", "key", "tasks", "validate"]
 
 MEAN = "mean network"
 AVERAGES = {"20 draws": 20, "100 draws": 100}
@@ -120,11 +120,13 @@ def execute(
     With ``checkpoints``, a folder, every network's run keeps its state there and goes on from it after a kill.
     """
     method = DIGIT_METHODS[task.method]
+    if method.centred:
+        digits = digits.centred()
     if recipe is None:
-        recipe = Recipe(task.epochs, learning_rate=method.learning_rate, averaging=method.averaging)
+        recipe = method.recipe(task.epochs)
     histories: list[History] = []
 
-    def fit(points: int | None, rows: Rows) -> list[MLP]:
+    def fit_members(points: int | None, rows: Rows) -> list[MLP]:
         """The network, or all members of an ensemble."""
         networks = []
         for seed in range(task.seed, task.seed + method.n_members):
@@ -133,10 +135,10 @@ def execute(
             run += [] if rows is digits.train else ["all images"]
             label = ", ".join(run)
             file = None if checkpoints is None else checkpoints / f"{re.sub(r'[, ]+', '-', label)}.safetensors"
+            network = method.make(parse_size(task.size), points or 0, task.bound or 0)
             with watch(label) as tell:
-                network, history = _fit(method, task, seed, points, rows, recipe, file, tell)
+                histories.append(fit(network, rows, recipe, seed, file=file, tell=tell))
             networks.append(network)
-            histories.append(history)
         return networks
 
     trained: dict[int | None, list[MLP]] = {}
@@ -148,14 +150,14 @@ def execute(
     else:
         tried = []
         for number in task.points:
-            trained[number] = fit(number, digits.train)
-            tried.append({"points": number, **_validate(trained[number], digits)})
+            trained[number] = fit_members(number, digits.train)
+            tried.append({"points": number, **validate(trained[number], digits)})
         best = min(tried, key=lambda one: (one["validation_error_percent"], -one["validation_log_likelihood"]))
         points = best["points"]
     if task.refit:
-        networks = fit(points, digits.all_training)
+        networks = fit_members(points, digits.all_training)
     else:
-        networks = trained[points] if points in trained else fit(points, digits.train)
+        networks = trained[points] if points in trained else fit_members(points, digits.train)
     scores = _score(networks, digits, task.seed, is_random=method.is_random)
     return {
         "experiment": "table2",
@@ -167,32 +169,23 @@ def execute(
         "bound": task.bound,
         "refit": task.refit,
         "error_percent": scores[MEAN]["error_percent"],
-        "validation_error_percent": None if task.refit else _validate(networks, digits)["validation_error_percent"],
+        "validation_error_percent": None if task.refit else validate(networks, digits)["validation_error_percent"],
         "scores": scores,
         "tried": tried,
         "seconds": round(sum(history.last.seconds for history in histories), 3),
         "steps": histories[-1].last.step,
-        "config": {**recipe.config(), **method.options, "n_members": method.n_members},
+        "config": method.config(recipe),
         "version": version,
     }
 
 
-def _fit(
-    method: DigitMethod,
-    task: Task,
-    seed: int,
-    points: int | None,
-    rows: Rows,
-    recipe: Recipe,
-    file: Path | None,
-    tell: Callback,
-) -> tuple[MLP, History]:
+def fit(network: MLP, rows: Rows, recipe: Recipe, seed: int, *, file: Path | None = None, tell: Callback) -> History:
+    """Start the network anew and train it; ``file`` keeps the run's state, ``tell`` hears of it ten times an epoch."""
     generator = torch.Generator().manual_seed(seed)
-    network = method.make(parse_size(task.size), points or 0, task.bound or 0)
     network.reset_parameters(generator)
     per_epoch = max(1, len(rows.x) // recipe.batch_size)
     report_every = max(1, per_epoch // REPORTS_PER_EPOCH)
-    history = train(
+    return train(
         network,
         CategoricalLikelihood(),
         rows.x,
@@ -200,16 +193,16 @@ def _fit(
         n_steps=recipe.epochs * per_epoch,
         batch_size=recipe.batch_size,
         learning_rate=recipe.learning_rate,
+        schedule=SCHEDULES[recipe.schedule],
         averaging=recipe.averaging,
         callbacks=[tell],
         report_every=report_every,
         generator=generator,
         checkpoint=None if file is None else Checkpoint(file, every=max(1, per_epoch // report_every)),
     )
-    return network, history
 
 
-def _validate(networks: Sequence[MLP], digits: Digits) -> dict[str, float]:
+def validate(networks: Sequence[MLP], digits: Digits) -> dict[str, float]:
     """Scores of the mean network, or of the members' average, on the validation images."""
     labels = digits.validation.labels
     predicted = _prediction(_mean_probabilities(networks, digits.validation.x))

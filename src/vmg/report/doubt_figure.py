@@ -16,8 +16,8 @@ __all__ = ["MethodPicture", "draw_doubt_figure"]
 
 WIDTH_INCHES, HEIGHT_INCHES, DOTS_PER_INCH = 9.0, 7.6, 160
 INK, MUTED, GRID = "#222222", "#666666", "#dfe3e8"
-COLOURS = ("#0072b2", "#3d9fd6", "#d55e00", "#009e73", "#b0578d", "#c98a00", "#68707a", "#23282f")
-MARKERS = "osD^vP*X"
+COLOURS = ("#0072b2", "#3d9fd6", "#d55e00", "#009e73", "#b0578d", "#c98a00", "#68707a", "#23282f", "#8a5a2b", "#6a4fb3")
+MARKERS = "osD^vP*X<>"
 DASHED, DOTTED = (0, (4, 3)), ":"
 SET_NAMES = {"notmnist": "notMNIST", "fashion-mnist": "Fashion-MNIST"}
 

@@ -1,0 +1,96 @@
+"""Errors on the validation images of MNIST along a run: what the recipes of table 2 were chosen by.
+
+A method of table 2 is trained on the first 50,000 images with some of its settings changed, and read on the last 10,000
+training images every few epochs. No test image is scored. One JSON line per reading is appended to the results file; a
+run that is there to its end is not run again.
+
+    python benchmarks/digit_trials.py --size 3x250 --seeds 0,1,2 --epochs 60 --set prior_scale=1
+    python benchmarks/digit_trials.py --method bayes-by-backprop --size 2x400 --epochs 40 --set plain_scale=0.05
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from vmg.experiments import records
+from vmg.experiments.digit_methods import BOUND, DIGIT_METHODS, MAX_POINTS, SCHEDULES, DigitMethod, parse_size
+from vmg.experiments.digits import Digits, load_digits
+from vmg.experiments.table2 import fit, validate
+from vmg.training import Progress
+
+
+def changed(method: DigitMethod, settings: list[str]) -> DigitMethod:
+    """With options, each "name=number", that differ from the method's own."""
+    options = dict(setting.split("=") for setting in settings)
+    unknown = sorted(set(options) - set(method.options))
+    if unknown:
+        raise SystemExit(f"{method.name} has the options {sorted(method.options)}; got {unknown}")
+    return replace(method, options={**method.options, **{name: float(value) for name, value in options.items()}})
+
+
+def trial(method: DigitMethod, run: dict[str, Any], every: int, digits: Digits, out: Path) -> None:
+    """Train, and write down a reading every so many epochs."""
+    network = method.make(parse_size(run["size"]), run["points"] or 0, run["bound"] or 0)
+    recipe = method.recipe(run["epochs"])
+    per_epoch = len(digits.train.x) // recipe.batch_size
+
+    def read(progress: Progress) -> None:
+        if progress.step % (every * per_epoch) and progress.step != progress.n_steps:
+            return
+        found = {
+            **run,
+            "epoch": progress.step // per_epoch,
+            **validate([network], digits),
+            "training_log_likelihood": progress.expected_log_likelihood,
+            "seconds": round(progress.seconds, 3),
+            "config": method.config(recipe),
+        }
+        records.append(out, [found])
+        print(f"{found['epoch']:4d} epochs: {found['validation_error_percent']:.2f} % wrong", flush=True)
+
+    fit(network, digits.train, recipe, run["seed"], tell=read)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--method", default="vmg", choices=DIGIT_METHODS)
+    parser.add_argument("--size", default="3x150")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--epochs", type=int, default=60)
+    parser.add_argument("--every", type=int, default=10, help="epochs between readings")
+    parser.add_argument("--points", type=int, default=MAX_POINTS)
+    parser.add_argument("--bound", type=float, default=BOUND)
+    parser.add_argument("--learning-rate", type=float, help="the method's own if not given, as the next three")
+    parser.add_argument("--averaging", type=float)
+    parser.add_argument("--schedule", choices=SCHEDULES)
+    parser.add_argument("--centred", action=argparse.BooleanOptionalAction, help="whether the mean image is taken off")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="an option of the layers")
+    parser.add_argument("--out", type=Path, default=Path("results/digit_trials.jsonl"))
+    args = parser.parse_args()
+
+    given = {name: getattr(args, name) for name in ("learning_rate", "averaging", "schedule", "centred")}
+    method = replace(DIGIT_METHODS[args.method], **{name: value for name, value in given.items() if value is not None})
+    method = changed(method, args.set)
+    digits = load_digits().centred() if method.centred else load_digits()
+    for seed in map(int, args.seeds.split(",")):
+        run = {
+            "experiment": "digit_trials",
+            "method": method.name,
+            "size": args.size,
+            "seed": seed,
+            "points": args.points if method.has_points else None,
+            "bound": args.bound if method.has_points else None,
+            "epochs": args.epochs,
+        }
+        last = {**run, "epoch": args.epochs, "config": method.config(method.recipe(args.epochs))}
+        if any(last.items() <= record.items() for record in records.read(args.out)):
+            continue
+        print(f"{method.name} {args.size}, seed {seed}, {last['config']}", flush=True)
+        trial(method, run, args.every, digits, args.out)
+
+
+if __name__ == "__main__":
+    main()
