@@ -1,10 +1,10 @@
-"""Errors on the validation images of MNIST along a run: what the recipes of table 2 were chosen by.
+"""Errors on the validation images of MNIST along a run, to choose recipes of table 2 by.
 
 A method of table 2 is trained on the first 50,000 images with some of its settings changed, and read on the last 10,000
 training images every few epochs. No test image is scored. One JSON line per reading is appended to the results file; a
 run that is there to its end is not run again.
 
-    python benchmarks/digit_trials.py --size 3x250 --seeds 0,1,2 --epochs 60 --set prior_scale=1
+    python benchmarks/digit_trials.py --size 3x250 --seeds 0,1,2 --epochs 60 --set prior_scale=0.15
     python benchmarks/digit_trials.py --method bayes-by-backprop --size 2x400 --epochs 40 --set plain_scale=0.05
 """
 
@@ -22,13 +22,19 @@ from vmg.experiments.table2 import fit, validate
 from vmg.training import Progress
 
 
-def changed(method: DigitMethod, settings: list[str]) -> DigitMethod:
-    """With options, each "name=number", that differ from the method's own."""
-    options = dict(setting.split("=") for setting in settings)
-    unknown = sorted(set(options) - set(method.options))
+def option(text: str) -> tuple[str, float]:
+    """From "name=number"."""
+    name, _, number = text.partition("=")
+    return name, float(number)
+
+
+def changed(method: DigitMethod, options: dict[str, float]) -> DigitMethod:
+    """With numbers among its options that differ from the method's own."""
+    numbers = sorted(name for name, value in method.options.items() if isinstance(value, float))
+    unknown = sorted(set(options) - set(numbers))
     if unknown:
-        raise SystemExit(f"{method.name} has the options {sorted(method.options)}; got {unknown}")
-    return replace(method, options={**method.options, **{name: float(value) for name, value in options.items()}})
+        raise SystemExit(f"{method.name} has the numbers {numbers}; got {unknown}")
+    return replace(method, options={**method.options, **options})
 
 
 def trial(method: DigitMethod, run: dict[str, Any], every: int, digits: Digits, out: Path) -> None:
@@ -67,13 +73,13 @@ def main() -> None:
     parser.add_argument("--averaging", type=float)
     parser.add_argument("--schedule", choices=SCHEDULES)
     parser.add_argument("--centred", action=argparse.BooleanOptionalAction, help="whether the mean image is taken off")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=NUMBER", help="an option of the layers")
+    parser.add_argument("--set", type=option, action="append", default=[], metavar="NAME=NUMBER", help="for the layers")
     parser.add_argument("--out", type=Path, default=Path("results/digit_trials.jsonl"))
     args = parser.parse_args()
 
     given = {name: getattr(args, name) for name in ("learning_rate", "averaging", "schedule", "centred")}
     method = replace(DIGIT_METHODS[args.method], **{name: value for name, value in given.items() if value is not None})
-    method = changed(method, args.set)
+    method = changed(method, dict(args.set))
     digits = load_digits().centred() if method.centred else load_digits()
     for seed in map(int, args.seeds.split(",")):
         run = {

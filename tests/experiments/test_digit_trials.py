@@ -50,5 +50,11 @@ def test_what_is_there_is_not_run_again(trials):
 
 
 def test_an_option_that_a_method_lacks(trials):
-    with pytest.raises(SystemExit, match=r"dropout has the options \['input_rate', 'rate'\]; got \['prior_scale'\]"):
-        trials("--method", "dropout", "--set", "prior_scale=1")
+    with pytest.raises(SystemExit, match=r"dropconnect has the numbers \['rate'\]; got \['matched', 'prior_scale'\]"):
+        trials("--method", "dropconnect", "--set", "prior_scale=1", "--set", "matched=0")
+
+
+def test_an_option_that_is_no_number(trials, capsys):
+    with pytest.raises(SystemExit):
+        trials("--set", "prior_scale")
+    assert "argument --set: invalid option value: 'prior_scale'" in capsys.readouterr().err

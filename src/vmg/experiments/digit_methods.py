@@ -226,4 +226,4 @@ DIGIT_METHODS = {
         ),
     )
 }
-"""All trained alike but for rates and averages. 3x150 is among every method's sizes: there all can be compared."""
+"""Trained alike but for rates, averages and the mean image. All have 3x150 among their sizes, to be compared there."""
