@@ -69,18 +69,18 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=10, help="epochs between readings")
     parser.add_argument("--points", type=int, default=MAX_POINTS)
     parser.add_argument("--bound", type=float, default=BOUND)
-    parser.add_argument("--learning-rate", type=float, help="the method's own if not given, as the next three")
+    parser.add_argument("--learning-rate", type=float, help="the method's own if not given, as the next two")
     parser.add_argument("--averaging", type=float)
     parser.add_argument("--schedule", choices=SCHEDULES)
-    parser.add_argument("--centred", action=argparse.BooleanOptionalAction, help="whether the mean image is taken off")
+    parser.add_argument("--raw", action="store_true", help="pixels as they are, not less their mean")
     parser.add_argument("--set", type=option, action="append", default=[], metavar="NAME=NUMBER", help="for the layers")
     parser.add_argument("--out", type=Path, default=Path("results/digit_trials.jsonl"))
     args = parser.parse_args()
 
-    given = {name: getattr(args, name) for name in ("learning_rate", "averaging", "schedule", "centred")}
+    given = {name: getattr(args, name) for name in ("learning_rate", "averaging", "schedule")}
     method = replace(DIGIT_METHODS[args.method], **{name: value for name, value in given.items() if value is not None})
     method = changed(method, dict(args.set))
-    digits = load_digits().centred() if method.centred else load_digits()
+    digits = load_digits() if args.raw else load_digits().centred()
     for seed in map(int, args.seeds.split(",")):
         run = {
             "experiment": "digit_trials",
@@ -90,6 +90,7 @@ def main() -> None:
             "points": args.points if method.has_points else None,
             "bound": args.bound if method.has_points else None,
             "epochs": args.epochs,
+            "raw": args.raw,
         }
         last = {**run, "epoch": args.epochs, "config": method.config(method.recipe(args.epochs))}
         if any(last.items() <= record.items() for record in records.read(args.out)):

@@ -32,7 +32,7 @@ def test_readings_are_of_the_network_that_training_gives_then(trials):
         (3, 4, 3, 0.25),
     ]
     config = found[-1]["config"]
-    assert (config["prior_scale"], config["averaging"], config["centred"]) == (0.5, 0.9, True)
+    assert (config["prior_scale"], config["averaging"], found[-1]["raw"]) == (0.5, 0.9, False)
     method = DIGIT_METHODS["vmg"]
     method = replace(method, options={**method.options, "prior_scale": 0.5}, averaging=0.9)
     network, images = method.make(parse_size("1x8"), 3, 0.25), digits.load_digits().centred()
@@ -42,15 +42,16 @@ def test_readings_are_of_the_network_that_training_gives_then(trials):
 
 
 def test_what_is_there_is_not_run_again(trials):
-    options = "--method", "max-likelihood", "--epochs", "1", "--no-centred"
+    options = "--method", "max-likelihood", "--epochs", "1", "--raw"
     first = trials(*options)
-    assert len(first) == 1 and first[0]["points"] is None and not first[0]["config"]["centred"]
+    assert len(first) == 1 and first[0]["points"] is None and first[0]["raw"]
     assert trials(*options) == first
     assert len(trials(*options, "--learning-rate", "0.5")) == 2
 
 
 def test_an_option_that_a_method_lacks(trials):
-    with pytest.raises(SystemExit, match=r"dropconnect has the numbers \['rate'\]; got \['matched', 'prior_scale'\]"):
+    message = r"dropconnect has the numbers \['precision', 'rate'\]; got \['matched', 'prior_scale'\]"
+    with pytest.raises(SystemExit, match=message):
         trials("--method", "dropconnect", "--set", "prior_scale=1", "--set", "matched=0")
 
 

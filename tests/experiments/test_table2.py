@@ -62,8 +62,9 @@ def test_the_mean_training_image_is_taken_off_all_images(digits):
     }
 
 
-@pytest.mark.parametrize("name", ["vmg", "vmg-paper"])
-def test_networks_see_the_images_that_their_method_says(name, digits, monkeypatch):
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("refit", [False, True])
+def test_networks_see_pixels_less_their_mean_or_as_they_are(raw, refit, digits, monkeypatch):
     seen, fit = [], table2.fit
 
     def spy(network, rows, *arguments, **options):
@@ -71,9 +72,11 @@ def test_networks_see_the_images_that_their_method_says(name, digits, monkeypatc
         return fit(network, rows, *arguments, **options)
 
     monkeypatch.setattr(table2, "fit", spy)
-    run(table2.Task(name, "1x8", 0, 2, (3,), 0.1), digits)
-    expected = digits.centred() if DIGIT_METHODS[name].centred else digits
-    assert torch.equal(seen[0], expected.train.x)
+    task = table2.Task("vmg", "1x8", 0, 2, (3,), 0.1, refit, raw)
+    record = json.loads(json.dumps(run(task, digits)))
+    expected = digits if raw else digits.centred()
+    assert len(seen) == 1 and torch.equal(seen[0], (expected.all_training if refit else expected.train).x)
+    assert table2.key(record) == task
 
 
 @pytest.mark.parametrize("name", DIGIT_METHODS)
@@ -172,7 +175,14 @@ def test_one_seed_chooses_for_all(digits, tmp_path):
     assert (second["points"], second["tried"]) == (first["points"], first["tried"])
     assert second["scores"] == run(other._replace(points=(first["points"],)), digits)["scores"] != first["scores"]
     assert table2.chosen_already(task._replace(refit=True), out) == earlier
-    for different in ({"size": "1x11"}, {"epochs": 3}, {"points": (2, 4)}, {"points": (2,)}, {"bound": 0.2}):
+    for different in (
+        {"size": "1x11"},
+        {"epochs": 3},
+        {"points": (2, 4)},
+        {"points": (2,)},
+        {"bound": 0.2},
+        {"raw": True},
+    ):
         assert table2.chosen_already(other._replace(**different), out) is None
 
 
@@ -200,11 +210,11 @@ def test_tasks_are_what_is_missing(tmp_path):
         == [table2.Task(name, "1x5", seed, 2, *POINTS[name == "vmg"]) for seed in (0, 1) for name in ("vmg", "dropout")]
     )
     earned = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "bound": 0.1}
-    earned |= {"refit": False}
+    earned |= {"refit": False, "raw": False}
     records.append(out, [{**earned, "tried": [{"points": 3}]}, {"experiment": "table1"}])
     assert table2.tasks(["vmg", "dropout"], ["1x5"], **options) == (wanted, [*wanted[:2], wanted[3]])
-    # another number of epochs, other points to choose from, another bound, or a refit, is another run
-    for change in ({"epochs": 3}, {"points": [3, 4]}, {"bound": 0.2}, {"refit": True}):
+    # another number of epochs, other points to choose from, another bound, a refit, or other pixels: another run
+    for change in ({"epochs": 3}, {"points": [3, 4]}, {"bound": 0.2}, {"refit": True}, {"raw": True}):
         _, missing = table2.tasks(["vmg"], ["1x5"], **{**options, **change})
         assert len(missing) == 2
     own, _ = table2.tasks(["vmg", "vmg-ensemble"], None, **{**options, "seeds": [0]})
@@ -258,6 +268,14 @@ def test_the_command_from_images_to_table_and_picture(vmg_table2, tmp_path, monk
     out.unlink()
     nothing, _ = vmg_table2("--show")
     assert nothing.exit_code == 2 and "has none" in nothing.output
+
+
+def test_pixels_as_they_are_are_runs_of_their_own(vmg_table2):
+    options = ("--sizes", "1x8", "--methods", "max-likelihood", "--epochs", "1", "--format", "json")
+    (less_mean, _), (raw, out) = vmg_table2(*options), vmg_table2(*options, "--raw")
+    assert less_mean.exit_code == raw.exit_code == 0, raw.output
+    assert [json.loads(one.stdout)[0]["raw"] for one in (less_mean, raw)] == [False, True]
+    assert len(records.read(out)) == len(list((out.parent / "checkpoints").iterdir())) == 2
 
 
 @pytest.mark.parametrize("name", ["vmg", "dropout"])

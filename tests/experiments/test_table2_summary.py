@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from vmg.experiments.table2_summary import HEADER, common_size, paper_error, render, summarise
+from vmg.experiments.table2_summary import HEADER, common_size, foremost, paper_error, render, summarise
 
 
 def scores(error, information=0.9):
@@ -30,6 +30,7 @@ def line(seed, error, method="vmg", size="3x150", points=50):
         "epochs": 100,
         "bound": 0.01,
         "refit": False,
+        "raw": False,
         "validation_error_percent": 1.5,
         "seconds": 200.0,
         "scores": found,
@@ -50,7 +51,7 @@ def test_means_and_standard_errors_over_seeds():
     assert mean["rejection"]["error_percent"][3] == pytest.approx(1.3 / 4)
 
 
-@pytest.mark.parametrize("change", [{"points": 100}, {"epochs": 50}, {"bound": 0.25}, {"refit": True}])
+@pytest.mark.parametrize("change", [{"points": 100}, {"epochs": 50}, {"bound": 0.25}, {"refit": True}, {"raw": True}])
 def test_other_runs_of_the_same_network_are_rows_of_their_own(change):
     rows = summarise([{**line(0, 1.2), **change}, line(0, 1.4)])
     assert len(rows) == 4 and {row["seeds"] for row in rows} == {1}
@@ -60,18 +61,40 @@ def test_the_papers_error_is_marked_by_how_ours_compares():
     """At 3x150 the paper has 1.18."""
     [_, _, mean, drawn] = render(summarise([line(0, 1.2)]), "markdown").splitlines()
     assert len(cells(mean)) == len(HEADER)
-    assert cells(mean)[8:10] == ["1.20", "1.18 −"] and cells(drawn)[8:10] == ["1.10", "1.18 +"]
+    assert cells(mean)[9:11] == ["1.20", "1.18 −"] and cells(drawn)[9:11] == ["1.10", "1.18 +"]
     equal = render(summarise([line(0, 1.184)]), "markdown").splitlines()[2]
-    assert cells(equal)[9] == "1.18 +"
-    assert cells(mean)[14] == "0.950" and cells(drawn)[14] == "0.950 / 0.900"
+    assert cells(equal)[10] == "1.18 +"
+    assert cells(mean)[15] == "0.950" and cells(drawn)[15] == "0.950 / 0.900"
 
 
 def test_a_refit_says_so_and_has_no_validation_error():
     refit = {**line(0, 1.1), "refit": True, "validation_error_percent": None}
     rows = render(summarise([refit, line(0, 1.2)]), "markdown").splitlines()[2:]
     assert [cells(row)[6] for row in rows] == ["50,000", "50,000", "all 60,000", "all 60,000"]
-    assert [cells(row)[10] for row in rows] == ["1.50", "1.50", "", ""]
+    assert [cells(row)[11] for row in rows] == ["1.50", "1.50", "", ""]
     assert json.loads(render(summarise([refit]), "json"))[0]["validation_error_percent"] is None
+
+
+def test_pixels_are_told():
+    rows = render(summarise([{**line(0, 1.1), "raw": True}, line(0, 1.2)]), "markdown").splitlines()[2:]
+    assert [cells(row)[7] for row in rows] == ["less mean", "less mean", "as they are", "as they are"]
+
+
+def test_one_run_of_each_method_and_size_is_foremost():
+    """The error tells which."""
+    runs = {
+        1.1: {"raw": True},
+        1.2: {},
+        1.3: {"raw": True, "refit": True},
+        1.4: {"size": "3x250", "raw": True},
+        1.5: {"size": "3x250", "raw": True, "refit": True},
+        1.6: {"method": "dropout"},
+        1.7: {"method": "dropout", "refit": True},
+        1.8: {"method": "dropout", "refit": True, "epochs": 120},
+    }
+    rows = foremost(summarise([{**line(0, error), **change} for error, change in runs.items()]))
+    assert [row["error_percent"] for row in rows if row["prediction"] == "mean network"] == [1.2, 1.5, 1.8]
+    assert len(rows) == 6
 
 
 def test_figures_of_the_paper():

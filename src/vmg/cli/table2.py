@@ -17,7 +17,7 @@ from vmg.experiments import records, table2
 from vmg.experiments.digit_methods import BOUND, DIGIT_METHODS, MAX_POINTS, n_weights, parse_size
 from vmg.experiments.digits import load_digits
 from vmg.experiments.published import PAPER_TABLE2
-from vmg.experiments.table2_summary import common_size, render, summarise
+from vmg.experiments.table2_summary import common_size, foremost, render, summarise
 from vmg.experiments.typeset import FORMATS
 from vmg.persistence import replacing
 
@@ -47,6 +47,10 @@ def table2_command(
     refit: Annotated[
         bool,
         typer.Option("--refit", help="Once all is chosen, train on the validation images too, and score that network."),
+    ] = False,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Pixels as they are, as in the paper; else less their mean over training images."),
     ] = False,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 2,
     out: Annotated[Path, typer.Option(help="Results file; what is in it already is not run again.")] = Path(
@@ -94,6 +98,7 @@ def table2_command(
             points=chosen_points,
             bound=bound,
             refit=refit,
+            raw=raw,
             out=out,
         )
     folder = out.parent / "checkpoints" if checkpoints is None else checkpoints
@@ -131,20 +136,17 @@ def _sizes(text: str) -> list[str]:
 
 
 def _draw(summary: Sequence[records.Record], path: Path) -> None:
-    """The picture of all methods in the results and in the paper."""
+    """The picture of all methods in the results and in the paper, with the foremost run of each method and size."""
     from vmg.report.doubt_figure import MethodPicture, draw_doubt_figure  # matplotlib takes its time
 
     at_size = common_size(summary)
-    published = list(dict.fromkeys(method for method, _ in PAPER_TABLE2))
-    run = list(dict.fromkeys((row["method"], row["refit"]) for row in summary))
-    also = [(name, False) for name in published if name not in {method for method, _ in run}]
+    shown = foremost(summary)
     pictures = []
-    for method, refit in [*run, *also]:
-        rows = [row for row in summary if (row["method"], row["refit"]) == (method, refit)]
+    for name in dict.fromkeys([*(row["method"] for row in shown), *(method for method, _ in PAPER_TABLE2)]):
+        rows = [row for row in shown if row["method"] == name]
         errors = {row["size"]: row["error_percent"] for row in rows if row["prediction"] == table2.MEAN}
-        paper = {size: error for (name, size), error in PAPER_TABLE2.items() if name == method and size and not refit}
-        anywhere = None if refit else PAPER_TABLE2.get((method, ""))
-        name = f"{method}, refit" if refit else method
+        paper = {size: error for (method, size), error in PAPER_TABLE2.items() if method == name and size}
+        anywhere = PAPER_TABLE2.get((name, ""))
         there = [row for row in rows if row["size"] == at_size]
         if not there:
             pictures.append(MethodPicture(name, errors, paper, paper_error_anywhere=anywhere))

@@ -52,13 +52,15 @@ class Task(NamedTuple):
     """On √α; None where a method has no pseudo-points."""
     refit: bool = False
     """Whether the network that is scored trains on the validation images too."""
+    raw: bool = False
+    """Whether pixels are as they are, in [0, 1], as in the paper; else the mean training image is taken off."""
 
 
 def key(record: records.Record) -> Task:
     """The task that a line of the results answers."""
     tried = tuple(one["points"] for one in record["tried"] if one["points"] is not None)
     run = record["method"], record["size"], record["seed"], record["epochs"]
-    return Task(*run, tried, record["bound"], record["refit"])
+    return Task(*run, tried, record["bound"], record["refit"], record["raw"])
 
 
 def tasks(
@@ -70,13 +72,15 @@ def tasks(
     points: Sequence[int],
     bound: float,
     refit: bool = False,
+    raw: bool = False,
     out: Path,
 ) -> tuple[list[Task], list[Task]]:
     """All that is asked for, and the part of it that is not in ``out`` yet; without ``sizes`` each method's own."""
 
     def task(name: str, size: str, seed: int) -> Task:
         has_points = DIGIT_METHODS[name].has_points
-        return Task(name, size, seed, epochs, tuple(points) if has_points else (), bound if has_points else None, refit)
+        tried, limit = (tuple(points), bound) if has_points else ((), None)
+        return Task(name, size, seed, epochs, tried, limit, refit, raw)
 
     wanted = [
         task(name, size, seed)
@@ -120,7 +124,7 @@ def execute(
     With ``checkpoints``, a folder, every network's run keeps its state there and goes on from it after a kill.
     """
     method = DIGIT_METHODS[task.method]
-    if method.centred:
+    if not task.raw:
         digits = digits.centred()
     if recipe is None:
         recipe = method.recipe(task.epochs)
@@ -133,6 +137,7 @@ def execute(
             run = [f"{method.member or task.method} {task.size}", f"seed {seed}", f"{task.epochs} epochs"]
             run += [] if points is None else [f"{points} points", f"bound {task.bound}"]
             run += [] if rows is digits.train else ["all images"]
+            run += ["raw"] if task.raw else []
             label = ", ".join(run)
             file = None if checkpoints is None else checkpoints / f"{re.sub(r'[, ]+', '-', label)}.safetensors"
             network = method.make(parse_size(task.size), points or 0, task.bound or 0)
@@ -168,6 +173,7 @@ def execute(
         "epochs": task.epochs,
         "bound": task.bound,
         "refit": task.refit,
+        "raw": task.raw,
         "error_percent": scores[MEAN]["error_percent"],
         "validation_error_percent": None if task.refit else validate(networks, digits)["validation_error_percent"],
         "scores": scores,

@@ -17,7 +17,7 @@ from vmg.experiments.records import Record
 from vmg.experiments.table2 import AVERAGES, MEAN
 from vmg.experiments.typeset import check_format, typeset
 
-__all__ = ["HEADER", "common_size", "paper_error", "render", "summarise"]
+__all__ = ["HEADER", "common_size", "foremost", "paper_error", "render", "summarise"]
 
 SHOWN_RATE = 5  # percent rejected
 HEADER = (
@@ -28,6 +28,7 @@ HEADER = (
     "epochs",
     "bound",
     "images",
+    "pixels",
     "seeds",
     "error %",
     "paper",
@@ -39,27 +40,26 @@ HEADER = (
     f"error % with {SHOWN_RATE} % rejected",
     "s",
 )
-RUN = ("method", "size", "epochs", "points", "bound", "refit")
+RUN = ("method", "size", "epochs", "points", "bound", "refit", "raw")
 """What the lines of one run have in common; the seeds differ."""
 IMAGES = {False: "50,000", True: "all 60,000"}
 """That a network trained on."""
+PIXELS = {False: "less mean", True: "as they are"}
+"""That a network saw."""
 PREDICTIONS = (MEAN, *AVERAGES)
 SCORES = ("error_percent", "log_likelihood", "ece", "brier")
 
 
 def paper_error(method: str, size: str) -> float | None:
-    """The paper's test error in percent; a figure without a size stands beside all sizes.
-
-    The paper's ``vmg`` is what both ``vmg`` and ``vmg-paper`` are compared with.
-    """
-    method = "vmg" if method == "vmg-paper" else method
+    """The paper's test error in percent; a figure without a size stands beside all sizes."""
     return PAPER_TABLE2.get((method, size), PAPER_TABLE2.get((method, "")))
 
 
 def summarise(lines: Sequence[Record]) -> list[Record]:
     """Mean and standard error over seeds for each run and prediction, methods in the paper's kind of order.
 
-    Seeds belong together where method, size, epochs, the chosen number of points, the bound and the images agree.
+    Seeds belong together where method, size, epochs, the chosen number of points, the bound, the images and their
+    pixels agree.
     """
     groups: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
     for line in lines:
@@ -70,7 +70,7 @@ def summarise(lines: Sequence[Record]) -> list[Record]:
     def place(members: Sequence[Record]) -> tuple[float, ...]:
         one = members[0]
         method, size = known.index(one["method"]), n_weights(one["size"])
-        return method, size, one["epochs"], one["points"] or 0, one["bound"] or 0, one["refit"]
+        return method, size, one["raw"], one["refit"], one["epochs"], one["points"] or 0, one["bound"] or 0
 
     return [
         _row(name, members)
@@ -134,6 +134,7 @@ def _cells(row: Record) -> tuple[str, ...]:
         str(row["epochs"]),
         "" if row["bound"] is None else f"{row['bound']:g}",
         IMAGES[row["refit"]],
+        PIXELS[row["raw"]],
         str(row["seeds"]),
         _with_error(row, "error_percent", 2),
         mark,
@@ -155,6 +156,14 @@ def _with_error(row: Record, name: str, digits: int) -> str:
 def _auroc(kinds: dict[str, Any]) -> str:
     """By entropy and, where there are several draws, by mutual information."""
     return " / ".join(f"{kinds[kind]:.3f}" for kind in ("entropy", "mutual_information") if kinds[kind] is not None)
+
+
+def foremost(summary: Sequence[Record]) -> list[Record]:
+    """One run of each method and size: rather on pixels less their mean, and rather on all images; the last of such."""
+    runs: dict[tuple[str, str], tuple[Any, ...]] = {}
+    for row in sorted(summary, key=lambda row: (not row["raw"], row["refit"])):
+        runs[row["method"], row["size"]] = tuple(row[name] for name in RUN)
+    return [row for row in summary if runs[row["method"], row["size"]] == tuple(row[name] for name in RUN)]
 
 
 def common_size(summary: Sequence[Record]) -> str:
