@@ -15,6 +15,8 @@ from vmg.experiments import digit_methods, records, table2
 from vmg.experiments.digit_methods import DIGIT_METHODS, Recipe, n_weights, parse_size
 from vmg.experiments.digits import UNKNOWN, load_digits
 from vmg.experiments.published import PAPER_TABLE2
+from vmg.nn.deterministic import DeterministicLinear
+from vmg.nn.dropconnect import DropConnectLinear
 
 FEW = {"20 draws": 2, "100 draws": 5}
 POINTS = {True: ((3,), 0.1), False: ((), None)}  # and the bound, of methods with points and without
@@ -219,6 +221,12 @@ def test_tasks_are_what_is_missing(tmp_path):
         assert len(missing) == 2
     own, _ = table2.tasks(["vmg", "vmg-ensemble"], None, **{**options, "seeds": [0]})
     assert [task.size for task in own] == ["2x400", "3x150", "3x250", "3x500", "3x750", "3x150"]
+
+
+def test_all_layers_of_dropconnect_decay_and_the_last_drops_nothing():
+    *hidden, last = DIGIT_METHODS["dropconnect"].make((8, 8), 0, 0).layers
+    assert {type(layer) for layer in hidden} == {DropConnectLinear} and type(last) is DeterministicLinear
+    assert [layer.precision for layer in (*hidden, last)] == [10.0] * 3
 
 
 def test_sizes():

@@ -31,6 +31,7 @@ def line(seed, error, method="vmg", size="3x150", points=50):
         "bound": 0.01,
         "refit": False,
         "raw": False,
+        "tried": [{"points": points}],
         "validation_error_percent": 1.5,
         "seconds": 200.0,
         "scores": found,
@@ -55,6 +56,12 @@ def test_means_and_standard_errors_over_seeds():
 def test_other_runs_of_the_same_network_are_rows_of_their_own(change):
     rows = summarise([{**line(0, 1.2), **change}, line(0, 1.4)])
     assert len(rows) == 4 and {row["seeds"] for row in rows} == {1}
+
+
+def test_a_network_counts_once_however_its_points_were_given():
+    chosen = {**line(0, 1.2), "tried": [{"points": 20}, {"points": 50}]}
+    mean, _ = summarise([chosen, line(0, 1.2), line(1, 1.4)])
+    assert (mean["seeds"], mean["n_tried"], mean["error_percent"]) == (2, 2, pytest.approx(1.3))
 
 
 def test_the_papers_error_is_marked_by_how_ours_compares():
@@ -91,10 +98,12 @@ def test_one_run_of_each_method_and_size_is_foremost():
         1.6: {"method": "dropout"},
         1.7: {"method": "dropout", "refit": True},
         1.8: {"method": "dropout", "refit": True, "epochs": 120},
+        1.9: {"size": "2x400", "tried": [{"points": 50}, {"points": 100}]},
+        2.0: {"size": "2x400", "points": 150},
     }
     rows = foremost(summarise([{**line(0, error), **change} for error, change in runs.items()]))
-    assert [row["error_percent"] for row in rows if row["prediction"] == "mean network"] == [1.2, 1.5, 1.8]
-    assert len(rows) == 6
+    assert [row["error_percent"] for row in rows if row["prediction"] == "mean network"] == [1.2, 1.5, 1.9, 1.8]
+    assert len(rows) == 8
 
 
 def test_figures_of_the_paper():

@@ -59,12 +59,11 @@ def summarise(lines: Sequence[Record]) -> list[Record]:
     """Mean and standard error over seeds for each run and prediction, methods in the paper's kind of order.
 
     Seeds belong together where method, size, epochs, the chosen number of points, the bound, the images and their
-    pixels agree.
+    pixels agree. A seed counts once: where the same number was given, and chosen among several, the line of the choice.
     """
-    groups: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
-    for line in lines:
-        if line["experiment"] == "table2":
-            groups[tuple(line[name] for name in RUN)].append(line)
+    groups: dict[tuple[Any, ...], dict[int, Record]] = defaultdict(dict)
+    for line in sorted((line for line in lines if line["experiment"] == "table2"), key=lambda line: len(line["tried"])):
+        groups[tuple(line[name] for name in RUN)][line["seed"]] = line
     known = list(DIGIT_METHODS)
 
     def place(members: Sequence[Record]) -> tuple[float, ...]:
@@ -74,7 +73,7 @@ def summarise(lines: Sequence[Record]) -> list[Record]:
 
     return [
         _row(name, members)
-        for members in sorted(groups.values(), key=place)
+        for members in sorted((list(group.values()) for group in groups.values()), key=place)
         for name in PREDICTIONS
         if name in members[0]["scores"]
     ]
@@ -86,6 +85,7 @@ def _row(prediction: str, members: Sequence[Record]) -> Record:
         **{name: members[0][name] for name in RUN},
         "prediction": prediction,
         "seeds": len(members),
+        "n_tried": max(len(member["tried"]) for member in members),
         "paper": paper_error(members[0]["method"], members[0]["size"]),
     }
     for name in SCORES:
@@ -159,9 +159,13 @@ def _auroc(kinds: dict[str, Any]) -> str:
 
 
 def foremost(summary: Sequence[Record]) -> list[Record]:
-    """One run of each method and size: rather on pixels less their mean, and rather on all images; the last of such."""
+    """One run of each method and size.
+
+    Rather on pixels less their mean, and rather on all images, and rather where validation images chose among most
+    numbers of points; the last of such.
+    """
     runs: dict[tuple[str, str], tuple[Any, ...]] = {}
-    for row in sorted(summary, key=lambda row: (not row["raw"], row["refit"])):
+    for row in sorted(summary, key=lambda row: (not row["raw"], row["refit"], row["n_tried"])):
         runs[row["method"], row["size"]] = tuple(row[name] for name in RUN)
     return [row for row in summary if runs[row["method"], row["size"]] == tuple(row[name] for name in RUN)]
 
