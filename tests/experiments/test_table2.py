@@ -20,12 +20,12 @@ from vmg.nn.dropconnect import DropConnectLinear
 
 FEW = {"20 draws": 2, "100 draws": 5}
 POINTS = {True: ((3,), 0.1), False: ((), None)}  # and the bound, of methods with points and without
-RECIPE = Recipe(epochs=2, batch_size=20)
 
 
 @pytest.fixture(autouse=True)
-def _few_draws(monkeypatch):
+def _few_draws_and_small_batches(monkeypatch):
     monkeypatch.setattr(table2, "AVERAGES", FEW)
+    monkeypatch.setattr(digit_methods, "Recipe", partial(Recipe, batch_size=20))
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def digits(tiny_digits):  # noqa: F811
 
 
 def run(task, digits, **options):
-    return table2.execute(task, digits, "1.2.3", **{"recipe": RECIPE, **options})
+    return table2.execute(task, digits, "1.2.3", **options)
 
 
 def without_time(record):
@@ -104,8 +104,7 @@ def test_every_method_earns_a_whole_record(name, digits):
 
 
 def test_training_learns(digits):
-    recipe = Recipe(epochs=15, batch_size=20, learning_rate=0.02, averaging=0.9)
-    record = run(table2.Task("max-likelihood", "1x20", 0, 15, (), None), digits, recipe=recipe)
+    record = run(table2.Task("max-likelihood", "1x20", 0, 30, (), None, learning_rate=0.02), digits)
     assert record["error_percent"] < 5 and record["validation_error_percent"] < 5
     assert record["scores"]["mean network"]["auroc"]["notmnist"]["entropy"] > 0.8
 
@@ -184,6 +183,7 @@ def test_one_seed_chooses_for_all(digits, tmp_path):
         {"points": (2,)},
         {"bound": 0.2},
         {"raw": True},
+        {"learning_rate": 1e-2},
     ):
         assert table2.chosen_already(other._replace(**different), out) is None
 
@@ -212,13 +212,17 @@ def test_tasks_are_what_is_missing(tmp_path):
         == [table2.Task(name, "1x5", seed, 2, *POINTS[name == "vmg"]) for seed in (0, 1) for name in ("vmg", "dropout")]
     )
     earned = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "bound": 0.1}
-    earned |= {"refit": False, "raw": False}
+    earned |= {"refit": False, "raw": False, "config": {"learning_rate": DIGIT_METHODS["vmg"].learning_rate}}
     records.append(out, [{**earned, "tried": [{"points": 3}]}, {"experiment": "table1"}])
     assert table2.tasks(["vmg", "dropout"], ["1x5"], **options) == (wanted, [*wanted[:2], wanted[3]])
-    # another number of epochs, other points to choose from, another bound, a refit, or other pixels: another run
-    for change in ({"epochs": 3}, {"points": [3, 4]}, {"bound": 0.2}, {"refit": True}, {"raw": True}):
-        _, missing = table2.tasks(["vmg"], ["1x5"], **{**options, **change})
+    # another number of epochs, other points to choose from, another bound, a refit, other pixels, another rate
+    others = {"epochs": 3, "points": [3, 4], "bound": 0.2, "refit": True, "raw": True, "learning_rate": 1e-2}
+    for name, value in others.items():
+        _, missing = table2.tasks(["vmg"], ["1x5"], **{**options, name: value})
         assert len(missing) == 2
+    # a method's own rate, said aloud, is no other run
+    _, missing = table2.tasks(["vmg"], ["1x5"], **options, learning_rate=DIGIT_METHODS["vmg"].learning_rate)
+    assert len(missing) == 1
     own, _ = table2.tasks(["vmg", "vmg-ensemble"], None, **{**options, "seeds": [0]})
     assert [task.size for task in own] == ["2x400", "3x150", "3x250", "3x500", "3x750", "3x150"]
 
@@ -243,8 +247,7 @@ def test_sizes():
 
 
 @pytest.fixture
-def vmg_table2(tiny_digits, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(digit_methods, "Recipe", partial(Recipe, batch_size=20))
+def vmg_table2(tiny_digits, tmp_path):  # noqa: F811
     out, threads = tmp_path / "results" / "table2.jsonl", torch.get_num_threads()
 
     def invoke(*options):
@@ -278,21 +281,28 @@ def test_the_command_from_images_to_table_and_picture(vmg_table2, tmp_path, monk
     assert nothing.exit_code == 2 and "has none" in nothing.output
 
 
-def test_pixels_as_they_are_are_runs_of_their_own(vmg_table2):
+@pytest.mark.parametrize(
+    ("change", "name", "values"),
+    [(["--raw"], "raw", [False, True]), (["--learning-rate", "0.03"], "learning_rate", [0.01, 0.03])],
+)
+def test_other_pixels_and_other_rates_are_runs_of_their_own(vmg_table2, change, name, values):
     options = ("--sizes", "1x8", "--methods", "max-likelihood", "--epochs", "1", "--format", "json")
-    (less_mean, _), (raw, out) = vmg_table2(*options), vmg_table2(*options, "--raw")
-    assert less_mean.exit_code == raw.exit_code == 0, raw.output
-    assert [json.loads(one.stdout)[0]["raw"] for one in (less_mean, raw)] == [False, True]
-    assert len(records.read(out)) == len(list((out.parent / "checkpoints").iterdir())) == 2
+    (own, _), (other, out) = vmg_table2(*options), vmg_table2(*options, *change)
+    assert own.exit_code == other.exit_code == 0, other.output
+    assert [json.loads(one.stdout)[0][name] for one in (own, other)] == values
+    first, second = records.read(out)
+    assert first["scores"] != second["scores"]
+    assert len(list((out.parent / "checkpoints").iterdir())) == 2
 
 
 @pytest.mark.parametrize("name", ["vmg", "dropout"])
-def test_each_method_trains_at_its_own_rate_and_average(name, digits, monkeypatch):
-    monkeypatch.setattr(digit_methods, "Recipe", partial(Recipe, batch_size=20))
+def test_each_method_trains_at_its_own_rate_and_average_unless_told(name, digits):
     method = DIGIT_METHODS[name]
     task = table2.Task(name, "1x8", 0, 1, *POINTS[method.has_points])
-    config = table2.execute(task, digits, "1.2.3")["config"]
-    assert (config["learning_rate"], config["averaging"]) == (method.learning_rate, method.averaging)
+    for rate in (None, 0.05):
+        config = run(task._replace(learning_rate=rate), digits)["config"]
+        expected = method.learning_rate if rate is None else rate
+        assert (config["learning_rate"], config["averaging"]) == (expected, method.averaging)
 
 
 def test_another_folder_for_the_state_of_runs(vmg_table2, tmp_path):

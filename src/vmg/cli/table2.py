@@ -52,6 +52,9 @@ def table2_command(
         bool,
         typer.Option("--raw", help="Pixels as they are, as in the paper; else less their mean over training images."),
     ] = False,
+    learning_rate: Annotated[
+        float | None, typer.Option(min=1e-6, max=1, help="Of Adam.", show_default="each method's own")
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 2,
     out: Annotated[Path, typer.Option(help="Results file; what is in it already is not run again.")] = Path(
         "results/table2.jsonl"
@@ -99,6 +102,7 @@ def table2_command(
             bound=bound,
             refit=refit,
             raw=raw,
+            learning_rate=learning_rate,
             out=out,
         )
     folder = out.parent / "checkpoints" if checkpoints is None else checkpoints

@@ -84,9 +84,10 @@ class DigitMethod:
         """The untrained network; where a method has no pseudo-points, ``points`` and ``bound`` say nothing."""
         return self.build(hidden, points, bound, **self.options)
 
-    def recipe(self, epochs: int) -> Recipe:
-        """How its networks are trained."""
-        return Recipe(epochs, learning_rate=self.learning_rate, averaging=self.averaging, schedule=self.schedule)
+    def recipe(self, epochs: int, learning_rate: float | None = None) -> Recipe:
+        """How its networks are trained; at its own rate unless another is given."""
+        rate = self.learning_rate if learning_rate is None else learning_rate
+        return Recipe(epochs, learning_rate=rate, averaging=self.averaging, schedule=self.schedule)
 
     def config(self, recipe: Recipe) -> dict[str, Any]:
         """For the record."""

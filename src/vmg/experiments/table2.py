@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vmg import metrics
 from vmg.experiments import records
-from vmg.experiments.digit_methods import DIGIT_METHODS, N_CLASSES, SCHEDULES, Recipe, parse_size
+from vmg.experiments.digit_methods import DIGIT_METHODS, N_CLASSES, SCHEDULES, DigitMethod, Recipe, parse_size
 from vmg.experiments.digits import Digits, Rows
 from vmg.experiments.doubt import Array, draw_probabilities, mean_probabilities, score
 from vmg.likelihoods import CategoricalLikelihood
@@ -54,13 +54,20 @@ class Task(NamedTuple):
     """Whether the network that is scored trains on the validation images too."""
     raw: bool = False
     """Whether pixels are as they are, in [0, 1], as in the paper; else the mean training image is taken off."""
+    learning_rate: float | None = None
+    """Of Adam, where it is not the method's own."""
 
 
 def key(record: records.Record) -> Task:
     """The task that a line of the results answers."""
     tried = tuple(one["points"] for one in record["tried"] if one["points"] is not None)
     run = record["method"], record["size"], record["seed"], record["epochs"]
-    return Task(*run, tried, record["bound"], record["refit"], record["raw"])
+    rate = _unless_own(record["config"]["learning_rate"], DIGIT_METHODS[record["method"]])
+    return Task(*run, tried, record["bound"], record["refit"], record["raw"], rate)
+
+
+def _unless_own(rate: float | None, method: DigitMethod) -> float | None:
+    return None if rate == method.learning_rate else rate
 
 
 def tasks(
@@ -73,14 +80,15 @@ def tasks(
     bound: float,
     refit: bool = False,
     raw: bool = False,
+    learning_rate: float | None = None,
     out: Path,
 ) -> tuple[list[Task], list[Task]]:
     """All that is asked for, and the part of it that is not in ``out`` yet; without ``sizes`` each method's own."""
 
     def task(name: str, size: str, seed: int) -> Task:
-        has_points = DIGIT_METHODS[name].has_points
-        tried, limit = (tuple(points), bound) if has_points else ((), None)
-        return Task(name, size, seed, epochs, tried, limit, refit, raw)
+        method = DIGIT_METHODS[name]
+        tried, limit = (tuple(points), bound) if method.has_points else ((), None)
+        return Task(name, size, seed, epochs, tried, limit, refit, raw, _unless_own(learning_rate, method))
 
     wanted = [
         task(name, size, seed)
@@ -117,7 +125,6 @@ def execute(
     earlier: records.Record | None = None,
     checkpoints: Path | None = None,
     watch: Watch = lambda label: nullcontext(lambda progress: None),
-    recipe: Recipe | None = None,
 ) -> records.Record:
     """Train, choose on the validation images unless ``earlier`` has done so, and score on the test images: one record.
 
@@ -126,8 +133,7 @@ def execute(
     method = DIGIT_METHODS[task.method]
     if not task.raw:
         digits = digits.centred()
-    if recipe is None:
-        recipe = method.recipe(task.epochs)
+    recipe = method.recipe(task.epochs, task.learning_rate)
     histories: list[History] = []
 
     def fit_members(points: int | None, rows: Rows) -> list[MLP]:
@@ -138,6 +144,7 @@ def execute(
             run += [] if points is None else [f"{points} points", f"bound {task.bound}"]
             run += [] if rows is digits.train else ["all images"]
             run += ["raw"] if task.raw else []
+            run += [] if task.learning_rate is None else [f"rate {task.learning_rate:g}"]
             label = ", ".join(run)
             file = None if checkpoints is None else checkpoints / f"{re.sub(r'[, ]+', '-', label)}.safetensors"
             network = method.make(parse_size(task.size), points or 0, task.bound or 0)

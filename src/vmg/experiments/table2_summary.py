@@ -27,6 +27,7 @@ HEADER = (
     "points",
     "epochs",
     "bound",
+    "rate",
     "images",
     "pixels",
     "seeds",
@@ -40,13 +41,14 @@ HEADER = (
     f"error % with {SHOWN_RATE} % rejected",
     "s",
 )
-RUN = ("method", "size", "epochs", "points", "bound", "refit", "raw")
+RUN = ("method", "size", "epochs", "points", "bound", "learning_rate", "refit", "raw")
 """What the lines of one run have in common; the seeds differ."""
 IMAGES = {False: "50,000", True: "all 60,000"}
 """That a network trained on."""
 PIXELS = {False: "less mean", True: "as they are"}
 """That a network saw."""
 PREDICTIONS = (MEAN, *AVERAGES)
+VALIDATED = "validation_error_percent"
 SCORES = ("error_percent", "log_likelihood", "ece", "brier")
 
 
@@ -58,18 +60,21 @@ def paper_error(method: str, size: str) -> float | None:
 def summarise(lines: Sequence[Record]) -> list[Record]:
     """Mean and standard error over seeds for each run and prediction, methods in the paper's kind of order.
 
-    Seeds belong together where method, size, epochs, the chosen number of points, the bound, the images and their
-    pixels agree. A seed counts once: where the same number was given, and chosen among several, the line of the choice.
+    Seeds belong together where method, size, epochs, the chosen number of points, the bound, the rate of learning, the
+    images and their pixels agree. A seed counts once: where the same number was given, and chosen among several, the
+    line of the choice.
     """
     groups: dict[tuple[Any, ...], dict[int, Record]] = defaultdict(dict)
     for line in sorted((line for line in lines if line["experiment"] == "table2"), key=lambda line: len(line["tried"])):
-        groups[tuple(line[name] for name in RUN)][line["seed"]] = line
+        one = {**line, "learning_rate": line["config"]["learning_rate"]}
+        groups[_run(one)][line["seed"]] = one
     known = list(DIGIT_METHODS)
 
     def place(members: Sequence[Record]) -> tuple[float, ...]:
         one = members[0]
         method, size = known.index(one["method"]), n_weights(one["size"])
-        return method, size, one["raw"], one["refit"], one["epochs"], one["points"] or 0, one["bound"] or 0
+        run = one["raw"], one["refit"], one["epochs"], one["points"] or 0, one["bound"] or 0, one["learning_rate"]
+        return method, size, *run
 
     return [
         _row(name, members)
@@ -85,15 +90,14 @@ def _row(prediction: str, members: Sequence[Record]) -> Record:
         **{name: members[0][name] for name in RUN},
         "prediction": prediction,
         "seeds": len(members),
-        "n_tried": max(len(member["tried"]) for member in members),
+        "chosen_by": _chosen_by(members),
         "paper": paper_error(members[0]["method"], members[0]["size"]),
     }
     for name in SCORES:
         row[name], row[f"{name}_error"] = _mean_and_error([one[name] for one in scores])
     row["seconds"], row["seconds_error"] = _mean_and_error([member["seconds"] for member in members])
-    validated = [member["validation_error_percent"] for member in members]
-    name = "validation_error_percent"  # a refit has none
-    row[name], row[f"{name}_error"] = (None, None) if row["refit"] else _mean_and_error(validated)
+    validated = [member[VALIDATED] for member in members]  # a refit has none
+    row[VALIDATED], row[f"{VALIDATED}_error"] = (None, None) if row["refit"] else _mean_and_error(validated)
     row["auroc"] = {
         unknown: {kind: _mean_or_none([one["auroc"][unknown][kind] for one in scores]) for kind in kinds}
         for unknown, kinds in scores[0]["auroc"].items()
@@ -103,6 +107,12 @@ def _row(prediction: str, members: Sequence[Record]) -> Record:
         "error_percent": np.mean([one["rejection"]["error_percent"] for one in scores], axis=0).tolist(),
     }
     return row
+
+
+def _chosen_by(members: Sequence[Record]) -> float | None:
+    """The validation error that a number of points was chosen by, where there were several."""
+    chosen = [one for member in members for one in member["tried"] if one["points"] == member["points"]]
+    return next((one[VALIDATED] for one in chosen if VALIDATED in one), None)
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
@@ -133,12 +143,13 @@ def _cells(row: Record) -> tuple[str, ...]:
         "" if row["points"] is None else str(row["points"]),
         str(row["epochs"]),
         "" if row["bound"] is None else f"{row['bound']:g}",
+        f"{row['learning_rate']:g}",
         IMAGES[row["refit"]],
         PIXELS[row["raw"]],
         str(row["seeds"]),
         _with_error(row, "error_percent", 2),
         mark,
-        "" if row["refit"] else _with_error(row, "validation_error_percent", 2),
+        "" if row["refit"] else _with_error(row, VALIDATED, 2),
         _with_error(row, "log_likelihood", 4),
         f"{row['ece']:.4f}",
         f"{row['brier']:.4f}",
@@ -161,13 +172,21 @@ def _auroc(kinds: dict[str, Any]) -> str:
 def foremost(summary: Sequence[Record]) -> list[Record]:
     """One run of each method and size.
 
-    Rather on pixels less their mean, and rather on all images, and rather where validation images chose among most
-    numbers of points; the last of such.
+    Rather on pixels less their mean, and rather on all images; then the one with the fewest validation images wrong,
+    the last of such. A refit goes by the same run on fewer images, or by what its number of points was chosen by.
     """
-    runs: dict[tuple[str, str], tuple[Any, ...]] = {}
-    for row in sorted(summary, key=lambda row: (not row["raw"], row["refit"], row["n_tried"])):
-        runs[row["method"], row["size"]] = tuple(row[name] for name in RUN)
-    return [row for row in summary if runs[row["method"], row["size"]] == tuple(row[name] for name in RUN)]
+    validated = {_run(row): row[VALIDATED] for row in summary if not row["refit"]}
+
+    def merit(row: Record) -> tuple[bool, bool, float]:
+        error = validated.get(_run({**row, "refit": False}), row["chosen_by"])
+        return not row["raw"], row["refit"], -math.inf if error is None else -error
+
+    runs = {(row["method"], row["size"]): _run(row) for row in sorted(summary, key=merit)}
+    return [row for row in summary if runs[row["method"], row["size"]] == _run(row)]
+
+
+def _run(row: Record) -> tuple[Any, ...]:
+    return tuple(row[name] for name in RUN)
 
 
 def common_size(summary: Sequence[Record]) -> str:
