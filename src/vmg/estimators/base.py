@@ -20,6 +20,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 from vmg.estimators.effort import STANDARD, Effort
+from vmg.estimators.going_on import check_going_on
 from vmg.estimators.online import posterior_as_prior
 from vmg.estimators.scaling import Standardiser
 from vmg.estimators.selection import CANDIDATES, choose_max_noise
@@ -32,7 +33,7 @@ from vmg.nn.mlp import ACTIVATIONS, MLP
 from vmg.nn.pseudo_data import NOISE_KINDS
 from vmg.persistence import write
 from vmg.prediction import draw_functions, row_pieces
-from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior
+from vmg.priors import GammaPrior, IsotropicPrior, Prior
 from vmg.training import Callback, History, Progress, Schedule, cosine, train
 
 __all__ = ["BaseVMG"]
@@ -205,20 +206,7 @@ class BaseVMG(BaseEstimator, ABC):
     def _check_layers(self, n_features: int) -> None:
         """A network that is trained on must still be the one that parameters and data ask for."""
         asked = self._make_network(n_features, (self.n_members,), self.max_noise_)
-        before, now = _layer_sizes(self.network_), _layer_sizes(asked)
-        if before != now:
-            raise ValueError(
-                "warm_start and partial_fit go on with the layers of the last fit, (inputs, outputs, members) "
-                f"{before}; parameters and data now ask for {now}"
-            )
-        updated = any(isinstance(module, FixedPrior) for module in self.network_.modules())
-        if not updated and _shapes(self.network_) != _shapes(
-            asked
-        ):  # an update leaves no pseudo-data, whatever is asked
-            raise ValueError(
-                "warm_start and partial_fit go on with the network of the last fit; n_pseudo, pseudo_noise, zero_mean, "
-                "row_covariance and column_covariance must be those of that fit"
-            )
+        check_going_on(self.network_, asked)
 
     def _prepare(self, X: Array, y: NDArray, weight: Array | None) -> TrainingSet:
         """Learn the units of the rows and express the rows in them."""
@@ -413,16 +401,6 @@ def _bound(max_noise: float | Array) -> float | Tensor:
     """One number where all replicas have the same."""
     values = np.unique(max_noise)
     return float(values[0]) if len(values) == 1 else torch.as_tensor(max_noise, dtype=torch.get_default_dtype())
-
-
-def _layer_sizes(network: MLP) -> list[tuple[int, ...]]:
-    layers = [layer for layer in network.layers if isinstance(layer, BayesianLinear)]
-    return [(layer.in_features, layer.out_features, *layer.batch_shape) for layer in layers]
-
-
-def _shapes(network: MLP) -> dict[str, torch.Size]:
-    """Of what is trained, the priors' own parameters aside."""
-    return {name: p.shape for name, p in network.named_parameters() if "prior" not in name}
 
 
 def _print_progress(progress: Progress) -> None:
