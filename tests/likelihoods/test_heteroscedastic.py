@@ -1,16 +1,17 @@
-"""Noise that depends on the input; its closed forms are also tested among the others, in test_likelihoods.py."""
+"""Noise that depends on the input."""
 
 import math
 
-import numpy as np
 import pytest
 import torch
+from likelihood_cases import bound, heteroscedastic
 from torch.distributions import Normal
 from torch.func import functional_call
 
-from quick import regressor
 from reference import assert_close, gamma_nodes, normal
 from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood
+
+pytestmark = pytest.mark.usefixtures("double_precision")
 
 N, C, LIMIT = 5, 2, 1.7
 
@@ -129,60 +130,39 @@ def test_wrong_shapes():
         likelihood(9).expected_log_prob(f, y[:, :1])
 
 
-# -- as an option of the regressor ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("limit", [0.5, 3.0])
+def test_the_log_scale_is_bounded(limit):
+    f = torch.cat([torch.zeros(2, C), torch.tensor([[-1e6], [1e6]]).expand(2, C)], -1)
+    likelihood = heteroscedastic(C, limit=limit)
+    _, scale, _ = likelihood.components(f)
+    assert_close(scale[1] / scale[0], torch.full((C,), math.exp(2 * limit)))
 
 
-def noisy_table(n, seed):
-    """y = x + noise, ten times as wide on the right as on the left."""
-    rng = np.random.default_rng(seed)
-    x = rng.uniform(-1, 1, size=n)
-    scale = 0.1 * 10 ** ((x + 1) / 2)
-    return x[:, None], x + scale * rng.normal(size=n), scale
+def noise_scale(f, limit=3.0):
+    """e^g of the second half of the outputs."""
+    return (limit * torch.tanh(f[..., C:] / limit)).exp()
 
 
-@pytest.fixture(scope="module")
-def fits():
-    X, y, _ = noisy_table(300, 0)
-    options = {"hidden_layer_sizes": (16,), "n_pseudo": 0, "max_iter": 400, "learning_rate_init": 0.05}
-    return {noise: regressor(noise=noise, **options).fit(X, y) for noise in ("constant", "input")}
+def test_the_posterior_maximises_the_bound():
+    f, y = normal(N, 2 * C, seed=1), normal(N, C, seed=2)
+    likelihood = HeteroscedasticLikelihood(C, concentration=2.0, rate=0.5, step_size=1.0, fade=(-1, 0))
+    likelihood.update_(f, y, N)
+    whitened = (y - f[:, :C]) / noise_scale(f)
+    assert_close(likelihood.posterior.rate, 0.5 + 0.5 * whitened.square().sum(0))
+    likelihood.requires_grad_()
+    for gradient in torch.autograd.grad(bound(likelihood, f, y), list(likelihood.parameters())):
+        assert_close(gradient, torch.zeros(C), 1e-9)
 
 
-def test_noise_that_depends_on_the_input_is_found(fits):
-    X, y, scale = noisy_table(500, 1)
-    density = {noise: model.pred_dist(X).log_prob(y).mean() for noise, model in fits.items()}
-    truth = Normal(torch.tensor(X[:, 0]), torch.tensor(scale)).log_prob(torch.tensor(y)).mean().item()
-    assert density["input"] > density["constant"] + 0.2
-    assert density["input"] > truth - 0.1
-    assert density["input"] < truth + 0.05
-    found = fits["input"].pred_dist(X).aleatoric_std
-    assert np.corrcoef(np.log(found), np.log(scale))[0, 1] > 0.9
-    assert np.ptp(fits["constant"].pred_dist(X).aleatoric_std) < 1e-6
-
-
-def test_intervals_follow_the_noise(fits):
-    X, y, scale = noisy_table(2_000, 2)
-    quiet, loud = scale < 0.2, scale > 0.5
-    covered = {}
-    for noise, model in fits.items():
-        low, high = model.predict_interval(X, 0.8).T
-        inside = (low < y) & (y < high)
-        covered[noise] = inside[quiet].mean(), inside[loud].mean()
-    assert abs(np.array(covered["input"]) - 0.8).max() < 0.1
-    assert covered["constant"][0] > 0.95, "one width for all is too wide here"
-    assert covered["constant"][1] < 0.7, "and too narrow there"
-
-
-def test_constant_noise_is_not_mistaken():
-    """Where noise is the same everywhere, the option costs little."""
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-1, 1, size=(250, 1))
-    y = X[:, 0] + 0.3 * rng.normal(size=250)
-    options = {"hidden_layer_sizes": (16,), "max_iter": 300, "learning_rate_init": 0.05}
-    density = []
-    for noise in ("constant", "input"):
-        model = regressor(**options, noise=noise).fit(X[:150], y[:150])
-        density.append(model.pred_dist(X[150:]).log_prob(y[150:]).mean())
-    assert density[1] > density[0] - 0.1
+def test_the_log_scale_fades_in():
+    f, y = normal(N, 2 * C, seed=1), normal(N, C, seed=2)
+    likelihood = HeteroscedasticLikelihood(C, fade=(2, 6))
+    for n_updates in range(9):
+        centre, scale, _ = likelihood.components(f)
+        strength = min(max((n_updates - 2) / 4, 0), 1)
+        assert_close(scale / likelihood.student()[1], noise_scale(f) ** strength)
+        assert torch.equal(centre, f[:, :C])
+        likelihood.update_(f, y, N)
 
 
 @pytest.mark.parametrize("balance", [0.0, 0.5, 1.0])

@@ -1,0 +1,148 @@
+"""Gaussian noise with a Gamma posterior on its precision."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from likelihood_cases import A, B, Bound, C, N, assert_same_gamma, bound, data, gaussian, updated, updated_by
+from torch.distributions import Gamma, Normal, StudentT, kl_divergence
+from torch.func import functional_call
+
+from reference import assert_close, gamma_nodes, normal
+from vmg.likelihoods import GaussianLikelihood
+
+pytestmark = pytest.mark.usefixtures("double_precision")
+
+
+def test_expected_log_prob_against_quadrature():
+    f, y = data()
+    expected = torch.zeros(N)
+    for c in range(C):
+        tau, weight = gamma_nodes(A[c].item(), B[c].item())
+        expected += Normal(f[:, c, None], tau.rsqrt()).log_prob(y[:, c, None]) @ weight
+    assert_close(gaussian(A, B).expected_log_prob(f, y), expected, 1e-9)
+
+
+def test_kl_of_the_noise():
+    options = {"concentration": 6.0, "rate": torch.tensor([6.0, 1.0, 0.1])}
+    prior = Gamma(torch.full((C,), 6.0), options["rate"])
+    likelihood = gaussian(A, B, **options)
+    assert_close(likelihood.kl_divergence(), kl_divergence(Gamma(A, B), prior).sum())
+    assert_close(likelihood.prior.rate, prior.rate)
+    assert_close(likelihood.posterior.mean, A / B)
+
+
+@pytest.mark.parametrize("conjugate", [False, True])
+def test_the_posterior_starts_at_the_prior(conjugate):
+    likelihood = GaussianLikelihood(C, concentration=6.0, rate=2.0, conjugate=conjugate)
+    assert_close(likelihood.kl_divergence(), torch.zeros(()))
+    assert all(p.requires_grad is not conjugate for p in likelihood.parameters())
+
+
+def test_student_is_the_gaussian_with_its_precision_integrated_out():
+    f, y = data()
+    df, scale = gaussian(A, B).student()
+    for c in range(C):
+        tau, weight = gamma_nodes(A[c].item(), B[c].item())
+        marginal = Normal(f[:, c, None], tau.rsqrt()).log_prob(y[:, c, None]).exp() @ weight
+        assert_close(StudentT(df[c], f[:, c], scale[c]).log_prob(y[:, c]), marginal.log(), 1e-9)
+
+
+def test_a_full_batch_reaches_the_exact_posterior_at_once_and_stays():
+    f, y = data()
+    likelihood = GaussianLikelihood(C, concentration=2.0, rate=0.5)
+    for _ in range(60):  # past the point where the step size stops falling
+        likelihood.update_(f, y, N)
+        assert_close(likelihood.posterior.concentration, torch.full((C,), 2.0 + N / 2))
+        assert_close(likelihood.posterior.rate, 0.5 + 0.5 * (y - f).square().sum(0))
+
+
+def test_the_conjugate_posterior_maximises_the_bound_of_the_gradient_version():
+    f, y = data()
+    conjugate = updated(GaussianLikelihood(C, concentration=2.0, rate=0.5))
+    q = conjugate.posterior
+    learned = gaussian(q.concentration, q.rate, concentration=2.0, rate=0.5)
+    best = bound(learned, f, y)
+    assert_close(bound(conjugate, f, y), best)
+    for gradient in torch.autograd.grad(best, list(learned.parameters())):
+        assert_close(gradient, torch.zeros(C), 1e-9)
+
+    def moved(parameters):
+        a, b = parameters
+        names = {"likelihood.log_concentration": a, "likelihood.log_rate": b}
+        return functional_call(Bound(learned), names, (f, y))
+
+    point = torch.stack([q.concentration.log(), q.rate.log()]).detach()
+    hessian = torch.autograd.functional.hessian(moved, point).reshape(2 * C, 2 * C)
+    assert torch.linalg.eigvalsh(hessian).max() < -1e-3
+    for seed, size in itertools.product(range(20), (0.01, 0.3, 2.0)):
+        assert moved(point + size * normal(2, C, seed=seed)) < best
+
+
+def test_the_bound_at_the_conjugate_posterior_is_the_exact_evidence():
+    # f is given, so the only unknown is τ and the bound is tight: log ∫ Π N(y|f, 1/τ) Gamma(τ) dτ
+    f, y = data(c=1)
+    likelihood = updated(GaussianLikelihood(1, concentration=2.0, rate=0.5), c=1)
+    tau, weight = gamma_nodes(2.0, 0.5)
+    joint = Normal(f, tau.rsqrt()).log_prob(y).sum(0).exp()
+    assert_close(bound(likelihood, f, y), (joint @ weight).log(), 1e-9)
+
+
+def test_the_gradient_version_leaves_its_posterior_to_the_optimiser():
+    likelihood = gaussian(A, B)
+    updated(likelihood)
+    assert_close(torch.stack([likelihood.posterior.concentration, likelihood.posterior.rate]), torch.stack([A, B]))
+
+
+def test_the_prior_in_the_targets_own_units():
+    # τ_y ~ Gamma(6, 6) for y = σ z means τ_z = σ² τ_y ~ Gamma(6, 6/σ²); only the units of the density differ
+    f, y = data(c=1)
+    sigma = 2.5
+    raw = updated_by(GaussianLikelihood(1, concentration=6.0, rate=6.0), f, y)
+    unit = updated_by(GaussianLikelihood(1, concentration=6.0, rate=6.0 / sigma**2), f / sigma, y / sigma)
+    assert_close(unit.kl_divergence(), raw.kl_divergence())
+    assert_close(unit.expected_log_prob(f / sigma, y / sigma) - math.log(sigma), raw.expected_log_prob(f, y))
+    assert_close(sigma * unit.student()[1], raw.student()[1])
+
+
+def test_components_are_the_student_at_the_outputs():
+    f, y = data(4)
+    likelihood = gaussian(A, B)
+    centre, scale, df = likelihood.components(f)
+    student = StudentT(*likelihood.student()[:1], f, likelihood.student()[1])
+    assert_close(StudentT(df, centre, scale).log_prob(y), student.log_prob(y))
+
+
+@pytest.mark.parametrize("batch_shape", [(), (2,)])
+def test_posterior_as_prior(batch_shape):
+    f, y = data(*batch_shape)
+    first = updated_by(GaussianLikelihood(C, concentration=2.0, rate=0.5, batch_shape=batch_shape), f, y)
+    before = first.kl_divergence().clone()
+    second = first.posterior_as_prior()
+    assert_close(second.kl_divergence(), torch.zeros(batch_shape))
+    assert_same_gamma(second.prior, first.posterior)
+    assert_same_gamma(second.posterior, first.posterior)
+    assert torch.equal(first.kl_divergence(), before)  # the old one is left alone
+
+
+def test_learning_in_two_parts_is_learning_at_once():
+    f, y = data()
+    options = {"concentration": 2.0, "rate": 0.5, "step_size": 1.0}
+    at_once = updated_by(GaussianLikelihood(C, **options), f, y)
+    part = updated_by(GaussianLikelihood(C, **options), f[:4], y[:4])
+    assert_same_gamma(updated_by(part.posterior_as_prior(), f[4:], y[4:]).posterior, at_once.posterior)
+
+
+def test_posterior_as_prior_of_posteriors_with_different_shapes():
+    replicas = GaussianLikelihood(C, batch_shape=(2,))
+    replicas.update_(*data(2), torch.tensor([10.0, 50.0]))
+    for likelihood in (replicas, gaussian(A, B)):
+        assert_same_gamma(likelihood.posterior_as_prior().prior, likelihood.posterior)
+
+
+def test_a_posterior_that_became_the_prior_survives_a_state_dict():
+    likelihood = updated(GaussianLikelihood(C)).posterior_as_prior()
+    restored = GaussianLikelihood(C)
+    restored.load_state_dict(likelihood.state_dict())
+    assert_same_gamma(restored.prior, likelihood.prior)
