@@ -67,6 +67,7 @@ def key(record: records.Record) -> Task:
 
 
 def _unless_own(rate: float | None, method: DigitMethod) -> float | None:
+    """None for the method's own rate, so that saying it makes no other task."""
     return None if rate == method.learning_rate else rate
 
 
