@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from vmg import VMGRegressor
-from vmg.data import TABLES, load_table, standard_splits
 from vmg.estimators import fit_splits
-from vmg.experiments import records
 from vmg.metrics import interval_coverage, interval_width, rmse
+from vmg_paper.data import TABLES, load_table, standard_splits
+from vmg_paper.experiments import records
 
 CALIBRATION = 0.2  # of the training rows
 

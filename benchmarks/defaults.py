@@ -24,12 +24,12 @@ from sklearn.datasets import load_diabetes, make_friedman1, make_friedman2, make
 from sklearn.model_selection import ShuffleSplit
 
 from vmg import VMGRegressor
-from vmg.data import TABLES, load_table, standard_splits
 from vmg.estimators import regressor
 from vmg.estimators.splits import _hand_over
-from vmg.experiments import records
 from vmg.metrics import interval_coverage, rmse
 from vmg.prediction import Prediction
+from vmg_paper.data import TABLES, load_table, standard_splits
+from vmg_paper.experiments import records
 
 N_SPLITS = 3
 ACTIVATION = "relu"  # of lines that do not say

@@ -15,11 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from vmg.experiments import records
-from vmg.experiments.digit_methods import BOUND, DIGIT_METHODS, MAX_POINTS, SCHEDULES, DigitMethod, parse_size
-from vmg.experiments.digits import Digits, load_digits
-from vmg.experiments.table2 import fit, validate
 from vmg.training import Progress
+from vmg_paper.experiments import records
+from vmg_paper.experiments.digit_methods import BOUND, DIGIT_METHODS, MAX_POINTS, SCHEDULES, DigitMethod, parse_size
+from vmg_paper.experiments.digits import Digits, load_digits
+from vmg_paper.experiments.table2 import fit, validate
 
 
 def option(text: str) -> tuple[str, float]:

@@ -25,9 +25,9 @@ from sklearn.model_selection import ShuffleSplit
 from vmg import VMGRegressor
 from vmg.estimators import fit_splits
 from vmg.estimators.effort import LONG
-from vmg.experiments import records
-from vmg.experiments.methods import hidden_layers
 from vmg.metrics import interval_coverage, rmse
+from vmg_paper.experiments import records
+from vmg_paper.experiments.methods import hidden_layers
 
 ALL_ROWS = 2**31
 

@@ -21,11 +21,11 @@ from defaults import training_rows
 from effort import ALL_ROWS
 from sklearn.model_selection import ShuffleSplit
 
-from vmg.data import TABLES
 from vmg.estimators import fit_splits
-from vmg.experiments import records
-from vmg.experiments.recipes import METHODS, PAPER_BOUNDS
 from vmg.metrics import interval_coverage, rmse
+from vmg_paper.data import TABLES
+from vmg_paper.experiments import records
+from vmg_paper.experiments.recipes import METHODS, PAPER_BOUNDS
 
 
 def validate(table: str, bound: float, n_splits: int) -> records.Record:

@@ -33,7 +33,7 @@ from measuring import (
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vmg.nn import MeanFieldLinear
+from vmg_paper.layers import MeanFieldLinear
 
 Step = Callable[[], None]
 MakeStep = Callable[[int, Tensor, Tensor], Step]

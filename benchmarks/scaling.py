@@ -2,7 +2,7 @@
 
 Width and points: 784-h-h-h-10, batch 100, beside the plain network; a slope is that of log time in log width. The
 straight line through the times up to 50 points shows where work that is cubic in the points begins to tell.
-Rows: a table of 20 columns in mapped files (``vmg.data.open_rows``), every size in a process of its own; the time
+Rows: a table of 20 columns in mapped files (``vmg.mapped.open_rows``), every size in a process of its own; the time
 per row should be constant, and the memory of the process, apart from the files' pages, flat.
 
     python benchmarks/scaling.py [--json] [--parts width points rows] [--out results]
@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from measuring import Row, bayesian_step, interleaved, minibatch, parser, plain_step, print_table
 
-from vmg.data import open_rows
 from vmg.likelihoods import GaussianLikelihood
+from vmg.mapped import open_rows
 from vmg.nn import MLP
 from vmg.training import Progress, train
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from vmg import persistence
-from vmg.baselines.bayes_by_backprop import geometric_kl_weights
 from vmg.checkpoint import Checkpoint
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNoiseLikelihood
 from vmg.nn import MLP
-from vmg.nn.bayes_by_backprop import BayesByBackpropLinear
-from vmg.nn.dropconnect import DropConnectLinear
-from vmg.nn.dropout import DropoutLinear
-from vmg.nn.variational_dropout import VariationalDropoutLinear
 from vmg.training import cosine, train
+from vmg_paper.baselines.bayes_by_backprop import geometric_kl_weights
+from vmg_paper.layers.bayes_by_backprop import BayesByBackpropLinear
+from vmg_paper.layers.dropconnect import DropConnectLinear
+from vmg_paper.layers.dropout import DropoutLinear
+from vmg_paper.layers.variational_dropout import VariationalDropoutLinear
 
 N, D, BATCH = 22, 3, 4
 PER_EPOCH = N // BATCH

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import vmg
 
-SOURCE = Path(vmg.__file__).parent
+SOURCE = Path(vmg.__file__).parents[1]
 
 # Groups from left to right; "vmg" is the package's own __init__. A new module needs a place here.
 ORDER = (
     ("linalg", "flat", "minibatches", "persistence"),
-    ("averaging",),
+    ("averaging", "mapped"),
     ("checkpoint",),
     ("kernels",),
     ("covariance",),
@@ -22,51 +22,78 @@ ORDER = (
     ("stepping", "propagation"),
     ("training", "prediction"),
     ("estimators",),
-    ("baselines", "tables"),
+    ("tables",),
     ("vmg",),
-    ("experiments", "report"),
+    ("report",),
     ("cli", "__main__"),
+    # the paper's experiments, which may import all of the above
+    ("vmg_paper.data", "vmg_paper.layers"),
+    ("vmg_paper.baselines",),
+    ("vmg_paper.experiments",),
+    ("vmg_paper.cli",),
+    ("vmg_paper",),
 )
-ALONE = ("data", "metrics")  # import nothing of the others; modules from training on may import them
+ALONE = ("datasets", "metrics")  # import nothing of the others; modules from training on may import them
+COMMANDS = ("cli",)  # may import vmg_paper, but only inside functions: nothing of it is loaded before a command runs
 
 ONLY_IN = {  # libraries that few modules may import
-    "sklearn": ("estimators", "data"),
+    "sklearn": ("estimators", "datasets"),
     "matplotlib": ("report",),
-    "typer": ("cli",),
+    "typer": ("cli", "vmg_paper.cli"),
 }
 
 PLACE = {name: place for place, group in enumerate(ORDER) for name in group}
 
 
 def part_of(path, root):
-    """The part of the library that a file belongs to: its first folder, or its own name."""
-    name = path.relative_to(root).parts[0].removesuffix(".py")
-    return "vmg" if name == "__init__" else name
+    """The part of the library that a file belongs to: its first folder below the package, or its own name."""
+    package, name = path.relative_to(root).parts[:2]
+    return part_name(f"{package}.{name.removesuffix('.py').removesuffix('__init__')}".rstrip("."))
+
+
+def part_name(module):
+    """vmg.nn.mlp -> nn, vmg_paper.data.toy -> vmg_paper.data; a package itself keeps its name."""
+    package, _, rest = module.partition(".")
+    first = rest.partition(".")[0]
+    if package == "vmg":
+        return first or "vmg"
+    return f"{package}.{first}" if first else package
 
 
 def imports(path, root):
-    """Every module that a file imports, in full: ``import a.b``, ``from a import b`` and relative forms."""
-    package = ["vmg", *path.relative_to(root).parent.parts]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) + 1 - node.level] if node.level else []
-            base = ".".join([*base, *([node.module] if node.module else [])])
-            if base == "vmg":  # from vmg import nn: the module nn; from vmg import elbo: the package itself
-                parts = {part_of(p, root) for p in root.iterdir()}
-                yield from (f"vmg.{a.name}" if a.name in parts else "vmg" for a in node.names)
-            else:
-                yield base
+    """Every module that a file imports, in full, and whether it does so at once or inside a function."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    late = {id(node) for function in functions for node in ast.walk(function)}
+    for node in ast.walk(tree):
+        for module in imported(node, path, root):
+            yield module, id(node) not in late
 
 
-def allowed(part, target):
+def imported(node, path, root):
+    """The modules of one statement: ``import a.b``, ``from a import b`` and relative forms."""
+    package = path.relative_to(root).parent.parts
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        base = package[: len(package) + 1 - node.level] if node.level else []
+        base = ".".join([*base, *([node.module] if node.module else [])])
+        if (root / base).is_dir():  # from vmg import nn: the module nn; from vmg import elbo: the package itself
+            names = {p.name.removesuffix(".py") for p in (root / base).iterdir()}
+            yield from (f"{base}.{a.name}" if a.name in names else base for a in node.names)
+        else:
+            yield base
+
+
+def allowed(part, target, at_once):
     if target == part:
         return True
     if part in ALONE:
         return False
     if target in ALONE:
         return PLACE[part] >= PLACE["training"]
+    if part in COMMANDS and target.startswith("vmg_paper"):
+        return not at_once
     return PLACE[target] < PLACE[part]
 
 
@@ -76,13 +103,13 @@ def violations(root):
         if part not in PLACE and part not in ALONE:
             yield f"{where}: {part} has no place in the table of tests/test_imports.py"
             continue
-        for module in imports(path, root):
-            library, _, rest = module.partition(".")
-            if library == "vmg":
-                target = rest.partition(".")[0] or "vmg"
+        for module, at_once in imports(path, root):
+            library = module.partition(".")[0]
+            if library in ("vmg", "vmg_paper"):
+                target = part_name(module)
                 if target not in PLACE and target not in ALONE:
                     yield f"{where} imports {module}, which has no place in the table of tests/test_imports.py"
-                elif not allowed(part, target):
+                elif not allowed(part, target, at_once):
                     yield f"{where} imports {module}: {part} may not depend on {target}"
             elif part not in ONLY_IN.get(library, (part,)):
                 yield f"{where} imports {module}: only {', '.join(ONLY_IN[library])} may"
@@ -94,30 +121,38 @@ def test_modules_import_from_the_left_only():
 
 def test_the_check_finds_what_it_should(tmp_path):
     files = {
-        "__init__.py": "from vmg import nn",
-        "linalg.py": "import torch",
-        "covariance.py": "def f():\n    from vmg.nn.layer import Layer",
-        "metrics.py": "import numpy\nfrom vmg import linalg",
-        "nn/__init__.py": "from vmg import linalg\nfrom . import layer",
-        "nn/layer.py": "from ..linalg import cholesky\nfrom .. import training\nimport sklearn.base",
-        "training.py": "import vmg.nn\nfrom vmg.objective import elbo\nfrom vmg import __version__",
-        "helpers.py": "import math",
-        "likelihoods.py": "import vmg.helpers\nimport vmg.metrics\nimport vmg.nn",
-        "estimators/base.py": "import sklearn\nfrom vmg import metrics, training",
-        "cli.py": "import typer\nimport matplotlib.pyplot\nimport vmg",
+        "vmg/__init__.py": "from vmg import nn",
+        "vmg/linalg.py": "import torch",
+        "vmg/covariance.py": "def f():\n    from vmg.nn.layer import Layer",
+        "vmg/metrics.py": "import numpy\nfrom vmg import linalg",
+        "vmg/nn/__init__.py": "from vmg import linalg\nfrom . import layer",
+        "vmg/nn/layer.py": "from ..linalg import cholesky\nfrom .. import training\nimport sklearn.base",
+        "vmg/training.py": "import vmg.nn\nfrom vmg.objective import elbo\nfrom vmg import __version__",
+        "vmg/helpers.py": "import math",
+        "vmg/likelihoods.py": "import vmg.helpers\nimport vmg.metrics\nimport vmg.nn",
+        "vmg/estimators/base.py": "import sklearn\nfrom vmg import metrics, training\nimport vmg_paper",
+        "vmg/cli.py": "import typer\nimport matplotlib.pyplot\nimport vmg\nfrom vmg_paper import data\n"
+        "def f():\n    import vmg_paper.data.toy",
+        "vmg_paper/__init__.py": "",
+        "vmg_paper/data/toy.py": "import vmg.metrics\nfrom vmg.cli import say\nimport vmg_paper.experiments",
+        "vmg_paper/data/run.py": "from vmg_paper.data import toy\nimport vmg_paper.extra",
     }
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
     assert list(violations(tmp_path)) == [
-        "cli.py imports matplotlib.pyplot: only report may",
-        "covariance.py imports vmg.nn.layer: covariance may not depend on nn",
-        "helpers.py: helpers has no place in the table of tests/test_imports.py",
-        "likelihoods.py imports vmg.helpers, which has no place in the table of tests/test_imports.py",
-        "likelihoods.py imports vmg.metrics: likelihoods may not depend on metrics",
-        "likelihoods.py imports vmg.nn: likelihoods may not depend on nn",
-        "metrics.py imports vmg.linalg: metrics may not depend on linalg",
-        "nn/layer.py imports vmg.training: nn may not depend on training",
-        "nn/layer.py imports sklearn.base: only estimators, data may",
-        "training.py imports vmg: training may not depend on vmg",
+        "vmg/cli.py imports matplotlib.pyplot: only report may",
+        "vmg/cli.py imports vmg_paper.data: cli may not depend on vmg_paper.data",
+        "vmg/covariance.py imports vmg.nn.layer: covariance may not depend on nn",
+        "vmg/estimators/base.py imports vmg_paper: estimators may not depend on vmg_paper",
+        "vmg/helpers.py: helpers has no place in the table of tests/test_imports.py",
+        "vmg/likelihoods.py imports vmg.helpers, which has no place in the table of tests/test_imports.py",
+        "vmg/likelihoods.py imports vmg.metrics: likelihoods may not depend on metrics",
+        "vmg/likelihoods.py imports vmg.nn: likelihoods may not depend on nn",
+        "vmg/metrics.py imports vmg.linalg: metrics may not depend on linalg",
+        "vmg/nn/layer.py imports vmg.training: nn may not depend on training",
+        "vmg/nn/layer.py imports sklearn.base: only estimators, datasets may",
+        "vmg/training.py imports vmg: training may not depend on vmg",
+        "vmg_paper/data/run.py imports vmg_paper.extra, which has no place in the table of tests/test_imports.py",
+        "vmg_paper/data/toy.py imports vmg_paper.experiments: vmg_paper.data may not depend on vmg_paper.experiments",
     ]

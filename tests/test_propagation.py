@@ -8,8 +8,9 @@ import torch
 
 from vmg import kernels
 from vmg.kernels import moments
-from vmg.nn import MLP, MeanFieldLinear
+from vmg.nn import MLP
 from vmg.prediction import propagate_moments, sample_outputs
+from vmg_paper.layers import MeanFieldLinear
 
 D, C = 4, 2
 needs_kernels = pytest.mark.skipif(not kernels.available(), reason="no compiled kernels, or VMG_NATIVE=0")

@@ -3,8 +3,8 @@
 import pytest
 
 from vmg import VMGClassifier, VMGRegressor
-from vmg.baselines import GravesClassifier, GravesRegressor
 from vmg.estimators.effort import LONG, STANDARD, Effort
+from vmg_paper.baselines import GravesClassifier, GravesRegressor
 
 
 def test_steps_and_batches_grow_between_their_limits():

@@ -7,21 +7,17 @@ import pytest
 import torch
 from torch import nn
 
-from vmg.nn import (
-    MLP,
+from vmg.nn import MLP, BayesianModule, MatrixGaussianLinear, kl_divergence, use_generator
+from vmg.priors import GammaPrior
+from vmg_paper.layers import (
     BayesByBackpropLinear,
-    BayesianModule,
     DeterministicLinear,
     DropConnectLinear,
     DropoutLinear,
     GravesLinear,
-    MatrixGaussianLinear,
     MeanFieldLinear,
     VariationalDropoutLinear,
-    kl_divergence,
-    use_generator,
 )
-from vmg.priors import GammaPrior
 
 IN, OUT, ROWS = 5, 2, 2
 FAMILIES = ("diagonal", "rank_one", "dense")

@@ -17,7 +17,6 @@ from vmg.cli.bench import bench_command
 from vmg.cli.demo import run_demo
 from vmg.cli.output import print_error, print_json, print_scores, say, say_aside
 from vmg.cli.progress import TrainingBar, waiting
-from vmg.cli.reproduce import reproduce
 from vmg.persistence import ModelFileError
 from vmg.tables import TableError, TableModel, read_table, write_table
 from vmg.tables.phrases import count
@@ -57,7 +56,6 @@ app = typer.Typer(
 )
 
 
-app.add_typer(reproduce, name="reproduce", rich_help_panel="The paper")
 app.command("bench", rich_help_panel="Speed", epilog="Example: `vmg bench step predict`")(bench_command)
 
 
@@ -302,6 +300,19 @@ def demo(
 ) -> None:
     """Fit the toy problem of the paper's Figure 1 and scikit-learn's diabetes table; about a minute."""
     run_demo(out, quiet=quiet)
+
+
+@app.command(
+    rich_help_panel="The paper",
+    add_help_option=False,  # the experiments have help of their own
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def reproduce(context: typer.Context) -> None:
+    """Run the paper's experiments and print its figures beside ours."""
+    from vmg_paper.cli import reproduce as experiments  # methods and data that nothing else here needs
+
+    if code := experiments(list(context.args), prog_name="vmg reproduce", standalone_mode=False):
+        raise typer.Exit(code)
 
 
 # -- small things the commands share ----------------------------------------------------------------------------------

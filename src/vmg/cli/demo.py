@@ -12,10 +12,7 @@ import pandas as pd
 from vmg import metrics
 from vmg.cli.output import print_table, say
 from vmg.cli.progress import TrainingBar
-from vmg.data.diabetes import load_diabetes
-from vmg.data.toy import cubic
-from vmg.experiments.figure1 import NOISE, RANGE, matrix_gaussian
-from vmg.experiments.toy_fits import fit_network
+from vmg.datasets import load_diabetes
 from vmg.persistence import replacing
 from vmg.tables import TableError, TableModel, write_table
 
@@ -58,6 +55,9 @@ class DemoScores:
 def run_demo(folder: Path, *, quiet: bool = False) -> None:
     """Fit both problems; print their scores; write figure, model and held-out rows to ``folder``."""
     from vmg.report.toy_figure import ToyCurve, draw_toy_figure  # matplotlib takes its time
+    from vmg_paper.data.toy import cubic
+    from vmg_paper.experiments.figure1 import NOISE, RANGE, matrix_gaussian
+    from vmg_paper.experiments.toy_fits import fit_network
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

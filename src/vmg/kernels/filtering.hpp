@@ -1,4 +1,4 @@
-// Assumed density filtering of a ReLU network's weights: vmg/baselines/filtering.py states the mathematics and has the
+// Assumed density filtering of a ReLU network's weights: vmg_paper/baselines/filtering.py states the mathematics and has the
 // same in NumPy. One pass over the rows, one row at a time; replicas are independent of each other.
 
 #pragma once
@@ -12,7 +12,7 @@ namespace filtering {
 
 using Int = std::int64_t;
 
-constexpr double SMALLEST_VARIANCE = 1e-100, LARGEST_CAVITY_VARIANCE = 1e6;  // as in vmg/baselines/filtering.py
+constexpr double SMALLEST_VARIANCE = 1e-100, LARGEST_CAVITY_VARIANCE = 1e6;  // as in vmg_paper/baselines/filtering.py
 constexpr double LOG_2PI = 1.8378770664093453, SQRT_HALF = 0.7071067811865476, INV_SQRT_2PI = 0.3989422804014327;
 
 // Moments of N(w; m, v) p(y | w) from the gradients of its log normaliser.
@@ -153,7 +153,7 @@ inline double pass(Int D, Int n_layers, const Int* sizes, Int n_rows, const doub
     return total;
 }
 
-// One sweep over the prior's factors of one replica; vmg/baselines/filtering.py names the arrays.
+// One sweep over the prior's factors of one replica; vmg_paper/baselines/filtering.py names the arrays.
 inline void refine(Int W, double* m, double* v, double* precision, double* shift, double* factor_a, double* factor_b,
                    double& concentration, double& rate) {
     for (Int k = 0; k < W; ++k) {

@@ -27,7 +27,7 @@ def filter_rows(
     *,
     known: bool,
 ) -> Array | None:
-    """``vmg.baselines.filtering.filter_rows`` in C++, changing m, v and noise in place; None where it is not there."""
+    """``vmg_paper.baselines.filtering.filter_rows`` in C++: changes m, v and noise in place; None without it."""
     function = kernels.function("vmg_filter")
     if function is None:
         return None
@@ -42,7 +42,7 @@ def filter_rows(
 
 
 def refine_prior(*arrays: Array) -> bool:
-    """``vmg.baselines.filtering.refine_prior`` in C++; whether it was there.
+    """``vmg_paper.baselines.filtering.refine_prior`` in C++; whether it was there.
 
     The arrays are m, v, precision, shift, a and b, each [n, W], concentration and rate, each [n], changed in place.
     """

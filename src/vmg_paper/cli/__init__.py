@@ -1,0 +1,5 @@
+"""The commands of ``vmg reproduce``."""
+
+from vmg_paper.cli.reproduce import reproduce
+
+__all__ = ["reproduce"]

@@ -1,0 +1,130 @@
+"""``vmg reproduce figure1`` and ``figure2``: the paper's toy problems, drawn, and each band's distance to the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from vmg.cli.output import print_json, print_table, say, say_aside
+from vmg.cli.progress import waiting
+from vmg.persistence import replacing
+from vmg_paper.experiments import figure1, figure2
+from vmg_paper.experiments.bands import Band, ToyResult
+
+__all__ = ["figure1_command", "figure2_command"]
+
+FORMATS = ("table", "json")
+TITLE = "Distance of each band to the true one, where there are data and where there are none"
+HEADER = ("", "truth", "mean, data", "mean, none", "width, data", "width, none")
+
+Out = Annotated[Path, typer.Option(metavar="PNG", help="Where to draw the figure.")]
+Seed = Annotated[int, typer.Option(help="Of the data and of every method.")]
+Form = Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}.")]
+
+
+def figure1_command(
+    out: Out = Path("figure1.png"),
+    seed: Seed = 0,
+    form: Form = "table",
+) -> None:
+    """Predictive bands on twenty points of x³: every method of the paper's Figure 1, with HMC as the truth.
+
+    Prints how far each band is from the true one: means in true standard deviations, widths as |log ratio|, averaged
+    over the x where there are data and over those where there are none. Takes a few minutes.
+    """
+    _check_format(form)
+    with waiting("Fitting every method of figure 1"):
+        result = figure1.run(seed=seed, tell=_tell)
+    _show(
+        result, out, form, widths=[3], height=(-160.0, 160.0), columns=3, target_label="truth, $x^3$", truth_label="HMC"
+    )
+
+
+def figure2_command(
+    out: Out = Path("figure2.png"),
+    seed: Seed = 0,
+    form: Form = "table",
+) -> None:
+    """Predictive bands on Osband's toy: PBP and matrix Gaussians with three activations, each with its own HMC.
+
+    Prints how far each band is from that of HMC on the same network, as figure1 does. Takes a few minutes.
+    """
+    _check_format(form)
+    with waiting("Fitting every method of figure 2"):
+        result = figure2.run(seed=seed, tell=_tell)
+    _show(
+        result,
+        out,
+        form,
+        widths=[1, 2],
+        height=(-4.0, 5.0),
+        columns=4,
+        target_label="truth",
+        truth_label="HMC",
+    )
+
+
+def _check_format(form: str) -> None:
+    if form not in FORMATS:
+        raise typer.BadParameter(f"must be among {', '.join(FORMATS)}; got {form}", param_hint="--format")
+    torch.set_num_threads(1)  # networks this small gain nothing from more
+
+
+def _tell(name: str) -> None:
+    say_aside(f"{name} ...")
+
+
+def _show(
+    result: ToyResult,
+    out: Path,
+    form: str,
+    *,
+    widths: Sequence[float],
+    height: tuple[float, float],
+    columns: int,
+    target_label: str,
+    truth_label: str,
+) -> None:
+    """Draw the figure, its legend where the grid has room, and print the distances."""
+    from vmg.report.band_figure import Panel, draw_band_figure  # matplotlib takes its time
+
+    truths = {band.name: band for band in result.truths}
+
+    def panel(band: Band) -> Panel:
+        truth = truths.get(band.truth)
+        if truth is None:
+            return Panel(f"{band.name} (R̂ {band.rhat:.2f})", band.x, band.mean, band.std, is_truth=True)
+        return Panel(band.name, band.x, band.mean, band.std, truth.mean, truth.std)
+
+    panels: list[Panel | None] = [panel(band) for band in (*result.bands, *result.truths)]
+    if len(result.truths) > 1:
+        panels.insert(len(result.bands), None)  # each truth below its approximation, the legend below the first panel
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) as temporary:
+        draw_band_figure(
+            panels,
+            result.x,
+            result.y,
+            result.target,
+            temporary,
+            widths=widths,
+            height=height,
+            columns=columns,
+            target_label=target_label,
+            truth_label=truth_label,
+        )
+    if form == "json":
+        print_json({"figure": str(out), **result.document()})
+        return
+    rows = [
+        (d.name, d.truth, *(f"{v:.2f}" for v in (d.mean_inside, d.mean_outside, d.log_std_inside, d.log_std_outside)))
+        for d in result.distances()
+    ]
+    print_table(TITLE, HEADER, rows)
+    for truth in result.truths:
+        say(f"{truth.name}: {truth.note}")
+    say(f"Figure: {out}")

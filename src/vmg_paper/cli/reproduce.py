@@ -1,0 +1,111 @@
+"""``vmg reproduce``: the paper's experiments."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+import vmg
+from vmg.cli.output import say, say_aside
+from vmg.cli.progress import TrainingBar, waiting
+from vmg_paper.cli.choices import names
+from vmg_paper.cli.figures import figure1_command, figure2_command
+from vmg_paper.cli.table2 import table2_command
+from vmg_paper.data import TABLES
+from vmg_paper.experiments import records, table1
+from vmg_paper.experiments.recipes import METHODS
+from vmg_paper.experiments.summary import FORMATS, render, summarise
+
+__all__ = ["reproduce"]
+
+reproduce = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+TABLE2_EXAMPLE = "Example: `vmg reproduce table2 --methods vmg,dropout --sizes 3x150 --seeds 0,1,2`"
+
+reproduce.command("table2", epilog=TABLE2_EXAMPLE)(table2_command)
+reproduce.command("figure1")(figure1_command)
+reproduce.command("figure2")(figure2_command)
+
+
+def _list_methods(asked: bool) -> None:
+    if not asked:
+        return
+    width = max(map(len, METHODS))
+    for method in METHODS.values():
+        say(f"{method.name:<{width}}  {method.summary}")
+    raise typer.Exit
+
+
+@reproduce.callback()
+def experiments(
+    listed: Annotated[
+        bool, typer.Option("--list", help="Name the methods of table1.", callback=_list_methods, is_eager=True)
+    ] = False,
+) -> None:
+    """Run the paper's experiments and print its figures beside ours."""
+
+
+def _run(missing: list[table1.Task], jobs: int, threads: int) -> Iterator[tuple[table1.Task, list[records.Record]]]:
+    """Every task with what it earned, as soon as it is done."""
+    if jobs == 1:
+        for number, task in enumerate(missing, 1):
+            label = f"{task.dataset}: {task.method} ({number}/{len(missing)})"
+            with TrainingBar(label) as bar:
+                yield task, table1.execute(task, vmg.__version__, bar)
+        return
+    # new interpreters, because threads of PyTorch do not survive a fork
+    spawn = multiprocessing.get_context("spawn")
+    with (
+        ProcessPoolExecutor(jobs, spawn, initializer=torch.set_num_threads, initargs=(threads,)) as pool,
+        waiting(f"{len(missing)} tables to run, {jobs} at once"),
+    ):
+        running = {pool.submit(table1.execute, task, vmg.__version__): task for task in missing}
+        for finished in as_completed(running):
+            yield running[finished], finished.result()
+
+
+@reproduce.command("table1", epilog="Example: `vmg reproduce table1 --datasets yacht,boston --methods vmg,vmg-paper`")
+def table1_command(
+    datasets: Annotated[str, typer.Option(metavar="NAMES", help="Tables, separated by commas.")] = ",".join(
+        TABLES[:-1]
+    ),
+    methods: Annotated[str, typer.Option(metavar="NAMES", help="Methods, separated by commas.")] = "vmg",
+    splits: Annotated[int | None, typer.Option(min=1, help="Only the first splits of each table.")] = None,
+    seed: Annotated[int, typer.Option(help="Of training.")] = 0,
+    jobs: Annotated[int, typer.Option(min=1, help="Tables that run at once, each in a process of its own.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch in each.")] = 1,
+    out: Annotated[Path, typer.Option(help="Results file; what is in it already is not run again.")] = Path(
+        "results/table1.jsonl"
+    ),
+    form: Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}.")] = "markdown",
+) -> None:
+    """Test RMSE and log-likelihood on the regression tables, standard splits, all splits as one batched network.
+
+    One JSON line per (method, dataset, split) is appended to the results file; a killed run resumes where it was.
+    """
+    chosen_tables = names(datasets, TABLES, "--datasets")
+    chosen_methods = names(methods, tuple(METHODS), "--methods")
+    [form] = names(form, FORMATS, "--format")
+    torch.set_num_threads(threads)
+    missing = table1.tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed)
+    for task, earned in _run(missing, jobs, threads):
+        records.append(out, earned)
+        seconds = sum(record["seconds"] for record in earned)
+        say_aside(f"{task.dataset}: {task.method}, {len(earned)} splits in {seconds:.0f} s")
+    lines = [
+        line
+        for line in records.read(out)
+        if line["dataset"] in chosen_tables and line["method"] in chosen_methods and line["seed"] == seed
+    ]
+    say(render(summarise(lines), form))

@@ -1,0 +1,81 @@
+"""Figure 1: predictive bands on 20 points of x³ with known noise, every method beside the truth [LW16, §4.3].
+
+The factorised and the matrix Gaussian have the paper's prior, weights N(0, 1), and the truth is Hamiltonian Monte Carlo
+of the same network under the same prior, so that all three have one model. PBP and dropout have priors of their own.
+The choice of truth matters: under PBP's prior, one Gamma(6, 6) precision for all weights, the true band is about 1.6
+times as wide beyond the data.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from vmg.nn import MLP
+from vmg_paper.baselines import PBPRegressor
+from vmg_paper.data.toy import cubic
+from vmg_paper.experiments.bands import Array, Band, ToyResult
+from vmg_paper.experiments.toy_fits import Settings, fit_network, sample_truth
+from vmg_paper.layers.dropout import DropoutLinear
+from vmg_paper.layers.mean_field import MeanFieldLinear
+
+__all__ = ["matrix_gaussian", "run"]
+
+NOISE = 3.0  # standard deviation, known to every method
+RANGE = (-6.0, 6.0)  # drawn; data are in [-4, 4]
+HIDDEN = 100
+TRUTH = "HMC"
+PRIOR_SCALE = 1.0  # of the weights [LW16, §4]
+
+
+def factorised(batch_shape: Sequence[int]) -> MLP:
+    """Independent Gaussians, drawn with the local reparametrisation trick."""
+
+    def make_layer(place: int, n_in: int, n_out: int) -> MeanFieldLinear:
+        return MeanFieldLinear(n_in, n_out, batch_shape=batch_shape)
+
+    return MLP(1, [HIDDEN], 1, make_layer=make_layer)
+
+
+def dropout(batch_shape: Sequence[int]) -> MLP:
+    """Rate 0 for the input layer and 0.2 for the hidden one, weight decay of a length-scale of 0.01."""
+
+    def make_layer(place: int, n_in: int, n_out: int) -> DropoutLinear:
+        return DropoutLinear(n_in, n_out, rate=0.2 if place else 0.0, precision=1e-4, batch_shape=batch_shape)
+
+    return MLP(1, [HIDDEN], 1, make_layer=make_layer)
+
+
+def matrix_gaussian(batch_shape: Sequence[int]) -> MLP:
+    """2 and 4 pseudo-points; the paper's bound 0.2 is on √α."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="n_pseudo should be <")  # the paper's own choice
+        return MLP(1, [HIDDEN], 1, n_pseudo=[2, 4], max_noise=0.2, batch_shape=batch_shape)
+
+
+VARIATIONAL = {"Factorised Gaussian": factorised, "Dropout": dropout, "Matrix Gaussian": matrix_gaussian}
+ORDER = ("Factorised Gaussian", "PBP", "Dropout", "Matrix Gaussian")  # the paper's
+
+
+def run(*, seed: int = 0, settings: Settings | None = None, tell: Callable[[str], None] = print) -> ToyResult:
+    """Fit all methods to the same 20 points; ``tell`` hears of each as it starts."""
+    s = Settings() if settings is None else settings
+    X, y = cubic(seed=seed)
+    x, grid = X[:, 0], np.linspace(*RANGE, s.n_points)
+    bands = {}
+    for name, make in VARIATIONAL.items():
+        tell(name)
+        fitted = fit_network(make, x, y, noise_scale=NOISE, n_steps=s.n_steps, n_starts=s.n_starts, seed=seed)
+        bands[name] = Band.of(name, grid, fitted.predict(grid, s.n_draws, seed), truth=TRUTH)
+    tell("PBP")
+    pbp = PBPRegressor((HIDDEN,), n_epochs=s.n_epochs, noise_scale=NOISE, n_starts=s.n_starts, random_state=seed)
+    bands["PBP"] = Band.of("PBP", grid, pbp.fit(X, y).pred_dist(grid[:, None]), truth=TRUTH)
+    tell(TRUTH)
+    truth = sample_truth(TRUTH, (HIDDEN,), "relu", PRIOR_SCALE, NOISE, (X, y), grid, s, seed)
+    return ToyResult(x, y, _cube, [bands[name] for name in ORDER], [truth], [(float(x.min()), float(x.max()))])
+
+
+def _cube(x: Array) -> Array:
+    return x**3

@@ -1,0 +1,108 @@
+"""Methods by name: the estimator that each one is on a given table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from vmg.estimators import VMGRegressor
+from vmg_paper import baselines
+from vmg_paper.baselines import (
+    BayesByBackpropRegressor,
+    DeepEnsembleRegressor,
+    DropConnectRegressor,
+    DropoutRegressor,
+    GravesRegressor,
+    MaximumLikelihoodRegressor,
+    MCDropoutRegressor,
+    MeanFieldRegressor,
+    PaperVMGRegressor,
+    VariationalDropoutRegressor,
+)
+from vmg_paper.baselines.batched import fit_splits as batched_splits
+from vmg_paper.data import load_table
+from vmg_paper.experiments.ablations import ABLATIONS
+from vmg_paper.experiments.methods import LARGE, Method, hidden_layers
+
+__all__ = ["METHODS", "PAPER_BOUNDS"]
+
+
+PAPER_STEPS = 110_000
+"""Of the paper's recipe: the authors' 2000 epochs of yacht. The paper names no number, but trains to convergence."""
+
+PAPER_BOUNDS = (0.005, 0.05)  # on α, without saying where [LW16, §4.1]; the authors' code has the first on yacht
+NOISY = ("boston", "wine")
+"""Tables that take the second, by validation on training rows; see benchmarks/paper_bound.py."""
+
+
+def _paper_points(table: str) -> int:
+    """10 pseudo-points per layer, 5 for yacht, 20 for the large tables [LW16, §4.1]."""
+    return 5 if table == "yacht" else 20 if table in LARGE else 10
+
+
+def _paper_epochs(table: str) -> int:
+    """On small tables the whole bound rises by 2 to 23 nats in the last 10,000 steps, on protein, by then, by 120."""
+    n_train = round(0.9 * len(load_table(table).y))
+    steps = 3 * PAPER_STEPS if table in LARGE else PAPER_STEPS
+    return round(steps / (n_train // _paper_batch(table)))
+
+
+def _paper_batch(table: str) -> int:
+    """5 rows for yacht as the authors, more for larger tables."""
+    return {"yacht": 5, "boston": 10, "concrete": 10, "energy": 10, "wine": 20}.get(table, 100)
+
+
+def _make_vmg(table: str, seed: int) -> VMGRegressor:
+    return VMGRegressor(hidden_layers(table), n_members=5, random_state=seed)
+
+
+def _make_paper(table: str, seed: int) -> VMGRegressor:
+    return PaperVMGRegressor(
+        hidden_layers(table),
+        n_pseudo=_paper_points(table),
+        noise="constant",
+        max_noise=math.sqrt(PAPER_BOUNDS[table in NOISY]),
+        batch_size=_paper_batch(table),
+        max_iter=_paper_epochs(table),
+        learning_rate_init=1e-3,
+        averaging=0.999,
+        n_draws=100,
+        random_state=seed,
+    )
+
+
+def _make(kind: type[VMGRegressor]) -> Callable[[str, int], VMGRegressor]:
+    """A baseline with its own defaults in the paper's architecture."""
+    return lambda table, seed: kind(hidden_layers(table), random_state=seed)
+
+
+def _batched(name: str, summary: str, kind: Callable[..., baselines.BatchedRegressor], **options: Any) -> Method:
+    """A reference method in the paper's architecture, which fits all splits at once in its own way."""
+
+    def make(table: str, seed: int) -> baselines.BatchedRegressor:
+        return kind(hidden_layers(table), random_state=seed, **options)
+
+    return Method(name, summary, make, batched_splits)
+
+
+METHODS = {
+    method.name: method
+    for method in (
+        Method("vmg", "this library's defaults, an ensemble of five", _make_vmg),
+        Method("vmg-paper", "the paper's recipe; batch sizes and steps are ours, except on yacht", _make_paper),
+        Method("mean-field", "factorised Gaussian, local reparametrisation", _make(MeanFieldRegressor)),
+        Method("graves-vi", "factorised Gaussian, Graves's estimator and prior", _make(GravesRegressor)),
+        Method("bayes-by-backprop", "factorised Gaussian, scale mixture prior", _make(BayesByBackpropRegressor)),
+        Method("variational-dropout", "Gaussian dropout, its rate learned", _make(VariationalDropoutRegressor)),
+        Method("mc-dropout", "dropout kept at test time", _make(MCDropoutRegressor)),
+        Method("max-likelihood", "a plain network, stopped early", _make(MaximumLikelihoodRegressor)),
+        Method("dropout", "the mean network after training with dropout", _make(DropoutRegressor)),
+        Method("dropconnect", "dropped weights, matched Gaussians at test time", _make(DropConnectRegressor)),
+        Method("deep-ensemble", "five plain networks, each with its variance", _make(DeepEnsembleRegressor)),
+        _batched("pbp", "probabilistic backpropagation", baselines.PBPRegressor),
+        _batched("sgld", "preconditioned stochastic gradient Langevin dynamics", baselines.SGLDRegressor),
+        _batched("hmc", "Hamiltonian Monte Carlo: slow, for small tables", baselines.HMCRegressor),
+        *ABLATIONS,
+    )
+}

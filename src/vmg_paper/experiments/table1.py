@@ -1,0 +1,88 @@
+"""Table 1: test RMSE and log-likelihood on the regression tables, standard splits [LW16, §4.1].
+
+All splits of a table train as one batched network. Only training rows reach ``fit``; test rows are read once, to score.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vmg import metrics
+from vmg.estimators import fit_splits
+from vmg.training import Progress
+from vmg_paper.data import load_table, standard_splits
+from vmg_paper.experiments import records
+from vmg_paper.experiments.recipes import METHODS
+
+__all__ = ["Task", "execute", "tasks"]
+
+
+class Task(NamedTuple):
+    """The splits of one table that a method still has to run; all of them train as one batched network."""
+
+    method: str
+    dataset: str
+    splits: tuple[int, ...]
+    seed: int
+
+
+def tasks(
+    datasets: Sequence[str], methods: Sequence[str], *, out: Path, n_splits: int | None = None, seed: int = 0
+) -> list[Task]:
+    """What is not in ``out`` yet."""
+    done = {
+        (r["method"], r["dataset"], r["split"], r["seed"]) for r in records.read(out) if r["experiment"] == "table1"
+    }
+    found = []
+    for dataset in datasets:
+        splits = range(len(standard_splits(dataset)[:n_splits]))
+        for method in methods:
+            missing = tuple(k for k in splits if (method, dataset, k, seed) not in done)
+            if missing:
+                found.append(Task(method, dataset, missing, seed))
+    return found
+
+
+def execute(task: Task, version: str, on_progress: Callable[[Progress], None] | None = None) -> list[records.Record]:
+    """Run a task: one record for each of its splits."""
+    table, splits = load_table(task.dataset), standard_splits(task.dataset)
+    recipe = METHODS[task.method]
+    estimator = recipe.make(task.dataset, task.seed)
+    # methods with a way of their own to fit have no bound to report
+    options = {"callbacks": [on_progress]} if on_progress is not None and recipe.fit_splits is fit_splits else {}
+    started = time.perf_counter()
+    fitted = recipe.fit_splits(estimator, table.X, table.y, [splits[k] for k in task.splits], **options)
+    seconds = time.perf_counter() - started
+    return [
+        {
+            "experiment": "table1",
+            "method": task.method,
+            "dataset": task.dataset,
+            "split": k,
+            "seed": task.seed,
+            **score(model, table.X[splits[k][1]], table.y[splits[k][1]]),
+            "seconds": round(seconds / len(task.splits), 3),
+            "steps": model.n_steps_,
+            "config": {key: value for key, value in estimator.get_params().items() if key != "verbose"},
+            "version": version,
+        }
+        for model, k in zip(fitted, task.splits, strict=True)
+    ]
+
+
+def score(model: Any, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """All scores of one fitted model on test rows."""
+    prediction = model.pred_dist(X)
+    interval = prediction.interval(0.9)
+    return {
+        "rmse": metrics.rmse(y, prediction.mean),
+        "log_likelihood": metrics.log_likelihood(prediction.log_prob(y)),
+        "coverage_90": metrics.interval_coverage(y, interval),
+        "interval_width_90": metrics.interval_width(interval),
+        "crps": metrics.crps_from_samples(prediction.sample(200, 0), y),
+    }

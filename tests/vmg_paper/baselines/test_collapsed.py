@@ -1,0 +1,89 @@
+"""The posterior without the output layer, against the whole posterior."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from random_problem import data, states
+from torch.distributions import Gamma, MultivariateNormal, Normal
+
+from vmg_paper.baselines import HMCRegressor
+from vmg_paper.baselines.collapsed import CollapsedPosterior
+from vmg_paper.baselines.flat_network import DERIVATIVES, FlatNetwork, LayerPrecisions, NetworkPosterior
+
+
+@pytest.mark.parametrize("activation", list(DERIVATIVES))
+@pytest.mark.parametrize("prior", [1.3, LayerPrecisions(1.0, 0.5)])
+@pytest.mark.parametrize("sizes", [(2, 5, 1), (2, 5, 4, 1)])
+def test_the_gradient_equals_autograd(activation, prior, sizes):
+    model = CollapsedPosterior(FlatNetwork(sizes, activation), prior, 0.3)
+    state = states(model).requires_grad_()
+    value, gradient = model.log_density(state, *data())
+    torch.testing.assert_close(gradient, torch.autograd.grad(value.sum(), state)[0])
+
+
+@pytest.mark.parametrize("prior", [1.3, LayerPrecisions(1.5, 0.4)])
+def test_bayes_rule_links_it_to_the_whole_posterior(prior):
+    """p(hidden, w | y) = p(hidden | y) p(w | hidden, y), whatever w is."""
+    network, (x, y) = FlatNetwork((2, 5, 4, 1)), data()
+    collapsed, whole = CollapsedPosterior(network, prior, 0.3), NetworkPosterior(network, prior, None, 0.3)
+    hidden = states(collapsed)
+    output = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    n = collapsed.hidden.n_weights
+    scales = torch.full((3,), 1.3, dtype=torch.float64)
+    if isinstance(prior, LayerPrecisions):
+        scales = torch.exp(-0.5 * hidden[:, -2:].sum(-1))
+        joint, _ = whole.log_density(torch.cat([hidden[:, :n], output, hidden[:, n:]], -1), x, y)
+        joint = joint - 5 * scales.log()  # the density of w itself, not of w over its scale
+    else:
+        joint, _ = whole.log_density(torch.cat([hidden, output * scales[:, None]], -1), x, y)
+    z = torch.relu(collapsed.hidden(collapsed._weights(hidden), x))
+    inputs = torch.nn.functional.pad(z, (0, 1), value=1.0) / math.sqrt(5)
+    conditional = []
+    for k in range(3):
+        precision = torch.eye(5, dtype=torch.float64) / scales[k] ** 2 + inputs[k].mT @ inputs[k] / 0.09
+        mean = torch.linalg.solve(precision, inputs[k].mT @ y / 0.09)
+        conditional.append(MultivariateNormal(mean, precision_matrix=precision).log_prob(output[k] * scales[k]))
+    found, _ = collapsed.log_density(hidden, x, y)
+    expected = joint - torch.stack(conditional)
+    torch.testing.assert_close(found - found[0], expected - expected[0])
+
+
+def test_output_weights_have_their_conditional_mean_and_variance():
+    network, (x, y) = FlatNetwork((2, 4, 1)), data()
+    model = CollapsedPosterior(network, 1.0, 0.5)
+    state = states(model, 1).expand(20_000, -1)
+    weights = model.draw_weights(state, x, y, torch.Generator().manual_seed(0))
+    inputs = torch.nn.functional.pad(torch.relu(model.hidden(state[0], x)), (0, 1), value=1.0) / math.sqrt(5)
+    covariance = torch.linalg.inv(torch.eye(5, dtype=torch.float64) + inputs.mT @ inputs / 0.25)
+    mean = covariance @ inputs.mT @ y / 0.25
+    torch.testing.assert_close(weights[:, :12], state)
+    error = (weights[:, 12:].mean(0) - mean).abs() / covariance.diagonal().sqrt()
+    assert (error < 5 / math.sqrt(20_000)).all()
+    torch.testing.assert_close(weights[:, 12:].T.cov(), covariance, rtol=0.0, atol=5 * math.sqrt(2 / 20_000))
+
+
+def test_the_prior_alone_is_sampled_where_noise_drowns_the_data():
+    """Layer precisions keep their Gamma prior, so hidden weights have the prior's scale mixture."""
+    x, y = data()
+    model = CollapsedPosterior(FlatNetwork((2, 3, 1)), LayerPrecisions(2.0, 1.0), 1e6)
+    state = states(model)
+    found, _ = model.log_density(state, x, y)
+    logs = state[:, 9:]
+    expected = Normal(0.0, 1.0).log_prob(state[:, :9]).sum(-1) + (Gamma(2.0, 1.0).log_prob(logs.exp()) + logs).sum(-1)
+    torch.testing.assert_close(found - found[0], expected - expected[0], rtol=1e-6, atol=1e-6)
+
+
+def test_both_ways_of_sampling_agree():
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (8, 1))
+    y = X[:, 0] ** 2 + rng.normal(0, 0.3, 8)
+    options = {"weight_prior": 1.0, "noise_scale": 0.3, "n_chains": 8, "n_warmup": 200, "n_draws": 200}
+    collapsed = HMCRegressor((5,), **options).fit(X, y)
+    whole = HMCRegressor((5,), collapse=False, **options).fit(X, y)
+    one, other = (model.pred_dist(X) for model in (collapsed, whole))
+    ess = min(collapsed.posterior_.ess, whole.posterior_.ess)
+    assert ess > 100
+    assert (np.abs(one.mean - other.mean) < 7 * one.epistemic_std / np.sqrt(ess)).all()
+    np.testing.assert_allclose(one.epistemic_std, other.epistemic_std, rtol=7 / np.sqrt(ess))

@@ -1,0 +1,301 @@
+"""The moments, gradients and updates of probabilistic backpropagation, each against an exact reference."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate, stats
+
+from vmg import kernels
+from vmg_paper.baselines import filtering
+from vmg_paper.baselines.filtering import (
+    WeightPrior,
+    filter_rows,
+    forward,
+    matched_gamma,
+    rectify,
+    refine_prior,
+    tilted_gamma,
+)
+
+needs_kernel = pytest.mark.skipif(kernels.function("vmg_filter") is None, reason="no compiled kernels")
+
+
+def expectation(function, density, low, high):
+    return integrate.quad(lambda t: function(t) * density(t), low, high, epsabs=0, epsrel=1e-10, limit=200)[0]
+
+
+def network(sizes, n=2, seed=0):
+    """Means and variances [n, W] of a network with these layers."""
+    rng = np.random.default_rng(seed)
+    n_weights = sum((i + 1) * o for i, o in pairwise(sizes))
+    return rng.normal(size=(n, n_weights)), rng.uniform(0.1, 1.5, size=(n, n_weights))
+
+
+def layers(flat, sizes):
+    return filtering.split_layers(flat, sizes)
+
+
+@pytest.mark.parametrize(("m", "v"), [(0.3, 0.5), (-2.0, 1.3), (4.0, 0.2), (-6.0, 1.0), (9.0, 1e-2)])
+def test_rectified_moments_equal_quadrature(m, v):
+    density = stats.norm(m, v**0.5).pdf
+    high = m + 40 * v**0.5
+    mean = expectation(lambda a: a, density, max(0, m - 40 * v**0.5), max(high, 1))
+    centred = expectation(lambda a: (a - mean) ** 2, density, max(0, m - 40 * v**0.5), max(high, 1))
+    variance = centred + mean**2 * stats.norm(m, v**0.5).cdf(0)
+    found = rectify(np.array(m), np.array(v))
+    np.testing.assert_allclose([found.mean, found.variance], [mean, variance], rtol=1e-7)
+
+
+@pytest.mark.parametrize("m", [-1e3, -50.0, 1e6])
+def test_rectified_moments_far_out(m):
+    found = rectify(np.array(m), np.array(2.0))
+    np.testing.assert_allclose([found.mean, found.variance], [max(m, 0), 2.0 if m > 0 else 0.0], rtol=1e-12, atol=1e-99)
+
+
+def test_one_hidden_layer_has_the_moments_of_sampled_weights():
+    sizes, n_draws = [2, 4, 1], 400_000
+    m, v = network(sizes, n=1)
+    x = np.array([0.7, -1.2])
+    rng = np.random.default_rng(1)
+    (m1, m2), (v1, v2) = layers(m, sizes), layers(v, sizes)
+    first = m1 + np.sqrt(v1) * rng.normal(size=(n_draws, *m1.shape[1:]))
+    last = m2 + np.sqrt(v2) * rng.normal(size=(n_draws, *m2.shape[1:]))
+    hidden = np.maximum(0, np.append(x, 1) @ first / np.sqrt(3))
+    out = np.einsum("sk,skc->s", np.hstack([hidden, np.ones((n_draws, 1))]), last) / np.sqrt(5)
+    mean, variance = (part[0, 0, 0] for part in forward(*(layers(f, sizes) for f in (m, v)), x[None, None]))
+    assert abs(out.mean() - mean) < 4 * out.std() / n_draws**0.5
+    fourth = ((out - out.mean()) ** 4).mean()
+    assert abs(out.var() - variance) < 4 * ((fourth - out.var() ** 2) / n_draws) ** 0.5
+
+
+def torch_log_evidence(m, v, x, y, noise_variance):
+    """log Z of one row, written for autograd."""
+    mean, variance = x, torch.zeros_like(x)
+    normal = torch.distributions.Normal(torch.tensor(0.0, dtype=x.dtype), 1.0)
+    for position, (m_l, v_l) in enumerate(zip(m, v, strict=True)):
+        if position:
+            s = variance.sqrt()
+            a = mean / s
+            pdf, cdf = normal.log_prob(a).exp(), normal.cdf(a)
+            first = mean * cdf + s * pdf
+            second = (mean**2 + variance) * cdf + mean * s * pdf
+            mean, variance = first, second - first**2
+        one = torch.ones(1, dtype=x.dtype)
+        mean, variance = torch.cat([mean, one]), torch.cat([variance, 0 * one])
+        R = len(mean)
+        new_variance = ((mean**2 + variance) @ v_l + variance @ m_l**2) / R
+        mean, variance = mean @ m_l / R**0.5, new_variance
+    return torch.distributions.Normal(mean[0], (variance[0] + noise_variance).sqrt()).log_prob(y)
+
+
+@pytest.mark.parametrize("sizes", [[3, 1], [3, 5, 1], [3, 5, 4, 1]])
+def test_gradients_equal_autograd(sizes):
+    m, v = network(sizes, n=2)
+    rng = np.random.default_rng(2)
+    x, y, noise = rng.normal(size=(2, 3)), rng.normal(size=2), np.array([0.3, 0.8])
+    log_z, _, gradients = filtering.log_evidence_gradients(layers(m, sizes), layers(v, sizes), x, y, noise)
+    for k in range(2):
+        leaves = [[torch.tensor(layer[k], requires_grad=True) for layer in layers(flat, sizes)] for flat in (m, v)]
+        value = torch_log_evidence(*leaves, torch.tensor(x[k]), torch.tensor(y[k]), noise[k])
+        value.backward()
+        np.testing.assert_allclose(log_z[k], value.item(), rtol=1e-12)
+        for m_l, v_l, found in zip(*leaves, gradients, strict=True):
+            np.testing.assert_allclose(found.mean[k], m_l.grad.numpy(), rtol=1e-8, atol=1e-12)
+            np.testing.assert_allclose(found.variance[k], v_l.grad.numpy(), rtol=1e-8, atol=1e-12)
+
+
+def test_the_gaussian_update_has_the_moments_of_the_tilted_distribution():
+    """One weight w ~ N(m, v) and y ~ N(w, s²): moments of the product by quadrature."""
+    m, v, y, s2 = 0.4, 1.7, -1.1, 0.6
+    r, total = y - m, v + s2
+    found = filtering.gaussian_update(*map(np.array, (m, v, r / total, 0.5 * (r**2 / total - 1) / total)))
+
+    def tilted(w):
+        return stats.norm.pdf(w, m, v**0.5) * stats.norm.pdf(y, w, s2**0.5)
+
+    Z = expectation(lambda w: 1.0, tilted, -20, 20)
+    mean = expectation(lambda w: w, tilted, -20, 20) / Z
+    variance = expectation(lambda w: (w - mean) ** 2, tilted, -20, 20) / Z
+    np.testing.assert_allclose([found.mean, found.variance], [mean, variance], rtol=1e-9)
+
+
+def test_an_update_to_a_negative_variance_is_not_made():
+    found = filtering.gaussian_update(np.array([1.0]), np.array([2.0]), np.array([3.0]), np.array([0.0]))
+    assert (found.mean, found.variance) == (1.0, 2.0)
+
+
+def tilted_moments(a, b, r, v):
+    """E γ and E γ² of Gamma(γ; a, b) N(r; 0, v + 1/γ)."""
+    prior = stats.gamma(a, scale=1 / b)
+
+    def tilted(g):
+        return prior.pdf(g) * stats.norm.pdf(r, 0, (v + 1 / g) ** 0.5)
+
+    Z, one, two = (expectation(lambda g, p=p: g**p, tilted, *prior.ppf([1e-14, 1 - 1e-14])) for p in range(3))
+    return one / Z, two / Z
+
+
+def exact_log_evidence(a, b, r, v):
+    prior = stats.gamma(a, scale=1 / b)
+    return np.log(
+        expectation(lambda g: stats.norm.pdf(r, 0, (v + 1 / g) ** 0.5), prior.pdf, *prior.ppf([1e-14, 1 - 1e-14]))
+    )
+
+
+@pytest.mark.parametrize(("a", "b", "r", "v"), [(6.0, 6.0, 1.5, 0.4), (40.0, 9.0, -0.2, 2.0), (6.0, 1.0, 0.01, 0.1)])
+def test_matched_gamma_has_the_moments_of_the_tilted_distribution(a, b, r, v):
+    levels = [exact_log_evidence(a + k, b, r, v) for k in range(3)]
+    new_a, new_b = matched_gamma(*map(np.array, (a, b, levels[1] - levels[0], levels[2] - levels[1])))
+    np.testing.assert_allclose([new_a / new_b, new_a * (new_a + 1) / new_b**2], tilted_moments(a, b, r, v), rtol=1e-7)
+
+
+def test_the_gaussian_evidence_is_right_for_a_concentrated_gamma():
+    a, b, r, v = 3000.0, 900.0, 2.0, 0.5
+    new_a, new_b = tilted_gamma(*map(np.array, (a, b, r, v)))
+    mean, _ = tilted_moments(a, b, r, v)
+    np.testing.assert_allclose(new_a / new_b - a / b, mean - a / b, rtol=5e-3)
+
+
+def test_tilted_gamma_is_the_formula_of_the_paper():
+    a, b, r, v = 6.0, 6.0, 1.5, 0.4
+    log_z, log_z1, log_z2 = (stats.norm.logpdf(r, 0, (v + b / (a + k - 1)) ** 0.5) for k in range(3))
+    new_a = 1 / (np.exp(log_z2 - 2 * log_z1 + log_z) * (a + 1) / a - 1)
+    new_b = 1 / (np.exp(log_z2 - log_z1) * (a + 1) / b - np.exp(log_z1 - log_z) * a / b)
+    np.testing.assert_allclose(tilted_gamma(*map(np.array, (a, b, r, v))), (new_a, new_b), rtol=1e-10)
+
+
+def filter_linear(x, y, m, v, variance):
+    """One pass over rows of a linear model with known noise, its bias held at zero by a tiny variance."""
+    m, v = np.append(m, 0.0)[None], np.append(v, 1e-60)[None]
+    noise = np.array([[np.nan, variance]])
+    order = np.arange(len(y))[None]
+    filter_rows([x.shape[1], 1], np.array([len(y)]), x[None], y[None], order, m, v, noise, known=True)
+    return m[0, :-1], v[0, :-1]
+
+
+def exact_linear(x, y, m, v, variance):
+    """Posterior mean and covariance of Bayesian linear regression, inputs divided by √R as in the network."""
+    z = x / np.sqrt(x.shape[1] + 1)
+    precision = np.diag(1 / v) + z.T @ z / variance
+    return np.linalg.solve(precision, m / v + z.T @ y / variance), np.linalg.inv(precision)
+
+
+@pytest.mark.parametrize("x", [np.array([[1.0], [-0.4], [2.2]]), np.diag([1.0, -2.0, 0.5, 3.0])])
+def test_filtering_is_exact_for_one_weight_and_for_orthogonal_inputs(x):
+    D = x.shape[1]
+    rng = np.random.default_rng(3)
+    m, v, y = rng.normal(size=D), rng.uniform(0.5, 2, size=D), rng.normal(size=len(x))
+    found_m, found_v = filter_linear(x, y, m, v, 0.3)
+    exact_m, exact_v = exact_linear(x, y, m, v, 0.3)
+    np.testing.assert_allclose(found_m, exact_m, rtol=1e-10)
+    np.testing.assert_allclose(found_v, np.diag(exact_v), rtol=1e-10)
+
+
+def test_one_row_gives_the_exact_marginals_of_correlated_weights():
+    x, y, m, v = np.array([[1.0, -2.0, 0.5]]), np.array([0.8]), np.array([0.1, 0.2, -0.3]), np.array([1.0, 0.5, 2.0])
+    found_m, found_v = filter_linear(x, y, m, v, 0.3)
+    exact_m, exact_v = exact_linear(x, y, m, v, 0.3)
+    np.testing.assert_allclose(found_m, exact_m, rtol=1e-10)
+    np.testing.assert_allclose(found_v, np.diag(exact_v), rtol=1e-10)
+
+
+def table(n=3, N=12, D=3, seed=4):
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(n, N, D)), rng.normal(size=(n, N))
+    order = np.stack([rng.permutation(N) for _ in range(n)])
+    return x, y, order
+
+
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_batch_of_replicas_equals_a_loop(compiled, known):
+    sizes, n_rows = [3, 5, 1], np.array([12, 9, 11])
+    x, y, order = table()
+    order[1, :9], order[2, :11] = np.arange(9), np.arange(11)
+    m, v = network(sizes, n=3)
+    noise = np.tile([6.0, 0.7], (3, 1))
+    loops = []
+    for k in range(3):
+        own = [part[k : k + 1].copy() for part in (m, v, noise)]
+        one = slice(k, k + 1)
+        log_z = filter_rows(sizes, n_rows[one], x[one], y[one], order[one], *own, known=known, compiled=compiled)
+        loops.append([*own, log_z])
+    log_z = filter_rows(sizes, n_rows, x, y, order, m, v, noise, known=known, compiled=compiled)
+    for found, parts in zip((m, v, noise, log_z), zip(*loops, strict=True), strict=True):
+        np.testing.assert_allclose(found, np.concatenate(parts), rtol=1e-10)
+
+
+@needs_kernel
+@pytest.mark.parametrize("sizes", [[3, 1], [3, 17, 1], [3, 6, 9, 1]])
+@pytest.mark.parametrize("known", [True, False])
+def test_the_kernel_equals_numpy(sizes, known):
+    x, y, order = table(N=30)
+    results = []
+    for compiled in (True, False):
+        m, v = network(sizes, n=3)
+        noise = np.tile([6.0, 0.7], (3, 1))
+        for _ in range(2):
+            log_z = filter_rows(sizes, np.full(3, 30), x, y, order, m, v, noise, known=known, compiled=compiled)
+        results.append((m, v, noise, log_z))
+    for native, fallback in zip(*results, strict=True):
+        np.testing.assert_allclose(native, fallback, rtol=1e-8, atol=1e-12)
+
+
+def test_refining_the_prior_of_one_weight_matches_the_tilted_moments():
+    """Before any data the cavity is flat and nothing happens; with data q is cavity × ∫N(w; 0, 1/λ) q(λ)."""
+    prior = WeightPrior.start(1, 1, 6.0, 6.0)
+    cavity_m, cavity_v = 0.8, 0.5
+    precision = 1 / cavity_v + prior.precision
+    v = 1 / precision
+    m = v * (cavity_m / cavity_v)
+    refine_prior(prior, m, v)
+    total = cavity_v + 6 / 5
+    expected = filtering.gaussian_update(
+        *map(np.array, (cavity_m, cavity_v, -cavity_m / total, 0.5 * (cavity_m**2 / total - 1) / total))
+    )
+    np.testing.assert_allclose([m[0, 0], v[0, 0]], [expected.mean, expected.variance], rtol=1e-12)
+    a, b = tilted_gamma(*map(np.array, (6.0, 6.0, cavity_m, cavity_v)))
+    np.testing.assert_allclose([prior.concentration[0], prior.rate[0]], [a, b], rtol=1e-12)
+    # q(w) is the cavity times the factor, q(λ) the prior times the factor's part
+    np.testing.assert_allclose(1 / v, 1 / cavity_v + prior.precision)
+    np.testing.assert_allclose(m / v, cavity_m / cavity_v + prior.shift)
+    np.testing.assert_allclose(prior.concentration, 6 + prior.a[:, 0])
+    np.testing.assert_allclose(prior.rate, 6 + prior.b[:, 0])
+
+
+def test_refining_with_a_flat_cavity_changes_nothing():
+    prior = WeightPrior.start(2, 3, 6.0, 6.0)
+    m, v = np.zeros((2, 3)), 1 / prior.precision.copy()
+    refine_prior(prior, m, v)
+    np.testing.assert_array_equal(v, 1 / prior.precision)
+    np.testing.assert_array_equal(prior.concentration, 6.0)
+
+
+@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
+def test_refining_a_batch_equals_a_loop(compiled):
+    m, v = network([2, 3, 1], n=3)
+    v *= 0.3
+    whole = WeightPrior.start(3, m.shape[1], 6.0, 6.0)
+    parts = [(WeightPrior.start(1, m.shape[1], 6.0, 6.0), m[k : k + 1].copy(), v[k : k + 1].copy()) for k in range(3)]
+    refine_prior(whole, m, v, compiled=compiled)
+    for k, part in enumerate(parts):
+        refine_prior(*part, compiled=compiled)
+        np.testing.assert_allclose(m[k], part[1][0])
+        np.testing.assert_allclose(v[k], part[2][0])
+        np.testing.assert_allclose(whole.rate[k], part[0].rate[0])
+
+
+@needs_kernel
+def test_the_compiled_refinement_equals_numpy():
+    results = []
+    for compiled in (True, False):
+        m, v = network([3, 6, 1], n=3)
+        v[:, ::5] *= 4  # wider than the factor: no cavity, and nothing to refine
+        prior = WeightPrior.start(3, m.shape[1], 6.0, 6.0)
+        for _ in range(3):
+            refine_prior(prior, m, v, compiled=compiled)
+        results.append((m, v, *vars(prior).values()))
+    for native, fallback in zip(*results, strict=True):
+        np.testing.assert_allclose(native, fallback, rtol=1e-9, atol=1e-10)

@@ -1,0 +1,127 @@
+"""Hamiltonian Monte Carlo on targets whose moments are known, and its diagnostics on chains of known worth."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from vmg_paper.baselines.diagnostics import bulk_ess, split_rhat
+from vmg_paper.baselines.hamiltonian import DualAveraging, sample, windows
+
+
+def gaussian(mean, covariance):
+    precision = torch.linalg.inv(covariance)
+
+    def log_density(state):
+        gradient = -(state - mean) @ precision
+        return 0.5 * ((state - mean) * gradient).sum(-1), gradient
+
+    return log_density
+
+
+def test_a_correlated_gaussian_is_recovered():
+    mean = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    root = torch.tensor([[2.0, 0.0, 0.0], [0.9, 0.5, 0.0], [-0.2, 0.1, 0.05]], dtype=torch.float64)
+    covariance = root @ root.mT
+    generator = torch.Generator().manual_seed(0)
+    chains = sample(
+        gaussian(mean, covariance),
+        torch.zeros(4, 3, dtype=torch.float64),
+        n_warmup=300,
+        n_draws=600,
+        path_length=2.0,
+        generator=generator,
+    )
+    draws = chains.draws.numpy()
+    assert split_rhat(draws).max() < 1.01
+    assert chains.acceptance > 0.6
+    assert chains.n_divergent == 0
+    size = bulk_ess(draws)
+    assert size.min() > 200
+    flat = draws.reshape(-1, 3)
+    scale = np.sqrt(covariance.diagonal().numpy())
+    assert (np.abs(flat.mean(0) - mean.numpy()) < 4 * scale / np.sqrt(size)).all()
+    # the standard error of a sample covariance is at most √2 σᵢσⱼ/√n, n that of the squares
+    squares = bulk_ess((draws - mean.numpy()) ** 2).min()
+    error = np.abs(np.cov(flat.T) - covariance.numpy())
+    assert (error < 4 * math.sqrt(2) * np.outer(scale, scale) / np.sqrt(squares)).all()
+
+
+def test_a_trajectory_keeps_the_density_of_a_coordinate_with_bounded_gradient():
+    """A Laplace-like target log p = −√(1 + x²): its variance by quadrature."""
+    grid = np.linspace(-60, 60, 200_001)
+    weight = np.exp(-np.sqrt(1 + grid**2))
+    variance = (grid**2 * weight).sum() / weight.sum()
+    chains = sample(
+        lambda s: (-(1 + s.square()).sqrt().sum(-1), -s / (1 + s.square()).sqrt()),
+        torch.zeros(8, 1, dtype=torch.float64),
+        n_warmup=300,
+        n_draws=1000,
+        generator=torch.Generator().manual_seed(1),
+    )
+    squares = chains.draws.numpy() ** 2
+    error = squares.std() / math.sqrt(float(bulk_ess(squares).min()))
+    assert abs(squares.mean() - variance) < 4 * error
+
+
+def test_windows_cover_the_warm_up_and_double():
+    ends = list(windows(1000))
+    assert [end for end, _ in ends] == [150, 200, 300, 500, 900, 1000]
+    assert [learns for _, learns in ends] == [False, True, True, True, True, False]
+
+
+def test_dual_averaging_finds_the_step_with_the_target_acceptance():
+    adapting = DualAveraging(0.1, 0.8)
+    for _ in range(2000):
+        adapting.update(math.exp(-math.exp(adapting.log_step)))  # acceptance e^−ε is 0.8 at ε = −log 0.8
+    assert math.exp(adapting.log_average) == pytest.approx(-math.log(0.8), rel=0.02)
+
+
+def test_a_start_without_density_is_refused():
+    with pytest.raises(ValueError, match="log density must be finite"):
+        sample(
+            lambda s: (s.sum(-1) / 0, s),
+            torch.zeros(2, 1, dtype=torch.float64),
+            generator=torch.Generator().manual_seed(0),
+        )
+
+
+def autoregression(n, chains, rho, seed):
+    rng = np.random.default_rng(seed)
+    draws = np.empty((n, chains))
+    draws[0] = rng.normal(size=chains)
+    for t in range(1, n):
+        draws[t] = rho * draws[t - 1] + math.sqrt(1 - rho**2) * rng.normal(size=chains)
+    return draws
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.5, 0.9, -0.3])
+def test_ess_of_an_autoregression(rho):
+    n, chains = 5000, 4
+    expected = n * chains * (1 - rho) / (1 + rho)
+    assert float(bulk_ess(autoregression(n, chains, rho, 0))) == pytest.approx(expected, rel=0.1)
+
+
+def test_rhat_of_chains_that_agree_and_of_chains_that_do_not():
+    draws = np.random.default_rng(0).normal(size=(1000, 4, 2))
+    assert split_rhat(draws).max() < 1.005
+    draws[:, 0, 1] += 3
+    agree, differ = split_rhat(draws)
+    assert agree < 1.005 and differ > 1.3
+
+
+def test_a_drift_within_chains_is_seen():
+    draws = np.random.default_rng(0).normal(size=(1000, 4)) + np.linspace(0, 2, 1000)[:, None]
+    assert split_rhat(draws) > 1.1
+
+
+def test_rank_normalisation_makes_the_numbers_blind_to_monotone_maps():
+    draws = np.random.default_rng(1).normal(size=(200, 2))
+    assert split_rhat(np.exp(3 * draws)) == split_rhat(draws)
+    assert bulk_ess(np.exp(3 * draws)) == bulk_ess(draws)
+
+
+def test_few_draws_are_refused():
+    with pytest.raises(ValueError, match="n >= 8"):
+        split_rhat(np.zeros((4, 2)))

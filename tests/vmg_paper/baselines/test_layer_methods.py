@@ -1,0 +1,280 @@
+"""Every baseline that is a kind of layer, as an estimator."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.model_selection import KFold
+
+from quick import class_table, linear_table
+from vmg.estimators import fit_splits
+from vmg_paper import baselines
+
+REGRESSORS = (
+    "MeanFieldRegressor",
+    "GravesRegressor",
+    "BayesByBackpropRegressor",
+    "VariationalDropoutRegressor",
+    "MCDropoutRegressor",
+    "MaximumLikelihoodRegressor",
+    "DropoutRegressor",
+    "DropConnectRegressor",
+    "DeepEnsembleRegressor",
+)
+CLASSIFIERS = (
+    "MeanFieldClassifier",
+    "GravesClassifier",
+    "BayesByBackpropClassifier",
+    "VariationalDropoutClassifier",
+    "MaximumLikelihoodClassifier",
+    "DropoutClassifier",
+    "DropConnectClassifier",
+)
+OPTIONS = {
+    "hidden_layer_sizes": (8,),
+    "batch_size": 300,  # more than any table here: one step an epoch
+    "max_iter": 150,
+    "learning_rate_init": 0.1,
+    "averaging": 0.9,
+    "n_draws": 50,
+    "random_state": 0,
+}
+every_regressor = pytest.mark.parametrize("name", REGRESSORS)
+every_classifier = pytest.mark.parametrize("name", CLASSIFIERS)
+every_method = pytest.mark.parametrize("name", REGRESSORS + CLASSIFIERS)
+
+
+def make(name, **options):
+    return getattr(baselines, name)(**{**OPTIONS, **options})
+
+
+@every_regressor
+def test_beats_the_constant_on_every_split(name):
+    X, y = linear_table(210)
+    splits = list(KFold(3, shuffle=True, random_state=0).split(X))
+    for model, (train, test) in zip(fit_splits(make(name), X, y, splits), splits, strict=True):
+        prediction = model.pred_dist(X[test])
+        constant = -0.5 * (math.log(2 * math.pi) + 1) - math.log(y[train].std())
+        assert np.sqrt(np.mean((prediction.mean - y[test]) ** 2)) < 0.6 * y[test].std()
+        assert prediction.log_prob(y[test]).mean() > constant + 0.2
+        assert prediction.interval(0.9).shape == (len(test), 2)
+        assert model.feature_relevance_.shape == (3,)
+
+
+@every_classifier
+def test_beats_the_largest_class_on_every_split(name):
+    X, y = class_table(90)
+    splits = list(KFold(3, shuffle=True, random_state=0).split(X))
+    for model, (_, test) in zip(fit_splits(make(name), X, y, splits), splits, strict=True):
+        assert model.score(X[test], y[test]) > 0.8
+        assert model.pred_dist(X[test]).log_prob(y[test]).mean() > math.log(1 / 3) + 0.2
+
+
+def table_for(name, n):
+    return linear_table(n) if name.endswith("Regressor") else class_table(n)
+
+
+def numbers(model, X):
+    return model.predict_quantiles(X, [0.1, 0.9]) if hasattr(model, "predict_quantiles") else model.predict_proba(X)
+
+
+@every_method
+def test_one_split_is_one_fit_and_fits_repeat(name):
+    X, y = table_for(name, 40)
+    [fitted] = fit_splits(make(name, max_iter=5), X, y, [(np.arange(30), np.arange(30, 40))])
+    alone = make(name, max_iter=5).fit(X[:30], y[:30])
+    np.testing.assert_array_equal(numbers(fitted, X), numbers(alone, X))
+    np.testing.assert_allclose(numbers(alone, X)[3:5], numbers(alone, X[3:5]), rtol=1e-12)
+
+
+@every_method
+def test_test_rows_are_never_used(name):
+    """Folds of unequal length; rates, precisions and the step to stop at are chosen inside the training rows."""
+    X, y = table_for(name, 49)
+    splits = list(KFold(4).split(X))
+    model = make(name, max_iter=5, early_stopping=True)
+    before = fit_splits(model, X, y, splits)
+    test = splits[3][1]
+    X[test], y[test] = 1e3, y[0]
+    after = fit_splits(model, X, y, splits)
+    np.testing.assert_array_equal(numbers(after[3], X), numbers(before[3], X))
+    assert (numbers(after[0], X) != numbers(before[0], X)).any()
+
+
+@every_method
+def test_parameters_are_the_methods_own(name):
+    model = make(name)
+    parameters = model.get_params()
+    assert not {"n_pseudo", "max_noise", "row_covariance"} & set(parameters)
+    assert parameters.items() >= OPTIONS.items()
+    json.dumps(parameters)  # as a results file keeps them
+    twin = clone(model.set_params(max_iter=7))
+    assert twin.get_params() == model.get_params()
+    assert twin.max_iter == 7
+    assert "random_state=0" in repr(model)
+    with pytest.raises(TypeError, match=f"{name} must be given parameters of its own; got n_pseudo"):
+        make(name, n_pseudo=3)
+
+
+@every_method
+def test_there_is_no_online_update(name):
+    assert not hasattr(make(name), "partial_fit")
+    with pytest.raises(AttributeError, match=f"{name} has no partial_fit; use fit with all rows"):
+        make(name).partial_fit(*table_for(name, 30))
+
+
+@pytest.mark.parametrize("name", ["MeanFieldRegressor", "DropoutRegressor", "MaximumLikelihoodRegressor"])
+def test_members_and_several_outputs(name):
+    X, y = linear_table(40, n_outputs=2)
+    model = make(name, n_members=2, max_iter=5).fit(X, y)
+    assert model.predict(X).shape == (40, 2)
+    assert model.network_.layers[0].batch_shape == (2,)
+
+
+# -- choices of single methods ----------------------------------------------------------------------------------------
+
+
+def test_mean_field_takes_the_priors_of_the_library():
+    X, y = linear_table(30)
+    gamma, isotropic = (
+        make("MeanFieldRegressor", prior=prior, max_iter=2).fit(X, y) for prior in ("gamma", "isotropic")
+    )
+    assert [type(m.network_.layers[0].prior).__name__ for m in (gamma, isotropic)] == ["GammaPrior", "IsotropicPrior"]
+
+
+@pytest.mark.parametrize("n_batches", [1, 2, 7, 3_000])
+def test_geometric_weights(n_batches):
+    weights = baselines.bayes_by_backprop.geometric_kl_weights(n_batches)
+    assert len(weights) == n_batches
+    assert math.fsum(weights) == pytest.approx(1, abs=1e-15)
+    if n_batches <= 7:
+        exact = [2 ** (n_batches - i) / (2**n_batches - 1) for i in range(1, n_batches + 1)]
+        assert weights == pytest.approx(exact, rel=1e-14)
+
+
+def test_geometric_weights_need_batches():
+    with pytest.raises(ValueError, match="n_batches must be at least 1; got 0"):
+        baselines.bayes_by_backprop.geometric_kl_weights(0)
+
+
+def test_geometric_kl_reaches_the_objective(monkeypatch):
+    """Two epochs of three batches: the KL's share is 4/7, 2/7, 1/7, and again."""
+    from vmg import stepping
+
+    seen, elbo_terms = [], stepping.elbo_terms
+
+    def spy(*arguments, kl_weight, **options):
+        seen.append(kl_weight / 3)
+        return elbo_terms(*arguments, kl_weight=kl_weight, **options)
+
+    monkeypatch.setattr(stepping, "elbo_terms", spy)
+    X, y = linear_table(30)
+    options = {"batch_size": 10, "max_iter": 2}
+    make("BayesByBackpropRegressor", geometric_kl=True, mixture=(0.5, 1.0, 0.1), **options).fit(X, y)
+    assert seen == pytest.approx([4 / 7, 2 / 7, 1 / 7] * 2)
+    seen.clear()
+    make("BayesByBackpropRegressor", mixture=(0.5, 1.0, 0.1), **options).fit(X, y)
+    assert seen == pytest.approx([1 / 3] * 6)
+
+
+def test_bayes_by_backprop_takes_its_prior():
+    X, y = linear_table(30)
+    model = make("BayesByBackpropRegressor", mixture=(0.25, 2.0, 0.1), max_iter=2).fit(X, y)
+    assert model.network_.layers[1].prior[0].tolist() == pytest.approx([0.25, 2.0, 0.1])
+    with pytest.raises(ValueError, match=r"mixture must be \(share, wide, narrow\) or 'auto'; got 'flat'"):
+        make("BayesByBackpropRegressor", mixture="flat").fit(X, y)
+    for chosen in fit_splits(make("BayesByBackpropRegressor", max_iter=2), X, y, list(KFold(2).split(X))):
+        prior = baselines.bayes_by_backprop.PRIORS[int(chosen.max_noise_)]
+        assert chosen.network_.layers[0].prior[0].tolist() == pytest.approx([prior.share, prior.wide, prior.narrow])
+
+
+@pytest.mark.parametrize("name", ["DropoutRegressor", "MCDropoutRegressor", "DropConnectRegressor"])
+def test_rates_are_given_or_chosen_from_the_grid(name):
+    X, y = linear_table(40)
+    given = make(name, rate=0.3, max_iter=3).fit(X, y)
+    assert given.rate_ == 0.3
+    chosen = fit_splits(make(name, max_iter=3), X, y, list(KFold(2).split(X)))
+    for model in (given, *chosen):
+        layer = model.network_.layers[0 if name == "DropConnectRegressor" else 1]
+        assert layer.rate.tolist() == pytest.approx([model.rate_])
+    assert {model.rate_ for model in chosen} <= set(baselines.rates.RATES)
+    with pytest.raises(ValueError, match=r"rate must be a number in \[0, 1\) or 'auto'; got 'much'"):
+        make(name, rate="much").fit(X, y)
+
+
+def test_dropout_has_a_rate_for_the_inputs():
+    model = make("DropoutRegressor", rate=0.5, input_rate=0.2, max_iter=2).fit(*linear_table(30))
+    assert [layer.rate.item() for layer in model.network_.layers] == pytest.approx([0.2, 0.5])
+
+
+def test_point_methods_predict_with_the_mean_network():
+    X, y = linear_table(30)
+    for name in ("MaximumLikelihoodRegressor", "DropoutRegressor"):
+        model = make(name, max_iter=3).fit(X, y)
+        x = torch.as_tensor(model.input_scaling_.transform(X), dtype=torch.float64)
+        f = model.network_.double().forward_mean(x)[0].detach().numpy()
+        np.testing.assert_allclose(model.predict(X), model.target_scaling_.inverse(f)[:, 0])
+        assert (model.pred_dist(X).epistemic_std == 0).all()
+
+
+def test_dropconnect_averages_before_the_softmax():
+    X, y = class_table(30)
+    model = make("DropConnectClassifier", rate=0.5, max_iter=3, n_draws=20).fit(X, y)
+    x = torch.as_tensor(model.input_scaling_.transform(X))
+    logits = baselines.dropconnect.draw_functions(model.network_, x, 20, model.seed_).mean((0, 1))
+    np.testing.assert_allclose(model.predict_proba(X), torch.softmax(logits, -1).numpy())
+
+
+def test_mc_dropout_finds_the_noise():
+    """Noise of 0.2: τ = 25, within the error of a validation on 120 rows."""
+    X, y = linear_table(200)
+    model = make("MCDropoutRegressor", rate=0.005, max_iter=400).fit(X, y)
+    assert 25 / 2 < model.precision_[0] < 25 * 2
+    assert model.pred_dist(X).epistemic_std.mean() > 0
+
+
+def test_mc_dropout_likelihood_by_hand():
+    tau = torch.tensor([[4.0, 9.0], [1.0, 0.25]])
+    likelihood = baselines.mc_dropout.PrecisionLikelihood(tau)
+    f, y = torch.randn(2, 5, 2), torch.randn(2, 5, 2)
+    expected = torch.distributions.Normal(f, tau.rsqrt().unsqueeze(-2)).log_prob(y).sum(-1)
+    torch.testing.assert_close(likelihood.expected_log_prob(f, y), expected)
+    with pytest.raises(ValueError, match="precision must be positive and finite"):
+        baselines.mc_dropout.PrecisionLikelihood(torch.zeros(1, 1))
+    with pytest.raises(ValueError, match=r"f and y must have one shape and 2 outputs; got \(2, 5, 1\)"):
+        likelihood.expected_log_prob(f[..., :1], y)
+
+
+def test_ensemble_is_the_mixture_of_its_members():
+    X, y = linear_table(40)
+    model = make("DeepEnsembleRegressor", max_iter=20).fit(X, y)
+    x = torch.as_tensor(model.input_scaling_.transform(X), dtype=torch.float64)
+    f = model.network_.double().forward_mean(x).detach()  # [5, N, 2]
+    centre, unit = model.target_scaling_.mean[0], model.target_scaling_.scale[0]
+    means = centre + unit * f[..., 0].numpy()
+    variances = unit**2 * (np.log1p(np.exp(f[..., 1].numpy())) + 1e-6)
+    assert means.shape == (5, 40)
+    assert np.ptp(means, axis=0).min() > 0
+    prediction = model.pred_dist(X)
+    mean = means.sum(0) / 5
+    np.testing.assert_allclose(prediction.mean, mean)
+    np.testing.assert_allclose(prediction.std**2, (variances + means**2).sum(0) / 5 - mean**2)
+    density = np.exp(-0.5 * (y - means) ** 2 / variances) / np.sqrt(2 * np.pi * variances)
+    np.testing.assert_allclose(prediction.log_prob(y), np.log(density.mean(0)))
+
+
+def test_learned_variance_likelihood_by_hand():
+    likelihood = baselines.deep_ensemble.LearnedVarianceLikelihood(2)
+    f, y = torch.randn(3, 5, 4), torch.randn(3, 5, 2)
+    scale = (torch.nn.functional.softplus(f[..., 2:]) + 1e-6).sqrt()
+    expected = torch.distributions.Normal(f[..., :2], scale).log_prob(y).sum(-1)
+    torch.testing.assert_close(likelihood.expected_log_prob(f, y), expected)
+    with pytest.raises(
+        ValueError, match="the network must have 4 outputs, a mean and a variance for each target; got 2"
+    ):
+        likelihood.expected_log_prob(f[..., :2], y)
+    with pytest.raises(ValueError, match=r"y must have the shape of the network's mean, \(3, 5, 2\); got \(3, 5, 1\)"):
+        likelihood.expected_log_prob(f, y[..., :1])

@@ -1,0 +1,93 @@
+import hashlib
+import tracemalloc
+import zipfile
+
+import numpy as np
+import pytest
+
+from vmg_paper.data import load_table, load_year, year
+from vmg_paper.data.year import convert_archive, open_converted
+
+
+def make_archive(file, values, member="YearPredictionMSD.txt", ending="\n"):
+    """An archive of the form of UCI's: one text, a whole year first, five decimals after."""
+    lines = [",".join([str(int(row[0])), *(f"{value:.5f}" for value in row[1:])]) + ending for row in values]
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(member, "".join(lines))
+    return file
+
+
+@pytest.fixture
+def values():
+    random = np.random.default_rng(0)
+    return np.column_stack([random.integers(1922, 2012, size=100), random.normal(0, 300, size=(100, 90)).round(5)])
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+@pytest.mark.parametrize("chunk_rows", [1, 7, 100, 1000])
+def test_archives_are_converted(values, tmp_path, chunk_rows, ending):
+    archive = make_archive(tmp_path / "year.zip", values, ending=ending)
+    convert_archive(archive, tmp_path / "values.npy", n_rows=100, chunk_rows=chunk_rows)
+    X, y = open_converted(tmp_path / "values.npy", n_rows=100)
+    np.testing.assert_array_equal(X, values[:, 1:].astype(np.float32))
+    np.testing.assert_array_equal(y, values[:, 0])
+    assert X.dtype == y.dtype == np.float32
+    assert isinstance(X, np.memmap)
+    assert not X.flags.writeable
+
+
+def test_memory_does_not_grow_with_the_archive(values, tmp_path):
+    peaks = []
+    for repeats in (2, 20):
+        archive = make_archive(tmp_path / "year.zip", np.tile(values, (repeats, 1)))
+        tracemalloc.start()
+        convert_archive(archive, tmp_path / "values.npy", n_rows=100 * repeats, chunk_rows=100)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "message"), [(99, "should hold 99 rows; got more"), (101, "should hold 101 rows; got 100")]
+)
+def test_another_number_of_rows_is_refused(values, tmp_path, n_rows, message):
+    archive = make_archive(tmp_path / "year.zip", values)
+    with pytest.raises(ValueError, match=message):
+        convert_archive(archive, tmp_path / "values.npy", n_rows=n_rows)
+    assert list(tmp_path.iterdir()) == [archive]
+
+
+def test_another_number_of_columns_is_refused(values, tmp_path):
+    archive = make_archive(tmp_path / "year.zip", values[:, :-1])
+    with pytest.raises(ValueError, match="should have 91 columns; got 90"):
+        convert_archive(archive, tmp_path / "values.npy", n_rows=100)
+
+
+def test_an_archive_of_something_else_is_refused(values, tmp_path):
+    archive = make_archive(tmp_path / "year.zip", values, member="readme.txt")
+    with pytest.raises(ValueError, match=r"should hold YearPredictionMSD\.txt; got readme\.txt"):
+        convert_archive(archive, tmp_path / "values.npy", n_rows=100)
+
+
+def test_a_converted_file_of_another_shape_is_refused(tmp_path):
+    np.save(tmp_path / "values.npy", np.zeros((3, 91), dtype=np.float32))
+    with pytest.raises(ValueError, match=r"shape \(515345, 91\); got float32, \(3, 91\)\. Delete it"):
+        open_converted(tmp_path / "values.npy")
+
+
+def test_year_is_downloaded_converted_once_and_loaded_as_a_table(values, cache, server, monkeypatch):
+    address, served = server
+    archive = make_archive(served / "year.zip", values)
+    monkeypatch.setattr(year, "URL", f"{address}/year.zip")
+    monkeypatch.setattr(year, "SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
+    monkeypatch.setattr(convert_archive, "__kwdefaults__", {"n_rows": 100, "chunk_rows": 32})
+    monkeypatch.setattr(open_converted, "__defaults__", (100,))
+    X, y = load_year()
+    archive.unlink()
+    (cache / "year/yearpredictionmsd.zip").unlink()
+    table = load_table("year")
+    np.testing.assert_array_equal(table.X, X)
+    np.testing.assert_array_equal(table.y, y)
+    assert table.y.dtype == np.float64
+    assert table.n_splits == 1
+    assert table.feature_names is None

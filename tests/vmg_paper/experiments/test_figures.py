@@ -1,0 +1,91 @@
+"""The two toy figures with tiny settings: shapes, finite distances, and distances that mean what they say."""
+
+import numpy as np
+import pytest
+import torch
+
+from vmg.prediction import draw_functions
+from vmg_paper.experiments import figure1, figure2
+from vmg_paper.experiments.bands import Band, ToyResult, distance
+from vmg_paper.experiments.toy_fits import Settings, fit_network
+
+TINY = Settings(n_steps=20, n_draws=10, n_starts=2, n_epochs=2, n_chains=2, n_warmup=10, n_kept=8, n_points=21)
+NAMES = {
+    figure1: ["Factorised Gaussian", "PBP", "Dropout", "Matrix Gaussian"],
+    figure2: ["PBP", "Matrix Gaussian, ReLU", "Matrix Gaussian, cosine", "Matrix Gaussian, tanh"],
+}
+
+
+@pytest.fixture(scope="module", params=[figure1, figure2], ids=["figure1", "figure2"])
+def tiny(request):
+    heard = []
+    result = request.param.run(seed=1, settings=TINY, tell=heard.append)
+    return request.param, result, heard
+
+
+def test_every_panel_of_the_paper_is_there(tiny):
+    figure, result, heard = tiny
+    assert [band.name for band in result.bands] == NAMES[figure]
+    assert {band.truth for band in result.bands} == {band.name for band in result.truths}
+    assert set(heard) == {band.name for band in (*result.bands, *result.truths)}
+
+
+def test_bands_are_curves_along_the_drawn_range(tiny):
+    figure, result, _ = tiny
+    assert result.x.shape == result.y.shape == (20,)
+    for band in (*result.bands, *result.truths):
+        assert band.x.shape == band.mean.shape == band.std.shape == band.epistemic_std.shape == (21,)
+        assert (band.x[0], band.x[-1]) == figure.RANGE
+        assert np.isfinite(band.mean).all() and (band.std >= figure.NOISE * (1 - 1e-9)).all()
+        np.testing.assert_allclose(band.std**2, band.epistemic_std**2 + figure.NOISE**2, rtol=1e-9)
+
+
+def test_distances_and_the_document_are_finite(tiny):
+    _, result, _ = tiny
+    document = result.document()
+    assert len(document["distances"]) == 4 and len(document["bands"]) == 4 + len(result.truths)
+    for one in document["distances"]:
+        numbers = [value for value in one.values() if isinstance(value, float)]
+        assert len(numbers) == 4 and np.isfinite(numbers).all()
+
+
+def test_inside_is_where_the_data_are(tiny):
+    _, result, _ = tiny
+    assert result.inside(result.x).all()
+    assert not result.inside(np.array([-7.0, 7.0])).any()
+
+
+def test_the_gap_of_osbands_toy_is_outside():
+    result = figure2.run(seed=0, settings=TINY, tell=lambda name: None)
+    assert not result.inside(np.array([0.7])).any()
+
+
+def test_distances_are_in_true_standard_deviations_and_log_ratios():
+    x = np.linspace(0, 1, 5)
+    truth = Band("truth", x, np.zeros(5), np.full(5, 2.0), np.full(5, 1.0))
+    inside = x < 0.4
+    band = Band("other", x, np.where(inside, 1.0, -4.0), np.where(inside, 2.0, 4.0), np.ones(5), truth="truth")
+    found = distance(band, truth, inside)
+    np.testing.assert_allclose(
+        [found.mean_inside, found.mean_outside, found.log_std_inside, found.log_std_outside], [0.5, 2, 0, np.log(2)]
+    )
+    same = ToyResult(x, x, np.sin, [Band(**{**vars(truth), "name": "same", "truth": "truth"})], [truth], [(0.0, 0.4)])
+    assert [value for value in vars(same.distances()[0]).values() if isinstance(value, float)] == [0.0] * 4
+
+
+def test_the_start_with_the_best_bound_predicts():
+    x = np.linspace(-3, 3, 12)
+    y = x**3
+    fitted = fit_network(figure1.matrix_gaussian, x, y, noise_scale=figure1.NOISE, n_steps=30, n_starts=3, seed=0)
+    assert fitted.bounds.shape == (3,) and np.isfinite(fitted.bounds).all()
+    draws = draw_functions(fitted.network, torch.as_tensor((x - x.mean()) / x.std())[:, None], 5, 1)  # [5, 3, 12, 1]
+    best = draws[:, int(fitted.bounds.argmax())].numpy() * y.std() + y.mean()
+    np.testing.assert_allclose(fitted.predict(x, 5, seed=1).loc, best)
+
+
+@pytest.mark.parametrize("make", figure1.VARIATIONAL.values(), ids=list(figure1.VARIATIONAL))
+def test_longer_training_raises_the_bound(make):
+    x = np.linspace(-3, 3, 12)
+    options = {"noise_scale": figure1.NOISE, "n_starts": 2, "seed": 0}
+    short, long = (fit_network(make, x, x**3, n_steps=n, **options).bounds.max() for n in (5, 400))
+    assert long > short + 10

@@ -1,0 +1,331 @@
+"""``vmg reproduce table2`` on tiny images: runs, goes on after a kill, chooses on validation images, shows."""
+
+import json
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from tiny_digits import N_TEST, N_TRAIN, N_VALIDATION, tiny_digits  # noqa: F401
+from typer.testing import CliRunner
+
+from vmg_paper.cli import table2 as command
+from vmg_paper.cli.reproduce import reproduce
+from vmg_paper.experiments import digit_methods, records, table2
+from vmg_paper.experiments.digit_methods import DIGIT_METHODS, Recipe, n_weights, parse_size
+from vmg_paper.experiments.digits import UNKNOWN, load_digits
+from vmg_paper.experiments.published import PAPER_TABLE2
+from vmg_paper.layers.deterministic import DeterministicLinear
+from vmg_paper.layers.dropconnect import DropConnectLinear
+
+FEW = {"20 draws": 2, "100 draws": 5}
+POINTS = {True: ((3,), 0.1), False: ((), None)}  # and the bound, of methods with points and without
+
+
+@pytest.fixture(autouse=True)
+def _few_draws_and_small_batches(monkeypatch):
+    monkeypatch.setattr(table2, "AVERAGES", FEW)
+    monkeypatch.setattr(digit_methods, "Recipe", partial(Recipe, batch_size=20))
+
+
+@pytest.fixture
+def digits(tiny_digits):  # noqa: F811
+    return load_digits()
+
+
+def run(task, digits, **options):
+    return table2.execute(task, digits, "1.2.3", **options)
+
+
+def without_time(record):
+    return {name: value for name, value in record.items() if name != "seconds"}
+
+
+def test_the_last_training_images_are_for_validation(digits):
+    assert (len(digits.train.x), len(digits.validation.x), len(digits.test.x)) == (
+        N_TRAIN - N_VALIDATION,
+        N_VALIDATION,
+        N_TEST,
+    )
+    assert digits.validation.y.tolist() == [(N_TRAIN - N_VALIDATION + k) % 10 for k in range(N_VALIDATION)]
+    assert (digits.train.x.min(), digits.train.x.max()) == (0, 1)
+    assert tuple(digits.unknown) == UNKNOWN
+
+
+def test_the_mean_training_image_is_taken_off_all_images(digits):
+    mean = digits.train.x.mean(0)
+    centred = digits.centred()
+    assert centred.train.x.mean(0).abs().max() < 1e-6
+    for part in ("train", "validation", "test"):
+        before, after = getattr(digits, part), getattr(centred, part)
+        assert torch.equal(after.x, before.x - mean) and torch.equal(after.y, before.y)
+    assert {name: (x - mean).tolist() for name, x in digits.unknown.items()} == {
+        name: x.tolist() for name, x in centred.unknown.items()
+    }
+
+
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("refit", [False, True])
+def test_networks_see_pixels_less_their_mean_or_as_they_are(raw, refit, digits, monkeypatch):
+    seen, fit = [], table2.fit
+
+    def spy(network, rows, *arguments, **options):
+        seen.append(rows.x)
+        return fit(network, rows, *arguments, **options)
+
+    monkeypatch.setattr(table2, "fit", spy)
+    task = table2.Task("vmg", "1x8", 0, 2, (3,), 0.1, refit, raw)
+    record = json.loads(json.dumps(run(task, digits)))
+    expected = digits if raw else digits.centred()
+    assert len(seen) == 1 and torch.equal(seen[0], (expected.all_training if refit else expected.train).x)
+    assert table2.key(record) == task
+
+
+@pytest.mark.parametrize("name", DIGIT_METHODS)
+def test_every_method_earns_a_whole_record(name, digits):
+    method = DIGIT_METHODS[name]
+    task = table2.Task(name, "2x12", 3, 2, *POINTS[method.has_points])
+    record = json.loads(json.dumps(run(task, digits), allow_nan=False))
+    assert table2.key(record) == task
+    assert (record["experiment"], record["version"], record["steps"]) == ("table2", "1.2.3", 2 * 10)
+    assert record["points"] == (3 if method.has_points else None)
+    assert list(record["scores"]) == ["mean network", *(FEW if method.is_random else ())]
+    assert record["error_percent"] == record["scores"]["mean network"]["error_percent"]
+    assert record["config"]["batch_size"] == 20
+    for prediction, scores in record["scores"].items():
+        assert 0 <= scores["error_percent"] <= 100
+        assert scores["log_likelihood"] < 0 and 0 <= scores["ece"] <= 1 and 0 <= scores["brier"] <= 2
+        assert scores["rejection"]["rates_percent"] == [0, 1, 2, 5, 10, 20]
+        assert scores["rejection"]["error_percent"][0] == pytest.approx(scores["error_percent"])
+        for unknown in UNKNOWN:
+            single = prediction == "mean network" and method.n_members == 1
+            assert (scores["auroc"][unknown]["mutual_information"] is None) == single
+            assert 0 <= scores["auroc"][unknown]["entropy"] <= 1
+
+
+def test_training_learns(digits):
+    record = run(table2.Task("max-likelihood", "1x20", 0, 30, (), None, learning_rate=0.02), digits)
+    assert record["error_percent"] < 5 and record["validation_error_percent"] < 5
+    assert record["scores"]["mean network"]["auroc"]["notmnist"]["entropy"] > 0.8
+
+
+def test_a_killed_run_goes_on_to_the_same_record(digits, tmp_path):
+    task = table2.Task("vmg", "2x12", 0, 2, (3, 4), 0.1)
+    whole = run(task, digits)
+
+    class Killed(Exception):
+        pass
+
+    class Watch:
+        def __init__(self, label):
+            self.kills = "4 points" in label
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return None
+
+        def __call__(self, progress):
+            if self.kills and progress.step == 15:
+                raise Killed
+
+    with pytest.raises(Killed):
+        run(task, digits, checkpoints=tmp_path / "c", watch=Watch)
+    assert sorted(file.name for file in (tmp_path / "c").iterdir()) == [
+        f"vmg-2x12-seed-0-2-epochs-{points}-points-bound-0.1.safetensors" for points in (3, 4)
+    ]
+    torch.manual_seed(9)
+    assert without_time(run(task, digits, checkpoints=tmp_path / "c")) == without_time(whole)
+
+
+def test_the_number_of_points_is_chosen_on_validation_images_alone(digits):
+    """Wrong labels of the test images change nothing but the test scores."""
+    task = table2.Task("vmg", "1x12", 0, 2, (2, 3, 4), 0.1)
+    record = run(task, digits)
+    tried = [(one["validation_error_percent"], -one["validation_log_likelihood"]) for one in record["tried"]]
+    assert record["points"] == min(zip(tried, (2, 3, 4), strict=True))[1]
+    assert record["validation_error_percent"] == min(tried)[0]
+    digits.test.y.add_(1).remainder_(10)
+    other = run(task, digits)
+    assert (other["points"], other["tried"]) == (record["points"], record["tried"])
+    assert other["scores"] != record["scores"]
+
+
+def test_members_of_an_ensemble_are_the_networks_of_single_seeds(digits, tmp_path):
+    folder, task = tmp_path / "c", table2.Task("vmg-ensemble", "1x12", 1, 2, (3,), 0.1)
+    member = DIGIT_METHODS["vmg-ensemble"].member
+    singles = [run(task._replace(method=member, seed=seed), digits, checkpoints=folder) for seed in range(1, 6)]
+    files = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
+    assert len(files) == DIGIT_METHODS["vmg-ensemble"].n_members == 5
+    record = run(task, digits, checkpoints=folder)
+    assert {file: file.stat().st_mtime_ns for file in folder.iterdir()} == files
+    scores = record["scores"]["mean network"]
+    assert scores["log_likelihood"] > np.mean([one["scores"]["mean network"]["log_likelihood"] for one in singles])
+
+
+def test_one_seed_chooses_for_all(digits, tmp_path):
+    out, task = tmp_path / "out.jsonl", table2.Task("vmg", "1x12", 0, 2, (2, 3), 0.1)
+    other = task._replace(seed=1)
+    assert table2.chosen_already(other, out) is None
+    first = run(task, digits)
+    records.append(out, [first, {"experiment": "table1"}])
+    earlier = table2.chosen_already(other, out)
+    assert earlier == json.loads(json.dumps(first))
+    second = run(other, digits, earlier=earlier)
+    assert (second["points"], second["tried"]) == (first["points"], first["tried"])
+    assert second["scores"] == run(other._replace(points=(first["points"],)), digits)["scores"] != first["scores"]
+    assert table2.chosen_already(task._replace(refit=True), out) == earlier
+    for different in (
+        {"size": "1x11"},
+        {"epochs": 3},
+        {"points": (2, 4)},
+        {"points": (2,)},
+        {"bound": 0.2},
+        {"raw": True},
+        {"learning_rate": 1e-2},
+    ):
+        assert table2.chosen_already(other._replace(**different), out) is None
+
+
+def test_a_refit_trains_on_validation_images_too_and_chooses_as_before(digits):
+    task = table2.Task("vmg", "1x12", 0, 2, (2, 3), 0.1)
+    record, refit = run(task, digits), run(task._replace(refit=True), digits)
+    assert (refit["points"], refit["tried"]) == (record["points"], record["tried"])
+    assert (record["steps"], refit["steps"]) == (2 * (N_TRAIN - N_VALIDATION) // 20, 2 * N_TRAIN // 20)
+    assert refit["validation_error_percent"] is None and refit["scores"] != record["scores"]
+    assert table2.key(json.loads(json.dumps(refit))) == task._replace(refit=True)
+    # the validation labels reach the network that is scored, and the test labels do not
+    digits.validation.y.add_(1).remainder_(10)
+    single = task._replace(points=(refit["points"],))
+    assert run(single, digits)["scores"] == record["scores"]
+    assert run(single._replace(refit=True), digits)["scores"] != refit["scores"]
+
+
+def test_tasks_are_what_is_missing(tmp_path):
+    out = tmp_path / "out.jsonl"
+    options = {"seeds": [0, 1], "epochs": 2, "points": [3], "bound": 0.1, "out": out}
+    wanted, missing = table2.tasks(["vmg", "dropout"], ["1x5"], **options)
+    assert (
+        wanted
+        == missing
+        == [table2.Task(name, "1x5", seed, 2, *POINTS[name == "vmg"]) for seed in (0, 1) for name in ("vmg", "dropout")]
+    )
+    earned = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "bound": 0.1}
+    earned |= {"refit": False, "raw": False, "config": {"learning_rate": DIGIT_METHODS["vmg"].learning_rate}}
+    records.append(out, [{**earned, "tried": [{"points": 3}]}, {"experiment": "table1"}])
+    assert table2.tasks(["vmg", "dropout"], ["1x5"], **options) == (wanted, [*wanted[:2], wanted[3]])
+    # another number of epochs, other points to choose from, another bound, a refit, other pixels, another rate
+    others = {"epochs": 3, "points": [3, 4], "bound": 0.2, "refit": True, "raw": True, "learning_rate": 1e-2}
+    for name, value in others.items():
+        _, missing = table2.tasks(["vmg"], ["1x5"], **{**options, name: value})
+        assert len(missing) == 2
+    # a method's own rate, said aloud, is no other run
+    _, missing = table2.tasks(["vmg"], ["1x5"], **options, learning_rate=DIGIT_METHODS["vmg"].learning_rate)
+    assert len(missing) == 1
+    own, _ = table2.tasks(["vmg", "vmg-ensemble"], None, **{**options, "seeds": [0]})
+    assert [task.size for task in own] == ["2x400", "3x150", "3x250", "3x500", "3x750", "3x150"]
+
+
+def test_all_layers_of_dropconnect_decay_and_the_last_drops_nothing():
+    *hidden, last = DIGIT_METHODS["dropconnect"].make((8, 8), 0, 0).layers
+    assert {type(layer) for layer in hidden} == {DropConnectLinear} and type(last) is DeterministicLinear
+    assert [layer.precision for layer in (*hidden, last)] == [10.0] * 3
+
+
+def test_sizes():
+    assert parse_size("3x150") == (150, 150, 150)
+    assert n_weights("1x5") == 785 * 5 + 6 * 10
+    for wrong in ("150", "3x", "0x5", "3x150x2", "ax5"):
+        with pytest.raises(ValueError, match="size must be layers x units"):
+            parse_size(wrong)
+    for method, size in PAPER_TABLE2:
+        assert not size or size in DIGIT_METHODS[method].sizes
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def vmg_table2(tiny_digits, tmp_path):  # noqa: F811
+    out, threads = tmp_path / "results" / "table2.jsonl", torch.get_num_threads()
+
+    def invoke(*options):
+        return CliRunner().invoke(reproduce, ["table2", "--out", str(out), "--threads", "1", *options]), out
+
+    yield invoke
+    torch.set_num_threads(threads)
+
+
+SMALL = ("--sizes", "1x8,2x6", "--methods", "vmg,max-likelihood", "--epochs", "2", "--points", "3", "--seeds", "0,1")
+
+
+def test_the_command_from_images_to_table_and_picture(vmg_table2, tmp_path, monkeypatch):
+    result, out = vmg_table2(*SMALL, "--figure", str(tmp_path / "deep" / "a.png"))
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.stdout.splitlines() if line.startswith("|")]
+    assert len(lines) == 2 + 2 * 3 + 2  # vmg has two averages over draws besides the mean network
+    assert {line.count("|") for line in lines} == {lines[0].count("|")}
+    assert len(records.read(out)) == 8
+    assert len(list((out.parent / "checkpoints").iterdir())) == 8
+    assert (tmp_path / "deep" / "a.png").read_bytes().startswith(b"\x89PNG")
+
+    # nothing is run twice, and nothing at all to show
+    monkeypatch.setattr(command.table2, "execute", None)
+    again, _ = vmg_table2(*SMALL)
+    assert [line for line in again.stdout.splitlines() if line.startswith("|")] == lines
+    shown, _ = vmg_table2("--show", "--format", "json")
+    assert [row["method"] for row in json.loads(shown.stdout)] == ["vmg"] * 6 + ["max-likelihood"] * 2
+    out.unlink()
+    nothing, _ = vmg_table2("--show")
+    assert nothing.exit_code == 2 and "has none" in nothing.output
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "values"),
+    [(["--raw"], "raw", [False, True]), (["--learning-rate", "0.03"], "learning_rate", [0.01, 0.03])],
+)
+def test_other_pixels_and_other_rates_are_runs_of_their_own(vmg_table2, change, name, values):
+    options = ("--sizes", "1x8", "--methods", "max-likelihood", "--epochs", "1", "--format", "json")
+    (own, _), (other, out) = vmg_table2(*options), vmg_table2(*options, *change)
+    assert own.exit_code == other.exit_code == 0, other.output
+    assert [json.loads(one.stdout)[0][name] for one in (own, other)] == values
+    first, second = records.read(out)
+    assert first["scores"] != second["scores"]
+    assert len(list((out.parent / "checkpoints").iterdir())) == 2
+
+
+@pytest.mark.parametrize("name", ["vmg", "dropout"])
+def test_each_method_trains_at_its_own_rate_and_average_unless_told(name, digits):
+    method = DIGIT_METHODS[name]
+    task = table2.Task(name, "1x8", 0, 1, *POINTS[method.has_points])
+    for rate in (None, 0.05):
+        config = run(task._replace(learning_rate=rate), digits)["config"]
+        expected = method.learning_rate if rate is None else rate
+        assert (config["learning_rate"], config["averaging"]) == (expected, method.averaging)
+
+
+def test_another_folder_for_the_state_of_runs(vmg_table2, tmp_path):
+    options = ("--sizes", "1x8", "--methods", "max-likelihood", "--epochs", "1", "--format", "latex")
+    result, out = vmg_table2(*options, "--checkpoints", str(tmp_path / "c"))
+    assert result.exit_code == 0, result.output
+    assert r"\begin{tabular}" in result.stdout
+    assert len(list((tmp_path / "c").iterdir())) == 1
+    assert [file.name for file in out.parent.iterdir()] == ["table2.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--sizes", "150"), "such as 3x150"),
+        (("--methods", "vmg,pbp"), "got pbp"),
+        (("--seeds", "0,0"), "different whole numbers"),
+        (("--points", "200"), "from 1 to 150"),
+        (("--format", "html"), "markdown, latex, json"),
+    ],
+)
+def test_mistakes_are_told(vmg_table2, options, message):
+    result, out = vmg_table2(*options)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.replace("│", " ").split())
+    assert not out.exists()
