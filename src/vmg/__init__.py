@@ -1,20 +1,12 @@
-"""Neural networks that know what they do not know: matrix Gaussian posteriors sharpened by pseudo-data."""
+"""Neural networks that know what they do not know: matrix Gaussian posteriors sharpened by pseudo-data.
+
+Names and modules are loaded when they are first used, so that each costs only what it needs itself.
+"""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING
-
-from vmg import covariance, nn
-from vmg.distributions import MatrixNormal
-from vmg.estimators import VMGClassifier, VMGRegressor
-from vmg.estimators.saving import from_state
-from vmg.objective import ElboTerms, elbo
-from vmg.persistence import ModelFileError, read
-
-if TYPE_CHECKING:
-    from vmg.estimators.base import BaseVMG
-    from vmg.tables import TableModel
 
 __version__ = "0.1.0"
 
@@ -26,9 +18,46 @@ __all__ = [
     "VMGRegressor",
     "covariance",
     "elbo",
+    "estimators",
+    "likelihoods",
     "load",
+    "mapped",
+    "metrics",
     "nn",
+    "priors",
+    "training",
 ]
+
+if TYPE_CHECKING:
+    from vmg import covariance, estimators, likelihoods, mapped, metrics, nn, priors, training
+    from vmg.distributions import MatrixNormal
+    from vmg.estimators import VMGClassifier, VMGRegressor
+    from vmg.estimators.base import BaseVMG
+    from vmg.objective import ElboTerms, elbo
+    from vmg.persistence import ModelFileError
+    from vmg.tables import TableModel
+else:  # hidden from type checkers, for which a module with __getattr__ has every name
+    _MODULES = {
+        "ElboTerms": "objective",
+        "MatrixNormal": "distributions",
+        "ModelFileError": "persistence",
+        "VMGClassifier": "estimators",
+        "VMGRegressor": "estimators",
+        "elbo": "objective",
+    }
+
+    def __getattr__(name):
+        from importlib import import_module
+
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = import_module(f"{__name__}.{_MODULES.get(name, name)}")
+        found = getattr(module, name) if name in _MODULES else module
+        globals()[name] = found
+        return found
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
 
 
 def load(path: str | os.PathLike[str]) -> BaseVMG | TableModel:
@@ -36,9 +65,13 @@ def load(path: str | os.PathLike[str]) -> BaseVMG | TableModel:
 
     Loading runs no code from the file. A missing, damaged, foreign or newer file raises :class:`ModelFileError`.
     """
+    from vmg.persistence import read
+
     tensors, document = read(path)
     if document.get("holds") == "TableModel":
         from vmg.tables import TableModel  # needs pandas, which the estimators do without
 
         return TableModel.from_state(tensors, document)
+    from vmg.estimators.saving import from_state
+
     return from_state(tensors, document)

@@ -1,4 +1,7 @@
-"""The commands: what each asks for, does and says."""
+"""The commands: what each asks for, does and says.
+
+A command imports what it needs when it runs, so that ``vmg --help`` waits for no library of numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +10,20 @@ import traceback
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import pandas as pd
 import typer
 
 import vmg
 from vmg.cli.bench import bench_command
-from vmg.cli.demo import run_demo
 from vmg.cli.output import print_error, print_json, print_scores, say, say_aside
 from vmg.cli.progress import TrainingBar, waiting
-from vmg.persistence import ModelFileError
-from vmg.tables import TableError, TableModel, read_table, write_table
-from vmg.tables.phrases import count
-from vmg.tables.target import Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from vmg.tables import TableModel
+    from vmg.tables.target import Task
 
 __all__ = ["app", "run"]
 
@@ -167,6 +170,9 @@ def fit(
     Numbers, texts, dates, booleans and missing cells are handled, and it says how. Whether the target asks for
     regression or classification is inferred from it.
     """
+    from vmg.tables import TableModel, read_table
+    from vmg.tables.phrases import count
+
     path = _check_folder(Path(_stem(data) + ".vmg") if out is None else out)
     options: dict[str, Any] = {
         "n_members": members,
@@ -184,7 +190,7 @@ def fit(
         model = TableModel.fit(
             frame,
             target,
-            task=None if task is TaskChoice.auto else cast(Task, task.value),
+            task=None if task is TaskChoice.auto else cast("Task", task.value),
             exclude=exclude or (),
             conformal=conformal,
             options=options,
@@ -234,6 +240,9 @@ def predict(
     Numbers come with mean, std, interval, and the shares of noise (aleatoric) and ignorance (epistemic); classes with
     the probability of each, entropy and mutual information (ignorance).
     """
+    from vmg.tables import write_table
+    from vmg.tables.phrases import count
+
     path = None if out == "-" else _check_ending(_check_folder(Path(out)))
     fitted, frame = _load_both(model, data, quiet)
     with waiting("Predicting", quiet=quiet):
@@ -258,6 +267,8 @@ def evaluate(
     debug: DebugOption = False,
 ) -> None:
     """Score a model on rows whose target is known; use rows that it was not fitted to."""
+    from vmg.tables.phrases import count
+
     fitted, frame = _load_both(model, data, quiet=json)
     with waiting("Scoring"):
         scores = fitted.evaluate(frame, coverage)
@@ -280,7 +291,7 @@ def report(
     debug: DebugOption = False,
 ) -> None:
     """Write one self-contained HTML page about a model and the rows of a table."""
-    from vmg.report import write_report  # matplotlib takes its time; only this command needs it
+    from vmg.report import write_report
 
     path = _check_folder(out)
     fitted, frame = _load_both(model, data, quiet)
@@ -299,6 +310,8 @@ def demo(
     debug: DebugOption = False,
 ) -> None:
     """Fit the toy problem of the paper's Figure 1 and scikit-learn's diabetes table; about a minute."""
+    from vmg.cli.demo import run_demo
+
     run_demo(out, quiet=quiet)
 
 
@@ -309,7 +322,7 @@ def demo(
 )
 def reproduce(context: typer.Context) -> None:
     """Run the paper's experiments and print its figures beside ours."""
-    from vmg_paper.cli import reproduce as experiments  # methods and data that nothing else here needs
+    from vmg_paper.cli import reproduce as experiments
 
     if code := experiments(list(context.args), prog_name="vmg reproduce", standalone_mode=False):
         raise typer.Exit(code)
@@ -345,6 +358,9 @@ def _check_ending(path: Path) -> Path:
 
 def _load_both(path: Path, data: Path, quiet: bool) -> tuple[TableModel, pd.DataFrame]:
     """The model and the table, with remarks on how they fit together on standard error."""
+    from vmg.persistence import ModelFileError
+    from vmg.tables import TableModel, read_table
+
     model = vmg.load(path)
     if not isinstance(model, TableModel):
         raise ModelFileError(
@@ -377,10 +393,13 @@ def run(arguments: Sequence[str]) -> int:
 
 def _explain(error: Exception) -> tuple[str, int]:
     """One line about an error, and the exit code."""
-    if isinstance(error, TableError | ModelFileError):
-        return str(error), MISTAKE
     if isinstance(error, UsageError):
         return error.format_message(), MISTAKE
     if isinstance(error, ModuleNotFoundError):
         return f"this needs the package {error.name}; install it with: pip install 'vmg[app]'", MISTAKE
+    from vmg.persistence import ModelFileError  # these two at last: a mistyped option needs no PyTorch to be explained
+    from vmg.tables import TableError
+
+    if isinstance(error, TableError | ModelFileError):
+        return str(error), MISTAKE
     return f"{type(error).__name__}: {error} (add --debug for the traceback)", UNEXPECTED

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from vmg.training import Progress
+if TYPE_CHECKING:
+    from vmg.training import Progress
 
 __all__ = ["TrainingBar", "waiting"]
 
