@@ -29,7 +29,7 @@ from vmg.estimators.splits import _hand_over
 from vmg.metrics import interval_coverage, rmse
 from vmg.prediction import Prediction
 from vmg_paper.data import TABLES, load_table, standard_splits
-from vmg_paper.experiments import records
+from vmg_paper.experiments import results_file
 
 N_SPLITS = 3
 ACTIVATION = "relu"  # of lines that do not say
@@ -55,7 +55,7 @@ def training_rows(name: str, max_rows: int) -> tuple[np.ndarray, np.ndarray]:
     return X[keep], y[keep]
 
 
-def validate(name: str, settings: dict[str, Any], bounds: list[float]) -> list[records.Record]:
+def validate(name: str, settings: dict[str, Any], bounds: list[float]) -> list[results_file.Record]:
     """One record for each bound."""
     X, y = training_rows(name, settings["max_rows"])
     splits = list(ShuffleSplit(N_SPLITS, test_size=0.2, random_state=1).split(X))
@@ -118,12 +118,12 @@ def main() -> None:
     settings = vars(parser.parse_args())
     out, tables, bounds = (settings.pop(key) for key in ("out", "tables", "bounds"))
     torch.set_num_threads(1)
-    earlier = [{"activation": ACTIVATION, **record} for record in records.read(out)]
+    earlier = [{"activation": ACTIVATION, **record} for record in results_file.read(out)]
     done = [{key: record[key] for key in ("table", "bound", *settings)} for record in earlier]
     for name in tables.split(","):
         missing = [b for b in map(float, bounds.split(",")) if {"table": name, "bound": b, **settings} not in done]
         earned = validate(name, settings, missing) if missing else []
-        records.append(out, earned)
+        results_file.append(out, earned)
         for record in earned:
             print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in record.items()}), flush=True)
 

@@ -26,13 +26,13 @@ from vmg import VMGRegressor
 from vmg.estimators import fit_splits
 from vmg.estimators.effort import LONG
 from vmg.metrics import interval_coverage, rmse
-from vmg_paper.experiments import records
-from vmg_paper.experiments.methods import hidden_layers
+from vmg_paper.experiments import results_file
+from vmg_paper.experiments.method import hidden_layers
 
 ALL_ROWS = 2**31
 
 
-def validate(settings: dict[str, Any]) -> records.Record:
+def validate(settings: dict[str, Any]) -> results_file.Record:
     """Scores of one table with so many steps, mean over splits and each split's."""
     X, y = training_rows(settings["table"], ALL_ROWS)
     splits = list(ShuffleSplit(settings["splits"], test_size=0.1, random_state=3).split(X))
@@ -69,9 +69,9 @@ def main() -> None:
     for table in tables.split(","):
         for number in map(int, steps.split(",")):
             settings = {"table": table, "steps": number, **options}
-            if not any(settings.items() <= record.items() for record in records.read(out)):
-                records.append(out, [validate(settings)])
-                print(json.dumps(records.read(out)[-1]), flush=True)
+            if not any(settings.items() <= record.items() for record in results_file.read(out)):
+                results_file.append(out, [validate(settings)])
+                print(json.dumps(results_file.read(out)[-1]), flush=True)
 
 
 if __name__ == "__main__":

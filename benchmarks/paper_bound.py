@@ -24,11 +24,11 @@ from sklearn.model_selection import ShuffleSplit
 from vmg.estimators import fit_splits
 from vmg.metrics import interval_coverage, rmse
 from vmg_paper.data import TABLES
-from vmg_paper.experiments import records
-from vmg_paper.experiments.recipes import METHODS, PAPER_BOUNDS
+from vmg_paper.experiments import results_file
+from vmg_paper.experiments.table1_methods import METHODS, PAPER_BOUNDS
 
 
-def validate(table: str, bound: float, n_splits: int) -> records.Record:
+def validate(table: str, bound: float, n_splits: int) -> results_file.Record:
     X, y = training_rows(table, ALL_ROWS)
     splits = list(ShuffleSplit(n_splits, test_size=0.1, random_state=5).split(X))
     recipe = METHODS["vmg-paper"].make(table, 0)
@@ -57,9 +57,9 @@ def main() -> None:
     for table in options.tables.split(","):
         for bound in PAPER_BOUNDS:
             settings = {"table": table, "bound": bound, "splits": options.splits}
-            if not any(settings.items() <= record.items() for record in records.read(options.out)):
-                records.append(options.out, [validate(table, bound, options.splits)])
-                print(json.dumps(records.read(options.out)[-1]), flush=True)
+            if not any(settings.items() <= record.items() for record in results_file.read(options.out)):
+                results_file.append(options.out, [validate(table, bound, options.splits)])
+                print(json.dumps(results_file.read(options.out)[-1]), flush=True)
 
 
 if __name__ == "__main__":

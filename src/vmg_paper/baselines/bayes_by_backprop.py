@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vmg.estimators.classifier import VMGClassifier
 from vmg_paper.baselines.base import BaselineRegressor
-from vmg_paper.baselines.chosen import Chosen
+from vmg_paper.baselines.held_out_choice import HeldOutChoice
 from vmg_paper.layers.bayes_by_backprop import BayesByBackpropLinear, ScaleMixture
 
 __all__ = ["BayesByBackpropClassifier", "BayesByBackpropRegressor", "geometric_kl_weights"]
@@ -34,7 +34,7 @@ PRIORS = tuple(
 """Priors that are tried: the source's π, with two s₂ that for fifty inputs span its e⁻⁸ to e⁻⁶ of plain weights."""
 
 
-class BayesByBackprop(Chosen):
+class BayesByBackprop(HeldOutChoice):
     """Factorised Gaussian weights drawn once a batch, with a scale mixture prior.
 
     Parameters

@@ -10,14 +10,14 @@ from torch import Tensor
 from vmg.estimators.classifier import VMGClassifier
 from vmg.prediction import draw_functions
 from vmg_paper.baselines.base import BaselineRegressor, MeanNetwork
-from vmg_paper.baselines.rates import ChosenRate
+from vmg_paper.baselines.dropout_rates import ChosenDropoutRate
 from vmg_paper.layers.deterministic import DeterministicLinear, PointLinear
 from vmg_paper.layers.dropconnect import DropConnectLinear
 
 __all__ = ["DropConnectClassifier", "DropConnectRegressor"]
 
 
-class DropConnect(ChosenRate, MeanNetwork):
+class DropConnect(ChosenDropoutRate, MeanNetwork):
     """Weights of every layer but the last are dropped, as in the source, where the last one is an ordinary softmax.
 
     Parameters

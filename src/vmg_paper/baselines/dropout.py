@@ -9,13 +9,13 @@ from torch import Tensor
 
 from vmg.estimators.classifier import VMGClassifier
 from vmg_paper.baselines.base import BaselineRegressor, MeanNetwork
-from vmg_paper.baselines.rates import ChosenRate
+from vmg_paper.baselines.dropout_rates import ChosenDropoutRate
 from vmg_paper.layers.dropout import DropoutLinear
 
 __all__ = ["DropoutClassifier", "DropoutRegressor"]
 
 
-class Dropout(ChosenRate, MeanNetwork):
+class Dropout(ChosenDropoutRate, MeanNetwork):
     """Inputs of every layer but the first are dropped, those of the first with a rate of their own.
 
     Parameters

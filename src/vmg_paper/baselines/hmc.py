@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from vmg.prediction import Prediction
-from vmg_paper.baselines.batched import Array, BatchedRegressor, Rows
-from vmg_paper.baselines.collapsed import CollapsedPosterior
+from vmg_paper.baselines.batched_regressor import Array, BatchedRegressor, Rows
+from vmg_paper.baselines.collapsed_posterior import CollapsedPosterior
 from vmg_paper.baselines.diagnostics import bulk_ess, split_rhat
 from vmg_paper.baselines.flat_network import FlatNetwork, NetworkPosterior, WeightPrior
 from vmg_paper.baselines.hamiltonian import Chains, sample

@@ -16,8 +16,8 @@ from vmg.estimators.training_sets import Array, TrainingSet, stack
 from vmg.likelihoods import Likelihood
 from vmg.prediction import draw_functions
 from vmg_paper.baselines.base import BaselineRegressor, GaussianComponents
-from vmg_paper.baselines.chosen import DRAWS
-from vmg_paper.baselines.rates import ChosenRate
+from vmg_paper.baselines.dropout_rates import ChosenDropoutRate
+from vmg_paper.baselines.held_out_choice import DRAWS
 from vmg_paper.layers.dropout import DropoutLinear
 
 __all__ = ["MCDropoutRegressor", "PrecisionLikelihood"]
@@ -50,7 +50,7 @@ class PrecisionLikelihood(Likelihood):
         return f, scale, torch.full_like(scale, math.inf)
 
 
-class MCDropoutRegressor(GaussianComponents, ChosenRate, BaselineRegressor):
+class MCDropoutRegressor(GaussianComponents, ChosenDropoutRate, BaselineRegressor):
     """Dropout on the inputs of every layer, kept at test time: each mask is a draw from an approximate posterior.
 
     The rate and the precision τ of the noise are chosen together by the log-likelihood of held-out training rows.
@@ -67,7 +67,7 @@ class MCDropoutRegressor(GaussianComponents, ChosenRate, BaselineRegressor):
         l; 0.01 in the source.
     """
 
-    _not_mine = ChosenRate._not_mine | {"noise", "noise_prior"}
+    _not_mine = ChosenDropoutRate._not_mine | {"noise", "noise_prior"}
     _n_candidates = len(PRECISIONS)
 
     _precisions: Array = np.ones(1)  # τ of the standardised target, of each replica under training

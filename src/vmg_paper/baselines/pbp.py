@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vmg.prediction import Prediction
-from vmg_paper.baselines.batched import Array, BatchedRegressor, Rows
+from vmg_paper.baselines.batched_regressor import Array, BatchedRegressor, Rows
 from vmg_paper.baselines.filtering import WeightPrior, filter_rows, forward, refine_prior, split_layers
 
 __all__ = ["GaussianPrediction", "PBPRegressor"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vmg.prediction import Prediction
 from vmg.training import minibatches
-from vmg_paper.baselines.batched import Array, BatchedRegressor, Rows
+from vmg_paper.baselines.batched_regressor import Array, BatchedRegressor, Rows
 from vmg_paper.baselines.flat_network import FlatNetwork, NetworkPosterior
 from vmg_paper.baselines.hmc import mixture
 from vmg_paper.baselines.langevin import Decay, RMSprop, sample

@@ -90,7 +90,7 @@ def _show(
     truth_label: str,
 ) -> None:
     """Draw the figure, its legend where the grid has room, and print the distances."""
-    from vmg.report.band_figure import Panel, draw_band_figure  # matplotlib takes its time
+    from vmg_paper.figures.band_figure import Panel, draw_band_figure  # matplotlib takes its time
 
     truths = {band.name: band for band in result.truths}
 

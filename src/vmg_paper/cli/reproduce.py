@@ -14,13 +14,14 @@ import typer
 import vmg
 from vmg.cli.output import say, say_aside
 from vmg.cli.progress import TrainingBar, waiting
-from vmg_paper.cli.choices import names
 from vmg_paper.cli.figures import figure1_command, figure2_command
+from vmg_paper.cli.option_lists import names
 from vmg_paper.cli.table2 import table2_command
 from vmg_paper.data import TABLES
-from vmg_paper.experiments import records, table1
-from vmg_paper.experiments.recipes import METHODS
-from vmg_paper.experiments.summary import FORMATS, render, summarise
+from vmg_paper.experiments import results_file, table1
+from vmg_paper.experiments.results_file import Record
+from vmg_paper.experiments.table1_methods import METHODS
+from vmg_paper.experiments.table1_summary import FORMATS, render, summarise
 
 __all__ = ["reproduce"]
 
@@ -56,7 +57,7 @@ def experiments(
     """Run the paper's experiments and print its figures beside ours."""
 
 
-def _run(missing: list[table1.Task], jobs: int, threads: int) -> Iterator[tuple[table1.Task, list[records.Record]]]:
+def _run(missing: list[table1.Task], jobs: int, threads: int) -> Iterator[tuple[table1.Task, list[Record]]]:
     """Every task with what it earned, as soon as it is done."""
     if jobs == 1:
         for number, task in enumerate(missing, 1):
@@ -100,12 +101,12 @@ def table1_command(
     torch.set_num_threads(threads)
     missing = table1.tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed)
     for task, earned in _run(missing, jobs, threads):
-        records.append(out, earned)
+        results_file.append(out, earned)
         seconds = sum(record["seconds"] for record in earned)
         say_aside(f"{task.dataset}: {task.method}, {len(earned)} splits in {seconds:.0f} s")
     lines = [
         line
-        for line in records.read(out)
+        for line in results_file.read(out)
         if line["dataset"] in chosen_tables and line["method"] in chosen_methods and line["seed"] == seed
     ]
     say(render(summarise(lines), form))

@@ -13,11 +13,11 @@ import vmg
 from vmg.cli.output import say, say_aside
 from vmg.cli.progress import TrainingBar, waiting
 from vmg.persistence import replacing
-from vmg_paper.cli.choices import names, whole_numbers
-from vmg_paper.experiments import records, table2
-from vmg_paper.experiments.digit_methods import BOUND, DIGIT_METHODS, MAX_POINTS, n_weights, parse_size
+from vmg_paper.cli.option_lists import names, whole_numbers
+from vmg_paper.experiments import results_file, table2
 from vmg_paper.experiments.digits import load_digits
 from vmg_paper.experiments.published import PAPER_TABLE2
+from vmg_paper.experiments.table2_methods import BOUND, DIGIT_METHODS, MAX_POINTS, n_weights, parse_size
 from vmg_paper.experiments.table2_summary import common_size, foremost, render, summarise
 from vmg_paper.experiments.typeset import FORMATS
 
@@ -117,12 +117,12 @@ def table2_command(
             checkpoints=folder,
             watch=lambda label, number=number: TrainingBar(f"{label} ({number}/{len(missing)})"),  # type: ignore[misc]
         )
-        records.append(out, [record])
+        results_file.append(out, [record])
         say_aside(
             f"{task.method} {task.size}, seed {task.seed}: {record['error_percent']:.2f} % in {record['seconds']:.0f} s"
         )
     asked = set(wanted)
-    lines = [line for line in records.read(out) if line["experiment"] == "table2" and table2.key(line) in asked]
+    lines = [line for line in results_file.read(out) if line["experiment"] == "table2" and table2.key(line) in asked]
     summary = summarise(lines)
     say(render(summary, form))
     if figure is not None:
@@ -139,9 +139,9 @@ def _sizes(text: str) -> list[str]:
     return chosen
 
 
-def _draw(summary: Sequence[records.Record], path: Path) -> None:
+def _draw(summary: Sequence[results_file.Record], path: Path) -> None:
     """The picture of all methods in the results and in the paper, with the foremost run of each method and size."""
-    from vmg.report.doubt_figure import MethodPicture, draw_doubt_figure  # matplotlib takes its time
+    from vmg_paper.figures.table2_figure import MethodPicture, draw_table2_figure  # matplotlib takes its time
 
     at_size = common_size(summary)
     shown = foremost(summary)
@@ -163,5 +163,5 @@ def _draw(summary: Sequence[records.Record], path: Path) -> None:
     sizes = sorted({size for one in pictures for size in (*one.errors, *one.paper_errors)}, key=n_weights)
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary, waiting("Drawing"):
-        draw_doubt_figure(pictures, sizes, temporary, at_size=at_size)
+        draw_table2_figure(pictures, sizes, temporary, at_size=at_size)
     say_aside(f"Figure: {path}")

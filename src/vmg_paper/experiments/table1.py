@@ -16,8 +16,9 @@ from vmg import metrics
 from vmg.estimators import fit_splits
 from vmg.training import Progress
 from vmg_paper.data import load_table, standard_splits
-from vmg_paper.experiments import records
-from vmg_paper.experiments.recipes import METHODS
+from vmg_paper.experiments import results_file
+from vmg_paper.experiments.results_file import Record
+from vmg_paper.experiments.table1_methods import METHODS
 
 __all__ = ["Task", "execute", "tasks"]
 
@@ -36,7 +37,9 @@ def tasks(
 ) -> list[Task]:
     """What is not in ``out`` yet."""
     done = {
-        (r["method"], r["dataset"], r["split"], r["seed"]) for r in records.read(out) if r["experiment"] == "table1"
+        (r["method"], r["dataset"], r["split"], r["seed"])
+        for r in results_file.read(out)
+        if r["experiment"] == "table1"
     }
     found = []
     for dataset in datasets:
@@ -48,7 +51,7 @@ def tasks(
     return found
 
 
-def execute(task: Task, version: str, on_progress: Callable[[Progress], None] | None = None) -> list[records.Record]:
+def execute(task: Task, version: str, on_progress: Callable[[Progress], None] | None = None) -> list[Record]:
     """Run a task: one record for each of its splits."""
     table, splits = load_table(task.dataset), standard_splits(task.dataset)
     recipe = METHODS[task.method]

@@ -22,10 +22,10 @@ from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn.mlp import MLP
 from vmg.prediction import ClassPrediction
 from vmg.training import Callback, Checkpoint, History, train
-from vmg_paper.experiments import records
-from vmg_paper.experiments.digit_methods import DIGIT_METHODS, N_CLASSES, SCHEDULES, DigitMethod, Recipe, parse_size
+from vmg_paper.experiments import results_file
 from vmg_paper.experiments.digits import Digits, Rows
-from vmg_paper.experiments.doubt import Array, draw_probabilities, mean_probabilities, score
+from vmg_paper.experiments.table2_methods import DIGIT_METHODS, N_CLASSES, SCHEDULES, DigitMethod, Recipe, parse_size
+from vmg_paper.experiments.uncertainty_scores import Array, draw_probabilities, mean_probabilities, score
 
 __all__ = ["AVERAGES", "MEAN", "Task", "answered", "chosen_already", "execute", "fit", "key", "tasks", "validate"]
 
@@ -58,7 +58,7 @@ class Task(NamedTuple):
     """Of Adam, where it is not the method's own."""
 
 
-def key(record: records.Record) -> Task:
+def key(record: results_file.Record) -> Task:
     """The task that a line of the results answers."""
     tried = tuple(one["points"] for one in record["tried"] if one["points"] is not None)
     run = record["method"], record["size"], record["seed"], record["epochs"]
@@ -103,16 +103,16 @@ def tasks(
 
 def answered(out: Path) -> list[Task]:
     """All that ``out`` holds."""
-    return [key(record) for record in records.read(out) if record["experiment"] == "table2"]
+    return [key(record) for record in results_file.read(out) if record["experiment"] == "table2"]
 
 
-def chosen_already(task: Task, out: Path) -> records.Record | None:
+def chosen_already(task: Task, out: Path) -> results_file.Record | None:
     """A line of ``out`` that has this choice of pseudo-points behind it, of another seed, or of no refit.
 
     One seed chooses for all: its validation scores stand in every line.
     """
     if len(task.points) > 1:
-        for record in records.read(out):
+        for record in results_file.read(out):
             if record["experiment"] == "table2" and key(record)._replace(seed=task.seed, refit=task.refit) == task:
                 return record
     return None
@@ -123,10 +123,10 @@ def execute(
     digits: Digits,
     version: str,
     *,
-    earlier: records.Record | None = None,
+    earlier: results_file.Record | None = None,
     checkpoints: Path | None = None,
     watch: Watch = lambda label: nullcontext(lambda progress: None),
-) -> records.Record:
+) -> results_file.Record:
     """Train, choose on the validation images unless ``earlier`` has done so, and score on the test images: one record.
 
     With ``checkpoints``, a folder, every network's run keeps its state there and goes on from it after a kill.

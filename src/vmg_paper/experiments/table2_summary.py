@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from vmg_paper.experiments.digit_methods import DIGIT_METHODS, n_weights
 from vmg_paper.experiments.digits import UNKNOWN
 from vmg_paper.experiments.published import PAPER_TABLE2
-from vmg_paper.experiments.records import Record
+from vmg_paper.experiments.results_file import Record
 from vmg_paper.experiments.table2 import AVERAGES, MEAN
+from vmg_paper.experiments.table2_methods import DIGIT_METHODS, n_weights
 from vmg_paper.experiments.typeset import check_format, typeset
 
 __all__ = ["HEADER", "common_size", "foremost", "paper_error", "render", "summarise"]

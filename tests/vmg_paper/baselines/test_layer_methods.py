@@ -200,7 +200,7 @@ def test_rates_are_given_or_chosen_from_the_grid(name):
     for model in (given, *chosen):
         layer = model.network_.layers[0 if name == "DropConnectRegressor" else 1]
         assert layer.rate.tolist() == pytest.approx([model.rate_])
-    assert {model.rate_ for model in chosen} <= set(baselines.rates.RATES)
+    assert {model.rate_ for model in chosen} <= set(baselines.dropout_rates.RATES)
     with pytest.raises(ValueError, match=r"rate must be a number in \[0, 1\) or 'auto'; got 'much'"):
         make(name, rate="much").fit(X, y)
 

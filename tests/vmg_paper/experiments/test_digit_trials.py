@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tiny_digits import tiny_digits  # noqa: F401
 
-from vmg_paper.experiments import digits, records, table2
-from vmg_paper.experiments.digit_methods import DIGIT_METHODS, parse_size
+from vmg_paper.experiments import digits, results_file, table2
+from vmg_paper.experiments.table2_methods import DIGIT_METHODS, parse_size
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "digit_trials.py"
 
@@ -20,7 +20,7 @@ def trials(tiny_digits, monkeypatch, tmp_path):  # noqa: F811
     def run(*options):
         monkeypatch.setattr("sys.argv", [str(SCRIPT), "--size", "1x8", "--points", "3", "--out", str(out), *options])
         runpy.run_path(str(SCRIPT), run_name="__main__")
-        return records.read(out)
+        return results_file.read(out)
 
     return run
 

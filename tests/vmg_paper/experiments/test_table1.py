@@ -9,8 +9,8 @@ from vmg.cli.app import run
 from vmg.estimators import VMGRegressor
 from vmg_paper.data import load_table, standard_splits
 from vmg_paper.experiments import table1
-from vmg_paper.experiments.methods import Method, hidden_layers
-from vmg_paper.experiments.recipes import METHODS
+from vmg_paper.experiments.method import Method, hidden_layers
+from vmg_paper.experiments.table1_methods import METHODS
 
 FIELDS = {
     *("experiment", "method", "dataset", "split", "seed", "rmse", "log_likelihood", "coverage_90"),

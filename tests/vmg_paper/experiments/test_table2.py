@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from vmg_paper.cli import table2 as command
 from vmg_paper.cli.reproduce import reproduce
-from vmg_paper.experiments import digit_methods, records, table2
-from vmg_paper.experiments.digit_methods import DIGIT_METHODS, Recipe, n_weights, parse_size
+from vmg_paper.experiments import results_file, table2, table2_methods
 from vmg_paper.experiments.digits import UNKNOWN, load_digits
 from vmg_paper.experiments.published import PAPER_TABLE2
+from vmg_paper.experiments.table2_methods import DIGIT_METHODS, Recipe, n_weights, parse_size
 from vmg_paper.layers.deterministic import DeterministicLinear
 from vmg_paper.layers.dropconnect import DropConnectLinear
 
@@ -25,7 +25,7 @@ POINTS = {True: ((3,), 0.1), False: ((), None)}  # and the bound, of methods wit
 @pytest.fixture(autouse=True)
 def _few_draws_and_small_batches(monkeypatch):
     monkeypatch.setattr(table2, "AVERAGES", FEW)
-    monkeypatch.setattr(digit_methods, "Recipe", partial(Recipe, batch_size=20))
+    monkeypatch.setattr(table2_methods, "Recipe", partial(Recipe, batch_size=20))
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_one_seed_chooses_for_all(digits, tmp_path):
     other = task._replace(seed=1)
     assert table2.chosen_already(other, out) is None
     first = run(task, digits)
-    records.append(out, [first, {"experiment": "table1"}])
+    results_file.append(out, [first, {"experiment": "table1"}])
     earlier = table2.chosen_already(other, out)
     assert earlier == json.loads(json.dumps(first))
     second = run(other, digits, earlier=earlier)
@@ -213,7 +213,7 @@ def test_tasks_are_what_is_missing(tmp_path):
     )
     earned = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "bound": 0.1}
     earned |= {"refit": False, "raw": False, "config": {"learning_rate": DIGIT_METHODS["vmg"].learning_rate}}
-    records.append(out, [{**earned, "tried": [{"points": 3}]}, {"experiment": "table1"}])
+    results_file.append(out, [{**earned, "tried": [{"points": 3}]}, {"experiment": "table1"}])
     assert table2.tasks(["vmg", "dropout"], ["1x5"], **options) == (wanted, [*wanted[:2], wanted[3]])
     # another number of epochs, other points to choose from, another bound, a refit, other pixels, another rate
     others = {"epochs": 3, "points": [3, 4], "bound": 0.2, "refit": True, "raw": True, "learning_rate": 1e-2}
@@ -266,7 +266,7 @@ def test_the_command_from_images_to_table_and_picture(vmg_table2, tmp_path, monk
     lines = [line for line in result.stdout.splitlines() if line.startswith("|")]
     assert len(lines) == 2 + 2 * 3 + 2  # vmg has two averages over draws besides the mean network
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
-    assert len(records.read(out)) == 8
+    assert len(results_file.read(out)) == 8
     assert len(list((out.parent / "checkpoints").iterdir())) == 8
     assert (tmp_path / "deep" / "a.png").read_bytes().startswith(b"\x89PNG")
 
@@ -290,7 +290,7 @@ def test_other_pixels_and_other_rates_are_runs_of_their_own(vmg_table2, change, 
     (own, _), (other, out) = vmg_table2(*options), vmg_table2(*options, *change)
     assert own.exit_code == other.exit_code == 0, other.output
     assert [json.loads(one.stdout)[0][name] for one in (own, other)] == values
-    first, second = records.read(out)
+    first, second = results_file.read(out)
     assert first["scores"] != second["scores"]
     assert len(list((out.parent / "checkpoints").iterdir())) == 2
 

@@ -9,7 +9,7 @@ from random_problem import data, states
 from torch.distributions import Gamma, MultivariateNormal, Normal
 
 from vmg_paper.baselines import HMCRegressor
-from vmg_paper.baselines.collapsed import CollapsedPosterior
+from vmg_paper.baselines.collapsed_posterior import CollapsedPosterior
 from vmg_paper.baselines.flat_network import DERIVATIVES, FlatNetwork, LayerPrecisions, NetworkPosterior
 
 

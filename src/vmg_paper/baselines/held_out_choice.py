@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from vmg.estimators.training_sets import Array, TrainingSet, hold_out
 from vmg_paper.baselines.base import Baseline
 
-__all__ = ["Chosen"]
+__all__ = ["HeldOutChoice"]
 
 HELD_OUT = 0.2  # of the training rows, as in the source
 TRIAL_STEPS = 4_000
@@ -27,7 +27,7 @@ FEWEST = 10
 """Rows below which no trial is made and the last candidate, the most cautious, is taken."""
 
 
-class Chosen(Baseline):
+class HeldOutChoice(Baseline):
     """A number for each training set, such as a dropout rate, is the best of a few by held-out log-likelihood.
 
     It reaches the layers as ``rate``. What else is chosen with it, after the same trials, has ``_n_candidates``.

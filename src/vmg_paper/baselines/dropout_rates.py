@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vmg_paper.baselines.chosen import Chosen
+from vmg_paper.baselines.held_out_choice import HeldOutChoice
 
-__all__ = ["RATES", "ChosenRate"]
+__all__ = ["RATES", "ChosenDropoutRate"]
 
 RATES = (0.005, 0.01, 0.05, 0.1, 0.2)
 """Rates that are tried: the grid of Gal & Ghahramani (2016) for the paper's tables, and one larger."""
 
 
-class ChosenRate(Chosen):
+class ChosenDropoutRate(HeldOutChoice):
     """A dropout rate that is given, or for each training set the best of a grid.
 
     Parameters

@@ -7,7 +7,7 @@ from typing import Any
 from vmg.estimators import VMGRegressor
 from vmg.priors import GammaPrior, Prior
 from vmg_paper.data import load_table
-from vmg_paper.experiments.methods import Method, hidden_layers
+from vmg_paper.experiments.method import Method, hidden_layers
 
 __all__ = ["ABLATIONS"]
 

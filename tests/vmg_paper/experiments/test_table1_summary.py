@@ -3,7 +3,7 @@ import json
 import pytest
 
 from vmg_paper.experiments.published import BEST, BEST_ONE_LAYER, PAPER_BASELINES, PAPER_TABLE1
-from vmg_paper.experiments.summary import HEADER, render, summarise
+from vmg_paper.experiments.table1_summary import HEADER, render, summarise
 
 
 def line(split, rmse, log_likelihood):

@@ -6,9 +6,9 @@ from sklearn.base import clone
 
 from quick import linear_table
 from vmg_paper.baselines import HMCRegressor, PBPRegressor, SGLDRegressor
-from vmg_paper.baselines.batched import fit_splits
+from vmg_paper.baselines.batched_regressor import fit_splits
 from vmg_paper.baselines.filtering import filter_rows
-from vmg_paper.experiments.recipes import METHODS
+from vmg_paper.experiments.table1_methods import METHODS
 
 QUICK = {
     "pbp": PBPRegressor((5,), n_epochs=10),

@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["MethodPicture", "draw_doubt_figure"]
+__all__ = ["MethodPicture", "draw_table2_figure"]
 
 WIDTH_INCHES, HEIGHT_INCHES, DOTS_PER_INCH = 9.0, 7.6, 160
 INK, MUTED, GRID = "#222222", "#666666", "#dfe3e8"
@@ -38,7 +38,7 @@ class MethodPicture:
     """A figure of the paper without a size: a line across all of them."""
 
 
-def draw_doubt_figure(
+def draw_table2_figure(
     methods: Sequence[MethodPicture], sizes: Sequence[str], path: str | os.PathLike[str], *, at_size: str
 ) -> None:
     """Draw three panels; ``sizes`` orders the first one's axis, ``at_size`` is where the other two were measured."""

@@ -1,7 +1,7 @@
 from matplotlib.figure import Figure
 
-from vmg.report import doubt_figure
-from vmg.report.doubt_figure import MethodPicture, draw_doubt_figure
+from vmg_paper.figures import table2_figure
+from vmg_paper.figures.table2_figure import MethodPicture, draw_table2_figure
 
 METHODS = [
     MethodPicture(
@@ -26,8 +26,8 @@ def draw(monkeypatch, path, methods):
             super().__init__(*arguments, **options)
             kept.append(self)
 
-    monkeypatch.setattr(doubt_figure, "Figure", Kept)
-    draw_doubt_figure(methods, ["3x150", "3x250", "2x400"], path, at_size="3x150")
+    monkeypatch.setattr(table2_figure, "Figure", Kept)
+    draw_table2_figure(methods, ["3x150", "3x250", "2x400"], path, at_size="3x150")
     assert path.read_bytes().startswith(b"\x89PNG")
     return kept[0]
 

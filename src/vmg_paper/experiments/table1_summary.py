@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from vmg_paper.experiments.published import BEST, BEST_ONE_LAYER, PAPER_BASELINES, PAPER_TABLE1
-from vmg_paper.experiments.records import Record
+from vmg_paper.experiments.results_file import Record
 from vmg_paper.experiments.typeset import FORMATS, check_format, typeset
 
 __all__ = ["FORMATS", "render", "summarise"]

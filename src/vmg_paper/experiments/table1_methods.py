@@ -20,10 +20,10 @@ from vmg_paper.baselines import (
     PaperVMGRegressor,
     VariationalDropoutRegressor,
 )
-from vmg_paper.baselines.batched import fit_splits as batched_splits
+from vmg_paper.baselines.batched_regressor import fit_splits as batched_splits
 from vmg_paper.data import load_table
-from vmg_paper.experiments.ablations import ABLATIONS
-from vmg_paper.experiments.methods import LARGE, Method, hidden_layers
+from vmg_paper.experiments.method import LARGE, Method, hidden_layers
+from vmg_paper.experiments.table1_ablations import ABLATIONS
 
 __all__ = ["METHODS", "PAPER_BOUNDS"]
 

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.image import imread
 
-from vmg.report.band_figure import Panel, draw_band_figure
+from vmg_paper.figures.band_figure import Panel, draw_band_figure
 
 X = np.linspace(-1, 1, 31)
 
