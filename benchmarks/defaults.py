@@ -23,9 +23,9 @@ import torch
 from sklearn.datasets import load_diabetes, make_friedman1, make_friedman2, make_friedman3
 from sklearn.model_selection import ShuffleSplit
 
-from vmg import VMGRegressor
+from vmg.estimators import PseudoDataRegressor
 from vmg.estimators import regressor
-from vmg.estimators.splits import _hand_over
+from vmg.estimators.pseudo_data.splits import _hand_over
 from vmg.metrics import interval_coverage, rmse
 from vmg.prediction import Prediction
 from vmg_paper.data import TABLES, load_table, standard_splits
@@ -62,7 +62,7 @@ def validate(name: str, settings: dict[str, Any], bounds: list[float]) -> list[r
     regressor.NOISE_BALANCE = settings["balance"]
     options = {key: settings[key] for key in ("noise", "n_pseudo", "learning_rate_init", "activation")}
     batch_size, hidden, members = settings["batch_size"] or "auto", (settings["hidden"],), settings["members"]
-    leader = VMGRegressor(hidden, n_members=members, batch_size=batch_size, random_state=0, **options)
+    leader = PseudoDataRegressor(hidden, n_members=members, batch_size=batch_size, random_state=0, **options)
     effort = replace(leader._effort, fewest_steps=settings["steps"], most_steps=settings["steps"])
     leader._check_data(X, y, reset=True)
     leader.seed_ = 1

@@ -22,9 +22,9 @@ import torch
 from defaults import training_rows
 from sklearn.model_selection import ShuffleSplit
 
-from vmg import VMGRegressor
+from vmg.estimators import PseudoDataRegressor
 from vmg.estimators import fit_splits
-from vmg.estimators.effort import LONG
+from vmg.estimators.pseudo_data.effort import LONG
 from vmg.metrics import interval_coverage, rmse
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.method import hidden_layers
@@ -38,8 +38,8 @@ def validate(settings: dict[str, Any]) -> results_file.Record:
     splits = list(ShuffleSplit(settings["splits"], test_size=0.1, random_state=3).split(X))
     batch_size, members = settings["batch_size"] or "auto", settings["members"]
     # of the class, as fit_splits copies the estimator's parameters alone
-    VMGRegressor._effort = replace(LONG, fewest_steps=settings["steps"], most_steps=settings["steps"])
-    model = VMGRegressor(hidden_layers(settings["table"]), n_members=members, batch_size=batch_size, random_state=0)
+    PseudoDataRegressor._effort = replace(LONG, fewest_steps=settings["steps"], most_steps=settings["steps"])
+    model = PseudoDataRegressor(hidden_layers(settings["table"]), n_members=members, batch_size=batch_size, random_state=0)
     started = time.perf_counter()
     fitted = fit_splits(model, X, y, splits)
     assert fitted[0].n_steps_ == settings["steps"]

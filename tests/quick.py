@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vmg import VMGClassifier, VMGRegressor
+from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
 
 OPTIONS = {
     "hidden_layer_sizes": (8,),
@@ -20,11 +20,11 @@ LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0}  # learns a linear table well
 
 def regressor(**options):
     """With constant noise, where exact answers are known; what else is special to input-dependent noise says so."""
-    return VMGRegressor(**{**OPTIONS, "noise": "constant", **options})
+    return PseudoDataRegressor(**{**OPTIONS, "noise": "constant", **options})
 
 
 def classifier(**options):
-    return VMGClassifier(**{**OPTIONS, **options})
+    return PseudoDataClassifier(**{**OPTIONS, **options})
 
 
 def linear_table(n=60, n_features=3, n_outputs=None, seed=0):

@@ -13,7 +13,7 @@ import vmg
 from vmg import VMGRegressor
 from vmg.cli import main
 from vmg.cli.app import run
-from vmg.estimators.effort import Effort
+from vmg.estimators.pseudo_data.effort import Effort
 from vmg.tables import TableModel, read_table
 
 QUICK = ["--max-iter", "3", "--hidden", "8"]

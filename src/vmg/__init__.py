@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vmg import covariance, estimators, likelihoods, mapped, metrics, nn, priors, training
     from vmg.distributions import MatrixNormal
     from vmg.estimators import VMGClassifier, VMGRegressor
-    from vmg.estimators.base import BaseVMG
+    from vmg.estimators.pseudo_data.base import Estimator
     from vmg.objective import ElboTerms, elbo
     from vmg.persistence import ModelFileError
     from vmg.tables import TableModel
@@ -60,7 +60,7 @@ else:  # hidden from type checkers, for which a module with __getattr__ has ever
         return sorted({*globals(), *__all__})
 
 
-def load(path: str | os.PathLike[str]) -> BaseVMG | TableModel:
+def load(path: str | os.PathLike[str]) -> Estimator | TableModel:
     """The model in a file that ``save`` or ``vmg fit`` wrote; its predictions are equal to the last bit.
 
     Loading runs no code from the file. A missing, damaged, foreign or newer file raises :class:`ModelFileError`.

@@ -1,7 +1,9 @@
 """scikit-learn estimators."""
 
 from vmg.estimators.classifier import VMGClassifier
+from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
+from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
+from vmg.estimators.pseudo_data.splits import fit_splits
 from vmg.estimators.regressor import VMGRegressor
-from vmg.estimators.splits import fit_splits
 
-__all__ = ["VMGClassifier", "VMGRegressor", "fit_splits"]
+__all__ = ["PseudoDataClassifier", "PseudoDataRegressor", "VMGClassifier", "VMGRegressor", "fit_splits"]

@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
 
-from vmg.estimators.base import Array, BaseVMG
-from vmg.likelihoods import CategoricalLikelihood, Likelihood
+from vmg.estimators.base import Array, VMGEstimator
+from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
+from vmg.estimators.reading import ReadsClasses
+from vmg.estimators.scaling import Standardiser
+from vmg.fit.classification import ClassificationEnsemble, fit_classification
 from vmg.prediction import ClassPrediction
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["VMGClassifier"]
 
 
-class VMGClassifier(ClassifierMixin, BaseVMG):
-    """Bayesian neural network classification with matrix Gaussian posteriors and pseudo-data [LW16].
+class VMGClassifier(ClassifierMixin, ReadsClasses, VMGEstimator):
+    """Bayesian neural network classification with a matrix Gaussian output layer at its optimum.
+
+    An ensemble as in :class:`VMGRegressor`; the softmax layer's weights have a matrix Gaussian posterior with a dense row
+    covariance, found by natural-gradient steps.
 
     Parameters
     ----------
-    hidden_layer_sizes, activation, n_pseudo, max_noise, pseudo_noise, row_covariance, column_covariance, zero_mean, \
-prior, n_members, batch_size, learning_rate_init, max_iter, averaging, early_stopping, validation_fraction, \
-n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
+    hidden_layer_sizes, activation, n_pseudo, n_members, batch_size, learning_rate_init, max_iter, n_iter_no_change, \
+random_state, verbose
         As in :class:`VMGRegressor`.
+    n_draws : int
+        Posterior draws behind a prediction, for each member.
 
     Attributes
     ----------
     classes_ : array [K]
         The classes, sorted.
-    network_, likelihood_, history_, n_features_in_, feature_names_in_, feature_relevance_
+    ensemble_, history_, n_features_in_, feature_names_in_, feature_relevance_
         As in :class:`VMGRegressor`.
 
     Examples
@@ -47,60 +57,45 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
     (150, 3)
     """
 
+    _parameter_constraints = {  # noqa: RUF012
+        **VMGEstimator._parameter_constraints,
+        "n_draws": [Interval(Integral, 1, 10_000, closed="both")],
+    }
+
     classes_: NDArray
+    ensemble_: ClassificationEnsemble | None
+    pseudo_data_: PseudoDataClassifier | None
     _announced: NDArray | None = None  # classes of the first partial_fit, during that call
 
     def __init__(
         self,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
-        activation: str | Callable[[Tensor], Tensor] = "relu",
-        n_pseudo: int | Sequence[int] = 10,
+        hidden_layer_sizes: int | Sequence[int] | str = "auto",
+        activation: str = "auto",
+        n_pseudo: int | Sequence[int] | None = None,
         *,
-        max_noise: float | str = "auto",
-        pseudo_noise: str = "layer",
-        row_covariance: str = "diagonal",
-        column_covariance: str = "diagonal",
-        zero_mean: bool = False,
-        prior: str = "gamma",
-        n_members: int = 1,
+        n_members: int | str = "auto",
         batch_size: int | str = "auto",
-        learning_rate_init: float = 0.01,
+        learning_rate_init: float = 0.03,
         max_iter: int | str = "auto",
-        averaging: float | None = 0.99,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        n_draws: int = 200,
+        n_iter_no_change: int = 4,
+        n_draws: int = 16,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
     ) -> None:
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.n_pseudo = n_pseudo
-        self.max_noise = max_noise
-        self.pseudo_noise = pseudo_noise
-        self.row_covariance = row_covariance
-        self.column_covariance = column_covariance
-        self.zero_mean = zero_mean
-        self.prior = prior
         self.n_members = n_members
         self.batch_size = batch_size
         self.learning_rate_init = learning_rate_init
         self.max_iter = max_iter
-        self.averaging = averaging
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
         self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
         self.n_draws = n_draws
         self.random_state = random_state
         self.verbose = verbose
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> VMGClassifier:
-        """Update with new rows only: the posterior so far becomes the prior.
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Update with new rows only: the output layers' posterior so far becomes their prior.
 
         Parameters
         ----------
@@ -113,19 +108,15 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
         -------
         self
         """
-        if hasattr(self, "network_"):
+        if hasattr(self, "seed_"):
             if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
                 raise ValueError(f"classes must be those of the first call, {self.classes_}; got {np.unique(classes)}")
-            return self._update(X, y, sample_weight)
+            return self._partial_fit(X, y, sample_weight)
         self._announced = None if classes is None else np.unique(classes)
         try:
             return self.fit(X, y, sample_weight)
         finally:
             self._announced = None
-
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> VMGClassifier:
-        """Fit to rows X [N, D] with classes y [N]; see :meth:`VMGRegressor.fit`."""
-        return super().fit(X, y, sample_weight)
 
     def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
         X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
@@ -135,41 +126,46 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
             classes = found if self._announced is None else self._announced
             if len(classes) < 2:
                 raise ValueError(f"y must hold at least 2 classes; got one class, {classes[0]!r}")
-            if self.warm_start and hasattr(self, "network_") and not np.array_equal(classes, self.classes_):
-                raise ValueError(f"warm_start needs the classes of the last fit, {self.classes_}; got {classes}")
             self.classes_ = classes
         unknown = np.setdiff1d(found, self.classes_)
         if len(unknown):
             raise ValueError(f"y must be among the classes {self.classes_}; got {unknown}")
         return X, y
 
-    def _fit_target_scaling(self, y: NDArray, weight: Array | None) -> None:
-        """Classes have no units."""
-        return None
+    def _fit(self, X: Array, y: NDArray, weight: Array | None) -> None:
+        if self.n_pseudo is not None:
+            self._fit_pseudo_data(X, y, weight)
+            return
+        self.input_scaling_ = Standardiser.fit(X, weight)
+        size = self._size(*X.shape)
+        self.ensemble_, self.history_ = fit_classification(
+            self.input_scaling_.transform(X),
+            np.searchsorted(self.classes_, y),
+            len(self.classes_),
+            weight,
+            hidden=size.hidden,
+            activations=size.activations,
+            n_members=size.n_members,
+            plan=size.plan,
+            seed=self.seed_,
+            callbacks=self._listeners(),
+        )
+        self.pseudo_data_ = None
 
-    def _encode(self, y: NDArray) -> Tensor:
-        return torch.as_tensor(np.searchsorted(self.classes_, y), dtype=torch.int64)
+    def _fit_pseudo_data(self, X: Array, y: NDArray, weight: Array | None) -> None:
+        model = PseudoDataClassifier(**self._pseudo_data_options())
+        model._callbacks, model._announced = self._callbacks, self.classes_
+        self.pseudo_data_, self.ensemble_ = model.fit(X, y, weight), None
+        del model._callbacks, model._announced
+        self.input_scaling_, self.history_ = model.input_scaling_, model.history_
 
-    def _n_network_outputs(self) -> int:
-        return len(self.classes_)
-
-    def _target_unit(self) -> Array:
-        return np.ones(1)
-
-    def _make_likelihood(self, n_steps: int, units: Array) -> Likelihood:
-        return CategoricalLikelihood()
-
-    def _likelihood_as_prior(self) -> Likelihood:
-        return self.likelihood_
-
-    def _log_probs(self, functions: Tensor, targets: list[Tensor]) -> list[Array]:
-        probabilities = torch.softmax(functions, -1).numpy()  # [S, replicas, N, K]
-        found = []
-        for k, y in enumerate(targets):
-            members = slice(k * self.n_members, (k + 1) * self.n_members)
-            mean = probabilities[:, members].mean((0, 1))[np.arange(len(y)), y.numpy()]
-            found.append(np.log(np.maximum(mean, np.finfo(np.float64).tiny)))
-        return found
+    def _update(self, X: Array, y: NDArray, weight: Array | None) -> None:
+        if self.pseudo_data_ is not None:
+            self.pseudo_data_ = self.pseudo_data_.partial_fit(X, y, sample_weight=weight)
+            return
+        assert self.ensemble_ is not None
+        labels = np.searchsorted(self.classes_, y)
+        self.ensemble_ = self.ensemble_.updated(self.input_scaling_.transform(X), labels, weight)
 
     def pred_dist(self, X: Any) -> ClassPrediction:
         """The whole predictive distribution of each row of X.
@@ -180,19 +176,17 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
             With ``probabilities``, ``label``, ``predictive_entropy``, ``expected_entropy``, ``mutual_information``
             and ``log_prob``.
         """
-        check_is_fitted(self, "network_")
+        check_is_fitted(self, "seed_")
         return self._distribution(self._check_X(X))
 
     def _distribution(self, rows: Array) -> ClassPrediction:
-        probabilities = torch.softmax(self._draw_functions(rows), -1).flatten(0, 1).numpy()
-        return ClassPrediction(probabilities, self.classes_)
+        if self.pseudo_data_ is not None:
+            return self.pseudo_data_._distribution(rows)
+        assert self.ensemble_ is not None
+        x = self.input_scaling_.transform(rows)
+        return ClassPrediction(self.ensemble_.sample_probabilities(x, self.n_draws, self.seed_), self.classes_)
 
-    def predict_proba(self, X: Any) -> NDArray:
-        """Probability of each class, [N, K], in the order of ``classes_``."""
-        [probabilities] = self._in_pieces(X, lambda part: part.probabilities)
-        return probabilities
-
-    def predict(self, X: Any) -> NDArray:
-        """The most probable class of each row."""
-        [label] = self._in_pieces(X, lambda part: part.label)
-        return label
+    @property
+    def feature_relevance_(self) -> Array:
+        """How much each input can move the first layer, [D], largest 1."""
+        return self._relevance()

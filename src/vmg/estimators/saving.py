@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vmg.estimators.base import BaseVMG
-from vmg.estimators.classifier import VMGClassifier
-from vmg.estimators.regressor import VMGRegressor
+from vmg.estimators.pseudo_data.base import BaseVMG
+from vmg.estimators.pseudo_data.classifier import VMGClassifier
+from vmg.estimators.pseudo_data.regressor import VMGRegressor
 from vmg.estimators.scaling import Standardiser
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.nn.families import FAMILIES

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vmg.estimators.base import Array, BaseVMG, _bound
-from vmg.estimators.effort import STANDARD
-from vmg.estimators.regressor import VMGRegressor
-from vmg.estimators.training_sets import TrainingSet, stack
+from vmg.estimators.pseudo_data.base import Array, PseudoDataEstimator, _bound
+from vmg.estimators.pseudo_data.effort import STANDARD
+from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
+from vmg.estimators.pseudo_data.training_sets import TrainingSet, stack
 from vmg.nn.contract import BayesianLinear
 from vmg.nn.mlp import MLP
 
@@ -26,10 +26,10 @@ MATRIX_GAUSSIAN_OPTIONS = frozenset(
 )
 
 
-class Baseline(BaseVMG):
+class Baseline(PseudoDataEstimator):
     """An estimator of this library with another kind of layer.
 
-    A subclass says which in :meth:`_make_layer` and stands left of ``BaselineRegressor`` or ``VMGClassifier`` among the
+    A subclass says which in :meth:`_make_layer` and stands left of ``BaselineRegressor`` or ``PseudoDataClassifier`` among the
     bases. Parameters are those of the estimator without the options of matrix Gaussian layers, and what the subclass
     names in its own ``__init__``.
     """
@@ -48,7 +48,7 @@ class Baseline(BaseVMG):
         """scikit-learn's list of parameters, gathered over the bases: each names only what it adds."""
         names: set[str] = set()
         for base in cls.__mro__:
-            if "__init__" in vars(base) and issubclass(base, BaseVMG):
+            if "__init__" in vars(base) and issubclass(base, PseudoDataEstimator):
                 parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
                 names |= {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
         return sorted(names - {"self"} - cls._not_mine)
@@ -90,7 +90,7 @@ class Baseline(BaseVMG):
         raise AttributeError(f"{type(self).__name__} has no partial_fit; use fit with all rows")
 
 
-class BaselineRegressor(VMGRegressor):
+class BaselineRegressor(PseudoDataRegressor):
     """A regressor whose noise is the same everywhere, as in the sources of all methods but deep ensembles."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vmg.estimators.classifier import VMGClassifier
+from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
 from vmg_paper.baselines.base import BaselineRegressor
 from vmg_paper.baselines.held_out_choice import HeldOutChoice
 from vmg_paper.layers.bayes_by_backprop import BayesByBackpropLinear, ScaleMixture
@@ -82,8 +82,8 @@ class BayesByBackprop(HeldOutChoice):
 
 
 class BayesByBackpropRegressor(BayesByBackprop, BaselineRegressor):
-    """:class:`VMGRegressor` with Bayes by Backprop."""
+    """:class:`PseudoDataRegressor` with Bayes by Backprop."""
 
 
-class BayesByBackpropClassifier(BayesByBackprop, VMGClassifier):
-    """:class:`VMGClassifier` with Bayes by Backprop."""
+class BayesByBackpropClassifier(BayesByBackprop, PseudoDataClassifier):
+    """:class:`PseudoDataClassifier` with Bayes by Backprop."""

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vmg.estimators.base import Array
+from vmg.estimators.pseudo_data.base import Array
 from vmg.likelihoods import Likelihood
 from vmg_paper.baselines.base import BaselineRegressor, GaussianComponents
 from vmg_paper.baselines.max_likelihood import MaximumLikelihood

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vmg.estimators.classifier import VMGClassifier
+from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
 from vmg.prediction import draw_functions
 from vmg_paper.baselines.base import BaselineRegressor, MeanNetwork
 from vmg_paper.baselines.dropout_rates import ChosenDropoutRate
@@ -70,5 +70,5 @@ class DropConnectRegressor(DropConnect, BaselineRegressor):
     """A network trained with DropConnect, with constant Gaussian noise."""
 
 
-class DropConnectClassifier(DropConnect, VMGClassifier):
+class DropConnectClassifier(DropConnect, PseudoDataClassifier):
     """A network trained with DropConnect."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vmg.estimators.classifier import VMGClassifier
+from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
 from vmg_paper.baselines.base import BaselineRegressor, MeanNetwork
 from vmg_paper.baselines.dropout_rates import ChosenDropoutRate
 from vmg_paper.layers.dropout import DropoutLinear
@@ -61,5 +61,5 @@ class DropoutRegressor(Dropout, BaselineRegressor):
     """A network trained with dropout, with constant Gaussian noise."""
 
 
-class DropoutClassifier(Dropout, VMGClassifier):
+class DropoutClassifier(Dropout, PseudoDataClassifier):
     """A network trained with dropout."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vmg.estimators.classifier import VMGClassifier
+from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
 from vmg_paper.baselines.base import Baseline, BaselineRegressor
 from vmg_paper.layers.graves import GravesLinear
 
@@ -22,8 +22,8 @@ class Graves(Baseline):
 
 
 class GravesRegressor(Graves, BaselineRegressor):
-    """:class:`VMGRegressor` with the variational inference of Graves (2011)."""
+    """:class:`PseudoDataRegressor` with the variational inference of Graves (2011)."""
 
 
-class GravesClassifier(Graves, VMGClassifier):
-    """:class:`VMGClassifier` with the variational inference of Graves (2011)."""
+class GravesClassifier(Graves, PseudoDataClassifier):
+    """:class:`PseudoDataClassifier` with the variational inference of Graves (2011)."""

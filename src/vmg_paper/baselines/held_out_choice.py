@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vmg.estimators.training_sets import Array, TrainingSet, hold_out
+from vmg.estimators.pseudo_data.training_sets import Array, TrainingSet, hold_out
 from vmg_paper.baselines.base import Baseline
 
 __all__ = ["HeldOutChoice"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vmg.estimators.classifier import VMGClassifier
+from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
 from vmg_paper.baselines.base import BaselineRegressor, MeanNetwork
 from vmg_paper.layers.deterministic import DeterministicLinear
 
@@ -44,5 +44,5 @@ class MaximumLikelihoodRegressor(MaximumLikelihood, BaselineRegressor):
     """A plain network with constant Gaussian noise."""
 
 
-class MaximumLikelihoodClassifier(MaximumLikelihood, VMGClassifier):
+class MaximumLikelihoodClassifier(MaximumLikelihood, PseudoDataClassifier):
     """A plain network."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
 
-from vmg.estimators.training_sets import Array, TrainingSet, stack
+from vmg.estimators.pseudo_data.training_sets import Array, TrainingSet, stack
 from vmg.likelihoods import Likelihood
 from vmg.prediction import draw_functions
 from vmg_paper.baselines.base import BaselineRegressor, GaussianComponents

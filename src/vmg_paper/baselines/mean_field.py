@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vmg.estimators.classifier import VMGClassifier
+from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
 from vmg_paper.baselines.base import MATRIX_GAUSSIAN_OPTIONS, Baseline, BaselineRegressor
 from vmg_paper.layers.mean_field import MeanFieldLinear
 
@@ -24,8 +24,8 @@ class MeanField(Baseline):
 
 
 class MeanFieldRegressor(MeanField, BaselineRegressor):
-    """:class:`VMGRegressor` with factorised Gaussian weights."""
+    """:class:`PseudoDataRegressor` with factorised Gaussian weights."""
 
 
-class MeanFieldClassifier(MeanField, VMGClassifier):
-    """:class:`VMGClassifier` with factorised Gaussian weights."""
+class MeanFieldClassifier(MeanField, PseudoDataClassifier):
+    """:class:`PseudoDataClassifier` with factorised Gaussian weights."""

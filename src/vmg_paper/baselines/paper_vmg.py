@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from vmg.estimators.base import Array
-from vmg.estimators.regressor import VMGRegressor
+from vmg.estimators.pseudo_data.base import Array
+from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
 from vmg.likelihoods import GaussianLikelihood, Likelihood
 from vmg.priors import GammaPrior, Prior
 from vmg.training import Schedule, constant
@@ -13,8 +13,8 @@ from vmg.training import Schedule, constant
 __all__ = ["PaperVMGRegressor"]
 
 
-class PaperVMGRegressor(VMGRegressor):
-    """:class:`VMGRegressor` as the paper trained it.
+class PaperVMGRegressor(PseudoDataRegressor):
+    """:class:`PseudoDataRegressor` as the paper trained it.
 
     Gamma(1, 0.5) priors on the weights' precisions and Gamma(6, 6) on the noise's in the target's own units, all
     Gamma posteriors learned by gradient; Adam at 1e-3 throughout; parameters averaged with decay 0.999.

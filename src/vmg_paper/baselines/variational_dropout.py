@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vmg.estimators.classifier import VMGClassifier
+from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
 from vmg_paper.baselines.base import Baseline, BaselineRegressor
 from vmg_paper.layers.variational_dropout import VariationalDropoutLinear
 
@@ -22,8 +22,8 @@ class VariationalDropout(Baseline):
 
 
 class VariationalDropoutRegressor(VariationalDropout, BaselineRegressor):
-    """:class:`VMGRegressor` with variational dropout."""
+    """:class:`PseudoDataRegressor` with variational dropout."""
 
 
-class VariationalDropoutClassifier(VariationalDropout, VMGClassifier):
-    """:class:`VMGClassifier` with variational dropout."""
+class VariationalDropoutClassifier(VariationalDropout, PseudoDataClassifier):
+    """:class:`PseudoDataClassifier` with variational dropout."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vmg.estimators import VMGRegressor
+from vmg.estimators import PseudoDataRegressor
 from vmg.priors import GammaPrior, Prior
 from vmg_paper.data import load_table
 from vmg_paper.experiments.method import Method, hidden_layers
@@ -14,37 +14,37 @@ __all__ = ["ABLATIONS"]
 POINTS = 20  # the default
 
 
-class _GradientGammas(VMGRegressor):
+class _GradientGammas(PseudoDataRegressor):
     """Posteriors of the weights' precisions learned by gradient, as in the paper, not taken in closed form."""
 
     def _make_prior(self) -> Prior:
         return GammaPrior(conjugate=False)
 
 
-class _Joint(VMGRegressor):
+class _Joint(PseudoDataRegressor):
     """All rows of a batch drawn together, as from the Gaussian process."""
 
     _sampling = "joint"
 
 
-class _Weights(VMGRegressor):
+class _Weights(PseudoDataRegressor):
     """One weight matrix for all rows of a batch."""
 
     _sampling = "weights"
 
 
-def _ablation(name: str, summary: str, kind: type[VMGRegressor] = VMGRegressor, **options: Any) -> Method:
-    def make(table: str, seed: int) -> VMGRegressor:
+def _ablation(name: str, summary: str, kind: type[PseudoDataRegressor] = PseudoDataRegressor, **options: Any) -> Method:
+    def make(table: str, seed: int) -> PseudoDataRegressor:
         return kind(hidden_layers(table), random_state=seed, **options)
 
     return Method(f"vmg-{name}", summary, make)
 
 
-def _capped(table: str, seed: int) -> VMGRegressor:
+def _capped(table: str, seed: int) -> PseudoDataRegressor:
     """P < R in every layer, which the paper asks for; its own experiments have P = 10 on tables of 4 to 8 inputs."""
     n_inputs = load_table(table).X.shape[1]
     [width] = hidden_layers(table)
-    return VMGRegressor((width,), n_pseudo=(min(POINTS, n_inputs), min(POINTS, width)), random_state=seed)
+    return PseudoDataRegressor((width,), n_pseudo=(min(POINTS, n_inputs), min(POINTS, width)), random_state=seed)
 
 
 ABLATIONS = (

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from vmg.estimators import VMGRegressor
+from vmg.estimators import PseudoDataRegressor
 from vmg_paper import baselines
 from vmg_paper.baselines import (
     BayesByBackpropRegressor,
@@ -53,11 +53,11 @@ def _paper_batch(table: str) -> int:
     return {"yacht": 5, "boston": 10, "concrete": 10, "energy": 10, "wine": 20}.get(table, 100)
 
 
-def _make_vmg(table: str, seed: int) -> VMGRegressor:
-    return VMGRegressor(hidden_layers(table), n_members=5, random_state=seed)
+def _make_vmg(table: str, seed: int) -> PseudoDataRegressor:
+    return PseudoDataRegressor(hidden_layers(table), n_members=5, random_state=seed)
 
 
-def _make_paper(table: str, seed: int) -> VMGRegressor:
+def _make_paper(table: str, seed: int) -> PseudoDataRegressor:
     return PaperVMGRegressor(
         hidden_layers(table),
         n_pseudo=_paper_points(table),
@@ -72,7 +72,7 @@ def _make_paper(table: str, seed: int) -> VMGRegressor:
     )
 
 
-def _make(kind: type[VMGRegressor]) -> Callable[[str, int], VMGRegressor]:
+def _make(kind: type[PseudoDataRegressor]) -> Callable[[str, int], PseudoDataRegressor]:
     """A baseline with its own defaults in the paper's architecture."""
     return lambda table, seed: kind(hidden_layers(table), random_state=seed)
 

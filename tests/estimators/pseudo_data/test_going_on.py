@@ -9,8 +9,8 @@ import torch
 from sklearn.base import clone
 
 from quick import LINEAR, assert_same_bits, everything, linear_table, regressor
-from vmg import VMGRegressor
-from vmg.estimators.stopping import VALIDATION_DRAWS, BestSoFar
+from vmg.estimators import PseudoDataRegressor
+from vmg.estimators.pseudo_data.stopping import VALIDATION_DRAWS, BestSoFar
 
 # -- weights ----------------------------------------------------------------------------------------------------------
 
@@ -149,7 +149,7 @@ def test_many_rows_are_predicted_in_pieces_that_do_not_show(monkeypatch):
     assert set(asked) == {7, 6}
 
 
-class Scripted(VMGRegressor):
+class Scripted(PseudoDataRegressor):
     """Hears prescribed scores of its held-out rows, and keeps its parameters at every check."""
 
     SCORES = (-3.0, -2.0, -2.5, -1.0, -1.0, -0.95, -4.0, -4.0)

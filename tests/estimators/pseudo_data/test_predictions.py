@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 
 from quick import assert_same_bits, everything, linear_table, regressor
-from vmg import VMGRegressor
+from vmg.estimators import PseudoDataRegressor
 
 # -- predictions ------------------------------------------------------------------------------------------------------
 
@@ -85,14 +85,14 @@ def test_both_std_and_cov(fitted):
 @pytest.mark.parametrize("method", ["predict", "predict_interval", "pred_dist", "sample"])
 def test_before_fitting(method):
     with pytest.raises(NotFittedError):
-        getattr(VMGRegressor(), method)(np.zeros((2, 3)))
+        getattr(PseudoDataRegressor(), method)(np.zeros((2, 3)))
 
 
 # -- scikit-learn's tools ---------------------------------------------------------------------------------------------
 
 
 def test_clone_and_set_params():
-    model = VMGRegressor(hidden_layer_sizes=(7,), noise_prior=(2.0, 0.5)).set_params(n_draws=3, tol=0.1)
+    model = PseudoDataRegressor(hidden_layer_sizes=(7,), noise_prior=(2.0, 0.5)).set_params(n_draws=3, tol=0.1)
     twin = clone(model)
     assert twin.get_params() == model.get_params()
     assert twin.get_params()["n_draws"] == 3
@@ -163,7 +163,7 @@ def test_mistakes_in_the_data(fitted):
     ):
         with pytest.raises(ValueError, match=message):
             regressor(max_iter=1).fit(X_bad, y_bad)
-    with pytest.raises(ValueError, match="X has 2 features, but VMGRegressor is expecting 3"):
+    with pytest.raises(ValueError, match="X has 2 features, but PseudoDataRegressor is expecting 3"):
         fitted.predict(X[:, :2])
 
 

@@ -12,12 +12,12 @@ from sklearn.base import clone
 from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
-from vmg.estimators.base import BaseVMG, State
+from vmg.estimators.pseudo_data.base import PseudoDataEstimator, State
 from vmg.training import Callback
 
 __all__ = ["fit_splits"]
 
-Estimator = TypeVar("Estimator", bound=BaseVMG)
+Estimator = TypeVar("Estimator", bound=PseudoDataEstimator)
 
 
 def fit_splits(
@@ -36,7 +36,7 @@ def fit_splits(
 
     Parameters
     ----------
-    estimator : VMGRegressor or VMGClassifier
+    estimator : PseudoDataRegressor or PseudoDataClassifier
         Left as it is.
     X, y : array-like
         The whole table.
@@ -70,7 +70,7 @@ def fit_splits(
     return fitted
 
 
-def _hand_over(leader: BaseVMG, one: BaseVMG, state: State, members: slice) -> None:
+def _hand_over(leader: PseudoDataEstimator, one: PseudoDataEstimator, state: State, members: slice) -> None:
     """Make ``one`` a fitted estimator of its own, from its replicas in the leader's network."""
     one.network_ = one._make_network(one.n_features_in_, (leader.n_members,), one.max_noise_)
     one.likelihood_ = one._make_likelihood(1, np.repeat([one._target_unit()], leader.n_members, axis=0))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from vmg import VMGClassifier, VMGRegressor
-from vmg.estimators.effort import LONG, STANDARD, Effort
+from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
+from vmg.estimators.pseudo_data.effort import LONG, STANDARD, Effort
 from vmg_paper.baselines import GravesClassifier, GravesRegressor
 
 
@@ -20,29 +20,29 @@ def test_steps_and_batches_grow_between_their_limits():
             assert found == sorted(found)
 
 
-@pytest.mark.parametrize("kind", [VMGRegressor, VMGClassifier, GravesRegressor, GravesClassifier])
+@pytest.mark.parametrize("kind", [PseudoDataRegressor, PseudoDataClassifier, GravesRegressor, GravesClassifier])
 @pytest.mark.parametrize("n_members", [1, 5])
 def test_ensembles_for_regression_train_longest(kind, n_members):
-    assert kind(n_members=n_members)._effort == (LONG if kind is VMGRegressor and n_members > 1 else STANDARD)
+    assert kind(n_members=n_members)._effort == (LONG if kind is PseudoDataRegressor and n_members > 1 else STANDARD)
 
 
 def test_trials_of_an_ensemble_have_its_batches(monkeypatch):
     """A trial is a single network, but stands for members of the ensemble."""
     seen = []
-    train = VMGRegressor._train
+    train = PseudoDataRegressor._train
 
     def spy(self, sets, *arguments, effort=None, **options):
         seen.append(self._effort if effort is None else effort)
         return train(self, sets, *arguments, effort=Effort(1, 1, batches=1), **options)
 
-    monkeypatch.setattr(VMGRegressor, "_train", spy)
+    monkeypatch.setattr(PseudoDataRegressor, "_train", spy)
     X = [[0.1 * k] for k in range(40)]
-    VMGRegressor((4,), n_pseudo=2, n_members=2, random_state=0).fit(X, [row[0] for row in X])
+    PseudoDataRegressor((4,), n_pseudo=2, n_members=2, random_state=0).fit(X, [row[0] for row in X])
     assert seen == [LONG, LONG]
 
 
 def test_automatic_sizes_are_those_of_the_effort(monkeypatch):
-    monkeypatch.setattr(VMGRegressor, "_effort", Effort(7, 7, batches=1))
+    monkeypatch.setattr(PseudoDataRegressor, "_effort", Effort(7, 7, batches=1))
     X = [[0.1 * k, (k % 7) - 3.0] for k in range(50)]
-    model = VMGRegressor((4,), n_pseudo=2, max_noise=0.1, random_state=0).fit(X, [row[0] - row[1] for row in X])
+    model = PseudoDataRegressor((4,), n_pseudo=2, max_noise=0.1, random_state=0).fit(X, [row[0] - row[1] for row in X])
     assert (model.history_.last.step, model.n_iter_) == (7, 7)  # one batch of 32 rows an epoch

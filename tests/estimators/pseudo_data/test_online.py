@@ -4,7 +4,7 @@ import torch
 
 from quick import linear_table, regressor
 from reference import assert_close, normal
-from vmg.estimators.online import _separate, posterior_as_prior
+from vmg.estimators.pseudo_data.online import _separate, posterior_as_prior
 from vmg.nn import MLP
 from vmg.priors import FixedPrior
 

@@ -5,8 +5,8 @@ import pytest
 
 import vmg
 from quick import assert_same_bits, linear_table, regressor
-from vmg import VMGRegressor
-from vmg.estimators.selection import CANDIDATES, choose_members, choose_one
+from vmg.estimators import PseudoDataRegressor
+from vmg.estimators.pseudo_data.selection import CANDIDATES, choose_members, choose_one
 
 
 def test_a_given_noise_bound_is_used():
@@ -26,7 +26,7 @@ def test_a_noise_bound_is_chosen_by_held_out_rows(monkeypatch):
         trials.append((bounds, {len(rows.x) for rows in held_out}, self.n_members))
         return [np.full(len(rows.x), -abs(b - 0.3)) for b, rows in zip(bounds, held_out, strict=True)]
 
-    monkeypatch.setattr(VMGRegressor, "_held_out_log_probs", score)
+    monkeypatch.setattr(PseudoDataRegressor, "_held_out_log_probs", score)
     model = regressor(max_noise="auto", max_iter=3, n_members=2).fit(X, y)
     [(bounds, sizes, members)] = trials
     np.testing.assert_allclose(sorted(set(bounds)), CANDIDATES, rtol=1e-6)
@@ -54,8 +54,8 @@ def test_sharper_bounds_are_tried_below_a_sharpest_that_wins(liked, tried, chose
         trials.append(sorted(set(bounds)))
         return [np.full(len(rows.x), -abs(np.log(b / liked))) for b, rows in zip(bounds, held_out, strict=True)]
 
-    monkeypatch.setattr(VMGRegressor, "_held_out_log_probs", score)
-    monkeypatch.setattr("vmg.estimators.selection.ENOUGH", 30)
+    monkeypatch.setattr(PseudoDataRegressor, "_held_out_log_probs", score)
+    monkeypatch.setattr("vmg.estimators.pseudo_data.selection.ENOUGH", 30)
     model = regressor(max_noise="auto", max_iter=3, n_members=n_members).fit(X, y)
     for found, expected in zip(trials, tried, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -74,7 +74,7 @@ def test_members_of_an_ensemble_have_the_bounds_whose_mixture_is_best(monkeypatc
         return [np.where(small == (b < 0.1), 0.0, -9.0) - abs(np.log(b / 0.1)) * 1e-3
                 for b, small in zip(bounds, likes_small, strict=True)]  # fmt: skip
 
-    monkeypatch.setattr(VMGRegressor, "_held_out_log_probs", score)
+    monkeypatch.setattr(PseudoDataRegressor, "_held_out_log_probs", score)
     model = regressor(max_noise="auto", max_iter=3, n_members=2).fit(X, y)
     low, high = model.max_noise_
     assert low < 0.1 < high
@@ -93,10 +93,10 @@ def test_a_single_network_on_a_small_table_is_tried_for_longer(monkeypatch, n_me
     def score(self, held_out, n_draws):
         return [np.zeros(len(rows.x)) for rows in held_out]
 
-    monkeypatch.setattr(VMGRegressor, "_train", train)
-    monkeypatch.setattr(VMGRegressor, "_held_out_log_probs", score)
+    monkeypatch.setattr(PseudoDataRegressor, "_train", train)
+    monkeypatch.setattr(PseudoDataRegressor, "_held_out_log_probs", score)
     X = np.random.default_rng(0).normal(size=(n_rows, 2))
-    VMGRegressor(n_members=n_members, random_state=0).fit(X, X[:, 0])
+    PseudoDataRegressor(n_members=n_members, random_state=0).fit(X, X[:, 0])
     assert asked == [steps, None]  # the trials, then all rows
 
 
@@ -137,7 +137,7 @@ def test_trials_count_weights_and_report_no_progress(monkeypatch):
         heavy = [rows.weight.numpy() > 1 for rows in held_out]
         return [np.where(h, b, -b) for b, h in zip(bounds, heavy, strict=True)]
 
-    monkeypatch.setattr(VMGRegressor, "_held_out_log_probs", score)
+    monkeypatch.setattr(PseudoDataRegressor, "_held_out_log_probs", score)
     for light, best in ((1e-3, CANDIDATES[-1]), (1.0, CANDIDATES[0])):
         model = regressor(max_noise="auto", max_iter=3)
         model._callbacks = (seen.append,)
@@ -149,7 +149,7 @@ def test_trials_count_weights_and_report_no_progress(monkeypatch):
 @pytest.mark.parametrize(("n_rows", "n_pseudo"), [(5, 2), (30, 0), (30, (0, 0))])
 def test_no_trials_where_they_are_of_no_use(n_rows, n_pseudo, monkeypatch):
     X, y = linear_table(n_rows)
-    monkeypatch.setattr(VMGRegressor, "_held_out_log_probs", lambda *_: pytest.fail("a trial"))
+    monkeypatch.setattr(PseudoDataRegressor, "_held_out_log_probs", lambda *_: pytest.fail("a trial"))
     model = regressor(max_noise="auto", max_iter=2, n_pseudo=n_pseudo).fit(X, y)
     assert model.max_noise_ in CANDIDATES
 

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vmg.estimators.training_sets import TrainingSet, hold_out
+from vmg.estimators.pseudo_data.training_sets import TrainingSet, hold_out
 
 if TYPE_CHECKING:
-    from vmg.estimators.base import Array, BaseVMG
+    from vmg.estimators.pseudo_data.base import Array, PseudoDataEstimator
 
 __all__ = ["choose_max_noise", "choose_members", "choose_one"]
 
@@ -47,7 +47,7 @@ DRAWS = 64  # posterior draws behind a trial's score
 
 
 def choose_max_noise(
-    estimator: BaseVMG, sets: list[TrainingSet], candidates: tuple[float, ...] = CANDIDATES
+    estimator: PseudoDataEstimator, sets: list[TrainingSet], candidates: tuple[float, ...] = CANDIDATES
 ) -> list[float | Array]:
     """The better bound for each training set, or one for each member of an ensemble, judged on held-out rows.
 

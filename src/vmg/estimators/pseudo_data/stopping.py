@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.estimators.training_sets import TrainingSet
+from vmg.estimators.pseudo_data.training_sets import TrainingSet
 from vmg.likelihoods import Likelihood
 from vmg.nn.mlp import MLP
 from vmg.training import Progress

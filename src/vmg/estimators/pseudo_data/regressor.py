@@ -1,0 +1,325 @@
+"""``PseudoDataRegressor``: numbers with honest intervals, behind scikit-learn's interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from vmg.estimators.pseudo_data.base import Array, PseudoDataEstimator
+from vmg.estimators.pseudo_data.effort import LONG, STANDARD, Effort
+from vmg.estimators.reading import ReadsNumbers
+from vmg.estimators.scaling import Standardiser
+from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
+from vmg.moments import normal_points
+from vmg.prediction import Prediction, propagate_moments
+
+__all__ = ["PseudoDataRegressor"]
+
+NOISE_FADE = (0.3, 0.6)
+"""Share of training between which input-dependent noise is faded in: the mean settles first."""
+
+NOISE_BALANCE = 0.5
+"""How far the mean is fitted as under constant noise: see :class:`~vmg.likelihoods.HeteroscedasticLikelihood`."""
+
+MOMENT_POINTS = 32
+"""Equally likely points that stand for a Gaussian of given mean and variance in a sampling-free prediction."""
+
+
+class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, PseudoDataEstimator):
+    """Bayesian neural network regression with matrix Gaussian posteriors and pseudo-data [LW16].
+
+    Parameters
+    ----------
+    hidden_layer_sizes : int or sequence of int
+        Units of each hidden layer.
+    activation : {"relu", "tanh", "silu", "gelu", "cos", "logistic", "identity"} or callable
+        Nonlinearity between layers.
+    n_pseudo : int or sequence of int
+        Pseudo-points of every layer, or of each.
+    max_noise : float or "auto"
+        Bound on the relative noise √α of pseudo-points: larger is more cautious. "auto" tries five bounds on held-out
+        rows first and then fits all rows with the best one, or with the bounds whose mixture is best for an ensemble.
+    pseudo_noise : {"layer", "factored"}
+        One √α per layer, or a factor per point and dimension.
+    row_covariance, column_covariance : {"diagonal", "rank_one", "dense"}
+        Families of the weights' covariances.
+    zero_mean : bool
+        Let pseudo-data alone carry the mean.
+    prior : {"gamma", "isotropic"}
+        Precisions of the weights learned from data, or fixed at one.
+    noise : {"input", "constant"}
+        Noise of the target: learned as a function of the input, or the same everywhere.
+    noise_prior : (float, float)
+        Gamma(concentration, rate) of the noise's precision in standardised units.
+    n_members : int
+        Size of the ensemble, trained as one batched network.
+    batch_size : int or "auto"
+        Rows of a minibatch.
+    learning_rate_init : float
+        Adam's first learning rate; it falls to zero along a cosine.
+    max_iter : int or "auto"
+        Passes over the data.
+    averaging : float or None
+        Decay of the average of parameters over steps.
+    early_stopping : bool
+        Hold out ``validation_fraction`` of the rows and stop when their log-likelihood has not improved by ``tol``
+        for ``n_iter_no_change`` checks (there are fifty checks in a full run).
+    validation_fraction, n_iter_no_change, tol
+        See ``early_stopping``.
+    warm_start : bool
+        Let ``fit`` continue from the last solution, with its activation, prior and bound on the noise.
+    n_draws : int
+        Posterior draws behind a prediction, for each member.
+    random_state : int, RandomState or None
+        Same seed, same numbers.
+    verbose : bool
+        Print the bound as training goes.
+
+    Attributes
+    ----------
+    network_, likelihood_
+        The fitted torch modules, [n_members] replicas.
+    history_ : History
+        What training reported.
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+    max_noise_ : float or array [n_members]
+        The bound in use, or that of each member.
+    feature_relevance_ : array [n_features_in_]
+        How strongly each input can move the first layer, largest 1.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from vmg.estimators import PseudoDataRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = PseudoDataRegressor(random_state=0).fit(X[:400], y[:400])
+    >>> model.predict_interval(X[400:], coverage=0.9).shape
+    (42, 2)
+    """
+
+    _parameter_constraints = {  # noqa: RUF012
+        **PseudoDataEstimator._parameter_constraints,
+        "noise": [StrOptions({"constant", "input"})],
+        "noise_prior": ["array-like"],
+    }
+
+    conformal_scores_: Array | None
+
+    def __init__(
+        self,
+        hidden_layer_sizes: int | Sequence[int] = (50,),
+        activation: str | Callable[[Tensor], Tensor] = "relu",
+        n_pseudo: int | Sequence[int] = 20,
+        *,
+        max_noise: float | str = "auto",
+        pseudo_noise: str = "layer",
+        row_covariance: str = "diagonal",
+        column_covariance: str = "diagonal",
+        zero_mean: bool = False,
+        prior: str = "gamma",
+        noise: str = "input",
+        noise_prior: tuple[float, float] = (1.0, 1e-3),
+        n_members: int = 1,
+        batch_size: int | str = "auto",
+        learning_rate_init: float = 0.01,
+        max_iter: int | str = "auto",
+        averaging: float | None = 0.99,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        tol: float = 1e-4,
+        warm_start: bool = False,
+        n_draws: int = 200,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.n_pseudo = n_pseudo
+        self.max_noise = max_noise
+        self.pseudo_noise = pseudo_noise
+        self.row_covariance = row_covariance
+        self.column_covariance = column_covariance
+        self.zero_mean = zero_mean
+        self.prior = prior
+        self.noise = noise
+        self.noise_prior = noise_prior
+        self.n_members = n_members
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.max_iter = max_iter
+        self.averaging = averaging
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.warm_start = warm_start
+        self.n_draws = n_draws
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> PseudoDataRegressor:
+        """Update with new rows only: the posterior so far becomes the prior.
+
+        The first call is a :meth:`fit`; units stay those of the first call. Forgets a calibration, as ``fit`` does.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            New rows, as in :meth:`fit`.
+
+        Returns
+        -------
+        self
+        """
+        self._update(X, y, sample_weight)
+        self.conformal_scores_ = None  # they were of the model before
+        return self
+
+    # -- how targets enter --------------------------------------------------------------------------------------------
+
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
+        # one memory order, so that frames and arrays of the same numbers give the same bits
+        options = {"dtype": np.float64, "order": "C", "reset": reset}
+        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, **options)
+        y = np.asarray(y, dtype=np.float64)
+        if reset:
+            self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
+            self._single_output = y.ndim == 1
+            self.conformal_scores_ = None
+        elif (y.shape[1] if y.ndim > 1 else 1) != self.n_outputs_:
+            raise ValueError(f"y must have {self.n_outputs_} outputs, as in the first call; got shape {y.shape}")
+        return X, y
+
+    def _fit_target_scaling(self, y: NDArray, weight: Array | None) -> None:
+        self.target_scaling_ = Standardiser.fit(y.reshape(len(y), -1), weight)
+
+    def _encode(self, y: NDArray) -> Tensor:
+        standard = self.target_scaling_.transform(y.reshape(len(y), -1))
+        return torch.as_tensor(standard, dtype=torch.float32)
+
+    @property
+    def _effort(self) -> Effort:
+        """Members of an ensemble may overfit a little more, as others mend it; a single network gains too little."""
+        return LONG if self.n_members > 1 else STANDARD
+
+    def _n_network_outputs(self) -> int:
+        return self.n_outputs_ * (2 if self.noise == "input" else 1)
+
+    def _target_unit(self) -> Array:
+        return self.target_scaling_.scale
+
+    def _make_likelihood(self, n_steps: int, units: Array) -> Likelihood:
+        if np.shape(self.noise_prior) != (2,):
+            raise ValueError(f"noise_prior must be (concentration, rate); got {self.noise_prior!r}")
+        concentration, rate = (float(value) for value in self.noise_prior)
+        n_replicas = len(units)
+        likelihood: GaussianLikelihood
+        if self.noise == "constant":
+            likelihood = GaussianLikelihood(
+                self.n_outputs_, concentration=concentration, rate=rate, batch_shape=(n_replicas,)
+            )
+        else:
+            start, stop = (int(share * n_steps) for share in NOISE_FADE)
+            likelihood = HeteroscedasticLikelihood(
+                self.n_outputs_,
+                concentration=concentration,
+                rate=rate,
+                balance=NOISE_BALANCE,
+                fade=(start, max(stop, start + 1)),
+                batch_shape=(n_replicas,),
+            )
+        # Start at noise of unit precision, which is a standardised target's own. The prior's mean, 1000, would make
+        # the first gradient so large that Adam, which remembers squares for a thousand steps, hardly moves after it.
+        with torch.no_grad():
+            likelihood.log_rate.copy_(likelihood.log_concentration)
+        return likelihood
+
+    def _likelihood_as_prior(self) -> Likelihood:
+        assert isinstance(self.likelihood_, GaussianLikelihood)
+        updated = self.likelihood_.posterior_as_prior()
+        # count updates anew: the first are large again, so that few steps are enough for the new rows to be counted
+        count = updated.get_buffer("n_updates")
+        if isinstance(updated, HeteroscedasticLikelihood):
+            updated.get_buffer("fade").sub_(count)
+        count.zero_()
+        return updated
+
+    def _log_probs(self, functions: Tensor, targets: list[Tensor]) -> list[Array]:
+        shape = functions[..., : self.n_outputs_].shape
+        components = [np.broadcast_to(part, shape) for part in self._components(functions)]
+        found = []
+        for k, y in enumerate(targets):
+            members = slice(k * self.n_members, (k + 1) * self.n_members)
+            loc, scale, df = (_pool(part[:, members, : len(y)]) for part in components)
+            found.append(Prediction(loc, scale, df, squeeze=False).log_prob(y.numpy()))
+        return found
+
+    # -- predictions --------------------------------------------------------------------------------------------------
+
+    def pred_dist(self, X: Any, *, method: str = "draws") -> Prediction:
+        """The whole predictive distribution of each row of X.
+
+        Parameters
+        ----------
+        X : array-like [N, D]
+        method : {"draws", "moments"}
+            Average over ``n_draws`` posterior draws of the network; or carry mean and variance through it
+            (:func:`vmg.prediction.propagate_moments`), about ten times faster. "moments" takes the network's outputs
+            at a row for independent Gaussians, knows nothing of how rows go together, and needs diagonal covariances.
+
+        Returns
+        -------
+        Prediction
+            With ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``log_prob``, ``cdf``, ``quantile``,
+            ``interval`` and ``sample``, in the target's own units.
+        """
+        check_is_fitted(self, "network_")
+        if method not in ("draws", "moments"):
+            raise ValueError(f"method must be 'draws' or 'moments'; got {method!r}")
+        return self._distribution(self._check_X(X), method)
+
+    def _distribution(self, rows: Array, method: str = "draws") -> Prediction:
+        functions = self._draw_functions(rows) if method == "draws" else self._spread_moments(rows)
+        loc, scale, df = self._components(functions)
+        return Prediction(
+            self.target_scaling_.inverse(_pool(loc)),
+            _pool(scale) * self.target_scaling_.scale,
+            _pool(df),
+            squeeze=self._single_output,
+        )
+
+    def _spread_moments(self, X: Array) -> Tensor:
+        """As :meth:`_draw_functions`, but points spread evenly over the Gaussians of the propagated moments."""
+        x = torch.as_tensor(self.input_scaling_.transform(X), dtype=torch.float32)
+        mean, variance = (part.double() for part in propagate_moments(self.network_, x))
+        points = normal_points(MOMENT_POINTS, mean.shape[-1])[:, None, None]  # [S, 1, 1, C]
+        return mean + points * variance.sqrt()  # [S, E, N, C]
+
+    def _components(self, functions: Tensor) -> tuple[Array, Array, Array]:
+        """Centre, scale and df of the mixture, in standard units, members not yet pooled: [S, E, N, C]."""
+        assert isinstance(self.likelihood_, GaussianLikelihood)
+        with torch.no_grad():
+            loc, scale, df = (part.double().numpy() for part in self.likelihood_.components(functions))
+        shape = (len(functions), loc.shape[1], 1, 1)
+        broadcast = (np.broadcast_to(p, np.broadcast_shapes(p.shape, shape)) for p in (scale, df))
+        return loc, *broadcast  # type: ignore[return-value]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = False
+        return tags
+
+
+def _pool(values: Array) -> Array:
+    """Draws of all members as one mixture: [S, E, ...] -> [S E, ...]."""
+    return values.reshape(-1, *values.shape[2:])

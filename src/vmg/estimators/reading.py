@@ -1,0 +1,129 @@
+"""What regressors and classifiers read out of predictive distributions, however they come by them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from vmg.estimators.conformal import calibration_scores, conformal_level
+from vmg.prediction import row_pieces
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["ReadsClasses", "ReadsNumbers", "ReadsRows"]
+
+Array = NDArray[np.float64]
+
+
+class ReadsRows(ABC):
+    """Checks rows and takes their distributions in pieces, in memory that does not grow with the rows."""
+
+    seed_: int
+
+    @abstractmethod
+    def _distribution(self, rows: Array) -> Any:
+        """The predictive distribution of checked rows."""
+
+    def _check_X(self, X: Any) -> Array:
+        return validate_data(self, X, dtype=np.float64, order="C", reset=False)
+
+    def _in_pieces(self, X: Any, *reads: Callable[[Any], NDArray]) -> list[NDArray]:
+        """What each function reads from the predictive distributions of rows."""
+        check_is_fitted(self, "seed_")
+        rows = self._check_X(X)
+        parts = (self._distribution(rows[piece]) for piece in row_pieces(len(rows)))
+        read_out = [[read(part) for read in reads] for part in parts]
+        return [np.concatenate(pieces) for pieces in zip(*read_out, strict=True)]
+
+
+class ReadsNumbers(ReadsRows):
+    """Means, intervals, quantiles and draws of numeric targets."""
+
+    conformal_scores_: Array | None
+
+    @abstractmethod
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
+        """Validated X [N, D] and y."""
+
+    @abstractmethod
+    def pred_dist(self, X: Any) -> Any:
+        """The whole predictive distribution of each row of X."""
+
+    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> NDArray | tuple[NDArray, NDArray]:
+        """The mean of the target at each row of X, [N] or [N, C].
+
+        Parameters
+        ----------
+        X : array-like [N, D]
+        return_std : bool
+            Also give the standard deviation, [N] or [N, C].
+        return_cov : bool
+            Also give the covariance between all rows, noise on its diagonal: [N, N], or [N, N, C].
+        """
+        if return_std and return_cov:
+            raise ValueError("at most one of return_std and return_cov can be True; got both")
+        if return_cov:
+            prediction = self.pred_dist(X)
+            return prediction.mean, prediction.row_covariance()
+        if return_std:
+            mean, std = self._in_pieces(X, lambda part: part.mean, lambda part: part.std)
+            return mean, std
+        [mean] = self._in_pieces(X, lambda part: part.mean)
+        return mean
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> NDArray:
+        """Lower and upper end of the central interval: [N, 2], or [N, C, 2] for several outputs.
+
+        After :meth:`conformalize` the stated coverage holds on average over rows like the calibration rows.
+        """
+
+        def ends(part: Any) -> Array:
+            if self.conformal_scores_ is None:
+                return part.interval(coverage)
+            return part.interval_at(conformal_level(self.conformal_scores_, coverage))
+
+        [interval] = self._in_pieces(X, ends)
+        return interval
+
+    def predict_quantiles(self, X: Any, alpha: ArrayLike) -> NDArray:
+        """Quantiles at the levels alpha: [N, Q], or [N, C, Q] for several outputs."""
+        levels = np.atleast_1d(alpha)
+        [quantiles] = self._in_pieces(X, lambda part: np.moveaxis(part.quantile(levels), 0, -1))
+        return quantiles
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: int | None = None) -> NDArray:
+        """Draws of the target, noise included: [n_samples, N] or [n_samples, N, C]."""
+        check_is_fitted(self, "seed_")
+        return self.pred_dist(X).sample(n_samples, self.seed_ if random_state is None else random_state)
+
+    def conformalize(self, X: Any, y: Any) -> Self:
+        """Calibrate intervals on rows that ``fit`` has not seen, so that their coverage holds in finite samples.
+
+        Changes :meth:`predict_interval` alone. Calling it again replaces the calibration; ``fit`` and
+        ``partial_fit`` forget it.
+        """
+        check_is_fitted(self, "seed_")
+        _, y = self._check_data(X, y, reset=False)
+        cdf = self.pred_dist(X).cdf(y).reshape(len(y), -1)
+        self.conformal_scores_ = calibration_scores(cdf)
+        return self
+
+
+class ReadsClasses(ReadsRows):
+    """Probabilities and labels of classes."""
+
+    def predict_proba(self, X: Any) -> NDArray:
+        """Probability of each class, [N, K], in the order of ``classes_``."""
+        [probabilities] = self._in_pieces(X, lambda part: part.probabilities)
+        return probabilities
+
+    def predict(self, X: Any) -> NDArray:
+        """The most probable class of each row."""
+        [label] = self._in_pieces(X, lambda part: part.label)
+        return label

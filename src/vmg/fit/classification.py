@@ -1,0 +1,162 @@
+"""A classification ensemble: members trained on all rows but their own held-out ones, which then calibrate them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import optimize, special
+from torch import Tensor
+
+from vmg.categorical_evidence import SoftmaxPosterior, improve
+from vmg.fit.classification_members import SETTLING_STEPS, ClassificationMembers, MemberLogits
+from vmg.fit.design import Design
+from vmg.fit.members import TrainingPlan, train_members
+from vmg.fit.regression import soften
+from vmg.training import Callback, History
+
+__all__ = ["ClassificationEnsemble", "fit_classification"]
+
+Array = NDArray[np.float64]
+
+DRAWS_OF_CALIBRATION = 32
+ROWS_OF_POSTERIOR = 20_000  # at most, that the output layers are conditioned on at once
+PRIOR_ROWS = 3.0  # the priors of log sharpness ~ N(0, 1) and log stretch ~ N(0, 2²) count as so many rows
+
+
+@dataclass(frozen=True)
+class ClassificationEnsemble:
+    """Members conditioned on all rows, with what their held-out rows said of their logits."""
+
+    members: ClassificationMembers
+    mean: Tensor  # of the output weights, [E, D, K]
+    root: Tensor  # Cholesky factor of their row precision, [E, D, D]
+    sharpness: float  # factor of the logits
+    stretch: float  # factor of their variance
+
+    @torch.no_grad()
+    def sample_probabilities(self, x: Array, n_draws: int, seed: int) -> Array:
+        """Class probabilities of ``n_draws`` whole functions of each member, [E n_draws, N, K]."""
+        phi = self.members.features(torch.as_tensor(soften(x), dtype=torch.float32)).double()
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.randn(n_draws, *self.mean.shape, generator=generator, dtype=torch.float64)
+        half = n_draws // 2
+        noise[half : 2 * half] = -noise[:half]  # pairs of opposite draws: their mean has less noise
+        spread = SoftmaxPosterior(self.mean, self.root).weight_noise(noise)
+        weights = self.sharpness * self.mean + math.sqrt(self.stretch) * spread
+        return torch.softmax(phi @ weights, -1).flatten(0, 1).numpy()
+
+    def updated(self, x: Array, y: NDArray[np.int64], weight: Array | None) -> ClassificationEnsemble:
+        """Condition the output layers on more rows, the posterior so far being their prior."""
+        phi = self.members.features(torch.as_tensor(soften(x), dtype=torch.float32)).detach().double()
+        w = torch.ones(len(x), dtype=torch.float64) if weight is None else torch.as_tensor(weight)
+        labels = torch.nn.functional.one_hot(torch.as_tensor(y), self.members.n_classes).double()
+        posterior = SoftmaxPosterior(self.mean, self.root)
+        found = improve_on(posterior, phi, labels, w.expand(len(phi), -1), 2 * SETTLING_STEPS)
+        return replace(self, mean=found.mean, root=found.root)
+
+    def relevance(self) -> Array:
+        """How strongly each input can move the first layer, [D]."""
+        return self.members.features.relevance().double().numpy()
+
+
+def improve_on(
+    prior: SoftmaxPosterior, features: Tensor, labels: Tensor, weight: Tensor, n_steps: int
+) -> SoftmaxPosterior:
+    """Update a posterior MN(M₀, A₀⁻¹, I) with rows, in coordinates where it is a standard prior.
+
+    With W = M₀ + A₀^(-½)V the prior of V is MN(0, I, I) and features become ΦA₀^(-½), with offsets ΦM₀ of the logits.
+    """
+    whitened = torch.linalg.solve_triangular(prior.root, features.mT, upper=False).mT
+    offset = features @ prior.mean
+    ones = torch.ones(whitened.shape[:-2] + whitened.shape[-1:], dtype=features.dtype)
+    found = improve(None, whitened, labels, ones, weight, n_steps, offset=offset)
+    found = improve(found, whitened, labels, ones, weight, n_steps, offset=offset)
+    mean = prior.mean + torch.linalg.solve_triangular(prior.root.mT, found.mean, upper=True)
+    return SoftmaxPosterior(mean, prior.root @ found.root)
+
+
+def fit_classification(
+    x: Array,
+    y: NDArray[np.int64],
+    n_classes: int,
+    weight: Array | None,
+    *,
+    hidden: Sequence[int],
+    activations: Sequence[str],
+    n_members: int,
+    plan: TrainingPlan,
+    seed: int,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[ClassificationEnsemble, History]:
+    """Fit to rows in standard units, x [N, D], with labels y [N] from 0 to K − 1."""
+    rng = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(seed)
+    soft = soften(x)
+    design = Design.choose(soft, n_members, rng)
+    with torch.random.fork_rng(devices=[]):
+        members = ClassificationMembers(x.shape[1], hidden, n_classes, activations, n_members)
+    members.features.reset_parameters(generator)
+    inputs, labels = torch.as_tensor(soft, dtype=torch.float32), torch.as_tensor(y)
+    given = torch.ones(len(x)) if weight is None else torch.as_tensor(weight, dtype=torch.float32)
+    held, history = train_members(
+        members,
+        inputs,
+        labels,
+        design.held_out,
+        design.judged,
+        weight=given,
+        plan=plan,
+        generator=generator,
+        callbacks=callbacks,
+    )
+    sharpness, stretch = 1.0, 1.0
+    if held is not None:
+        checked = given.double().numpy()[held.index]
+        sharpness, stretch = _calibrate(held.predictions, held.index, design, y[held.index], checked, seed)
+    n_rows = len(x)
+    some = torch.arange(n_rows)
+    if n_rows > ROWS_OF_POSTERIOR:
+        some = torch.randperm(n_rows, generator=generator)[:ROWS_OF_POSTERIOR]
+    counted = given[some] * (n_rows / len(some))
+    posterior = members.posterior(inputs[some], labels[some], counted.expand(n_members, -1))
+    return ClassificationEnsemble(members, posterior.mean, posterior.root, sharpness, stretch), history
+
+
+def _calibrate(
+    found: MemberLogits, index: NDArray[np.int64], design: Design, y: NDArray[np.int64], weight: Array, seed: int
+) -> tuple[float, float]:
+    """Sharpness and stretch under which held-out labels of folds and of regions are most probable."""
+    rng = np.random.default_rng(seed)
+    n_classes = found.loc.shape[-1]
+    sets: list[tuple[float, list[tuple[Array, Array, NDArray[np.int64], Array, Array]]]] = []
+    for regions in (False, True):
+        parts = []
+        for group in design.groups:
+            outside = np.flatnonzero(group.held_out[index])
+            if group.region != regions or not len(outside):
+                continue
+            noise = rng.standard_normal((DRAWS_OF_CALIBRATION, len(group.members), 1, n_classes))
+            loc, spread = found.loc[group.members][:, outside], np.sqrt(found.variance[group.members][:, outside])
+            parts.append((loc, spread[..., None], y[outside], weight[outside], noise))
+        if parts:
+            sets.append((sum(float(part[3].sum()) for part in parts), parts))
+    n_rows = sets[0][0]
+
+    def loss(values: Array) -> float:
+        sharpness, root = math.exp(np.clip(values[0], -5, 5)), math.exp(np.clip(values[1], -20, 20) / 2)
+        total = 0.0
+        for size, parts in sets:
+            for loc, spread, labels, w, noise in parts:
+                p = special.softmax(sharpness * loc + root * spread * noise, -1).mean((0, 1))
+                chosen = p[np.arange(len(labels)), labels]
+                total -= float(w @ np.log(np.maximum(chosen, 1e-12))) / size
+        return total + 0.5 * (values[0] ** 2 + (values[1] / 2) ** 2) * PRIOR_ROWS / n_rows
+
+    options = {"maxiter": 80, "xatol": 1e-2, "fatol": 1e-5}
+    best = optimize.minimize(loss, np.zeros(2), method="Nelder-Mead", options=options)
+    return math.exp(np.clip(best.x[0], -5, 5)), math.exp(np.clip(best.x[1], -20, 20))

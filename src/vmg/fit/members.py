@@ -1,0 +1,197 @@
+"""Training the members of an ensemble, each without the rows that it must not see."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vmg.training import Callback, History, Progress
+
+__all__ = ["HeldOutRows", "Members", "TrainingPlan", "train_members"]
+
+CHECK_EVERY = 10  # steps between two looks at the held-out rows
+CHECKED_ROWS = 4096  # at most, of which a member's held-out ones are scored
+WARM_UP = 10  # steps
+
+
+class Members(nn.Module, ABC):
+    """Networks that train side by side, with output layers that are conditioned on rows, not trained."""
+
+    @abstractmethod
+    def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Log posterior of each member's hidden layers up to a constant, and the part that is the data's: [E] each."""
+
+    @abstractmethod
+    def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> Any:
+        """What each member says of rows x when it is conditioned on those that it has ``seen`` [E, n]."""
+
+    @abstractmethod
+    def score(self, predictions: Any, y: Tensor, weight: Tensor) -> float:
+        """How well held-out rows are predicted, their weights [E, n] being zero for rows that were seen."""
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How long and how fast members train.
+
+    Members train at a constant rate until the held-out rows of all have not been predicted better for ``patience``
+    steps, go back to where they were best, and take ``refit_steps`` more on all rows, at a rate that falls to zero.
+    """
+
+    max_steps: int = 400
+    patience: int = 40
+    refit_steps: int = 40
+    rate: float = 0.03
+    batch_rows: int = 4096
+
+
+@dataclass(frozen=True)
+class HeldOutRows:
+    """Positions [n] of the rows that were checked, and what members said of them before they saw them."""
+
+    index: NDArray[np.int64]
+    predictions: Any
+
+
+@dataclass(frozen=True)
+class _Rows:
+    x: Tensor
+    y: Tensor
+    weight: Tensor  # [E, N]
+    seen: Tensor  # the same, zero where a member must not look
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+def train_members(
+    members: Members,
+    x: Tensor,
+    y: Tensor,
+    held_out: NDArray[np.bool_],
+    judged: Sequence[int],
+    *,
+    weight: Tensor | None = None,
+    plan: TrainingPlan,
+    generator: torch.Generator,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[HeldOutRows | None, History]:
+    """Train in place; give back what members predicted of rows they had not seen.
+
+    Args:
+        x, y: standardised inputs [N, D] and targets [N, ...].
+        held_out: rows that a member must not see, [E, N]; none at all skips the held-out part.
+        judged: members whose held-out rows decide when to stop.
+        weight: of each row, [N].
+    """
+    given = (torch.ones(len(x), dtype=x.dtype) if weight is None else weight).expand(held_out.shape)
+    rows = _Rows(x, y, given, given * ~torch.as_tensor(held_out))
+    run = _Run(members, rows, plan, generator, callbacks)
+    if not held_out.any():
+        run.finish(plan.refit_steps + WARM_UP)
+        return None, run.history
+    watch = _Watch(members, rows, judged, plan, generator)
+    for step in range(plan.max_steps):
+        if step % CHECK_EVERY == 0 and not watch.goes_on(step):
+            break
+        if not run.step(rows.seen, plan.rate * min(1.0, (step + 1) / WARM_UP)):
+            break
+    found = watch.restore()
+    run.finish(plan.refit_steps)
+    return found, run.history
+
+
+class _Run:
+    """Optimiser steps, and what is said of them."""
+
+    def __init__(
+        self,
+        members: Members,
+        rows: _Rows,
+        plan: TrainingPlan,
+        generator: torch.Generator,
+        callbacks: Sequence[Callback],
+    ) -> None:
+        self.members, self.rows, self.plan = members, rows, plan
+        self.optimiser = torch.optim.Adam(members.parameters(), lr=plan.rate, betas=(0.9, 0.99), fused=True)
+        self.generator, self.callbacks = generator, callbacks
+        self.history = History()
+        self.started, self.n_taken = time.perf_counter(), 0
+
+    def step(self, weight: Tensor, rate: float) -> bool:
+        """Move all members up their log posterior once; False where a callback wants no more."""
+        x, y, n_rows = self.rows.x, self.rows.y, len(self.rows)
+        if n_rows > self.plan.batch_rows:  # the rows of a batch stand for all rows
+            batch = torch.randint(n_rows, (self.plan.batch_rows,), generator=self.generator)
+            x, y, weight = x[batch], y[batch], weight[:, batch] * (n_rows / len(batch))
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.zero_grad()
+        total, fit = self.members.log_posterior(x, y, weight)
+        size = weight.sum(-1)
+        (-total / size).sum().backward()
+        self.optimiser.step()
+        self.n_taken += 1
+        return self.n_taken % CHECK_EVERY != 0 or self._report(total / size, fit / size, rate)
+
+    def finish(self, n_steps: int) -> None:
+        """Take the last steps, on all rows, at a rate that falls to zero."""
+        for step in range(n_steps):
+            if not self.step(self.rows.weight, self.plan.rate * (1 - step / n_steps)):
+                return
+
+    def _report(self, total: Tensor, fit: Tensor, rate: float) -> bool:
+        objective, fitted = total.mean().item(), fit.mean().item()
+        seconds = time.perf_counter() - self.started
+        n_steps = self.plan.max_steps + self.plan.refit_steps
+        progress = Progress(self.n_taken, n_steps, objective, fitted, fitted - objective, rate, seconds)
+        self.history.records.append(progress)
+        wants_no_more = any([callback(progress) for callback in self.callbacks])
+        if wants_no_more:
+            self.history.stopped = "a callback asked for it"
+        return not wants_no_more
+
+
+class _Watch:
+    """Keeps the members as they were when their held-out rows were predicted best."""
+
+    def __init__(
+        self, members: Members, rows: _Rows, judged: Sequence[int], plan: TrainingPlan, generator: torch.Generator
+    ) -> None:
+        self.members, self.patience = members, plan.patience
+        n = len(rows)
+        self.index = torch.arange(n) if n <= CHECKED_ROWS else torch.randperm(n, generator=generator)[:CHECKED_ROWS]
+        self.x, self.y = rows.x[self.index], rows.y[self.index]
+        self.seen = rows.seen[:, self.index] * (n / len(self.index))  # the checked rows stand for all rows
+        self.judged = torch.zeros_like(self.seen)
+        self.judged[list(judged)] = (rows.weight - rows.seen)[list(judged)][:, self.index]
+        self.best, self.best_step = -math.inf, 0
+        self.state = self._copy()
+
+    def _copy(self) -> dict[str, Tensor]:
+        return {name: value.clone() for name, value in self.members.state_dict().items()}
+
+    def _predict(self) -> Any:
+        with torch.no_grad():
+            return self.members.predict_held_out(self.x, self.y, self.seen)
+
+    def goes_on(self, step: int) -> bool:
+        """Score the held-out rows; False once they have not been predicted better for long enough."""
+        score = self.members.score(self._predict(), self.y, self.judged)
+        if score > self.best:
+            self.best, self.best_step, self.state = score, step, self._copy()
+        return step - self.best_step < self.patience
+
+    def restore(self) -> HeldOutRows:
+        """Go back to the best members, and give what they say of the checked rows."""
+        self.members.load_state_dict(self.state)
+        return HeldOutRows(self.index.numpy(), self._predict())

@@ -1,0 +1,193 @@
+"""A regression ensemble: members trained on all rows but their own held-out ones, which then calibrate them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vmg.evidence import LinearPosterior, NoisePrior
+from vmg.fit.calibration import Calibration, HeldOut, calibrate
+from vmg.fit.design import Design
+from vmg.fit.members import TrainingPlan, train_members
+from vmg.fit.noise_field import NoiseField, fit_noise_field
+from vmg.fit.regression_members import MemberPredictions, RegressionMembers
+from vmg.training import Callback, History
+
+__all__ = ["RegressionEnsemble", "RowPredictions", "fit_regression", "soften"]
+
+Array = NDArray[np.float64]
+
+SOFT_LIMIT = 3.0  # standard deviations, beyond which an input counts by its logarithm
+
+
+def soften(x: Array) -> Array:
+    """Inputs in standard units, beyond ±3 growing with the logarithm alone.
+
+    One row far outside then moves a network no more than its rank does, and is still farther than all others.
+    """
+    size = np.abs(x)
+    return np.where(size > SOFT_LIMIT, np.sign(x) * (SOFT_LIMIT + np.log1p(np.maximum(size - SOFT_LIMIT, 0))), x)
+
+
+@dataclass(frozen=True)
+class RowPredictions:
+    """Predictions of N rows in standard units: the Student t's parts, [N, C] each, and its degrees [C]."""
+
+    loc: Array
+    noise_variance: Array
+    function_variance: Array
+    degrees: Array
+
+
+@dataclass(frozen=True)
+class RegressionEnsemble:
+    """Members conditioned on all rows, with what their held-out rows said of noise and ignorance."""
+
+    members: RegressionMembers
+    member_noise: Array  # what members take the noise for, [E, C]: the unit of their variances
+    calibrations: tuple[Calibration, ...]  # of each output
+    fields: tuple[NoiseField | None, ...]  # of each output
+
+    def posterior(self) -> LinearPosterior:
+        """What members know of their output weights."""
+        return self.members.posterior()
+
+    @torch.no_grad()
+    def predict(self, x: Array, posterior: LinearPosterior) -> RowPredictions:
+        """Predict rows of inputs in standard units [N, D]."""
+        soft = soften(x)
+        phi = self.members.head.design(torch.as_tensor(soft, dtype=torch.float32)).double()
+        means = (phi @ posterior.mean).numpy()  # [E, N, C]
+        loc = means.mean(0)
+        own = posterior.relative_variance(phi).numpy()[..., None] * self.member_noise[:, None]
+        variance = own.mean(0) + _disagreement(means)
+        noise = np.empty_like(loc)
+        for c, (calibration, field) in enumerate(zip(self.calibrations, self.fields, strict=True)):
+            inputs = np.column_stack([soft, loc[:, c]])
+            noise[:, c] = calibration.noise * (1.0 if field is None else field.factor(inputs))
+        stretch = np.array([calibration.stretch for calibration in self.calibrations])
+        degrees = np.array([calibration.degrees for calibration in self.calibrations])
+        return RowPredictions(loc, noise, stretch * variance, degrees)
+
+    @torch.no_grad()
+    def function_factor(self, x: Array, posterior: LinearPosterior) -> Array:
+        """F [K, N, C] with FᵀF the covariance between rows of each output's function, stretched as predictions are."""
+        phi = self.members.head.design(torch.as_tensor(soften(x), dtype=torch.float32)).double()
+        means = (phi @ posterior.mean).numpy()
+        n_members = len(means)
+        between = (means - means.mean(0)) / math.sqrt(max(n_members - 1, 1))
+        half = torch.linalg.solve_triangular(posterior.root, phi.mT, upper=False).numpy()  # [E, D, N]
+        own = half[..., None] * np.sqrt(self.member_noise / n_members)[:, None, None]
+        stretch = np.sqrt([calibration.stretch for calibration in self.calibrations])
+        return np.concatenate([between, own.reshape(-1, *own.shape[2:])]) * stretch
+
+    def updated(self, x: Array, y: Array, weight: Array | None) -> RegressionEnsemble:
+        """Condition the output layers on more rows, exactly; hidden layers and calibration stay."""
+        members = copy.deepcopy(self.members)
+        given = None if weight is None else torch.as_tensor(weight)
+        members.update(torch.as_tensor(soften(x), dtype=torch.float32), torch.as_tensor(y), given)
+        return replace(self, members=members)
+
+    def relevance(self) -> Array:
+        """How strongly each input can move the first layer, [D]."""
+        return self.members.features.relevance().double().numpy()
+
+
+def _disagreement(means: Array) -> Array:
+    """Variance between members, [N, C]; none where there is one."""
+    return means.var(0, ddof=1) if len(means) > 1 else np.zeros(means.shape[1:])
+
+
+def fit_regression(
+    x: Array,
+    y: Array,
+    weight: Array | None,
+    *,
+    hidden: Sequence[int],
+    activations: Sequence[str],
+    n_members: int,
+    plan: TrainingPlan,
+    input_noise: bool,
+    seed: int,
+    noise_prior: NoisePrior | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[RegressionEnsemble, History]:
+    """Fit to rows in standard units, x [N, D] and y [N, C]."""
+    rng = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(seed)
+    soft = soften(x)
+    design = Design.choose(soft, n_members, rng)
+    with torch.random.fork_rng(devices=[]):
+        members = RegressionMembers(x.shape[1], hidden, y.shape[1], activations, n_members, noise_prior)
+    members.features.reset_parameters(generator)
+    inputs = torch.as_tensor(soft, dtype=torch.float32)
+    held, history = train_members(
+        members,
+        inputs,
+        torch.as_tensor(y, dtype=torch.float32),
+        design.held_out,
+        design.judged,
+        weight=None if weight is None else torch.as_tensor(weight, dtype=torch.float32),
+        plan=plan,
+        generator=generator,
+        callbacks=callbacks,
+    )
+    members.condition_on(inputs, torch.as_tensor(y), None if weight is None else torch.as_tensor(weight))
+    if held is None:  # too few rows to hold any out: members' own noise, and no stretch
+        posterior = members.posterior()
+        noise = posterior.noise_variance.numpy()
+        degrees = max(3.0, float(posterior.t_degrees.mean()))
+        calibrations = tuple(Calibration(float(level), 1.0, degrees) for level in noise.mean(0))
+        return RegressionEnsemble(members, noise, calibrations, (None,) * y.shape[1]), history
+    given = np.ones(len(x)) if weight is None else weight
+    index, found = held.index, held.predictions
+    scale = np.append(members.features.input_scale().numpy().astype(np.float64), 1.0)
+    calibrations, fields = [], []
+    for c in range(y.shape[1]):
+        folds, positions = held_out_errors(found, held.index, design, y[index, c], given[index], c, regions=False)
+        outside, _ = held_out_errors(found, held.index, design, y[index, c], given[index], c, regions=True)
+        calibration = calibrate(folds, outside, float(found.noise[:, c].mean()))
+        calibrations.append(calibration)
+        field = None
+        if input_noise:
+            predicted = y[index, c][positions] - folds.error
+            inputs = np.column_stack([soft[index][positions], predicted])
+            field = fit_noise_field(inputs, folds, calibration, scale, rng)
+        fields.append(field)
+    return RegressionEnsemble(members, found.noise, tuple(calibrations), tuple(fields)), history
+
+
+def held_out_errors(
+    found: MemberPredictions, index: NDArray[np.int64], design: Design, y: Array, weight: Array, output: int, *, regions: bool
+) -> tuple[HeldOut, NDArray[np.int64]]:
+    """Errors of the members that have not seen a row, pooled over groups of members, and the rows' positions.
+
+    Few members have not seen a row, so their mean errs more than that of all will. Errors of folds are shrunk by what a
+    mean over all members takes off.
+    """
+    errors, variances, positions = [], [], []
+    excess = 0.0
+    for group in design.groups:
+        if group.region != regions:
+            continue
+        outside = np.flatnonzero(group.held_out[index])
+        loc = found.loc[group.members][:, outside, output]
+        between = loc.var(0, ddof=1) if len(loc) > 1 else np.zeros(len(outside))
+        errors.append(y[outside] - loc.mean(0))
+        variances.append(found.variance[group.members][:, outside, output].mean(0) + between)
+        positions.append(outside)
+        excess += float((between * (1 / len(loc) - 1 / design.n_members)).sum())
+    if not errors:
+        return HeldOut(*(np.zeros(0),) * 3), np.zeros(0, dtype=np.int64)
+    error, variance, position = (np.concatenate(parts) for parts in (errors, variances, positions))
+    if not regions:
+        total = float((error**2).sum())
+        error = error * math.sqrt(max(0.5, 1 - excess / total)) if total > 0 else error
+    return HeldOut(error, variance, weight[position]), position

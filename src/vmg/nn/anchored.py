@@ -1,0 +1,129 @@
+"""Hidden layers of an ensemble, each member anchored at its own draw from a matrix Gaussian prior.
+
+The weights of layer l are W = s ⊙ Z with Z ~ MN(0, I, I): row scales s and standardised weights Z. A member starts at a
+draw Z₀ of the prior and pays ½‖Z − Z₀‖² for leaving it. In a linear model with perturbed targets this *randomised MAP*
+draws from the exact posterior (Lu & Van Roy 2017; Pearce et al. 2020). Where the data say nothing, members stay at their
+draws of the prior, and differ from each other as the prior does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from vmg.nn.mlp import ACTIVATIONS
+
+__all__ = ["AnchoredFeatures"]
+
+SCALE_SPREAD = 1.0  # prior standard deviation of log s
+
+
+class AnchoredFeatures(nn.Module):
+    """Features [*batch_shape, N, n_features] of rows: the last hidden layer, the inputs themselves and a one.
+
+    Parameters
+    ----------
+    in_features : int
+    hidden : sequence of int
+        Sizes of the hidden layers; none gives a linear model.
+    activation : name of :data:`vmg.nn.ACTIVATIONS`, or a sequence of names
+        Several are dealt out to members in runs: with two, the first half of the members has the first.
+    n_members : int
+        Networks in this module, each with an anchor of its own.
+
+    Row scales of the first layer are one for each input, so that inputs which do not matter can fade (relevance
+    determination); each later layer has one scale.
+    """
+
+    def __init__(
+        self, in_features: int, hidden: Sequence[int], *, activation: str | Sequence[str] = "relu", n_members: int = 1
+    ) -> None:
+        super().__init__()
+        names = (activation,) if isinstance(activation, str) else tuple(activation)
+        unknown = [name for name in names if name not in ACTIVATIONS]
+        if unknown or not names:
+            raise ValueError(f"activation must be among {tuple(ACTIVATIONS)}; got {activation!r}")
+        for name, size in (("in_features", in_features), ("n_members", n_members), *(("hidden", h) for h in hidden)):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1; got {size}")
+        self.in_features, self.hidden, self.activations = in_features, tuple(hidden), names
+        self.n_members = n_members
+        self.weights, self.log_scales = nn.ParameterList(), nn.ParameterList()
+        for position, (n_in, n_out) in enumerate(pairwise([in_features, *hidden])):
+            self.register_buffer(f"anchor_{position}", torch.zeros(n_members, n_in + 1, n_out))
+            self.weights.append(nn.Parameter(torch.zeros(n_members, n_in + 1, n_out)))
+            self.log_scales.append(nn.Parameter(torch.zeros(n_members, n_in + 1 if position == 0 else 1, 1)))
+        self.reset_parameters()
+
+    @property
+    def group_sizes(self) -> tuple[int, ...]:
+        """How many features are hidden units, inputs and ones: groups that the output layer may treat differently."""
+        return (*self.hidden[-1:], self.in_features, 1)
+
+    @property
+    def n_features(self) -> int:
+        """All features of a row."""
+        return sum(self.group_sizes)
+
+    @property
+    def anchors(self) -> list[Tensor]:
+        """Z₀ of each layer."""
+        return [self.get_buffer(f"anchor_{position}") for position in range(len(self.hidden))]
+
+    def _first_log_scale(self) -> float:
+        """log s at the prior's centre: pre-activations of standardised inputs have unit size."""
+        return -0.5 * math.log(self.in_features)
+
+    @torch.no_grad()
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Draw new anchors and start every member at its own."""
+        for position, (weight, anchor) in enumerate(zip(self.weights, self.anchors, strict=True)):
+            anchor.normal_(generator=generator)
+            weight.copy_(anchor)
+            self.log_scales[position].fill_(self._first_log_scale() if position == 0 else 0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features of x [N, D], the same for all members, or [n_members, N, D]."""
+        x = x.expand(self.n_members, *x.shape[-2:])
+        h = x
+        for position, (weight, log_scale) in enumerate(zip(self.weights, self.log_scales, strict=True)):
+            fan_in = 1 if position == 0 else weight.shape[-2]
+            W = weight * (log_scale.exp() / math.sqrt(fan_in))
+            h = self._activate(torch.baddbmm(W[:, -1:], h, W[:, :-1]))
+        hidden = [h / math.sqrt(h.shape[-1])] if self.hidden else []
+        return torch.cat([*hidden, x / math.sqrt(self.in_features), torch.ones_like(x[..., :1])], -1)
+
+    def _activate(self, h: Tensor) -> Tensor:
+        if len(self.activations) == 1:
+            return ACTIVATIONS[self.activations[0]](h)
+        parts = h.tensor_split(len(self.activations))
+        return torch.cat([ACTIVATIONS[name](part) for name, part in zip(self.activations, parts, strict=True)])
+
+    def log_prior(self) -> Tensor:
+        """Anchored log prior of each member up to a constant, [n_members]."""
+        total = torch.zeros((), dtype=next(iter(self.weights), torch.zeros(())).dtype).expand(self.n_members)
+        for position, (weight, anchor, log_scale) in enumerate(
+            zip(self.weights, self.anchors, self.log_scales, strict=True)
+        ):
+            centre = self._first_log_scale() if position == 0 else 0.0
+            left = (weight - anchor).square().sum((-2, -1))
+            rescaled = ((log_scale - centre) / SCALE_SPREAD).square().sum((-2, -1))
+            total = total - 0.5 * (left + rescaled)
+        return total
+
+    def input_scale(self) -> Tensor:
+        """Prior scale of each input's weights, a geometric mean over members, [in_features]."""
+        if not self.hidden:
+            return torch.full((self.in_features,), math.exp(self._first_log_scale()))
+        return self.log_scales[0].detach()[:, :-1, 0].mean(0).exp()
+
+    def relevance(self) -> Tensor:
+        """How strongly each input can move the first layer, averaged over members, [in_features]."""
+        if not self.hidden:
+            return torch.ones(self.in_features)
+        W = (self.weights[0] * self.log_scales[0].exp())[:, :-1]
+        return torch.linalg.vector_norm(W.detach(), dim=-1).mean(0)
