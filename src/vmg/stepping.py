@@ -293,6 +293,8 @@ class _Layer:
     def allows(layer: nn.Module) -> bool:
         if not (isinstance(layer, MatrixGaussianLinear) and layer.is_diagonal and layer.sampling == "marginal"):
             return False
+        if layer.kl != "marginal" and layer.pseudo_data is not None:
+            return False  # the kernels know the paper's divergence only
         return _learns_precisions(layer) or layer.prior.coefficients(layer.n_rows * layer.out_features) is not None
 
     def forward(self) -> None:
