@@ -6,6 +6,7 @@ from vmg.nn.convert import bayesianize
 from vmg.nn.deterministic import DeterministicLinear
 from vmg.nn.dropconnect import DropConnectLinear
 from vmg.nn.dropout import DropoutLinear
+from vmg.nn.global_inducing import GlobalInducingMLP
 from vmg.nn.graves import GravesLinear
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mean_field import MeanFieldLinear
@@ -21,6 +22,7 @@ __all__ = [
     "DeterministicLinear",
     "DropConnectLinear",
     "DropoutLinear",
+    "GlobalInducingMLP",
     "GravesLinear",
     "MatrixGaussianLinear",
     "MeanFieldLinear",
