@@ -331,6 +331,24 @@ def test_to_linear_needs_a_single_layer():
         MatrixGaussianLinear(3, 2, batch_shape=(2,)).to_linear()
 
 
+@pytest.mark.filterwarnings("ignore:n_pseudo should be")
+@pytest.mark.parametrize("sampling", ["marginal", "joint"])
+@pytest.mark.parametrize("row", FAMILIES)
+def test_single_precision_is_right_with_more_points_than_rows(build, row, sampling):
+    layer, x = build(4, 2, n_pseudo=9, row_covariance=row, sampling=sampling, dtype=torch.float32), rows(3, 4).float()
+    with torch.no_grad():
+        layer.pseudo_data.points.normal_()
+        if sampling == "marginal":
+            layer.pseudo_data.log_noise.fill_(-20)
+        means = [layer.to(dtype).centre_weight().double() for dtype in (torch.float32, torch.float64)]
+        assert (means[0] - means[1]).norm() < 1e-6 * means[1].norm()
+        layer.float()
+        drawn = layer(x, (4_000,)).double().mean(0)
+        centre = layer.double()(x.double(), (4_000,)).mean(0)
+    spread = layer.pseudo_data.outputs.abs().max()
+    assert (drawn - centre).abs().max() < 0.1 * spread
+
+
 # -- mistakes ---------------------------------------------------------------------------------------------------------
 
 

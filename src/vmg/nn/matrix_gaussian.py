@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg import functional as F
-from vmg.conditional import sample_diagonal
+from vmg.conditional import needs_double, sample_diagonal
 from vmg.conditioned import Conditioned
 from vmg.covariance import Covariance, Dense
 from vmg.distributions import MatrixNormal
@@ -282,8 +282,14 @@ class MatrixGaussianLinear(BayesianLinear):
             draw = F.sample_marginal if marginal else F.sample_joint
             return draw(x, self.loc, U, V, self._noise(*noise_shape))
         A, B = self.pseudo_data.sample(sample_shape, self.generator)
+        noise, dtype = self._noise(*noise_shape), x.dtype
+        loc: Tensor | None = self.loc
+        if needs_double(self.n_pseudo, self.n_rows, dtype):
+            U, V = U.to(torch.float64), V.to(torch.float64)
+            x, A, B, noise = (part.double() for part in (x, A, B, noise))
+            loc = None if self.loc is None else self.loc.double()
         draw_given = F.sample_conditional if marginal else F.sample_conditional_joint
-        return draw_given(x, self.loc, U, V, self._scaled(A), B, self._noise(*noise_shape), self.damping)
+        return draw_given(x, loc, U, V, self._scaled(A), B, noise, self.damping).to(dtype)
 
     def mean_weight(self) -> Tensor:
         """E[W] [*batch_shape, R, C], the pseudo-inputs' noise averaged over ``MEAN_PAIRS`` fixed pairs of draws.
@@ -302,8 +308,7 @@ class MatrixGaussianLinear(BayesianLinear):
         """M_eff [*batch_shape, R, C] at the mean pseudo-data: the weights of the paper's mean network [LW16, §4.2]."""
         if self.pseudo_data is None:
             return self._loc_or_zeros()
-        A, B = self._scaled(self.pseudo_data.inputs), self.pseudo_data.outputs
-        return F.fold_mean(self.loc, self.row(), A, B, self.damping)
+        return self.posterior_given().loc.to(self.row.log_scale.dtype)
 
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""
