@@ -14,6 +14,7 @@ ORDER = (
     ("checkpoint",),
     ("kernels",),
     ("covariance",),
+    ("conditioned",),
     ("distributions", "functional"),
     ("conditional", "moments"),
     ("priors",),

@@ -40,7 +40,7 @@ def check_against_draws(made, x, *, n=40_000, slack=0.0):
     mean, centred = draws.mean(0), draws - draws.mean(0)
     variance = centred.square().mean(0)
     error = (centred.pow(4).mean(0) - variance.square()).clamp_min(0).div(n).sqrt()
-    found = propagate_moments(made, x)
+    found = propagate_moments(made, x, ignore_correlation=True)
     std = variance.sqrt()
     assert ((found.mean - mean).abs() <= 5 * std / n**0.5 + slack * std).all()
     assert ((found.variance - variance).abs() <= 5 * error + 2 * slack * variance).all()
@@ -85,6 +85,29 @@ def test_draws_of_pseudo_inputs_agree_with_the_first_order(perturb):
     torch.testing.assert_close(drawn.variance.sqrt(), std, rtol=0.05, atol=0)
     one = propagate_moments(made, x, n_pseudo_draws=1)
     assert one.mean.shape == (5, C) and (one.variance > 0).all()
+
+
+def test_deeper_networks_are_refused(perturb):
+    """Copies of one unit move together: taken for independent, their sum has a fraction of its spread."""
+    x, width = torch.ones(1, 1).double(), 50
+    made = MLP(1, (1, width), 1, bias=False).double()
+    with torch.no_grad():
+        for layer, scale in zip(made.layers, (0.0, -10.0, -10.0), strict=True):
+            layer.row.log_scale.fill_(scale)
+            layer.column.log_scale.fill_(scale)
+        for layer, mean in zip(made.layers, (5.0, 1.0, width**-0.5), strict=True):
+            layer.loc.fill_(mean)
+    with pytest.raises(ValueError, match="moments need at most one hidden layer; got 2, whose units are correlated"):
+        propagate_moments(made, x)
+    found = propagate_moments(made, x, ignore_correlation=True)
+    assert found.variance.sqrt() < 0.2 * sample_outputs(made, x, 4_000).std(0)
+
+
+def test_cosine_of_wide_pre_activations(perturb):
+    made = network(perturb, activation="cos")
+    with torch.no_grad():
+        made.layers[0].row.log_scale.add_(2.5)
+    check_against_draws(made, torch.randn(5, D).double())
 
 
 def test_a_network_without_hidden_layer_is_its_layer(perturb):
@@ -168,6 +191,7 @@ def both_ways(made, x, monkeypatch, **options):
     counted.moments = lambda record: (calls.append(record), native.moments(record))
     monkeypatch.setattr(kernels, "native", lambda *tensors: counted)
     torch.manual_seed(3)
+    options["ignore_correlation"] = True
     compiled = propagate_moments(made, x, **options)
     assert calls
     monkeypatch.setattr(kernels, "native", lambda *tensors: None)

@@ -114,6 +114,31 @@ def test_direct_is_autograd_for_large_layers(options, batch_shape, monkeypatch):
 
 
 @needs_kernels
+@pytest.mark.filterwarnings("ignore:n_pseudo should be")
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("batch_shape", [(), (2,)])
+@pytest.mark.parametrize("options", [{}, {"zero_mean": True}, {"pseudo_noise": "factored"}], ids=str)
+def test_direct_is_autograd_where_single_precision_is_too_little(options, batch_shape, small, monkeypatch):
+    """As many pseudo-points as rows, or more: such layers compute in double, others beside them do not."""
+    if not small:
+        monkeypatch.setattr(diagonal, "SMALL", 0)
+        diagonal.make_plan.cache_clear()
+    network, likelihood, x, y = problem(
+        batch_shape=batch_shape, dtype=torch.float32, hidden=(12, 4), n_pseudo=[8, 3, 5], **options
+    )
+    with torch.no_grad():
+        for layer in network.layers:
+            layer.pseudo_data.points.normal_()
+    try:
+        expected = evaluate(autograd, network, likelihood, x, y)
+        found = evaluate(DirectStep, network, likelihood, x, y)
+    finally:
+        diagonal.make_plan.cache_clear()
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4 * b.abs().max().item())
+
+
+@needs_kernels
 def test_direct_counts_weights_and_each_replicas_rows():
     network, likelihood, x, y = problem(batch_shape=(3,))
     weight = torch.rand(3, B, dtype=torch.float64)

@@ -42,6 +42,10 @@ class Covariance(ABC):
         """Floating point type of the parameters."""
 
     @abstractmethod
+    def to(self, dtype: torch.dtype) -> Covariance:
+        """The same covariance in another precision."""
+
+    @abstractmethod
     def expand(self, batch_shape: Sequence[int]) -> Covariance:
         """The same covariance seen with more batch dimensions, without a copy."""
 
@@ -143,6 +147,11 @@ class Diagonal(Covariance):
     def __repr__(self) -> str:
         return f"Diagonal(n={self.n}, batch_shape={tuple(self.batch_shape)})"
 
+    def to(self, dtype: torch.dtype) -> Diagonal:
+        if self._log_scale is not None:
+            return Diagonal.from_log_scale(self._log_scale.to(dtype))
+        return Diagonal(self.scale.to(dtype), validate=False)
+
     def expand(self, batch_shape: Sequence[int]) -> Diagonal:
         return Diagonal(self.scale.expand(*batch_shape, self.n), validate=False)
 
@@ -215,6 +224,9 @@ class RankOne(Covariance):
     def _capacity(self) -> Tensor:
         """1 + uᵀ D⁻¹ u, [..., 1]."""
         return 1 + (self.vector.square() / self.scale).sum(-1, keepdim=True)
+
+    def to(self, dtype: torch.dtype) -> RankOne:
+        return RankOne(self.scale.to(dtype), self.vector.to(dtype), validate=False)
 
     def expand(self, batch_shape: Sequence[int]) -> RankOne:
         shape = (*batch_shape, self.n)
@@ -290,6 +302,9 @@ class Dense(Covariance):
 
     def __repr__(self) -> str:
         return f"Dense(n={self.n}, batch_shape={tuple(self.batch_shape)})"
+
+    def to(self, dtype: torch.dtype) -> Dense:
+        return Dense(self.scale_tril.to(dtype), validate=False)
 
     def expand(self, batch_shape: Sequence[int]) -> Dense:
         return Dense(self.scale_tril.expand(*batch_shape, self.n, self.n), validate=False)

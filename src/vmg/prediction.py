@@ -104,12 +104,16 @@ class Prediction:
         Degrees of freedom; infinite for Gaussian noise.
     squeeze : bool
         Give [N] instead of [N, 1].
+    joint : bool
+        Whether component s is one function at all rows, as draws of a network are. Without it, as for propagated
+        moments, nothing is known of how rows go together.
     """
 
     loc: Array
     scale: Array
     df: Array
     squeeze: bool = True
+    joint: bool = True
 
     def _shape(self, values: Array) -> Array:
         return values[..., 0] if self.squeeze and values.shape[-1] == 1 else values
@@ -152,7 +156,9 @@ class Prediction:
         return np.sqrt(self.aleatoric_std**2 + self.epistemic_std**2)
 
     def row_covariance(self) -> Array:
-        """Covariance between rows, noise on the diagonal: [N, N], or [N, N, C]."""
+        """Covariance between rows, noise on the diagonal: [N, N], or [N, N, C]; needs a ``joint`` prediction."""
+        if not self.joint:
+            raise ValueError("row_covariance needs draws of the network; got moments, which know each row alone")
         centred = self.loc - self.loc.mean(0)
         between = np.einsum("snc,smc->nmc", centred, centred) / len(centred)
         rows = np.arange(self.n_rows)
@@ -239,9 +245,13 @@ class Prediction:
         return self.interval_at(np.asarray(coverage))
 
     def sample(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
-        """Draws of the target, [n_samples, N] or [n_samples, N, C]; outputs of one draw share the network's draw."""
+        """Draws of the target, [n_samples, N] or [n_samples, N, C].
+
+        All rows and outputs of a sample share one draw of the network and have noise of their own. Where the
+        prediction is not ``joint``, each row has a draw of its own: right row by row, not for sums over rows.
+        """
         rng = np.random.default_rng(random_state)
-        which = rng.integers(len(self.loc), size=(n_samples, self.n_rows))
+        which = rng.integers(len(self.loc), size=(n_samples, 1 if self.joint else self.n_rows))
         rows = np.arange(self.n_rows)
         loc, scale, df = (np.broadcast_to(a, self.loc.shape)[which, rows] for a in (self.loc, self.scale, self.df))
         noise = rng.standard_normal(loc.shape)

@@ -27,7 +27,9 @@ class OutputMoments(NamedTuple):
 
 
 @torch.no_grad()
-def propagate_moments(network: MLP, x: Tensor, *, n_pseudo_draws: int = 0) -> OutputMoments:
+def propagate_moments(
+    network: MLP, x: Tensor, *, n_pseudo_draws: int = 0, ignore_correlation: bool = False
+) -> OutputMoments:
     """Mean and variance of the network's outputs at each row of x, by propagation instead of sampling.
 
     Units of a layer are taken for independent and Gaussian given the pseudo-inputs; in a network of one hidden layer
@@ -35,12 +37,21 @@ def propagate_moments(network: MLP, x: Tensor, *, n_pseudo_draws: int = 0) -> Ou
     pseudo-inputs enters to first order or, with ``n_pseudo_draws``, by averaging over draws of them: slower, noisy,
     and right for any size of their noise.
 
+    In a deeper network units are correlated, and the error of the variance has no bound: it may be a fiftieth of the
+    true one. So deeper networks are refused, unless ``ignore_correlation``.
+
     Args:
         network: of :class:`~vmg.nn.MatrixGaussianLinear` layers with diagonal covariances.
         x: rows [N, in], or [*batch_shape, N, in].
         n_pseudo_draws: draws of the pseudo-inputs; 0 for the first order.
+        ignore_correlation: go on in spite of several hidden layers, as if units were independent.
     """
     layers = [_require_diagonal(layer) for layer in network.layers]
+    if len(layers) > 2 and not ignore_correlation:
+        raise ValueError(
+            f"moments need at most one hidden layer; got {len(layers) - 1}, whose units are correlated. "
+            "Use draws of the network"
+        )
     if n_pseudo_draws < 0:
         raise ValueError(f"n_pseudo_draws must be >= 0; got {n_pseudo_draws}")
     layers[0]._check(x)

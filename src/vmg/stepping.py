@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg import kernels
+from vmg.conditional import needs_double
 from vmg.flat import FlatParameters, Memory
 from vmg.kernels.diagonal import Backward, Forward, Inputs, Plan, make_plan, scratch_size
 from vmg.likelihoods import Likelihood
@@ -199,7 +200,7 @@ def _share_gradients(
     matrices = {
         k: layer.loc
         for k, (layer, plan) in enumerate(zip(layers, plans, strict=True))
-        if layer.loc is not None and layer.loc.numel() >= ALONE and not plan.small
+        if layer.loc is not None and layer.loc.numel() >= ALONE and not plan.small and not _in_double(layer)
     }
     if len(matrices) < 2:
         return {}
@@ -215,6 +216,75 @@ def _plan(layer: MatrixGaussianLinear, rows: Sequence[int]) -> Plan:
     row, data = layer.row.log_scale, layer.pseudo_data
     sizes = layer.in_features, layer.n_rows, layer.out_features, layer.n_pseudo
     return make_plan(row.shape[:-1], rows[-1], *sizes, data is not None and data.log_point_noise is not None)
+
+
+def _in_double(layer: MatrixGaussianLinear) -> bool:
+    return needs_double(layer.n_pseudo, layer.n_rows, layer.row.log_scale.dtype)
+
+
+class _Passes:
+    """A layer's forward and backward pass, in its own precision or, where that is too little, in double.
+
+    They read ``inputs`` and ``g`` and rewrite ``out`` and ``gradients``. ``add_to_M`` says whether the backward pass
+    adds to what stands in the gradient of M, which saves large layers a pass over memory.
+    """
+
+    def __init__(
+        self,
+        layer: MatrixGaussianLinear,
+        plan: Plan,
+        inputs: Inputs,
+        g: Tensor,
+        gradients: Sequence[Tensor | None],
+        scratch: Tensor,
+    ) -> None:
+        exact = _in_double(layer)
+        originals = [*inputs], [g], [*gradients]
+        (*own,), (own_g,), own_gradients = ([_double(t) for t in ts] for ts in originals) if exact else originals
+        inputs = Inputs._make(own)
+        native = kernels.native(*inputs)
+        assert native is not None and own_g is not None
+        options = 1 / math.sqrt(layer.n_rows), layer.damping
+        memory = None if exact else scratch
+        self.add_to_M = layer.loc is not None and not plan.small and not exact
+        self._forward = Forward(native, plan, inputs, *options, memory)
+        self._backward = Backward(
+            native,
+            plan,
+            inputs,
+            self._forward.workspace,
+            *options,
+            own_g,
+            own_gradients,
+            add_to_M=self.add_to_M,
+            scratch=memory,
+        )
+        self.out = torch.empty_like(g) if exact else self._forward.out
+        self._exact, self._inputs = exact, _pairs(own, originals[0])
+        self._g, self._gradients = (own_g, g), _pairs(originals[2], own_gradients)
+
+    def forward(self) -> None:
+        if self._exact:
+            torch._foreach_copy_(*self._inputs)
+        self._forward.run()
+        if self._exact:
+            self.out.copy_(self._forward.out)
+
+    def backward(self) -> None:
+        if self._exact:
+            self._g[0].copy_(self._g[1])
+        self._backward.run()
+        if self._exact:
+            torch._foreach_copy_(*self._gradients)
+
+
+def _double(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.double()
+
+
+def _pairs(to: Sequence[Tensor | None], source: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
+    """What there is of two lists of tensors; where one has None, the other has too."""
+    return [t for t in to if t is not None], [t for t in source if t is not None]
 
 
 class _Layer:
@@ -245,29 +315,14 @@ class _Layer:
         self._noises = [noise] if point_noise is None else [point_noise, noise]
         values = [None if p is None else p.data for p in parameters]
         inputs = Inputs._make([x, *values, point_noise, noise])
-
-        R, C = row.shape[-1], column.shape[-1]
-        native = kernels.native(*inputs)
-        assert native is not None
-        options = 1 / math.sqrt(R), layer.damping
-        self._forward = Forward(native, plan, inputs, *options, scratch)
-        self.out = self._forward.out
         self.g = torch.empty_like(noise)  # of the activated outputs until this layer's turn comes, then of the outputs
         own = [None if p is None else gradients[p] for p in parameters]
-        # large layers add to the divergence's gradient of M, which saves a pass over memory
-        add_to_M = layer.loc is not None and not plan.small
-        self._backward = Backward(
-            native,
-            plan,
-            inputs,
-            self._forward.workspace,
-            *options,
-            self.g,
-            [g_x, *own],
-            add_to_M=add_to_M,
-            scratch=scratch,
-        )
+        self._passes = _Passes(layer, plan, inputs, self.g, [g_x, *own], scratch)
+        self.out, add_to_M = self._passes.out, self._passes.add_to_M
 
+        R, C = row.shape[-1], column.shape[-1]
+        native = kernels.native(row)
+        assert native is not None
         noise_state = None if pseudo_data is None else pseudo_data.projected_noise()
         prior, learned = layer.prior, _learns_precisions(layer)
         coefficients = LearnedKL.COEFFICIENTS if learned else prior.coefficients(R * C)
@@ -293,13 +348,15 @@ class _Layer:
     def allows(layer: nn.Module) -> bool:
         if not (isinstance(layer, MatrixGaussianLinear) and layer.is_diagonal and layer.sampling == "marginal"):
             return False
+        if layer.kl != "marginal" and layer.pseudo_data is not None:
+            return False  # the kernels know the paper's divergence only
         return _learns_precisions(layer) or layer.prior.coefficients(layer.n_rows * layer.out_features) is not None
 
     def forward(self) -> None:
         if self._pseudo_data is not None:
             self._pseudo_data.project_()
         kernels.fill_normal(self._noises, self._layer.generator)
-        self._forward.run()
+        self._passes.forward()
         if self._activation is torch.relu:
             self.out.clamp_min_(0)
         elif self._activation is not None:
@@ -316,7 +373,7 @@ class _Layer:
         elif self._activation is not None:
             torch.ops.aten.threshold_backward.grad_input(self.g, self.activated, 0, grad_input=self.g)
         self.divergence.differentiate()
-        self._backward.run()
+        self._passes.backward()
 
 
 def _learns_precisions(layer: MatrixGaussianLinear) -> bool:

@@ -189,6 +189,22 @@ def test_balance_reweighs_the_means_gradient_and_nothing_else(balance):
     torch.testing.assert_close(through_autograd, reweighed)
 
 
+@pytest.mark.parametrize("balance", [0.0, 0.5])
+def test_only_without_balance_do_steps_follow_a_gradient(balance):
+    """A gradient's derivatives are symmetric; with balance those between mean and log scale are not."""
+    likelihood, y = HeteroscedasticLikelihood(1, balance=balance).double(), torch.randn(3, 1).double()
+    likelihood.get_buffer("n_updates").fill_(10.0)
+    field = torch.zeros(6, 6, dtype=torch.float64)
+    f, step = torch.randn(3, 2).double(), 1e-5
+    for k in range(6):
+        unit = torch.zeros(6, dtype=torch.float64)
+        unit[k] = step
+        up, down = (likelihood.score(f + sign * unit.view(3, 2), y)[1].flatten() for sign in (1, -1))
+        field[k] = (up - down) / (2 * step)
+    asymmetry = (field - field.mT).abs().max() / field.abs().max()
+    assert asymmetry < 1e-6 if balance == 0 else asymmetry > 0.01
+
+
 def test_balance_out_of_range():
     with pytest.raises(ValueError, match=r"balance must be in \[0, 1\]; got 1.5"):
         HeteroscedasticLikelihood(1, balance=1.5)

@@ -25,10 +25,10 @@ class Residual(nn.Module):
 
 
 def mean_model(model):
-    """The converted model with every Bayesian layer replaced by its mean: the plain model it stands for."""
+    """The converted model with every Bayesian layer at its centre: the plain model it stands for."""
     for name, child in list(model.named_children()):
         if isinstance(child, MatrixGaussianLinear):
-            setattr(model, name, child.to_linear())
+            setattr(model, name, child.to_linear(centre=True))
         else:
             mean_model(child)
     return model
@@ -36,7 +36,7 @@ def mean_model(model):
 
 @pytest.mark.parametrize("n_pseudo", [0, 2])
 @pytest.mark.parametrize("family", ["diagonal", "rank_one", "dense"])
-def test_keeps_the_predictions_of_a_trained_model_as_its_mean(family, n_pseudo):
+def test_keeps_the_predictions_of_a_trained_model_as_its_centre(family, n_pseudo):
     model, x = Residual().double(), torch.randn(5, 3, dtype=torch.float64)
     expected = model(x)
     converted = bayesianize(model, n_pseudo=n_pseudo, row_covariance=family)

@@ -78,13 +78,14 @@ def test_activations_and_the_mean_network_as_plain_modules(build, activation, fu
 
 @pytest.mark.parametrize("family", ["diagonal", "rank_one", "dense"])
 @pytest.mark.parametrize(("n_pseudo", "zero_mean"), [(0, False), (2, False), (2, True)])
-def test_folded_mean_network_is_the_unfolded(build, family, n_pseudo, zero_mean):
+def test_folded_networks_are_the_unfolded(build, family, n_pseudo, zero_mean):
     options = {"row_covariance": family, "column_covariance": family, "zero_mean": zero_mean}
     network, x = build(3, (4,), 2, n_pseudo=n_pseudo, **options), rows(6)
     hidden = network.activation(network.layers[0].predictive(x[:2]).mean)
     expected = network.layers[1].predictive(hidden).mean  # the conditional mean, never folded
-    torch.testing.assert_close(network.forward_mean(x[:2]), expected)
-    torch.testing.assert_close(network.to_sequential()(x[:2]), expected)
+    torch.testing.assert_close(network.forward_centre(x[:2]), expected)
+    torch.testing.assert_close(network.to_sequential(centre=True)(x[:2]), expected)
+    torch.testing.assert_close(network.to_sequential()(x[:2]), network.forward_mean(x[:2]))
 
 
 @pytest.mark.parametrize("prior", [False, True])

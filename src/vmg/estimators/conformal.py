@@ -1,4 +1,8 @@
-"""Split-conformal correction: coverage that holds in finite samples, whatever the model (Vovk et al. 2005)."""
+"""Split-conformal correction: coverage that holds in finite samples, whatever the model (Vovk et al. 2005).
+
+With several outputs each is calibrated on its own: its intervals cover it as promised, on average over rows. Nothing is
+promised of all outputs at once: intervals of 90 % hold C outputs together with anything from 1 − 0.1 C up.
+"""
 
 from __future__ import annotations
 

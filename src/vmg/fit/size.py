@@ -14,7 +14,7 @@ __all__ = ["Size", "choose_size"]
 class Size:
     """The hidden layers, the ensemble and its training."""
 
-    hidden: tuple[int, ...] = (50, 50)
+    hidden: tuple[int, ...] = (100,)
     activations: tuple[str, ...] = ("relu", "tanh")
     n_members: int = 12
     plan: TrainingPlan = TrainingPlan()  # noqa: RUF009 - frozen

@@ -23,7 +23,9 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
     Even then rows of little noise outweigh all others in the mean's gradient. ``balance`` β multiplies that gradient
     by (s²/⟨s²⟩)^β, where s = e^g and ⟨⟩ is the mean over the batch: 0 follows the bound, 1 fits the mean as under
     constant noise, and what lies between trades one for the other (after Seitzer et al. 2022, whose β-NLL lacks the
-    mean in the denominator; with it the likelihood keeps its weight against the KL).
+    mean in the denominator; with it the likelihood keeps its weight against the KL). With β > 0 a step follows the
+    gradient of *no* objective: the weight is held fixed while the mean's gradient is taken, and no function has both
+    parts as its gradient. What :func:`vmg.elbo` then reports is a bound all the same, only not what is climbed.
 
     Beyond the paper.
     """
@@ -67,7 +69,7 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
         return f[..., : self.n_outputs], f[..., self.n_outputs :], strength
 
     def _mean_weight(self, log_scale: Tensor) -> Tensor:
-        """(s²/⟨s²⟩)^β of every row."""
+        """(s²/⟨s²⟩)^β of every row, held fixed where the mean's gradient is taken."""
         square = torch.exp(2 * log_scale)
         return (square / square.mean(-2, keepdim=True)) ** self.balance
 

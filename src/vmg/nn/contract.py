@@ -79,7 +79,11 @@ class BayesianLinear(BayesianModule):
 
     @abstractmethod
     def mean_weight(self) -> Tensor:
-        """The mean of W, [*batch_shape, R, C]."""
+        """E[W], [*batch_shape, R, C]."""
+
+    def centre_weight(self) -> Tensor:
+        """W with all that it is made of at its mean, [*batch_shape, R, C]: E[W], unless it is not linear in that."""
+        return self.mean_weight()
 
     @abstractmethod
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -88,6 +92,10 @@ class BayesianLinear(BayesianModule):
     def forward_mean(self, x: Tensor) -> Tensor:
         """x̂ E[W]: the output at the mean weights; no randomness."""
         return self.apply_weight(x, self.mean_weight())
+
+    def forward_centre(self, x: Tensor) -> Tensor:
+        """The output at :meth:`centre_weight`; no randomness."""
+        return self.apply_weight(x, self.centre_weight())
 
     def apply_weight(self, x: Tensor, weight: Tensor) -> Tensor:
         """x̂ W for a weight matrix of :meth:`sample_weight`."""
@@ -110,12 +118,12 @@ class BayesianLinear(BayesianModule):
 
         return function
 
-    def to_linear(self) -> nn.Linear:
-        """The mean of this layer as a plain ``nn.Linear``, scaling folded in."""
+    def to_linear(self, *, centre: bool = False) -> nn.Linear:
+        """E[W] (or :meth:`centre_weight`) as a plain ``nn.Linear``, scaling folded in."""
         if self.batch_shape:
             raise ValueError(f"to_linear needs a single layer; this one holds {tuple(self.batch_shape)} replicas")
         with torch.no_grad():
-            weight = self.mean_weight()
+            weight = self.centre_weight() if centre else self.mean_weight()
             weight = weight / math.sqrt(weight.shape[-2])
             linear = nn.Linear(
                 self.in_features, self.out_features, bias=self.bias, dtype=weight.dtype, device=weight.device

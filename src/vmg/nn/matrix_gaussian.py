@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from vmg import functional as F
-from vmg.conditional import sample_diagonal
+from vmg.conditional import needs_double, sample_diagonal
+from vmg.conditioned import Conditioned
 from vmg.covariance import Covariance, Dense
 from vmg.distributions import MatrixNormal
 from vmg.kernels import standard_normal
@@ -20,17 +21,20 @@ from vmg.nn.families import FAMILIES, DiagonalParameters
 from vmg.nn.pseudo_data import NOISE_KINDS, PseudoData
 from vmg.priors import IsotropicPrior, Prior, fused_kl
 
-__all__ = ["SAMPLERS", "MatrixGaussianLinear"]
+__all__ = ["KL_KINDS", "SAMPLERS", "MatrixGaussianLinear"]
 
 SAMPLERS = ("marginal", "joint", "weights")
+KL_KINDS = ("marginal", "conditional")
 INITIAL_LOG_BIAS_SCALE = -4.0  # of the bias row, as in the authors' code
+MEAN_PAIRS = 64
+"""Antithetic pairs of draws behind a mean weight: its error is a tenth to a quarter of what the noise moves it by."""
 
 
 class MatrixGaussianLinear(BayesianLinear):
     """y = x̂W with W ~ MN(M, U, V) and x̂ = [x, 1]/√R [LW16, §2].
 
-    Use it where ``nn.Linear`` stands. Each call draws from the posterior; ``to_linear()`` gives the mean as a plain
-    ``nn.Linear``.
+    Use it where ``nn.Linear`` stands. Each call draws from the posterior; ``to_linear()`` gives E[W] as a plain
+    ``nn.Linear``, ``to_linear(centre=True)`` the weights at the mean pseudo-data.
 
     Parameters
     ----------
@@ -50,6 +54,9 @@ class MatrixGaussianLinear(BayesianLinear):
         One √α per layer and kind, or a factor per pseudo-point times a factor per dimension.
     sampling : {"marginal", "joint", "weights"}
         Rows drawn one by one (fast, the paper's choice), all rows of a batch jointly, or through one weight matrix.
+    kl : {"marginal", "conditional"}
+        What is charged for the weights of a layer with pseudo-data: the paper's KL(q(W) ‖ p(W)), with which the
+        objective is *not* a bound, or that of q(W | Ã, B̃), which the layer uses; see :meth:`kl_divergence`.
     damping : float
         σ² on the diagonal of Σ₁₁.
     initial_scale : float
@@ -76,6 +83,7 @@ class MatrixGaussianLinear(BayesianLinear):
         max_noise: float | Tensor | Sequence[float] = 0.25,
         pseudo_noise: str = "layer",
         sampling: str = "marginal",
+        kl: str = "marginal",
         damping: float = F.DAMPING,
         initial_scale: float = 1.0,
         batch_shape: Sequence[int] = (),
@@ -92,11 +100,13 @@ class MatrixGaussianLinear(BayesianLinear):
             raise ValueError(f"pseudo_noise must be one of {NOISE_KINDS}; got {pseudo_noise!r}")
         if sampling not in SAMPLERS:
             raise ValueError(f"sampling must be one of {SAMPLERS}; got {sampling!r}")
+        if kl not in KL_KINDS:
+            raise ValueError(f"kl must be one of {KL_KINDS}; got {kl!r}")
         if not damping > 0:
             raise ValueError(f"damping must be positive; got {damping}")
         if not initial_scale > 0:
             raise ValueError(f"initial_scale must be positive; got {initial_scale}")
-        self.n_pseudo, self.sampling, self.damping = n_pseudo, sampling, damping
+        self.n_pseudo, self.sampling, self.kl, self.damping = n_pseudo, sampling, kl, damping
         self.initial_scale = initial_scale
         R, C = self.n_rows, out_features
         if n_pseudo >= R:
@@ -121,7 +131,9 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def extra_repr(self) -> str:
         text = super().extra_repr()
-        return text if self.sampling == "marginal" else f"{text}, sampling={self.sampling}"
+        for name, value in (("sampling", self.sampling), ("kl", self.kl)):
+            text += "" if value == "marginal" else f", {name}={value}"
+        return text
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Start as the authors' code does: M ~ N(0, 4/(in + out)) with bias row 0, the bias row's scale at most e⁻⁴.
@@ -150,6 +162,19 @@ class MatrixGaussianLinear(BayesianLinear):
         """q(W) = MN(M, U, V), before conditioning on the pseudo-data."""
         return MatrixNormal(self._loc_or_zeros(), self.row(), self.column(), validate_args=False)
 
+    def posterior_given(self, inputs: Tensor | None = None, outputs: Tensor | None = None) -> MatrixNormal:
+        """q(W | Ã, B̃) = MN(M_eff, U', V) at pseudo-data [..., P, R] and [..., P, C], their means where None.
+
+        M_eff = M + UÃᵀΣ₁₁⁻¹(B̃ − ÃM) and U' = U − UÃᵀΣ₁₁⁻¹ÃU. In double precision, for U' may be nearly singular.
+        """
+        if self.pseudo_data is None:
+            raise ValueError("posterior_given needs a layer with pseudo-data; got n_pseudo=0")
+        A = self._scaled((self.pseudo_data.inputs if inputs is None else inputs).double())
+        B = (self.pseudo_data.outputs if outputs is None else outputs).double()
+        U, V = (part.to(torch.float64) for part in self.covariances())
+        loc = F.fold_mean(None if self.loc is None else self.loc.double(), U, A, B, self.damping)
+        return MatrixNormal(loc, Conditioned(U, A, self.damping), V, validate_args=False)
+
     def _loc_or_zeros(self) -> Tensor:
         if self.loc is not None:
             return self.loc
@@ -157,7 +182,23 @@ class MatrixGaussianLinear(BayesianLinear):
         return scale.new_zeros(*self.batch_shape, scale.shape[-1], self.out_features)
 
     def kl_divergence(self) -> Tensor:
-        """KL(q(W) ‖ p(W)) + KL(q(Ã) ‖ p(Ã)) + KL(q(B̃) ‖ p(B̃)), and those of the prior's precisions; [*batch_shape]."""
+        """What the layer's posterior costs, with what the prior's own precisions cost; [*batch_shape].
+
+        ``kl="marginal"`` is the paper's KL(q(W) ‖ p(W)) + KL(q(Ã) ‖ p(Ã)) + KL(q(B̃) ‖ p(B̃)) [LW16, eq. 11]. The layer
+        draws from q(W | Ã, B̃), so that what the pseudo-data know of the weights is free of charge. With pseudo-data the
+        objective is therefore not a bound; without them it is.
+
+        ``kl="conditional"`` is KL(q(W | Ã, B̃) ‖ p(W)) at a draw of the pseudo-data, an unbiased estimate of its mean
+        over them. For any fixed Ã, B̃ the objective with it is a bound on the log evidence of the model p(y | W) p(W),
+        so its mean over q(Ã) q(B̃) is one too: that of q(W) = E q(W | Ã, B̃), whose own divergence is at most this.
+        The pseudo-data are part of the posterior and no part of the model, so their noise has no prior and no charge.
+        It can only loosen the bound: a small ``max_noise`` suits. The draw need not be that of a forward pass, for the
+        mean of a difference is the difference of the means.
+        """
+        if self.kl == "conditional" and self.pseudo_data is not None:
+            q = self.posterior_given(*self.pseudo_data.sample((), self.generator))
+            kl = self.prior.kl_divergence(q.loc, q.row_covariance, q.column_covariance)
+            return kl.to(self.row.log_scale.dtype)
         if self.is_diagonal:
             noise = None if self.pseudo_data is None else self.pseudo_data.projected_noise()
             fused = fused_kl(self.prior, self.loc, self.row.log_scale, self.column.log_scale, noise)
@@ -241,15 +282,33 @@ class MatrixGaussianLinear(BayesianLinear):
             draw = F.sample_marginal if marginal else F.sample_joint
             return draw(x, self.loc, U, V, self._noise(*noise_shape))
         A, B = self.pseudo_data.sample(sample_shape, self.generator)
+        noise, dtype = self._noise(*noise_shape), x.dtype
+        loc: Tensor | None = self.loc
+        if needs_double(self.n_pseudo, self.n_rows, dtype):
+            U, V = U.to(torch.float64), V.to(torch.float64)
+            x, A, B, noise = (part.double() for part in (x, A, B, noise))
+            loc = None if self.loc is None else self.loc.double()
         draw_given = F.sample_conditional if marginal else F.sample_conditional_joint
-        return draw_given(x, self.loc, U, V, self._scaled(A), B, self._noise(*noise_shape), self.damping)
+        return draw_given(x, loc, U, V, self._scaled(A), B, noise, self.damping).to(dtype)
 
     def mean_weight(self) -> Tensor:
-        """M_eff [*batch_shape, R, C], the mean with the pseudo-data folded in."""
+        """E[W] [*batch_shape, R, C], the pseudo-inputs' noise averaged over ``MEAN_PAIRS`` fixed pairs of draws.
+
+        W is linear in the pseudo-outputs, whose noise leaves the mean as it is, but not in the pseudo-inputs. At
+        √α = 0.5 the mean may be half of :meth:`centre_weight`, and the second order of :func:`vmg.moments.fold_layer`
+        is then no longer enough. Opposite noise in each pair cancels all odd orders.
+        """
         if self.pseudo_data is None:
             return self._loc_or_zeros()
-        A, B = self._scaled(self.pseudo_data.inputs), self.pseudo_data.outputs
-        return F.fold_mean(self.loc, self.row(), A, B, self.damping)
+        A, B = self._scaled(self.pseudo_data.antithetic_inputs(MEAN_PAIRS).double()), self.pseudo_data.outputs.double()
+        M = None if self.loc is None else self.loc.double()
+        return F.average_mean(M, self.row().to(torch.float64), A, B, self.damping).to(self.row.log_scale.dtype)
+
+    def centre_weight(self) -> Tensor:
+        """M_eff [*batch_shape, R, C] at the mean pseudo-data: the weights of the paper's mean network [LW16, §4.2]."""
+        if self.pseudo_data is None:
+            return self._loc_or_zeros()
+        return self.posterior_given().loc.to(self.row.log_scale.dtype)
 
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""

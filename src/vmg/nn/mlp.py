@@ -100,8 +100,12 @@ class MLP(nn.Module):
         return self._chain(x, lambda layer, h: layer(h, sample_shape))
 
     def forward_mean(self, x: Tensor) -> Tensor:
-        """The output of the mean network: mean weights, mean pseudo-data."""
+        """The output of the network of mean weights E[W]."""
         return self._chain(x, lambda layer, h: layer.forward_mean(h))
+
+    def forward_centre(self, x: Tensor) -> Tensor:
+        """The output of the paper's mean network: every layer's weights at its mean pseudo-data [LW16, §4.2]."""
+        return self._chain(x, lambda layer, h: layer.forward_centre(h))
 
     def _chain(self, x: Tensor, apply: Callable[[Any, Tensor], Tensor]) -> Tensor:
         for layer in list(self.layers)[:-1]:
@@ -122,12 +126,12 @@ class MLP(nn.Module):
                 functions[layer] = layer.sample_function(n_functions, prior=prior)
         return lambda x: self._chain(x, lambda layer, h: functions[layer](h))
 
-    def to_sequential(self) -> nn.Sequential:
-        """The mean network as plain PyTorch modules, without a trace of this library's layers."""
+    def to_sequential(self, *, centre: bool = False) -> nn.Sequential:
+        """:meth:`forward_mean` (or :meth:`forward_centre`) as plain PyTorch modules, without this library's layers."""
         modules: list[nn.Module] = []
         for layer in self.layers:
             assert isinstance(layer, BayesianLinear)
-            modules += [layer.to_linear(), Elementwise(self.activation)]
+            modules += [layer.to_linear(centre=centre), Elementwise(self.activation)]
         return nn.Sequential(*modules[:-1])
 
 

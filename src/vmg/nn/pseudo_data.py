@@ -129,6 +129,16 @@ class PseudoData(nn.Module):
         drawn = multiplicative_noise(like, self._log_scale().exp(), noise)
         return drawn[..., : self.n_rows], drawn[..., self.n_rows :]
 
+    def antithetic_inputs(self, n_pairs: int, seed: int = 0) -> Tensor:
+        """Draws Ã [2 n_pairs, ..., P, R] in pairs whose noise is opposite; they depend on ``seed`` alone."""
+        self.project_()
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.randn(n_pairs, *self.inputs.shape[-2:], generator=generator, dtype=torch.float64)
+        noise = torch.cat([noise, -noise]).to(self.inputs)
+        noise = noise[(slice(None), *[None] * (self.inputs.dim() - 2))]  # replicas share it
+        scale = self._log_scale().exp().expand_as(self.points)[..., : self.n_rows]
+        return multiplicative_noise(self.inputs, scale, noise)
+
     def kl_divergence(self) -> Tensor:
         """KL of both posteriors to their log-uniform priors, summed over entries; [*batch_shape]."""
         self.project_()

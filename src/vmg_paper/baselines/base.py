@@ -102,7 +102,7 @@ class BaselineRegressor(PseudoDataRegressor):
 @torch.no_grad()
 def mean_function(network: MLP, x: Tensor) -> Tensor:
     """The mean network at x as the one draw of a distribution: [1, *batch_shape, N, C], in double precision."""
-    return copy.deepcopy(network).double().forward_mean(x.double()).unsqueeze(0)
+    return copy.deepcopy(network).double().forward_centre(x.double()).unsqueeze(0)
 
 
 class MeanNetwork(Baseline):

@@ -15,8 +15,17 @@ Array = NDArray[np.float64]
 
 
 def split_rhat(draws: Array) -> Array:
-    """Rank-normalised split R̂ of draws [n, chains, ...]: 1 where all halves of all chains agree [V21, §4.1]."""
-    chains = _rank_normalise(_split(draws))
+    """Rank-normalised split R̂ of draws [n, chains, ...]: 1 where all halves of all chains agree [V21, §4.1].
+
+    The larger of that of the draws and that of their distance from the median, for chains may agree in location and
+    differ in spread.
+    """
+    chains = _split(draws)
+    folded = np.abs(chains - np.median(chains, axis=(0, 1)))
+    return np.maximum(_rhat(_rank_normalise(chains)), _rhat(_rank_normalise(folded)))
+
+
+def _rhat(chains: Array) -> Array:
     n = chains.shape[0]
     within = chains.var(0, ddof=1).mean(0)
     between = n * chains.mean(0).var(0, ddof=1)

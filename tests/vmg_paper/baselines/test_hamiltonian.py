@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from vmg_paper.baselines.diagnostics import bulk_ess, split_rhat
 from vmg_paper.baselines.hamiltonian import DualAveraging, sample, windows
@@ -116,8 +117,27 @@ def test_a_drift_within_chains_is_seen():
     assert split_rhat(draws) > 1.1
 
 
+def test_chains_that_differ_in_spread_alone_are_seen():
+    """Same centre, another scale: only the distance from the median tells [V21, §4.1]."""
+    draws = np.random.default_rng(0).normal(size=(1000, 4))
+    draws[:, 0] *= 3
+    assert split_rhat(draws) > 1.05
+
+
+def test_folding_against_its_definition():
+    draws = np.random.default_rng(0).normal(size=(100, 4)) * np.array([1.0, 1.0, 1.0, 2.0])
+    halves = np.concatenate([draws[:50], draws[50:]], axis=1)
+    found = []
+    for values in (halves, np.abs(halves - np.median(halves))):
+        ranks = stats.rankdata(values).reshape(values.shape)
+        z = stats.norm.ppf((ranks - 3 / 8) / (values.size + 1 / 4))
+        within, between = z.var(0, ddof=1).mean(), 50 * z.mean(0).var(ddof=1)
+        found.append(math.sqrt((49 / 50 * within + between / 50) / within))
+    assert split_rhat(draws) == pytest.approx(max(found)) and found[1] > found[0]
+
+
 def test_rank_normalisation_makes_the_numbers_blind_to_monotone_maps():
-    draws = np.random.default_rng(1).normal(size=(200, 2))
+    draws = np.random.default_rng(1).normal(size=(200, 2)) + np.array([0.0, 1.0])
     assert split_rhat(np.exp(3 * draws)) == split_rhat(draws)
     assert bulk_ess(np.exp(3 * draws)) == bulk_ess(draws)
 

@@ -1,0 +1,196 @@
+"""A network whose pseudo-data start at its input: global inducing points [OA21].
+
+Ober & Aitchison (2021), *Global inducing point variational posteriors for Bayesian neural networks and deep Gaussian
+processes*. The paper's layers each have pseudo-inputs of their own; here there is one set, at the network's input, and
+every layer sees what the draw of the layers below has made of it. So layers are correlated in the posterior, and the
+divergence is that of what is used: the objective is a bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vmg.functional import augment
+from vmg.linalg import all_finite, cholesky
+from vmg.nn.contract import BayesianModule
+from vmg.nn.mlp import ACTIVATIONS, Activation
+
+__all__ = ["GlobalInducingMLP", "InducedPosterior", "NetworkDraw", "induced_posterior"]
+
+INITIAL_LOG_PRECISION = 2.0
+"""Of pseudo-outputs: noise of e⁻¹ beside weights whose outputs have a scale of one."""
+
+
+class InducedPosterior(NamedTuple):
+    """q(W | Φ) = MN(mean, Σ, I): Bayesian linear regression of pseudo-outputs on features."""
+
+    mean: Tensor  # [..., R, C]
+    root: Tensor  # Cholesky factor of Σ⁻¹ [..., R, R]
+    prior_precision: float
+
+    def sample(self, noise: Tensor) -> Tensor:
+        """The weights that standard normal noise [..., R, C] becomes."""
+        return self.mean + torch.linalg.solve_triangular(self.root.mT, noise, upper=True)
+
+    def kl_divergence(self) -> Tensor:
+        """KL(q(W | Φ) ‖ MN(0, I/τ, I)), [...]."""
+        R, C = self.mean.shape[-2:]
+        eye = torch.eye(R, dtype=self.root.dtype, device=self.root.device)
+        trace = torch.linalg.solve_triangular(self.root, eye, upper=False).square().sum((-2, -1))
+        logdet = -2 * self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # of Σ
+        mahalanobis = self.prior_precision * self.mean.square().sum((-2, -1))
+        rows = self.prior_precision * trace - R - logdet - R * math.log(self.prior_precision)
+        return 0.5 * (C * rows + mahalanobis)
+
+
+def induced_posterior(
+    features: Tensor, outputs: Tensor, precision: Tensor, prior_precision: float = 1.0
+) -> InducedPosterior:
+    """q(W | Φ) = MN(ΣΦᵀΛv, Σ, I) with Σ = (τI + ΦᵀΛΦ)⁻¹ [OA21].
+
+    Args:
+        features: Φ, the inducing points at the layer, augmented [..., P, R].
+        outputs: pseudo-outputs v [..., P, C].
+        precision: the diagonal of Λ [..., P].
+        prior_precision: τ.
+    """
+    weighted = features * precision.unsqueeze(-1)
+    eye = torch.eye(features.shape[-1], dtype=features.dtype, device=features.device)
+    root = cholesky(prior_precision * eye + weighted.mT @ features, name="τI + ΦᵀΛΦ")
+    return InducedPosterior(torch.cholesky_solve(weighted.mT @ outputs, root), root, prior_precision)
+
+
+class NetworkDraw(NamedTuple):
+    """One draw of all weights, and what it cost."""
+
+    weights: list[Tensor]  # [*sample_shape, *batch_shape, R, C] of each layer
+    kl: Tensor  # Σ KL(q(W | Φ) ‖ p(W)) along the draw, [*sample_shape, *batch_shape]
+
+
+class GlobalInducingMLP(BayesianModule):
+    """A multilayer perceptron with global inducing points [OA21], weights W ~ N(0, prior_scale²) and x̂ = [x, 1]/√R.
+
+    Layer l has pseudo-outputs v and their precisions Λ, and the posterior q(W_l | Φ_l), where Φ_l are the inducing
+    points after the layers below, with the weights drawn there. A draw of the network draws W_1, W_2, ... in turn.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Sizes of input and output.
+    hidden : sequence of int
+        Sizes of the hidden layers.
+    n_inducing : int
+        Number of inducing points P.
+    activation : str or callable
+        As in :class:`~vmg.nn.MLP`.
+    prior_scale : float
+        Standard deviation 1/√τ of every weight before the data.
+    batch_shape : sequence of int
+        Independent replicas in one module: parameters gain these leading dimensions, inputs are [*batch_shape, B, in]
+        or, shared by all replicas, [B, in].
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: Sequence[int],
+        out_features: int,
+        *,
+        n_inducing: int,
+        activation: str | Activation = "relu",
+        prior_scale: float = 1.0,
+        batch_shape: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        sizes = [in_features, *hidden, out_features]
+        if min(sizes) < 1:
+            raise ValueError(f"sizes of all layers must be at least 1; got {sizes}")
+        if n_inducing < 1:
+            raise ValueError(f"n_inducing must be at least 1; got {n_inducing}")
+        if not prior_scale > 0:
+            raise ValueError(f"prior_scale must be positive; got {prior_scale}")
+        if isinstance(activation, str):
+            if activation not in ACTIVATIONS:
+                raise ValueError(f"activation must be callable or one of {tuple(ACTIVATIONS)}; got {activation!r}")
+            activation = ACTIVATIONS[activation]
+        self.in_features, self.out_features, self.n_inducing = in_features, out_features, n_inducing
+        self.activation, self.prior_scale, self.batch_shape = activation, prior_scale, torch.Size(batch_shape)
+        self.sizes = list(pairwise(sizes))
+        self.inducing_inputs = nn.Parameter(torch.empty(*batch_shape, n_inducing, in_features))
+        self.pseudo_outputs = nn.ParameterList(torch.empty(*batch_shape, n_inducing, n) for n in sizes[1:])
+        self.log_precisions = nn.ParameterList(torch.empty(*batch_shape, n_inducing) for _ in sizes[1:])
+        self.reset_parameters()
+
+    def extra_repr(self) -> str:
+        sizes = [self.in_features, *(n for _, n in self.sizes)]
+        return f"{sizes}, n_inducing={self.n_inducing}, prior_scale={self.prior_scale:g}"
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Standard normal inducing inputs and hidden pseudo-outputs, the last layer's zero."""
+        with torch.no_grad():
+            self.inducing_inputs.normal_(generator=generator)
+            for v, log_precision in zip(self.pseudo_outputs, self.log_precisions, strict=True):
+                v.normal_(generator=generator)
+                log_precision.fill_(INITIAL_LOG_PRECISION)
+            self.pseudo_outputs[-1].zero_()
+
+    def start_at(self, x: Tensor, y: Tensor) -> None:
+        """Put the inducing points at rows x [P, in] and the last pseudo-outputs at their targets y [P, out]."""
+        for name, rows, width in (("x", x, self.in_features), ("y", y, self.out_features)):
+            if rows.shape[-2:] != (self.n_inducing, width):
+                raise ValueError(f"{name} must have shape {(self.n_inducing, width)}; got {tuple(rows.shape)}")
+        with torch.no_grad():
+            self.inducing_inputs.copy_(x)
+            self.pseudo_outputs[-1].copy_(y)
+
+    def sample_weights(self, sample_shape: Sequence[int] = ()) -> NetworkDraw:
+        """Draw the weights of all layers, the inducing points going through the same draw."""
+        leading = (*sample_shape, *self.batch_shape)
+        weights: list[Tensor] = []
+        h: Tensor = self.inducing_inputs
+        kl = h.new_zeros(leading)
+        for number, (v, log_precision) in enumerate(zip(self.pseudo_outputs, self.log_precisions, strict=True)):
+            features = augment(self.activation(h) if number else h)
+            q = induced_posterior(features, v, log_precision.exp(), self.prior_scale**-2)
+            shape = (*leading, *q.mean.shape[-2:])
+            noise = torch.randn(*shape, generator=self.generator, dtype=h.dtype, device=h.device)
+            weights.append(q.sample(noise))
+            kl = kl + q.kl_divergence()
+            h = features @ weights[-1]
+        return NetworkDraw(weights, kl)
+
+    def apply_weights(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
+        """The outputs [*sample_shape, *batch_shape, B, out] at x under weights of :meth:`sample_weights`."""
+        if x.shape[-1] != self.in_features:
+            raise ValueError(f"x must have {self.in_features} features in its last dimension; got {x.shape[-1]}")
+        if not x.requires_grad and not all_finite(x):
+            raise ValueError("x must be finite; got NaN or infinite values")
+        for number, W in enumerate(weights):
+            x = augment(self.activation(x) if number else x) @ W
+        return x
+
+    def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
+        """One posterior draw of the whole function at x, or one for each index of ``sample_shape``."""
+        return self.apply_weights(self.sample_weights(sample_shape).weights, x)
+
+    def kl_divergence(self) -> Tensor:
+        """Σ_l KL(q(W_l | Φ_l) ‖ p(W_l)) along a draw: an unbiased estimate of KL(q ‖ p); [*batch_shape].
+
+        The objective with it is a bound on the log evidence. The draw need not be that of a forward pass;
+        :meth:`sample_weights` gives both at one draw.
+        """
+        return self.sample_weights().kl
+
+    @torch.no_grad()
+    def sample_functions(self, n_functions: int) -> Callable[[Tensor], Tensor]:
+        """Draw whole functions f(x) [n_functions, *batch_shape, B, out], the same at every call."""
+        if n_functions < 1:
+            raise ValueError(f"n_functions must be at least 1; got {n_functions}")
+        weights = self.sample_weights((n_functions,)).weights
+        return lambda x: self.apply_weights(weights, x)
