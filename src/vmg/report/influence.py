@@ -105,8 +105,9 @@ def column_effects(model: TableModel, frame: pd.DataFrame, names: Sequence[str])
         varied[name] = grid.repeat(len(rows)).array
         if kinds[name] == "date" and len(grid) == EFFECT_GRID:
             # rows spread over the time between two values, lest each value be some day of the week or season
-            step = grid.iloc[1] - grid.iloc[0]
-            varied[name] += step * np.tile((np.arange(len(rows)) + 0.5) / len(rows) - 0.5, len(grid))
+            step = 1e6 * (grid.iloc[1] - grid.iloc[0]).total_seconds()
+            shift = step * np.tile((np.arange(len(rows)) + 0.5) / len(rows) - 0.5, len(grid))
+            varied[name] += shift.astype("timedelta64[us]")
         draws = function_draws(model, varied)
         draws = draws.reshape(len(draws), len(grid), len(rows), -1).mean(2)  # [S, G, K]
         low, high = np.quantile(draws, BAND, axis=0)

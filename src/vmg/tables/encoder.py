@@ -13,9 +13,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.tables.columns import KINDS, CategoryColumn, Column, DateColumn, NumberColumn, column_from_document
+from vmg.tables.dates import looks_like_dates
 from vmg.tables.errors import TableError
 from vmg.tables.phrases import count, listing
-from vmg.tables.values import looks_like_dates, to_texts
+from vmg.tables.values import holds_collections, plain, to_texts
 
 __all__ = ["TableEncoder", "check_names"]
 
@@ -134,6 +135,9 @@ class TableEncoder:
 
 def _fit_column(column: pd.Series) -> Column | str:
     """The fitted column, or why it is of no use."""
+    column = plain(column)
+    if holds_collections(column):
+        return "its cells are lists or structures"
     cells = column if pd.api.types.is_numeric_dtype(column) else to_texts(column)
     n_given, n_distinct = int(cells.notna().sum()), int(cells.nunique())
     if n_given == 0:
