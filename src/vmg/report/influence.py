@@ -138,4 +138,5 @@ def effect_grid(column: pd.Series) -> tuple[pd.Series, NDArray[Any]]:
     first, last = given.quantile(0.01), given.quantile(0.99)
     if not last > first:
         first, last = distinct.iloc[0], distinct.iloc[-1]
-    return pd.Series([first + (last - first) * share for share in np.linspace(0, 1, EFFECT_GRID)]), deciles
+    values = [first + (last - first) * share for share in np.linspace(0, 1, EFFECT_GRID)]
+    return pd.Series(values, dtype=deciles.dtype), deciles
