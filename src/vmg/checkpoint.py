@@ -93,19 +93,32 @@ class Checkpoint:
             raise ValueError(f"every must be at least 1; got {self.every}")
 
     def read(self, run: Mapping[str, Any]) -> Saved | None:
-        """The file's contents; None where there is no file. It must be of a run with the same settings."""
+        """The file's contents; None where there is no file. It must be of a run with the same settings.
+
+        ``run["same"]`` has digests of what is too large to be written out, by name.
+        """
         if not self.path.exists():
             return None
         tensors, document = persistence.read(self.path)
         if document.get("holds") != HOLDS:
             raise ValueError(f"{self.path} must hold a {HOLDS}; got {document.get('holds')}")
+        hint = "Give another path, or remove the file to start anew."
         for name, value in run.items():
-            if document["run"].get(name) != value:
+            if name != "same" and document["run"].get(name) != value:
                 raise ValueError(
-                    f"{self.path} must be of a run with {name} = {value}; got {document['run'].get(name)}. "
-                    "Give another path, or remove the file to start anew."
+                    f"{self.path} must be of a run with {name} = {value}; got {document['run'].get(name)}. {hint}"
                 )
+        for name, digest in run.get("same", {}).items():
+            if document["run"].get("same", {}).get(name) != digest:
+                raise ValueError(f"{self.path} must be of a run with the same {name}; got another. {hint}")
         return Saved(tensors, document["reports"], document["stopped"])
+
+    def restore(self, state: RunState, saved: Saved) -> None:
+        """Let ``state`` go on from what was read."""
+        try:
+            state.load(saved.tensors)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise persistence.ModelFileError(f"{self.path} does not hold a whole {HOLDS}: {error}") from error
 
     def write(
         self, state: RunState, run: Mapping[str, Any], reports: Sequence[Mapping[str, Any]], stopped: str | None

@@ -19,6 +19,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from vmg.fingerprint import tensor_bytes
+
 __all__ = ["FORMAT_VERSION", "ModelFileError", "read", "replacing", "write"]
 
 FORMAT = "vmg"
@@ -102,7 +104,8 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.numpy().tobytes())
+        for piece in tensor_bytes(tensor):
+            digest.update(piece)
     return digest.hexdigest()
 
 
