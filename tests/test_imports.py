@@ -9,7 +9,7 @@ SOURCE = Path(vmg.__file__).parent
 
 # Groups from left to right; "vmg" is the package's own __init__. A new module needs a place here.
 ORDER = (
-    ("fingerprint",),
+    ("fingerprint", "outputs"),
     ("linalg", "flat", "minibatches", "persistence"),
     ("averaging",),
     ("checkpoint",),

@@ -32,7 +32,7 @@ def fingerprint_tensors(tensors: Mapping[str, Tensor | None]) -> str:
 def tensor_bytes(tensor: Tensor) -> Iterator[bytes]:
     """The bytes of a tensor's numbers in their order, piece by piece."""
     for piece in tensor.split(PIECE) if tensor.dim() else (tensor,):
-        yield piece.cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        yield piece.cpu().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8).numpy().tobytes()
 
 
 def fingerprint_function(function: Callable[[float], float]) -> str:

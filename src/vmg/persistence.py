@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from vmg.fingerprint import tensor_bytes
+from vmg.outputs import replacing
 
 __all__ = ["FORMAT_VERSION", "ModelFileError", "read", "replacing", "write"]
 
@@ -78,24 +77,6 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     if metadata.get(DIGEST) != _digest(text, tensors):
         raise ModelFileError(f"{name} was changed after it was written: its SHA-256 digest does not fit its contents")
     return tensors, document
-
-
-@contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside ``path`` that takes its place once the block has written it without an error.
-
-    Until then a file at ``path`` stays as it is; after an error nothing is left behind.
-    """
-    target = Path(os.path.realpath(path))  # a link keeps pointing where it did
-    temporary = target.with_name(f".{secrets.token_hex(4)}.{target.name}")  # same ending: some writers look at it
-    try:
-        yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
