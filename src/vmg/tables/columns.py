@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.dates import day_of_week, day_of_year, find_date_format, to_dates, to_days
+from vmg.tables.dates import DATE_FORMATS, day_of_week, day_of_year, find_date_format, to_dates, to_days
 from vmg.tables.values import to_numbers, to_texts
 
 __all__ = ["BooleanColumn", "CategoryColumn", "Column", "DateColumn", "NumberColumn", "column_from_document"]
@@ -194,6 +194,24 @@ KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (BooleanColumn, Numbe
 
 
 def column_from_document(document: dict[str, Any]) -> Column:
-    """The column that :meth:`Column.to_document` described."""
+    """The column that :meth:`Column.to_document` described; a ValueError where it described none."""
     fields = dict(document)
-    return KINDS[fields.pop("kind")](**fields)
+    column = KINDS[fields.pop("kind")](**fields)
+    for field, kind in get_type_hints(type(column)).items():
+        if field not in fields:
+            continue
+        value = fields[field]
+        items = value if kind == list[str] and isinstance(value, list) else [value]
+        wanted = {int: int, bool: bool, str: str, float: (int, float), list[str]: str}[kind]
+        if (kind == list[str]) is not isinstance(value, list) or not all(_is(item, wanted) for item in items):
+            raise ValueError(f"{field} of a column must be {kind}; got {value!r:.40}")
+    if isinstance(column, DateColumn) and column.date_format not in DATE_FORMATS:
+        raise ValueError(f"date_format must be one that columns are read with; got {column.date_format!r:.40}")
+    return column
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """As isinstance, but True and False are no numbers, and numbers are finite."""
+    if isinstance(value, bool) and kind is not bool:
+        return False
+    return isinstance(value, kind) and not (isinstance(value, float) and not np.isfinite(value))

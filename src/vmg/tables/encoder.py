@@ -130,7 +130,11 @@ class TableEncoder:
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> TableEncoder:
         """The encoder that :meth:`to_document` described."""
-        return cls(tuple(column_from_document(column) for column in document["columns"]), document["dropped"])
+        columns, dropped = tuple(column_from_document(column) for column in document["columns"]), document["dropped"]
+        names = [column.name for column in columns]
+        if len(set(names)) < len(names) or not all(isinstance(reason, str) for reason in dropped.values()):
+            raise ValueError("columns must have names of their own, and those that are not used a reason")
+        return cls(columns, dropped)
 
 
 def _fit_column(column: pd.Series) -> Column | str:
