@@ -55,16 +55,18 @@ def data():
     return x, (x[:, 0] > 0).long()
 
 
-def run(make, path=None, kill_at=None, likelihood=CategoricalLikelihood, every=1, **options):
+def run(make, path=None, kill_at=None, likelihood=CategoricalLikelihood, every=1, seed=1, **options):
     """One process's part of a run; what comes before training need not be the same in each."""
     network, likelihood = make(), likelihood()
     generator = torch.Generator().manual_seed(1)
     network.reset_parameters(generator)
+    generator.manual_seed(seed)
     callbacks = options.pop("callbacks", [])
     if kill_at is not None:
         callbacks = [*callbacks, killer(kill_at)]
     shape = tuple(network.layers[0].batch_shape)
-    x, y = data()
+    x, y = options.pop("data", None) or data()
+    options.pop("change", lambda network: None)(network)
     if not isinstance(likelihood, CategoricalLikelihood):
         y = x[:, :2]
     options = {"n_steps": STEPS, "report_every": REPORTS, "learning_rate": 0.01, "schedule": cosine, **options}
@@ -210,6 +212,49 @@ def test_a_file_of_another_run_is_refused(options, message, tmp_path):
     run(CASES["dropout"], tmp_path / "run")
     with pytest.raises(ValueError, match=message):
         run(CASES["dropout"], tmp_path / "run", **options)
+
+
+def one_bit(table):
+    """The same rows but for the last bit of one number."""
+    other = table.clone()
+    other[7, 1] = torch.nextafter(other[7, 1], torch.tensor(9.0))
+    return other
+
+
+def move(network):
+    with torch.no_grad():
+        network.layers[1].loc[0, 0] += 1e-6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data": (one_bit(data()[0]), data()[1])}, "the same x, bit for bit; got another"),
+        ({"data": (data()[0], 1 - data()[1])}, "the same y, bit for bit"),
+        ({"weight": torch.linspace(0.5, 1.5, N)}, "the same weight, bit for bit"),
+        ({"seed": 2}, "the same seed"),
+        ({"schedule": lambda progress: 1 - 0.1 * progress}, "the same schedule of the learning rate"),
+        ({"make": lambda: MLP(D, (5,), 2, n_pseudo=2, activation="tanh")}, "the same layers and their options"),
+        ({"make": lambda: MLP(D, (5,), 2, n_pseudo=2, damping=1e-3)}, "the same layers and their options"),
+        ({"change": move}, "the same parameters at the start"),
+    ],
+    ids=["x", "y", "weights of rows", "seed", "schedule", "activation", "damping", "parameters"],
+)
+def test_a_file_of_a_run_that_differs_in_any_part_is_refused(options, message, tmp_path):
+    make = {"make": lambda: MLP(D, (5,), 2, n_pseudo=2)}
+    run(**make, path=tmp_path / "run")
+    with pytest.raises(ValueError, match=f"must be of a run with {message}"):
+        run(**{**make, **options}, path=tmp_path / "run")
+    assert run(**make, path=tmp_path / "run")[1].stopped == "all steps done"
+
+
+def test_a_file_that_lacks_a_part_is_refused(tmp_path):
+    run(CASES["dropout"], tmp_path / "run")
+    tensors, document = persistence.read(tmp_path / "run")
+    del tensors["optimiser.0.exp_avg"], tensors["generator"]
+    persistence.write(tmp_path / "run", tensors, document)
+    with pytest.raises(persistence.ModelFileError, match="does not hold a whole training run"):
+        run(CASES["dropout"], tmp_path / "run")
 
 
 def test_other_files_and_networks_are_refused(tmp_path):

@@ -1,9 +1,11 @@
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -229,7 +231,7 @@ FILES = {
         ("fit good.csv --target y --conformal 2", "conformal must be a share of the rows"),
         ("fit good.csv --target y --exclude z", "the table has no column 'z'"),
         ("fit good.csv --target y --out no/m.vmg", "must be in a folder that exists; there is no no"),
-        ("fit good.csv --target y --out .", "must be a file; . is a folder"),
+        ("fit good.csv --target y --out .", "cannot be .: it is a folder, not a file"),
         ("predict none.vmg good.csv", "there is no file none.vmg"),
         ("predict good.csv good.csv", "good.csv is not a vmg model"),
         ("predict none.vmg good.csv --coverage 90", "must be between 0 and 1, such as 0.9; got 90"),
@@ -247,6 +249,41 @@ def test_mistakes_get_one_line_and_code_2(vmg_command, arguments, message):
     assert code == 2
     assert message in one_line(err)
     assert sorted(os.listdir()) == sorted(FILES)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "fit houses.csv -t price -o houses.csv",
+        "fit houses.csv -t price -o ./sub/../houses.csv",
+        "fit houses.csv -t price -o link.csv",
+        "fit houses.csv -t price -o hard.csv",
+        "predict houses.vmg houses.csv -o houses.csv",
+        "predict link.vmg.csv houses.csv -o link.vmg.csv",
+        "report houses.vmg houses.csv -o houses.vmg",
+        "report houses.vmg houses.csv -o link.csv",
+    ],
+)
+def test_an_output_is_never_what_is_read(model, vmg_command, arguments):
+    os.mkdir("sub")
+    os.symlink("houses.csv", "link.csv")
+    os.symlink("houses.vmg", "link.vmg.csv")
+    os.link("houses.csv", "hard.csv")
+    before = {name: Path(name).read_bytes() for name in ("houses.csv", "houses.vmg")}
+    code, _, err = vmg_command(*arguments.split())
+    assert code == 2 and "must not be what is read" in one_line(err)
+    assert {name: Path(name).read_bytes() for name in before} == before
+
+
+def test_devices_fifos_and_links_to_them_are_no_outputs(model, vmg_command):
+    os.mkfifo("pipe.csv")
+    os.symlink("/dev/null", "null.csv")
+    os.symlink("pipe.csv", "chain.csv")
+    for name, what in (("pipe.csv", "a FIFO"), ("null.csv", "a device"), ("chain.csv", "a FIFO")):
+        for command in ("predict houses.vmg houses.csv", "report houses.vmg houses.csv", "fit houses.csv -t price"):
+            code, _, err = vmg_command(*command.split(), "-o", name)
+            assert code == 2 and f"cannot be {name}: it is {what}, not a file" in one_line(err)
+    assert stat.S_ISFIFO(os.stat("pipe.csv").st_mode) and os.readlink("null.csv") == "/dev/null"
 
 
 def test_wrong_tables_and_models(model, houses, vmg_command):

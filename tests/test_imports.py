@@ -9,6 +9,7 @@ SOURCE = Path(vmg.__file__).parents[1]
 
 # Groups from left to right; "vmg" is the package's own __init__. A new module needs a place here.
 ORDER = (
+    ("fingerprint", "outputs"),
     ("linalg", "flat", "minibatches", "persistence"),
     ("averaging", "mapped"),
     ("checkpoint",),

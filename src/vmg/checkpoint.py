@@ -23,6 +23,7 @@ from vmg.minibatches import Minibatches
 __all__ = ["Checkpoint", "RunState", "Saved"]
 
 HOLDS = "training run"
+MAX_BYTES = 2**40  # a run of a large network has more to keep than a model has
 
 
 @dataclass(frozen=True)
@@ -93,19 +94,36 @@ class Checkpoint:
             raise ValueError(f"every must be at least 1; got {self.every}")
 
     def read(self, run: Mapping[str, Any]) -> Saved | None:
-        """The file's contents; None where there is no file. It must be of a run with the same settings."""
+        """The file's contents; None where there is no file. It must be of a run with the same settings.
+
+        ``run["same"]`` has digests of what is too large to be written out, by name.
+        """
         if not self.path.exists():
             return None
-        tensors, document = persistence.read(self.path)
+        tensors, document = persistence.read(self.path, max_bytes=MAX_BYTES)
         if document.get("holds") != HOLDS:
             raise ValueError(f"{self.path} must hold a {HOLDS}; got {document.get('holds')}")
+        kept = document.get("run")
+        if not isinstance(kept, dict) or not isinstance(kept.get("same", {}), dict):
+            raise persistence.ModelFileError(f"{self.path} does not hold a whole {HOLDS}: its settings are missing")
+        hint = "Give another path, or remove the file to start anew."
         for name, value in run.items():
-            if document["run"].get(name) != value:
-                raise ValueError(
-                    f"{self.path} must be of a run with {name} = {value}; got {document['run'].get(name)}. "
-                    "Give another path, or remove the file to start anew."
-                )
-        return Saved(tensors, document["reports"], document["stopped"])
+            if name != "same" and kept.get(name) != value:
+                raise ValueError(f"{self.path} must be of a run with {name} = {value}; got {kept.get(name)}. {hint}")
+        for name, digest in run.get("same", {}).items():
+            if kept.get("same", {}).get(name) != digest:
+                raise ValueError(f"{self.path} must be of a run with the same {name}; got another. {hint}")
+        reports, stopped = document.get("reports"), document.get("stopped")
+        if not isinstance(reports, list) or not (stopped is None or isinstance(stopped, str)):
+            raise persistence.ModelFileError(f"{self.path} does not hold a whole {HOLDS}: its reports are missing")
+        return Saved(tensors, reports, stopped)
+
+    def restore(self, state: RunState, saved: Saved) -> None:
+        """Let ``state`` go on from what was read."""
+        try:
+            state.load(saved.tensors)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise persistence.ModelFileError(f"{self.path} does not hold a whole {HOLDS}: {error}") from error
 
     def write(
         self, state: RunState, run: Mapping[str, Any], reports: Sequence[Mapping[str, Any]], stopped: str | None

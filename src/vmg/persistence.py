@@ -9,17 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+import stat
+from collections.abc import Mapping
 from typing import Any
 
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-__all__ = ["FORMAT_VERSION", "ModelFileError", "read", "replacing", "write"]
+from vmg.fingerprint import tensor_bytes
+from vmg.outputs import replacing
+
+__all__ = ["FORMAT_VERSION", "MAX_FILE_BYTES", "MAX_HEADER_BYTES", "ModelFileError", "read", "replacing", "write"]
 
 FORMAT = "vmg"
 FORMAT_VERSION = 1
@@ -27,6 +27,12 @@ FORMAT_VERSION = 1
 
 DOCUMENT, DIGEST = "vmg", "sha256"  # keys of the safetensors metadata
 HEADER_START = b'{"__metadata__"'
+MAX_FILE_BYTES = 2**30
+"""Of a model that is read; fits of tables have a thousandth of it."""
+
+MAX_HEADER_BYTES = 2**23
+"""Of the names, shapes and the document: its JSON takes some twenty times as much memory."""
+
 LENGTH_BYTES = 8  # a safetensors file starts with the length of its JSON header, little-endian
 
 
@@ -43,6 +49,11 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], document:
     text = json.dumps(whole, ensure_ascii=False)
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     data = save(own, metadata={DOCUMENT: text, DIGEST: _digest(text, own)})
+    header = int.from_bytes(data[:LENGTH_BYTES], "little")
+    if header > MAX_HEADER_BYTES:
+        raise ModelFileError(
+            f"cannot write {os.fspath(path)}: its header must have at most {MAX_HEADER_BYTES:,} bytes; got {header:,}"
+        )
     try:
         with replacing(path) as temporary:
             temporary.write_bytes(data)
@@ -50,16 +61,10 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], document:
         raise ModelFileError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_FILE_BYTES) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the document of a file that :func:`write` made; no code of the file is run."""
     name = os.fspath(path)
-    try:
-        data = Path(path).read_bytes()
-    except FileNotFoundError as error:
-        raise ModelFileError(f"there is no file {name}") from error
-    except OSError as error:
-        raise ModelFileError(f"cannot read {name}: {error.strerror or error}") from error
-
+    data = _read_bytes(path, max_bytes)
     metadata = _metadata(data, name)
     text = metadata[DOCUMENT]
     document = _parse(text, name)
@@ -71,29 +76,35 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
         )
     try:
         tensors = load(data)
-    except SafetensorError as error:
+        digest = _digest(text, tensors)
+    except Exception as error:  # the header may be wrong in any way
         raise ModelFileError(f"{name} is truncated or damaged: {error}") from error
-    if metadata.get(DIGEST) != _digest(text, tensors):
+    if metadata.get(DIGEST) != digest:
         raise ModelFileError(f"{name} was changed after it was written: its SHA-256 digest does not fit its contents")
     return tensors, document
 
 
-@contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside ``path`` that takes its place once the block has written it without an error.
-
-    Until then a file at ``path`` stays as it is; after an error nothing is left behind.
-    """
-    target = Path(os.path.realpath(path))  # a link keeps pointing where it did
-    temporary = target.with_name(f".{secrets.token_hex(4)}.{target.name}")  # same ending: some writers look at it
+def _read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+    """The contents of a regular file of a size that a model may have; nothing else is opened."""
+    name = os.fspath(path)
     try:
-        yield temporary
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise ModelFileError(f"cannot read {name}: it is not a regular file")
+        if found.st_size > max_bytes:
+            raise ModelFileError(f"{name} must have at most {max_bytes:,} bytes; got {found.st_size:,}")
+        with open(path, "rb") as file:
+            start = file.read(LENGTH_BYTES + len(HEADER_START))
+            if found.st_size > len(start):
+                _check_start(start, name)  # before a large file is read that is no model
+            return start + file.read(found.st_size - len(start))
+    except FileNotFoundError as error:
+        raise ModelFileError(f"there is no file {name}") from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, ModelFileError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ModelFileError(f"cannot read {name}: {reason}") from error
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
@@ -102,35 +113,48 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.numpy().tobytes())
+        for piece in tensor_bytes(tensor):
+            digest.update(piece)
     return digest.hexdigest()
 
 
 def _parse(text: str, name: str) -> dict[str, Any]:
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise ModelFileError(f"{name} is damaged: its document is not JSON ({error})") from error
-    known = isinstance(document, dict) and document.get("format") == FORMAT and isinstance(document.get("version"), int)
-    if not known:
+    document = _from_json(text, f"{name} is damaged: its document")
+    version = document.get("version") if isinstance(document, dict) else None
+    if version is None or document.get("format") != FORMAT or type(version) is not int or version < 1:
         raise ModelFileError(f"{name} is not a vmg model: its document names no format and version")
     return document
+
+
+def _from_json(text: str | bytes, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{what} is not JSON ({error})") from error
+
+
+def _check_start(start: bytes, name: str) -> None:
+    """Raise unless a file starts as models do, with a header of a size that models have."""
+    head = start[LENGTH_BYTES:]
+    if not head or not HEADER_START.startswith(head):
+        raise ModelFileError(f"{name} is not a vmg model: expected a safetensors file with vmg's document")
+    length = int.from_bytes(start[:LENGTH_BYTES], "little")
+    if length > MAX_HEADER_BYTES:
+        raise ModelFileError(
+            f"{name} is damaged: its header must have at most {MAX_HEADER_BYTES:,} bytes; got {length:,}"
+        )
 
 
 def _metadata(data: bytes, name: str) -> dict[str, str]:
     """The metadata in the header of a safetensors file that vmg wrote."""
     if not data:
         raise ModelFileError(f"{name} is empty")
-    start = data[LENGTH_BYTES : LENGTH_BYTES + len(HEADER_START)]
-    if not start or not HEADER_START.startswith(start):
-        raise ModelFileError(f"{name} is not a vmg model: expected a safetensors file with vmg's document")
+    _check_start(data[: LENGTH_BYTES + len(HEADER_START)], name)
     length = int.from_bytes(data[:LENGTH_BYTES], "little")
     if len(data) < LENGTH_BYTES + length:
         raise ModelFileError(f"{name} is truncated: its header has {length} bytes, the file {len(data)}")
-    try:
-        metadata = json.loads(data[LENGTH_BYTES : LENGTH_BYTES + length])["__metadata__"]
-    except ValueError as error:
-        raise ModelFileError(f"{name} is damaged: its header is not JSON ({error})") from error
-    if DOCUMENT not in metadata:
+    header = _from_json(data[LENGTH_BYTES : LENGTH_BYTES + length], f"{name} is damaged: its header")
+    metadata = header.get("__metadata__") if isinstance(header, dict) else None
+    if not isinstance(metadata, dict) or not isinstance(metadata.get(DOCUMENT), str):
         raise ModelFileError(f"{name} is not a vmg model: expected a safetensors file with vmg's document")
     return metadata

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vmg.averaging import Average
 from vmg.checkpoint import Checkpoint, RunState
+from vmg.fingerprint import fingerprint_function, fingerprint_modules, fingerprint_tensors
 from vmg.flat import FlatParameters
 from vmg.likelihoods import Likelihood
 from vmg.linalg import NotPositiveDefiniteError, all_finite
@@ -118,8 +120,10 @@ def train(
         report_every: steps between reports.
         generator: of minibatches and posterior noise.
         checkpoint: where the run keeps its state, after the callbacks of a report. A run that finds a file there goes
-            on from it and ends with the bits of one that was never stopped, as long as its arguments, the number of
-            threads and the machine are the same. Callbacks start anew.
+            on from it and ends with the bits of one that was never stopped, as long as the number of threads and the
+            machine are the same. Callbacks start anew. A file of a run with other rows, settings, layers or schedule
+            is refused; so is, where a generator is given, one with another seed or other parameters at the start.
+            Without a generator both are taken to be drawn anew by each process.
     """
     if n_steps < 1 or batch_size < 1:
         raise ValueError(f"n_steps and batch_size must be at least 1; got {n_steps} and {batch_size}")
@@ -141,7 +145,7 @@ def train(
         weight = weight / (n_data / sizes).unsqueeze(-1)  # mean 1 over the rows that count
 
     both = nn.ModuleList([network, likelihood])
-    run = {
+    run: dict[str, Any] = {
         "n_steps": n_steps,
         "batch_size": batch_size,
         "learning_rate": learning_rate,
@@ -151,6 +155,8 @@ def train(
         "rows": list(x.shape),
         "parameters": sum(p.numel() for p in both.parameters()),
     }
+    if checkpoint is not None:
+        run["same"] = _fingerprints(both, {"x": x, "y": y, "weight": weight, "n_rows": n_rows}, schedule, generator)
     saved = None if checkpoint is None else checkpoint.read(run)
     history = History() if saved is None else History([Progress(**report) for report in saved.reports])
     done = history.last.step if history.records else 0
@@ -164,8 +170,8 @@ def train(
         optimiser = torch.optim.Adam(flat.tensors, lr=learning_rate, fused=True)
         average = None if averaging is None else Average(flat, averaging)
         state = RunState(both, flat, optimiser, average, batches, generator)
-        if saved is not None:
-            state.load(saved.tensors)
+        if checkpoint is not None and saved is not None:
+            checkpoint.restore(state, saved)
             if saved.stopped is not None:
                 history.stopped, done = saved.stopped, n_steps
         use_generator(network, generator)
@@ -223,6 +229,19 @@ def train(
         flat.release()
         both.eval()
     return history
+
+
+def _fingerprints(
+    modules: nn.Module, rows: Mapping[str, Tensor | None], schedule: Schedule, generator: torch.Generator | None
+) -> dict[str, str]:
+    """What a run must share with the file that it goes on from, by the names that a refusal gives."""
+    found = {f"{name}, bit for bit": fingerprint_tensors({name: tensor}) for name, tensor in rows.items()}
+    found["layers and their options"] = fingerprint_modules(modules)
+    found["schedule of the learning rate"] = fingerprint_function(schedule)
+    if generator is not None:
+        found["seed"] = fingerprint_tensors({"generator": generator.get_state()})
+        found["parameters at the start"] = fingerprint_tensors(modules.state_dict())
+    return found
 
 
 class _LastGood:

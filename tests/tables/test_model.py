@@ -216,3 +216,35 @@ def test_a_file_without_its_encoder(regression, tmp_path):
     write(path, tensors, document)
     with pytest.raises(vmg.ModelFileError, match="does not describe a whole model"):
         vmg.load(path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document.update(task="classification"),
+        lambda document: document.update(task=["regression"]),
+        lambda document: document.update(target=5),
+        lambda document: document.update(notes=[1]),
+        lambda document: document.update(decimal_comma="no"),
+        lambda document: document.update(encoder=[]),
+        lambda document: document.update(estimator=None),
+        lambda document: document["encoder"]["columns"].pop(),
+        lambda document: document["encoder"]["columns"].append(document["encoder"]["columns"][0]),
+        lambda document: document["encoder"]["columns"][0].update(kind="os"),
+        lambda document: document["encoder"]["columns"][0].update(median="much"),
+        lambda document: document["encoder"]["columns"][0].update(median=float("nan")),
+        lambda document: document["encoder"]["columns"][0].update(name=["a"]),
+        lambda document: document["encoder"]["columns"][1].update(levels="Rome"),
+        lambda document: document["encoder"]["columns"][1].update(levels=[1, 2]),
+        lambda document: document["encoder"]["columns"][3].update(date_format="%Y" * 1000),
+        lambda document: document["encoder"].update(dropped=["a"]),
+    ],
+)
+def test_forged_tables_are_refused(regression, tmp_path, change):
+    path = tmp_path / "model.vmg"
+    regression.save(path)
+    tensors, document = read(path)
+    change(document)
+    write(path, tensors, {key: value for key, value in document.items() if key not in ("format", "version")})
+    with pytest.raises(vmg.ModelFileError, match="does not describe a whole model"):
+        vmg.load(path)

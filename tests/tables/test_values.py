@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vmg.tables.values import find_date_format, to_dates, to_numbers, to_texts
+from vmg.tables.values import to_numbers, to_texts
 
 NAN = float("nan")
 
@@ -74,34 +74,3 @@ def test_texts_do_not_change_with_holes_in_a_column():
     assert to_texts(pd.Series([1, 2])).tolist() == ["1", "2"]
     assert to_texts(pd.Series([1, None])).tolist() == ["1", None]
     assert to_texts(pd.Series([" a ", "", None, 1.5], dtype=object)).tolist() == ["a", None, None, "1.5"]
-
-
-@pytest.mark.parametrize(
-    ("cells", "expected"),
-    [
-        (["2020-01-31", None, "2020-02-01"], "ISO8601"),
-        (["2020-01-31T10:30:00", "2020-02-01 11:00"], "ISO8601"),
-        (["2020-01-31T10:30:00+02:00", "2020-02-01T00:00:00Z"], "ISO8601"),
-        (["01/31/2020", "02/01/2020"], "%m/%d/%Y"),
-        (["31/01/2020", "01/02/2020"], "%d/%m/%Y"),
-        (["31.01.2020", "01.02.2020"], "%d.%m.%Y"),
-        (["31 Jan 2020", "01 Feb 2020"], "%d %b %Y"),
-        (["01/31/2020 10:30:59", "02/01/2020 00:00:00"], "%m/%d/%Y %H:%M:%S"),
-        (["31.01.2020 10:30:59"], "%d.%m.%Y %H:%M:%S"),
-        (["01/31/2020 10:30 PM"], "%m/%d/%Y %I:%M %p"),
-        (["31-01-2020", "01-02-2020"], "%d-%m-%Y"),
-        (["01-31-2020", "02-01-2020"], "%m-%d-%Y"),
-        (["2020", "2021"], None),
-        (["31/31/2020"], None),
-        (["Paris", "Rome"], None),
-        (["2020-01-31", "unknown"], None),
-        ([None, None], None),
-    ],
-)
-def test_dates_are_recognised(cells, expected):
-    assert find_date_format(pd.Series(cells, dtype=object)) == expected
-
-
-def test_dates_lose_their_time_zone_but_not_the_moment():
-    moments = to_dates(pd.Series(["2020-01-31T10:30:00+02:00"]), "ISO8601")
-    assert moments[0] == pd.Timestamp("2020-01-31 08:30")

@@ -173,7 +173,7 @@ def fit(
     from vmg.tables import TableModel, read_table
     from vmg.tables.phrases import count
 
-    path = _check_folder(Path(_stem(data) + ".vmg") if out is None else out)
+    path = _check_output(Path(_stem(data) + ".vmg") if out is None else out, data)
     options: dict[str, Any] = {
         "n_members": members,
         "hidden_layer_sizes": _hidden_sizes(hidden),
@@ -243,7 +243,7 @@ def predict(
     from vmg.tables import write_table
     from vmg.tables.phrases import count
 
-    path = None if out == "-" else _check_ending(_check_folder(Path(out)))
+    path = None if out == "-" else _check_ending(_check_output(Path(out), model, data))
     fitted, frame = _load_both(model, data, quiet)
     with waiting("Predicting", quiet=quiet):
         predictions = fitted.predict_frame(frame, coverage)
@@ -293,7 +293,7 @@ def report(
     """Write one self-contained HTML page about a model and the rows of a table."""
     from vmg.report import write_report
 
-    path = _check_folder(out)
+    path = _check_output(out, model, data)
     fitted, frame = _load_both(model, data, quiet)
     with waiting("Writing the report", quiet=quiet):
         write_report(fitted, frame, path)
@@ -340,12 +340,19 @@ def _stem(data: Path) -> str:
     return data.name.removesuffix(".gz").rsplit(".", 1)[0]
 
 
-def _check_folder(path: Path) -> Path:
+def _check_output(path: Path, *inputs: Path) -> Path:
     """Say what is wrong with an output path before the long work, not after."""
-    if path.is_dir():
-        raise typer.BadParameter(f"must be a file; {path} is a folder", param_hint="--out")
+    from vmg.outputs import check_output, same_file
+
+    try:
+        check_output(path)
+    except OSError as error:
+        raise typer.BadParameter(f"cannot be {path}: {error.strerror}", param_hint="--out") from error
     if not path.parent.is_dir():
         raise typer.BadParameter(f"must be in a folder that exists; there is no {path.parent}", param_hint="--out")
+    for source in inputs:
+        if same_file(path, source):
+            raise typer.BadParameter(f"must not be what is read; got {path}, which is {source}", param_hint="--out")
     return path
 
 

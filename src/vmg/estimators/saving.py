@@ -18,6 +18,13 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from vmg.estimators.file_checks import (
+    check_answers,
+    check_layer,
+    check_likelihood,
+    check_parameters,
+    read_array,
+)
 from vmg.estimators.pseudo_data.base import BaseVMG
 from vmg.estimators.pseudo_data.classifier import VMGClassifier
 from vmg.estimators.pseudo_data.regressor import VMGRegressor
@@ -57,6 +64,10 @@ def to_state(estimator: BaseVMG) -> tuple[Tensors, Document]:
     if kind not in ESTIMATORS.values():
         raise ModelFileError(f"only {' and '.join(ESTIMATORS)} can be saved; got {kind.__name__}")
     parameters = estimator.get_params(deep=False)
+    try:
+        check_parameters(parameters)
+    except ValueError as error:
+        raise ModelFileError(str(error)) from error
     tensors: Tensors = {}
     attributes = {
         name: _encode(name, value, tensors) for name, value in vars(estimator).items() if name not in parameters
@@ -73,10 +84,16 @@ def from_state(tensors: Tensors, document: Document) -> BaseVMG:
     """The estimator that :func:`to_state` took apart."""
     try:
         parameters = {name: _decode_parameter(value) for name, value in document["parameters"].items()}
+        check_parameters(parameters)
         estimator = ESTIMATORS[document["holds"]](**parameters)
         for name, value in document["attributes"].items():
+            if name in parameters or hasattr(ESTIMATORS[document["holds"]], name) or name.startswith("__"):
+                raise ValueError(f"{name} must not be a fitted attribute")
             setattr(estimator, name, _decode(name, value, tensors))
-    except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        check_answers(estimator)
+    except ModelFileError:
+        raise
+    except Exception as error:  # a document may be wrong in any way
         raise ModelFileError(f"the file does not describe a whole model: {type(error).__name__}: {error}") from error
     return estimator
 
@@ -140,7 +157,7 @@ def _encode_array(name: str, array: NDArray, tensors: Tensors) -> Document:
 def _decode_array(name: str, content: Document, tensors: Mapping[str, Tensor]) -> NDArray:
     if not content:
         return tensors[name].numpy().copy()
-    return np.array(content["items"], dtype=np.dtype(content["dtype"]))
+    return read_array(name, np.dtype(content["dtype"]), list(content["items"]))
 
 
 def _encode_scaling(name: str, scaling: Standardiser, tensors: Tensors) -> Document:
@@ -193,6 +210,7 @@ def _encode_likelihood(name: str, likelihood: Likelihood, tensors: Tensors) -> D
 
 
 def _decode_likelihood(name: str, content: Document, tensors: Mapping[str, Tensor]) -> Likelihood:
+    check_likelihood(name, content, tensors)
     cls, options = _class_of(content, LIKELIHOODS)
     state = _take(name, tensors)
     if "prior_rate" in state:
@@ -242,6 +260,8 @@ def _describe_layer(name: str, layer: Any) -> Document:
 
 def _decode_network(name: str, content: Document, tensors: Mapping[str, Tensor]) -> MLP:
     layers = content["layers"]
+    for i, layer in enumerate(layers):
+        check_layer(f"{name}.layers.{i}", layer, tensors)
     inner = [layer["out_features"] for layer in layers]
     with torch.random.fork_rng(devices=[]):  # a new layer draws its start; loading leaves the caller's numbers alone
         network = MLP(layers[0]["in_features"], inner[:-1], inner[-1], activation=content["activation"])

@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 
 from vmg.tables.columns import DateColumn, NumberColumn
+from vmg.tables.dates import to_dates
 from vmg.tables.model import TableModel
-from vmg.tables.values import to_dates, to_numbers, to_texts
+from vmg.tables.values import to_numbers, to_texts
 
 __all__ = ["ColumnSummary", "read_columns", "summarise_columns"]
 

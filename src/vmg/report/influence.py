@@ -105,8 +105,9 @@ def column_effects(model: TableModel, frame: pd.DataFrame, names: Sequence[str])
         varied[name] = grid.repeat(len(rows)).array
         if kinds[name] == "date" and len(grid) == EFFECT_GRID:
             # rows spread over the time between two values, lest each value be some day of the week or season
-            step = grid.iloc[1] - grid.iloc[0]
-            varied[name] += step * np.tile((np.arange(len(rows)) + 0.5) / len(rows) - 0.5, len(grid))
+            step = 1e6 * (grid.iloc[1] - grid.iloc[0]).total_seconds()
+            shift = step * np.tile((np.arange(len(rows)) + 0.5) / len(rows) - 0.5, len(grid))
+            varied[name] += shift.astype("timedelta64[us]")
         draws = function_draws(model, varied)
         draws = draws.reshape(len(draws), len(grid), len(rows), -1).mean(2)  # [S, G, K]
         low, high = np.quantile(draws, BAND, axis=0)
@@ -137,4 +138,5 @@ def effect_grid(column: pd.Series) -> tuple[pd.Series, NDArray[Any]]:
     first, last = given.quantile(0.01), given.quantile(0.99)
     if not last > first:
         first, last = distinct.iloc[0], distinct.iloc[-1]
-    return pd.Series([first + (last - first) * share for share in np.linspace(0, 1, EFFECT_GRID)]), deciles
+    values = [first + (last - first) * share for share in np.linspace(0, 1, EFFECT_GRID)]
+    return pd.Series(values, dtype=deciles.dtype), deciles

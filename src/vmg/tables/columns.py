@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.values import find_date_format, to_dates, to_numbers, to_texts
+from vmg.tables.dates import DATE_FORMATS, day_of_week, day_of_year, find_date_format, to_dates, to_days
+from vmg.tables.values import to_numbers, to_texts
 
 __all__ = ["BooleanColumn", "CategoryColumn", "Column", "DateColumn", "NumberColumn", "column_from_document"]
 
@@ -23,8 +24,6 @@ MAX_LEVELS = 20
 MIN_LEVEL_ROWS = 2  # a category seen once teaches nothing of its own
 MIN_NUMBER_SHARE = 0.9  # of the cells that must be numbers for the rest to count as missing
 BOOLEAN_WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
-EPOCH = pd.Timestamp("1970-01-01")
-DAY = pd.Timedelta(days=1)
 YEAR_DAYS, WEEK_DAYS = 365.25, 7.0
 
 
@@ -104,7 +103,9 @@ class BooleanColumn(Column):
     @classmethod
     def fit(cls, column: pd.Series) -> BooleanColumn | None:
         given = column.dropna()
-        if given.empty or not given.map(lambda cell: isinstance(cell, bool | np.bool_)).all():
+        if given.empty or not (pd.api.types.is_bool_dtype(given) or pd.api.types.is_object_dtype(given)):
+            return None
+        if not given.map(lambda cell: isinstance(cell, bool | np.bool_)).all():
             return None
         return cls(str(column.name), len(column) - len(given), float(given.astype(float).median()))
 
@@ -131,20 +132,20 @@ class DateColumn(Column):
         date_format = find_date_format(column)
         if date_format is None:
             return None
-        days = (to_dates(column, date_format) - EPOCH) / DAY
+        days = to_days(to_dates(column, date_format))
         given = days.dropna()
         time_of_day = bool((given % 1).nunique() > 1)
         return cls(str(column.name), int(days.isna().sum()), float(given.median()), date_format, time_of_day)
 
     def transform(self, column: pd.Series) -> Features:
         moments = to_dates(column, self.date_format)
-        days = (moments - EPOCH) / DAY
-        circles = {"year": moments.dt.dayofyear / YEAR_DAYS, "week": moments.dt.dayofweek / WEEK_DAYS}
+        days = to_days(moments)
+        circles = {"year": day_of_year(moments) / YEAR_DAYS, "week": day_of_week(moments) / WEEK_DAYS}
         if self.time_of_day:
-            circles["day"] = days % 1
+            circles["day"] = days.to_numpy() % 1
         features = {f"{self.name}: days": days.fillna(self.median).to_numpy(dtype=np.float64)}
         for part, turn in circles.items():
-            angle = 2 * np.pi * turn.to_numpy(dtype=np.float64)
+            angle = 2 * np.pi * turn
             for function in (np.sin, np.cos):  # a missing date is at the centre of the circle
                 features[f"{self.name}: {part} {function.__name__}"] = np.nan_to_num(function(angle), nan=0.0)
         return features | self._missing_mark(days)
@@ -193,6 +194,24 @@ KINDS: dict[str, type[Column]] = {cls.kind: cls for cls in (BooleanColumn, Numbe
 
 
 def column_from_document(document: dict[str, Any]) -> Column:
-    """The column that :meth:`Column.to_document` described."""
+    """The column that :meth:`Column.to_document` described; a ValueError where it described none."""
     fields = dict(document)
-    return KINDS[fields.pop("kind")](**fields)
+    column = KINDS[fields.pop("kind")](**fields)
+    for field, kind in get_type_hints(type(column)).items():
+        if field not in fields:
+            continue
+        value = fields[field]
+        items = value if kind == list[str] and isinstance(value, list) else [value]
+        wanted = {int: int, bool: bool, str: str, float: (int, float), list[str]: str}[kind]
+        if (kind == list[str]) is not isinstance(value, list) or not all(_is(item, wanted) for item in items):
+            raise ValueError(f"{field} of a column must be {kind}; got {value!r:.40}")
+    if isinstance(column, DateColumn) and column.date_format not in DATE_FORMATS:
+        raise ValueError(f"date_format must be one that columns are read with; got {column.date_format!r:.40}")
+    return column
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """As isinstance, but True and False are no numbers, and numbers are finite."""
+    if isinstance(value, bool) and kind is not bool:
+        return False
+    return isinstance(value, kind) and not (isinstance(value, float) and not np.isfinite(value))

@@ -13,9 +13,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.tables.columns import KINDS, CategoryColumn, Column, DateColumn, NumberColumn, column_from_document
+from vmg.tables.dates import looks_like_dates
 from vmg.tables.errors import TableError
 from vmg.tables.phrases import count, listing
-from vmg.tables.values import looks_like_dates, to_texts
+from vmg.tables.values import holds_collections, plain, to_texts
 
 __all__ = ["TableEncoder", "check_names"]
 
@@ -129,11 +130,18 @@ class TableEncoder:
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> TableEncoder:
         """The encoder that :meth:`to_document` described."""
-        return cls(tuple(column_from_document(column) for column in document["columns"]), document["dropped"])
+        columns, dropped = tuple(column_from_document(column) for column in document["columns"]), document["dropped"]
+        names = [column.name for column in columns]
+        if len(set(names)) < len(names) or not all(isinstance(reason, str) for reason in dropped.values()):
+            raise ValueError("columns must have names of their own, and those that are not used a reason")
+        return cls(columns, dropped)
 
 
 def _fit_column(column: pd.Series) -> Column | str:
     """The fitted column, or why it is of no use."""
+    column = plain(column)
+    if holds_collections(column):
+        return "its cells are lists or structures"
     cells = column if pd.api.types.is_numeric_dtype(column) else to_texts(column)
     n_given, n_distinct = int(cells.notna().sum()), int(cells.nunique())
     if n_given == 0:

@@ -10,7 +10,7 @@ import warnings
 import zlib
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -24,6 +24,9 @@ __all__ = ["TableFile", "read_table", "write_table"]
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 MISSING = ("?", "-", "--", ".")  # besides what pandas knows: empty, NA, N/A, NaN, null, None, ...
 SNIFFED_ROWS = 50
+# before pandas 3.1 the default is off by the last bit; since then it is not, and the option is deprecated
+PANDAS = tuple(int(part) for part in pd.__version__.split(".")[:2])
+EXACT: dict[str, Any] = {"float_precision": "round_trip"} if PANDAS < (3, 1) else {}
 PARQUET_ENDINGS = (".parquet", ".pq")
 FOREIGN = {  # how files start that people take for tables
     b"PK\x03\x04": "a zip archive or Excel workbook",
@@ -133,8 +136,8 @@ def _read_text(text: str, name: str, notes: list[str]) -> pd.DataFrame:
                 skipinitialspace=True,
                 na_values=list(MISSING),
                 low_memory=False,
-                float_precision="round_trip",  # the default is off by the last bit
                 index_col=False,
+                **EXACT,
             )
     except pd.errors.ParserWarning as error:
         raise TableError(f"{name} is not a regular table: rows have more cells than the header has names") from error

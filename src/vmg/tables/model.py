@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import numpy as np
 import pandas as pd
@@ -286,16 +286,21 @@ class TableModel:
         try:
             encoder = TableEncoder.from_document(document["encoder"])
             estimator = cast(VMGRegressor | VMGClassifier, from_state(tensors, document["estimator"]))
-            return cls(
-                encoder,
-                estimator,
-                document["target"],
-                document["task"],
-                document["decimal_comma"],
-                tuple(document["notes"]),
-            )
-        except (KeyError, TypeError) as error:
+            target, task, comma = (document[key] for key in ("target", "task", "decimal_comma"))
+            kind = VMGRegressor if task == "regression" else VMGClassifier
+            notes = tuple(document["notes"])
+            if task not in get_args(Task) or type(estimator) is not kind:
+                raise ValueError(f"task must be that of the estimator {type(estimator).__name__}; got {task!r:.40}")
+            if not (isinstance(target, str) and isinstance(comma, bool) and all(isinstance(n, str) for n in notes)):
+                raise ValueError("target and notes must be texts, and decimal_comma true or false")
+            n_features = len(encoder.feature_names)
+            if n_features != estimator.n_features_in_:
+                raise ValueError(f"columns must give {estimator.n_features_in_} features; got {n_features}")
+        except ModelFileError:
+            raise
+        except Exception as error:  # a document may be wrong in any way
             raise ModelFileError(f"the file does not describe a whole model: {error!r}") from error
+        return cls(encoder, estimator, target, task, comma, notes)
 
 
 def _require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vmg.tables.columns import MIN_NUMBER_SHARE
 from vmg.tables.errors import TableError
 from vmg.tables.phrases import count, listing
-from vmg.tables.values import to_numbers, to_texts
+from vmg.tables.values import holds_collections, plain, to_numbers, to_texts
 
 __all__ = ["Target", "Task", "fit_target", "known_labels", "label_positions", "require_numbers"]
 
@@ -34,10 +34,12 @@ class Target(NamedTuple):
 
 def fit_target(column: pd.Series, task: Task | None = None) -> Target:
     """Values of a target column without holes, and the task (None: inferred) with the reason for it."""
-    name = str(column.name)
+    name, column = str(column.name), plain(column)
+    if holds_collections(column):
+        raise TableError(f"the target '{name}' must hold one number or text a row; got lists or structures")
     numbers = to_numbers(column)
     numeric = bool(numbers.values.notna().all()) and not pd.api.types.is_bool_dtype(column)
-    n_distinct = int(column.nunique())
+    n_distinct = int((column if pd.api.types.is_numeric_dtype(column) else to_texts(column)).nunique())
     if n_distinct == 1:
         raise TableError(f"the target '{name}' is always '{to_texts(column).iloc[0]}': there is nothing to learn")
     many = n_distinct > FEW_VALUES or 2 * n_distinct > len(column)
@@ -65,10 +67,10 @@ def fit_target(column: pd.Series, task: Task | None = None) -> Target:
 
 def require_numbers(column: pd.Series, values: pd.Series) -> None:
     """Raise a TableError that names the cells of a target which could not be read as finite numbers."""
-    strange = column[values.isna()]
+    strange = plain(column)[values.isna()]
     if len(strange):
         raise TableError(
-            f"the target '{column.name}' must hold finite numbers; got {listing(strange.unique())} in "
+            f"the target '{column.name}' must hold finite numbers; got {listing(strange.map(str).unique())} in "
             f"{count(len(strange), 'row')} of {len(column):,}"
         )
 
@@ -97,6 +99,6 @@ def known_labels(column: pd.Series, classes: NDArray) -> NDArray:
     place = label_positions(column, classes)
     unknown = place < 0
     if unknown.any():
-        strange = listing(list(column[unknown].unique())[:3])
+        strange = listing(plain(column)[unknown].map(str).unique()[:3])
         raise TableError(f"the target '{column.name}' must be one of {listing(classes)}; got {strange}")
     return classes[place]

@@ -1,0 +1,195 @@
+"""Files that were damaged or made to do harm: each ends in a ModelFileError, soon and in little memory."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save
+
+import vmg
+from vmg import ModelFileError, VMGClassifier, VMGRegressor
+from vmg.estimators.file_checks import MAX_DRAWS
+from vmg.persistence import MAX_FILE_BYTES, MAX_HEADER_BYTES, read, write
+
+TINY = {"hidden_layer_sizes": (4,), "n_pseudo": 2, "max_iter": 2, "n_draws": 8, "random_state": 0, "max_noise": 0.25}
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory):
+    """What sound files hold."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(24, 3))
+    path = tmp_path_factory.mktemp("sound") / "model.vmg"
+    found = {}
+    VMGRegressor(**TINY).fit(X, X[:, 0]).save(path)
+    found["regressor"] = read(path)
+    VMGClassifier(**TINY).fit(X, np.where(X[:, 0] > 0, "yes", "no")).save(path)
+    found["classifier"] = read(path)
+    return found
+
+
+def forge(path, state, change):
+    """Write a sound file whose document was changed, with its digest."""
+    tensors, document = copy.deepcopy(state)
+    change(document, tensors)
+    write(path, tensors, {key: value for key, value in document.items() if key not in ("format", "version")})
+
+
+def network(document):
+    return document["attributes"]["network_"]["network"]
+
+
+def assign(*keys, to):
+    """A change of one place of a document."""
+
+    def change(document, tensors):
+        place = document
+        for key in keys[:-1]:
+            place = place[key]
+        assert keys[-1] in place or isinstance(place, list)
+        place[keys[-1]] = to
+
+    return change
+
+
+LAYER = ("attributes", "network_", "network", "layers", 0)
+FORGERIES = {
+    "a layer of many outputs": assign(*LAYER, "out_features", to=10**9),
+    "a layer of many inputs": assign(*LAYER, "in_features", to=2**62),
+    "many pseudo-points": assign(*LAYER, "n_pseudo", to=10**8),
+    "many replicas": assign(*LAYER, "batch_shape", to=[10**9]),
+    "no replicas": assign(*LAYER, "batch_shape", to=[0]),
+    "a dense covariance": assign(*LAYER, "row_covariance", to="dense"),
+    "an unknown covariance": assign(*LAYER, "row_covariance", to=["dense"]),
+    "a size that is a text": assign(*LAYER, "in_features", to="3"),
+    "a size that is true": assign(*LAYER, "out_features", to=True),
+    "no layers": assign(*LAYER[:-1], to=[]),
+    "layers that are a number": assign(*LAYER[:-1], to=7),
+    "an activation of no name": assign("attributes", "network_", "network", "activation", to=[]),
+    "many draws": assign("parameters", "n_draws", to=10**8),
+    "no draws": assign("parameters", "n_draws", to=0),
+    "half a draw": assign("parameters", "n_draws", to=0.5),
+    "many features": assign("attributes", "n_features_in_", to=10**10),
+    "features of no number": assign("attributes", "n_features_in_", to=None),
+    "parameters that are a list": assign("parameters", to=[1, 2]),
+    "attributes that are a text": assign("attributes", to="all"),
+    "an estimator of no class": assign("holds", to={"a": 1}),
+    "a method in the place of a number": lambda document, tensors: document["attributes"].update(predict=5),
+    "a dunder": lambda document, tensors: document["attributes"].update(__class__=5),
+    "a parameter twice": lambda document, tensors: document["attributes"].update(n_draws=10**8),
+    "two codecs at once": assign("attributes", "history_", to={"array": {}, "network": {}}),
+    "no scaling": assign("attributes", "input_scaling_", to=None),
+    "a history that is no number": lambda document, tensors: tensors["history_"].fill_(float("inf")),
+    "a scaling of another size": lambda document, tensors: tensors.update({"input_scaling_.mean": torch.zeros(7)}),
+    "a network of no numbers": lambda document, tensors: tensors.update({"network_.layers.0.loc": torch.zeros(0)}),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forged_documents_are_refused(states, tmp_path, name):
+    forge(tmp_path / "forged.vmg", states["regressor"], FORGERIES[name])
+    with pytest.raises(ModelFileError, match="does not describe a whole model"):
+        vmg.load(tmp_path / "forged.vmg")
+
+
+@pytest.mark.parametrize("dtype", ["<U1000000000", "V1000000000", "(1000000,)f8", "f8,f8", "M8[s]", "nothing", "<U2"])
+def test_types_of_classes_are_those_of_their_texts(states, tmp_path, dtype):
+    change = assign("attributes", "classes_", "array", "dtype", to=dtype)
+    forge(tmp_path / "forged.vmg", states["classifier"], change)
+    with pytest.raises(ModelFileError, match="does not describe a whole model"):
+        vmg.load(tmp_path / "forged.vmg")
+
+
+def test_what_could_not_be_read_is_not_written(states, tmp_path):
+    X = np.random.default_rng(0).normal(size=(24, 3))
+    model = VMGRegressor(**TINY).fit(X, X[:, 0]).set_params(n_draws=MAX_DRAWS + 1)
+    with pytest.raises(ModelFileError, match=f"n_draws must be a whole number from 1 to {MAX_DRAWS:,}"):
+        model.save(tmp_path / "model.vmg")
+    with pytest.raises(ModelFileError, match="header must have at most"):
+        write(tmp_path / "model.vmg", {}, {"holds": "x" * MAX_HEADER_BYTES})
+    assert not os.listdir(tmp_path)
+
+
+def with_header(header, data=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        with_header(b'{"__metadata__": {"vmg": ' + b"[" * 100_000),
+        with_header({"__metadata__": {"vmg": "[" * 100_000}}),
+        with_header({"__metadata__": {"vmg": '{"format": "vmg", "version": ' + "1" * 5000 + "}"}}),
+        with_header({"__metadata__": {"vmg": 5}}),
+        with_header({"__metadata__": [1]}),
+        with_header({"__metadata__": None}),
+        with_header({"__metadata__": {"vmg": '{"format": "vmg", "version": true}'}}),
+        with_header({"__metadata__": {"vmg": '{"format": "vmg", "version": -1}'}}),
+        with_header(
+            {
+                "__metadata__": {"vmg": '{"format": "vmg", "version": 1}'},
+                "a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]},
+            }
+        ),
+        with_header({"__metadata__": {"vmg": '{"format": "vmg", "version": 1}'}, "a": 5}),
+        (2**63).to_bytes(8, "little") + b'{"__metadata__"' + bytes(64),
+        save({"a": torch.ones(2)}, metadata={"vmg": '{"format": "vmg", "version": 1}'}),
+    ],
+)
+def test_forged_headers_are_refused(tmp_path, contents):
+    path = tmp_path / "forged.vmg"
+    path.write_bytes(contents)
+    with pytest.raises(ModelFileError):
+        vmg.load(path)
+
+
+def test_what_is_no_regular_file_is_not_opened(tmp_path):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    (tmp_path / "link").symlink_to(fifo)
+    for path in (fifo, tmp_path / "link", "/dev/zero", "/dev/null", tmp_path):
+        with pytest.raises(ModelFileError, match="is not a regular file"):
+            vmg.load(path)
+    with pytest.raises(ModelFileError, match="cannot read"):
+        vmg.load("a\0b")
+
+
+def test_files_of_a_size_that_no_model_has(tmp_path):
+    path = tmp_path / "sparse.vmg"
+    with path.open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    with pytest.raises(ModelFileError, match=f"must have at most {MAX_FILE_BYTES:,} bytes"):
+        vmg.load(path)
+    with path.open("wb") as file:
+        file.truncate(MAX_FILE_BYTES)
+    with pytest.raises(ModelFileError, match="is not a vmg model"):
+        vmg.load(path)
+
+
+def test_forged_sizes_allocate_nothing(states, tmp_path):
+    """All forgeries in a process that may not have 400 MB more than it needs to start."""
+    paths = []
+    for name in ("a layer of many outputs", "many pseudo-points", "many replicas", "many draws", "many features"):
+        paths.append(str(tmp_path / name))
+        forge(paths[-1], states["regressor"], FORGERIES[name])
+    program = """
+        import resource, sys, vmg
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 400 * 2**20,) * 2)
+        for path in sys.argv[1:]:
+            try:
+                vmg.load(path)
+            except vmg.ModelFileError as error:
+                assert "MemoryError" not in str(error) and "memory" not in str(error), error
+            else:
+                raise AssertionError(path)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program), *paths], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
