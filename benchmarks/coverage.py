@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vmg.estimators import PseudoDataRegressor
-from vmg.estimators import fit_splits
+from vmg.estimators import PseudoDataRegressor, fit_splits
 from vmg.metrics import interval_coverage, interval_width, rmse
 from vmg_paper.data import TABLES, load_table, standard_splits
 from vmg_paper.experiments import results_file

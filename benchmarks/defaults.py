@@ -23,8 +23,7 @@ import torch
 from sklearn.datasets import load_diabetes, make_friedman1, make_friedman2, make_friedman3
 from sklearn.model_selection import ShuffleSplit
 
-from vmg.estimators import PseudoDataRegressor
-from vmg.estimators import regressor
+from vmg.estimators import PseudoDataRegressor, regressor
 from vmg.estimators.pseudo_data.splits import _hand_over
 from vmg.metrics import interval_coverage, rmse
 from vmg.prediction import Prediction

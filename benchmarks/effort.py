@@ -22,8 +22,7 @@ import torch
 from defaults import training_rows
 from sklearn.model_selection import ShuffleSplit
 
-from vmg.estimators import PseudoDataRegressor
-from vmg.estimators import fit_splits
+from vmg.estimators import PseudoDataRegressor, fit_splits
 from vmg.estimators.pseudo_data.effort import LONG
 from vmg.metrics import interval_coverage, rmse
 from vmg_paper.experiments import results_file
@@ -39,7 +38,9 @@ def validate(settings: dict[str, Any]) -> results_file.Record:
     batch_size, members = settings["batch_size"] or "auto", settings["members"]
     # of the class, as fit_splits copies the estimator's parameters alone
     PseudoDataRegressor._effort = replace(LONG, fewest_steps=settings["steps"], most_steps=settings["steps"])
-    model = PseudoDataRegressor(hidden_layers(settings["table"]), n_members=members, batch_size=batch_size, random_state=0)
+    model = PseudoDataRegressor(
+        hidden_layers(settings["table"]), n_members=members, batch_size=batch_size, random_state=0
+    )
     started = time.perf_counter()
     fitted = fit_splits(model, X, y, splits)
     assert fitted[0].n_steps_ == settings["steps"]

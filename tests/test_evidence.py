@@ -66,9 +66,7 @@ def test_gradient(prior):
     features, y, precision = problem(c=2, batch=(2,))
     weight = torch.rand(2, 7, dtype=torch.float64) + 0.5
     arguments = features.requires_grad_(), precision.requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda f, a: log_evidence(f, y, a, weight=weight, prior=prior), arguments
-    )
+    assert torch.autograd.gradcheck(lambda f, a: log_evidence(f, y, a, weight=weight, prior=prior), arguments)
 
 
 @pytest.mark.parametrize("prior", PRIORS)

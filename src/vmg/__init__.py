@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vmg import covariance, estimators, likelihoods, mapped, metrics, nn, priors, training
     from vmg.distributions import MatrixNormal
     from vmg.estimators import VMGClassifier, VMGRegressor
-    from vmg.estimators.pseudo_data.base import Estimator
+    from vmg.estimators.saving import Estimator
     from vmg.objective import ElboTerms, elbo
     from vmg.persistence import ModelFileError
     from vmg.tables import TableModel

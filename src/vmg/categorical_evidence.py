@@ -129,4 +129,4 @@ def softmax_bound(
     The first term is the log of a mean, which lies above the bound's mean of a log; the gradient is the bound's.
     """
     value = _SoftmaxBound.apply(features, prior_precision, posterior.mean, posterior.root, labels, weight)
-    return value  # type: ignore[no-any-return]
+    return value

@@ -38,8 +38,8 @@ __all__ = [
 class NoisePrior:
     """Gamma(concentration, rate) of each output's noise precision, or with ``full`` the Wishart that extends it.
 
-    The Wishart has 2 concentration + C − 1 degrees of freedom and scale matrix (2 rate I)⁻¹; for one output both are the
-    same distribution.
+    The Wishart has 2 concentration + C − 1 degrees of freedom and scale matrix (2 rate I)⁻¹. For one output both are
+    the same distribution.
     """
 
     concentration: float = 1.0
@@ -63,7 +63,7 @@ class RowStatistics(NamedTuple):
     gram: Tensor  # ΦᵀωΦ, [..., D, D]
     moment: Tensor  # Φᵀωy, [..., D, C]
     square: Tensor  # yᵀωy, [..., C, C]
-    count: Tensor  # Σω, [...]
+    n_rows: Tensor  # Σω, [...]
 
     def plus(self, other: RowStatistics) -> RowStatistics:
         """Statistics of both sets of rows."""
@@ -151,13 +151,13 @@ def condition(rows: RowStatistics, prior_precision: Tensor, prior: NoisePrior) -
         scatter = 2 * prior.rate * identity + 0.5 * (residual + residual.mT)
     else:
         scatter = 2 * prior.rate + residual.diagonal(dim1=-2, dim2=-1).clamp_min(0.0)
-    return LinearPosterior(root, mean, prior.degrees(n_outputs) + rows.count, scatter)
+    return LinearPosterior(root, mean, prior.degrees(n_outputs) + rows.n_rows, scatter)
 
 
 def condition_on_rows(
     features: Tensor, y: Tensor, weight: Tensor, prior_precision: Tensor, prior: NoisePrior
 ) -> tuple[LinearPosterior, Tensor]:
-    """As :func:`condition`, from rows, with the residuals [..., N, C]: S is a sum of squares, exact in single precision."""
+    """As :func:`condition`, from rows, with the residuals [..., N, C]: S is then exact in single precision."""
     weighted = features * weight.unsqueeze(-1)
     A = weighted.mT @ features + torch.diag_embed(prior_precision)
     root = cholesky(A)
@@ -204,7 +204,9 @@ class _LogEvidence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, prior_precision: Tensor, y: Tensor, weight: Tensor, prior: NoisePrior) -> Tensor:
+    def forward(
+        ctx: Any, features: Tensor, prior_precision: Tensor, y: Tensor, weight: Tensor, prior: NoisePrior
+    ) -> Tensor:
         n_outputs = y.shape[-1]
         posterior, residual = condition_on_rows(features, y, weight, prior_precision, prior)
         value = _log_density(posterior, prior_precision, weight.sum(-1), prior)
@@ -253,14 +255,14 @@ def log_evidence(
     ones = features.new_ones(()) if weight is None else weight
     weight = ones.expand(*batch, features.shape[-2])
     precision = prior_precision.expand(*batch, features.shape[-1])
-    return _LogEvidence.apply(features, precision, y, weight, prior or NoisePrior())  # type: ignore[no-any-return]
+    return _LogEvidence.apply(features, precision, y, weight, prior or NoisePrior())
 
 
 def log_evidence_of_statistics(rows: RowStatistics, prior_precision: Tensor, prior: NoisePrior | None = None) -> Tensor:
-    """As :func:`log_evidence`, from the statistics of rows in double precision; differentiable in ``prior_precision``."""
+    """As :func:`log_evidence`, from statistics in double precision; differentiable in ``prior_precision``."""
     prior = prior or NoisePrior()
     precision = prior_precision.expand(rows.gram.shape[:-1])
-    return _log_density(condition(rows, precision, prior), precision, rows.count, prior)
+    return _log_density(condition(rows, precision, prior), precision, rows.n_rows, prior)
 
 
 def log_evidence_known_noise(features: Tensor, y: Tensor, prior_precision: Tensor, noise_precision: Tensor) -> Tensor:

@@ -29,8 +29,8 @@ __all__ = ["VMGClassifier"]
 class VMGClassifier(ClassifierMixin, ReadsClasses, VMGEstimator):
     """Bayesian neural network classification with a matrix Gaussian output layer at its optimum.
 
-    An ensemble as in :class:`VMGRegressor`; the softmax layer's weights have a matrix Gaussian posterior with a dense row
-    covariance, found by natural-gradient steps.
+    An ensemble as in :class:`VMGRegressor`. The softmax layer's weights have a matrix Gaussian posterior with a dense
+    row covariance, found by natural-gradient steps.
 
     Parameters
     ----------

@@ -17,7 +17,16 @@ from torch import Tensor
 
 from vmg.nn.families import FAMILIES
 
-__all__ = ["MAX_DRAWS", "check_answers", "check_layer", "check_likelihood", "check_parameters", "read_array"]
+__all__ = [
+    "MAX_DRAWS",
+    "check_answers",
+    "check_layer",
+    "check_likelihood",
+    "check_parameters",
+    "read_array",
+    "require_shapes",
+    "require_sizes",
+]
 
 MAX_DRAWS = 10_000
 """Posterior draws of a saved model; a prediction takes time and memory in proportion."""
@@ -60,6 +69,18 @@ def check_likelihood(name: str, content: Mapping[str, Any], tensors: Mapping[str
         _require_shape(f"{name}.prior_rate", (*batch, n_outputs), tensors)
 
 
+def require_shapes(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor]) -> None:
+    """Raise a ValueError unless each named tensor has its shape."""
+    for name, shape in shapes.items():
+        _require_shape(name, shape, tensors)
+
+
+def require_sizes(name: str, sizes: Mapping[str, Any]) -> None:
+    """Raise a ValueError unless every size is a whole number of at least 1."""
+    for key, value in sizes.items():
+        _size(f"{name}.{key}", value)
+
+
 def read_array(name: str, dtype: np.dtype[Any], items: list[Any]) -> NDArray:
     """An array of texts or objects; a ValueError where its type is too wide, too narrow or another kind of thing."""
     if dtype.kind not in "USO" or dtype.shape or dtype.itemsize * len(items) > MAX_ARRAY_BYTES:
@@ -73,9 +94,9 @@ def read_array(name: str, dtype: np.dtype[Any], items: list[Any]) -> NDArray:
 def check_answers(estimator: Any) -> None:
     """Raise a ValueError unless the estimator predicts a row; other errors say themselves what is amiss."""
     n_features = _size("n_features_in_", estimator.n_features_in_)
-    first = estimator.network_.layers[0].in_features
-    if n_features != first:
-        raise ValueError(f"n_features_in_ must be {first}, as the first layer has; got {n_features}")
+    scaled = estimator.input_scaling_.mean.shape
+    if scaled != (n_features,):
+        raise ValueError(f"n_features_in_ must fit the inputs' scaling, of shape {scaled}; got {n_features}")
     names = getattr(estimator, "feature_names_in_", None)
     if names is not None and np.shape(names) != (n_features,):
         raise ValueError(f"feature_names_in_ must be {n_features} names; got shape {np.shape(names)}")

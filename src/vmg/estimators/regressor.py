@@ -28,10 +28,10 @@ __all__ = ["VMGRegressor"]
 class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator):
     """Bayesian neural network regression with the output layer integrated out [LW16, §2.3].
 
-    An ensemble of networks. Hidden weights of each start at a draw from a matrix Gaussian prior and are anchored there;
-    the output layer and its noise are integrated out in closed form. Each network leaves out a part of the rows, some of
-    them whole regions: how well it predicts those says when to stop, how noisy targets are, and how unsure to be where
-    there are no data.
+    An ensemble of networks. Hidden weights of each start at a draw from a matrix Gaussian prior and are anchored
+    there; the output layer and its noise are integrated out in closed form. Each network leaves out a part of the rows,
+    some of them whole regions. How well it predicts those says when to stop, how noisy targets are, and how unsure to
+    be where there are no data.
 
     Parameters
     ----------
@@ -166,7 +166,6 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
             callbacks=self._listeners(),
         )
         self.pseudo_data_ = None
-        self._posterior = self.ensemble_.posterior()
 
     def _fit_pseudo_data(self, X: Array, y: NDArray, weight: Array | None) -> None:
         noise = "constant" if self.noise == "constant" else "input"
@@ -185,7 +184,6 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         assert self.ensemble_ is not None
         targets = self.target_scaling_.transform(y.reshape(len(y), -1))
         self.ensemble_ = self.ensemble_.updated(self.input_scaling_.transform(X), targets, weight)
-        self._posterior = self.ensemble_.posterior()
 
     def pred_dist(self, X: Any) -> StudentPrediction | Prediction:
         """The whole predictive distribution of each row of X.
@@ -204,15 +202,15 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         if self.pseudo_data_ is not None:
             return self.pseudo_data_._distribution(rows)
         assert self.ensemble_ is not None
-        ensemble, posterior = self.ensemble_, self._posterior
+        ensemble = self.ensemble_
         x, unit = self.input_scaling_.transform(rows), self.target_scaling_.scale
-        found = ensemble.predict(x, posterior)
+        found = ensemble.predict(x)
         return StudentPrediction(
             self.target_scaling_.inverse(found.loc),
             np.sqrt(found.noise_variance) * unit,
             np.sqrt(found.function_variance) * unit,
             found.degrees,
-            lambda: ensemble.function_factor(x, posterior) * unit,
+            lambda: ensemble.function_factor(x) * unit,
             squeeze=self._single_output,
         )
 

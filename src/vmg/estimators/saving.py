@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from vmg.estimators.base import VMGEstimator
+from vmg.estimators.classifier import VMGClassifier
 from vmg.estimators.file_checks import (
     check_answers,
     check_layer,
@@ -25,10 +27,19 @@ from vmg.estimators.file_checks import (
     check_parameters,
     read_array,
 )
-from vmg.estimators.pseudo_data.base import BaseVMG
-from vmg.estimators.pseudo_data.classifier import VMGClassifier
-from vmg.estimators.pseudo_data.regressor import VMGRegressor
+from vmg.estimators.pseudo_data.base import PseudoDataEstimator
+from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
+from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
+from vmg.estimators.regressor import VMGRegressor
+from vmg.estimators.saving_ensembles import (
+    decode_classification,
+    decode_regression,
+    encode_classification,
+    encode_regression,
+)
 from vmg.estimators.scaling import Standardiser
+from vmg.fit.classification import ClassificationEnsemble
+from vmg.fit.regression import RegressionEnsemble
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.nn.families import FAMILIES
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -42,7 +53,14 @@ __all__ = ["from_state", "to_state"]
 Tensors = dict[str, Tensor]
 Document = dict[str, Any]
 
-ESTIMATORS: dict[str, type[BaseVMG]] = {cls.__name__: cls for cls in (VMGClassifier, VMGRegressor)}
+Estimator = VMGEstimator | PseudoDataEstimator
+
+KINDS: tuple[type[Estimator], ...] = (VMGClassifier, VMGRegressor, PseudoDataClassifier, PseudoDataRegressor)
+ESTIMATORS: dict[str, type[Estimator]] = {cls.__name__: cls for cls in KINDS}
+BEFORE_ENSEMBLES: dict[str, type[Estimator]] = {  # in files without "ensembles", these names meant what follows
+    "VMGClassifier": PseudoDataClassifier,
+    "VMGRegressor": PseudoDataRegressor,
+}
 
 # classes of modules, with the options of their constructors that are attributes, not part of their state_dict
 LIKELIHOODS: dict[type[Likelihood], tuple[str, ...]] = {
@@ -57,9 +75,9 @@ PRIORS: dict[type[Prior], tuple[str, ...]] = {
 }
 
 
-def to_state(estimator: BaseVMG) -> tuple[Tensors, Document]:
+def to_state(estimator: Estimator) -> tuple[Tensors, Document]:
     """Everything that a fitted estimator consists of."""
-    check_is_fitted(estimator, "network_")
+    check_is_fitted(estimator, "seed_")
     kind = type(estimator)
     if kind not in ESTIMATORS.values():
         raise ModelFileError(f"only {' and '.join(ESTIMATORS)} can be saved; got {kind.__name__}")
@@ -74,20 +92,23 @@ def to_state(estimator: BaseVMG) -> tuple[Tensors, Document]:
     }
     document = {
         "holds": kind.__name__,
+        "ensembles": True,
         "parameters": {name: _encode_parameter(name, value) for name, value in parameters.items()},
         "attributes": attributes,
     }
     return tensors, document
 
 
-def from_state(tensors: Tensors, document: Document) -> BaseVMG:
+def from_state(tensors: Tensors, document: Document) -> Estimator:
     """The estimator that :func:`to_state` took apart."""
     try:
         parameters = {name: _decode_parameter(value) for name, value in document["parameters"].items()}
         check_parameters(parameters)
-        estimator = ESTIMATORS[document["holds"]](**parameters)
+        known = ESTIMATORS if document.get("ensembles") else BEFORE_ENSEMBLES
+        kind = known[document["holds"]]
+        estimator = kind(**parameters)
         for name, value in document["attributes"].items():
-            if name in parameters or hasattr(ESTIMATORS[document["holds"]], name) or name.startswith("__"):
+            if name in parameters or hasattr(kind, name) or name.startswith("__"):
                 raise ValueError(f"{name} must not be a fitted attribute")
             setattr(estimator, name, _decode(name, value, tensors))
         check_answers(estimator)
@@ -280,6 +301,21 @@ def _make_layer(name: str, description: Document, tensors: Mapping[str, Tensor])
         return MatrixGaussianLinear(**{**description, "prior": cls(**prior_options)})
 
 
+# -- estimators inside estimators -------------------------------------------------------------------------------------
+
+
+def _encode_estimator(name: str, estimator: Estimator, tensors: Tensors) -> Document:
+    inner, document = to_state(estimator)
+    tensors.update({f"{name}.{key}": value for key, value in inner.items()})
+    return document
+
+
+def _decode_estimator(name: str, content: Document, tensors: Mapping[str, Tensor]) -> Estimator:
+    if content["holds"] not in ("PseudoDataClassifier", "PseudoDataRegressor"):
+        raise ValueError(f"{name} must be an estimator with pseudo-data; got {content['holds']!r}")
+    return from_state(_take(name, tensors), content)
+
+
 class Codec(NamedTuple):
     """How values of one type are written and read."""
 
@@ -294,4 +330,7 @@ CODECS: dict[type[Any], Codec] = {
     History: Codec("history", _encode_history, _decode_history),
     MLP: Codec("network", _encode_network, _decode_network),
     Likelihood: Codec("likelihood", _encode_likelihood, _decode_likelihood),
+    RegressionEnsemble: Codec("regression", encode_regression, decode_regression),
+    ClassificationEnsemble: Codec("classification", encode_classification, decode_classification),
+    PseudoDataEstimator: Codec("estimator", _encode_estimator, _decode_estimator),
 }

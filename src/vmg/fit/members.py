@@ -155,7 +155,8 @@ class _Run:
         n_steps = self.plan.max_steps + self.plan.refit_steps
         progress = Progress(self.n_taken, n_steps, objective, fitted, fitted - objective, rate, seconds)
         self.history.records.append(progress)
-        wants_no_more = any([callback(progress) for callback in self.callbacks])
+        answers = [callback(progress) for callback in self.callbacks]  # all of them are told
+        wants_no_more = any(answers)
         if wants_no_more:
             self.history.stopped = "a callback asked for it"
         return not wants_no_more

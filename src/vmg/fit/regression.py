@@ -6,11 +6,11 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vmg.evidence import LinearPosterior, NoisePrior
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
@@ -55,13 +55,15 @@ class RegressionEnsemble:
     calibrations: tuple[Calibration, ...]  # of each output
     fields: tuple[NoiseField | None, ...]  # of each output
 
+    @cached_property
     def posterior(self) -> LinearPosterior:
         """What members know of their output weights."""
         return self.members.posterior()
 
     @torch.no_grad()
-    def predict(self, x: Array, posterior: LinearPosterior) -> RowPredictions:
+    def predict(self, x: Array) -> RowPredictions:
         """Predict rows of inputs in standard units [N, D]."""
+        posterior = self.posterior
         soft = soften(x)
         phi = self.members.head.design(torch.as_tensor(soft, dtype=torch.float32)).double()
         means = (phi @ posterior.mean).numpy()  # [E, N, C]
@@ -77,8 +79,9 @@ class RegressionEnsemble:
         return RowPredictions(loc, noise, stretch * variance, degrees)
 
     @torch.no_grad()
-    def function_factor(self, x: Array, posterior: LinearPosterior) -> Array:
+    def function_factor(self, x: Array) -> Array:
         """F [K, N, C] with FᵀF the covariance between rows of each output's function, stretched as predictions are."""
+        posterior = self.posterior
         phi = self.members.head.design(torch.as_tensor(soften(x), dtype=torch.float32)).double()
         means = (phi @ posterior.mean).numpy()
         n_members = len(means)
@@ -149,23 +152,31 @@ def fit_regression(
     given = np.ones(len(x)) if weight is None else weight
     index, found = held.index, held.predictions
     scale = np.append(members.features.input_scale().numpy().astype(np.float64), 1.0)
-    calibrations, fields = [], []
+    learned: list[Calibration] = []
+    fields: list[NoiseField | None] = []
     for c in range(y.shape[1]):
         folds, positions = held_out_errors(found, held.index, design, y[index, c], given[index], c, regions=False)
         outside, _ = held_out_errors(found, held.index, design, y[index, c], given[index], c, regions=True)
         calibration = calibrate(folds, outside, float(found.noise[:, c].mean()))
-        calibrations.append(calibration)
+        learned.append(calibration)
         field = None
         if input_noise:
             predicted = y[index, c][positions] - folds.error
-            inputs = np.column_stack([soft[index][positions], predicted])
-            field = fit_noise_field(inputs, folds, calibration, scale, rng)
+            at_rows = np.column_stack([soft[index][positions], predicted])
+            field = fit_noise_field(at_rows, folds, calibration, scale, rng)
         fields.append(field)
-    return RegressionEnsemble(members, found.noise, tuple(calibrations), tuple(fields)), history
+    return RegressionEnsemble(members, found.noise, tuple(learned), tuple(fields)), history
 
 
 def held_out_errors(
-    found: MemberPredictions, index: NDArray[np.int64], design: Design, y: Array, weight: Array, output: int, *, regions: bool
+    found: MemberPredictions,
+    index: NDArray[np.int64],
+    design: Design,
+    y: Array,
+    weight: Array,
+    output: int,
+    *,
+    regions: bool,
 ) -> tuple[HeldOut, NDArray[np.int64]]:
     """Errors of the members that have not seen a row, pooled over groups of members, and the rows' positions.
 

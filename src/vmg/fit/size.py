@@ -22,7 +22,8 @@ class Size:
     def changed(self, **asked: Any) -> Size:
         """The same with what the user asks for; None asks for nothing."""
         given = {name: value for name, value in asked.items() if value is not None}
-        plan = {name: given.pop(name) for name in ("max_steps", "patience", "batch_rows", "rate") if name in given}
+        training = ("max_steps", "patience", "batch_rows", "rate")
+        plan: dict[str, Any] = {name: given.pop(name) for name in training if name in given}
         if "max_steps" in plan:  # a short training has a short end
             plan["refit_steps"] = min(self.plan.refit_steps, plan["max_steps"])
         if given.get("n_members") == 1:  # one network has one activation

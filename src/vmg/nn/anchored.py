@@ -2,8 +2,8 @@
 
 The weights of layer l are W = s ⊙ Z with Z ~ MN(0, I, I): row scales s and standardised weights Z. A member starts at a
 draw Z₀ of the prior and pays ½‖Z − Z₀‖² for leaving it. In a linear model with perturbed targets this *randomised MAP*
-draws from the exact posterior (Lu & Van Roy 2017; Pearce et al. 2020). Where the data say nothing, members stay at their
-draws of the prior, and differ from each other as the prior does.
+draws from the exact posterior (Lu & Van Roy 2017; Pearce et al. 2020). Where the data say nothing, members stay at
+their draws of the prior, and differ from each other as the prior does.
 """
 
 from __future__ import annotations

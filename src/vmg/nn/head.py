@@ -152,11 +152,11 @@ class BayesianHead(nn.Module):
             optimiser.zero_grad()
             precision = log_precision.clamp(-20, 20).exp().repeat_interleave(sizes, -1)
             value = -log_evidence_of_statistics(self.statistics, precision, self.noise_prior).sum()
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             return value
 
         with torch.enable_grad():
-            optimiser.step(loss)  # type: ignore[no-untyped-call]
+            optimiser.step(loss)
         with torch.no_grad():
             self.log_precision.copy_(log_precision.clamp(-20, 20))
 
@@ -182,7 +182,7 @@ class BayesianHead(nn.Module):
 
     @torch.no_grad()
     def joint(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean [*batch_shape, N, C] and covariance between rows [*batch_shape, C, N, N] of the function, noise aside."""
+        """Mean [*batch_shape, N, C] of the function and its covariance between rows, [*batch_shape, C, N, N]."""
         phi, posterior = self.design(x).double(), self.posterior()
         between = posterior.relative_covariance(phi).unsqueeze(-3)
         return phi @ posterior.mean, posterior.noise_variance[..., None, None] * between

@@ -29,9 +29,9 @@ MATRIX_GAUSSIAN_OPTIONS = frozenset(
 class Baseline(PseudoDataEstimator):
     """An estimator of this library with another kind of layer.
 
-    A subclass says which in :meth:`_make_layer` and stands left of ``BaselineRegressor`` or ``PseudoDataClassifier`` among the
-    bases. Parameters are those of the estimator without the options of matrix Gaussian layers, and what the subclass
-    names in its own ``__init__``.
+    A subclass says which in :meth:`_make_layer` and stands left of ``BaselineRegressor`` or ``PseudoDataClassifier``
+    among the bases. Parameters are those of the estimator without the options of matrix Gaussian layers, and what the
+    subclass names in its own ``__init__``.
     """
 
     _effort = STANDARD

@@ -22,10 +22,10 @@ from torch import Tensor
 from vmg.estimators.pseudo_data.effort import STANDARD, Effort
 from vmg.estimators.pseudo_data.going_on import check_going_on
 from vmg.estimators.pseudo_data.online import posterior_as_prior
-from vmg.estimators.scaling import Standardiser
 from vmg.estimators.pseudo_data.selection import CANDIDATES, choose_max_noise
 from vmg.estimators.pseudo_data.stopping import BestSoFar, State
 from vmg.estimators.pseudo_data.training_sets import TrainingSet, hold_out, stack
+from vmg.estimators.scaling import Standardiser
 from vmg.likelihoods import Likelihood
 from vmg.nn.contract import BayesianLinear
 from vmg.nn.families import FAMILIES

@@ -1,0 +1,160 @@
+"""Ensembles of the collapsed core as tensors and a JSON document, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vmg.estimators.file_checks import require_shapes, require_sizes
+from vmg.evidence import NoisePrior
+from vmg.fit.calibration import Calibration
+from vmg.fit.classification import ClassificationEnsemble
+from vmg.fit.classification_members import ClassificationMembers
+from vmg.fit.noise_field import NoiseField
+from vmg.fit.regression import RegressionEnsemble
+from vmg.fit.regression_members import RegressionMembers
+from vmg.nn.anchored import AnchoredFeatures
+
+__all__ = ["decode_classification", "decode_regression", "encode_classification", "encode_regression"]
+
+Tensors = dict[str, Tensor]
+Document = dict[str, Any]
+
+FIELD_PARTS = ("input_scale", "directions", "weights")
+
+
+def encode_regression(name: str, ensemble: RegressionEnsemble, tensors: Tensors) -> Document:
+    """Describe a regression ensemble; its numbers go to ``tensors`` under names that start with ``name``."""
+    _put(f"{name}.members", ensemble.members, tensors)
+    tensors[f"{name}.noise"] = torch.from_numpy(ensemble.member_noise.copy())
+    for c, field in enumerate(ensemble.fields):
+        if field is not None:
+            for part in FIELD_PARTS:
+                tensors[f"{name}.field.{c}.{part}"] = torch.from_numpy(getattr(field, part).copy())
+    return {
+        "features": _describe(ensemble.members.features),
+        "n_outputs": ensemble.members.head.n_outputs,
+        "noise_prior": asdict(ensemble.members.head.noise_prior),
+        "calibrations": [asdict(calibration) for calibration in ensemble.calibrations],
+        "fields": [field is not None for field in ensemble.fields],
+    }
+
+
+def decode_regression(name: str, content: Document, tensors: Mapping[str, Tensor]) -> RegressionEnsemble:
+    """The ensemble that :func:`encode_regression` took apart."""
+    described, n_outputs = content["features"], content["n_outputs"]
+    n_features = _check_features(f"{name}.members.features", described, tensors)
+    require_sizes(name, {"n_outputs": n_outputs})
+    n_members = described["n_members"]
+    require_shapes(
+        {
+            f"{name}.members.head.gram": (n_members, n_features, n_features),
+            f"{name}.members.head.moment": (n_members, n_features, n_outputs),
+            f"{name}.noise": (n_members, n_outputs),
+        },
+        tensors,
+    )
+    with torch.random.fork_rng(devices=[]):  # new members draw their start; loading leaves the caller's numbers alone
+        members = RegressionMembers(
+            described["in_features"],
+            described["hidden"],
+            n_outputs,
+            described["activations"],
+            n_members,
+            NoisePrior(**content["noise_prior"]),
+        )
+    members.load_state_dict(_take(f"{name}.members", tensors))
+    if not len(content["calibrations"]) == len(content["fields"]) == n_outputs:
+        raise ValueError(f"{name} must have one calibration and one noise for each of {n_outputs} outputs")
+    fields = tuple(
+        _field(f"{name}.field.{c}", described["in_features"], tensors) if there else None
+        for c, there in enumerate(content["fields"])
+    )
+    calibrations = tuple(
+        Calibration(**{key: float(value) for key, value in one.items()}) for one in content["calibrations"]
+    )
+    return RegressionEnsemble(members.eval(), tensors[f"{name}.noise"].double().numpy().copy(), calibrations, fields)
+
+
+def _field(name: str, in_features: int, tensors: Mapping[str, Tensor]) -> NoiseField:
+    parts = {part: tensors[f"{name}.{part}"].double().numpy().copy() for part in FIELD_PARTS}
+    units = parts["directions"].shape[-1]
+    size = in_features + 1  # the inputs and the mean
+    expected = {"input_scale": (size,), "directions": (size + 1, units), "weights": (units + size + 1,)}
+    require_shapes({f"{name}.{part}": shape for part, shape in expected.items()}, tensors)
+    return NoiseField(**parts)
+
+
+def encode_classification(name: str, ensemble: ClassificationEnsemble, tensors: Tensors) -> Document:
+    """Describe a classification ensemble; its numbers go to ``tensors``."""
+    _put(f"{name}.members", ensemble.members, tensors)
+    tensors[f"{name}.mean"], tensors[f"{name}.root"] = ensemble.mean, ensemble.root
+    return {
+        "features": _describe(ensemble.members.features),
+        "n_classes": ensemble.members.n_classes,
+        "sharpness": ensemble.sharpness,
+        "stretch": ensemble.stretch,
+    }
+
+
+def decode_classification(name: str, content: Document, tensors: Mapping[str, Tensor]) -> ClassificationEnsemble:
+    """The ensemble that :func:`encode_classification` took apart."""
+    described, n_classes = content["features"], content["n_classes"]
+    n_features = _check_features(f"{name}.members.features", described, tensors)
+    require_sizes(name, {"n_classes": n_classes})
+    n_members = described["n_members"]
+    require_shapes(
+        {
+            f"{name}.mean": (n_members, n_features, n_classes),
+            f"{name}.root": (n_members, n_features, n_features),
+        },
+        tensors,
+    )
+    with torch.random.fork_rng(devices=[]):
+        members = ClassificationMembers(
+            described["in_features"], described["hidden"], n_classes, described["activations"], n_members
+        )
+    members.load_state_dict(_take(f"{name}.members", tensors))
+    weights = tensors[f"{name}.mean"].double().clone(), tensors[f"{name}.root"].double().clone()
+    sharpness, stretch = float(content["sharpness"]), float(content["stretch"])
+    if not (0 < sharpness < np.inf and 0 <= stretch < np.inf):
+        raise ValueError(f"{name} must have positive factors of its logits; got {sharpness} and {stretch}")
+    return ClassificationEnsemble(members.eval(), *weights, sharpness, stretch)
+
+
+def _describe(features: AnchoredFeatures) -> Document:
+    return {
+        "in_features": features.in_features,
+        "hidden": list(features.hidden),
+        "activations": list(features.activations),
+        "n_members": features.n_members,
+    }
+
+
+def _check_features(name: str, described: Document, tensors: Mapping[str, Tensor]) -> int:
+    """Compare described sizes with the tensors before anything of that size is made; the number of features."""
+    sizes = [described["in_features"], *described["hidden"]]
+    require_sizes(name, {"n_members": described["n_members"], **{f"layer {i}": size for i, size in enumerate(sizes)}})
+    members = described["n_members"]
+    require_shapes(
+        {f"{name}.weights.{i}": (members, n_in + 1, n_out) for i, (n_in, n_out) in enumerate(pairwise(sizes))}, tensors
+    )
+    return (sizes[-1] if described["hidden"] else 0) + sizes[0] + 1
+
+
+def _put(name: str, module: nn.Module, tensors: Tensors) -> None:
+    # a head shows the features that members hold under a second name, too
+    state = {key: value for key, value in module.state_dict().items() if not key.startswith("head.features.")}
+    tensors.update({f"{name}.{key}": value for key, value in state.items()})
+
+
+def _take(name: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+    again = {f"head.{key}": value for key, value in own.items() if key.startswith("features.")}
+    return {**own, **again} if any(key.startswith("head.") for key in own) else own
