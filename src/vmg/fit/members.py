@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vmg.linalg import NotPositiveDefiniteError
 from vmg.training import Callback, History, Progress
 
 __all__ = ["HeldOutRows", "Members", "TrainingPlan", "train_members"]
@@ -136,12 +137,21 @@ class _Run:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.zero_grad()
-        total, fit = self.members.log_posterior(x, y, weight)
+        try:
+            total, fit = self.members.log_posterior(x, y, weight)
+        except NotPositiveDefiniteError:
+            return self._give_up()
+        if not torch.isfinite(total).all():
+            return self._give_up()
         size = weight.sum(-1)
         (-total / size).sum().backward()
         self.optimiser.step()
         self.n_taken += 1
         return self.n_taken % CHECK_EVERY != 0 or self._report(total / size, fit / size, rate)
+
+    def _give_up(self) -> bool:
+        self.history.stopped = "ended where the log posterior was no longer finite"
+        return False
 
     def finish(self, n_steps: int) -> None:
         """Take the last steps, on all rows, at a rate that falls to zero."""
