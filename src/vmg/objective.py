@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from vmg.likelihoods import Likelihood
-from vmg.nn.contract import kl_divergence
+from vmg.nn.contract import BayesianModule, kl_divergence
+from vmg.nn.head import BayesianHead
 
-__all__ = ["ElboTerms", "elbo", "elbo_terms"]
+__all__ = ["ElboTerms", "collapsed_elbo", "elbo", "elbo_terms"]
 
 
 class ElboTerms(NamedTuple):
@@ -75,3 +76,25 @@ def elbo(
     if not torch.isfinite(y).all():
         raise ValueError("y must be finite; got NaN or infinite values")
     return elbo_terms(network, likelihood, network(x), y, n_data=n_data, kl_weight=kl_weight, weight=weight)
+
+
+def collapsed_elbo(
+    head: BayesianHead, x: Tensor, y: Tensor, *, weight: Tensor | None = None, kl_weight: float = 1.0
+) -> ElboTerms:
+    """E_q log p(y | Φ(x)) − KL(q ‖ p) of the hidden layers, per datum, with the output layer integrated out.
+
+    This is a lower bound on log p(y): the hidden layers' posterior q is the only approximation, and the KL is that of
+    the q which draws the features. Features must come from one draw of weights for all rows: layers need
+    ``sampling="weights"``. Where ``head.features`` has no Bayesian layer the bound is the exact log evidence.
+
+    Args:
+        head: a :class:`~vmg.nn.BayesianHead`; ``head.features`` holds the hidden layers.
+        x, y: all rows, since targets are not independent once the output layer is integrated out.
+        weight: of each row; a row of weight 2 counts as two.
+        kl_weight: 1 is the bound; anything else tempers the posterior.
+    """
+    n_data = float(x.shape[-2]) if weight is None else weight.sum(-1)
+    evidence = head.log_evidence(x, y, weight)
+    bayesian = any(isinstance(module, BayesianModule) for module in head.features.modules())
+    kl = kl_divergence(head.features) if bayesian else torch.zeros_like(evidence)
+    return ElboTerms(evidence / n_data, kl_weight * kl / n_data)
