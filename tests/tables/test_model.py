@@ -4,6 +4,7 @@ import pytest
 from messy import OPTIONS, homes, houses
 
 import vmg
+from vmg.estimators.conformal import CoverageError
 from vmg.persistence import read, write
 from vmg.tables import TableError, TableModel
 
@@ -124,8 +125,13 @@ def test_conformal_rows_are_kept_out_of_the_fit():
     assert "30 rows set aside to calibrate intervals." in model.notes
     wide, narrow = (model.predict_frame(houses(5, seed=1), c) for c in (0.9, 0.5))
     assert (wide["upper"] - wide["lower"] > narrow["upper"] - narrow["lower"]).all()
-    with pytest.raises(TableError, match="conformalize needs at least 99 rows"):
-        model.predict_frame(houses(), 0.99)
+    for ask in (model.predict_frame, model.evaluate):
+        with pytest.raises(CoverageError, match="conformalize needs at least 99 rows for coverage 0.99; got 30"):
+            ask(houses(), 0.99)
+    with pytest.raises(CoverageError, match="conformalize needs at least 99 rows for coverage 0.99; got 30"):
+        model.estimator.predict_interval(model.encoder.transform(houses()), 0.99)
+    interval = model.estimator.predict_interval(model.encoder.transform(houses()), 0.8)
+    assert np.array_equal(model.predict_frame(houses(), 0.8)[["lower", "upper"]], interval)
 
 
 def test_the_target_may_have_decimal_commas():

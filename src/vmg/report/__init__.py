@@ -18,6 +18,7 @@ from vmg.report.classification import ClassificationContents, classification_con
 from vmg.report.classification_plots import classification_figures
 from vmg.report.columns import read_columns, summarise_columns
 from vmg.report.influence import column_effects, column_influences
+from vmg.report.network import network_summary
 from vmg.report.panel import short
 from vmg.report.regression import RegressionContents, regression_contents
 from vmg.report.regression_plots import regression_figures
@@ -128,8 +129,7 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
         legend=class_legend([classes[k] for k in shown_classes]) if len(shown_classes) > 1 else [],
         effect_class=classes[shown_classes[0]] if classes and len(shown_classes) == 1 else None,
         curve=curve,
-        layers=np.atleast_1d(model.estimator.hidden_layer_sizes).tolist(),
-        pseudo_points=np.atleast_1d(model.estimator.n_pseudo).tolist(),
+        network=network_summary(model.estimator),
     )
 
 
