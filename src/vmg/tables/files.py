@@ -21,7 +21,7 @@ from vmg.tables.phrases import count, listing
 from vmg.tables.reading import TableBytes, open_table
 from vmg.tables.values import is_number
 
-__all__ = ["TableFile", "read_table", "write_table"]
+__all__ = ["TableFile", "csv_safe", "read_table", "write_table"]
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 MISSING = ("?", "-", "--", ".")  # besides what pandas knows: empty, NA, N/A, NaN, null, None, ...
@@ -32,6 +32,7 @@ MAX_CELLS = 2**28  # of a Parquet file, which can hold any number of equal cells
 # before pandas 3.1 the default is off by the last bit; since then it is not, and the option is deprecated
 PANDAS = tuple(int(part) for part in pd.__version__.split(".")[:2])
 EXACT: dict[str, Any] = {"float_precision": "round_trip"} if PANDAS < (3, 1) else {}
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 PARQUET_ENDINGS = (".parquet", ".pq")
 FOREIGN = {  # how files start that people take for tables
     b"PK\x03\x04": "a zip archive or Excel workbook",
@@ -74,15 +75,33 @@ def read_table(path: str | os.PathLike[str]) -> TableFile:
 
 
 def write_table(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
-    """Write Parquet or CSV, by the ending of ``path``; an old file is replaced only by a complete new one."""
+    """Write Parquet or CSV, by the ending of ``path``; an old file is replaced only by a complete new one.
+
+    Texts in CSV are those of :func:`csv_safe`.
+    """
     try:
         with replacing(path) as temporary:
             if Path(path).suffix.lower() in PARQUET_ENDINGS:
                 frame.to_parquet(temporary, index=False)
             else:
-                frame.to_csv(temporary, index=False)
+                csv_safe(frame).to_csv(temporary, index=False)
     except OSError as error:
         raise TableError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
+
+
+def csv_safe(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with an apostrophe before every text that a spreadsheet would take for a formula and run.
+
+    Numbers such as -1 stay as they are.
+    """
+
+    def guard(cell: Any) -> Any:
+        risky = isinstance(cell, str) and cell.startswith(FORMULA_STARTS) and not is_number(cell)
+        return f"'{cell}" if risky else cell
+
+    texts = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
+    safe = frame.assign(**{name: frame[name].map(guard, na_action="ignore") for name in texts})
+    return safe.rename(columns=guard)
 
 
 def _read_parquet(stream: TableBytes, name: str) -> pd.DataFrame:
