@@ -5,6 +5,7 @@ A command imports what it needs when it runs, so that ``vmg --help`` waits for n
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import typer
 
 import vmg
 from vmg.cli.bench import bench_command
-from vmg.cli.output import print_error, print_json, print_scores, say, say_aside
+from vmg.cli.output import print_error, print_json, print_scores, say, say_aside, visible
 from vmg.cli.progress import LOG_POSTERIOR, TrainingBar, waiting
 
 if TYPE_CHECKING:
@@ -260,7 +261,10 @@ def predict(
         rows = predictions.astype(object).to_dict(orient="records")
         print_json({"target": fitted.target, "task": fitted.task, "coverage": coverage, "rows": rows})
     elif path is None:
-        predictions.to_csv(sys.stdout, index=False)
+        from vmg.tables.files import csv_safe
+
+        text = csv_safe(predictions).to_csv(index=False)
+        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     elif not quiet:
         say(f"{count(len(predictions), 'prediction')} written to {path}.")
 
@@ -391,14 +395,19 @@ def _load_both(path: Path, data: Path, quiet: bool) -> tuple[TableModel, pd.Data
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code: 0, 2 for a user's mistake, 1 for the unexpected, 130 for Ctrl-C."""
     try:
-        code = app(list(arguments), prog_name="vmg", standalone_mode=False)
+        code = app(list(arguments) or ["--help"], prog_name="vmg", standalone_mode=False)
+        sys.stdout.flush()  # a full disk behind it is an error of this command, not of Python's end
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except BrokenPipeError:  # whoever read has gone, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNEXPECTED
     except Exception as error:
         if "--debug" in arguments:
             traceback.print_exc()
         message, code = _explain(error)
-        print_error(message)
+        if message:  # a group of commands without one has shown its help already
+            print_error(message)
         return code
     if code == INTERRUPTED:  # newer versions of typer turn Ctrl-C into this code themselves
         print_error("interrupted")
@@ -409,6 +418,9 @@ def _explain(error: Exception) -> tuple[str, int]:
     """One line about an error, and the exit code."""
     if isinstance(error, UsageError):
         return error.format_message(), MISTAKE
+    if isinstance(error, OSError):
+        place = "" if error.filename is None else f"{error.filename}: "
+        return f"{place}{error.strerror or error}", MISTAKE
     if isinstance(error, ModuleNotFoundError):
         return f"this needs the package {error.name}; install it with: pip install 'vmg[app]'", MISTAKE
     from vmg.estimators.conformal import CoverageError  # these at last: a mistyped option needs no PyTorch

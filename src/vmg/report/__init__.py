@@ -56,8 +56,11 @@ def write_report(
         give the same file, byte for byte.
     """
     page = render_report(model, frame, note=note)
-    with replacing(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    try:
+        with replacing(path) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise TableError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
 
 
 def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = None) -> str:
