@@ -93,13 +93,23 @@ def improve(
 
 
 def step_mean(
-    posterior: SoftmaxPosterior, features: Tensor, labels: Tensor, prior_precision: Tensor, weight: Tensor
+    posterior: SoftmaxPosterior,
+    features: Tensor,
+    spread: Tensor,
+    labels: Tensor,
+    prior_precision: Tensor,
+    weight: Tensor,
 ) -> SoftmaxPosterior:
-    """Take one step of the mean M and leave S as it is: right while features have moved little."""
+    """Take one step of the mean M and leave S as it is: right while features have moved little.
+
+    ``spread`` is ΦS, which costs more than all the rest.
+    """
     assert posterior.majorant is not None
-    p = mean_probabilities(features @ posterior.mean, posterior.variance(features))
+    p = mean_probabilities(features @ posterior.mean, (spread * features).sum(-1))
     pull = (features * weight.unsqueeze(-1)).mT @ (labels - p) - prior_precision.unsqueeze(-1) * posterior.mean
-    return replace(posterior, mean=posterior.mean + torch.cholesky_solve(pull, posterior.majorant))
+    moved = replace(posterior, mean=posterior.mean + torch.cholesky_solve(pull, posterior.majorant))
+    moved.__dict__["covariance"] = posterior.covariance  # the same S
+    return moved
 
 
 class _SoftmaxBound(torch.autograd.Function):
@@ -111,12 +121,12 @@ class _SoftmaxBound(torch.autograd.Function):
         features: Tensor,
         prior_precision: Tensor,
         posterior: SoftmaxPosterior,
+        spread: Tensor,
         labels: Tensor,
         weight: Tensor,
     ) -> Tensor:
         mean, covariance = posterior.mean, posterior.covariance
         n_classes = labels.shape[-1]
-        spread = features @ covariance
         p = mean_probabilities(features @ mean, (spread * features).sum(-1))
         fit = (weight * (labels * p.clamp_min(1e-30).log()).sum(-1)).sum(-1)
         diagonal = covariance.diagonal(dim1=-2, dim2=-1)
@@ -134,14 +144,22 @@ class _SoftmaxBound(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         of_features, of_precision = ctx.saved_tensors
         (outer,) = gradients
-        return of_features * outer[..., None, None], of_precision * outer[..., None], None, None, None
+        return of_features * outer[..., None, None], of_precision * outer[..., None], None, None, None, None
 
 
 def softmax_bound(
-    features: Tensor, labels: Tensor, prior_precision: Tensor, posterior: SoftmaxPosterior, weight: Tensor
+    features: Tensor,
+    labels: Tensor,
+    prior_precision: Tensor,
+    posterior: SoftmaxPosterior,
+    weight: Tensor,
+    spread: Tensor | None = None,
 ) -> Tensor:
     """Σ ω log E_q softmax(φᵀW)_y − KL(q ‖ prior), [...]; see the module for the gradient it passes on.
 
     The first term is the log of a mean, which lies above the bound's mean of a log; the gradient is the bound's.
+    ``spread`` is ΦS where the caller has it already.
     """
-    return _SoftmaxBound.apply(features, prior_precision, posterior, labels, weight)
+    if spread is None:
+        spread = features.detach() @ posterior.covariance
+    return _SoftmaxBound.apply(features, prior_precision, posterior, spread, labels, weight)
