@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -147,6 +148,14 @@ class VMGEstimator(ReadsRows, BaseEstimator):
 
     def _pseudo_data_options(self) -> dict[str, Any]:
         """Parameters of the estimator that fits the paper's own model, where the user gave them."""
+        most = int(np.max(np.atleast_1d(self.n_pseudo)))
+        if most > self.n_features_in_:
+            warnings.warn(
+                f"n_pseudo should be < the inputs and a one ({self.n_features_in_ + 1}), or the first layer's own "
+                f"variance vanishes; got {most}",
+                UserWarning,
+                stacklevel=4,
+            )
         shared = ("hidden_layer_sizes", "activation", "n_members", "batch_size", "max_iter")
         given = {name: getattr(self, name) for name in shared}
         asked = {name: value for name, value in given.items() if not (isinstance(value, str) and value == "auto")}

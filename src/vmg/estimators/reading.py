@@ -99,7 +99,8 @@ class ReadsNumbers(ReadsRows):
     def conformalize(self, X: Any, y: Any) -> Self:
         """Calibrate intervals on rows that ``fit`` has not seen, so that their coverage holds in finite samples.
 
-        Changes :meth:`predict_interval` alone. Calling it again replaces the calibration; ``fit`` and
+        Several outputs are calibrated one by one: the coverage is that of each output, not of all together. Changes
+        :meth:`predict_interval` alone. Calling it again replaces the calibration; ``fit`` and
         ``partial_fit`` forget it.
         """
         check_is_fitted(self, "seed_")
