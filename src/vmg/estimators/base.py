@@ -148,7 +148,7 @@ class VMGEstimator(ReadsRows, BaseEstimator):
 
     def _pseudo_data_options(self) -> dict[str, Any]:
         """Parameters of the estimator that fits the paper's own model, where the user gave them."""
-        most = int(np.max(np.atleast_1d(self.n_pseudo)))
+        most = int(np.max(np.asarray(self.n_pseudo)))
         if most > self.n_features_in_:
             warnings.warn(
                 f"n_pseudo should be < the inputs and a one ({self.n_features_in_ + 1}), or the first layer's own "
