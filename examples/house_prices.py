@@ -26,7 +26,7 @@ def main() -> None:
     X, y = simulate(400, rng)
     X_new, y_new = simulate(200, rng)
 
-    model = VMGRegressor(noise="input", max_iter=200, random_state=0).fit(X, y)
+    model = VMGRegressor(random_state=0).fit(X, y)
 
     prediction = model.pred_dist(X_new)
     interval = model.predict_interval(X_new, coverage=0.9)

@@ -16,7 +16,7 @@ def main() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=0, stratify=y)
 
-    model = VMGClassifier(max_iter=200, random_state=0).fit(X_train, y_train)
+    model = VMGClassifier(random_state=0).fit(X_train, y_train)
 
     prediction = model.pred_dist(X_test)
     wrong = prediction.label != y_test

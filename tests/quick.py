@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
+from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor, VMGClassifier, VMGRegressor
 
 OPTIONS = {
     "hidden_layer_sizes": (8,),
@@ -25,6 +25,18 @@ def regressor(**options):
 
 def classifier(**options):
     return PseudoDataClassifier(**{**OPTIONS, **options})
+
+
+ENSEMBLE = {"hidden_layer_sizes": 8, "n_members": 4, "max_iter": 20, "random_state": 0}
+
+
+def ensemble_regressor(**options):
+    """With the output layer integrated out."""
+    return VMGRegressor(**{**ENSEMBLE, **options})
+
+
+def ensemble_classifier(**options):
+    return VMGClassifier(**{**ENSEMBLE, **options})
 
 
 def linear_table(n=60, n_features=3, n_outputs=None, seed=0):

@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 
 import vmg
-from vmg import VMGRegressor
 from vmg.cli import main
 from vmg.cli.app import run
-from vmg.estimators.pseudo_data.effort import Effort
+from vmg.fit.members import TrainingPlan
+from vmg.fit.size import Size
 from vmg.tables import TableModel, read_table
 
-QUICK = ["--max-iter", "3", "--hidden", "8"]
+QUICK = ["--max-iter", "3", "--hidden", "8", "--members", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -141,11 +141,24 @@ def test_options_reach_the_estimator(houses, vmg_command):
     assert len(estimator.conformal_scores_) == 23
 
 
+def test_sizes_are_chosen_where_nothing_is_asked(houses, vmg_command):
+    assert vmg_command("fit", "houses.csv", "-t", "price", "--max-iter", 1)[0] == 0
+    estimator = vmg.load("houses.vmg").estimator
+    assert estimator.hidden_layer_sizes == estimator.n_members == "auto"
+
+
+def test_a_coverage_that_was_not_calibrated_is_a_mistake(houses, vmg_command):
+    vmg_command("fit", "houses.csv", "-t", "price", "--conformal", 0.4, *QUICK)
+    for command in ("predict", "evaluate"):
+        code, _, err = vmg_command(command, "houses.vmg", "houses.csv", "--coverage", 0.99)
+        assert code == 2 and "conformalize needs at least 99 rows for coverage 0.99; got 23" in one_line(err)
+
+
 def test_json_is_all_there_is_on_standard_output(houses, vmg_command):
     code, out, _ = vmg_command("fit", "houses.csv", "--target", "price", *QUICK, "--json")
     document = json.loads(out)
     assert code == 0 and document["task"] == "regression" and document["model"] == "houses.vmg"
-    assert document["bound"] == pytest.approx(document["expected_log_likelihood"] - document["kl"])
+    assert document["log_posterior"] == pytest.approx(document["fit"] - document["complexity"])
     _, out, _ = vmg_command("evaluate", "houses.vmg", "houses.csv", "--json")
     scores = json.loads(out)
     assert scores["rows"] == 57 and scores["stated_coverage"] == 0.9
@@ -187,8 +200,8 @@ def test_report_passes_model_and_table_on(model, vmg_command, monkeypatch):
 
 
 def test_demo(vmg_command, monkeypatch):
-    monkeypatch.setattr("vmg.cli.demo.TOY_STEPS", 50)
-    monkeypatch.setattr(VMGRegressor, "_effort", Effort(20, 20, batches=64))
+    small = Size(hidden=(8,), n_members=4, plan=TrainingPlan(max_steps=20, refit_steps=10))
+    monkeypatch.setattr("vmg.estimators.base.choose_size", lambda n_rows, n_features: small)
     code, out, _ = vmg_command("demo", "--out", "shown")
     assert code == 0 and "RMSE" in out and "diabetes" in out
     assert sorted(os.listdir("shown")) == ["diabetes.vmg", "diabetes_test.csv", "figure1.png"]
@@ -226,7 +239,7 @@ FILES = {
         ("fit good.csv --target z", "the table has no column 'z'; it has 'a', 'b', 'y'"),
         ("fit good.csv", "Missing option '--target'"),
         ("fit good.csv --target y --task guess", "Invalid value for '--task'"),
-        ("fit good.csv --target y --hidden 5,x", "must be sizes of layers such as 50 or 50,50; got '5,x'"),
+        ("fit good.csv --target y --hidden 5,x", "must be auto, or sizes of layers such as 50 or 50,50; got '5,x'"),
         ("fit good.csv --target y --members 0", "Invalid value for '--members'"),
         ("fit good.csv --target y --conformal 2", "conformal must be a share of the rows"),
         ("fit good.csv --target y --exclude z", "the table has no column 'z'"),
@@ -294,7 +307,7 @@ def test_wrong_tables_and_models(model, houses, vmg_command):
     houses.drop(columns="price").to_csv("blind.csv", index=False)
     code, _, err = vmg_command("evaluate", model, "blind.csv")
     assert code == 2 and "no column 'price'" in one_line(err)
-    vmg.VMGRegressor(max_iter=1, hidden_layer_sizes=4).fit(np.eye(5), np.arange(5.0)).save("bare.vmg")
+    vmg.VMGRegressor(max_iter=1, hidden_layer_sizes=4, n_members=1).fit(np.eye(5), np.arange(5.0)).save("bare.vmg")
     code, _, err = vmg_command("predict", "bare.vmg", "houses.csv")
     assert code == 2 and "holds a VMGRegressor without a table's columns" in one_line(err)
     with open(model, "r+b") as file:
@@ -344,7 +357,7 @@ def test_help_and_version(vmg_command):
 
 def test_ctrl_c_leaves_no_file_and_exits_with_130(houses):
     command = [sys.executable, "-c", "from vmg.cli import main; main()"]
-    arguments = ["fit", "houses.csv", "--target", "price", "--max-iter", "1000000"]
+    arguments = ["fit", "houses.csv", "--target", "price", "--hidden", "400,400,400", "--members", "60"]
     before = sorted(os.listdir())
     process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for line in process.stdout:

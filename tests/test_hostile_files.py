@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save
 
 import vmg
-from vmg import ModelFileError, VMGClassifier, VMGRegressor
+from vmg import ModelFileError
+from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
 from vmg.estimators.file_checks import MAX_DRAWS
 from vmg.persistence import MAX_FILE_BYTES, MAX_HEADER_BYTES, read, write
 
@@ -27,9 +28,9 @@ def states(tmp_path_factory):
     X = rng.normal(size=(24, 3))
     path = tmp_path_factory.mktemp("sound") / "model.vmg"
     found = {}
-    VMGRegressor(**TINY).fit(X, X[:, 0]).save(path)
+    PseudoDataRegressor(**TINY).fit(X, X[:, 0]).save(path)
     found["regressor"] = read(path)
-    VMGClassifier(**TINY).fit(X, np.where(X[:, 0] > 0, "yes", "no")).save(path)
+    PseudoDataClassifier(**TINY).fit(X, np.where(X[:, 0] > 0, "yes", "no")).save(path)
     found["classifier"] = read(path)
     return found
 
@@ -108,7 +109,7 @@ def test_types_of_classes_are_those_of_their_texts(states, tmp_path, dtype):
 
 def test_what_could_not_be_read_is_not_written(states, tmp_path):
     X = np.random.default_rng(0).normal(size=(24, 3))
-    model = VMGRegressor(**TINY).fit(X, X[:, 0]).set_params(n_draws=MAX_DRAWS + 1)
+    model = PseudoDataRegressor(**TINY).fit(X, X[:, 0]).set_params(n_draws=MAX_DRAWS + 1)
     with pytest.raises(ModelFileError, match=f"n_draws must be a whole number from 1 to {MAX_DRAWS:,}"):
         model.save(tmp_path / "model.vmg")
     with pytest.raises(ModelFileError, match="header must have at most"):

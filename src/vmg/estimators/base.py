@@ -73,6 +73,11 @@ class VMGEstimator(ReadsRows, BaseEstimator):
         """Optimiser steps of the last fit."""
         return self.history_.last.step
 
+    @property
+    def n_iter_(self) -> int:
+        """The same, under scikit-learn's name."""
+        return self.n_steps_
+
     # -- what the two estimators answer differently -------------------------------------------------------------------
 
     @abstractmethod

@@ -1,0 +1,137 @@
+"""``VMGClassifier``: what it promises besides scikit-learn's checks."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from quick import class_table, ensemble_classifier
+from vmg.estimators import PseudoDataClassifier
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y = class_table(90)
+    return ensemble_classifier(max_iter=60).fit(X, y), X, y
+
+
+def numbers(model, X):
+    prediction = model.pred_dist(X)
+    return np.concatenate([prediction.samples.ravel(), model.predict_proba(X).ravel()])
+
+
+def test_it_learns_three_blobs(fitted):
+    model, X, y = fitted
+    X_new, y_new = class_table(90, seed=1)
+    assert model.score(X, y) > 0.95 and model.score(X_new, y_new) > 0.9
+    probabilities = model.predict_proba(X_new)
+    np.testing.assert_allclose(probabilities.sum(1), 1)
+    chosen = probabilities[np.arange(90), np.searchsorted(model.classes_, y_new)]
+    assert np.log(chosen).mean() > -0.3
+    assert model.feature_relevance_.max() == 1
+
+
+def test_doubt_is_largest_between_classes_and_far_away(fitted):
+    model, X, _ = fitted
+    prediction = model.pred_dist(np.vstack([X, [[0.0, 0.0]]]))
+    assert prediction.predictive_entropy[-1] > 2 * np.median(prediction.predictive_entropy[:-1])
+    assert (prediction.mutual_information <= prediction.predictive_entropy + 1e-12).all()
+
+
+def test_a_row_is_predicted_alike_in_any_company(fitted):
+    model, X, _ = fitted
+    whole = model.pred_dist(X)
+    for rows in ([3], [3, 7], np.arange(20)[::-1]):
+        np.testing.assert_allclose(model.pred_dist(X[rows]).samples, whole.samples[:, rows], rtol=1e-4, atol=1e-6)
+
+
+def test_the_same_seed_gives_the_same_bits(fitted):
+    model, X, y = fitted
+    torch.manual_seed(99)
+    again = ensemble_classifier(max_iter=60).fit(X, y)
+    assert np.array_equal(numbers(model, X), numbers(again, X))
+    other = ensemble_classifier(max_iter=60, random_state=1).fit(X, y)
+    assert not np.array_equal(numbers(model, X), numbers(other, X))
+
+
+@pytest.mark.parametrize("n_draws", [1, 2, 7])
+def test_draws_of_each_member(fitted, n_draws):
+    model, X, _ = fitted
+    model = copy.deepcopy(model).set_params(n_draws=n_draws)
+    assert model.pred_dist(X).samples.shape == (4 * n_draws, 90, 3)
+
+
+def test_a_row_of_no_weight_is_no_row():
+    X, y = class_table(60)
+    weight = np.repeat([1.0, 0.0], [45, 15])
+    a = ensemble_classifier().fit(X, np.where(weight > 0, y, "no"), sample_weight=weight)
+    b = ensemble_classifier().fit(X[:45], y[:45], sample_weight=np.ones(45))
+    assert np.array_equal(numbers(a, X), numbers(b, X))
+
+
+def test_a_weight_counts_as_so_many_rows_in_the_output_layer(fitted):
+    model, X, y = fitted
+    weight = np.random.default_rng(0).integers(1, 4, len(X))
+    weighted = copy.deepcopy(model).partial_fit(X, y, sample_weight=weight)
+    repeated = copy.deepcopy(model).partial_fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
+    np.testing.assert_allclose(weighted.predict_proba(X), repeated.predict_proba(X), rtol=1e-4, atol=1e-6)
+
+
+def test_an_update_teaches_and_leaves_the_old_model_alone(fitted):
+    model, X, y = fitted
+    before = numbers(model, X)
+    corner, label = np.full((20, 2), 1.5), np.full(20, "perhaps")
+    updated = copy.deepcopy(model).partial_fit(corner, label)
+    at = [list(model.classes_).index("perhaps")]
+    assert updated.predict_proba(corner[:1])[0, at] > model.predict_proba(corner[:1])[0, at]
+    assert np.array_equal(numbers(model, X), before)
+
+
+def test_classes_can_be_announced():
+    X, y = class_table(60)
+    model = ensemble_classifier().partial_fit(X[y != "yes"], y[y != "yes"], classes=["yes", "no", "perhaps"])
+    assert list(model.classes_) == ["no", "perhaps", "yes"]
+    assert model.predict_proba(X).shape == (60, 3)
+    model.partial_fit(X, y)
+    with pytest.raises(ValueError, match="classes must be those of the first call"):
+        model.partial_fit(X, y, classes=["no", "yes"])
+    with pytest.raises(ValueError, match="must be among the classes"):
+        model.partial_fit(X, np.full(60, "never"))
+
+
+@pytest.mark.parametrize("classes", [(0, 1), (3.0, 7.0, 9.0), (True, False), ("a", "b", "c", "d")])
+def test_classes_keep_their_type(classes):
+    X, y = class_table(40, classes=classes)
+    model = ensemble_classifier(max_iter=10).fit(X, y)
+    assert list(model.classes_) == sorted(classes)
+    assert model.predict(X).dtype == np.asarray(classes).dtype
+
+
+@pytest.mark.parametrize("n", [2, 5, 9, 10, 12])
+def test_few_rows(n):
+    X, y = class_table(n, classes=("a", "b"))
+    assert np.isfinite(numbers(ensemble_classifier(max_iter=10).fit(X, y), X)).all()
+
+
+def test_an_interrupted_fit_leaves_the_model_as_it_was():
+    X, y = class_table(40)
+    model = ensemble_classifier().fit(X, y)
+    before = numbers(model, X)
+
+    def interrupt(progress):
+        raise KeyboardInterrupt
+
+    model._callbacks = (interrupt,)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X[:, :1], np.where(y == "no", "no", "yes"))
+    del model._callbacks
+    assert list(model.classes_) == ["no", "perhaps", "yes"] and np.array_equal(numbers(model, X), before)
+
+
+def test_pseudo_points_ask_for_the_papers_model():
+    X, y = class_table(40)
+    model = ensemble_classifier(n_pseudo=2, n_members=1, hidden_layer_sizes=4, max_iter=2).fit(X, y)
+    assert isinstance(model.pseudo_data_, PseudoDataClassifier) and model.ensemble_ is None
+    assert np.array_equal(model.predict_proba(X), model.pseudo_data_.predict_proba(X))
+    assert model.partial_fit(X, y).predict(X).shape == (40,)

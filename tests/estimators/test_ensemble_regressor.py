@@ -1,0 +1,276 @@
+"""``VMGRegressor``: what it promises besides scikit-learn's checks."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from sklearn.exceptions import NotFittedError
+
+from quick import assert_same_bits, ensemble_regressor, everything, linear_table
+from vmg.estimators import PseudoDataRegressor
+from vmg.evidence import row_statistics
+from vmg.fit.regression import soften
+from vmg.prediction import Prediction
+from vmg.student_prediction import StudentPrediction
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y = linear_table()
+    return ensemble_regressor(max_iter=60).fit(X, y), X, y
+
+
+def statistics(model):
+    """What output layers know of the rows, member by member."""
+    return [part.numpy().copy() for part in model.ensemble_.members.head.statistics]
+
+
+def test_it_learns_a_linear_table(fitted):
+    model, X, y = fitted
+    assert model.score(X, y) > 0.9
+    X_new, y_new = linear_table(seed=1)
+    assert model.score(X_new, y_new) > 0.85
+    covered = model.predict_interval(X_new, 0.9)
+    assert 0.75 <= np.mean((covered[:, 0] <= y_new) & (y_new <= covered[:, 1])) <= 1
+    assert model.feature_relevance_.shape == (3,) and model.feature_relevance_.max() == 1
+
+
+def test_predictions_are_student_t_in_the_targets_units(fitted):
+    model, X, y = fitted
+    prediction = model.pred_dist(X)
+    assert isinstance(prediction, StudentPrediction)
+    mean, std = model.predict(X, return_std=True)
+    assert np.array_equal(mean, prediction.mean) and np.array_equal(std, prediction.std)
+    mean, covariance = model.predict(X, return_cov=True)
+    np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=1e-6)
+    larger = ensemble_regressor(max_iter=60).fit(X, 1000 * y + 5)
+    np.testing.assert_allclose(larger.predict(X), 1000 * model.predict(X) + 5, rtol=1e-3, atol=1)
+
+
+def test_ignorance_grows_away_from_the_rows(fitted):
+    model, X, _ = fitted
+    near, far = model.pred_dist(X), model.pred_dist(20 + X)
+    assert far.epistemic_std.min() > 2 * near.epistemic_std.max()
+
+
+def test_a_row_is_predicted_alike_in_any_company(fitted):
+    model, X, _ = fitted
+    whole = model.pred_dist(X)
+    for rows in ([3], [3, 7], np.arange(20)[::-1]):
+        part = model.pred_dist(X[rows])
+        np.testing.assert_allclose(part.mean, whole.mean[rows], rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(part.std, whole.std[rows], rtol=1e-5)
+        np.testing.assert_allclose(part.epistemic_std, whole.epistemic_std[rows], rtol=1e-4)
+
+
+def test_functions_at_some_rows_are_those_at_all_rows(fitted):
+    model, X, _ = fitted
+    whole = model.pred_dist(X).sample_functions(5, 0)
+    some = model.pred_dist(X[10:20]).sample_functions(5, 0)
+    np.testing.assert_allclose(some, whole[:, 10:20], rtol=1e-4, atol=1e-5)
+
+
+def test_the_same_seed_gives_the_same_bits(fitted):
+    model, X, y = fitted
+    torch.manual_seed(99)  # the global generator has no say
+    np.random.seed(99)
+    assert_same_bits(model, ensemble_regressor(max_iter=60).fit(X, y), X)
+    other = ensemble_regressor(max_iter=60, random_state=1).fit(X, y)
+    assert not np.array_equal(other.predict(X), model.predict(X))
+
+
+def test_fitting_leaves_the_random_numbers_of_the_caller_alone():
+    X, y = linear_table(30)
+    torch.manual_seed(3)
+    expected = torch.rand(())
+    torch.manual_seed(3)
+    ensemble_regressor().fit(X, y)
+    assert torch.rand(()) == expected
+
+
+@pytest.mark.parametrize("options", [{}, {"noise": "constant"}, {"n_members": 1}, {"hidden_layer_sizes": (5, 4)}])
+def test_several_outputs(options):
+    X, Y = linear_table(n_outputs=2)
+    model = ensemble_regressor(**{"max_iter": 60, **options}).fit(X, Y)
+    prediction = model.pred_dist(X)
+    assert model.predict(X).shape == prediction.std.shape == (60, 2)
+    assert model.predict_interval(X).shape == (60, 2, 2)
+    assert model.predict_quantiles(X, [0.1, 0.5, 0.9]).shape == (60, 2, 3)
+    assert model.sample(X, 7).shape == (7, 60, 2)
+    assert prediction.log_prob(Y).shape == (60,)
+    assert prediction.covariance().shape == (60, 2, 2)
+    np.testing.assert_allclose(
+        prediction.covariance()[:, [0, 1], [0, 1]], prediction.std**2, rtol=1e-4 if "n_members" not in options else 1e-3
+    )
+    for c in range(2):
+        assert np.corrcoef(model.predict(X)[:, c], Y[:, c])[0, 1] > 0.9
+
+
+def test_one_column_of_targets_stays_a_column():
+    X, y = linear_table(30)
+    model = ensemble_regressor().fit(X, y[:, None])
+    assert model.predict(X).shape == (30, 1)
+
+
+@pytest.mark.parametrize("n", [2, 3, 9, 10, 11])
+def test_few_rows(n):
+    X, y = linear_table(n)
+    model = ensemble_regressor(max_iter=10).fit(X, y)
+    assert np.isfinite(everything(model, X)).all()
+
+
+def test_constant_targets_and_inputs():
+    X, _ = linear_table(20)
+    X[:, 0] = 4.0
+    model = ensemble_regressor(max_iter=10).fit(X, np.full(20, 3.0))
+    np.testing.assert_allclose(model.predict(X), 3.0, atol=1e-6)
+    assert np.isfinite(model.predict(X, return_std=True)[1]).all()
+
+
+# -- weights ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_weight_counts_as_so_many_rows_in_the_output_layer(fitted):
+    model, X, y = fitted
+    weight = np.random.default_rng(0).integers(1, 4, len(X))
+    weighted, repeated = copy.deepcopy(model), copy.deepcopy(model)
+    weighted.partial_fit(X, y, sample_weight=weight)
+    repeated.partial_fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
+    for a, b in zip(statistics(weighted), statistics(repeated), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(weighted.predict(X), repeated.predict(X), rtol=1e-5, atol=1e-6)
+
+
+def test_a_row_of_no_weight_is_no_row():
+    X, y = linear_table(40)
+    weight = np.ones(40)
+    weight[30:] = 0
+    strange = y.copy()
+    strange[30:] = 1e6
+    a = ensemble_regressor().fit(X, strange, sample_weight=weight)
+    b = ensemble_regressor().fit(X[:30], y[:30], sample_weight=np.ones(30))
+    assert_same_bits(a, b, X)
+    with pytest.raises(ValueError, match="at least one non-zero"):
+        ensemble_regressor().fit(X, y, sample_weight=np.zeros(40))
+
+
+# -- updates ----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_in_two_parts_are_all_rows_for_the_output_layer():
+    X, y = linear_table()
+    model = ensemble_regressor().fit(X[:30], y[:30])
+    whole = copy.deepcopy(model)
+    model.partial_fit(X[30:45], y[30:45]).partial_fit(X[45:], y[45:])
+    inputs = torch.as_tensor(soften(whole.input_scaling_.transform(X)), dtype=torch.float32)
+    targets = torch.as_tensor(whole.target_scaling_.transform(y[:, None]))
+    head = whole.ensemble_.members.head
+    with torch.no_grad():
+        # features in single precision know the company of a row by their last digits: the same parts as above
+        phi = torch.cat([head.design(inputs[part]) for part in (slice(30), slice(30, 45), slice(45, 60))], 1).double()
+    expected = row_statistics(phi, targets.expand(len(phi), -1, -1))
+    for a, b in zip(statistics(model), expected, strict=True):
+        np.testing.assert_allclose(a, b.numpy(), rtol=1e-8, atol=1e-8)
+    whole.ensemble_.members.condition_on(inputs, targets, None)
+    whole.ensemble_.__dict__.pop("posterior", None)
+    np.testing.assert_allclose(model.predict(X), whole.predict(X), rtol=1e-3, atol=1e-4)
+
+
+def test_an_update_teaches_and_leaves_the_old_model_alone(fitted):
+    model, X, y = fitted
+    before = statistics(model)
+    updated = copy.deepcopy(model).partial_fit(X, y + 1.0)
+    assert np.mean(updated.predict(X) - model.predict(X)) > 0.2
+    for a, b in zip(before, statistics(model), strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_the_first_update_is_a_fit():
+    X, y = linear_table(30)
+    assert_same_bits(ensemble_regressor().partial_fit(X, y), ensemble_regressor().fit(X, y), X)
+
+
+def test_an_update_of_another_shape_is_refused(fitted):
+    model, X, y = fitted
+    expected = everything(model, X)
+    with pytest.raises(ValueError, match="features"):
+        model.partial_fit(X[:, :2], y)
+    with pytest.raises(ValueError, match="must have 1 outputs"):
+        model.partial_fit(X, np.stack([y, y], 1))
+    assert np.array_equal(everything(model, X), expected)
+
+
+# -- interruptions ----------------------------------------------------------------------------------------------------
+
+
+def interrupt(progress):
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_fit_leaves_the_model_as_it_was():
+    X, y = linear_table(40)
+    model = ensemble_regressor().fit(X, y).conformalize(X, y)
+    expected, history = everything(model, X), model.history_
+    model._callbacks = (interrupt,)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X[:, :2], -y)
+    del model._callbacks
+    assert np.array_equal(everything(model, X), expected)
+    assert model.n_features_in_ == 3 and model.history_ is history and model.conformal_scores_ is not None
+
+
+def test_an_interrupted_first_fit_leaves_nothing():
+    X, y = linear_table(40)
+    model = ensemble_regressor()
+    model._callbacks = (interrupt,)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y)
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+def test_a_callback_can_end_training():
+    X, y = linear_table(40)
+    model = ensemble_regressor(max_iter=200)
+    model._callbacks = (lambda progress: progress.step >= 20,)
+    model.fit(X, y)
+    assert model.n_steps_ <= 30
+    assert model.history_.stopped.startswith("stopped by a callback at step ")
+    assert np.isfinite(everything(model, X)).all()
+
+
+def test_a_short_training_has_a_record():
+    X, y = linear_table(40)
+    model = ensemble_regressor(max_iter=1).fit(X, y)
+    assert model.n_steps_ == len(model.history_.records[-1:]) + 1 == 2
+
+
+# -- intervals --------------------------------------------------------------------------------------------------------
+
+
+def test_conformal_intervals_change_the_interval_alone(fitted):
+    model, X, y = fitted
+    plain = copy.deepcopy(model)
+    model = copy.deepcopy(model).conformalize(*linear_table(99, seed=2))
+    assert np.array_equal(model.predict(X), plain.predict(X))
+    assert not np.array_equal(model.predict_interval(X), plain.predict_interval(X))
+    with pytest.raises(ValueError, match="conformalize needs at least 999 rows"):
+        model.predict_interval(X, 0.999)
+    model.partial_fit(X, y)
+    assert model.conformal_scores_ is None
+
+
+# -- the paper's own model --------------------------------------------------------------------------------------------
+
+
+def test_pseudo_points_ask_for_the_papers_model():
+    X, y = linear_table(40)
+    options = {"hidden_layer_sizes": 4, "max_iter": 2, "random_state": 0}
+    model = ensemble_regressor(n_pseudo=2, **options, n_members=1).fit(X, y)
+    assert isinstance(model.pseudo_data_, PseudoDataRegressor) and model.ensemble_ is None
+    assert isinstance(model.pred_dist(X), Prediction)
+    assert np.array_equal(model.predict(X), model.pseudo_data_.predict(X))
+    np.testing.assert_array_equal(model.feature_relevance_, model.pseudo_data_.feature_relevance_)
+    model.partial_fit(X, y)
+    assert model.fit(X, y).set_params(n_pseudo=None).fit(X, y).pseudo_data_ is None

@@ -1,0 +1,182 @@
+"""Model files of the estimators whose output layer is integrated out, and files from before there were any."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import vmg
+from quick import class_table, ensemble_classifier, ensemble_regressor, everything, linear_table
+from vmg import ModelFileError
+from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
+from vmg.persistence import read, write
+from vmg.tables import TableModel
+
+FILES = Path(__file__).parents[1] / "data_files"
+
+
+def round_trip(model, folder):
+    model.save(folder / "model.vmg")
+    loaded = vmg.load(folder / "model.vmg")
+    assert type(loaded) is type(model)
+    assert loaded.get_params() == model.get_params()
+    assert vars(loaded).keys() == vars(model).keys()
+    assert loaded.history_ == model.history_
+    return loaded
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"n_members": 1},
+        {"hidden_layer_sizes": (5, 4), "activation": "tanh"},
+        {"hidden_layer_sizes": np.int64(4), "learning_rate_init": np.float64(0.01), "noise": "constant"},
+        {"n_pseudo": 2, "n_members": 1, "max_iter": 2},
+    ],
+    ids=["default", "one network", "two layers", "numpy parameters", "pseudo-data"],
+)
+def test_a_regressor_predicts_the_same_bits(tmp_path, options):
+    X, y = linear_table()
+    model = ensemble_regressor(**options).fit(X, y)
+    assert np.array_equal(everything(round_trip(model, tmp_path), X), everything(model, X))
+
+
+def test_noise_that_depends_on_the_input_is_kept(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (300, 1))
+    y = X[:, 0] + np.exp(X[:, 0]) * rng.normal(size=300)
+    model = ensemble_regressor(max_iter=100).fit(X, y)
+    assert model.ensemble_.fields[0] is not None
+    assert np.array_equal(everything(round_trip(model, tmp_path), X), everything(model, X))
+
+
+def test_several_outputs_and_calibration(tmp_path):
+    X, Y = linear_table(n_outputs=2)
+    model = ensemble_regressor().fit(X, Y).conformalize(X, Y)
+    assert np.array_equal(everything(round_trip(model, tmp_path), X), everything(model, X))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"n_members": 1, "n_draws": 3}, {"n_pseudo": 2, "n_members": 1, "max_iter": 2}]
+)
+def test_a_classifier_predicts_the_same_bits(tmp_path, options):
+    X, y = class_table()
+    model = ensemble_classifier(**options).fit(X, y)
+    loaded = round_trip(model, tmp_path)
+    assert np.array_equal(loaded.pred_dist(X).samples, model.pred_dist(X).samples)
+    assert loaded.classes_.dtype == model.classes_.dtype and np.array_equal(loaded.classes_, model.classes_)
+
+
+@pytest.mark.parametrize("kind", ["regressor", "classifier"])
+def test_updates_go_on_as_if_nothing_had_happened(tmp_path, kind):
+    X, y = linear_table() if kind == "regressor" else class_table()
+    model = (ensemble_regressor if kind == "regressor" else ensemble_classifier)().fit(X[:40], y[:40])
+    loaded = round_trip(model, tmp_path)
+    for one in (model, loaded):
+        one.partial_fit(X[40:], y[40:])
+    assert np.array_equal(model.predict(X), loaded.predict(X))
+
+
+def test_loading_leaves_the_random_numbers_of_the_caller_alone(tmp_path):
+    X, y = linear_table(30)
+    ensemble_regressor().fit(X, y).save(tmp_path / "model.vmg")
+    torch.manual_seed(1)
+    expected = torch.rand(())
+    torch.manual_seed(1)
+    vmg.load(tmp_path / "model.vmg")
+    assert torch.rand(()) == expected
+
+
+# -- forged files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory):
+    path = tmp_path_factory.mktemp("sound") / "model.vmg"
+    X, y = linear_table(30)
+    found = {}
+    ensemble_regressor().fit(X, y).save(path)
+    found["regression"] = read(path)
+    ensemble_classifier().fit(X, y > 0).save(path)
+    found["classification"] = read(path)
+    return found
+
+
+def content(document, kind):
+    return document["attributes"]["ensemble_"][kind]
+
+
+FORGERIES = {
+    "many members": lambda c, t: c["features"].update(n_members=10**9),
+    "no members": lambda c, t: c["features"].update(n_members=0),
+    "many inputs": lambda c, t: c["features"].update(in_features=10**9),
+    "a wide layer": lambda c, t: c["features"].update(hidden=[10**9]),
+    "another layer": lambda c, t: c["features"]["hidden"].append(10**6),
+    "a size that is a text": lambda c, t: c["features"].update(in_features="3"),
+    "an unknown activation": lambda c, t: c["features"].update(activations=["os"]),
+    "no features": lambda c, t: c.pop("features"),
+}
+
+
+@pytest.mark.parametrize("kind", ["regression", "classification"])
+@pytest.mark.parametrize("name", FORGERIES)
+def test_forged_ensembles_are_refused(states, tmp_path, kind, name):
+    tensors, document = states[kind]
+    document = json.loads(json.dumps(document))
+    FORGERIES[name](content(document, kind), tensors)
+    write(tmp_path / "f.vmg", tensors, {k: v for k, v in document.items() if k not in ("format", "version")})
+    with pytest.raises(ModelFileError, match="does not describe a whole model"):
+        vmg.load(tmp_path / "f.vmg")
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("regression", {"n_outputs": 10**9}),
+        ("regression", {"calibrations": []}),
+        ("regression", {"fields": []}),
+        ("regression", {"noise_prior": {"rate": -1.0}}),
+        ("classification", {"n_classes": 10**9}),
+        ("classification", {"sharpness": -1.0}),
+        ("classification", {"stretch": float("inf")}),
+    ],
+)
+def test_forged_parts_are_refused(states, tmp_path, kind, change):
+    tensors, document = states[kind]
+    document = json.loads(json.dumps(document))
+    content(document, kind).update(change)
+    write(tmp_path / "f.vmg", tensors, {k: v for k, v in document.items() if k not in ("format", "version")})
+    with pytest.raises(ModelFileError, match="does not describe a whole model"):
+        vmg.load(tmp_path / "f.vmg")
+
+
+# -- files from before ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """What the version that wrote the files predicted with them."""
+    return json.loads((FILES / "before_ensembles.json").read_text())
+
+
+def test_a_regressor_from_before_is_one_with_pseudo_data(expected):
+    model = vmg.load(FILES / "before_ensembles_regressor.vmg")
+    assert type(model) is PseudoDataRegressor
+    np.testing.assert_allclose(model.predict(expected["rows"]), expected["mean"], rtol=1e-6)
+    np.testing.assert_allclose(model.predict_interval(expected["rows"], 0.8), expected["interval"], rtol=1e-6)
+
+
+def test_a_table_from_before_is_one_with_pseudo_data(expected, tmp_path):
+    model = vmg.load(FILES / "before_ensembles_table.vmg")
+    assert isinstance(model, TableModel) and type(model.estimator) is PseudoDataClassifier
+    rows = pd.DataFrame(expected["rows"], columns=["a", "b", "c"])
+    found = model.predict_frame(rows)
+    for name in ("probability_yes", "mutual_information"):
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-8)
+    model.save(tmp_path / "again.vmg")
+    assert vmg.load(tmp_path / "again.vmg").predict_frame(rows).equals(found)
+    assert model.evaluate(rows.assign(kind=["yes", "no", "no"]))["rows"] == 3

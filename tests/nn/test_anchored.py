@@ -1,0 +1,105 @@
+"""Hidden layers anchored at draws of their prior: members, features, and the price of leaving the anchor."""
+
+import math
+
+import pytest
+import torch
+
+from vmg.nn.anchored import AnchoredFeatures
+
+
+def make(hidden=(6, 4), n_members=3, activation="relu"):
+    module = AnchoredFeatures(2, hidden, activation=activation, n_members=n_members).double()
+    module.reset_parameters(torch.Generator().manual_seed(0))
+    return module
+
+
+def moved(module):
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+    return module
+
+
+@pytest.mark.parametrize("hidden", [(), (6,), (6, 4)])
+def test_features_are_units_inputs_and_a_one(hidden):
+    module, x = make(hidden), torch.randn(5, 2).double()
+    phi = module(x)
+    assert phi.shape == (3, 5, module.n_features) and sum(module.group_sizes) == module.n_features
+    torch.testing.assert_close(phi[..., -1], torch.ones(3, 5).double())
+    torch.testing.assert_close(phi[..., -3:-1] * math.sqrt(2), x.expand(3, -1, -1))
+
+
+def test_members_are_a_loop():
+    module, x = moved(make(activation=("relu", "tanh"), n_members=4)), torch.randn(5, 2).double()
+    phi = module(x)
+    for e in range(4):
+        h = x
+        for position, (weight, scale) in enumerate(zip(module.weights, module.log_scales, strict=True)):
+            W = weight[e] * scale[e].exp() / math.sqrt(1 if position == 0 else weight.shape[1])
+            h = h @ W[:-1] + W[-1]
+            h = torch.relu(h) if e < 2 else torch.tanh(h)
+        torch.testing.assert_close(phi[e, :, :4], h / 2)
+
+
+def test_members_may_have_rows_of_their_own():
+    module, x = make(), torch.randn(3, 5, 2).double()
+    torch.testing.assert_close(module(x)[1], module(x[1])[1])
+
+
+def test_the_price_of_leaving_is_half_the_squared_distance():
+    module = make()
+    torch.testing.assert_close(module.log_prior(), torch.zeros(3).double())
+    anchors = [anchor.clone() for anchor in module.anchors]
+    moved(module)
+    left = sum((w - a).square().sum((-2, -1)) for w, a in zip(module.weights, anchors, strict=True))
+    centre = [-0.5 * math.log(2), 0.0]
+    scaled = sum((s - c).square().sum((-2, -1)) for s, c in zip(module.log_scales, centre, strict=True))
+    torch.testing.assert_close(module.log_prior(), -0.5 * (left + scaled))
+    for kept, anchor in zip(module.anchors, anchors, strict=True):
+        assert torch.equal(kept, anchor)
+
+
+def test_anchors_are_standard_normal_draws_of_their_own():
+    module = AnchoredFeatures(30, (40,), n_members=3)
+    module.reset_parameters(torch.Generator().manual_seed(0))
+    [anchor] = module.anchors
+    assert not torch.equal(anchor[0], anchor[1])
+    assert anchor.mean().abs() < 0.1 and abs(anchor.std() - 1) < 0.05
+    assert torch.equal(anchor, module.weights[0])
+    again = AnchoredFeatures(30, (40,), n_members=3)
+    again.reset_parameters(torch.Generator().manual_seed(0))
+    assert torch.equal(again.anchors[0], anchor)
+    assert "anchor_0" in module.state_dict()
+
+
+def test_gradients_reach_every_parameter():
+    module = moved(make())
+    (module(torch.randn(5, 2).double()).square().sum() + module.log_prior().sum()).backward()
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in module.parameters())
+
+
+def test_relevance_and_scales():
+    module = make()
+    with torch.no_grad():
+        module.log_scales[0][:, 0] = -30.0
+    relevance, scale = module.relevance(), module.input_scale()
+    assert relevance[0] < 1e-9 < relevance[1] and scale[0] < 1e-9 < scale[1]
+    linear = make(hidden=())
+    assert linear.relevance().tolist() == [1, 1] and linear.input_scale().shape == (2,)
+    assert linear.log_prior().shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"activation": "os"}, "activation must be among"),
+        ({"activation": ()}, "activation must be among"),
+        ({"n_members": 0}, "n_members must be at least 1; got 0"),
+        ({"hidden": (0,)}, "hidden must be at least 1; got 0"),
+    ],
+)
+def test_wrong_sizes(options, message):
+    with pytest.raises(ValueError, match=message):
+        AnchoredFeatures(2, **{"hidden": (3,), **options})
