@@ -9,8 +9,8 @@ SOURCE = Path(vmg.__file__).parent
 
 # Groups from left to right; "vmg" is the package's own __init__. A new module needs a place here.
 ORDER = (
-    ("linalg", "flat", "minibatches", "persistence"),
-    ("averaging",),
+    ("tracing", "flat", "minibatches", "persistence", "settings"),
+    ("linalg", "averaging"),
     ("checkpoint",),
     ("kernels",),
     ("covariance",),
