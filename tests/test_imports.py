@@ -19,7 +19,7 @@ ORDER = (
     ("priors",),
     ("nn", "likelihoods"),
     ("objective",),
-    ("stepping", "propagation"),
+    ("stepping", "propagation", "draws"),
     ("training", "prediction"),
     ("estimators",),
     ("baselines", "tables"),

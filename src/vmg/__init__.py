@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from vmg import covariance, nn
 from vmg.distributions import MatrixNormal
+from vmg.draws import predict, sample_functions
 from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.estimators.saving import from_state
-from vmg.objective import ElboTerms, elbo
+from vmg.objective import ElboTerms, elbo, kl_warmup
 from vmg.persistence import ModelFileError, read
 
 if TYPE_CHECKING:
@@ -26,8 +27,11 @@ __all__ = [
     "VMGRegressor",
     "covariance",
     "elbo",
+    "kl_warmup",
     "load",
     "nn",
+    "predict",
+    "sample_functions",
 ]
 
 

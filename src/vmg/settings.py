@@ -35,7 +35,9 @@ class KeepsSettings(nn.Module):
         if len(sizes) == 1 and (parts == parts[0]).all():  # one number for all replicas, or the same for each
             parts = parts[:1].expand(sizes)
         if parts.numel() != sum(sizes):
-            raise ValueError(f"the state of {', '.join(self.SETTINGS)} must hold {sum(sizes)} numbers; got {len(parts)}")
+            raise ValueError(
+                f"the state of {', '.join(self.SETTINGS)} must hold {sum(sizes)} numbers; got {len(parts)}"
+            )
         for name, value, own in zip(self.SETTINGS, present, parts.split(sizes), strict=True):
             setattr(self, name, own.to(value).reshape(value.shape) if isinstance(value, Tensor) else own.item())
 

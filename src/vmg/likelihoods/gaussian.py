@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Gamma
 
-from vmg.likelihoods.base import Likelihood, batch_mean, require_outputs
+from vmg.likelihoods.base import Likelihood, batch_mean, require_outputs, student_variance
 from vmg.priors import gamma_kl
 
 __all__ = ["LOG_2PI", "GaussianLikelihood", "KnownNoiseLikelihood"]
@@ -139,6 +139,13 @@ class GaussianLikelihood(Likelihood):
         df, scale = self.student()
         return f, scale.unsqueeze(-2), df.unsqueeze(-2)
 
+    def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        mean, scale, df = self.components(f)
+        return mean, student_variance(scale, df)
+
+    def is_untouched(self) -> bool:
+        return self.conjugate and not self.get_buffer("n_updates")
+
 
 class KnownNoiseLikelihood(Likelihood):
     """y ~ N(f, scale²) with a scale that is given, one number or one for each output [LW16, §4.3]."""
@@ -164,3 +171,6 @@ class KnownNoiseLikelihood(Likelihood):
         """Centre, scale and degrees of freedom of p(y | f)."""
         df, scale = self.student()
         return f, scale, df
+
+    def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        return f, self.get_buffer("scale").square()

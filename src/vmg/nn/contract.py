@@ -124,6 +124,10 @@ class BayesianLinear(BayesianModule):
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""
 
+    def current_weight(self) -> Tensor:
+        """The weight of a fixed draw, where one is in use, or else a new one."""
+        return self.sample_weight() if self.drawn is None else self.drawn
+
     def forward_mean(self, x: Tensor) -> Tensor:
         """x̂ E[W]: the output at the mean weights; no randomness."""
         return self.apply_weight(x, self.mean_weight())

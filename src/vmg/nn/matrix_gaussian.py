@@ -164,7 +164,9 @@ class MatrixGaussianLinear(BayesianLinear):
         """KL(q(W) ‖ p(W)) + KL(q(Ã) ‖ p(Ã)) + KL(q(B̃) ‖ p(B̃)), and those of the prior's precisions; [*batch_shape]."""
         if self.is_diagonal:
             noise = None if self.pseudo_data is None else self.pseudo_data.projected_noise()
-            fused = fused_kl(self.prior, self._loc(), widened(self.row.log_scale), widened(self.column.log_scale), noise)
+            fused = fused_kl(
+                self.prior, self._loc(), widened(self.row.log_scale), widened(self.column.log_scale), noise
+            )
             if fused is not None:
                 return fused
         kl = self.prior.kl_divergence(self._loc(), self.row(), self.column())
