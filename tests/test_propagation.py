@@ -68,7 +68,7 @@ def test_the_pseudo_inputs_noise_is_right_to_leading_order(perturb):
     made = network(perturb, 0.05)
     check_against_draws(made, torch.randn(5, D).double(), slack=0.03)
     tiny = network(perturb, 1e-4)
-    tiny.load_state_dict({name: value for name, value in tensors_of(made)})
+    tiny.load_state_dict(dict(tensors_of(made)))
     x = torch.randn(5, D).double()
     assert (propagate_moments(made, x).variance > 1.02 * propagate_moments(tiny, x).variance).any()  # it does matter
 

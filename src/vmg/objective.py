@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vmg.likelihoods import Likelihood
@@ -90,7 +90,8 @@ def elbo(
             drawn, targets = _samples_as_rows(drawn, f.dim() - 2), _samples_as_rows(y, f.dim() - 2)
             weight = None if weight is None else weight.repeat_interleave(n_samples, -1)
         if isinstance(network, DistributedDataParallel):
-            drawn, targets, weight = _of_all_processes(drawn, targets, weight)
+            drawn, targets = _of_all_processes(drawn), _of_all_processes(targets)
+            weight = None if weight is None else _of_all_processes(weight)
         likelihood.update_(drawn, targets, n_data, weight)
     return terms
 
@@ -100,27 +101,17 @@ def _samples_as_rows(values: Tensor, rows: int) -> Tensor:
     return values.movedim(0, rows).flatten(rows - 1, rows)
 
 
-def _of_all_processes(*values: Tensor | None) -> list[Tensor | None]:
-    """The rows of every process one after the other, for tensors whose rows are dimension 0; batches may differ."""
-    from torch import distributed
-
-    first = values[0]
-    assert first is not None
-    count = torch.tensor([len(first)], device=first.device)
+def _of_all_processes(rows: Tensor) -> Tensor:
+    """The rows of every process one after the other, for a tensor whose rows are dimension 0; batches may differ."""
+    count = torch.tensor([len(rows)], device=rows.device)
     counts = [torch.empty_like(count) for _ in range(distributed.get_world_size())]
     distributed.all_gather(counts, count)
     sizes = [int(size) for size in counts]
-    gathered: list[Tensor | None] = []
-    for value in values:
-        if value is None:
-            gathered.append(None)
-            continue
-        padded = value.new_zeros(max(sizes), *value.shape[1:])
-        padded[: len(value)] = value
-        parts = [torch.empty_like(padded) for _ in sizes]
-        distributed.all_gather(parts, padded)
-        gathered.append(torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]))
-    return gathered
+    padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+    padded[: len(rows)] = rows
+    parts = [torch.empty_like(padded) for _ in sizes]
+    distributed.all_gather(parts, padded)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
 def kl_warmup(step: int, n_steps: int) -> float:

@@ -14,7 +14,7 @@ _KEY = "_extra_state"  # PyTorch's name for what get_extra_state gives
 
 
 class KeepsSettings(nn.Module):
-    """A module whose ``state_dict`` has the numbers named in ``SETTINGS``, so that a loaded copy has the same objective.
+    """A module whose ``state_dict`` has the numbers named in ``SETTINGS``: a loaded copy has the same objective.
 
     They stay Python numbers: no cast of the module rounds them and no ``to_empty`` forgets them. A state that was
     written without them loads too and leaves them as they are.
@@ -35,9 +35,7 @@ class KeepsSettings(nn.Module):
         if len(sizes) == 1 and (parts == parts[0]).all():  # one number for all replicas, or the same for each
             parts = parts[:1].expand(sizes)
         if parts.numel() != sum(sizes):
-            raise ValueError(
-                f"the state of {', '.join(self.SETTINGS)} must hold {sum(sizes)} numbers; got {len(parts)}"
-            )
+            raise ValueError(f"the state of {self.SETTINGS} must hold {sum(sizes)} numbers; got {len(parts)}")
         for name, value, own in zip(self.SETTINGS, present, parts.split(sizes), strict=True):
             setattr(self, name, own.to(value).reshape(value.shape) if isinstance(value, Tensor) else own.item())
 

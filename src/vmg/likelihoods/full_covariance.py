@@ -69,11 +69,8 @@ class FullCovarianceLikelihood(Likelihood):
         logdet = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         prior_logdet = C * math.log(self.prior_rate)
         prior_df = torch.full_like(df, self.prior_df)
-        inverse_trace = (
-            torch.linalg.solve_triangular(root, torch.eye(C, dtype=root.dtype, device=root.device), upper=False)
-            .square()
-            .sum((-2, -1))
-        )
+        eye = torch.eye(C, dtype=root.dtype, device=root.device)
+        inverse_trace = torch.linalg.solve_triangular(root, eye, upper=False).square().sum((-2, -1))
         shape = 0.5 * (df - prior_df) * self._expected_logdet(root)
         trace = 0.5 * df * (self.prior_rate * inverse_trace - C)
         normaliser = (
@@ -92,10 +89,8 @@ class FullCovarianceLikelihood(Likelihood):
         n = torch.as_tensor(n_data, dtype=f.dtype, device=f.device)
         r = y - f
         outer = batch_mean(r.unsqueeze(-1) * r.unsqueeze(-2), weight, -3)  # [..., C, C]
-        target = (
-            self.prior_rate * torch.eye(self.n_outputs, dtype=outer.dtype, device=outer.device)
-            + n[..., None, None] * outer
-        )
+        eye = torch.eye(self.n_outputs, dtype=outer.dtype, device=outer.device)
+        target = self.prior_rate * eye + n[..., None, None] * outer
         self.get_buffer("df").lerp_((self.prior_df + n).expand_as(self.get_buffer("df")), step)
         self.get_buffer("rate_matrix").lerp_(target, step)
 

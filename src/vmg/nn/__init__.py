@@ -16,6 +16,7 @@ from vmg.nn.lora import MatrixGaussianLoRA, add_lora
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mean_field import MeanFieldLinear
 from vmg.nn.mlp import MLP
+from vmg.nn.plain import to_plain
 from vmg.nn.pseudo_data import PseudoData
 from vmg.nn.variational_dropout import VariationalDropoutLinear
 
@@ -46,5 +47,6 @@ __all__ = [
     "fixed_draw",
     "kl_divergence",
     "parameter_groups",
+    "to_plain",
     "use_generator",
 ]

@@ -90,7 +90,7 @@ class MatrixGaussianMultiheadAttention(BayesianModule):
             False,
             self.dropout,
             out_weight,
-            out_bias,  # type: ignore[arg-type]
+            out_bias,
             training=self.training,
             key_padding_mask=key_padding_mask,
             need_weights=need_weights,

@@ -15,7 +15,7 @@ from vmg.nn.contract import BayesianModule
 from vmg.nn.counterparts import Refusal, counterpart
 from vmg.nn.recipe import recipe
 
-__all__ = ["Conversion", "bayesianize", "become", "conversion", "select"]
+__all__ = ["Conversion", "bayesianize", "become", "conversion", "keep_from_fast_paths", "select"]
 
 _ATTRIBUTE = "_vmg_conversion"
 
@@ -105,7 +105,7 @@ def bayesianize(
     if not done:
         why = "; ".join(f"{name or 'itself'}: {reason}" for name, reason in left.items())
         raise ValueError(f"{type(module).__name__} holds no layer to convert ({why or 'it has no parameters'})")
-    _keep_from_fast_paths(model)
+    keep_from_fast_paths(model)
     summary = Conversion(done, left)
     object.__setattr__(model, _ATTRIBUTE, summary)
     if verbose:
@@ -179,7 +179,7 @@ def become(module: nn.Module, layer: nn.Module) -> None:
     module.__class__ = type(layer)
 
 
-def _keep_from_fast_paths(model: nn.Module) -> None:
+def keep_from_fast_paths(model: nn.Module) -> None:
     """In eval mode PyTorch's encoders multiply with the weights of their layers instead of calling these."""
     for part in model.modules():
         if not any(isinstance(inner, BayesianModule) for inner in part.modules()):

@@ -54,7 +54,7 @@ class _MatrixGaussianConv(BayesianModule):
             raise ValueError(f"batch_shape must be empty for a convolution; got {layer_options['batch_shape']}")
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.stride, self.dilation = map(self._each, (kernel_size, stride, dilation))
-        self.padding = padding if isinstance(padding, str) else self._each(padding)
+        self.padding: str | tuple[int, ...] = padding if isinstance(padding, str) else self._each(padding)
         self.padding_mode, self.sampling, self.groups = padding_mode, sampling, 1
         n_inputs = in_channels * torch.Size(self.kernel_size).numel()
         self.matrix = MatrixGaussianLinear(n_inputs, out_channels, bias, **layer_options)
@@ -110,7 +110,8 @@ class _MatrixGaussianConv(BayesianModule):
         if self.padding == "same":
             totals = [d * (k - 1) for d, k in zip(self.dilation, self.kernel_size, strict=True)]
             return [side for total in reversed(totals) for side in (total // 2, total - total // 2)]
-        return [side for p in reversed(self.padding) for side in (int(p), int(p))]
+        assert isinstance(self.padding, tuple)
+        return [side for p in reversed(self.padding) for side in (p, p)]
 
     def _draw_marginal(self, x: Tensor) -> Tensor:
         padded = self._pad(x)

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedTensorMixin
 
 from vmg.nn.attention import MatrixGaussianMultiheadAttention
 from vmg.nn.contract import BayesianModule
@@ -50,8 +49,6 @@ def counterpart(
     if isinstance(make, Refusal):
         return make
     parameters = [p for p in module.parameters() if p is not None]
-    if any(isinstance(p, UninitializedTensorMixin) for p in parameters):
-        return Refusal("its size is not known before its first call")
     if any(owners(p) > 1 for p in parameters):
         return Refusal("it shares weights with another module")
     trained = {p.requires_grad for p in parameters}
@@ -76,7 +73,7 @@ def _maker(module: nn.Module) -> Callable[[Any, Settings], BayesianModule] | Ref
     kind = type(module)
     if nn.utils.parametrize.is_parametrized(module):
         return Refusal("its weight is parametrised")
-    makers = {
+    makers: dict[type[nn.Module], Callable[[Any, Settings], BayesianModule]] = {
         nn.Linear: _make_linear,
         nn.Conv1d: _make_convolution,
         nn.Conv2d: _make_convolution,
@@ -103,9 +100,8 @@ def _obstacle(module: Any) -> str | None:
     """What of a known kind the counterpart cannot do."""
     if isinstance(module, nn.Conv1d | nn.Conv2d) and module.groups > 1:
         return f"its channels are in {module.groups} groups"
-    if isinstance(module, nn.Embedding):
-        if module.max_norm is not None or module.scale_grad_by_freq or module.sparse:
-            return "max_norm, scale_grad_by_freq and sparse gradients are not supported"
+    if isinstance(module, nn.Embedding) and (module.max_norm or module.scale_grad_by_freq or module.sparse):
+        return "max_norm, scale_grad_by_freq and sparse gradients are not supported"
     if isinstance(module, nn.MultiheadAttention):
         if not module._qkv_same_embed_dim:
             return "its keys or values have sizes of their own"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg.nn.contract import BayesianModule
-from vmg.nn.convert import become, select
+from vmg.nn.convert import become, keep_from_fast_paths, select
 from vmg.nn.counterparts import is_linear
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.recipe import recipe
@@ -18,7 +18,7 @@ __all__ = ["MatrixGaussianLoRA", "add_lora"]
 
 
 class MatrixGaussianLoRA(BayesianModule):
-    """A frozen linear layer plus a random map of low rank: y = base(x) + (alpha/rank) · x̂ D Û.
+    """A frozen linear layer plus a random map of low rank: y = base(x) + (alpha/rank) · x̂DÛ.
 
     D [in, rank] and Û [rank, out] are matrix Gaussian; the mean of Û starts at zero, so the mean of the layer starts
     at the frozen one (after Hu et al. 2022, whose factors are points).
@@ -71,16 +71,28 @@ class MatrixGaussianLoRA(BayesianModule):
         base = self.base(x)
         return base + self.scaling * self.up.forward_mean(self.down.forward_mean(x)).to(base.dtype)
 
+    @property
+    def weight(self) -> Tensor:
+        """The adapted weight at the mean factors, [out, in]."""
+        frozen = self.base.get_parameter("weight")
+        frozen = frozen if isinstance(self.base, nn.Linear) else frozen.mT
+        return frozen + self.scaling * (self.up.weight @ self.down.weight).to(frozen.dtype)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The frozen bias."""
+        return self.base._parameters["bias"]
+
     def to_linear(self) -> nn.Linear:
         """The adapted layer at the mean factors, as a plain ``nn.Linear``."""
         with torch.no_grad():
-            like = next(self.base.parameters())
-            zero = torch.zeros(1, self.in_features, dtype=like.dtype, device=like.device)
-            eye = torch.eye(self.in_features, dtype=like.dtype, device=like.device)
-            constant = self.forward_mean(zero)
-            linear = nn.Linear(self.in_features, self.out_features, dtype=like.dtype, device=like.device)
-            linear.weight.copy_((self.forward_mean(eye) - constant).mT)
-            linear.bias.copy_(constant[0])
+            weight, bias = self.weight, self.bias
+            linear = nn.Linear(
+                self.in_features, self.out_features, bias is not None, dtype=weight.dtype, device=weight.device
+            )
+            linear.weight.copy_(weight)
+            if bias is not None:
+                linear.bias.copy_(bias)
         return linear
 
 
@@ -118,6 +130,7 @@ def add_lora(
         for factor in (layer.down, layer.up):
             factor.to(dtype=weight.dtype, device=weight.device)
         become(old, layer)
+    keep_from_fast_paths(adapted)
     return adapted
 
 

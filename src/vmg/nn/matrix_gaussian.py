@@ -164,9 +164,8 @@ class MatrixGaussianLinear(BayesianLinear):
         """KL(q(W) ‖ p(W)) + KL(q(Ã) ‖ p(Ã)) + KL(q(B̃) ‖ p(B̃)), and those of the prior's precisions; [*batch_shape]."""
         if self.is_diagonal:
             noise = None if self.pseudo_data is None else self.pseudo_data.projected_noise()
-            fused = fused_kl(
-                self.prior, self._loc(), widened(self.row.log_scale), widened(self.column.log_scale), noise
-            )
+            row, column = widened(self.row.log_scale), widened(self.column.log_scale)
+            fused = fused_kl(self.prior, self._loc(), row, column, noise)
             if fused is not None:
                 return fused
         kl = self.prior.kl_divergence(self._loc(), self.row(), self.column())
