@@ -217,3 +217,46 @@ def test_tokens_in_training_are_no_rows_of_the_direct_step():
     assert not DirectStep.allows(network, 3)
     x, y = torch.randn(6, 5, 3), torch.randint(2, (6, 5))
     train(network, CategoricalLikelihood(), x, y, n_steps=2, batch_size=4)
+
+
+# -- serving ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("likelihood", [None, CategoricalLikelihood(), KnownNoiseLikelihood(0.3)])
+def test_frozen_draws_predict_what_the_draws_do(likelihood):
+    model, x = make_model().train(), torch.randn(5, 3)
+    torch.manual_seed(1)
+    served = vmg.freeze_draws(model, 4, likelihood)
+    torch.manual_seed(1)
+    expected = vmg.predict(model, x, likelihood=likelihood, n_samples=4)
+    for a, b in zip(served(x), expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    assert not any(type(m).__module__.startswith("vmg.nn") for m in served.modules())
+    with torch.no_grad():
+        model[0].loc.add_(1)
+    torch.testing.assert_close(served(x).mean, expected.mean, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_frozen_draws_are_exported_as_one_graph():
+    model, x = make_model(), torch.randn(5, 3)
+    served = vmg.freeze_draws(model, 3, CategoricalLikelihood())
+    exported = torch.export.export(served, (x,)).module()
+    for a, b in zip(exported(x), served(x), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("what", ["mean", "draws"])
+def test_onnx_gives_the_same_numbers(what, tmp_path):
+    for name in ("onnx", "onnxscript"):
+        pytest.importorskip(name, reason="the exporter of PyTorch needs it; see the extra onnx")
+    runtime = pytest.importorskip("onnxruntime", reason="runs what was exported; see the extra onnx")
+    model, x = make_model(), torch.randn(5, 3)
+    module = vmg.nn.to_plain(model).eval() if what == "mean" else vmg.freeze_draws(model, 3, CategoricalLikelihood())
+    torch.onnx.export(module, (x,), str(tmp_path / "model.onnx"), dynamo=True)
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
+    found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    expected = module(x)
+    for a, b in zip(found, (expected,) if what == "mean" else expected, strict=True):
+        torch.testing.assert_close(torch.as_tensor(a), b.detach(), atol=1e-5, rtol=1e-5)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from vmg import covariance, nn
 from vmg.distributions import MatrixNormal
-from vmg.draws import predict, sample_functions
+from vmg.draws import freeze_draws, predict, sample_functions
 from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.estimators.saving import from_state
 from vmg.objective import ElboTerms, elbo, kl_warmup
@@ -27,6 +27,7 @@ __all__ = [
     "VMGRegressor",
     "covariance",
     "elbo",
+    "freeze_draws",
     "kl_warmup",
     "load",
     "nn",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -13,8 +14,9 @@ from vmg.likelihoods import Likelihood
 from vmg.nn.calling import call, output_tensor, split_rows
 from vmg.nn.drawing import Draws, evaluating, fixed_draw
 from vmg.nn.mlp import MLP
+from vmg.nn.plain import to_plain
 
-__all__ = ["ModelPrediction", "predict", "sample_functions"]
+__all__ = ["FrozenDraws", "ModelPrediction", "freeze_draws", "predict", "sample_functions"]
 
 
 def sample_functions(model: nn.Module, n_functions: int, *, prior: bool = False) -> Callable[..., Tensor]:
@@ -95,3 +97,37 @@ def predict(
             noise = noise + variance
     epistemic, aleatoric = spread / n_samples, (noise / n_samples).expand_as(mean)
     return ModelPrediction(mean, (epistemic + aleatoric).sqrt(), aleatoric.sqrt(), epistemic.sqrt())
+
+
+class FrozenDraws(nn.Module):
+    """Several functions from a posterior as plain networks, and what they predict together: :func:`freeze_draws`."""
+
+    def __init__(self, functions: Sequence[nn.Module], likelihood: Likelihood | None) -> None:
+        super().__init__()
+        self.functions = nn.ModuleList(functions)
+        self.likelihood = likelihood
+
+    def forward(self, *inputs: Any, **keywords: Any) -> ModelPrediction:
+        """Mean, total, aleatoric and epistemic standard deviation."""
+        drawn = torch.stack([output_tensor(function(*inputs, **keywords)) for function in self.functions])
+        variance = torch.zeros_like(drawn)
+        if self.likelihood is not None:
+            drawn, variance = self.likelihood.moments(drawn)
+        mean = drawn.mean(0)
+        epistemic = (drawn - mean).square().mean(0)
+        aleatoric = variance.expand_as(drawn).mean(0)
+        return ModelPrediction(mean, (epistemic + aleatoric).sqrt(), aleatoric.sqrt(), epistemic.sqrt())
+
+
+@torch.no_grad()
+def freeze_draws(model: nn.Module, n_samples: int = 20, likelihood: Likelihood | None = None) -> FrozenDraws:
+    """A module that predicts as :func:`predict` does, from draws made now: no randomness, nothing Bayesian inside.
+
+    It is made of plain modules of PyTorch, in eval mode, so one graph with mean and standard deviations can be exported
+    from it. It holds ``n_samples`` copies of the model.
+    """
+    functions = []
+    with fixed_draw(model, n_samples) as draws:
+        for _ in draws:
+            functions.append(to_plain(model).requires_grad_(False))
+    return FrozenDraws(functions, copy.deepcopy(likelihood)).eval()

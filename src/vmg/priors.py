@@ -320,8 +320,7 @@ class GammaPrior(KeepsSettings, Prior):
             return _GammaPair(
                 Gamma(a[..., 0], b[..., 0], validate_args=False), Gamma(a[..., 1], b[..., 1], validate_args=False)
             )
-        # q(τ) is optimal, so the bound's gradient through it vanishes: detaching changes nothing but rounding
-        energy = energy.detach()
+        # q(τ) is optimal, so the bound's gradient through it vanishes, but not its second derivative
         a = torch.full_like(energy, self.concentration + 0.5 * size)
         b = 0.5 * (self.rate + (self.rate**2 + 2 * a * energy).sqrt())
         both = Gamma(a, b, validate_args=False)

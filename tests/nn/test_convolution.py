@@ -25,6 +25,7 @@ SHAPES = {
     "even, same": {"kernel_size": 4, "padding": "same"},
 }
 over_shapes = pytest.mark.parametrize("shape", SHAPES)
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")  # of PyTorch's own layer
 over_kinds = pytest.mark.parametrize(("kind", "size"), [(nn.Conv1d, (9,)), (nn.Conv2d, (7, 8))])
 
 

@@ -24,7 +24,8 @@ def to_plain(model: nn.Module) -> nn.Module:
     Inside :func:`~vmg.nn.fixed_draw` they have the weights of the draw in use, so that what is exported is one function
     from the posterior. The copy can be scripted, exported and converted as any model of PyTorch.
     """
-    copied = copy.deepcopy(model)
+    drawn = [part.drawn for part in model.modules() if isinstance(part, BayesianModule)]
+    copied = copy.deepcopy(model, {id(weight): weight.detach() for weight in drawn if weight is not None})
     inside: set[nn.Module] = set()
     for part in list(copied.modules()):
         if isinstance(part, BayesianModule) and part not in inside:
