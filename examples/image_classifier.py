@@ -1,4 +1,4 @@
-"""A convolutional network made Bayesian: digits it knows, and letters it should not be sure about.
+"""A convolutional network made Bayesian: sure of digits it knows, unsure of digits it was never shown.
 
 python examples/image_classifier.py
 """

@@ -45,9 +45,9 @@ def test_a_step_stays_on_its_device_and_never_waits_for_it(name, prior, pseudo_n
     """A fake tensor has no values: any look at one, which would make the host wait, raises."""
     make, n_targets = LIKELIHOODS[name]
     options = {"n_pseudo": 2, "prior": prior, "pseudo_noise": pseudo_noise}
-    with FakeTensorMode():
-        model = MLP(3, (4,), 2, **options).to(DEVICE)
-        likelihood = make().to(DEVICE)
+    with FakeTensorMode() as mode, DEVICE:
+        model, likelihood = MLP(3, (4,), 2, **options), make()
+    with mode:
         x = torch.empty(5, 3, device=DEVICE)
         y = torch.empty(5, dtype=torch.long, device=DEVICE)
         if n_targets:
@@ -60,16 +60,18 @@ def test_a_step_stays_on_its_device_and_never_waits_for_it(name, prior, pseudo_n
 @pytest.mark.parametrize("sampling", ["marginal", "joint", "weights"])
 @pytest.mark.parametrize("family", ["diagonal", "rank_one", "dense"])
 def test_every_draw_stays_on_its_device(sampling, family):
-    with FakeTensorMode():
-        layer = MatrixGaussianLinear(3, 2, n_pseudo=2, sampling=sampling, row_covariance=family).to(DEVICE)
+    with FakeTensorMode() as mode, DEVICE:
+        layer = MatrixGaussianLinear(3, 2, n_pseudo=2, sampling=sampling, row_covariance=family)
+    with mode:
         x = torch.empty(5, 3, device=DEVICE)
         for out in (layer(x), layer.forward_mean(x), layer.kl_divergence(), layer.sample_weight((2,))):
             assert out.device == DEVICE
 
 
 def test_converted_models_and_their_predictions_stay_on_their_device():
-    with FakeTensorMode():
-        plain = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 2)).to(DEVICE)
+    with FakeTensorMode() as mode, DEVICE:
+        plain = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 2))
+    with mode:
         model = bayesianize(plain, n_data=10)
         x = torch.empty(5, 1, 6, 6, device=DEVICE)
         assert all(p.device == DEVICE for p in model.parameters())

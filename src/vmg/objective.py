@@ -81,19 +81,34 @@ def elbo(
     if n_samples > 1:
         f = torch.stack([f, *(call(network, x) for _ in range(n_samples - 1))])
         y = y.expand(n_samples, *y.shape)
-    terms = elbo_terms(network, likelihood, f, y, n_data=n_data, kl_weight=kl_weight, weight=weight)
-    if n_samples > 1:
-        terms = ElboTerms(terms.expected_log_likelihood.mean(0), terms.kl, f)
     if likelihood.training and torch.is_grad_enabled():
-        drawn, targets = f.detach(), y
-        if n_samples > 1:  # more rows of the same batch
-            drawn, targets = _samples_as_rows(drawn, f.dim() - 2), _samples_as_rows(y, f.dim() - 2)
-            weight = None if weight is None else weight.repeat_interleave(n_samples, -1)
-        if isinstance(network, DistributedDataParallel):
-            drawn, targets = _of_all_processes(drawn), _of_all_processes(targets)
-            weight = None if weight is None else _of_all_processes(weight)
-        likelihood.update_(drawn, targets, n_data, weight)
-    return terms
+        # before the bound: at a prior that expects little noise the first gradient would be a thousand times the
+        # second, and an optimiser with a memory of squares would take small steps long afterwards
+        together = isinstance(network, DistributedDataParallel)
+        _update(likelihood, f.detach(), y, n_data, weight, n_samples, together=together)
+    terms = elbo_terms(network, likelihood, f, y, n_data=n_data, kl_weight=kl_weight, weight=weight)
+    return terms if n_samples == 1 else ElboTerms(terms.expected_log_likelihood.mean(0), terms.kl, f)
+
+
+def _update(
+    likelihood: Likelihood,
+    f: Tensor,
+    y: Tensor,
+    n_data: Tensor | float,
+    weight: Tensor | None,
+    n_samples: int,
+    *,
+    together: bool,
+) -> None:
+    """A step of the likelihood's own posterior, samples being more rows of the same batch."""
+    if n_samples > 1:
+        rows = f.dim() - 2
+        f, y = _samples_as_rows(f, rows), _samples_as_rows(y, rows)
+        weight = None if weight is None else weight.repeat_interleave(n_samples, -1)
+    if together:
+        f, y = _of_all_processes(f), _of_all_processes(y)
+        weight = None if weight is None else _of_all_processes(weight)
+    likelihood.update_(f, y, n_data, weight)
 
 
 def _samples_as_rows(values: Tensor, rows: int) -> Tensor:

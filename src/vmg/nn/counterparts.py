@@ -61,8 +61,10 @@ def counterpart(
     def options(n_rows: int) -> dict[str, Any]:
         return settings(n_rows) | ({"n_pseudo": 0} if frozen else {})  # pseudo-data would move the mean
 
-    made = make(module, options)
-    made.to(dtype=parameters[0].dtype, device=parameters[0].device)
+    with parameters[0].device:
+        made = make(module, options)
+    if next(made.parameters()).dtype is not parameters[0].dtype:
+        made.to(parameters[0].dtype)
     for matrix, weight, bias in _weights(module, made):
         _start_at(matrix, weight, bias, frozen=frozen)
     return made

@@ -74,8 +74,8 @@ class MatrixGaussianLoRA(BayesianModule):
     @property
     def weight(self) -> Tensor:
         """The adapted weight at the mean factors, [out, in]."""
-        frozen = self.base.get_parameter("weight")
-        frozen = frozen if isinstance(self.base, nn.Linear) else frozen.mT
+        own = self.base.get_parameter("weight")
+        frozen = own if isinstance(self.base, nn.Linear) else own.mT
         return frozen + self.scaling * (self.up.weight @ self.down.weight).to(frozen.dtype)
 
     @property
@@ -126,9 +126,10 @@ def add_lora(
         base.__dict__ = {**old.__dict__, **{name: type(old.__dict__[name])() for name in _HOOKS}}
         start = recipe(n_in, n_data)["initial_scale"]
         options = {"initial_scale": start, **layer_options}
-        layer = MatrixGaussianLoRA(base, n_in, n_out, rank, alpha, **options)
-        for factor in (layer.down, layer.up):
-            factor.to(dtype=weight.dtype, device=weight.device)
+        with weight.device:
+            layer = MatrixGaussianLoRA(base, n_in, n_out, rank, alpha, **options)
+        if next(layer.down.parameters()).dtype is not weight.dtype:
+            layer.to(weight.dtype)
         become(old, layer)
     keep_from_fast_paths(adapted)
     return adapted

@@ -43,8 +43,8 @@ def _weight(matrix: BayesianLinear) -> tuple[Tensor, Tensor | None]:
 def _plain(module: BayesianModule) -> nn.Module:
     if isinstance(module, MatrixGaussianLoRA):
         down, up = _weight(module.down)[0], _weight(module.up)[0]
-        frozen = module.base.get_parameter("weight")
-        frozen = frozen if isinstance(module.base, nn.Linear) else frozen.mT
+        own = module.base.get_parameter("weight")
+        frozen = own if isinstance(module.base, nn.Linear) else own.mT
         return _linear(frozen + module.scaling * (up @ down).to(frozen.dtype), module.bias)
     if isinstance(module, MatrixGaussianMultiheadAttention):
         return _attention(module)
@@ -80,7 +80,7 @@ def _convolution(module: MatrixGaussianConv1d | MatrixGaussianConv2d) -> nn.Modu
         module.padding,  # type: ignore[arg-type]
         module.dilation,  # type: ignore[arg-type]
         bias=bias is not None,
-        padding_mode=module.padding_mode,
+        padding_mode=module.padding_mode,  # type: ignore[arg-type]
         dtype=weight.dtype,
         device=weight.device,
     )
