@@ -7,7 +7,9 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Likelihood", "batch_mean", "require_outputs", "student_variance"]
+from vmg.tracing import may_look
+
+__all__ = ["Likelihood", "batch_mean", "is_positive", "require_outputs", "student_variance"]
 
 
 class Likelihood(nn.Module, ABC):
@@ -43,6 +45,13 @@ class Likelihood(nn.Module, ABC):
     def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of p(y | f), one pair for each target; of classes, those of their indicators."""
         raise NotImplementedError(f"{type(self).__name__} does not say what it expects of a target")
+
+
+def is_positive(value: float | Tensor) -> bool:
+    """Whether all of a setting is positive; taken for granted of tensors that cannot be looked at."""
+    if isinstance(value, Tensor):
+        return not may_look(value) or bool((value > 0).all())
+    return value > 0
 
 
 def student_variance(scale: Tensor, df: Tensor) -> Tensor:

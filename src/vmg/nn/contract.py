@@ -36,8 +36,11 @@ class BayesianModule(nn.Module, ABC):
 
 def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
     """Operations in the precision of their tensors, also where a user's autocast would lower it."""
-    kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else contextlib.nullcontext()
+    return torch.autocast(x.device.type, enabled=False) if _is_autocast(x) else contextlib.nullcontext()
+
+
+def _is_autocast(x: Tensor) -> bool:
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
 class BayesianLinear(BayesianModule):
@@ -182,7 +185,7 @@ class BayesianLinear(BayesianModule):
         if x.dtype is own and own not in NARROW:
             return x
         wide = torch.float32 if own in NARROW else own
-        return x.to(wide) if x.dtype is own or torch.is_autocast_enabled(x.device.type) else x
+        return x.to(wide) if x.dtype is own or _is_autocast(x) else x
 
     def _leave(self, out: Tensor) -> Tensor:
         """The output in the precision of narrow weights."""

@@ -53,10 +53,11 @@ class PseudoData(KeepsSettings):
         batch_shape: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        bounds = torch.as_tensor(max_noise, dtype=torch.get_default_dtype())
-        if not ((bounds > 0) & (bounds <= 1)).all():
+        bounds = torch.as_tensor(max_noise, dtype=torch.get_default_dtype(), device="cpu")
+        one = isinstance(max_noise, int | float)
+        if not (0 < float(max_noise) <= 1 if one else ((bounds > 0) & (bounds <= 1)).all()):  # type: ignore[arg-type]
             raise ValueError(f"max_noise, the bound on √α, must be in (0, 1]; got {max_noise}")
-        if not isinstance(max_noise, int | float) and bounds.shape != torch.Size(batch_shape):
+        if not one and bounds.shape != torch.Size(batch_shape):
             raise ValueError(
                 f"max_noise must be one number or one for each of the replicas {tuple(batch_shape)}; "
                 f"got shape {tuple(bounds.shape)}"
