@@ -1,6 +1,7 @@
 """Programs that are recorded, compiled, exported or transformed: no value is looked at, no memory misread."""
 
 import copy
+import pickle
 import subprocess
 import sys
 import warnings
@@ -167,6 +168,7 @@ def test_an_exported_model_draws():
 def test_the_mean_network_is_exported_without_a_trace_of_the_library():
     model, x = make_model(), torch.randn(5, 3)
     mean = vmg.nn.to_plain(model)
+    assert b"vmg" not in pickle.dumps(mean)
     exported = torch.export.export(mean, (x,)).module()
     torch.testing.assert_close(exported(x), mean(x))
     with fixed_draw(model):

@@ -181,7 +181,7 @@ class BayesianLinear(BayesianModule):
 
     def _enter(self, x: Tensor) -> Tensor:
         """x in the precision the layer computes in, which is single at least: under autocast, or of narrow weights."""
-        own = next(self.parameters()).dtype
+        own = self._dtype()
         if x.dtype is own and own not in NARROW:
             return x
         wide = torch.float32 if own in NARROW else own
@@ -189,8 +189,12 @@ class BayesianLinear(BayesianModule):
 
     def _leave(self, out: Tensor) -> Tensor:
         """The output in the precision of narrow weights."""
-        own = next(self.parameters()).dtype
+        own = self._dtype()
         return out.to(own) if own in NARROW else out
+
+    def _dtype(self) -> torch.dtype:
+        """Of the parameters."""
+        return next(self.parameters()).dtype
 
     def _as_rows(self, x: Tensor, leading: tuple[int, ...]) -> Tensor:
         """x as [B, in] where no replicas or samples claim its leading dimensions."""

@@ -15,9 +15,9 @@ from vmg.nn.contract import BayesianModule
 from vmg.nn.counterparts import Refusal, counterpart
 from vmg.nn.recipe import recipe
 
-__all__ = ["Conversion", "bayesianize", "become", "conversion", "keep_from_fast_paths", "select"]
+__all__ = ["ATTRIBUTE", "Conversion", "bayesianize", "become", "conversion", "keep_from_fast_paths", "select"]
 
-_ATTRIBUTE = "_vmg_conversion"
+ATTRIBUTE = "_vmg_conversion"  # of a converted model, with its Conversion
 
 # what a module keeps when its kind changes
 _KEPT = (
@@ -107,7 +107,7 @@ def bayesianize(
         raise ValueError(f"{type(module).__name__} holds no layer to convert ({why or 'it has no parameters'})")
     keep_from_fast_paths(model)
     summary = Conversion(done, left)
-    object.__setattr__(model, _ATTRIBUTE, summary)
+    object.__setattr__(model, ATTRIBUTE, summary)
     if verbose:
         print(summary)
     if surprising and only is None:
@@ -120,7 +120,7 @@ def bayesianize(
 
 def conversion(model: nn.Module) -> Conversion:
     """What :func:`bayesianize` did when it made this model."""
-    found = model.__dict__.get(_ATTRIBUTE)
+    found = model.__dict__.get(ATTRIBUTE)
     if not isinstance(found, Conversion):
         raise ValueError(f"{type(model).__name__} was not made by vmg.nn.bayesianize")
     return found
@@ -172,10 +172,15 @@ def _owners(model: nn.Module) -> Callable[[nn.Parameter], int]:
     return lambda parameter: count.get(parameter, 0)
 
 
-def become(module: nn.Module, layer: nn.Module) -> None:
-    """Make an object another kind of module; its hooks and its mode stay, and so does all that refers to it."""
+def become(module: nn.Module, layer: nn.Module, *, forget: bool = False) -> None:
+    """Make an object another kind of module; its hooks and its mode stay, and so does all that refers to it.
+
+    With ``forget`` all other attributes go.
+    """
     layer.train(module.training)
-    module.__dict__.update({name: value for name, value in layer.__dict__.items() if name not in _KEPT})
+    old, new = module.__dict__, layer.__dict__
+    kept = {name: old[name] for name in old if name in _KEPT or not (forget or name in new)}
+    module.__dict__ = {**new, **kept}
     module.__class__ = type(layer)
 
 

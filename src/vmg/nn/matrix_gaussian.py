@@ -285,6 +285,9 @@ class MatrixGaussianLinear(BayesianLinear):
 
     # -- small things -------------------------------------------------------------------------------------------------
 
+    def _dtype(self) -> torch.dtype:
+        return self.row.log_scale.dtype  # found faster than the first parameter, in every call
+
     def _scaled(self, A: Tensor) -> Tensor:
         """Ã/√R: pseudo-inputs have all R entries, bias included, and share the inputs' scaling."""
         return A / math.sqrt(A.shape[-1])

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from vmg.nn.attention import MatrixGaussianMultiheadAttention
 from vmg.nn.contract import BayesianLinear, BayesianModule
-from vmg.nn.convert import become
+from vmg.nn.convert import ATTRIBUTE, become
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.embedding import MatrixGaussianEmbedding
 from vmg.nn.lora import MatrixGaussianLoRA
@@ -30,7 +30,8 @@ def to_plain(model: nn.Module) -> nn.Module:
     for part in list(copied.modules()):
         if isinstance(part, BayesianModule) and part not in inside:
             inside.update(part.modules())
-            become(part, _plain(part))
+            become(part, _plain(part), forget=True)
+    copied.__dict__.pop(ATTRIBUTE, None)
     return copied
 
 
