@@ -16,6 +16,7 @@ ORDER = (
     ("covariance",),
     ("distributions", "functional"),
     ("conditional", "moments"),
+    ("operators",),
     ("priors",),
     ("nn", "likelihoods"),
     ("objective",),

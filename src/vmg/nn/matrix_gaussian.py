@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg import functional as F
+from vmg import operators
 from vmg.conditional import sample_diagonal
 from vmg.covariance import Covariance, Dense
 from vmg.distributions import MatrixNormal
@@ -229,21 +230,14 @@ class MatrixGaussianLinear(BayesianLinear):
             points = widened(pseudo_data.points)
             _, log_noise, log_point_noise, _ = pseudo_data.projected_noise()
             point_noise, noise = standard_normal(points.shape, noise_shape, like=row, generator=self.generator)
+        inputs = (x, self._loc(), row, column, points, log_noise, log_point_noise, point_noise)
+        scale = 1 / math.sqrt(row.shape[-1])
         with no_autocast(x):
-            out = sample_diagonal(
-                x,
-                self._loc(),
-                row,
-                column,
-                points,
-                log_noise,
-                log_point_noise,
-                point_noise,
-                noise=noise,
-                input_scale=1 / math.sqrt(row.shape[-1]),
-                damping=self.damping,
-                check_finite=self._looks_at(x),
-            )
+            if torch.compiler.is_dynamo_compiling() and x.is_cpu:  # one node, which runs the kernels
+                out = operators.sample_diagonal(*inputs, noise, scale, self.damping)
+            else:
+                looks = self._looks_at(x)
+                out = sample_diagonal(*inputs, noise=noise, input_scale=scale, damping=self.damping, check_finite=looks)
         return out if batch_shape or len(shape) == 2 else out.reshape(*shape[:-1], self.out_features)
 
     def _sample_given(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
