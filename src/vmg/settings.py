@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 __all__ = ["KeepsSettings"]
 
+SAME = 1e-6  # relative; a number that went through single precision is the same number
 _KEY = "_extra_state"  # PyTorch's name for what get_extra_state gives
 
 
@@ -37,7 +39,10 @@ class KeepsSettings(nn.Module):
         if parts.numel() != sum(sizes):
             raise ValueError(f"the state of {self.SETTINGS} must hold {sum(sizes)} numbers; got {len(parts)}")
         for name, value, own in zip(self.SETTINGS, present, parts.split(sizes), strict=True):
-            setattr(self, name, own.to(value).reshape(value.shape) if isinstance(value, Tensor) else own.item())
+            if isinstance(value, Tensor):
+                setattr(self, name, own.to(value).reshape(value.shape))
+            elif not math.isclose(own.item(), value, rel_tol=SAME):
+                setattr(self, name, own.item())
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *arguments)
