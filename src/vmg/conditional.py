@@ -154,7 +154,7 @@ class _SampleDiagonal(Function):
 def _packed(inputs: Inputs) -> Inputs:
     """All contiguous, but for one matrix x that is expanded over all replicas, which needs no copies."""
     x = inputs.x if is_shared(inputs.x) else inputs.x.contiguous()
-    return Inputs._make([x, *(None if t is None else t.contiguous() for t in inputs[1:])])
+    return Inputs._make([x, *kernels.packed(inputs[1:])])
 
 
 def _differentiable_backward(

@@ -164,7 +164,7 @@ class _DiagonalKL(Function):
 
     @staticmethod
     def forward(ctx: Any, native: Any, scalars: tuple[Any, ...], offset: Any, *tensors: Tensor | None) -> Tensor:
-        divergence = DiagonalKL(native, scalars, offset, _packed(tensors))
+        divergence = DiagonalKL(native, scalars, offset, kernels.packed(tensors))
         ctx.native, ctx.scalars = native, scalars
         ctx.save_for_backward(*tensors, divergence.results)
         return divergence.value()
@@ -174,17 +174,13 @@ class _DiagonalKL(Function):
         *inputs, results = ctx.saved_tensors
         if torch.is_grad_enabled():  # a gradient of this gradient is wanted
             wanted = [t for t, need in zip(inputs, ctx.needs_input_grad[3:], strict=True) if need]
-            value = diagonal_kl(ctx.scalars, *inputs)
-            found = iter(torch.autograd.grad(value, wanted, g, create_graph=True, materialize_grads=True))
+            kl = diagonal_kl(ctx.scalars, *inputs)
+            found = iter(torch.autograd.grad(kl, wanted, g, create_graph=True, materialize_grads=True))
             return (None, None, None, *(next(found) if need else None for need in ctx.needs_input_grad[3:]))
-        tensors = _packed(inputs)
+        tensors = kernels.packed(inputs)
         gradients = tuple(None if t is None else torch.empty_like(t) for t in tensors)
         DiagonalKL(ctx.native, ctx.scalars, None, tensors, g.contiguous(), gradients, results).differentiate()
         return (None, None, None, *gradients)
-
-
-def _packed(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-    return tuple(None if t is None else t.contiguous() for t in tensors)
 
 
 def diagonal_kl_scalars(
@@ -320,9 +316,8 @@ class GammaPrior(KeepsSettings, Prior):
             return _GammaPair(
                 Gamma(a[..., 0], b[..., 0], validate_args=False), Gamma(a[..., 1], b[..., 1], validate_args=False)
             )
-        # q(τ) is optimal, so the bound's gradient through it vanishes, but not its second derivative
         a = torch.full_like(energy, self.concentration + 0.5 * size)
-        b = 0.5 * (self.rate + (self.rate**2 + 2 * a * energy).sqrt())
+        b = 0.5 * (self.rate + (self.rate**2 + 2 * a * energy).sqrt())  # optimal: the bound's slope by it is zero
         both = Gamma(a, b, validate_args=False)
         return _GammaPair(both, both)
 

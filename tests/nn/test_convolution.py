@@ -14,6 +14,7 @@ from vmg.nn import (
     kl_divergence,
     to_plain,
 )
+from vmg.priors import IsotropicPrior
 
 SHAPES = {
     "plain": {"kernel_size": 3},
@@ -88,6 +89,11 @@ def test_an_embedding_starts_at_its_table():
     assert isinstance(layer, MatrixGaussianEmbedding)
     torch.testing.assert_close(layer.forward_mean(tokens), plain(tokens))
     torch.testing.assert_close(to_plain(layer)(tokens), plain(tokens))
+
+
+def test_the_prior_of_a_converted_table():
+    assert bayesianize(nn.Embedding(9, 4)).matrix.prior.scale == 3.0  # N(0, 1) for each entry
+    assert bayesianize(nn.Embedding(9, 4), prior=IsotropicPrior(0.5)).matrix.prior.scale == 0.5
 
 
 def test_a_token_that_comes_twice_has_one_vector_and_padding_has_its_mean():

@@ -32,6 +32,7 @@ __all__ = [
     "function",
     "native",
     "on_device",
+    "packed",
     "randn",
     "standard_normal",
 ]
@@ -141,6 +142,11 @@ def native(*tensors: Tensor | None) -> SimpleNamespace | None:
         if tensor.dtype is not dtype or not tensor.is_cpu:
             return None
     return None if dtype is None else _functions(dtype)
+
+
+def packed(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """The same numbers without gaps between them, as kernels see no strides."""
+    return tuple(None if t is None else t.contiguous() for t in tensors)
 
 
 def standard_normal(*shapes: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> list[Tensor]:

@@ -78,6 +78,11 @@ def bayesianize(
     """
     if n_data is not None and not n_data > 0:
         raise ValueError(f"n_data must be positive; got {n_data}")
+    given = layer_options if n_pseudo is None else {"n_pseudo": n_pseudo, **layer_options}
+
+    def settings(n_rows: int, **own: Any) -> dict[str, Any]:
+        return recipe(n_rows, n_data) | own | given
+
     model = copy.deepcopy(module)
     owners = _owners(model)
     done: dict[str, str] = {}
@@ -87,11 +92,6 @@ def bayesianize(
         if not is_chosen:
             left[name] = "not chosen"
             continue
-
-        def settings(n_rows: int) -> dict[str, Any]:
-            chosen = recipe(n_rows, n_data)
-            return {**chosen, **({} if n_pseudo is None else {"n_pseudo": n_pseudo}), **layer_options}
-
         found = counterpart(old, owners, settings, named=only is not None)
         if isinstance(found, Refusal):
             if only is not None and found.is_surprising:

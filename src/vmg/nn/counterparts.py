@@ -17,11 +17,12 @@ from vmg.nn.converted import ConvertedLinear
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.embedding import MatrixGaussianEmbedding
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
+from vmg.priors import IsotropicPrior
 
 __all__ = ["Refusal", "Settings", "counterpart", "is_linear"]
 
-Settings = Callable[[int], dict[str, Any]]
-"""Options of a layer from its number of inputs, bias included."""
+Settings = Callable[..., dict[str, Any]]
+"""Options of a layer from its number of inputs, bias included, and what this kind of layer would have otherwise."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ def counterpart(
     if frozen and not named:
         return Refusal("frozen", is_surprising=False)
 
-    def options(n_rows: int) -> dict[str, Any]:
-        return settings(n_rows) | ({"n_pseudo": 0} if frozen else {})  # pseudo-data would move the mean
+    def options(n_rows: int, **own: Any) -> dict[str, Any]:
+        return settings(n_rows, **own) | ({"n_pseudo": 0} if frozen else {})  # pseudo-data would move the mean
 
     with parameters[0].device:
         made = make(module, options)
@@ -150,8 +151,8 @@ def _make_convolution(module: nn.Conv1d | nn.Conv2d, options: Settings) -> Bayes
 
 
 def _make_embedding(module: nn.Embedding, options: Settings) -> BayesianModule:
-    chosen = options(module.num_embeddings) | {"n_pseudo": 0}
-    del chosen["prior"]  # the layer's own, which knows the table's scale
+    prior = IsotropicPrior(math.sqrt(module.num_embeddings))  # the layer's own, which knows the table's scale
+    chosen = options(module.num_embeddings, prior=prior) | {"n_pseudo": 0}
     return MatrixGaussianEmbedding(module.num_embeddings, module.embedding_dim, module.padding_idx, **chosen)
 
 
