@@ -8,7 +8,6 @@ from torch import nn
 
 import vmg
 from vmg.likelihoods import CategoricalLikelihood
-from vmg.prediction import sample_outputs
 
 
 def main() -> None:
@@ -16,7 +15,7 @@ def main() -> None:
     x = torch.randn(600, 2)
     y = (x[:, 0] * x[:, 1] > 0).long()  # exclusive or
 
-    model = vmg.nn.bayesianize(nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2)), n_pseudo=2)
+    model = vmg.nn.bayesianize(nn.Sequential(nn.Linear(2, 32), nn.ReLU(), nn.Linear(32, 2)), n_data=len(x))
     likelihood = CategoricalLikelihood()
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     for step in range(1, 1_001):
@@ -30,7 +29,7 @@ def main() -> None:
             print(f"step {step:>4}  bound {terms.total.item():7.3f}  fit {terms.expected_log_likelihood.item():7.3f}")
 
     corners = torch.tensor([[1.5, 1.5], [1.5, -1.5], [0.02, 0.02]])
-    probabilities = sample_outputs(model, corners, 200).softmax(-1).mean(0)
+    probabilities = vmg.predict(model, corners, likelihood=likelihood, n_samples=200).mean
     for corner, p in zip(corners, probabilities, strict=True):
         print(f"at {corner.tolist()}: P(same sign) = {p[1]:.2f}")
 

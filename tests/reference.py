@@ -194,3 +194,8 @@ def log_uniform_negative_kl(alpha):
     edges = sorted({-38.0, max(pole, -38.0), 38.0})
     expectation = sum(integrate.quad(integrand, a, b, limit=500)[0] for a, b in itertools.pairwise(edges))
     return 0.5 * math.log(alpha) - expectation
+
+
+def tensors_of(module):
+    """A module's state without settings, which all its replicas share: names and tensors."""
+    return [(name, value) for name, value in module.state_dict().items() if not name.endswith("_extra_state")]

@@ -109,7 +109,7 @@ def test_a_diagonal_posterior_stays_below_the_evidence():
 @pytest.mark.parametrize("batch_shape", [(), (2,)])
 def test_kl_is_a_sum_over_weights_divided_by_n(perturb, n_pseudo, batch_shape):
     network = perturb(MLP(3, (4,), 2, n_pseudo=n_pseudo, batch_shape=batch_shape, prior=GammaPrior()))
-    likelihood = GaussianLikelihood(2, batch_shape=batch_shape, concentration=2.0).double()
+    likelihood = GaussianLikelihood(2, batch_shape=batch_shape, concentration=2.0).double().eval()
     with torch.no_grad():
         likelihood.log_rate.add_(1)
     x, y = torch.randn(5, 3).double(), torch.randn(5, 2).double().expand(*batch_shape, 5, 2)

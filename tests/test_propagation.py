@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from reference import tensors_of
 from vmg import kernels
 from vmg.kernels import moments
 from vmg.nn import MLP
@@ -60,7 +61,7 @@ def test_the_pseudo_outputs_noise_is_exact_whatever_its_size(perturb):
     made = network(perturb, 0.5)
     for layer in made.layers:
         layer.pseudo_data.log_noise.data[0] = -20.0  # of the inputs; below the bound, which project_ restores
-        layer.pseudo_data._lowest.fill_(-20.0)
+        layer.pseudo_data.lowest = -20.0
     check_against_draws(made, torch.randn(5, D).double())
 
 
@@ -68,7 +69,7 @@ def test_the_pseudo_inputs_noise_is_right_to_leading_order(perturb):
     made = network(perturb, 0.05)
     check_against_draws(made, torch.randn(5, D).double(), slack=0.03)
     tiny = network(perturb, 1e-4)
-    tiny.load_state_dict(made.state_dict())
+    tiny.load_state_dict(dict(tensors_of(made)))
     x = torch.randn(5, D).double()
     assert (propagate_moments(made, x).variance > 1.02 * propagate_moments(tiny, x).variance).any()  # it does matter
 
@@ -112,7 +113,7 @@ def test_cosine_of_wide_pre_activations(perturb):
 
 def test_a_network_without_hidden_layer_is_its_layer(perturb):
     made, x = network(perturb, 1e-8, hidden=()), torch.randn(5, D).double()
-    made.layers[0].pseudo_data._lowest.fill_(-30.0)
+    made.layers[0].pseudo_data.lowest = -30.0
     made.layers[0].pseudo_data.log_noise.data.fill_(-30.0)
     layer, found = made.layers[0], propagate_moments(made, x)
     predictive = layer.predictive(x)
@@ -130,7 +131,7 @@ def test_replicas_are_a_loop(own_rows, perturb):
     together = propagate_moments(made, x)
     for k in range(3):
         one = network(perturb, 0.2)
-        state = {name: t[k] for name, t in made.state_dict().items()}
+        state = {name: t[k] for name, t in tensors_of(made)}
         one.load_state_dict(state)
         alone = propagate_moments(one, x[k] if own_rows else x)
         for whole, part in zip(together, alone, strict=True):

@@ -20,21 +20,26 @@ __all__ = [
     "covariance",
     "elbo",
     "estimators",
+    "freeze_draws",
+    "kl_warmup",
     "likelihoods",
     "load",
     "mapped",
     "metrics",
     "nn",
+    "predict",
     "priors",
+    "sample_functions",
     "training",
 ]
 
 if TYPE_CHECKING:
     from vmg import covariance, estimators, likelihoods, mapped, metrics, nn, priors, training
     from vmg.distributions import MatrixNormal
+    from vmg.draws import freeze_draws, predict, sample_functions
     from vmg.estimators import VMGClassifier, VMGRegressor
     from vmg.estimators.saving import Estimator
-    from vmg.objective import ElboTerms, collapsed_elbo, elbo
+    from vmg.objective import ElboTerms, collapsed_elbo, elbo, kl_warmup
     from vmg.persistence import ModelFileError
     from vmg.tables import TableModel
 else:  # hidden from type checkers, for which a module with __getattr__ has every name
@@ -46,6 +51,10 @@ else:  # hidden from type checkers, for which a module with __getattr__ has ever
         "VMGRegressor": "estimators",
         "collapsed_elbo": "objective",
         "elbo": "objective",
+        "freeze_draws": "draws",
+        "kl_warmup": "objective",
+        "predict": "draws",
+        "sample_functions": "draws",
     }
 
     def __getattr__(name):

@@ -22,17 +22,18 @@ gradient; the passes below run in PyTorch on any device, those of :mod:`vmg.kern
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from vmg import kernels
 from vmg.functional import DAMPING
-from vmg.kernels.diagonal import Backward, Forward, Inputs, make_plan
+from vmg.kernels.diagonal import Backward, Forward, Inputs, is_shared, make_plan
 from vmg.linalg import cholesky
+from vmg.tracing import is_recorded
 
 __all__ = ["needs_double", "sample_conditional_diagonal", "sample_diagonal"]
 
@@ -112,6 +113,9 @@ def sample_diagonal(
     R, C = log_row_scale.shape[-1], log_column_scale.shape[-1]
     if R - x.shape[-1] not in (0, 1):
         raise ValueError(f"x must have {R - 1} or {R} columns; got {x.shape[-1]}")
+    if is_recorded(x, log_row_scale):  # sizes may be symbols, and nothing is there for kernels to read
+        recorded = (x, M, log_row_scale, log_column_scale, points, log_noise, log_point_noise, point_noise, noise)
+        return _forward(Inputs._make(recorded), input_scale, damping)[0]
     P = 0 if points is None else points.shape[-2]
     if needs_double(P, R, log_row_scale.dtype):
         drawn = sample_diagonal(
@@ -149,23 +153,25 @@ class _SampleDiagonal(Function):
         if native is None:
             out, kept, finite = _forward(inputs, input_scale, damping)
         else:
-            inputs = Inputs._make([_packed(inputs.x), *(None if t is None else t.contiguous() for t in inputs[1:])])
-            draw = Forward(native, plan, inputs, input_scale, damping)
+            draw = Forward(native, plan, _packed(inputs), input_scale, damping)
             finite, out, kept = draw.run(), draw.out, (draw.workspace,)
-        if check_finite and not finite and not torch.isfinite(inputs.x).all():
+        if check_finite and not finite and inputs.x.is_cpu and not torch.isfinite(inputs.x).all():
             raise ValueError("x must be finite; got NaN or infinite values")
         ctx.native, ctx.plan, ctx.input_scale, ctx.damping = native, plan, input_scale, damping
         ctx.save_for_backward(*inputs, *kept)
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, kept = Inputs(*ctx.saved_tensors[:9]), ctx.saved_tensors[9:]
+        saved = ctx.saved_tensors  # once: checkpointing forgets them as they are read
+        inputs, kept = Inputs(*saved[:9]), saved[9:]
         needs_x: bool = ctx.needs_input_grad[0]
-        if ctx.native is None:
+        if torch.is_grad_enabled():  # a gradient of this gradient is wanted
+            gradients = _differentiable_backward(inputs, ctx.input_scale, ctx.damping, ctx.needs_input_grad, g)
+        elif ctx.native is None:
             gradients = _backward(inputs, kept, ctx.input_scale, g)
         else:
+            inputs = _packed(inputs)
             gradients = [
                 torch.empty(inputs.x.shape, dtype=g.dtype) if needs_x else None,  # contiguous, even if x is expanded
                 *(None if tensor is None else torch.empty_like(tensor) for tensor in inputs[1:7]),
@@ -175,12 +181,20 @@ class _SampleDiagonal(Function):
         return (*gradients, *[None] * 6)
 
 
-def _packed(x: Tensor) -> Tensor:
-    """x contiguous, or one contiguous matrix expanded over all replicas, which needs no copies."""
-    strides = x.stride()
-    if not any(strides[:-2]) and strides[-2:] == (x.shape[-1], 1):
-        return x
-    return x.contiguous()
+def _packed(inputs: Inputs) -> Inputs:
+    """All contiguous, but for one matrix x that is expanded over all replicas, which needs no copies."""
+    x = inputs.x if is_shared(inputs.x) else inputs.x.contiguous()
+    return Inputs._make([x, *kernels.packed(inputs[1:])])
+
+
+def _differentiable_backward(
+    inputs: Inputs, input_scale: float, damping: float, needed: Sequence[bool], g: Tensor
+) -> list[Tensor | None]:
+    """Gradients of the first seven inputs, through the graph of the plain version."""
+    wanted = [t for t, need in zip(inputs[:7], needed, strict=False) if t is not None and need]
+    out = _forward(inputs, input_scale, damping)[0]
+    found = iter(torch.autograd.grad(out, wanted, g, create_graph=True, materialize_grads=True))
+    return [next(found) if t is not None and need else None for t, need in zip(inputs[:7], needed, strict=False)]
 
 
 def _entry_scale(inputs: Inputs) -> Tensor:
@@ -201,7 +215,7 @@ def _forward(inputs: Inputs, input_scale: float, damping: float) -> tuple[Tensor
         x = torch.cat([x, x.new_ones(*x.shape[:-1], 1)], dim=-1)
     x = x * input_scale
     limits = torch.finfo(x.dtype)
-    floor = (x.square() @ u.mT) * (10 * limits.eps) + limits.tiny  # the rounding error of σ₂₂, [..., B, 1]
+    floor = ((x.square() @ u.mT) * (10 * limits.eps) + limits.tiny).detach()  # the rounding of σ₂₂, [..., B, 1]
     A = B = L = gain = change = None
     out = variance = x.new_zeros(())
     if points is not None:

@@ -7,15 +7,16 @@ Letters: B rows of a batch, R inputs with bias, C outputs, P pseudo-points; lead
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from vmg.covariance import Covariance
 from vmg.linalg import cholesky
+from vmg.tracing import is_recorded
 
 __all__ = [
     "DAMPING",
@@ -24,6 +25,7 @@ __all__ = [
     "average_mean",
     "condition",
     "condition_weights",
+    "diagonal_kl",
     "fold_mean",
     "log_uniform_at_bound",
     "log_uniform_kl",
@@ -183,19 +185,24 @@ def multiplicative_noise(mean: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
 _C1, _C2, _C3 = 1.16145124, -1.50204118, 0.58629921  # the cubic fit of Kingma et al. 2015, eq. 14, for α <= 1
 
 
+def _negative_cubic(log_scale: Tensor) -> Tensor:
+    """−(½ log α + c₁α + c₂α² + c₃α³) of log √α."""
+    alpha = torch.exp(2 * log_scale)
+    return -(alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + log_scale)
+
+
 class _LogUniformKL(Function):
-    """−(½ log α + c₁α + c₂α² + c₃α³) of log √α; written out because small networks spend their time on dispatch."""
+    """:func:`_negative_cubic` written out, because small networks spend their time on dispatch."""
 
     @staticmethod
     def forward(ctx: Any, log_scale: Tensor) -> Tensor:
-        alpha = torch.exp(2 * log_scale)
-        ctx.save_for_backward(alpha)
-        return -(alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + log_scale)
+        ctx.save_for_backward(log_scale)
+        return _negative_cubic(log_scale)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> Tensor:
-        (alpha,) = ctx.saved_tensors
+        (log_scale,) = ctx.saved_tensors
+        alpha = torch.exp(2 * log_scale)
         return -g * (1 + 2 * alpha * (_C1 + alpha * (2 * _C2 + alpha * (3 * _C3))))
 
 
@@ -208,7 +215,8 @@ def log_uniform_kl(log_scale: Tensor, max_scale: float | Tensor) -> Tensor:
         log_scale: log √α, any shape.
         max_scale: the bound on √α, at most 1, where the cubic fit ends; one number or broadcastable to log_scale.
     """
-    return _LogUniformKL.apply(log_scale) + log_uniform_at_bound(max_scale)
+    of_scale = _negative_cubic if is_recorded(log_scale) else _LogUniformKL.apply
+    return of_scale(log_scale) + log_uniform_at_bound(max_scale)
 
 
 def log_uniform_at_bound(max_scale: float | Tensor) -> Any:
@@ -216,3 +224,34 @@ def log_uniform_at_bound(max_scale: float | Tensor) -> Any:
     alpha = max_scale**2
     log_scale = max_scale.log() if isinstance(max_scale, Tensor) else math.log(max_scale)
     return alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + log_scale
+
+
+def diagonal_kl(
+    scalars: Sequence[Any],
+    M: Tensor | None,
+    log_row: Tensor,
+    log_column: Tensor,
+    log_noise: Tensor | None,
+    log_point_noise: Tensor | None,
+) -> Tensor:
+    """The KL divergence of a diagonal layer up to a constant, as the kernels take it; differentiable at any order.
+
+    ``scalars`` are those of :func:`vmg.priors.diagonal_kl_scalars`.
+    """
+    _, R, C, P, _, precision, concentration, rate, *_ = scalars
+    energy = (2 * log_row).exp().sum(-1) * (2 * log_column).exp().sum(-1)
+    if M is not None:
+        energy = energy + M.square().sum((-2, -1))
+    kl = -C * log_row.sum(-1) - R * log_column.sum(-1)
+    if concentration:
+        b = 0.5 * (rate + (rate**2 + 2 * concentration * energy).sqrt())
+        kl = kl + 0.5 * (concentration / b).square() * energy + 2 * concentration * (b.log() + rate / b)
+    else:
+        kl = kl + 0.5 * precision * energy
+    if log_noise is None:
+        return kl
+    if log_point_noise is not None:
+        log_scale = log_point_noise.unsqueeze(-1) + log_noise.unsqueeze(-2)
+        return kl + log_uniform_kl(log_scale, 1.0).sum((-2, -1))
+    rows, columns = log_uniform_kl(log_noise, 1.0).unbind(-1)
+    return kl + P * (R * rows + C * columns)

@@ -1,11 +1,21 @@
-"""Numerics that every other file relies on: the Cholesky factor and its jitter, and whether numbers are finite."""
+"""Numerics that every other file relies on: precision, the Cholesky factor and its jitter, and what is finite."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["NotPositiveDefiniteError", "all_finite", "cholesky"]
+from vmg.tracing import may_look
+
+__all__ = ["NARROW", "NotPositiveDefiniteError", "all_finite", "cholesky", "widened"]
+
+NARROW = (torch.float16, torch.bfloat16)
+"""Precisions in which no layer computes."""
+
+
+def widened(x: Tensor) -> Tensor:
+    """x in single precision where it has less: factorisations and sums over weights need that much."""
+    return x.float() if x.dtype in NARROW else x
 
 
 def all_finite(x: Tensor) -> bool:
@@ -28,7 +38,8 @@ def cholesky(
     """Lower Cholesky factor, with growing jitter on the diagonal where the plain factorisation fails.
 
     The first try adds nothing. Try k adds ``jitter * 10**(k-1)`` times ``level``, to the failing
-    members of the batch only, so that healthy members keep their exact factor.
+    members of the batch only, so that healthy members keep their exact factor. Where values may not be looked at
+    (:mod:`vmg.tracing`) there is one more try, with the jitter of the middle one, and what fails it is NaN.
 
     Args:
         matrix: symmetric matrices, [..., n, n].
@@ -39,6 +50,8 @@ def cholesky(
         name: what the matrix is, for the error message.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
+    if not may_look(matrix):
+        return _cholesky_unseen(matrix, info, level, jitter * 10 ** (max_tries // 2))
     if not info.any():
         return factor
     if not torch.isfinite(matrix).all():
@@ -62,3 +75,16 @@ def cholesky(
         f"{name} is not positive definite, even with {relative / 10:.0e} of its size added to the diagonal; "
         "raise the damping, use fewer pseudo-points, or compute in float64"
     )
+
+
+def _cholesky_unseen(matrix: Tensor, info: Tensor, level: Tensor | None, jitter: float) -> Tensor:
+    """The second try of all members, with jitter for those that failed the first: no branch on any value."""
+    relative = max(jitter, torch.finfo(matrix.dtype).eps)
+    if level is None:
+        level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
+    shift = (relative * level.detach().abs()).expand(matrix.shape[:-2])[..., None, None]
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    failed = (info > 0)[..., None, None]
+    second, info = torch.linalg.cholesky_ex(matrix + torch.where(failed, shift, torch.zeros_like(shift)) * eye)
+    nan = torch.full_like(second, torch.nan)
+    return torch.where((info > 0)[..., None, None], nan, second)

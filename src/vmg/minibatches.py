@@ -63,9 +63,10 @@ def minibatches(
 
 def take_rows(rows: Tensor, index: Tensor, *, own: bool) -> Tensor:
     """Rows at index [*batch_shape, B] of a table [N, ...] or, where replicas have their own, [*batch_shape, N, ...]."""
+    index = index.to(rows.device)
     if not own:
         return rows[index]
     n_batch = index.dim() - 1
     flat, flat_index = rows.flatten(0, n_batch), index.flatten(0, -2)
-    offset = torch.arange(flat_index.shape[0]).unsqueeze(-1) * rows.shape[n_batch]
+    offset = torch.arange(flat_index.shape[0], device=rows.device).unsqueeze(-1) * rows.shape[n_batch]
     return flat[flat_index + offset].unflatten(0, index.shape[:n_batch])

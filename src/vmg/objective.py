@@ -8,23 +8,27 @@ up to the largest log-likelihood there is. See ``docs/notation.md``.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from vmg.likelihoods import Likelihood
+from vmg.nn.calling import call
 from vmg.nn.contract import BayesianModule, kl_divergence
 from vmg.nn.head import BayesianHead
+from vmg.tracing import may_look
 
-__all__ = ["ElboTerms", "collapsed_elbo", "elbo", "elbo_terms"]
+__all__ = ["ElboTerms", "collapsed_elbo", "elbo", "elbo_terms", "kl_warmup"]
 
 
 class ElboTerms(NamedTuple):
-    """The objective per datum: E log p(y|f) and KL/N, each [*batch_shape]."""
+    """The objective per datum: E log p(y|f) and KL/N, each [*batch_shape]; and f, the outputs drawn."""
 
     expected_log_likelihood: Tensor
     kl: Tensor
+    f: Tensor | None = None
 
     @property
     def total(self) -> Tensor:
@@ -47,20 +51,25 @@ def elbo_terms(
     if weight is not None:
         log_prob = log_prob * weight
     kl = kl_divergence(network) + likelihood.kl_divergence()
-    return ElboTerms(log_prob.mean(-1), (kl_weight / n_data) * kl)
+    return ElboTerms(log_prob.mean(-1), (kl_weight / n_data) * kl, f)
 
 
 def elbo(
     network: nn.Module,
     likelihood: Likelihood,
-    x: Tensor,
+    x: Any,
     y: Tensor,
     *,
     n_data: Tensor | float,
     kl_weight: float = 1.0,
     weight: Tensor | None = None,
+    n_samples: int = 1,
 ) -> ElboTerms:
-    """E_q log p(y|f) − (1/N) Σ KL from one posterior draw on a minibatch [LW16, eq. 11].
+    """E_q log p(y|f) − (1/N) Σ KL from posterior draws on a minibatch [LW16, eq. 11].
+
+    In train mode, and where gradients are wanted, a likelihood with a conjugate posterior (of the noise, say) takes
+    one step of it from the same draws: a loop of one's own needs no call of ``likelihood.update_``. A network in
+    ``DistributedDataParallel`` takes it from the rows of all processes, so that these stay equal.
 
     An unbiased estimate of a lower bound on the log evidence per datum, but for layers with pseudo-data and the paper's
     KL, where it may exceed it (``kl="conditional"`` makes it a bound).
@@ -68,14 +77,77 @@ def elbo(
     Args:
         network: holds the Bayesian layers; ``network(x)`` draws f.
         likelihood: p(y | f).
-        x, y: a minibatch.
+        x, y: a minibatch; x is what the network takes: a tensor, a sequence of arguments or a mapping of keywords.
         n_data: N, the rows in the whole training set, not in the batch; [*batch_shape] if replicas differ.
-        kl_weight: 1 is the objective; anything else tempers the posterior.
+        kl_weight: 1 is the objective; anything else tempers the posterior. :func:`kl_warmup` gives one for each step.
         weight: of each row, with mean 1 over the training set (then N is the sum of the raw weights).
+        n_samples: draws to average over; with more than one, f has them as its first dimension.
     """
-    if not torch.isfinite(y).all():
+    if n_samples < 1:
+        raise ValueError(f"n_samples must be at least 1; got {n_samples}")
+    if may_look(y) and not torch.isfinite(y).all():
         raise ValueError("y must be finite; got NaN or infinite values")
-    return elbo_terms(network, likelihood, network(x), y, n_data=n_data, kl_weight=kl_weight, weight=weight)
+    f = call(network, x)
+    if n_samples > 1:
+        f = torch.stack([f, *(call(network, x) for _ in range(n_samples - 1))])
+        y = y.expand(n_samples, *y.shape)
+    if likelihood.training and torch.is_grad_enabled():
+        # before the bound: at a prior that expects little noise the first gradient would be a thousand times the
+        # second, and an optimiser with a memory of squares would take small steps long afterwards
+        together = isinstance(network, DistributedDataParallel)
+        _update(likelihood, f.detach(), y, n_data, weight, n_samples, together=together)
+    terms = elbo_terms(network, likelihood, f, y, n_data=n_data, kl_weight=kl_weight, weight=weight)
+    return terms if n_samples == 1 else ElboTerms(terms.expected_log_likelihood.mean(0), terms.kl, f)
+
+
+def _update(
+    likelihood: Likelihood,
+    f: Tensor,
+    y: Tensor,
+    n_data: Tensor | float,
+    weight: Tensor | None,
+    n_samples: int,
+    *,
+    together: bool,
+) -> None:
+    """A step of the likelihood's own posterior, samples being more rows of the same batch."""
+    if n_samples > 1:
+        rows = f.dim() - 2
+        f, y = _samples_as_rows(f, rows), _samples_as_rows(y, rows)
+        weight = None if weight is None else weight.repeat_interleave(n_samples, -1)
+    if together:
+        f, y = _of_all_processes(f), _of_all_processes(y)
+        weight = None if weight is None else _of_all_processes(weight)
+    likelihood.update_(f, y, n_data, weight)
+
+
+def _samples_as_rows(values: Tensor, rows: int) -> Tensor:
+    """[S, ..., B, ...] with B at dimension ``rows`` as [..., B·S, ...]."""
+    return values.movedim(0, rows).flatten(rows - 1, rows)
+
+
+def _of_all_processes(rows: Tensor) -> Tensor:
+    """The rows of every process one after the other, for a tensor whose rows are dimension 0; batches may differ."""
+    count = torch.tensor([len(rows)], device=rows.device)
+    counts = [torch.empty_like(count) for _ in range(distributed.get_world_size())]
+    distributed.all_gather(counts, count)
+    sizes = [int(size) for size in counts]
+    padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+    padded[: len(rows)] = rows
+    parts = [torch.empty_like(padded) for _ in sizes]
+    distributed.all_gather(parts, padded)
+    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+
+def kl_warmup(step: int, n_steps: int) -> float:
+    """The weight of the KL at a step, counted from zero: it grows in equal parts to one at step ``n_steps``.
+
+    Early on the data then speak louder than the prior, which keeps units from being switched off before they are
+    used. From step ``n_steps`` on the objective is the bound.
+    """
+    if n_steps < 1 or step < 0:
+        raise ValueError(f"n_steps must be at least 1 and step at least 0; got {n_steps} and {step}")
+    return min(1.0, (step + 1) / (n_steps + 1))
 
 
 def collapsed_elbo(

@@ -14,6 +14,7 @@ from scipy import special
 from torch import Tensor, nn
 
 from vmg.nn.contract import BayesianLinear, use_generator
+from vmg.nn.drawing import evaluating, fixed_draw
 from vmg.nn.mlp import MLP
 from vmg.propagation import propagate_moments
 
@@ -35,17 +36,25 @@ WEIGHTS_AT_ONCE = 2**24
 def sample_outputs(network: nn.Module, x: Tensor, n_samples: int, *, batch_shape: Sequence[int] = ()) -> Tensor:
     """Posterior draws of the output at x: [n_samples, *batch_shape, N, C].
 
-    For an :class:`~vmg.nn.MLP` a sample is one set of weights, and all samples of a chunk of rows come from one
-    vectorised pass; any other module is called once a sample and chunk, and its layers draw as they do in training.
+    A sample is one set of weights. For an :class:`~vmg.nn.MLP` all samples of a chunk of rows come from one vectorised
+    pass; any other module is called once a sample and chunk of rows, in eval mode. Its rows are dimension 0, or the
+    one after those of replicas.
     """
     if n_samples < 1:
         raise ValueError(f"n_samples must be at least 1; got {n_samples}")
     if isinstance(network, MLP):
         return _evaluate_functions(network, x, n_samples)
     replicas = int(np.prod(batch_shape)) if batch_shape else 1
-    chunk = max(1, NUMBERS_AT_ONCE // (n_samples * replicas))
-    outputs = [torch.stack([network(rows) for _ in range(n_samples)]) for rows in x.split(chunk, dim=-2)]
-    return torch.cat(outputs, dim=-2)
+    chunk = max(1, NUMBERS_AT_ONCE // replicas)
+    n_batch = len(batch_shape)
+    own = n_batch > 0 and x.dim() >= n_batch + 2 and x.shape[:n_batch] == tuple(batch_shape)
+    outputs = []
+    with evaluating(network):
+        for _ in range(n_samples):
+            with fixed_draw(network):
+                pieces = [network(rows) for rows in x.split(chunk, dim=n_batch if own else 0)]
+            outputs.append(torch.cat(pieces, dim=n_batch))
+    return torch.stack(outputs)
 
 
 @torch.no_grad()

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 from torch.distributions import Gamma, kl_divergence
 
 from vmg import kernels
 from vmg.covariance import Covariance, Diagonal
 from vmg.distributions import MatrixNormal
-from vmg.functional import log_uniform_at_bound
+from vmg.functional import diagonal_kl, log_uniform_at_bound
+from vmg.settings import KeepsSettings
 
 __all__ = [
     "Coefficients",
@@ -62,7 +62,7 @@ class Prior(nn.Module, ABC):
         return None
 
     def fresh(self, batch_shape: Sequence[int]) -> Prior:
-        """A copy for a layer of its own; priors without state serve many layers."""
+        """A copy for a layer of its own."""
         return self
 
 
@@ -164,16 +164,20 @@ class _DiagonalKL(Function):
 
     @staticmethod
     def forward(ctx: Any, native: Any, scalars: tuple[Any, ...], offset: Any, *tensors: Tensor | None) -> Tensor:
-        tensors = tuple(None if t is None else t.contiguous() for t in tensors)
-        divergence = DiagonalKL(native, scalars, offset, tensors)
+        divergence = DiagonalKL(native, scalars, offset, kernels.packed(tensors))
         ctx.native, ctx.scalars = native, scalars
         ctx.save_for_backward(*tensors, divergence.results)
         return divergence.value()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        *tensors, results = ctx.saved_tensors
+        *inputs, results = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a gradient of this gradient is wanted
+            wanted = [t for t, need in zip(inputs, ctx.needs_input_grad[3:], strict=True) if need]
+            kl = diagonal_kl(ctx.scalars, *inputs)
+            found = iter(torch.autograd.grad(kl, wanted, g, create_graph=True, materialize_grads=True))
+            return (None, None, None, *(next(found) if need else None for need in ctx.needs_input_grad[3:]))
+        tensors = kernels.packed(inputs)
         gradients = tuple(None if t is None else torch.empty_like(t) for t in tensors)
         DiagonalKL(ctx.native, ctx.scalars, None, tensors, g.contiguous(), gradients, results).differentiate()
         return (None, None, None, *gradients)
@@ -223,8 +227,10 @@ def _standard_kl(m: _Moments, tau: float, log_tau: float) -> Tensor:
     return 0.5 * (tau * m.energy - m.logdet - m.size * (1 + log_tau))
 
 
-class IsotropicPrior(Prior):
+class IsotropicPrior(KeepsSettings, Prior):
     """MN(0, I, I), or MN(0, scale² I, I); the paper's prior unless stated otherwise [LW16, §4]."""
+
+    SETTINGS = ("scale",)
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
@@ -234,6 +240,9 @@ class IsotropicPrior(Prior):
 
     def extra_repr(self) -> str:
         return f"scale={self.scale:g}"
+
+    def fresh(self, batch_shape: Sequence[int]) -> IsotropicPrior:
+        return IsotropicPrior(self.scale)
 
     def kl_divergence(self, M: Tensor | None, U: Covariance, V: Covariance) -> Tensor:
         return _standard_kl(_moments(M, U, V), self.scale**-2, -2 * math.log(self.scale))
@@ -256,7 +265,7 @@ class _GammaPair(NamedTuple):
     column: Gamma
 
 
-class GammaPrior(Prior):
+class GammaPrior(KeepsSettings, Prior):
     """MN(0, I/τ_r, I/τ_c) with Gamma priors and Gamma posteriors on both precisions [LW16, §4.1].
 
     ``conjugate=True`` uses the optimal posteriors, which are Gamma with shape a₀ + RC/2 and rates that solve
@@ -267,6 +276,7 @@ class GammaPrior(Prior):
     Differs from the paper: conjugate is the default; it is the point that the gradient would converge to.
     """
 
+    SETTINGS = ("concentration", "rate")
     log_concentration: nn.Parameter | None
     log_rate: nn.Parameter | None
 
@@ -306,10 +316,8 @@ class GammaPrior(Prior):
             return _GammaPair(
                 Gamma(a[..., 0], b[..., 0], validate_args=False), Gamma(a[..., 1], b[..., 1], validate_args=False)
             )
-        # q(τ) is optimal, so the bound's gradient through it vanishes: detaching changes nothing but rounding
-        energy = energy.detach()
         a = torch.full_like(energy, self.concentration + 0.5 * size)
-        b = 0.5 * (self.rate + (self.rate**2 + 2 * a * energy).sqrt())
+        b = 0.5 * (self.rate + (self.rate**2 + 2 * a * energy).sqrt())  # optimal: the bound's slope by it is zero
         both = Gamma(a, b, validate_args=False)
         return _GammaPair(both, both)
 

@@ -176,7 +176,7 @@ def _propagate(
         if number:
             x, variance, slope = activation_moments(network.activation, passes[-1].mean, passes[-1].variance)
             slopes.append(slope)
-        if layer.bias:
+        if layer.has_bias:
             x = torch.cat([x.mT, x.new_ones(*x.shape[:-2], 1, x.shape[-2])], dim=-2).mT  # keeps rows along memory
         passes.append(layer_moments(small, x, variance))
     mean, variance = passes[-1].mean, passes[-1].variance

@@ -19,6 +19,7 @@ from vmg.conditional import needs_double
 from vmg.flat import FlatParameters, Memory
 from vmg.kernels.diagonal import Backward, Forward, Inputs, Plan, make_plan, scratch_size
 from vmg.likelihoods import Likelihood
+from vmg.nn.contract import BayesianLinear
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP, Activation
 from vmg.objective import ElboTerms, elbo_terms
@@ -59,7 +60,7 @@ def make_step(
     With an ``optimiser`` of the flat parameters it may move some of them itself, whose gradient is then None. The
     caller's own ``optimiser.step()`` moves the others.
     """
-    if not isinstance(kl_weight, Sequence) and DirectStep.allows(network):
+    if not isinstance(kl_weight, Sequence) and DirectStep.allows(network, len(shape)):
         assert isinstance(network, MLP)
         return DirectStep(network, likelihood, flat, shape, n_data=n_data, kl_weight=kl_weight, optimiser=optimiser)
     return AutogradStep(network, likelihood, flat, n_data=n_data, kl_weight=kl_weight)
@@ -141,9 +142,15 @@ class DirectStep:
         self._apart = [divergence_gradients.tensor(k) for k in apart]
 
     @staticmethod
-    def allows(network: nn.Module) -> bool:
-        """Whether all of the network is trained, by the kernels' passes."""
-        if type(network) is not MLP or not all(p.requires_grad for p in network.parameters()):
+    def allows(network: nn.Module, n_dims: int | None = None) -> bool:
+        """Whether all of the network is trained, by the kernels' passes, on inputs with so many dimensions.
+
+        The passes read parameters by their addresses, so these must be contiguous; and rows, not tokens.
+        """
+        if type(network) is not MLP or not all(p.requires_grad and p.is_contiguous() for p in network.parameters()):
+            return False
+        first = network.layers[0]
+        if n_dims is not None and isinstance(first, BayesianLinear) and n_dims != len(first.batch_shape) + 2:
             return False
         return kernels.native(*network.parameters()) is not None and all(map(_Layer.allows, network.layers))
 

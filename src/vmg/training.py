@@ -34,6 +34,8 @@ __all__ = [
     "train",
 ]
 
+FUSED = ("cpu", "cuda")  # devices on which Adam's fused step is at hand in every supported PyTorch
+
 Schedule = Callable[[float], float]
 """Learning-rate factor as a function of the finished share of training, 0 to 1."""
 
@@ -139,10 +141,10 @@ def train(
                 f"in shape {tuple(rows.shape)}"
             )
     sizes = torch.as_tensor(n_table if n_rows is None else n_rows)
-    n_data: Tensor | float = sizes.to(x.dtype)
+    n_data: Tensor | float = sizes.to(x)
     if weight is not None:
         n_data = weight.sum(-1)
-        weight = weight / (n_data / sizes).unsqueeze(-1)  # mean 1 over the rows that count
+        weight = weight / (n_data / sizes.to(x)).unsqueeze(-1)  # mean 1 over the rows that count
 
     both = nn.ModuleList([network, likelihood])
     run: dict[str, Any] = {
@@ -167,7 +169,8 @@ def train(
     batches = minibatches(sizes, batch_size, batch_shape, generator)
     flat = FlatParameters(both.parameters())
     try:
-        optimiser = torch.optim.Adam(flat.tensors, lr=learning_rate, fused=True)
+        fused = all(tensor.device.type in FUSED for tensor in flat.tensors)
+        optimiser = torch.optim.Adam(flat.tensors, lr=learning_rate, fused=fused)
         average = None if averaging is None else Average(flat, averaging)
         state = RunState(both, flat, optimiser, average, batches, generator)
         if checkpoint is not None and saved is not None:
@@ -179,7 +182,7 @@ def train(
         evaluate = make_step(network, likelihood, flat, batch, n_data=n_data, kl_weight=kl_weight, optimiser=optimiser)
         both.train()
 
-        window, since = torch.zeros(2), 0
+        window, since = torch.zeros(2, device=x.device), 0
         good = _LastGood(flat, likelihood)
         started = time.perf_counter() - (history.last.seconds if history.records else 0.0)
         for step in range(done + 1, n_steps + 1):
@@ -209,7 +212,7 @@ def train(
                 fit, kl = (window / since).tolist()
                 progress = Progress(step, n_steps, fit - kl, fit, kl, rate, time.perf_counter() - started)
                 history.records.append(progress)
-                window, since = torch.zeros(2), 0
+                window, since = torch.zeros(2, device=x.device), 0
                 if average is not None and callbacks:
                     flat.restore(average.values)
                 stop = any([callback(progress) for callback in callbacks])  # noqa: C419 - every callback is called

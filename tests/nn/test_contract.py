@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from reference import tensors_of
 from vmg.nn import MLP, BayesianModule, MatrixGaussianLinear, kl_divergence, use_generator
 from vmg.priors import GammaPrior
 from vmg_paper.layers import (
@@ -170,14 +171,14 @@ def test_kl_divergence_is_non_negative(build, options):
 def replica(batch, index, options):
     """One replica of a batched layer as a layer of its own."""
     single = MatrixGaussianLinear(IN, OUT, **{**options, "batch_shape": ()}).double()
-    single.load_state_dict({key: value[index] for key, value in batch.state_dict().items()})
+    single.load_state_dict({key: value[index] for key, value in tensors_of(batch)})
     return single
 
 
 def repeated(batch, index, options):
     """A batched layer all of whose replicas are equal to one replica of the given layer."""
     same = MatrixGaussianLinear(IN, OUT, **options).double()
-    same.load_state_dict({k: v[index].expand_as(v).clone() for k, v in batch.state_dict().items()})
+    same.load_state_dict({k: v[index].expand_as(v).clone() for k, v in tensors_of(batch)})
     return same
 
 
@@ -229,8 +230,9 @@ def test_leading_dimensions_are_data_as_in_linear(build, sampling, n_pseudo):
     x = torch.randn(2, 3, IN, dtype=torch.float64)
     drawn = draw(layer, x)
     assert drawn.shape == (2, 3, OUT)
-    torch.testing.assert_close(drawn.reshape(6, OUT), draw(layer, x.reshape(6, IN)))
     assert draw(layer, x[0, 0]).shape == (OUT,)
+    layer.sampling = "weights" if sampling == "marginal" else sampling  # tokens share their weights
+    torch.testing.assert_close(drawn.reshape(6, OUT), draw(layer, x.reshape(6, IN)))
     torch.testing.assert_close(draw(layer, x[0, 0]), draw(layer, x[0, :1])[0])
 
 
@@ -289,7 +291,10 @@ def test_kinds_shape_and_dtype(make, kind, batch_shape, bias, dtype):
 def test_kinds_take_leading_dimensions_as_data(make, kind):
     layer, x = make(kind), torch.randn(2, 3, IN, dtype=torch.float64)
     assert layer(x).shape == (2, 3, OUT)
-    torch.testing.assert_close(draw(layer, x).reshape(6, OUT), draw(layer, x.reshape(6, IN)))
+    drawn = draw(layer, x)
+    if isinstance(layer, MatrixGaussianLinear):
+        layer.sampling = "weights"  # as tokens are drawn
+    torch.testing.assert_close(drawn.reshape(6, OUT), draw(layer, x.reshape(6, IN)))
     with pytest.raises(
         ValueError, match=r"x must be \[B, 5\] or have leading dimensions \(2,\).*got shape \(3, 2, 5\)"
     ):
@@ -339,7 +344,7 @@ def test_kinds_batch_equals_loop(make, kind):
     """A batch of one is the single layer; in a larger one each replica has its own parameters, data and noise."""
     batch, x = make(kind, batch_shape=(1,)), inputs()
     single = KINDS[kind]().double()
-    single.load_state_dict({key: value[0] for key, value in batch.state_dict().items()})
+    single.load_state_dict({key: value[0] for key, value in tensors_of(batch)})
     torch.testing.assert_close(draw(batch, x)[0], draw(single, x))
     torch.testing.assert_close(batch.kl_divergence()[0], single.kl_divergence())
 
@@ -347,10 +352,10 @@ def test_kinds_batch_equals_loop(make, kind):
     drawn, kl = draw(batch, x), batch.kl_divergence()
     for k in range(3):
         same = KINDS[kind](batch_shape=(3,)).double()
-        same.load_state_dict({key: value[k].expand_as(value).clone() for key, value in batch.state_dict().items()})
+        same.load_state_dict({key: value[k].expand_as(value).clone() for key, value in tensors_of(batch)})
         torch.testing.assert_close(draw(same, x[k])[k], drawn[k])  # equal seeds: equal noise in slot k
         torch.testing.assert_close(same.kl_divergence()[k], kl[k])
-        single.load_state_dict({key: value[k] for key, value in batch.state_dict().items()})
+        single.load_state_dict({key: value[k] for key, value in tensors_of(batch)})
         torch.testing.assert_close(batch.forward_mean(x)[k], single.forward_mean(x[k]))
 
 

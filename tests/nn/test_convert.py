@@ -6,7 +6,7 @@ from torch import nn
 
 import vmg
 from vmg.likelihoods import CategoricalLikelihood, KnownNoiseLikelihood
-from vmg.nn import MatrixGaussianLinear, bayesianize, use_generator
+from vmg.nn import MatrixGaussianLinear, bayesianize, conversion, use_generator
 
 
 class Residual(nn.Module):
@@ -50,7 +50,7 @@ def test_keeps_the_predictions_of_a_trained_model_as_its_centre(family, n_pseudo
 def test_converts_every_linear_and_nothing_else():
     converted = bayesianize(Residual())
     layers = [m for m in converted.modules() if isinstance(m, MatrixGaussianLinear)]
-    assert [(m.in_features, m.out_features, m.bias) for m in layers] == [(3, 8, True), (8, 8, False), (8, 2, True)]
+    assert [(m.in_features, m.out_features, m.has_bias) for m in layers] == [(3, 8, True), (8, 8, False), (8, 2, True)]
     assert not any(isinstance(m, nn.Linear) for m in converted.modules())
     assert isinstance(converted.block[0], nn.LayerNorm)
 
@@ -89,7 +89,7 @@ def test_a_linear_used_twice_stays_one_layer():
 
 
 def test_nothing_to_convert():
-    with pytest.raises(ValueError, match=r"Sequential holds no nn\.Linear layer to convert"):
+    with pytest.raises(ValueError, match="Sequential holds no layer to convert"):
         bayesianize(nn.Sequential(nn.ReLU()))
 
 
@@ -122,3 +122,152 @@ def test_classifier_with_leading_data_dimensions():
     terms = vmg.elbo(model, CategoricalLikelihood(), torch.randn(6, 2, 2), y, n_data=6)
     assert torch.isfinite(terms.total)
     assert terms.total.shape == ()
+
+
+# -- what a conversion keeps ------------------------------------------------------------------------------------------
+
+
+class HeldTwice(nn.Module):
+    """Layers in a plain list besides their names."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.order = [self.first, self.second]
+
+    def forward(self, x):
+        for layer in self.order:
+            x = layer(x)
+        return x
+
+
+def test_a_layer_that_a_list_holds_too_is_converted_there():
+    converted, x = bayesianize(HeldTwice(), initial_scale=0.5), torch.randn(5, 3)
+    assert converted.order[0] is converted.first
+    assert isinstance(converted.order[0], MatrixGaussianLinear)
+    assert (converted(x) - converted(x)).abs().min() > 0
+
+
+def test_modes_stay():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(), nn.Linear(3, 2)).eval()
+    model[2].train()
+    assert [m.training for m in bayesianize(model)] == [False, False, True]
+
+
+def test_hooks_stay():
+    model, seen = nn.Sequential(nn.Linear(3, 2)), []
+    model[0].register_forward_hook(lambda module, inputs, output: seen.append(type(module)))
+    model[0].register_forward_pre_hook(lambda module, inputs: (inputs[0] * 0,))
+    converted = bayesianize(model, initial_scale=1e-6)
+    torch.testing.assert_close(converted(torch.randn(5, 3)), model[0].bias.expand(5, 2), atol=1e-4, rtol=0)
+    assert len(seen) == 1
+    assert issubclass(seen[0], MatrixGaussianLinear)
+
+
+def test_frozen_layers_stay_frozen_points():
+    model = nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 2))
+    converted = bayesianize(model)
+    assert type(converted[0]) is nn.Linear
+    assert not any(p.requires_grad for p in converted[0].parameters())
+    assert conversion(converted).left == {"0": "frozen"}
+
+
+def test_a_frozen_layer_asked_for_by_name_keeps_its_mean():
+    model = nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 2))
+    layer = bayesianize(model, only="0")[0]
+    assert not layer.loc.requires_grad
+    assert layer.row.log_scale.requires_grad
+    assert layer.pseudo_data is None
+
+
+def test_tied_weights_stay_tied():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2))
+    model[1].weight = model[0].weight
+    with pytest.warns(UserWarning, match=r"0 \(it shares weights with another module\); 1 \("):
+        converted = bayesianize(model)
+    assert converted[1].weight is converted[0].weight
+    assert list(conversion(converted).converted) == ["2"]
+    with pytest.raises(ValueError, match="0 cannot be converted faithfully: it shares weights"):
+        bayesianize(model, only="0")
+    bayesianize(model, skip="0|1")  # agreed to: no warning
+
+
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def parametrised():
+    return nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))
+
+
+def patched():
+    linear = nn.Linear(3, 3)
+    linear.forward = lambda x: x
+    return linear
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: Scaled(3, 3), "a subclass of Linear"),
+        (parametrised, "its weight is parametrised"),
+        (lambda: nn.utils.spectral_norm(nn.Linear(3, 3)), "its weight is computed before each call"),
+        (patched, "its forward was replaced"),
+        (lambda: nn.LazyLinear(3), "a subclass of Linear"),
+    ],
+)
+def test_what_looks_convertible_and_is_left_is_said(make, reason):
+    model = nn.Sequential(make(), nn.Linear(3, 2))
+    with pytest.warns(UserWarning, match=f"left as they are, though they look convertible: 0 .{reason}"):
+        converted = bayesianize(model)
+    assert reason in conversion(converted).left["0"]
+    with pytest.raises(ValueError, match=f"0 cannot be converted faithfully: {reason}"):
+        bayesianize(model, only="0")
+
+
+def test_half_frozen_layers_are_left():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    model[0].bias.requires_grad_(False)
+    with pytest.warns(UserWarning, match="some of its parameters are frozen"):
+        assert type(bayesianize(model)[0]) is nn.Linear
+
+
+def test_only_and_skip_name_modules_and_what_is_inside_them():
+    model = nn.ModuleDict({"fc1": nn.Linear(3, 3), "fc2": nn.Linear(3, 3), "head": nn.Sequential(nn.Linear(3, 2))})
+    assert list(conversion(bayesianize(model, only="fc.*|head")).converted) == ["fc1", "fc2", "head.0"]
+    assert list(conversion(bayesianize(model, only="head")).converted) == ["head.0"]
+    assert list(conversion(bayesianize(model, skip="fc1|head")).converted) == ["fc2"]
+    assert conversion(bayesianize(model, only="fc2")).left == {"fc1": "not chosen", "head.0": "not chosen"}
+    with pytest.raises(ValueError, match=r"only must match the name of a module; 'tail' matches none of \['fc1'"):
+        bayesianize(model, only="tail")
+
+
+def test_the_summary_is_printed_and_kept(capsys):
+    model = bayesianize(nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4)), verbose=True)
+    printed = capsys.readouterr().out
+    assert printed == f"{conversion(model)}\n"
+    assert "1 converted, 1 left as they are" in printed
+    assert "LayerNorm has no Bayesian counterpart" in printed
+    with pytest.raises(ValueError, match="was not made by"):
+        conversion(nn.Linear(2, 2))
+
+
+def test_weight_and_bias_read_as_the_mean():
+    linear = nn.Linear(3, 2)
+    converted = bayesianize(linear)
+    torch.testing.assert_close(converted.weight, linear.weight)
+    torch.testing.assert_close(converted.bias, linear.bias)
+    assert bayesianize(nn.Linear(3, 2, bias=False)).bias is None
+
+
+def test_a_bayesian_model_is_left():
+    model = nn.Sequential(MatrixGaussianLinear(3, 3), nn.Linear(3, 2))
+    converted = bayesianize(model)
+    assert conversion(converted).left == {"0": "Bayesian already"}
+
+
+@pytest.mark.parametrize("n_data", [0, -1])
+def test_wrong_number_of_data(n_data):
+    with pytest.raises(ValueError, match=f"n_data must be positive; got {n_data}"):
+        bayesianize(nn.Linear(3, 2), n_data=n_data)

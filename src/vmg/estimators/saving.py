@@ -260,7 +260,7 @@ def _describe_layer(name: str, layer: Any) -> Document:
     options: Document = {
         "in_features": layer.in_features,
         "out_features": layer.out_features,
-        "bias": layer.bias,
+        "bias": layer.has_bias,
         "n_pseudo": layer.n_pseudo,
         "row_covariance": families[type(layer.row)],
         "column_covariance": families[type(layer.column)],

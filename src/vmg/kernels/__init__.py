@@ -17,6 +17,8 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
+from vmg.tracing import is_recorded
+
 __all__ = [
     "DIVERGENCE",
     "LAYER",
@@ -29,6 +31,9 @@ __all__ = [
     "fill_normal",
     "function",
     "native",
+    "on_device",
+    "packed",
+    "randn",
     "standard_normal",
 ]
 
@@ -123,7 +128,12 @@ def function(name: str) -> Callable[..., object] | None:
 
 
 def native(*tensors: Tensor | None) -> SimpleNamespace | None:
-    """The kernels for these tensors; None where one of them is not on the CPU or dtypes differ or have no kernels."""
+    """The kernels for these tensors; None where one of them is not on the CPU or dtypes differ or have no kernels.
+
+    None too where operations are recorded (:mod:`vmg.tracing`): a kernel reads memory, and there is none to read.
+    """
+    if is_recorded(*tensors):
+        return None
     dtype = None
     for tensor in tensors:
         if tensor is None:
@@ -135,6 +145,11 @@ def native(*tensors: Tensor | None) -> SimpleNamespace | None:
     return None if dtype is None else _functions(dtype)
 
 
+def packed(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """The same numbers without gaps between them, as kernels see no strides."""
+    return tuple(None if t is None else t.contiguous() for t in tensors)
+
+
 def standard_normal(*shapes: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> list[Tensor]:
     """One tensor of standard normal numbers for each shape, determined by the generator's state.
 
@@ -142,14 +157,25 @@ def standard_normal(*shapes: tuple[int, ...], like: Tensor, generator: torch.Gen
     generator is serial and would take a tenth of a training step. So the numbers for a given seed differ between an
     installation with kernels and one without.
     """
-    drawn = [like.new_empty(shape) for shape in shapes]
+    if is_recorded(like):
+        return [randn(shape, like=like, generator=generator) for shape in shapes]
+    drawn = [torch.empty(shape, dtype=like.dtype, device=like.device) for shape in shapes]
     fill_normal(drawn, generator)
     return drawn
+
+
+def randn(shape: Sequence[int], *, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal numbers by PyTorch's own generator, of the dtype and on the device of ``like``."""
+    shape = tuple(shape)
+    if generator is None:  # PyTorch's compiler knows no generators, and takes no argument of that name
+        return torch.randn(shape, dtype=like.dtype, device=like.device)
+    return torch.randn(shape, dtype=like.dtype, device=like.device, generator=on_device(generator, like.device))
 
 
 def fill_normal(tensors: Sequence[Tensor], generator: torch.Generator | None) -> None:
     """Fill contiguous tensors of one kind with the numbers of :func:`standard_normal`."""
     library, like = _library(), tensors[0]
+    generator = None if generator is None else on_device(generator, like.device)
     if library is None or like.dtype is not torch.float32 or not like.is_cpu:
         for tensor in tensors:
             tensor.normal_(generator=generator)
@@ -159,3 +185,21 @@ def fill_normal(tensors: Sequence[Tensor], generator: torch.Generator | None) ->
         # an odd multiple of a large number keeps the streams of one seed and of neighbouring seeds apart
         stream = (seed + number * 0xD1342543DE82EF95) & 0xFFFFFFFFFFFFFFFF
         library.vmg_normals(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_int64(tensor.numel()), ctypes.c_uint64(stream))
+
+
+def on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:
+    """A generator that can fill tensors on ``device``: this one, or one seeded from it.
+
+    Raises RuntimeError inside a backward pass. Activation checkpointing runs a layer again there and puts back the
+    state of PyTorch's default generator only, so a generator of one's own would give other noise, and gradients of
+    another function than the one that was evaluated.
+    """
+    if torch._C._current_graph_task_id() != -1:
+        raise RuntimeError(
+            "a checkpointed layer must draw from PyTorch's default generator, whose state checkpointing keeps; got a "
+            "generator of its own: call vmg.nn.use_generator(model, None) and torch.manual_seed(seed)"
+        )
+    if generator.device.type == device.type:
+        return generator
+    seed = int(torch.empty((), dtype=torch.int64, device=generator.device).random_(generator=generator))
+    return torch.Generator(device).manual_seed(seed)

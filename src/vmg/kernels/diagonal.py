@@ -18,7 +18,7 @@ from torch import Tensor
 from vmg.kernels import LAYER, NOT_FINITE, NOT_POSITIVE, address
 from vmg.linalg import cholesky
 
-__all__ = ["Backward", "Forward", "Inputs", "Plan", "make_plan", "scratch_size"]
+__all__ = ["Backward", "Forward", "Inputs", "Plan", "is_shared", "make_plan", "scratch_size"]
 
 # Multiply-adds of a forward pass over all replicas below which one call wins: the kernels' own product runs on one
 # thread, PyTorch's on all, but its thirty calls from Python cost as much. Measured on two cores, with and without
@@ -122,6 +122,19 @@ def _record(
     )
 
 
+def _require_packed(inputs: Inputs) -> None:
+    """Refuse what the kernels would misread: they see addresses and sizes, not strides."""
+    for name, tensor in zip(Inputs._fields, inputs, strict=True):
+        if tensor is not None and not tensor.is_contiguous() and not (name == "x" and is_shared(tensor)):
+            raise ValueError(f"{name} must be contiguous; got strides {tensor.stride()} for {tuple(tensor.shape)}")
+
+
+def is_shared(x: Tensor) -> bool:
+    """Whether x is one contiguous matrix, expanded over all replicas."""
+    strides = x.stride()
+    return not any(strides[:-2]) and strides[-2:] == (x.shape[-1], 1)
+
+
 class Forward:
     """The draw of a layer, bound to memory: each :meth:`run` reads the inputs where they are and rewrites ``out``.
 
@@ -139,6 +152,7 @@ class Forward:
     ) -> None:
         n, B, _, R, C, P = plan.sizes
         lead = (n,) if plan.batch else ()
+        _require_packed(inputs)
         self._kernels, self._plan, self._damping = kernels, plan, damping
         self._inputs = inputs  # the record has addresses only
         self.workspace = inputs.x.new_empty(plan.total)

@@ -7,7 +7,9 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Likelihood", "batch_mean", "require_outputs"]
+from vmg.tracing import may_look
+
+__all__ = ["Likelihood", "batch_mean", "is_positive", "require_outputs", "student_variance"]
 
 
 class Likelihood(nn.Module, ABC):
@@ -35,6 +37,27 @@ class Likelihood(nn.Module, ABC):
         Does nothing where no posterior is conjugate.
         """
         return None
+
+    def is_untouched(self) -> bool:
+        """Whether a conjugate posterior has never been updated, so that it is still the prior."""
+        return False
+
+    def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of p(y | f), one pair for each target; of classes, those of their indicators."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what it expects of a target")
+
+
+def is_positive(value: float | Tensor) -> bool:
+    """Whether all of a setting is positive; taken for granted of tensors that cannot be looked at."""
+    if isinstance(value, Tensor):
+        return not may_look(value) or bool((value > 0).all())
+    return value > 0
+
+
+def student_variance(scale: Tensor, df: Tensor) -> Tensor:
+    """The variance of a Student-t, scale² of a Gaussian (infinite df), infinite up to two degrees of freedom."""
+    finite = df.clamp(2, 1e30)
+    return torch.where(df > 2, scale.square() * finite / (finite - 2), torch.inf)
 
 
 def require_outputs(f: Tensor, y: Tensor, n_outputs: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vmg.likelihoods.base import Likelihood, batch_mean, require_outputs
+from vmg.likelihoods.base import Likelihood, batch_mean, require_outputs, student_variance
 from vmg.likelihoods.gaussian import LOG_2PI
 
 __all__ = ["FullCovarianceLikelihood"]
@@ -69,7 +69,8 @@ class FullCovarianceLikelihood(Likelihood):
         logdet = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         prior_logdet = C * math.log(self.prior_rate)
         prior_df = torch.full_like(df, self.prior_df)
-        inverse_trace = torch.linalg.solve_triangular(root, torch.eye(C).to(root), upper=False).square().sum((-2, -1))
+        eye = torch.eye(C, dtype=root.dtype, device=root.device)
+        inverse_trace = torch.linalg.solve_triangular(root, eye, upper=False).square().sum((-2, -1))
         shape = 0.5 * (df - prior_df) * self._expected_logdet(root)
         trace = 0.5 * df * (self.prior_rate * inverse_trace - C)
         normaliser = (
@@ -88,9 +89,18 @@ class FullCovarianceLikelihood(Likelihood):
         n = torch.as_tensor(n_data, dtype=f.dtype, device=f.device)
         r = y - f
         outer = batch_mean(r.unsqueeze(-1) * r.unsqueeze(-2), weight, -3)  # [..., C, C]
-        target = self.prior_rate * torch.eye(self.n_outputs).to(outer) + n[..., None, None] * outer
+        eye = torch.eye(self.n_outputs, dtype=outer.dtype, device=outer.device)
+        target = self.prior_rate * eye + n[..., None, None] * outer
         self.get_buffer("df").lerp_((self.prior_df + n).expand_as(self.get_buffer("df")), step)
         self.get_buffer("rate_matrix").lerp_(target, step)
+
+    def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        df, root = self.student()
+        scale = root.square().sum(-1).sqrt().unsqueeze(-2)
+        return f, student_variance(scale, df[..., None, None])
+
+    def is_untouched(self) -> bool:
+        return not self.get_buffer("n_updates")
 
     def student(self) -> tuple[Tensor, Tensor]:
         """Degrees of freedom [*batch_shape] and scale factor (lower triangular) of the multivariate Student-t."""

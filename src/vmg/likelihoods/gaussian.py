@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Gamma
 
-from vmg.likelihoods.base import Likelihood, batch_mean, require_outputs
+from vmg.likelihoods.base import Likelihood, batch_mean, is_positive, require_outputs, student_variance
 from vmg.priors import gamma_kl
 
 __all__ = ["LOG_2PI", "GaussianLikelihood", "KnownNoiseLikelihood"]
@@ -61,7 +61,7 @@ class GaussianLikelihood(Likelihood):
         shape = (*batch_shape, n_outputs)
         prior_rate = torch.as_tensor(rate, dtype=torch.get_default_dtype()).expand(shape).clone()
         prior_concentration = torch.full(shape, float(concentration))
-        if not (concentration > 0 and (prior_rate > 0).all()):
+        if not (concentration > 0 and is_positive(rate)):
             raise ValueError(f"concentration and rate must be positive; got {concentration} and {rate}")
         self.n_outputs = self.n_network_outputs = n_outputs
         self.conjugate, self.step_size = conjugate, step_size
@@ -139,16 +139,23 @@ class GaussianLikelihood(Likelihood):
         df, scale = self.student()
         return f, scale.unsqueeze(-2), df.unsqueeze(-2)
 
+    def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        mean, scale, df = self.components(f)
+        return mean, student_variance(scale, df)
+
+    def is_untouched(self) -> bool:
+        return self.conjugate and not self.get_buffer("n_updates")
+
 
 class KnownNoiseLikelihood(Likelihood):
     """y ~ N(f, scale²) with a scale that is given, one number or one for each output [LW16, §4.3]."""
 
     def __init__(self, scale: float | Tensor) -> None:
         super().__init__()
-        scale = torch.as_tensor(scale, dtype=torch.get_default_dtype()).reshape(-1)
-        if not (scale > 0).all():
-            raise ValueError(f"scale must be positive; got {scale.min().item():g}")
-        self.register_buffer("scale", scale)
+        values = torch.as_tensor(scale, dtype=torch.get_default_dtype()).reshape(-1)
+        if not is_positive(scale):
+            raise ValueError(f"scale must be positive; got {values.min().item():g}")
+        self.register_buffer("scale", values)
 
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         scale = self.get_buffer("scale")
@@ -164,3 +171,6 @@ class KnownNoiseLikelihood(Likelihood):
         """Centre, scale and degrees of freedom of p(y | f)."""
         df, scale = self.student()
         return f, scale, df
+
+    def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        return f, self.get_buffer("scale").square()

@@ -1,12 +1,19 @@
 """Bayesian layers and networks."""
 
 from vmg.nn.anchored import AnchoredFeatures
+from vmg.nn.attention import MatrixGaussianMultiheadAttention
 from vmg.nn.contract import BayesianLinear, BayesianModule, kl_divergence, use_generator
-from vmg.nn.convert import bayesianize
+from vmg.nn.convert import Conversion, bayesianize, conversion
+from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
+from vmg.nn.drawing import Draws, fixed_draw
+from vmg.nn.embedding import MatrixGaussianEmbedding
 from vmg.nn.global_inducing import GlobalInducingMLP
+from vmg.nn.groups import parameter_groups
 from vmg.nn.head import BayesianHead, HeadPrediction
+from vmg.nn.lora import MatrixGaussianLoRA, add_lora
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
+from vmg.nn.plain import to_plain
 from vmg.nn.pseudo_data import PseudoData
 
 __all__ = [
@@ -15,11 +22,23 @@ __all__ = [
     "BayesianHead",
     "BayesianLinear",
     "BayesianModule",
+    "Conversion",
+    "Draws",
     "GlobalInducingMLP",
     "HeadPrediction",
+    "MatrixGaussianConv1d",
+    "MatrixGaussianConv2d",
+    "MatrixGaussianEmbedding",
     "MatrixGaussianLinear",
+    "MatrixGaussianLoRA",
+    "MatrixGaussianMultiheadAttention",
     "PseudoData",
+    "add_lora",
     "bayesianize",
+    "conversion",
+    "fixed_draw",
     "kl_divergence",
+    "parameter_groups",
+    "to_plain",
     "use_generator",
 ]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vmg.functional import augment
-from vmg.linalg import all_finite
+from vmg.kernels import randn
+from vmg.linalg import NARROW, all_finite, widened
+from vmg.tracing import may_look
 
-__all__ = ["BayesianLinear", "BayesianModule", "kl_divergence", "use_generator"]
+__all__ = ["BayesianLinear", "BayesianModule", "kl_divergence", "no_autocast", "use_generator"]
 
 
 class BayesianModule(nn.Module, ABC):
@@ -23,10 +27,20 @@ class BayesianModule(nn.Module, ABC):
     """
 
     generator: torch.Generator | None = None
+    drawn: Tensor | None = None  # the weight that every call uses, inside vmg.nn.fixed_draw
 
     @abstractmethod
     def kl_divergence(self) -> Tensor:
         """KL of the posterior to the prior: a sum over weights, never a mean; [*batch_shape]."""
+
+
+def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Operations in the precision of their tensors, also where a user's autocast would lower it."""
+    return torch.autocast(x.device.type, enabled=False) if _is_autocast(x) else contextlib.nullcontext()
+
+
+def _is_autocast(x: Tensor) -> bool:
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
 class BayesianLinear(BayesianModule):
@@ -45,16 +59,32 @@ class BayesianLinear(BayesianModule):
         for name, size in (("in_features", in_features), ("out_features", out_features)):
             if size < 1:
                 raise ValueError(f"{name} must be at least 1; got {size}")
-        self.in_features, self.out_features, self.bias = in_features, out_features, bias
+        self.in_features, self.out_features, self.has_bias = in_features, out_features, bias
         self.batch_shape = torch.Size(batch_shape)
 
     @property
     def n_rows(self) -> int:
         """R: inputs, and one more for the bias."""
-        return self.in_features + int(self.bias)
+        return self.in_features + int(self.has_bias)
+
+    @property
+    def weight(self) -> Tensor:
+        """The mean weight as ``nn.Linear`` has it, [*batch_shape, out, in], scaling folded in."""
+        return self._as_linear(self.mean_weight())[0]
+
+    @property
+    def bias(self) -> Any:
+        """Whether there is a bias."""
+        return self.has_bias
+
+    def _as_linear(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
+        """W [..., R, C] as the weight [..., out, in] and bias [..., out] that an ``nn.Linear`` would have."""
+        scaled = weight / math.sqrt(self.n_rows)
+        bias = scaled[..., self.in_features, :] if self.has_bias else None
+        return scaled[..., : self.in_features, :].mT, bias
 
     def extra_repr(self) -> str:
-        text = f"{self.in_features}, {self.out_features}, bias={self.bias}"
+        text = f"{self.in_features}, {self.out_features}, bias={self.has_bias}"
         if self.batch_shape:
             text += f", batch_shape={tuple(self.batch_shape)}"
         return f"{text}, parameters={sum(p.numel() for p in self.parameters())}"
@@ -68,10 +98,22 @@ class BayesianLinear(BayesianModule):
 
         Without ``sample_shape`` and ``batch_shape`` any leading dimensions of x are data, as in ``nn.Linear``.
         """
+        if self.drawn is not None:
+            return self._forward_drawn(x, sample_shape)
+        return self._leave(self._forward(self._enter(x), sample_shape))
+
+    def _forward(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         leading = (*sample_shape, *self.batch_shape)
         shape = self._check(x).shape
-        out = self._draw(augment(self._as_rows(x, leading), self.bias), sample_shape)
+        with no_autocast(x):
+            out = self._draw(augment(self._as_rows(x, leading), self.has_bias), sample_shape)
         return out if leading else out.reshape(*shape[:-1], self.out_features)
+
+    def _forward_drawn(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
+        if sample_shape:
+            raise ValueError(f"sample_shape must be empty inside fixed_draw; got {tuple(sample_shape)}")
+        assert self.drawn is not None
+        return self.apply_weight(x, self.drawn)
 
     @abstractmethod
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
@@ -89,6 +131,10 @@ class BayesianLinear(BayesianModule):
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""
 
+    def current_weight(self) -> Tensor:
+        """The weight of a fixed draw, where one is in use, or else a new one."""
+        return self.sample_weight() if self.drawn is None else self.drawn
+
     def forward_mean(self, x: Tensor) -> Tensor:
         """x̂ E[W]: the output at the mean weights; no randomness."""
         return self.apply_weight(x, self.mean_weight())
@@ -99,7 +145,9 @@ class BayesianLinear(BayesianModule):
 
     def apply_weight(self, x: Tensor, weight: Tensor) -> Tensor:
         """x̂ W for a weight matrix of :meth:`sample_weight`."""
-        return augment(self._check(x), self.bias) @ weight
+        x = self._check(self._enter(x))
+        with no_autocast(x):
+            return self._leave(augment(x, self.has_bias) @ weight)
 
     def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the prior, where it can be drawn from."""
@@ -114,7 +162,7 @@ class BayesianLinear(BayesianModule):
 
         def function(x: Tensor) -> Tensor:
             out = (slope.to(x.dtype) @ self._check(x).mT).mT  # rows along memory: narrow layers are much faster so
-            return out.add_(constant) if self.bias else out
+            return out.add_(constant) if self.has_bias else out
 
         return function
 
@@ -123,22 +171,38 @@ class BayesianLinear(BayesianModule):
         if self.batch_shape:
             raise ValueError(f"to_linear needs a single layer; this one holds {tuple(self.batch_shape)} replicas")
         with torch.no_grad():
-            weight = self.centre_weight() if centre else self.mean_weight()
-            weight = weight / math.sqrt(weight.shape[-2])
+            weight, bias = self._as_linear(self.centre_weight() if centre else self.mean_weight())
+            like = next(self.parameters())
             linear = nn.Linear(
-                self.in_features, self.out_features, bias=self.bias, dtype=weight.dtype, device=weight.device
+                self.in_features, self.out_features, bias=self.has_bias, dtype=like.dtype, device=like.device
             )
-            linear.weight.copy_(weight[: self.in_features].mT)
-            if self.bias:
-                linear.bias.copy_(weight[self.in_features])
+            linear.weight.copy_(weight)
+            if bias is not None:
+                linear.bias.copy_(bias)
         return linear
 
     # -- small things -------------------------------------------------------------------------------------------------
 
     def _noise(self, *shape: int) -> Tensor:
         """Standard normal, of the parameters' kind."""
-        like = next(self.parameters())
-        return torch.randn(*shape, generator=self.generator, dtype=like.dtype, device=like.device)
+        return randn(shape, like=widened(next(self.parameters())), generator=self.generator)
+
+    def _enter(self, x: Tensor) -> Tensor:
+        """x in the precision the layer computes in, which is single at least: under autocast, or of narrow weights."""
+        own = self._dtype()
+        if x.dtype is own and own not in NARROW:
+            return x
+        wide = torch.float32 if own in NARROW else own
+        return x.to(wide) if x.dtype is own or _is_autocast(x) else x
+
+    def _leave(self, out: Tensor) -> Tensor:
+        """The output in the precision of narrow weights."""
+        own = self._dtype()
+        return out.to(own) if own in NARROW else out
+
+    def _dtype(self) -> torch.dtype:
+        """Of the parameters."""
+        return next(self.parameters()).dtype
 
     def _as_rows(self, x: Tensor, leading: tuple[int, ...]) -> Tensor:
         """x as [B, in] where no replicas or samples claim its leading dimensions."""
@@ -165,20 +229,33 @@ class BayesianLinear(BayesianModule):
 
     def _check(self, x: Tensor) -> Tensor:
         self._check_shape(x)
-        if self._looks_at(x) and not all_finite(x):
+        if self._looks_at(x) and may_look(x) and not all_finite(x):
             raise ValueError("x must be finite; got NaN or infinite values")
         return x
 
 
 def kl_divergence(module: nn.Module) -> Tensor:
-    """The KL divergence of every Bayesian layer inside ``module``, summed."""
-    terms = [m.kl_divergence() for m in module.modules() if isinstance(m, BayesianModule)]
+    """The KL divergence of every Bayesian module inside ``module``, summed; what one holds is its own to count."""
+    terms = [m.kl_divergence() for m in _outermost(module, set())]
     if not terms:
         raise ValueError(f"{type(module).__name__} holds no Bayesian layer; see vmg.nn.bayesianize")
     total = terms[0]
     for term in terms[1:]:
         total = total + term
     return total
+
+
+def _outermost(module: nn.Module, seen: set[nn.Module]) -> Iterator[BayesianModule]:
+    """Bayesian modules that no other holds, each once."""
+    if module in seen:
+        return
+    seen.add(module)
+    if isinstance(module, BayesianModule):
+        yield module
+        seen.update(module.modules())
+        return
+    for child in module.children():
+        yield from _outermost(child, seen)
 
 
 def use_generator(module: nn.Module, generator: torch.Generator | None) -> None:

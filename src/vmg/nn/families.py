@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from vmg.covariance import Covariance, Dense, Diagonal, RankOne
+from vmg.kernels import randn
+from vmg.linalg import widened
 
 __all__ = ["FAMILIES", "CovarianceParameters", "DenseParameters", "DiagonalParameters", "RankOneParameters"]
 
@@ -27,7 +29,7 @@ class CovarianceParameters(nn.Module, ABC):
     def reset(self, log_scale: Tensor, generator: torch.Generator | None = None) -> None:
         """Start near diag(exp(2 log_scale)), for log_scale [n]."""
         with torch.no_grad():
-            noise = torch.randn(self.log_scale.shape, generator=generator)
+            noise = randn(self.log_scale.shape, like=log_scale, generator=generator)
             self.log_scale.copy_(log_scale + INITIAL_SPREAD * noise)
 
     @abstractmethod
@@ -39,7 +41,7 @@ class DiagonalParameters(CovarianceParameters):
     """A diagonal."""
 
     def forward(self) -> Diagonal:
-        return Diagonal.from_log_scale(self.log_scale)
+        return Diagonal.from_log_scale(widened(self.log_scale))
 
 
 class RankOneParameters(CovarianceParameters):
@@ -52,10 +54,10 @@ class RankOneParameters(CovarianceParameters):
     def reset(self, log_scale: Tensor, generator: torch.Generator | None = None) -> None:
         super().reset(log_scale, generator)
         with torch.no_grad():  # u = 0 has no gradient, so it starts a little beside
-            self.vector.copy_(INITIAL_SPREAD * torch.randn(self.vector.shape, generator=generator))
+            self.vector.copy_(INITIAL_SPREAD * randn(self.vector.shape, like=log_scale, generator=generator))
 
     def forward(self) -> RankOne:
-        return RankOne(self.log_scale.exp(), self.vector, validate=False)
+        return RankOne(widened(self.log_scale).exp(), widened(self.vector), validate=False)
 
 
 class DenseParameters(CovarianceParameters):
@@ -71,8 +73,9 @@ class DenseParameters(CovarianceParameters):
             self.lower.zero_()
 
     def forward(self) -> Dense:
-        unit = self.lower.tril(-1) + torch.eye(self.lower.shape[-1], dtype=self.lower.dtype, device=self.lower.device)
-        return Dense(self.log_scale.exp().unsqueeze(-1) * unit, validate=False)
+        lower = widened(self.lower)
+        unit = lower.tril(-1) + torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
+        return Dense(widened(self.log_scale).exp().unsqueeze(-1) * unit, validate=False)
 
 
 FAMILIES: dict[str, type[CovarianceParameters]] = {

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from vmg import functional as F
+from vmg import operators
 from vmg.conditional import needs_double, sample_diagonal
 from vmg.conditioned import Conditioned
 from vmg.covariance import Covariance, Dense
 from vmg.distributions import MatrixNormal
 from vmg.kernels import standard_normal
-from vmg.linalg import cholesky
-from vmg.nn.contract import BayesianLinear
+from vmg.linalg import cholesky, widened
+from vmg.nn.contract import BayesianLinear, no_autocast
 from vmg.nn.families import FAMILIES, DiagonalParameters
 from vmg.nn.pseudo_data import NOISE_KINDS, PseudoData
 from vmg.priors import IsotropicPrior, Prior, fused_kl
@@ -141,7 +142,7 @@ class MatrixGaussianLinear(BayesianLinear):
         The paper names He's scheme; 4/(in + out) is the authors' form of it. Rows and columns share ``initial_scale``
         equally.
         """
-        R = self.in_features + int(self.bias)
+        R = self.n_rows
         with torch.no_grad():
             if self.loc is not None:
                 std = math.sqrt(4 / (self.in_features + self.out_features))
@@ -175,10 +176,14 @@ class MatrixGaussianLinear(BayesianLinear):
         loc = F.fold_mean(None if self.loc is None else self.loc.double(), U, A, B, self.damping)
         return MatrixNormal(loc, Conditioned(U, A, self.damping), V, validate_args=False)
 
+    def _loc(self) -> Tensor | None:
+        """M in the precision the layer computes in."""
+        return None if self.loc is None else widened(self.loc)
+
     def _loc_or_zeros(self) -> Tensor:
         if self.loc is not None:
-            return self.loc
-        scale = self.row.log_scale
+            return widened(self.loc)
+        scale = widened(self.row.log_scale)
         return scale.new_zeros(*self.batch_shape, scale.shape[-1], self.out_features)
 
     def kl_divergence(self) -> Tensor:
@@ -201,28 +206,29 @@ class MatrixGaussianLinear(BayesianLinear):
             return kl.to(self.row.log_scale.dtype)
         if self.is_diagonal:
             noise = None if self.pseudo_data is None else self.pseudo_data.projected_noise()
-            fused = fused_kl(self.prior, self.loc, self.row.log_scale, self.column.log_scale, noise)
+            row, column = widened(self.row.log_scale), widened(self.column.log_scale)
+            fused = fused_kl(self.prior, self._loc(), row, column, noise)
             if fused is not None:
                 return fused
-        kl = self.prior.kl_divergence(self.loc, self.row(), self.column())
+        kl = self.prior.kl_divergence(self._loc(), self.row(), self.column())
         return kl if self.pseudo_data is None else kl + self.pseudo_data.kl_divergence()
 
     def predictive(self, x: Tensor) -> MatrixNormal:
         """The joint distribution of the outputs at all rows of x [..., B, in], given the mean pseudo-data."""
-        x = F.augment(self._check(x), self.bias)
+        x = F.augment(self._check(x), self.has_bias)
         U, V = self.row(), self.column()
         if self.pseudo_data is None:
             return MatrixNormal(x @ self._loc_or_zeros(), U.congruence(x), V, validate_args=False)
         A, B = self._scaled(self.pseudo_data.inputs), self.pseudo_data.outputs
-        given = F.condition(x, self.loc, U, A, B, self.damping)
+        given = F.condition(x, self._loc(), U, A, B, self.damping)
         level = U.quadratic(x).mean(-1)
         rows = Dense(cholesky(given.row_covariance(x, U), level=level, name="predictive row covariance"))
         return MatrixNormal(given.mean, rows, V, validate_args=False)
 
     def kernel(self, x1: Tensor, x2: Tensor | None = None, *, full: bool = False) -> Tensor:
         """The GP's kernel K_in = x̂₁ U x̂₂ᵀ [..., n₁, n₂], or V ⊗ K_in with ``full=True`` [LW16, §2.3]."""
-        first = F.augment(self._check(x1), self.bias)
-        second = first if x2 is None else F.augment(self._check(x2), self.bias)
+        first = F.augment(self._check(x1), self.has_bias)
+        second = first if x2 is None else F.augment(self._check(x2), self.has_bias)
         K_in = self.row().gram(first, second)
         if not full:
             return K_in
@@ -233,9 +239,16 @@ class MatrixGaussianLinear(BayesianLinear):
     # -- drawing outputs ----------------------------------------------------------------------------------------------
 
     def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draw outputs as every layer does; each index of ``sample_shape`` has its own draw of the pseudo-data."""
-        if self.is_diagonal and self.sampling == "marginal" and not sample_shape:
-            return self._sample_diagonal(x)
+        """Draw outputs as every layer does; each index of ``sample_shape`` has its own draw of the pseudo-data.
+
+        Tokens or positions, dimensions of x between the first and the last, belong together: one weight matrix serves
+        them all, whatever ``sampling`` says. Drawn one by one, their noise would average out in whatever pools them.
+        """
+        if self.drawn is None and self.sampling == "marginal" and not sample_shape:
+            if x.dim() > 2 and not self.batch_shape:
+                return self.apply_weight(x, self.sample_weight())
+            if self.is_diagonal:
+                return self._leave(self._sample_diagonal(self._enter(x)))
         return super().forward(x, sample_shape)
 
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
@@ -249,29 +262,23 @@ class MatrixGaussianLinear(BayesianLinear):
         x = self._as_rows(x, batch_shape)
         if batch_shape and x.dim() == 2:
             x = x.expand(*batch_shape, *x.shape)
-        row, column = self.row.log_scale, self.column.log_scale
+        row, column = widened(self.row.log_scale), widened(self.column.log_scale)
         noise_shape = (*x.shape[:-1], self.out_features)
         points = log_noise = log_point_noise = point_noise = None
         if pseudo_data is None:
             (noise,) = standard_normal(noise_shape, like=row, generator=self.generator)
         else:
-            points = pseudo_data.points
+            points = widened(pseudo_data.points)
             _, log_noise, log_point_noise, _ = pseudo_data.projected_noise()
             point_noise, noise = standard_normal(points.shape, noise_shape, like=row, generator=self.generator)
-        out = sample_diagonal(
-            x,
-            self.loc,
-            row,
-            column,
-            points,
-            log_noise,
-            log_point_noise,
-            point_noise,
-            noise=noise,
-            input_scale=1 / math.sqrt(row.shape[-1]),
-            damping=self.damping,
-            check_finite=self._looks_at(x),
-        )
+        inputs = (x, self._loc(), row, column, points, log_noise, log_point_noise, point_noise)
+        scale = 1 / math.sqrt(row.shape[-1])
+        with no_autocast(x):
+            if torch.compiler.is_dynamo_compiling() and x.is_cpu:  # one node, which runs the kernels
+                out = operators.sample_diagonal(*inputs, noise, scale, self.damping)
+            else:
+                looks = self._looks_at(x)
+                out = sample_diagonal(*inputs, noise=noise, input_scale=scale, damping=self.damping, check_finite=looks)
         return out if batch_shape or len(shape) == 2 else out.reshape(*shape[:-1], self.out_features)
 
     def _sample_given(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
@@ -280,10 +287,10 @@ class MatrixGaussianLinear(BayesianLinear):
         noise_shape = (*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
         if self.pseudo_data is None:
             draw = F.sample_marginal if marginal else F.sample_joint
-            return draw(x, self.loc, U, V, self._noise(*noise_shape))
+            return draw(x, self._loc(), U, V, self._noise(*noise_shape))
         A, B = self.pseudo_data.sample(sample_shape, self.generator)
         noise, dtype = self._noise(*noise_shape), x.dtype
-        loc: Tensor | None = self.loc
+        loc = self._loc()
         if needs_double(self.n_pseudo, self.n_rows, dtype):
             U, V = U.to(torch.float64), V.to(torch.float64)
             x, A, B, noise = (part.double() for part in (x, A, B, noise))
@@ -317,7 +324,7 @@ class MatrixGaussianLinear(BayesianLinear):
         noise = self._noise(*sample_shape, *self.batch_shape, R, self.out_features)
         if self.pseudo_data is None:
             W = V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT
-            return W if self.loc is None else W + self.loc
+            return W if self.loc is None else W + widened(self.loc)
         A, B = self.pseudo_data.sample(sample_shape, self.generator)
         point_noise, loc = self._noise(*B.shape), self._loc_or_zeros()
         if needs_double(self.n_pseudo, R, dtype):
@@ -333,6 +340,9 @@ class MatrixGaussianLinear(BayesianLinear):
         return drawn.to(self.row.log_scale)
 
     # -- small things -------------------------------------------------------------------------------------------------
+
+    def _dtype(self) -> torch.dtype:
+        return self.row.log_scale.dtype  # found faster than the first parameter, in every call
 
     def _scaled(self, A: Tensor) -> Tensor:
         """Ã/√R: pseudo-inputs have all R entries, bias included, and share the inputs' scaling."""

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vmg.functional import log_uniform_kl, multiplicative_noise
+from vmg.kernels import randn
+from vmg.linalg import widened
 from vmg.priors import PseudoNoise
+from vmg.settings import KeepsSettings
+from vmg.tracing import is_recorded
 
 __all__ = ["NOISE_KINDS", "PseudoData"]
 
@@ -17,7 +23,7 @@ MIN_LOG_SCALE = -4.0  # the authors' lower limit of log √α; below it the nois
 INITIAL_RANGE = 0.01  # entries start in U[-0.01, 0.01] [LW16, §4]
 
 
-class PseudoData(nn.Module):
+class PseudoData(KeepsSettings):
     """Pseudo-inputs Ã [P, R] and pseudo-outputs B̃ [P, C] with multiplicative Gaussian posteriors.
 
     An entry is mean ⊙ (1 + √α ε) with √α <= ``max_noise``. With ``noise="layer"`` there is one √α for all inputs and
@@ -29,6 +35,8 @@ class PseudoData(nn.Module):
 
     ``max_noise`` is one number, or a tensor [*batch_shape] with a bound for each replica.
     """
+
+    SETTINGS = ("max_noise",)
 
     points: nn.Parameter  # [Ã, B̃] side by side, [..., P, R+C]
     log_noise: nn.Parameter  # log √α of inputs and outputs [..., 2], or the dimensions' factors [..., R+C]
@@ -45,33 +53,25 @@ class PseudoData(nn.Module):
         batch_shape: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        bounds = torch.as_tensor(max_noise, dtype=torch.get_default_dtype())
-        if not ((bounds > 0) & (bounds <= 1)).all():
+        bounds = torch.as_tensor(max_noise, dtype=torch.get_default_dtype(), device="cpu")
+        one = isinstance(max_noise, int | float)
+        if not (0 < float(max_noise) <= 1 if one else ((bounds > 0) & (bounds <= 1)).all()):  # type: ignore[arg-type]
             raise ValueError(f"max_noise, the bound on √α, must be in (0, 1]; got {max_noise}")
-        if not isinstance(max_noise, int | float) and bounds.shape != torch.Size(batch_shape):
+        if not one and bounds.shape != torch.Size(batch_shape):
             raise ValueError(
                 f"max_noise must be one number or one for each of the replicas {tuple(batch_shape)}; "
                 f"got shape {tuple(bounds.shape)}"
             )
         if noise not in NOISE_KINDS:
             raise ValueError(f"noise must be one of {NOISE_KINDS}; got {noise!r}")
-        self.max_noise: float | Tensor = bounds
-        if isinstance(max_noise, int | float):
-            self.max_noise = float(max_noise)
-        self.noise = noise
-        highest = bounds.log().unsqueeze(-1) / (2 if noise == "factored" else 1)  # of a factor's logarithm
-        self.register_buffer("_highest", highest, persistent=False)
-        self.register_buffer("_lowest", highest.clamp(max=MIN_LOG_SCALE), persistent=False)
+        self.max_noise: float | Tensor = float(max_noise) if isinstance(max_noise, int | float) else bounds
+        self.noise, self.lowest = noise, MIN_LOG_SCALE
         self.n_points, self.n_rows, self.n_columns = n_points, n_rows, n_columns
         width = n_rows + n_columns
         factored = noise == "factored"
         self.points = nn.Parameter(torch.empty(*batch_shape, n_points, width))
         self.log_noise = nn.Parameter(torch.empty(*batch_shape, width if factored else 2))
         self.log_point_noise = nn.Parameter(torch.empty(*batch_shape, n_points)) if factored else None
-        counts = torch.tensor([n_points * n_rows, n_points * n_columns], dtype=self.points.dtype)
-        self.register_buffer("_counts", counts, persistent=False)  # entries that share one √α
-        kinds = torch.arange(width) >= n_rows  # 0 for inputs, 1 for outputs
-        self.register_buffer("_kinds", kinds.long(), persistent=False)
         self.reset()
 
     def extra_repr(self) -> str:
@@ -81,12 +81,12 @@ class PseudoData(nn.Module):
     @property
     def inputs(self) -> Tensor:
         """Mean pseudo-inputs, [..., P, R], bias entry included."""
-        return self.points[..., : self.n_rows]
+        return widened(self.points[..., : self.n_rows])
 
     @property
     def outputs(self) -> Tensor:
         """Mean pseudo-outputs, [..., P, C]."""
-        return self.points[..., self.n_rows :]
+        return widened(self.points[..., self.n_rows :])
 
     @property
     def noise_scale(self) -> Tensor:
@@ -97,13 +97,36 @@ class PseudoData(nn.Module):
         """Entries uniform near zero, √α at its bound, as in the authors' code."""
         with torch.no_grad():
             self.points.uniform_(-INITIAL_RANGE, INITIAL_RANGE, generator=generator)
+            highest = self._highest()
             for log_noise in self._log_noises():
-                log_noise.copy_(self.get_buffer("_highest").expand_as(log_noise))
+                log_noise.copy_(torch.as_tensor(highest).expand_as(log_noise))
+
+    def _highest(self) -> Any:
+        """The bound of a factor's logarithm: a number, or [*batch_shape, 1] of the parameters' kind."""
+        share = 2 if self.noise == "factored" else 1
+        if isinstance(self.max_noise, Tensor):
+            return self.max_noise.to(self.points).log().unsqueeze(-1) / share
+        return math.log(self.max_noise) / share
+
+    def _limits(self) -> tuple[Any, Any]:
+        """The smallest and the largest log √α, or factor of it; numbers where all replicas share them."""
+        highest = self._highest()
+        return highest.clamp(max=self.lowest) if isinstance(highest, Tensor) else min(highest, self.lowest), highest
 
     def project_(self) -> None:
-        """Move √α back into its bounds, without a trace in the graph."""
+        """Move √α back into its bounds, without a trace in the graph; a recorded program leaves parameters alone."""
+        if is_recorded(self.log_noise):
+            return
+        lowest, highest = self._limits()
         for log_noise in self._log_noises():
-            log_noise.data.clamp_(self._buffers["_lowest"], self._buffers["_highest"])
+            log_noise.data.clamp_(lowest, highest)
+
+    def _inside(self, log_noise: Tensor) -> Tensor:
+        """A logarithm inside its bounds; where it cannot be moved there, its value is, and its gradient stays."""
+        log_noise = widened(log_noise)
+        if not is_recorded(log_noise):
+            return log_noise
+        return log_noise + (log_noise.clamp(*self._limits()) - log_noise).detach()
 
     def _log_noises(self) -> list[nn.Parameter]:
         return [self.log_noise] if self.log_point_noise is None else [self.log_noise, self.log_point_noise]
@@ -111,22 +134,25 @@ class PseudoData(nn.Module):
     def projected_noise(self) -> PseudoNoise:
         """The parameters of √α, moved back into their bounds."""
         self.project_()
-        return PseudoNoise(self.n_points, self.log_noise, self.log_point_noise, self.max_noise)
+        points = None if self.log_point_noise is None else self._inside(self.log_point_noise)
+        return PseudoNoise(self.n_points, self._inside(self.log_noise), points, self.max_noise)
 
     def _log_scale(self) -> Tensor:
         """log √α, broadcastable to ``points``: [..., 1, R+C] or [..., P, R+C]."""
-        if self.log_point_noise is None:
-            return self.log_noise.index_select(-1, self.get_buffer("_kinds")).unsqueeze(-2)
-        return self.log_point_noise.unsqueeze(-1) + self.log_noise.unsqueeze(-2)
+        log_noise = self._inside(self.log_noise)
+        if self.log_point_noise is not None:
+            return self._inside(self.log_point_noise).unsqueeze(-1) + log_noise.unsqueeze(-2)
+        kinds = zip(log_noise.unsqueeze(-2).split(1, -1), (self.n_rows, self.n_columns), strict=True)
+        return torch.cat([kind.expand(*kind.shape[:-1], n) for kind, n in kinds], dim=-1)
 
     def sample(
         self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """One draw (Ã, B̃) for each index of ``sample_shape``."""
         self.project_()
-        like = self.points
-        noise = torch.randn(*sample_shape, *like.shape, generator=generator, dtype=like.dtype, device=like.device)
-        drawn = multiplicative_noise(like, self._log_scale().exp(), noise)
+        points = widened(self.points)
+        noise = randn((*sample_shape, *points.shape), like=points, generator=generator)
+        drawn = multiplicative_noise(points, self._log_scale().exp(), noise)
         return drawn[..., : self.n_rows], drawn[..., self.n_rows :]
 
     def antithetic_inputs(self, n_pairs: int, seed: int = 0) -> Tensor:
@@ -143,11 +169,12 @@ class PseudoData(nn.Module):
         """KL of both posteriors to their log-uniform priors, summed over entries; [*batch_shape]."""
         self.project_()
         if self.log_point_noise is None:
-            return log_uniform_kl(self.log_noise, self._bound(1)) @ self.get_buffer("_counts")
+            inputs, outputs = log_uniform_kl(self._inside(self.log_noise), self._bound(1)).unbind(-1)
+            return self.n_points * (self.n_rows * inputs + self.n_columns * outputs)
         return log_uniform_kl(self._log_scale(), self._bound(2)).sum((-2, -1))
 
     def _bound(self, n_dims: int) -> float | Tensor:
         """max_noise, for a tensor with ``n_dims`` dimensions after those of the replicas."""
         if not isinstance(self.max_noise, Tensor):
             return self.max_noise
-        return self.max_noise.to(self.points)[(..., *[None] * n_dims)]
+        return widened(self.max_noise.to(self.points))[(..., *[None] * n_dims)]

@@ -62,7 +62,7 @@ class DropConnectLinear(PointLinear):
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the outputs over masks, each [..., B, C] (Wan et al. 2013, §3.2)."""
-        return self._moments(augment(self._check(x), self.bias))
+        return self._moments(augment(self._check(x), self.has_bias))
 
     def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """At augmented inputs."""

@@ -54,7 +54,7 @@ class DropoutLinear(PointLinear):
         """z/(1 − rate), [..., n, R] with ones for the bias."""
         rate = self.rate[..., None, None]
         kept = (self._uniform(*shape, self.in_features) >= rate) / (1 - rate)
-        return torch.nn.functional.pad(kept, (0, int(self.bias)), value=1.0)
+        return torch.nn.functional.pad(kept, (0, int(self.has_bias)), value=1.0)
 
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         return (x * self._kept(*sample_shape, *self.batch_shape, x.shape[-2])) @ self.loc

@@ -63,7 +63,7 @@ class VariationalDropoutLinear(PointLinear):
         """ξ, [..., n, R] with ones for the bias."""
         self.project_()
         drawn = 1 + self.log_noise.exp()[..., None, None] * self._noise(*shape, self.in_features)
-        return torch.nn.functional.pad(drawn, (0, int(self.bias)), value=1.0)
+        return torch.nn.functional.pad(drawn, (0, int(self.has_bias)), value=1.0)
 
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         return (x * self._multiplier(*sample_shape, *self.batch_shape, x.shape[-2])) @ self.loc

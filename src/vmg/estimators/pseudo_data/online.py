@@ -40,7 +40,7 @@ def _moments_matched(layer: nn.Module, generator: torch.Generator) -> MatrixGaus
     matched = MatrixGaussianLinear(
         layer.in_features,
         layer.out_features,
-        layer.bias,
+        layer.has_bias,
         prior=FixedPrior(loc, row_scale, column_scale),
         batch_shape=layer.batch_shape,
     ).to(loc)

@@ -1,0 +1,48 @@
+"""A convolutional network made Bayesian: sure of digits it knows, unsure of digits it was never shown.
+
+python examples/image_classifier.py
+"""
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+import vmg
+from vmg.likelihoods import CategoricalLikelihood
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    images, labels = (torch.as_tensor(a) for a in load_digits(return_X_y=True))
+    x, y = images.float().reshape(-1, 1, 8, 8) / 16, labels.long()
+    known, train = y[1_300:] < 8, y[:1_300] < 8  # eights and nines are kept from the network
+    x_train, y_train, x_test, y_test = x[:1_300][train], y[:1_300][train], x[1_300:], y[1_300:]
+
+    cnn = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(256, 8),
+    )
+    model = vmg.nn.bayesianize(cnn, n_data=len(x_train), verbose=True)
+    likelihood = CategoricalLikelihood()
+    optimiser = torch.optim.AdamW(vmg.nn.parameter_groups(model), lr=3e-3)
+    for _ in range(15):
+        for rows in torch.randperm(len(x_train)).split(64):
+            terms = vmg.elbo(model, likelihood, x_train[rows], y_train[rows], n_data=len(x_train))
+            optimiser.zero_grad()
+            (-terms.total).backward()
+            optimiser.step()
+
+    found = vmg.predict(model, x_test, likelihood=likelihood, n_samples=30)
+    right = found.mean[known].argmax(-1) == y_test[known]
+    doubt = found.epistemic.norm(dim=-1)
+    print(f"of digits that it was shown {right.float().mean():.1%} are right")
+    print(f"epistemic doubt: {doubt[known].mean():.3f} for those, {doubt[~known].mean():.3f} for eights and nines")
+
+
+if __name__ == "__main__":
+    main()

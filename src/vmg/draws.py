@@ -1,0 +1,133 @@
+"""Functions drawn from the posterior of any model, and what they predict."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from vmg.likelihoods import Likelihood
+from vmg.nn.calling import call, output_tensor, split_rows
+from vmg.nn.drawing import Draws, evaluating, fixed_draw
+from vmg.nn.mlp import MLP
+from vmg.nn.plain import to_plain
+
+__all__ = ["FrozenDraws", "ModelPrediction", "freeze_draws", "predict", "sample_functions"]
+
+
+def sample_functions(model: nn.Module, n_functions: int, *, prior: bool = False) -> Callable[..., Tensor]:
+    """Draw whole functions from the posterior (or the prior): f(*inputs) is [n_functions, *model(*inputs).shape].
+
+    Every call uses the same weights, so the draws are consistent across inputs and calls, whatever becomes of the
+    model's parameters. The model is evaluated in eval mode, with gradients for its inputs where these ask for some.
+    All weights of all draws are kept in memory.
+    """
+    if n_functions < 1:
+        raise ValueError(f"n_functions must be at least 1; got {n_functions}")
+    if isinstance(model, MLP):
+        return model.sample_functions(n_functions, prior=prior)
+    with torch.no_grad():
+        draws = Draws(model, n_functions, prior=prior)
+
+    def functions(*inputs: Any, **keywords: Any) -> Tensor:
+        with evaluating(model), draws.in_use():
+            return torch.stack([output_tensor(model(*inputs, **keywords)) for _ in draws])
+
+    return functions
+
+
+class ModelPrediction(NamedTuple):
+    """What a model says about each row; of classes, mean is their probabilities and the rest is of their indicators.
+
+    std² = aleatoric² + epistemic².
+    """
+
+    mean: Tensor
+    std: Tensor
+    aleatoric: Tensor  # the noise that no data would take away
+    epistemic: Tensor  # what more data would
+
+
+@torch.no_grad()
+def predict(
+    model: nn.Module,
+    *inputs: Any,
+    likelihood: Likelihood | None = None,
+    n_samples: int = 100,
+    batch_size: int = 1_024,
+) -> ModelPrediction:
+    """Mean and standard deviations of the target at every row of the inputs.
+
+    The model is called in eval mode, once for each draw of its weights and each ``batch_size`` rows of dimension 0;
+    its parameters, buffers and mode stay as they are.
+
+    Args:
+        model: any model with Bayesian layers.
+        *inputs: what it takes: tensors, or one mapping of keyword arguments.
+        likelihood: the one it was trained with; without one the model's output itself is predicted.
+        n_samples: draws of the weights.
+        batch_size: rows at once.
+    """
+    if n_samples < 1 or batch_size < 1:
+        raise ValueError(f"n_samples and batch_size must be at least 1; got {n_samples} and {batch_size}")
+    if not inputs:
+        raise ValueError("inputs must be at least one tensor or mapping; got none")
+    if likelihood is not None and likelihood.is_untouched():
+        warnings.warn(
+            f"the noise of {type(likelihood).__name__} was never updated, so what it says about noise is its prior: "
+            "train with vmg.elbo, or call likelihood.update_(f, y, n_data)",
+            stacklevel=2,
+        )
+    whole = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
+    mean = spread = noise = torch.zeros(())
+    with evaluating(model):
+        for number in range(1, n_samples + 1):
+            with fixed_draw(model):
+                f = torch.cat([call(model, rows) for rows in split_rows(whole, batch_size)])
+            centre, variance = (f, torch.zeros_like(f)) if likelihood is None else likelihood.moments(f)
+            if number == 1:
+                mean, spread, noise = torch.zeros_like(centre), torch.zeros_like(centre), torch.zeros_like(variance)
+            change = centre - mean  # Welford's recursion: no draw is kept
+            mean = mean + change / number
+            spread = spread + change * (centre - mean)
+            noise = noise + variance
+    epistemic, aleatoric = spread / n_samples, (noise / n_samples).expand_as(mean)
+    return ModelPrediction(mean, (epistemic + aleatoric).sqrt(), aleatoric.sqrt(), epistemic.sqrt())
+
+
+class FrozenDraws(nn.Module):
+    """Several functions from a posterior as plain networks, and what they predict together: :func:`freeze_draws`."""
+
+    def __init__(self, functions: Sequence[nn.Module], likelihood: Likelihood | None) -> None:
+        super().__init__()
+        self.functions = nn.ModuleList(functions)
+        self.likelihood = likelihood
+
+    def forward(self, *inputs: Any, **keywords: Any) -> ModelPrediction:
+        """Mean, total, aleatoric and epistemic standard deviation."""
+        drawn = torch.stack([output_tensor(function(*inputs, **keywords)) for function in self.functions])
+        variance = torch.zeros_like(drawn)
+        if self.likelihood is not None:
+            drawn, variance = self.likelihood.moments(drawn)
+        mean = drawn.mean(0)
+        epistemic = (drawn - mean).square().mean(0)
+        aleatoric = variance.expand_as(drawn).mean(0)
+        return ModelPrediction(mean, (epistemic + aleatoric).sqrt(), aleatoric.sqrt(), epistemic.sqrt())
+
+
+@torch.no_grad()
+def freeze_draws(model: nn.Module, n_samples: int = 20, likelihood: Likelihood | None = None) -> FrozenDraws:
+    """A module that predicts as :func:`predict` does, from draws made now: no randomness, nothing Bayesian inside.
+
+    It is made of plain modules of PyTorch, in eval mode, so one graph with mean and standard deviations can be exported
+    from it. It holds ``n_samples`` copies of the model.
+    """
+    functions = []
+    with fixed_draw(model, n_samples) as draws:
+        for _ in draws:
+            functions.append(to_plain(model).requires_grad_(False))
+    return FrozenDraws(functions, copy.deepcopy(likelihood)).eval()

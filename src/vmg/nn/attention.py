@@ -1,0 +1,105 @@
+"""Attention whose projections are matrix Gaussian."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from vmg.nn.contract import BayesianModule
+from vmg.nn.converted import ConvertedLinear
+
+__all__ = ["MatrixGaussianMultiheadAttention"]
+
+
+class MatrixGaussianMultiheadAttention(BayesianModule):
+    """``nn.MultiheadAttention`` with matrix Gaussian projections; each call draws one set of weights.
+
+    Parameters
+    ----------
+    embed_dim, num_heads, dropout, bias, batch_first
+        As in ``nn.MultiheadAttention``; keys and values have ``embed_dim`` features too.
+    **layer_options
+        Options of :class:`~vmg.nn.MatrixGaussianLinear`, for both projections.
+    """
+
+    _qkv_same_embed_dim = False  # what PyTorch's encoder layers ask before they go around forward, to the raw weights
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        *,
+        batch_first: bool = False,
+        **layer_options: Any,
+    ) -> None:
+        super().__init__()
+        if embed_dim % num_heads:
+            raise ValueError(f"embed_dim must be a multiple of num_heads ({num_heads}); got {embed_dim}")
+        self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
+        self.head_dim = embed_dim // num_heads
+        self.in_proj = ConvertedLinear(embed_dim, 3 * embed_dim, bias, **layer_options)
+        self.out_proj = ConvertedLinear(embed_dim, embed_dim, bias, **layer_options)
+
+    def extra_repr(self) -> str:
+        return f"{self.embed_dim}, {self.num_heads}"
+
+    def kl_divergence(self) -> Tensor:
+        return self.in_proj.kl_divergence() + self.out_proj.kl_divergence()
+
+    @property
+    def in_proj_weight(self) -> Tensor:
+        """The mean weight of queries, keys and values, [3·embed_dim, embed_dim]."""
+        return self.in_proj.weight
+
+    @property
+    def in_proj_bias(self) -> Tensor | None:
+        """The mean bias of queries, keys and values."""
+        return self.in_proj.bias
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Outputs and, where asked for, attention weights, as ``nn.MultiheadAttention`` gives them."""
+        in_weight, in_bias = self._drawn(self.in_proj, query)
+        out_weight, out_bias = self._drawn(self.out_proj, query)
+        turn = self.batch_first and query.dim() == 3
+        if turn:
+            query, key, value = (t.transpose(0, 1) for t in (query, key, value))
+        out, weights = F.multi_head_attention_forward(
+            query,
+            key,
+            value,
+            self.embed_dim,
+            self.num_heads,
+            in_weight,
+            in_bias,
+            None,
+            None,
+            False,
+            self.dropout,
+            out_weight,
+            out_bias,
+            training=self.training,
+            key_padding_mask=key_padding_mask,
+            need_weights=need_weights,
+            attn_mask=attn_mask,
+            average_attn_weights=average_attn_weights,
+            is_causal=is_causal,
+        )
+        return out.transpose(0, 1) if turn else out, weights
+
+    @staticmethod
+    def _drawn(projection: ConvertedLinear, like: Tensor) -> tuple[Tensor, Tensor | None]:
+        return projection._as_linear(projection.current_weight().to(like.dtype))

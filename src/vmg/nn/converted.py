@@ -1,0 +1,22 @@
+"""The matrix Gaussian layer in the place of an ``nn.Linear``."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from vmg.nn.matrix_gaussian import MatrixGaussianLinear
+
+__all__ = ["ConvertedLinear"]
+
+
+class ConvertedLinear(MatrixGaussianLinear):
+    """:class:`~vmg.nn.MatrixGaussianLinear` that code written for ``nn.Linear`` can read.
+
+    ``weight`` [out, in] and ``bias`` [out] (or None) are those of the mean. Whoever multiplies with them gets the mean
+    output and no uncertainty; calling the layer draws.
+    """
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The mean bias, [*batch_shape, out]."""
+        return self._as_linear(self.mean_weight())[1]

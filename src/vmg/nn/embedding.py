@@ -1,0 +1,77 @@
+"""An embedding whose table [tokens, features] is one matrix Gaussian."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vmg.nn.contract import BayesianModule
+from vmg.nn.matrix_gaussian import MatrixGaussianLinear
+from vmg.priors import IsotropicPrior
+from vmg.tracing import is_recorded
+
+__all__ = ["MatrixGaussianEmbedding"]
+
+
+class MatrixGaussianEmbedding(BayesianModule):
+    """``nn.Embedding`` with a matrix Gaussian table: a token that comes twice in a call has one vector.
+
+    The table is the weight of a linear layer without bias that sees tokens as indicators. There are no pseudo-data: a
+    pseudo-input would be a mixture of tokens.
+
+    Parameters
+    ----------
+    num_embeddings, embedding_dim, padding_idx
+        As in ``nn.Embedding``; the padding token has its mean, without noise.
+    **layer_options
+        Options of :class:`~vmg.nn.MatrixGaussianLinear`; the prior is N(0, 1) for each entry of the table unless given.
+    """
+
+    def __init__(
+        self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, **layer_options: Any
+    ) -> None:
+        super().__init__()
+        if layer_options.get("n_pseudo") or layer_options.get("batch_shape"):
+            raise ValueError(f"an embedding must be without pseudo-data and replicas; got {layer_options}")
+        self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
+        prior = IsotropicPrior(math.sqrt(num_embeddings))  # of W, and the table is W/√R
+        self.matrix = MatrixGaussianLinear(num_embeddings, embedding_dim, False, **{"prior": prior, **layer_options})
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}"
+
+    def kl_divergence(self) -> Tensor:
+        return self.matrix.kl_divergence()
+
+    @property
+    def weight(self) -> Tensor:
+        """The mean table as ``nn.Embedding`` has it."""
+        return self.matrix.mean_weight() / math.sqrt(self.num_embeddings)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Vectors [..., features] of one draw of the table."""
+        return self._look_up(tokens) / math.sqrt(self.num_embeddings)
+
+    def forward_mean(self, tokens: Tensor) -> Tensor:
+        """Vectors of the mean table."""
+        return self.weight[tokens]
+
+    def _look_up(self, tokens: Tensor) -> Tensor:
+        matrix = self.matrix
+        if matrix.drawn is not None:
+            return self._without_noise_of_padding(matrix.drawn[tokens], tokens)
+        if not matrix.is_diagonal or is_recorded(tokens):
+            return self._without_noise_of_padding(matrix.sample_weight()[tokens], tokens)
+        present, place = tokens.unique(return_inverse=True)  # only these rows of the table are drawn
+        rows, columns = matrix.row().scale[present], matrix.column().scale
+        drawn = rows.unsqueeze(-1) * matrix._noise(len(present), self.embedding_dim) * columns
+        return self._without_noise_of_padding((matrix.mean_weight()[present] + drawn)[place], tokens)
+
+    def _without_noise_of_padding(self, vectors: Tensor, tokens: Tensor) -> Tensor:
+        if self.padding_idx is None:
+            return vectors
+        mean = self.matrix.mean_weight()[self.padding_idx]
+        return torch.where((tokens == self.padding_idx).unsqueeze(-1), mean, vectors)

@@ -1,0 +1,138 @@
+"""Low-rank adapters with matrix Gaussian factors, on models that stay frozen."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vmg.nn.contract import BayesianModule
+from vmg.nn.convert import become, keep_from_fast_paths, select
+from vmg.nn.counterparts import is_linear
+from vmg.nn.matrix_gaussian import MatrixGaussianLinear
+from vmg.nn.recipe import recipe
+
+__all__ = ["MatrixGaussianLoRA", "add_lora"]
+
+
+class MatrixGaussianLoRA(BayesianModule):
+    """A frozen linear layer plus a random map of low rank: y = base(x) + (alpha/rank) · x̂DÛ.
+
+    D [in, rank] and Û [rank, out] are matrix Gaussian; the mean of Û starts at zero, so the mean of the layer starts
+    at the frozen one (after Hu et al. 2022, whose factors are points).
+
+    Parameters
+    ----------
+    base : nn.Module
+        A linear layer; its parameters are frozen.
+    in_features, out_features : int
+        Its sizes.
+    rank, alpha : int, float
+        Of the random map, and its scale; alpha is ``rank`` if None.
+    **layer_options
+        Options of :class:`~vmg.nn.MatrixGaussianLinear`, for both factors.
+    """
+
+    def __init__(
+        self,
+        base: nn.Module,
+        in_features: int,
+        out_features: int,
+        rank: int = 8,
+        alpha: float | None = None,
+        **layer_options: Any,
+    ) -> None:
+        super().__init__()
+        if rank < 1:
+            raise ValueError(f"rank must be at least 1; got {rank}")
+        self.in_features, self.out_features, self.rank = in_features, out_features, rank
+        self.scaling = 1.0 if alpha is None else alpha / rank
+        self.base = base.requires_grad_(False)
+        self.down = MatrixGaussianLinear(in_features, rank, False, **{"n_pseudo": 0, **layer_options})
+        self.up = MatrixGaussianLinear(rank, out_features, False, **{"n_pseudo": 0, **layer_options})
+        if self.up.loc is not None:
+            nn.init.zeros_(self.up.loc)
+
+    def extra_repr(self) -> str:
+        return f"rank={self.rank}, scaling={self.scaling:g}"
+
+    def kl_divergence(self) -> Tensor:
+        return self.down.kl_divergence() + self.up.kl_divergence()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One draw of the adapted output."""
+        base = self.base(x)
+        return base + self.scaling * self.up(self.down(x)).to(base.dtype)
+
+    def forward_mean(self, x: Tensor) -> Tensor:
+        """The output at the mean factors."""
+        base = self.base(x)
+        return base + self.scaling * self.up.forward_mean(self.down.forward_mean(x)).to(base.dtype)
+
+    @property
+    def weight(self) -> Tensor:
+        """The adapted weight at the mean factors, [out, in]."""
+        own = self.base.get_parameter("weight")
+        frozen = own if isinstance(self.base, nn.Linear) else own.mT
+        return frozen + self.scaling * (self.up.weight @ self.down.weight).to(frozen.dtype)
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The frozen bias."""
+        return self.base._parameters["bias"]
+
+    def to_linear(self) -> nn.Linear:
+        """The adapted layer at the mean factors, as a plain ``nn.Linear``."""
+        with torch.no_grad():
+            weight, bias = self.weight, self.bias
+            linear = nn.Linear(
+                self.in_features, self.out_features, bias is not None, dtype=weight.dtype, device=weight.device
+            )
+            linear.weight.copy_(weight)
+            if bias is not None:
+                linear.bias.copy_(bias)
+        return linear
+
+
+def add_lora(
+    model: nn.Module,
+    *,
+    only: str | None = None,
+    skip: str | None = None,
+    n_data: float | None = None,
+    rank: int = 8,
+    alpha: float | None = None,
+    **layer_options: Any,
+) -> nn.Module:
+    """A copy of ``model``, all frozen, whose linear layers have matrix Gaussian adapters.
+
+    Args:
+        model: any model; it is left as it is.
+        only, skip: as in :func:`~vmg.nn.bayesianize`; names of linear layers to adapt, all if None.
+        n_data: rows of the training set, from which the spread at the start is chosen.
+        rank, alpha: see :class:`MatrixGaussianLoRA`.
+        **layer_options: of :class:`~vmg.nn.MatrixGaussianLinear`.
+    """
+    adapted = copy.deepcopy(model).requires_grad_(False)
+    chosen = [old for _, old, is_chosen in select(adapted, only, skip) if is_chosen and is_linear(old)]
+    if not chosen:
+        raise ValueError(f"{type(model).__name__} holds no linear layer to adapt")
+    for old in chosen:
+        weight = old.get_parameter("weight")
+        n_out, n_in = weight.shape if isinstance(old, nn.Linear) else weight.mT.shape
+        base = copy.copy(old)  # the same weights in an object of their own; hooks stay outside
+        base.__dict__ = {**old.__dict__, **{name: type(old.__dict__[name])() for name in _HOOKS}}
+        start = recipe(n_in, n_data)["initial_scale"]
+        options = {"initial_scale": start, **layer_options}
+        with weight.device:
+            layer = MatrixGaussianLoRA(base, n_in, n_out, rank, alpha, **options)
+        if next(layer.down.parameters()).dtype is not weight.dtype:
+            layer.to(weight.dtype)
+        become(old, layer)
+    keep_from_fast_paths(adapted)
+    return adapted
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -1,0 +1,111 @@
+"""Models without a trace of this library, for serving: the mean, or one draw."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from vmg.nn.attention import MatrixGaussianMultiheadAttention
+from vmg.nn.contract import BayesianLinear, BayesianModule
+from vmg.nn.convert import ATTRIBUTE, become
+from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
+from vmg.nn.embedding import MatrixGaussianEmbedding
+from vmg.nn.lora import MatrixGaussianLoRA
+
+__all__ = ["to_plain"]
+
+
+@torch.no_grad()
+def to_plain(model: nn.Module) -> nn.Module:
+    """A copy of ``model`` whose Bayesian modules are plain ones of PyTorch with the mean weights.
+
+    Inside :func:`~vmg.nn.fixed_draw` they have the weights of the draw in use, so that what is exported is one function
+    from the posterior. The copy can be scripted, exported and converted as any model of PyTorch.
+    """
+    drawn = [part.drawn for part in model.modules() if isinstance(part, BayesianModule)]
+    copied = copy.deepcopy(model, {id(weight): weight.detach() for weight in drawn if weight is not None})
+    inside: set[nn.Module] = set()
+    for part in list(copied.modules()):
+        if isinstance(part, BayesianModule) and part not in inside:
+            inside.update(part.modules())
+            become(part, _plain(part), forget=True)
+    copied.__dict__.pop(ATTRIBUTE, None)
+    return copied
+
+
+def _weight(matrix: BayesianLinear) -> tuple[Tensor, Tensor | None]:
+    weight, bias = matrix._as_linear(matrix.mean_weight() if matrix.drawn is None else matrix.drawn)
+    like = next(matrix.parameters())
+    return weight.to(like.dtype), None if bias is None else bias.to(like.dtype)
+
+
+def _plain(module: BayesianModule) -> nn.Module:
+    if isinstance(module, MatrixGaussianLoRA):
+        down, up = _weight(module.down)[0], _weight(module.up)[0]
+        own = module.base.get_parameter("weight")
+        frozen = own if isinstance(module.base, nn.Linear) else own.mT
+        return _linear(frozen + module.scaling * (up @ down).to(frozen.dtype), module.bias)
+    if isinstance(module, MatrixGaussianMultiheadAttention):
+        return _attention(module)
+    if isinstance(module, MatrixGaussianConv1d | MatrixGaussianConv2d):
+        return _convolution(module)
+    if isinstance(module, MatrixGaussianEmbedding):
+        table = _weight(module.matrix)[0].mT.clone()
+        if module.padding_idx is not None:
+            table[module.padding_idx] = module.weight[module.padding_idx]
+        return nn.Embedding.from_pretrained(table, freeze=False, padding_idx=module.padding_idx)
+    if isinstance(module, BayesianLinear) and not module.batch_shape:
+        return _linear(*_weight(module))
+    raise ValueError(f"{type(module).__name__} has no plain counterpart")
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    n_out, n_in = weight.shape
+    linear = nn.Linear(n_in, n_out, bias is not None, dtype=weight.dtype, device=weight.device)
+    linear.weight.copy_(weight)
+    if bias is not None:
+        linear.bias.copy_(bias)
+    return linear
+
+
+def _convolution(module: MatrixGaussianConv1d | MatrixGaussianConv2d) -> nn.Module:
+    weight, bias = _weight(module.matrix)
+    kind = nn.Conv1d if isinstance(module, MatrixGaussianConv1d) else nn.Conv2d
+    plain = kind(
+        module.in_channels,
+        module.out_channels,
+        module.kernel_size,  # type: ignore[arg-type]
+        module.stride,  # type: ignore[arg-type]
+        module.padding,  # type: ignore[arg-type]
+        module.dilation,  # type: ignore[arg-type]
+        bias=bias is not None,
+        padding_mode=module.padding_mode,  # type: ignore[arg-type]
+        dtype=weight.dtype,
+        device=weight.device,
+    )
+    plain.weight.copy_(weight.reshape(plain.weight.shape))
+    if plain.bias is not None and bias is not None:
+        plain.bias.copy_(bias)
+    return plain
+
+
+def _attention(module: MatrixGaussianMultiheadAttention) -> nn.Module:
+    (in_weight, in_bias), (out_weight, out_bias) = _weight(module.in_proj), _weight(module.out_proj)
+    plain = nn.MultiheadAttention(
+        module.embed_dim,
+        module.num_heads,
+        module.dropout,
+        in_bias is not None,
+        batch_first=module.batch_first,
+        dtype=in_weight.dtype,
+        device=in_weight.device,
+    )
+    assert plain.in_proj_weight is not None
+    plain.in_proj_weight.copy_(in_weight)
+    plain.out_proj.weight.copy_(out_weight)
+    if in_bias is not None and out_bias is not None:
+        plain.in_proj_bias.copy_(in_bias)
+        plain.out_proj.bias.copy_(out_bias)
+    return plain

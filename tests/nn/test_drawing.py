@@ -1,0 +1,202 @@
+"""Draws of whole functions from any model."""
+
+import pytest
+import torch
+from torch import nn
+
+import vmg
+from vmg.likelihoods import CategoricalLikelihood, FullCovarianceLikelihood, GaussianLikelihood, KnownNoiseLikelihood
+from vmg.nn import MLP, bayesianize, fixed_draw
+from vmg.prediction import sample_outputs
+
+
+def make_model():
+    """Convolution, norm and a head, with spread enough to see."""
+    plain = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 2))
+    return bayesianize(plain, n_data=100, initial_scale=0.5)
+
+
+def test_inside_a_fixed_draw_a_model_is_a_function():
+    model, x = make_model().eval(), torch.randn(4, 1, 6, 6)
+    with fixed_draw(model):
+        first = model(x)
+        assert torch.equal(model(x), first)
+        torch.testing.assert_close(model(x.flip(0)).flip(0), first)
+    assert not torch.equal(model(x), first)
+
+
+def test_several_draws_come_again_in_order():
+    model, x = make_model().eval(), torch.randn(4, 1, 6, 6)
+    with fixed_draw(model, 3) as draws:
+        first = torch.stack([model(x) for _ in draws])
+        again = torch.stack([model(x) for _ in draws])
+        draws.use(1)
+        assert torch.equal(model(x), first[1])
+    assert len(draws) == 3
+    assert torch.equal(first, again)
+    assert not torch.equal(first[0], first[1])
+
+
+def test_fixed_draws_nest_and_end_with_an_error():
+    model, x = make_model().eval(), torch.randn(4, 1, 6, 6)
+    with fixed_draw(model):
+        outer = model(x)
+        with fixed_draw(model):
+            assert not torch.equal(model(x), outer)
+        with pytest.raises(RuntimeError), fixed_draw(model):
+            model(x[0, 0, 0])
+        assert torch.equal(model(x), outer)
+    assert model[0].matrix.drawn is None
+
+
+def test_gradients_flow_through_a_fixed_draw():
+    model = bayesianize(nn.Linear(3, 2))
+    with fixed_draw(model):
+        model(torch.randn(5, 3)).square().sum().backward()
+    assert model.loc.grad.abs().min() > 0
+    assert model.row.log_scale.grad.abs().min() > 0
+
+
+def test_a_fixed_draw_has_no_samples_inside():
+    network = MLP(3, (), 1)
+    with (
+        fixed_draw(network),
+        pytest.raises(ValueError, match=r"sample_shape must be empty inside fixed_draw; got \(2,\)"),
+    ):
+        network(torch.randn(4, 3), (2,))
+
+
+def test_a_model_without_bayesian_layers():
+    with pytest.raises(ValueError, match="Linear holds no Bayesian layer"), fixed_draw(nn.Linear(2, 2)):
+        pass
+
+
+@pytest.mark.parametrize("prior", [False, True])
+def test_sampled_functions_stay_the_same_and_leave_the_model_alone(prior):
+    model, x = make_model().train(), torch.randn(4, 1, 6, 6)
+    statistics = model[1].running_mean.clone()
+    functions = vmg.sample_functions(model, 3, prior=prior)
+    first = functions(x)
+    assert first.shape == (3, 4, 2)
+    with torch.no_grad():
+        model[4].loc.add_(1)
+    assert torch.equal(functions(x), first)
+    torch.testing.assert_close(functions(x[1:2])[:, 0], first[:, 1])
+    assert torch.equal(model[1].running_mean, statistics)
+    assert model.training and model[1].training
+
+
+def test_sampled_functions_of_an_mlp_and_their_gradients():
+    for model in (MLP(3, (4,), 2), bayesianize(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))):
+        x = torch.randn(5, 3, requires_grad=True)
+        values = vmg.sample_functions(model, 2)(x)
+        assert values.shape == (2, 5, 2)
+        values.sum().backward()
+        assert x.grad.abs().sum() > 0
+    with pytest.raises(ValueError, match="n_functions must be at least 1; got 0"):
+        vmg.sample_functions(model, 0)
+
+
+def test_equal_rows_have_equal_draws():
+    """Drawn row by row they correlated at 0.26."""
+    model = bayesianize(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1)), initial_scale=1.0)
+    drawn = sample_outputs(model, torch.randn(1, 3).expand(2, 3), 10)
+    torch.testing.assert_close(drawn[:, 0], drawn[:, 1])
+
+
+def test_samples_of_sequences_and_images_are_cut_by_rows(monkeypatch):
+    monkeypatch.setattr(vmg.prediction, "NUMBERS_AT_ONCE", 2)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(20, 1))
+    drawn = sample_outputs(bayesianize(model), torch.randn(3, 4, 5), 2)
+    assert drawn.shape == (2, 3, 1)
+
+
+def test_samples_leave_norms_and_modes_alone():
+    model, x = make_model().train(), torch.randn(4, 1, 6, 6)
+    before = model[1].running_mean.clone()
+    assert sample_outputs(model, x, 3).shape == (3, 4, 2)
+    assert torch.equal(model[1].running_mean, before)
+    assert model.training
+
+
+# -- predictions ------------------------------------------------------------------------------------------------------
+
+
+def test_predictions_split_rows_and_add_up():
+    model, x = make_model().train(), torch.randn(5, 1, 6, 6)
+    torch.manual_seed(1)
+    whole = vmg.predict(model, x, likelihood=KnownNoiseLikelihood(0.3), n_samples=6)
+    torch.manual_seed(1)
+    parts = vmg.predict(model, x, likelihood=KnownNoiseLikelihood(0.3), n_samples=6, batch_size=2)
+    for a, b in zip(whole, parts, strict=True):
+        torch.testing.assert_close(a, b)
+    assert model.training
+    torch.testing.assert_close(whole.std.square(), whole.aleatoric.square() + whole.epistemic.square())
+    torch.testing.assert_close(whole.aleatoric, torch.full((5, 2), 0.3))
+
+
+def test_predictions_are_the_moments_of_function_draws():
+    model, x = make_model().eval(), torch.randn(5, 1, 6, 6)
+    torch.manual_seed(1)
+    found = vmg.predict(model, x, n_samples=4)
+    torch.manual_seed(1)
+    with torch.no_grad(), fixed_draw(model, 4) as draws:
+        drawn = torch.stack([model(x) for _ in draws])
+    torch.testing.assert_close(found.mean, drawn.mean(0))
+    torch.testing.assert_close(found.epistemic, drawn.std(0, correction=0))
+    assert (found.aleatoric == 0).all()
+
+
+def test_predictions_of_classes_obey_the_law_of_total_variance():
+    model, x = make_model(), torch.randn(5, 1, 6, 6)
+    found = vmg.predict(model, x, likelihood=CategoricalLikelihood(), n_samples=7)
+    torch.testing.assert_close(found.mean.sum(-1), torch.ones(5))
+    torch.testing.assert_close(found.std.square(), found.mean * (1 - found.mean))
+
+
+class Keywords(nn.Module):
+    """Takes keywords and gives a mapping, as models of Hugging Face do."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(10, 4), nn.Linear(4, 2)
+
+    def forward(self, tokens, mask=None, scale=1.0):
+        h = self.embed(tokens) * (1 if mask is None else mask.unsqueeze(-1))
+        return {"hidden": h, "logits": scale * self.head(h.mean(1))}
+
+
+def test_predictions_take_mappings_and_several_inputs():
+    model = bayesianize(Keywords())
+    tokens, mask = torch.randint(10, (5, 3)), torch.ones(5, 3)
+    batch = {"tokens": tokens, "mask": mask, "scale": 2.0}
+    assert vmg.predict(model, batch, n_samples=2, batch_size=2).mean.shape == (5, 2)
+    assert vmg.predict(model, tokens, mask, n_samples=2, batch_size=2).mean.shape == (5, 2)
+    y = torch.randint(2, (5,))
+    assert torch.isfinite(vmg.elbo(model, CategoricalLikelihood(), batch, y, n_data=5).total)
+    assert vmg.sample_functions(model, 2)(**batch).shape == (2, 5, 2)
+
+
+def test_noise_that_was_never_updated_is_said():
+    model, x = bayesianize(nn.Linear(3, 1)), torch.randn(5, 3)
+    for likelihood in (GaussianLikelihood(), FullCovarianceLikelihood(1)):
+        with pytest.warns(UserWarning, match="was never updated"):
+            vmg.predict(model, x, likelihood=likelihood, n_samples=2)
+        vmg.elbo(model, likelihood, x, torch.randn(5, 1), n_data=5)
+        assert torch.isfinite(vmg.predict(model, x, likelihood=likelihood, n_samples=2).std).all()
+
+
+@pytest.mark.parametrize("options", [{"n_samples": 0}, {"batch_size": 0}])
+def test_wrong_numbers(options):
+    with pytest.raises(ValueError, match="must be at least 1"):
+        vmg.predict(bayesianize(nn.Linear(3, 1)), torch.randn(5, 3), **options)
+
+
+def test_outputs_without_a_tensor_to_take():
+    class Pair(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), x
+
+    model = nn.Sequential(MLP(3, (), 3), Pair(3, 2))
+    with pytest.raises(TypeError, match="the model must give a tensor"):
+        vmg.predict(model, torch.randn(2, 3), n_samples=1)

@@ -1,0 +1,111 @@
+"""Narrow numbers, states and empty memory: a layer is the same wherever it comes from."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import vmg
+from vmg.likelihoods import CategoricalLikelihood
+from vmg.nn import BayesianModule, MatrixGaussianLinear, PseudoData, bayesianize, kl_divergence
+from vmg.priors import GammaPrior, IsotropicPrior
+
+
+def make_model(**options):
+    plain = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 2))
+    return bayesianize(plain, n_data=100, **options)
+
+
+def test_autocast_after_a_convolution():
+    plain = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten(), nn.Linear(48, 2))
+    x, y = torch.randn(4, 1, 6, 6), torch.tensor([0, 1, 0, 1])
+    for model in (bayesianize(plain, only="2"), make_model()):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            terms = vmg.elbo(model, CategoricalLikelihood(), x, y, n_data=4)
+        terms.total.backward()
+        assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["diagonal", "rank_one", "dense"])
+def test_narrow_parameters(dtype, family):
+    model = make_model(row_covariance=family).to(dtype)
+    x = torch.randn(4, 1, 6, 6, dtype=dtype)
+    out = model(x)
+    assert out.dtype is dtype
+    kl = kl_divergence(model)
+    assert kl.dtype is torch.float32
+    wide = copy.deepcopy(model).float()
+    torch.testing.assert_close(kl, kl_divergence(wide), rtol=1e-3, atol=1e-2)
+    (out.float().square().mean() + kl / 100).backward()
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
+    assert model[3].to_linear().weight.dtype is dtype
+
+
+@pytest.mark.parametrize("prior", [IsotropicPrior(0.2), GammaPrior(2.0, 3.0)])
+def test_settings_of_the_objective_are_in_the_state(prior):
+    """Once they were not: a divergence of 3689 was 1029 after loading."""
+    layer = MatrixGaussianLinear(5, 3, n_pseudo=2, prior=prior, max_noise=0.05)
+    other = MatrixGaussianLinear(5, 3, n_pseudo=2, prior=type(prior)(), max_noise=0.25)
+    other.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(other.kl_divergence(), layer.kl_divergence())
+    assert other.pseudo_data.max_noise == 0.05
+    for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        torch.testing.assert_close(copied.kl_divergence(), layer.kl_divergence())
+
+
+def test_layers_do_not_share_a_prior_that_one_of_them_could_change():
+    prior = IsotropicPrior(0.2)
+    first, second = MatrixGaussianLinear(3, 2, prior=prior), MatrixGaussianLinear(3, 2, prior=prior)
+    first.load_state_dict(MatrixGaussianLinear(3, 2).state_dict())
+    assert (first.prior.scale, second.prior.scale, prior.scale) == (1.0, 0.2, 0.2)
+
+
+def test_a_state_without_settings_leaves_them():
+    layer = MatrixGaussianLinear(3, 2, n_pseudo=1, max_noise=0.1, prior=IsotropicPrior(0.2))
+    state = {name: value for name, value in layer.state_dict().items() if not name.endswith("_extra_state")}
+    layer.load_state_dict(state)
+    assert layer.prior.scale == 0.2
+
+
+def test_bounds_of_replicas_are_in_the_state():
+    bounds = torch.tensor([0.1, 0.2])
+    layer = MatrixGaussianLinear(3, 2, n_pseudo=1, max_noise=bounds, batch_shape=(2,))
+    other = MatrixGaussianLinear(3, 2, n_pseudo=1, max_noise=torch.tensor([0.3, 0.3]), batch_shape=(2,))
+    other.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(other.pseudo_data.max_noise, bounds)
+    single = PseudoData(1, 4, 2)
+    with pytest.raises(ValueError, match="must hold 1 numbers; got 2"):
+        single.set_extra_state(layer.pseudo_data.get_extra_state())
+
+
+@pytest.mark.parametrize("pseudo_noise", ["layer", "factored"])
+def test_a_layer_survives_empty_memory(pseudo_noise):
+    """Buffers that no state had were garbage after to_empty, and the divergence was -143."""
+    layer = MatrixGaussianLinear(5, 3, n_pseudo=2, max_noise=0.1, pseudo_noise=pseudo_noise)
+    empty = copy.deepcopy(layer).to("meta").to_empty(device="cpu")
+    assert all(name in layer.state_dict() for name, _ in empty.named_buffers())
+    empty.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(empty.kl_divergence(), layer.kl_divergence())
+    assert torch.isfinite(empty(torch.randn(4, 5))).all()
+
+
+class Outer(BayesianModule):
+    def __init__(self):
+        super().__init__()
+        self.inner = MatrixGaussianLinear(3, 2)
+
+    def kl_divergence(self):
+        return self.inner.kl_divergence() + 1
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def test_a_bayesian_module_inside_another_is_counted_once():
+    outer = Outer()
+    torch.testing.assert_close(kl_divergence(nn.Sequential(outer)), outer.inner.kl_divergence() + 1)
+    both = nn.ModuleList([outer, outer.inner])
+    torch.testing.assert_close(kl_divergence(both), outer.inner.kl_divergence() + 1)

@@ -1,0 +1,100 @@
+"""Nothing assumes the CPU. The meta device stands in for those not at hand: it mixes with none and has no values."""
+
+import pytest
+import torch
+from torch import nn
+
+import vmg
+from vmg.kernels import on_device
+from vmg.likelihoods import (
+    CategoricalLikelihood,
+    FullCovarianceLikelihood,
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    KnownNoiseLikelihood,
+)
+from vmg.minibatches import take_rows
+from vmg.nn import MLP, MatrixGaussianLinear, bayesianize
+from vmg.priors import GammaPrior
+
+DEVICE = torch.device("meta")
+LIKELIHOODS = {
+    "gaussian": (lambda: GaussianLikelihood(2), 2),
+    "learned": (lambda: GaussianLikelihood(2, conjugate=False), 2),
+    "known": (lambda: KnownNoiseLikelihood(0.5), 2),
+    "input": (lambda: HeteroscedasticLikelihood(1), 1),
+    "full": (lambda: FullCovarianceLikelihood(2), 2),
+    "classes": (CategoricalLikelihood, None),
+}
+
+
+def step(model, likelihood, x, y):
+    """One whole step of a user's loop."""
+    optimiser = torch.optim.SGD([p for p in [*model.parameters(), *likelihood.parameters()] if p.requires_grad], lr=0.1)
+    terms = vmg.elbo(model, likelihood, x, y, n_data=100)
+    (-terms.total).backward()
+    optimiser.step()
+    return terms
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+@pytest.mark.parametrize("prior", [None, GammaPrior()])
+@pytest.mark.parametrize("pseudo_noise", ["layer", "factored"])
+def test_a_step_stays_on_its_device_and_never_waits_for_it(name, prior, pseudo_noise):
+    """Its tensors have no values: any look at one, which would make the host wait, raises."""
+    make, n_targets = LIKELIHOODS[name]
+    options = {"n_pseudo": 2, "prior": prior, "pseudo_noise": pseudo_noise}
+    model, likelihood = MLP(3, (4,), 2, **options).to(DEVICE), make().to(DEVICE)
+    x = torch.empty(5, 3, device=DEVICE)
+    y = torch.empty(5, dtype=torch.long, device=DEVICE)
+    if n_targets:
+        y = torch.empty(5, n_targets, device=DEVICE)
+    terms = step(model, likelihood, x, y)
+    assert terms.total.device == DEVICE
+    assert terms.f.device == DEVICE
+
+
+@pytest.mark.parametrize("sampling", ["marginal", "joint", "weights"])
+@pytest.mark.parametrize("family", ["diagonal", "rank_one", "dense"])
+def test_every_draw_stays_on_its_device(sampling, family):
+    with DEVICE:
+        layer = MatrixGaussianLinear(3, 2, n_pseudo=2, sampling=sampling, row_covariance=family)
+    x = torch.empty(5, 3, device=DEVICE)
+    for out in (layer(x), layer.forward_mean(x), layer.kl_divergence(), layer.sample_weight((2,))):
+        assert out.device == DEVICE
+
+
+def test_converted_models_and_their_predictions_stay_on_their_device():
+    model = bayesianize(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(32, 2)).to(DEVICE), n_data=10)
+    x = torch.empty(5, 1, 6, 6, device=DEVICE)
+    assert all(p.device == DEVICE for p in model.parameters())
+    for value in vmg.predict(model, x, likelihood=CategoricalLikelihood(), n_samples=2):
+        assert value.device == DEVICE
+
+
+def test_rows_are_taken_on_the_tables_device():
+    table, index = torch.empty(6, 2, device="meta"), torch.tensor([[0, 1], [2, 3]])
+    assert take_rows(table, index, own=False).device.type == "meta"
+    assert take_rows(torch.empty(2, 6, 2, device="meta"), index, own=True).shape == (2, 2, 2)
+
+
+def test_a_generator_of_the_cpu_serves_other_devices(monkeypatch):
+    """Its numbers seed one of the device; that is asked for by its device alone, as no other is at hand."""
+    asked = []
+
+    class Recorder:
+        def __init__(self, device):
+            asked.append(device)
+
+        def manual_seed(self, seed):
+            asked.append(seed)
+            return self
+
+    generator = torch.Generator().manual_seed(0)
+    assert on_device(generator, torch.device("cpu")) is generator
+    monkeypatch.setattr(torch, "Generator", Recorder)
+    other = torch.device("cuda", 0)
+    on_device(generator, other)
+    on_device(generator, other)
+    assert asked[0] == asked[2] == other
+    assert asked[1] != asked[3]

@@ -1,0 +1,264 @@
+"""Programs that are recorded, compiled, exported or transformed: no value is looked at, no memory misread."""
+
+import copy
+import pickle
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, grad, jacrev, vmap
+
+import vmg
+from vmg import kernels
+from vmg.likelihoods import CategoricalLikelihood, KnownNoiseLikelihood
+from vmg.linalg import cholesky
+from vmg.nn import MLP, MatrixGaussianLinear, bayesianize, fixed_draw, kl_divergence
+from vmg.tracing import is_recorded, may_look
+
+
+def make_model(**options):
+    plain = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2))
+    return bayesianize(plain, n_data=50, initial_scale=0.3, **options)
+
+
+TRACE = """
+import torch, warnings
+from torch import nn
+from vmg.nn import bayesianize
+warnings.simplefilter("ignore")
+model = bayesianize(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
+traced = torch.jit.trace(model, torch.randn(5, 3), check_trace=False)
+print(tuple(traced(torch.randn(7, 3)).shape), (traced(torch.ones(7, 3)) - traced(torch.ones(7, 3))).abs().max() > 0)
+"""
+
+
+def test_a_traced_model_draws_and_corrupts_nothing():
+    """Sizes are tensors while tracing, and adding to one changed those before it: the process died."""
+    done = subprocess.run([sys.executable, "-c", TRACE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[0] == "(7, 2) tensor(True)"
+
+
+def test_recording_is_noticed():
+    x = torch.zeros(2)
+    assert not is_recorded(x)
+    assert may_look(x)
+    assert not may_look(torch.zeros(2, device="meta"))
+    seen = []
+    grad(lambda t: seen.append(is_recorded(t)) or t.sum())(x)
+    with torch._subclasses.FakeTensorMode():
+        seen.append(is_recorded(torch.zeros(2)))
+    assert seen == [True, True]
+
+
+def test_the_careful_factor_without_looking():
+    """The branch-free one is the same for healthy members and helps those that need jitter."""
+    root = torch.randn(2, 3, 3, dtype=torch.float64)
+    healthy = root @ root.mT + torch.eye(3)
+    singular = torch.ones(1, 3, 3, dtype=torch.float64)
+    both = torch.cat([healthy, singular])
+    unseen = vmap(cholesky)(both)
+    torch.testing.assert_close(unseen[:2], cholesky(healthy))
+    assert torch.isfinite(unseen).all()
+    torch.testing.assert_close(unseen[2] @ unseen[2].mT, singular[0], atol=1e-4, rtol=0)
+    assert torch.isnan(vmap(cholesky)(-torch.eye(2).expand(1, 2, 2))).any()
+
+
+@pytest.mark.parametrize("n_pseudo", [0, 2])
+@pytest.mark.parametrize("pseudo_noise", ["layer", "factored"])
+def test_gradients_of_transforms_are_those_of_autograd(n_pseudo, pseudo_noise):
+    model = make_model(n_pseudo=n_pseudo, pseudo_noise=pseudo_noise, max_noise=0.2).double()
+    x, y = torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+
+    def divergence(values):
+        with torch.nn.utils.parametrize.cached():
+            return sum(
+                functional_call(Divergence(layer), {f"layer.{k[2:]}": v for k, v in values.items() if k[0] == number})
+                for number, layer in model.named_children()
+                if isinstance(layer, MatrixGaussianLinear)
+            )
+
+    found = grad(divergence)(parameters)
+    kl_divergence(model).backward()
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(found[name], torch.zeros_like(p) if p.grad is None else p.grad, msg=name)
+    assert torch.isfinite(functional_call(model, parameters, (x,)) - y).all()
+
+
+class Divergence(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self):
+        return self.layer.kl_divergence()
+
+
+def test_jacobians_of_the_inputs():
+    model, x = make_model(), torch.randn(4, 3)
+    with fixed_draw(model):
+        jacobian = vmap(jacrev(model))(x)
+        expected = torch.stack([torch.autograd.functional.jacobian(model, row) for row in x])
+    torch.testing.assert_close(jacobian, expected)
+    assert vmap(model, randomness="different")(x.unsqueeze(1)).shape == (4, 1, 2)
+
+
+def test_the_divergence_can_be_differentiated_twice():
+    model = make_model(n_pseudo=2).double()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+
+    def second():
+        first = torch.autograd.grad(kl_divergence(model), parameters, create_graph=True, allow_unused=True)
+        return torch.autograd.grad(sum(g.square().sum() for g in first if g is not None), parameters, allow_unused=True)
+
+    fused = second()
+    original, kernels.native = kernels.native, lambda *tensors: None
+    try:
+        parts = second()
+    finally:
+        kernels.native = original
+    for a, b in zip(fused, parts, strict=True):
+        torch.testing.assert_close(torch.zeros(()) if a is None else a, torch.zeros(()) if b is None else b)
+
+
+def eager_backend(graph, inputs):
+    return graph.forward
+
+
+@pytest.fixture
+def quiet():
+    """PyTorch's compiler warns of matters of its own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("n_pseudo", [0, 2])
+def test_a_compiled_model_is_one_graph_with_the_same_draws(n_pseudo):
+    model, x = make_model(n_pseudo=n_pseudo), torch.randn(5, 3)
+    compiled = torch.compile(model, fullgraph=True, backend=eager_backend)
+    original, kernels.native = kernels.native, lambda *tensors: None
+    library, kernels._library = kernels._library, lambda: None  # so that both draw by PyTorch's generator
+    try:
+        torch.manual_seed(1)
+        expected = model(x)
+        torch.manual_seed(1)
+        actual = compiled(x)
+    finally:
+        kernels.native, kernels._library = original, library
+    torch.testing.assert_close(actual, expected)
+    actual.sum().backward()
+    assert model[0].loc.grad is not None
+
+
+@pytest.mark.usefixtures("quiet")
+def test_an_exported_model_draws():
+    exported = torch.export.export(make_model(), (torch.randn(5, 3),)).module()
+    x = torch.randn(5, 3)
+    assert (exported(x) - exported(x)).abs().min() > 0
+
+
+@pytest.mark.usefixtures("quiet")
+def test_the_mean_network_is_exported_without_a_trace_of_the_library():
+    model, x = make_model(), torch.randn(5, 3)
+    mean = vmg.nn.to_plain(model)
+    assert b"vmg" not in pickle.dumps(mean)
+    exported = torch.export.export(mean, (x,)).module()
+    torch.testing.assert_close(exported(x), mean(x))
+    with fixed_draw(model):
+        expected = model(x)
+        drawn = vmg.nn.to_plain(model)
+    torch.testing.assert_close(drawn(x), expected)
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [4, 200])
+def test_a_step_sees_strides(width):
+    """A parameter that is a transposed view, small enough to be gathered or not, trains as its contiguous copy."""
+    x, y = torch.randn(20, 3), torch.randn(20, 1)
+    straight = MLP(3, (width, width), 1)
+    turned = copy.deepcopy(straight)
+    for layer in turned.layers:
+        layer.loc = nn.Parameter(layer.loc.detach().mT.contiguous().mT)
+        assert width == 1 or not layer.loc.is_contiguous() or 1 in layer.loc.shape
+    from vmg.training import train
+
+    for network in (straight, turned):
+        generator = torch.Generator().manual_seed(0)
+        train(network, KnownNoiseLikelihood(1.0), x, y, n_steps=3, generator=generator, averaging=None)
+    for a, b in zip(straight.parameters(), turned.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_kernels_refuse_what_they_would_misread():
+    from vmg.kernels.diagonal import Forward, Inputs, make_plan
+
+    native = kernels.native(torch.zeros(1))
+    if native is None:
+        pytest.skip("no compiled kernels")
+    inputs = Inputs(
+        torch.zeros(2, 3), torch.zeros(2, 3).mT, torch.zeros(3), torch.zeros(2), *[None] * 4, torch.zeros(2, 2)
+    )
+    with pytest.raises(ValueError, match=r"M must be contiguous; got strides \(1, 3\) for \(3, 2\)"):
+        Forward(native, make_plan((), 2, 3, 3, 2, 0, False), inputs, 1.0, 1e-6)
+
+
+def test_tokens_in_training_are_no_rows_of_the_direct_step():
+    from vmg.stepping import DirectStep
+    from vmg.training import train
+
+    network = MLP(3, (4,), 2)
+    assert not DirectStep.allows(network, 3)
+    x, y = torch.randn(6, 5, 3), torch.randint(2, (6, 5))
+    train(network, CategoricalLikelihood(), x, y, n_steps=2, batch_size=4)
+
+
+# -- serving ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("likelihood", [None, CategoricalLikelihood(), KnownNoiseLikelihood(0.3)])
+def test_frozen_draws_predict_what_the_draws_do(likelihood):
+    model, x = make_model().train(), torch.randn(5, 3)
+    torch.manual_seed(1)
+    served = vmg.freeze_draws(model, 4, likelihood)
+    torch.manual_seed(1)
+    expected = vmg.predict(model, x, likelihood=likelihood, n_samples=4)
+    for a, b in zip(served(x), expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    assert not any(type(m).__module__.startswith("vmg.nn") for m in served.modules())
+    with torch.no_grad():
+        model[0].loc.add_(1)
+    torch.testing.assert_close(served(x).mean, expected.mean, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_frozen_draws_are_exported_as_one_graph():
+    model, x = make_model(), torch.randn(5, 3)
+    served = vmg.freeze_draws(model, 3, CategoricalLikelihood())
+    exported = torch.export.export(served, (x,)).module()
+    for a, b in zip(exported(x), served(x), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("what", ["mean", "draws"])
+def test_onnx_gives_the_same_numbers(what, tmp_path):
+    for name in ("onnx", "onnxscript"):
+        pytest.importorskip(name, reason="the exporter of PyTorch needs it; see the extra onnx")
+    runtime = pytest.importorskip("onnxruntime", reason="runs what was exported; see the extra onnx")
+    model, x = make_model(), torch.randn(5, 3)
+    module = vmg.nn.to_plain(model).eval() if what == "mean" else vmg.freeze_draws(model, 3, CategoricalLikelihood())
+    torch.onnx.export(module, (x,), str(tmp_path / "model.onnx"), dynamo=True)
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
+    found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    expected = module(x)
+    for a, b in zip(found, (expected,) if what == "mean" else expected, strict=True):
+        torch.testing.assert_close(torch.as_tensor(a), b.detach(), atol=1e-5, rtol=1e-5)
