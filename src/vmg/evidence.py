@@ -13,6 +13,7 @@ W is integrated out, and so is Λ: the predictive distribution is a Student t.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,9 +28,11 @@ __all__ = [
     "RowStatistics",
     "condition",
     "condition_on_rows",
+    "group_precision",
     "log_evidence",
     "log_evidence_known_noise",
     "log_evidence_of_statistics",
+    "log_precision_prior",
     "row_statistics",
 ]
 
@@ -55,6 +58,20 @@ class NoisePrior:
     def degrees(self, n_outputs: int) -> float:
         """Degrees of freedom of the Wishart, ν₀."""
         return 2 * self.concentration + (n_outputs - 1 if self.full else 0)
+
+
+PRECISION_SPREAD = 4.0  # prior standard deviation of a log precision
+
+
+def group_precision(log_precision: Tensor, group_sizes: Sequence[int]) -> Tensor:
+    """a [..., D] from the log precision [..., G] of each group of consecutive features."""
+    sizes = torch.tensor(group_sizes, device=log_precision.device)
+    return log_precision.exp().repeat_interleave(sizes, -1)
+
+
+def log_precision_prior(log_precision: Tensor) -> Tensor:
+    """Log prior N(0, 4²) of log precisions [..., G], up to a constant: [...]."""
+    return -0.5 * (log_precision / PRECISION_SPREAD).square().sum(-1)
 
 
 class RowStatistics(NamedTuple):

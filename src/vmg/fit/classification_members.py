@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vmg.categorical_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_bound, step_mean
+from vmg.evidence import group_precision, log_precision_prior
 from vmg.fit.members import Members
 from vmg.nn.anchored import AnchoredFeatures
 
@@ -23,7 +24,6 @@ TRAINING_STEPS = 2  # of the output layer's mean where its covariance is set ane
 REFRESH_EVERY = 10  # steps of the hidden layers; in between the mean alone follows them
 SETTLING_STEPS = 60  # where the hidden layers stand still
 CHECKING_STEPS = 8  # from the posterior of the last training step
-PRECISION_SPREAD = 4.0  # prior standard deviation of a log precision
 
 
 class MemberLogits(NamedTuple):
@@ -48,7 +48,7 @@ class ClassificationMembers(Members):
 
     def prior_precision(self) -> Tensor:
         """a [E, D]: every group of features has one precision."""
-        return self.log_precision.exp().repeat_interleave(torch.tensor(self.features.group_sizes), -1)
+        return group_precision(self.log_precision, self.features.group_sizes)
 
     def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The bound of the output layer plus the anchored log prior, for labels y [N]."""
@@ -63,8 +63,7 @@ class ClassificationMembers(Members):
                 self._posterior = step_mean(self._posterior, phi, spread, labels, precision, weight)
             self._n_steps += 1
         bound = softmax_bound(phi, labels, self.prior_precision(), self._posterior, weight, spread)
-        prior = self.features.log_prior() - 0.5 * (self.log_precision / PRECISION_SPREAD).square().sum(-1)
-        return bound + prior, bound
+        return bound + self.features.log_prior() + log_precision_prior(self.log_precision), bound
 
     def _one_hot(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         return nn.functional.one_hot(y, self.n_classes).to(dtype)

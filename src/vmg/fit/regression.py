@@ -56,7 +56,7 @@ class RegressionEnsemble:
         """Predict rows of inputs in standard units [N, D]."""
         posterior = self.posterior
         soft = soften(x)
-        phi = self.members.head.design(torch.as_tensor(soft, dtype=torch.float32)).double()
+        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float32)).double()
         means = (phi @ posterior.mean).numpy()  # [E, N, C]
         loc = means.mean(0)
         own = posterior.relative_variance(phi).numpy()[..., None] * self.member_noise[:, None]
@@ -74,7 +74,7 @@ class RegressionEnsemble:
         """F [K, N, C] with FᵀF the covariance between rows of each output's function, stretched as predictions are."""
         posterior = self.posterior
         soft = soften(x)
-        phi = self.members.head.design(torch.as_tensor(soft, dtype=torch.float32)).double()
+        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float32)).double()
         means = (phi @ posterior.mean).numpy()
         n_members = len(means)
         between = (means - means.mean(0)) / math.sqrt(max(n_members - 1, 1))

@@ -11,7 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.evidence import LinearPosterior, NoisePrior, condition_on_rows
+from vmg.evidence import (
+    LinearPosterior,
+    NoisePrior,
+    condition_on_rows,
+    group_precision,
+    log_evidence,
+    log_precision_prior,
+)
 from vmg.fit.calibration import t_log_density
 from vmg.fit.members import Members
 from vmg.nn.anchored import AnchoredFeatures
@@ -59,8 +66,10 @@ class RegressionMembers(Members):
 
     def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Log evidence of the rows plus the anchored log prior."""
-        evidence = self.head.log_evidence(x, y, weight)
-        return evidence + self.features.log_prior() + self.head.log_prior(), evidence
+        log_precision = self.head.log_precision
+        precision = group_precision(log_precision, self.features.group_sizes)
+        evidence = log_evidence(self.features(x), y, precision, weight=weight, prior=self.head.noise_prior)
+        return evidence + self.features.log_prior() + log_precision_prior(log_precision), evidence
 
     @torch.no_grad()
     def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberPredictions:

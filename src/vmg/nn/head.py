@@ -13,6 +13,7 @@ from vmg.evidence import (
     NoisePrior,
     RowStatistics,
     condition,
+    group_precision,
     log_evidence,
     log_evidence_of_statistics,
     row_statistics,
@@ -20,7 +21,6 @@ from vmg.evidence import (
 
 __all__ = ["BayesianHead", "HeadPrediction"]
 
-PRECISION_SPREAD = 4.0  # prior standard deviation of a log precision
 PRECISION_STEPS = 60  # of L-BFGS over a few log precisions: far more than it takes
 
 
@@ -98,18 +98,13 @@ class BayesianHead(nn.Module):
 
     def prior_precision(self) -> Tensor:
         """a [*batch_shape, D], in units of the noise's precision."""
-        sizes = torch.tensor(self.group_sizes, device=self.log_precision.device)
-        return self.log_precision.exp().repeat_interleave(sizes, -1)
+        return group_precision(self.log_precision, self.group_sizes)
 
     def log_evidence(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """log p(y | Φ(x)) [*batch_shape] of targets [N, C], a scalar objective for the features and precisions."""
         return log_evidence(
             self.design(x), self._targets(y), self.prior_precision(), weight=weight, prior=self.noise_prior
         )
-
-    def log_prior(self) -> Tensor:
-        """Log prior of the log precisions, N(0, 4²), up to a constant; [*batch_shape]."""
-        return -0.5 * (self.log_precision / PRECISION_SPREAD).square().sum(-1)
 
     # -- conditioning on rows -----------------------------------------------------------------------------------------
 
@@ -143,14 +138,13 @@ class BayesianHead(nn.Module):
 
     def _learn_precision(self) -> None:
         log_precision = self.log_precision.detach().double().requires_grad_()
-        sizes = torch.tensor(self.group_sizes)
         optimiser = torch.optim.LBFGS(
             [log_precision], max_iter=PRECISION_STEPS, line_search_fn="strong_wolfe", tolerance_change=1e-8
         )
 
         def loss() -> Tensor:
             optimiser.zero_grad()
-            precision = log_precision.clamp(-20, 20).exp().repeat_interleave(sizes, -1)
+            precision = group_precision(log_precision.clamp(-20, 20), self.group_sizes)
             value = -log_evidence_of_statistics(self.statistics, precision, self.noise_prior).sum()
             value.backward()
             return value
