@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint types format clean
+.PHONY: demo test test-lowest test-newest fuzz sanitize lint types format clean
 
 demo: $(STAMP)
 	$(BIN)/vmg demo
@@ -14,6 +14,40 @@ test: export OMP_NUM_THREADS = 1
 test: lint types
 	$(BIN)/python -m pytest -n 2
 	VMG_NATIVE=0 $(BIN)/python -m pytest -n 2 tests/test_conditional.py tests/test_priors.py tests/nn/test_contract.py
+
+# The lowest versions that pyproject.toml allows, and the newest there are; each in an environment of its own.
+test-lowest: export OMP_NUM_THREADS = 1
+test-lowest:
+	$(PYTHON) -m venv --clear .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet -c constraints-lowest.txt -e ".[app,dev]"
+	.venv-lowest/bin/python -m pytest -n 2
+
+test-newest: export OMP_NUM_THREADS = 1
+test-newest:
+	$(PYTHON) -m venv --clear .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --upgrade -e ".[app,dev]"
+	.venv-newest/bin/python -m pytest -n 2
+
+# Ten minutes of hostile files, tables, options and kills; SEED=2 makes others. A next run goes on where it was stopped.
+SEED ?= 0
+fuzz: export OMP_NUM_THREADS = 1
+fuzz: $(STAMP)
+	$(BIN)/python tests/fuzz/run.py --seed $(SEED)
+
+# The kernels with AddressSanitizer and UndefinedBehaviorSanitizer, beside a copy of the sources. PyTorch never frees some
+# of what it allocates, so leaks are not looked for.
+SANITIZED := build/sanitize
+SANITIZERS := -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined
+sanitize: export OMP_NUM_THREADS = 1
+sanitize: $(STAMP)
+	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED) && cp -r src $(SANITIZED)/
+	$(BIN)/python -m pip install --quiet hatchling
+	CXX=g++ CXXFLAGS="$(SANITIZERS)" $(BIN)/python -c "from pathlib import Path; import hatch_build; \
+	folder = Path('$(SANITIZED)/src/vmg/kernels'); \
+	raise SystemExit(not hatch_build.build_libraries(folder))"
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	PYTHONPATH=$(SANITIZED)/src:. $(BIN)/python -m pytest -n 0 -p no:cacheprovider \
+	tests/test_kernels.py tests/test_conditional.py tests/test_moments.py tests/test_stepping.py tests/test_priors.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -32,4 +66,4 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-lowest .venv-newest build .pytest_cache .mypy_cache .ruff_cache .hypothesis

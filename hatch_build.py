@@ -1,7 +1,8 @@
 """Build hook: compile ``src/vmg/kernels/kernels.cpp`` where a C++ compiler is found, and install without it elsewhere.
 
-``CXX`` names the compiler and ``CXXFLAGS`` is appended, so ``CXXFLAGS=-march=x86-64-v3`` makes a wheel for other
-machines than this one.
+A wheel runs on every machine of its platform: it has a library for any processor and, on x86-64, one for those with
+AVX2; ``vmg.kernels`` chooses when it is loaded. An editable install is for this machine alone. ``CXX`` names the
+compiler and ``CXXFLAGS`` is appended.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ LIBRARY = "_kernels.so"  # as in vmg/kernels/__init__.py
 # nobody reads; NaN and infinity keep their meaning, which -ffast-math would take from them.
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fopenmp-simd"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math"]
-TUNING: list[list[str]] = [["-march=native"], ["-mcpu=native"], []]  # the first that the compiler accepts
+NATIVE: list[list[str]] = [["-march=native"], ["-mcpu=native"], []]  # the first that the compiler accepts
+V3_LIBRARY = "_kernels_v3.so"  # as in vmg/kernels/__init__.py
+V3 = [["-march=x86-64-v3"], ["-mavx2", "-mfma", "-mbmi", "-mbmi2"]]  # older compilers do not know the level by its name
 
 
 def find_compiler() -> list[str] | None:
@@ -36,14 +39,25 @@ def find_compiler() -> list[str] | None:
     return None
 
 
-def compile_kernels(source: Path, target: Path) -> bool:
-    """Compile ``source`` to the shared library ``target``; False where that cannot be done."""
+def build_libraries(folder: Path, *, native: bool = False) -> list[Path]:
+    """Compile ``kernels.cpp`` of a folder beside itself, for this machine or for all; the libraries that were made."""
+    source, plain, v3 = folder / SOURCE.name, folder / LIBRARY, folder / V3_LIBRARY
+    wanted = {plain: NATIVE if native else [[]]}
+    if not native and platform.machine().lower() in ("x86_64", "amd64"):
+        wanted[v3] = V3
+    for library in (plain, v3):
+        library.unlink(missing_ok=True)  # of an earlier build
+    return [library for library, tunings in wanted.items() if compile_kernels(source, library, tunings)]
+
+
+def compile_kernels(source: Path, target: Path, tunings: list[list[str]] = NATIVE) -> bool:
+    """Compile ``source`` to the library ``target`` with the first of ``tunings`` that works; False if none does."""
     compiler = find_compiler()
     if compiler is None:
         return False
     extra = shlex.split(os.environ.get("CXXFLAGS", ""))
     partial = target.with_suffix(".partial")  # renamed when whole, so that no other process loads half a library
-    for tuning in TUNING:
+    for tuning in tunings:
         command = [*compiler, *FLAGS, *tuning, *extra, str(source), "-o", str(partial)]
         if subprocess.run(command, capture_output=True, check=False).returncode == 0:
             partial.replace(target)
@@ -53,19 +67,18 @@ def compile_kernels(source: Path, target: Path) -> bool:
 
 
 class KernelBuildHook(BuildHookInterface):
-    """Puts the compiled library beside its source; a wheel that holds it is for this platform only."""
+    """Puts the compiled libraries beside their source; a wheel that holds them is for this platform only."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile before hatchling collects the files."""
         if self.target_name != "wheel":  # a source distribution holds sources
             return
-        target = Path(self.root, SOURCE).with_name(LIBRARY)
-        if compile_kernels(Path(self.root, SOURCE), target):
-            build_data["artifacts"].append(target.relative_to(self.root).as_posix())
+        libraries = build_libraries(Path(self.root, SOURCE).parent, native=version == "editable")
+        if libraries:
+            build_data["artifacts"] += [library.relative_to(self.root).as_posix() for library in libraries]
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{_platform_tag()}"
         else:
-            target.unlink(missing_ok=True)  # of an earlier build
             self.app.display_info("vmg: no working C++ compiler, installing without compiled kernels")
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -369,6 +370,53 @@ def test_the_build_hook_compiles(tmp_path):
     assert module.LIBRARY == kernels.LIBRARY
     assert module.compile_kernels(ROOT / module.SOURCE, target)
     assert target.exists() and list(tmp_path.iterdir()) == [target]
+
+
+def test_a_wheel_has_no_instruction_of_this_machine_alone(tmp_path, monkeypatch):
+    module = build_module()
+    if module.find_compiler() is None:
+        pytest.skip("no C++ compiler")
+    commands = []
+    real = subprocess.run
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **options: commands.append(command) or real(command, **options)
+    )
+    for source in (ROOT / module.SOURCE).parent.glob("*.?pp"):
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    names = [library.name for library in module.build_libraries(tmp_path)]
+    assert not any("native" in part for command in commands for part in command)
+    assert names[0] == kernels.LIBRARY and module.V3_LIBRARY == kernels.V3_LIBRARY
+    assert not any(part.startswith(("-march", "-m")) for part in commands[0])
+    if platform.machine() == "x86_64":
+        assert names[1:] == [kernels.V3_LIBRARY]
+    assert [library.name for library in module.build_libraries(tmp_path, native=True)] == [kernels.LIBRARY]
+    assert not (tmp_path / kernels.V3_LIBRARY).exists()  # of the build before
+
+
+def test_the_library_of_the_processor_is_chosen_when_it_is_loaded(tmp_path, monkeypatch):
+    loaded = []
+
+    class Library:
+        runs_v3 = True
+
+        def __init__(self, path):
+            loaded.append(Path(path).name)
+            self.vmg_layout = lambda: sum(record.size << 16 * k for k, record in enumerate(kernels.LAYOUT))
+            self.vmg_layout.restype = None
+            self.vmg_runs_v3 = lambda: Library.runs_v3
+
+    monkeypatch.delenv("VMG_NATIVE", raising=False)
+    monkeypatch.setattr(kernels, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(kernels.ctypes, "CDLL", Library)
+    (tmp_path / kernels.LIBRARY).touch()
+    find = kernels._library.__wrapped__
+    assert find() is not None and loaded == [kernels.LIBRARY]
+    (tmp_path / kernels.V3_LIBRARY).touch()
+    find()
+    assert loaded[1:] == [kernels.LIBRARY, kernels.V3_LIBRARY]
+    monkeypatch.setattr(Library, "runs_v3", False)
+    find()
+    assert loaded[3:] == [kernels.LIBRARY]
 
 
 def test_without_a_working_compiler_nothing_is_left_behind(tmp_path, monkeypatch):

@@ -119,7 +119,7 @@ def make_parquet(rng: random.Random) -> tuple[bytes, list[str]]:
         "bool": lambda: pa.array(whole % 2 == 0),
         "bytes": lambda: pa.array([bytes([k % 256]) for k in range(n)], type=pa.binary()),
         "nothing": lambda: pa.nulls(n),
-        "decimal": lambda: pa.array(whole % 100).cast(pa.decimal128(20, 2)),
+        "decimal": lambda: pa.array(whole % 100).cast(pa.decimal128(25, 2)),
         "duration": lambda: pa.array(whole % 10**6, type=pa.duration("s")),
         "word": lambda: pa.array([("u", "v")[k % 2] for k in range(n)]).dictionary_encode(),
     }

@@ -1,6 +1,7 @@
 """Compiled loops for layers on the CPU, and the one place that decides whether they are used.
 
-``kernels.cpp`` is compiled when the package is installed and a C++ compiler is at hand (``hatch_build.py``). Without
+``kernels.cpp`` is compiled when the package is installed and a C++ compiler is at hand (``hatch_build.py``): for any
+processor and, on x86-64, once more for those with AVX2; which of the two is used is found when it is loaded. Without
 it, with ``VMG_NATIVE=0`` in the environment, on other devices and for other dtypes, the mathematics runs in PyTorch.
 """
 
@@ -39,6 +40,7 @@ __all__ = [
 
 LIBRARY = "_kernels.so"  # loaded through ctypes, so the name need not follow the platform's custom
 OFF = ("0", "false", "no", "off")  # values of VMG_NATIVE
+V3_LIBRARY = "_kernels_v3.so"  # the same for processors of the level x86-64-v3, such as have AVX2
 NOT_FINITE, NOT_POSITIVE = 1, 2  # bits of a status, as in kernels.cpp
 
 
@@ -95,6 +97,9 @@ def _library() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(str(path))
+        faster = path.with_name(V3_LIBRARY)
+        if faster.exists() and library.vmg_runs_v3():
+            library = ctypes.CDLL(str(faster))
         library.vmg_layout.restype = ctypes.c_int64
         fits = library.vmg_layout() == sum(record.size << 16 * k for k, record in enumerate(LAYOUT))
     except (OSError, AttributeError):  # built for another machine, or from an older source

@@ -74,3 +74,14 @@ API Int vmg_layout() {
     return Int(sizeof(Layer<float>)) | Int(sizeof(Divergence<float>)) << 16 |
            Int(sizeof(moments::Network<float>)) << 32 | Int(sizeof(moments::Layer<float>)) << 48;
 }
+
+// Whether this processor, and the system on it, run code of the level x86-64-v3; asked of the library for any processor.
+API int vmg_runs_v3() {
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+           __builtin_cpu_supports("bmi2");
+#else
+    return 0;
+#endif
+}
