@@ -200,8 +200,8 @@ def test_report_passes_model_and_table_on(model, vmg_command, monkeypatch):
 
 
 def test_demo(vmg_command, monkeypatch):
-    small = Size(hidden=(8,), n_members=4, plan=TrainingPlan(max_steps=20, refit_steps=10))
-    monkeypatch.setattr("vmg.estimators.base.choose_size", lambda n_rows, n_features: small)
+    small = Size((8,), ("relu",), 4, TrainingPlan(max_steps=20, refit_steps=10))
+    monkeypatch.setattr("vmg.estimators.base.choose_size", lambda n_rows, *, classes: small)
     code, out, _ = vmg_command("demo", "--out", "shown")
     assert code == 0 and "RMSE" in out and "diabetes" in out
     assert sorted(os.listdir("shown")) == ["diabetes.vmg", "diabetes_test.csv", "figure1.png"]

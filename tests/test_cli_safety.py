@@ -118,7 +118,7 @@ def test_a_full_disk_is_said_by_every_command_that_writes(table, capfd, monkeypa
 def test_write_report_raises_no_bare_error(tmp_path):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"x": rng.random(30), "y": rng.random(30)})
-    options = {"hidden_layer_sizes": (4,), "max_iter": 2, "n_pseudo": 2, "n_draws": 8}
+    options = {"hidden_layer_sizes": (4,), "max_iter": 10, "n_members": 2}
     model = TableModel.fit(frame, "y", options=options)
     with pytest.raises(TableError, match="cannot write"):
         write_report(model, frame, tmp_path / "none" / "page.html")
@@ -130,8 +130,8 @@ COMMAND = [sys.executable, "-c", "from vmg_command import main; main()"]
 
 
 def test_an_interrupt_in_the_midst_of_an_import(tmp_path):
-    """At a moment that is certain: torch stands for whatever takes long."""
-    (tmp_path / "torch.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise SystemExit(7)\n")
+    """At a moment that is certain: typer stands for whatever takes long."""
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise SystemExit(7)\n")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stderr) == (130, "error: interrupted\n")

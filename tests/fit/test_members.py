@@ -211,7 +211,8 @@ def test_softening_keeps_order_and_leaves_usual_inputs_alone():
 
 
 def test_sizes_can_be_asked_for():
-    size = choose_size(500, 10)
+    size = choose_size(500)
+    assert choose_size(5_000) != size and choose_size(5_000, classes=True) != choose_size(5_000)
     assert size.changed() == size and size.changed(hidden=None) == size
     changed = size.changed(hidden=(3, 2), n_members=1, max_steps=7, rate=0.1, patience=5, batch_rows=9)
     assert changed.hidden == (3, 2) and changed.n_members == 1 and len(changed.activations) == 1
