@@ -11,6 +11,7 @@ from findings import Finding
 
 import vmg
 from vmg import VMGClassifier, VMGRegressor
+from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
 
 OPTIONS: dict[str, tuple] = {
     "hidden_layer_sizes": ((), (3,), (3, 2), 4, (0,), "3", None, [2]),
@@ -31,7 +32,8 @@ OPTIONS: dict[str, tuple] = {
 
 def configuration(rng: random.Random, folder: Path) -> str:
     """Fit, predict, save and load with some options out of the ordinary."""
-    kind = rng.choice((VMGRegressor, VMGClassifier))
+    kind = rng.choice((VMGRegressor, VMGClassifier, PseudoDataRegressor, PseudoDataClassifier))
+    classes = kind in (VMGClassifier, PseudoDataClassifier)
     known = kind().get_params()
     chosen = rng.sample([name for name in OPTIONS if name in known], rng.choice((1, 2, 4)))
     options = {"max_iter": 1, "hidden_layer_sizes": (2,), "n_pseudo": 1, "max_noise": 0.25, "n_draws": 5}
@@ -41,7 +43,7 @@ def configuration(rng: random.Random, folder: Path) -> str:
     n, width = rng.choice((1, 2, 3, 8, 30)), rng.choice((1, 2, 5))
     X = draws.normal(size=(n, width)) * 10.0 ** rng.choice((0, 0, 5, -5, 150))
     y = draws.normal(size=n) * 10.0 ** rng.choice((0, 0, 3, -3, 100))
-    if kind is VMGClassifier:
+    if classes:
         y = (draws.random(n) * rng.choice((1, 2, 3))).astype(int)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -54,7 +56,7 @@ def configuration(rng: random.Random, folder: Path) -> str:
         except vmg.training.TrainingError:
             return "training stopped"
         predicted = model.predict(X)
-        if kind is VMGRegressor and not np.isfinite(np.asarray(predicted, dtype=float)).all():
+        if not classes and not np.isfinite(np.asarray(predicted, dtype=float)).all():
             raise Finding(f"{options} predicts what is not finite")
         try:
             model.save(folder / "model.vmg")

@@ -26,7 +26,7 @@ SAVING = """
 APPENDING = """
     import sys
     from pathlib import Path
-    from vmg.experiments import records
+    from vmg_paper.experiments import results_file as records
     for number in range(10**6):
         records.append(Path(sys.argv[1]), [{"number": number, "filling": "x" * (number % 5000)}])
         print(number, flush=True)
@@ -85,7 +85,7 @@ def _kill_saving(rng: random.Random, folder: Path) -> str:
 
 
 def _kill_appending(rng: random.Random, folder: Path) -> str:
-    from vmg.experiments import records
+    from vmg_paper.experiments import results_file as records
 
     path = folder / "results.jsonl"
     for _ in range(2):

@@ -104,7 +104,10 @@ def test_clone_and_set_params():
 def test_pipeline_and_grid_search():
     X, y = linear_table(30)
     pipeline = make_pipeline(PolynomialFeatures(2, include_bias=False), regressor(max_iter=5))
-    grid = {"pseudodataregressor__hidden_layer_sizes": [(2,), (4, 2)], "vmgregressor__noise": ["constant", "input"]}
+    grid = {
+        "pseudodataregressor__hidden_layer_sizes": [(2,), (4, 2)],
+        "pseudodataregressor__noise": ["constant", "input"],
+    }
     search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(X, y)
     assert len(search.cv_results_["params"]) == 4
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
