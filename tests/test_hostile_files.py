@@ -85,6 +85,7 @@ FORGERIES = {
     "a dunder": lambda document, tensors: document["attributes"].update(__class__=5),
     "a parameter twice": lambda document, tensors: document["attributes"].update(n_draws=10**8),
     "two codecs at once": assign("attributes", "history_", to={"array": {}, "network": {}}),
+    "calibration that is a number": assign("attributes", "conformal_scores_", to=5),
     "no scaling": assign("attributes", "input_scaling_", to=None),
     "a history that is no number": lambda document, tensors: tensors["history_"].fill_(float("inf")),
     "a scaling of another size": lambda document, tensors: tensors.update({"input_scaling_.mean": torch.zeros(7)}),

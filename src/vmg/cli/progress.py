@@ -48,13 +48,15 @@ class TrainingBar:
         self._task = self._bars.add_task(label, total=None, terms="")
 
     def __enter__(self) -> TrainingBar:
-        self._bars.start()
+        if not self._bars.disable:
+            self._bars.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bars.stop()
+        if not self._bars.disable:  # older versions of rich print an empty line even then
+            self._bars.stop()
 
     def __call__(self, progress: Progress) -> None:
         fit, price = progress.expected_log_likelihood, progress.kl

@@ -100,6 +100,9 @@ def check_answers(estimator: Any) -> None:
     names = getattr(estimator, "feature_names_in_", None)
     if names is not None and np.shape(names) != (n_features,):
         raise ValueError(f"feature_names_in_ must be {n_features} names; got shape {np.shape(names)}")
+    scores = getattr(estimator, "conformal_scores_", None)
+    if scores is not None and not (isinstance(scores, np.ndarray) and scores.ndim > 0):
+        raise ValueError(f"conformal_scores_ must be an array; got {scores!r:.40}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a row without names, or far from all others
         predicted = np.asarray(estimator.predict(np.zeros((1, n_features))))
