@@ -126,9 +126,9 @@ def test_conformal_rows_are_kept_out_of_the_fit():
     wide, narrow = (model.predict_frame(houses(5, seed=1), c) for c in (0.9, 0.5))
     assert (wide["upper"] - wide["lower"] > narrow["upper"] - narrow["lower"]).all()
     for ask in (model.predict_frame, model.evaluate):
-        with pytest.raises(CoverageError, match="conformalize needs at least 99 rows for coverage 0.99; got 30"):
+        with pytest.raises(CoverageError, match=r"conformalize needs at least 99 rows for coverage 0\.99; got 30"):
             ask(houses(), 0.99)
-    with pytest.raises(CoverageError, match="conformalize needs at least 99 rows for coverage 0.99; got 30"):
+    with pytest.raises(CoverageError, match=r"conformalize needs at least 99 rows for coverage 0\.99; got 30"):
         model.estimator.predict_interval(model.encoder.transform(houses()), 0.99)
     interval = model.estimator.predict_interval(model.encoder.transform(houses()), 0.8)
     assert np.array_equal(model.predict_frame(houses(), 0.8)[["lower", "upper"]], interval)
