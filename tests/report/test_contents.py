@@ -7,11 +7,12 @@ import pytest
 from vmg import metrics
 from vmg.report.classification import _calibration_error_by_chance, classification_contents
 from vmg.report.columns import read_columns, summarise_columns
-from vmg.report.influence import EFFECT_GRID, column_effects, column_influences, effect_grid
-from vmg.report.regression import nominal_coverage, regression_contents
+from vmg.report.influence import EFFECT_GRID, column_effects, column_influences, effect_grid, function_draws
+from vmg.report.regression import nominal_coverage, regression_contents, take
 from vmg.report.rows import CERTAIN_ROWS, choose, extremes
 from vmg.report.training import training_curve
 from vmg.tables import TableModel
+from vmg.tables.model import mean_crps
 
 
 def test_regression_scores_are_those_of_metrics(regression):
@@ -172,6 +173,14 @@ def test_influence_and_effect_of_a_known_function(line):
     np.testing.assert_allclose(flat.mean, np.full_like(flat.mean, flat.mean[0, 0]))
 
 
+def test_influence_compares_the_same_functions(regression):
+    """A column that is shuffled in a table of one row moves no draw of the function at all."""
+    model, frame = regression
+    assert all(influence.high == 0 for influence in column_influences(model, frame.iloc[:1], 3))
+    draws = function_draws(model, frame)
+    np.testing.assert_allclose(function_draws(model, frame.iloc[5:9]), draws[:, 5:9], rtol=1e-4, atol=1e-3)
+
+
 def test_effects_of_every_kind_of_column(regression):
     model, frame = regression
     effects = {effect.column: effect for effect in column_effects(model, frame, model.encoder.column_names)}
@@ -198,6 +207,17 @@ def test_extremes_never_share_a_row(n):
     certain, uncertain = extremes(np.random.default_rng(0).random(n))
     assert not set(certain) & set(uncertain)
     assert len(certain) + len(uncertain) == min(n, 2 * CERTAIN_ROWS)
+
+
+def test_rows_of_a_prediction(regression, line):
+    rows = np.array([4, 1])
+    for model, frame in (regression, line):
+        whole = model.pred_dist(frame)
+        some, y = take(whole, rows), np.array([1.0, 100.0])
+        np.testing.assert_array_equal(some.mean, whole.mean[rows])
+        np.testing.assert_array_equal(some.std, whole.std[rows])
+        np.testing.assert_allclose(some.row_covariance(), whole.row_covariance()[np.ix_(rows, rows)], rtol=1e-9)
+        assert mean_crps(some, y) > 0
 
 
 def test_subsamples_are_always_the_same():

@@ -72,6 +72,18 @@ def test_a_classification_has_every_section(multiclass_page):
         assert words in page.text
 
 
+def test_training_and_network_are_said_as_they_are(regression_page, multiclass_page, line):
+    page = Page(regression_page)
+    assert "Training raises the log posterior of the hidden layers" in page.text
+    assert "log posterior = fit − complexity" in page.text and "bound" not in page.text
+    assert "An ensemble of 4 Bayesian neural networks with one hidden layer of 8 units (relu, tanh)" in page.text
+    assert "The output layer and its noise are integrated out" in page.text
+    assert "64 draws are behind each prediction" in Page(multiclass_page).text
+    model, frame = line
+    mixture = Page(render_report(model, frame.iloc[:30])).text
+    assert "Training raises the bound" in mixture and "2 hidden layers of 4, 3 units (relu), 2 pseudo-points" in mixture
+
+
 def test_two_classes_show_the_effect_on_the_second(binary):
     page = Page(render_report(*binary))
     assert page.sections == ["short", "data", "fit", "calibration", *ALWAYS[1:]]
