@@ -15,7 +15,8 @@ test: lint types
 	$(BIN)/python -m pytest -n 2
 	VMG_NATIVE=0 $(BIN)/python -m pytest -n 2 tests/test_conditional.py tests/test_priors.py tests/nn/test_contract.py
 
-# The lowest versions that pyproject.toml allows, and the newest there are; each in an environment of its own.
+# The lowest versions that pyproject.toml allows, and the newest there are but for PyTorch (a newer build may bring gigabytes
+# of GPU libraries); each in an environment of its own.
 test-lowest: export OMP_NUM_THREADS = 1
 test-lowest:
 	$(PYTHON) -m venv --clear .venv-lowest
@@ -25,7 +26,7 @@ test-lowest:
 test-newest: export OMP_NUM_THREADS = 1
 test-newest:
 	$(PYTHON) -m venv --clear .venv-newest
-	.venv-newest/bin/python -m pip install --quiet --upgrade -e ".[app,dev]"
+	.venv-newest/bin/python -m pip install --quiet --upgrade "torch==2.13.0" -e ".[app,dev]"
 	.venv-newest/bin/python -m pytest -n 2
 
 # Ten minutes of hostile files, tables, options and kills; SEED=2 makes others. A next run goes on where it was stopped.

@@ -7,7 +7,7 @@ import torch
 from vmg.fit.classification import fit_classification
 from vmg.fit.classification_members import ClassificationMembers
 from vmg.fit.design import Design
-from vmg.fit.members import TrainingPlan, train_members
+from vmg.fit.members import TrainingPlan, _Adam, train_members
 from vmg.fit.regression import fit_regression, soften
 from vmg.fit.regression_members import RegressionMembers
 from vmg.fit.size import choose_size
@@ -218,3 +218,23 @@ def test_sizes_can_be_asked_for():
     assert changed.hidden == (3, 2) and changed.n_members == 1 and len(changed.activations) == 1
     assert (changed.plan.max_steps, changed.plan.rate, changed.plan.batch_rows) == (7, 0.1, 9)
     assert changed.plan.refit_steps <= 7 and changed.plan.patience == 5
+
+
+def test_the_optimiser_is_adam_to_the_last_bit():
+    torch.manual_seed(0)
+    ours = [
+        torch.nn.Parameter(torch.randn(4, 3)),
+        torch.nn.Parameter(torch.randn(5)),
+        torch.nn.Parameter(torch.ones(2)),
+    ]
+    theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
+    one, other = _Adam(ours), torch.optim.Adam(theirs, betas=(0.9, 0.99), fused=True)
+    for step in range(1, 21):  # the last parameter has no gradient and stays
+        for optimiser, parameters in ((one, ours), (other, theirs)):
+            optimiser.zero_grad()
+            sum((p**3).sum() for p in parameters[:2]).backward()
+        other.param_groups[0]["lr"] = 0.01 * step
+        one.step(0.01 * step)
+        other.step()
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +111,39 @@ def train_members(
     return found, run.history
 
 
+class _Adam:
+    """Adam by PyTorch's own fused operation, whose ``torch.optim`` loads a compiler for two seconds at its first step."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.parameters = list(parameters)
+        self.means = [torch.zeros_like(p) for p in self.parameters]
+        self.squares = [torch.zeros_like(p) for p in self.parameters]
+        self.counts = [torch.zeros(()) for _ in self.parameters]
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        moving = [k for k, parameter in enumerate(self.parameters) if parameter.grad is not None]
+        for k in moving:
+            self.counts[k] += 1
+        torch._fused_adam_(
+            *([tensors[k] for k in moving] for tensors in (self.parameters, [p.grad for p in self.parameters])),
+            *([tensors[k] for k in moving] for tensors in (self.means, self.squares)),
+            [],
+            [self.counts[k] for k in moving],
+            lr=rate,
+            beta1=0.9,
+            beta2=0.99,
+            weight_decay=0.0,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
 class _Run:
     """Optimiser steps, and what is said of them."""
 
@@ -123,7 +156,7 @@ class _Run:
         callbacks: Sequence[Callback],
     ) -> None:
         self.members, self.rows, self.plan = members, rows, plan
-        self.optimiser = torch.optim.Adam(members.parameters(), lr=plan.rate, betas=(0.9, 0.99), fused=True)
+        self.optimiser = _Adam(members.parameters())
         self.generator, self.callbacks = generator, callbacks
         self.history = History()
         self.started, self.n_taken = time.perf_counter(), 0
@@ -134,8 +167,6 @@ class _Run:
         if n_rows > self.plan.batch_rows:  # the rows of a batch stand for all rows
             batch = torch.randint(n_rows, (self.plan.batch_rows,), generator=self.generator)
             x, y, weight = x[batch], y[batch], weight[:, batch] * (n_rows / len(batch))
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
         self.optimiser.zero_grad()
         try:
             total, fit = self.members.log_posterior(x, y, weight)
@@ -145,7 +176,7 @@ class _Run:
             return self._give_up()
         size = weight.sum(-1)
         (-total / size).sum().backward()
-        self.optimiser.step()
+        self.optimiser.step(rate)
         self.n_taken += 1
         due = last or self.n_taken % CHECK_EVERY == 0
         return not due or self._report(total / size, fit / size, rate)
