@@ -112,7 +112,7 @@ def train_members(
 
 
 class _Adam:
-    """Adam by PyTorch's own fused operation, whose ``torch.optim`` loads a compiler for two seconds at its first step."""
+    """Adam by PyTorch's own fused operation: ``torch.optim`` would first load a compiler, which takes two seconds."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.parameters = list(parameters)
@@ -127,21 +127,13 @@ class _Adam:
     @torch.no_grad()
     def step(self, rate: float) -> None:
         moving = [k for k, parameter in enumerate(self.parameters) if parameter.grad is not None]
-        for k in moving:
-            self.counts[k] += 1
-        torch._fused_adam_(
-            *([tensors[k] for k in moving] for tensors in (self.parameters, [p.grad for p in self.parameters])),
-            *([tensors[k] for k in moving] for tensors in (self.means, self.squares)),
-            [],
-            [self.counts[k] for k in moving],
-            lr=rate,
-            beta1=0.9,
-            beta2=0.99,
-            weight_decay=0.0,
-            eps=1e-8,
-            amsgrad=False,
-            maximize=False,
-        )
+        parameters: list[Tensor] = [self.parameters[k] for k in moving]
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        means, squares, counts = ([part[k] for k in moving] for part in (self.means, self.squares, self.counts))
+        for count in counts:
+            count += 1
+        options = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
+        torch._fused_adam_(parameters, gradients, means, squares, [], counts, lr=rate, **options)  # type: ignore[call-overload]
 
 
 class _Run:
