@@ -181,7 +181,7 @@ def test_forged_sizes_allocate_nothing(states, tmp_path):
         paths.append(str(tmp_path / name))
         forge(paths[-1], states["regressor"], FORGERIES[name])
     program = """
-        import resource, sys, vmg
+        import resource, sys, vmg, vmg.estimators.saving
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + 400 * 2**20,) * 2)
         for path in sys.argv[1:]:
