@@ -71,7 +71,7 @@ def decode_regression(name: str, content: Document, tensors: Mapping[str, Tensor
             n_members,
             NoisePrior(**content["noise_prior"]),
         )
-    members.load_state_dict(_take(f"{name}.members", tensors))
+    members.double().load_state_dict(_take(f"{name}.members", tensors))
     if not len(content["calibrations"]) == len(content["fields"]) == n_outputs:
         raise ValueError(f"{name} must have one calibration and one noise for each of {n_outputs} outputs")
     fields = tuple(
@@ -125,7 +125,7 @@ def decode_classification(name: str, content: Document, tensors: Mapping[str, Te
         members = ClassificationMembers(
             described["in_features"], described["hidden"], n_classes, described["activations"], n_members
         )
-    members.load_state_dict(_take(f"{name}.members", tensors))
+    members.double().load_state_dict(_take(f"{name}.members", tensors))
     weights = tensors[f"{name}.mean"].double().clone(), tensors[f"{name}.root"].double().clone()
     sharpness, stretch = float(content["sharpness"]), float(content["stretch"])
     if not (0 < sharpness < np.inf and 0 <= stretch < np.inf):

@@ -26,8 +26,8 @@ Array = NDArray[np.float64]
 FEWEST_DEGREES = 3.0
 """Of freedom: below, a standard deviation says little."""
 MOST_DEGREES = 100.0
-PRIOR_ROWS = 3.0
-"""The priors of log c ~ N(0, 2²) and log ν ~ N(2, 2²) count as so many rows."""
+STRETCH_ROWS, DEGREES_ROWS = 10.0, 3.0
+"""As so many rows the priors log c ~ N(0, 1) and log ν ~ N(2, 2²) count: few held-out rows change c little."""
 
 
 class HeldOut(NamedTuple):
@@ -72,8 +72,8 @@ def calibrate(folds: HeldOut, regions: HeldOut | None, least_noise: float) -> Ca
         if regions is not None and len(regions.error):
             inside = t_log_density(regions.error, noise + stretch * regions.variance, degrees)
             total -= float(np.average(inside, weights=regions.weight))
-        prior = (values[1] / 2) ** 2 + ((values[2] - 2) / 2) ** 2
-        return total + 0.5 * prior * PRIOR_ROWS / n_rows
+        prior = STRETCH_ROWS * values[1] ** 2 + DEGREES_ROWS * ((values[2] - 2) / 2) ** 2
+        return total + 0.5 * prior / n_rows
 
     typical = 2 * math.log(max(float(np.median(np.abs(folds.error))), 1e-6 * spread, np.finfo(np.float64).tiny) * 1.5)
     starts = [np.array([max(typical, floor), log_stretch, 2.0]) for log_stretch in (0.0, 2.0)]

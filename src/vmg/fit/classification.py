@@ -44,7 +44,7 @@ class ClassificationEnsemble:
     def sample_probabilities(self, x: Array, n_draws: int, seed: int) -> Array:
         """Class probabilities of ``n_draws`` whole functions of each member, [E n_draws, N, K]."""
         soft = soften(x)
-        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float32)).double()
+        phi = self.members.features(torch.as_tensor(soft))
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(n_draws, *self.mean.shape, generator=generator, dtype=torch.float64)
         half = n_draws // 2
@@ -56,7 +56,7 @@ class ClassificationEnsemble:
 
     def updated(self, x: Array, y: NDArray[np.int64], weight: Array | None) -> ClassificationEnsemble:
         """Condition the output layers on more rows, the posterior so far being their prior."""
-        phi = self.members.features(torch.as_tensor(soften(x), dtype=torch.float32)).detach().double()
+        phi = self.members.features(torch.as_tensor(soften(x))).detach()
         w = torch.ones(len(x), dtype=torch.float64) if weight is None else torch.as_tensor(weight)
         labels = torch.nn.functional.one_hot(torch.as_tensor(y), self.members.n_classes).double()
         posterior = SoftmaxPosterior(self.mean, self.root)
@@ -128,7 +128,8 @@ def fit_classification(
     if n_rows > ROWS_OF_POSTERIOR:
         some = torch.randperm(n_rows, generator=generator)[:ROWS_OF_POSTERIOR]
     counted = given[some] * (n_rows / len(some))
-    posterior = members.posterior(inputs[some], labels[some], counted.expand(n_members, -1))
+    members.double()  # from here on, so that rows give the same numbers in any company
+    posterior = members.posterior(torch.as_tensor(soft)[some], labels[some], counted.expand(n_members, -1))
     return ClassificationEnsemble(
         members, posterior.mean, posterior.root, sharpness, stretch, InputRange.of(soft)
     ), history

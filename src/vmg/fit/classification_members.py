@@ -71,10 +71,10 @@ class ClassificationMembers(Members):
     @torch.no_grad()
     def posterior(self, x: Tensor, y: Tensor, weight: Tensor, n_steps: int = SETTLING_STEPS) -> SoftmaxPosterior:
         """The output layer's posterior given rows with weights [E, n]."""
-        phi = self.features(x).double()
-        labels, precision = self._one_hot(y, phi.dtype), self.prior_precision().double()
-        start = improve(None, phi, labels, precision, weight.double(), n_steps)
-        return improve(start, phi, labels, precision, weight.double(), n_steps)  # p now knows of the variance
+        phi = self.features(x)
+        labels, precision, weight = self._one_hot(y, phi.dtype), self.prior_precision(), weight.to(phi.dtype)
+        start = improve(None, phi, labels, precision, weight, n_steps)
+        return improve(start, phi, labels, precision, weight, n_steps)  # p now knows of the variance
 
     @torch.no_grad()
     def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberLogits:

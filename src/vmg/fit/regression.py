@@ -56,7 +56,7 @@ class RegressionEnsemble:
         """Predict rows of inputs in standard units [N, D]."""
         posterior = self.posterior
         soft = soften(x)
-        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float32)).double()
+        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float64))
         means = (phi @ posterior.mean).numpy()  # [E, N, C]
         loc = means.mean(0)
         own = posterior.relative_variance(phi).numpy()[..., None] * self.member_noise[:, None]
@@ -74,7 +74,7 @@ class RegressionEnsemble:
         """F [K, N, C] with FᵀF the covariance between rows of each output's function, stretched as predictions are."""
         posterior = self.posterior
         soft = soften(x)
-        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float32)).double()
+        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float64))
         means = (phi @ posterior.mean).numpy()
         n_members = len(means)
         between = (means - means.mean(0)) / math.sqrt(max(n_members - 1, 1))
@@ -88,7 +88,7 @@ class RegressionEnsemble:
         """Condition the output layers on more rows, exactly; hidden layers and calibration stay."""
         members = copy.deepcopy(self.members)
         given = None if weight is None else torch.as_tensor(weight)
-        members.update(torch.as_tensor(soften(x), dtype=torch.float32), torch.as_tensor(y), given)
+        members.update(torch.as_tensor(soften(x)), torch.as_tensor(y), given)
         return replace(self, members=members)
 
     def relevance(self) -> Array:
@@ -136,7 +136,8 @@ def fit_regression(
         generator=generator,
         callbacks=callbacks,
     )
-    members.condition_on(inputs, torch.as_tensor(y), None if weight is None else torch.as_tensor(weight))
+    members.double()  # from here on, so that rows give the same numbers in any company
+    members.condition_on(torch.as_tensor(soft), torch.as_tensor(y), None if weight is None else torch.as_tensor(weight))
     if held is None:  # too few rows to hold any out: members' own noise, and no stretch
         posterior = members.posterior()
         noise = posterior.noise_variance.numpy()
