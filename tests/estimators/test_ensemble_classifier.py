@@ -79,7 +79,7 @@ def test_a_weight_counts_as_so_many_rows_in_the_output_layer(fitted):
 
 
 def test_an_update_teaches_and_leaves_the_old_model_alone(fitted):
-    model, X, y = fitted
+    model, X, _ = fitted
     before = numbers(model, X)
     corner, label = np.full((20, 2), 1.5), np.full(20, "perhaps")
     updated = copy.deepcopy(model).partial_fit(corner, label)
