@@ -64,3 +64,25 @@ def test_it_is_batched_as_replicas():
     found = vmap(lambda x, M: operator(x, M, *given[2:]), in_dims=(0, 2))(x, M)
     for k in range(3):
         torch.testing.assert_close(found[k], plain(x[k], M[..., k], *given[2:]))
+
+
+@pytest.mark.parametrize("record", [False, True])
+def test_single_precision_is_double_where_it_is_too_little(record):
+    """With more pseudo-points than rows, eager and while a program is recorded: values and gradients."""
+    n_points = 2 * R
+    exact = [t.detach() if isinstance(t, torch.Tensor) else t for t in arguments()]
+    exact[4], exact[7] = normal(n_points, R + C, seed=5), normal(n_points, R + C, seed=8)
+    exact = [t.float().double() if isinstance(t, torch.Tensor) else t for t in exact]
+    exact[10] = 1e-6
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        given = [t.to(dtype) if isinstance(t, torch.Tensor) else t for t in exact]
+        learned = [t.requires_grad_() for t in given[:7] if t is not None]
+        if record:
+            out = vmap(lambda x, given=given: plain(x, *given[1:]))(given[0].expand(1, N, R - 1))[0]
+        else:
+            out = operator(*given)
+        assert out.dtype == dtype
+        found.append([t.double() for t in (out, *torch.autograd.grad(out.sum(), learned))])
+    for a, b in zip(*found, strict=True):
+        assert (a - b).norm() < 1e-4 * b.norm()

@@ -56,7 +56,7 @@ def evaluate(make, network, likelihood, x, y, weight=None, n_data=50.0, steps=2)
     step = make(network, likelihood, flat, x.shape, n_data=n_data, kl_weight=0.7)
     for _ in range(steps):
         f, terms = step(x, y, weight)
-    return [f, *terms, *(t.grad.clone() for t in flat.tensors)]
+    return [f, terms.expected_log_likelihood, terms.kl, *(t.grad.clone() for t in flat.tensors)]
 
 
 def autograd(network, likelihood, flat, shape, **options):

@@ -113,9 +113,6 @@ def sample_diagonal(
     R, C = log_row_scale.shape[-1], log_column_scale.shape[-1]
     if R - x.shape[-1] not in (0, 1):
         raise ValueError(f"x must have {R - 1} or {R} columns; got {x.shape[-1]}")
-    if is_recorded(x, log_row_scale):  # sizes may be symbols, and nothing is there for kernels to read
-        recorded = (x, M, log_row_scale, log_column_scale, points, log_noise, log_point_noise, point_noise, noise)
-        return _forward(Inputs._make(recorded), input_scale, damping)[0]
     P = 0 if points is None else points.shape[-2]
     if needs_double(P, R, log_row_scale.dtype):
         drawn = sample_diagonal(
@@ -133,6 +130,9 @@ def sample_diagonal(
             check_finite=check_finite,
         )
         return drawn.to(log_row_scale.dtype)
+    if is_recorded(x, log_row_scale):  # sizes may be symbols, and nothing is there for kernels to read
+        recorded = (x, M, log_row_scale, log_column_scale, points, log_noise, log_point_noise, point_noise, noise)
+        return _forward(Inputs._make(recorded), input_scale, damping)[0]
     plan = make_plan(log_row_scale.shape[:-1], *x.shape[-2:], R, C, P, log_point_noise is not None)
     inputs = Inputs(x, M, log_row_scale, log_column_scale, points, log_noise, log_point_noise, point_noise, noise)
     for name, tensor, shape in zip(Inputs._fields, inputs, plan.shapes, strict=True):

@@ -8,7 +8,7 @@ import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
 import vmg
-from reference import assert_close, kronecker, matrix_normal
+from reference import assert_close, kronecker, matrix_normal, tensors_of
 from vmg.likelihoods import KnownNoiseLikelihood
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize, use_generator
 from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior
@@ -109,7 +109,7 @@ def test_replicas_are_a_loop(perturb):
     assert found.shape == (3,)
     for k in range(3):
         single = make(perturb, max_noise=QUIET, prior=GammaPrior())
-        single.load_state_dict({name: value[k] for name, value in batch.state_dict().items()})
+        single.load_state_dict({name: value[k] for name, value in tensors_of(batch)})
         torch.testing.assert_close(single.kl_divergence(), found[k], rtol=1e-2, atol=0)
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import vmg
 from vmg.likelihoods import CategoricalLikelihood, KnownNoiseLikelihood
-from vmg.nn import MatrixGaussianLinear, bayesianize, conversion, use_generator
+from vmg.nn import MatrixGaussianLinear, bayesianize, conversion, to_plain, use_generator
 
 
 class Residual(nn.Module):
@@ -72,13 +72,13 @@ def test_converts_a_single_linear():
     layer = bayesianize(linear, sampling="weights")
     assert isinstance(layer, MatrixGaussianLinear)
     assert layer.sampling == "weights"
-    torch.testing.assert_close(layer.forward_mean(x), linear(x))
+    torch.testing.assert_close(layer.forward_centre(x), linear(x))
 
 
 def test_replicas_all_start_at_the_same_weights():
     linear, x = nn.Linear(3, 2), torch.randn(5, 3)
-    means = bayesianize(linear, batch_shape=(4,)).forward_mean(x)
-    torch.testing.assert_close(means, linear(x).expand(4, 5, 2))
+    centres = bayesianize(linear, batch_shape=(4,)).forward_centre(x)
+    torch.testing.assert_close(centres, linear(x).expand(4, 5, 2))
 
 
 def test_a_linear_used_twice_stays_one_layer():
@@ -253,12 +253,21 @@ def test_the_summary_is_printed_and_kept(capsys):
         conversion(nn.Linear(2, 2))
 
 
-def test_weight_and_bias_read_as_the_mean():
+def test_weight_and_bias_read_as_the_centre():
     linear = nn.Linear(3, 2)
     converted = bayesianize(linear)
     torch.testing.assert_close(converted.weight, linear.weight)
     torch.testing.assert_close(converted.bias, linear.bias)
     assert bayesianize(nn.Linear(3, 2, bias=False)).bias is None
+
+
+def test_a_plain_model_has_the_centre_or_the_mean():
+    layer, x = bayesianize(nn.Linear(6, 2), n_pseudo=3, max_noise=0.5).double(), torch.randn(5, 6).double()
+    with torch.no_grad():
+        layer.pseudo_data.points.normal_()
+    assert not torch.allclose(layer.forward_centre(x), layer.forward_mean(x), rtol=1e-2)
+    torch.testing.assert_close(to_plain(layer)(x), layer.forward_centre(x))
+    torch.testing.assert_close(to_plain(layer, centre=False)(x), layer.forward_mean(x))
 
 
 def test_a_bayesian_model_is_left():

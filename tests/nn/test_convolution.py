@@ -36,7 +36,7 @@ def test_a_convolution_starts_at_the_plain_one_and_ends_as_one(kind, size, shape
     plain = kind(2, 3, **SHAPES[shape]).double()
     x = torch.randn(4, 2, *size, dtype=torch.float64)
     layer = bayesianize(plain, n_data=100)
-    torch.testing.assert_close(layer.forward_mean(x), plain(x))
+    torch.testing.assert_close(layer.forward_centre(x), plain(x))
     torch.testing.assert_close(layer.weight, plain.weight)
     torch.testing.assert_close(to_plain(layer)(x), plain(x))
     with fixed_draw(layer):
@@ -137,7 +137,7 @@ def test_attention_starts_at_the_plain_one(batch_first, bias):
     layer = bayesianize(plain)
     assert isinstance(layer, MatrixGaussianMultiheadAttention)
     with fixed_draw(layer):
-        layer.in_proj.drawn, layer.out_proj.drawn = layer.in_proj.mean_weight(), layer.out_proj.mean_weight()
+        layer.in_proj.drawn, layer.out_proj.drawn = layer.in_proj.centre_weight(), layer.out_proj.centre_weight()
         for a, b in zip(layer(x, other, other), plain(x, other, other), strict=True):
             torch.testing.assert_close(a, b)
         mask = torch.ones(5, 5, dtype=torch.bool).triu(1) if not batch_first else torch.ones(3, 3).triu(1).bool()

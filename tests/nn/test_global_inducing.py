@@ -174,6 +174,18 @@ def test_shapes(batch_shape):
     torch.testing.assert_close(functions(x)[..., :2, :], functions(x[:2]))
 
 
+def test_a_fixed_draw_is_one_function():
+    network, x = GlobalInducingMLP(IN, (4,), 2, n_inducing=5, batch_shape=(3,)), torch.randn(N, IN)
+    with vmg.nn.fixed_draw(network, 2) as draws:
+        first, second = (network(x) for _ in draws)
+        assert torch.equal(network(x), second)
+        with pytest.raises(ValueError, match=r"sample_shape must be empty inside fixed_draw; got \(2,\)"):
+            network(x, (2,))
+    assert not torch.equal(first, second)
+    assert network.drawn is None
+    assert vmg.sample_functions(network, 4, prior=True)(x).shape == (4, 3, N, 2)
+
+
 def test_replicas_are_a_loop(perturb):
     batch, x = make(perturb, batch_shape=(3,)), normal(N, IN, seed=1)
     weights, kl = batch.sample_weights()

@@ -44,6 +44,18 @@ def test_narrow_parameters(dtype, family):
     assert model[3].to_linear().weight.dtype is dtype
 
 
+@pytest.mark.filterwarnings("ignore:n_pseudo should be")
+@pytest.mark.parametrize("n_pseudo", [2, 7])
+@pytest.mark.parametrize("kl", ["marginal", "conditional"])
+def test_narrow_layers_have_wide_weights(n_pseudo, kl):
+    layer = MatrixGaussianLinear(4, 3, n_pseudo=n_pseudo, kl=kl).to(torch.bfloat16)
+    x = torch.randn(5, 4, dtype=torch.bfloat16)
+    for weight in (layer.mean_weight(), layer.centre_weight(), layer.sample_weight(), layer.kl_divergence()):
+        assert weight.dtype is torch.float32
+    for out in (layer(x), layer(x, (2,)), layer.forward_mean(x), layer.forward_centre(x)):
+        assert out.dtype is torch.bfloat16
+
+
 @pytest.mark.parametrize("prior", [IsotropicPrior(0.2), GammaPrior(2.0, 3.0)])
 def test_settings_of_the_objective_are_in_the_state(prior):
     """Once they were not: a divergence of 3689 was 1029 after loading."""

@@ -124,6 +124,17 @@ def test_an_adapter_is_its_base_plus_a_product():
     torch.testing.assert_close(layer.kl_divergence(), layer.down.kl_divergence() + layer.up.kl_divergence())
 
 
+def test_an_adapter_with_pseudo_data_is_at_the_mean_or_at_the_centre():
+    layer, x = add_lora(nn.Linear(6, 3).double(), rank=4, n_pseudo=2, max_noise=0.5), torch.randn(5, 6).double()
+    with torch.no_grad():
+        for parameter in (layer.up.loc, layer.up.pseudo_data.points, layer.down.pseudo_data.points):
+            parameter.normal_()
+    assert not torch.allclose(layer.forward_centre(x), layer.forward_mean(x), rtol=1e-2)
+    for centre, expected in ((False, layer.forward_mean(x)), (True, layer.forward_centre(x))):
+        torch.testing.assert_close(layer.to_linear(centre=centre)(x), expected)
+        torch.testing.assert_close(to_plain(layer, centre=centre)(x), expected)
+
+
 def test_wrong_adapters():
     with pytest.raises(ValueError, match="rank must be at least 1; got 0"):
         add_lora(nn.Linear(3, 2), rank=0)

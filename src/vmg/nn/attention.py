@@ -52,12 +52,12 @@ class MatrixGaussianMultiheadAttention(BayesianModule):
 
     @property
     def in_proj_weight(self) -> Tensor:
-        """The mean weight of queries, keys and values, [3·embed_dim, embed_dim]."""
+        """The weight of queries, keys and values at the mean pseudo-data, [3·embed_dim, embed_dim]."""
         return self.in_proj.weight
 
     @property
     def in_proj_bias(self) -> Tensor | None:
-        """The mean bias of queries, keys and values."""
+        """The bias of queries, keys and values at the mean pseudo-data."""
         return self.in_proj.bias
 
     def forward(

@@ -27,11 +27,15 @@ class BayesianModule(nn.Module, ABC):
     """
 
     generator: torch.Generator | None = None
-    drawn: Tensor | None = None  # the weight that every call uses, inside vmg.nn.fixed_draw
+    drawn: Any = None  # what draw_weights gave, which every call uses inside vmg.nn.fixed_draw
 
     @abstractmethod
     def kl_divergence(self) -> Tensor:
         """KL of the posterior to the prior: a sum over weights, never a mean; [*batch_shape]."""
+
+    def draw_weights(self, *, prior: bool = False) -> Any:
+        """One draw of the weights that are the module's own; None where all are those of modules inside."""
+        return None
 
 
 def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
@@ -69,8 +73,8 @@ class BayesianLinear(BayesianModule):
 
     @property
     def weight(self) -> Tensor:
-        """The mean weight as ``nn.Linear`` has it, [*batch_shape, out, in], scaling folded in."""
-        return self._as_linear(self.mean_weight())[0]
+        """:meth:`centre_weight` as ``nn.Linear`` has it, [*batch_shape, out, in], scaling folded in."""
+        return self._as_linear(self.centre_weight())[0]
 
     @property
     def bias(self) -> Any:
@@ -112,7 +116,6 @@ class BayesianLinear(BayesianModule):
     def _forward_drawn(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         if sample_shape:
             raise ValueError(f"sample_shape must be empty inside fixed_draw; got {tuple(sample_shape)}")
-        assert self.drawn is not None
         return self.apply_weight(x, self.drawn)
 
     @abstractmethod
@@ -130,6 +133,9 @@ class BayesianLinear(BayesianModule):
     @abstractmethod
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""
+
+    def draw_weights(self, *, prior: bool = False) -> Tensor:
+        return self.sample_prior_weight() if prior else self.sample_weight()
 
     def current_weight(self) -> Tensor:
         """The weight of a fixed draw, where one is in use, or else a new one."""
@@ -192,8 +198,7 @@ class BayesianLinear(BayesianModule):
         own = self._dtype()
         if x.dtype is own and own not in NARROW:
             return x
-        wide = torch.float32 if own in NARROW else own
-        return x.to(wide) if x.dtype is own or _is_autocast(x) else x
+        return x.to(self._wide_dtype()) if x.dtype is own or _is_autocast(x) else x
 
     def _leave(self, out: Tensor) -> Tensor:
         """The output in the precision of narrow weights."""
@@ -203,6 +208,11 @@ class BayesianLinear(BayesianModule):
     def _dtype(self) -> torch.dtype:
         """Of the parameters."""
         return next(self.parameters()).dtype
+
+    def _wide_dtype(self) -> torch.dtype:
+        """Of what the layer computes and of its weights: that of the parameters, but single at least."""
+        own = self._dtype()
+        return torch.float32 if own in NARROW else own
 
     def _as_rows(self, x: Tensor, leading: tuple[int, ...]) -> Tensor:
         """x as [B, in] where no replicas or samples claim its leading dimensions."""

@@ -12,11 +12,12 @@ __all__ = ["ConvertedLinear"]
 class ConvertedLinear(MatrixGaussianLinear):
     """:class:`~vmg.nn.MatrixGaussianLinear` that code written for ``nn.Linear`` can read.
 
-    ``weight`` [out, in] and ``bias`` [out] (or None) are those of the mean. Whoever multiplies with them gets the mean
-    output and no uncertainty; calling the layer draws.
+    ``weight`` [out, in] and ``bias`` [out] (or None) are those at the mean pseudo-data (``centre_weight``), which are
+    the weights of the plain layer at the start. Whoever multiplies with them gets ``forward_centre`` and no
+    uncertainty; calling the layer draws.
     """
 
     @property
     def bias(self) -> Tensor | None:
-        """The mean bias, [*batch_shape, out]."""
-        return self._as_linear(self.mean_weight())[1]
+        """The bias of ``centre_weight``, [*batch_shape, out]."""
+        return self._as_linear(self.centre_weight())[1]

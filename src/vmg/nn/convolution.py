@@ -70,13 +70,13 @@ class _MatrixGaussianConv(BayesianModule):
 
     @property
     def weight(self) -> Tensor:
-        """The mean kernel as ``nn.Conv2d`` has it."""
-        return self._kernel(self.matrix.mean_weight())[0]
+        """The kernel at the mean pseudo-data as ``nn.Conv2d`` has it."""
+        return self._kernel(self.matrix.centre_weight())[0]
 
     @property
     def bias(self) -> Tensor | None:
-        """The mean bias."""
-        return self._kernel(self.matrix.mean_weight())[1]
+        """The bias at the mean pseudo-data."""
+        return self._kernel(self.matrix.centre_weight())[1]
 
     def _kernel(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
         """W [R, C] as a kernel [C_out, C_in, k, ...] and a bias."""
@@ -92,6 +92,10 @@ class _MatrixGaussianConv(BayesianModule):
     def forward_mean(self, x: Tensor) -> Tensor:
         """The feature maps of the mean kernel."""
         return self._convolve(x, self.matrix.mean_weight())
+
+    def forward_centre(self, x: Tensor) -> Tensor:
+        """The feature maps of the kernel at the mean pseudo-data."""
+        return self._convolve(x, self.matrix.centre_weight())
 
     def _convolve(self, x: Tensor, weight: Tensor) -> Tensor:
         kernel, bias = self._kernel(weight.to(x.dtype))

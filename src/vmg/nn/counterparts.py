@@ -181,7 +181,7 @@ def _weights(module: Any, made: BayesianModule) -> list[tuple[MatrixGaussianLine
 
 @torch.no_grad()
 def _start_at(matrix: MatrixGaussianLinear, weight: Tensor, bias: Tensor | None, *, frozen: bool) -> None:
-    """Let the mean be these weights."""
+    """Let these weights be the mean M and, with pseudo-data, the centre too."""
     if matrix.loc is None:
         return
     root = math.sqrt(matrix.n_rows)  # the layer divides its inputs by √R

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from vmg.nn.contract import BayesianLinear
+from vmg.nn.contract import BayesianModule
 
 __all__ = ["Draws", "evaluating", "fixed_draw"]
 
@@ -21,13 +22,10 @@ class Draws:
     def __init__(self, model: nn.Module, n: int, *, prior: bool = False) -> None:
         if n < 1:
             raise ValueError(f"n must be at least 1; got {n}")
-        self._layers = [m for m in model.modules() if isinstance(m, BayesianLinear)]
-        if not self._layers:
+        self._layers = [m for m in model.modules() if isinstance(m, BayesianModule)]
+        self._weights = [[layer.draw_weights(prior=prior) for layer in self._layers] for _ in range(n)]
+        if all(weight is None for weight in self._weights[0]):
             raise ValueError(f"{type(model).__name__} holds no Bayesian layer; see vmg.nn.bayesianize")
-        self._weights = [
-            [(layer.sample_prior_weight if prior else layer.sample_weight)() for layer in self._layers]
-            for _ in range(n)
-        ]
 
     def __len__(self) -> int:
         return len(self._weights)
@@ -41,7 +39,7 @@ class Draws:
         """Let every call of the model use draw ``number``."""
         self._assign(self._weights[number])
 
-    def _assign(self, weights: Sequence[Tensor | None]) -> None:
+    def _assign(self, weights: Sequence[Any]) -> None:
         for layer, weight in zip(self._layers, weights, strict=True):
             layer.drawn = weight
 

@@ -48,7 +48,7 @@ class MatrixGaussianEmbedding(BayesianModule):
 
     @property
     def weight(self) -> Tensor:
-        """The mean table as ``nn.Embedding`` has it."""
+        """The mean table as ``nn.Embedding`` has it, which without pseudo-data is the centre too."""
         return self.matrix.mean_weight() / math.sqrt(self.num_embeddings)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg.functional import augment
+from vmg.kernels import randn
 from vmg.linalg import all_finite, cholesky
 from vmg.nn.contract import BayesianModule
 from vmg.nn.mlp import ACTIVATIONS, Activation
@@ -165,6 +166,14 @@ class GlobalInducingMLP(BayesianModule):
             h = features @ weights[-1]
         return NetworkDraw(weights, kl)
 
+    def draw_weights(self, *, prior: bool = False) -> list[Tensor]:
+        """The weights of all layers, from the posterior or W ~ N(0, prior_scale²)."""
+        if not prior:
+            return self.sample_weights().weights
+        shapes = [(*self.batch_shape, n_in + 1, n_out) for n_in, n_out in self.sizes]
+        like = self.inducing_inputs
+        return [self.prior_scale * randn(shape, like=like, generator=self.generator) for shape in shapes]
+
     def apply_weights(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
         """The outputs [*sample_shape, *batch_shape, B, out] at x under weights of :meth:`sample_weights`."""
         if x.shape[-1] != self.in_features:
@@ -177,6 +186,10 @@ class GlobalInducingMLP(BayesianModule):
 
     def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
         """One posterior draw of the whole function at x, or one for each index of ``sample_shape``."""
+        if self.drawn is not None:
+            if sample_shape:
+                raise ValueError(f"sample_shape must be empty inside fixed_draw; got {tuple(sample_shape)}")
+            return self.apply_weights(self.drawn, x)
         return self.apply_weights(self.sample_weights(sample_shape).weights, x)
 
     def kl_divergence(self) -> Tensor:

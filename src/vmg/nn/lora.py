@@ -71,22 +71,33 @@ class MatrixGaussianLoRA(BayesianModule):
         base = self.base(x)
         return base + self.scaling * self.up.forward_mean(self.down.forward_mean(x)).to(base.dtype)
 
-    @property
-    def weight(self) -> Tensor:
-        """The adapted weight at the mean factors, [out, in]."""
+    def forward_centre(self, x: Tensor) -> Tensor:
+        """The output at the factors' mean pseudo-data, where they have some."""
+        base = self.base(x)
+        return base + self.scaling * self.up.forward_centre(self.down.forward_centre(x)).to(base.dtype)
+
+    def adapted_weight(self, down: Tensor, up: Tensor) -> Tensor:
+        """The weight [out, in] of the whole layer for weights of the two factors."""
         own = self.base.get_parameter("weight")
         frozen = own if isinstance(self.base, nn.Linear) else own.mT
-        return frozen + self.scaling * (self.up.weight @ self.down.weight).to(frozen.dtype)
+        product = self.up._as_linear(up)[0] @ self.down._as_linear(down)[0]
+        return frozen + self.scaling * product.to(frozen.dtype)
+
+    @property
+    def weight(self) -> Tensor:
+        """The adapted weight at the factors' ``centre_weight``, [out, in]."""
+        return self.adapted_weight(self.down.centre_weight(), self.up.centre_weight())
 
     @property
     def bias(self) -> Tensor | None:
         """The frozen bias."""
         return self.base._parameters["bias"]
 
-    def to_linear(self) -> nn.Linear:
-        """The adapted layer at the mean factors, as a plain ``nn.Linear``."""
+    def to_linear(self, *, centre: bool = False) -> nn.Linear:
+        """:meth:`forward_mean` (or :meth:`forward_centre`) as a plain ``nn.Linear``."""
         with torch.no_grad():
-            weight, bias = self.weight, self.bias
+            down, up = (part.centre_weight() if centre else part.mean_weight() for part in (self.down, self.up))
+            weight, bias = self.adapted_weight(down, up), self.bias
             linear = nn.Linear(
                 self.in_features, self.out_features, bias is not None, dtype=weight.dtype, device=weight.device
             )

@@ -203,7 +203,7 @@ class MatrixGaussianLinear(BayesianLinear):
         if self.kl == "conditional" and self.pseudo_data is not None:
             q = self.posterior_given(*self.pseudo_data.sample((), self.generator))
             kl = self.prior.kl_divergence(q.loc, q.row_covariance, q.column_covariance)
-            return kl.to(self.row.log_scale.dtype)
+            return kl.to(self._wide_dtype())
         if self.is_diagonal:
             noise = None if self.pseudo_data is None else self.pseudo_data.projected_noise()
             row, column = widened(self.row.log_scale), widened(self.column.log_scale)
@@ -309,18 +309,18 @@ class MatrixGaussianLinear(BayesianLinear):
             return self._loc_or_zeros()
         A, B = self._scaled(self.pseudo_data.antithetic_inputs(MEAN_PAIRS).double()), self.pseudo_data.outputs.double()
         M = None if self.loc is None else self.loc.double()
-        return F.average_mean(M, self.row().to(torch.float64), A, B, self.damping).to(self.row.log_scale.dtype)
+        return F.average_mean(M, self.row().to(torch.float64), A, B, self.damping).to(self._wide_dtype())
 
     def centre_weight(self) -> Tensor:
         """M_eff [*batch_shape, R, C] at the mean pseudo-data: the weights of the paper's mean network [LW16, §4.2]."""
         if self.pseudo_data is None:
             return self._loc_or_zeros()
-        return self.posterior_given().loc.to(self.row.log_scale.dtype)
+        return self.posterior_given().loc.to(self._wide_dtype())
 
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""
         U, V = self.covariances()
-        R, dtype = self.n_rows, self.row.log_scale.dtype
+        R, dtype = self.n_rows, self._wide_dtype()
         noise = self._noise(*sample_shape, *self.batch_shape, R, self.out_features)
         if self.pseudo_data is None:
             W = V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT

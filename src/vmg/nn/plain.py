@@ -1,4 +1,4 @@
-"""Models without a trace of this library, for serving: the mean, or one draw."""
+"""Models without a trace of this library, for serving: the centre, the mean, or one draw."""
 
 from __future__ import annotations
 
@@ -18,46 +18,52 @@ __all__ = ["to_plain"]
 
 
 @torch.no_grad()
-def to_plain(model: nn.Module) -> nn.Module:
-    """A copy of ``model`` whose Bayesian modules are plain ones of PyTorch with the mean weights.
+def to_plain(model: nn.Module, *, centre: bool = True) -> nn.Module:
+    """A copy of ``model`` whose Bayesian modules are plain ones of PyTorch.
 
+    They have the weights at the mean pseudo-data, so that a model which was converted and not trained comes back as it
+    was; with ``centre=False`` the mean weights E[W], which the noise of pseudo-inputs moves away from these.
     Inside :func:`~vmg.nn.fixed_draw` they have the weights of the draw in use, so that what is exported is one function
     from the posterior. The copy can be scripted, exported and converted as any model of PyTorch.
     """
-    drawn = [part.drawn for part in model.modules() if isinstance(part, BayesianModule)]
+    drawn = [part.drawn for part in model.modules() if isinstance(part, BayesianLinear)]
     copied = copy.deepcopy(model, {id(weight): weight.detach() for weight in drawn if weight is not None})
     inside: set[nn.Module] = set()
     for part in list(copied.modules()):
         if isinstance(part, BayesianModule) and part not in inside:
             inside.update(part.modules())
-            become(part, _plain(part), forget=True)
+            become(part, _plain(part, centre), forget=True)
     copied.__dict__.pop(ATTRIBUTE, None)
     return copied
 
 
-def _weight(matrix: BayesianLinear) -> tuple[Tensor, Tensor | None]:
-    weight, bias = matrix._as_linear(matrix.mean_weight() if matrix.drawn is None else matrix.drawn)
+def _matrix(matrix: BayesianLinear, centre: bool) -> Tensor:
+    if matrix.drawn is not None:
+        return matrix.drawn
+    return matrix.centre_weight() if centre else matrix.mean_weight()
+
+
+def _weight(matrix: BayesianLinear, centre: bool) -> tuple[Tensor, Tensor | None]:
+    weight, bias = matrix._as_linear(_matrix(matrix, centre))
     like = next(matrix.parameters())
     return weight.to(like.dtype), None if bias is None else bias.to(like.dtype)
 
 
-def _plain(module: BayesianModule) -> nn.Module:
+def _plain(module: BayesianModule, centre: bool) -> nn.Module:
     if isinstance(module, MatrixGaussianLoRA):
-        down, up = _weight(module.down)[0], _weight(module.up)[0]
-        own = module.base.get_parameter("weight")
-        frozen = own if isinstance(module.base, nn.Linear) else own.mT
-        return _linear(frozen + module.scaling * (up @ down).to(frozen.dtype), module.bias)
+        down, up = _matrix(module.down, centre), _matrix(module.up, centre)
+        return _linear(module.adapted_weight(down, up), module.bias)
     if isinstance(module, MatrixGaussianMultiheadAttention):
-        return _attention(module)
+        return _attention(module, centre)
     if isinstance(module, MatrixGaussianConv1d | MatrixGaussianConv2d):
-        return _convolution(module)
+        return _convolution(module, centre)
     if isinstance(module, MatrixGaussianEmbedding):
-        table = _weight(module.matrix)[0].mT.clone()
+        table = _weight(module.matrix, centre)[0].mT.clone()
         if module.padding_idx is not None:
             table[module.padding_idx] = module.weight[module.padding_idx]
         return nn.Embedding.from_pretrained(table, freeze=False, padding_idx=module.padding_idx)
     if isinstance(module, BayesianLinear) and not module.batch_shape:
-        return _linear(*_weight(module))
+        return _linear(*_weight(module, centre))
     raise ValueError(f"{type(module).__name__} has no plain counterpart")
 
 
@@ -70,8 +76,8 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
     return linear
 
 
-def _convolution(module: MatrixGaussianConv1d | MatrixGaussianConv2d) -> nn.Module:
-    weight, bias = _weight(module.matrix)
+def _convolution(module: MatrixGaussianConv1d | MatrixGaussianConv2d, centre: bool) -> nn.Module:
+    weight, bias = _weight(module.matrix, centre)
     kind = nn.Conv1d if isinstance(module, MatrixGaussianConv1d) else nn.Conv2d
     plain = kind(
         module.in_channels,
@@ -91,8 +97,8 @@ def _convolution(module: MatrixGaussianConv1d | MatrixGaussianConv2d) -> nn.Modu
     return plain
 
 
-def _attention(module: MatrixGaussianMultiheadAttention) -> nn.Module:
-    (in_weight, in_bias), (out_weight, out_bias) = _weight(module.in_proj), _weight(module.out_proj)
+def _attention(module: MatrixGaussianMultiheadAttention, centre: bool) -> nn.Module:
+    (in_weight, in_bias), (out_weight, out_bias) = _weight(module.in_proj, centre), _weight(module.out_proj, centre)
     plain = nn.MultiheadAttention(
         module.embed_dim,
         module.num_heads,
