@@ -35,15 +35,21 @@ def sample_diagonal(*arguments: Any) -> Tensor:
     "vmg::sample_diagonal_backward", mutates_args=(), schema=f"(Tensor g, {_TENSORS}, {_NUMBERS}) -> Tensor[]"
 )
 def _gradients(g: Tensor, *arguments: Any) -> list[Tensor]:
-    """Gradients of those of the first seven arguments that are there; the draw is made again, with the same noise."""
+    """Gradients of those of the first seven arguments that are there; the draw is made again, with the same noise.
+
+    Inside an operator PyTorch records nothing but the draw, so what needs double precision is in it beforehand.
+    """
     tensors = list(arguments[:_N_TENSORS])
     learned = [k for k in range(_N_LEARNED) if tensors[k] is not None]
+    dtype, log_row, points = g.dtype, tensors[2], tensors[4]
+    if points is not None and conditional.needs_double(points.shape[-2], log_row.shape[-1], log_row.dtype):
+        g, tensors = g.double(), [None if t is None else t.double() for t in tensors]
     with torch.enable_grad():
         for k in learned:
             tensors[k] = tensors[k].detach().requires_grad_()
         out = _draw(tensors, *arguments[_N_TENSORS:])
     found = torch.autograd.grad(out, [tensors[k] for k in learned], g, materialize_grads=True)
-    return [gradient.contiguous() for gradient in found]
+    return [gradient.to(dtype).contiguous() for gradient in found]
 
 
 def _draw(tensors: Sequence[Any], input_scale: float, damping: float) -> Tensor:

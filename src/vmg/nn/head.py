@@ -16,6 +16,7 @@ from vmg.evidence import (
     group_precision,
     log_evidence,
     log_evidence_of_statistics,
+    log_precision_prior,
     row_statistics,
 )
 
@@ -105,6 +106,10 @@ class BayesianHead(nn.Module):
         return log_evidence(
             self.design(x), self._targets(y), self.prior_precision(), weight=weight, prior=self.noise_prior
         )
+
+    def log_prior(self) -> Tensor:
+        """Log prior of the log precisions, up to a constant; [*batch_shape]."""
+        return log_precision_prior(self.log_precision)
 
     # -- conditioning on rows -----------------------------------------------------------------------------------------
 
