@@ -82,7 +82,7 @@ def slow_optimum(features, labels, precision, weight, n_steps=20_000):
     rate = 1 / (precision.max() + 0.5 * (weight * features.square().sum(-1)).sum())
     for _ in range(n_steps):
         variance = torch.einsum("nd,de,ne->n", features, torch.linalg.inv(A), features)
-        p = torch.softmax(features @ mean / (1 + math.pi / 8 * variance).sqrt().unsqueeze(-1), -1)
+        p = torch.softmax(features @ mean / (1 + math.pi / 4 * variance).sqrt().unsqueeze(-1), -1)
         mean = mean + rate * (features.T @ (weight.unsqueeze(-1) * (labels - p)) - precision.unsqueeze(-1) * mean)
         h = (p * (1 - p)).mean(-1)
         A = torch.diag(precision) + features.T @ ((weight * h).unsqueeze(-1) * features)

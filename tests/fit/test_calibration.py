@@ -22,7 +22,7 @@ def test_the_density_is_that_of_a_student_t():
 
 @pytest.mark.parametrize(("noise", "stretch", "degrees"), [(1.0, 1.0, 10.0), (0.04, 3.0, 5.0), (2.0, 0.3, 30.0)])
 def test_known_parts_are_recovered(noise, stretch, degrees):
-    found = calibrate(errors(20_000, noise, stretch, degrees), None, 0.0)
+    found = calibrate(errors(60_000, noise, stretch, degrees), None, 0.0)
     assert found.noise == pytest.approx(noise, rel=0.2)
     assert found.stretch == pytest.approx(stretch, rel=0.2)
     assert 1 / found.degrees == pytest.approx(1 / degrees, abs=0.03)
