@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
 from vmg.estimators.reading import ReadsRows
 from vmg.estimators.scaling import Standardiser
+from vmg.estimators.weights import weighed
 from vmg.fit.size import Size, choose_size
 from vmg.nn.mlp import ACTIVATIONS
 from vmg.persistence import write
@@ -190,17 +191,6 @@ def _sizes(given: int | Sequence[int] | str) -> tuple[int, ...] | None:
     if isinstance(given, str):
         return None
     return (int(given),) if isinstance(given, Integral) else tuple(int(size) for size in np.atleast_1d(given))
-
-
-def weighed(X: Array, y: NDArray, sample_weight: Any) -> tuple[Array, NDArray, Array | None]:
-    """The rows that count, and their weights."""
-    if sample_weight is None:
-        return X, y, None
-    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if not weight.sum() > 0:
-        raise ValueError("sample_weight must have a positive sum; got all zeros")
-    kept = weight > 0
-    return X[kept], y[kept], weight[kept]
 
 
 def print_progress(progress: Progress) -> None:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _check_sample_weight
 from torch import Tensor
 
 from vmg.estimators.pseudo_data.effort import STANDARD, Effort
@@ -26,6 +25,7 @@ from vmg.estimators.pseudo_data.selection import CANDIDATES, choose_max_noise
 from vmg.estimators.pseudo_data.stopping import BestSoFar, State
 from vmg.estimators.pseudo_data.training_sets import TrainingSet, hold_out, stack
 from vmg.estimators.scaling import Standardiser
+from vmg.estimators.weights import weighed
 from vmg.likelihoods import Likelihood
 from vmg.nn.contract import BayesianLinear
 from vmg.nn.families import FAMILIES
@@ -170,7 +170,7 @@ class PseudoDataEstimator(BaseEstimator, ABC):
         before = dict(self.__dict__)
         try:
             X, y = self._check_data(X, y, reset=True)
-            X, y, weight = self._weigh(X, y, sample_weight)
+            X, y, weight = weighed(X, y, sample_weight)
             if not fresh:
                 self._check_layers(X.shape[1])
         except (TypeError, ValueError):  # a fit that is refused changes nothing
@@ -191,17 +191,6 @@ class PseudoDataEstimator(BaseEstimator, ABC):
         if not np.any(self.n_pseudo):  # then there is nothing to bound, and nothing to try
             return [CANDIDATES[0]] * len(sets)
         return choose_max_noise(self, sets)
-
-    @staticmethod
-    def _weigh(X: Array, y: NDArray, sample_weight: Any) -> tuple[Array, NDArray, Array | None]:
-        """The rows that count, and their weights."""
-        if sample_weight is None:
-            return X, y, None
-        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        if not weight.sum() > 0:
-            raise ValueError("sample_weight must have a positive sum; got all zeros")
-        kept = weight > 0
-        return X[kept], y[kept], weight[kept]
 
     def _check_layers(self, n_features: int) -> None:
         """A network that is trained on must still be the one that parameters and data ask for."""
@@ -329,7 +318,7 @@ class PseudoDataEstimator(BaseEstimator, ABC):
             return self.fit(X, y, sample_weight)
         self._validate_params()
         X, y = self._check_data(X, y, reset=False)
-        X, y, weight = self._weigh(X, y, sample_weight)
+        X, y, weight = weighed(X, y, sample_weight)
         self._check_layers(X.shape[1])
         data = self._encode_rows(X, y, weight)
         self.seed_ = (self.seed_ + 1) % (2**31 - 1)
