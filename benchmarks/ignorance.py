@@ -144,10 +144,10 @@ def measure_table(make: Make, X: Array, y: Array, feature: int, part: str) -> Re
         "coverage_90": interval_coverage(y[outside], there.interval(0.9)),
         "log_likelihood": float(densities.mean()),
         "worst_row": float(densities.min()),
-        "rmse": rmse(y[outside], there.mean) / unit,
+        "rmse": float(rmse(y[outside], there.mean) / unit),
         "inside_coverage_90": interval_coverage(y[inside], here.interval(0.9)),
         "inside_log_likelihood": float((here.log_prob(y[inside]) + np.log(unit)).mean()),
-        "inside_rmse": rmse(y[inside], here.mean) / unit,
+        "inside_rmse": float(rmse(y[inside], here.mean) / unit),
     }
 
 

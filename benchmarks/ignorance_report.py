@@ -124,7 +124,7 @@ def draw_tables(records: Sequence[Record], path: Path) -> None:
     """AUROC and coverage of each table, gaps and tails together, a mark for each method."""
     splits = comparable(records)
     tables = unique(splits, "table")
-    figure = Figure(figsize=(9, 0.8 + 0.25 * len(tables)), dpi=DOTS_PER_INCH, layout="constrained")
+    figure = Figure(figsize=(9, 1.1 + 0.22 * len(tables)), dpi=DOTS_PER_INCH, layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     titles = (
         "AUROC of epistemic std, rows left out against rows inside",
@@ -148,5 +148,7 @@ def draw_tables(records: Sequence[Record], path: Path) -> None:
         panel.grid(axis="y", lw=0.3)
         panel.spines[["top", "right"]].set_visible(False)
     panels[0].invert_yaxis()
-    panels[1].legend(fontsize=8, frameon=False, loc="lower left")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), fontsize=8, frameon=False, loc="outside lower center", ncols=4
+    )
     figure.savefig(path)

@@ -17,7 +17,7 @@ from sklearn.model_selection import train_test_split
 
 from vmg import VMGRegressor
 from vmg.estimators import PseudoDataRegressor
-from vmg_paper.baselines import DeepEnsembleRegressor, HMCRegressor, PaperVMGRegressor
+from vmg_paper.baselines import DeepEnsembleRegressor, HMCRegressor
 from vmg_paper.baselines.flat_network import LayerPrecisions
 
 Array = NDArray[np.float64]
@@ -114,16 +114,10 @@ def sampled_network(noise: float, **options: Any) -> HMCRegressor:
     return HMCRegressor(weight_prior=LayerPrecisions(1.0, 0.5), noise_scale=noise, **options)
 
 
-def paper_recipe(n_steps: int) -> Callable[[int], Any]:
-    """The paper's model and priors with 10 pseudo-points and √α <= 0.07, for about ``n_steps`` steps of 32 rows."""
-
-    def make(n_rows: int) -> PaperVMGRegressor:
-        passes = max(1, round(n_steps * 32 / n_rows))
-        return PaperVMGRegressor(
-            n_pseudo=10, max_noise=0.07, batch_size=32, learning_rate_init=1e-3, max_iter=passes, random_state=0
-        )
-
-    return make
+def paper_recipe(n_rows: int, n_steps: int) -> PseudoDataRegressor:
+    """The paper's model: 50 units, 10 pseudo-points a layer, √α <= 0.07, for about ``n_steps`` steps of 32 rows."""
+    options: dict[str, Any] = {"n_pseudo": 10, "max_noise": 0.07, "noise": "constant", "batch_size": 32}
+    return PseudoDataRegressor(max_iter=max(1, round(n_steps * 32 / n_rows)), random_state=0, **options)
 
 
 Make = Callable[[int], Any]
@@ -141,7 +135,7 @@ def methods(*, quick: bool = False) -> dict[str, Make]:
         "deep ensemble": lambda n_rows: DeepEnsembleRegressor(random_state=0, **one_pass),
         "linear": lambda n_rows: Linear(),
         "trees": lambda n_rows: Trees(),
-        "paper's recipe": paper_recipe(50 if quick else 10_000),
+        "paper's recipe": lambda n_rows: paper_recipe(n_rows, 50 if quick else 3_000),
         "HMC": lambda n_rows: sampled_network(0.1, **chains),
         "former default": lambda n_rows: PseudoDataRegressor(random_state=0, **one_pass),
     }
