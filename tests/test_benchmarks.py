@@ -66,3 +66,20 @@ def test_without_json_a_table_is_printed():
     assert header.startswith("| layers | network |")
     assert set(rule) == {"|", "-"}
     assert len(rows) == 3
+
+
+def test_bounds_go_on_where_they_were_and_write_their_page(tmp_path):
+    page, out = tmp_path / "bounds.md", tmp_path / "bounds.jsonl"
+    page.write_text("Kept.\n\n<!-- what follows is written by benchmarks/bounds.py -->\nold\n")
+    command = [sys.executable, str(FOLDER / "bounds.py"), "--quick", "--out", str(out), "--write", str(page)]
+    sizes = []
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+        assert done.returncode == 0, done.stderr
+        sizes.append(out.stat().st_size)
+    assert sizes[0] == sizes[1] > 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert {row["part"] for row in rows} == {"linear", "tiny", "gap"}
+    assert all(math.isfinite(row["objective"]) and math.isfinite(row["error"]) for row in rows)
+    assert page.read_text().startswith("Kept.") and "old" not in page.read_text()
+    assert page.read_text().count("| log evidence |") == 2

@@ -16,6 +16,7 @@ __all__ = [
     "ModelFileError",
     "VMGClassifier",
     "VMGRegressor",
+    "collapsed_elbo",
     "covariance",
     "elbo",
     "estimators",
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from vmg.distributions import MatrixNormal
     from vmg.estimators import VMGClassifier, VMGRegressor
     from vmg.estimators.saving import Estimator
-    from vmg.objective import ElboTerms, elbo
+    from vmg.objective import ElboTerms, collapsed_elbo, elbo
     from vmg.persistence import ModelFileError
     from vmg.tables import TableModel
 else:  # hidden from type checkers, for which a module with __getattr__ has every name
@@ -43,6 +44,7 @@ else:  # hidden from type checkers, for which a module with __getattr__ has ever
         "ModelFileError": "persistence",
         "VMGClassifier": "estimators",
         "VMGRegressor": "estimators",
+        "collapsed_elbo": "objective",
         "elbo": "objective",
     }
 

@@ -13,7 +13,8 @@ curvature, 1992). Given q, hidden layers get the gradient of the bound at a fixe
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -21,19 +22,28 @@ from torch import Tensor
 
 from vmg.linalg import cholesky
 
-__all__ = ["SoftmaxPosterior", "improve", "mean_probabilities", "softmax_bound"]
+__all__ = ["SoftmaxPosterior", "improve", "mean_probabilities", "softmax_bound", "step_mean"]
 
 
 @dataclass(frozen=True)
 class SoftmaxPosterior:
-    """q(W) = MN(M, S, I): ``mean`` M [..., D, K] and ``root``, the lower Cholesky factor of A = S⁻¹ [..., D, D]."""
+    """q(W) = MN(M, S, I): ``mean`` M [..., D, K] and ``root``, the lower Cholesky factor of A = S⁻¹ [..., D, D].
+
+    ``majorant`` is the factor of the bound on the curvature that steps of the mean were taken with.
+    """
 
     mean: Tensor
     root: Tensor
+    majorant: Tensor | None = None
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """S, [..., D, D]."""
+        return torch.cholesky_inverse(self.root)
 
     def variance(self, features: Tensor) -> Tensor:
         """φᵀSφ of each row, [..., N]: the variance of every logit."""
-        return torch.linalg.solve_triangular(self.root, features.mT, upper=False).square().sum(-2)
+        return ((features @ self.covariance) * features).sum(-1).clamp_min(0.0)
 
     def weight_noise(self, noise: Tensor) -> Tensor:
         """S^½ times standard normal noise [..., D, K]: a draw of W around M."""
@@ -66,8 +76,7 @@ def improve(
     """
     weighted = features * weight.unsqueeze(-1)
     diagonal = torch.diag_embed(prior_precision)
-    gram = weighted.mT @ features
-    majorant = cholesky(diagonal + 0.5 * gram)  # ½ bounds the curvature of every logit
+    majorant = cholesky(diagonal + 0.5 * (weighted.mT @ features))  # ½ bounds the curvature of every logit
     if posterior is None:
         mean = features.new_zeros(*features.shape[:-2], features.shape[-1], labels.shape[-1])
         variance = features.new_zeros(features.shape[:-1])
@@ -80,7 +89,27 @@ def improve(
         p = mean_probabilities(features @ mean + offset, variance)
     curvature = (p * (1 - p)).mean(-1)
     root = cholesky(diagonal + (weighted * curvature.unsqueeze(-1)).mT @ features)
-    return SoftmaxPosterior(mean, root)
+    return SoftmaxPosterior(mean, root, majorant)
+
+
+def step_mean(
+    posterior: SoftmaxPosterior,
+    features: Tensor,
+    spread: Tensor,
+    labels: Tensor,
+    prior_precision: Tensor,
+    weight: Tensor,
+) -> SoftmaxPosterior:
+    """Take one step of the mean M and leave S as it is: right while features have moved little.
+
+    ``spread`` is ΦS, which costs more than all the rest.
+    """
+    assert posterior.majorant is not None
+    p = mean_probabilities(features @ posterior.mean, (spread * features).sum(-1))
+    pull = (features * weight.unsqueeze(-1)).mT @ (labels - p) - prior_precision.unsqueeze(-1) * posterior.mean
+    moved = replace(posterior, mean=posterior.mean + torch.cholesky_solve(pull, posterior.majorant))
+    moved.__dict__["covariance"] = posterior.covariance  # the same S
+    return moved
 
 
 class _SoftmaxBound(torch.autograd.Function):
@@ -91,25 +120,22 @@ class _SoftmaxBound(torch.autograd.Function):
         ctx: Any,
         features: Tensor,
         prior_precision: Tensor,
-        mean: Tensor,
-        root: Tensor,
+        posterior: SoftmaxPosterior,
+        spread: Tensor,
         labels: Tensor,
         weight: Tensor,
     ) -> Tensor:
-        posterior = SoftmaxPosterior(mean, root)
+        mean, covariance = posterior.mean, posterior.covariance
         n_classes = labels.shape[-1]
-        covariance = torch.cholesky_inverse(root)
-        spread = features @ covariance
-        variance = (spread * features).sum(-1)
-        p = mean_probabilities(features @ mean, variance)
+        p = mean_probabilities(features @ mean, (spread * features).sum(-1))
         fit = (weight * (labels * p.clamp_min(1e-30).log()).sum(-1)).sum(-1)
         diagonal = covariance.diagonal(dim1=-2, dim2=-1)
-        logdet = prior_precision.log().sum(-1) - 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        logdet = prior_precision.log().sum(-1) - 2 * posterior.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         trace = (prior_precision * diagonal).sum(-1) - prior_precision.shape[-1]
-        mahalanobis = (prior_precision.unsqueeze(-1) * posterior.mean.square()).sum((-2, -1))
+        mahalanobis = (prior_precision.unsqueeze(-1) * mean.square()).sum((-2, -1))
         kl = 0.5 * (n_classes * (trace - logdet) + mahalanobis)
-        curvature = (p * (1 - p)).mean(-1)
-        pull = (labels - p) @ mean.mT - n_classes * curvature.unsqueeze(-1) * spread
+        curvature = (p * (1 - p)).sum(-1)
+        pull = (labels - p) @ mean.mT - curvature.unsqueeze(-1) * spread
         of_precision = 0.5 * (n_classes * (1 / prior_precision - diagonal) - mean.square().sum(-1))
         ctx.save_for_backward(pull * weight.unsqueeze(-1), of_precision)
         return fit - kl
@@ -122,11 +148,18 @@ class _SoftmaxBound(torch.autograd.Function):
 
 
 def softmax_bound(
-    features: Tensor, labels: Tensor, prior_precision: Tensor, posterior: SoftmaxPosterior, weight: Tensor
+    features: Tensor,
+    labels: Tensor,
+    prior_precision: Tensor,
+    posterior: SoftmaxPosterior,
+    weight: Tensor,
+    spread: Tensor | None = None,
 ) -> Tensor:
     """Σ ω log E_q softmax(φᵀW)_y − KL(q ‖ prior), [...]; see the module for the gradient it passes on.
 
     The first term is the log of a mean, which lies above the bound's mean of a log; the gradient is the bound's.
+    ``spread`` is ΦS where the caller has it already.
     """
-    value = _SoftmaxBound.apply(features, prior_precision, posterior.mean, posterior.root, labels, weight)
-    return value
+    if spread is None:
+        spread = features.detach() @ posterior.covariance
+    return _SoftmaxBound.apply(features, prior_precision, posterior, spread, labels, weight)

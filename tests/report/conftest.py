@@ -10,7 +10,7 @@ from vmg.tables.encoder import TableEncoder
 from vmg.tables.model import TableModel
 from vmg.training import History, Progress
 
-TINY = {"hidden_layer_sizes": (8,), "n_pseudo": 2, "max_iter": 2, "n_draws": 12, "random_state": 0}
+TINY = {"hidden_layer_sizes": (8,), "n_members": 4, "max_iter": 20, "random_state": 0}
 
 
 def homes(n=120, seed=0):

@@ -110,7 +110,7 @@ def test_names_and_values_are_escaped(task):
     target = f"{EVIL} & {IMAGE}"
     frame[target] = rng.choice([EVIL, IMAGE], 40) if task == "classification" else frame[EVIL] * 2
     frame.index = [f"{EVIL}{i}" for i in range(40)]
-    options = {"hidden_layer_sizes": (3,), "max_iter": 1, "n_draws": 3, "random_state": 0}
+    options = {"hidden_layer_sizes": (3,), "max_iter": 1, "n_members": 2, "random_state": 0}
     model = TableModel.fit(frame, target, task=task, options=options)
     extra = frame.assign(**{"<i>new</i>": EVIL})
     html = render_report(model, extra, note=EVIL)

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-OPTIONS = {"hidden_layer_sizes": (8,), "n_pseudo": 2, "max_iter": 3, "n_draws": 20, "random_state": 0}
+OPTIONS = {"hidden_layer_sizes": (8,), "n_members": 2, "max_iter": 20, "random_state": 0}
 """An estimator that fits in a fraction of a second."""
 
 

@@ -1,4 +1,7 @@
 import gzip
+import os
+import subprocess
+import sys
 
 import pandas as pd
 import pytest
@@ -105,3 +108,96 @@ def test_files_that_cannot_be_read_or_written(tmp_path):
         read_table(tmp_path)
     with pytest.raises(TableError, match="cannot write"):
         write_table(pd.DataFrame({"a": [1]}), tmp_path / "none" / "out.csv")
+
+
+# -- sizes and shapes that few files have -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
+def test_every_kind_of_line_ending(text_file, ending):
+    frame, _ = read_table(text_file(ending.join(["", "a;b", "1;x", "2;y", ""]).encode()))
+    assert frame.to_dict("list") == {"a": [1, 2], "b": ["x", "y"]}
+
+
+def test_lines_longer_than_the_csv_module_takes(text_file):
+    names = [f"column_{k}" for k in range(20_000)]
+    row = [f"{k / 7:.12f}" for k in range(20_000)]
+    assert len(",".join(row)) > 131_072
+    frame, _ = read_table(text_file("\n".join(map(",".join, [names, row, row]))))
+    assert list(frame.columns) == names and len(frame) == 2
+    frame, _ = read_table(text_file("a,b\n" + "x" * 200_000 + ",1\ny,2\n"))
+    assert frame["a"].str.len().tolist() == [200_000, 1]
+
+
+def test_characters_are_decoded_beyond_the_first_megabyte(text_file):
+    rows = "".join(f"{k},ü{k % 3}\n" for k in range(150_000))
+    frame, notes = read_table(text_file("a,b\n" + rows))
+    assert len(frame) == 150_000 and frame["b"].iloc[-1] == "ü2" and not notes
+    frame, notes = read_table(text_file(("a,b\n" + "1,x\n" * 300_000 + "2,ü\n").encode("cp1252")))
+    assert frame["b"].iloc[-1] == "ü" and "Windows-1252" in notes[0]
+    with pytest.raises(TableError, match="binary file"):
+        read_table(text_file(b"a,b\n" + b"1,x\n" * 300_000 + b"\0\0"))
+
+
+def test_a_bomb_of_gzip_is_refused_and_said(text_file, monkeypatch):
+    monkeypatch.setattr("vmg.tables.reading.FREE_BYTES", 2**16)
+    packed = gzip.compress(b"a,b\n" + b"0,0\n" * 2_000_000, 9)
+    with pytest.raises(TableError, match=f"at most [0-9,]+ bytes unpacked from {len(packed):,}; it has more"):
+        read_table(text_file(packed))
+    honest = gzip.compress("\n".join(["a,b", *(f"{k},{k * 0.37}" for k in range(30_000))]).encode())
+    assert len(read_table(text_file(honest)).frame) == 30_000
+
+
+def test_a_table_of_too_many_bytes_or_cells_is_refused(text_file, tmp_path, monkeypatch):
+    monkeypatch.setattr("vmg.tables.reading.MAX_BYTES", 1_000)
+    with pytest.raises(TableError, match="at most 1,000 bytes; it has more"):
+        read_table(text_file("a,b\n" + "1,2\n" * 300))
+    monkeypatch.undo()
+    monkeypatch.setattr("vmg.tables.files.MAX_CELLS", 10)
+    pd.DataFrame({"a": range(6), "b": 0}).to_parquet(tmp_path / "t")
+    with pytest.raises(TableError, match="at most 10 cells; got 6 rows of 2"):
+        read_table(tmp_path / "t")
+
+
+def test_memory_is_a_few_times_that_of_the_file(tmp_path):
+    path = tmp_path / "numbers.csv"
+    rows = "".join(",".join(f"{(k * j) % 997 / 7:.4f}" for j in range(1, 11)) + "\n" for k in range(1, 150_001))
+    path.write_text(",".join("abcdefghij") + "\n" + rows)
+    program = """
+import resource, sys
+from vmg.tables import read_table
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+frame = read_table(sys.argv[1]).frame
+print(len(frame), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
+    n_rows, used = map(int, done.stdout.split())
+    assert n_rows == 150_000 and used < 6 * path.stat().st_size
+
+
+def test_folders_devices_and_pipes(tmp_path):
+    with pytest.raises(TableError, match="it is a folder or a device, not a file"):
+        read_table("/dev/zero")
+    with pytest.raises(TableError, match="it is a folder or a device, not a file"):
+        read_table(tmp_path)
+    read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "wb") as file:
+        file.write(b"a,b\n1,2\n")
+    assert read_table(f"/dev/fd/{read_end}").frame.to_dict("list") == {"a": [1], "b": [2]}
+    os.close(read_end)
+
+
+def test_damaged_parquet_is_said(tmp_path):
+    path = tmp_path / "t.parquet"
+    pd.DataFrame({"a": range(50), "b": [f"x{k % 7}" for k in range(50)]}).to_parquet(path)
+    whole = path.read_bytes()
+    for place in (-1, -5):  # the last bytes tell where all else is
+        data = bytearray(whole)
+        data[place] ^= 0xFF
+        path.write_bytes(bytes(data))
+        with pytest.raises(TableError, match=r"cannot read .* as Parquet"):
+            read_table(path)
+    for length in (5, 100, len(whole) - 3):
+        path.write_bytes(whole[:length])
+        with pytest.raises(TableError, match=r"cannot read .* as Parquet"):
+            read_table(path)

@@ -4,6 +4,7 @@ import pytest
 from messy import OPTIONS, homes, houses
 
 import vmg
+from vmg.estimators.conformal import CoverageError
 from vmg.persistence import read, write
 from vmg.tables import TableError, TableModel
 
@@ -124,8 +125,13 @@ def test_conformal_rows_are_kept_out_of_the_fit():
     assert "30 rows set aside to calibrate intervals." in model.notes
     wide, narrow = (model.predict_frame(houses(5, seed=1), c) for c in (0.9, 0.5))
     assert (wide["upper"] - wide["lower"] > narrow["upper"] - narrow["lower"]).all()
-    with pytest.raises(TableError, match="conformalize needs at least 99 rows"):
-        model.predict_frame(houses(), 0.99)
+    for ask in (model.predict_frame, model.evaluate):
+        with pytest.raises(CoverageError, match=r"conformalize needs at least 99 rows for coverage 0\.99; got 30"):
+            ask(houses(), 0.99)
+    with pytest.raises(CoverageError, match=r"conformalize needs at least 99 rows for coverage 0\.99; got 30"):
+        model.estimator.predict_interval(model.encoder.transform(houses()), 0.99)
+    interval = model.estimator.predict_interval(model.encoder.transform(houses()), 0.8)
+    assert np.array_equal(model.predict_frame(houses(), 0.8)[["lower", "upper"]], interval)
 
 
 def test_the_target_may_have_decimal_commas():
@@ -133,6 +139,46 @@ def test_the_target_may_have_decimal_commas():
     model = TableModel.fit(frame, "y", options=OPTIONS)
     assert model.decimal_comma and "The target has decimal commas." in model.notes
     assert model.target_values(frame)[-1] == 9.0
+
+
+@pytest.mark.parametrize("size", [1e307, 1e155, 1e-163, 1e-300])
+def test_targets_whose_squares_leave_the_range_of_numbers_are_named(size):
+    frame = houses().assign(price=size * np.linspace(0.1, 1, 60))
+    with pytest.raises(TableError, match="target 'price' must have its largest value between 1e-150 and 1e"):
+        TableModel.fit(frame, "price", options=OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ([[k, k] for k in range(60)], "must hold one number or text a row; got lists or structures"),
+        ([{"a": k % 2} for k in range(60)], "got lists or structures"),
+        (np.arange(60) * 1j, "must hold real numbers, texts or dates; got complex128"),
+        (["a", "a "] * 30, "is always 'a': there is nothing to learn"),
+    ],
+    ids=["lists", "structures", "complex", "classes that differ by spaces"],
+)
+def test_targets_of_strange_types(target, message):
+    frame = houses().assign(price=pd.Series(list(target)))
+    with pytest.raises(TableError, match=message):
+        TableModel.fit(frame, "price", options=OPTIONS)
+
+
+def test_columns_of_strange_types():
+    frame = houses().assign(
+        sparse=pd.arrays.SparseArray(np.arange(60) % 3),
+        arrow=pd.Series(np.arange(60) % 5).astype("int64[pyarrow]"),
+        lists=[[k] for k in range(60)],
+        large=np.linspace(-1e307, 1e307, 60),
+    )
+    with pytest.raises(TableError, match="the column 'large' must hold numbers of at most 1e"):
+        TableModel.fit(frame, "price", options=OPTIONS)
+    frame = frame.drop(columns="large")
+    model = TableModel.fit(frame, "price", options=OPTIONS)
+    assert {"sparse", "arrow"} <= set(model.encoder.column_names)
+    assert model.encoder.dropped["lists"] == "its cells are lists or structures"
+    plain = frame.assign(sparse=np.arange(60) % 3, arrow=np.arange(60) % 5)
+    np.testing.assert_array_equal(model.encoder.transform(frame), model.encoder.transform(plain))
 
 
 # -- predicting and scoring -------------------------------------------------------------------------------------------

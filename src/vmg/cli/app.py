@@ -5,6 +5,7 @@ A command imports what it needs when it runs, so that ``vmg --help`` waits for n
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ import typer
 
 import vmg
 from vmg.cli.bench import bench_command
-from vmg.cli.output import print_error, print_json, print_scores, say, say_aside
-from vmg.cli.progress import TrainingBar, waiting
+from vmg.cli.output import print_error, print_json, print_scores, say, say_aside, visible
+from vmg.cli.progress import LOG_POSTERIOR, TrainingBar, waiting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,13 +71,17 @@ class TaskChoice(str, Enum):
     classification = "classification"
 
 
-def _hidden_sizes(text: str) -> tuple[int, ...]:
+def _hidden_sizes(text: str) -> tuple[int, ...] | str:
+    if text == "auto":
+        return text
     try:
         sizes = tuple(int(part) for part in text.split(","))
     except ValueError:
         sizes = ()
     if not sizes or min(sizes) < 1:
-        raise typer.BadParameter(f"must be sizes of layers such as 50 or 50,50; got '{text}'", param_hint="--hidden")
+        raise typer.BadParameter(
+            f"must be auto, or sizes of layers such as 50 or 50,50; got '{text}'", param_hint="--hidden"
+        )
     return sizes
 
 
@@ -118,7 +123,7 @@ def _root(
 
 @app.command(
     rich_help_panel=TABLE,
-    epilog="Example: `vmg fit houses.csv --target price --members 5 --conformal 0.2`",
+    epilog="Example: `vmg fit houses.csv --target price --conformal 0.2`",
 )
 def fit(
     data: DataArgument,
@@ -140,18 +145,21 @@ def fit(
         ),
     ] = 0.0,
     members: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Networks in the ensemble.", rich_help_panel=NETWORK)
-    ] = 1,
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Networks in the ensemble.", show_default="auto", rich_help_panel=NETWORK
+        ),
+    ] = None,
     hidden: Annotated[
         str, typer.Option(metavar="N,...", help="Units of each hidden layer.", rich_help_panel=NETWORK)
-    ] = "50",
+    ] = "auto",
     max_iter: Annotated[
         int | None,
         typer.Option(
             metavar="N",
             min=1,
-            help="Passes over the rows.",
-            show_default="chosen by their number",
+            help="Most training steps.",
+            show_default="auto",
             rich_help_panel=NETWORK,
         ),
     ] = None,
@@ -175,7 +183,7 @@ def fit(
 
     path = _check_output(Path(_stem(data) + ".vmg") if out is None else out, data)
     options: dict[str, Any] = {
-        "n_members": members,
+        "n_members": "auto" if members is None else members,
         "hidden_layer_sizes": _hidden_sizes(hidden),
         "max_iter": "auto" if max_iter is None else max_iter,
         "random_state": seed,
@@ -186,7 +194,7 @@ def fit(
         say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
         for note in notes:
             _bullet(note)
-    with TrainingBar("Training", quiet=quiet) as bar:
+    with TrainingBar("Training", quiet=quiet, terms=LOG_POSTERIOR) as bar:
         model = TableModel.fit(
             frame,
             target,
@@ -208,14 +216,14 @@ def fit(
             "features": model.estimator.n_features_in_,
             "steps": last.step,
             "seconds": last.seconds,
-            "bound": last.elbo,
-            "expected_log_likelihood": last.expected_log_likelihood,
-            "kl": last.kl,
+            "log_posterior": last.elbo,
+            "fit": last.expected_log_likelihood,
+            "complexity": last.kl,
             "notes": [*notes, *model.notes],
         }
         print_json(summary)
     elif not quiet:
-        say(f"Trained for {last.seconds:.1f} s, {last.step:,} steps; bound {last.elbo:.3f}.")
+        say(f"Trained for {last.seconds:.1f} s, {last.step:,} steps; log posterior {last.elbo:.3f} a row.")
         say(f"Model written to {path}. Next: vmg evaluate {path} DATA, vmg predict {path} DATA --out FILE")
 
 
@@ -253,7 +261,10 @@ def predict(
         rows = predictions.astype(object).to_dict(orient="records")
         print_json({"target": fitted.target, "task": fitted.task, "coverage": coverage, "rows": rows})
     elif path is None:
-        predictions.to_csv(sys.stdout, index=False)
+        from vmg.tables.files import csv_safe
+
+        text = csv_safe(predictions).to_csv(index=False)
+        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     elif not quiet:
         say(f"{count(len(predictions), 'prediction')} written to {path}.")
 
@@ -309,7 +320,7 @@ def demo(
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Fit the toy problem of the paper's Figure 1 and scikit-learn's diabetes table; about a minute."""
+    """Fit the toy problem of the paper's Figure 1 and scikit-learn's diabetes table; some seconds."""
     from vmg.cli.demo import run_demo
 
     run_demo(out, quiet=quiet)
@@ -384,14 +395,19 @@ def _load_both(path: Path, data: Path, quiet: bool) -> tuple[TableModel, pd.Data
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code: 0, 2 for a user's mistake, 1 for the unexpected, 130 for Ctrl-C."""
     try:
-        code = app(list(arguments), prog_name="vmg", standalone_mode=False)
+        code = app(list(arguments) or ["--help"], prog_name="vmg", standalone_mode=False)
+        sys.stdout.flush()  # a full disk behind it is an error of this command, not of Python's end
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except BrokenPipeError:  # whoever read has gone, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNEXPECTED
     except Exception as error:
         if "--debug" in arguments:
             traceback.print_exc()
         message, code = _explain(error)
-        print_error(message)
+        if message:  # a group of commands without one has shown its help already
+            print_error(message)
         return code
     if code == INTERRUPTED:  # newer versions of typer turn Ctrl-C into this code themselves
         print_error("interrupted")
@@ -402,11 +418,15 @@ def _explain(error: Exception) -> tuple[str, int]:
     """One line about an error, and the exit code."""
     if isinstance(error, UsageError):
         return error.format_message(), MISTAKE
+    if isinstance(error, OSError):
+        place = "" if error.filename is None else f"{error.filename}: "
+        return f"{place}{error.strerror or error}", MISTAKE
     if isinstance(error, ModuleNotFoundError):
         return f"this needs the package {error.name}; install it with: pip install 'vmg[app]'", MISTAKE
-    from vmg.persistence import ModelFileError  # these two at last: a mistyped option needs no PyTorch to be explained
+    from vmg.estimators.conformal import CoverageError  # these at last: a mistyped option needs no PyTorch
+    from vmg.persistence import ModelFileError
     from vmg.tables import TableError
 
-    if isinstance(error, TableError | ModelFileError):
+    if isinstance(error, TableError | ModelFileError | CoverageError):
         return str(error), MISTAKE
     return f"{type(error).__name__}: {error} (add --debug for the traceback)", UNEXPECTED

@@ -11,8 +11,9 @@ import pandas as pd
 
 from vmg import metrics
 from vmg.cli.output import print_table, say
-from vmg.cli.progress import TrainingBar
+from vmg.cli.progress import LOG_POSTERIOR, TrainingBar
 from vmg.datasets import load_diabetes
+from vmg.estimators import VMGRegressor
 from vmg.persistence import replacing
 from vmg.tables import TableError, TableModel, write_table
 
@@ -20,9 +21,8 @@ __all__ = ["run_demo"]
 
 SEED = 0
 COVERAGE = 0.9
-TOY_STEPS = 3_000
 TOY_TEST_ROWS = 500
-DRAWS = 200  # as in the paper
+RANGE = (-6.0, 6.0)  # drawn; data are in [-4, 4]
 DIABETES_TARGET = "progression"
 HELD_OUT = 0.2
 
@@ -56,8 +56,6 @@ def run_demo(folder: Path, *, quiet: bool = False) -> None:
     """Fit both problems; print their scores; write figure, model and held-out rows to ``folder``."""
     from vmg.report.toy_figure import ToyCurve, draw_toy_figure  # matplotlib takes its time
     from vmg_paper.data.toy import cubic
-    from vmg_paper.experiments.figure1 import NOISE, RANGE, matrix_gaussian
-    from vmg_paper.experiments.toy_fits import fit_network
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,27 +64,19 @@ def run_demo(folder: Path, *, quiet: bool = False) -> None:
     figure_path, model_path, rows_path = (folder / n for n in ("figure1.png", "diabetes.vmg", "diabetes_test.csv"))
 
     x, y = cubic(seed=SEED)
-    with TrainingBar("Toy problem of Figure 1", quiet=quiet) as bar:
+    with TrainingBar("Toy problem of Figure 1", quiet=quiet, terms=LOG_POSTERIOR) as bar:
         started = time.perf_counter()
-        toy = fit_network(
-            matrix_gaussian,
-            x[:, 0],
-            y,
-            noise_scale=NOISE,
-            n_steps=TOY_STEPS,
-            n_starts=1,
-            seed=SEED,
-            callbacks=[bar],
-            n_reports=50,
-        )
+        toy = VMGRegressor(random_state=SEED)
+        toy._callbacks = (bar,)
+        toy.fit(x, y)
         toy_seconds = time.perf_counter() - started
     grid = np.linspace(*RANGE, 241)
-    drawn = toy.predict(grid, DRAWS, SEED)
+    drawn = toy.pred_dist(grid[:, None])
     with replacing(figure_path) as temporary:
         draw_toy_figure(ToyCurve(grid, drawn.mean, drawn.std, drawn.epistemic_std), x[:, 0], y, temporary)
 
     fit_rows, test_rows = diabetes_tables()
-    with TrainingBar("Diabetes table", quiet=quiet) as bar:
+    with TrainingBar("Diabetes table", quiet=quiet, terms=LOG_POSTERIOR) as bar:
         started = time.perf_counter()
         diabetes = TableModel.fit(fit_rows, DIABETES_TARGET, options={"random_state": SEED}, callbacks=[bar])
         diabetes_seconds = time.perf_counter() - started
@@ -96,7 +86,7 @@ def run_demo(folder: Path, *, quiet: bool = False) -> None:
         return
 
     x_test, y_test = cubic(TOY_TEST_ROWS, seed=SEED + 1)
-    predicted = toy.predict(x_test[:, 0], DRAWS, SEED)
+    predicted = toy.pred_dist(x_test)
     scores = diabetes.evaluate(test_rows, COVERAGE)
     lines = [
         DemoScores(

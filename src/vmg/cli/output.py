@@ -4,36 +4,46 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["print_error", "print_json", "print_scores", "print_table", "say", "say_aside"]
+__all__ = ["print_error", "print_json", "print_scores", "print_table", "say", "say_aside", "visible"]
+
+# what moves a cursor, changes colours or turns the direction of writing; tab and newline do no harm
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """A text of a table or a file with its control characters written out, so that a terminal obeys none."""
+    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def say(text: str) -> None:
     """A line on standard output."""
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+    Console().print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def say_aside(text: str) -> None:
     """A line on standard error, where it does not mix with data."""
-    Console(stderr=True).print(text, markup=False, highlight=False, soft_wrap=True)
+    Console(stderr=True).print(visible(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def print_error(text: str) -> None:
     """One line on standard error, whatever the text holds."""
-    line = " ".join(text.split())
+    line = visible(" ".join(text.split()))
     Console(stderr=True).print("[bold red]error:[/]", end=" ", soft_wrap=True)
     print(line, file=sys.stderr)
 
 
 def print_json(document: Mapping[str, Any]) -> None:
     """The one document on standard output; numbers that JSON does not have become null."""
-    print(json.dumps(_jsonable(document), ensure_ascii=False, allow_nan=False))
+    print(visible(json.dumps(_jsonable(document), ensure_ascii=False, allow_nan=False)))  # still JSON, and the same
 
 
 def _jsonable(value: Any) -> Any:
@@ -46,13 +56,18 @@ def _jsonable(value: Any) -> Any:
     return value
 
 
+def _cell(text: str) -> str:
+    """A text whose brackets are no markup either."""
+    return escape(visible(text))
+
+
 def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     """A table: first column to the left, numbers to the right."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=_cell(title), title_justify="left")
     for position, name in enumerate(header):
-        table.add_column(name, justify="right" if position else "left")
+        table.add_column(_cell(name), justify="right" if position else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(_cell, row))
     Console().print(table)
 
 
@@ -64,7 +79,7 @@ def _short(value: float) -> str:
 def print_scores(title: str, scores: Mapping[str, float], meanings: Mapping[str, str]) -> None:
     """Scores with what they mean."""
     rows = [(name, _short(value), meanings.get(name, "")) for name, value in scores.items()]
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=_cell(title), title_justify="left", show_header=False)
     table.add_column(justify="left")
     table.add_column(justify="right")
     table.add_column(justify="left", style="dim")

@@ -13,7 +13,10 @@ from rich.progress import Progress as Bars
 if TYPE_CHECKING:
     from vmg.training import Progress
 
-__all__ = ["TrainingBar", "waiting"]
+__all__ = ["LOG_POSTERIOR", "TrainingBar", "waiting"]
+
+LOG_POSTERIOR = ("log posterior", "complexity")
+"""Terms of the estimators: the log posterior of hidden weights, and what it costs them to leave their prior."""
 
 
 def waiting(label: str, *, quiet: bool = False) -> AbstractContextManager[object]:
@@ -23,9 +26,13 @@ def waiting(label: str, *, quiet: bool = False) -> AbstractContextManager[object
 
 
 class TrainingBar:
-    """A training callback that shows the bound, its two terms and the time left; silent off a terminal."""
+    """A training callback that shows the objective, its two terms and the time left; silent off a terminal.
 
-    def __init__(self, label: str, *, quiet: bool = False) -> None:
+    ``terms`` names the objective, and what is taken off the fit to get it.
+    """
+
+    def __init__(self, label: str, *, quiet: bool = False, terms: tuple[str, str] = ("bound", "KL")) -> None:
+        self._objective, self._price = terms
         console = Console(stderr=True)
         self._bars = Bars(
             TextColumn("{task.description}"),
@@ -50,5 +57,6 @@ class TrainingBar:
         self._bars.stop()
 
     def __call__(self, progress: Progress) -> None:
-        terms = f"bound {progress.elbo:.3f} = fit {progress.expected_log_likelihood:.3f} - KL {progress.kl:.3f}"
+        fit, price = progress.expected_log_likelihood, progress.kl
+        terms = f"{self._objective} {progress.elbo:.3f} = fit {fit:.3f} - {self._price} {price:.3f}"
         self._bars.update(self._task, total=progress.n_steps, completed=progress.step, terms=terms)

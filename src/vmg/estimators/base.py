@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ class VMGEstimator(ReadsRows, BaseEstimator):
         "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
         "max_iter": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "n_iter_no_change": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -54,7 +55,7 @@ class VMGEstimator(ReadsRows, BaseEstimator):
     batch_size: int | str
     learning_rate_init: float
     max_iter: int | str
-    n_iter_no_change: int
+    n_iter_no_change: int | str
     random_state: int | np.random.RandomState | None
     verbose: bool | int
 
@@ -132,9 +133,9 @@ class VMGEstimator(ReadsRows, BaseEstimator):
             self.__dict__.update(before)
             raise
 
-    def _size(self, n_rows: int, n_features: int) -> Size:
+    def _size(self, n_rows: int, *, classes: bool = False) -> Size:
         """The network and its training that parameters and table ask for."""
-        size = choose_size(n_rows, n_features)
+        size = choose_size(n_rows, classes=classes)
         return size.changed(
             hidden=_sizes(self.hidden_layer_sizes),
             activations=None if self.activation == "auto" else (self.activation,),
@@ -142,11 +143,19 @@ class VMGEstimator(ReadsRows, BaseEstimator):
             max_steps=None if self.max_iter == "auto" else int(self.max_iter),
             batch_rows=None if self.batch_size == "auto" else int(self.batch_size),
             rate=float(self.learning_rate_init),
-            patience=10 * int(self.n_iter_no_change),
+            patience=None if self.n_iter_no_change == "auto" else 10 * int(self.n_iter_no_change),
         )
 
     def _pseudo_data_options(self) -> dict[str, Any]:
         """Parameters of the estimator that fits the paper's own model, where the user gave them."""
+        most = int(np.max(np.asarray(self.n_pseudo)))
+        if most > self.n_features_in_:
+            warnings.warn(
+                f"n_pseudo should be < the inputs and a one ({self.n_features_in_ + 1}), or the first layer's own "
+                f"variance vanishes; got {most}",
+                UserWarning,
+                stacklevel=4,
+            )
         shared = ("hidden_layer_sizes", "activation", "n_members", "batch_size", "max_iter")
         given = {name: getattr(self, name) for name in shared}
         asked = {name: value for name, value in given.items() if not (isinstance(value, str) and value == "auto")}

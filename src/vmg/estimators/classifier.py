@@ -77,7 +77,7 @@ random_state, verbose
         batch_size: int | str = "auto",
         learning_rate_init: float = 0.03,
         max_iter: int | str = "auto",
-        n_iter_no_change: int = 4,
+        n_iter_no_change: int | str = "auto",
         n_draws: int = 16,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
@@ -137,7 +137,7 @@ random_state, verbose
             self._fit_pseudo_data(X, y, weight)
             return
         self.input_scaling_ = Standardiser.fit(X, weight)
-        size = self._size(*X.shape)
+        size = self._size(len(X), classes=True)
         self.ensemble_, self.history_ = fit_classification(
             self.input_scaling_.transform(X),
             np.searchsorted(self.classes_, y),

@@ -7,13 +7,18 @@ promised of all outputs at once: intervals of 90 % hold C outputs together with 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["calibration_scores", "conformal_level"]
+__all__ = ["CoverageError", "calibration_scores", "conformal_interval", "conformal_level"]
 
 Array = NDArray[np.float64]
+
+
+class CoverageError(ValueError):
+    """A coverage that too few calibration rows can promise; the message says how many it takes."""
 
 
 def calibration_scores(cdf_values: Array) -> Array:
@@ -34,8 +39,20 @@ def conformal_level(scores: Array, coverage: float) -> Array:
     n = len(scores)
     rank = max(1, math.ceil((n + 1) * coverage - 1e-9))
     if rank > n:
-        raise ValueError(
+        raise CoverageError(
             f"conformalize needs at least {math.ceil(coverage / (1 - coverage) - 1e-9)} rows for coverage {coverage}; "
             f"got {n}"
         )
     return scores[rank - 1]
+
+
+def conformal_interval(prediction: Any, scores: Array | None, coverage: float) -> Array:
+    """The interval that holds the target with probability ``coverage``: [N, 2], or [N, C, 2].
+
+    Args:
+        prediction: a :class:`~vmg.student_prediction.StudentPrediction` or :class:`~vmg.prediction.Prediction`.
+        scores: of :func:`calibration_scores`; None asks the model for ``coverage`` as it is.
+    """
+    if scores is None:
+        return prediction.interval(coverage)
+    return prediction.interval_at(conformal_level(scores, coverage))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from vmg.estimators.conformal import calibration_scores, conformal_level
+from vmg.estimators.conformal import calibration_scores, conformal_interval
 from vmg.prediction import row_pieces
 
 if TYPE_CHECKING:
@@ -82,13 +82,7 @@ class ReadsNumbers(ReadsRows):
 
         After :meth:`conformalize` the stated coverage holds on average over rows like the calibration rows.
         """
-
-        def ends(part: Any) -> Array:
-            if self.conformal_scores_ is None:
-                return part.interval(coverage)
-            return part.interval_at(conformal_level(self.conformal_scores_, coverage))
-
-        [interval] = self._in_pieces(X, ends)
+        [interval] = self._in_pieces(X, lambda part: conformal_interval(part, self.conformal_scores_, coverage))
         return interval
 
     def predict_quantiles(self, X: Any, alpha: ArrayLike) -> NDArray:
@@ -105,7 +99,8 @@ class ReadsNumbers(ReadsRows):
     def conformalize(self, X: Any, y: Any) -> Self:
         """Calibrate intervals on rows that ``fit`` has not seen, so that their coverage holds in finite samples.
 
-        Changes :meth:`predict_interval` alone. Calling it again replaces the calibration; ``fit`` and
+        Several outputs are calibrated one by one: the coverage is that of each output, not of all together. Changes
+        :meth:`predict_interval` alone. Calling it again replaces the calibration; ``fit`` and
         ``partial_fit`` forget it.
         """
         check_is_fitted(self, "seed_")

@@ -52,7 +52,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         Adam's learning rate.
     max_iter : "auto" or int
         Most steps before the last ones on all rows.
-    n_iter_no_change : int
+    n_iter_no_change : "auto" or int
         Training ends when held-out rows were not predicted better for as many checks, one every ten steps.
     random_state : int, RandomState or None
         Same seed, same numbers.
@@ -99,7 +99,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         batch_size: int | str = "auto",
         learning_rate_init: float = 0.03,
         max_iter: int | str = "auto",
-        n_iter_no_change: int = 4,
+        n_iter_no_change: int | str = "auto",
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
     ) -> None:
@@ -152,7 +152,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         targets = y.reshape(len(y), -1)
         self.input_scaling_ = Standardiser.fit(X, weight)
         self.target_scaling_ = Standardiser.fit(targets, weight)
-        size = self._size(*X.shape)
+        size = self._size(len(X))
         self.ensemble_, self.history_ = fit_regression(
             self.input_scaling_.transform(X),
             self.target_scaling_.transform(targets),

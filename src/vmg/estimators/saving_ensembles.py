@@ -16,6 +16,7 @@ from vmg.evidence import NoisePrior
 from vmg.fit.calibration import Calibration
 from vmg.fit.classification import ClassificationEnsemble
 from vmg.fit.classification_members import ClassificationMembers
+from vmg.fit.inputs import InputRange
 from vmg.fit.noise_field import NoiseField
 from vmg.fit.regression import RegressionEnsemble
 from vmg.fit.regression_members import RegressionMembers
@@ -33,6 +34,7 @@ def encode_regression(name: str, ensemble: RegressionEnsemble, tensors: Tensors)
     """Describe a regression ensemble; its numbers go to ``tensors`` under names that start with ``name``."""
     _put(f"{name}.members", ensemble.members, tensors)
     tensors[f"{name}.noise"] = torch.from_numpy(ensemble.member_noise.copy())
+    _put_range(name, ensemble.input_range, tensors)
     for c, field in enumerate(ensemble.fields):
         if field is not None:
             for part in FIELD_PARTS:
@@ -79,7 +81,9 @@ def decode_regression(name: str, content: Document, tensors: Mapping[str, Tensor
     calibrations = tuple(
         Calibration(**{key: float(value) for key, value in one.items()}) for one in content["calibrations"]
     )
-    return RegressionEnsemble(members.eval(), tensors[f"{name}.noise"].double().numpy().copy(), calibrations, fields)
+    inputs = _range(name, described["in_features"], tensors)
+    noise = tensors[f"{name}.noise"].double().numpy().copy()
+    return RegressionEnsemble(members.eval(), noise, calibrations, fields, inputs)
 
 
 def _field(name: str, in_features: int, tensors: Mapping[str, Tensor]) -> NoiseField:
@@ -95,6 +99,7 @@ def encode_classification(name: str, ensemble: ClassificationEnsemble, tensors: 
     """Describe a classification ensemble; its numbers go to ``tensors``."""
     _put(f"{name}.members", ensemble.members, tensors)
     tensors[f"{name}.mean"], tensors[f"{name}.root"] = ensemble.mean, ensemble.root
+    _put_range(name, ensemble.input_range, tensors)
     return {
         "features": _describe(ensemble.members.features),
         "n_classes": ensemble.members.n_classes,
@@ -125,7 +130,17 @@ def decode_classification(name: str, content: Document, tensors: Mapping[str, Te
     sharpness, stretch = float(content["sharpness"]), float(content["stretch"])
     if not (0 < sharpness < np.inf and 0 <= stretch < np.inf):
         raise ValueError(f"{name} must have positive factors of its logits; got {sharpness} and {stretch}")
-    return ClassificationEnsemble(members.eval(), *weights, sharpness, stretch)
+    inputs = _range(name, described["in_features"], tensors)
+    return ClassificationEnsemble(members.eval(), *weights, sharpness, stretch, inputs)
+
+
+def _put_range(name: str, inputs: InputRange, tensors: Tensors) -> None:
+    tensors[f"{name}.low"], tensors[f"{name}.high"] = torch.from_numpy(inputs.low), torch.from_numpy(inputs.high)
+
+
+def _range(name: str, in_features: int, tensors: Mapping[str, Tensor]) -> InputRange:
+    require_shapes({f"{name}.low": (in_features,), f"{name}.high": (in_features,)}, tensors)
+    return InputRange(*(tensors[f"{name}.{end}"].double().numpy().copy() for end in ("low", "high")))
 
 
 def _describe(features: AnchoredFeatures) -> Document:

@@ -15,8 +15,8 @@ from torch import Tensor
 from vmg.categorical_evidence import SoftmaxPosterior, improve
 from vmg.fit.classification_members import SETTLING_STEPS, ClassificationMembers, MemberLogits
 from vmg.fit.design import Design
+from vmg.fit.inputs import InputRange, soften
 from vmg.fit.members import TrainingPlan, train_members
-from vmg.fit.regression import soften
 from vmg.training import Callback, History
 
 __all__ = ["ClassificationEnsemble", "fit_classification"]
@@ -25,6 +25,7 @@ Array = NDArray[np.float64]
 
 DRAWS_OF_CALIBRATION = 32
 ROWS_OF_POSTERIOR = 20_000  # at most, that the output layers are conditioned on at once
+REGION_WEIGHT = 0.3  # of all rows in held-out regions, beside all rows of folds
 PRIOR_ROWS = 3.0  # the priors of log sharpness ~ N(0, 1) and log stretch ~ N(0, 2²) count as so many rows
 
 
@@ -37,18 +38,21 @@ class ClassificationEnsemble:
     root: Tensor  # Cholesky factor of their row precision, [E, D, D]
     sharpness: float  # factor of the logits
     stretch: float  # factor of their variance
+    input_range: InputRange
 
     @torch.no_grad()
     def sample_probabilities(self, x: Array, n_draws: int, seed: int) -> Array:
         """Class probabilities of ``n_draws`` whole functions of each member, [E n_draws, N, K]."""
-        phi = self.members.features(torch.as_tensor(soften(x), dtype=torch.float32)).double()
+        soft = soften(x)
+        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float32)).double()
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(n_draws, *self.mean.shape, generator=generator, dtype=torch.float64)
         half = n_draws // 2
         noise[half : 2 * half] = -noise[:half]  # pairs of opposite draws: their mean has less noise
         spread = SoftmaxPosterior(self.mean, self.root).weight_noise(noise)
-        weights = self.sharpness * self.mean + math.sqrt(self.stretch) * spread
-        return torch.softmax(phi @ weights, -1).flatten(0, 1).numpy()
+        remote = torch.as_tensor(self.stretch * self.input_range.remoteness(soft)).sqrt().unsqueeze(-1)
+        logits = self.sharpness * (phi @ self.mean) + remote * (phi @ spread)
+        return torch.softmax(logits, -1).flatten(0, 1).numpy()
 
     def updated(self, x: Array, y: NDArray[np.int64], weight: Array | None) -> ClassificationEnsemble:
         """Condition the output layers on more rows, the posterior so far being their prior."""
@@ -117,18 +121,27 @@ def fit_classification(
     sharpness, stretch = 1.0, 1.0
     if held is not None:
         checked = given.double().numpy()[held.index]
-        sharpness, stretch = _calibrate(held.predictions, held.index, design, y[held.index], checked, seed)
+        remote = design.remoteness(soft)[:, held.index]
+        sharpness, stretch = _calibrate(held.predictions, held.index, design, remote, y[held.index], checked, seed)
     n_rows = len(x)
     some = torch.arange(n_rows)
     if n_rows > ROWS_OF_POSTERIOR:
         some = torch.randperm(n_rows, generator=generator)[:ROWS_OF_POSTERIOR]
     counted = given[some] * (n_rows / len(some))
     posterior = members.posterior(inputs[some], labels[some], counted.expand(n_members, -1))
-    return ClassificationEnsemble(members, posterior.mean, posterior.root, sharpness, stretch), history
+    return ClassificationEnsemble(
+        members, posterior.mean, posterior.root, sharpness, stretch, InputRange.of(soft)
+    ), history
 
 
 def _calibrate(
-    found: MemberLogits, index: NDArray[np.int64], design: Design, y: NDArray[np.int64], weight: Array, seed: int
+    found: MemberLogits,
+    index: NDArray[np.int64],
+    design: Design,
+    remote: Array,
+    y: NDArray[np.int64],
+    weight: Array,
+    seed: int,
 ) -> tuple[float, float]:
     """Sharpness and stretch under which held-out labels of folds and of regions are most probable."""
     rng = np.random.default_rng(seed)
@@ -136,12 +149,13 @@ def _calibrate(
     sets: list[tuple[float, list[tuple[Array, Array, NDArray[np.int64], Array, Array]]]] = []
     for regions in (False, True):
         parts = []
-        for group in design.groups:
+        for g, group in enumerate(design.groups):
             outside = np.flatnonzero(group.held_out[index])
             if group.region != regions or not len(outside):
                 continue
             noise = rng.standard_normal((DRAWS_OF_CALIBRATION, len(group.members), 1, n_classes))
-            loc, spread = found.loc[group.members][:, outside], np.sqrt(found.variance[group.members][:, outside])
+            loc, variance = found.loc[group.members][:, outside], found.variance[group.members][:, outside]
+            spread = np.sqrt(variance * remote[g, outside])
             parts.append((loc, spread[..., None], y[outside], weight[outside], noise))
         if parts:
             sets.append((sum(float(part[3].sum()) for part in parts), parts))
@@ -150,11 +164,11 @@ def _calibrate(
     def loss(values: Array) -> float:
         sharpness, root = math.exp(np.clip(values[0], -5, 5)), math.exp(np.clip(values[1], -20, 20) / 2)
         total = 0.0
-        for size, parts in sets:
+        for share, (size, parts) in zip((1.0, REGION_WEIGHT), sets, strict=False):
             for loc, spread, labels, w, noise in parts:
                 p = special.softmax(sharpness * loc + root * spread * noise, -1).mean((0, 1))
                 chosen = p[np.arange(len(labels)), labels]
-                total -= float(w @ np.log(np.maximum(chosen, 1e-12))) / size
+                total -= float(w @ np.log(np.maximum(chosen, 1e-12))) * share / size
         return total + 0.5 * (values[0] ** 2 + (values[1] / 2) ** 2) * PRIOR_ROWS / n_rows
 
     options = {"maxiter": 80, "xatol": 1e-2, "fatol": 1e-5}

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vmg.categorical_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_bound
+from vmg.categorical_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_bound, step_mean
 from vmg.fit.members import Members
 from vmg.nn.anchored import AnchoredFeatures
 
@@ -19,8 +19,10 @@ __all__ = ["ClassificationMembers", "MemberLogits"]
 
 Array = NDArray[np.float64]
 
-TRAINING_STEPS = 2  # of the output layer's mean in each step of the hidden layers
+TRAINING_STEPS = 2  # of the output layer's mean where its covariance is set anew
+REFRESH_EVERY = 10  # steps of the hidden layers; in between the mean alone follows them
 SETTLING_STEPS = 60  # where the hidden layers stand still
+CHECKING_STEPS = 8  # from the posterior of the last training step
 PRECISION_SPREAD = 4.0  # prior standard deviation of a log precision
 
 
@@ -42,6 +44,7 @@ class ClassificationMembers(Members):
         self.n_classes = n_classes
         self.log_precision = nn.Parameter(torch.zeros(n_members, len(self.features.group_sizes)))
         self._posterior: SoftmaxPosterior | None = None  # of the last training step, to start the next one from
+        self._n_steps = 0
 
     def prior_precision(self) -> Tensor:
         """a [E, D]: every group of features has one precision."""
@@ -52,8 +55,14 @@ class ClassificationMembers(Members):
         phi, labels = self.features(x), self._one_hot(y, x.dtype)
         with torch.no_grad():
             precision = self.prior_precision()
-            self._posterior = improve(self._posterior, phi, labels, precision, weight, TRAINING_STEPS)
-        bound = softmax_bound(phi, labels, self.prior_precision(), self._posterior, weight)
+            fresh = self._posterior is None or self._n_steps % REFRESH_EVERY == 0
+            if self._posterior is None or fresh:
+                self._posterior = improve(self._posterior, phi, labels, precision, weight, TRAINING_STEPS)
+            spread = phi @ self._posterior.covariance
+            if not fresh:
+                self._posterior = step_mean(self._posterior, phi, spread, labels, precision, weight)
+            self._n_steps += 1
+        bound = softmax_bound(phi, labels, self.prior_precision(), self._posterior, weight, spread)
         prior = self.features.log_prior() - 0.5 * (self.log_precision / PRECISION_SPREAD).square().sum(-1)
         return bound + prior, bound
 
@@ -73,8 +82,7 @@ class ClassificationMembers(Members):
         """Logits of members that are conditioned on the rows they have seen, at all rows."""
         phi = self.features(x)
         labels, precision = self._one_hot(y, phi.dtype), self.prior_precision()
-        start = self._posterior if self._posterior is not None else None
-        posterior = improve(start, phi, labels, precision, seen, SETTLING_STEPS // 3)
+        posterior = improve(self._posterior, phi, labels, precision, seen, CHECKING_STEPS)
         loc = phi @ posterior.mean
         return MemberLogits(loc.double().numpy(), posterior.variance(phi).double().numpy())
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vmg.fit.held_out import random_folds, regions
+from vmg.fit.inputs import InputRange
 
 __all__ = ["Design", "Group"]
 
@@ -61,6 +62,10 @@ class Design:
         for group in self.groups:
             whole[group.members] = group.held_out
         return whole
+
+    def remoteness(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How remote rows x [N, D] are from those that each group sees, [G, N]."""
+        return np.stack([InputRange.of(x[~group.held_out]).remoteness(x) for group in self.groups])
 
     @property
     def judged(self) -> list[int]:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vmg.linalg import NotPositiveDefiniteError
 from vmg.training import Callback, History, Progress
 
 __all__ = ["HeldOutRows", "Members", "TrainingPlan", "train_members"]
@@ -127,7 +128,7 @@ class _Run:
         self.history = History()
         self.started, self.n_taken = time.perf_counter(), 0
 
-    def step(self, weight: Tensor, rate: float) -> bool:
+    def step(self, weight: Tensor, rate: float, *, last: bool = False) -> bool:
         """Move all members up their log posterior once; False where a callback wants no more."""
         x, y, n_rows = self.rows.x, self.rows.y, len(self.rows)
         if n_rows > self.plan.batch_rows:  # the rows of a batch stand for all rows
@@ -136,17 +137,27 @@ class _Run:
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.zero_grad()
-        total, fit = self.members.log_posterior(x, y, weight)
+        try:
+            total, fit = self.members.log_posterior(x, y, weight)
+        except NotPositiveDefiniteError:
+            return self._give_up()
+        if not torch.isfinite(total).all():
+            return self._give_up()
         size = weight.sum(-1)
         (-total / size).sum().backward()
         self.optimiser.step()
         self.n_taken += 1
-        return self.n_taken % CHECK_EVERY != 0 or self._report(total / size, fit / size, rate)
+        due = last or self.n_taken % CHECK_EVERY == 0
+        return not due or self._report(total / size, fit / size, rate)
+
+    def _give_up(self) -> bool:
+        self.history.stopped = "ended where the log posterior was no longer finite"
+        return False
 
     def finish(self, n_steps: int) -> None:
         """Take the last steps, on all rows, at a rate that falls to zero."""
         for step in range(n_steps):
-            if not self.step(self.rows.weight, self.plan.rate * (1 - step / n_steps)):
+            if not self.step(self.rows.weight, self.plan.rate * (1 - step / n_steps), last=step == n_steps - 1):
                 return
 
     def _report(self, total: Tensor, fit: Tensor, rate: float) -> bool:
@@ -158,7 +169,7 @@ class _Run:
         answers = [callback(progress) for callback in self.callbacks]  # all of them are told
         wants_no_more = any(answers)
         if wants_no_more:
-            self.history.stopped = "a callback asked for it"
+            self.history.stopped = f"stopped by a callback at step {self.n_taken}"
         return not wants_no_more
 
 

@@ -15,25 +15,15 @@ from numpy.typing import NDArray
 from vmg.evidence import LinearPosterior, NoisePrior
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
 from vmg.fit.design import Design
+from vmg.fit.inputs import InputRange, soften
 from vmg.fit.members import TrainingPlan, train_members
 from vmg.fit.noise_field import NoiseField, fit_noise_field
 from vmg.fit.regression_members import MemberPredictions, RegressionMembers
 from vmg.training import Callback, History
 
-__all__ = ["RegressionEnsemble", "RowPredictions", "fit_regression", "soften"]
+__all__ = ["RegressionEnsemble", "RowPredictions", "fit_regression"]
 
 Array = NDArray[np.float64]
-
-SOFT_LIMIT = 3.0  # standard deviations, beyond which an input counts by its logarithm
-
-
-def soften(x: Array) -> Array:
-    """Inputs in standard units, beyond ±3 growing with the logarithm alone.
-
-    One row far outside then moves a network no more than its rank does, and is still farther than all others.
-    """
-    size = np.abs(x)
-    return np.where(size > SOFT_LIMIT, np.sign(x) * (SOFT_LIMIT + np.log1p(np.maximum(size - SOFT_LIMIT, 0))), x)
 
 
 @dataclass(frozen=True)
@@ -54,6 +44,7 @@ class RegressionEnsemble:
     member_noise: Array  # what members take the noise for, [E, C]: the unit of their variances
     calibrations: tuple[Calibration, ...]  # of each output
     fields: tuple[NoiseField | None, ...]  # of each output
+    input_range: InputRange
 
     @cached_property
     def posterior(self) -> LinearPosterior:
@@ -69,7 +60,7 @@ class RegressionEnsemble:
         means = (phi @ posterior.mean).numpy()  # [E, N, C]
         loc = means.mean(0)
         own = posterior.relative_variance(phi).numpy()[..., None] * self.member_noise[:, None]
-        variance = own.mean(0) + _disagreement(means)
+        variance = (own.mean(0) + _disagreement(means)) * self.input_range.remoteness(soft)[:, None]
         noise = np.empty_like(loc)
         for c, (calibration, field) in enumerate(zip(self.calibrations, self.fields, strict=True)):
             inputs = np.column_stack([soft, loc[:, c]])
@@ -82,14 +73,16 @@ class RegressionEnsemble:
     def function_factor(self, x: Array) -> Array:
         """F [K, N, C] with FᵀF the covariance between rows of each output's function, stretched as predictions are."""
         posterior = self.posterior
-        phi = self.members.head.design(torch.as_tensor(soften(x), dtype=torch.float32)).double()
+        soft = soften(x)
+        phi = self.members.head.design(torch.as_tensor(soft, dtype=torch.float32)).double()
         means = (phi @ posterior.mean).numpy()
         n_members = len(means)
         between = (means - means.mean(0)) / math.sqrt(max(n_members - 1, 1))
         half = torch.linalg.solve_triangular(posterior.root, phi.mT, upper=False).numpy()  # [E, D, N]
         own = half[..., None] * np.sqrt(self.member_noise / n_members)[:, None, None]
         stretch = np.sqrt([calibration.stretch for calibration in self.calibrations])
-        return np.concatenate([between, own.reshape(-1, *own.shape[2:])]) * stretch
+        remote = np.sqrt(self.input_range.remoteness(soft))[:, None]
+        return np.concatenate([between, own.reshape(-1, *own.shape[2:])]) * stretch * remote
 
     def updated(self, x: Array, y: Array, weight: Array | None) -> RegressionEnsemble:
         """Condition the output layers on more rows, exactly; hidden layers and calibration stay."""
@@ -126,6 +119,7 @@ def fit_regression(
     rng = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(seed)
     soft = soften(x)
+    whole = InputRange.of(soft)
     design = Design.choose(soft, n_members, rng)
     with torch.random.fork_rng(devices=[]):
         members = RegressionMembers(x.shape[1], hidden, y.shape[1], activations, n_members, noise_prior)
@@ -148,15 +142,18 @@ def fit_regression(
         noise = posterior.noise_variance.numpy()
         degrees = max(3.0, float(posterior.t_degrees.mean()))
         calibrations = tuple(Calibration(float(level), 1.0, degrees) for level in noise.mean(0))
-        return RegressionEnsemble(members, noise, calibrations, (None,) * y.shape[1]), history
+        return RegressionEnsemble(members, noise, calibrations, (None,) * y.shape[1], whole), history
     given = np.ones(len(x)) if weight is None else weight
+    remote = design.remoteness(soft)[:, held.index]
     index, found = held.index, held.predictions
     scale = np.append(members.features.input_scale().numpy().astype(np.float64), 1.0)
     learned: list[Calibration] = []
     fields: list[NoiseField | None] = []
     for c in range(y.shape[1]):
-        folds, positions = held_out_errors(found, held.index, design, y[index, c], given[index], c, regions=False)
-        outside, _ = held_out_errors(found, held.index, design, y[index, c], given[index], c, regions=True)
+        folds, positions = held_out_errors(
+            found, held.index, design, remote, y[index, c], given[index], c, regions=False
+        )
+        outside, _ = held_out_errors(found, held.index, design, remote, y[index, c], given[index], c, regions=True)
         calibration = calibrate(folds, outside, float(found.noise[:, c].mean()))
         learned.append(calibration)
         field = None
@@ -165,13 +162,14 @@ def fit_regression(
             at_rows = np.column_stack([soft[index][positions], predicted])
             field = fit_noise_field(at_rows, folds, calibration, scale, rng)
         fields.append(field)
-    return RegressionEnsemble(members, found.noise, tuple(learned), tuple(fields)), history
+    return RegressionEnsemble(members, found.noise, tuple(learned), tuple(fields), whole), history
 
 
 def held_out_errors(
     found: MemberPredictions,
     index: NDArray[np.int64],
     design: Design,
+    remote: Array,
     y: Array,
     weight: Array,
     output: int,
@@ -185,14 +183,15 @@ def held_out_errors(
     """
     errors, variances, positions = [], [], []
     excess = 0.0
-    for group in design.groups:
+    for g, group in enumerate(design.groups):
         if group.region != regions:
             continue
         outside = np.flatnonzero(group.held_out[index])
         loc = found.loc[group.members][:, outside, output]
         between = loc.var(0, ddof=1) if len(loc) > 1 else np.zeros(len(outside))
         errors.append(y[outside] - loc.mean(0))
-        variances.append(found.variance[group.members][:, outside, output].mean(0) + between)
+        variance = found.variance[group.members][:, outside, output].mean(0) + between
+        variances.append(variance * remote[g, outside])
         positions.append(outside)
         excess += float((between * (1 / len(loc) - 1 / design.n_members)).sum())
     if not errors:

@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 LIBRARY = "_kernels.so"  # loaded through ctypes, so the name need not follow the platform's custom
+OFF = ("0", "false", "no", "off")  # values of VMG_NATIVE
 NOT_FINITE, NOT_POSITIVE = 1, 2  # bits of a status, as in kernels.cpp
 
 
@@ -85,7 +86,7 @@ _WITH_STATUS = ("forward", "prepare", "factorise")
 @functools.cache
 def _library() -> ctypes.CDLL | None:
     path = Path(__file__).with_name(LIBRARY)
-    if os.environ.get("VMG_NATIVE") == "0" or not path.exists():
+    if os.environ.get("VMG_NATIVE", "").strip().lower() in OFF or not path.exists():
         return None
     try:
         library = ctypes.CDLL(str(path))

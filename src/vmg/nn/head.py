@@ -87,7 +87,7 @@ class BayesianHead(nn.Module):
         self.log_precision = nn.Parameter(torch.zeros(*batch_shape, len(self.group_sizes)))
         d, c = sum(self.group_sizes), n_outputs
         for name, shape in (("gram", (d, d)), ("moment", (d, c)), ("square", (c, c)), ("count", ())):
-            self.register_buffer(name, torch.zeros(*batch_shape, *shape, dtype=torch.float64))
+            self.register_buffer(name, torch.zeros((*batch_shape, *shape), dtype=torch.float64))
 
     # -- the model ----------------------------------------------------------------------------------------------------
 

@@ -312,16 +312,19 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""
-        U, V = self.row(), self.column()
-        R = self.row.log_scale.shape[-1]
+        U, V = self.covariances()
+        R, dtype = self.n_rows, self.row.log_scale.dtype
         noise = self._noise(*sample_shape, *self.batch_shape, R, self.out_features)
-        W = V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT
-        if self.loc is not None:
-            W = W + self.loc
         if self.pseudo_data is None:
-            return W
+            W = V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT
+            return W if self.loc is None else W + self.loc
         A, B = self.pseudo_data.sample(sample_shape, self.generator)
-        return F.condition_weights(W, U, V, self._scaled(A), B, self._noise(*B.shape), self.damping)
+        point_noise, loc = self._noise(*B.shape), self._loc_or_zeros()
+        if needs_double(self.n_pseudo, R, dtype):
+            U, V = U.to(torch.float64), V.to(torch.float64)
+            noise, point_noise, A, B, loc = (part.double() for part in (noise, point_noise, A, B, loc))
+        W = loc + V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT
+        return F.condition_weights(W, U, V, self._scaled(A), B, point_noise, self.damping).to(dtype)
 
     def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the prior."""

@@ -18,6 +18,7 @@ from vmg.report.classification import ClassificationContents, classification_con
 from vmg.report.classification_plots import classification_figures
 from vmg.report.columns import read_columns, summarise_columns
 from vmg.report.influence import column_effects, column_influences
+from vmg.report.network import network_summary
 from vmg.report.panel import short
 from vmg.report.regression import RegressionContents, regression_contents
 from vmg.report.regression_plots import regression_figures
@@ -55,8 +56,11 @@ def write_report(
         give the same file, byte for byte.
     """
     page = render_report(model, frame, note=note)
-    with replacing(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    try:
+        with replacing(path) as temporary:
+            temporary.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise TableError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
 
 
 def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = None) -> str:
@@ -128,8 +132,7 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
         legend=class_legend([classes[k] for k in shown_classes]) if len(shown_classes) > 1 else [],
         effect_class=classes[shown_classes[0]] if classes and len(shown_classes) == 1 else None,
         curve=curve,
-        layers=np.atleast_1d(model.estimator.hidden_layer_sizes).tolist(),
-        pseudo_points=np.atleast_1d(model.estimator.n_pseudo).tolist(),
+        network=network_summary(model.estimator),
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.prediction import ClassPrediction
+from vmg.prediction import ClassPrediction, Prediction
 from vmg.report.columns import read_columns
 from vmg.report.rows import SCORED_ROWS, SEED, Array, choose
 from vmg.tables.model import TableModel
@@ -22,6 +22,7 @@ INFLUENCE_ROWS = 200  # rows among which one column is shuffled
 EFFECT_ROWS = 50  # rows that an effect is averaged over
 EFFECT_GRID = 17  # values of a column that an effect is drawn at
 MOST_CATEGORIES = 12
+FUNCTION_DRAWS = 200  # of a posterior in closed form
 BAND = (0.05, 0.95)  # of posterior draws
 
 
@@ -63,8 +64,12 @@ class Effect:
 
 def function_draws(model: TableModel, rows: pd.DataFrame) -> Array:
     """Draws of the function [S, N, 1] or of class probabilities [S, N, K]; the weights of a draw serve all rows."""
-    prediction = model.estimator.pred_dist(model.encoder.transform(rows))
-    return prediction.samples if isinstance(prediction, ClassPrediction) else prediction.loc
+    prediction = model.pred_dist(rows)
+    if isinstance(prediction, ClassPrediction):
+        return prediction.samples
+    if isinstance(prediction, Prediction):
+        return prediction.loc
+    return prediction.sample_functions(FUNCTION_DRAWS, SEED)[..., None]  # one seed: the same functions at other rows
 
 
 def column_influences(model: TableModel, frame: pd.DataFrame, most: int) -> list[Influence]:

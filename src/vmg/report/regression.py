@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from vmg import metrics
-from vmg.estimators.conformal import conformal_level
-from vmg.prediction import Prediction
-from vmg.report.rows import INTERVAL_ROWS, SEED, Array, Positions, choose, extremes, scored_rows
-from vmg.tables.model import TableModel
+from vmg.estimators.conformal import CoverageError, conformal_level
+from vmg.prediction import ClassPrediction
+from vmg.report.rows import INTERVAL_ROWS, Array, Positions, choose, extremes, scored_rows
+from vmg.student_prediction import StudentPrediction
+from vmg.tables.model import NumberPrediction, TableModel, mean_crps
 from vmg.tables.values import to_numbers
 
 __all__ = [
@@ -100,7 +101,7 @@ def regression_contents(model: TableModel, frame: pd.DataFrame) -> RegressionCon
     position = scored_rows(model, frame)
     rows = frame.iloc[position]
     prediction = model.estimator.pred_dist(model.encoder.transform(rows))
-    assert isinstance(prediction, Prediction)
+    assert not isinstance(prediction, ClassPrediction)
     truth = np.full(len(rows), np.nan)
     if model.target in frame.columns:
         truth = to_numbers(rows[model.target], model.decimal_comma).values.to_numpy()
@@ -132,10 +133,18 @@ def regression_contents(model: TableModel, frame: pd.DataFrame) -> RegressionCon
     )
 
 
-def take(prediction: Prediction, rows: Positions) -> Prediction:
+def take(prediction: NumberPrediction, rows: Positions) -> NumberPrediction:
     """Some rows of a prediction."""
+    if isinstance(prediction, StudentPrediction):
+        loc, noise, function = (
+            part[rows] for part in (prediction.loc, prediction.noise_scale, prediction.function_scale)
+        )
+        factor = prediction.factor
+        return replace(
+            prediction, loc=loc, noise_scale=noise, function_scale=function, factor=lambda: factor()[:, rows]
+        )
     scale, df = (part if part.shape[1] == 1 else part[:, rows] for part in (prediction.scale, prediction.df))
-    return Prediction(prediction.loc[:, rows], scale, df, squeeze=prediction.squeeze)
+    return replace(prediction, loc=prediction.loc[:, rows], scale=scale, df=df)
 
 
 def nominal_coverage(estimator: Any, coverage: float) -> float:
@@ -148,16 +157,16 @@ def nominal_coverage(estimator: Any, coverage: float) -> float:
         return coverage
     try:
         return float(conformal_level(scores, coverage)[0])
-    except ValueError:
+    except CoverageError:
         return coverage
 
 
-def predict_interval(estimator: Any, prediction: Prediction, coverage: float) -> Array:
+def predict_interval(estimator: Any, prediction: NumberPrediction, coverage: float) -> Array:
     """The interval a user gets from ``estimator.predict_interval``, [N, 2]."""
     return prediction.interval_at(np.asarray(nominal_coverage(estimator, coverage)))
 
 
-def _regression_scores(estimator: Any, prediction: Prediction, y: Array, cdf: Array) -> RegressionScores:
+def _regression_scores(estimator: Any, prediction: NumberPrediction, y: Array, cdf: Array) -> RegressionScores:
     some = choose(len(y), INTERVAL_ROWS)
     of_some = take(prediction, some)
     # y is inside the central interval of coverage c exactly where |2 F(y) − 1| <= c
@@ -181,7 +190,7 @@ def _regression_scores(estimator: Any, prediction: Prediction, y: Array, cdf: Ar
         r2=1 - metrics.rmse(y, prediction.mean) ** 2 / spread**2 if varies else None,
         log_likelihood=metrics.log_likelihood(prediction.log_prob(y)),
         log_likelihood_guess=float(-0.5 * np.log(2 * np.pi * np.e * spread**2)) if varies else None,
-        crps=metrics.crps_from_samples(prediction.sample(200, SEED), y),
+        crps=mean_crps(prediction, y),
         crps_guess=metrics.crps_from_samples(guesses, y[some]),
         coverages=coverages,
         width_guess=float(np.subtract(*np.quantile(y, (0.95, 0.05)))),

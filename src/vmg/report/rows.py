@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vmg.prediction import ClassPrediction
 from vmg.tables.model import TableModel
 
 __all__ = ["INTERVAL_ROWS", "SCORED_ROWS", "SEED", "Array", "Positions", "choose", "extremes", "scored_rows"]
@@ -16,7 +17,7 @@ Positions = NDArray[np.int64]
 SEED = 0  # of every subsample: the same table gives the same page
 SCORED_ROWS = 5_000  # rows behind every number on the page,
 SCORED_DRAWS = 2**25  # or as many as give this many posterior draws of outputs, for the sake of memory
-INTERVAL_ROWS = 400  # rows whose interval ends are found (a root search each) for pictures and mean widths
+INTERVAL_ROWS = 400  # rows whose interval ends are found (a root search each in a mixture) for pictures and mean widths
 CERTAIN_ROWS = 5
 
 
@@ -29,9 +30,9 @@ def choose(n: int, most: int, seed: int = SEED) -> Positions:
 
 def scored_rows(model: TableModel, frame: pd.DataFrame) -> Positions:
     """Positions of the rows that are predicted and scored."""
-    estimator = model.estimator
-    n_outputs = len(estimator.classes_) if model.task == "classification" else 1
-    in_memory = SCORED_DRAWS // (estimator.n_draws * estimator.n_members * n_outputs)
+    one = model.pred_dist(frame.iloc[:1])
+    draws = one.samples if isinstance(one, ClassPrediction) else one.loc  # a Student t has one centre
+    in_memory = SCORED_DRAWS // draws.size
     return choose(len(frame), min(SCORED_ROWS, max(in_memory, INTERVAL_ROWS)))
 
 

@@ -70,16 +70,19 @@ def _relevance(influences: list[Influence]) -> Markup:
 
 def _training(curve: TrainingCurve) -> Markup:
     # the first steps fall so far below the rest that nothing else would be seen
-    late = curve.bound[len(curve.bound) // 20 :]
+    late = curve.objective[len(curve.objective) // 20 :]
     top = float(curve.fit.max())
-    bottom = min(float(late.min()), float(curve.bound[-1]))
+    bottom = min(float(late.min()), float(curve.objective[-1]))
     margin = 0.06 * max(top - bottom, 1e-3)
     marker = "o" if len(curve.step) < 3 else None
     with panel("Training curve") as drawn:
         ax = drawn.axes
-        ax.fill_between(curve.step, curve.bound, curve.fit, color=MUTED, alpha=0.16, linewidth=0, label="complexity")
+        ax.fill_between(
+            curve.step, curve.objective, curve.fit, color=MUTED, alpha=0.16, linewidth=0, label="complexity"
+        )
         ax.plot(curve.step, curve.fit, color=RED, linestyle="--", marker=marker, label="fit")
-        ax.plot(curve.step, curve.bound, color=BLUE, marker=marker, label="bound = fit − complexity")
+        label = f"{curve.name} = fit − complexity"
+        ax.plot(curve.step, curve.objective, color=BLUE, marker=marker, label=label)
         ax.set_ylim(bottom - margin, top + margin)
         ax.set_xlabel("training step")
         ax.set_ylabel("nats per row")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from vmg.report.network import network_summary
 from vmg.report.rows import Array, Positions
 
 __all__ = ["TrainingCurve", "training_curve"]
@@ -14,19 +15,24 @@ __all__ = ["TrainingCurve", "training_curve"]
 
 @dataclass(frozen=True)
 class TrainingCurve:
-    """The bound and its two terms over optimiser steps, per row: bound = fit − complexity."""
+    """The objective and its two terms over optimiser steps, per row: objective = fit − complexity.
 
+    Of an ensemble with the output layer integrated out it is the log posterior of hidden weights, and the complexity
+    what it cost to leave their draws of the prior; with pseudo-data it is the bound, and the complexity a divergence.
+    """
+
+    name: str
     step: Positions
-    bound: Array
+    objective: Array
     fit: Array
     complexity: Array
     stopped: str
 
     @property
     def late_gain(self) -> float:
-        """What the last fifth of training added to the bound."""
+        """What the last fifth of training added to the objective."""
         start = np.searchsorted(self.step, 0.8 * self.step[-1])
-        return float(self.bound[-1] - self.bound[min(start, len(self.bound) - 1)])
+        return float(self.objective[-1] - self.objective[min(start, len(self.objective) - 1)])
 
 
 def training_curve(estimator: Any) -> TrainingCurve | None:
@@ -38,5 +44,6 @@ def training_curve(estimator: Any) -> TrainingCurve | None:
     gaps = np.diff(rows[:, 0])
     if len(gaps) > 1 and gaps[-1] < gaps[0] / 2:  # the last report rests on the few steps left over: mostly noise
         rows = rows[:-1]
-    step, bound, fit, kl = rows.T
-    return TrainingCurve(step.astype(np.int64), bound, fit, kl, history.stopped)
+    step, objective, fit, complexity = rows.T
+    name = "log posterior" if network_summary(estimator).n_pseudo is None else "bound"
+    return TrainingCurve(name, step.astype(np.int64), objective, fit, complexity, history.stopped)

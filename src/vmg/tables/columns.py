@@ -14,12 +14,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.tables.dates import DATE_FORMATS, day_of_week, day_of_year, find_date_format, to_dates, to_days
+from vmg.tables.errors import TableError
 from vmg.tables.values import to_numbers, to_texts
 
 __all__ = ["BooleanColumn", "CategoryColumn", "Column", "DateColumn", "NumberColumn", "column_from_document"]
 
 Features = dict[str, NDArray[np.float64]]
 
+LARGEST = 1e154  # the square of a larger number is infinite; one that comes after the fit counts as missing
 MAX_LEVELS = 20
 MIN_LEVEL_ROWS = 2  # a category seen once teaches nothing of its own
 MIN_NUMBER_SHARE = 0.9  # of the cells that must be numbers for the rest to count as missing
@@ -81,11 +83,17 @@ class NumberColumn(Column):
         n_numbers = int(numbers.values.notna().sum())
         if n_numbers == 0 or n_numbers < MIN_NUMBER_SHARE * int(column.notna().sum()):
             return None
+        if numbers.values.abs().max() > LARGEST:
+            raise TableError(
+                f"the column '{column.name}' must hold numbers of at most {LARGEST:g} in size; got "
+                f"{numbers.values.abs().max():g}. Leave it out, or use another unit."
+            )
         median = float(numbers.values.median())
         return cls(str(column.name), len(column) - n_numbers, median, numbers.decimal_comma, numbers.not_numbers)
 
     def transform(self, column: pd.Series) -> Features:
-        return self._fill(to_numbers(column, self.decimal_comma).values, self.median)
+        values = to_numbers(column, self.decimal_comma).values
+        return self._fill(values.where(values.abs() <= LARGEST), self.median)
 
     def unseen(self, column: pd.Series) -> list[str]:
         found = to_numbers(column, self.decimal_comma).not_numbers

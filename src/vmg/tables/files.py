@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
-import gzip
 import io
 import os
 import warnings
-import zlib
 from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,16 +18,21 @@ import pandas as pd
 from vmg.persistence import replacing
 from vmg.tables.errors import TableError
 from vmg.tables.phrases import count, listing
+from vmg.tables.reading import TableBytes, open_table
 from vmg.tables.values import is_number
 
-__all__ = ["TableFile", "read_table", "write_table"]
+__all__ = ["TableFile", "csv_safe", "read_table", "write_table"]
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 MISSING = ("?", "-", "--", ".")  # besides what pandas knows: empty, NA, N/A, NaN, null, None, ...
 SNIFFED_ROWS = 50
+ENCODINGS = ("utf-8-sig", "cp1252")  # Excel on Windows still writes the latter
+READ_AT_ONCE = 2**18
+MAX_CELLS = 2**28  # of a Parquet file, which can hold any number of equal cells in a few bytes
 # before pandas 3.1 the default is off by the last bit; since then it is not, and the option is deprecated
 PANDAS = tuple(int(part) for part in pd.__version__.split(".")[:2])
 EXACT: dict[str, Any] = {"float_precision": "round_trip"} if PANDAS < (3, 1) else {}
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 PARQUET_ENDINGS = (".parquet", ".pq")
 FOREIGN = {  # how files start that people take for tables
     b"PK\x03\x04": "a zip archive or Excel workbook",
@@ -46,93 +52,95 @@ class TableFile(NamedTuple):
 def read_table(path: str | os.PathLike[str]) -> TableFile:
     """Read a table with a header; delimiter, compression and kind of file are found out."""
     name = os.fspath(path)
-    try:
-        data = Path(path).read_bytes()
-    except FileNotFoundError as error:
-        raise TableError(f"there is no file {name}") from error
-    except OSError as error:
-        raise TableError(f"cannot read {name}: {error.strerror or error}") from error
-    if data.startswith(b"\x1f\x8b"):
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise TableError(f"cannot unpack {name}: {error}") from error
-    if not data.strip():
-        raise TableError(f"{name} is empty")
     notes: list[str] = []
-    if data.startswith(b"PAR1"):
-        frame = _read_parquet(data, name)
+    for encoding in ENCODINGS:
+        with open_table(path) as stream:
+            if not stream.head.strip():
+                raise TableError(f"{name} is empty")
+            if stream.head.startswith(b"PAR1"):
+                frame = _read_parquet(stream, name)
+                break
+            if encoding == "utf-8-sig" and stream.head.startswith((b"\xff\xfe", b"\xfe\xff")):
+                encoding = "utf-16"
+            try:
+                frame = _read_text(stream, name, encoding, notes)
+            except UnicodeDecodeError:
+                continue
+        if encoding == "cp1252":
+            notes.append("The file is not UTF-8; it was read as Windows-1252.")
+        break
     else:
-        frame = _read_text(_decode(data, name, notes), name, notes)
+        raise TableError(f"{name} is a binary file or text in an unknown encoding; expected CSV in UTF-8, or Parquet")
     return TableFile(_check_columns(frame, name, notes), notes)
 
 
 def write_table(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
-    """Write Parquet or CSV, by the ending of ``path``; an old file is replaced only by a complete new one."""
+    """Write Parquet or CSV, by the ending of ``path``; an old file is replaced only by a complete new one.
+
+    Texts in CSV are those of :func:`csv_safe`.
+    """
     try:
         with replacing(path) as temporary:
             if Path(path).suffix.lower() in PARQUET_ENDINGS:
                 frame.to_parquet(temporary, index=False)
             else:
-                frame.to_csv(temporary, index=False)
+                csv_safe(frame).to_csv(temporary, index=False)
     except OSError as error:
         raise TableError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
 
 
-def _read_parquet(data: bytes, name: str) -> pd.DataFrame:
+def csv_safe(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with an apostrophe before every text that a spreadsheet would take for a formula and run.
+
+    Numbers such as -1 stay as they are.
+    """
+
+    def guard(cell: Any) -> Any:
+        risky = isinstance(cell, str) and cell.startswith(FORMULA_STARTS) and not is_number(cell)
+        return f"'{cell}" if risky else cell
+
+    texts = [name for name in frame.columns if not pd.api.types.is_numeric_dtype(frame[name])]
+    safe = frame.assign(**{name: frame[name].map(guard, na_action="ignore") for name in texts})
+    return safe.rename(columns=guard)
+
+
+def _read_parquet(stream: TableBytes, name: str) -> pd.DataFrame:
+    data = io.BytesIO(io.BufferedReader(stream).read())
     try:
-        return pd.read_parquet(io.BytesIO(data))
-    except (OSError, ValueError) as error:  # pyarrow's errors are among these
+        from pyarrow.parquet import ParquetFile
+
+        shape = ParquetFile(data).metadata
+        if shape.num_rows * max(shape.num_columns, 1) > MAX_CELLS:
+            raise TableError(
+                f"{name} must have at most {MAX_CELLS:,} cells; got {shape.num_rows:,} rows of {shape.num_columns:,}"
+            )
+        return pd.read_parquet(data, coerce_int96_timestamp_unit="us")
+    except TableError:
+        raise
+    except Exception as error:  # a damaged file ends in errors of many types
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TableError(f"cannot read {name} as Parquet: {first_line}") from error
 
 
-def _decode(data: bytes, name: str, notes: list[str]) -> str:
-    for start, what in FOREIGN.items():
-        if data.startswith(start):
+def _read_text(stream: TableBytes, name: str, encoding: str, notes: list[str]) -> pd.DataFrame:
+    for signature, what in FOREIGN.items():
+        if stream.head.startswith(signature):
             raise TableError(f"{name} is {what}, not a table; export it as CSV or Parquet")
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        encodings = ["utf-16"]
-    elif b"\0" in data:
-        raise TableError(f"{name} is a binary file; expected CSV or Parquet")
-    else:
-        encodings = ["utf-8-sig", "cp1252"]  # Excel on Windows still writes the latter
-    for encoding in encodings:
-        try:
-            text = data.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        if encoding == "cp1252":
-            _require_printable(text, name)
-            notes.append("The file is not UTF-8; it was read as Windows-1252.")
-        return text
-    raise TableError(f"{name} is a binary file or text in an unknown encoding; expected CSV in UTF-8, or Parquet")
-
-
-def _require_printable(text: str, name: str) -> None:
-    if any(ord(character) < 32 and character not in "\t\n\r\f" for character in text):
-        raise TableError(f"{name} is a binary file; expected CSV or Parquet")
-
-
-def _read_text(text: str, name: str, notes: list[str]) -> pd.DataFrame:
-    start = text.lstrip()[:1]
+    stream.is_text = encoding != "utf-16"
+    head = _decode_head(stream, name, encoding)
+    start = head.lstrip()[:1]
     if start in ("<", "{", "["):
         kind = "HTML or XML" if start == "<" else "JSON"
         raise TableError(f"{name} looks like {kind}, not a table; expected CSV or Parquet")
-    delimiter = _sniff(text)
-    header = _first_line(text, delimiter)
-    while not any(cell.strip() for cell in header):  # blank lines before the header
-        text = text.partition("\n")[2]
-        if not text:
-            raise TableError(f"{name} has no columns with a name")
-        header = _first_line(text, delimiter)
-    _check_header([cell.strip() for cell in header], name)
+    delimiter = _sniff(head)
+    n_skipped = _check_header(head, delimiter, name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
             frame = pd.read_csv(
-                io.StringIO(text),
+                io.TextIOWrapper(io.BufferedReader(stream, READ_AT_ONCE), encoding=encoding, newline=None),
                 sep=delimiter,
+                skiprows=n_skipped,
                 skipinitialspace=True,
                 na_values=list(MISSING),
                 low_memory=False,
@@ -141,36 +149,61 @@ def _read_text(text: str, name: str, notes: list[str]) -> pd.DataFrame:
             )
     except pd.errors.ParserWarning as error:
         raise TableError(f"{name} is not a regular table: rows have more cells than the header has names") from error
-    except ValueError as error:  # pandas' parser errors are among these
-        reason = str(error).strip().splitlines()[0].removeprefix("Error tokenizing data. C error: ")
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, OverflowError) as error:  # pandas' parser errors are among these
+        if stream.failure is not None:
+            raise stream.failure from error
+        reason = (str(error).strip().splitlines() or [""])[0].removeprefix("Error tokenizing data. C error: ")
         raise TableError(f"{name} is not a regular table: {reason}") from error
     if delimiter != ",":
         notes.append(f"Columns are separated by {DELIMITERS[delimiter]}.")
     return frame
 
 
-def _first_line(text: str, delimiter: str) -> list[str]:
-    return next(csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True))
+def _decode_head(stream: TableBytes, name: str, encoding: str) -> str:
+    """The first lines as text; cut inside a character, they lack its beginning."""
+    if stream.is_text and b"\0" in stream.head:
+        raise TableError(f"{name} is a binary file; expected CSV or Parquet")
+    text = codecs.getincrementaldecoder(encoding)().decode(stream.head)
+    if encoding == "cp1252" and any(ord(character) < 32 and character not in "\t\n\r\f" for character in text):
+        raise TableError(f"{name} is a binary file; expected CSV or Parquet")
+    return text
+
+
+def _rows(text: str, delimiter: str) -> Iterator[list[str]]:
+    """The first rows of a text, with any kind of line ending; none from where it cannot be cut into cells."""
+    try:
+        yield from csv.reader(io.StringIO(text, newline=None), delimiter=delimiter, skipinitialspace=True)
+    except csv.Error:  # such as a cell of more than 131,072 characters, if this is the delimiter
+        return
 
 
 def _sniff(text: str) -> str:
     """The delimiter that cuts the first rows into the most columns, as many in each row."""
-    head = "\n".join(text.splitlines()[: SNIFFED_ROWS + 1])
 
     def quality(delimiter: str) -> tuple[float, int]:
-        widths = [len(row) for row in csv.reader(io.StringIO(head), delimiter=delimiter) if row]
+        widths = [len(row) for row in islice(_rows(text, delimiter), SNIFFED_ROWS + 1) if row]
         usual, times = Counter(widths).most_common(1)[0] if widths else (1, 0)
         return (times / len(widths), usual) if usual > 1 else (0.0, 1)
 
     return max(DELIMITERS, key=quality)
 
 
-def _check_header(header: list[str], name: str) -> None:
-    if all(is_number(cell) for cell in header):
-        raise TableError(f"the first line of {name} must name the columns; got the numbers {', '.join(header[:4])}")
-    repeated = [cell for cell, times in Counter(header).items() if times > 1 and cell]
-    if repeated:
-        raise TableError(f"{name} has several columns of the same name; rename {listing(repeated)}")
+def _check_header(text: str, delimiter: str, name: str) -> int:
+    """The number of lines before the header, none of which has a name; a TableError where it names no columns."""
+    for n_skipped, row in enumerate(_rows(text, delimiter)):
+        header = [cell.strip() for cell in row]
+        if not any(header):
+            continue
+        if all(is_number(cell) for cell in header):
+            numbers = ", ".join(header[:4])
+            raise TableError(f"the first line of {name} must name the columns; got the numbers {numbers}")
+        repeated = [cell for cell, times in Counter(header).items() if times > 1 and cell]
+        if repeated:
+            raise TableError(f"{name} has several columns of the same name; rename {listing(repeated)}")
+        return n_skipped
+    raise TableError(f"{name} has no columns with a name")
 
 
 def _check_columns(frame: pd.DataFrame, name: str, notes: list[str]) -> pd.DataFrame:

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vmg import metrics
-from vmg.estimators import VMGClassifier, VMGRegressor
-from vmg.estimators.conformal import conformal_level
+from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor, VMGClassifier, VMGRegressor
+from vmg.estimators.conformal import conformal_interval
 from vmg.estimators.saving import from_state, to_state
 from vmg.persistence import ModelFileError, write
 from vmg.prediction import ClassPrediction, Prediction, row_pieces
+from vmg.student_prediction import StudentPrediction
 from vmg.tables.encoder import TableEncoder, check_names
 from vmg.tables.errors import TableError
 from vmg.tables.phrases import count, listing
@@ -25,7 +26,11 @@ from vmg.tables.target import Task, fit_target, known_labels, require_numbers
 from vmg.tables.values import to_numbers, to_texts
 from vmg.training import Callback
 
-__all__ = ["TableModel"]
+__all__ = ["NumberPrediction", "TableModel", "mean_crps"]
+
+NumberPrediction = StudentPrediction | Prediction
+Regressor = VMGRegressor | PseudoDataRegressor  # the second where a file is from before the first was what it is
+Classifier = VMGClassifier | PseudoDataClassifier
 
 MIN_ROWS = 5
 MIN_CONFORMAL_ROWS = 19  # fewer cannot promise a coverage of 95 %
@@ -43,7 +48,7 @@ class TableModel:
     encoder : TableEncoder
         How columns become features.
     estimator : VMGRegressor or VMGClassifier
-        Fitted on those features.
+        Fitted on those features; a PseudoDataRegressor or PseudoDataClassifier in files of earlier versions.
     target : str
         The column that is predicted.
     task : {"regression", "classification"}
@@ -55,7 +60,7 @@ class TableModel:
     """
 
     encoder: TableEncoder
-    estimator: VMGRegressor | VMGClassifier
+    estimator: Regressor | Classifier
     target: str
     task: Task
     decimal_comma: bool = False
@@ -137,7 +142,7 @@ class TableModel:
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
-    def pred_dist(self, frame: pd.DataFrame) -> Prediction | ClassPrediction:
+    def pred_dist(self, frame: pd.DataFrame) -> NumberPrediction | ClassPrediction:
         """The whole predictive distribution of each row."""
         return self.estimator.pred_dist(self.encoder.transform(frame))
 
@@ -158,19 +163,10 @@ class TableModel:
         parts = [describe(features[rows], coverage) for rows in row_pieces(len(features))]
         return pd.concat(parts, ignore_index=True).set_axis(frame.index)
 
-    def _interval(self, prediction: Prediction, coverage: float) -> NDArray:
-        """As ``estimator.predict_interval``, for rows that are predicted already."""
-        scores = cast(VMGRegressor, self.estimator).conformal_scores_
-        if scores is None:
-            return prediction.interval(coverage)
-        try:
-            return prediction.interval_at(conformal_level(scores, coverage))
-        except ValueError as error:  # too few calibration rows for this coverage
-            raise TableError(str(error)) from error
-
     def _describe_numbers(self, rows: NDArray, coverage: float) -> pd.DataFrame:
-        prediction = cast(VMGRegressor, self.estimator).pred_dist(rows)
-        lower, upper = self._interval(prediction, coverage).T
+        estimator = cast(Regressor, self.estimator)
+        prediction = estimator.pred_dist(rows)
+        lower, upper = conformal_interval(prediction, estimator.conformal_scores_, coverage).T
         return pd.DataFrame(
             {
                 "mean": prediction.mean,
@@ -184,7 +180,7 @@ class TableModel:
         )
 
     def _describe_classes(self, rows: NDArray, coverage: float) -> pd.DataFrame:
-        prediction = cast(VMGClassifier, self.estimator).pred_dist(rows)
+        prediction = cast(Classifier, self.estimator).pred_dist(rows)
         probabilities = {
             f"probability_{label}": column
             for label, column in zip(prediction.classes, prediction.probabilities.T, strict=True)
@@ -204,7 +200,7 @@ class TableModel:
         """The true targets of rows that all have one: numbers, or classes as the estimator writes them."""
         _require_columns(frame, [self.target])
         column = frame[self.target]
-        if isinstance(self.estimator, VMGClassifier):
+        if isinstance(self.estimator, Classifier):
             return known_labels(column, self.estimator.classes_)
         numbers = to_numbers(column, self.decimal_comma)
         require_numbers(column, numbers.values)
@@ -231,14 +227,14 @@ class TableModel:
         return {"rows": len(rows), **score(features, truth, coverage)}
 
     def _score_numbers(self, features: NDArray, truth: NDArray, coverage: float) -> dict[str, float]:
-        estimator = cast(VMGRegressor, self.estimator)
+        estimator = cast(Regressor, self.estimator)
         mean, log_prob, crps = (np.empty(len(truth)) for _ in range(3))
         interval = np.empty((len(truth), 2))
         for rows in row_pieces(len(truth)):
             prediction = estimator.pred_dist(features[rows])
             mean[rows], log_prob[rows] = prediction.mean, prediction.log_prob(truth[rows])
-            crps[rows] = metrics.crps_from_samples(prediction.sample(CRPS_DRAWS, 0), truth[rows])
-            interval[rows] = self._interval(prediction, coverage)
+            crps[rows] = mean_crps(prediction, truth[rows])
+            interval[rows] = conformal_interval(prediction, estimator.conformal_scores_, coverage)
         error, spread = metrics.rmse(truth, mean), float(np.std(truth))
         return {
             "rmse": error,
@@ -250,7 +246,7 @@ class TableModel:
         }
 
     def _score_classes(self, features: NDArray, truth: NDArray, coverage: float) -> dict[str, float]:
-        estimator = cast(VMGClassifier, self.estimator)
+        estimator = cast(Classifier, self.estimator)
         probabilities = np.concatenate([estimator.predict_proba(features[rows]) for rows in row_pieces(len(truth))])
         labels = np.searchsorted(estimator.classes_, truth)
         chosen = np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float64).tiny)
@@ -285,11 +281,11 @@ class TableModel:
         """The model in the contents of a file."""
         try:
             encoder = TableEncoder.from_document(document["encoder"])
-            estimator = cast(VMGRegressor | VMGClassifier, from_state(tensors, document["estimator"]))
+            estimator = cast(Regressor | Classifier, from_state(tensors, document["estimator"]))
             target, task, comma = (document[key] for key in ("target", "task", "decimal_comma"))
-            kind = VMGRegressor if task == "regression" else VMGClassifier
+            kind = Regressor if task == "regression" else Classifier
             notes = tuple(document["notes"])
-            if task not in get_args(Task) or type(estimator) is not kind:
+            if task not in get_args(Task) or not isinstance(estimator, kind):
                 raise ValueError(f"task must be that of the estimator {type(estimator).__name__}; got {task!r:.40}")
             if not (isinstance(target, str) and isinstance(comma, bool) and all(isinstance(n, str) for n in notes)):
                 raise ValueError("target and notes must be texts, and decimal_comma true or false")
@@ -301,6 +297,13 @@ class TableModel:
         except Exception as error:  # a document may be wrong in any way
             raise ModelFileError(f"the file does not describe a whole model: {error!r}") from error
         return cls(encoder, estimator, target, task, comma, notes)
+
+
+def mean_crps(prediction: NumberPrediction, y: NDArray) -> float:
+    """Mean continuous ranked probability score of one output: exact for a Student t, by draws for a mixture."""
+    if isinstance(prediction, StudentPrediction):
+        return float(prediction.crps(y).mean())
+    return metrics.crps_from_samples(prediction.sample(CRPS_DRAWS, 0), y)
 
 
 def _require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.columns import MIN_NUMBER_SHARE
+from vmg.tables.columns import LARGEST, MIN_NUMBER_SHARE
 from vmg.tables.errors import TableError
 from vmg.tables.phrases import count, listing
 from vmg.tables.values import holds_collections, plain, to_numbers, to_texts
@@ -19,6 +19,8 @@ Task = Literal["regression", "classification"]
 
 FEW_VALUES = 10
 """A number with at most this many different values is taken for a class."""
+
+SMALLEST = 1e-150  # of a target's largest value: squares of its noise would be zero
 
 MIN_CLASS_ROWS = 2  # on average; with fewer, texts are no classes
 
@@ -56,6 +58,7 @@ def fit_target(column: pd.Series, task: Task | None = None) -> Target:
     else:
         reason = f"Task: {task}, as asked."
     if task == "regression":
+        require_range(name, numbers.values.to_numpy())
         return Target(task, numbers.values.to_numpy(), numbers.decimal_comma, reason)
     if len(column) < MIN_CLASS_ROWS * n_distinct:
         raise TableError(
@@ -72,6 +75,16 @@ def require_numbers(column: pd.Series, values: pd.Series) -> None:
         raise TableError(
             f"the target '{column.name}' must hold finite numbers; got {listing(strange.map(str).unique())} in "
             f"{count(len(strange), 'row')} of {len(column):,}"
+        )
+
+
+def require_range(name: str, values: NDArray) -> None:
+    """Raise a TableError where squares of the target leave the range of floating-point numbers."""
+    largest = float(np.abs(values).max())
+    if not SMALLEST <= largest <= LARGEST:
+        raise TableError(
+            f"the target '{name}' must have its largest value between {SMALLEST:g} and {LARGEST:g} in size; got "
+            f"{largest:g}. Use another unit."
         )
 
 

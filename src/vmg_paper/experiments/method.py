@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from vmg.estimators import fit_splits
+from vmg.training import Callback
 
-__all__ = ["LARGE", "Method", "hidden_layers"]
+__all__ = ["LARGE", "Method", "fit_apart", "hidden_layers"]
 
 LARGE = ("protein", "year")
 
@@ -23,6 +25,20 @@ class Method:
     """The unfitted estimator for a table's name and a seed."""
     fit_splits: Callable[..., list[Any]] = fit_splits
     """(estimator, X, y, splits) to one fitted estimator for each split."""
+    together: bool = True
+    """Whether all splits train as one; otherwise each is a task of its own."""
+
+
+def fit_apart(
+    estimator: Any, X: Any, y: Any, splits: Iterable[tuple[Any, Any]], *, callbacks: Sequence[Callback] = ()
+) -> list[Any]:
+    """Fit a clone to the training rows of every split, one after another."""
+    fitted = []
+    for train, _ in splits:
+        one = copy.deepcopy(estimator)  # not fitted yet
+        one._callbacks = tuple(callbacks)
+        fitted.append(one.fit(X[train], y[train]))
+    return fitted
 
 
 def hidden_layers(table: str) -> tuple[int, ...]:

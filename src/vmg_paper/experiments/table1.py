@@ -17,6 +17,7 @@ from vmg.estimators import fit_splits
 from vmg.training import Progress
 from vmg_paper.data import load_table, standard_splits
 from vmg_paper.experiments import results_file
+from vmg_paper.experiments.method import fit_apart
 from vmg_paper.experiments.results_file import Record
 from vmg_paper.experiments.table1_methods import METHODS
 
@@ -24,7 +25,7 @@ __all__ = ["Task", "execute", "tasks"]
 
 
 class Task(NamedTuple):
-    """The splits of one table that a method still has to run; all of them train as one batched network."""
+    """The splits of one table that a method still has to run; they train as one batched network where it can."""
 
     method: str
     dataset: str
@@ -46,8 +47,10 @@ def tasks(
         splits = range(len(standard_splits(dataset)[:n_splits]))
         for method in methods:
             missing = tuple(k for k in splits if (method, dataset, k, seed) not in done)
-            if missing:
+            if missing and METHODS[method].together:
                 found.append(Task(method, dataset, missing, seed))
+            else:
+                found += [Task(method, dataset, (k,), seed) for k in missing]
     return found
 
 
@@ -57,7 +60,9 @@ def execute(task: Task, version: str, on_progress: Callable[[Progress], None] | 
     recipe = METHODS[task.method]
     estimator = recipe.make(task.dataset, task.seed)
     # methods with a way of their own to fit have no bound to report
-    options = {"callbacks": [on_progress]} if on_progress is not None and recipe.fit_splits is fit_splits else {}
+    options = (
+        {"callbacks": [on_progress]} if on_progress is not None and recipe.fit_splits in (fit_splits, fit_apart) else {}
+    )
     started = time.perf_counter()
     fitted = recipe.fit_splits(estimator, table.X, table.y, [splits[k] for k in task.splits], **options)
     seconds = time.perf_counter() - started

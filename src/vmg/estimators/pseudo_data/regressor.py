@@ -275,7 +275,8 @@ class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, Pseudo
         method : {"draws", "moments"}
             Average over ``n_draws`` posterior draws of the network; or carry mean and variance through it
             (:func:`vmg.prediction.propagate_moments`), about ten times faster. "moments" takes the network's outputs
-            at a row for independent Gaussians, knows nothing of how rows go together, and needs diagonal covariances.
+            at a row for independent Gaussians, knows nothing of how rows go together (``row_covariance`` refuses), and
+            needs one hidden layer and diagonal covariances.
 
         Returns
         -------
@@ -296,6 +297,7 @@ class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, Pseudo
             _pool(scale) * self.target_scaling_.scale,
             _pool(df),
             squeeze=self._single_output,
+            joint=method == "draws",
         )
 
     def _spread_moments(self, X: Array) -> Tensor:

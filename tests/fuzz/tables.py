@@ -1,0 +1,178 @@
+"""Generated tables through the command line: exit 0, or 2 with one line; never a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import random
+from pathlib import Path
+
+from findings import Finding
+
+from vmg.cli.app import run
+
+CELLS = (
+    *(
+        "",
+        " ",
+        "NA",
+        "?",
+        "0",
+        "1",
+        "2",
+        "3.5",
+        "-1",
+        "1e5",
+        "1e307",
+        "-1e308",
+        "1e-310",
+        "5e-324",
+        "inf",
+        "nan",
+        "1,5",
+    ),
+    *("1.234,5", "12 %", "$3", "yes", "no", "true", "a", "b", "a ", "é", "=1+1", "\x1b[31m", "<b>", "'", '"', "[1, 2]"),
+    *("2020-01-31", "31/01/2020", "0001-01-01", "9999-12-31", "2020-01-31T10:00:00+02:00", "2020-13-45", "x" * 300),
+    *("0x10", "1_000", "٣", "−5", "\u202e", "1e400", "00012", "None", "-", "10:30", "2020"),
+)
+NAMES = (
+    "a",
+    "b",
+    "y",
+    "id",
+    "",
+    " y ",
+    "größe",
+    "a,b",
+    "=x",
+    "\x1b[2J",
+    "Unnamed: 0",
+    "y: missing",
+    "1",
+    "date",
+    "A" * 200,
+)
+
+
+def _column(rng: random.Random, n: int) -> list[str]:
+    kind = rng.randrange(7)
+    if kind == 0:
+        return [repr(rng.gauss(0, 10 ** rng.choice((0, 0, 3, 100, -100)))) for _ in range(n)]
+    if kind == 1:
+        return [str(rng.randrange(rng.choice((1, 2, 3, 50)))) for _ in range(n)]
+    if kind == 2:
+        return [rng.choice(("red", "green", "blue")) for _ in range(n)]
+    if kind == 3:
+        return [f"{rng.randrange(1, 9999):04d}-{rng.randrange(1, 13):02d}-{rng.randrange(1, 29):02d}" for _ in range(n)]
+    if kind == 4:
+        few = rng.sample(CELLS, 3)
+        return [rng.choice(few) for _ in range(n)]
+    if kind == 5:
+        return [rng.choice(CELLS) for _ in range(n)]
+    strange, share = rng.choice(CELLS), rng.random() * 0.2
+    return [strange if rng.random() < share else repr(rng.random()) for _ in range(n)]
+
+
+def make_table(rng: random.Random) -> tuple[bytes, list[str]]:
+    """The bytes of a table, and its names."""
+    n = rng.choice((0, 1, 4, 5, 8, 20, 40))
+    width = rng.choice((1, 2, 3, 5))
+    names = ["y", *rng.sample(NAMES, width)] if rng.random() < 0.9 else rng.sample(NAMES, width)
+    columns = [_column(rng, n) for _ in names]
+    delimiter, ending = rng.choice(",,,;\t|"), rng.choice(("\n", "\n", "\r\n", "\r"))
+
+    def quoted(cell: str) -> str:
+        risky = any(character in cell for character in f'{delimiter}"\n\r')
+        return '"' + cell.replace('"', '""') + '"' if risky and rng.random() < 0.95 else cell
+
+    rows = [names, *map(list, zip(*columns, strict=True))]
+    text = ending.join(delimiter.join(quoted(cell) for cell in row) for row in rows)
+    data = text.encode(rng.choice(("utf-8", "utf-8", "utf-8-sig", "utf-16", "cp1252")), errors="replace")
+    if rng.random() < 0.15:
+        data = _damage(rng, data)
+    if rng.random() < 0.1:
+        data = gzip.compress(data)
+        if rng.random() < 0.5:
+            data = _damage(rng, data)
+    return data, names
+
+
+def make_parquet(rng: random.Random) -> tuple[bytes, list[str]]:
+    """The bytes of a Parquet table of odd types, sometimes damaged."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    n = rng.choice((0, 1, 8, 30))
+    draws = np.random.default_rng(rng.randrange(2**32))
+    whole = draws.integers(-(2**40), 2**40, n)
+    made = {
+        "float": lambda: pa.array(draws.normal(size=n)),
+        "int": lambda: pa.array(whole % rng.choice((2, 5, 1000))),
+        "text": lambda: pa.array([rng.choice(CELLS) for _ in range(n)]),
+        "list": lambda: pa.array([[1, 2]] * n, type=pa.list_(pa.int64())),
+        "struct": lambda: pa.array([{"a": 1}] * n, type=pa.struct([("a", pa.int64())])),
+        "moment": lambda: pa.array(whole * 10**4, type=pa.timestamp("us", tz=rng.choice((None, "Europe/Paris")))),
+        "day": lambda: pa.array((whole % 2_000_000).astype("int32"), type=pa.date32()),
+        "bool": lambda: pa.array(whole % 2 == 0),
+        "bytes": lambda: pa.array([bytes([k % 256]) for k in range(n)], type=pa.binary()),
+        "nothing": lambda: pa.nulls(n),
+        "decimal": lambda: pa.array(whole % 100).cast(pa.decimal128(20, 2)),
+        "duration": lambda: pa.array(whole % 10**6, type=pa.duration("s")),
+        "word": lambda: pa.array([("u", "v")[k % 2] for k in range(n)]).dictionary_encode(),
+    }
+    kinds = rng.sample(sorted(made), rng.choice((1, 2, 4)))
+    names = ["y", *[f"c{k}" for k in range(len(kinds) - 1)]]
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({name: made[kind]() for name, kind in zip(names, kinds, strict=True)}), buffer)
+    data = buffer.getvalue()
+    return (_damage(rng, data) if rng.random() < 0.3 else data), names
+
+
+def _damage(rng: random.Random, data: bytes) -> bytes:
+    changed = bytearray(data or b"\0")
+    for _ in range(rng.choice((1, 3, 10))):
+        changed[rng.randrange(len(changed))] = rng.randrange(256)
+    return bytes(changed[: rng.randrange(1, len(changed) + 1)] if rng.random() < 0.3 else changed)
+
+
+def table(rng: random.Random, folder: Path) -> str:
+    """Fit to a table, and predict, score and report other rows of it or another table."""
+    maker = make_parquet if rng.random() < 0.2 else make_table
+    data, names = maker(rng)
+    for file in folder.iterdir():
+        file.unlink()
+    here = os.getcwd()
+    os.chdir(folder)
+    try:
+        Path("t.csv").write_bytes(data)
+        target = rng.choice([*names, "y", "y"]) or "y"
+        quick = ["--max-iter", "1", "--hidden", "2"]
+        task = rng.choice(("auto", "auto", "auto", "regression", "classification"))
+        code = _command(["fit", "t.csv", f"--target={target}", *quick, "-o", "m.vmg", "--task", task])
+        if code:
+            return "refused"
+        if rng.random() < 0.3:
+            Path("t.csv").write_bytes(maker(rng)[0])
+        _command(["predict", "m.vmg", "t.csv", "-o", rng.choice(("p.csv", "p.parquet", "-"))])
+        _command(["evaluate", "m.vmg", "t.csv", "--json"])
+        return "fitted"
+    finally:
+        os.chdir(here)
+
+
+def _command(arguments: list[str]) -> int:
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(arguments)
+    said = err.getvalue()
+    errors = [line for line in said.split("\n") if line.startswith("error: ")]
+    if code not in (0, 2) or "Traceback" in said or (code == 2 and (len(errors) != 1 or not errors[0][7:].strip())):
+        raise Finding(f"vmg {' '.join(arguments)!r} ended with {code} and said {said!r:.500}")
+    if any(
+        character in text for text in (said, out.getvalue() if "-" not in arguments else "") for character in "\x1b"
+    ):
+        raise Finding(f"vmg {' '.join(arguments)!r} printed a control code: {said + out.getvalue()!r:.300}")
+    return code
