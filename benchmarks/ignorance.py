@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/ignorance.jsonl"))
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="the folder of ignorance.md and its pictures")
     parser.add_argument("--tables", default=",".join(ALL))
-    parser.add_argument("--rows", type=int, default=2_000, help="of a table, at most")
+    parser.add_argument("--rows", type=int, default=600, help="of a table, at most")
     parser.add_argument("--seeds", type=int, default=3, help="of each toy")
     parser.add_argument("--minutes", type=float, default=25.0)
     parser.add_argument("--threads", type=int, default=1)
@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--figure", action="store_true", help="draw both pictures")
     a = parser.parse_args()
     if a.show or a.figure:
-        records = results_file.read(a.out)
+        records = [r for r in results_file.read(a.out) if r.get("rows") in (None, a.rows)]
         if a.show:
             tables = {"toys": toy_table(records), **table_tables(records)}
             print("\n\n".join(tables.values()))
