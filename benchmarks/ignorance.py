@@ -168,9 +168,9 @@ def toy_tasks(seeds: int) -> Iterator[Record]:
                 yield {"part": "toy", "method": method, "table": toy, "split": seed}
 
 
-def table_tasks(names: list[str], max_rows: int) -> Iterator[Record]:
+def table_tasks(names: list[str], max_rows: int, n_features: int) -> Iterator[Record]:
     """Everything of one split of a table before the next table, all tables before the next split."""
-    for split in range(FEATURES):
+    for split in range(n_features):
         for part in PARTS:
             for name in names:
                 features = features_of(sample_of(name, max_rows)[0])
@@ -213,6 +213,9 @@ def main() -> None:
     parser.add_argument("--tables", default=",".join(ALL))
     parser.add_argument("--rows", type=int, default=600, help="of a table, at most")
     parser.add_argument("--seeds", type=int, default=3, help="of each toy")
+    parser.add_argument("--parts", default="toy,gap,tail", help="to run")
+    parser.add_argument("--methods", default="", help="to run; all unless given")
+    parser.add_argument("--features", type=int, default=FEATURES, help="of a table, at most")
     parser.add_argument("--minutes", type=float, default=25.0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="tiny settings: shows that it runs, measures nothing")
@@ -233,8 +236,11 @@ def main() -> None:
     torch.set_num_threads(a.threads)
     warnings.filterwarnings("ignore", category=ConvergenceWarning)
     names = [name for name in a.tables.split(",") if name]
+    parts, chosen = a.parts.split(","), a.methods.split(",") if a.methods else list(methods())
+    tasks = itertools.chain(toy_tasks(a.seeds), table_tasks(names, a.rows, a.features))
     with threadpool_limits(a.threads):
-        run(itertools.chain(toy_tasks(a.seeds), table_tasks(names, a.rows)), a.out, a.minutes, quick=a.quick)
+        wanted = (task for task in tasks if task["part"] in parts and task["method"] in chosen)
+        run(wanted, a.out, a.minutes, quick=a.quick)
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def methods(*, quick: bool = False) -> dict[str, Make]:
     """Regressors by name; ``quick`` ones only show that they run."""
     few, one_pass = ({"max_iter": 20, "n_members": 2}, {"max_iter": 1}) if quick else ({}, {})
     process = {"n_starts": 1, "max_steps": 3} if quick else {}
-    chains = dict(zip(("n_chains", "n_warmup", "n_draws"), (2, 5, 8) if quick else (4, 100, 100), strict=True))
+    chains = dict(zip(("n_chains", "n_warmup", "n_draws"), (2, 5, 8) if quick else (4, 60, 60), strict=True))
     return {
         "vmg": lambda n_rows: VMGRegressor(random_state=0, **few),
         "GP": lambda n_rows: ExactGP(**process),
