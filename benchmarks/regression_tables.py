@@ -6,6 +6,8 @@ target last, and ``folds.csv.gz`` with a 0/1 column for each fold, 1 = test.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +22,7 @@ OTHERS = ("airfoil", "autompg", "elevators", "forest", "machine", "servo", "skil
 ALL = PAPER + OTHERS
 
 
+@cache
 def load(name: str) -> tuple[Array, Array]:
     """Inputs [N, D] and targets [N]."""
     if name in PAPER:
