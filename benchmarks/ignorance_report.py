@@ -49,12 +49,15 @@ def toy_table(records: Sequence[Record]) -> str:
 
 
 def comparable(records: Sequence[Record]) -> list[Record]:
-    """Splits of tables that every method has."""
-    splits = [r for r in records if r["part"] != "toy"]
-    n_methods, owners = len(unique(splits, "method")), {}
-    for r in splits:
-        owners.setdefault((r["part"], r["table"], r["split"], r["rows"]), set()).add(r["method"])
-    return [r for r in splits if len(owners[r["part"], r["table"], r["split"], r["rows"]]) == n_methods]
+    """Splits of tables that all methods have; a method that lacks more than a tenth of them is left out itself."""
+    owned: dict[str, set[tuple[Any, ...]]] = {}
+    for r in records:
+        if r["part"] != "toy":
+            owned.setdefault(r["method"], set()).add((r["part"], r["table"], r["split"]))
+    most = max(map(len, owned.values()), default=0)
+    full = {method: own for method, own in owned.items() if len(own) >= 0.9 * most}
+    shared = set.intersection(*full.values()) if full else set()
+    return [r for r in records if r["method"] in full and (r["part"], r["table"], r.get("split")) in shared]
 
 
 def by_table(records: Sequence[Record], name: str) -> dict[str, float]:
@@ -64,15 +67,15 @@ def by_table(records: Sequence[Record], name: str) -> dict[str, float]:
 
 def table_tables(records: Sequence[Record]) -> dict[str, str]:
     """The summary, in which each table counts once, and a line for each table."""
-    splits = comparable(records)
-    return {"summary": summary_table(splits), "tables": split_table(splits)}
+    return {"summary": summary_table(records), "tables": split_table(comparable(records))}
 
 
-def summary_table(splits: Sequence[Record]) -> str:
+def summary_table(records: Sequence[Record]) -> str:
     lines = []
-    for part in unique(splits, "part"):
+    for part in ("gap", "tail"):
+        splits = comparable([r for r in records if r["part"] == part])
         for method in unique(splits, "method"):
-            some = [r for r in splits if (r["part"], r["method"]) == (part, method)]
+            some = [r for r in splits if r["method"] == method]
             coverages = by_table(some, "coverage_90")
             lowest = min(coverages, key=lambda table: coverages[table])
             cells = [part, method, str(len(some))]
