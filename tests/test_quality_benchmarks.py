@@ -1,0 +1,154 @@
+"""Benchmarks of quality run, resume and fill their page; their Gaussian process is scikit-learn's."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+PAGE = "\n".join(f"<!-- {name} -->\nold\n<!-- end of {name} -->\n" for name in ("toys", "summary", "tables", "inside"))
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+def run(name, *options):
+    command = [sys.executable, str(FOLDER / f"{name}.py"), *map(str, options)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def records(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def numbers_are_finite(found):
+    return all(math.isfinite(v) for record in found for v in record.values() if isinstance(v, float))
+
+
+def test_ignorance_measures_resumes_shows_and_draws(tmp_path, data_folder):
+    out, page = tmp_path / "ignorance.jsonl", tmp_path / "ignorance.md"
+    page.write_text(PAGE)
+    options = ("--quick", "--seeds", 1, "--tables", "machine", "--rows", 120, "--out", out)
+    run("ignorance", *options)
+    found = records(out)
+    assert {"method", "table", "split", "seconds"} <= set.intersection(*map(set, found))
+    assert {r["part"] for r in found} == {"toy", "gap", "tail"}
+    assert {r["method"] for r in found if r["part"] == "gap"} == {"vmg", "GP", "deep ensemble", "linear"}
+    assert numbers_are_finite(found)
+
+    out.write_text("".join(json.dumps(r) + "\n" for r in found[:-1]))
+    run("ignorance", *options)  # earns the last one alone
+    assert [{**r, "seconds": 0} for r in records(out)] == [{**r, "seconds": 0} for r in found]
+
+    printed = run("ignorance", "--show", "--figure", "--rows", 120, "--docs", tmp_path, "--out", out)
+    assert "| gap | vmg | 3 |" in printed
+    assert "| gap | vmg | 3 |" in page.read_text()
+    assert page.read_text().count("old") == 1  # the part of the other benchmark
+    assert (tmp_path / "ignorance.png").stat().st_size > 0
+    assert (tmp_path / "ignorance_tables.png").stat().st_size > 0
+
+
+def test_inside_measures_resumes_and_shows(tmp_path, data_folder):
+    out, page, older = tmp_path / "inside.jsonl", tmp_path / "page.md", tmp_path / "older.jsonl"
+    page.write_text(PAGE)
+    older.write_text("")
+    options = ("--quick", "--splits", 1, "--tables", "yacht,servo", "--out", out)
+    run("inside", *options)
+    found = records(out)
+    assert [r["table"] for r in found] == ["yacht"] * 3 + ["servo"] * 3
+    assert numbers_are_finite(found)
+    assert run("inside", *options) == ""
+    assert records(out) == found
+    assert "| vmg | 2 |" in run("inside", "--show", "--out", out, "--page", page, "--older", older)
+    assert "| vmg | 2 |" in page.read_text()
+
+
+def test_the_evidence_is_scikit_learns_and_its_gradient_is_right():
+    from gaussian_process import JITTER, evidence
+
+    rng = np.random.default_rng(0)
+    x, y, theta = rng.standard_normal((30, 3)), rng.standard_normal(30), np.array([0.1, -0.3, 0.5, 0.2, -1.0])
+    value, gradient = evidence(theta, x, y)
+    kernel = ConstantKernel(np.exp(0.4)) * Matern(np.exp(theta[:3]), nu=2.5) + WhiteKernel(np.exp(-2.0))
+    reference = GaussianProcessRegressor(kernel, optimizer=None, alpha=JITTER * np.exp(0.4)).fit(x, y)
+    assert value == pytest.approx(reference.log_marginal_likelihood_value_, rel=1e-10)
+    steps = 1e-5 * np.eye(5)
+    differences = [(evidence(theta + s, x, y)[0] - evidence(theta - s, x, y)[0]) / 2e-5 for s in steps]
+    np.testing.assert_allclose(gradient, differences, rtol=1e-6)
+
+
+def test_the_process_predicts_as_scikit_learns():
+    from gaussian_process import JITTER, GaussianProcess
+
+    rng = np.random.default_rng(0)
+    x, new = rng.standard_normal((30, 2)), rng.standard_normal((5, 2))
+    y = np.sin(x[:, 0]) + 0.1 * rng.standard_normal(30)
+    ours = GaussianProcess(n_starts=1, max_steps=5).fit(x, y)
+    kernel = ConstantKernel(ours.signal**2) * Matern(ours.length, nu=2.5)
+    alpha = ours.noise_std**2 + JITTER * ours.signal**2
+    reference = GaussianProcessRegressor(kernel, optimizer=None, alpha=alpha).fit(x, y)
+    for found, expected in zip(ours.predict(new), reference.predict(new, return_std=True), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_linear_is_least_squares_also_with_a_constant_column():
+    from regressors import Linear
+
+    rng = np.random.default_rng(0)
+    x, new = rng.standard_normal((20, 2)), rng.standard_normal((4, 2))
+    y = x @ [1.0, -2.0] + 3 + rng.standard_normal(20)
+    design, at = np.column_stack([np.ones(20), x]), np.column_stack([np.ones(4), new])
+    weights, (residual,), *_ = np.linalg.lstsq(design, y)
+    inverse = np.linalg.inv(design.T @ design)
+    std = np.sqrt(residual / 17 * (1 + np.einsum("nd,de,ne->n", at, inverse, at)))
+    found = Linear().fit(np.column_stack([x, np.ones(20)]), y).pred_dist(np.column_stack([new, np.ones(4)]))
+    np.testing.assert_allclose(found.mean, at @ weights)
+    np.testing.assert_allclose(found.std, std)
+    np.testing.assert_allclose(found.log_prob(found.mean), stats.t.logpdf(0, 17, 0, std))
+    assert found.interval(0.9)[0] == pytest.approx(stats.t.interval(0.9, 17, found.mean[0], std[0]))
+
+
+def test_gaps_have_rows_on_both_sides_and_ties_rule_features_out():
+    from ignorance import can_be_left_out, left_out
+
+    values = np.arange(100.0)
+    gap, tail = left_out(values, "gap"), left_out(values, "tail")
+    assert (gap.sum(), tail.sum()) == (34, 20)
+    assert values[tail].min() == 80
+    assert can_be_left_out(values)
+    assert not can_be_left_out(values % 8)  # eight values
+    assert not can_be_left_out(np.maximum(values, 50))  # half of the rows are tied at the smallest value
+
+
+def test_a_split_counts_where_all_methods_have_it_that_have_most_of_them():
+    from ignorance_report import comparable
+
+    def record(method, table):
+        return {"part": "gap", "method": method, "table": table, "split": 0}
+
+    ours, theirs = [record("vmg", t) for t in range(20)], [record("GP", t) for t in range(1, 20)]
+    few = [record("deep ensemble", 1), {"part": "toy", "method": "HMC", "table": "1-d", "split": 0}]
+    assert comparable([*ours, *theirs, *few]) == [*ours[1:], *theirs]
+    assert comparable([]) == []
+
+
+def test_a_page_without_markers_is_refused(tmp_path):
+    from documents import fill
+
+    page = tmp_path / "page.md"
+    page.write_text("no marker")
+    with pytest.raises(ValueError, match=r"must hold the markers <!-- toys -->"):
+        fill(page, "toys", "text")
