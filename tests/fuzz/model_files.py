@@ -182,7 +182,7 @@ def _change_tensors(rng: random.Random, tensors: dict[str, torch.Tensor]) -> Non
     elif kind == 2:
         tensors[name] = torch.full_like(tensor, rng.choice((0, 1, -1, 100)))
     elif kind == 3 and tensor.is_floating_point():
-        tensors[name] = torch.full_like(tensor, rng.choice((float("nan"), float("inf"), -1e30)))
+        tensors[name] = torch.full_like(tensor, rng.choice((float("nan"), float("inf"), -6e4)))
     elif kind == 4:
         tensors[name] = tensor.to(rng.choice((torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.bool)))
     else:
