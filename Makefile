@@ -13,7 +13,7 @@ demo: $(STAMP)
 test: export OMP_NUM_THREADS = 1
 test: lint types
 	$(BIN)/python -m pytest -n 2
-	VMG_NATIVE=0 $(BIN)/python -m pytest -n 2 tests/test_conditional.py tests/test_priors.py tests/nn/test_contract.py
+	VMG_NATIVE=0 $(BIN)/python -m pytest -n 2 tests/fused/test_diagonal_draw.py tests/test_priors.py tests/nn/test_bayesian.py
 
 # The lowest versions that pyproject.toml allows, and the newest there are but for PyTorch (a newer build may bring gigabytes
 # of GPU libraries); each in an environment of its own.
@@ -44,11 +44,11 @@ sanitize: $(STAMP)
 	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED) && cp -r src $(SANITIZED)/
 	$(BIN)/python -m pip install --quiet hatchling
 	CXX=g++ CXXFLAGS="$(SANITIZERS)" $(BIN)/python -c "from pathlib import Path; import hatch_build; \
-	folder = Path('$(SANITIZED)/src/vmg/kernels'); \
+	folder = Path('$(SANITIZED)/src/vmg/fused'); \
 	raise SystemExit(not hatch_build.build_libraries(folder))"
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 	PYTHONPATH=$(SANITIZED)/src:. $(BIN)/python -m pytest -n 0 -p no:cacheprovider \
-	tests/test_kernels.py tests/test_conditional.py tests/test_moments.py tests/test_stepping.py tests/test_priors.py
+	tests/fused tests/math/test_moments.py tests/training/test_step.py tests/test_priors.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,7 +1,7 @@
-"""Build hook: compile ``src/vmg/kernels/kernels.cpp`` where a C++ compiler is found, and install without it elsewhere.
+"""Build hook: compile ``src/vmg/fused/csrc`` where a C++ compiler is found, and install without it elsewhere.
 
 A wheel runs on every machine of its platform: it has a library for any processor and, on x86-64, one for those with
-AVX2; ``vmg.kernels`` chooses when it is loaded. An editable install is for this machine alone. ``CXX`` names the
+AVX2; ``vmg.fused.library`` chooses when it is loaded. An editable install is for this machine alone. ``CXX`` names the
 compiler and ``CXXFLAGS`` is appended.
 """
 
@@ -19,14 +19,14 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = Path("src/vmg/kernels/kernels.cpp")
-LIBRARY = "_kernels.so"  # as in vmg/kernels/__init__.py
+SOURCE = Path("src/vmg/fused/csrc/kernels.cpp")
+LIBRARY = "_kernels.so"  # as in vmg/fused/library.py
 # -fopenmp-simd vectorises marked loops without any runtime library. The two -fno flags concern errno and traps, which
 # nobody reads; NaN and infinity keep their meaning, which -ffast-math would take from them.
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fopenmp-simd"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math"]
 NATIVE: list[list[str]] = [["-march=native"], ["-mcpu=native"], []]  # the first that the compiler accepts
-V3_LIBRARY = "_kernels_v3.so"  # as in vmg/kernels/__init__.py
+V3_LIBRARY = "_kernels_v3.so"  # as in vmg/fused/library.py
 V3 = [["-march=x86-64-v3"], ["-mavx2", "-mfma", "-mbmi", "-mbmi2"]]  # older compilers do not know the level by its name
 
 
@@ -40,8 +40,8 @@ def find_compiler() -> list[str] | None:
 
 
 def build_libraries(folder: Path, *, native: bool = False) -> list[Path]:
-    """Compile ``kernels.cpp`` of a folder beside itself, for this machine or for all; the libraries that were made."""
-    source, plain, v3 = folder / SOURCE.name, folder / LIBRARY, folder / V3_LIBRARY
+    """Compile ``csrc/kernels.cpp`` of a folder into that folder, for this machine or for all; the libraries made."""
+    source, plain, v3 = folder / "csrc" / SOURCE.name, folder / LIBRARY, folder / V3_LIBRARY
     wanted = {plain: NATIVE if native else [[]]}
     if not native and platform.machine().lower() in ("x86_64", "amd64"):
         wanted[v3] = V3
@@ -73,7 +73,7 @@ class KernelBuildHook(BuildHookInterface):
         """Compile before hatchling collects the files."""
         if self.target_name != "wheel":  # a source distribution holds sources
             return
-        libraries = build_libraries(Path(self.root, SOURCE).parent, native=version == "editable")
+        libraries = build_libraries(Path(self.root, SOURCE).parents[1], native=version == "editable")
         if libraries:
             build_data["artifacts"] += [library.relative_to(self.root).as_posix() for library in libraries]
             build_data["pure_python"] = False

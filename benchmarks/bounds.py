@@ -25,8 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from vmg.functional import augment
 from vmg.likelihoods import KnownNoiseLikelihood
+from vmg.math.preactivations import augment
 from vmg.nn import MLP, GlobalInducingMLP, kl_divergence
 from vmg.priors import IsotropicPrior
 from vmg.training import cosine, train

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from vmg.flat import FlatParameters
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn import MLP
-from vmg.stepping import make_step
+from vmg.training.flat_parameters import FlatParameters
+from vmg.training.step import make_step
 
 INPUTS, CLASSES, BATCH, N_DATA = 784, 10, 100, 50_000  # MNIST, as in the paper's experiments [LW16, §4.2]
 WARM_UP = 5  # turns before the clock runs: allocation, caches, Adam's state

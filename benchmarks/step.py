@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from measuring import CLASSES, INPUTS, Row, bayesian_step, interleaved, minibatch, parser, plain_step, show
 
-from vmg import kernels
+from vmg.fused import library
 
 VARIANTS = {
     "P=50": {"n_pseudo": 50},
@@ -48,7 +48,7 @@ def measure(widths: list[int], rounds: int, threads: int) -> list[Row]:
             row |= {"ms": milliseconds, "plain_ms": plain, "ratio": milliseconds / plain}
             bar = ASKED.get(width, {}).get(name)
             row["goal"] = "" if bar is None else f"<= {bar}"
-            results.append({**row, "threads": threads, "kernels": kernels.available()})
+            results.append({**row, "threads": threads, "kernels": library.available()})
     return results
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vmg.evidence import NoisePrior, log_evidence
+from vmg.math.evidence import NoisePrior, log_evidence
 from vmg.nn import MLP, BayesianHead
 from vmg.nn.mlp import Elementwise
 from vmg.objective import collapsed_elbo

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import vmg
-from vmg.kernels import on_device
+from vmg.fused.library import on_device
 from vmg.likelihoods import (
     CategoricalLikelihood,
     FullCovarianceLikelihood,
@@ -13,9 +13,9 @@ from vmg.likelihoods import (
     HeteroscedasticLikelihood,
     KnownNoiseLikelihood,
 )
-from vmg.minibatches import take_rows
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize
 from vmg.priors import GammaPrior
+from vmg.training.batches import take_rows
 
 DEVICE = torch.device("meta")
 LIKELIHOODS = {

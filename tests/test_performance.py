@@ -9,15 +9,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from vmg import kernels
-from vmg.flat import FlatParameters
+from vmg.fused import library
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn import MLP
-from vmg.propagation import propagate_moments
-from vmg.stepping import AutogradStep, DirectStep
+from vmg.prediction.propagation import propagate_moments
+from vmg.training.flat_parameters import FlatParameters
+from vmg.training.step import AutogradStep, DirectStep
 
 INPUTS, WIDTH, CLASSES, BATCH, POINTS = 784, 150, 10, 100, 50  # the paper's MNIST network [LW16, §4.2]
-needs_kernels = pytest.mark.skipif(not kernels.available(), reason="the kernels are not there")
+needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")
 
 
 class Counter(TorchDispatchMode):
@@ -71,7 +71,7 @@ def test_operations_of_an_autograd_step():
 
 
 def test_operations_of_an_autograd_step_without_kernels(monkeypatch):
-    monkeypatch.setattr(kernels, "native", lambda *tensors: None)
+    monkeypatch.setattr(library, "native", lambda *tensors: None)
     assert counted(make_step(AutogradStep)[1]).operations <= 920  # 878
 
 

@@ -21,10 +21,10 @@ from reference import (
     random_covariance,
     vec,
 )
-from vmg import kernels
 from vmg.covariance import Diagonal
-from vmg.distributions import MatrixNormal
-from vmg.functional import log_uniform_kl
+from vmg.fused import library
+from vmg.math.matrix_normal import MatrixNormal
+from vmg.math.preactivations import log_uniform_kl
 from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior, PseudoNoise, fused_kl, gamma_kl
 
 R, C = 4, 3
@@ -293,7 +293,7 @@ def test_priors_without_a_short_form():
     assert GammaPrior(conjugate=False).coefficients(R * C) is None
 
 
-@pytest.mark.skipif(not kernels.available(), reason="no compiled kernels")
+@pytest.mark.skipif(not library.available(), reason="no compiled kernels")
 @pytest.mark.parametrize("prior", [IsotropicPrior(0.3), GammaPrior(), GammaPrior(6.0, 2.0)])
 @pytest.mark.parametrize("kind", ["none", "layer", "factored"])
 @over_means

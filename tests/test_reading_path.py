@@ -40,9 +40,9 @@ def test_one_training_step_is_read_in_five_files_and_a_guard():
         "fit/members.py",
         "fit/regression_members.py",
         "nn/anchored.py",
-        "evidence.py",
-        "linalg.py",
-        "tracing.py",  # whether values may be looked at
+        "math/evidence.py",
+        "math/linalg.py",
+        "math/tracing.py",  # whether values may be looked at
     }
 
 
@@ -60,6 +60,6 @@ def test_one_prediction_is_read_in_nine_files():
         "fit/inputs.py",
         "fit/noise_field.py",
         "nn/anchored.py",
-        "evidence.py",
-        "student_prediction.py",
+        "math/evidence.py",
+        "prediction/student.py",
     }

@@ -12,11 +12,11 @@ from torch import nn
 from torch.func import functional_call, grad, jacrev, vmap
 
 import vmg
-from vmg import kernels
+from vmg.fused import library
 from vmg.likelihoods import CategoricalLikelihood, KnownNoiseLikelihood
-from vmg.linalg import cholesky
+from vmg.math.linalg import cholesky
+from vmg.math.tracing import is_recorded, may_look
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize, fixed_draw, kl_divergence
-from vmg.tracing import is_recorded, may_look
 
 
 def make_model(**options):
@@ -116,11 +116,11 @@ def test_the_divergence_can_be_differentiated_twice():
         return torch.autograd.grad(sum(g.square().sum() for g in first if g is not None), parameters, allow_unused=True)
 
     fused = second()
-    original, kernels.native = kernels.native, lambda *tensors: None
+    original, library.native = library.native, lambda *tensors: None
     try:
         parts = second()
     finally:
-        kernels.native = original
+        library.native = original
     for a, b in zip(fused, parts, strict=True):
         torch.testing.assert_close(torch.zeros(()) if a is None else a, torch.zeros(()) if b is None else b)
 
@@ -143,15 +143,15 @@ def quiet():
 def test_a_compiled_model_is_one_graph_with_the_same_draws(n_pseudo):
     model, x = make_model(n_pseudo=n_pseudo), torch.randn(5, 3)
     compiled = torch.compile(model, fullgraph=True, backend=eager_backend)
-    original, kernels.native = kernels.native, lambda *tensors: None
-    library, kernels._library = kernels._library, lambda: None  # so that both draw by PyTorch's generator
+    original, library.native = library.native, lambda *tensors: None
+    loaded, library._library = library._library, lambda: None  # so that both draw by PyTorch's generator
     try:
         torch.manual_seed(1)
         expected = model(x)
         torch.manual_seed(1)
         actual = compiled(x)
     finally:
-        kernels.native, kernels._library = original, library
+        library.native, library._library = original, loaded
     torch.testing.assert_close(actual, expected)
     actual.sum().backward()
     assert model[0].loc.grad is not None
@@ -199,9 +199,9 @@ def test_a_step_sees_strides(width):
 
 
 def test_kernels_refuse_what_they_would_misread():
-    from vmg.kernels.diagonal import Forward, Inputs, make_plan
+    from vmg.fused.layer_passes import Forward, Inputs, make_plan
 
-    native = kernels.native(torch.zeros(1))
+    native = library.native(torch.zeros(1))
     if native is None:
         pytest.skip("no compiled kernels")
     inputs = Inputs(
@@ -212,8 +212,8 @@ def test_kernels_refuse_what_they_would_misread():
 
 
 def test_tokens_in_training_are_no_rows_of_the_direct_step():
-    from vmg.stepping import DirectStep
     from vmg.training import train
+    from vmg.training.step import DirectStep
 
     network = MLP(3, (4,), 2)
     assert not DirectStep.allows(network, 3)

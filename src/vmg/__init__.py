@@ -35,26 +35,26 @@ __all__ = [
 
 if TYPE_CHECKING:
     from vmg import covariance, estimators, likelihoods, mapped, metrics, nn, priors, training
-    from vmg.distributions import MatrixNormal
-    from vmg.draws import freeze_draws, predict, sample_functions
     from vmg.estimators import VMGClassifier, VMGRegressor
     from vmg.estimators.saving import Estimator
+    from vmg.math.matrix_normal import MatrixNormal
     from vmg.objective import ElboTerms, collapsed_elbo, elbo, kl_warmup
     from vmg.persistence import ModelFileError
+    from vmg.prediction.functions import freeze_draws, predict, sample_functions
     from vmg.tables import TableModel
 else:  # hidden from type checkers, for which a module with __getattr__ has every name
     _MODULES = {
         "ElboTerms": "objective",
-        "MatrixNormal": "distributions",
+        "MatrixNormal": "math.matrix_normal",
         "ModelFileError": "persistence",
         "VMGClassifier": "estimators",
         "VMGRegressor": "estimators",
         "collapsed_elbo": "objective",
         "elbo": "objective",
-        "freeze_draws": "draws",
+        "freeze_draws": "prediction.functions",
         "kl_warmup": "objective",
-        "predict": "draws",
-        "sample_functions": "draws",
+        "predict": "prediction.functions",
+        "sample_functions": "prediction.functions",
     }
 
     def __getattr__(name):

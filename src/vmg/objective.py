@@ -15,10 +15,10 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vmg.likelihoods import Likelihood
+from vmg.math.tracing import may_look
+from vmg.nn.bayesian import BayesianModule, kl_divergence
 from vmg.nn.calling import call
-from vmg.nn.contract import BayesianModule, kl_divergence
 from vmg.nn.head import BayesianHead
-from vmg.tracing import may_look
 
 __all__ = ["ElboTerms", "collapsed_elbo", "elbo", "elbo_terms", "kl_warmup"]
 

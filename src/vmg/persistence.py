@@ -16,8 +16,8 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import Tensor
 
+from vmg.atomic_files import replacing
 from vmg.fingerprint import tensor_bytes
-from vmg.outputs import replacing
 
 __all__ = ["FORMAT_VERSION", "MAX_FILE_BYTES", "MAX_HEADER_BYTES", "ModelFileError", "read", "replacing", "write"]
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.distributions import Gamma, kl_divergence
 
-from vmg import kernels
-from vmg.covariance import Covariance, Diagonal
-from vmg.distributions import MatrixNormal
-from vmg.functional import diagonal_kl, log_uniform_at_bound
+from vmg.fused import library
+from vmg.math.covariance import Covariance, Diagonal
+from vmg.math.matrix_normal import MatrixNormal
+from vmg.math.preactivations import diagonal_kl, log_uniform_at_bound
 from vmg.settings import KeepsSettings
 
 __all__ = [
@@ -107,10 +107,10 @@ class DiagonalKL:
         self._native, self._offset, self.results = native, offset, results
         self._memory = tensors, g, gradients  # the record has addresses only
         first, step = results.data_ptr(), results.element_size() * (results.numel() // 4)
-        addresses = (kernels.address(tensor) for tensor in (*tensors, g, *gradients))
+        addresses = (library.address(tensor) for tensor in (*tensors, g, *gradients))
         own = range(first, first + 4 * step, step)
         before = [next(addresses) for _ in tensors]
-        self._record = kernels.DIVERGENCE.pack(*scalars, *before, *own, *addresses)
+        self._record = library.DIVERGENCE.pack(*scalars, *before, *own, *addresses)
 
     def value(self) -> Tensor:
         self._native.divergence(self._record)
@@ -164,7 +164,7 @@ class _DiagonalKL(Function):
 
     @staticmethod
     def forward(ctx: Any, native: Any, scalars: tuple[Any, ...], offset: Any, *tensors: Tensor | None) -> Tensor:
-        divergence = DiagonalKL(native, scalars, offset, kernels.packed(tensors))
+        divergence = DiagonalKL(native, scalars, offset, library.packed(tensors))
         ctx.native, ctx.scalars = native, scalars
         ctx.save_for_backward(*tensors, divergence.results)
         return divergence.value()
@@ -177,7 +177,7 @@ class _DiagonalKL(Function):
             kl = diagonal_kl(ctx.scalars, *inputs)
             found = iter(torch.autograd.grad(kl, wanted, g, create_graph=True, materialize_grads=True))
             return (None, None, None, *(next(found) if need else None for need in ctx.needs_input_grad[3:]))
-        tensors = kernels.packed(inputs)
+        tensors = library.packed(inputs)
         gradients = tuple(None if t is None else torch.empty_like(t) for t in tensors)
         DiagonalKL(ctx.native, ctx.scalars, None, tensors, g.contiguous(), gradients, results).differentiate()
         return (None, None, None, *gradients)
@@ -206,7 +206,7 @@ def fused_kl(
     Equal to ``prior.kl_divergence(M, U, V)`` plus the pseudo-data's own.
     """
     noises = (None, None) if pseudo is None else (pseudo.log_noise, pseudo.log_point_noise)
-    native = kernels.native(M, log_row, log_column, *noises)
+    native = library.native(M, log_row, log_column, *noises)
     coefficients = prior.coefficients(log_row.shape[-1] * log_column.shape[-1])
     if native is None or coefficients is None:
         return None

@@ -9,10 +9,10 @@ from sklearn.exceptions import NotFittedError
 
 from quick import assert_same_bits, ensemble_regressor, everything, linear_table
 from vmg.estimators import PseudoDataRegressor
-from vmg.evidence import row_statistics
 from vmg.fit.regression import soften
+from vmg.math.evidence import row_statistics
 from vmg.prediction import Prediction
-from vmg.student_prediction import StudentPrediction
+from vmg.prediction.student import StudentPrediction
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from findings import Finding
 
-from vmg.checkpoint import Checkpoint
 from vmg.persistence import read
+from vmg.training.checkpoint import Checkpoint
 
 SAVING = """
     import sys, torch

@@ -12,8 +12,8 @@ from reference import assert_close, kronecker, matrix_normal, tensors_of
 from vmg.likelihoods import KnownNoiseLikelihood
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize, use_generator
 from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior
-from vmg.stepping import DirectStep
 from vmg.training import cosine, train
+from vmg.training.step import DirectStep
 
 FAMILIES = ("diagonal", "rank_one", "dense")
 IN, OUT, R = 4, 2, 5
@@ -263,7 +263,7 @@ def test_deep_networks_and_the_fast_step():
     network = MLP(3, (4, 4), 1, kl="conditional", **options)
     assert not DirectStep.allows(network)
     assert not DirectStep.allows(MLP(3, (4,), 1, kl="conditional", n_pseudo=[0, 2]))
-    if vmg.kernels.available():
+    if vmg.fused.library.available():
         assert DirectStep.allows(MLP(3, (4,), 1, **options))
         assert DirectStep.allows(MLP(3, (4,), 1, kl="conditional"))
     x, y = torch.randn(2, 20, 3), torch.randn(2, 20, 1)

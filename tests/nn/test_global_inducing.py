@@ -9,8 +9,8 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 import vmg
 from reference import assert_close, normal
-from vmg.functional import augment
 from vmg.likelihoods import KnownNoiseLikelihood
+from vmg.math.preactivations import augment
 from vmg.nn import GlobalInducingMLP, use_generator
 from vmg.nn.global_inducing import induced_posterior
 from vmg.prediction import sample_outputs

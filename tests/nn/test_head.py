@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vmg.evidence import NoisePrior, condition, row_statistics
+from vmg.math.evidence import NoisePrior, condition, row_statistics
 from vmg.nn.head import BayesianHead
 
 

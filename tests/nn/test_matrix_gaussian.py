@@ -7,8 +7,8 @@ import torch
 from torch.distributions import kl_divergence
 
 from vmg import MatrixNormal
-from vmg import functional as F
 from vmg.covariance import Dense, Diagonal
+from vmg.math import preactivations as F
 from vmg.nn import MatrixGaussianLinear
 
 FAMILIES = ("diagonal", "rank_one", "dense")

@@ -4,8 +4,8 @@ import pytest
 from messy import OPTIONS, homes, houses
 
 import vmg
-from vmg.estimators.conformal import CoverageError
 from vmg.persistence import read, write
+from vmg.prediction.conformal import CoverageError
 from vmg.tables import TableError, TableModel
 
 
@@ -205,7 +205,7 @@ def test_predictions_of_classes(classification):
 
 def test_long_tables_are_cut_into_pieces_that_do_not_show(regression, monkeypatch):
     whole = regression.predict_frame(houses())
-    monkeypatch.setattr("vmg.prediction.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("vmg.prediction.distribution.ROWS_AT_ONCE", 7)
     pd.testing.assert_frame_equal(regression.predict_frame(houses()), whole, rtol=1e-6)
 
 

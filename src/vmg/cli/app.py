@@ -353,7 +353,7 @@ def _stem(data: Path) -> str:
 
 def _check_output(path: Path, *inputs: Path) -> Path:
     """Say what is wrong with an output path before the long work, not after."""
-    from vmg.outputs import check_output, same_file
+    from vmg.atomic_files import check_output, same_file
 
     try:
         check_output(path)
@@ -423,8 +423,8 @@ def _explain(error: Exception) -> tuple[str, int]:
         return f"{place}{error.strerror or error}", MISTAKE
     if isinstance(error, ModuleNotFoundError):
         return f"this needs the package {error.name}; install it with: pip install 'vmg[app]'", MISTAKE
-    from vmg.estimators.conformal import CoverageError  # these at last: a mistyped option needs no PyTorch
     from vmg.persistence import ModelFileError
+    from vmg.prediction.conformal import CoverageError  # these at last: a mistyped option needs no PyTorch
     from vmg.tables import TableError
 
     if isinstance(error, TableError | ModelFileError | CoverageError):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from vmg import kernels
+from vmg.fused import library
 
 __all__ = ["Section", "benchmark_context", "document", "machine_facts"]
 
@@ -55,7 +55,7 @@ def _wrap(text: str) -> str:
 def machine_facts(threads: int) -> str:
     """What the numbers were measured on, in one sentence."""
     gpu = "a GPU, not used" if torch.cuda.is_available() else "no GPU"
-    kind = "compiled kernels" if kernels.available() else "no compiled kernels"
+    kind = "compiled kernels" if library.available() else "no compiled kernels"
     cores, versions = os.cpu_count() or 1, f"Python {platform.python_version()}, PyTorch {torch.__version__}"
     return f"{cores} core{'s' * (cores > 1)} ({platform.machine()}), {gpu}, {versions}, {kind}, threads: {threads}."
 

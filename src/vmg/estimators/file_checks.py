@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.nn.families import FAMILIES
+from vmg.nn.covariance_parameters import FAMILIES
 
 __all__ = [
     "MAX_DRAWS",

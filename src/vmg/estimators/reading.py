@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from vmg.estimators.conformal import calibration_scores, conformal_interval
 from vmg.prediction import row_pieces
+from vmg.prediction.conformal import calibration_scores, conformal_interval
 
 if TYPE_CHECKING:
     from typing_extensions import Self

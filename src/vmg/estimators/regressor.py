@@ -17,7 +17,7 @@ from vmg.estimators.reading import ReadsNumbers
 from vmg.estimators.scaling import Standardiser
 from vmg.fit.regression import RegressionEnsemble, fit_regression
 from vmg.prediction import Prediction
-from vmg.student_prediction import StudentPrediction
+from vmg.prediction.student import StudentPrediction
 
 if TYPE_CHECKING:
     from typing_extensions import Self

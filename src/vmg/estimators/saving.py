@@ -41,7 +41,7 @@ from vmg.estimators.scaling import Standardiser
 from vmg.fit.classification import ClassificationEnsemble
 from vmg.fit.regression import RegressionEnsemble
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
-from vmg.nn.families import FAMILIES
+from vmg.nn.covariance_parameters import FAMILIES
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
 from vmg.persistence import ModelFileError

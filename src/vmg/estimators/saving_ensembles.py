@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from vmg.estimators.file_checks import require_shapes, require_sizes
-from vmg.evidence import NoisePrior
 from vmg.fit.calibration import Calibration
 from vmg.fit.classification import ClassificationEnsemble
 from vmg.fit.classification_members import ClassificationMembers
@@ -20,6 +19,7 @@ from vmg.fit.inputs import InputRange
 from vmg.fit.noise_field import NoiseField
 from vmg.fit.regression import RegressionEnsemble
 from vmg.fit.regression_members import RegressionMembers
+from vmg.math.evidence import NoisePrior
 from vmg.nn.anchored import AnchoredFeatures
 
 __all__ = ["decode_classification", "decode_regression", "encode_classification", "encode_regression"]

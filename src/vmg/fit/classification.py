@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 from torch import Tensor
 
-from vmg.categorical_evidence import SoftmaxPosterior, improve
 from vmg.fit.classification_members import SETTLING_STEPS, ClassificationMembers, MemberLogits
 from vmg.fit.design import Design
 from vmg.fit.inputs import InputRange, soften
 from vmg.fit.members import TrainingPlan, train_members
+from vmg.math.categorical_evidence import SoftmaxPosterior, improve
 from vmg.training import Callback, History
 
 __all__ = ["ClassificationEnsemble", "fit_classification"]

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vmg.linalg import NotPositiveDefiniteError
+from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.training import Callback, History, Progress
 
 __all__ = ["HeldOutRows", "Members", "TrainingPlan", "train_members"]

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vmg.evidence import LinearPosterior, NoisePrior
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
 from vmg.fit.design import Design
 from vmg.fit.inputs import InputRange, soften
 from vmg.fit.members import TrainingPlan, train_members
 from vmg.fit.noise_field import NoiseField, fit_noise_field
 from vmg.fit.regression_members import MemberPredictions, RegressionMembers
+from vmg.math.evidence import LinearPosterior, NoisePrior
 from vmg.training import Callback, History
 
 __all__ = ["RegressionEnsemble", "RowPredictions", "fit_regression"]

@@ -11,7 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.evidence import (
+from vmg.fit.calibration import t_log_density
+from vmg.fit.members import Members
+from vmg.math.evidence import (
     LinearPosterior,
     NoisePrior,
     condition_on_rows,
@@ -19,8 +21,6 @@ from vmg.evidence import (
     log_evidence,
     log_precision_prior,
 )
-from vmg.fit.calibration import t_log_density
-from vmg.fit.members import Members
 from vmg.nn.anchored import AnchoredFeatures
 from vmg.nn.head import BayesianHead
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from vmg.tracing import may_look
+from vmg.math.tracing import may_look
 
 __all__ = ["Likelihood", "batch_mean", "is_positive", "require_outputs", "student_variance"]
 

@@ -2,7 +2,7 @@
 
 from vmg.nn.anchored import AnchoredFeatures
 from vmg.nn.attention import MatrixGaussianMultiheadAttention
-from vmg.nn.contract import BayesianLinear, BayesianModule, kl_divergence, use_generator
+from vmg.nn.bayesian import BayesianLinear, BayesianModule, kl_divergence, use_generator
 from vmg.nn.convert import Conversion, bayesianize, conversion
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.drawing import Draws, fixed_draw

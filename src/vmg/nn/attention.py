@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from vmg.nn.contract import BayesianModule
+from vmg.nn.bayesian import BayesianModule
 from vmg.nn.converted import ConvertedLinear
 
 __all__ = ["MatrixGaussianMultiheadAttention"]

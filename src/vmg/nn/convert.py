@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from vmg.nn.contract import BayesianModule
+from vmg.nn.bayesian import BayesianModule
 from vmg.nn.counterparts import Refusal, counterpart
 from vmg.nn.recipe import recipe
 

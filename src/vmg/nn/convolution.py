@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from vmg.nn.contract import BayesianModule
+from vmg.nn.bayesian import BayesianModule
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 
 __all__ = ["MatrixGaussianConv1d", "MatrixGaussianConv2d"]

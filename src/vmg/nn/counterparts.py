@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg.nn.attention import MatrixGaussianMultiheadAttention
-from vmg.nn.contract import BayesianModule
+from vmg.nn.bayesian import BayesianModule
 from vmg.nn.converted import ConvertedLinear
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.embedding import MatrixGaussianEmbedding

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from vmg.nn.contract import BayesianModule
+from vmg.nn.bayesian import BayesianModule
 
 __all__ = ["Draws", "evaluating", "fixed_draw"]
 

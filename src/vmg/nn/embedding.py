@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vmg.nn.contract import BayesianModule
+from vmg.math.tracing import is_recorded
+from vmg.nn.bayesian import BayesianModule
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.priors import IsotropicPrior
-from vmg.tracing import is_recorded
 
 __all__ = ["MatrixGaussianEmbedding"]
 

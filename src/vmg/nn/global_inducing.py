@@ -16,10 +16,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vmg.functional import augment
-from vmg.kernels import randn
-from vmg.linalg import all_finite, cholesky
-from vmg.nn.contract import BayesianModule
+from vmg.fused.library import randn
+from vmg.math.linalg import all_finite, cholesky
+from vmg.math.preactivations import augment
+from vmg.nn.bayesian import BayesianModule
 from vmg.nn.mlp import ACTIVATIONS, Activation
 
 __all__ = ["GlobalInducingMLP", "InducedPosterior", "NetworkDraw", "induced_posterior"]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vmg.evidence import (
+from vmg.math.evidence import (
     LinearPosterior,
     NoisePrior,
     RowStatistics,

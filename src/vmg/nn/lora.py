@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vmg.nn.contract import BayesianModule
+from vmg.nn.bayesian import BayesianModule
 from vmg.nn.convert import become, keep_from_fast_paths, select
 from vmg.nn.counterparts import is_linear
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear

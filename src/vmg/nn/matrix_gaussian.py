@@ -9,16 +9,16 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from vmg import functional as F
-from vmg import operators
-from vmg.conditional import needs_double, sample_diagonal
-from vmg.conditioned import Conditioned
-from vmg.covariance import Covariance, Dense
-from vmg.distributions import MatrixNormal
-from vmg.kernels import standard_normal
-from vmg.linalg import cholesky, widened
-from vmg.nn.contract import BayesianLinear, no_autocast
-from vmg.nn.families import FAMILIES, DiagonalParameters
+from vmg.fused import operators
+from vmg.fused.diagonal_draw import needs_double, sample_diagonal
+from vmg.fused.library import standard_normal
+from vmg.math import preactivations as F
+from vmg.math.conditioned_covariance import Conditioned
+from vmg.math.covariance import Covariance, Dense
+from vmg.math.linalg import cholesky, widened
+from vmg.math.matrix_normal import MatrixNormal
+from vmg.nn.bayesian import BayesianLinear, no_autocast
+from vmg.nn.covariance_parameters import FAMILIES, DiagonalParameters
 from vmg.nn.pseudo_data import NOISE_KINDS, PseudoData
 from vmg.priors import IsotropicPrior, Prior, fused_kl
 
@@ -302,8 +302,8 @@ class MatrixGaussianLinear(BayesianLinear):
         """E[W] [*batch_shape, R, C], the pseudo-inputs' noise averaged over ``MEAN_PAIRS`` fixed pairs of draws.
 
         W is linear in the pseudo-outputs, whose noise leaves the mean as it is, but not in the pseudo-inputs. At
-        √α = 0.5 the mean may be half of :meth:`centre_weight`, and the second order of :func:`vmg.moments.fold_layer`
-        is then no longer enough. Opposite noise in each pair cancels all odd orders.
+        √α = 0.5 the mean may be half of :meth:`centre_weight`, and the second order of
+        :func:`vmg.math.moments.fold_layer` is then no longer enough. Opposite noise in each pair cancels odd orders.
         """
         if self.pseudo_data is None:
             return self._loc_or_zeros()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from vmg.nn.contract import BayesianLinear
+from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 
 __all__ = ["ACTIVATIONS", "MLP", "Activation", "LayerFactory"]

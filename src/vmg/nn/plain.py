@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg.nn.attention import MatrixGaussianMultiheadAttention
-from vmg.nn.contract import BayesianLinear, BayesianModule
+from vmg.nn.bayesian import BayesianLinear, BayesianModule
 from vmg.nn.convert import ATTRIBUTE, become
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.embedding import MatrixGaussianEmbedding

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vmg.functional import log_uniform_kl, multiplicative_noise
-from vmg.kernels import randn
-from vmg.linalg import widened
+from vmg.fused.library import randn
+from vmg.math.linalg import widened
+from vmg.math.preactivations import log_uniform_kl, multiplicative_noise
+from vmg.math.tracing import is_recorded
 from vmg.priors import PseudoNoise
 from vmg.settings import KeepsSettings
-from vmg.tracing import is_recorded
 
 __all__ = ["NOISE_KINDS", "PseudoData"]
 

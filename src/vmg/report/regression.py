@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 
 from vmg import metrics
-from vmg.estimators.conformal import CoverageError, conformal_level
 from vmg.prediction import ClassPrediction
+from vmg.prediction.conformal import CoverageError, conformal_level
+from vmg.prediction.student import StudentPrediction
 from vmg.report.rows import INTERVAL_ROWS, Array, Positions, choose, extremes, scored_rows
-from vmg.student_prediction import StudentPrediction
 from vmg.tables.model import NumberPrediction, TableModel, mean_crps
 from vmg.tables.values import to_numbers
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from vmg import metrics
 from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor, VMGClassifier, VMGRegressor
-from vmg.estimators.conformal import conformal_interval
 from vmg.estimators.saving import from_state, to_state
 from vmg.persistence import ModelFileError, write
 from vmg.prediction import ClassPrediction, Prediction, row_pieces
-from vmg.student_prediction import StudentPrediction
+from vmg.prediction.conformal import conformal_interval
+from vmg.prediction.student import StudentPrediction
 from vmg.tables.encoder import TableEncoder, check_names
 from vmg.tables.errors import TableError
 from vmg.tables.phrases import count, listing

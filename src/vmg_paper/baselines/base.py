@@ -16,7 +16,7 @@ from vmg.estimators.pseudo_data.base import Array, PseudoDataEstimator, _bound
 from vmg.estimators.pseudo_data.effort import STANDARD
 from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
 from vmg.estimators.pseudo_data.training_sets import TrainingSet, stack
-from vmg.nn.contract import BayesianLinear
+from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP
 
 __all__ = ["Baseline", "BaselineRegressor", "GaussianComponents", "MeanNetwork", "mean_function"]

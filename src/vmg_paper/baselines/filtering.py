@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from vmg.kernels import filtering as native
+from vmg.fused import filtering as native
 
 __all__ = ["Moments", "WeightPrior", "filter_rows", "forward", "gaussian_update", "refine_prior", "tilted_gamma"]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from vmg.outputs import sync_folder
+from vmg.atomic_files import sync_folder
 
 try:
     import fcntl

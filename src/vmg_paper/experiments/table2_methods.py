@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from vmg.nn import MLP
-from vmg.nn.contract import BayesianLinear
+from vmg.nn.bayesian import BayesianLinear
 from vmg.priors import IsotropicPrior
 from vmg.training import Schedule, constant, cosine
 from vmg_paper.layers.bayes_by_backprop import BayesByBackpropLinear, ScaleMixture

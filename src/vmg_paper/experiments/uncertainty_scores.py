@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vmg import metrics
-from vmg.nn.contract import use_generator
+from vmg.nn.bayesian import use_generator
 from vmg.nn.mlp import MLP
 from vmg.prediction import ClassPrediction
 from vmg_paper.baselines.base import mean_function

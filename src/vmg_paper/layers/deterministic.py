@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from vmg.nn.contract import BayesianLinear
+from vmg.nn.bayesian import BayesianLinear
 from vmg_paper.layers.factorised import he_normal_
 
 __all__ = ["DeterministicLinear", "PointLinear"]

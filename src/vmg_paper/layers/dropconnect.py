@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from vmg.functional import augment
+from vmg.math.preactivations import augment
 from vmg_paper.layers.deterministic import PointLinear
 from vmg_paper.layers.dropout import check_rate
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from vmg.nn.contract import BayesianLinear
+from vmg.nn.bayesian import BayesianLinear
 
 __all__ = ["FactorisedLinear", "he_normal_"]
 

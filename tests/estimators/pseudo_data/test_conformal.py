@@ -7,8 +7,8 @@ from scipy import stats
 from sklearn.exceptions import NotFittedError
 
 from quick import linear_table, regressor
-from vmg.estimators.conformal import calibration_scores, conformal_level
 from vmg.prediction import Prediction
+from vmg.prediction.conformal import calibration_scores, conformal_level
 
 COVERAGES = pytest.mark.parametrize("coverage", [0.5, 0.8, 0.9, 0.99])
 

@@ -140,7 +140,7 @@ def test_many_rows_are_predicted_in_pieces_that_do_not_show(monkeypatch):
         return mean, model.predict(X), std, model.predict_interval(X, 0.8), model.predict_quantiles(X, [0.1, 0.6, 0.7])
 
     whole = predicted()
-    monkeypatch.setattr("vmg.prediction.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("vmg.prediction.distribution.ROWS_AT_ONCE", 7)
     asked, draw = [], model._draw_functions
     monkeypatch.setattr(model, "_draw_functions", lambda rows: asked.append(len(rows)) or draw(rows))
     for one, other in zip(predicted(), whole, strict=True):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from vmg import kernels
+from vmg.fused import library
 from vmg_paper.baselines import filtering
 from vmg_paper.baselines.filtering import (
     WeightPrior,
@@ -19,7 +19,7 @@ from vmg_paper.baselines.filtering import (
     tilted_gamma,
 )
 
-needs_kernel = pytest.mark.skipif(kernels.function("vmg_filter") is None, reason="no compiled kernels")
+needs_kernel = pytest.mark.skipif(library.function("vmg_filter") is None, reason="no compiled kernels")
 
 
 def expectation(function, density, low, high):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from reference import assert_close, log_uniform_negative_kl, normal
-from vmg.functional import augment
+from vmg.math.preactivations import augment
 from vmg_paper.layers import DeterministicLinear, DropConnectLinear, DropoutLinear, VariationalDropoutLinear
 
 RATE, DRAWS = 0.3, 20_000

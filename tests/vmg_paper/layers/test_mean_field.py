@@ -8,7 +8,7 @@ from torch.distributions import Normal, kl_divergence
 
 from reference import assert_close, normal
 from vmg.covariance import Diagonal
-from vmg.functional import augment
+from vmg.math.preactivations import augment
 from vmg.nn import MatrixGaussianLinear
 from vmg.priors import GammaPrior, IsotropicPrior
 from vmg_paper.layers import MeanFieldLinear

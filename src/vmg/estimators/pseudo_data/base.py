@@ -27,8 +27,8 @@ from vmg.estimators.pseudo_data.training_sets import TrainingSet, hold_out, stac
 from vmg.estimators.scaling import Standardiser
 from vmg.estimators.weights import weighed
 from vmg.likelihoods import Likelihood
-from vmg.nn.contract import BayesianLinear
-from vmg.nn.families import FAMILIES
+from vmg.nn.bayesian import BayesianLinear
+from vmg.nn.covariance_parameters import FAMILIES
 from vmg.nn.mlp import ACTIVATIONS, MLP
 from vmg.nn.pseudo_data import NOISE_KINDS
 from vmg.persistence import write

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from vmg.nn.contract import BayesianLinear
+from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP
 from vmg.priors import FixedPrior
 

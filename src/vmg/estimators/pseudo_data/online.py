@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from vmg.nn.contract import use_generator
+from vmg.nn.bayesian import use_generator
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
 from vmg.priors import FixedPrior

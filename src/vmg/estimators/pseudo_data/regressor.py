@@ -18,7 +18,7 @@ from vmg.estimators.pseudo_data.effort import LONG, STANDARD, Effort
 from vmg.estimators.reading import ReadsNumbers
 from vmg.estimators.scaling import Standardiser
 from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
-from vmg.moments import normal_points
+from vmg.math.moments import normal_points
 from vmg.prediction import Prediction, propagate_moments
 
 __all__ = ["PseudoDataRegressor"]

@@ -1,0 +1,210 @@
+"""Compiled loops for layers on the CPU, and the one place that decides whether they are used.
+
+``kernels.cpp`` is compiled when the package is installed and a C++ compiler is at hand (``hatch_build.py``): for any
+processor and, on x86-64, once more for those with AVX2; which of the two is used is found when it is loaded. Without
+it, with ``VMG_NATIVE=0`` in the environment, on other devices and for other dtypes, the mathematics runs in PyTorch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from vmg.math.tracing import is_recorded
+
+__all__ = [
+    "DIVERGENCE",
+    "LAYER",
+    "MOMENTS_LAYER",
+    "MOMENTS_NETWORK",
+    "NOT_FINITE",
+    "NOT_POSITIVE",
+    "address",
+    "available",
+    "fill_normal",
+    "function",
+    "native",
+    "on_device",
+    "packed",
+    "randn",
+    "standard_normal",
+]
+
+LIBRARY = "_kernels.so"  # loaded through ctypes, so the name need not follow the platform's custom
+OFF = ("0", "false", "no", "off")  # values of VMG_NATIVE
+V3_LIBRARY = "_kernels_v3.so"  # the same for processors of the level x86-64-v3, such as have AVX2
+NOT_FINITE, NOT_POSITIVE = 1, 2  # bits of a status, as in kernels.cpp
+
+
+class Record:
+    """The arguments of a kernel: a structure of kernels.cpp as bytes, with the same fields in the same order.
+
+    ``struct`` packs forty numbers several times faster than a ``ctypes.Structure`` takes them.
+    """
+
+    def __init__(self, integers: str, doubles: str, pointers: str) -> None:
+        form = struct.Struct("={}q{}d{}Q".format(*[len(names.split()) for names in (integers, doubles, pointers)]))
+        self.pack, self.size = form.pack, form.size
+
+
+LAYER = Record(
+    integers="n B I R C P x_stride factored",
+    doubles="input_scale damping",
+    pointers="x M log_row log_column points log_noise log_point_noise point_noise noise "
+    "z u v entry_scale point_scale outputs gain root scale out AU g g_variance factors rows "
+    "g_x g_M g_log_row g_log_column g_points g_log_noise g_log_point_noise",
+)
+DIVERGENCE = Record(
+    integers="n R C P factored",
+    doubles="precision concentration rate constant at_bound",
+    pointers="M log_row log_column log_noise log_point_noise value precisions row_trace column_trace g "
+    "g_M g_log_row g_log_column g_log_noise g_log_point_noise",
+)
+MOMENTS_NETWORK = Record(integers="n_layers n_rows lowest", doubles="", pointers="x mean variance")
+MOMENTS_LAYER = Record(
+    integers="R I C P E",
+    doubles="",
+    pointers="first inputs squares spread carry weight level cross slopes noise row",
+)
+LAYOUT = (LAYER, DIVERGENCE, MOMENTS_NETWORK, MOMENTS_LAYER)
+
+
+def address(tensor: Tensor | None) -> int:
+    """Where a tensor's numbers are; 0, which kernels.cpp takes for none, where there is no tensor."""
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+_NAMES = (
+    *("forward", "finish", "backward", "prepare", "factorise", "solve", "add_noise"),
+    *("backward_noise", "backward_solve", "backward_inputs", "backward_points", "divergence", "divergence_backward"),
+    "moments",
+)
+_WITH_STATUS = ("forward", "prepare", "factorise")
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    path = Path(__file__).with_name(LIBRARY)
+    if os.environ.get("VMG_NATIVE", "").strip().lower() in OFF or not path.exists():
+        return None
+    try:
+        library = ctypes.CDLL(str(path))
+        faster = path.with_name(V3_LIBRARY)
+        if faster.exists() and library.vmg_runs_v3():
+            library = ctypes.CDLL(str(faster))
+        library.vmg_layout.restype = ctypes.c_int64
+        fits = library.vmg_layout() == sum(record.size << 16 * k for k, record in enumerate(LAYOUT))
+    except (OSError, AttributeError):  # built for another machine, or from an older source
+        return None
+    return library if fits else None
+
+
+@functools.cache
+def _functions(dtype: torch.dtype) -> SimpleNamespace | None:
+    """The kernels for one dtype, under their names in kernels.cpp."""
+    library, suffix = _library(), {torch.float32: "f32", torch.float64: "f64"}.get(dtype)
+    if library is None or suffix is None:
+        return None
+    found: dict[str, Callable[[bytes], int | None]] = {}
+    for name in _NAMES:
+        function = getattr(library, f"vmg_{name}_{suffix}")
+        function.argtypes = [ctypes.c_char_p]
+        function.restype = ctypes.c_int if name in _WITH_STATUS else None
+        found[name] = function
+    return SimpleNamespace(**found)
+
+
+def available() -> bool:
+    """Whether the compiled kernels are there and not switched off."""
+    return _library() is not None
+
+
+def function(name: str) -> Callable[..., object] | None:
+    """A function of kernels.cpp by its name; None where the library is not there or is older than the function."""
+    return getattr(_library(), name, None)
+
+
+def native(*tensors: Tensor | None) -> SimpleNamespace | None:
+    """The kernels for these tensors; None where one of them is not on the CPU or dtypes differ or have no kernels.
+
+    None too where operations are recorded (:mod:`vmg.math.tracing`): a kernel reads memory, and there is none to read.
+    """
+    if is_recorded(*tensors):
+        return None
+    dtype = None
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if dtype is None:
+            dtype = tensor.dtype
+        if tensor.dtype is not dtype or not tensor.is_cpu:
+            return None
+    return None if dtype is None else _functions(dtype)
+
+
+def packed(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    """The same numbers without gaps between them, as kernels see no strides."""
+    return tuple(None if t is None else t.contiguous() for t in tensors)
+
+
+def standard_normal(*shapes: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> list[Tensor]:
+    """One tensor of standard normal numbers for each shape, determined by the generator's state.
+
+    In single precision on the CPU the kernels draw them, from a seed that is drawn from ``generator``: PyTorch's own
+    generator is serial and would take a tenth of a training step. So the numbers for a given seed differ between an
+    installation with kernels and one without.
+    """
+    if is_recorded(like):
+        return [randn(shape, like=like, generator=generator) for shape in shapes]
+    drawn = [torch.empty(shape, dtype=like.dtype, device=like.device) for shape in shapes]
+    fill_normal(drawn, generator)
+    return drawn
+
+
+def randn(shape: Sequence[int], *, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal numbers by PyTorch's own generator, of the dtype and on the device of ``like``."""
+    shape = tuple(shape)
+    if generator is None:  # PyTorch's compiler knows no generators, and takes no argument of that name
+        return torch.randn(shape, dtype=like.dtype, device=like.device)
+    return torch.randn(shape, dtype=like.dtype, device=like.device, generator=on_device(generator, like.device))
+
+
+def fill_normal(tensors: Sequence[Tensor], generator: torch.Generator | None) -> None:
+    """Fill contiguous tensors of one kind with the numbers of :func:`standard_normal`."""
+    library, like = _library(), tensors[0]
+    generator = None if generator is None else on_device(generator, like.device)
+    if library is None or like.dtype is not torch.float32 or not like.is_cpu:
+        for tensor in tensors:
+            tensor.normal_(generator=generator)
+        return
+    seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator))
+    for number, tensor in enumerate(tensors):
+        # an odd multiple of a large number keeps the streams of one seed and of neighbouring seeds apart
+        stream = (seed + number * 0xD1342543DE82EF95) & 0xFFFFFFFFFFFFFFFF
+        library.vmg_normals(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_int64(tensor.numel()), ctypes.c_uint64(stream))
+
+
+def on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:
+    """A generator that can fill tensors on ``device``: this one, or one seeded from it.
+
+    Raises RuntimeError inside a backward pass. Activation checkpointing runs a layer again there and puts back the
+    state of PyTorch's default generator only, so a generator of one's own would give other noise, and gradients of
+    another function than the one that was evaluated.
+    """
+    if torch._C._current_graph_task_id() != -1:
+        raise RuntimeError(
+            "a checkpointed layer must draw from PyTorch's default generator, whose state checkpointing keeps; got a "
+            "generator of its own: call vmg.nn.use_generator(model, None) and torch.manual_seed(seed)"
+        )
+    if generator.device.type == device.type:
+        return generator
+    seed = int(torch.empty((), dtype=torch.int64, device=generator.device).random_(generator=generator))
+    return torch.Generator(device).manual_seed(seed)

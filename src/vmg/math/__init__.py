@@ -1,0 +1,1 @@
+"""The mathematics as pure functions and distributions of tensors; nothing here knows of layers or training."""

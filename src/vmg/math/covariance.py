@@ -1,0 +1,345 @@
+"""Covariance families for the rows and the columns of a random matrix [LW16, §2.2 and footnote 1].
+
+Every family is a square-root factor ``L`` with ``C = L Lᵀ`` and knows how to apply it, solve with it and take traces
+without forming anything larger than it must: a diagonal stays a vector, diagonal plus rank one stays two vectors.
+Leading dimensions are batch dimensions throughout.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vmg.math.linalg import cholesky
+
+__all__ = ["Covariance", "Dense", "Diagonal", "RankOne"]
+
+
+def _require_positive(name: str, value: Tensor) -> None:
+    if not (torch.isfinite(value) & (value > 0)).all():
+        raise ValueError(f"{name} must be positive and finite; its smallest entry is {value.min().item():g}")
+
+
+class Covariance(ABC):
+    """A positive definite matrix C = L Lᵀ of size ``n``, kept in the form in which it is cheap."""
+
+    @property
+    @abstractmethod
+    def n(self) -> int:
+        """Number of rows."""
+
+    @property
+    @abstractmethod
+    def batch_shape(self) -> torch.Size:
+        """Shape of the leading batch dimensions."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> torch.dtype:
+        """Floating point type of the parameters."""
+
+    @abstractmethod
+    def to(self, dtype: torch.dtype) -> Covariance:
+        """The same covariance in another precision."""
+
+    @abstractmethod
+    def expand(self, batch_shape: Sequence[int]) -> Covariance:
+        """The same covariance seen with more batch dimensions, without a copy."""
+
+    @abstractmethod
+    def sqrt_matmul(self, X: Tensor) -> Tensor:
+        """L X for X [..., n, k]."""
+
+    @abstractmethod
+    def sqrt_solve(self, X: Tensor) -> Tensor:
+        """L⁻¹ X for X [..., n, k]; whitens samples."""
+
+    @abstractmethod
+    def matmul(self, X: Tensor) -> Tensor:
+        """C X for X [..., n, k]."""
+
+    @abstractmethod
+    def solve(self, X: Tensor) -> Tensor:
+        """C⁻¹ X for X [..., n, k]."""
+
+    @abstractmethod
+    def logdet(self) -> Tensor:
+        """log |C|, [...]."""
+
+    @abstractmethod
+    def diagonal(self) -> Tensor:
+        """The diagonal of C, [..., n]."""
+
+    @abstractmethod
+    def inverse_diagonal(self) -> Tensor:
+        """The diagonal of C⁻¹, [..., n]."""
+
+    @abstractmethod
+    def to_dense(self) -> Tensor:
+        """C as a matrix, [..., n, n]."""
+
+    @abstractmethod
+    def trace_after(self, other: Covariance) -> Tensor:
+        """tr(other⁻¹ C), through ``other``'s own solves."""
+
+    def trace_solve(self, other: Covariance) -> Tensor:
+        """tr(C⁻¹ other): the trace term of a Gaussian KL divergence."""
+        return other.trace_after(self)
+
+    def trace(self) -> Tensor:
+        """tr C, [...]."""
+        return self.diagonal().sum(-1)
+
+    def gram(self, X1: Tensor, X2: Tensor | None = None) -> Tensor:
+        """X₁ C X₂ᵀ for rows X₁ [..., m, n] and X₂ [..., k, n]; the kernel matrix of a linear layer."""
+        return X1 @ self.matmul((X1 if X2 is None else X2).mT)
+
+    def quadratic(self, X: Tensor) -> Tensor:
+        """x C xᵀ for each row x of X [..., m, n]; the diagonal of :meth:`gram` without forming it."""
+        return self.matmul(X.mT).mul(X.mT).sum(-2)
+
+    def congruence(self, A: Tensor) -> Dense:
+        """A C Aᵀ as a covariance of its own, for A [..., m, n] of full row rank."""
+        return Dense(cholesky(self.gram(A), name="A C Aᵀ"))
+
+    def marginal(self, index: Tensor | Sequence[int]) -> Covariance:
+        """The covariance of the chosen coordinates."""
+        C = self.to_dense()[..., index, :][..., :, index]
+        return Dense(cholesky(C, name="marginal covariance"))
+
+
+class Diagonal(Covariance):
+    """C = diag(scale²); the paper's default for rows and columns [LW16, §2.2]."""
+
+    def __init__(self, scale: Tensor, *, validate: bool = True) -> None:
+        if validate:
+            _require_positive("scale", scale)
+        self.scale = scale
+        self._log_scale: Tensor | None = None
+
+    @classmethod
+    def from_log_scale(cls, log_scale: Tensor) -> Diagonal:
+        """The member with scale exp(log_scale), for any real log_scale."""
+        diagonal = cls(log_scale.exp(), validate=False)
+        diagonal._log_scale = log_scale
+        return diagonal
+
+    @property
+    def log_scale(self) -> Tensor:
+        """log of the scale, exact where that is how it was given."""
+        return self.scale.log() if self._log_scale is None else self._log_scale
+
+    @property
+    def n(self) -> int:
+        return self.scale.shape[-1]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.scale.shape[:-1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.scale.dtype
+
+    def __repr__(self) -> str:
+        return f"Diagonal(n={self.n}, batch_shape={tuple(self.batch_shape)})"
+
+    def to(self, dtype: torch.dtype) -> Diagonal:
+        if self._log_scale is not None:
+            return Diagonal.from_log_scale(self._log_scale.to(dtype))
+        return Diagonal(self.scale.to(dtype), validate=False)
+
+    def expand(self, batch_shape: Sequence[int]) -> Diagonal:
+        return Diagonal(self.scale.expand(*batch_shape, self.n), validate=False)
+
+    def sqrt_matmul(self, X: Tensor) -> Tensor:
+        return self.scale.unsqueeze(-1) * X
+
+    def sqrt_solve(self, X: Tensor) -> Tensor:
+        return X / self.scale.unsqueeze(-1)
+
+    def matmul(self, X: Tensor) -> Tensor:
+        return self.scale.square().unsqueeze(-1) * X
+
+    def solve(self, X: Tensor) -> Tensor:
+        return X / self.scale.square().unsqueeze(-1)
+
+    def logdet(self) -> Tensor:
+        return 2 * self.log_scale.sum(-1)
+
+    def diagonal(self) -> Tensor:
+        return self.scale.square()
+
+    def inverse_diagonal(self) -> Tensor:
+        return self.scale.square().reciprocal()
+
+    def to_dense(self) -> Tensor:
+        return torch.diag_embed(self.scale.square())
+
+    def trace_after(self, other: Covariance) -> Tensor:
+        return (other.inverse_diagonal() * self.scale.square()).sum(-1)
+
+    def quadratic(self, X: Tensor) -> Tensor:
+        return (X.square() @ self.scale.square().unsqueeze(-1)).squeeze(-1)
+
+    def marginal(self, index: Tensor | Sequence[int]) -> Diagonal:
+        return Diagonal(self.scale[..., index], validate=False)
+
+
+class RankOne(Covariance):
+    """C = (D + u uᵀ)², D = diag(scale): a square root that is diagonal plus rank one [LW16, footnote 1].
+
+    The symmetric square root ``L = D + u uᵀ`` is positive definite for any ``u`` since D is. Its inverse follows from
+    Sherman and Morrison's formula, its determinant from the matrix determinant lemma.
+    """
+
+    def __init__(self, scale: Tensor, vector: Tensor, *, validate: bool = True) -> None:
+        if scale.shape[-1] != vector.shape[-1]:
+            raise ValueError(
+                f"scale and vector must have the same length; got {scale.shape[-1]} and {vector.shape[-1]}"
+            )
+        if validate:
+            _require_positive("scale", scale)
+        self.scale, self.vector = torch.broadcast_tensors(scale, vector)
+
+    @property
+    def n(self) -> int:
+        return self.scale.shape[-1]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.scale.shape[:-1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.scale.dtype
+
+    def __repr__(self) -> str:
+        return f"RankOne(n={self.n}, batch_shape={tuple(self.batch_shape)})"
+
+    @property
+    def _capacity(self) -> Tensor:
+        """1 + uᵀ D⁻¹ u, [..., 1]."""
+        return 1 + (self.vector.square() / self.scale).sum(-1, keepdim=True)
+
+    def to(self, dtype: torch.dtype) -> RankOne:
+        return RankOne(self.scale.to(dtype), self.vector.to(dtype), validate=False)
+
+    def expand(self, batch_shape: Sequence[int]) -> RankOne:
+        shape = (*batch_shape, self.n)
+        return RankOne(self.scale.expand(shape), self.vector.expand(shape), validate=False)
+
+    def sqrt_matmul(self, X: Tensor) -> Tensor:
+        u = self.vector.unsqueeze(-1)  # [..., n, 1]
+        return self.scale.unsqueeze(-1) * X + u * (u.mT @ X)
+
+    def sqrt_solve(self, X: Tensor) -> Tensor:
+        w = (self.vector / self.scale).unsqueeze(-1)  # D⁻¹u
+        return X / self.scale.unsqueeze(-1) - w * (w.mT @ X) / self._capacity.unsqueeze(-1)
+
+    def matmul(self, X: Tensor) -> Tensor:
+        return self.sqrt_matmul(self.sqrt_matmul(X))
+
+    def solve(self, X: Tensor) -> Tensor:
+        return self.sqrt_solve(self.sqrt_solve(X))
+
+    def logdet(self) -> Tensor:
+        return 2 * (self.scale.log().sum(-1) + self._capacity.squeeze(-1).log())
+
+    def diagonal(self) -> Tensor:
+        # row i of L is d_i e_i + u_i u, so its squared norm is d_i² + 2 d_i u_i² + u_i² uᵀu
+        u2 = self.vector.square()
+        return self.scale.square() + u2 * (2 * self.scale + u2.sum(-1, keepdim=True))
+
+    def inverse_diagonal(self) -> Tensor:
+        # the same for L⁻¹ = D⁻¹ − w wᵀ / c, w = D⁻¹u
+        w2, c = (self.vector / self.scale).square(), self._capacity
+        return self.scale.square().reciprocal() + w2 / c * (w2.sum(-1, keepdim=True) / c - 2 / self.scale)
+
+    def to_dense(self) -> Tensor:
+        root = torch.diag_embed(self.scale) + self.vector.unsqueeze(-1) * self.vector.unsqueeze(-2)
+        return root @ root
+
+    def trace_after(self, other: Covariance) -> Tensor:
+        # C = D² + (Du)uᵀ + u(Du)ᵀ + (uᵀu) u uᵀ
+        u = self.vector.unsqueeze(-1)
+        solved = other.solve(u)  # [..., n, 1]
+        diagonal = (other.inverse_diagonal() * self.scale.square()).sum(-1)
+        cross = 2 * (self.scale.unsqueeze(-1) * u * solved).sum((-2, -1))
+        outer = self.vector.square().sum(-1) * (u * solved).sum((-2, -1))
+        return diagonal + cross + outer
+
+
+class Dense(Covariance):
+    """C = L Lᵀ for a lower-triangular L, the Cholesky factor."""
+
+    def __init__(self, scale_tril: Tensor, *, validate: bool = True) -> None:
+        if scale_tril.dim() < 2 or scale_tril.shape[-1] != scale_tril.shape[-2]:
+            raise ValueError(f"scale_tril must be square matrices; got shape {tuple(scale_tril.shape)}")
+        if validate:
+            _require_positive("the diagonal of scale_tril", scale_tril.diagonal(dim1=-2, dim2=-1))
+        self.scale_tril = scale_tril.tril()
+
+    @classmethod
+    def from_matrix(cls, covariance_matrix: Tensor) -> Dense:
+        """The family member with the given covariance matrix."""
+        return cls(cholesky(covariance_matrix, name="covariance_matrix"))
+
+    @property
+    def n(self) -> int:
+        return self.scale_tril.shape[-1]
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        return self.scale_tril.shape[:-2]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.scale_tril.dtype
+
+    def __repr__(self) -> str:
+        return f"Dense(n={self.n}, batch_shape={tuple(self.batch_shape)})"
+
+    def to(self, dtype: torch.dtype) -> Dense:
+        return Dense(self.scale_tril.to(dtype), validate=False)
+
+    def expand(self, batch_shape: Sequence[int]) -> Dense:
+        return Dense(self.scale_tril.expand(*batch_shape, self.n, self.n), validate=False)
+
+    def sqrt_matmul(self, X: Tensor) -> Tensor:
+        return self.scale_tril @ X
+
+    def sqrt_solve(self, X: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(self.scale_tril, X, upper=False)
+
+    def matmul(self, X: Tensor) -> Tensor:
+        return self.scale_tril @ (self.scale_tril.mT @ X)
+
+    def solve(self, X: Tensor) -> Tensor:
+        return torch.cholesky_solve(X, self.scale_tril)
+
+    def logdet(self) -> Tensor:
+        return 2 * self.scale_tril.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+
+    def diagonal(self) -> Tensor:
+        return self.scale_tril.square().sum(-1)
+
+    def inverse_diagonal(self) -> Tensor:
+        eye = torch.eye(self.n, dtype=self.dtype, device=self.scale_tril.device)
+        return self.sqrt_solve(eye).square().sum(-2)
+
+    def to_dense(self) -> Tensor:
+        return self.scale_tril @ self.scale_tril.mT
+
+    def trace_after(self, other: Covariance) -> Tensor:
+        return other.sqrt_solve(self.scale_tril).square().sum((-2, -1))
+
+    def gram(self, X1: Tensor, X2: Tensor | None = None) -> Tensor:
+        left = X1 @ self.scale_tril
+        return left @ (left if X2 is None else X2 @ self.scale_tril).mT
+
+    def quadratic(self, X: Tensor) -> Tensor:
+        return (X @ self.scale_tril).square().sum(-1)

@@ -1,0 +1,90 @@
+"""Numerics that every other file relies on: precision, the Cholesky factor and its jitter, and what is finite."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vmg.math.tracing import may_look
+
+__all__ = ["NARROW", "NotPositiveDefiniteError", "all_finite", "cholesky", "widened"]
+
+NARROW = (torch.float16, torch.bfloat16)
+"""Precisions in which no layer computes."""
+
+
+def widened(x: Tensor) -> Tensor:
+    """x in single precision where it has less: factorisations and sums over weights need that much."""
+    return x.float() if x.dtype in NARROW else x
+
+
+def all_finite(x: Tensor) -> bool:
+    """Whether no entry is NaN or infinite, in one pass and without a mask of x's size.
+
+    A finite sum has finite terms. A sum of finite terms may overflow, so only then are they looked at one by one.
+    """
+    if torch.isfinite(x.sum()):
+        return True
+    return all(bool(torch.isfinite(part).all()) for part in x.flatten().split(2**20))
+
+
+class NotPositiveDefiniteError(ValueError):
+    """A matrix that must be a covariance is not one, even after jitter."""
+
+
+def cholesky(
+    matrix: Tensor, *, level: Tensor | None = None, jitter: float = 1e-8, max_tries: int = 6, name: str = "matrix"
+) -> Tensor:
+    """Lower Cholesky factor, with growing jitter on the diagonal where the plain factorisation fails.
+
+    The first try adds nothing. Try k adds ``jitter * 10**(k-1)`` times ``level``, to the failing
+    members of the batch only, so that healthy members keep their exact factor. Where values may not be looked at
+    (:mod:`vmg.math.tracing`) there is one more try, with the jitter of the middle one, and what fails it is NaN.
+
+    Args:
+        matrix: symmetric matrices, [..., n, n].
+        level: size of the numbers that the matrix was computed from, [...], where these were larger than what was left
+            of them; the mean of its diagonal if None.
+        jitter: first relative jitter; single precision never uses less than its own rounding, 1e-7.
+        max_tries: how often the jitter grows tenfold before giving up.
+        name: what the matrix is, for the error message.
+    """
+    factor, info = torch.linalg.cholesky_ex(matrix)
+    if not may_look(matrix):
+        return _cholesky_unseen(matrix, info, level, jitter * 10 ** (max_tries // 2))
+    if not info.any():
+        return factor
+    if not torch.isfinite(matrix).all():
+        raise NotPositiveDefiniteError(
+            f"{name} has non-finite entries, so it has no Cholesky factor; check the input for NaN or infinite "
+            "values and lower the learning rate"
+        )
+    relative = max(jitter, torch.finfo(matrix.dtype).eps)
+    if level is None:
+        level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
+    level = level.detach().abs().clamp_min(torch.finfo(matrix.dtype).tiny).expand(matrix.shape[:-2])
+    shift = torch.zeros_like(level)
+    for _ in range(max_tries):
+        shift = torch.where(info > 0, relative * level, shift)
+        eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        factor, info = torch.linalg.cholesky_ex(matrix + shift[..., None, None] * eye)
+        if not info.any():
+            return factor
+        relative *= 10.0
+    raise NotPositiveDefiniteError(
+        f"{name} is not positive definite, even with {relative / 10:.0e} of its size added to the diagonal; "
+        "raise the damping, use fewer pseudo-points, or compute in float64"
+    )
+
+
+def _cholesky_unseen(matrix: Tensor, info: Tensor, level: Tensor | None, jitter: float) -> Tensor:
+    """The second try of all members, with jitter for those that failed the first: no branch on any value."""
+    relative = max(jitter, torch.finfo(matrix.dtype).eps)
+    if level is None:
+        level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
+    shift = (relative * level.detach().abs()).expand(matrix.shape[:-2])[..., None, None]
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    failed = (info > 0)[..., None, None]
+    second, info = torch.linalg.cholesky_ex(matrix + torch.where(failed, shift, torch.zeros_like(shift)) * eye)
+    nan = torch.full_like(second, torch.nan)
+    return torch.where((info > 0)[..., None, None], nan, second)

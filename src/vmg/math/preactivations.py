@@ -1,0 +1,257 @@
+"""The model as pure functions of tensors: four ways to draw pre-activations, and what follows from pseudo-data.
+
+Every function takes inputs that are already augmented and scaled (:func:`augment`) and takes its noise as an argument.
+Letters: B rows of a batch, R inputs with bias, C outputs, P pseudo-points; leading dimensions broadcast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from vmg.math.covariance import Covariance
+from vmg.math.linalg import cholesky
+from vmg.math.tracing import is_recorded
+
+__all__ = [
+    "DAMPING",
+    "Conditional",
+    "augment",
+    "average_mean",
+    "condition",
+    "condition_weights",
+    "diagonal_kl",
+    "fold_mean",
+    "log_uniform_at_bound",
+    "log_uniform_kl",
+    "multiplicative_noise",
+    "sample_conditional",
+    "sample_conditional_joint",
+    "sample_joint",
+    "sample_marginal",
+    "sample_weights",
+]
+
+DAMPING = 1e-6
+"""σ² added to Σ₁₁. Differs from the paper: 1e-8 is below what float32 resolves; the authors' code uses 1e-6."""
+
+
+def augment(x: Tensor, bias: bool = True) -> Tensor:
+    """x̂ = [x, 1]/√R: append a one and keep the output's scale independent of the width [LW16, §4]."""
+    if bias:
+        x = torch.cat([x, x.new_ones(*x.shape[:-1], 1)], dim=-1)
+    return x / math.sqrt(x.shape[-1])
+
+
+def _correlate(noise: Tensor, V: Covariance) -> Tensor:
+    """Rows of standard noise [..., B, C] given column covariance V."""
+    return V.sqrt_matmul(noise.mT).mT
+
+
+def _mean(x: Tensor, M: Tensor | None) -> Tensor | float:
+    """x̂M, or zero for the zero-mean layer."""
+    return 0.0 if M is None else x @ M
+
+
+def sample_weights(x: Tensor, M: Tensor | None, U: Covariance, V: Covariance, noise: Tensor) -> Tensor:
+    """x̂W with one weight matrix W = M + U^½ E V^½ᵀ for the whole batch; noise E [..., R, C] [LW16, eq. 3]."""
+    return x @ (_correlate(U.sqrt_matmul(noise), V) + (0.0 if M is None else M))
+
+
+def sample_joint(x: Tensor, M: Tensor | None, U: Covariance, V: Covariance, noise: Tensor) -> Tensor:
+    """B | A ~ MN(AM, AUAᵀ, V): rows of the batch correlated, the GP view; noise [..., B, C] [LW16, eq. 5]."""
+    root = cholesky(U.gram(x), name="x U xᵀ")
+    return _mean(x, M) + _correlate(root @ noise, V)
+
+
+def sample_marginal(x: Tensor, M: Tensor | None, U: Covariance, V: Covariance, noise: Tensor) -> Tensor:
+    """Each row on its own, N(x̂M, (x̂Ux̂ᵀ) V): the local reparametrisation; noise [..., B, C] [LW16, §2.4]."""
+    scale = U.quadratic(x).clamp_min(torch.finfo(x.dtype).tiny).sqrt().unsqueeze(-1)  # √ has no slope at 0
+    return _mean(x, M) + scale * _correlate(noise, V)
+
+
+class Conditional(NamedTuple):
+    """A layer's output at x given its pseudo-data: MN(mean, row covariance, V)."""
+
+    mean: Tensor  # [..., B, C]
+    cross: Tensor  # σ₁₂ᵀ [..., B, P]
+    gain: Tensor  # Σ₁₁⁻¹ σ₁₂ [..., P, B]
+
+    def row_variance(self, x: Tensor, U: Covariance) -> Tensor:
+        """σ₂₂ − σ₁₂ᵀ Σ₁₁⁻¹ σ₁₂ of each row, [..., B], kept above rounding error."""
+        prior = U.quadratic(x)
+        floor = 10 * torch.finfo(x.dtype).eps * prior.detach() + torch.finfo(x.dtype).tiny
+        return torch.maximum(prior - (self.cross.mT * self.gain).sum(-2), floor)
+
+    def row_covariance(self, x: Tensor, U: Covariance) -> Tensor:
+        """The same with the correlations between rows, [..., B, B]."""
+        return U.gram(x) - self.cross @ self.gain
+
+
+def condition(
+    x: Tensor, M: Tensor | None, U: Covariance, A: Tensor, B: Tensor, damping: float = DAMPING
+) -> Conditional:
+    """Condition the layer on pseudo-inputs A [..., P, R] and pseudo-outputs B [..., P, C] [LW16, eq. 8 and 9].
+
+    mean = x̂M + σ₁₂ᵀ Σ₁₁⁻¹ (B̃ − ÃM) with Σ₁₁ = ÃUÃᵀ + σ²I and σ₁₂ = ÃUx̂ᵀ; ``M=None`` is the zero-mean layer.
+    """
+    cross = U.gram(x, A)  # [..., B, P]
+    root = _pseudo_root(U, A, damping)
+    residual = B if M is None else B - A @ M
+    gain = torch.cholesky_solve(cross.mT, root)  # [..., P, B]
+    mean = _mean(x, M) + gain.mT @ residual
+    return Conditional(mean, cross, gain)
+
+
+def sample_conditional(
+    x: Tensor,
+    M: Tensor | None,
+    U: Covariance,
+    V: Covariance,
+    A: Tensor,
+    B: Tensor,
+    noise: Tensor,
+    damping: float = DAMPING,
+) -> Tensor:
+    """Each row on its own given the pseudo-data; noise [..., B, C] [LW16, eq. 8]."""
+    given = condition(x, M, U, A, B, damping)
+    return given.mean + given.row_variance(x, U).sqrt().unsqueeze(-1) * _correlate(noise, V)
+
+
+def sample_conditional_joint(
+    x: Tensor,
+    M: Tensor | None,
+    U: Covariance,
+    V: Covariance,
+    A: Tensor,
+    B: Tensor,
+    noise: Tensor,
+    damping: float = DAMPING,
+) -> Tensor:
+    """All rows together given the pseudo-data; noise [..., B, C]."""
+    given = condition(x, M, U, A, B, damping)
+    level = U.quadratic(x).mean(-1)  # the conditional covariance is a difference of numbers of this size
+    root = cholesky(given.row_covariance(x, U), level=level, name="conditional row covariance")
+    return given.mean + _correlate(root @ noise, V)
+
+
+def _pseudo_root(U: Covariance, A: Tensor, damping: float) -> Tensor:
+    """Cholesky factor of Σ₁₁ = ÃUÃᵀ + σ²I."""
+    eye = torch.eye(A.shape[-2], dtype=A.dtype, device=A.device)
+    return cholesky(U.gram(A) + damping * eye, name="Σ₁₁ = ÃUÃᵀ + σ²I")
+
+
+def fold_mean(M: Tensor | None, U: Covariance, A: Tensor, B: Tensor, damping: float = DAMPING) -> Tensor:
+    """M_eff = M + UÃᵀ Σ₁₁⁻¹ (B̃ − ÃM), so that x̂ M_eff is the conditional mean for any x."""
+    residual = B if M is None else B - A @ M
+    correction = U.matmul(A.mT @ torch.cholesky_solve(residual, _pseudo_root(U, A, damping)))
+    return correction if M is None else M + correction
+
+
+def average_mean(M: Tensor | None, U: Covariance, A: Tensor, B: Tensor, damping: float = DAMPING) -> Tensor:
+    """The average of :func:`fold_mean` over draws A [D, ..., P, R] of the pseudo-inputs, [..., R, C].
+
+    As one product for all draws, so that no D matrices of R×C entries are formed.
+    """
+    residual = B if M is None else B - A @ M
+    pull = torch.cholesky_solve(residual.expand(*A.shape[:-1], residual.shape[-1]), _pseudo_root(U, A, damping))
+    A, pull = (draws.movedim(0, -3).flatten(-3, -2) for draws in (A, pull))  # [..., D P, R] and [..., D P, C]
+    correction = U.matmul(A.mT @ pull) / (A.shape[-2] / B.shape[-2])
+    return correction if M is None else M + correction
+
+
+def condition_weights(
+    W: Tensor, U: Covariance, V: Covariance, A: Tensor, B: Tensor, noise: Tensor, damping: float = DAMPING
+) -> Tensor:
+    """Turn a draw W ~ MN(M, U, V) into a draw given the pseudo-data; noise [..., P, C].
+
+    Matheron's rule: W + UÃᵀ Σ₁₁⁻¹ (B̃ − ÃW − σξ), ξ ~ MN(0, I, V), has exactly the conditional mean and covariance.
+    One such W is one function, consistent across all inputs.
+    """
+    observed = B - math.sqrt(damping) * _correlate(noise, V)
+    return fold_mean(W, U, A, observed, damping)
+
+
+def multiplicative_noise(mean: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
+    """mean ⊙ (1 + √α ε) with √α = ``scale``: the posterior of the pseudo-data [LW16, §2.4]."""
+    return mean * (1 + scale * noise)
+
+
+_C1, _C2, _C3 = 1.16145124, -1.50204118, 0.58629921  # the cubic fit of Kingma et al. 2015, eq. 14, for α <= 1
+
+
+def _negative_cubic(log_scale: Tensor) -> Tensor:
+    """−(½ log α + c₁α + c₂α² + c₃α³) of log √α."""
+    alpha = torch.exp(2 * log_scale)
+    return -(alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + log_scale)
+
+
+class _LogUniformKL(Function):
+    """:func:`_negative_cubic` written out, because small networks spend their time on dispatch."""
+
+    @staticmethod
+    def forward(ctx: Any, log_scale: Tensor) -> Tensor:
+        ctx.save_for_backward(log_scale)
+        return _negative_cubic(log_scale)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (log_scale,) = ctx.saved_tensors
+        alpha = torch.exp(2 * log_scale)
+        return -g * (1 + 2 * alpha * (_C1 + alpha * (2 * _C2 + alpha * (3 * _C3))))
+
+
+def log_uniform_kl(log_scale: Tensor, max_scale: float | Tensor) -> Tensor:
+    """KL of one entry's multiplicative Gaussian to the log-uniform prior, zero at √α = ``max_scale``.
+
+    The true divergence is known up to a constant only; this choice makes it non-negative below the bound.
+
+    Args:
+        log_scale: log √α, any shape.
+        max_scale: the bound on √α, at most 1, where the cubic fit ends; one number or broadcastable to log_scale.
+    """
+    of_scale = _negative_cubic if is_recorded(log_scale) else _LogUniformKL.apply
+    return of_scale(log_scale) + log_uniform_at_bound(max_scale)
+
+
+def log_uniform_at_bound(max_scale: float | Tensor) -> Any:
+    """The constant that makes the divergence zero at √α = ``max_scale``, of the same kind as this."""
+    alpha = max_scale**2
+    log_scale = max_scale.log() if isinstance(max_scale, Tensor) else math.log(max_scale)
+    return alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + log_scale
+
+
+def diagonal_kl(
+    scalars: Sequence[Any],
+    M: Tensor | None,
+    log_row: Tensor,
+    log_column: Tensor,
+    log_noise: Tensor | None,
+    log_point_noise: Tensor | None,
+) -> Tensor:
+    """The KL divergence of a diagonal layer up to a constant, as the kernels take it; differentiable at any order.
+
+    ``scalars`` are those of :func:`vmg.priors.diagonal_kl_scalars`.
+    """
+    _, R, C, P, _, precision, concentration, rate, *_ = scalars
+    energy = (2 * log_row).exp().sum(-1) * (2 * log_column).exp().sum(-1)
+    if M is not None:
+        energy = energy + M.square().sum((-2, -1))
+    kl = -C * log_row.sum(-1) - R * log_column.sum(-1)
+    if concentration:
+        b = 0.5 * (rate + (rate**2 + 2 * concentration * energy).sqrt())
+        kl = kl + 0.5 * (concentration / b).square() * energy + 2 * concentration * (b.log() + rate / b)
+    else:
+        kl = kl + 0.5 * precision * energy
+    if log_noise is None:
+        return kl
+    if log_point_noise is not None:
+        log_scale = log_point_noise.unsqueeze(-1) + log_noise.unsqueeze(-2)
+        return kl + log_uniform_kl(log_scale, 1.0).sum((-2, -1))
+    rows, columns = log_uniform_kl(log_noise, 1.0).unbind(-1)
+    return kl + P * (R * rows + C * columns)

@@ -1,0 +1,275 @@
+"""What every Bayesian layer promises, and the two functions that act on all of them at once."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vmg.fused.library import randn
+from vmg.math.linalg import NARROW, all_finite, widened
+from vmg.math.preactivations import augment
+from vmg.math.tracing import may_look
+
+__all__ = ["BayesianLinear", "BayesianModule", "kl_divergence", "no_autocast", "use_generator"]
+
+
+class BayesianModule(nn.Module, ABC):
+    """A module with a posterior over its weights: each ``forward`` is one posterior draw.
+
+    A layer never sees the number of data, an optimiser or a likelihood. It draws its noise from ``generator``, or from
+    PyTorch's default generator where that is None.
+    """
+
+    generator: torch.Generator | None = None
+    drawn: Any = None  # what draw_weights gave, which every call uses inside vmg.nn.fixed_draw
+
+    @abstractmethod
+    def kl_divergence(self) -> Tensor:
+        """KL of the posterior to the prior: a sum over weights, never a mean; [*batch_shape]."""
+
+    def draw_weights(self, *, prior: bool = False) -> Any:
+        """One draw of the weights that are the module's own; None where all are those of modules inside."""
+        return None
+
+
+def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Operations in the precision of their tensors, also where a user's autocast would lower it."""
+    return torch.autocast(x.device.type, enabled=False) if _is_autocast(x) else contextlib.nullcontext()
+
+
+def _is_autocast(x: Tensor) -> bool:
+    return not x.is_meta and torch.is_autocast_enabled(x.device.type)
+
+
+class BayesianLinear(BayesianModule):
+    """A linear map y = x̂W with a random weight matrix W [R, C], x̂ = [x, 1]/√R.
+
+    What tells one kind of layer from another is the distribution of W and how ``forward`` draws outputs from it.
+
+    Args:
+        in_features, out_features, bias: as in ``nn.Linear``; the bias is one more row of W.
+        batch_shape: independent replicas in one module: parameters gain these leading dimensions, inputs are
+            [*batch_shape, B, in] or, shared by all replicas, [B, in].
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool, batch_shape: Sequence[int]) -> None:
+        super().__init__()
+        for name, size in (("in_features", in_features), ("out_features", out_features)):
+            if size < 1:
+                raise ValueError(f"{name} must be at least 1; got {size}")
+        self.in_features, self.out_features, self.has_bias = in_features, out_features, bias
+        self.batch_shape = torch.Size(batch_shape)
+
+    @property
+    def n_rows(self) -> int:
+        """R: inputs, and one more for the bias."""
+        return self.in_features + int(self.has_bias)
+
+    @property
+    def weight(self) -> Tensor:
+        """:meth:`centre_weight` as ``nn.Linear`` has it, [*batch_shape, out, in], scaling folded in."""
+        return self._as_linear(self.centre_weight())[0]
+
+    @property
+    def bias(self) -> Any:
+        """Whether there is a bias."""
+        return self.has_bias
+
+    def _as_linear(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
+        """W [..., R, C] as the weight [..., out, in] and bias [..., out] that an ``nn.Linear`` would have."""
+        scaled = weight / math.sqrt(self.n_rows)
+        bias = scaled[..., self.in_features, :] if self.has_bias else None
+        return scaled[..., : self.in_features, :].mT, bias
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_features}, {self.out_features}, bias={self.has_bias}"
+        if self.batch_shape:
+            text += f", batch_shape={tuple(self.batch_shape)}"
+        return f"{text}, parameters={sum(p.numel() for p in self.parameters())}"
+
+    @abstractmethod
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Start anew."""
+
+    def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Draw outputs [*sample_shape, *batch_shape, B, out] for x [B, in], [*batch_shape, B, in] or with all of these.
+
+        Without ``sample_shape`` and ``batch_shape`` any leading dimensions of x are data, as in ``nn.Linear``.
+        """
+        if self.drawn is not None:
+            return self._forward_drawn(x, sample_shape)
+        return self._leave(self._forward(self._enter(x), sample_shape))
+
+    def _forward(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
+        leading = (*sample_shape, *self.batch_shape)
+        shape = self._check(x).shape
+        with no_autocast(x):
+            out = self._draw(augment(self._as_rows(x, leading), self.has_bias), sample_shape)
+        return out if leading else out.reshape(*shape[:-1], self.out_features)
+
+    def _forward_drawn(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
+        if sample_shape:
+            raise ValueError(f"sample_shape must be empty inside fixed_draw; got {tuple(sample_shape)}")
+        return self.apply_weight(x, self.drawn)
+
+    @abstractmethod
+    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
+        """Outputs [*sample_shape, *batch_shape, B, C] at augmented inputs x̂ [..., B, R]."""
+
+    @abstractmethod
+    def mean_weight(self) -> Tensor:
+        """E[W], [*batch_shape, R, C]."""
+
+    def centre_weight(self) -> Tensor:
+        """W with all that it is made of at its mean, [*batch_shape, R, C]: E[W], unless it is not linear in that."""
+        return self.mean_weight()
+
+    @abstractmethod
+    def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""
+
+    def draw_weights(self, *, prior: bool = False) -> Tensor:
+        return self.sample_prior_weight() if prior else self.sample_weight()
+
+    def current_weight(self) -> Tensor:
+        """The weight of a fixed draw, where one is in use, or else a new one."""
+        return self.sample_weight() if self.drawn is None else self.drawn
+
+    def forward_mean(self, x: Tensor) -> Tensor:
+        """x̂ E[W]: the output at the mean weights; no randomness."""
+        return self.apply_weight(x, self.mean_weight())
+
+    def forward_centre(self, x: Tensor) -> Tensor:
+        """The output at :meth:`centre_weight`; no randomness."""
+        return self.apply_weight(x, self.centre_weight())
+
+    def apply_weight(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x̂ W for a weight matrix of :meth:`sample_weight`."""
+        x = self._check(self._enter(x))
+        with no_autocast(x):
+            return self._leave(augment(x, self.has_bias) @ weight)
+
+    def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Weight matrices W [*sample_shape, *batch_shape, R, C] from the prior, where it can be drawn from."""
+        raise NotImplementedError(f"{type(self).__name__} has no prior to draw weights from")
+
+    def sample_function(self, n_functions: int, *, prior: bool = False) -> Callable[[Tensor], Tensor]:
+        """Draw whole functions f(x) [n_functions, *batch_shape, B, out], the same at every call, in x's precision."""
+        weight = (self.sample_prior_weight if prior else self.sample_weight)((n_functions,))
+        weight = weight / math.sqrt(self.n_rows)  # of x̂ = [x, 1]/√R: once here, instead of in every call
+        slope, constant = weight.split([self.in_features, self.n_rows - self.in_features], dim=-2)
+        slope = slope.mT.contiguous()
+
+        def function(x: Tensor) -> Tensor:
+            out = (slope.to(x.dtype) @ self._check(x).mT).mT  # rows along memory: narrow layers are much faster so
+            return out.add_(constant) if self.has_bias else out
+
+        return function
+
+    def to_linear(self, *, centre: bool = False) -> nn.Linear:
+        """E[W] (or :meth:`centre_weight`) as a plain ``nn.Linear``, scaling folded in."""
+        if self.batch_shape:
+            raise ValueError(f"to_linear needs a single layer; this one holds {tuple(self.batch_shape)} replicas")
+        with torch.no_grad():
+            weight, bias = self._as_linear(self.centre_weight() if centre else self.mean_weight())
+            like = next(self.parameters())
+            linear = nn.Linear(
+                self.in_features, self.out_features, bias=self.has_bias, dtype=like.dtype, device=like.device
+            )
+            linear.weight.copy_(weight)
+            if bias is not None:
+                linear.bias.copy_(bias)
+        return linear
+
+    # -- small things -------------------------------------------------------------------------------------------------
+
+    def _noise(self, *shape: int) -> Tensor:
+        """Standard normal, of the parameters' kind."""
+        return randn(shape, like=widened(next(self.parameters())), generator=self.generator)
+
+    def _enter(self, x: Tensor) -> Tensor:
+        """x in the precision the layer computes in, which is single at least: under autocast, or of narrow weights."""
+        own = self._dtype()
+        if x.dtype is own and own not in NARROW:
+            return x
+        return x.to(self._wide_dtype()) if x.dtype is own or _is_autocast(x) else x
+
+    def _leave(self, out: Tensor) -> Tensor:
+        """The output in the precision of narrow weights."""
+        own = self._dtype()
+        return out.to(own) if own in NARROW else out
+
+    def _dtype(self) -> torch.dtype:
+        """Of the parameters."""
+        return next(self.parameters()).dtype
+
+    def _wide_dtype(self) -> torch.dtype:
+        """Of what the layer computes and of its weights: that of the parameters, but single at least."""
+        own = self._dtype()
+        return torch.float32 if own in NARROW else own
+
+    def _as_rows(self, x: Tensor, leading: tuple[int, ...]) -> Tensor:
+        """x as [B, in] where no replicas or samples claim its leading dimensions."""
+        if not leading:
+            return x if x.dim() == 2 else x.reshape(-1, self.in_features)
+        if x.dim() > 2 and x.shape[:-2] not in (self.batch_shape, leading):
+            raise ValueError(
+                f"x must be [B, {self.in_features}] or have leading dimensions {tuple(self.batch_shape)} or {leading}; "
+                f"got shape {tuple(x.shape)}"
+            )
+        return x
+
+    def _check_shape(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.in_features:
+            raise ValueError(f"x must have {self.in_features} features in its last dimension; got {x.shape[-1]}")
+        if x.numel() == 0:
+            raise ValueError(f"x must have at least one row; got shape {tuple(x.shape)}")
+        return x
+
+    @staticmethod
+    def _looks_at(x: Tensor) -> bool:
+        """Whether x is checked for NaN: inside a network under training only the first layer sees raw data."""
+        return not x.requires_grad
+
+    def _check(self, x: Tensor) -> Tensor:
+        self._check_shape(x)
+        if self._looks_at(x) and may_look(x) and not all_finite(x):
+            raise ValueError("x must be finite; got NaN or infinite values")
+        return x
+
+
+def kl_divergence(module: nn.Module) -> Tensor:
+    """The KL divergence of every Bayesian module inside ``module``, summed; what one holds is its own to count."""
+    terms = [m.kl_divergence() for m in _outermost(module, set())]
+    if not terms:
+        raise ValueError(f"{type(module).__name__} holds no Bayesian layer; see vmg.nn.bayesianize")
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def _outermost(module: nn.Module, seen: set[nn.Module]) -> Iterator[BayesianModule]:
+    """Bayesian modules that no other holds, each once."""
+    if module in seen:
+        return
+    seen.add(module)
+    if isinstance(module, BayesianModule):
+        yield module
+        seen.update(module.modules())
+        return
+    for child in module.children():
+        yield from _outermost(child, seen)
+
+
+def use_generator(module: nn.Module, generator: torch.Generator | None) -> None:
+    """Let every Bayesian layer inside ``module`` draw from ``generator`` (None: PyTorch's default)."""
+    for m in module.modules():
+        if isinstance(m, BayesianModule):
+            m.generator = generator

@@ -1,0 +1,387 @@
+"""The bound and its gradient at a minibatch: through autograd for any network, directly for those that allow it.
+
+A small network spends most of a step in PyTorch's bookkeeping. A multilayer perceptron of diagonal layers needs none:
+its gradient is a fixed chain of the kernels' passes, which :class:`DirectStep` binds to memory once and then runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import cycle
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from vmg.fused import library
+from vmg.fused.diagonal_draw import needs_double
+from vmg.fused.layer_passes import Backward, Forward, Inputs, Plan, make_plan, scratch_size
+from vmg.likelihoods import Likelihood
+from vmg.nn.bayesian import BayesianLinear
+from vmg.nn.matrix_gaussian import MatrixGaussianLinear
+from vmg.nn.mlp import MLP, Activation
+from vmg.objective import ElboTerms, elbo_terms
+from vmg.priors import DiagonalKL, GammaPrior, LearnedKL, diagonal_kl_scalars
+from vmg.training.flat_parameters import FlatParameters, Memory
+
+__all__ = ["AutogradStep", "DirectStep", "Step", "make_step"]
+
+
+ALONE = 2**18
+"""Entries from which a matrix is moved alone: a pass of the optimiser over it takes far longer than a call."""
+
+
+class Evaluation(NamedTuple):
+    """The outputs drawn at a minibatch and the bound there, without graph."""
+
+    f: Tensor
+    terms: ElboTerms
+
+
+class Step(Protocol):
+    """Draws f at a minibatch, takes the bound and leaves the gradient of −bound in the flat parameters."""
+
+    def __call__(self, x: Tensor, y: Tensor, weight: Tensor | None) -> Evaluation: ...
+
+
+def make_step(
+    network: nn.Module,
+    likelihood: Likelihood,
+    flat: FlatParameters,
+    shape: Sequence[int],
+    *,
+    n_data: Tensor | float,
+    kl_weight: float | Sequence[float],
+    optimiser: torch.optim.Optimizer | None = None,
+) -> Step:
+    """The fastest step that this network and likelihood allow, for minibatches of x with ``shape``.
+
+    With an ``optimiser`` of the flat parameters it may move some of them itself, whose gradient is then None. The
+    caller's own ``optimiser.step()`` moves the others.
+    """
+    if not isinstance(kl_weight, Sequence) and DirectStep.allows(network, len(shape)):
+        assert isinstance(network, MLP)
+        return DirectStep(network, likelihood, flat, shape, n_data=n_data, kl_weight=kl_weight, optimiser=optimiser)
+    return AutogradStep(network, likelihood, flat, n_data=n_data, kl_weight=kl_weight)
+
+
+class AutogradStep:
+    """Any network and likelihood."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        likelihood: Likelihood,
+        flat: FlatParameters,
+        *,
+        n_data: Tensor | float,
+        kl_weight: float | Sequence[float] = 1.0,
+    ) -> None:
+        self._network, self._likelihood, self._flat = network, likelihood, flat
+        self._n_data = n_data
+        self._kl_weights = cycle(kl_weight if isinstance(kl_weight, Sequence) else [kl_weight])
+
+    def __call__(self, x: Tensor, y: Tensor, weight: Tensor | None) -> Evaluation:
+        f = self._network(x)
+        terms = elbo_terms(
+            self._network, self._likelihood, f, y, n_data=self._n_data, kl_weight=next(self._kl_weights), weight=weight
+        )
+        self._flat.zero_grad()
+        (-terms.total.sum()).backward()  # replicas are independent: a sum leaves each one's gradient as it is
+        return Evaluation(f.detach(), ElboTerms(terms.expected_log_likelihood.detach(), terms.kl.detach()))
+
+
+class DirectStep:
+    """An :class:`~vmg.nn.MLP` of diagonal layers.
+
+    The few numbers that a likelihood learns by gradient are left to autograd. With an ``optimiser`` the
+    largest matrices move as soon as their gradients are there, so that one memory serves the gradients of all of them.
+    """
+
+    def __init__(
+        self,
+        network: MLP,
+        likelihood: Likelihood,
+        flat: FlatParameters,
+        shape: Sequence[int],
+        *,
+        n_data: Tensor | float,
+        kl_weight: float = 1.0,
+        optimiser: torch.optim.Optimizer | None = None,
+    ) -> None:
+        gradients, divergence_gradients = flat.memory(), flat.memory()
+        self._likelihood = likelihood
+        self._learned = [p for p in likelihood.parameters() if p.requires_grad]
+        self._learned_gradients = [gradients[p] for p in self._learned]
+        layers = [layer for layer in network.layers if isinstance(layer, MatrixGaussianLinear)]
+        scale = layers[0].row.log_scale
+        self._x = scale.new_empty(tuple(shape))
+        self._kl_scale = kl_weight / torch.as_tensor(n_data, dtype=scale.dtype)
+        g_kl = self._kl_scale.expand(scale.shape[:-1]).contiguous()
+        self._layers: list[_Layer] = []
+        plans = [_plan(layer, shape[:-1]) for layer in layers]
+        self._optimiser = optimiser
+        self._alone: dict[int, tuple[nn.Parameter, Tensor]] = {}  # by layer: what moves at once, and its gradient
+        if optimiser is not None:
+            self._alone = _share_gradients(layers, plans, gradients)
+        scratch = scale.new_empty(max(map(scratch_size, plans)))  # layers take turns
+        x, g_x = self._x, None
+        for number, (layer, plan) in enumerate(zip(layers, plans, strict=True)):
+            activation = network.activation if number < len(layers) - 1 else None
+            step = _Layer(layer, plan, x, activation, gradients, divergence_gradients, g_kl, g_x, scratch)
+            self._layers.append(step)
+            x, g_x = step.activated, step.g
+        self._f = x
+        alone = {flat.position[matrix] for matrix, _ in self._alone.values()}
+        self._together = [(t, gradients.tensor(k)) for k, t in enumerate(flat.tensors) if k not in alone]
+        for tensor, gradient in self._together:
+            tensor.grad = gradient
+        apart = {flat.position[p] for layer in self._layers for p in layer.apart}
+        self._gradients = [gradients.tensor(k) for k in apart]
+        self._apart = [divergence_gradients.tensor(k) for k in apart]
+
+    @staticmethod
+    def allows(network: nn.Module, n_dims: int | None = None) -> bool:
+        """Whether all of the network is trained, by the kernels' passes, on inputs with so many dimensions.
+
+        The passes read parameters by their addresses, so these must be contiguous; and rows, not tokens.
+        """
+        if type(network) is not MLP or not all(p.requires_grad and p.is_contiguous() for p in network.parameters()):
+            return False
+        first = network.layers[0]
+        if n_dims is not None and isinstance(first, BayesianLinear) and n_dims != len(first.batch_shape) + 2:
+            return False
+        return library.native(*network.parameters()) is not None and all(map(_Layer.allows, network.layers))
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, y: Tensor, weight: Tensor | None) -> Evaluation:
+        self._x.copy_(x)
+        for layer in self._layers:
+            layer.forward()
+        log_prob, kl = self._score(y, weight)
+        for layer in self._layers:
+            kl = kl + layer.divergence.value()
+        found = Evaluation(self._f, ElboTerms(log_prob.mean(-1), self._kl_scale * kl))
+        if self._alone and not math.isfinite(found.terms.total.sum().item()):
+            return found  # nothing moves
+        for tensor, _ in self._together if self._alone else []:
+            tensor.grad = None
+        for number in reversed(range(len(self._layers))):
+            self._layers[number].backward()
+            if self._optimiser is not None and number in self._alone:
+                matrix, gradient = self._alone[number]
+                matrix.grad = gradient
+                self._optimiser.step()
+                matrix.grad = None
+        torch._foreach_add_(self._gradients, self._apart)
+        for tensor, gradient in self._together if self._alone else []:
+            tensor.grad = gradient
+        return found
+
+    def _score(self, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
+        """log p(y | f) of each row and the likelihood's own KL; leaves the gradients of f and of what is learned."""
+        if not self._learned:
+            log_prob, g = self._likelihood.score(self._f, y)
+            if weight is not None:
+                log_prob, g = log_prob * weight, g * weight.unsqueeze(-1)
+            torch.mul(g, -1 / y.shape[self._x.dim() - 2], out=self._layers[-1].g)
+            return log_prob, self._likelihood.kl_divergence()
+        with torch.enable_grad():
+            f = self._f.detach().requires_grad_()
+            log_prob = self._likelihood.expected_log_prob(f, y)
+            if weight is not None:
+                log_prob = log_prob * weight
+            kl = self._likelihood.kl_divergence()
+            loss = (self._kl_scale * kl - log_prob.mean(-1)).sum()
+            found = torch.autograd.grad(loss, [f, *self._learned])
+        for target, gradient in zip([self._layers[-1].g, *self._learned_gradients], found, strict=True):
+            target.copy_(gradient)
+        return log_prob.detach(), kl.detach()
+
+
+def _share_gradients(
+    layers: Sequence[MatrixGaussianLinear], plans: Sequence[Plan], gradients: Memory
+) -> dict[int, tuple[nn.Parameter, Tensor]]:
+    """One memory for the gradients of the largest M; by layer, M and its gradient."""
+    matrices = {
+        k: layer.loc
+        for k, (layer, plan) in enumerate(zip(layers, plans, strict=True))
+        if layer.loc is not None and layer.loc.numel() >= ALONE and not plan.small and not _in_double(layer)
+    }
+    if len(matrices) < 2:
+        return {}
+    largest = max(matrices.values(), key=nn.Parameter.numel)
+    memory = torch.zeros_like(largest, requires_grad=False).flatten()
+    for M in matrices.values():
+        gradients.place(M, memory[: M.numel()].view(M.shape))
+    return {k: (M, gradients[M]) for k, M in matrices.items()}
+
+
+def _plan(layer: MatrixGaussianLinear, rows: Sequence[int]) -> Plan:
+    """Of a minibatch with these leading dimensions, the last of which counts its rows."""
+    row, data = layer.row.log_scale, layer.pseudo_data
+    sizes = layer.in_features, layer.n_rows, layer.out_features, layer.n_pseudo
+    return make_plan(row.shape[:-1], rows[-1], *sizes, data is not None and data.log_point_noise is not None)
+
+
+def _in_double(layer: MatrixGaussianLinear) -> bool:
+    return needs_double(layer.n_pseudo, layer.n_rows, layer.row.log_scale.dtype)
+
+
+class _Passes:
+    """A layer's forward and backward pass, in its own precision or, where that is too little, in double.
+
+    They read ``inputs`` and ``g`` and rewrite ``out`` and ``gradients``. ``add_to_M`` says whether the backward pass
+    adds to what stands in the gradient of M, which saves large layers a pass over memory.
+    """
+
+    def __init__(
+        self,
+        layer: MatrixGaussianLinear,
+        plan: Plan,
+        inputs: Inputs,
+        g: Tensor,
+        gradients: Sequence[Tensor | None],
+        scratch: Tensor,
+    ) -> None:
+        exact = _in_double(layer)
+        originals = [*inputs], [g], [*gradients]
+        (*own,), (own_g,), own_gradients = ([_double(t) for t in ts] for ts in originals) if exact else originals
+        inputs = Inputs._make(own)
+        native = library.native(*inputs)
+        assert native is not None and own_g is not None
+        options = 1 / math.sqrt(layer.n_rows), layer.damping
+        memory = None if exact else scratch
+        self.add_to_M = layer.loc is not None and not plan.small and not exact
+        self._forward = Forward(native, plan, inputs, *options, memory)
+        self._backward = Backward(
+            native,
+            plan,
+            inputs,
+            self._forward.workspace,
+            *options,
+            own_g,
+            own_gradients,
+            add_to_M=self.add_to_M,
+            scratch=memory,
+        )
+        self.out = torch.empty_like(g) if exact else self._forward.out
+        self._exact, self._inputs = exact, _pairs(own, originals[0])
+        self._g, self._gradients = (own_g, g), _pairs(originals[2], own_gradients)
+
+    def forward(self) -> None:
+        if self._exact:
+            torch._foreach_copy_(*self._inputs)
+        self._forward.run()
+        if self._exact:
+            self.out.copy_(self._forward.out)
+
+    def backward(self) -> None:
+        if self._exact:
+            self._g[0].copy_(self._g[1])
+        self._backward.run()
+        if self._exact:
+            torch._foreach_copy_(*self._gradients)
+
+
+def _double(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.double()
+
+
+def _pairs(to: Sequence[Tensor | None], source: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
+    """What there is of two lists of tensors; where one has None, the other has too."""
+    return [t for t in to if t is not None], [t for t in source if t is not None]
+
+
+class _Layer:
+    """One layer of a :class:`DirectStep`: its noise, draw, activation and gradients at fixed places in memory."""
+
+    def __init__(
+        self,
+        layer: MatrixGaussianLinear,
+        plan: Plan,
+        x: Tensor,
+        activation: Activation | None,
+        gradients: Memory,
+        divergence_gradients: Memory,
+        g_kl: Tensor,
+        g_x: Tensor | None,
+        scratch: Tensor,
+    ) -> None:
+        layer._check_shape(x)
+        self._layer, self._activation = layer, activation
+        pseudo_data = self._pseudo_data = layer.pseudo_data
+        row, column = layer.row.log_scale, layer.column.log_scale
+        points = None if pseudo_data is None else pseudo_data.points
+        log_noise = None if pseudo_data is None else pseudo_data.log_noise
+        log_point_noise = None if pseudo_data is None else pseudo_data.log_point_noise
+        parameters = (layer.loc, row, column, points, log_noise, log_point_noise)
+        noise = row.new_empty(*x.shape[:-1], layer.out_features)
+        point_noise = None if points is None else torch.empty_like(points, requires_grad=False)
+        self._noises = [noise] if point_noise is None else [point_noise, noise]
+        values = [None if p is None else p.data for p in parameters]
+        inputs = Inputs._make([x, *values, point_noise, noise])
+        self.g = torch.empty_like(noise)  # of the activated outputs until this layer's turn comes, then of the outputs
+        own = [None if p is None else gradients[p] for p in parameters]
+        self._passes = _Passes(layer, plan, inputs, self.g, [g_x, *own], scratch)
+        self.out, add_to_M = self._passes.out, self._passes.add_to_M
+
+        R, C = row.shape[-1], column.shape[-1]
+        native = library.native(row)
+        assert native is not None
+        noise_state = None if pseudo_data is None else pseudo_data.projected_noise()
+        prior, learned = layer.prior, _learns_precisions(layer)
+        coefficients = LearnedKL.COEFFICIENTS if learned else prior.coefficients(R * C)
+        assert coefficients is not None
+        found = diagonal_kl_scalars(coefficients, row, column, noise_state)
+        weights = (layer.loc, row, column, log_noise, log_point_noise)
+        self.apart = [p for p in weights[add_to_M:] if p is not None]  # whose two gradients are still to be added
+        targets = [None if p is None else divergence_gradients[p] for p in weights[add_to_M:]]
+        targets = [own[0], *targets] if add_to_M else targets
+        memory = [None if p is None else p.data for p in weights]
+        if learned:
+            assert isinstance(prior, GammaPrior)
+            self.divergence: DiagonalKL = LearnedKL(
+                prior, [gradients[p] for p in prior.parameters()], native, *found, memory, g_kl, targets
+            )
+        else:
+            self.divergence = DiagonalKL(native, *found, memory, g_kl, targets)
+        in_place = activation is None or activation is torch.relu
+        self.activated = self.out if in_place else torch.empty_like(self.out)
+        self._graph: tuple[Tensor, Tensor] | None = None
+
+    @staticmethod
+    def allows(layer: nn.Module) -> bool:
+        if not (isinstance(layer, MatrixGaussianLinear) and layer.is_diagonal and layer.sampling == "marginal"):
+            return False
+        if layer.kl != "marginal" and layer.pseudo_data is not None:
+            return False  # the kernels know the paper's divergence only
+        return _learns_precisions(layer) or layer.prior.coefficients(layer.n_rows * layer.out_features) is not None
+
+    def forward(self) -> None:
+        if self._pseudo_data is not None:
+            self._pseudo_data.project_()
+        library.fill_normal(self._noises, self._layer.generator)
+        self._passes.forward()
+        if self._activation is torch.relu:
+            self.out.clamp_min_(0)
+        elif self._activation is not None:
+            with torch.enable_grad():
+                leaf = self.out.detach().requires_grad_()
+                self._graph = leaf, self._activation(leaf)
+            self.activated.copy_(self._graph[1])
+
+    def backward(self) -> None:
+        """The gradients of this layer, and that of its input, which is the activated output of the layer below."""
+        if self._graph is not None:
+            leaf, activated = self._graph
+            self.g.copy_(torch.autograd.grad(activated, leaf, self.g)[0])
+        elif self._activation is not None:
+            torch.ops.aten.threshold_backward.grad_input(self.g, self.activated, 0, grad_input=self.g)
+        self.divergence.differentiate()
+        self._passes.backward()
+
+
+def _learns_precisions(layer: MatrixGaussianLinear) -> bool:
+    return isinstance(layer.prior, GammaPrior) and not layer.prior.conjugate

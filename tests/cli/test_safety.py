@@ -1,0 +1,153 @@
+"""What reaches the terminal, a spreadsheet and the shell when names are hostile, disks full and people impatient."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from vmg.cli.app import run
+from vmg.cli.output import visible
+from vmg.report import write_report
+from vmg.tables import TableError, TableModel, read_table, write_table
+from vmg.tables.files import csv_safe
+
+QUICK = ["--max-iter", "3", "--hidden", "8"]
+EVIL = "a\x1b[2J\x1b]0;owned\x07\x9b31m\u202eb"
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({EVIL: rng.random(40), "x": rng.random(40), "kind": ["=cmd|' /C calc'!A0", "-1"] * 20})
+    frame.to_csv("table.csv", index=False)
+    return frame
+
+
+def call(capfd, *arguments):
+    capfd.readouterr()
+    code = run(list(arguments))
+    out, err = capfd.readouterr()
+    return code, out, err
+
+
+def test_no_escape_code_reaches_the_terminal(table, capfd):
+    said = []
+    for arguments in (
+        ["fit", "table.csv", "-t", EVIL, *QUICK],
+        ["fit", "table.csv", "-t", "kind", *QUICK, "--json"],
+        ["fit", "table.csv", "-t", f"{EVIL} and more", *QUICK],
+        ["fit", "table.csv", "-t", "kind", *QUICK, "-o", "kind.vmg"],
+        ["evaluate", "kind.vmg", "table.csv"],
+        ["predict", EVIL, "table.csv"],
+    ):
+        said += call(capfd, *arguments)[1:]
+    assert any("\\u001b[2J" in text for text in said)
+    assert not any(character in text for text in said for character in "\x1b\x07\x9b\u202e")
+
+
+def test_json_says_the_same_without_control_characters(table, capfd):
+    _, out, _ = call(capfd, "fit", "table.csv", "-t", EVIL, *QUICK, "--json")
+    assert json.loads(out)["target"] == EVIL and "\x9b" not in out
+
+
+def test_visible_keeps_what_people_write():
+    assert visible("größe\t[bold]\n") == "größe\t[bold]\n"
+    assert visible("\x00\x1b") == "\\u0000\\u001b"
+
+
+def test_formulas_in_labels_are_no_formulas_in_csv(table, capfd):
+    assert call(capfd, "fit", "table.csv", "-t", "kind", *QUICK)[0] == 0
+    for name in ("out.csv", "out.csv.gz"):
+        assert call(capfd, "predict", "table.vmg", "table.csv", "-o", name)[0] == 0
+        found = read_table(name).frame
+        assert set(found["class"]) <= {"'=cmd|' /C calc'!A0", "-1"}
+    _, out, _ = call(capfd, "predict", "table.vmg", "table.csv")
+    assert "\n=cmd" not in out and "\n'=cmd" in out
+    call(capfd, "predict", "table.vmg", "table.csv", "-o", "out.parquet")
+    assert "=cmd|' /C calc'!A0" in set(read_table("out.parquet").frame["class"])  # nothing runs there
+
+
+def test_only_texts_that_start_a_formula_are_changed():
+    frame = pd.DataFrame({"=a": [-1, 2], "b": ["+SUM(A1)", "-3.5e2"], "c": ["@x", None], "d": ["plain", "a=b"]})
+    safe = csv_safe(frame)
+    assert list(safe.columns) == ["'=a", "b", "c", "d"]
+    assert safe["'=a"].tolist() == [-1, 2] and safe["b"].tolist() == ["'+SUM(A1)", "-3.5e2"]
+    assert safe["c"].iloc[0] == "'@x" and safe["c"].isna().tolist() == [False, True]
+    assert safe["d"].tolist() == ["plain", "a=b"]
+    assert list(frame.columns) == ["=a", "b", "c", "d"]
+
+
+def test_the_command_alone_shows_its_help(capfd):
+    code, out, err = call(capfd)
+    assert (code, err) == (0, "") and "Usage: vmg" in out
+    code, out, err = call(capfd, "reproduce")
+    assert "Usage: vmg reproduce" in out and not err
+
+
+def test_a_full_disk_is_said_by_every_command_that_writes(table, capfd, monkeypatch):
+    assert call(capfd, "fit", "table.csv", "-t", "kind", *QUICK)[0] == 0
+    before = sorted(os.listdir())
+    real = os.fsync
+
+    def full(descriptor):
+        if not os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    for arguments in (
+        ["report", "table.vmg", "table.csv", "-o", "page.html"],
+        ["predict", "table.vmg", "table.csv", "-o", "out.csv"],
+        ["fit", "table.csv", "-t", "kind", *QUICK, "-o", "other.vmg"],
+    ):
+        code, _, err = call(capfd, *arguments)
+        assert code == 2 and "No space left on device" in err and err.count("\n") == 1
+    assert sorted(os.listdir()) == before
+
+
+def test_write_report_raises_no_bare_error(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.random(30), "y": rng.random(30)})
+    options = {"hidden_layer_sizes": (4,), "max_iter": 10, "n_members": 2}
+    model = TableModel.fit(frame, "y", options=options)
+    with pytest.raises(TableError, match="cannot write"):
+        write_report(model, frame, tmp_path / "none" / "page.html")
+    with pytest.raises(TableError, match="cannot write"):
+        write_table(frame, tmp_path / "none" / "t.csv")
+
+
+COMMAND = [sys.executable, "-c", "from vmg_command import main; main()"]
+
+
+def test_an_interrupt_in_the_midst_of_an_import(tmp_path):
+    """At a moment that is certain: typer stands for whatever takes long."""
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nraise SystemExit(7)\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run([*COMMAND, "--help"], capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
+def test_readers_that_leave_and_full_pipes(table):
+    run(["fit", "table.csv", "-t", "x", *QUICK, "-q"])
+    predict = " ".join(["predict", "table.vmg", "table.csv"])
+    start = f'{sys.executable} -c "from vmg_command import main; main()"'
+    done = subprocess.run(f"{start} {predict} > /dev/full", shell=True, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and done.stderr == "error: No space left on device\n"
+
+
+@pytest.mark.parametrize("value", ["0", "false", "No", " OFF "])
+def test_kernels_can_be_switched_off_in_many_words(value):
+    program = "from vmg.fused import library; print(library.available())"
+    environment = {**os.environ, "VMG_NATIVE": value}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,428 @@
+"""The compiled kernels against the same mathematics in PyTorch."""
+
+import importlib.util
+import math
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import vmg
+from vmg.fused import layer_passes, library
+from vmg.fused.diagonal_draw import sample_diagonal
+from vmg.fused.library import standard_normal
+from vmg.likelihoods import GaussianLikelihood
+from vmg.math.linalg import NotPositiveDefiniteError
+from vmg.nn import MLP, MatrixGaussianLinear
+from vmg.priors import GammaPrior, IsotropicPrior
+
+ROOT = Path(__file__).parents[2]
+needs_kernels = pytest.mark.skipif(not library.available(), reason="no compiled kernels, or VMG_NATIVE=0")
+NAMES = ["x", "M", "log_row_scale", "log_column_scale", "points", "log_noise", "log_point_noise"]
+# rows, inputs, outputs, pseudo-points; bias; zero mean: sizes around those of a vector and of a block, and of one
+LAYERS = [
+    ((7, 9, 5, 4), True, False),
+    ((67, 20, 17, 6), False, True),
+    ((3, 4, 1, 0), True, False),
+    ((3, 8, 16, 0), False, False),
+    ((1, 8, 2, 3), True, True),
+    ((33, 37, 40, 18), False, False),
+    ((32, 15, 16, 8), True, False),
+]
+
+
+@pytest.fixture(params=["one call", "with PyTorch's products"])
+def way(request, monkeypatch):
+    """Both ways through the kernels, whatever the size of the layer."""
+    monkeypatch.setattr(layer_passes, "SMALL", math.inf if request.param == "one call" else 0)
+    layer_passes.make_plan.cache_clear()
+    yield
+    layer_passes.make_plan.cache_clear()
+
+
+def without_kernels(monkeypatch):
+    monkeypatch.setattr(library, "native", lambda *tensors: None)
+
+
+def arguments(sizes, batch_shape=(), bias=True, zero_mean=False, noise="layer", dtype=torch.float64, seed=0):
+    B, n_in, C, P = sizes
+    R = n_in + int(bias)
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*batch_shape, *shape, generator=generator, dtype=dtype)
+
+    given = {
+        "x": normal(B, n_in),
+        "M": None if zero_mean else normal(R, C),
+        "log_row_scale": 0.3 * normal(R),
+        "log_column_scale": 0.3 * normal(C),
+        "points": normal(P, R + C) if P else None,
+        "log_noise": None,
+        "log_point_noise": None,
+    }
+    drawn = {"noise": normal(B, C), "point_noise": None}
+    if P and noise != "none":
+        drawn["point_noise"] = normal(P, R + C)
+        given["log_noise"] = 0.1 * normal(2 if noise == "layer" else R + C) - 1
+        given["log_point_noise"] = None if noise == "layer" else 0.1 * normal(P) - 1
+    for tensor in given.values():
+        if tensor is not None:
+            tensor.requires_grad_()
+    return given, drawn
+
+
+def draw_and_gradients(given, drawn, damping=1e-3):
+    R = given["log_row_scale"].shape[-1]
+    out = sample_diagonal(**given, **drawn, input_scale=1 / math.sqrt(R), damping=damping)
+    weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).sin().view_as(out)
+    asked = [given[name] for name in NAMES if given[name] is not None]
+    return [out.detach(), *torch.autograd.grad((weight * out).sum(), asked)]
+
+
+def assert_same(actual, expected, tolerance):
+    for a, e in zip(actual, expected, strict=True):
+        level = e.abs().max().clamp_min(1)
+        torch.testing.assert_close(a / level, e / level, rtol=0, atol=tolerance)
+
+
+@needs_kernels
+@pytest.mark.parametrize(("sizes", "bias", "zero_mean"), LAYERS)
+@pytest.mark.parametrize("batch_shape", [(), (3,), (2, 2)])
+@pytest.mark.parametrize("noise", ["none", "layer", "factored"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 2e-3)])
+def test_kernels_equal_pytorch(way, monkeypatch, sizes, bias, zero_mean, batch_shape, noise, dtype, tolerance):
+    given, drawn = arguments(sizes, batch_shape, bias, zero_mean, noise, dtype)
+    actual = draw_and_gradients(given, drawn)
+    without_kernels(monkeypatch)
+    assert_same(actual, draw_and_gradients(given, drawn), tolerance)
+
+
+@needs_kernels
+@pytest.mark.parametrize("n_pseudo", [5, 9])
+def test_as_many_pseudo_points_as_inputs_or_more(way, monkeypatch, n_pseudo):
+    given, drawn = arguments((6, 4, 3, n_pseudo))
+    actual = draw_and_gradients(given, drawn, damping=1e-2)
+    without_kernels(monkeypatch)
+    assert_same(actual, draw_and_gradients(given, drawn, damping=1e-2), 1e-10)
+
+
+@needs_kernels
+@pytest.mark.parametrize("batch_shape", [(), (2,)])
+@pytest.mark.parametrize("noise", ["layer", "factored"])
+@pytest.mark.parametrize("zero_mean", [True, False])
+def test_gradcheck(way, batch_shape, noise, zero_mean):
+    given, drawn = arguments((2, 3, 2, 2), batch_shape, zero_mean=zero_mean, noise=noise)
+    names = [name for name in NAMES if given[name] is not None]
+
+    def draw(*tensors):
+        return sample_diagonal(**{**given, **dict(zip(names, tensors, strict=True))}, **drawn, input_scale=0.5)
+
+    assert torch.autograd.gradcheck(draw, [given[name] for name in names], atol=1e-5, rtol=1e-4)
+
+
+@needs_kernels
+def test_gradcheck_without_pseudo_data(way):
+    given, drawn = arguments((3, 4, 2, 0))
+    names = [name for name in NAMES if given[name] is not None]
+
+    def draw(*tensors):
+        return sample_diagonal(**{**given, **dict(zip(names, tensors, strict=True))}, **drawn, input_scale=0.5)
+
+    assert torch.autograd.gradcheck(draw, [given[name] for name in names])
+
+
+@needs_kernels
+def test_a_clamped_variance_is_clamped_alike(way, monkeypatch):
+    given, drawn = arguments((4, 3, 2, 3), bias=False, noise="none")
+    with torch.no_grad():  # the pseudo-inputs span all inputs, and next to no damping: no variance is left
+        given["points"][:, :3] = torch.eye(3, dtype=torch.float64)
+        given["x"][0] = 0
+    actual = draw_and_gradients(given, drawn, damping=1e-30)
+    without_kernels(monkeypatch)
+    assert_same(actual, draw_and_gradients(given, drawn, damping=1e-30), 1e-10)
+
+
+@needs_kernels
+def test_one_x_for_all_replicas_is_not_copied_but_counted(way, monkeypatch):
+    given, drawn = arguments((5, 4, 3, 2), (2, 2))
+    shared = given["x"].detach()[0, 0].clone().requires_grad_()
+
+    def run():
+        out = sample_diagonal(**{**given, "x": shared.expand(2, 2, 5, 4)}, **drawn, input_scale=0.5)
+        return [out.detach(), *torch.autograd.grad(out.square().sum(), [shared, given["M"]])]
+
+    actual = run()
+    without_kernels(monkeypatch)
+    assert_same(actual, run(), 1e-10)
+
+
+@needs_kernels
+def test_strides_do_not_matter(way):
+    given, drawn = arguments((5, 4, 3, 2))
+    expected = draw_and_gradients(given, drawn)
+    turned = {k: t if t is None or t.dim() < 2 else t.detach().mT.contiguous().mT for k, t in given.items()}
+    for tensor in turned.values():
+        if tensor is not None:
+            tensor.requires_grad_()
+    assert_same(draw_and_gradients(turned, drawn), expected, 1e-12)
+
+
+@needs_kernels
+def test_a_gradient_with_strides_is_understood(way):
+    given, drawn = arguments((5, 4, 3, 2), (2,))
+    out = sample_diagonal(**given, **drawn, input_scale=0.5)
+    weight = torch.randn(2, 3, 5, dtype=torch.float64).mT
+    (expected,) = torch.autograd.grad((out * weight.contiguous()).sum(), given["M"], retain_graph=True)
+    (expanded,) = torch.autograd.grad(out.sum(), given["M"], retain_graph=True)
+    (actual,) = torch.autograd.grad(out, given["M"], weight, retain_graph=True)
+    torch.testing.assert_close(actual, expected)
+    (ones,) = torch.autograd.grad(out, given["M"], torch.ones_like(out))
+    torch.testing.assert_close(expanded, ones)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("native", [pytest.param(True, marks=needs_kernels), False])
+def test_values_that_are_not_finite(way, monkeypatch, value, native):
+    if not native:
+        without_kernels(monkeypatch)
+    given, drawn = arguments((4, 3, 2, 2))
+    with torch.no_grad():
+        given["x"][1, 2] = value
+    with pytest.raises(ValueError, match="x must be finite"):
+        sample_diagonal(**given, **drawn, input_scale=0.5, check_finite=True)
+    out = sample_diagonal(**given, **drawn, input_scale=0.5)  # unasked, they pass through, in their row only
+    assert not torch.isfinite(out[1]).any()
+    assert torch.isfinite(out[[0, 2, 3]]).all()
+
+    given, drawn = arguments((4, 3, 2, 2))
+    with torch.no_grad():
+        given["points"][0, 0] = value
+    with pytest.raises(NotPositiveDefiniteError, match="non-finite"):
+        sample_diagonal(**given, **drawn, input_scale=0.5)
+
+
+@needs_kernels
+@pytest.mark.parametrize("batch_shape", [(), (2,)])
+def test_a_failed_factor_is_found_again_with_jitter(way, monkeypatch, batch_shape):
+    given, drawn = arguments((4, 3, 2, 6), batch_shape, noise="none", dtype=torch.float32)
+    with torch.no_grad():  # six pseudo-points, all the same: Σ₁₁ has rank one, and single precision cannot hide it
+        given["points"][..., :4] = 100 * given["points"][..., :1, :4]
+    actual = sample_diagonal(**given, **drawn, input_scale=0.5, damping=1e-12)
+    without_kernels(monkeypatch)
+    expected = sample_diagonal(**given, **drawn, input_scale=0.5, damping=1e-12)
+    assert torch.isfinite(actual).all()
+    torch.testing.assert_close(actual, expected, rtol=0.1, atol=0.1)
+
+
+def test_shapes_are_checked():
+    given, drawn = arguments((4, 3, 2, 2))
+    with pytest.raises(ValueError, match=r"M must have shape \(4, 2\); got \(4, 3\)"):
+        sample_diagonal(**{**given, "M": torch.zeros(4, 3, dtype=torch.float64)}, **drawn, input_scale=1.0)
+    with pytest.raises(ValueError, match="x must have 3 or 4 columns; got 2"):
+        sample_diagonal(**{**given, "x": given["x"][:, :2]}, **drawn, input_scale=1.0)
+    with pytest.raises(ValueError, match="M and points"):
+        sample_diagonal(**{**given, "M": None, "points": None}, **drawn, input_scale=1.0)
+    with pytest.raises(ValueError, match="log_noise and point_noise"):
+        sample_diagonal(**{**given, "log_noise": None}, **drawn, input_scale=1.0)
+
+
+# -- the KL divergence -------------------------------------------------------------------------------------------------
+
+
+def layer_for_kl(prior, noise, zero_mean, n_pseudo, batch_shape, dtype=torch.float64):
+    torch.manual_seed(0)
+    layer = MatrixGaussianLinear(
+        7, 5, n_pseudo=n_pseudo, pseudo_noise=noise, zero_mean=zero_mean, prior=prior, batch_shape=batch_shape
+    )
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return layer.to(dtype)
+
+
+def kl_and_gradients(layer):
+    kl = layer.kl_divergence()
+    weight = torch.linspace(1, 2, kl.numel(), dtype=kl.dtype).view_as(kl)
+    asked = [p for name, p in layer.named_parameters() if not name.endswith("points")]
+    return [kl.detach(), *torch.autograd.grad((weight * kl).sum(), asked)]
+
+
+@needs_kernels
+@pytest.mark.parametrize("prior", [IsotropicPrior(), IsotropicPrior(0.3), GammaPrior(), GammaPrior(6, 2.0)])
+@pytest.mark.parametrize("noise", ["layer", "factored"])
+@pytest.mark.parametrize(("zero_mean", "n_pseudo"), [(False, 3), (True, 3), (False, 0)])
+@pytest.mark.parametrize("batch_shape", [(), (2,), (2, 3)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+def test_the_fused_kl_equals_its_parts(monkeypatch, prior, noise, zero_mean, n_pseudo, batch_shape, dtype, tolerance):
+    layer = layer_for_kl(prior, noise, zero_mean, n_pseudo, batch_shape, dtype)
+    actual = kl_and_gradients(layer)
+    without_kernels(monkeypatch)
+    assert_same(actual, kl_and_gradients(layer), tolerance)
+
+
+@needs_kernels
+def test_a_prior_without_a_short_form_is_taken_in_parts():
+    assert GammaPrior(conjugate=False).coefficients(10) is None
+    assert torch.isfinite(layer_for_kl(GammaPrior(conjugate=False), "layer", False, 2, ()).kl_divergence())
+
+
+# -- random numbers ----------------------------------------------------------------------------------------------------
+
+
+@needs_kernels
+def test_normal_numbers_are_normal():
+    from scipy.stats import kstest
+
+    n = 200_003  # not a multiple of what is made at once
+    generator = torch.Generator().manual_seed(0)
+    first, second = standard_normal((n,), (n,), like=torch.empty(0), generator=generator)
+    for x in (first, second, first[1:] * first[:-1].sign(), (first + second) / math.sqrt(2)):
+        assert kstest(x.numpy(), "norm").pvalue > 1e-3
+    for lag in (1, 16, 32):  # of neighbours, of the pair of one angle, of one lane
+        assert abs((first[lag:] * first[:-lag]).mean()) < 4 / math.sqrt(n)
+        assert abs((first[lag:].square() * first[:-lag].square()).mean() - 1) < 4 * 3 / math.sqrt(n)
+    assert first.abs().max() > 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_normal_numbers_follow_the_generator(dtype):
+    def draw(seed):
+        generator = torch.Generator().manual_seed(seed)
+        like = torch.empty(0, dtype=dtype)
+        return [standard_normal((3, 4), (5,), like=like, generator=generator) for _ in range(2)]
+
+    a, b, c = draw(1), draw(1), draw(2)
+    assert all(torch.equal(s, t) for i in range(2) for s, t in zip(a[i], b[i], strict=True))
+    assert a[0][0].shape == (3, 4) and a[0][0].dtype is dtype
+    flat = torch.cat([t.flatten() for pair in (*a, *c) for t in pair])
+    assert len(flat.unique()) == len(flat)
+
+
+# -- dispatch, loading, building ---------------------------------------------------------------------------------------
+
+
+class CountOperations(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+# Dispatched operations of one layer: forward (allocations, the seed, the projection of √α), its KL, the backward pass
+# of both and the sums of their gradients. Small networks spend all their time on these; PyTorch alone needs some 250.
+MAX_OPERATIONS_PER_LAYER = 45
+
+
+@needs_kernels
+def test_a_training_step_dispatches_few_operations():
+    def count(n_layers):
+        network = MLP(6, (8,) * (n_layers - 1), 1, n_pseudo=3, batch_shape=(4,))
+        likelihood = GaussianLikelihood(1, batch_shape=(4,))
+        x, y = torch.randn(4, 10, 6), torch.randn(4, 10, 1)
+        with CountOperations() as operations:
+            vmg.elbo(network, likelihood, x, y, n_data=100).total.sum().backward()
+        return operations.count
+
+    assert count(3) - count(2) <= MAX_OPERATIONS_PER_LAYER
+
+
+def test_the_fallback_can_be_asked_for():
+    code = "from vmg.fused import library; raise SystemExit(library.available())"
+    environment = {**os.environ, "VMG_NATIVE": "0"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+@needs_kernels
+def test_kernels_are_for_one_dtype_on_the_cpu():
+    single, double = torch.zeros(1), torch.zeros(1, dtype=torch.float64)
+    assert library.native(single, None, single) is not None
+    assert library.native(double) is not None
+    assert library.native(single, double) is None
+    assert library.native(torch.zeros(1, dtype=torch.float16)) is None
+    assert library.native(torch.zeros(1, device="meta")) is None
+
+
+def build_module():
+    pytest.importorskip("hatchling")
+    path = ROOT / "hatch_build.py"
+    if not path.exists():
+        pytest.skip("an installed package has no build hook")
+    spec = importlib.util.spec_from_file_location("hatch_build", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_build_hook_compiles(tmp_path):
+    module = build_module()
+    if module.find_compiler() is None:
+        pytest.skip("no C++ compiler")
+    target = tmp_path / library.LIBRARY
+    assert module.LIBRARY == library.LIBRARY
+    assert module.compile_kernels(ROOT / module.SOURCE, target)
+    assert target.exists() and list(tmp_path.iterdir()) == [target]
+
+
+def test_a_wheel_has_no_instruction_of_this_machine_alone(tmp_path, monkeypatch):
+    module = build_module()
+    if module.find_compiler() is None:
+        pytest.skip("no C++ compiler")
+    commands = []
+    real = subprocess.run
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **options: commands.append(command) or real(command, **options)
+    )
+    shutil.copytree((ROOT / module.SOURCE).parent, tmp_path / "csrc")
+    names = [made.name for made in module.build_libraries(tmp_path)]
+    assert not any("native" in part for command in commands for part in command)
+    assert names[0] == library.LIBRARY and module.V3_LIBRARY == library.V3_LIBRARY
+    assert not any(part.startswith(("-march", "-m")) for part in commands[0])
+    if platform.machine() == "x86_64":
+        assert names[1:] == [library.V3_LIBRARY]
+    assert [made.name for made in module.build_libraries(tmp_path, native=True)] == [library.LIBRARY]
+    assert not (tmp_path / library.V3_LIBRARY).exists()  # of the build before
+
+
+def test_the_library_of_the_processor_is_chosen_when_it_is_loaded(tmp_path, monkeypatch):
+    loaded = []
+
+    class Library:
+        runs_v3 = True
+
+        def __init__(self, path):
+            loaded.append(Path(path).name)
+            self.vmg_layout = lambda: sum(record.size << 16 * k for k, record in enumerate(library.LAYOUT))
+            self.vmg_layout.restype = None
+            self.vmg_runs_v3 = lambda: Library.runs_v3
+
+    monkeypatch.delenv("VMG_NATIVE", raising=False)
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    monkeypatch.setattr(library.ctypes, "CDLL", Library)
+    (tmp_path / library.LIBRARY).touch()
+    find = library._library.__wrapped__
+    assert find() is not None and loaded == [library.LIBRARY]
+    (tmp_path / library.V3_LIBRARY).touch()
+    find()
+    assert loaded[1:] == [library.LIBRARY, library.V3_LIBRARY]
+    monkeypatch.setattr(Library, "runs_v3", False)
+    find()
+    assert loaded[3:] == [library.LIBRARY]
+
+
+def test_without_a_working_compiler_nothing_is_left_behind(tmp_path, monkeypatch):
+    module = build_module()
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert not module.compile_kernels(ROOT / module.SOURCE, tmp_path / library.LIBRARY)
+    monkeypatch.setenv("CXX", f"{sys.executable} -c 'raise SystemExit(1)'")
+    assert not module.compile_kernels(ROOT / module.SOURCE, tmp_path / library.LIBRARY)
+    assert list(tmp_path.iterdir()) == []

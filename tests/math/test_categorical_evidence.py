@@ -1,0 +1,178 @@
+"""The softmax output layer, against slow references: autograd of the stated formula, and a plain fixed point."""
+
+import math
+
+import pytest
+import torch
+
+from vmg.fit.classification import improve_on
+from vmg.math.categorical_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_bound
+
+D, N, K = 4, 30, 3
+
+
+def problem(n=N, batch=(), seed=0, k=K):
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*batch, *shape, generator=generator, dtype=torch.float64)
+
+    features = normal(n, D)
+    labels = torch.nn.functional.one_hot(torch.randint(k, (n,), generator=generator), k).double()
+    return features, labels, normal(D).exp(), normal(n).abs() + 0.2
+
+
+def random_posterior(seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    mean = torch.randn(D, K, generator=generator, dtype=torch.float64)
+    root = torch.tril(torch.randn(D, D, generator=generator, dtype=torch.float64), -1) + 2 * torch.eye(D).double()
+    return SoftmaxPosterior(mean, root)
+
+
+def kl(posterior, precision):
+    """KL of MN(M, S, I) to MN(0, diag(a)⁻¹, I), column by column with PyTorch's own."""
+    covariance = torch.cholesky_inverse(posterior.root)
+    q = [torch.distributions.MultivariateNormal(column, covariance) for column in posterior.mean.T]
+    p = torch.distributions.MultivariateNormal(torch.zeros(D).double(), torch.diag(1 / precision))
+    return sum(torch.distributions.kl_divergence(one, p) for one in q)
+
+
+def test_mean_probabilities_are_close_to_draws():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, 2, generator=generator, dtype=torch.float64) * 2
+    variance = torch.linspace(0, 9, 6).double()
+    noise = torch.randn(200_000, 6, 2, generator=generator, dtype=torch.float64)
+    drawn = torch.softmax(logits + variance.sqrt().unsqueeze(-1) * noise, -1).mean(0)
+    assert (mean_probabilities(logits, variance) - drawn).abs().max() < 0.06
+    certain = mean_probabilities(logits, torch.zeros(6).double())
+    torch.testing.assert_close(certain, torch.softmax(logits, -1))
+
+
+def test_the_value_is_the_log_of_a_mean_less_the_divergence():
+    features, labels, precision, weight = problem()
+    posterior = random_posterior()
+    p = mean_probabilities(features @ posterior.mean, posterior.variance(features))
+    expected = (weight * (labels * p.log()).sum(-1)).sum() - kl(posterior, precision)
+    torch.testing.assert_close(softmax_bound(features, labels, precision, posterior, weight), expected)
+
+
+def test_the_gradient_is_that_of_the_bound_at_a_fixed_posterior():
+    """ω(y − p)Mᵀ − ωKhΦS is the gradient of Σ ω(Σ(y − p₀)φᵀM − ½Kh₀ φᵀSφ) with p₀ and h₀ held where they are."""
+    features, labels, precision, weight = problem()
+    posterior = random_posterior()
+    features.requires_grad_()
+    precision.requires_grad_()
+    softmax_bound(features, labels, precision, posterior, weight).backward()
+
+    again, a = features.detach().clone().requires_grad_(), precision.detach().clone().requires_grad_()
+    with torch.no_grad():
+        p = mean_probabilities(again @ posterior.mean, posterior.variance(again))
+        h = (p * (1 - p)).mean(-1)
+    linear = ((labels - p) * (again @ posterior.mean)).sum(-1)
+    quadratic = -0.5 * K * h * posterior.variance(again)
+    ((weight * (linear + quadratic)).sum() - kl(posterior, a)).backward()
+    torch.testing.assert_close(features.grad, again.grad)
+    torch.testing.assert_close(precision.grad, a.grad)
+
+
+def slow_optimum(features, labels, precision, weight, n_steps=20_000):
+    """The fixed point of the module's two lines: M by plain gradient steps, S anew at each of them."""
+    mean = torch.zeros(D, labels.shape[-1], dtype=torch.float64)
+    A = torch.diag(precision)
+    rate = 1 / (precision.max() + 0.5 * (weight * features.square().sum(-1)).sum())
+    for _ in range(n_steps):
+        variance = torch.einsum("nd,de,ne->n", features, torch.linalg.inv(A), features)
+        p = torch.softmax(features @ mean / (1 + math.pi / 4 * variance).sqrt().unsqueeze(-1), -1)
+        mean = mean + rate * (features.T @ (weight.unsqueeze(-1) * (labels - p)) - precision.unsqueeze(-1) * mean)
+        h = (p * (1 - p)).mean(-1)
+        A = torch.diag(precision) + features.T @ ((weight * h).unsqueeze(-1) * features)
+    return mean, A
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_improving_converges_to_the_optimum(k):
+    features, labels, precision, weight = problem(k=k)
+    posterior = None
+    for _ in range(60):
+        posterior = improve(posterior, features, labels, precision, weight, 30)
+    mean, A = slow_optimum(features, labels, precision, weight)
+    torch.testing.assert_close(posterior.mean, mean, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(posterior.root @ posterior.root.T, A, rtol=1e-5, atol=1e-6)
+    stationary = (features * weight.unsqueeze(-1)).T @ (
+        labels - mean_probabilities(features @ posterior.mean, posterior.variance(features))
+    )
+    torch.testing.assert_close(posterior.mean, stationary / precision.unsqueeze(-1), rtol=1e-4, atol=1e-5)
+
+
+def test_steps_never_overshoot():
+    """Without variance every step raises the log joint density, however large the features."""
+    features, labels, precision, weight = problem()
+    features = 30 * features
+    nothing = torch.eye(D).double() * 1e12
+
+    def log_joint(mean):
+        fit = (weight * (labels * torch.log_softmax(features @ mean, -1)).sum(-1)).sum()
+        return fit - 0.5 * (precision.unsqueeze(-1) * mean.square()).sum()
+
+    mean, before = torch.zeros(D, K).double(), -math.inf
+    for _ in range(30):
+        mean = improve(SoftmaxPosterior(mean, nothing), features, labels, precision, weight, 1).mean
+        assert log_joint(mean) >= before
+        before = log_joint(mean)
+
+
+def test_weights_are_repeated_rows():
+    features, labels, precision, _ = problem()
+    weight = torch.arange(N).remainder(3).double() + 1
+    weighted = improve(None, features, labels, precision, weight, 50)
+    times = weight.long()
+    ones = torch.ones(int(times.sum())).double()
+    repeated = improve(
+        None, features.repeat_interleave(times, 0), labels.repeat_interleave(times, 0), precision, ones, 50
+    )
+    torch.testing.assert_close(weighted.mean, repeated.mean)
+    torch.testing.assert_close(weighted.root, repeated.root)
+
+
+def test_replicas_are_a_loop():
+    features, labels, precision, weight = problem(batch=(2,))
+    together = improve(None, features, labels, precision, weight, 20)
+    value = softmax_bound(features, labels, precision, together, weight)
+    for i in range(2):
+        alone = improve(None, features[i], labels, precision[i], weight[i], 20)
+        torch.testing.assert_close(together.mean[i], alone.mean)
+        torch.testing.assert_close(together.root[i], alone.root)
+        torch.testing.assert_close(value[i], softmax_bound(features[i], labels, precision[i], alone, weight[i]))
+
+
+def test_draws_have_the_posteriors_covariance():
+    posterior = random_posterior()
+    noise = torch.randn(100_000, D, K, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    drawn = posterior.weight_noise(noise)[..., 0]
+    torch.testing.assert_close(torch.cov(drawn.T), torch.cholesky_inverse(posterior.root), rtol=0.05, atol=0.01)
+
+
+# -- updates ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_update_of_a_prior_is_a_fit():
+    """In whitened coordinates the prior MN(0, diag(a)⁻¹, I) is a standard one: the same optimum either way."""
+    features, labels, precision, weight = problem()
+    start = SoftmaxPosterior(torch.zeros(D, K).double(), torch.diag(precision.sqrt()))
+    updated = improve_on(start, features, labels, weight, 400)
+    batch = improve(None, features, labels, precision, weight, 400)
+    batch = improve(batch, features, labels, precision, weight, 400)
+    torch.testing.assert_close(updated.mean, batch.mean, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(updated.root @ updated.root.mT, batch.root @ batch.root.mT, rtol=1e-6, atol=1e-7)
+
+
+def test_halves_are_the_whole_where_the_likelihood_is_nearly_gaussian():
+    """Small features leave logits near zero, where the log-likelihood is quadratic and order does not matter."""
+    features, labels, precision, weight = problem()
+    small = 0.01 * features
+    start = SoftmaxPosterior(torch.zeros(D, K).double(), torch.diag(precision.sqrt()))
+    first = improve_on(start, small[:15], labels[:15], weight[:15], 200)
+    both = improve_on(first, small[15:], labels[15:], weight[15:], 200)
+    whole = improve_on(start, small, labels, weight, 200)
+    torch.testing.assert_close(both.mean, whole.mean, rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(both.root @ both.root.mT, whole.root @ whole.root.mT, rtol=1e-6, atol=1e-6)

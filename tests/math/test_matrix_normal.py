@@ -1,0 +1,393 @@
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributions import Distribution, Normal, kl_divergence
+
+from reference import (
+    FAMILIES,
+    assert_close,
+    assert_moments,
+    family_member,
+    family_parameters,
+    gaussian_condition,
+    gaussian_linear,
+    kronecker,
+    matrix_normal,
+    members,
+    normal,
+    push_noise,
+    random_covariance,
+    vec,
+)
+from vmg.covariance import Dense, Diagonal, RankOne
+from vmg.math.matrix_normal import MatrixNormal
+
+R, C = 4, 3
+PAIRS = list(itertools.product(FAMILIES, FAMILIES))
+over_pairs = pytest.mark.parametrize(("row", "column"), PAIRS)
+over_batches = pytest.mark.parametrize("batch_shape", [(), (2,), (2, 3)])
+
+
+def random_matrix_normal(row="dense", column="dense", batch_shape=(), seed=0, shape=(R, C)):
+    """A random matrix Gaussian, and its M, U and V as plain matrices."""
+    M = normal(*batch_shape, *shape, seed=seed + 10)
+    row_covariance, U = random_covariance(row, shape[0], batch_shape, seed=seed + 20)
+    column_covariance, V = random_covariance(column, shape[1], batch_shape, seed=seed + 30)
+    return MatrixNormal(M, row_covariance, column_covariance), M, U, V
+
+
+def assert_is(distribution, mean, covariance):
+    """The distribution has the given mean and covariance of vec(W)."""
+    assert_close(vec(distribution.mean), mean)
+    assert_close(distribution.covariance_matrix, covariance)
+
+
+# Closed forms
+
+
+@over_pairs
+@over_batches
+def test_log_prob(row, column, batch_shape):
+    q, M, U, V = random_matrix_normal(row, column, batch_shape)
+    value = normal(5, *batch_shape, R, C, seed=1)
+    log_prob = q.log_prob(value)
+    assert log_prob.shape == (5, *batch_shape)
+    for index in members(batch_shape):
+        reference = matrix_normal(M[index], U[index], V[index])
+        assert_close(log_prob[(slice(None), *index)], reference.log_prob(vec(value[(slice(None), *index)])))
+
+
+@over_pairs
+@over_batches
+def test_entropy(row, column, batch_shape):
+    q, M, U, V = random_matrix_normal(row, column, batch_shape)
+    assert q.entropy().shape == batch_shape
+    for index in members(batch_shape):
+        assert_close(q.entropy()[index], matrix_normal(M[index], U[index], V[index]).entropy())
+
+
+@over_pairs
+@over_batches
+def test_moments(row, column, batch_shape):
+    q, M, U, V = random_matrix_normal(row, column, batch_shape)
+    assert (q.batch_shape, q.event_shape) == (batch_shape, (R, C))
+    assert torch.equal(q.mean, M)
+    assert torch.equal(q.mode, M)
+    for index in members(batch_shape):
+        covariance = kronecker(V[index], U[index])
+        assert_close(q.covariance_matrix[index], covariance)
+        assert_close(vec(q.variance[index]), covariance.diagonal())
+        assert_close(vec(q.stddev[index]), covariance.diagonal().sqrt())
+
+
+@pytest.mark.parametrize(("q_pair", "p_pair"), list(itertools.product(PAIRS, PAIRS)))
+def test_kl_of_every_combination(q_pair, p_pair):
+    q, *q_parameters = random_matrix_normal(*q_pair, seed=0)
+    p, *p_parameters = random_matrix_normal(*p_pair, seed=100)
+    expected = kl_divergence(matrix_normal(*q_parameters), matrix_normal(*p_parameters))
+    assert_close(kl_divergence(q, p), expected)
+
+
+@over_pairs
+def test_kl_of_batches_is_a_loop(row, column):
+    q, *q_parameters = random_matrix_normal(row, column, (2, 3), seed=0)
+    p, *p_parameters = random_matrix_normal(column, row, (2, 3), seed=100)
+    kl = kl_divergence(q, p)
+    assert kl.shape == (2, 3)
+    for index in members((2, 3)):
+        q_index, p_index = ([x[index] for x in parameters] for parameters in (q_parameters, p_parameters))
+        assert_close(kl[index], kl_divergence(matrix_normal(*q_index), matrix_normal(*p_index)))
+
+
+def test_kl_broadcasts_a_shared_prior():
+    q, *_ = random_matrix_normal("diagonal", "rank_one", (2, 3))
+    p, *_ = random_matrix_normal("dense", "diagonal", seed=100)
+    assert_close(kl_divergence(q, p), kl_divergence(q, p.expand((2, 3))))
+    assert_close(kl_divergence(p, q), kl_divergence(p.expand((2, 3)), q))
+
+
+@over_pairs
+@over_batches
+def test_kl_to_itself_is_zero(row, column, batch_shape):
+    q, *_ = random_matrix_normal(row, column, batch_shape)
+    assert_close(kl_divergence(q, q), torch.zeros(batch_shape, dtype=torch.float64))
+
+
+def test_kl_of_the_paper_for_diagonals_against_the_standard_prior():
+    q, M, U, V = random_matrix_normal("diagonal", "diagonal")
+    ones = [Diagonal(torch.ones(n, dtype=torch.float64)) for n in (R, C)]
+    p = MatrixNormal(torch.zeros(R, C, dtype=torch.float64), *ones)
+    row_variance, column_variance = U.diagonal(), V.diagonal()
+    expected = 0.5 * (
+        row_variance.sum() * column_variance.sum()
+        + M.norm() ** 2
+        - R * C
+        - C * row_variance.log().sum()
+        - R * column_variance.log().sum()
+    )
+    assert_close(kl_divergence(q, p), expected)
+
+
+@settings(deadline=None, derandomize=True, max_examples=60)
+@given(*[st.sampled_from(FAMILIES)] * 4, st.integers(1, 3), st.integers(1, 3), st.integers(0, 1000))
+def test_kl_is_never_negative_and_grows_with_the_distance_of_the_means(q_row, q_column, p_row, p_column, r, c, seed):
+    q, *_ = random_matrix_normal(q_row, q_column, seed=seed, shape=(r, c))
+    p, *_ = random_matrix_normal(p_row, p_column, seed=seed + 500, shape=(r, c))
+    kl = kl_divergence(q, p)
+    assert kl > -1e-10
+    further = MatrixNormal(2 * q.loc - p.loc, q.row_covariance, q.column_covariance)
+    assert kl_divergence(further, p) > kl
+
+
+def test_kl_is_the_expectation_of_the_log_ratio():
+    torch.manual_seed(0)
+    q, *_ = random_matrix_normal("rank_one", "diagonal")
+    p, *_ = random_matrix_normal("dense", "rank_one", seed=100)
+    samples = q.sample((20_000,))
+    ratio = q.log_prob(samples) - p.log_prob(samples)
+    assert abs(ratio.mean() - kl_divergence(q, p)) < 5 * ratio.std() / math.sqrt(len(ratio))
+
+
+def test_only_the_product_of_the_scales_matters():
+    q, M, U, V = random_matrix_normal("diagonal", "diagonal")
+    same = MatrixNormal(M, Diagonal(3 * U.diagonal().sqrt()), Diagonal(V.diagonal().sqrt() / 3))
+    assert_close(same.entropy(), q.entropy())
+    assert_close(kl_divergence(q, same), torch.zeros((), dtype=torch.float64))
+
+
+@pytest.mark.parametrize("row", FAMILIES)
+@pytest.mark.parametrize("column", FAMILIES)
+def test_gradients(row, column):
+    r, c = 3, 2
+    rows = family_parameters(row, r, seed=1)
+    columns = family_parameters(column, c, seed=2)
+    p, *_ = random_matrix_normal("rank_one", "dense", seed=100, shape=(r, c))
+    value = normal(r, c, seed=4)
+
+    def everything(M, *parameters):
+        U = family_member(row, *parameters[: len(rows)])
+        V = family_member(column, *parameters[len(rows) :])
+        q = MatrixNormal(M, U, V)
+        return kl_divergence(q, p), kl_divergence(p, q), q.log_prob(value), q.entropy(), q.transform_noise(value)
+
+    inputs = [t.requires_grad_() for t in (normal(r, c, seed=3), *rows, *columns)]
+    assert torch.autograd.gradcheck(everything, inputs)
+
+
+# Sampling
+
+
+@over_pairs
+def test_transform_noise_has_exactly_the_mean_and_covariance(row, column):
+    q, M, U, V = random_matrix_normal(row, column)
+    mean, covariance = push_noise(q.transform_noise, (R, C))
+    assert_close(mean, vec(M))
+    assert_close(covariance, kronecker(V, U))
+
+
+@over_pairs
+def test_transform_noise_of_a_batch_is_a_loop(row, column):
+    M, noise = normal(2, 3, R, C, seed=0), normal(5, 2, 3, R, C, seed=1)
+    rows, columns = family_parameters(row, R, (2, 3)), family_parameters(column, C, (2, 3))
+    W = MatrixNormal(M, family_member(row, *rows), family_member(column, *columns)).transform_noise(noise)
+    for i, j in members((2, 3)):
+        U, V = family_member(row, *(p[i, j] for p in rows)), family_member(column, *(p[i, j] for p in columns))
+        for s in range(5):
+            assert_close(W[s, i, j], MatrixNormal(M[i, j], U, V).transform_noise(noise[s, i, j]))
+
+
+@over_pairs
+def test_density_of_a_draw_is_that_of_its_noise(row, column):
+    q, *_ = random_matrix_normal(row, column)
+    noise = normal(6, R, C, seed=1)
+    log_volume = 0.5 * torch.logdet(q.covariance_matrix)
+    expected = Normal(0.0, 1.0).log_prob(noise).sum((-2, -1)) - log_volume
+    assert_close(q.log_prob(q.transform_noise(noise)), expected)
+
+
+@pytest.mark.parametrize(("row", "column"), [("diagonal", "diagonal"), ("rank_one", "dense"), ("dense", "rank_one")])
+def test_rsample_moments(row, column):
+    torch.manual_seed(1)
+    q, M, U, V = random_matrix_normal(row, column, shape=(3, 2))
+    assert_moments(vec(q.rsample((20_000,))), vec(M), kronecker(V, U))
+
+
+def test_rsample_shapes_determinism_and_gradient():
+    q, *_ = random_matrix_normal("diagonal", "rank_one", (2,))
+    assert q.has_rsample
+    assert q.rsample().shape == (2, R, C)
+    assert q.rsample((5, 6)).shape == (5, 6, 2, R, C)
+    torch.manual_seed(3)
+    first = q.rsample((2,))
+    torch.manual_seed(3)
+    assert torch.equal(q.rsample((2,)), first)
+    assert not torch.equal(q.rsample((2,)), first)
+
+    scale = torch.ones(R, dtype=torch.float64, requires_grad=True)
+    p = MatrixNormal(q.loc, Diagonal(scale), q.column_covariance)
+    assert p.rsample().requires_grad
+    assert not p.sample().requires_grad
+
+
+# Transformations
+
+
+@over_pairs
+@pytest.mark.parametrize("sides", ["left", "right", "both"])
+def test_affine_closure(row, column, sides):
+    q, M, U, V = random_matrix_normal(row, column)
+    left = normal(2, R, seed=5) if sides != "right" else None
+    right = normal(C, 2, seed=6) if sides != "left" else None
+    A = torch.eye(R, dtype=torch.float64) if left is None else left
+    B = torch.eye(C, dtype=torch.float64) if right is None else right
+    T = kronecker(B.mT, A)  # vec(A W B) = (Bᵀ ⊗ A) vec(W)
+    assert_is(q.affine(left, right), *gaussian_linear(vec(M), kronecker(V, U), T))
+
+
+def test_affine_without_matrices_changes_nothing():
+    q, M, U, V = random_matrix_normal()
+    assert_is(q.affine(), vec(M), kronecker(V, U))
+
+
+def test_affine_of_a_batch_is_a_loop():
+    q, M, U, V = random_matrix_normal("rank_one", "diagonal", (2,))
+    A, B = normal(2, 2, R, seed=5), normal(C, 2, seed=6)
+    moved = q.affine(A, B)
+    for i in range(2):
+        one = MatrixNormal(M[i], Dense.from_matrix(U[i]), Dense.from_matrix(V[i])).affine(A[i], B)
+        assert_close(moved.loc[i], one.loc)
+        assert_close(moved.covariance_matrix[i], one.covariance_matrix)
+
+
+@over_pairs
+def test_transpose(row, column):
+    q, M, U, V = random_matrix_normal(row, column)
+    assert_is(q.mT, vec(M.mT), kronecker(U, V))
+    value = normal(R, C, seed=5)
+    assert_close(q.mT.log_prob(value.mT), q.log_prob(value))
+
+
+@over_pairs
+def test_marginals(row, column):
+    q, M, U, V = random_matrix_normal(row, column)
+    S = kronecker(V, U)
+    rows, columns = [2, 0], [2, 1]
+    chosen = [c * R + r for c in range(C) for r in rows]
+    assert_is(q.rows(rows), vec(M)[chosen], S[chosen][:, chosen])
+    chosen = [c * R + r for c in columns for r in range(R)]
+    assert_is(q.columns(torch.tensor(columns)), vec(M)[chosen], S[chosen][:, chosen])
+
+
+@over_pairs
+@pytest.mark.parametrize("given_rows", [[2], [3, 0], [0, 1, 2]])
+def test_condition_on_rows(row, column, given_rows):
+    q, M, U, V = random_matrix_normal(row, column)
+    value = normal(len(given_rows), C, seed=5)
+    coordinates = [c * R + r for c in range(C) for r in given_rows]
+    expected = gaussian_condition(vec(M), kronecker(V, U), coordinates, vec(value))
+    assert_is(q.condition_on_rows(given_rows, value), *expected)
+
+
+@over_pairs
+@pytest.mark.parametrize("given_columns", [[1], [2, 0]])
+def test_condition_on_columns(row, column, given_columns):
+    q, M, U, V = random_matrix_normal(row, column)
+    value = normal(R, len(given_columns), seed=5)
+    coordinates = [c * R + r for c in given_columns for r in range(R)]
+    expected = gaussian_condition(vec(M), kronecker(V, U), coordinates, vec(value))
+    assert_is(q.condition_on_columns(torch.tensor(given_columns), value), *expected)
+
+
+def test_conditioning_a_batch_is_a_loop():
+    q, M, U, V = random_matrix_normal("rank_one", "dense", (2,))
+    value = normal(2, 2, C, seed=5)
+    given = q.condition_on_rows([3, 0], value)
+    assert given.batch_shape == (2,)
+    for i in range(2):
+        one = MatrixNormal(M[i], Dense.from_matrix(U[i]), Dense.from_matrix(V[i])).condition_on_rows([3, 0], value[i])
+        assert_close(given.loc[i], one.loc)
+        assert_close(given.covariance_matrix[i], one.covariance_matrix)
+
+
+def test_marginal_times_conditional_is_joint():
+    q, *_ = random_matrix_normal("dense", "rank_one")
+    W = normal(R, C, seed=5)
+    given, rest = [1, 3], [0, 2]
+    log_prob = q.rows(given).log_prob(W[given]) + q.condition_on_rows(given, W[given]).log_prob(W[rest])
+    assert_close(log_prob, q.log_prob(W))
+
+
+def test_independent_rows_learn_nothing_from_each_other():
+    q, M, U, _ = random_matrix_normal("diagonal", "dense")
+    given = q.condition_on_rows([0], 100 + M[:1])
+    assert_close(given.loc, M[1:])
+    assert_close(given.row_covariance.to_dense(), U[1:, 1:])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_expand(family):
+    q, *_ = random_matrix_normal(family, family, (3,))
+    wide = q.expand((5, 3))
+    assert isinstance(wide, MatrixNormal)
+    assert (wide.batch_shape, wide.event_shape) == ((5, 3), (R, C))
+    value = normal(5, 3, R, C, seed=1)
+    assert_close(wide.log_prob(value), q.log_prob(value))
+    assert_close(wide.entropy(), q.entropy().expand(5, 3))
+    assert wide.rsample((2,)).shape == (2, 5, 3, R, C)
+
+
+def test_parameters_broadcast():
+    U, V = Diagonal(torch.ones(3, R)), RankOne(torch.ones(C), torch.ones(2, 1, C))
+    q = MatrixNormal(torch.zeros(R, C), U, V)
+    assert q.batch_shape == (2, 3)
+    assert q.loc.shape == (2, 3, R, C)
+    assert q.entropy().shape == (2, 3)
+
+
+# Contract
+
+
+def test_is_a_torch_distribution():
+    q, *_ = random_matrix_normal()
+    assert isinstance(q, Distribution)
+    assert "MatrixNormal" in repr(q)
+
+
+def test_arguments_are_checked():
+    U, V, M = Diagonal(torch.ones(R)), Diagonal(torch.ones(C)), torch.zeros(R, C)
+    with pytest.raises(ValueError, match=r"loc must be a matrix or a batch of matrices; got shape \(3,\)"):
+        MatrixNormal(torch.zeros(C), U, V)
+    with pytest.raises(ValueError, match=r"row_covariance must have size 4 to fit loc of shape \(4, 3\); got 3"):
+        MatrixNormal(M, V, V)
+    with pytest.raises(ValueError, match=r"column_covariance must have size 3"):
+        MatrixNormal(M, U, U)
+    with pytest.raises(TypeError, match=r"column_covariance must be a vmg.covariance.Covariance.*got Tensor"):
+        MatrixNormal(M, U, torch.ones(C))
+    with pytest.raises(ValueError, match="loc"):
+        MatrixNormal(torch.full((R, C), torch.nan), U, V)
+
+
+def test_values_are_checked():
+    q, *_ = random_matrix_normal()
+    with pytest.raises(ValueError, match="shape"):
+        q.log_prob(torch.zeros(C, R))
+    with pytest.raises(ValueError, match="support"):
+        q.log_prob(torch.full((R, C), torch.nan, dtype=torch.float64))
+    assert q.log_prob(torch.zeros(R, C, dtype=torch.float64)).isfinite()
+
+
+def test_kl_needs_one_shape():
+    q, *_ = random_matrix_normal()
+    p, *_ = random_matrix_normal(shape=(C, R))
+    with pytest.raises(ValueError, match=r"one shape; got \(4, 3\) and \(3, 4\)"):
+        kl_divergence(q, p)
+
+
+def test_all_rows_cannot_be_given():
+    q, M, *_ = random_matrix_normal()
+    with pytest.raises(ValueError, match="at least one of the 4 rows must stay unconditioned"):
+        q.condition_on_rows(range(R), M)

@@ -1,0 +1,141 @@
+"""Predictions in closed form, against SciPy's Student t, numerical integrals and many draws."""
+
+import numpy as np
+import pytest
+from scipy import integrate, stats
+
+from vmg.prediction.student import StudentPrediction
+
+
+def prediction(n=5, c=1, k=3, squeeze=True, seed=0, df=None):
+    """A function with a known factor, [K, N, C]."""
+    rng = np.random.default_rng(seed)
+    factor = rng.normal(size=(k, n, c))
+    degrees = rng.uniform(3, 12, c) if df is None else np.full(c, df)
+    function_scale = np.sqrt((factor**2).sum(0))
+    return StudentPrediction(
+        rng.normal(size=(n, c)), rng.uniform(0.2, 2, (n, c)), function_scale, degrees, lambda: factor, squeeze
+    )
+
+
+def reference(p):
+    """SciPy's distribution of each row and output, [N, C]."""
+    return stats.t(p.df, p.loc, np.sqrt(p.noise_scale**2 + p.function_scale**2))
+
+
+@pytest.fixture(params=[1, 3], ids=["one output", "three outputs"])
+def pair(request):
+    p = prediction(c=request.param)
+    return p, reference(p)
+
+
+def squeezed(values):
+    return values[..., 0] if values.shape[-1] == 1 else values
+
+
+def test_moments(pair):
+    p, t = pair
+    np.testing.assert_allclose(p.mean, squeezed(t.mean()), rtol=1e-12)
+    np.testing.assert_allclose(p.std, squeezed(t.std()), rtol=1e-12)
+    np.testing.assert_allclose(p.std**2, p.aleatoric_std**2 + p.epistemic_std**2, rtol=1e-12)
+
+
+def test_density_distribution_and_quantiles(pair):
+    p, t = pair
+    y = np.random.default_rng(1).normal(size=p.loc.shape) * 3
+    np.testing.assert_allclose(p.log_prob(y), t.logpdf(y).sum(-1), rtol=1e-10)
+    np.testing.assert_allclose(p.cdf(y), squeezed(t.cdf(y)), rtol=1e-10)
+    np.testing.assert_allclose(p.quantile(0.3), squeezed(t.ppf(0.3)), rtol=1e-9)
+    several = p.quantile([0.1, 0.5, 0.9])
+    for level, found in zip((0.1, 0.5, 0.9), several, strict=True):
+        np.testing.assert_allclose(found, p.quantile(level), rtol=1e-12)
+    np.testing.assert_allclose(p.cdf(p.quantile(0.77)), 0.77, rtol=1e-9)
+
+
+def test_intervals(pair):
+    p, t = pair
+    for coverage in (0.5, 0.9, 1 - 1e-12):
+        low, high = t.ppf((1 - coverage) / 2), t.isf((1 - coverage) / 2)
+        np.testing.assert_allclose(p.interval(coverage)[..., 0], squeezed(low), rtol=1e-6)
+        np.testing.assert_allclose(p.interval(coverage)[..., 1], squeezed(high), rtol=1e-6)
+    everything = p.interval_at(np.ones(p.n_outputs))
+    assert (everything[..., 0] == -np.inf).all() and (everything[..., 1] == np.inf).all()
+    levels = np.linspace(0.5, 0.9, p.n_outputs)
+    for c, level in enumerate(levels):
+        one = p.interval_at(levels).reshape(p.n_rows, p.n_outputs, 2)[:, c]
+        np.testing.assert_array_equal(one, p.interval(level).reshape(p.n_rows, p.n_outputs, 2)[:, c])
+
+
+@pytest.mark.parametrize("df", [2.1, 3.0, 5.5, 40.0, 103.0])
+def test_crps_is_the_integral_of_squared_distances_between_distributions(df):
+    p = prediction(n=4, df=df)
+    t, y = reference(p), np.array([-3.0, 0.0, 0.4, 12.0])
+    for n in range(4):
+        row = stats.t(df, p.loc[n, 0], np.hypot(p.noise_scale, p.function_scale)[n, 0])
+        below = integrate.quad(lambda v, row=row: row.cdf(v) ** 2, -np.inf, y[n])[0]
+        above = integrate.quad(lambda v, row=row: row.sf(v) ** 2, y[n], np.inf)[0]
+        assert p.crps(y)[n] == pytest.approx(below + above, rel=1e-5)
+    assert t.mean().shape == (4, 1)
+
+
+def test_one_column_stays_a_column_where_asked():
+    p = prediction(squeeze=False)
+    assert p.mean.shape == p.std.shape == p.crps(np.zeros((5, 1))).shape == (5, 1)
+    assert p.interval(0.9).shape == (5, 1, 2) and p.sample(3, 0).shape == (3, 5, 1)
+    assert p.row_covariance().shape == (5, 5, 1) and p.log_prob(np.zeros(5)).shape == (5,)
+
+
+def test_row_covariance_has_the_variance_on_its_diagonal(pair):
+    p, _ = pair
+    covariance = p.row_covariance().reshape(p.n_rows, p.n_rows, p.n_outputs)
+    np.testing.assert_allclose(np.einsum("nnc->nc", covariance), p.std.reshape(p.loc.shape) ** 2, rtol=1e-12)
+    np.testing.assert_allclose(covariance, covariance.transpose(1, 0, 2), rtol=1e-12)
+    between = p.covariance()
+    np.testing.assert_allclose(np.einsum("ncc->nc", between), p.std.reshape(p.loc.shape) ** 2, rtol=1e-12)
+
+
+def test_a_mean_over_rows_has_the_spread_that_the_covariance_says():
+    p = prediction(n=6, df=30.0)
+    n_samples = 40_000
+    drawn = p.sample(n_samples, 0).mean(-1)
+    expected = np.sqrt(p.row_covariance().mean())
+    assert drawn.std() == pytest.approx(expected, rel=4 / np.sqrt(2 * n_samples) + 0.01)
+    functions = p.sample_functions(n_samples, 1)
+    noise = np.diag(p.aleatoric_std**2)
+    error = 6 * np.outer(functions.std(0), functions.std(0)) / np.sqrt(n_samples)
+    assert (np.abs(np.cov(functions.T) - (p.row_covariance() - noise)) < error).all()
+
+
+def test_draws_have_the_moments_of_each_row(pair):
+    p, _ = pair
+    drawn = p.sample(50_000, 0)
+    assert drawn.shape == (50_000, *p.mean.shape)
+    assert (np.abs(drawn.mean(0) - p.mean) < 5 * p.std / np.sqrt(50_000)).all()
+    np.testing.assert_allclose(drawn.std(0), p.std, rtol=0.1)
+    assert np.array_equal(p.sample(4, 3), p.sample(4, 3))
+
+
+def test_the_factor_is_asked_for_only_where_it_is_needed():
+    def never():
+        raise AssertionError
+
+    p = prediction()
+    p = StudentPrediction(p.loc, p.noise_scale, p.function_scale, p.df, never)
+    assert len([p.mean, p.std, p.interval(), p.log_prob(p.loc), p.crps(p.loc), p.quantile(0.5)]) == 6
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda p: p.quantile(0.0), r"q must be inside \(0, 1\)"),
+        (lambda p: p.quantile([0.5, 1.0]), r"q must be inside \(0, 1\)"),
+        (lambda p: p.interval(1.0), r"coverage must be inside \(0, 1\); got 1.0"),
+        (lambda p: p.interval(0.0), r"coverage must be inside \(0, 1\); got 0.0"),
+        (lambda p: p.interval_at(np.array([1.5])), "coverage must be from 0 to 1"),
+        (lambda p: p.log_prob([1.0, 2.0]), r"y must have 5 rows and 1 outputs; got shape \(2,\)"),
+        (lambda p: p.cdf(np.zeros((5, 2))), "y must have 5 rows and 1 outputs"),
+    ],
+)
+def test_wrong_questions(ask, message):
+    with pytest.raises(ValueError, match=message):
+        ask(prediction())

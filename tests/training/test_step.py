@@ -1,0 +1,241 @@
+"""The direct step is autograd's in every number; where it cannot be, autograd's is taken."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from vmg.fused import layer_passes, library
+from vmg.likelihoods import (
+    CategoricalLikelihood,
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    KnownNoiseLikelihood,
+)
+from vmg.nn import MLP
+from vmg.nn.bayesian import use_generator
+from vmg.priors import GammaPrior
+from vmg.training import train
+from vmg.training.flat_parameters import FlatParameters
+from vmg.training.step import AutogradStep, DirectStep, make_step
+
+B, D, C = 7, 5, 3
+needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")
+
+
+def likelihood_of(kind, batch_shape):
+    if kind == "gaussian":
+        return GaussianLikelihood(C, batch_shape=batch_shape)
+    if kind == "learned noise":
+        return GaussianLikelihood(C, concentration=2.0, rate=0.5, conjugate=False, batch_shape=batch_shape)
+    if kind == "heteroscedastic":
+        return HeteroscedasticLikelihood(C, balance=0.5, fade=(0, 8), batch_shape=batch_shape)
+    return {"known": KnownNoiseLikelihood(0.3), "categorical": CategoricalLikelihood()}[kind]
+
+
+def problem(kind="gaussian", batch_shape=(), dtype=torch.float64, hidden=(6, 4), **options):
+    torch.manual_seed(0)
+    likelihood = likelihood_of(kind, batch_shape)
+    outputs = 2 * C if kind == "heteroscedastic" else C
+    network = MLP(D, hidden, outputs, batch_shape=batch_shape, **{"n_pseudo": 2, "max_noise": 0.3} | options)
+    if likelihood.state_dict().get("n_updates") is not None:
+        likelihood.n_updates.fill_(5)
+    x = torch.randn(*batch_shape, B, D, dtype=dtype)
+    y = torch.randint(C, (*batch_shape, B)) if kind == "categorical" else torch.randn(*batch_shape, B, C, dtype=dtype)
+    return network.to(dtype), likelihood.to(dtype), x, y
+
+
+def evaluate(make, network, likelihood, x, y, weight=None, n_data=50.0, steps=2):
+    """Outputs, terms and gradients of a few evaluations from one seed."""
+    network, likelihood = copy.deepcopy((network, likelihood))
+    flat = FlatParameters([*network.parameters(), *likelihood.parameters()])
+    use_generator(network, torch.Generator().manual_seed(1))
+    step = make(network, likelihood, flat, x.shape, n_data=n_data, kl_weight=0.7)
+    for _ in range(steps):
+        f, terms = step(x, y, weight)
+    return [f, terms.expected_log_likelihood, terms.kl, *(t.grad.clone() for t in flat.tensors)]
+
+
+def autograd(network, likelihood, flat, shape, **options):
+    return AutogradStep(network, likelihood, flat, **options)
+
+
+def assert_equal_steps(network, likelihood, x, y, **options):
+    expected = evaluate(autograd, network, likelihood, x, y, **options)
+    found = evaluate(DirectStep, network, likelihood, x, y, **options)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+@needs_kernels
+@pytest.mark.parametrize("batch_shape", [(), (3,)])
+@pytest.mark.parametrize("kind", ["gaussian", "learned noise", "heteroscedastic", "known", "categorical"])
+def test_direct_is_autograd_for_every_likelihood(kind, batch_shape):
+    assert_equal_steps(*problem(kind, batch_shape))
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_pseudo": 0},
+        {"zero_mean": True},
+        {"pseudo_noise": "factored"},
+        {"prior": GammaPrior()},
+        {"prior": GammaPrior(2.0, 0.7, conjugate=False)},
+        {"prior": GammaPrior(conjugate=False), "batch_shape": (3,)},
+        {"prior": GammaPrior(conjugate=False), "zero_mean": True},
+        {"activation": "tanh"},
+        {"activation": lambda x: x * torch.sigmoid(x)},
+        {"bias": False},
+        {"hidden": ()},
+        {"max_noise": torch.tensor([0.1, 0.2, 0.9], dtype=torch.float64), "batch_shape": (3,)},
+    ],
+)
+def test_direct_is_autograd_for_every_layer(options):
+    assert_equal_steps(*problem(**options))
+
+
+@needs_kernels
+@pytest.mark.parametrize("options", [{}, {"zero_mean": True}, {"n_pseudo": 0}])
+@pytest.mark.parametrize("batch_shape", [(), (2,)])
+def test_direct_is_autograd_for_large_layers(options, batch_shape, monkeypatch):
+    monkeypatch.setattr("vmg.fused.layer_passes.SMALL", 0)
+    from vmg.fused.layer_passes import make_plan
+
+    make_plan.cache_clear()
+    try:
+        assert_equal_steps(*problem(batch_shape=batch_shape, **options))
+    finally:
+        make_plan.cache_clear()
+
+
+@needs_kernels
+@pytest.mark.filterwarnings("ignore:n_pseudo should be")
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("batch_shape", [(), (2,)])
+@pytest.mark.parametrize("options", [{}, {"zero_mean": True}, {"pseudo_noise": "factored"}], ids=str)
+def test_direct_is_autograd_where_single_precision_is_too_little(options, batch_shape, small, monkeypatch):
+    """As many pseudo-points as rows, or more: such layers compute in double, others beside them do not."""
+    if not small:
+        monkeypatch.setattr(layer_passes, "SMALL", 0)
+        layer_passes.make_plan.cache_clear()
+    network, likelihood, x, y = problem(
+        batch_shape=batch_shape, dtype=torch.float32, hidden=(12, 4), n_pseudo=[8, 3, 5], **options
+    )
+    with torch.no_grad():
+        for layer in network.layers:
+            layer.pseudo_data.points.normal_()
+    try:
+        expected = evaluate(autograd, network, likelihood, x, y)
+        found = evaluate(DirectStep, network, likelihood, x, y)
+    finally:
+        layer_passes.make_plan.cache_clear()
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4 * b.abs().max().item())
+
+
+@needs_kernels
+def test_direct_counts_weights_and_each_replicas_rows():
+    network, likelihood, x, y = problem(batch_shape=(3,))
+    weight = torch.rand(3, B, dtype=torch.float64)
+    assert_equal_steps(
+        network, likelihood, x, y, weight=weight, n_data=torch.tensor([10.0, 20.0, 40.0], dtype=torch.float64)
+    )
+
+
+def frozen_network():
+    network, likelihood, *_ = problem()
+    network.layers[0].loc.requires_grad_(False)
+    return network, likelihood
+
+
+@pytest.mark.parametrize(
+    ("network", "likelihood"),
+    [
+        problem(row_covariance="dense")[:2],
+        frozen_network(),
+        (nn.Sequential(problem()[0]), problem()[1]),
+    ],
+    ids=["dense", "frozen", "another module"],
+)
+def test_what_has_no_direct_step_takes_autograds(network, likelihood):
+    flat = FlatParameters(p for m in (network, likelihood) for p in m.parameters())
+    assert isinstance(make_step(network, likelihood, flat, (B, D), n_data=1.0, kl_weight=1.0), AutogradStep)
+
+
+@needs_kernels
+def test_training_is_the_same_either_way(monkeypatch):
+    network, likelihood, x, y = problem(batch_shape=(2,))
+    trained = []
+    for allowed in (True, False):
+        monkeypatch.setattr(DirectStep, "allows", staticmethod(lambda *modules, allowed=allowed: allowed))
+        pair = copy.deepcopy((network, likelihood))
+        options = {"n_steps": 30, "batch_size": 4, "learning_rate": 0.01, "batch_shape": (2,)}
+        train(*pair, x, y, **options, generator=torch.Generator().manual_seed(3))
+        trained.append([*pair[0].state_dict().values(), *pair[1].state_dict().values()])
+    for direct, plain in zip(*trained, strict=True):
+        torch.testing.assert_close(direct, plain, rtol=1e-7, atol=1e-7)
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def a_few_steps(monkeypatch, alone, batch_shape=(), poison=False):
+    """Parameters and Adam's state after steps with an optimiser; and which matrices the step moved itself."""
+    monkeypatch.setattr(layer_passes, "SMALL", 0)  # every layer is a large one
+    monkeypatch.setattr("vmg.training.flat_parameters.SMALL", 20)
+    monkeypatch.setattr("vmg.training.step.ALONE", alone)
+    layer_passes.make_plan.cache_clear()
+    network, likelihood, x, y = problem("known", batch_shape)
+    flat = FlatParameters(network.parameters())
+    optimiser = torch.optim.Adam(flat.tensors, lr=0.01, fused=True)
+    use_generator(network, torch.Generator().manual_seed(1))
+    step = make_step(network, likelihood, flat, x.shape, n_data=50.0, kl_weight=0.7, optimiser=optimiser)
+    for _ in range(3):
+        step(x * (math.inf if poison else 1), y, None)
+        moved = [t for t in flat.tensors if t.grad is None]
+        if not poison:
+            optimiser.step()
+    layer_passes.make_plan.cache_clear()
+    state = [value for t in flat.tensors for value in optimiser.state[t].values()]
+    return [t.detach().clone() for t in flat.tensors], state, moved
+
+
+@needs_kernels
+@pytest.mark.parametrize("batch_shape", [(), (3,)])
+def test_matrices_that_share_a_gradient_move_as_all_together_do(batch_shape, monkeypatch):
+    together = a_few_steps(monkeypatch, 10**9, batch_shape)
+    alone = a_few_steps(monkeypatch, 21, batch_shape)
+    assert not together[2] and len(alone[2]) >= 2
+    for a, b in zip((*alone[0], *alone[1]), (*together[0], *together[1]), strict=True):
+        assert torch.equal(a, b)
+
+
+@needs_kernels
+def test_where_the_bound_is_not_finite_nothing_moves(monkeypatch):
+    start = problem("known")[0].parameters()
+    found, state, _ = a_few_steps(monkeypatch, 21, poison=True)
+    assert not state
+    assert sum(t.numel() for t in found) == sum(p.numel() for p in start)
+    flat = FlatParameters(problem("known")[0].parameters())
+    assert all(torch.equal(a, b) for a, b in zip(found, flat.tensors, strict=True))
+
+
+@needs_kernels
+def test_the_divergence_needs_no_second_gradient_of_large_matrices(monkeypatch):
+    monkeypatch.setattr(layer_passes, "SMALL", 0)
+    monkeypatch.setattr("vmg.training.flat_parameters.SMALL", 20)
+    layer_passes.make_plan.cache_clear()
+    network, likelihood, x, _ = problem("known")
+    flat = FlatParameters(network.parameters())
+    made = []
+    memory = flat.memory
+    monkeypatch.setattr(flat, "memory", lambda: made.append(memory()) or made[-1])
+    DirectStep(network, likelihood, flat, x.shape, n_data=50.0)
+    layer_passes.make_plan.cache_clear()
+    gradients, divergence = made
+    assert len(gradients._tensors) == len(flat.tensors)
+    assert list(divergence._tensors) == [len(flat.tensors) - 1], "the vector of small ones only"
