@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
@@ -42,11 +41,7 @@ class _OneModel:
 
 @lru_cache(maxsize=2)
 def load_scorer(path: str) -> PredictsFrames:
-    """The model in a file, or the fleet in a folder; a process that asks again gets the one that it has."""
-    if os.path.isdir(path):
-        from vmg.fleets import load_fleet
-
-        return load_fleet(path)
+    """The model in a file; a process that asks again gets the one that it has."""
     model = vmg.load(path)
     if not isinstance(model, TableModel):
         raise ModelFileError(f"{path} holds a {type(model).__name__} without a table's columns; use vmg.load in Python")
