@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from vmg.likelihoods import Likelihood
 from vmg.math.tracing import may_look
 from vmg.nn.bayesian import BayesianModule, kl_divergence
-from vmg.nn.calling import call
 from vmg.nn.head import BayesianHead
+from vmg.nn.model_io import call
 
 __all__ = ["ElboTerms", "Objective", "collapsed_elbo", "combine_terms", "elbo", "elbo_terms", "kl_warmup"]
 
