@@ -20,7 +20,7 @@ from vmg.tables.phrases import count, listing
 from vmg.tables.shifts import shift_remarks
 from vmg.tables.values import to_texts
 
-__all__ = ["TableEncoder", "check_names"]
+__all__ = ["TableEncoder", "check_names", "decide_comma"]
 
 Array = NDArray[np.float64]
 
@@ -46,11 +46,7 @@ class TableEncoder:
         """
         check_names(frame)
         choices = choices or TableChoices()
-        comma = choices.decimal_comma
-        if comma is None:
-            comma = frame.attrs.get("decimal_comma")
-        if comma is None:
-            comma = find_decimal_comma(frame)
+        comma = decide_comma(frame, choices)
         day_first = day_comes_first(frame, comma)
         columns: list[Column] = []
         dropped: dict[str, str] = {}
@@ -164,9 +160,9 @@ class TableEncoder:
             sentences.append(f"Missing values filled (numbers by the median) and marked: {listing(holes)}.")
         return sentences + [note for column in self.columns for note in column.notes()]
 
-    def remarks(self, frame: pd.DataFrame, target: str | None = None) -> list[str]:
+    def remarks(self, frame: pd.DataFrame, target: str | None = None, ignored: Sequence[str] = ()) -> list[str]:
         """What in ``frame`` the model cannot use, or what is unlike its training rows, in short sentences."""
-        extra = [n for n in frame.columns if n not in {*self.column_names, *self.dropped, target}]
+        extra = [n for n in frame.columns if n not in {*self.column_names, *self.dropped, *ignored, target}]
         sentences = [f"Ignored, as not known from the fit: {listing(extra)}."] if extra else []
         here = [column for column in self.columns if column.name in frame.columns]
         for column in here:
@@ -204,6 +200,14 @@ class TableEncoder:
 
 def _stack(parts: Sequence[Mapping[str, Array]]) -> Array:
     return np.column_stack([feature for part in parts for feature in part.values()])
+
+
+def decide_comma(frame: pd.DataFrame, choices: TableChoices) -> bool:
+    """Whether a comma is the decimal point: as the user says, as its file showed, or as its columns of texts do."""
+    if choices.decimal_comma is not None:
+        return choices.decimal_comma
+    of_file = frame.attrs.get("decimal_comma")
+    return find_decimal_comma(frame) if of_file is None else bool(of_file)
 
 
 def check_names(frame: pd.DataFrame) -> None:

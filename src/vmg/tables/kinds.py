@@ -57,7 +57,7 @@ def find_kind(column: pd.Series, reading: Reading, kind: str | None = None) -> C
             return fitted
     if looks_like_dates(column):
         example = to_texts(column).dropna().iloc[0]
-        return f"its texts look like dates in a format that is not known, such as '{example}' (--date-format tells it)"
+        return f"its texts look like dates in a format that is not known (--date-format tells it), such as '{example}'"
     return "its texts are all different, like identifiers"
 
 

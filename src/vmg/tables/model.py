@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor, VMGClassifier, VMGRegressor
 from vmg.prediction import ClassPrediction, Prediction, row_pieces
-from vmg.prediction.conformal import conformal_interval
+from vmg.prediction.conformal import calibration_scores, conformal_interval
 from vmg.prediction.student import StudentPrediction
 from vmg.tables.choices import TableChoices
-from vmg.tables.encoder import TableEncoder, check_names
+from vmg.tables.encoder import TableEncoder, check_names, decide_comma
 from vmg.tables.errors import TableError
 from vmg.tables.flags import FLAGS, flag_texts, mark_not_finite
 from vmg.tables.frames import as_frame
@@ -25,9 +25,9 @@ from vmg.tables.marginal import MarginalPrediction, class_mixture, find_candidat
 from vmg.tables.numbers import to_numbers
 from vmg.tables.phrases import count, listing
 from vmg.tables.reference import ReferenceRows, row_digests
-from vmg.tables.scores import class_scores, mean_crps, number_scores
+from vmg.tables.scores import base_rate, base_rate_scores, class_scores, mean_crps, number_scores
 from vmg.tables.suspicions import find_suspicions
-from vmg.tables.target import Task, centred_target, fit_target, known_labels, require_numbers
+from vmg.tables.target import Target, Task, centred_target, fit_target, known_labels, require_numbers
 from vmg.tables.values import to_texts
 from vmg.training import Callback
 
@@ -72,6 +72,8 @@ class TableModel:
         What the user said about columns.
     held_out : mapping
         Scores on held-out rows, where some were held out.
+    base_rate : sequence of float
+        Mean and standard deviation of the target in training rows, or the share of each class.
     """
 
     encoder: TableEncoder
@@ -84,6 +86,7 @@ class TableModel:
     reference: ReferenceRows | None = None
     choices: TableChoices = field(default_factory=TableChoices)
     held_out: Mapping[str, Any] = field(default_factory=dict)
+    base_rate: tuple[float, ...] = ()
 
     # -- fitting ------------------------------------------------------------------------------------------------------
 
@@ -124,51 +127,44 @@ class TableModel:
         tell : callable, optional
             Called with each sentence of ``notes`` before training starts.
         """
-        frame, choices = as_frame(frame), choices or TableChoices()
-        _require_columns(frame, [target, *exclude, *choices.named])
-        left_out = list(dict.fromkeys([*exclude, *choices.ignored]))
-        if target in left_out:
-            raise TableError(f"the target '{target}' cannot be excluded")
-        has_target = to_texts(frame[target]).notna()
-        n_without = int((~has_target).sum())
-        frame = frame[has_target]
-        if len(frame) < MIN_ROWS:
-            raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {len(frame)}")
-        encoder = TableEncoder.fit(frame.drop(columns=left_out), choices, target=target)
-        found = fit_target(frame[target], task, encoder.decimal_comma)
-        kind = VMGRegressor if found.task == "regression" else VMGClassifier
-        estimator = kind(**(options or {}))
-        inside, outside = _split(len(frame), conformal, found.task, estimator.random_state)
-        rows, values = frame.iloc[inside], found.values[inside]
-        if len(outside):
-            encoder = TableEncoder.fit(rows.drop(columns=left_out), choices, target=target)
-        encoder, features = encoder.with_target(rows, centred_target(values))
-
-        notes = [found.reason]
-        if n_without:
-            notes.append(f"{count(n_without, 'row')} without a target left out.")
-        if len(outside):
-            notes.append(f"{count(len(outside), 'row')} set aside to calibrate intervals.")
-        if left_out:
-            notes.append(f"Columns left out as asked: {listing(left_out)}.")
-        notes += [*encoder.describe(), *find_suspicions(rows, encoder, target, values)]
+        given = _prepare(as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {})
         if tell is not None:
-            for note in notes:
+            for note in given.notes:
                 tell(note)
-
+        estimator, encoder, found = given.estimator, given.encoder, given.target
         estimator._callbacks = tuple(callbacks)
         try:
-            estimator.fit(features, values)
+            estimator.fit(given.features, given.values)
         finally:
             del estimator._callbacks
-        reference = _reference(encoder, rows, values)
+        reference = _reference(encoder, given.rows, given.values)
         model = cls(
-            *(encoder, estimator, target, found.task, found.decimal_comma, tuple(notes)),
-            *(found.unit, reference, choices),
+            *(encoder, estimator, target, found.task, found.decimal_comma, tuple(given.notes)),
+            *(found.unit, reference, given.choices, {}, base_rate(given.values)),
         )
-        if isinstance(estimator, VMGRegressor) and len(outside):
-            estimator.conformalize(encoder.transform(frame.iloc[outside]), found.values[outside])
+        if isinstance(estimator, VMGRegressor) and len(given.aside):
+            cdf = model.pred_dist(given.aside).cdf(given.aside_values)  # type: ignore[union-attr]
+            estimator.conformal_scores_ = calibration_scores(cdf[:, None])
         return model
+
+    @staticmethod
+    def check(
+        frame: Any,
+        target: str,
+        *,
+        task: Task | None = None,
+        exclude: Sequence[str] = (),
+        conformal: float = 0.0,
+        choices: TableChoices | None = None,
+        options: Mapping[str, Any] | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> list[str]:
+        """Do all of a fit but the training: raise what is wrong with the table, give back and tell the notes."""
+        given = _prepare(as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {})
+        if tell is not None:
+            for note in given.notes:
+                tell(note)
+        return given.notes
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
@@ -349,12 +345,26 @@ class TableModel:
             return {"rows": len(rows), **class_scores(parts)}
         return {"rows": len(rows), **number_scores(parts, cast(Regressor, self.estimator).conformal_scores_, coverage)}
 
+    def evaluate_base_rate(self, frame: Any) -> dict[str, float]:
+        """The scores that knowing the training targets alone gives; empty for files of earlier versions."""
+        if not self.base_rate:
+            return {}
+        truth = self.target_values(self.with_target(frame))
+        classes = self.estimator.classes_ if isinstance(self.estimator, Classifier) else None
+        return base_rate_scores(self.base_rate, truth, classes)
+
     def training_share(self, frame: Any) -> float:
         """The share of the rows with a target that the model was fitted to, as far as the file knows."""
         if self.reference is None:
             return 0.0
         rows = self.with_target(frame)
         return self.reference.known_share(row_digests(self.encoder.transform(rows), self.target_values(rows)))
+
+    @property
+    def text_columns(self) -> list[str]:
+        """Columns whose cells a file must give as they are written: 01 is not 1 in them."""
+        labels = [self.target] if self.task == "classification" else []
+        return [*self.encoder.text_columns, *labels]
 
     def with_decimal(self, decimal_comma: bool) -> TableModel:
         """The model for tables that write numbers in the other convention."""
@@ -374,6 +384,62 @@ class TableModel:
         from vmg.tables.saving import model_from_state
 
         return model_from_state(tensors, document)
+
+
+class _Prepared(NamedTuple):
+    """A table that is ready for training."""
+
+    estimator: VMGRegressor | VMGClassifier
+    encoder: TableEncoder
+    target: Target
+    choices: TableChoices
+    rows: pd.DataFrame
+    values: NDArray
+    features: NDArray
+    aside: pd.DataFrame  # rows to calibrate with
+    aside_values: NDArray
+    notes: list[str]
+
+
+def _prepare(
+    frame: pd.DataFrame,
+    target: str,
+    task: Task | None,
+    exclude: Sequence[str],
+    conformal: float,
+    choices: TableChoices,
+    options: Mapping[str, Any],
+) -> _Prepared:
+    _require_columns(frame, [target, *exclude, *choices.named])
+    left_out = list(dict.fromkeys([*exclude, *choices.ignored]))
+    if target in left_out:
+        raise TableError(f"the target '{target}' cannot be excluded")
+    has_target = to_texts(frame[target]).notna()
+    n_without = int((~has_target).sum())
+    frame = frame[has_target]
+    if len(frame) < MIN_ROWS:
+        raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {len(frame)}")
+    columns = frame.drop(columns=left_out)
+    found = fit_target(frame[target], task, decide_comma(columns, choices))
+    kind = VMGRegressor if found.task == "regression" else VMGClassifier
+    estimator = kind(**options)
+    inside, outside = _split(len(frame), conformal, found.task, estimator.random_state)
+    rows, values = columns.iloc[inside], found.values[inside]
+    encoder = TableEncoder.fit(rows, choices, target=target)
+    encoder, features = encoder.with_target(rows, centred_target(values))
+
+    notes = [found.reason]
+    if n_without:
+        notes.append(f"{count(n_without, 'row')} without a target left out.")
+    if len(outside):
+        notes.append(f"{count(len(outside), 'row')} set aside to calibrate intervals.")
+    if left_out:
+        notes.append(f"Columns left out as asked: {listing(left_out)}.")
+    notes += [*encoder.describe(), *find_suspicions(rows, encoder, target, values)]
+    return _Prepared(
+        *(estimator, encoder, found, choices, rows, values, features),
+        *(columns.iloc[outside], found.values[outside], notes),
+    )
 
 
 def _reference(encoder: TableEncoder, rows: pd.DataFrame, values: NDArray) -> ReferenceRows:

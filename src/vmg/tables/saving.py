@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Any, cast, get_args
 
@@ -30,6 +31,7 @@ def write_model(model: TableModel, path: str | os.PathLike[str]) -> None:
         "unit": model.unit,
         "choices": model.choices.to_document(),
         "held_out": dict(model.held_out),
+        "base_rate": list(model.base_rate),
         "encoder": model.encoder.to_document(),
         "estimator": estimator,
     }
@@ -58,6 +60,10 @@ def model_from_state(tensors: dict[str, Tensor], document: dict[str, Any]) -> Ta
             isinstance(comma, bool) and all(isinstance(text, str) for text in texts) and isinstance(held_out, dict)
         ):
             raise ValueError("target, unit and notes must be texts, and decimal_comma true or false")
+        base = tuple(document.get("base_rate", ()))
+        n_base = (0, 2) if task == "regression" else (0, len(estimator.classes_))
+        if len(base) not in n_base or not all(isinstance(part, float) and math.isfinite(part) for part in base):
+            raise ValueError("base_rate must be a mean and a deviation, or a share of each class")
         choices = TableChoices.from_document(document["choices"]) if "choices" in document else TableChoices()
         n_features = len(encoder.feature_names)
         if n_features != estimator.n_features_in_:
@@ -66,4 +72,4 @@ def model_from_state(tensors: dict[str, Tensor], document: dict[str, Any]) -> Ta
         raise
     except Exception as error:  # a document may be wrong in any way
         raise ModelFileError(f"the file does not describe a whole model: {error!r}") from error
-    return TableModel(encoder, estimator, target, task, comma, notes, unit, reference, choices, held_out)
+    return TableModel(encoder, estimator, target, task, comma, notes, unit, reference, choices, held_out, base)

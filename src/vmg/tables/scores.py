@@ -11,7 +11,7 @@ from vmg import metrics
 from vmg.prediction import ClassPrediction
 from vmg.prediction.conformal import conformal_interval
 
-__all__ = ["class_scores", "label_log_prob", "mean_crps", "number_scores"]
+__all__ = ["base_rate", "base_rate_scores", "class_scores", "label_log_prob", "mean_crps", "number_scores"]
 
 Array = NDArray[np.float64]
 
@@ -46,6 +46,30 @@ def number_scores(parts: list[tuple[Any, Array]], conformal: Array | None, cover
 def label_log_prob(probabilities: Array, labels: NDArray) -> Array:
     """Log probability of each row's true class, bounded below."""
     return np.log(np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float64).tiny))
+
+
+def base_rate(values: NDArray) -> tuple[float, ...]:
+    """Mean and standard deviation of numbers, or the share of each class in their order."""
+    if values.dtype.kind == "f":
+        scale = float(np.abs(values).max()) or 1.0
+        return float((values / scale).mean() * scale), float((values / scale).std() * scale)
+    return tuple((np.unique(values, return_counts=True)[1] / len(values)).tolist())
+
+
+def base_rate_scores(base: tuple[float, ...], truth: NDArray, classes: NDArray | None) -> dict[str, float]:
+    """Scores of the same guess for every row: a normal distribution of training targets, or their shares of classes."""
+    if classes is None:
+        mean, std = base
+        error = truth - mean
+        log_prob = -0.5 * (error / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+        return {"rmse": float(np.sqrt(np.mean(error**2))), "log_likelihood": float(log_prob.mean())}
+    labels = np.searchsorted(classes, truth)
+    p = np.repeat(np.asarray(base)[None], len(labels), axis=0)
+    return {
+        "accuracy": float((labels == p[0].argmax()).mean()),
+        "log_likelihood": float(label_log_prob(p, labels).mean()),
+        "brier": metrics.brier_score(p, labels),
+    }
 
 
 def class_scores(parts: list[tuple[ClassPrediction, NDArray]]) -> dict[str, float]:
