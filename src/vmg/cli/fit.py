@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from vmg.cli.options import NETWORK, DataArgument, DebugOption, JsonOption, QuietOption, TaskChoice
+from vmg.cli.datasets import DatasetArgument, StreamOption, streams
+from vmg.cli.options import NETWORK, DebugOption, JsonOption, QuietOption, TaskChoice
 from vmg.cli.output import bullet, print_json, say
 from vmg.cli.paths import check_output, stem
 from vmg.cli.progress import LOG_POSTERIOR, TrainingBar
@@ -19,7 +20,7 @@ __all__ = ["fit"]
 
 
 def fit(
-    data: DataArgument,
+    data: DatasetArgument,
     target: Annotated[str, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.")],
     out: Annotated[
         Path | None,
@@ -62,6 +63,7 @@ def fit(
             metavar="N", min=0, max=2**32 - 1, help="Same seed and table, same model.", rich_help_panel=NETWORK
         ),
     ] = 0,
+    stream: StreamOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -70,11 +72,14 @@ def fit(
 
     Numbers, texts, dates, booleans and missing cells are handled, and it says how. Whether the target asks for
     regression or classification is inferred from it.
+
+    A dataset is read a batch at a time, twice: hidden layers learn from a sample of its rows, output layers from all.
+    Under `torchrun` several processes share it.
     """
     from vmg.tables import TableModel, read_table
     from vmg.tables.phrases import count
 
-    path = check_output(Path(stem(data) + ".vmg") if out is None else out, data)
+    path = check_output(Path(stem(Path(data.rstrip("/*"))) + ".vmg") if out is None else out, Path(data))
     options: dict[str, Any] = {
         "n_members": "auto" if members is None else members,
         "hidden_layer_sizes": _hidden_sizes(hidden),
