@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -76,8 +77,11 @@ def fit(
     A dataset is read a batch at a time, twice: hidden layers learn from a sample of its rows, output layers from all.
     Under `torchrun` several processes share it.
     """
+    from vmg.streaming import as_parquet, fit_dataset, open_dataset
+    from vmg.streaming.sharing import is_first
     from vmg.tables import TableModel, read_table
     from vmg.tables.phrases import count
+    from vmg.training.distributed import joined_by_torchrun
 
     path = check_output(Path(stem(Path(data.rstrip("/*"))) + ".vmg") if out is None else out, Path(data))
     options: dict[str, Any] = {
@@ -86,23 +90,27 @@ def fit(
         "max_iter": "auto" if max_iter is None else max_iter,
         "random_state": seed,
     }
-    silent = quiet or json
-    frame, notes = read_table(data)
-    if not silent:
-        say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
-        for note in notes:
-            bullet(note)
-    with TrainingBar("Training", quiet=quiet, terms=LOG_POSTERIOR) as bar:
-        model = TableModel.fit(
-            frame,
-            target,
-            task=None if task is TaskChoice.auto else cast("Task", task.value),
-            exclude=exclude or (),
-            conformal=conformal,
-            options=options,
-            callbacks=[bar],
-            tell=None if silent else bullet,
-        )
+    wanted = None if task is TaskChoice.auto else cast("Task", task.value)
+    with joined_by_torchrun() as shared, TrainingBar("Training", quiet=quiet, terms=LOG_POSTERIOR) as bar:
+        silent = quiet or json or not is_first()
+        common: dict[str, Any] = {"task": wanted, "exclude": exclude or (), "options": options, "callbacks": [bar]}
+        common["tell"] = None if silent else bullet
+        if streams(data, stream, shared=shared):
+            if conformal:
+                raise typer.BadParameter("needs a table that is read whole, with --in-memory", param_hint="--conformal")
+            with as_parquet(data) as source:
+                model, n_rows = fit_dataset(source, target, **common), open_dataset(source).n_rows
+        else:
+            frame, notes = read_table(data)
+            n_rows = len(frame)
+            if not silent:
+                say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
+                for note in notes:
+                    bullet(note)
+            model = TableModel.fit(frame, target, conformal=conformal, **common)
+            model = replace(model, notes=(*notes, *model.notes))
+        if not is_first():
+            return
     model.save(path)
     last = model.estimator.history_.last
     if json:
@@ -110,14 +118,14 @@ def fit(
             "model": str(path),
             "target": model.target,
             "task": model.task,
-            "rows": len(frame),
+            "rows": n_rows,
             "features": model.estimator.n_features_in_,
             "steps": last.step,
             "seconds": last.seconds,
             "log_posterior": last.elbo,
             "fit": last.expected_log_likelihood,
             "complexity": last.kl,
-            "notes": [*notes, *model.notes],
+            "notes": list(model.notes),
         }
         print_json(summary)
     elif not quiet:
