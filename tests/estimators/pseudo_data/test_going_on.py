@@ -10,8 +10,9 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from quick import LINEAR, assert_same_bits, everything, linear_table, regressor
-from vmg.estimators import PseudoDataRegressor
+from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
 from vmg.estimators.pseudo_data.stopping import VALIDATION_DRAWS, BestSoFar
+from vmg.training import TrainingError
 
 # -- weights ----------------------------------------------------------------------------------------------------------
 
@@ -157,6 +158,17 @@ def test_an_interrupted_first_fit_leaves_nothing():
         model.fit(X, y)
     with pytest.raises(NotFittedError):
         model.predict(X)
+
+
+def test_a_network_that_training_left_without_numbers_is_no_fit():
+    X, y = linear_table(30)
+    options = {"hidden_layer_sizes": (2,), "n_pseudo": 1, "max_noise": 0.25, "n_draws": 5, "n_members": 2}
+    model = PseudoDataClassifier(
+        **options, max_iter=1, column_covariance="dense", learning_rate_init=1e6, activation="silu", random_state=0
+    )
+    with pytest.raises(TrainingError, match="try a smaller learning_rate_init than 1e"):
+        model.fit(X[:, :1], y > 0)
+    assert not hasattr(model, "network_")
 
 
 def test_many_rows_are_predicted_in_pieces_that_do_not_show(monkeypatch):

@@ -36,12 +36,13 @@ from vmg.nn.pseudo_data import NOISE_KINDS
 from vmg.persistence import write
 from vmg.prediction import draw_functions
 from vmg.priors import GammaPrior, IsotropicPrior, Prior
-from vmg.training import Callback, History, Progress, Schedule, cosine, train
+from vmg.training import Callback, History, Progress, Schedule, TrainingError, cosine, train
 
 __all__ = ["PseudoDataEstimator"]
 
 Array = NDArray[np.float64]
 
+CHECKED_ROWS = 8  # at which a trained network must be finite
 PRIORS: dict[str, type[Prior]] = {"gamma": GammaPrior, "isotropic": IsotropicPrior}
 
 
@@ -180,6 +181,7 @@ class PseudoDataEstimator(BaseEstimator, ABC):
             if fresh:
                 [self.max_noise_] = self._choose_max_noise([data])
             self._train([data], None if not fresh else [self.max_noise_])
+            self._check_functions(data.x[:CHECKED_ROWS])
         return self
 
     def _choose_max_noise(self, sets: list[TrainingSet]) -> Sequence[float | Array]:
@@ -325,7 +327,19 @@ class PseudoDataEstimator(BaseEstimator, ABC):
             self.network_ = posterior_as_prior(self.network_, generator)
             self.likelihood_ = self._likelihood_as_prior()
             self._train([data])
+            self._check_functions(data.x[:CHECKED_ROWS])
         return self
+
+    def _check_functions(self, x: Tensor) -> None:
+        """Raise a TrainingError where the last steps left a network whose functions are not finite."""
+        try:
+            finite = bool(draw_functions(self.network_, x, self.n_draws, self.seed_).isfinite().all())
+        except ValueError:  # of a layer whose inputs are not finite
+            finite = False
+        if not finite:
+            raise TrainingError(
+                f"the trained network is not finite; try a smaller learning_rate_init than {self.learning_rate_init:g}"
+            )
 
     @abstractmethod
     def _likelihood_as_prior(self) -> Likelihood:
