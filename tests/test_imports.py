@@ -21,7 +21,9 @@ ORDER = (
     ("estimators",),
     ("tables",),
     ("vmg",),
-    ("report",),
+    ("streaming", "report"),
+    ("fleets",),
+    ("scoring",),
     ("cli", "__main__"),
     ("vmg_command",),
     # the paper's experiments, which may import all of the above
