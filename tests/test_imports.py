@@ -24,7 +24,8 @@ ORDER = (
     ("streaming", "report"),
     ("fleets",),
     ("scoring",),
-    ("cli", "__main__"),
+    ("cli",),
+    ("__main__",),
     ("vmg_command",),
     # the paper's experiments, which may import all of the above
     ("vmg_paper.data", "vmg_paper.layers", "vmg_paper.figures"),
