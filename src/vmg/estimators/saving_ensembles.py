@@ -179,13 +179,9 @@ def check_features(name: str, described: Document, tensors: Mapping[str, Tensor]
 
 def put_members(name: str, module: nn.Module, tensors: Tensors) -> None:
     """Put the numbers of members into ``tensors``."""
-    # a head shows the features that members hold under a second name, too
-    state = {key: value for key, value in module.state_dict().items() if not key.startswith("head.features.")}
-    tensors.update({f"{name}.{key}": value for key, value in state.items()})
+    tensors.update({f"{name}.{key}": value for key, value in module.state_dict().items()})
 
 
 def take_members(name: str, tensors: Mapping[str, Tensor]) -> Tensors:
     """The numbers that :func:`put_members` put there."""
-    own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
-    again = {f"head.{key}": value for key, value in own.items() if key.startswith("features.")}
-    return {**own, **again} if any(key.startswith("head.") for key in own) else own
+    return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}

@@ -5,16 +5,16 @@ from vmg.nn.attention import MatrixGaussianMultiheadAttention
 from vmg.nn.bayesian import BayesianLinear, BayesianModule, kl_divergence, use_generator
 from vmg.nn.convert import Conversion, bayesianize, conversion
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
-from vmg.nn.drawing import Draws, fixed_draw
 from vmg.nn.embedding import MatrixGaussianEmbedding
 from vmg.nn.global_inducing import GlobalInducingMLP
-from vmg.nn.groups import parameter_groups
-from vmg.nn.head import BayesianHead, HeadPrediction
+from vmg.nn.head import BayesianHead, FunctionPosterior, HeadPrediction
 from vmg.nn.lora import MatrixGaussianLoRA, add_lora
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
-from vmg.nn.plain import to_plain
+from vmg.nn.optimiser_groups import parameter_groups
+from vmg.nn.plain_models import to_plain
 from vmg.nn.pseudo_data import PseudoData
+from vmg.nn.weight_draws import Draws, fixed_draw
 
 __all__ = [
     "MLP",
@@ -24,6 +24,7 @@ __all__ = [
     "BayesianModule",
     "Conversion",
     "Draws",
+    "FunctionPosterior",
     "GlobalInducingMLP",
     "HeadPrediction",
     "MatrixGaussianConv1d",

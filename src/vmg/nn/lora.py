@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from vmg.nn.bayesian import BayesianModule
-from vmg.nn.convert import become, keep_from_fast_paths, select
-from vmg.nn.counterparts import is_linear
+from vmg.nn.layer_conversion import is_linear
+from vmg.nn.layer_settings import layer_settings
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
-from vmg.nn.recipe import recipe
+from vmg.nn.module_edits import become, keep_from_fast_paths, select
 
 __all__ = ["MatrixGaussianLoRA", "add_lora"]
 
@@ -135,7 +135,7 @@ def add_lora(
         n_out, n_in = weight.shape if isinstance(old, nn.Linear) else weight.mT.shape
         base = copy.copy(old)  # the same weights in an object of their own; hooks stay outside
         base.__dict__ = {**old.__dict__, **{name: type(old.__dict__[name])() for name in _HOOKS}}
-        start = recipe(n_in, n_data)["initial_scale"]
+        start = layer_settings(n_in, n_data)["initial_scale"]
         options = {"initial_scale": start, **layer_options}
         with weight.device:
             layer = MatrixGaussianLoRA(base, n_in, n_out, rank, alpha, **options)

@@ -22,7 +22,7 @@ from vmg.nn.covariance_parameters import FAMILIES, DiagonalParameters
 from vmg.nn.pseudo_data import NOISE_KINDS, PseudoData
 from vmg.priors import IsotropicPrior, Prior, fused_kl
 
-__all__ = ["KL_KINDS", "SAMPLERS", "MatrixGaussianLinear"]
+__all__ = ["KL_KINDS", "SAMPLERS", "ConvertedLinear", "MatrixGaussianLinear"]
 
 SAMPLERS = ("marginal", "joint", "weights")
 KL_KINDS = ("marginal", "conditional")
@@ -351,3 +351,17 @@ class MatrixGaussianLinear(BayesianLinear):
     def covariances(self) -> tuple[Covariance, Covariance]:
         """U and V at the present parameters."""
         return self.row(), self.column()
+
+
+class ConvertedLinear(MatrixGaussianLinear):
+    """:class:`~vmg.nn.MatrixGaussianLinear` that code written for ``nn.Linear`` can read.
+
+    ``weight`` [out, in] and ``bias`` [out] (or None) are those at the mean pseudo-data (``centre_weight``), which are
+    the weights of the plain layer at the start. Whoever multiplies with them gets ``forward_centre`` and no
+    uncertainty; calling the layer draws.
+    """
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias of ``centre_weight``, [*batch_shape, out]."""
+        return self._as_linear(self.centre_weight())[1]

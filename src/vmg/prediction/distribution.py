@@ -14,8 +14,8 @@ from scipy import special
 from torch import Tensor, nn
 
 from vmg.nn.bayesian import BayesianLinear, use_generator
-from vmg.nn.drawing import evaluating, fixed_draw
 from vmg.nn.mlp import MLP
+from vmg.nn.weight_draws import evaluating, fixed_draw
 from vmg.prediction.propagation import propagate_moments
 
 __all__ = ["ClassPrediction", "Prediction", "draw_functions", "propagate_moments", "row_pieces", "sample_outputs"]

@@ -8,12 +8,12 @@ from torch import nn
 import vmg
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from vmg.nn import bayesianize
-from vmg.nn.recipe import recipe
+from vmg.nn.layer_settings import layer_settings
 
 
 @pytest.mark.parametrize(("n_rows", "n_pseudo"), [(1, 0), (2, 1), (5, 4), (65, 20), (785, 50), (10_000, 50)])
 def test_points_follow_the_layers_size(n_rows, n_pseudo):
-    assert recipe(n_rows, None)["n_pseudo"] == n_pseudo
+    assert layer_settings(n_rows, None)["n_pseudo"] == n_pseudo
 
 
 def test_given_settings_come_first():

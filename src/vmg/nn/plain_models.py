@@ -9,10 +9,11 @@ from torch import Tensor, nn
 
 from vmg.nn.attention import MatrixGaussianMultiheadAttention
 from vmg.nn.bayesian import BayesianLinear, BayesianModule
-from vmg.nn.convert import ATTRIBUTE, become
+from vmg.nn.convert import ATTRIBUTE
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.embedding import MatrixGaussianEmbedding
 from vmg.nn.lora import MatrixGaussianLoRA
+from vmg.nn.module_edits import become
 
 __all__ = ["to_plain"]
 

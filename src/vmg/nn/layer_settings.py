@@ -7,7 +7,7 @@ from typing import Any
 
 from vmg.priors import GammaPrior
 
-__all__ = ["recipe"]
+__all__ = ["layer_settings"]
 
 MOST_POINTS = 50  # the paper's number for its widest layers [LW16, §4.2]
 # Of 0.05, 0.1 and 0.25 the first fitted a surface of 700 rows best by far, and was close to the best on 1,300 digits
@@ -15,7 +15,7 @@ MAX_NOISE = 0.05
 FEWEST, MOST = math.exp(-6), 0.1  # standard deviations of the weights at the start
 
 
-def recipe(n_rows: int, n_data: float | None) -> dict[str, Any]:
+def layer_settings(n_rows: int, n_data: float | None) -> dict[str, Any]:
     """Options of :class:`~vmg.nn.MatrixGaussianLinear` for a layer with ``n_rows`` inputs, bias included.
 
     Without pseudo-points the divergence of small data sets switches units off until nothing is left, so there are

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from vmg.nn.attention import MatrixGaussianMultiheadAttention
 from vmg.nn.bayesian import BayesianModule
-from vmg.nn.converted import ConvertedLinear
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.embedding import MatrixGaussianEmbedding
-from vmg.nn.matrix_gaussian import MatrixGaussianLinear
+from vmg.nn.matrix_gaussian import ConvertedLinear, MatrixGaussianLinear
 from vmg.priors import IsotropicPrior
 
 __all__ = ["Refusal", "Settings", "counterpart", "is_linear"]
@@ -39,7 +38,7 @@ def counterpart(
     """A new module that starts at the weights of ``module``.
 
     Args:
-        module: one of those that :func:`vmg.nn.convert.select` gives.
+        module: one of those that :func:`vmg.nn.module_edits.select` gives.
         owners: how many modules hold a parameter.
         settings: options of the layers.
         named: asked for by name: then frozen weights become a frozen mean.

@@ -1,0 +1,73 @@
+"""Where a command reads and writes, checked before the long work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+import vmg
+from vmg.cli.output import say_aside
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from vmg.tables import TableModel
+
+__all__ = ["check_ending", "check_output", "load_both", "load_model", "stem"]
+
+
+def stem(data: Path) -> str:
+    """houses.csv.gz -> houses."""
+    return data.name.removesuffix(".gz").rsplit(".", 1)[0]
+
+
+def check_output(path: Path, *inputs: Path) -> Path:
+    """Say what is wrong with an output path before the long work, not after."""
+    from vmg.atomic_files import check_output, same_file
+
+    try:
+        check_output(path)
+    except OSError as error:
+        raise typer.BadParameter(f"cannot be {path}: {error.strerror}", param_hint="--out") from error
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"must be in a folder that exists; there is no {path.parent}", param_hint="--out")
+    for source in inputs:
+        if same_file(path, source):
+            raise typer.BadParameter(f"must not be what is read; got {path}, which is {source}", param_hint="--out")
+    return path
+
+
+def check_ending(path: Path) -> Path:
+    """Say which endings a table of predictions may have."""
+    endings = (".csv", ".csv.gz", ".parquet", ".pq")
+    if not path.name.lower().endswith(endings):
+        raise typer.BadParameter(f"must end in {', '.join(endings)}; got {path.name}", param_hint="--out")
+    return path
+
+
+def load_model(path: Path) -> TableModel:
+    """The model of a table in a file."""
+    from vmg.persistence import ModelFileError
+    from vmg.tables import TableModel
+
+    model = vmg.load(path)
+    if not isinstance(model, TableModel):
+        raise ModelFileError(
+            f"{path} holds a {type(model).__name__} without a table's columns; use vmg.load in Python, or vmg fit"
+        )
+    return model
+
+
+def load_both(path: Path, data: Path, quiet: bool) -> tuple[TableModel, pd.DataFrame]:
+    """The model and the table, with remarks on how they fit together on standard error."""
+    from vmg.tables import read_table
+
+    model = load_model(path)
+    frame, notes = read_table(data)
+    model.encoder.check(frame)
+    if not quiet:
+        for note in [*notes, *model.encoder.remarks(frame, model.target)]:
+            say_aside(note)
+    return model, frame

@@ -1,0 +1,35 @@
+"""``vmg report``: one page about a model and the rows of a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vmg.cli.options import DataArgument, DebugOption, ModelArgument, QuietOption
+from vmg.cli.output import say
+from vmg.cli.paths import check_output, load_both
+from vmg.cli.progress import waiting
+
+__all__ = ["report"]
+
+
+def report(
+    model: ModelArgument,
+    data: DataArgument,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes.")] = Path(
+        "report.html"
+    ),
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Write one self-contained HTML page about a model and the rows of a table."""
+    from vmg.report import write_report
+
+    path = check_output(out, model, data)
+    fitted, frame = load_both(model, data, quiet)
+    with waiting("Writing the report", quiet=quiet):
+        write_report(fitted, frame, path)
+    if not quiet:
+        say(f"Report written to {path}.")
