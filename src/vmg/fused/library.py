@@ -35,6 +35,7 @@ __all__ = [
     "on_device",
     "packed",
     "randn",
+    "serves",
     "standard_normal",
 ]
 
@@ -125,6 +126,11 @@ def _functions(dtype: torch.dtype) -> SimpleNamespace | None:
 def available() -> bool:
     """Whether the compiled kernels are there and not switched off."""
     return _library() is not None
+
+
+def serves(tensor: Tensor) -> bool:
+    """Whether there are kernels for tensors of this kind; it may be asked of one without numbers."""
+    return tensor.is_cpu and _functions(tensor.dtype) is not None
 
 
 def function(name: str) -> Callable[..., object] | None:
