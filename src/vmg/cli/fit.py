@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from vmg.cli.options import NETWORK, DataArgument, DebugOption, JsonOption, QuietOption, TaskChoice
+from vmg.cli.datasets import DatasetArgument, StreamOption, streams
+from vmg.cli.likelihoods import LikelihoodOption, require_likelihood
+from vmg.cli.options import NETWORK, DebugOption, JsonOption, QuietOption, TaskChoice
 from vmg.cli.output import bullet, print_comparison, print_json, say, say_aside
 from vmg.cli.paths import check_output, stem
 from vmg.cli.presets import Preset, preset_options
@@ -38,7 +40,7 @@ SCORE = "Score on held-out rows"  # heading of the help
 
 
 def fit(
-    data: DataArgument,
+    data: DatasetArgument,
     target: Annotated[str, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.")],
     out: Annotated[
         Path | None,
@@ -50,6 +52,7 @@ def fit(
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="The same as --ignore, for one column.", hidden=True)
     ] = None,
+    likelihood: LikelihoodOption = "auto",
     types: TypesOption = None,
     categorical: CategoricalOption = None,
     ignore: IgnoreOption = None,
@@ -109,6 +112,7 @@ def fit(
         bool,
         typer.Option("--resume", help="Go on after Ctrl-C: held-out fits that were finished are not done again."),
     ] = False,
+    stream: StreamOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -117,38 +121,49 @@ def fit(
 
     Numbers, texts, dates, times, booleans and missing cells are handled, and it says how. The score stands beside those
     of a base rate, a linear model and gradient boosting. The model that is written is fitted to all rows.
-    """
-    from vmg.tables import TableModel, read_table
-    from vmg.tables.holdout import Holdout
-    from vmg.tables.phrases import count
 
-    path = check_output(Path(stem(data) + ".vmg") if out is None else out, data)
+    A dataset is read a batch at a time, twice: hidden layers learn from a sample of its rows, output layers from all.
+    Under `torchrun` several processes share it. No rows of it are held out.
+    """
+    from vmg.streaming import as_parquet, fit_dataset, open_dataset
+    from vmg.streaming.sharing import is_first
+    from vmg.tables.holdout import Holdout
+    from vmg.training.distributed import joined_by_torchrun
+
+    path = check_output(Path(stem(Path(data.rstrip("/*"))) + ".vmg") if out is None else out, Path(data))
     asked = {"n_members": members, "max_iter": max_iter, "hidden_layer_sizes": _hidden_sizes(hidden)}
     options: dict[str, Any] = {"random_state": seed, **preset_options(preset)}
     options |= {name: value for name, value in asked.items() if value is not None}
+    wanted = None if task is TaskChoice.auto else cast("Task", task.value)
+    if require_likelihood(likelihood, wanted) != "auto":
+        options["likelihood"], wanted = likelihood, "regression"
     choices = make_choices(types, categorical, [*split_names(ignore), *(exclude or [])], date_format, decimal)
-    plan = None if no_holdout else Holdout(holdout, cv, holdout_by, time)
-    silent = quiet or json
-    frame, notes = read_table(data, texts=choices.texts, decimal_comma=choices.decimal_comma)
-    if not silent:
-        say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
-        for note in notes:
-            bullet(note)
-    settings: dict[str, Any] = {
-        "target": target,
-        "task": None if task is TaskChoice.auto else cast("Task", task.value),
-        "conformal": conformal,
-        "choices": choices,
-        "options": options,
-    }
-    TableModel.check(frame, **settings, tell=None if silent else bullet)  # mistakes are said before any work
-    comparison = None
-    if plan is not None:
-        comparison = _score(frame, plan, settings, path, data, resume=resume, quiet=quiet, silent=silent)
-    with TrainingBar("Training on all rows", quiet=quiet, terms=LOG_POSTERIOR) as bar:
-        model = TableModel.fit(frame, **settings, callbacks=[bar])
-    if comparison is not None:
-        model = replace(model, held_out=comparison.to_document())
+    with joined_by_torchrun() as shared:
+        silent = quiet or json or not is_first()
+        if streams(data, stream, shared=shared):
+            if conformal:
+                raise typer.BadParameter("needs a table that is read whole, with --in-memory", param_hint="--conformal")
+            with as_parquet(data) as source, TrainingBar("Training", quiet=quiet, terms=LOG_POSTERIOR) as bar:
+                common: dict[str, Any] = {
+                    "task": wanted,
+                    "exclude": choices.ignored,
+                    "options": options,
+                    "callbacks": [bar],
+                }
+                model = fit_dataset(source, target, **common, tell=None if silent else bullet)
+                n_rows = open_dataset(source).n_rows
+        else:
+            plan = None if no_holdout else Holdout(holdout, cv, holdout_by, time)
+            settings = {
+                "target": target,
+                "task": wanted,
+                "conformal": conformal,
+                "choices": choices,
+                "options": options,
+            }
+            model, n_rows = _fit_table(Path(data), plan, settings, path, resume=resume, quiet=quiet, silent=silent)
+        if not is_first():
+            return
     model.save(path)
     _finished(path).unlink(missing_ok=True)
     last = model.estimator.history_.last
@@ -157,7 +172,7 @@ def fit(
             "model": str(path),
             "target": model.target,
             "task": model.task,
-            "rows": len(frame),
+            "rows": n_rows,
             "features": model.estimator.n_features_in_,
             "steps": last.step,
             "seconds": last.seconds,
@@ -165,12 +180,37 @@ def fit(
             "fit": last.expected_log_likelihood,
             "complexity": last.kl,
             "held_out": model.held_out or None,
-            "notes": [*notes, *model.notes],
+            "notes": list(model.notes),
         }
         print_json(summary)
     elif not quiet:
         say(f"Trained for {last.seconds:.1f} s, {last.step:,} steps; log posterior {last.elbo:.3f} a row.")
         say(f"Model written to {path}. Next: vmg evaluate {path} DATA, vmg predict {path} DATA --out FILE")
+
+
+def _fit_table(
+    data: Path, plan: Holdout | None, settings: dict[str, Any], path: Path, *, resume: bool, quiet: bool, silent: bool
+) -> tuple[TableModel, int]:
+    """A model of all rows of a table that fits in memory, with scores on held-out rows; and the number of rows."""
+    from vmg.tables import TableModel, read_table
+    from vmg.tables.phrases import count
+
+    choices = settings["choices"]
+    frame, notes = read_table(data, texts=choices.texts, decimal_comma=choices.decimal_comma)
+    if not silent:
+        say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
+        for note in notes:
+            bullet(note)
+    TableModel.check(frame, **settings, tell=None if silent else bullet)  # mistakes are said before any work
+    comparison = None
+    if plan is not None:
+        comparison = _score(frame, plan, settings, path, data, resume=resume, quiet=quiet, silent=silent)
+    with TrainingBar("Training on all rows", quiet=quiet, terms=LOG_POSTERIOR) as bar:
+        model = TableModel.fit(frame, **settings, callbacks=[bar])
+    model = replace(model, notes=(*notes, *model.notes))
+    if not silent and model.likelihood_note:
+        bullet(model.likelihood_note)
+    return model if comparison is None else replace(model, held_out=comparison.to_document()), len(frame)
 
 
 def _finished(path: Path) -> Path:

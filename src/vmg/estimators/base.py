@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from vmg.estimators.reading import ReadsRows
 from vmg.estimators.scaling import Standardiser
 from vmg.estimators.weights import weighed
+from vmg.estimators.whole_fit import whole_or_not_at_all
 from vmg.fit.size import Size, choose_size
 from vmg.nn.mlp import ACTIVATIONS
 from vmg.persistence import write
@@ -68,6 +68,7 @@ class VMGEstimator(ReadsRows, BaseEstimator):
     seed_: int
 
     _callbacks: tuple[Callback, ...] = ()  # told of training besides the estimator's own; set around a fit
+    _known_scaling: tuple[Standardiser, ...] = ()  # of inputs and targets, where more rows than these say it; likewise
 
     @property
     def n_steps_(self) -> int:
@@ -111,7 +112,7 @@ class VMGEstimator(ReadsRows, BaseEstimator):
         -------
         self
         """
-        with self._whole_or_not_at_all():
+        with whole_or_not_at_all(self):
             self._validate_params()
             X, y = self._check_data(X, y, reset=True)
             X, y, weight = weighed(X, y, sample_weight)
@@ -122,22 +123,11 @@ class VMGEstimator(ReadsRows, BaseEstimator):
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         if not hasattr(self, "seed_"):
             return self.fit(X, y, sample_weight)
-        with self._whole_or_not_at_all():
+        with whole_or_not_at_all(self):
             self._validate_params()
             X, y = self._check_data(X, y, reset=False)
             self._update(*weighed(X, y, sample_weight))
         return self
-
-    @contextmanager
-    def _whole_or_not_at_all(self) -> Iterator[None]:
-        """Keep the fitted state as it was unless the block ends without an exception, Ctrl-C included."""
-        before = dict(self.__dict__)
-        try:
-            yield
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
 
     def _size(self, n_rows: int, *, classes: bool = False) -> Size:
         """The network and its training that parameters and table ask for."""

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor, VMGClassifier, VMGRegressor
-from vmg.prediction import ClassPrediction, Prediction, row_pieces
+from vmg.prediction import ClassPrediction, NumberPrediction, row_pieces
 from vmg.prediction.conformal import calibration_scores, conformal_interval
-from vmg.prediction.student import StudentPrediction
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder, check_names, decide_comma
 from vmg.tables.errors import TableError
@@ -31,9 +30,8 @@ from vmg.tables.target import Target, Task, centred_target, fit_target, known_la
 from vmg.tables.values import to_texts
 from vmg.training import Callback
 
-__all__ = ["Classifier", "NumberPrediction", "Outside", "Regressor", "TableModel", "mean_crps"]
+__all__ = ["Classifier", "NumberPrediction", "Outside", "Regressor", "TableModel", "keep_rows", "mean_crps"]
 
-NumberPrediction = StudentPrediction | Prediction
 Regressor = VMGRegressor | PseudoDataRegressor  # the second where a file is from before the first was what it is
 Classifier = VMGClassifier | PseudoDataClassifier
 Outside = Literal["flag", "clip", "error"]
@@ -135,9 +133,13 @@ class TableModel:
         estimator._callbacks = tuple(callbacks)
         try:
             estimator.fit(given.features, given.values)
+        except ValueError as error:
+            if given.asks_likelihood:  # the target is not of its kind
+                raise TableError(f"the target '{target}' does not suit the likelihood: {error}") from error
+            raise
         finally:
             del estimator._callbacks
-        reference = _reference(encoder, given.rows, given.values)
+        reference = keep_rows(encoder, given.rows, given.values)
         model = cls(
             *(encoder, estimator, target, found.task, found.decimal_comma, tuple(given.notes)),
             *(found.unit, reference, given.choices, {}, base_rate(given.values)),
@@ -302,6 +304,12 @@ class TableModel:
 
     # -- scoring ------------------------------------------------------------------------------------------------------
 
+    @property
+    def likelihood_note(self) -> str:
+        """How the target is taken to scatter, and why; empty for classes and for files of earlier versions."""
+        name, reason = (getattr(self.estimator, f"likelihood_{part}", "") for part in ("", "reason_"))
+        return f"Likelihood: {name}, {reason}." if name else ""
+
     def read_target(self, column: pd.Series) -> pd.Series:
         """Cells of a numeric target as numbers, in the convention and the unit of the fit."""
         return to_numbers(column, self.decimal_comma, self.unit).values
@@ -399,6 +407,7 @@ class _Prepared(NamedTuple):
     aside: pd.DataFrame  # rows to calibrate with
     aside_values: NDArray
     notes: list[str]
+    asks_likelihood: bool
 
 
 def _prepare(
@@ -438,11 +447,12 @@ def _prepare(
     notes += [*encoder.describe(), *find_suspicions(rows, encoder, target, values)]
     return _Prepared(
         *(estimator, encoder, found, choices, rows, values, features),
-        *(columns.iloc[outside], found.values[outside], notes),
+        *(columns.iloc[outside], found.values[outside], notes, "likelihood" in options),
     )
 
 
-def _reference(encoder: TableEncoder, rows: pd.DataFrame, values: NDArray) -> ReferenceRows:
+def keep_rows(encoder: TableEncoder, rows: pd.DataFrame, values: NDArray) -> ReferenceRows:
+    """The training rows that a model keeps."""
     features = encoder.transform(rows)
     given = np.column_stack([~of_column["missing"] for of_column in encoder.marks(rows)])
     return ReferenceRows.sample(

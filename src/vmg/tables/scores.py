@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vmg import metrics
-from vmg.prediction import ClassPrediction
+from vmg.prediction import ClassPrediction, Prediction
 from vmg.prediction.conformal import conformal_interval
 
 __all__ = ["base_rate", "base_rate_scores", "class_scores", "label_log_prob", "mean_crps", "number_scores"]
@@ -19,10 +19,10 @@ CRPS_DRAWS = 200
 
 
 def mean_crps(prediction: Any, y: NDArray) -> float:
-    """Mean continuous ranked probability score of one output: exact where the prediction knows it, else by draws."""
-    if hasattr(prediction, "crps"):
-        return float(prediction.crps(y).mean())
-    return metrics.crps_from_samples(prediction.sample(CRPS_DRAWS, 0), y)
+    """Mean continuous ranked probability score of one output: by draws for a mixture, else from the distribution."""
+    if isinstance(prediction, Prediction):
+        return metrics.crps_from_samples(prediction.sample(CRPS_DRAWS, 0), y)
+    return float(prediction.crps(y).mean())
 
 
 def number_scores(parts: list[tuple[Any, Array]], conformal: Array | None, coverage: float) -> dict[str, float]:

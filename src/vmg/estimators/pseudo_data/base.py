@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import warnings
@@ -26,6 +27,7 @@ from vmg.estimators.pseudo_data.stopping import BestSoFar, State
 from vmg.estimators.pseudo_data.training_sets import TrainingSet, hold_out, stack
 from vmg.estimators.scaling import Standardiser
 from vmg.estimators.weights import weighed
+from vmg.estimators.whole_fit import whole_or_not_at_all
 from vmg.likelihoods import Likelihood
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.covariance_parameters import FAMILIES
@@ -34,12 +36,13 @@ from vmg.nn.pseudo_data import NOISE_KINDS
 from vmg.persistence import write
 from vmg.prediction import draw_functions
 from vmg.priors import GammaPrior, IsotropicPrior, Prior
-from vmg.training import Callback, History, Progress, Schedule, cosine, train
+from vmg.training import Callback, History, Progress, Schedule, TrainingError, cosine, train
 
 __all__ = ["PseudoDataEstimator"]
 
 Array = NDArray[np.float64]
 
+CHECKED_ROWS = 8  # at which a trained network must be finite
 PRIORS: dict[str, type[Prior]] = {"gamma": GammaPrior, "isotropic": IsotropicPrior}
 
 
@@ -150,7 +153,7 @@ class PseudoDataEstimator(BaseEstimator, ABC):
     # -- fitting ------------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Fit to rows X [N, D] with targets y.
+        """Fit to rows X [N, D] with targets y; an interrupted or refused fit leaves the model as it was.
 
         Parameters
         ----------
@@ -165,23 +168,20 @@ class PseudoDataEstimator(BaseEstimator, ABC):
         -------
         self
         """
-        self._validate_params()
-        fresh = not (self.warm_start and hasattr(self, "network_"))
-        before = dict(self.__dict__)
-        try:
+        with whole_or_not_at_all(self):
+            self._validate_params()
+            fresh = not (self.warm_start and hasattr(self, "network_"))
             X, y = self._check_data(X, y, reset=True)
             X, y, weight = weighed(X, y, sample_weight)
             if not fresh:
                 self._check_layers(X.shape[1])
-        except (TypeError, ValueError):  # a fit that is refused changes nothing
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
-        self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
-        data = self._prepare(X, y, weight)
-        if fresh:
-            [self.max_noise_] = self._choose_max_noise([data])
-        self._train([data], None if not fresh else [self.max_noise_])
+                self.network_, self.likelihood_ = copy.deepcopy((self.network_, self.likelihood_))
+            self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
+            data = self._prepare(X, y, weight)
+            if fresh:
+                [self.max_noise_] = self._choose_max_noise([data])
+            self._train([data], None if not fresh else [self.max_noise_])
+            self._check_functions(data.x[:CHECKED_ROWS])
         return self
 
     def _choose_max_noise(self, sets: list[TrainingSet]) -> Sequence[float | Array]:
@@ -316,17 +316,30 @@ class PseudoDataEstimator(BaseEstimator, ABC):
         """Learn from new rows only: the posterior so far becomes the prior."""
         if not hasattr(self, "network_"):
             return self.fit(X, y, sample_weight)
-        self._validate_params()
-        X, y = self._check_data(X, y, reset=False)
-        X, y, weight = weighed(X, y, sample_weight)
-        self._check_layers(X.shape[1])
-        data = self._encode_rows(X, y, weight)
-        self.seed_ = (self.seed_ + 1) % (2**31 - 1)
-        generator = torch.Generator().manual_seed(self.seed_)
-        self.network_ = posterior_as_prior(self.network_, generator)
-        self.likelihood_ = self._likelihood_as_prior()
-        self._train([data])
+        with whole_or_not_at_all(self):
+            self._validate_params()
+            X, y = self._check_data(X, y, reset=False)
+            X, y, weight = weighed(X, y, sample_weight)
+            self._check_layers(X.shape[1])
+            data = self._encode_rows(X, y, weight)
+            self.seed_ = (self.seed_ + 1) % (2**31 - 1)
+            generator = torch.Generator().manual_seed(self.seed_)
+            self.network_ = posterior_as_prior(self.network_, generator)
+            self.likelihood_ = self._likelihood_as_prior()
+            self._train([data])
+            self._check_functions(data.x[:CHECKED_ROWS])
         return self
+
+    def _check_functions(self, x: Tensor) -> None:
+        """Raise a TrainingError where the last steps left a network whose functions are not finite."""
+        try:
+            finite = bool(draw_functions(self.network_, x, self.n_draws, self.seed_).isfinite().all())
+        except ValueError:  # of a layer whose inputs are not finite
+            finite = False
+        if not finite:
+            raise TrainingError(
+                f"the trained network is not finite; try a smaller learning_rate_init than {self.learning_rate_init:g}"
+            )
 
     @abstractmethod
     def _likelihood_as_prior(self) -> Likelihood:
