@@ -110,7 +110,7 @@ def fit_pool(tables: Sequence[GroupTable], options: Mapping[str, Any], seed: int
         estimator.fit(X[inside], y[inside])
     finally:
         del estimator._known_scaling
-    assert estimator.ensemble_ is not None
+    assert isinstance(estimator.ensemble_, RegressionEnsemble)
     trunk = estimator.ensemble_.members
     chosen = rng.permutation(len(tables))[
         : max(2, LEARNING_CELLS // (trunk.features.n_members * trunk.features.n_features**2))
