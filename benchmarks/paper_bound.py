@@ -25,7 +25,7 @@ from vmg.estimators import fit_splits
 from vmg.metrics import interval_coverage, rmse
 from vmg_paper.data import TABLES
 from vmg_paper.experiments import results_file
-from vmg_paper.experiments.table1_methods import METHODS, PAPER_BOUNDS
+from vmg_paper.experiments.table1_methods import METHODS, PAPER_LIMITS
 
 
 def validate(table: str, bound: float, n_splits: int) -> results_file.Record:
@@ -55,7 +55,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     for table in options.tables.split(","):
-        for bound in PAPER_BOUNDS:
+        for bound in PAPER_LIMITS:
             settings = {"table": table, "bound": bound, "splits": options.splits}
             if not any(settings.items() <= record.items() for record in results_file.read(options.out)):
                 results_file.append(options.out, [validate(table, bound, options.splits)])

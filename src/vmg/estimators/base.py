@@ -18,8 +18,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from vmg.estimators.reading import ReadsRows
-from vmg.estimators.scaling import Standardiser
 from vmg.estimators.weights import weighed
+from vmg.fit.scaling import Standardiser
 from vmg.fit.size import Size, choose_size
 from vmg.nn.mlp import ACTIVATIONS
 from vmg.persistence import write
@@ -67,7 +67,7 @@ class VMGEstimator(ReadsRows, BaseEstimator):
     n_features_in_: int
     seed_: int
 
-    _callbacks: tuple[Callback, ...] = ()  # told of training besides the estimator's own; set around a fit
+    _callbacks: tuple[Callback, ...] = ()  # of the present call of fit
 
     @property
     def n_steps_(self) -> int:
@@ -95,7 +95,7 @@ class VMGEstimator(ReadsRows, BaseEstimator):
 
     # -- fitting ------------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()) -> Self:
         """Fit to rows X [N, D] with targets y; an interrupted or refused fit leaves the model as it was.
 
         Parameters
@@ -106,17 +106,21 @@ class VMGEstimator(ReadsRows, BaseEstimator):
             Targets in any unit.
         sample_weight : array-like [N], optional
             A row with weight 2 counts as two rows.
+        callbacks : sequence of callable
+            Called with a :class:`~vmg.training.Progress` as training goes; one that returns True ends it.
 
         Returns
         -------
         self
         """
         with self._whole_or_not_at_all():
+            self._callbacks = tuple(callbacks)
             self._validate_params()
             X, y = self._check_data(X, y, reset=True)
             X, y, weight = weighed(X, y, sample_weight)
             self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
             self._fit(X, y, weight)
+            del self._callbacks
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:

@@ -16,8 +16,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from vmg.estimators.base import Array, VMGEstimator
 from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
 from vmg.estimators.reading import ReadsClasses
-from vmg.estimators.scaling import Standardiser
 from vmg.fit.classification import ClassificationEnsemble, fit_classification
+from vmg.fit.scaling import Standardiser
 from vmg.prediction import ClassPrediction
 
 if TYPE_CHECKING:
@@ -154,9 +154,8 @@ random_state, verbose
 
     def _fit_pseudo_data(self, X: Array, y: NDArray, weight: Array | None) -> None:
         model = PseudoDataClassifier(**self._pseudo_data_options())
-        model._callbacks, model._announced = self._callbacks, self.classes_
-        self.pseudo_data_, self.ensemble_ = model.fit(X, y, weight), None
-        del model._callbacks, model._announced
+        self.pseudo_data_ = model.partial_fit(X, y, self.classes_, weight, callbacks=self._callbacks)
+        self.ensemble_ = None
         self.input_scaling_, self.history_ = model.input_scaling_, model.history_
 
     def _update(self, X: Array, y: NDArray, weight: Array | None) -> None:

@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from vmg.estimators.base import Array, VMGEstimator
 from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
 from vmg.estimators.reading import ReadsNumbers
-from vmg.estimators.scaling import Standardiser
 from vmg.fit.regression import RegressionEnsemble, fit_regression
+from vmg.fit.scaling import Standardiser
 from vmg.prediction import Prediction
 from vmg.prediction.student import StudentPrediction
 
@@ -170,9 +170,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
     def _fit_pseudo_data(self, X: Array, y: NDArray, weight: Array | None) -> None:
         noise = "constant" if self.noise == "constant" else "input"
         model = PseudoDataRegressor(**self._pseudo_data_options(), noise=noise)
-        model._callbacks = self._callbacks
-        self.pseudo_data_, self.ensemble_ = model.fit(X, y, weight), None
-        del model._callbacks
+        self.pseudo_data_, self.ensemble_ = model.fit(X, y, weight, callbacks=self._callbacks), None
         self.input_scaling_, self.target_scaling_ = model.input_scaling_, model.target_scaling_
         self.history_ = model.history_
 

@@ -27,7 +27,7 @@ from vmg.estimators.file_checks import (
     check_parameters,
     read_array,
 )
-from vmg.estimators.pseudo_data.base import PseudoDataEstimator
+from vmg.estimators.network import NetworkEstimator
 from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
 from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
 from vmg.estimators.regressor import VMGRegressor
@@ -37,9 +37,9 @@ from vmg.estimators.saving_ensembles import (
     encode_classification,
     encode_regression,
 )
-from vmg.estimators.scaling import Standardiser
 from vmg.fit.classification import ClassificationEnsemble
 from vmg.fit.regression import RegressionEnsemble
+from vmg.fit.scaling import Standardiser
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.nn.covariance_parameters import FAMILIES
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -53,7 +53,7 @@ __all__ = ["from_state", "to_state"]
 Tensors = dict[str, Tensor]
 Document = dict[str, Any]
 
-Estimator = VMGEstimator | PseudoDataEstimator
+Estimator = VMGEstimator | NetworkEstimator
 
 KINDS: tuple[type[Estimator], ...] = (VMGClassifier, VMGRegressor, PseudoDataClassifier, PseudoDataRegressor)
 ESTIMATORS: dict[str, type[Estimator]] = {cls.__name__: cls for cls in KINDS}
@@ -332,5 +332,5 @@ CODECS: dict[type[Any], Codec] = {
     Likelihood: Codec("likelihood", _encode_likelihood, _decode_likelihood),
     RegressionEnsemble: Codec("regression", encode_regression, decode_regression),
     ClassificationEnsemble: Codec("classification", encode_classification, decode_classification),
-    PseudoDataEstimator: Codec("estimator", _encode_estimator, _decode_estimator),
+    NetworkEstimator: Codec("estimator", _encode_estimator, _decode_estimator),
 }

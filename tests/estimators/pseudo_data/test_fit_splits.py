@@ -11,7 +11,7 @@ from sklearn.model_selection import KFold, ShuffleSplit
 from quick import class_table, classifier, linear_table, regressor
 from vmg.estimators import fit_splits
 from vmg.estimators.pseudo_data.selection import CANDIDATES
-from vmg.estimators.scaling import Standardiser
+from vmg.fit.scaling import Standardiser
 
 LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0, "max_iter": 100}
 
