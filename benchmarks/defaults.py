@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from sklearn.datasets import load_diabetes, make_friedman1, make_friedman2, make_friedman3
 from sklearn.model_selection import ShuffleSplit
+from vmg.estimators.pseudo_data.splits import _hand_over
 
 from vmg.estimators import PseudoDataRegressor, regressor
-from vmg.estimators.pseudo_data.splits import _hand_over
 from vmg.metrics import interval_coverage, rmse
 from vmg.prediction import Prediction
 from vmg_paper.data import TABLES, load_table, standard_splits

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from defaults import training_rows
 from sklearn.model_selection import ShuffleSplit
+from vmg.estimators.pseudo_data.effort import LONG
 
 from vmg.estimators import PseudoDataRegressor, fit_splits
-from vmg.estimators.pseudo_data.effort import LONG
 from vmg.metrics import interval_coverage, rmse
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.method import hidden_layers

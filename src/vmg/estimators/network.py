@@ -105,6 +105,10 @@ class NetworkEstimator(ReadsRows, BaseEstimator):
         """Remember the targets' units of the training rows."""
 
     @abstractmethod
+    def _n_targets(self) -> int:
+        """Targets of the rows that were checked last; their units may still be unknown."""
+
+    @abstractmethod
     def _targets(self) -> Targets:
         """How targets enter and leave the network."""
 
@@ -202,7 +206,9 @@ class NetworkEstimator(ReadsRows, BaseEstimator):
 
     def _check_network(self, n_features: int) -> None:
         """A network that is trained further must still be the one that parameters and data ask for."""
-        check_same_network(self.network_, self._fitter().make_network(n_features, self._present_choices()))
+        method = self._method()
+        n_outputs = method.likelihood.n_network_outputs(self._n_targets())
+        check_same_network(self.network_, method.network(n_features, n_outputs, self._present_choices()))
 
     def _take(self, fitted: Fitted) -> None:
         self.network_, self.likelihood_ = fitted.network, fitted.likelihood

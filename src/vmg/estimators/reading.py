@@ -81,6 +81,9 @@ class ReadsNumbers(ReadsRows):
         """Remember the targets' units of the training rows."""
         self.target_scaling_ = Standardiser.fit(y.reshape(len(y), -1), weight)
 
+    def _n_targets(self) -> int:
+        return self.n_outputs_
+
     def _targets(self) -> NumericTargets:
         return NumericTargets(self.target_scaling_, self._single_output)
 
@@ -165,6 +168,9 @@ class ReadsClasses(ReadsRows):
     def _learn_targets(self, y: NDArray, weight: Array | None) -> None:
         """Classes have no units."""
         return None
+
+    def _n_targets(self) -> int:
+        return len(self.classes_)
 
     def _targets(self) -> ClassTargets:
         return ClassTargets(self.classes_)
