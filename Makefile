@@ -15,19 +15,21 @@ test: lint types
 	$(BIN)/python -m pytest -n 2
 	VMG_NATIVE=0 $(BIN)/python -m pytest -n 2 tests/fused/test_diagonal_draw.py tests/test_priors.py tests/nn/test_bayesian.py
 
-# The lowest versions that pyproject.toml allows, and the newest there are but for PyTorch (a newer build may bring gigabytes
-# of GPU libraries); each in an environment of its own.
+# The lowest versions that pyproject.toml allows, and the newest there are but for PyTorch; each in an environment of its own.
+# The wheels of PyTorch 2.4.0 bring gigabytes of GPU libraries. PYTHON=python3.12 WORKERS=1 choose another Python, and fewer
+# processes.
+WORKERS ?= 2
 test-lowest: export OMP_NUM_THREADS = 1
 test-lowest:
 	$(PYTHON) -m venv --clear .venv-lowest
 	.venv-lowest/bin/python -m pip install --quiet -c constraints-lowest.txt -e ".[app,dev]"
-	.venv-lowest/bin/python -m pytest -n 2
+	.venv-lowest/bin/python -m pytest -n $(WORKERS)
 
 test-newest: export OMP_NUM_THREADS = 1
 test-newest:
 	$(PYTHON) -m venv --clear .venv-newest
 	.venv-newest/bin/python -m pip install --quiet --upgrade "torch==2.13.0" -e ".[app,dev]"
-	.venv-newest/bin/python -m pytest -n 2
+	.venv-newest/bin/python -m pytest -n $(WORKERS)
 
 # Ten minutes of hostile files, tables, options and kills; SEED=2 makes others. A next run goes on where it was stopped.
 SEED ?= 0

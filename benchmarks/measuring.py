@@ -16,7 +16,9 @@ from torch.nn.functional import cross_entropy
 
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn import MLP
-from vmg.training.flat_parameters import FlatParameters
+from vmg.objective import Objective
+from vmg.training.grouped_parameters import GroupedParameters
+from vmg.training.rows import Batch
 from vmg.training.step import make_step
 
 INPUTS, CLASSES, BATCH, N_DATA = 784, 10, 100, 50_000  # MNIST, as in the paper's experiments [LW16, §4.2]
@@ -104,12 +106,12 @@ def plain_step(width: int, x: torch.Tensor, y: torch.Tensor) -> Callable[[], Non
 def bayesian_step(width: int, x: torch.Tensor, y: torch.Tensor, **options: Any) -> Callable[[], None]:
     """One step of :func:`vmg.training.train`: f, the bound and its gradient, fused Adam."""
     network, likelihood = MLP(INPUTS, (width,) * 3, CLASSES, **options), CategoricalLikelihood()
-    flat = FlatParameters(network.parameters())
-    optimiser = torch.optim.Adam(flat.tensors, lr=1e-3, fused=True)
-    evaluate = make_step(network, likelihood, flat, x.shape, n_data=N_DATA, kl_weight=1.0)
+    parameters = GroupedParameters(network.parameters())
+    optimiser = torch.optim.Adam(parameters.tensors, lr=1e-3, fused=True)
+    evaluate, batch = make_step(Objective(network, likelihood, N_DATA), parameters, x.shape), Batch(x, y, None)
 
     def step() -> None:
-        evaluate(x, y, None)
+        evaluate(batch, 1.0)
         optimiser.step()
 
     return step

@@ -23,7 +23,7 @@ def hidden_stack(n_in, sizes, **options):
 
 def tiny_head(seed, n_units=2):
     torch.manual_seed(seed)
-    head = BayesianHead(hidden_stack(1, (n_units,)), n_units, noise_prior=PRIOR).double()
+    head = BayesianHead(hidden_stack(1, (n_units,)), n_features=n_units, noise_prior=PRIOR).double()
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.add_(0.7 * torch.randn_like(parameter))
@@ -38,7 +38,7 @@ def evidence_by_sampling(head, x, y, n_samples):
     with torch.no_grad():
         hidden = torch.tanh(layer.apply_weight(x, layer.sample_prior_weight((n_samples,))))
         phi = torch.cat([hidden, torch.ones_like(hidden[..., :1])], -1)
-        values = log_evidence(phi, y, head.prior_precision(), prior=PRIOR)
+        values = log_evidence(phi, y, head.output.prior_precision(), prior=PRIOR)
         peak = values.max()
         ratios = (values - peak).exp()
     return (peak + ratios.mean().log()).item(), (ratios.std() / ratios.mean() / math.sqrt(n_samples)).item()
@@ -53,7 +53,7 @@ def bound_by_sampling(head, x, y, n_samples):
 def test_linear_models_have_their_exact_log_evidence():
     torch.manual_seed(0)
     x, y = torch.randn(9, 3, dtype=torch.float64), torch.randn(9, 2, dtype=torch.float64)
-    head = BayesianHead(nn.Identity(), 3, 2, noise_prior=PRIOR).double()
+    head = BayesianHead(nn.Identity(), n_features=3, n_outputs=2, noise_prior=PRIOR).double()
     phi = torch.cat([x, torch.ones(9, 1, dtype=torch.float64)], -1)
     exact = log_evidence(phi, y, torch.ones(4, dtype=torch.float64), prior=PRIOR)
     terms = collapsed_elbo(head, x, y)
@@ -88,7 +88,7 @@ def test_training_brings_it_close_to_the_evidence():
 def test_replicas_are_a_loop_and_weights_repeat_rows():
     torch.manual_seed(1)
     stack = hidden_stack(2, (3,), batch_shape=(2,))
-    head = BayesianHead(stack, 3, noise_prior=PRIOR, batch_shape=(2,)).double()
+    head = BayesianHead(stack, n_features=3, noise_prior=PRIOR, batch_shape=(2,)).double()
     x, y = torch.randn(5, 2, dtype=torch.float64), torch.randn(5, 1, dtype=torch.float64)
     counts = torch.tensor([1, 2, 0, 3, 1])
     torch.manual_seed(5)

@@ -8,6 +8,7 @@ up to the largest log-likelihood there is. See ``docs/notation.md``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from vmg.nn.bayesian import BayesianModule, kl_divergence
 from vmg.nn.head import BayesianHead
 from vmg.nn.model_io import call
 
-__all__ = ["ElboTerms", "collapsed_elbo", "elbo", "elbo_terms", "kl_warmup"]
+__all__ = ["ElboTerms", "Objective", "collapsed_elbo", "combine_terms", "elbo", "elbo_terms", "kl_warmup"]
 
 
 class ElboTerms(NamedTuple):
@@ -36,6 +37,18 @@ class ElboTerms(NamedTuple):
         return self.expected_log_likelihood - self.kl
 
 
+def combine_terms(
+    log_prob: Tensor, kl: Tensor, *, n_data: Tensor | float, kl_weight: float = 1.0, weight: Tensor | None = None
+) -> ElboTerms:
+    """The objective per datum from log p(y | f) of the rows of a batch, [..., B], and the sum of all divergences.
+
+    Every objective of a minibatch is made here, so that N and the weights have one meaning; see :func:`elbo`.
+    """
+    if weight is not None:
+        log_prob = log_prob * weight
+    return ElboTerms(log_prob.mean(-1), (kl_weight / n_data) * kl)
+
+
 def elbo_terms(
     network: nn.Module,
     likelihood: Likelihood,
@@ -48,10 +61,31 @@ def elbo_terms(
 ) -> ElboTerms:
     """The objective at outputs f that ``network`` has drawn already; see :func:`elbo`."""
     log_prob = likelihood.expected_log_prob(f, y)  # [..., B]
-    if weight is not None:
-        log_prob = log_prob * weight
     kl = kl_divergence(network) + likelihood.kl_divergence()
-    return ElboTerms(log_prob.mean(-1), (kl_weight / n_data) * kl, f)
+    return combine_terms(log_prob, kl, n_data=n_data, kl_weight=kl_weight, weight=weight)._replace(f=f)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The objective of one training set: what is trained, and N, by which a batch stands for all rows."""
+
+    network: nn.Module
+    likelihood: Likelihood
+    n_data: Tensor | float
+
+    def evaluate(self, x: Tensor, y: Tensor, weight: Tensor | None, kl_weight: float) -> ElboTerms:
+        """Draw f at a minibatch and take the objective there, with a graph."""
+        f = self.network(x)
+        return elbo_terms(self.network, self.likelihood, f, y, n_data=self.n_data, kl_weight=kl_weight, weight=weight)
+
+    def combine(self, log_prob: Tensor, kl: Tensor, weight: Tensor | None, kl_weight: float) -> ElboTerms:
+        """The same from its parts: log p(y | f) of each row, and the divergence of all posteriors."""
+        return combine_terms(log_prob, kl, n_data=self.n_data, kl_weight=kl_weight, weight=weight)
+
+    def update_likelihood(self, terms: ElboTerms, y: Tensor, weight: Tensor | None) -> None:
+        """Let a conjugate posterior of the likelihood, such as that of the noise, take in the outputs of a batch."""
+        assert terms.f is not None
+        self.likelihood.update_(terms.f, y, self.n_data, weight)
 
 
 def elbo(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -13,36 +14,77 @@ import vmg
 from vmg import VMGClassifier, VMGRegressor
 from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
 
-OPTIONS: dict[str, tuple] = {
-    "hidden_layer_sizes": ((), (3,), (3, 2), 4, (0,), "3", None, [2]),
-    "activation": ("relu", "tanh", "cos", "silu", "nonsense", None),
-    "n_pseudo": (0, 1, 3, 30, -1, 0.5, (2, 0)),
-    "max_noise": (0.25, 0.01, 1.0, 0.0, -1, 2.0, "nonsense"),
-    "row_covariance": ("diagonal", "rank_one", "dense", "nonsense"),
-    "prior": ("gamma", "isotropic", "nonsense"),
-    "learning_rate_init": (0.001, 0.1, 1e6, 0, -1, float("nan")),
-    "batch_size": ("auto", 1, 5, 1000, 0, 2.5),
-    "n_members": (1, 2, 0),
-    "n_draws": (1, 10, 0, 1.5),
-    "averaging": (0.9, None, 0.0, 1.0, -0.5),
-    "random_state": (0, None, -1, "a"),
+SOUND: dict[str, tuple] = {
+    "hidden_layer_sizes": ((), (3,), (3, 2), 4, [2], "auto", np.int64(3)),
+    "activation": ("relu", "tanh", "cos", "silu", "auto"),
+    "n_pseudo": (0, 1, 3, 30, (2, 0), None),
+    "max_noise": (0.25, 0.01, 1.0, "auto"),
+    "pseudo_noise": ("layer", "factored"),
+    "row_covariance": ("diagonal", "rank_one", "dense"),
+    "column_covariance": ("diagonal", "rank_one", "dense"),
+    "zero_mean": (False, True),
+    "prior": ("gamma", "isotropic"),
+    "noise": ("auto", "constant", "input"),
+    "likelihood": ("auto", "gaussian", "student", "count", "mixture", "ordinal"),
+    "learning_rate_init": (0.001, 0.1, 1e6),
+    "batch_size": ("auto", 1, 5, 1000),
+    "n_members": (1, 2, 3, "auto"),
+    "n_draws": (1, 10),
+    "n_iter_no_change": (1, 5),
+    "averaging": (0.9, None, 0.0),
+    "early_stopping": (False, True),
+    "random_state": (0, None),
     "warm_start": (False, True),
 }
+WRONG: dict[str, tuple] = {
+    "hidden_layer_sizes": ((0,), "3", None, (-1,), (2.5,), ((2,),)),
+    "activation": ("nonsense", None, 3),
+    "n_pseudo": (-1, 0.5, "2", (1, 2, 3, 4)),
+    "max_noise": (0.0, -1, 2.0, "nonsense", float("nan")),
+    "row_covariance": ("nonsense", None),
+    "prior": ("nonsense", 1),
+    "noise": ("nonsense", 0.1),
+    "likelihood": ("nonsense", None, 3),
+    "learning_rate_init": (0, -1, float("nan"), float("inf"), "fast"),
+    "batch_size": (0, 2.5, "all"),
+    "n_members": (0, -3, 1.5),
+    "n_draws": (0, 1.5, -1),
+    "averaging": (1.0, -0.5, "half"),
+    "random_state": (-1, "a", 0.5),
+    "validation_fraction": (0, 1, 2.0, "half"),
+    "max_iter": (0, -1, 1.5, "long"),
+}
+
+
+def choose_options(rng: random.Random, known: Collection[str]) -> dict[str, object]:
+    """A few options out of the ordinary, one in three times with one that is wrong."""
+    options = {
+        "max_iter": 1,
+        "hidden_layer_sizes": (2,),
+        "n_pseudo": 1,
+        "max_noise": 0.25,
+        "n_draws": 5,
+        "n_members": 2,
+    }
+    if rng.random() < 0.5:
+        options["n_pseudo"] = None
+    sound = [name for name in SOUND if name in known]
+    options |= {name: rng.choice(SOUND[name]) for name in rng.sample(sound, rng.choice((1, 2, 4)))}
+    if rng.random() < 0.33:
+        name = rng.choice([name for name in WRONG if name in known])
+        options[name] = rng.choice(WRONG[name])
+    return {name: value for name, value in options.items() if name in known}
 
 
 def configuration(rng: random.Random, folder: Path) -> str:
     """Fit, predict, save and load with some options out of the ordinary."""
     kind = rng.choice((VMGRegressor, VMGClassifier, PseudoDataRegressor, PseudoDataClassifier))
     classes = kind in (VMGClassifier, PseudoDataClassifier)
-    known = kind().get_params()
-    chosen = rng.sample([name for name in OPTIONS if name in known], rng.choice((1, 2, 4)))
-    options = {"max_iter": 1, "hidden_layer_sizes": (2,), "n_pseudo": 1, "max_noise": 0.25, "n_draws": 5}
-    options = {name: value for name, value in options.items() if name in known}
-    options |= {name: rng.choice(OPTIONS[name]) for name in chosen}
+    options = choose_options(rng, kind().get_params())
     draws = np.random.default_rng(rng.randrange(2**32))
-    n, width = rng.choice((1, 2, 3, 8, 30)), rng.choice((1, 2, 5))
-    X = draws.normal(size=(n, width)) * 10.0 ** rng.choice((0, 0, 5, -5, 150))
-    y = draws.normal(size=n) * 10.0 ** rng.choice((0, 0, 3, -3, 100))
+    n, width = rng.choice((1, 2, 3, 8, 30, 30, 30)), rng.choice((1, 2, 5))
+    X = draws.normal(size=(n, width)) * 10.0 ** rng.choice((0, 0, 0, 5, -5, 150))
+    y = draws.normal(size=n) * 10.0 ** rng.choice((0, 0, 0, 3, -3, 100))
     if classes:
         y = (draws.random(n) * rng.choice((1, 2, 3))).astype(int)
     with warnings.catch_warnings():

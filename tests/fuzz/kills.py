@@ -2,146 +2,296 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
+import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
-import textwrap
+import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from findings import Finding
+from victims import Victim, Victims
 
+import vmg
 from vmg.persistence import read
 from vmg.training.checkpoint import Checkpoint
+from vmg_paper.experiments import results_file
 
-SAVING = """
-    import sys, torch
-    from vmg.persistence import write
-    for number in range(10**6):
-        write(sys.argv[1], {"a": torch.full((50_000,), float(number))}, {"holds": "number", "number": number})
-        print(number, flush=True)
-"""
-APPENDING = """
-    import sys
-    from pathlib import Path
-    from vmg_paper.experiments import results_file as records
-    for number in range(10**6):
-        records.append(Path(sys.argv[1]), [{"number": number, "filling": "x" * (number % 5000)}])
-        print(number, flush=True)
-"""
-TRAINING = """
-    import sys, torch
-    from pathlib import Path
-    from vmg.likelihoods import CategoricalLikelihood
-    from vmg.nn import MLP
-    from vmg.training import Checkpoint, train
-    generator = torch.Generator().manual_seed(0)
-    network = MLP(3, (5,), 2, n_pseudo=2)
-    network.reset_parameters(generator)
-    x = torch.linspace(-1, 1, 60).reshape(20, 3)
-    def tell(progress):
-        print(progress.step, flush=True)
-    train(network, CategoricalLikelihood(), x, (x[:, 0] > 0).long(), n_steps=400, batch_size=4, report_every=2,
-          generator=generator, checkpoint=Checkpoint(Path(sys.argv[1])), callbacks=[tell])
-    print("end", float(sum(p.double().abs().sum() for p in network.parameters())), flush=True)
-"""
-FITTING = "from vmg_command import main; main()"
+INTERRUPTED = (130, "error: interrupted\n")
+QUICK = ("--max-iter", "30", "--hidden", "4")
+SPLITS = 6
 
 
-def _start(program: str, *arguments: str, **options) -> subprocess.Popen:
-    command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
-
-
-def _kill_after(process: subprocess.Popen, n_lines: int, wait: float, number: int) -> tuple[list[str], str]:
-    """Everything that a process printed until ``wait`` seconds after its first lines."""
-    lines = []
-    for line in process.stdout:
-        lines.append(line.strip())
-        if len(lines) >= n_lines:
-            break
-    time.sleep(wait)
-    process.send_signal(number)
-    rest, err = process.communicate(timeout=60)
-    return [*lines, *rest.split("\n")[:-1]], err
+@functools.cache
+def victims() -> Victims:
+    """The process that forks others; it ends with this one."""
+    folder = tempfile.mkdtemp()
+    found = Victims(Path(folder))
+    atexit.register(lambda: (found.close(), shutil.rmtree(folder, ignore_errors=True)))
+    return found
 
 
 def kill(rng: random.Random, folder: Path) -> str:
     """One process ended at one moment."""
+    empty(folder)
+    name = rng.choice(list(SITUATIONS))
+    SITUATIONS[name](rng, folder)
+    return name
+
+
+def empty(folder: Path) -> None:
+    """Take out all files."""
     for file in folder.iterdir():
         file.unlink()
-    return rng.choice((_kill_saving, _kill_appending, _kill_training, _interrupt_fit, _full_disk))(rng, folder)
 
 
-def _kill_saving(rng: random.Random, folder: Path) -> str:
+def start(work: str, *arguments: str | int, folder: Path, file_limit: int | None = None) -> Victim:
+    return victims().start(work, *map(str, arguments), folder=folder, file_limit=file_limit)
+
+
+def write_table(path: Path) -> None:
+    path.write_text("a,b,y\n" + "".join(f"{k % 7},{k % 5},{k * 0.37}\n" for k in range(60)))
+
+
+@functools.cache
+def saved_model() -> bytes:
+    """The bytes of a model of that table."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_table(folder / "t.csv")
+        code = start("command", "fit", "t.csv", "-t", "y", *QUICK, "-o", "m.vmg", folder=folder).wait()
+        assert code == 0, code
+        return (folder / "m.vmg").read_bytes()
+
+
+# -- kill -9 ----------------------------------------------------------------------------------------------------------
+
+
+def _saving(rng: random.Random, folder: Path) -> None:
     path = folder / "model"
-    told, _ = _kill_after(_start(SAVING, str(path)), rng.randrange(1, 30), rng.random() * 0.01, signal.SIGKILL)
-    number = read(path)[1]["number"]
-    if number not in (int(told[-1]), int(told[-1]) + 1):
-        raise Finding(f"file {number} is there after {told[-1]} was told")
-    return "saving"
+    victim = start("save", path, folder=folder)
+    victim.end_after(rng.randrange(1, 30), rng.random() * 0.01, signal.SIGKILL)
+    number, told = read(path)[1]["number"], int(victim.told()[-1])
+    if number not in (told, told + 1):
+        raise Finding(f"file {number} is there after {told} was told")
 
 
-def _kill_appending(rng: random.Random, folder: Path) -> str:
-    from vmg_paper.experiments import results_file as records
+def _appending(rng: random.Random, folder: Path) -> None:
+    for writer in range(3):
+        _append_and_kill(rng, folder, [writer])
 
+
+def _two_writers(rng: random.Random, folder: Path) -> None:
+    _append_and_kill(rng, folder, [0, 1])
+    if rng.random() < 0.5:
+        _append_and_kill(rng, folder, [2])
+
+
+def _append_and_kill(rng: random.Random, folder: Path, writers: list[int]) -> None:
+    """Every told record is there once and in its order, and at most one more of each writer."""
     path = folder / "results.jsonl"
-    for _ in range(2):
-        told, _ = _kill_after(_start(APPENDING, str(path)), rng.randrange(1, 60), rng.random() * 0.01, signal.SIGKILL)
-        numbers = [record["number"] for record in records.read(path)]
-        start = len(numbers) - 1 - numbers[::-1].index(0)
-        if numbers[start:] != list(range(len(numbers) - start)) or len(numbers) - start not in (
-            len(told),
-            len(told) + 1,
-        ):
-            raise Finding(f"{len(numbers) - start} records are there after {len(told)} were told")
-    return "appending"
+    before = results_file.read(path)
+    running = {writer: start("append", path, writer, folder=folder) for writer in writers}
+    for victim in running.values():
+        victim.end_after(rng.randrange(1, 60), rng.random() * 0.01, signal.SIGKILL)
+    records = results_file.read(path)
+    if records[: len(before)] != before:
+        raise Finding("records of a former run changed")
+    for writer, victim in running.items():
+        numbers = [int(r["number"]) for r in records if int(r["writer"]) == writer]
+        told = len(victim.told())
+        if numbers != list(range(len(numbers))) or len(numbers) not in (told, told + 1):
+            raise Finding(f"records {numbers[-3:]} of writer {writer} are there after {told} were told")
 
 
-def _kill_training(rng: random.Random, folder: Path) -> str:
-    path = folder / "run"
-    for _ in range(2):
-        process = _start(TRAINING, str(path))
-        _kill_after(process, rng.randrange(1, 60), rng.random() * 0.02, signal.SIGKILL)
+def _two_savers(rng: random.Random, folder: Path) -> None:
+    path = folder / "model"
+    running = [start("save", path, folder=folder) for _ in range(2)]
+    for victim in running:
+        victim.end_after(rng.randrange(1, 20), rng.random() * 0.01, signal.SIGKILL)
+        read(path)
+
+
+@functools.cache
+def whole_run() -> str:
+    """What a run says at its end that nobody kills."""
+    with tempfile.TemporaryDirectory() as folder:
+        victim = start("train", Path(folder, "run"), folder=Path(folder))
+        assert victim.wait() == 0, victim.said()
+        return victim.told()[-1]
+
+
+def _checkpoints(rng: random.Random, folder: Path) -> None:
+    path, expected = folder / "run", whole_run()
+    for _ in range(rng.randrange(1, 4)):
+        start("train", path, folder=folder).end_after(rng.randrange(1, 60), rng.random() * 0.02, signal.SIGKILL)
     if path.exists():
         Checkpoint(path).read({})
-    out, err = _start(TRAINING, str(path)).communicate(timeout=120)
-    whole, _ = _start(TRAINING, str(folder / "whole")).communicate(timeout=120)
-    if out.split("\n")[-2] != whole.split("\n")[-2]:
-        raise Finding(
-            f"a killed run ended with {out[-200:]!r} and {err[-500:]!r}, not with {whole.split(chr(10))[-2]!r}"
-        )
-    return "training"
+    victim = start("train", path, folder=folder)
+    code = victim.wait()
+    if code or victim.told()[-1] != expected:
+        raise Finding(f"a killed run ended with {victim.told()[-1:]} and {victim.said()[-500:]!r}, not {expected!r}")
 
 
-def _interrupt_fit(rng: random.Random, folder: Path) -> str:
-    rows = "".join(f"{k % 7},{k % 5},{k * 0.37}\n" for k in range(60))
-    (folder / "t.csv").write_text("a,b,y\n" + rows)
-    process = _start(FITTING, "fit", "t.csv", "-t", "y", "--max-iter", "1000000", cwd=folder)
-    time.sleep(0.3 + 4 * rng.random())
+def _fit(rng: random.Random, folder: Path) -> None:
+    """An old model stays until a new one is whole."""
+    write_table(folder / "t.csv")
+    model = folder / "m.vmg"
+    old = saved_model()
+    model.write_bytes(old)
+    victim = start("command", "fit", "t.csv", "-t", "y", *QUICK, "--seed", "5", "-o", "m.vmg", folder=folder)
+    victim.end_after(0, rng.random() * 0.6, signal.SIGKILL)
+    if model.read_bytes() != old:
+        vmg.load(model)
+
+
+@functools.cache
+def whole_results() -> list[dict]:
+    """What ``vmg reproduce`` earns when nobody kills it, but for times."""
+    with tempfile.TemporaryDirectory() as folder:
+        victim = start("reproduce", "--splits", SPLITS, "--out", "r.jsonl", folder=Path(folder))
+        assert victim.wait() == 0, victim.said()
+        return [{**r, "seconds": 0} for r in results_file.read(Path(folder, "r.jsonl"))]
+
+
+def _reproduce(rng: random.Random, folder: Path) -> None:
+    """A run that is killed some times earns each record once, and the same ones."""
+    path, expected = folder / "r.jsonl", whole_results()
+    assert len(expected) == SPLITS
+    for _ in range(3):
+        before = results_file.read(path)
+        victim = start("reproduce", "--splits", SPLITS, "--out", "r.jsonl", folder=folder)
+        victim.end_after(0, rng.random() * 0.3, signal.SIGKILL)
+        if results_file.read(path)[: len(before)] != before:
+            raise Finding("records of a former run changed")
+    victim = start("reproduce", "--splits", SPLITS, "--out", "r.jsonl", folder=folder)
+    code = victim.wait()
+    found = [{**r, "seconds": 0} for r in results_file.read(path)]
+    if code or found != expected:
+        raise Finding(f"a killed run ended with {code}, {victim.said()[-300:]!r} and {len(found)} records")
+
+
+# -- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+
+def _interrupt(rng: random.Random, folder: Path) -> None:
+    """Of a command that has been imported."""
+    write_table(folder / "t.csv")
+    (folder / "old.vmg").write_bytes(saved_model())
+    (folder / "out.csv").write_text("old\n")
+    endless = ("fit", "t.csv", "-t", "y", "--max-iter", "1000000", "-o", "old.vmg")
+    arguments = rng.choice((endless, endless, ("predict", "old.vmg", "t.csv", "-o", "out.csv"), ("report", "old.vmg")))
+    if arguments[0] == "report":
+        arguments = (*arguments, "t.csv", "-o", "page.html")
+    victim = start("command", *arguments, folder=folder)
+    code = victim.end_after(0, 0.05 + rng.random() * (2.0 if arguments is endless else 0.3), signal.SIGINT)
+    left = set(os.listdir(folder)) - {"t.csv", "old.vmg", "out.csv"}
+    said = victim.said()
+    if code == 0 and arguments is not endless:
+        return  # it was done before
+    if code != 130 or not said.endswith("error: interrupted\n") or "Traceback" in said or left:
+        raise Finding(f"an interrupt of {arguments} ended with {code}, {said!r:.500} and {left}")
+    if (folder / "old.vmg").read_bytes() != saved_model() or (folder / "out.csv").read_text() != "old\n":
+        raise Finding(f"an interrupt of {arguments} changed a file")
+
+
+def _interrupt_start(rng: random.Random, folder: Path) -> None:
+    """Of a whole new process, from its first import on."""
+    write_table(folder / "t.csv")
+    program = "print(flush=True); from vmg_command import main; main()"
+    command = [sys.executable, "-c", program, "fit", "t.csv", "-t", "y", "--max-iter", "1000000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
+    assert process.stdout is not None
+    process.stdout.readline()
+    time.sleep(0.1 + 4 * rng.random())
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    if (process.returncode, err) != (130, "error: interrupted\n") or os.listdir(folder) != ["t.csv"]:
+    _, err = process.communicate(timeout=120)
+    if (process.returncode, err) != INTERRUPTED or os.listdir(folder) != ["t.csv"]:
         raise Finding(f"an interrupt ended with {process.returncode}, {err!r:.500} and {os.listdir(folder)}")
-    return "interrupt"
 
 
-def _full_disk(rng: random.Random, folder: Path) -> str:
+# -- no room on the disk ----------------------------------------------------------------------------------------------
+
+
+def _file_limit(rng: random.Random, folder: Path) -> None:
     """A limit on the size of files stands for a full disk."""
-    path = folder / "model"
     limit = rng.choice((0, 1, 100, 4096, 100_000))
-    program = f"""
-        import resource, signal, sys
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
-    """
-    wanted = textwrap.dedent(program) + textwrap.dedent(SAVING)
-    process = subprocess.Popen(
-        [sys.executable, "-c", wanted, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    _, err = process.communicate(timeout=60)
-    if "ModelFileError: cannot write" not in err or os.listdir(folder):
-        raise Finding(f"a full disk ended with {err[-300:]!r} and {os.listdir(folder)}")
-    return "disk"
+    victim = start("save", "model", folder=folder, file_limit=limit)
+    victim.wait()
+    if "ModelFileError: cannot write" not in victim.said() or os.listdir(folder):
+        raise Finding(f"a full disk ended with {victim.said()[-300:]!r} and {os.listdir(folder)}")
+
+
+def _full_disk(rng: random.Random, folder: Path) -> None:
+    """Commands whose output is on a disk of its own that becomes full; without the right to mount one, a limit."""
+    write_table(folder / "t.csv")
+    (folder / "m.vmg").write_bytes(saved_model())
+    with small_disk(folder, kilobytes=4 * rng.randrange(2, 6)) as (disk, limit):
+        works = ("fit", "predict", "report", "reproduce")
+        work = rng.choice(works if limit is None else works[:-1])  # a line of results is shorter than any limit
+        out = disk / {"fit": "o.vmg", "predict": "o.csv", "report": "o.html", "reproduce": "o.jsonl"}[work]
+        record = {"experiment": "none", "dataset": "", "method": "", "seed": 0, "filling": "x" * 3900}
+        out.write_text(json.dumps(record) + "\n")
+        if limit is None:
+            (disk / "filling").write_bytes(
+                bytes(max(0, _free(disk) - rng.choice((0, 0, 4096)) * (work != "reproduce")))
+            )
+        before = {path.name: path.read_bytes() for path in disk.iterdir()}
+        arguments: dict[str, tuple[str, ...]] = {
+            "fit": ("fit", "t.csv", "-t", "y", *QUICK, "-o", str(out)),
+            "predict": ("predict", "m.vmg", "t.csv", "-o", str(out)),
+            "report": ("report", "m.vmg", "t.csv", "-o", str(out)),
+            "reproduce": ("--splits", "2", "--seed", "9", "--out", str(out)),
+        }
+        main = "reproduce" if work == "reproduce" else "command"
+        victim = start(main, *arguments[work], folder=folder, file_limit=limit)
+        code, said = victim.wait(), victim.said()
+        errors = [line for line in said.split("\n") if line.startswith("error: ")]
+        if code != 2 or len(errors) != 1 or "Traceback" in said:
+            raise Finding(f"a full disk under {work} ended with {code} and {said!r:.500}")
+        if {path.name: path.read_bytes() for path in disk.iterdir()} != before:
+            raise Finding(f"a full disk under {work} left {os.listdir(disk)}")
+
+
+def _free(disk: Path) -> int:
+    found = os.statvfs(disk)
+    return found.f_bavail * found.f_frsize
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, kilobytes: int) -> Iterator[tuple[Path, int | None]]:
+    """A folder on a disk of that size, or an ordinary one and a limit on files."""
+    with tempfile.TemporaryDirectory(dir=folder.parent) as name:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", name]
+        try:
+            mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+        except FileNotFoundError:
+            mounted = False
+        try:
+            yield Path(name), None if mounted else 2048
+        finally:
+            if mounted:
+                subprocess.run(["umount", name], check=True)
+
+
+SITUATIONS: dict[str, Callable[[random.Random, Path], None]] = {
+    "saving": _saving,
+    "appending": _appending,
+    "two writers": _two_writers,
+    "two savers": _two_savers,
+    "checkpoints": _checkpoints,
+    "fit": _fit,
+    "reproduce": _reproduce,
+    "interrupt": _interrupt,
+    "interrupt from the start": _interrupt_start,
+    "file limit": _file_limit,
+    "full disk": _full_disk,
+}

@@ -1,9 +1,11 @@
 """A campaign: so many cases of each kind from one seed, going on where it was stopped.
 
-    python tests/fuzz/run.py --seed 1 --cases mutated=20000 forged=10000 table=10000 configuration=1000 kill=500
+    python tests/fuzz/run.py --seed 1                                   # ten minutes, as ``make fuzz``
+    python tests/fuzz/run.py --seed 1 --whole --seconds 7200 --record results/fuzz.jsonl    # a whole campaign
 
-A case is determined by the seed, its kind and its number; ``--only mutated:17`` runs one with its traceback. The state
-is in ``build/fuzz``. A case that ends the process is found there by the next start and counted.
+A case is determined by the seed, its kind and its number; ``--only mutated:17`` runs one with its traceback. All kinds
+go on together: each case is of the kind that is farthest from its end. The state is in ``build/fuzz``. A case that ends
+the process is found there by the next start and counted. ``--record`` appends the counts to a file of results.
 """
 
 from __future__ import annotations
@@ -28,10 +30,14 @@ from model_files import forged, mutated
 
 from tables import table
 from vmg.cli.output import visible
+from vmg_paper.experiments import results_file
+
+Record = results_file.Record
 
 Case = Callable[[random.Random, Path], str]
 CASES: dict[str, Case] = {f.__name__: f for f in (mutated, forged, table, configuration, kill)}
-DEFAULT = {"mutated": 4000, "forged": 2000, "table": 400, "configuration": 100, "kill": 20}  # about ten minutes
+DEFAULT = {"mutated": 8000, "forged": 4000, "table": 2000, "configuration": 400, "kill": 60}  # about ten minutes
+WHOLE = {"mutated": 20_000, "forged": 10_000, "table": 10_000, "configuration": 1_000, "kill": 500}
 TIME_LIMIT = 20.0  # of computing, which other programs on the machine do not lengthen
 WAIT_LIMIT = 600.0
 MEMORY_LIMIT = 2**30  # beyond what the libraries take
@@ -67,38 +73,61 @@ def limit_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_LIMIT, resource.RLIM_INFINITY))
 
 
-def campaign(seed: int, cases: dict[str, int], state: Path, seconds: float) -> int:
-    """Run what is left of a campaign; the number of findings."""
+def campaign(seed: int, cases: dict[str, int], state: Path, seconds: float) -> list[Record]:
+    """Run what is left of a campaign; the counts of each kind so far."""
     state.mkdir(parents=True, exist_ok=True)
     log, current = state / f"{seed}.jsonl", state / f"{seed}.current"
-    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    done = Counter({line["kind"]: line["number"] + 1 for line in lines})
-    outcomes = Counter((line["kind"], line["outcome"]) for line in lines)
+    lines = results_file.read(log)
+    done = Counter(dict.fromkeys(cases, 0)) + Counter(line["kind"] for line in lines)
     end = time.monotonic() + seconds
     with log.open("a", buffering=1) as file, tempfile.TemporaryDirectory() as folder:
 
         def note(kind: str, number: int, outcome: str, **more: object) -> None:
-            file.write(json.dumps({"kind": kind, "number": number, "outcome": outcome, **more}) + "\n")
-            outcomes[kind, outcome] += 1
+            line = {"kind": kind, "number": number, "outcome": outcome, **more}
+            file.write(json.dumps(line) + "\n")
+            lines.append(line)
             done[kind] = number + 1
 
         if current.exists() and current.read_text():
             kind, number = json.loads(current.read_text())
             if number >= done[kind]:
                 note(kind, number, "FINDING", what="the process ended")
-        for kind, count in cases.items():
-            while done[kind] < count and time.monotonic() < end:
-                number = done[kind]
-                current.write_text(json.dumps([kind, number]))
-                try:
-                    note(kind, number, run_case(kind, seed, number, Path(folder)))
-                except Finding as finding:
-                    note(kind, number, "FINDING", what=str(finding))
-                    print(visible(f"{kind}:{number}: {finding}"), flush=True)
+        while time.monotonic() < end and (
+            left := {kind: done[kind] / n for kind, n in cases.items() if done[kind] < n}
+        ):
+            kind = min(left, key=lambda name: left[name])
+            number = done[kind]
+            current.write_text(json.dumps([kind, number]))
+            started = time.process_time()
+            try:
+                outcome, more = run_case(kind, seed, number, Path(folder)), {}
+            except Finding as finding:
+                outcome, more = "FINDING", {"what": str(finding)}
+                print(visible(f"{kind}:{number}: {finding}"), flush=True)
+            note(kind, number, outcome, seconds=round(time.process_time() - started, 3), **more)
         current.write_text("")
-    for (kind, outcome), n in sorted(outcomes.items()):
-        print(f"{kind:14} {outcome:20} {n:7}")
-    return sum(n for (_, outcome), n in outcomes.items() if outcome == "FINDING")
+    return counts(seed, lines)
+
+
+def counts(seed: int, lines: list[Record]) -> list[Record]:
+    """One record for each kind: cases, outcomes, findings, and the longest time of computing."""
+    found = []
+    for kind in dict.fromkeys(line["kind"] for line in lines):
+        own = [line for line in lines if line["kind"] == kind]
+        outcomes = Counter(line["outcome"] for line in own)
+        findings = [f"{kind}:{line['number']}: {line.get('what')}" for line in own if line["outcome"] == "FINDING"]
+        slowest = max(line.get("seconds", 0.0) for line in own)
+        found.append(
+            {
+                "seed": seed,
+                "kind": kind,
+                "cases": len(own),
+                "findings": findings,
+                "outcomes": dict(sorted(outcomes.items())),
+                "slowest_seconds": slowest,
+            }
+        )
+    return found
 
 
 def main() -> int:
@@ -106,6 +135,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=600.0, help="stop after this time; a next start goes on")
+    parser.add_argument("--whole", action="store_true", help=f"as many cases as {WHOLE}")
+    parser.add_argument("--record", type=Path, help="a file of results to append the counts to")
     parser.add_argument("--cases", nargs="*", default=[], metavar="KIND=N", help=f"of {', '.join(CASES)}")
     parser.add_argument("--only", metavar="KIND:NUMBER", help="one case, with its traceback")
     parser.add_argument("--state", type=Path, default=Path("build/fuzz"))
@@ -119,12 +150,20 @@ def main() -> int:
                 traceback.print_exc()
                 return 1
         return 0
-    cases = {kind: int(n) for kind, _, n in (part.partition("=") for part in options.cases)} or DEFAULT
+    cases = {kind: int(n) for kind, _, n in (part.partition("=") for part in options.cases)}
+    cases = cases or (WHOLE if options.whole else DEFAULT)
     for kind in cases:
-        if kind != "kill":
-            run_case(kind, options.seed, 0, Path(tempfile.mkdtemp()))  # imports what it needs before memory is limited
+        run_case(kind, options.seed, 0, Path(tempfile.mkdtemp()))  # imports what it needs before memory is limited
     limit_memory()
-    return 1 if campaign(options.seed, cases, options.state, options.seconds) else 0
+    found = campaign(options.seed, cases, options.state, options.seconds)
+    for record in found:
+        record["peak_gigabytes"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9, 3)
+        for outcome, n in record["outcomes"].items():
+            print(f"{record['kind']:14} {outcome:24} {n:7}")
+    print("\n".join(visible(finding) for record in found for finding in record["findings"]))
+    if options.record is not None:
+        results_file.append(options.record, found)
+    return 1 if any(record["findings"] for record in found) else 0
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """A short slice of the campaign of ``make fuzz``, always the same."""
 
-from pathlib import Path
+import random
 
+import kills
 import pytest
 import run
 
-SLICE = {"mutated": 150, "forged": 150, "table": 25, "configuration": 10}
+SLICE = {"mutated": 150, "forged": 150, "table": 25, "configuration": 60}
 
 
 @pytest.mark.filterwarnings("default")
@@ -15,9 +16,11 @@ def test_a_slice_of_the_campaign_finds_nothing(kind, tmp_path):
         assert run.run_case(kind, 0, number, tmp_path)
 
 
-@pytest.mark.parametrize("number", range(3))
-def test_kills_at_a_few_moments(number, tmp_path):
-    assert run.run_case("kill", 0, number, tmp_path)
+def test_kills_at_one_moment_each(tmp_path):
+    for name in ("saving", "two writers", "fit", "reproduce", "interrupt", "file limit", "full disk"):
+        folder = tmp_path / name
+        folder.mkdir()
+        kills.SITUATIONS[name](random.Random(0), folder)
 
 
 def test_a_campaign_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
@@ -31,9 +34,26 @@ def test_a_campaign_goes_on_where_it_was_stopped(tmp_path, monkeypatch, capsys):
             raise TypeError("of a kind that nobody expects")
         return "fine"
 
-    monkeypatch.setitem(run.CASES, "mutated", case)
+    for kind in ("mutated", "forged"):
+        monkeypatch.setitem(run.CASES, kind, case)
+
+    def findings():
+        return [
+            one for record in run.campaign(1, {"mutated": 6, "forged": 3}, tmp_path, 60) for one in record["findings"]
+        ]
+
     with pytest.raises(KeyboardInterrupt):
-        run.campaign(1, {"mutated": 6}, Path(tmp_path), 60)
-    assert run.campaign(1, {"mutated": 6}, Path(tmp_path), 60) == 2  # the one that ended the process, and the error
-    assert len(seen) == 6 and "mutated:4: TypeError" in capsys.readouterr().out
-    assert run.campaign(1, {"mutated": 6}, Path(tmp_path), 60) == 2 and len(seen) == 6
+        findings()
+    assert len(findings()) == 2  # the one that ended the process, and the error
+    assert len(seen) == 9 and "TypeError: of a kind that nobody expects" in capsys.readouterr().out
+    assert len(findings()) == 2 and len(seen) == 9
+
+
+def test_all_kinds_go_on_together(tmp_path, monkeypatch):
+    """A campaign that is stopped early has the same share of every kind."""
+    for kind in run.CASES:
+        monkeypatch.setitem(run.CASES, kind, lambda rng, folder: "fine")
+    clock = iter(range(10**6))
+    monkeypatch.setattr(run.time, "monotonic", lambda: next(clock))
+    found = run.campaign(1, {"mutated": 1000, "kill": 10, "table": 100}, tmp_path, 556)
+    assert {record["kind"]: record["cases"] for record in found} == {"mutated": 500, "kill": 5, "table": 50}

@@ -6,6 +6,15 @@ import pytest
 import torch
 from torch import nn
 
+import vmg
+from vmg.likelihoods import (
+    CategoricalLikelihood,
+    FullCovarianceLikelihood,
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    KnownNoiseLikelihood,
+)
+from vmg.math.categorical_evidence import mean_probabilities
 from vmg.math.evidence import NoisePrior, condition, row_statistics
 from vmg.nn.head import BayesianHead
 
@@ -40,7 +49,7 @@ def rows(n=40, c=1, seed=0):
 
 
 def make(c=1, **options):
-    return BayesianHead(Backbone().double(), 5, c, **options)
+    return BayesianHead(Backbone().double(), n_features=5, n_outputs=c, **options)
 
 
 @pytest.mark.parametrize("n_outputs", [1, 2])
@@ -53,7 +62,7 @@ def test_a_fit_in_batches_is_a_fit_at_once(n_outputs, full):
     other.fit([(x[:7], y[:7]), (x[7:31], y[7:31]), (x[31:], y[31:])])
     for a, b in zip(head.predict(x), other.predict(x), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-8)
-    for a, b in zip(head.statistics, other.statistics, strict=True):
+    for a, b in zip(head.output.statistics, other.output.statistics, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
 
 
@@ -66,7 +75,7 @@ def test_an_update_is_a_fit_to_all_rows():
     for a, b in zip(head.predict(x), other.predict(x), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
     head.fit([(x, y)], learn_precision=False)  # a new fit forgets
-    assert head.count == 40
+    assert head.output.count == 40
 
 
 def test_weights_are_repeated_rows():
@@ -85,7 +94,7 @@ def test_the_posterior_is_that_of_linear_regression():
     x, y = rows()
     head.fit([(x, y)])
     phi = torch.cat([head.features(x), torch.ones(40, 1).double()], -1).detach()
-    expected = condition(row_statistics(phi, y), head.prior_precision().detach().double(), head.noise_prior)
+    expected = condition(row_statistics(phi, y), head.output.prior_precision().detach().double(), head.noise_prior)
     mean, noise, epistemic, df = head.predict(x)
     torch.testing.assert_close(mean, phi @ expected.mean)
     torch.testing.assert_close(noise[0], expected.noise_variance)
@@ -96,7 +105,7 @@ def test_the_posterior_is_that_of_linear_regression():
 
 def test_replicas_are_a_loop():
     features = Replicas()
-    head = BayesianHead(features, 5, batch_shape=(2,))
+    head = BayesianHead(features, n_features=5, batch_shape=(2,))
     x, y = rows()
     head.fit([(x, y)], learn_precision=False)
     evidence = head.log_evidence(x, y)
@@ -104,7 +113,7 @@ def test_replicas_are_a_loop():
         alone = Replicas(1)
         with torch.no_grad():
             alone.directions.copy_(features.directions[i : i + 1])
-        one = BayesianHead(nn.Sequential(alone, nn.Flatten(0, 1)), 5)
+        one = BayesianHead(nn.Sequential(alone, nn.Flatten(0, 1)), n_features=5)
         one.fit([(x, y)], learn_precision=False)
         for a, b in zip(head.predict(x), one.predict(x), strict=True):
             torch.testing.assert_close(a[i], b)
@@ -150,18 +159,18 @@ def test_precisions_are_learned_by_the_evidence():
     head.fit([(x, y)])
     best = head.log_evidence(x, y).item()
     for shift in (-0.5, 0.5):
-        for group in range(len(head.group_sizes)):
+        for group in range(len(head.output.group_sizes)):
             with torch.no_grad():
-                head.log_precision[group] += shift
+                head.output.log_precision[group] += shift
                 assert head.log_evidence(x, y).item() <= best + 1e-4
-                head.log_precision[group] -= shift
+                head.output.log_precision[group] -= shift
 
 
 def test_the_joint_covariance_is_that_of_drawn_functions():
     head = make()
     x, y = rows()
     head.fit([(x, y)])
-    mean, covariance = head.joint(x[:4])
+    mean, covariance = head.posterior(x[:4])
     _, _, epistemic, _ = head.predict(x[:4])
     torch.testing.assert_close(covariance[0].diagonal(), epistemic[:, 0])
     drawn = head.sample_functions(x[:4], 50_000, torch.Generator().manual_seed(0))[..., 0]
@@ -189,3 +198,128 @@ def test_wrong_uses():
         make(2).log_evidence(x, y)
     with pytest.raises(ValueError, match="n_samples must be at least 1; got 0"):
         make().update(x, y).sample_functions(x, 0)
+
+
+# -- signatures, classes, ensembles -----------------------------------------------------------------------------------
+
+
+def test_sizes_are_seen_from_the_rows():
+    x, y = rows(c=2)
+    head = BayesianHead(Backbone().double(), GaussianLikelihood(2))
+    with pytest.raises(ValueError, match="the head has seen no rows yet"):
+        head(x)
+    head.fit([(x, y)])
+    other = BayesianHead(head.features, n_features=5, n_outputs=2).fit([(x, y)])
+    for a, b in zip(head.predict(x), other.predict(x), strict=True):
+        torch.testing.assert_close(a, b)
+    mean, covariance = head.posterior(x[:4])
+    assert mean.shape == (4, 2)
+    assert covariance.shape == (2, 4, 4)
+
+
+def test_the_likelihood_brings_the_prior_of_the_noise():
+    backbone = Backbone()
+    assert BayesianHead(backbone, GaussianLikelihood(2, concentration=3.0, rate=0.5)).noise_prior == NoisePrior(
+        3.0, 0.5
+    )
+    full = BayesianHead(backbone, FullCovarianceLikelihood(2, concentration=3.0, rate=0.5)).noise_prior
+    assert full == NoisePrior(3.0, 0.5, full=True)
+    assert BayesianHead(backbone, CategoricalLikelihood()).noise_prior is None
+    for wrong in (KnownNoiseLikelihood(1.0), HeteroscedasticLikelihood(1)):
+        with pytest.raises(TypeError, match="integrated out"):
+            BayesianHead(backbone, wrong)
+
+
+@pytest.mark.parametrize("likelihood", [None, CategoricalLikelihood()])
+def test_a_head_takes_the_place_of_a_layer(likelihood):
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.ModuleDict({"fc": nn.Linear(5, 2)})["fc"])
+    head = BayesianHead(model, likelihood, layer="2")
+    x = torch.randn(20, 3)
+    y = torch.randn(20, 2) if likelihood is None else torch.randint(2, (20,))
+    torch.testing.assert_close(head.design(x)[:, :5], model[:2](x))
+    assert head.fit([(x, y)])(x).shape == (20, 2)
+    assert isinstance(model[2], nn.Linear), "the model stays as it is"
+    with pytest.raises(ValueError, match=r"layer must name an nn.Linear of the model, one of \['0', '2'\]; got 'fc'"):
+        BayesianHead(model, layer="fc")
+
+
+def test_predictions_of_a_head_are_moments_of_its_student_t():
+    x, y = rows()
+    head = BayesianHead(Backbone().double()).fit([(x, y)])
+    mean, noise, epistemic, degrees = head.predict(x)
+    found = vmg.predict(head, x, batch_size=7)
+    torch.testing.assert_close(found.mean, mean)
+    torch.testing.assert_close(found.std**2, (noise + epistemic) * degrees / (degrees - 2))
+    torch.testing.assert_close(found.aleatoric**2 + found.epistemic**2, found.std**2)
+
+
+def classes(n=60, seed=0):
+    x, _ = rows(n, seed=seed)
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
+
+
+def test_a_head_of_classes_is_at_the_optimum_of_its_bound():
+    """The mean solves a M = Φᵀ(y − p) and the covariance is that of the curvature, as written in the module."""
+    x, y = classes()
+    head = BayesianHead(Backbone().double(), CategoricalLikelihood(), n_outputs=3).fit(
+        [(x[:30], y[:30]), (x[30:], y[30:])]
+    )
+    phi, output = head.design(x).detach(), head.output
+    a = output.prior_precision().double()
+    variance = (torch.linalg.solve(output.precision, phi.mT) * phi.mT).sum(0)
+    p = mean_probabilities(phi @ output.mean, variance)
+    labels = nn.functional.one_hot(y, 3).double()
+    torch.testing.assert_close(a.unsqueeze(-1) * output.mean, phi.mT @ (labels - p), atol=0.05, rtol=0.02)
+    curvature = (p * (1 - p)).mean(-1, keepdim=True)
+    torch.testing.assert_close(output.precision, torch.diag(a) + (curvature * phi).mT @ phi, rtol=0.02, atol=0.05)
+    assert (head(x).argmax(-1) == y).double().mean() > 0.7
+
+
+def test_precisions_of_classes_are_best_for_the_posterior():
+    """The derivative of the bound by log a is ½(nK − a Σ (‖m_i‖² + K S_ii)): zero at the optimum."""
+    x, y = classes()
+    output = BayesianHead(Backbone().double(), CategoricalLikelihood()).fit([(x, y)]).output
+    energy = output.mean.square().sum(-1) + 3 * torch.linalg.inv(output.precision).diagonal()
+    expected = torch.stack([3 * len(part) / part.sum() for part in energy.split(list(output.group_sizes))])
+    torch.testing.assert_close(output.log_precision.double(), expected.log(), atol=0.02, rtol=0)
+
+
+def test_later_rows_of_classes_are_nearly_as_good_as_all_at_once():
+    x, y = classes(200)
+    whole = BayesianHead(Backbone().double(), CategoricalLikelihood(), n_features=5, n_outputs=3)
+    parts = copy.deepcopy(whole)
+    whole.fit([(x, y)], learn_precision=False)
+    parts.fit([(x[:100], y[:100])], learn_precision=False)
+    before = (parts(x) - whole(x)).abs().mean()
+    parts.update(x[100:], y[100:])
+    assert (parts(x) - whole(x)).abs().mean() < 0.35 * before
+    assert parts.output.count == whole.output.count == 200
+    with pytest.raises(ValueError, match="y must be integer classes"):
+        parts.update(x, y.double())
+    with pytest.raises(TypeError, match="log_evidence needs Gaussian noise"):
+        whole.log_evidence(x, y)
+
+
+def test_classes_are_less_sure_away_from_the_rows():
+    x, y = classes(200)
+    head = BayesianHead(nn.Identity(), CategoricalLikelihood()).fit([(x, y)])
+    near, far = (vmg.predict(head, scale * x, n_samples=300) for scale in (1.0, 5.0))
+    assert far.epistemic.mean() > near.epistemic.mean()
+    torch.testing.assert_close(near.mean.sum(-1), torch.ones(200).double())
+    logits, covariance = head.posterior(x[:3])
+    drawn = head.sample_functions(x[:3], 20_000, torch.Generator().manual_seed(0))[..., 0]
+    assert ((drawn.mean(0) - logits[:, 0]).abs() < 5 * drawn.std(0) / 20_000**0.5).all()
+    torch.testing.assert_close(torch.cov(drawn.T), covariance[0], rtol=0.1, atol=0.02 * covariance[0].max().item())
+
+
+def test_an_ensemble_of_models_is_a_mixture():
+    x, y = rows()
+    heads = [BayesianHead(Backbone().double()).fit([(x, y)]) for _ in range(3)]
+    single = [vmg.predict(head, x) for head in heads]
+    found = vmg.predict(heads, x)
+    means = torch.stack([one.mean for one in single])
+    torch.testing.assert_close(found.mean, means.mean(0))
+    second = torch.stack([one.std**2 + one.mean**2 for one in single]).mean(0)
+    torch.testing.assert_close(found.std**2, second - found.mean**2)
+    with pytest.raises(ValueError, match="model must be at least one module; got none"):
+        vmg.predict([], x)

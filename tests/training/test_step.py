@@ -1,7 +1,6 @@
 """The direct step is autograd's in every number; where it cannot be, autograd's is taken."""
 
 import copy
-import math
 
 import pytest
 import torch
@@ -16,9 +15,11 @@ from vmg.likelihoods import (
 )
 from vmg.nn import MLP
 from vmg.nn.bayesian import use_generator
+from vmg.objective import Objective
 from vmg.priors import GammaPrior
 from vmg.training import train
-from vmg.training.flat_parameters import FlatParameters
+from vmg.training.grouped_parameters import GroupedParameters
+from vmg.training.rows import Batch
 from vmg.training.step import AutogradStep, DirectStep, make_step
 
 B, D, C = 7, 5, 3
@@ -50,16 +51,16 @@ def problem(kind="gaussian", batch_shape=(), dtype=torch.float64, hidden=(6, 4),
 def evaluate(make, network, likelihood, x, y, weight=None, n_data=50.0, steps=2):
     """Outputs, terms and gradients of a few evaluations from one seed."""
     network, likelihood = copy.deepcopy((network, likelihood))
-    flat = FlatParameters([*network.parameters(), *likelihood.parameters()])
+    parameters = GroupedParameters([*network.parameters(), *likelihood.parameters()])
     use_generator(network, torch.Generator().manual_seed(1))
-    step = make(network, likelihood, flat, x.shape, n_data=n_data, kl_weight=0.7)
+    step = make(Objective(network, likelihood, n_data), parameters, x.shape)
     for _ in range(steps):
-        f, terms = step(x, y, weight)
-    return [f, terms.expected_log_likelihood, terms.kl, *(t.grad.clone() for t in flat.tensors)]
+        terms = step(Batch(x, y, weight), 0.7)
+    return [terms.f, terms.expected_log_likelihood, terms.kl, *(t.grad.clone() for t in parameters.tensors)]
 
 
-def autograd(network, likelihood, flat, shape, **options):
-    return AutogradStep(network, likelihood, flat, **options)
+def autograd(objective, parameters, shape):
+    return AutogradStep(objective, parameters)
 
 
 def assert_equal_steps(network, likelihood, x, y, **options):
@@ -162,8 +163,8 @@ def frozen_network():
     ids=["dense", "frozen", "another module"],
 )
 def test_what_has_no_direct_step_takes_autograds(network, likelihood):
-    flat = FlatParameters(p for m in (network, likelihood) for p in m.parameters())
-    assert isinstance(make_step(network, likelihood, flat, (B, D), n_data=1.0, kl_weight=1.0), AutogradStep)
+    parameters = GroupedParameters(p for m in (network, likelihood) for p in m.parameters())
+    assert isinstance(make_step(Objective(network, likelihood, 1.0), parameters, (B, D)), AutogradStep)
 
 
 @needs_kernels
@@ -183,59 +184,18 @@ def test_training_is_the_same_either_way(monkeypatch):
 # -- memory -----------------------------------------------------------------------------------------------------------
 
 
-def a_few_steps(monkeypatch, alone, batch_shape=(), poison=False):
-    """Parameters and Adam's state after steps with an optimiser; and which matrices the step moved itself."""
-    monkeypatch.setattr(layer_passes, "SMALL", 0)  # every layer is a large one
-    monkeypatch.setattr("vmg.training.flat_parameters.SMALL", 20)
-    monkeypatch.setattr("vmg.training.step.ALONE", alone)
-    layer_passes.make_plan.cache_clear()
-    network, likelihood, x, y = problem("known", batch_shape)
-    flat = FlatParameters(network.parameters())
-    optimiser = torch.optim.Adam(flat.tensors, lr=0.01, fused=True)
-    use_generator(network, torch.Generator().manual_seed(1))
-    step = make_step(network, likelihood, flat, x.shape, n_data=50.0, kl_weight=0.7, optimiser=optimiser)
-    for _ in range(3):
-        step(x * (math.inf if poison else 1), y, None)
-        moved = [t for t in flat.tensors if t.grad is None]
-        if not poison:
-            optimiser.step()
-    layer_passes.make_plan.cache_clear()
-    state = [value for t in flat.tensors for value in optimiser.state[t].values()]
-    return [t.detach().clone() for t in flat.tensors], state, moved
-
-
-@needs_kernels
-@pytest.mark.parametrize("batch_shape", [(), (3,)])
-def test_matrices_that_share_a_gradient_move_as_all_together_do(batch_shape, monkeypatch):
-    together = a_few_steps(monkeypatch, 10**9, batch_shape)
-    alone = a_few_steps(monkeypatch, 21, batch_shape)
-    assert not together[2] and len(alone[2]) >= 2
-    for a, b in zip((*alone[0], *alone[1]), (*together[0], *together[1]), strict=True):
-        assert torch.equal(a, b)
-
-
-@needs_kernels
-def test_where_the_bound_is_not_finite_nothing_moves(monkeypatch):
-    start = problem("known")[0].parameters()
-    found, state, _ = a_few_steps(monkeypatch, 21, poison=True)
-    assert not state
-    assert sum(t.numel() for t in found) == sum(p.numel() for p in start)
-    flat = FlatParameters(problem("known")[0].parameters())
-    assert all(torch.equal(a, b) for a, b in zip(found, flat.tensors, strict=True))
-
-
 @needs_kernels
 def test_the_divergence_needs_no_second_gradient_of_large_matrices(monkeypatch):
     monkeypatch.setattr(layer_passes, "SMALL", 0)
-    monkeypatch.setattr("vmg.training.flat_parameters.SMALL", 20)
+    monkeypatch.setattr("vmg.training.grouped_parameters.SMALL", 20)
     layer_passes.make_plan.cache_clear()
     network, likelihood, x, _ = problem("known")
-    flat = FlatParameters(network.parameters())
+    parameters = GroupedParameters(network.parameters())
     made = []
-    memory = flat.memory
-    monkeypatch.setattr(flat, "memory", lambda: made.append(memory()) or made[-1])
-    DirectStep(network, likelihood, flat, x.shape, n_data=50.0)
+    memory = parameters.memory
+    monkeypatch.setattr(parameters, "memory", lambda: made.append(memory()) or made[-1])
+    DirectStep(Objective(network, likelihood, 50.0), parameters, x.shape)
     layer_passes.make_plan.cache_clear()
     gradients, divergence = made
-    assert len(gradients._tensors) == len(flat.tensors)
-    assert list(divergence._tensors) == [len(flat.tensors) - 1], "the vector of small ones only"
+    assert len(gradients._tensors) == len(parameters.tensors)
+    assert list(divergence._tensors) == [len(parameters.tensors) - 1], "the vector of small ones only"

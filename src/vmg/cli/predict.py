@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from vmg.cli.options import CoverageOption, DataArgument, DebugOption, JsonOption, ModelArgument, QuietOption
+from vmg.cli.datasets import ENGINE, DatasetArgument, JobsOption, RayOption, is_dataset, score_into_folder
+from vmg.cli.options import CoverageOption, DebugOption, JsonOption, ModelArgument, QuietOption
 from vmg.cli.output import print_json, say, visible
 from vmg.cli.paths import check_ending, check_output, load_both
 from vmg.cli.progress import waiting
@@ -18,12 +19,27 @@ __all__ = ["predict"]
 
 def predict(
     model: ModelArgument,
-    data: DataArgument,
+    data: DatasetArgument,
     out: Annotated[
         str,
-        typer.Option("--out", "-o", metavar="FILE", help="CSV (also .gz) or Parquet, by its ending; - prints CSV."),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="CSV (also .gz) or Parquet, by its ending; - prints CSV. A dataset needs a folder, FOLDER/.",
+        ),
     ] = "-",
     coverage: CoverageOption = 0.9,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="A column to write beside the predictions; may come several times.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    jobs: JobsOption = -1,
+    ray: RayOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -32,12 +48,20 @@ def predict(
 
     Numbers come with mean, std, interval, and the shares of noise (aleatoric) and ignorance (epistemic); classes with
     the probability of each, entropy and mutual information (ignorance).
+
+    A dataset is read a batch at a time and scored into a folder, one Parquet file for each part; a run that was stopped
+    goes on where it was.
     """
+    if out.endswith("/") or is_dataset(data) or (out != "-" and Path(out).is_dir()):
+        if out == "-":
+            raise typer.BadParameter("must be a folder where DATA is a dataset; got -", param_hint="--out")
+        score_into_folder(model, data, Path(out), coverage, keep or [], jobs, ray, json, quiet)
+        return
     from vmg.tables import write_table
     from vmg.tables.phrases import count
 
-    path = None if out == "-" else check_ending(check_output(Path(out), model, data))
-    fitted, frame = load_both(model, data, quiet)
+    path = None if out == "-" else check_ending(check_output(Path(out), model, Path(data)))
+    fitted, frame = load_both(model, Path(data), quiet)
     with waiting("Predicting", quiet=quiet):
         predictions = fitted.predict_frame(frame, coverage)
     if path is not None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from vmg.estimators.reading import ReadsRows
 from vmg.estimators.weights import weighed
+from vmg.estimators.whole_fit import whole_or_not_at_all
 from vmg.fit.scaling import Standardiser
 from vmg.fit.size import Size, choose_size
 from vmg.nn.mlp import ACTIVATIONS
@@ -68,6 +68,7 @@ class VMGEstimator(ReadsRows, BaseEstimator):
     seed_: int
 
     _callbacks: tuple[Callback, ...] = ()  # of the present call of fit
+    _known_scaling: tuple[Standardiser, ...] = ()  # likewise
 
     @property
     def n_steps_(self) -> int:
@@ -95,7 +96,15 @@ class VMGEstimator(ReadsRows, BaseEstimator):
 
     # -- fitting ------------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+        scaling: Sequence[Standardiser] = (),
+    ) -> Self:
         """Fit to rows X [N, D] with targets y; an interrupted or refused fit leaves the model as it was.
 
         Parameters
@@ -108,40 +117,31 @@ class VMGEstimator(ReadsRows, BaseEstimator):
             A row with weight 2 counts as two rows.
         callbacks : sequence of callable
             Called with a :class:`~vmg.training.Progress` as training goes; one that returns True ends it.
+        scaling : sequence of Standardiser, optional
+            Units of the inputs, and of numeric targets, where more rows than these are known to say them.
 
         Returns
         -------
         self
         """
-        with self._whole_or_not_at_all():
-            self._callbacks = tuple(callbacks)
+        with whole_or_not_at_all(self):
+            self._callbacks, self._known_scaling = tuple(callbacks), tuple(scaling)
             self._validate_params()
             X, y = self._check_data(X, y, reset=True)
             X, y, weight = weighed(X, y, sample_weight)
             self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
             self._fit(X, y, weight)
-            del self._callbacks
+            del self._callbacks, self._known_scaling
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
         if not hasattr(self, "seed_"):
             return self.fit(X, y, sample_weight)
-        with self._whole_or_not_at_all():
+        with whole_or_not_at_all(self):
             self._validate_params()
             X, y = self._check_data(X, y, reset=False)
             self._update(*weighed(X, y, sample_weight))
         return self
-
-    @contextmanager
-    def _whole_or_not_at_all(self) -> Iterator[None]:
-        """Keep the fitted state as it was unless the block ends without an exception, Ctrl-C included."""
-        before = dict(self.__dict__)
-        try:
-            yield
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
 
     def _size(self, n_rows: int, *, classes: bool = False) -> Size:
         """The network and its training that parameters and table ask for."""

@@ -19,6 +19,7 @@ from vmg.estimators.reading import ReadsClasses
 from vmg.fit.classification import ClassificationEnsemble, fit_classification
 from vmg.fit.scaling import Standardiser
 from vmg.prediction import ClassPrediction
+from vmg.training import Callback
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -94,7 +95,16 @@ random_state, verbose
         self.random_state = random_state
         self.verbose = verbose
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: Any = None,
+        sample_weight: Any = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+        scaling: Sequence[Standardiser] = (),
+    ) -> Self:
         """Update with new rows only: the output layers' posterior so far becomes their prior.
 
         Parameters
@@ -103,6 +113,8 @@ random_state, verbose
             New rows, as in ``fit``.
         classes : array-like, optional
             All classes that will ever come; needed on the first call where its rows do not show them all.
+        callbacks, scaling
+            As in ``fit``, for the first call.
 
         Returns
         -------
@@ -114,7 +126,7 @@ random_state, verbose
             return self._partial_fit(X, y, sample_weight)
         self._announced = None if classes is None else np.unique(classes)
         try:
-            return self.fit(X, y, sample_weight)
+            return self.fit(X, y, sample_weight, callbacks=callbacks, scaling=scaling)
         finally:
             self._announced = None
 
@@ -136,7 +148,7 @@ random_state, verbose
         if self.n_pseudo is not None:
             self._fit_pseudo_data(X, y, weight)
             return
-        self.input_scaling_ = Standardiser.fit(X, weight)
+        (self.input_scaling_,) = self._known_scaling or (Standardiser.fit(X, weight),)
         size = self._size(len(X), classes=True)
         self.ensemble_, self.history_ = fit_classification(
             self.input_scaling_.transform(X),

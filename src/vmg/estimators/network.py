@@ -19,6 +19,7 @@ from torch import Tensor
 
 from vmg.estimators.reading import ReadsRows
 from vmg.estimators.weights import weighed
+from vmg.estimators.whole_fit import whole_or_not_at_all
 from vmg.fit.scaling import Standardiser
 from vmg.fit.variational import STANDARD, Budget, EarlyStopping, Fitted, Fitter, Method, Targets, TrainingSet
 from vmg.fit.variational.same_network import check_same_network
@@ -26,7 +27,7 @@ from vmg.likelihoods import Likelihood
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
 from vmg.persistence import write
-from vmg.training import Callback, History, Progress
+from vmg.training import Callback, History, Progress, TrainingError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["NetworkEstimator", "fit_splits", "one_or_all"]
 
 Array = NDArray[np.float64]
+
+CHECKED_ROWS = 8  # at which a trained network must be finite
 
 
 class NetworkEstimator(ReadsRows, BaseEstimator):
@@ -119,7 +122,7 @@ class NetworkEstimator(ReadsRows, BaseEstimator):
     # -- fitting ------------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()) -> Self:
-        """Fit to rows X [N, D] with targets y.
+        """Fit to rows X [N, D] with targets y; an interrupted or refused fit leaves the model as it was.
 
         Parameters
         ----------
@@ -136,41 +139,52 @@ class NetworkEstimator(ReadsRows, BaseEstimator):
         -------
         self
         """
-        self._validate_params()
-        further = getattr(self, "warm_start", False) and hasattr(self, "network_")
-        before = dict(self.__dict__)
-        try:
+        with whole_or_not_at_all(self):
+            self._validate_params()
+            further = getattr(self, "warm_start", False) and hasattr(self, "network_")
             X, y = self._check_data(X, y, reset=True)
             X, y, weight = weighed(X, y, sample_weight)
             if further:
                 self._check_network(X.shape[1])
-        except (TypeError, ValueError):  # a fit that is refused changes nothing
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
-        self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
-        rows = self._prepare(X, y, weight)
-        fitter = self._fitter(callbacks)
-        if further:
-            self._take(fitter.train_further(self.network_, self.likelihood_, self._present_choices(), rows))
-        else:
-            [fitted] = fitter.fit([rows])
-            self._set_choices(fitted.choices)
+            self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
+            rows = self._prepare(X, y, weight)
+            fitter = self._fitter(callbacks)
+            if further:
+                present = copy.deepcopy((self.network_, self.likelihood_))
+                fitted = fitter.train_further(*present, self._present_choices(), rows)
+            else:
+                [fitted] = fitter.fit([rows])
+                self._set_choices(fitted.choices)
             self._take(fitted)
+            self._check_functions(rows.x[:CHECKED_ROWS])
         return self
 
     def _update(self, X: Any, y: Any, sample_weight: Any, *, callbacks: Sequence[Callback] = ()) -> Self:
         """Learn from new rows only: the posterior so far becomes the prior."""
         if not hasattr(self, "network_"):
             return self.fit(X, y, sample_weight, callbacks=callbacks)
-        self._validate_params()
-        X, y = self._check_data(X, y, reset=False)
-        X, y, weight = weighed(X, y, sample_weight)
-        self._check_network(X.shape[1])
-        rows = self._encode_rows(X, y, weight)
-        self.seed_ = (self.seed_ + 1) % (2**31 - 1)
-        self._take(self._fitter(callbacks).update(self.network_, self.likelihood_, self._present_choices(), rows))
+        with whole_or_not_at_all(self):
+            self._validate_params()
+            X, y = self._check_data(X, y, reset=False)
+            X, y, weight = weighed(X, y, sample_weight)
+            self._check_network(X.shape[1])
+            rows = self._encode_rows(X, y, weight)
+            self.seed_ = (self.seed_ + 1) % (2**31 - 1)
+            fitter = self._fitter(callbacks)
+            self._take(fitter.update(self.network_, self.likelihood_, self._present_choices(), rows))
+            self._check_functions(rows.x[:CHECKED_ROWS])
         return self
+
+    def _check_functions(self, x: Tensor) -> None:
+        """Raise a TrainingError where the last steps left a network whose functions are not finite."""
+        try:
+            finite = bool(self._method().evaluate(self.network_, x, self.n_draws, self.seed_).isfinite().all())
+        except ValueError:  # of a layer whose inputs are not finite
+            finite = False
+        if not finite:
+            raise TrainingError(
+                f"the trained network is not finite; try a smaller learning_rate_init than {self.learning_rate_init:g}"
+            )
 
     def _fitter(self, callbacks: Sequence[Callback] = ()) -> Fitter:
         stopping = EarlyStopping(self.validation_fraction, self.n_iter_no_change, self.tol)

@@ -164,12 +164,8 @@ def _check_features(name: str, described: Document, tensors: Mapping[str, Tensor
 
 
 def _put(name: str, module: nn.Module, tensors: Tensors) -> None:
-    # a head shows the features that members hold under a second name, too
-    state = {key: value for key, value in module.state_dict().items() if not key.startswith("head.features.")}
-    tensors.update({f"{name}.{key}": value for key, value in state.items()})
+    tensors.update({f"{name}.{key}": value for key, value in module.state_dict().items()})
 
 
 def _take(name: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
-    again = {f"head.{key}": value for key, value in own.items() if key.startswith("features.")}
-    return {**own, **again} if any(key.startswith("head.") for key in own) else own
+    return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}

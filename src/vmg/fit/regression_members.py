@@ -22,7 +22,7 @@ from vmg.math.evidence import (
     log_precision_prior,
 )
 from vmg.nn.anchored import AnchoredFeatures
-from vmg.nn.head import BayesianHead
+from vmg.nn.gaussian_output import GaussianOutput
 
 __all__ = ["MemberPredictions", "RegressionMembers"]
 
@@ -54,14 +54,8 @@ class RegressionMembers(Members):
     ) -> None:
         super().__init__()
         self.features = AnchoredFeatures(in_features, hidden, activation=activations, n_members=n_members)
-        self.head = BayesianHead(
-            self.features,
-            self.features.n_features,
-            n_outputs,
-            bias=False,
-            group_sizes=self.features.group_sizes,
-            noise_prior=noise_prior,
-            batch_shape=(n_members,),
+        self.head = GaussianOutput(
+            self.features.group_sizes, n_outputs, noise_prior=noise_prior, batch_shape=(n_members,)
         )
 
     def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -74,7 +68,7 @@ class RegressionMembers(Members):
     @torch.no_grad()
     def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberPredictions:
         """Functions of members that are conditioned on the rows they have seen, at all rows."""
-        phi = self.head.design(x)
+        phi = self.features(x)
         targets = y.expand(len(phi), *y.shape)
         posterior, _ = condition_on_rows(phi, targets, seen, self.head.prior_precision(), self.head.noise_prior)
         noise = posterior.noise_variance
@@ -100,12 +94,13 @@ class RegressionMembers(Members):
         self.head.forget()
         self.update(x, y, weight)
 
+    @torch.no_grad()
     def update(self, x: Tensor, y: Tensor, weight: Tensor | None) -> None:
         """Condition every member on more rows."""
         for start in range(0, len(x), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
             given = None if weight is None else weight[part].expand(self.features.n_members, -1)
-            self.head.update(x[part], y[part], given)
+            self.head.update(self.features(x[part]), y[part], given)
 
     def posterior(self) -> LinearPosterior:
         """What members know of their output weights."""

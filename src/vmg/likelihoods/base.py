@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
+from vmg.math.evidence import NoisePrior
 from vmg.math.tracing import may_look
 
 __all__ = ["Likelihood", "batch_mean", "is_positive", "require_outputs", "student_variance"]
@@ -41,6 +42,10 @@ class Likelihood(nn.Module, ABC):
     def is_untouched(self) -> bool:
         """Whether a conjugate posterior has never been updated, so that it is still the prior."""
         return False
+
+    def noise_prior(self) -> NoisePrior | None:
+        """The prior of Gaussian noise, for an output layer that is integrated out; None of classes."""
+        raise TypeError(f"{type(self).__name__} has no output layer that can be integrated out")
 
     def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of p(y | f), one pair for each target; of classes, those of their indicators."""

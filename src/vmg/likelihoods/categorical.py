@@ -18,6 +18,9 @@ class CategoricalLikelihood(Likelihood):
             raise ValueError(f"y must have shape {tuple(f.shape[:-1])}, one class per row; got {tuple(y.shape)}")
         return torch.log_softmax(f, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
 
+    def noise_prior(self) -> None:
+        return None
+
     def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         p = torch.softmax(f, -1)
         return p, p * (1 - p)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vmg.likelihoods.base import Likelihood, batch_mean, require_outputs, student_variance
 from vmg.likelihoods.gaussian import LOG_2PI
+from vmg.math.evidence import NoisePrior
 
 __all__ = ["FullCovarianceLikelihood"]
 
@@ -45,6 +46,9 @@ class FullCovarianceLikelihood(Likelihood):
 
     def extra_repr(self) -> str:
         return f"{self.n_outputs}"
+
+    def noise_prior(self) -> NoisePrior:
+        return NoisePrior((self.prior_df - self.n_outputs + 1) / 2, self.prior_rate / 2, full=True)
 
     def _root(self) -> Tensor:
         return torch.linalg.cholesky(self.get_buffer("rate_matrix"))

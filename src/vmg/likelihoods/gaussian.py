@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.distributions import Gamma
 
 from vmg.likelihoods.base import Likelihood, batch_mean, is_positive, require_outputs, student_variance
+from vmg.math.evidence import NoisePrior
 from vmg.priors import gamma_kl
 
 __all__ = ["LOG_2PI", "GaussianLikelihood", "KnownNoiseLikelihood"]
@@ -83,6 +84,12 @@ class GaussianLikelihood(Likelihood):
     def posterior(self) -> Gamma:
         """q(τ), [*batch_shape, n_outputs]."""
         return Gamma(self.log_concentration.exp(), self.log_rate.exp(), validate_args=False)
+
+    def noise_prior(self) -> NoisePrior:
+        a, b = self.get_buffer("prior_concentration"), self.get_buffer("prior_rate")
+        if b.min() != b.max():
+            raise ValueError(f"rate must be the same for all outputs; got {b.tolist()}")
+        return NoisePrior(float(a.flatten()[0]), float(b.flatten()[0]))
 
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         require_outputs(f, y, self.n_outputs)

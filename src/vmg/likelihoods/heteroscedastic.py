@@ -9,6 +9,7 @@ from torch import Tensor
 
 from vmg.likelihoods.base import require_outputs
 from vmg.likelihoods.gaussian import GaussianLikelihood
+from vmg.math.evidence import NoisePrior
 
 __all__ = ["HeteroscedasticLikelihood"]
 
@@ -72,6 +73,9 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
         """(s²/⟨s²⟩)^β of every row, held fixed where the mean's gradient is taken."""
         square = torch.exp(2 * log_scale)
         return (square / square.mean(-2, keepdim=True)) ** self.balance
+
+    def noise_prior(self) -> NoisePrior:
+        raise TypeError("HeteroscedasticLikelihood has noise that differs between rows: it cannot be integrated out")
 
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         mean, log_scale = self._split(f)

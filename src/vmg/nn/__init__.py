@@ -7,7 +7,7 @@ from vmg.nn.convert import Conversion, bayesianize, conversion
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.embedding import MatrixGaussianEmbedding
 from vmg.nn.global_inducing import GlobalInducingMLP
-from vmg.nn.head import BayesianHead, HeadPrediction
+from vmg.nn.head import BayesianHead, FunctionPosterior, HeadPrediction
 from vmg.nn.lora import MatrixGaussianLoRA, add_lora
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
@@ -24,6 +24,7 @@ __all__ = [
     "BayesianModule",
     "Conversion",
     "Draws",
+    "FunctionPosterior",
     "GlobalInducingMLP",
     "HeadPrediction",
     "MatrixGaussianConv1d",

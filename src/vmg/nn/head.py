@@ -1,203 +1,239 @@
-"""A Bayesian output layer on any features: exact regression in one pass, exact updates for new rows."""
+"""A Bayesian output layer on any model: one pass over the rows, and new rows in milliseconds."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from vmg.math.evidence import (
-    LinearPosterior,
-    NoisePrior,
-    RowStatistics,
-    condition,
-    group_precision,
-    log_evidence,
-    log_evidence_of_statistics,
-    log_precision_prior,
-    row_statistics,
-)
+from vmg.math.evidence import NoisePrior, log_precision_prior
+from vmg.nn.gaussian_output import GaussianOutput
+from vmg.nn.model_io import call
+from vmg.nn.softmax_output import SoftmaxOutput
 
-__all__ = ["BayesianHead", "HeadPrediction"]
+__all__ = ["BayesianHead", "FunctionPosterior", "HeadPrediction"]
 
-PRECISION_STEPS = 60  # of L-BFGS over a few log precisions: far more than it takes
+
+class HasNoisePrior(Protocol):
+    """What the head asks a likelihood for."""
+
+    def noise_prior(self) -> NoisePrior | None:
+        """The prior of Gaussian noise; None of classes."""
 
 
 class HeadPrediction(NamedTuple):
-    """Student t of each row and output, by its parts; variances of the noise and of the function add up."""
+    """What the head says about each row and output, by its parts; the two variances add up.
+
+    Targets have a Student t with these squared scales and ``degrees``. Of classes, ``mean`` is their probabilities, the
+    variances are those of their indicators, and ``degrees`` is infinite.
+    """
 
     mean: Tensor  # [..., N, C]
-    noise_variance: Tensor  # [..., 1, C]
+    noise_variance: Tensor  # [..., 1, C], or [N, C] of classes
     epistemic_variance: Tensor  # [..., N, C]
     degrees: Tensor  # of freedom, [...]
 
 
+class FunctionPosterior(NamedTuple):
+    """The function at several rows, jointly: Gaussian for each output; of classes, the logits."""
+
+    mean: Tensor  # [..., N, C]
+    covariance: Tensor  # between rows, [..., C, N, N]
+
+
 class BayesianHead(nn.Module):
-    """The output layer of a network, integrated out: its weights and its noise have closed forms.
+    """The output layer of a network, integrated out: its weights, and its noise, have a closed form or an optimum.
 
     Parameters
     ----------
     features : nn.Module
         Makes features [*batch_shape, N, n_features] of rows; frozen, trained, or random (a stack of Bayesian layers).
-    n_features : int
-    n_outputs : int
+        With ``layer``, a whole model.
+    likelihood : Likelihood, optional
+        ``GaussianLikelihood()`` (as if None): exact. ``FullCovarianceLikelihood(C)``: exact, with noise that is
+        correlated between outputs. ``CategoricalLikelihood()``: a matrix Gaussian at its optimum. What the likelihood
+        has learned is not used, only its prior.
+    layer : str, optional
+        Name of the model's output layer, an ``nn.Linear``. The head works on a copy without it.
+    n_features, n_outputs : int, optional
+        Seen from the first rows if None.
     bias : bool
         Append a one to the features.
     group_sizes : sequence of int, optional
         Consecutive features with a prior precision of their own; one group of all, and the bias, without.
-    noise_prior : NoisePrior
-        Gamma for each output, or with ``full=True`` a Wishart over the covariance of the outputs' noise.
+    noise_prior : NoisePrior, optional
+        In place of the likelihood's.
     batch_shape : sequence of int
-        Replicas that ``features`` holds.
+        Replicas that ``features`` holds; Gaussian noise only.
 
     Examples
     --------
     Train the features by the evidence, or leave them as they are; then condition on all rows, in one pass:
 
-    >>> head = BayesianHead(backbone, 64).fit(loader)          # doctest: +SKIP
-    >>> head.update(new_x, new_y)                              # doctest: +SKIP
-    >>> mean, noise, epistemic, df = head.predict(x)           # doctest: +SKIP
+    >>> head = BayesianHead(backbone, GaussianLikelihood()).fit(loader)  # doctest: +SKIP
+    >>> head.update(new_x, new_y)                                        # doctest: +SKIP
+    >>> mean, covariance = head.posterior(x)                             # doctest: +SKIP
+    >>> vmg.predict(head, x).std                                         # doctest: +SKIP
     """
-
-    gram: Tensor
-    moment: Tensor
-    square: Tensor
-    count: Tensor
 
     def __init__(
         self,
         features: nn.Module,
-        n_features: int,
-        n_outputs: int = 1,
+        likelihood: HasNoisePrior | None = None,
         *,
+        layer: str | None = None,
+        n_features: int | None = None,
+        n_outputs: int | None = None,
         bias: bool = True,
         group_sizes: Sequence[int] | None = None,
         noise_prior: NoisePrior | None = None,
         batch_shape: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        groups = tuple(group_sizes or (n_features,))
+        own_prior = NoisePrior() if likelihood is None else likelihood.noise_prior()
+        self.is_classifier = own_prior is None
+        if self.is_classifier and (batch_shape or noise_prior):
+            raise ValueError(f"a head of classes takes no batch_shape or noise_prior; got {batch_shape}, {noise_prior}")
+        if layer is not None:
+            features, n_features, n_outputs = _without_layer(features, layer)
+        self.features, self.bias, self.batch_shape = features, bias, torch.Size(batch_shape)
+        self.noise_prior = noise_prior or own_prior
+        self._groups = None if group_sizes is None else tuple(group_sizes)
+        if n_outputs is None and not self.is_classifier:
+            n_outputs = getattr(likelihood, "n_outputs", 1)
+        self._n_outputs = n_outputs
+        self._output: GaussianOutput | SoftmaxOutput | None = None
+        if n_features is not None and n_outputs is not None:
+            self._output = self._make_output(n_features, n_outputs)
+
+    def _make_output(self, n_features: int, n_outputs: int) -> GaussianOutput | SoftmaxOutput:
+        groups = self._groups or (n_features,)
         if sum(groups) != n_features:
             raise ValueError(f"group_sizes must add up to n_features ({n_features}); got {groups}")
-        self.features, self.n_outputs, self.bias = features, n_outputs, bias
-        self.group_sizes = (*groups, 1) if bias else groups
-        self.noise_prior = noise_prior or NoisePrior()
-        self.batch_shape = torch.Size(batch_shape)
-        self.log_precision = nn.Parameter(torch.zeros(*batch_shape, len(self.group_sizes)))
-        d, c = sum(self.group_sizes), n_outputs
-        for name, shape in (("gram", (d, d)), ("moment", (d, c)), ("square", (c, c)), ("count", ())):
-            self.register_buffer(name, torch.zeros((*batch_shape, *shape), dtype=torch.float64))
+        groups = (*groups, 1) if self.bias else groups
+        if self.is_classifier:
+            return SoftmaxOutput(groups, n_outputs)
+        return GaussianOutput(groups, n_outputs, noise_prior=self.noise_prior, batch_shape=self.batch_shape)
+
+    @property
+    def output(self) -> GaussianOutput | SoftmaxOutput:
+        """The layer that is integrated out, on features and the one that is the bias."""
+        if self._output is None:
+            raise ValueError("the head has seen no rows yet: call fit or update, or give n_features and n_outputs")
+        return self._output
 
     # -- the model ----------------------------------------------------------------------------------------------------
 
-    def design(self, x: Tensor) -> Tensor:
-        """Φ [*batch_shape, N, D] of rows x."""
-        phi = self.features(x)
+    def design(self, x: Any) -> Tensor:
+        """Φ [*batch_shape, N, D] of rows x, which may be whatever the model takes."""
+        phi = call(self.features, x)
         return torch.cat([phi, torch.ones_like(phi[..., :1])], -1) if self.bias else phi
 
-    def prior_precision(self) -> Tensor:
-        """a [*batch_shape, D], in units of the noise's precision."""
-        return group_precision(self.log_precision, self.group_sizes)
-
-    def log_evidence(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+    def log_evidence(self, x: Any, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """log p(y | Φ(x)) [*batch_shape] of targets [N, C], a scalar objective for the features and precisions."""
-        return log_evidence(
-            self.design(x), self._targets(y), self.prior_precision(), weight=weight, prior=self.noise_prior
-        )
+        output = self.output
+        if not isinstance(output, GaussianOutput):
+            raise TypeError(f"log_evidence needs Gaussian noise, for which it is exact; got {type(output).__name__}")
+        return output.log_evidence(self.design(x), y, weight)
 
     def log_prior(self) -> Tensor:
         """Log prior of the log precisions, up to a constant; [*batch_shape]."""
-        return log_precision_prior(self.log_precision)
+        return log_precision_prior(self.output.log_precision)
 
     # -- conditioning on rows -----------------------------------------------------------------------------------------
 
-    @property
-    def statistics(self) -> RowStatistics:
-        """Sums over the rows that the head has seen."""
-        return RowStatistics(self.gram, self.moment, self.square, self.count)
+    @torch.no_grad()
+    def fit(self, batches: Iterable[Sequence[Any]], *, learn_precision: bool = True) -> BayesianHead:
+        """Condition on all rows of ``batches`` of (x, y), in one pass of the model; precisions follow the evidence.
 
-    def fit(self, batches: Iterable[tuple[Tensor, Tensor]], *, learn_precision: bool = True) -> BayesianHead:
-        """Condition on all rows of ``batches`` of (x, y), in one pass; then choose precisions by the evidence."""
-        self.forget()
+        Gaussian noise keeps sums over rows. Classes keep the features of all rows in memory until they are fitted.
+        """
+        if self._output is not None:
+            self._output.forget()
+        kept: list[tuple[Tensor, Tensor]] = []
         for x, y in batches:
-            self.update(x, y)
-        if learn_precision:
-            self._learn_precision()
+            phi = self.design(x)
+            if self.is_classifier:
+                kept.append((phi, y))
+            else:
+                self._ensure_output(phi, y).update(phi, y)
+        if self.is_classifier:
+            if not kept:
+                raise ValueError("batches must have at least one row; got none")
+            self._fit_classes(*(torch.cat(part) for part in zip(*kept, strict=True)), learn_precision=learn_precision)
+        elif learn_precision:
+            assert isinstance(self.output, GaussianOutput)
+            self.output.learn_precision()
         return self
+
+    def _fit_classes(self, phi: Tensor, y: Tensor, *, learn_precision: bool) -> None:
+        output = self._ensure_output(phi, y)
+        assert isinstance(output, SoftmaxOutput)
+        if learn_precision:
+            output.learn_precision(phi, y)
+        else:
+            output.update(phi, y)
 
     def forget(self) -> None:
         """Go back to before any rows were seen."""
-        for buffer in self.statistics:
-            buffer.zero_()
+        self.output.forget()
 
     @torch.no_grad()
-    def update(self, x: Tensor, y: Tensor, weight: Tensor | None = None) -> BayesianHead:
-        """Condition on more rows; the result is that of seeing all rows at once."""
-        phi = self.design(x).double()
-        new = row_statistics(phi, self._targets(y).double(), None if weight is None else weight.double())
-        for buffer, part in zip(self.statistics, new, strict=True):
-            buffer += part
+    def update(self, x: Any, y: Tensor, weight: Tensor | None = None) -> BayesianHead:
+        """Condition on more rows; for Gaussian noise the result is that of seeing all rows at once."""
+        phi = self.design(x)
+        self._ensure_output(phi, y).update(phi, y, weight)
         return self
 
-    def _learn_precision(self) -> None:
-        log_precision = self.log_precision.detach().double().requires_grad_()
-        optimiser = torch.optim.LBFGS(
-            [log_precision], max_iter=PRECISION_STEPS, line_search_fn="strong_wolfe", tolerance_change=1e-8
-        )
-
-        def loss() -> Tensor:
-            optimiser.zero_grad()
-            precision = group_precision(log_precision.clamp(-20, 20), self.group_sizes)
-            value = -log_evidence_of_statistics(self.statistics, precision, self.noise_prior).sum()
-            value.backward()
-            return value
-
-        with torch.enable_grad():
-            optimiser.step(loss)
-        with torch.no_grad():
-            self.log_precision.copy_(log_precision.clamp(-20, 20))
-
-    def posterior(self) -> LinearPosterior:
-        """What the rows seen so far tell of the output weights and of the noise, in double precision."""
-        return condition(self.statistics, self.prior_precision().detach().double(), self.noise_prior)
+    def _ensure_output(self, phi: Tensor, y: Tensor) -> GaussianOutput | SoftmaxOutput:
+        if self._output is None:
+            found = int(y.max()) + 1 if self.is_classifier else 1
+            n_outputs = found if self._n_outputs is None else self._n_outputs
+            self._output = self._make_output(phi.shape[-1] - int(self.bias), n_outputs).to(phi.device)
+        return self._output
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def forward(self, x: Tensor) -> Tensor:
-        """The posterior mean of the outputs, [*batch_shape, N, C]."""
+    def forward(self, x: Any) -> Tensor:
+        """The posterior mean of the function (of classes, the logits), [*batch_shape, N, C]."""
         phi = self.design(x)
-        return phi @ self.posterior().mean.to(phi.dtype)
+        return phi @ self.output.posterior().mean.to(phi.dtype)
 
     @torch.no_grad()
-    def predict(self, x: Tensor) -> HeadPrediction:
-        """The predictive Student t of each row, in double precision."""
-        phi, posterior = self.design(x).double(), self.posterior()
-        noise = posterior.noise_variance.unsqueeze(-2)
-        epistemic = posterior.relative_variance(phi).unsqueeze(-1) * noise
-        return HeadPrediction(phi @ posterior.mean, noise, epistemic, posterior.t_degrees)
+    def posterior(self, x: Any) -> FunctionPosterior:
+        """Mean of the function and its covariance between rows, in double precision."""
+        return FunctionPosterior(*self.output.joint(self.design(x).double()))
 
     @torch.no_grad()
-    def joint(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean [*batch_shape, N, C] of the function and its covariance between rows, [*batch_shape, C, N, N]."""
-        phi, posterior = self.design(x).double(), self.posterior()
-        between = posterior.relative_covariance(phi).unsqueeze(-3)
-        return phi @ posterior.mean, posterior.noise_variance[..., None, None] * between
+    def predict(self, x: Any, n_samples: int = 200, generator: torch.Generator | None = None) -> HeadPrediction:
+        """What targets to expect at each row, in double precision; probabilities come from ``n_samples`` draws."""
+        phi, output = self.design(x).double(), self.output
+        if isinstance(output, GaussianOutput):
+            mean, variance, noise = output.functions(phi)
+            return HeadPrediction(mean, noise, variance, output.posterior().t_degrees)
+        probabilities = torch.softmax(phi @ output.sample_weights(n_samples, generator), -1)
+        mean, epistemic = probabilities.mean(0), probabilities.var(0, correction=0)
+        return HeadPrediction(mean, mean * (1 - mean) - epistemic, epistemic, mean.new_tensor(torch.inf))
 
     @torch.no_grad()
-    def sample_functions(self, x: Tensor, n_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw functions at x, each with one set of output weights: [n_samples, *batch_shape, N, C]."""
+    def sample_functions(self, x: Any, n_samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draw functions (of classes, logits) at x, each with one set of output weights: [n_samples, ..., N, C]."""
         if n_samples < 1:
             raise ValueError(f"n_samples must be at least 1; got {n_samples}")
-        phi, posterior = self.design(x).double(), self.posterior()
-        noise = torch.randn(n_samples, *posterior.mean.shape, generator=generator, dtype=phi.dtype)
-        weights = posterior.mean + posterior.weight_noise(noise) * posterior.noise_variance.sqrt().unsqueeze(-2)
-        return phi @ weights
+        return self.design(x).double() @ self.output.sample_weights(n_samples, generator)
 
-    def _targets(self, y: Tensor) -> Tensor:
-        y = y.unsqueeze(-1) if y.dim() == 1 else y
-        if y.shape[-1] != self.n_outputs:
-            raise ValueError(f"y must have {self.n_outputs} outputs; got shape {tuple(y.shape)}")
-        return y
+
+def _without_layer(model: nn.Module, name: str) -> tuple[nn.Module, int, int]:
+    """A copy of a model whose linear layer ``name`` passes its inputs on, and the sizes of that layer."""
+    found = dict(model.named_modules()).get(name)
+    if not name or not isinstance(found, nn.Linear):
+        linear = [key for key, part in model.named_modules() if isinstance(part, nn.Linear)]
+        raise ValueError(f"layer must name an nn.Linear of the model, one of {linear}; got {name!r}")
+    copied = copy.deepcopy(model)
+    holder, _, last = name.rpartition(".")
+    setattr(copied.get_submodule(holder), last, nn.Identity())
+    return copied, found.in_features, found.out_features

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg.likelihoods import Likelihood
+from vmg.nn.head import BayesianHead
 from vmg.nn.mlp import MLP
 from vmg.nn.model_io import call, output_tensor, split_rows
 from vmg.nn.plain_models import to_plain
@@ -54,7 +55,7 @@ class ModelPrediction(NamedTuple):
 
 @torch.no_grad()
 def predict(
-    model: nn.Module,
+    model: nn.Module | Sequence[nn.Module],
     *inputs: Any,
     likelihood: Likelihood | None = None,
     n_samples: int = 100,
@@ -66,10 +67,12 @@ def predict(
     its parameters, buffers and mode stay as they are.
 
     Args:
-        model: any model with Bayesian layers.
+        model: any model with Bayesian layers, a :class:`~vmg.nn.BayesianHead`, or several of them: an ensemble, whose
+            members count alike and whose disagreement is part of what is epistemic.
         *inputs: what it takes: tensors, or one mapping of keyword arguments.
-        likelihood: the one it was trained with; without one the model's output itself is predicted.
-        n_samples: draws of the weights.
+        likelihood: the one it was trained with; without one the model's output itself is predicted. A head knows its
+            own.
+        n_samples: draws of the weights of each model.
         batch_size: rows at once.
     """
     if n_samples < 1 or batch_size < 1:
@@ -83,20 +86,60 @@ def predict(
             stacklevel=2,
         )
     whole = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
+    members = [model] if isinstance(model, nn.Module) else list(model)
+    if not members:
+        raise ValueError("model must be at least one module; got none")
+    parts = []
+    for member in members:
+        with evaluating(member):
+            if isinstance(member, BayesianHead):
+                parts.append(_predict_head(member, whole, n_samples, batch_size))
+            else:
+                parts.append(_predict_draws(member, whole, likelihood, n_samples, batch_size))
+    return _combine(parts)
+
+
+def _predict_draws(
+    model: nn.Module, whole: Any, likelihood: Likelihood | None, n_samples: int, batch_size: int
+) -> ModelPrediction:
     mean = spread = noise = torch.zeros(())
-    with evaluating(model):
-        for number in range(1, n_samples + 1):
-            with fixed_draw(model):
-                f = torch.cat([call(model, rows) for rows in split_rows(whole, batch_size)])
-            centre, variance = (f, torch.zeros_like(f)) if likelihood is None else likelihood.moments(f)
-            if number == 1:
-                mean, spread, noise = torch.zeros_like(centre), torch.zeros_like(centre), torch.zeros_like(variance)
-            change = centre - mean  # Welford's recursion: no draw is kept
-            mean = mean + change / number
-            spread = spread + change * (centre - mean)
-            noise = noise + variance
-    epistemic, aleatoric = spread / n_samples, (noise / n_samples).expand_as(mean)
+    for number in range(1, n_samples + 1):
+        with fixed_draw(model):
+            f = torch.cat([call(model, rows) for rows in split_rows(whole, batch_size)])
+        centre, variance = (f, torch.zeros_like(f)) if likelihood is None else likelihood.moments(f)
+        if number == 1:
+            mean, spread, noise = torch.zeros_like(centre), torch.zeros_like(centre), torch.zeros_like(variance)
+        change = centre - mean  # Welford's recursion: no draw is kept
+        mean = mean + change / number
+        spread = spread + change * (centre - mean)
+        noise = noise + variance
+    return _prediction(mean, (noise / n_samples).expand_as(mean), spread / n_samples)
+
+
+def _predict_head(head: BayesianHead, whole: Any, n_samples: int, batch_size: int) -> ModelPrediction:
+    parts = [head.predict(rows, n_samples) for rows in split_rows(whole, batch_size)]
+    mean, noise, epistemic = (
+        torch.cat([getattr(part, name).expand_as(part.mean) for part in parts])
+        for name in ("mean", "noise_variance", "epistemic_variance")
+    )
+    degrees = parts[0].degrees
+    stretch = torch.where(degrees > 2, degrees / (degrees - 2), torch.inf) if torch.isfinite(degrees).all() else 1.0
+    return _prediction(mean, stretch * noise, stretch * epistemic)
+
+
+def _prediction(mean: Tensor, aleatoric: Tensor, epistemic: Tensor) -> ModelPrediction:
+    """A prediction from variances."""
     return ModelPrediction(mean, (epistemic + aleatoric).sqrt(), aleatoric.sqrt(), epistemic.sqrt())
+
+
+def _combine(members: Sequence[ModelPrediction]) -> ModelPrediction:
+    """The mixture of all members: what they disagree about is epistemic."""
+    if len(members) == 1:
+        return members[0]
+    means = torch.stack([member.mean for member in members])
+    within = torch.stack([member.epistemic for member in members]).square().mean(0)
+    noise = torch.stack([member.aleatoric for member in members]).square().mean(0)
+    return _prediction(means.mean(0), noise, within + means.var(0, correction=0))
 
 
 class FrozenDraws(nn.Module):
@@ -116,7 +159,7 @@ class FrozenDraws(nn.Module):
         mean = drawn.mean(0)
         epistemic = (drawn - mean).square().mean(0)
         aleatoric = variance.expand_as(drawn).mean(0)
-        return ModelPrediction(mean, (epistemic + aleatoric).sqrt(), aleatoric.sqrt(), epistemic.sqrt())
+        return _prediction(mean, aleatoric, epistemic)
 
 
 @torch.no_grad()

@@ -2,7 +2,10 @@
 
 from vmg.training.batches import minibatches
 from vmg.training.checkpoint import Checkpoint
-from vmg.training.loop import Callback, History, Progress, Schedule, TrainingError, constant, cosine, train
+from vmg.training.last_good import TrainingError
+from vmg.training.loop import train
+from vmg.training.reporting import Callback, History, Progress
+from vmg.training.schedule import Schedule, constant, cosine
 
 __all__ = [
     "Callback",

@@ -8,7 +8,7 @@ then renames: there is a whole file at any time, the old one or the new.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from torch import Tensor, nn
 from vmg import persistence
 from vmg.training.averaging import Average
 from vmg.training.batches import Minibatches
-from vmg.training.flat_parameters import FlatParameters
+from vmg.training.grouped_parameters import GroupedParameters
+from vmg.training.hooks import Finished
+from vmg.training.reporting import History, Progress
 
-__all__ = ["Checkpoint", "RunState", "Saved"]
+__all__ = ["Checkpoint", "KeptRun", "RunState", "Saved"]
 
 HOLDS = "training run"
 MAX_BYTES = 2**40  # a run of a large network has more to keep than a model has
@@ -31,7 +33,7 @@ class RunState:
     """The parts of a run that change from step to step."""
 
     modules: nn.Module
-    flat: FlatParameters
+    parameters: GroupedParameters
     optimiser: torch.optim.Optimizer
     average: Average | None
     batches: Minibatches
@@ -40,7 +42,7 @@ class RunState:
     def tensors(self) -> dict[str, Tensor]:
         """All of it by name."""
         found = _named("model", self.modules.state_dict())
-        for k, parameter in enumerate(self.flat.tensors):
+        for k, parameter in enumerate(self.parameters.tensors):
             found |= _named(f"optimiser.{k}", self.optimiser.state[parameter])
         if self.average is not None:
             found |= _named("average", self.average.state())
@@ -49,7 +51,7 @@ class RunState:
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what :meth:`tensors` gave."""
         self.modules.load_state_dict(_part("model", tensors))
-        for k, parameter in enumerate(self.flat.tensors):
+        for k, parameter in enumerate(self.parameters.tensors):
             self.optimiser.state[parameter] = _part(f"optimiser.{k}", tensors)
         if self.average is not None:
             self.average.load_state(_part("average", tensors))
@@ -132,3 +134,39 @@ class Checkpoint:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         document = {"holds": HOLDS, "run": dict(run), "reports": list(reports), "stopped": stopped}
         persistence.write(self.path, state.tensors(), document)
+
+
+class KeptRun:
+    """A run whose state is kept at a checkpoint: read before the first step, written at reports.
+
+    Args:
+        checkpoint: where.
+        settings: of the run; a file of a run with others is refused.
+        state: what changes from step to step.
+        history: what was reported, which belongs to the state.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, settings: Mapping[str, Any], state: RunState, history: History) -> None:
+        self._checkpoint, self._settings, self._state, self._history = checkpoint, settings, state, history
+
+    def resume(self, n_steps: int) -> int:
+        """Go on from the file, where there is one; how many of all steps are done, all where the run was stopped."""
+        saved, history = self._checkpoint.read(self._settings), self._history
+        if saved is None:
+            return 0
+        history.records += [Progress(**report) for report in saved.reports]
+        self._checkpoint.restore(self._state, saved)
+        if saved.stopped is not None:
+            history.stopped = saved.stopped
+            return n_steps
+        return history.last.step if history.records else 0
+
+    def write(self, done: Finished) -> None:
+        """Write the file at a report, if it is this one's turn, the last one or the one that stopped the run."""
+        history = self._history
+        last = history.was_stopped or history.last.step == history.last.n_steps
+        if last or len(history.records) % self._checkpoint.every == 0:
+            reports = [asdict(record) for record in history.records]
+            self._checkpoint.write(
+                self._state, self._settings, reports, history.stopped if history.was_stopped else None
+            )

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import cycle
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -17,127 +16,69 @@ from torch import Tensor, nn
 from vmg.fused import library
 from vmg.fused.diagonal_draw import needs_double
 from vmg.fused.layer_passes import Backward, Forward, Inputs, Plan, make_plan, scratch_size
-from vmg.likelihoods import Likelihood
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP, Activation
-from vmg.objective import ElboTerms, elbo_terms
+from vmg.objective import ElboTerms, Objective
 from vmg.priors import DiagonalKL, GammaPrior, LearnedKL, diagonal_kl_scalars
-from vmg.training.flat_parameters import FlatParameters, Memory
+from vmg.training.grouped_parameters import GroupedParameters, Memory
+from vmg.training.rows import Batch
 
 __all__ = ["AutogradStep", "DirectStep", "Step", "make_step"]
 
 
-ALONE = 2**18
-"""Entries from which a matrix is moved alone: a pass of the optimiser over it takes far longer than a call."""
-
-
-class Evaluation(NamedTuple):
-    """The outputs drawn at a minibatch and the bound there, without graph."""
-
-    f: Tensor
-    terms: ElboTerms
-
-
 class Step(Protocol):
-    """Draws f at a minibatch, takes the bound and leaves the gradient of −bound in the flat parameters."""
+    """Takes the objective at a minibatch and leaves the gradient of its negative in the grouped parameters."""
 
-    def __call__(self, x: Tensor, y: Tensor, weight: Tensor | None) -> Evaluation: ...
+    def __call__(self, batch: Batch, kl_weight: float) -> ElboTerms: ...
 
 
-def make_step(
-    network: nn.Module,
-    likelihood: Likelihood,
-    flat: FlatParameters,
-    shape: Sequence[int],
-    *,
-    n_data: Tensor | float,
-    kl_weight: float | Sequence[float],
-    optimiser: torch.optim.Optimizer | None = None,
-) -> Step:
-    """The fastest step that this network and likelihood allow, for minibatches of x with ``shape``.
-
-    With an ``optimiser`` of the flat parameters it may move some of them itself, whose gradient is then None. The
-    caller's own ``optimiser.step()`` moves the others.
-    """
-    if not isinstance(kl_weight, Sequence) and DirectStep.allows(network, len(shape)):
-        assert isinstance(network, MLP)
-        return DirectStep(network, likelihood, flat, shape, n_data=n_data, kl_weight=kl_weight, optimiser=optimiser)
-    return AutogradStep(network, likelihood, flat, n_data=n_data, kl_weight=kl_weight)
+def make_step(objective: Objective, parameters: GroupedParameters, shape: Sequence[int]) -> Step:
+    """The fastest step that a network and likelihood allow, for minibatches whose x has this shape."""
+    if DirectStep.allows(objective.network, len(shape)):
+        return DirectStep(objective, parameters, shape)
+    return AutogradStep(objective, parameters)
 
 
 class AutogradStep:
     """Any network and likelihood."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        likelihood: Likelihood,
-        flat: FlatParameters,
-        *,
-        n_data: Tensor | float,
-        kl_weight: float | Sequence[float] = 1.0,
-    ) -> None:
-        self._network, self._likelihood, self._flat = network, likelihood, flat
-        self._n_data = n_data
-        self._kl_weights = cycle(kl_weight if isinstance(kl_weight, Sequence) else [kl_weight])
+    def __init__(self, objective: Objective, parameters: GroupedParameters) -> None:
+        self._objective, self._parameters = objective, parameters
 
-    def __call__(self, x: Tensor, y: Tensor, weight: Tensor | None) -> Evaluation:
-        f = self._network(x)
-        terms = elbo_terms(
-            self._network, self._likelihood, f, y, n_data=self._n_data, kl_weight=next(self._kl_weights), weight=weight
-        )
-        self._flat.zero_grad()
+    def __call__(self, batch: Batch, kl_weight: float = 1.0) -> ElboTerms:
+        terms = self._objective.evaluate(*batch, kl_weight)
+        self._parameters.zero_grad()
         (-terms.total.sum()).backward()  # replicas are independent: a sum leaves each one's gradient as it is
-        return Evaluation(f.detach(), ElboTerms(terms.expected_log_likelihood.detach(), terms.kl.detach()))
+        return ElboTerms(*(term.detach() for term in terms if term is not None))
 
 
 class DirectStep:
-    """An :class:`~vmg.nn.MLP` of diagonal layers.
+    """An :class:`~vmg.nn.MLP` of diagonal layers: their passes are chained by hand, the objective is autograd's."""
 
-    The few numbers that a likelihood learns by gradient are left to autograd. With an ``optimiser`` the
-    largest matrices move as soon as their gradients are there, so that one memory serves the gradients of all of them.
-    """
-
-    def __init__(
-        self,
-        network: MLP,
-        likelihood: Likelihood,
-        flat: FlatParameters,
-        shape: Sequence[int],
-        *,
-        n_data: Tensor | float,
-        kl_weight: float = 1.0,
-        optimiser: torch.optim.Optimizer | None = None,
-    ) -> None:
-        gradients, divergence_gradients = flat.memory(), flat.memory()
-        self._likelihood = likelihood
-        self._learned = [p for p in likelihood.parameters() if p.requires_grad]
+    def __init__(self, objective: Objective, parameters: GroupedParameters, shape: Sequence[int]) -> None:
+        network, self._objective, self._likelihood = objective.network, objective, objective.likelihood
+        assert isinstance(network, MLP)
+        gradients, divergence_gradients = parameters.memory(), parameters.memory()
+        self._learned = [p for p in self._likelihood.parameters() if p.requires_grad]
         self._learned_gradients = [gradients[p] for p in self._learned]
         layers = [layer for layer in network.layers if isinstance(layer, MatrixGaussianLinear)]
         scale = layers[0].row.log_scale
         self._x = scale.new_empty(tuple(shape))
-        self._kl_scale = kl_weight / torch.as_tensor(n_data, dtype=scale.dtype)
-        g_kl = self._kl_scale.expand(scale.shape[:-1]).contiguous()
+        self._g_kl = scale.new_empty(scale.shape[:-1])
         self._layers: list[_Layer] = []
         plans = [_plan(layer, shape[:-1]) for layer in layers]
-        self._optimiser = optimiser
-        self._alone: dict[int, tuple[nn.Parameter, Tensor]] = {}  # by layer: what moves at once, and its gradient
-        if optimiser is not None:
-            self._alone = _share_gradients(layers, plans, gradients)
         scratch = scale.new_empty(max(map(scratch_size, plans)))  # layers take turns
         x, g_x = self._x, None
         for number, (layer, plan) in enumerate(zip(layers, plans, strict=True)):
             activation = network.activation if number < len(layers) - 1 else None
-            step = _Layer(layer, plan, x, activation, gradients, divergence_gradients, g_kl, g_x, scratch)
+            step = _Layer(layer, plan, x, activation, gradients, divergence_gradients, self._g_kl, g_x, scratch)
             self._layers.append(step)
             x, g_x = step.activated, step.g
         self._f = x
-        alone = {flat.position[matrix] for matrix, _ in self._alone.values()}
-        self._together = [(t, gradients.tensor(k)) for k, t in enumerate(flat.tensors) if k not in alone]
-        for tensor, gradient in self._together:
-            tensor.grad = gradient
-        apart = {flat.position[p] for layer in self._layers for p in layer.apart}
+        for k, tensor in enumerate(parameters.tensors):
+            tensor.grad = gradients.tensor(k)
+        apart = {parameters.position[p] for layer in self._layers for p in layer.apart}
         self._gradients = [gradients.tensor(k) for k in apart]
         self._apart = [divergence_gradients.tensor(k) for k in apart]
 
@@ -155,67 +96,38 @@ class DirectStep:
         return library.native(*network.parameters()) is not None and all(map(_Layer.allows, network.layers))
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, y: Tensor, weight: Tensor | None) -> Evaluation:
-        self._x.copy_(x)
+    def __call__(self, batch: Batch, kl_weight: float = 1.0) -> ElboTerms:
+        self._x.copy_(batch.x)
         for layer in self._layers:
             layer.forward()
-        log_prob, kl = self._score(y, weight)
-        for layer in self._layers:
+        kl = self._layers[0].divergence.value()
+        for layer in self._layers[1:]:
             kl = kl + layer.divergence.value()
-        found = Evaluation(self._f, ElboTerms(log_prob.mean(-1), self._kl_scale * kl))
-        if self._alone and not math.isfinite(found.terms.total.sum().item()):
-            return found  # nothing moves
-        for tensor, _ in self._together if self._alone else []:
-            tensor.grad = None
-        for number in reversed(range(len(self._layers))):
-            self._layers[number].backward()
-            if self._optimiser is not None and number in self._alone:
-                matrix, gradient = self._alone[number]
-                matrix.grad = gradient
-                self._optimiser.step()
-                matrix.grad = None
+        terms = self._differentiate_objective(batch, kl, kl_weight)
+        for layer in reversed(self._layers):
+            layer.backward()
         torch._foreach_add_(self._gradients, self._apart)
-        for tensor, gradient in self._together if self._alone else []:
-            tensor.grad = gradient
-        return found
+        return terms
 
-    def _score(self, y: Tensor, weight: Tensor | None) -> tuple[Tensor, Tensor]:
-        """log p(y | f) of each row and the likelihood's own KL; leaves the gradients of f and of what is learned."""
-        if not self._learned:
-            log_prob, g = self._likelihood.score(self._f, y)
-            if weight is not None:
-                log_prob, g = log_prob * weight, g * weight.unsqueeze(-1)
-            torch.mul(g, -1 / y.shape[self._x.dim() - 2], out=self._layers[-1].g)
-            return log_prob, self._likelihood.kl_divergence()
+    def _differentiate_objective(self, batch: Batch, kl: Tensor, kl_weight: float) -> ElboTerms:
+        """The objective at the outputs drawn; leaves the gradients of these, of the KL and of what is learned."""
+        _, y, weight = batch
         with torch.enable_grad():
-            f = self._f.detach().requires_grad_()
-            log_prob = self._likelihood.expected_log_prob(f, y)
-            if weight is not None:
-                log_prob = log_prob * weight
-            kl = self._likelihood.kl_divergence()
-            loss = (self._kl_scale * kl - log_prob.mean(-1)).sum()
-            found = torch.autograd.grad(loss, [f, *self._learned])
-        for target, gradient in zip([self._layers[-1].g, *self._learned_gradients], found, strict=True):
+            kl.requires_grad_()
+            if self._learned:
+                f = self._f.detach().requires_grad_()
+                log_prob, slope = self._likelihood.expected_log_prob(f, y), None
+                leaves = [f, kl, *self._learned]
+            else:
+                log_prob, slope = self._likelihood.score(self._f, y)
+                leaves = [log_prob.requires_grad_(), kl]
+            terms = self._objective.combine(log_prob, kl + self._likelihood.kl_divergence(), weight, kl_weight)
+            g, g_kl, *g_learned = torch.autograd.grad(-terms.total.sum(), leaves)
+        self._layers[-1].g.copy_(g if slope is None else slope * g.unsqueeze(-1))
+        self._g_kl.copy_(g_kl)
+        for target, gradient in zip(self._learned_gradients, g_learned, strict=True):
             target.copy_(gradient)
-        return log_prob.detach(), kl.detach()
-
-
-def _share_gradients(
-    layers: Sequence[MatrixGaussianLinear], plans: Sequence[Plan], gradients: Memory
-) -> dict[int, tuple[nn.Parameter, Tensor]]:
-    """One memory for the gradients of the largest M; by layer, M and its gradient."""
-    matrices = {
-        k: layer.loc
-        for k, (layer, plan) in enumerate(zip(layers, plans, strict=True))
-        if layer.loc is not None and layer.loc.numel() >= ALONE and not plan.small and not _in_double(layer)
-    }
-    if len(matrices) < 2:
-        return {}
-    largest = max(matrices.values(), key=nn.Parameter.numel)
-    memory = torch.zeros_like(largest, requires_grad=False).flatten()
-    for M in matrices.values():
-        gradients.place(M, memory[: M.numel()].view(M.shape))
-    return {k: (M, gradients[M]) for k, M in matrices.items()}
+        return ElboTerms(terms.expected_log_likelihood.detach(), terms.kl.detach(), self._f)
 
 
 def _plan(layer: MatrixGaussianLinear, rows: Sequence[int]) -> Plan:

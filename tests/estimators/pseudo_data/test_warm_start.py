@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 from quick import LINEAR, assert_same_bits, everything, linear_table, regressor
+from vmg.estimators import PseudoDataClassifier
 from vmg.nn import MLP
+from vmg.training import TrainingError
 
 # -- weights ----------------------------------------------------------------------------------------------------------
 
@@ -71,9 +74,8 @@ def test_warm_start_goes_on():
     X, y = linear_table()
     still = {"learning_rate_init": 1e-9, "max_iter": 1}
     model = regressor(warm_start=True).fit(X, y)
-    network, before = model.network_, model.predict(X)
+    before = model.predict(X)
     model.set_params(**still).fit(X, y)
-    assert model.network_ is network
     np.testing.assert_allclose(model.predict(X), before, atol=1e-4)
     cold = regressor().fit(X, y).set_params(**still).fit(X, y)
     assert abs(cold.predict(X) - before).max() > 0.1
@@ -124,6 +126,42 @@ def test_a_fit_that_is_refused_changes_nothing():
         with pytest.raises(ValueError, match=message):
             model.fit(*other, weight)
         np.testing.assert_array_equal(everything(model, X), before)
+
+
+def interrupt(progress):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_an_interrupted_fit_leaves_the_model_as_it_was(method, warm_start):
+    X, y = linear_table(20)
+    model = regressor(warm_start=warm_start, max_iter=4).fit(X, y)
+    before, old = everything(model, X), dict(vars(model))
+    with pytest.raises(KeyboardInterrupt):
+        getattr(model, method)(3 * X + 5, 100 * y, callbacks=[interrupt])
+    np.testing.assert_array_equal(everything(model, X), before)
+    assert vars(model) == old
+
+
+def test_an_interrupted_first_fit_leaves_nothing():
+    X, y = linear_table(20)
+    model = regressor(max_iter=4)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y, callbacks=[interrupt])
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+def test_a_network_that_training_left_without_numbers_is_no_fit():
+    X, y = linear_table(30)
+    options = {"hidden_layer_sizes": (2,), "n_pseudo": 1, "max_noise": 0.25, "n_draws": 5, "n_members": 2}
+    model = PseudoDataClassifier(
+        **options, max_iter=1, column_covariance="dense", learning_rate_init=1e6, activation="silu", random_state=0
+    )
+    with pytest.raises(TrainingError, match="try a smaller learning_rate_init than 1e"):
+        model.fit(X[:, :1], y > 0)
+    assert not hasattr(model, "network_")
 
 
 def test_many_rows_are_predicted_in_pieces_that_do_not_show(monkeypatch):

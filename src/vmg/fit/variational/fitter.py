@@ -79,9 +79,9 @@ class Fitter:
     callbacks: tuple[Callback, ...] = ()
     seed: int = 0
 
-    def fit(self, sets: list[TrainingSet]) -> list[Fitted]:
-        """Choose on held-out rows, then train on all rows: one fit for each training set."""
-        choices = self.method.search.choose(self, sets)
+    def fit(self, sets: list[TrainingSet], choices: list[list[Choice]] | None = None) -> list[Fitted]:
+        """One fit for each training set: choose on held-out rows, unless ``choices`` are given, and train on all."""
+        choices = self.method.search.choose(self, sets) if choices is None else choices
         whole, states = self.train(sets, choices)
         if len(sets) == 1:
             return [_loaded(whole, states[0])]

@@ -7,18 +7,18 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-__all__ = ["FlatParameters", "Memory"]
+__all__ = ["GroupedParameters", "Memory"]
 
 SMALL = 16_384
 """Entries up to which a tensor is gathered. Above it one more pass over memory costs more than one more call."""
 
 
-class FlatParameters:
+class GroupedParameters:
     """Trainable parameters regrouped for an optimiser: all small ones as a single vector, large ones as they are.
 
-    While this object is in use the small parameters and their gradients are views; :meth:`release` makes them
-    independent tensors again. ``tensors`` is what the optimiser and the average see, ``position`` says in which of
-    them each parameter is.
+    While this object is in use the small parameters and their gradients are views; leaving its context
+    (:meth:`release`) makes them independent tensors again. ``tensors`` is what the optimiser and the average see,
+    ``position`` says in which of them each parameter is.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -41,6 +41,12 @@ class FlatParameters:
             start = stop
         self.tensors.append(vector)
 
+    def __enter__(self) -> GroupedParameters:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
     def zero_grad(self) -> None:
         """Forget the gradients of the last step."""
         if self._gradient is not None:
@@ -49,11 +55,11 @@ class FlatParameters:
             p.grad = None
 
     def memory(self) -> Memory:
-        """As much memory again, or what is asked for of it."""
+        """Zeros of the same layout, such as gradients need."""
         return Memory(self)
 
     def part(self, parameter: nn.Parameter, tensor: Tensor) -> Tensor:
-        """What belongs to a parameter of a tensor at its position."""
+        """The part of a tensor that belongs to a parameter, the tensor being at the parameter's position."""
         start = self._start.get(parameter)
         return tensor if start is None else tensor[start : start + parameter.numel()].view(parameter.shape)
 
@@ -85,23 +91,18 @@ class FlatParameters:
 
 
 class Memory:
-    """Zeros laid out as flat parameters are; a tensor is made when it is first asked for."""
+    """Zeros laid out as grouped parameters are; a tensor is made when it is first asked for."""
 
-    def __init__(self, flat: FlatParameters) -> None:
-        self._flat = flat
+    def __init__(self, parameters: GroupedParameters) -> None:
+        self._parameters = parameters
         self._tensors: dict[int, Tensor] = {}
 
     def tensor(self, position: int) -> Tensor:
-        """The counterpart of the flat tensor at this position."""
+        """The counterpart of the grouped tensor at this position."""
         if position not in self._tensors:
-            self._tensors[position] = torch.zeros_like(self._flat.tensors[position], requires_grad=False)
+            self._tensors[position] = torch.zeros_like(self._parameters.tensors[position], requires_grad=False)
         return self._tensors[position]
-
-    def place(self, parameter: nn.Parameter, tensor: Tensor) -> None:
-        """Use this tensor for a large parameter, before it is first asked for."""
-        assert parameter is self._flat.tensors[self._flat.position[parameter]]
-        self._tensors[self._flat.position[parameter]] = tensor
 
     def __getitem__(self, parameter: nn.Parameter) -> Tensor:
         """A parameter's part."""
-        return self._flat.part(parameter, self.tensor(self._flat.position[parameter]))
+        return self._parameters.part(parameter, self.tensor(self._parameters.position[parameter]))

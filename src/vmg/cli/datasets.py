@@ -1,0 +1,109 @@
+"""Data that is more than one table in memory: how commands tell it, and how they score it into a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vmg.cli.output import print_json, say, say_aside
+from vmg.cli.progress import waiting
+
+__all__ = [
+    "ENGINE",
+    "DatasetArgument",
+    "JobsOption",
+    "RayOption",
+    "StreamOption",
+    "is_dataset",
+    "ray_address",
+    "score_into_folder",
+    "streams",
+]
+
+ENGINE = "Large data"  # heading of the help
+LARGE_FILE = 2**28  # bytes from which a file is not read whole
+
+DatasetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A table: CSV (also .gz) or Parquet. Or a dataset: a folder of Parquet or Arrow files, a pattern such as "
+        "'sales/*.parquet', or an address such as s3://bucket/sales.",
+    ),
+]
+JobsOption = Annotated[
+    int, typer.Option("--jobs", metavar="N", help="Processes at once; -1 takes all cores.", rich_help_panel=ENGINE)
+]
+RayOption = Annotated[
+    bool,
+    typer.Option(
+        "--ray",
+        help="Use Ray: the cluster that RAY_ADDRESS names, or a new one on this machine.",
+        rich_help_panel=ENGINE,
+    ),
+]
+StreamOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--stream/--in-memory",
+        help="Read DATA a batch at a time, or whole.",
+        show_default="by its size",
+        rich_help_panel=ENGINE,
+    ),
+]
+
+
+def is_dataset(data: str) -> bool:
+    """Whether data are a folder, a pattern or an address, not one file."""
+    return "://" in data or any(sign in data for sign in "*?[") or Path(data).is_dir()
+
+
+def streams(data: str, asked: bool | None, *, shared: bool) -> bool:
+    """Whether data are read a batch at a time: datasets, large files, and whatever several processes share."""
+    if asked is not None and not (shared or is_dataset(data)):
+        return asked
+    return shared or is_dataset(data) or (Path(data).is_file() and Path(data).stat().st_size > LARGE_FILE)
+
+
+def ray_address(wanted: bool) -> str | None:
+    """Where Ray is to be found; None where it is not wanted."""
+    return os.environ.get("RAY_ADDRESS", "local") if wanted else None
+
+
+def score_into_folder(
+    model: Path,
+    data: str,
+    out: Path,
+    coverage: float,
+    keep: Sequence[str],
+    jobs: int,
+    ray: bool,
+    json: bool,
+    quiet: bool,
+) -> None:
+    """Score a dataset into a folder of Parquet files, and say how it went."""
+    from vmg.scoring import score_dataset
+    from vmg.tables import TableError
+    from vmg.tables.phrases import count
+
+    with waiting("Predicting", quiet=quiet):
+        report = score_dataset(
+            model, data, out, coverage=coverage, keep=keep, n_jobs=jobs, ray_address=ray_address(ray)
+        )
+    if json:
+        refused = [{"part": part.name, "reason": part.reason} for part in report.refused]
+        found = {"rows": report.n_rows, "written": report.written, "found": report.found, "empty": report.empty}
+        print_json({"out": str(out), "coverage": coverage, **found, "refused": refused})
+    elif not quiet:
+        say(f"{count(report.n_rows, 'prediction')} written to {count(len(report.written), 'file')} in {out}.")
+        if report.found:
+            say(f"{count(len(report.found), 'file')} from an earlier run passed over.")
+        for name in report.empty:
+            say_aside(f"Part {name} has no rows.")
+    if report.refused:
+        names = "; ".join(map(str, report.refused))
+        raise TableError(f"{count(len(report.refused), 'part')} not scored, the rest is. {names}")

@@ -1,0 +1,1 @@
+"""One model for each group of a table's rows."""

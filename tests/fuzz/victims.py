@@ -1,0 +1,215 @@
+"""A process that has imported everything and forks others on request, so that a kill costs no second start.
+
+Each line of its input is a request, each line of its output the answer: ``{"start": work, ...}`` forks a victim and
+gives its number, ``{"wait": number}`` gives its exit code (negative: the signal). What a victim prints is in two files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Victim", "Victims"]
+
+PATIENCE = 120.0  # seconds that a victim may take on a busy machine
+
+
+class Victim:
+    """One forked process."""
+
+    def __init__(self, server: Victims, number: int, folder: Path) -> None:
+        self._server, self.number = server, number
+        self._out, self._err = folder / f"{number}.out", folder / f"{number}.err"
+
+    def told(self) -> list[str]:
+        """The whole lines that it has printed so far."""
+        return self._out.read_text(errors="replace").split("\n")[:-1]
+
+    def said(self) -> str:
+        """What it has written to standard error."""
+        return self._err.read_text(errors="replace")
+
+    def end_after(self, n_lines: int, seconds: float, signum: int) -> int:
+        """Send a signal some time after its first lines; the exit code."""
+        end = time.monotonic() + PATIENCE
+        while len(self.told()) < n_lines and self.alive() and time.monotonic() < end:
+            time.sleep(0.001)
+        time.sleep(seconds)
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            os.kill(self.number, signum)
+        return self.wait()
+
+    def alive(self) -> bool:
+        """Whether it still runs: its parent waits for it only when asked."""
+        try:
+            return Path(f"/proc/{self.number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except FileNotFoundError:
+            return False
+
+    def wait(self) -> int:
+        """Its exit code."""
+        return int(self._server.ask({"wait": self.number}))
+
+
+class Victims:
+    """Starts victims; their output goes to a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        command = [sys.executable, __file__, str(folder)]
+        self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def start(self, work: str, *arguments: Any, folder: Path, file_limit: int | None = None) -> Victim:
+        """Fork a process that does ``work`` in ``folder``, with a limit on the size of files that it writes."""
+        request = {"start": work, "arguments": arguments, "folder": str(folder), "file_limit": file_limit}
+        return Victim(self, int(self.ask(request)), self._folder)
+
+    def ask(self, request: dict[str, Any]) -> Any:
+        """Send a request and wait for its answer."""
+        assert self._server.stdin is not None and self._server.stdout is not None
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        return json.loads(self._server.stdout.readline())
+
+    def close(self) -> None:
+        """End the process that forks."""
+        assert self._server.stdin is not None
+        self._server.stdin.close()
+        self._server.wait(PATIENCE)
+
+
+# -- in the process that forks ----------------------------------------------------------------------------------------
+
+
+def save(path: str) -> None:
+    """Write one model file over another, and tell each."""
+    import torch
+
+    from vmg.persistence import write
+
+    for number in range(10**6):
+        write(path, {"a": torch.full((50_000,), float(number))}, {"holds": "number", "number": number})
+        print(number, flush=True)
+
+
+def append(path: str, writer: int) -> None:
+    """Append records to a results file, and tell each."""
+    from vmg_paper.experiments import results_file
+
+    for number in range(10**6):
+        results_file.append(Path(path), [{"writer": writer, "number": number, "filling": "x" * (number % 5000)}])
+        print(number, flush=True)
+
+
+def train(path: str) -> None:
+    """Train with a checkpoint; the last line says what came out."""
+    import torch
+
+    from vmg.likelihoods import CategoricalLikelihood
+    from vmg.nn import MLP
+    from vmg.training import Checkpoint
+    from vmg.training import train as run
+
+    generator = torch.Generator().manual_seed(0)
+    network = MLP(3, (5,), 2, n_pseudo=2)
+    network.reset_parameters(generator)
+    x = torch.linspace(-1, 1, 60).reshape(20, 3)
+    options = {"n_steps": 200, "batch_size": 4, "report_every": 2, "generator": generator}
+    tell = [lambda progress: print(progress.step, flush=True)]
+    run(
+        network,
+        CategoricalLikelihood(),
+        x,
+        (x[:, 0] > 0).long(),
+        checkpoint=Checkpoint(Path(path)),
+        callbacks=tell,
+        **options,
+    )
+    print("end", float(sum(p.detach().double().abs().sum() for p in network.parameters())), flush=True)
+
+
+def command(*arguments: str) -> int:
+    """The command ``vmg``."""
+    from vmg.cli.app import run
+
+    return run(arguments)
+
+
+def reproduce(*arguments: str) -> int:
+    """The command with a table and a method that take no time."""
+    import numpy as np
+
+    from vmg.estimators import PseudoDataRegressor
+    from vmg_paper.data.uci import Table
+    from vmg_paper.experiments import table1
+    from vmg_paper.experiments.method import Method, fit_apart
+
+    X = np.random.default_rng(0).normal(size=(308, 2))
+    table1.load_table = lambda name: Table(name, X, X[:, 0], None, 20)
+
+    def make(table: str, seed: int) -> PseudoDataRegressor:
+        return PseudoDataRegressor((2,), n_pseudo=1, max_noise=0.1, max_iter=1, n_draws=2, random_state=seed)
+
+    table1.METHODS["vmg"] = Method("vmg", "", make, fit_apart, together=False)
+    return command("reproduce", "table1", "--datasets", "yacht", "--methods", "vmg", *arguments)
+
+
+WORK: dict[str, Callable[..., int | None]] = {f.__name__: f for f in (save, append, train, command, reproduce)}
+
+
+def _be_victim(request: dict[str, Any], folder: Path) -> int:
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    for descriptor, ending in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder / f"{os.getpid()}.{ending}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(request["folder"])
+    if request["file_limit"] is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"], resource.RLIM_INFINITY))
+    try:
+        return WORK[request["start"]](*request["arguments"]) or 0
+    except BaseException:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        traceback.print_exc()
+        return 99
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def serve(folder: Path) -> None:
+    """Answer requests until there are no more."""
+    import vmg_paper.cli
+    import vmg_paper.experiments.table1  # noqa: F401
+
+    with tempfile.TemporaryDirectory() as work, open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        train(f"{work}/run")  # first steps load what victims would load each for themselves
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "wait" in request:
+            _, status = os.waitpid(request["wait"], 0)
+            answer = os.waitstatus_to_exitcode(status)
+        else:
+            answer = os.fork()
+            if not answer:
+                os._exit(_be_victim(request, folder))
+            while not (folder / f"{answer}.err").exists():
+                time.sleep(0.0005)
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the campaign tells it when to end
+    serve(Path(sys.argv[1]))

@@ -1,0 +1,132 @@
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from parquet_parts import damage_pages, make_frame, write_parts
+from pyarrow import feather, parquet
+
+from vmg.streaming import open_dataset
+from vmg.streaming.parts import list_parts, make_pieces
+from vmg.tables import TableError
+
+
+def read(dataset, **options):
+    return pd.concat([frame for _, frame in dataset.frames(**options)], ignore_index=True)
+
+
+def test_a_file_a_folder_and_a_pattern_are_the_same_rows(tmp_path):
+    whole = write_parts(tmp_path / "sales", [250, 30])
+    for source in (tmp_path / "sales", f"{tmp_path}/sales/*.parquet", f"{tmp_path}/**/[ab].parquet"):
+        dataset = open_dataset(source)
+        assert dataset.n_rows == 280 and not dataset.refused
+        pd.testing.assert_frame_equal(read(dataset), whole)
+    pd.testing.assert_frame_equal(read(open_dataset(tmp_path / "sales" / "a.parquet")), whole[:250])
+
+
+def test_a_pattern_stays_within_its_folder_unless_it_says_otherwise(tmp_path):
+    write_parts(tmp_path / "sales", [5])
+    write_parts(tmp_path / "sales" / "old", [5])
+    assert [part.name for part in list_parts(f"{tmp_path}/sales/*.parquet")] == ["a.parquet"]
+    assert [part.name for part in list_parts(f"{tmp_path}/sales/**/*.parquet")] == ["a.parquet", "old/a.parquet"]
+    assert [part.name for part in list_parts(f"{tmp_path}/*/a.parquet")] == ["sales/a.parquet"]
+
+
+def test_arrow_files_are_read_too(tmp_path):
+    frame = make_frame(70)
+    feather.write_feather(frame, tmp_path / "a.arrow", chunksize=32)
+    pd.testing.assert_frame_equal(read(open_dataset(tmp_path)), frame)
+
+
+def test_names_of_folders_become_columns(tmp_path):
+    write_parts(tmp_path / "year=2023" / "shop=north", [3])
+    write_parts(tmp_path / "year=2024" / "shop=south", [2])
+    frame = read(open_dataset(tmp_path))
+    assert frame["year"].tolist() == [2023] * 3 + [2024] * 2
+    assert frame["shop"].tolist() == ["north"] * 3 + ["south"] * 2
+    assert read(open_dataset(tmp_path), columns=["x", "year"]).columns.tolist() == ["x", "year"]
+
+
+def test_hidden_files_are_passed_over(tmp_path):
+    write_parts(tmp_path, [3])
+    (tmp_path / "_SUCCESS").write_text("")
+    (tmp_path / ".a.parquet.crc").write_text("")
+    assert [part.name for part in list_parts(tmp_path)] == ["a.parquet"]
+
+
+def test_pieces_are_runs_of_row_groups_and_shards_divide_them(tmp_path):
+    whole = write_parts(tmp_path, [1000, 150])
+    dataset = open_dataset(tmp_path)
+    dataset.pieces = make_pieces([(part, part.layout()[1]) for part in list_parts(tmp_path)], rows=250)
+    assert [(list(piece.groups), piece.n_rows) for piece in dataset.pieces] == [
+        ([0, 1, 2], 300),
+        ([3, 4, 5], 300),
+        ([6, 7, 8], 300),
+        ([9], 100),
+        ([0, 1], 150),
+    ]
+    pd.testing.assert_frame_equal(read(dataset), whole)
+    halves = [read(dataset, shard=(rank, 2)) for rank in range(2)]
+    together = pd.concat(halves).sort_values(["key"]).reset_index(drop=True)
+    pd.testing.assert_frame_equal(together, whole.sort_values("key").reset_index(drop=True))
+
+
+def test_a_corrupt_part_is_named_and_the_rest_goes_on(tmp_path):
+    whole = write_parts(tmp_path, [20, 20, 20])
+    (tmp_path / "b.parquet").write_bytes(b"PAR1 nonsense PAR1")
+    dataset = open_dataset(tmp_path)
+    assert [refused.name for refused in dataset.refused] == ["b.parquet"]
+    assert "cannot be read" in dataset.notes()[0]
+    assert len(read(dataset)) == 40 and whole.shape == (60, 5)
+
+
+def test_a_part_that_breaks_while_it_is_read_is_named_once(tmp_path):
+    write_parts(tmp_path, [500, 20])
+    damage_pages(tmp_path / "a.parquet")
+    dataset = open_dataset(tmp_path)
+    assert not dataset.refused  # its footer is whole
+    first, again = read(dataset), read(dataset)
+    pd.testing.assert_frame_equal(first, again)
+    assert [refused.name for refused in dataset.refused] == ["a.parquet"]
+    assert len(first) >= 20
+
+
+def test_a_schema_that_drifts_is_named(tmp_path):
+    write_parts(tmp_path, [20, 20, 20, 20])
+    parquet.write_table(pa.table({"x": ["a", "b"], "z": [1.0, 2], "kind": ["", ""], "y": [0.0, 1], "key": [1, 2]}),
+                        tmp_path / "b.parquet")  # fmt: skip
+    parquet.write_table(pa.table({"x": [1.0]}), tmp_path / "c.parquet")
+    ints = pa.Table.from_pandas(make_frame(4).assign(x=[1, 2, 3, 4]), preserve_index=False)
+    parquet.write_table(ints, tmp_path / "d.parquet")  # whole numbers are numbers
+    dataset = open_dataset(tmp_path)
+    assert {refused.name: refused.reason for refused in dataset.refused} == {
+        "b.parquet": "its column 'x' holds texts, and that of the first part numbers",
+        "c.parquet": "it lacks the column 'z', 'kind', 'y', 'key'; it has 'x'",
+    }
+    assert len(read(dataset)) == 24
+    assert len(read(open_dataset(tmp_path, ["y"]), columns=["y"])) == 26  # only columns that are asked for must agree
+
+
+def test_an_empty_part_is_named(tmp_path):
+    write_parts(tmp_path, [20, 0])
+    dataset = open_dataset(tmp_path)
+    assert dataset.empty == ["b.parquet"] and dataset.notes() == ["Parts without rows: 'b.parquet'."]
+    assert len(read(dataset)) == 20
+
+
+def test_nothing_to_use_is_an_error(tmp_path):
+    with pytest.raises(TableError, match="there is no file or folder"):
+        open_dataset(tmp_path / "none")
+    with pytest.raises(TableError, match="must have Parquet or Arrow files; got none"):
+        open_dataset(tmp_path)
+    write_parts(tmp_path, [0])
+    with pytest.raises(TableError, match="no part has rows"):
+        open_dataset(tmp_path)
+    (tmp_path / "a.parquet").write_text("no")
+    with pytest.raises(TableError, match=r"a\.parquet: cannot be read"):
+        open_dataset(tmp_path)
+
+
+def test_an_address_of_a_file_works(tmp_path):
+    whole = write_parts(tmp_path / "sales", [5])
+    frame = read(open_dataset(f"file://{tmp_path}/sales/*.parquet"))
+    np.testing.assert_array_equal(frame["key"], whole["key"])
