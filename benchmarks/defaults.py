@@ -22,6 +22,20 @@ import torch
 from sklearn.datasets import load_diabetes, make_friedman1, make_friedman2, make_friedman3
 from sklearn.model_selection import ShuffleSplit
 
+from vmg.fit.scaling import Standardiser
+from vmg.fit.variational import (
+    LONG,
+    STANDARD,
+    Fitted,
+    Fitter,
+    GaussianNoise,
+    Given,
+    MatrixGaussianNetworks,
+    Method,
+    NumericTargets,
+    TrainingSet,
+    likelihood_factories,
+)
 from vmg.metrics import interval_coverage, rmse
 from vmg.prediction import Prediction, draw_functions
 from vmg_paper.data import TABLES, load_table, standard_splits

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from defaults import Rows, training_rows
 from sklearn.model_selection import ShuffleSplit
-from vmg.estimators.pseudo_data.effort import LONG
 
+from vmg.fit.variational import LONG, Fitter, GaussianNoise, MatrixGaussianNetworks, Method, NoiseSearch
 from vmg.metrics import interval_coverage, rmse
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.method import hidden_layers

@@ -39,6 +39,7 @@ COMMANDS = ("cli",)  # may import vmg_paper, but only inside functions: nothing 
 
 ONLY_IN = {  # libraries that few modules may import
     "sklearn": ("estimators", "datasets", "vmg_paper.baselines"),
+    "botorch": ("nn",),
     "matplotlib": ("report", "vmg_paper.figures"),
     "typer": ("cli", "vmg_paper.cli"),
 }

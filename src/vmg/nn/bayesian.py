@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,8 +12,9 @@ from torch import Tensor, nn
 
 from vmg.fused.library import randn
 from vmg.math.linalg import NARROW, all_finite, widened
-from vmg.math.preactivations import augment
+from vmg.math.preactivations import augment, input_divisor
 from vmg.math.tracing import may_look
+from vmg.nn.sharding import whole_divergence
 
 __all__ = ["BayesianLinear", "BayesianModule", "kl_divergence", "no_autocast", "use_generator"]
 
@@ -83,7 +83,7 @@ class BayesianLinear(BayesianModule):
 
     def _as_linear(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
         """W [..., R, C] as the weight [..., out, in] and bias [..., out] that an ``nn.Linear`` would have."""
-        scaled = weight / math.sqrt(self.n_rows)
+        scaled = weight / input_divisor(self.n_rows)
         bias = scaled[..., self.in_features, :] if self.has_bias else None
         return scaled[..., : self.in_features, :].mT, bias
 
@@ -162,7 +162,7 @@ class BayesianLinear(BayesianModule):
     def sample_function(self, n_functions: int, *, prior: bool = False) -> Callable[[Tensor], Tensor]:
         """Draw whole functions f(x) [n_functions, *batch_shape, B, out], the same at every call, in x's precision."""
         weight = (self.sample_prior_weight if prior else self.sample_weight)((n_functions,))
-        weight = weight / math.sqrt(self.n_rows)  # of x̂ = [x, 1]/√R: once here, instead of in every call
+        weight = weight / input_divisor(self.n_rows)  # of x̂ = [x, 1]/√R: once here, instead of in every call
         slope, constant = weight.split([self.in_features, self.n_rows - self.in_features], dim=-2)
         slope = slope.mT.contiguous()
 
@@ -246,7 +246,7 @@ class BayesianLinear(BayesianModule):
 
 def kl_divergence(module: nn.Module) -> Tensor:
     """The KL divergence of every Bayesian module inside ``module``, summed; what one holds is its own to count."""
-    terms = [m.kl_divergence() for m in _outermost(module, set())]
+    terms = [whole_divergence(m) for m in _outermost(module, set())]
     if not terms:
         raise ValueError(f"{type(module).__name__} holds no Bayesian layer; see vmg.nn.bayesianize")
     total = terms[0]
