@@ -128,7 +128,7 @@ random_state, verbose
         try:
             return self.fit(X, y, sample_weight, callbacks=callbacks, scaling=scaling)
         finally:
-            self._announced = None
+            del self._announced
 
     def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
         X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)

@@ -130,7 +130,7 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
         try:
             return self.fit(X, y, sample_weight, callbacks=callbacks)
         finally:
-            self._announced = None
+            del self._announced
 
     def _method(self) -> Method:
         return pseudo_data_method(self, CategoricalClasses())
