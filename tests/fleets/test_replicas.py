@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from vmg.estimators.scaling import Standardiser
 from vmg.fit.calibration import HeldOut, calibrate, t_log_density
 from vmg.fit.members import TrainingPlan
 from vmg.fit.regression_members import RegressionMembers
+from vmg.fit.scaling import Standardiser
 from vmg.fleets.calibrations import calibrate_groups
 from vmg.fleets.pooling import GroupPrior, learn_prior
 from vmg.fleets.replicas import GroupRows, train_groups

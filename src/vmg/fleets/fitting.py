@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vmg.estimators import VMGClassifier, VMGRegressor
-from vmg.estimators.scaling import Standardiser
 from vmg.fit.calibration import Calibration, HeldOut
 from vmg.fit.inputs import InputRange, soften
 from vmg.fit.members import TrainingPlan
 from vmg.fit.regression import RegressionEnsemble, held_out_errors
+from vmg.fit.scaling import Standardiser
 from vmg.fit.size import Size
 from vmg.fleets.calibrations import calibrate_groups
 from vmg.fleets.replicas import GroupRows, TrainedGroup, train_groups

@@ -24,11 +24,11 @@ from scipy import optimize, special
 from torch import Tensor
 
 from vmg.estimators import VMGRegressor
-from vmg.estimators.scaling import Standardiser
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
 from vmg.fit.inputs import InputRange, soften
 from vmg.fit.regression import RegressionEnsemble
 from vmg.fit.regression_members import RegressionMembers
+from vmg.fit.scaling import Standardiser
 from vmg.fleets.fitting import GroupTable, assemble
 from vmg.math.evidence import LinearPosterior, NoisePrior, RowStatistics, condition, group_precision, row_statistics
 
@@ -105,11 +105,7 @@ def fit_pool(tables: Sequence[GroupTable], options: Mapping[str, Any], seed: int
     inside = np.flatnonzero(np.concatenate(kept))
     inside = rng.permutation(inside)[:TRUNK_ROWS]
     estimator = VMGRegressor(**{**options, "noise": "constant", "random_state": seed})
-    estimator._known_scaling = scaling
-    try:
-        estimator.fit(X[inside], y[inside])
-    finally:
-        del estimator._known_scaling
+    estimator.fit(X[inside], y[inside], scaling=scaling)
     assert isinstance(estimator.ensemble_, RegressionEnsemble)
     trunk = estimator.ensemble_.members
     chosen = rng.permutation(len(tables))[
