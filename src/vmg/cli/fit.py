@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from vmg.cli.datasets import DatasetArgument, StreamOption, streams
+from vmg.cli.datasets import DatasetArgument, JobsOption, RayOption, StreamOption, streams
+from vmg.cli.fleets import ByOption, PoolOption, fit_by_group
 from vmg.cli.likelihoods import LikelihoodOption, require_likelihood
 from vmg.cli.options import NETWORK, DebugOption, JsonOption, QuietOption, TaskChoice
 from vmg.cli.output import bullet, print_comparison, print_json, say, say_aside
@@ -113,6 +114,10 @@ def fit(
         typer.Option("--resume", help="Go on after Ctrl-C: held-out fits that were finished are not done again."),
     ] = False,
     stream: StreamOption = None,
+    by: ByOption = None,
+    pool: PoolOption = False,
+    jobs: JobsOption = 1,
+    ray: RayOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -130,7 +135,7 @@ def fit(
     from vmg.tables.holdout import Holdout
     from vmg.training.distributed import joined_by_torchrun
 
-    path = check_output(Path(stem(Path(data.rstrip("/*"))) + ".vmg") if out is None else out, Path(data))
+    name = stem(Path(data.rstrip("/*")))
     asked = {"n_members": members, "max_iter": max_iter, "hidden_layer_sizes": _hidden_sizes(hidden)}
     options: dict[str, Any] = {"random_state": seed, **preset_options(preset)}
     options |= {name: value for name, value in asked.items() if value is not None}
@@ -138,13 +143,21 @@ def fit(
     if require_likelihood(likelihood, wanted) != "auto":
         options["likelihood"], wanted = likelihood, "regression"
     choices = make_choices(types, categorical, [*split_names(ignore), *(exclude or [])], date_format, decimal)
+    if by is not None:
+        if conformal:
+            raise typer.BadParameter("cannot be had together with --by", param_hint="--conformal")
+        folder = Path(f"{name}-by-{by}") if out is None else out
+        common: dict[str, Any] = {"task": wanted, "exclude": choices.ignored, "pool": pool, "options": options}
+        fit_by_group(data, target, by, folder, **common, jobs=jobs, ray=ray, json=json, quiet=quiet)
+        return
+    path = check_output(Path(f"{name}.vmg") if out is None else out, Path(data))
     with joined_by_torchrun() as shared:
         silent = quiet or json or not is_first()
         if streams(data, stream, shared=shared):
             if conformal:
                 raise typer.BadParameter("needs a table that is read whole, with --in-memory", param_hint="--conformal")
             with as_parquet(data) as source, TrainingBar("Training", quiet=quiet, terms=LOG_POSTERIOR) as bar:
-                common: dict[str, Any] = {
+                common = {
                     "task": wanted,
                     "exclude": choices.ignored,
                     "options": options,

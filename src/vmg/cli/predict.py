@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vmg.cli.datasets import DatasetArgument, JobsOption, RayOption, is_dataset, score_into_folder
+from vmg.cli.fleets import load_fleet_and_table
 from vmg.cli.options import CoverageOption, DebugOption, JsonOption, ModelArgument, QuietOption
 from vmg.cli.output import print_json, say, visible
 from vmg.cli.paths import check_ending, check_output, load_both, prints
@@ -18,6 +19,9 @@ from vmg.cli.table_options import DecimalOption, split_names
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from vmg.fleets import Fleet
+    from vmg.tables import TableModel
 
 __all__ = ["predict"]
 
@@ -76,13 +80,20 @@ def predict(
         return
     from vmg.tables import write_table
     from vmg.tables.flags import split_flags
+    from vmg.tables.model import named_after
     from vmg.tables.phrases import count
 
     path = None if prints(out) else check_ending(check_output(Path(out), model, Path(data)))
-    fitted, frame = load_both(model, Path(data), quiet, decimal)
-    with waiting("Predicting", quiet=quiet):
-        found = fitted.predict_frame(frame, coverage, outside=outside.value)
-    predictions = _beside(frame, fitted.named_after_target(found), split_names(keep))
+    fitted: TableModel | Fleet
+    if model.is_dir():
+        fleet, frame = load_fleet_and_table(model, Path(data), quiet)
+        fitted, found = fleet, fleet.predict_frame(frame, coverage)
+        found = found.assign(flags=found["flags"].fillna(f"unseen:{fleet.index.by}"))  # groups without a model
+    else:
+        one, frame = load_both(model, Path(data), quiet, decimal)
+        with waiting("Predicting", quiet=quiet):
+            fitted, found = one, one.predict_frame(frame, coverage, outside=outside.value)
+    predictions = _beside(frame, named_after(fitted.target, found), split_names(keep))
     if path is not None:
         write_table(predictions, path)
     if json:

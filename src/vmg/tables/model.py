@@ -30,7 +30,16 @@ from vmg.tables.target import Target, Task, centred_target, fit_target, known_la
 from vmg.tables.values import to_texts
 from vmg.training import Callback
 
-__all__ = ["Classifier", "NumberPrediction", "Outside", "Regressor", "TableModel", "keep_rows", "mean_crps"]
+__all__ = [
+    "Classifier",
+    "NumberPrediction",
+    "Outside",
+    "Regressor",
+    "TableModel",
+    "keep_rows",
+    "mean_crps",
+    "named_after",
+]
 
 Regressor = VMGRegressor | PseudoDataRegressor  # the second where a file is from before the first was what it is
 Classifier = VMGClassifier | PseudoDataClassifier
@@ -130,15 +139,12 @@ class TableModel:
             for note in given.notes:
                 tell(note)
         estimator, encoder, found = given.estimator, given.encoder, given.target
-        estimator._callbacks = tuple(callbacks)
         try:
-            estimator.fit(given.features, given.values)
+            estimator.fit(given.features, given.values, callbacks=callbacks)
         except ValueError as error:
             if given.asks_likelihood:  # the target is not of its kind
                 raise TableError(f"the target '{target}' does not suit the likelihood: {error}") from error
             raise
-        finally:
-            del estimator._callbacks
         reference = keep_rows(encoder, given.rows, given.values)
         model = cls(
             *(encoder, estimator, target, found.task, found.decimal_comma, tuple(given.notes)),
@@ -294,13 +300,7 @@ class TableModel:
 
     def named_after_target(self, predictions: pd.DataFrame) -> pd.DataFrame:
         """The table of :meth:`predict_frame` with columns named after the target: ``price``, ``price_std``, ..."""
-        kept = ("familiarity", FLAGS)
-        names = {
-            name: self.target if name in ("mean", "class") else f"{self.target}_{name}"
-            for name in predictions.columns
-            if name not in kept
-        }
-        return predictions.rename(columns=names)
+        return named_after(self.target, predictions)
 
     # -- scoring ------------------------------------------------------------------------------------------------------
 
@@ -392,6 +392,12 @@ class TableModel:
         from vmg.tables.saving import model_from_state
 
         return model_from_state(tensors, document)
+
+
+def named_after(target: str, predictions: pd.DataFrame) -> pd.DataFrame:
+    """Predictions with columns named after the target, but for those that are about the row."""
+    names = {name: target if name in ("mean", "class") else f"{target}_{name}" for name in predictions.columns}
+    return predictions.rename(columns={**names, "familiarity": "familiarity", FLAGS: FLAGS})
 
 
 class _Prepared(NamedTuple):
