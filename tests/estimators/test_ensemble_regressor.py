@@ -165,9 +165,8 @@ def test_rows_in_two_parts_are_all_rows_for_the_output_layer():
     model.partial_fit(X[30:45], y[30:45]).partial_fit(X[45:], y[45:])
     inputs = torch.as_tensor(soften(whole.input_scaling_.transform(X)))
     targets = torch.as_tensor(whole.target_scaling_.transform(y[:, None]))
-    head = whole.ensemble_.members.head
     with torch.no_grad():
-        phi = head.design(inputs)
+        phi = whole.ensemble_.members.features(inputs)
     expected = row_statistics(phi, targets.expand(len(phi), -1, -1))
     for a, b in zip(statistics(model), expected, strict=True):
         np.testing.assert_allclose(a, b.numpy(), rtol=1e-8, atol=1e-8)
@@ -211,10 +210,8 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was():
     X, y = linear_table(40)
     model = ensemble_regressor().fit(X, y).conformalize(X, y)
     expected, history = everything(model, X), model.history_
-    model._callbacks = (interrupt,)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(X[:, :2], -y)
-    del model._callbacks
+        model.fit(X[:, :2], -y, callbacks=[interrupt])
     assert np.array_equal(everything(model, X), expected)
     assert model.n_features_in_ == 3 and model.history_ is history and model.conformal_scores_ is not None
 
@@ -222,9 +219,8 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was():
 def test_an_interrupted_first_fit_leaves_nothing():
     X, y = linear_table(40)
     model = ensemble_regressor()
-    model._callbacks = (interrupt,)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(X, y)
+        model.fit(X, y, callbacks=[interrupt])
     with pytest.raises(NotFittedError):
         model.predict(X)
 
@@ -232,8 +228,7 @@ def test_an_interrupted_first_fit_leaves_nothing():
 def test_a_callback_can_end_training():
     X, y = linear_table(40)
     model = ensemble_regressor(max_iter=200)
-    model._callbacks = (lambda progress: progress.step >= 20,)
-    model.fit(X, y)
+    model.fit(X, y, callbacks=[lambda progress: progress.step >= 20])
     assert model.n_steps_ <= 30
     assert model.history_.stopped.startswith("stopped by a callback at step ")
     assert np.isfinite(everything(model, X)).all()
