@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.estimators import VMGClassifier, VMGRegressor
-from vmg.estimators.scaling import Standardiser
+from vmg.fit.scaling import Standardiser
 from vmg.streaming import sharing
 from vmg.streaming.conditioning import condition_on_all, fit_on_sample
 from vmg.streaming.dataset import Dataset, open_dataset

@@ -129,11 +129,7 @@ class TableModel:
             for note in notes:
                 tell(note)
 
-        estimator._callbacks = tuple(callbacks)
-        try:
-            estimator.fit(encoder.transform(columns.iloc[inside]), found.values[inside])
-        finally:
-            del estimator._callbacks
+        estimator.fit(encoder.transform(columns.iloc[inside]), found.values[inside], callbacks=callbacks)
         if isinstance(estimator, VMGRegressor) and len(outside):
             estimator.conformalize(encoder.transform(columns.iloc[outside]), found.values[outside])
         return cls(encoder, estimator, target, found.task, found.decimal_comma, tuple(notes))
