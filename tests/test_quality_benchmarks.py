@@ -173,3 +173,23 @@ def test_a_page_without_markers_is_refused(tmp_path):
     page.write_text("no marker")
     with pytest.raises(ValueError, match=r"must hold the markers <!-- toys -->"):
         fill(page, "toys", "text")
+
+
+def test_own_loops_are_scored_timed_resumed_and_shown(tmp_path):
+    out = tmp_path / "own_loop.jsonl"
+    options = ("--quick", "--threads", 1, "--tasks", "digits", "--methods", "plain", "vmg", "vmg, head", "--out", out)
+    shown = run("own_loop_quality", *options)
+    found = records(out)
+    assert numbers_are_finite(found)
+    assert {row["method"] for row in found if row["part"] == "test"} == {"plain", "vmg", "vmg, head"}
+    assert all("auroc_information" not in row for row in found if row["part"] == "validation")
+    assert shown.count("| vmg") == 2
+    for method in ("plain", "vmg"):
+        tried = [row for row in found if row["method"] == method and row["part"] == "validation"]
+        (tested,) = [row for row in found if row["method"] == method and row["part"] == "test"]
+        assert tested["settings"] == min(tried, key=lambda row: row["nll"])["settings"]
+    assert run("own_loop_quality", *options) == shown, "nothing is computed again"
+    run("own_loop_quality", *options, "--times")
+    steps = [row for row in records(out) if row["part"] == "step"]
+    assert [row["method"] for row in steps] == ["plain", "vmg", "vmg, head"]
+    assert steps[0]["ratio"] == 1.0
