@@ -70,7 +70,7 @@ def run_case(kind: str, seed: int, number: int, folder: Path) -> str:
 def limit_memory() -> None:
     """Let this process have a gibibyte more than it has now."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_LIMIT, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_LIMIT, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def campaign(seed: int, cases: dict[str, int], state: Path, seconds: float) -> list[Record]:
