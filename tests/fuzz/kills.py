@@ -210,7 +210,8 @@ def _interrupt(rng: random.Random, folder: Path) -> None:
 def _interrupt_start(rng: random.Random, folder: Path) -> None:
     """Of a whole new process, from its first import on."""
     write_table(folder / "t.csv")
-    program = "print(flush=True); from vmg_command import main; main()"
+    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a campaign may ignore it
+    program = f"{handler}; print(flush=True); from vmg_command import main; main()"
     command = [sys.executable, "-c", program, "fit", "t.csv", "-t", "y", *LONG]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
     assert process.stdout is not None
