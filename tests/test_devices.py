@@ -37,6 +37,7 @@ def step(model, likelihood, x, y):
     return terms
 
 
+@pytest.mark.works_with("other devices", "the meta device stands in; none was at hand to measure")
 @pytest.mark.parametrize("name", LIKELIHOODS)
 @pytest.mark.parametrize("prior", [None, GammaPrior()])
 @pytest.mark.parametrize("pseudo_noise", ["layer", "factored"])

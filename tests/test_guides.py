@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from works_with import PAGE, marked_tests, page_with_table
+
 GUIDES = sorted((Path(__file__).parents[1] / "docs").glob("pytorch*.md"))
 
 
@@ -23,3 +25,11 @@ def test_every_block_runs(path):
     shown = "\n".join(f"    {line}" for line in str(summary).split("\n"))
     assert shown in path.read_text(encoding="utf-8"), f"the guide should show\n{summary}"
     torch.compiler.reset()
+
+
+def test_the_table_of_what_works_is_that_of_the_tests():
+    assert PAGE.read_text(encoding="utf-8") == page_with_table(), "run: python tests/works_with.py"
+    asked = {"state_dict", "deepcopy", "pickle", "compile", "export", "ONNX", "func", "vmap", "autocast", "GradScaler"}
+    asked |= {"checkpointing", "DistributedDataParallel", "FSDP2", "Lightning", "skorch", "accelerate", "HF Trainer"}
+    shown = " ".join(what for what, _, _ in marked_tests())
+    assert not {name for name in asked if name not in shown}

@@ -1,10 +1,8 @@
 """A loop of one's own: the noise, several samples, accumulation, warm-up, groups."""
 
-import os
-
 import pytest
 import torch
-from torch import multiprocessing, nn
+from torch import nn
 
 import vmg
 from vmg.likelihoods import CategoricalLikelihood, FullCovarianceLikelihood, GaussianLikelihood, KnownNoiseLikelihood
@@ -114,32 +112,61 @@ def test_groups_decay_deterministic_matrices_only():
     torch.optim.AdamW([bayesian, matrices, rest], lr=1e-3)
 
 
-def run_process(rank, folder):
-    """One of two: other rows, even other numbers of them, the same noise afterwards."""
-    torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
-    try:
-        torch.manual_seed(0)
-        model = bayesianize(nn.Linear(2, 1), n_data=100)
-        parallel = nn.parallel.DistributedDataParallel(model)
-        likelihood, optimiser = GaussianLikelihood(), torch.optim.SGD(model.parameters(), lr=1e-3)
-        torch.manual_seed(rank)
-        for step in range(3):
-            x, y = line(5 + rank + step, noise=1.0 + 3 * rank)
-            optimiser.zero_grad()
-            (-vmg.elbo(parallel, likelihood, x, y, n_data=100).total).backward()
-            optimiser.step()
-        torch.save((likelihood.state_dict(), [p.detach() for p in model.parameters()]), f"{folder}/{rank}.pt")
-    finally:
-        torch.distributed.destroy_process_group()
+@pytest.mark.works_with("GradScaler", "the KL is part of the scaled loss")
+def test_scaled_gradients_are_those_of_the_loss():
+    x, y = line(20)
+    model = bayesianize(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)), n_data=20)
+    likelihood = KnownNoiseLikelihood(1.0)
+
+    def gradients(scaler):
+        torch.manual_seed(1)
+        model.zero_grad()
+        loss = -vmg.elbo(model, likelihood, x, y, n_data=20).total
+        optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
+        if scaler is None:
+            loss.backward()
+        else:
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimiser)
+        return [p.grad.clone() for p in model.parameters()]
+
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    for a, b in zip(gradients(None), gradients(scaler), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this PyTorch has no gloo")
-def test_processes_that_train_together_believe_in_the_same_noise(tmp_path):
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    multiprocessing.spawn(run_process, (str(tmp_path),), nprocs=2)
-    states = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
-    for name, value in states[0][0].items():
-        assert torch.equal(value, states[1][0][name]), name
-    for a, b in zip(states[0][1], states[1][1], strict=True):
-        assert torch.equal(a, b)
-    assert states[0][0]["n_updates"] == 3
+def test_a_scaled_loop_in_half_precision_learns():
+    x, y = line(200)
+    model = bayesianize(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)), n_data=200)
+    likelihood, scaler = GaussianLikelihood(), torch.amp.GradScaler("cpu")
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.02)
+    values = []
+    for _ in range(60):
+        optimiser.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            terms = vmg.elbo(model, likelihood, x, y, n_data=200)
+        scaler.scale(-terms.total).backward()
+        scaler.step(optimiser)
+        scaler.update()
+        values.append(terms.total.item())
+    assert values[-1] > values[0] + 0.5
+    assert 0.2 < likelihood.moments(torch.zeros(1, 1))[1].sqrt().item() < 0.6
+
+
+def test_warmed_up_samples_are_accumulated():
+    """All of it at once: several samples, a KL that grows, parts of a batch, and groups of AdamW."""
+    x, y = line(120)
+    plain = nn.Sequential(nn.Linear(2, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 1))
+    model, likelihood = bayesianize(plain, n_data=120), GaussianLikelihood()
+    optimiser = torch.optim.AdamW(parameter_groups(model, weight_decay=0.01), lr=0.02)
+    values = []
+    for step in range(60):
+        optimiser.zero_grad()
+        for rows in torch.arange(120).chunk(2):
+            terms = vmg.elbo(
+                model, likelihood, x[rows], y[rows], n_data=120, n_samples=2, kl_weight=vmg.kl_warmup(step, 20)
+            )
+            (-terms.total / 2).backward()
+        optimiser.step()
+        values.append(terms.expected_log_likelihood.item())
+    assert values[-1] > values[0] + 0.5

@@ -35,6 +35,7 @@ print(tuple(traced(torch.randn(7, 3)).shape), (traced(torch.ones(7, 3)) - traced
 """
 
 
+@pytest.mark.works_with("`torch.jit.trace`", "draws")
 def test_a_traced_model_draws_and_corrupts_nothing():
     """Sizes are tensors while tracing, and adding to one changed those before it: the process died."""
     done = subprocess.run([sys.executable, "-c", TRACE], capture_output=True, text=True, check=False)
@@ -67,6 +68,7 @@ def test_the_careful_factor_without_looking():
     assert torch.isnan(vmap(cholesky)(-torch.eye(2).expand(1, 2, 2))).any()
 
 
+@pytest.mark.works_with("`torch.func.grad`, `functional_call`", "")
 @pytest.mark.parametrize("n_pseudo", [0, 2])
 @pytest.mark.parametrize("pseudo_noise", ["layer", "factored"])
 def test_gradients_of_transforms_are_those_of_autograd(n_pseudo, pseudo_noise):
@@ -98,6 +100,7 @@ class Divergence(nn.Module):
         return self.layer.kl_divergence()
 
 
+@pytest.mark.works_with("`vmap`, `jacrev`", '`fixed_draw`, or `randomness="different"` to draw')
 def test_jacobians_of_the_inputs():
     model, x = make_model(), torch.randn(4, 3)
     with fixed_draw(model):
@@ -107,6 +110,7 @@ def test_jacobians_of_the_inputs():
     assert vmap(model, randomness="different")(x.unsqueeze(1)).shape == (4, 1, 2)
 
 
+@pytest.mark.works_with("second derivatives", "")
 def test_the_divergence_can_be_differentiated_twice():
     model = make_model(n_pseudo=2).double()
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -138,6 +142,7 @@ def quiet():
     torch.compiler.reset()
 
 
+@pytest.mark.works_with("`torch.compile(fullgraph=True)`", "one operator `vmg::sample_diagonal` on the CPU")
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("n_pseudo", [0, 2])
 def test_a_compiled_model_is_one_graph_with_the_same_draws(n_pseudo):
@@ -157,6 +162,7 @@ def test_a_compiled_model_is_one_graph_with_the_same_draws(n_pseudo):
     assert model[0].loc.grad is not None
 
 
+@pytest.mark.works_with("`torch.export`", "draws; also `to_plain` and `freeze_draws`")
 @pytest.mark.usefixtures("quiet")
 def test_an_exported_model_draws():
     exported = torch.export.export(make_model(), (torch.randn(5, 3),)).module()
@@ -248,12 +254,17 @@ def test_frozen_draws_are_exported_as_one_graph():
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.works_with(
+    "ONNX", "`to_plain`, or `freeze_draws`: mean and standard deviations in one graph; run in onnxruntime"
+)
 @pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("what", ["mean", "draws"])
 def test_onnx_gives_the_same_numbers(what, tmp_path):
     for name in ("onnx", "onnxscript"):
         pytest.importorskip(name, reason="the exporter of PyTorch needs it; see the extra onnx")
     runtime = pytest.importorskip("onnxruntime", reason="runs what was exported; see the extra onnx")
+    if torch.__version__ < (2, 6):
+        pytest.skip("the exporter of older versions of PyTorch")
     model, x = make_model(), torch.randn(5, 3)
     module = vmg.nn.to_plain(model).eval() if what == "mean" else vmg.freeze_draws(model, 3, CategoricalLikelihood())
     torch.onnx.export(module, (x,), str(tmp_path / "model.onnx"), dynamo=True)

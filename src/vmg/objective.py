@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from vmg.likelihoods import Likelihood
 from vmg.math.tracing import may_look
 from vmg.nn.bayesian import BayesianModule, kl_divergence
 from vmg.nn.head import BayesianHead
 from vmg.nn.model_io import call
+from vmg.nn.sharding import is_parallel, project_pieces
 
 __all__ = ["ElboTerms", "Objective", "collapsed_elbo", "combine_terms", "elbo", "elbo_terms", "kl_warmup"]
 
@@ -103,7 +103,7 @@ def elbo(
 
     In train mode, and where gradients are wanted, a likelihood with a conjugate posterior (of the noise, say) takes
     one step of it from the same draws: a loop of one's own needs no call of ``likelihood.update_``. A network in
-    ``DistributedDataParallel`` takes it from the rows of all processes, so that these stay equal.
+    ``DistributedDataParallel`` or FSDP2 takes it from the rows of all processes, so that these stay equal.
 
     An unbiased estimate of a lower bound on the log evidence per datum, but for layers with pseudo-data and the paper's
     KL, where it may exceed it (``kl="conditional"`` makes it a bound).
@@ -121,6 +121,7 @@ def elbo(
         raise ValueError(f"n_samples must be at least 1; got {n_samples}")
     if may_look(y) and not torch.isfinite(y).all():
         raise ValueError("y must be finite; got NaN or infinite values")
+    project_pieces(network)
     f = call(network, x)
     if n_samples > 1:
         f = torch.stack([f, *(call(network, x) for _ in range(n_samples - 1))])
@@ -128,7 +129,7 @@ def elbo(
     if likelihood.training and torch.is_grad_enabled():
         # before the bound: at a prior that expects little noise the first gradient would be a thousand times the
         # second, and an optimiser with a memory of squares would take small steps long afterwards
-        together = isinstance(network, DistributedDataParallel)
+        together = is_parallel(network)
         _update(likelihood, f.detach(), y, n_data, weight, n_samples, together=together)
     terms = elbo_terms(network, likelihood, f, y, n_data=n_data, kl_weight=kl_weight, weight=weight)
     return terms if n_samples == 1 else ElboTerms(terms.expected_log_likelihood.mean(0), terms.kl, f)

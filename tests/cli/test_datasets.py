@@ -1,6 +1,9 @@
 """Commands on datasets: folders, patterns, groups, updates."""
 
 import json
+import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "streaming"))
 
 from parquet_parts import make_frame, write_parts
 
+import vmg
 from vmg.cli.app import run
 
 FAST = ["--members", "2", "--hidden", "8", "--max-iter", "20", "--quiet"]
@@ -48,3 +52,80 @@ def test_predict_wants_a_folder_for_a_dataset(model, tmp_path, capsys):
     write_parts(tmp_path / "in", [30])
     assert run(["predict", model, f"{tmp_path}/in"]) == 2
     assert "must be a folder where DATA is a dataset" in capsys.readouterr().err
+
+
+def test_fit_reads_a_folder_a_batch_at_a_time(tmp_path, capsys):
+    write_parts(tmp_path / "sales", [200, 100, 0])
+    command = [
+        "fit",
+        f"{tmp_path}/sales",
+        "-t",
+        "y",
+        "--exclude",
+        "key",
+        "-o",
+        f"{tmp_path}/m.vmg",
+        *FAST[:-1],
+        "--json",
+    ]
+    assert run(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["rows"] == 300 and any("300 of 300 rows" in note for note in found["notes"])
+    assert run([*command, "--conformal", "0.2"]) == 2
+    assert "needs a table that is read whole" in capsys.readouterr().err
+
+
+def test_fit_reads_text_as_it_is_told(tmp_path, capsys):
+    make_frame(120).to_csv(tmp_path / "a.csv", index=False)
+    command = [
+        "fit",
+        f"{tmp_path}/a.csv",
+        "-t",
+        "y",
+        "--exclude",
+        "key",
+        "-o",
+        f"{tmp_path}/m.vmg",
+        *FAST[:-1],
+        "--json",
+    ]
+    for option in ("--stream", "--in-memory"):
+        assert run([*command, option]) == 0
+        notes = json.loads(capsys.readouterr().out)["notes"]
+        assert any("Hidden layers and calibration learned" in note for note in notes) == (option == "--stream")
+
+
+def test_update_takes_new_rows_in(model, tmp_path, capsys):
+    write_parts(tmp_path / "new", [30, 20])
+    assert run(["update", model, f"{tmp_path}/new", "-o", f"{tmp_path}/m.vmg"]) == 0
+    assert "50 rows taken in. Model written to" in capsys.readouterr().out
+    make_frame(10).to_csv(tmp_path / "more.csv", index=False)
+    assert run(["update", f"{tmp_path}/m.vmg", f"{tmp_path}/more.csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"] == 10
+
+
+def test_torchrun_fits_one_model_with_two_processes(tmp_path):
+    """Both processes read their own pieces, and the first writes the model; it is that of one process."""
+    write_parts(tmp_path / "sales", [700, 300])
+    arguments = ["-m", "vmg", "fit", f"{tmp_path}/sales", "-t", "y", "--exclude", "key", *FAST]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*torchrun, *arguments, "-o", f"{tmp_path}/two.vmg"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert run([*arguments[2:], "-o", f"{tmp_path}/one.vmg"]) == 0
+    frame = make_frame(40, seed=5)
+    one, two = (vmg.load(tmp_path / f"{name}.vmg") for name in ("one", "two"))
+    assert two.estimator.ensemble_.members.head.count[0] == 1000
+    pd.testing.assert_frame_equal(one.predict_frame(frame), two.predict_frame(frame), rtol=1e-4)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])

@@ -18,6 +18,7 @@ def make_model(**options):
     return bayesianize(plain, n_data=100, **options)
 
 
+@pytest.mark.works_with("autocast", "layers compute in single precision")
 def test_autocast_after_a_convolution():
     plain = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Flatten(), nn.Linear(48, 2))
     x, y = torch.randn(4, 1, 6, 6), torch.tensor([0, 1, 0, 1])
@@ -28,6 +29,7 @@ def test_autocast_after_a_convolution():
         assert all(torch.isfinite(p.grad).all() for p in model.parameters() if p.grad is not None)
 
 
+@pytest.mark.works_with("bfloat16 and float16 parameters", "single precision inside")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("family", ["diagonal", "rank_one", "dense"])
 def test_narrow_parameters(dtype, family):
@@ -56,6 +58,9 @@ def test_narrow_layers_have_wide_weights(n_pseudo, kl):
         assert out.dtype is torch.bfloat16
 
 
+@pytest.mark.works_with(
+    "`state_dict`, `deepcopy`, pickle", "the prior and the bound of the noise are part of the state"
+)
 @pytest.mark.parametrize("prior", [IsotropicPrior(0.2), GammaPrior(2.0, 3.0)])
 def test_settings_of_the_objective_are_in_the_state(prior):
     """Once they were not: a divergence of 3689 was 1029 after loading."""
@@ -93,6 +98,7 @@ def test_bounds_of_replicas_are_in_the_state():
         single.set_extra_state(layer.pseudo_data.get_extra_state())
 
 
+@pytest.mark.works_with('`to("meta")`, `to_empty`', "then load a state")
 @pytest.mark.parametrize("pseudo_noise", ["layer", "factored"])
 def test_a_layer_survives_empty_memory(pseudo_noise):
     """Buffers that no state had were garbage after to_empty, and the divergence was -143."""

@@ -18,6 +18,7 @@ def make_encoder(**options):
     return bayesianize(plain, n_data=100, **options)
 
 
+@pytest.mark.works_with("`nn.TransformerEncoder`", "both modes; the fused path of eval mode is bypassed")
 @pytest.mark.parametrize("options", [{}, {"skip": ".*self_attn"}, {"only": ".*linear1"}])
 @pytest.mark.parametrize("training", [False, True])
 def test_an_encoder_draws_in_both_modes(options, training):
@@ -46,6 +47,7 @@ def test_tokens_share_one_weight_matrix(n_pseudo, family):
     torch.testing.assert_close(drawn.mean(1).std(), drawn[:, 0].std(), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.works_with("activation checkpointing", "both kinds, with PyTorch's default generator")
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed_gradients_are_those_without(reentrant):
     model = bayesianize(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), initial_scale=0.5)

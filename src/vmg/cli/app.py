@@ -24,6 +24,7 @@ from vmg.cli.output import print_error
 from vmg.cli.predict import predict
 from vmg.cli.report import report
 from vmg.cli.reproduce import reproduce
+from vmg.cli.update import update
 
 __all__ = ["app", "run"]
 
@@ -64,6 +65,7 @@ app.command(
     rich_help_panel=TABLE, epilog="Example: `vmg predict houses.vmg new.csv --out predictions.csv --coverage 0.95`"
 )(predict)
 app.command(rich_help_panel=TABLE, epilog="Example: `vmg evaluate houses.vmg test.csv`")(evaluate)
+app.command(rich_help_panel=TABLE, epilog="Example: `vmg update houses.vmg new.parquet`")(update)
 app.command(rich_help_panel=TABLE, epilog="Example: `vmg report houses.vmg test.csv --out report.html`")(report)
 app.command(rich_help_panel=FIRST_LOOK)(demo)
 app.command("bench", rich_help_panel=SPEED, epilog="Example: `vmg bench step predict`")(bench_command)

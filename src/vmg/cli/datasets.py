@@ -17,12 +17,15 @@ __all__ = [
     "DatasetArgument",
     "JobsOption",
     "RayOption",
+    "StreamOption",
     "is_dataset",
     "ray_address",
     "score_into_folder",
+    "streams",
 ]
 
 ENGINE = "Large data"  # heading of the help
+LARGE_FILE = 2**28  # bytes from which a file is not read whole
 
 DatasetArgument = Annotated[
     str,
@@ -43,11 +46,27 @@ RayOption = Annotated[
         rich_help_panel=ENGINE,
     ),
 ]
+StreamOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--stream/--in-memory",
+        help="Read DATA a batch at a time, or whole.",
+        show_default="by its size",
+        rich_help_panel=ENGINE,
+    ),
+]
 
 
 def is_dataset(data: str) -> bool:
     """Whether data are a folder, a pattern or an address, not one file."""
     return "://" in data or any(sign in data for sign in "*?[") or Path(data).is_dir()
+
+
+def streams(data: str, asked: bool | None, *, shared: bool) -> bool:
+    """Whether data are read a batch at a time: datasets, large files, and whatever several processes share."""
+    if asked is not None and not (shared or is_dataset(data)):
+        return asked
+    return shared or is_dataset(data) or (Path(data).is_file() and Path(data).stat().st_size > LARGE_FILE)
 
 
 def ray_address(wanted: bool) -> str | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from vmg.cli.options import NETWORK, DataArgument, DebugOption, JsonOption, QuietOption, TaskChoice
+from vmg.cli.datasets import DatasetArgument, StreamOption, streams
+from vmg.cli.options import NETWORK, DebugOption, JsonOption, QuietOption, TaskChoice
 from vmg.cli.output import bullet, print_json, say
 from vmg.cli.paths import check_output, stem
 from vmg.cli.progress import LOG_POSTERIOR, TrainingBar
@@ -19,7 +21,7 @@ __all__ = ["fit"]
 
 
 def fit(
-    data: DataArgument,
+    data: DatasetArgument,
     target: Annotated[str, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.")],
     out: Annotated[
         Path | None,
@@ -62,6 +64,7 @@ def fit(
             metavar="N", min=0, max=2**32 - 1, help="Same seed and table, same model.", rich_help_panel=NETWORK
         ),
     ] = 0,
+    stream: StreamOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -70,34 +73,44 @@ def fit(
 
     Numbers, texts, dates, booleans and missing cells are handled, and it says how. Whether the target asks for
     regression or classification is inferred from it.
+
+    A dataset is read a batch at a time, twice: hidden layers learn from a sample of its rows, output layers from all.
+    Under `torchrun` several processes share it.
     """
+    from vmg.streaming import as_parquet, fit_dataset, open_dataset
+    from vmg.streaming.sharing import is_first
     from vmg.tables import TableModel, read_table
     from vmg.tables.phrases import count
+    from vmg.training.distributed import joined_by_torchrun
 
-    path = check_output(Path(stem(data) + ".vmg") if out is None else out, data)
+    path = check_output(Path(stem(Path(data.rstrip("/*"))) + ".vmg") if out is None else out, Path(data))
     options: dict[str, Any] = {
         "n_members": "auto" if members is None else members,
         "hidden_layer_sizes": _hidden_sizes(hidden),
         "max_iter": "auto" if max_iter is None else max_iter,
         "random_state": seed,
     }
-    silent = quiet or json
-    frame, notes = read_table(data)
-    if not silent:
-        say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
-        for note in notes:
-            bullet(note)
-    with TrainingBar("Training", quiet=quiet, terms=LOG_POSTERIOR) as bar:
-        model = TableModel.fit(
-            frame,
-            target,
-            task=None if task is TaskChoice.auto else cast("Task", task.value),
-            exclude=exclude or (),
-            conformal=conformal,
-            options=options,
-            callbacks=[bar],
-            tell=None if silent else bullet,
-        )
+    wanted = None if task is TaskChoice.auto else cast("Task", task.value)
+    with joined_by_torchrun() as shared, TrainingBar("Training", quiet=quiet, terms=LOG_POSTERIOR) as bar:
+        silent = quiet or json or not is_first()
+        common: dict[str, Any] = {"task": wanted, "exclude": exclude or (), "options": options, "callbacks": [bar]}
+        common["tell"] = None if silent else bullet
+        if streams(data, stream, shared=shared):
+            if conformal:
+                raise typer.BadParameter("needs a table that is read whole, with --in-memory", param_hint="--conformal")
+            with as_parquet(data) as source:
+                model, n_rows = fit_dataset(source, target, **common), open_dataset(source).n_rows
+        else:
+            frame, notes = read_table(data)
+            n_rows = len(frame)
+            if not silent:
+                say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
+                for note in notes:
+                    bullet(note)
+            model = TableModel.fit(frame, target, conformal=conformal, **common)
+            model = replace(model, notes=(*notes, *model.notes))
+        if not is_first():
+            return
     model.save(path)
     last = model.estimator.history_.last
     if json:
@@ -105,14 +118,14 @@ def fit(
             "model": str(path),
             "target": model.target,
             "task": model.task,
-            "rows": len(frame),
+            "rows": n_rows,
             "features": model.estimator.n_features_in_,
             "steps": last.step,
             "seconds": last.seconds,
             "log_posterior": last.elbo,
             "fit": last.expected_log_likelihood,
             "complexity": last.kl,
-            "notes": [*notes, *model.notes],
+            "notes": list(model.notes),
         }
         print_json(summary)
     elif not quiet:

@@ -68,6 +68,7 @@ class VMGEstimator(ReadsRows, BaseEstimator):
     seed_: int
 
     _callbacks: tuple[Callback, ...] = ()  # told of training besides the estimator's own; set around a fit
+    _known_scaling: tuple[Standardiser, ...] = ()  # of inputs and targets, where more rows than these say it; likewise
 
     @property
     def n_steps_(self) -> int:

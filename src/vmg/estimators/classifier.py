@@ -136,7 +136,7 @@ random_state, verbose
         if self.n_pseudo is not None:
             self._fit_pseudo_data(X, y, weight)
             return
-        self.input_scaling_ = Standardiser.fit(X, weight)
+        (self.input_scaling_,) = self._known_scaling or (Standardiser.fit(X, weight),)
         size = self._size(len(X), classes=True)
         self.ensemble_, self.history_ = fit_classification(
             self.input_scaling_.transform(X),

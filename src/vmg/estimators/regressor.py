@@ -150,8 +150,8 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
             self._fit_pseudo_data(X, y, weight)
             return
         targets = y.reshape(len(y), -1)
-        self.input_scaling_ = Standardiser.fit(X, weight)
-        self.target_scaling_ = Standardiser.fit(targets, weight)
+        known = self._known_scaling or (Standardiser.fit(X, weight), Standardiser.fit(targets, weight))
+        self.input_scaling_, self.target_scaling_ = known
         size = self._size(len(X))
         self.ensemble_, self.history_ = fit_regression(
             self.input_scaling_.transform(X),

@@ -15,6 +15,7 @@ from vmg.fused.library import randn
 from vmg.math.linalg import NARROW, all_finite, widened
 from vmg.math.preactivations import augment
 from vmg.math.tracing import may_look
+from vmg.nn.sharding import whole_divergence
 
 __all__ = ["BayesianLinear", "BayesianModule", "kl_divergence", "no_autocast", "use_generator"]
 
@@ -246,7 +247,7 @@ class BayesianLinear(BayesianModule):
 
 def kl_divergence(module: nn.Module) -> Tensor:
     """The KL divergence of every Bayesian module inside ``module``, summed; what one holds is its own to count."""
-    terms = [m.kl_divergence() for m in _outermost(module, set())]
+    terms = [whole_divergence(m) for m in _outermost(module, set())]
     if not terms:
         raise ValueError(f"{type(module).__name__} holds no Bayesian layer; see vmg.nn.bayesianize")
     total = terms[0]

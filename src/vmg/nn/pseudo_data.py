@@ -98,7 +98,7 @@ class PseudoData(KeepsSettings):
         with torch.no_grad():
             self.points.uniform_(-INITIAL_RANGE, INITIAL_RANGE, generator=generator)
             highest = self._highest()
-            for log_noise in self._log_noises():
+            for log_noise in self.log_noises():
                 log_noise.copy_(torch.as_tensor(highest).expand_as(log_noise))
 
     def _highest(self) -> Any:
@@ -108,7 +108,7 @@ class PseudoData(KeepsSettings):
             return self.max_noise.to(self.points).log().unsqueeze(-1) / share
         return math.log(self.max_noise) / share
 
-    def _limits(self) -> tuple[Any, Any]:
+    def limits(self) -> tuple[Any, Any]:
         """The smallest and the largest log √α, or factor of it; numbers where all replicas share them."""
         highest = self._highest()
         return highest.clamp(max=self.lowest) if isinstance(highest, Tensor) else min(highest, self.lowest), highest
@@ -117,8 +117,8 @@ class PseudoData(KeepsSettings):
         """Move √α back into its bounds, without a trace in the graph; a recorded program leaves parameters alone."""
         if is_recorded(self.log_noise):
             return
-        lowest, highest = self._limits()
-        for log_noise in self._log_noises():
+        lowest, highest = self.limits()
+        for log_noise in self.log_noises():
             log_noise.data.clamp_(lowest, highest)
 
     def _inside(self, log_noise: Tensor) -> Tensor:
@@ -126,9 +126,10 @@ class PseudoData(KeepsSettings):
         log_noise = widened(log_noise)
         if not is_recorded(log_noise):
             return log_noise
-        return log_noise + (log_noise.clamp(*self._limits()) - log_noise).detach()
+        return log_noise + (log_noise.clamp(*self.limits()) - log_noise).detach()
 
-    def _log_noises(self) -> list[nn.Parameter]:
+    def log_noises(self) -> list[nn.Parameter]:
+        """The parameters of √α."""
         return [self.log_noise] if self.log_point_noise is None else [self.log_noise, self.log_point_noise]
 
     def projected_noise(self) -> PseudoNoise:

@@ -18,6 +18,7 @@ from vmg.objective import ElboTerms, Objective
 from vmg.training.averaging import Average
 from vmg.training.batches import minibatches
 from vmg.training.checkpoint import Checkpoint, KeptRun, RunState
+from vmg.training.distributed import Processes
 from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.hooks import Finished, Hook
 from vmg.training.last_good import LastGood
@@ -53,11 +54,15 @@ def train(
 ) -> History:
     """Maximise the bound with Adam and leave the averaged parameters in ``network`` and ``likelihood``.
 
+    Under an initialised process group (``torchrun``) the processes train one model: each takes its share of every
+    batch, and all end with the same bits. All must be given the same rows, which may be mapped files; see
+    :mod:`vmg.training.distributed`.
+
     Args:
         network, likelihood: trained in place.
         x, y: all training rows, [N, ...], or [*batch_shape, N, ...] where replicas see different data.
         n_steps: optimiser steps.
-        batch_size: rows per step and replica.
+        batch_size: rows per step and replica, of all processes together.
         learning_rate, schedule: Adam's rate and its factor over time.
         averaging: decay of the exponential average of parameters that is kept for prediction; None keeps the last.
         kl_weight: 1 is the bound. A sequence gives one weight for each step and starts again when it ends; with mean 1
@@ -78,9 +83,11 @@ def train(
     if n_steps < 1 or batch_size < 1:
         raise ValueError(f"n_steps and batch_size must be at least 1; got {n_steps} and {batch_size}")
     rows = TrainingRows(x, y, weight, n_rows, batch_shape)
+    n_batch = min(batch_size, int(rows.sizes.min()))
     kl_weights = list(kl_weight) if isinstance(kl_weight, Sequence) else [kl_weight]
+    both, processes = nn.ModuleList([network, likelihood]), Processes()
+    generator = processes.start_equal(both, x, generator)
     batches = minibatches(rows.sizes, batch_size, batch_shape, generator)
-    both = nn.ModuleList([network, likelihood])
     settings: dict[str, Any] = {
         "n_steps": n_steps,
         "batch_size": batch_size,
@@ -103,23 +110,27 @@ def train(
             state = RunState(both, parameters, optimiser, average, batches, generator)
             kept = KeptRun(checkpoint, settings, state, history)
             done = kept.resume(n_steps)
-        use_generator(network, generator)
+        use_generator(network, processes.noise_generator(generator, done))
         objective = Objective(network, likelihood, rows.n_data)
-        evaluate = make_step(objective, parameters, rows.batch_shape(batch_size))
+        evaluate = processes.share(
+            make_step(objective, parameters, rows.batch_shape(processes.n_own(n_batch))), parameters
+        )
         last_good = LastGood(network, likelihood, parameters)
         reports = Reports(history, n_steps, callbacks, average, last_good, x.device)
         after_step: list[Hook] = [reports.add, *([] if average is None else [average.update])]
-        at_report: list[Hook] = [last_good.keep, reports.report, *([] if kept is None else [kept.write])]
+        at_report: list[Hook] = [last_good.keep, reports.report, processes.agree_on(history)]
+        at_report += [kept.write] if kept is not None and processes.rank == 0 else []
 
         for step in range(done + 1, n_steps + 1):
             rate = learning_rate * schedule((step - 1) / n_steps)
-            batch = rows.take(next(batches))
-            terms = _finite_terms(evaluate, batch, kl_weights[(step - 1) % len(kl_weights)])
+            batch = rows.take(processes.slice(next(batches)))
+            terms = _finite_terms(evaluate, processes.weigh(batch, n_batch), kl_weights[(step - 1) % len(kl_weights)])
             if terms is None:
                 raise last_good.failure(step, rate, batch.x)
             optimiser.param_groups[0]["lr"] = rate
             optimiser.step()
-            objective.update_likelihood(terms, batch.y, batch.weight)
+            joined, (_, y_joined, weight_joined) = processes.joined(likelihood, terms, batch, n_batch)
+            objective.update_likelihood(joined, y_joined, weight_joined)
             finished = Finished(step, rate, batch, terms)
             for hook in after_step:
                 hook(finished)

@@ -1,0 +1,252 @@
+"""Ways to make a plain classifier Bayesian in a loop of one's own: ours, and those of other libraries.
+
+Each is used as its documentation says. A method has a ``start``, which gives one training step and what to do with a
+rate, and a ``finish``, which gives draws of class probabilities after training.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import vmg
+from vmg.likelihoods import CategoricalLikelihood
+
+N_DRAWS = 20
+
+Settings = dict[str, Any]
+Probabilities = Callable[[Tensor], Tensor]  # [draws, rows, classes] of rows
+
+
+@dataclass
+class Run:
+    """One network under training."""
+
+    step: Callable[[Tensor, Tensor, float], None]  # rows, classes, share of all steps that is done
+    optimiser: torch.optim.Optimizer
+    finish: Callable[[Tensor, Tensor], Probabilities]  # from all training rows
+
+
+@dataclass(frozen=True)
+class Method:
+    """How to start a run on a plain network, the settings to choose from on validation rows, members and epochs."""
+
+    start: Callable[[nn.Module, int, Settings], Run]
+    grid: tuple[Settings, ...]
+    needs: str | None = None
+    n_members: int = 1
+    share: float = 1.0  # of the epochs, for each member
+
+
+def softmax(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return torch.softmax(torch.cat([network(rows) for rows in x.split(1_000)]), -1)
+
+
+def repeated(network: nn.Module, around: Callable[[], AbstractContextManager[Any]] | None = None) -> Probabilities:
+    """Draws of a network that differs from call to call, as a whole."""
+
+    def draw(x: Tensor) -> Tensor:
+        found = []
+        for _ in range(N_DRAWS):
+            if around is None:
+                found.append(softmax(network, x))
+            else:
+                with around():
+                    found.append(softmax(network, x))
+        return torch.stack(found)
+
+    return draw
+
+
+# -- ours -------------------------------------------------------------------------------------------------------------
+
+
+def start_vmg(plain: nn.Module, n_data: int, settings: Settings) -> Run:
+    options = {key: value for key, value in settings.items() if key not in ("lr", "only_last")}
+    only = last_layer(plain) if settings.get("only_last") else None
+    model, likelihood = vmg.nn.bayesianize(plain, n_data=n_data, only=only, **options), CategoricalLikelihood()
+    optimiser = torch.optim.AdamW(vmg.nn.parameter_groups(model), lr=settings["lr"])
+
+    def step(x: Tensor, y: Tensor, done: float) -> None:
+        optimiser.zero_grad()
+        terms = vmg.elbo(model, likelihood, x, y, n_data=n_data, kl_weight=min(1.0, done / 0.3 + 0.01))
+        (-terms.total).backward()
+        optimiser.step()
+
+    def finish(x: Tensor, y: Tensor) -> Probabilities:
+        model.eval()
+        return repeated(model, lambda: vmg.nn.fixed_draw(model))
+
+    return Run(step, optimiser, finish)
+
+
+def start_head(plain: nn.Module, n_data: int, settings: Settings) -> Run:
+    run = start_plain(plain, n_data, settings)
+
+    def finish(x: Tensor, y: Tensor) -> Probabilities:
+        plain.eval()
+        head = vmg.nn.BayesianHead(plain, CategoricalLikelihood(), layer=last_layer(plain))
+        head.fit([(x, y)])
+        return lambda rows: torch.softmax(head.sample_functions(rows, N_DRAWS), -1).float()
+
+    return Run(run.step, run.optimiser, finish)
+
+
+def last_layer(plain: nn.Module) -> str:
+    return [name for name, part in plain.named_modules() if isinstance(part, nn.Linear)][-1]
+
+
+# -- others -----------------------------------------------------------------------------------------------------------
+
+
+def start_plain(plain: nn.Module, n_data: int, settings: Settings) -> Run:
+    optimiser = torch.optim.AdamW(plain.parameters(), lr=settings["lr"], weight_decay=settings["weight_decay"])
+
+    def step(x: Tensor, y: Tensor, done: float) -> None:
+        optimiser.zero_grad()
+        F.cross_entropy(plain(x), y).backward()
+        optimiser.step()
+
+    def finish(x: Tensor, y: Tensor) -> Probabilities:
+        plain.eval()
+        return lambda rows: softmax(plain, rows).unsqueeze(0)
+
+    return Run(step, optimiser, finish)
+
+
+def start_bayesian_torch(plain: nn.Module, n_data: int, settings: Settings) -> Run:
+    """Layers of bayesian-torch; its divergence is a mean over weights, divided by the batch, or their sum over N."""
+    from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn
+
+    network = copy.deepcopy(plain)
+    dnn_to_bnn(
+        network,
+        {
+            "prior_mu": 0.0,
+            "prior_sigma": 1.0,
+            "posterior_mu_init": 0.0,
+            "posterior_rho_init": settings["rho"],
+            "type": settings["type"],
+            "moped_enable": False,
+            "moped_delta": 0.5,
+        },
+    )
+    layers = [part for part in network.modules() if hasattr(part, "kl_loss")]
+    optimiser = torch.optim.Adam(network.parameters(), lr=settings["lr"])
+
+    def divergence(n_batch: int) -> Tensor:
+        if settings["kl"] == "mean/batch":  # as its examples do
+            return sum((layer.kl_loss() for layer in layers), torch.zeros(())) / n_batch
+        summed = torch.zeros(())
+        for layer in layers:
+            for name, loc in layer.named_parameters():
+                if name.startswith("mu_"):
+                    scale = F.softplus(layer.get_parameter(name.replace("mu_", "rho_")))
+                    summed = summed + (0.5 * (scale.square() + loc.square() - 1) - scale.log()).sum()
+        return summed / n_data
+
+    def step(x: Tensor, y: Tensor, done: float) -> None:
+        optimiser.zero_grad()
+        (F.cross_entropy(network(x), y) + divergence(len(x))).backward()
+        optimiser.step()
+
+    def finish(x: Tensor, y: Tensor) -> Probabilities:
+        network.eval()
+        return repeated(network)
+
+    return Run(step, optimiser, finish)
+
+
+def start_ivon(plain: nn.Module, n_data: int, settings: Settings) -> Run:
+    """Improved variational online Newton (Shen et al. 2024)."""
+    import ivon
+
+    optimiser = ivon.IVON(
+        plain.parameters(),
+        lr=settings["lr"],
+        ess=n_data,
+        hess_init=settings["hess_init"],
+        weight_decay=settings["weight_decay"],
+    )
+
+    def step(x: Tensor, y: Tensor, done: float) -> None:
+        with optimiser.sampled_params(train=True):
+            optimiser.zero_grad()
+            F.cross_entropy(plain(x), y).backward()
+        optimiser.step()
+
+    def finish(x: Tensor, y: Tensor) -> Probabilities:
+        plain.eval()
+        return repeated(plain, optimiser.sampled_params)
+
+    return Run(step, optimiser, finish)
+
+
+def start_laplace(plain: nn.Module, n_data: int, settings: Settings) -> Run:
+    """A plain run, and the approximation of laplace-torch around it; the prior's precision by marginal likelihood."""
+    run = start_plain(plain, n_data, settings)
+
+    def finish(x: Tensor, y: Tensor) -> Probabilities:
+        from laplace import Laplace
+        from torch.utils.data import DataLoader, TensorDataset
+
+        plain.eval()
+        found = Laplace(
+            plain,
+            "classification",
+            subset_of_weights="last_layer",
+            hessian_structure=settings["structure"],
+        )
+        found.fit(DataLoader(TensorDataset(x, y), 500))
+        found.optimize_prior_precision(method="marglik")
+
+        def draw(rows: Tensor) -> Tensor:
+            with torch.no_grad():
+                parts = [found.predictive_samples(part, n_samples=N_DRAWS) for part in rows.split(500)]
+            return torch.cat(parts, 1)
+
+        return draw
+
+    return Run(run.step, run.optimiser, finish)
+
+
+PLAIN_GRID = tuple({"lr": lr, "weight_decay": decay} for lr in (2e-3, 4e-3) for decay in (0.01, 0.3))
+VMG_GRID = tuple({"lr": lr, "max_noise": noise} for lr in (2e-3, 4e-3) for noise in (0.05, 0.15))
+
+IVON_GRID = ((0.2, 0.5), (0.5, 0.5), (0.5, 0.9), (1.0, 0.9))
+
+METHODS: dict[str, Method] = {
+    "plain": Method(start_plain, PLAIN_GRID),
+    "vmg": Method(start_vmg, VMG_GRID),
+    "vmg, two of half the steps": Method(start_vmg, VMG_GRID, n_members=2, share=0.5),
+    "vmg, three": Method(start_vmg, VMG_GRID[:1], n_members=3),
+    "vmg, last layer": Method(start_vmg, tuple(s | {"only_last": True} for s in VMG_GRID[:2])),
+    "vmg, head": Method(start_head, PLAIN_GRID[:2]),
+    "bayesian-torch": Method(
+        start_bayesian_torch,
+        tuple(
+            {"lr": lr, "type": kind, "kl": kl, "rho": -3.0}
+            for lr, kind in ((2e-3, "Reparameterization"), (4e-3, "Flipout"))
+            for kl in ("sum/N", "mean/batch")
+        ),
+        needs="bayesian_torch",
+    ),
+    "IVON": Method(
+        start_ivon,
+        tuple({"lr": lr, "hess_init": h, "weight_decay": 1e-4} for lr, h in IVON_GRID),
+        needs="ivon",
+    ),
+    "laplace-torch": Method(
+        start_laplace,
+        tuple(s | {"structure": structure} for s in PLAIN_GRID[:2] for structure in ("kron", "full")),
+        needs="laplace",
+    ),
+}

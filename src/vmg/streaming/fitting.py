@@ -1,0 +1,154 @@
+"""Fitting a table's model to a dataset of any size, in two passes and in memory that does not grow with its rows.
+
+The first pass takes statistics of all columns and a fair sample of rows. What needs rows in memory is done on the
+sample: kinds of columns, medians, hidden layers, held-out rows and what they say of noise and ignorance. What is a
+sum over rows is done on all of them: counts, levels, scales and, in the second pass, the output layers' posterior.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from vmg.estimators import VMGClassifier, VMGRegressor
+from vmg.estimators.scaling import Standardiser
+from vmg.streaming import sharing
+from vmg.streaming.conditioning import condition_on_all, fit_on_sample
+from vmg.streaming.dataset import Dataset, open_dataset
+from vmg.streaming.encoding import fit_encoder, fit_scaling
+from vmg.streaming.sample import RowSample
+from vmg.streaming.statistics import TableStatistics
+from vmg.tables import TableEncoder, TableError, TableModel
+from vmg.tables.phrases import count, listing
+from vmg.tables.target import Task, fit_target
+from vmg.tables.values import to_numbers
+from vmg.training import Callback
+
+__all__ = ["SAMPLE_ROWS", "fit_dataset"]
+
+SAMPLE_ROWS = 65_536
+MIN_ROWS = 5
+
+
+def fit_dataset(
+    source: str | os.PathLike[str],
+    target: str,
+    *,
+    task: Task | None = None,
+    exclude: Sequence[str] = (),
+    sample_rows: int = SAMPLE_ROWS,
+    options: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+    tell: Callable[[str], None] | None = None,
+) -> TableModel:
+    """Fit to every row of a dataset that has a target.
+
+    Under ``torchrun`` (an initialised process group) processes share the rows and end with the same model; the first
+    one trains the hidden layers.
+
+    Parameters
+    ----------
+    source : path
+        What :func:`open_dataset` opens.
+    target, task, exclude, options, callbacks, tell
+        As in :meth:`vmg.tables.TableModel.fit`. Options are those of the estimator.
+    sample_rows : int
+        Rows that hidden layers and calibration learn from. A dataset with fewer is learned from whole.
+    """
+    dataset = open_dataset(source)
+    missing = [name for name in (target, *exclude) if name not in dataset.schema.names]
+    if missing:
+        raise TableError(f"the table has no column {listing(missing)}; it has {listing(dataset.schema.names)}")
+    names = [name for name in dataset.schema.names if name not in exclude]
+    estimator_options = dict(options or {})
+    seed = estimator_options.get("random_state")
+    statistics, sample, n_without = _first_pass(
+        dataset, names, target, sample_rows, seed if isinstance(seed, int) else 0
+    )
+    if statistics.n_rows < MIN_ROWS:
+        raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {statistics.n_rows}")
+    found = fit_target(sample[target], task)
+    columns = sample.drop(columns=[target])
+    encoder = fit_encoder(columns, statistics)
+    encoded = encoder.transform(columns)
+    notes = [*dataset.notes(), found.reason]
+    notes += [f"{count(n_without, 'row')} without a target left out."] if n_without else []
+    notes += encoder.describe()
+    notes.append(
+        f"Hidden layers and calibration learned from {len(sample):,} of {statistics.n_rows:,} rows, drawn at random"
+        + ("; output layers from all." if found.task == "regression" else ", each counted for many.")
+    )
+    if tell is not None and sharing.is_first():
+        for note in notes:
+            tell(note)
+    scaling = [fit_scaling(encoder, encoded, statistics)]
+    kind = VMGRegressor if found.task == "regression" else VMGClassifier
+    estimator = kind(**estimator_options)
+    classes = None
+    if isinstance(estimator, VMGRegressor):
+        scaling.append(_target_scaling(found.values, statistics, target))
+    else:
+        classes = _all_classes(found.values, statistics, target)
+    if sharing.is_first():
+        fit_on_sample(
+            estimator,
+            encoded,
+            found.values,
+            n_rows=statistics.n_rows,
+            scaling=scaling,
+            classes=classes,
+            callbacks=callbacks,
+        )
+    estimator = sharing.send(estimator)
+    if isinstance(estimator, VMGRegressor):
+        condition_on_all(estimator, _encoded(dataset, names, target, encoder, found.decimal_comma))
+    return TableModel(encoder, estimator, target, found.task, found.decimal_comma, tuple(notes))
+
+
+def _first_pass(
+    dataset: Dataset, names: Sequence[str], target: str, sample_rows: int, seed: int
+) -> tuple[TableStatistics, pd.DataFrame, int]:
+    """Statistics of all columns, a sample of rows, and the number of rows without a target; of all processes."""
+    statistics, sample, n_without = TableStatistics(), RowSample(sample_rows, seed), 0
+    for piece, frame in dataset.frames(names, shard=sharing.shard()):
+        given = frame[frame[target].notna()]
+        n_without += len(frame) - len(given)
+        statistics.add(given)
+        sample.add(given, piece.number)
+    found = sharing.gather((statistics, sample, n_without, dataset.refused))
+    statistics, sample, n_without, _ = found[0]
+    for more, rows, without, refused in found[1:]:
+        statistics.merge(more)
+        sample.merge(rows)
+        n_without += without
+        dataset.refused += [part for part in refused if part not in dataset.refused]
+    return statistics, sample.rows(), n_without
+
+
+def _encoded(
+    dataset: Dataset, names: Sequence[str], target: str, encoder: TableEncoder, decimal_comma: bool
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Features and numeric targets, a batch at a time; rows whose target is no finite number are left out."""
+    for _, frame in dataset.frames(names, shard=sharing.shard()):
+        values = to_numbers(frame[target], decimal_comma).values.to_numpy()
+        given = np.isfinite(values)
+        yield encoder.transform(frame[given]), values[given]
+
+
+def _target_scaling(sampled: NDArray, statistics: TableStatistics, target: str) -> Standardiser:
+    numbers = statistics.columns[target].numbers
+    if numbers is None:  # numbers that are written as texts
+        return Standardiser.fit(sampled[:, None])
+    scale = numbers.scale
+    return Standardiser(numbers.mean, np.where(scale > 0, scale, 1.0))
+
+
+def _all_classes(sampled: NDArray, statistics: TableStatistics, target: str) -> NDArray:
+    """Classes of the sample and those that it missed, written as the sample's are."""
+    found, levels = np.unique(sampled), statistics.columns[target].levels
+    return np.unique([*found, *levels]) if found.dtype.kind == "U" else found

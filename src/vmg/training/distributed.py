@@ -1,0 +1,220 @@
+"""Several processes that train one model, each on its share of every minibatch.
+
+All processes hold the same parameters and draw the same order of rows; each takes its own slice of a batch and its own
+posterior noise. Its gradient is that of mean(−log p) over its slice + KL/N, weighed by the rows of the slice, so that
+the mean over processes is the gradient at the joined batch, with the KL counted once. One message a step carries all of
+it: the gradients and the objective's terms as one flat vector. Conjugate posteriors, such as that of the noise, take in
+the outputs of the joined batch, which are gathered, so they have the same bits everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from vmg.likelihoods import Likelihood
+from vmg.math.linalg import NotPositiveDefiniteError
+from vmg.objective import ElboTerms
+from vmg.training.grouped_parameters import GroupedParameters
+from vmg.training.hooks import Finished, Hook
+from vmg.training.reporting import History
+from vmg.training.rows import Batch
+from vmg.training.step import Step
+
+__all__ = ["LostProcessError", "Processes", "joined_by_torchrun", "watched"]
+
+SILENCE = timedelta(minutes=30)  # after which a process that says nothing counts as lost
+
+
+class LostProcessError(RuntimeError):
+    """Another process of the group has ended, or has not answered for long."""
+
+
+@contextmanager
+def watched(what: str) -> Iterator[None]:
+    """Say clearly what was under way when the other processes could not be reached."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, LostProcessError):
+            raise
+        first_line = (str(error).strip().splitlines() or [""])[0]
+        raise LostProcessError(
+            f"another process of this run has ended or does not answer ({what}: {first_line:.120}). Start the run "
+            "again; it goes on from its checkpoint, where it keeps one."
+        ) from error
+
+
+@contextmanager
+def joined_by_torchrun() -> Iterator[bool]:
+    """Join the process group that ``torchrun`` has prepared, where it has; whether it has."""
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "TORCHELASTIC_RUN_ID" not in os.environ:
+        yield False
+        return
+    distributed.init_process_group("gloo", timeout=SILENCE)
+    try:
+        yield True
+    finally:
+        distributed.destroy_process_group()
+
+
+class Processes:
+    """The processes of the default group; one alone where there is none."""
+
+    def __init__(self) -> None:
+        there = distributed.is_available() and distributed.is_initialized()
+        self.rank, self.size = (distributed.get_rank(), distributed.get_world_size()) if there else (0, 1)
+        self._seed = 0
+        self._noise: torch.Generator | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to talk to."""
+        return self.size == 1
+
+    # -- before the first step ----------------------------------------------------------------------------------------
+
+    def start_equal(
+        self, modules: nn.Module, rows: Tensor, generator: torch.Generator | None
+    ) -> torch.Generator | None:
+        """Give all processes the first one's parameters, buffers and order of rows; the generator of that order.
+
+        Rows are shared by what each process reads of them, so all must be given the same table.
+        """
+        if self.alone:
+            return generator
+        common = torch.Generator() if generator is None else generator
+        with watched("before the first step"):
+            shapes: list[Any] = [None] * self.size
+            distributed.all_gather_object(shapes, list(rows.shape))
+            if any(shape != shapes[0] for shape in shapes):
+                raise ValueError(f"x must have the same shape in all processes; got {shapes}")
+            if generator is None:  # each process draws its own seed, the first one's counts
+                common.manual_seed(int(torch.randint(2**62, ())))
+            state = common.get_state()
+            distributed.broadcast(state, 0)
+            common.set_state(state)
+            for tensor in (*modules.parameters(), *modules.buffers()):
+                distributed.broadcast(tensor.detach(), 0)
+        self._seed = int(torch.empty((), dtype=torch.int64).random_(generator=_copy_of(common)))
+        return common
+
+    def noise_generator(self, common: torch.Generator | None, done: int) -> torch.Generator | None:
+        """Of this process's posterior noise after so many steps, which no other process draws."""
+        if self.alone:
+            return common
+        self._noise = torch.Generator()
+        self._seed_noise(done)
+        return self._noise
+
+    def _seed_noise(self, step: int) -> None:
+        """Start the noise anew after a report, so that a run which goes on from there draws the same."""
+        if self._noise is not None:
+            self._noise.manual_seed(hash((self._seed, self.rank, step)) & (2**63 - 1))
+
+    # -- at every step ------------------------------------------------------------------------------------------------
+
+    def sizes(self, n: int) -> list[int]:
+        """How many of the ``n`` rows of a batch each process takes."""
+        if n < self.size:
+            raise ValueError(f"batch_size must be at least the number of processes ({self.size}); got {n}")
+        return [n // self.size + (rank < n % self.size) for rank in range(self.size)]
+
+    def n_own(self, n: int) -> int:
+        """How many of them this process takes."""
+        return self.sizes(n)[self.rank]
+
+    def slice(self, index: Tensor) -> Tensor:
+        """This process's part of row indices [*batch_shape, B]."""
+        return index if self.alone else index.split(self.sizes(index.shape[-1]), -1)[self.rank]
+
+    def weigh(self, batch: Batch, n: int) -> Batch:
+        """Rows that count so that the mean over processes of the means over slices is the mean over all ``n`` rows."""
+        own = self.n_own(n)
+        if self.alone or own * self.size == n:
+            return batch
+        share = own * self.size / n
+        ones = torch.ones(batch.y.shape[: batch.y.dim() - 1], dtype=batch.x.dtype, device=batch.x.device)
+        return batch._replace(weight=share * (ones if batch.weight is None else batch.weight))
+
+    def share(self, evaluate: Step, parameters: GroupedParameters) -> Step:
+        """A step that leaves the mean of all processes' gradients."""
+        return evaluate if self.alone else SharedStep(evaluate, parameters, self.size)
+
+    def joined(self, likelihood: Likelihood, terms: ElboTerms, batch: Batch, n: int) -> tuple[ElboTerms, Batch]:
+        """Outputs, targets and weights of all ``n`` rows, in the order of ranks, where a likelihood takes them in."""
+        if self.alone or type(likelihood).update_ is Likelihood.update_:
+            return terms, batch
+        assert terms.f is not None
+        parts = [terms.f, batch.y, *([] if batch.weight is None else [batch.weight.unsqueeze(-1)])]
+        with watched("gathering outputs"):
+            found = _gathered(torch.cat(parts, -1), self.sizes(n)).split([part.shape[-1] for part in parts], -1)
+        weight = None if batch.weight is None else found[2].squeeze(-1)
+        return terms._replace(f=found[0]), batch._replace(y=found[1], weight=weight)
+
+    # -- at reports ---------------------------------------------------------------------------------------------------
+
+    def agree_on(self, history: History) -> Hook:
+        """A hook that ends the run in all processes where a callback of one has ended it."""
+
+        def agree(done: Finished) -> None:
+            if self.alone:
+                return
+            stopped = torch.tensor([float(history.was_stopped)])
+            with watched(f"at step {done.step}"):
+                distributed.all_reduce(stopped, op=distributed.ReduceOp.MAX)
+            if stopped.item() and not history.was_stopped:
+                history.stopped = f"stopped by a callback of another process at step {done.step}"
+            self._seed_noise(done.step)
+
+        return agree
+
+
+class SharedStep:
+    """A step whose gradients and terms are means over processes, exchanged as one flat vector."""
+
+    def __init__(self, evaluate: Step, parameters: GroupedParameters, size: int) -> None:
+        self._evaluate, self._parameters, self._size = evaluate, parameters, size
+
+    def __call__(self, batch: Batch, kl_weight: float) -> ElboTerms:
+        try:
+            terms = self._evaluate(batch, kl_weight)
+            summary = torch.stack([terms.expected_log_likelihood, terms.kl])
+        except NotPositiveDefiniteError:  # all processes must learn of it, or the others wait for ever
+            terms, summary = None, None
+        gradients = [tensor.grad for tensor in self._parameters.tensors]
+        parts = [t if g is None else g for t, g in zip(self._parameters.tensors, gradients, strict=True)]
+        flat = torch.cat([part.detach().reshape(-1) for part in parts])
+        numbers = flat.new_full((2,), torch.nan) if summary is None else summary.reshape(2, -1).mean(-1)
+        flat = torch.cat([flat, numbers.to(flat)]).div_(self._size)
+        with watched("adding gradients up"):
+            distributed.all_reduce(flat)
+        if terms is None or not torch.isfinite(flat[-2:]).all():
+            raise NotPositiveDefiniteError("the objective of a process is not finite")
+        start = 0
+        for tensor, gradient in zip(self._parameters.tensors, gradients, strict=True):
+            if gradient is not None:
+                gradient.copy_(flat[start : start + tensor.numel()].view(tensor.shape))
+            start += tensor.numel()
+        return ElboTerms(flat[-2], flat[-1], terms.f)
+
+
+def _gathered(rows: Tensor, sizes: list[int]) -> Tensor:
+    """Rows, dimension -2, of all processes one after the other; ``sizes`` says how many each has."""
+    padded = rows.new_zeros(*rows.shape[:-2], max(sizes), rows.shape[-1])
+    padded[..., : rows.shape[-2], :] = rows
+    parts = [torch.empty_like(padded) for _ in sizes]
+    distributed.all_gather(parts, padded)
+    return torch.cat([part[..., :own, :] for part, own in zip(parts, sizes, strict=True)], -2)
+
+
+def _copy_of(generator: torch.Generator) -> torch.Generator:
+    copy = torch.Generator()
+    copy.set_state(generator.get_state())
+    return copy

@@ -1,0 +1,143 @@
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from parquet_parts import make_frame, write_parts
+
+import vmg
+from vmg.fit.inputs import soften
+from vmg.streaming import as_parquet, fit_dataset, open_dataset, update_model
+from vmg.tables import TableError, TableModel
+
+FAST = {"n_members": 4, "hidden_layer_sizes": (8,), "max_iter": 30, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stream")
+    return folder / "in", write_parts(folder / "in", [700, 500, 300])
+
+
+@pytest.fixture(scope="module")
+def streamed(dataset):
+    return fit_dataset(dataset[0], "y", exclude=["key"], sample_rows=400, options=FAST)
+
+
+def test_output_layers_are_conditioned_on_every_row_exactly(dataset, streamed):
+    estimator = streamed.estimator
+    members = estimator.ensemble_.members
+    X = streamed.encoder.transform(dataset[1])
+    x = soften(estimator.input_scaling_.transform(X))
+    y = estimator.target_scaling_.transform(dataset[1][["y"]].to_numpy())
+    with torch.no_grad():
+        phi = members.features(torch.as_tensor(x)).numpy()
+    np.testing.assert_allclose(members.head.gram, np.swapaxes(phi, -1, -2) @ phi, rtol=1e-10, atol=1e-9)
+    np.testing.assert_allclose(members.head.moment, np.swapaxes(phi, -1, -2) @ y, rtol=1e-9, atol=1e-9)
+    assert members.head.count.tolist() == [1500.0] * 4
+    np.testing.assert_array_equal(estimator.ensemble_.input_range.low, x.min(0))
+
+
+def test_units_are_those_of_all_rows(dataset, streamed):
+    whole = dataset[1]
+    estimator = streamed.estimator
+    features = streamed.encoder.transform(whole)
+    np.testing.assert_allclose(estimator.input_scaling_.mean, features.mean(0), rtol=1e-3)
+    place = streamed.encoder.feature_names.index("x")
+    assert estimator.input_scaling_.mean[place] == pytest.approx(whole["x"].mean(), abs=1e-12)
+    np.testing.assert_allclose(estimator.target_scaling_.scale, whole["y"].std(ddof=0), rtol=1e-12)
+
+
+def test_it_predicts_as_well_as_a_fit_in_memory(dataset):
+    folder, rows = dataset
+    test, options = make_frame(500, seed=50), {**FAST, "hidden_layer_sizes": (20,), "max_iter": 100}
+    streamed = fit_dataset(folder, "y", exclude=["key"], sample_rows=400, options=options)
+    whole = TableModel.fit(rows, "y", exclude=["key"], options=options)
+    scores = [model.evaluate(test) for model in (streamed, whole)]
+    assert scores[0]["rmse"] < 1.2 * scores[1]["rmse"] and 0.8 < scores[0]["coverage"] < 0.99
+
+
+def test_it_is_saved_and_read_as_any_model(streamed, tmp_path):
+    streamed.save(tmp_path / "m.vmg")
+    frame = make_frame(10, seed=7)
+    pd.testing.assert_frame_equal(vmg.load(tmp_path / "m.vmg").predict_frame(frame), streamed.predict_frame(frame))
+
+
+def test_a_sample_of_all_rows_is_said_and_the_same_seed_gives_the_same_model(dataset):
+    told = []
+    models = [fit_dataset(dataset[0], "y", exclude=["key"], options=FAST, tell=told.append) for _ in range(2)]
+    assert any("1,500 of 1,500 rows" in note for note in told)
+    frame = make_frame(10, seed=7)
+    pd.testing.assert_frame_equal(models[0].predict_frame(frame), models[1].predict_frame(frame))
+
+
+def test_classes(tmp_path):
+    whole = write_parts(tmp_path, [400, 300])
+    model = fit_dataset(tmp_path, "kind", exclude=["key"], sample_rows=200, options=FAST)
+    assert model.task == "classification" and model.estimator.classes_.tolist() == ["blue", "green", "red"]
+    assert model.evaluate(whole)["accuracy"] > 0.5
+
+
+def test_bad_parts_are_noted(tmp_path):
+    write_parts(tmp_path, [200, 50, 0])
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    model = fit_dataset(tmp_path, "y", options=FAST)
+    assert any(note.startswith("Part b.parquet: cannot be read") for note in model.notes)
+    assert any("without rows" in note for note in model.notes)
+
+
+def test_rows_without_a_target_are_left_out(tmp_path):
+    frame = make_frame(300)
+    frame.loc[:49, "y"] = np.nan
+    frame.to_parquet(tmp_path / "a.parquet")
+    model = fit_dataset(tmp_path, "y", exclude=["key"], options=FAST)
+    assert "50 rows without a target left out." in model.notes
+    assert model.estimator.ensemble_.members.head.count[0] == 250
+    with pytest.raises(TableError, match="has no column 'price'"):
+        fit_dataset(tmp_path, "price")
+
+
+def test_text_is_converted_once(tmp_path):
+    frame = make_frame(300)
+    for name, options in (("a.csv", {}), ("b.csv.gz", {"sep": ";"})):
+        frame.to_csv(tmp_path / name, index=False, **options)
+        with as_parquet(str(tmp_path / name)) as path:
+            found = pd.read_parquet(path)
+            model = fit_dataset(path, "y", exclude=["key"], options=FAST)
+        pd.testing.assert_frame_equal(found, frame)
+        assert model.task == "regression" and not (tmp_path / path).exists()
+
+
+def test_a_cell_that_does_not_fit_makes_texts(tmp_path, monkeypatch):
+    monkeypatch.setattr("vmg.streaming.conversion.BLOCK", 500)
+    frame = make_frame(300).astype({"x": object})
+    frame.loc[250, "x"] = "n. a."
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    with as_parquet(str(tmp_path / "a.csv")) as path:
+        model = fit_dataset(path, "y", exclude=["key"], options=FAST)
+    assert any("not numbers, so missing: 'n. a.'" in note for note in model.notes)
+
+
+def test_an_update_is_exact(dataset, streamed, tmp_path):
+    write_parts(tmp_path / "new", [150, 90])
+    update = update_model(streamed, tmp_path / "new")
+    assert update.n_rows == 240 and update.n_left_out == 0
+    frame = make_frame(20, seed=8)
+    again = update_model(update_model(streamed, tmp_path / "new" / "b.parquet").model, tmp_path / "new" / "a.parquet")
+    pd.testing.assert_frame_equal(update.model.predict_frame(frame), again.model.predict_frame(frame), rtol=1e-8)
+    assert streamed.estimator.ensemble_.members.head.count[0] == 1500  # the given model stays
+    assert update.model.estimator.ensemble_.members.head.count[0] == 1740
+
+
+def test_an_update_leaves_out_what_it_does_not_know(tmp_path):
+    write_parts(tmp_path / "in", [300])
+    model = fit_dataset(tmp_path / "in", "kind", exclude=["key"], options=FAST)
+    new = make_frame(40, seed=3)
+    new.loc[:9, "kind"] = "violet"
+    (tmp_path / "new").mkdir()
+    new.to_parquet(tmp_path / "new" / "a.parquet")
+    update = update_model(model, tmp_path / "new")
+    assert (update.n_rows, update.n_left_out) == (30, 10)
+    new.assign(kind="violet").to_parquet(tmp_path / "new" / "a.parquet")
+    with pytest.raises(TableError, match="no row with a value in the target 'kind'"):
+        update_model(model, tmp_path / "new")
+    assert open_dataset(tmp_path / "new").n_rows == 40
