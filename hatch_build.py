@@ -20,7 +20,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SOURCE = Path("src/vmg/fused/csrc/kernels.cpp")
-LIBRARY = "_kernels.so"  # as in vmg/fused/library.py
+LIBRARY = "_kernels_base.so"  # as in vmg/fused/library.py
 # -fopenmp-simd vectorises marked loops without any runtime library. The two -fno flags concern errno and traps, which
 # nobody reads; NaN and infinity keep their meaning, which -ffast-math would take from them.
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fopenmp-simd"]

@@ -8,42 +8,26 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.distributions import Gamma, kl_divergence
 
-from vmg.fused import library
+from vmg.fused.diagonal_kl import Coefficients, compiled_kl
 from vmg.math.covariance import Covariance, Diagonal
+from vmg.math.log_uniform import PseudoNoise, pseudo_data_kl
 from vmg.math.matrix_normal import MatrixNormal
-from vmg.math.preactivations import diagonal_kl, log_uniform_at_bound
 from vmg.settings import KeepsSettings
 
 __all__ = [
-    "Coefficients",
     "FixedPrior",
     "GammaPrior",
     "IsotropicPrior",
     "Prior",
-    "PseudoNoise",
-    "fused_kl",
+    "diagonal_kl",
     "gamma_kl",
 ]
-
-
-class Coefficients(NamedTuple):
-    """A prior whose KL divergence from a diagonal posterior depends on E = E‖W‖² and the log-determinant only.
-
-    KL = ½τE − ½ log|V ⊗ U| + constant, with τ = ``precision``; or, where ``concentration`` a > 0, with the conjugate
-    posterior of both precisions, τ = (a/b)² and 2a(log b + rate/b) added, b the root of b² − rate·b − ½aE = 0.
-    """
-
-    precision: float
-    concentration: float
-    rate: float
-    constant: float
 
 
 class Prior(nn.Module, ABC):
@@ -74,144 +58,27 @@ class _Moments(NamedTuple):
     size: int  # RC
 
 
-class PseudoNoise(NamedTuple):
-    """The noise of a layer's pseudo-data, as in :class:`vmg.nn.PseudoData`."""
-
-    n_points: int
-    log_noise: Tensor  # [..., 2] or [..., R+C]
-    log_point_noise: Tensor | None  # [..., P]
-    max_noise: float | Tensor  # [*batch_shape] where replicas differ
-
-
-class DiagonalKL:
-    """The KL divergence of a whole diagonal layer in the compiled kernels, bound to memory.
-
-    :meth:`value` and then :meth:`differentiate` read the tensors where they are; the second reads ``g`` and rewrites
-    ``gradients``, which belong to M, log σ_r, log σ_c, and the two logarithms of √α.
-    """
-
-    def __init__(
-        self,
-        native: Any,
-        scalars: tuple[Any, ...],
-        offset: Tensor | None,
-        tensors: Sequence[Tensor | None],
-        g: Tensor | None = None,
-        gradients: Sequence[Tensor | None] = (None,) * 5,
-        results: Tensor | None = None,
-    ) -> None:
-        log_row = tensors[1]
-        assert log_row is not None
-        if results is None:  # the divergence, and the precision, tr U and tr V, which its gradient needs
-            results = log_row.new_empty(4, *log_row.shape[:-1])
-        self._native, self._offset, self.results = native, offset, results
-        self._memory = tensors, g, gradients  # the record has addresses only
-        first, step = results.data_ptr(), results.element_size() * (results.numel() // 4)
-        addresses = (library.address(tensor) for tensor in (*tensors, g, *gradients))
-        own = range(first, first + 4 * step, step)
-        before = [next(addresses) for _ in tensors]
-        self._record = library.DIVERGENCE.pack(*scalars, *before, *own, *addresses)
-
-    def value(self) -> Tensor:
-        self._native.divergence(self._record)
-        return self.results[0] if self._offset is None else self.results[0] + self._offset
-
-    def differentiate(self) -> None:
-        self._native.divergence_backward(self._record)
-
-
-class LearnedKL(DiagonalKL):
-    """The same where the precisions' posteriors are learned.
-
-    The kernels take the divergence with a precision of one. What it really is depends on E‖W‖² alone.
-    """
-
-    COEFFICIENTS = Coefficients(1.0, 0.0, 0.0, 0.0)
-
-    def __init__(
-        self,
-        prior: GammaPrior,
-        own_gradients: Sequence[Tensor],
-        native: Any,
-        scalars: tuple[Any, ...],
-        offset: Tensor | None,
-        tensors: Sequence[Tensor | None],
-        g: Tensor,
-        gradients: Sequence[Tensor | None],
-    ) -> None:
-        super().__init__(native, scalars, offset, tensors, g, gradients)
-        self._prior, self._own_gradients = prior, own_gradients
-        self._M, self._g, self._size = tensors[0], g, scalars[1] * scalars[2]
-
-    def value(self) -> Tensor:
-        of_one = super().value()
-        energy = self.results[2] * self.results[3]
-        if self._M is not None:
-            energy = energy + self._M.square().sum((-2, -1))
-        self._energy = energy
-        return of_one + self._prior.kl_of_energy(energy, self._size) - 0.5 * energy
-
-    def differentiate(self) -> None:
-        precision, found = self._prior.differentiate(self._energy, self._size)
-        self.results[1] = precision  # which the kernels' gradient reads there
-        for target, gradient in zip(self._own_gradients, found, strict=True):
-            torch.mul(gradient, self._g.unsqueeze(-1), out=target)
-        super().differentiate()
-
-
-class _DiagonalKL(Function):
-    """:class:`DiagonalKL` as one node."""
-
-    @staticmethod
-    def forward(ctx: Any, native: Any, scalars: tuple[Any, ...], offset: Any, *tensors: Tensor | None) -> Tensor:
-        divergence = DiagonalKL(native, scalars, offset, library.packed(tensors))
-        ctx.native, ctx.scalars = native, scalars
-        ctx.save_for_backward(*tensors, divergence.results)
-        return divergence.value()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, results = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a gradient of this gradient is wanted
-            wanted = [t for t, need in zip(inputs, ctx.needs_input_grad[3:], strict=True) if need]
-            kl = diagonal_kl(ctx.scalars, *inputs)
-            found = iter(torch.autograd.grad(kl, wanted, g, create_graph=True, materialize_grads=True))
-            return (None, None, None, *(next(found) if need else None for need in ctx.needs_input_grad[3:]))
-        tensors = library.packed(inputs)
-        gradients = tuple(None if t is None else torch.empty_like(t) for t in tensors)
-        DiagonalKL(ctx.native, ctx.scalars, None, tensors, g.contiguous(), gradients, results).differentiate()
-        return (None, None, None, *gradients)
-
-
-def diagonal_kl_scalars(
-    coefficients: Coefficients, log_row: Tensor, log_column: Tensor, pseudo: PseudoNoise | None
-) -> tuple[tuple[Any, ...], Tensor | None]:
-    """What the kernels need besides tensors, and a constant for each replica."""
-    batch_shape, R, C = log_row.shape[:-1], log_row.shape[-1], log_column.shape[-1]
-    n_points, factored, at_bound, offset = 0, False, 0.0, None
-    if pseudo is not None:
-        n_points, factored = pseudo.n_points, pseudo.log_point_noise is not None
-        if isinstance(pseudo.max_noise, Tensor):
-            offset = n_points * (R + C) * log_uniform_at_bound(pseudo.max_noise.to(log_row))
-        else:
-            at_bound = log_uniform_at_bound(pseudo.max_noise)
-    return (batch_shape.numel(), R, C, n_points, factored, *coefficients, at_bound), offset
-
-
-def fused_kl(
+def diagonal_kl(
     prior: Prior, M: Tensor | None, log_row: Tensor, log_column: Tensor, pseudo: PseudoNoise | None
-) -> Tensor | None:
-    """KL of a diagonal layer's weights and pseudo-data in one operation, or None where it must be taken in parts.
+) -> Tensor:
+    """KL of a diagonal layer's weights and pseudo-data, [*batch_shape]: compiled, where prior and tensors allow it."""
+    R, C = log_row.shape[-1], log_column.shape[-1]
 
-    Equal to ``prior.kl_divergence(M, U, V)`` plus the pseudo-data's own.
-    """
-    noises = (None, None) if pseudo is None else (pseudo.log_noise, pseudo.log_point_noise)
-    native = library.native(M, log_row, log_column, *noises)
-    coefficients = prior.coefficients(log_row.shape[-1] * log_column.shape[-1])
-    if native is None or coefficients is None:
-        return None
-    scalars = diagonal_kl_scalars(coefficients, log_row, log_column, pseudo)
-    return _DiagonalKL.apply(native, *scalars, M, log_row, log_column, *noises)
+    def plain(
+        M: Tensor | None, log_row: Tensor, log_column: Tensor, log_noise: Tensor, log_point_noise: Tensor | None
+    ) -> Tensor:
+        kl = prior.kl_divergence(M, Diagonal.from_log_scale(log_row), Diagonal.from_log_scale(log_column))
+        if pseudo is None:
+            return kl
+        noise = pseudo._replace(log_noise=log_noise, log_point_noise=log_point_noise)
+        return kl + pseudo_data_kl(noise, R, C)
+
+    coefficients = prior.coefficients(R * C)
+    if coefficients is not None:
+        found = compiled_kl(plain, coefficients, M, log_row, log_column, pseudo)
+        if found is not None:
+            return found
+    return plain(M, log_row, log_column, *((None, None) if pseudo is None else pseudo[1:3]))
 
 
 def _moments(M: Tensor | None, U: Covariance, V: Covariance) -> _Moments:

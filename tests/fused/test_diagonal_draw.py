@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from reference import assert_close, members, normal
 from vmg.covariance import Diagonal
 from vmg.fused import library
-from vmg.fused.diagonal_draw import sample_conditional_diagonal, sample_diagonal
-from vmg.math.preactivations import augment, multiplicative_noise, sample_conditional, sample_marginal
+from vmg.fused.diagonal_draw import sample_diagonal
+from vmg.math.preactivations import DAMPING, augment, multiplicative_noise, sample_conditional, sample_marginal
 
 N, R, C, P = 4, 5, 3, 2
 NAMES = ["x", "M", "log_row_scale", "log_column_scale", "A", "B"]
@@ -45,6 +45,12 @@ def plain(x, M, log_row_scale, log_column_scale, A, B, noise, damping):
     return sample_conditional(
         x, M, Diagonal(log_row_scale.exp()), Diagonal(log_column_scale.exp()), A, B, noise, damping
     )
+
+
+def sample_conditional_diagonal(x, M, log_row_scale, log_column_scale, A, B, noise, damping=DAMPING):
+    """sample_diagonal of augmented inputs and pseudo-inputs."""
+    points = torch.cat([A, B], dim=-1)
+    return sample_diagonal(x, M, log_row_scale, log_column_scale, points, noise=noise, input_scale=1.0, damping=damping)
 
 
 def gradients(function, inputs, damping, weight):
@@ -216,7 +222,7 @@ def test_single_precision_is_right_with_as_many_points_as_rows(p):
         found.append([out.detach(), *(t.grad for t in inputs[:-1])])
     for a, b in zip(*found, strict=True):
         assert a.dtype == torch.float32
-        assert (a.double() - b).norm() < 1e-5 * b.norm()
+        assert (a.double() - b).norm() < 1e-5 * b.norm() + 1e-7  # where a gradient is left of terms a million as large
 
 
 def test_inputs_are_not_changed():

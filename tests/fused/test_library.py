@@ -1,10 +1,7 @@
 """The compiled kernels against the same mathematics in PyTorch."""
 
-import importlib.util
 import math
 import os
-import platform
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -305,7 +302,7 @@ def test_normal_numbers_follow_the_generator(dtype):
     assert len(flat.unique()) == len(flat)
 
 
-# -- dispatch, loading, building ---------------------------------------------------------------------------------------
+# -- dispatch ---------------------------------------------------------------------------------------
 
 
 class CountOperations(TorchDispatchMode):
@@ -350,79 +347,3 @@ def test_kernels_are_for_one_dtype_on_the_cpu():
     assert library.native(single, double) is None
     assert library.native(torch.zeros(1, dtype=torch.float16)) is None
     assert library.native(torch.zeros(1, device="meta")) is None
-
-
-def build_module():
-    pytest.importorskip("hatchling")
-    path = ROOT / "hatch_build.py"
-    if not path.exists():
-        pytest.skip("an installed package has no build hook")
-    spec = importlib.util.spec_from_file_location("hatch_build", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_build_hook_compiles(tmp_path):
-    module = build_module()
-    if module.find_compiler() is None:
-        pytest.skip("no C++ compiler")
-    target = tmp_path / library.LIBRARY
-    assert module.LIBRARY == library.LIBRARY
-    assert module.compile_kernels(ROOT / module.SOURCE, target)
-    assert target.exists() and list(tmp_path.iterdir()) == [target]
-
-
-def test_a_wheel_has_no_instruction_of_this_machine_alone(tmp_path, monkeypatch):
-    module = build_module()
-    if module.find_compiler() is None:
-        pytest.skip("no C++ compiler")
-    commands = []
-    real = subprocess.run
-    monkeypatch.setattr(
-        subprocess, "run", lambda command, **options: commands.append(command) or real(command, **options)
-    )
-    shutil.copytree((ROOT / module.SOURCE).parent, tmp_path / "csrc")
-    names = [made.name for made in module.build_libraries(tmp_path)]
-    assert not any("native" in part for command in commands for part in command)
-    assert names[0] == library.LIBRARY and module.V3_LIBRARY == library.V3_LIBRARY
-    assert not any(part.startswith(("-march", "-m")) for part in commands[0])
-    if platform.machine() == "x86_64":
-        assert names[1:] == [library.V3_LIBRARY]
-    assert [made.name for made in module.build_libraries(tmp_path, native=True)] == [library.LIBRARY]
-    assert not (tmp_path / library.V3_LIBRARY).exists()  # of the build before
-
-
-def test_the_library_of_the_processor_is_chosen_when_it_is_loaded(tmp_path, monkeypatch):
-    loaded = []
-
-    class Library:
-        runs_v3 = True
-
-        def __init__(self, path):
-            loaded.append(Path(path).name)
-            self.vmg_layout = lambda: sum(record.size << 16 * k for k, record in enumerate(library.LAYOUT))
-            self.vmg_layout.restype = None
-            self.vmg_runs_v3 = lambda: Library.runs_v3
-
-    monkeypatch.delenv("VMG_NATIVE", raising=False)
-    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
-    monkeypatch.setattr(library.ctypes, "CDLL", Library)
-    (tmp_path / library.LIBRARY).touch()
-    find = library._library.__wrapped__
-    assert find() is not None and loaded == [library.LIBRARY]
-    (tmp_path / library.V3_LIBRARY).touch()
-    find()
-    assert loaded[1:] == [library.LIBRARY, library.V3_LIBRARY]
-    monkeypatch.setattr(Library, "runs_v3", False)
-    find()
-    assert loaded[3:] == [library.LIBRARY]
-
-
-def test_without_a_working_compiler_nothing_is_left_behind(tmp_path, monkeypatch):
-    module = build_module()
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert not module.compile_kernels(ROOT / module.SOURCE, tmp_path / library.LIBRARY)
-    monkeypatch.setenv("CXX", f"{sys.executable} -c 'raise SystemExit(1)'")
-    assert not module.compile_kernels(ROOT / module.SOURCE, tmp_path / library.LIBRARY)
-    assert list(tmp_path.iterdir()) == []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -15,9 +16,19 @@ from vmg.estimators.base import Array, VMGEstimator
 from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
 from vmg.estimators.reading import ReadsNumbers
 from vmg.estimators.scaling import Standardiser
+from vmg.estimators.target_units import (
+    UNSCALED,
+    before_transform,
+    choose_transform,
+    scalar_distribution,
+)
+from vmg.fit.calibration import NORMAL_DEGREES
+from vmg.fit.likelihood_choice import LikelihoodChoice, choose_likelihood
+from vmg.fit.outliers import ordinary_rows
 from vmg.fit.regression import RegressionEnsemble, fit_regression
-from vmg.prediction import Prediction
-from vmg.prediction.student import StudentPrediction
+from vmg.fit.scalar import ScalarEnsemble, fit_scalar
+from vmg.fit.targets import COLLAPSED, LIKELIHOODS, PAIRED, make_likelihood, require_targets
+from vmg.prediction import NumberPrediction, StudentPrediction, TransformedPrediction
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,6 +55,12 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         :class:`~vmg.estimators.PseudoDataRegressor` does, which has all of its options.
     noise : {"auto", "constant"}
         "auto" lets the noise depend on the input where held-out rows are predicted better so.
+    likelihood : str
+        How targets scatter: "student", "normal" or "lognormal" (the logarithm is a Student t), with the output layer
+        integrated out; "gamma", "poisson", "negative-binomial", "beta" or "ordinal" (a few ordered values);
+        "binomial", where ``y`` [N, 2] has successes and trials; "censored", where ``y`` [N, 2] has a lower and an upper
+        bound of the target, equal where it is seen and infinite where there is none. "auto" compares those that the
+        target's values allow on held-out training rows; several outputs get "student".
     n_members : "auto" or int
         Networks in the ensemble.
     batch_size : "auto" or int
@@ -63,6 +80,12 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
     ----------
     ensemble_ : RegressionEnsemble
         The fitted networks; None where ``n_pseudo`` is given.
+    likelihood_, likelihood_reason_ : str
+        The likelihood that was fitted, and why.
+    likelihood_scores_ : dict
+        Mean log score of held-out rows of each candidate, where some were compared.
+    n_outliers_ : int
+        Rows that were left out, for their targets are absurdly far beyond all others.
     history_ : History
         What training reported.
     n_features_in_, feature_names_in_
@@ -83,9 +106,13 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
     _parameter_constraints = {  # noqa: RUF012
         **VMGEstimator._parameter_constraints,
         "noise": [StrOptions({"auto", "constant"})],
+        "likelihood": [StrOptions({"auto", *LIKELIHOODS})],
     }
 
-    ensemble_: RegressionEnsemble | None
+    ensemble_: RegressionEnsemble | ScalarEnsemble | None
+    likelihood_: str
+    likelihood_reason_: str
+    likelihood_scores_: dict[str, float]
     pseudo_data_: PseudoDataRegressor | None
 
     def __init__(
@@ -95,6 +122,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         n_pseudo: int | Sequence[int] | None = None,
         *,
         noise: str = "auto",
+        likelihood: str = "auto",
         n_members: int | str = "auto",
         batch_size: int | str = "auto",
         learning_rate_init: float = 0.03,
@@ -107,6 +135,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         self.activation = activation
         self.n_pseudo = n_pseudo
         self.noise = noise
+        self.likelihood = likelihood
         self.n_members = n_members
         self.batch_size = batch_size
         self.learning_rate_init = learning_rate_init
@@ -135,11 +164,17 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
     def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
         # one memory order, so that frames and arrays of the same numbers give the same bits
         options = {"dtype": np.float64, "order": "C", "reset": reset}
-        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, **options)
+        paired = (self.likelihood if reset else self.likelihood_) in PAIRED
+        if paired:  # bounds may be infinite
+            X = validate_data(self, X, **options)
+            y = check_array(y, dtype=np.float64, ensure_all_finite=False, input_name="y")
+            check_consistent_length(X, y)
+        else:
+            X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, **options)
         y = np.asarray(y, dtype=np.float64)
-        n_outputs = 1 if y.ndim == 1 else y.shape[1]
+        n_outputs = 1 if y.ndim == 1 or paired else y.shape[1]
         if reset:
-            self.n_outputs_, self._single_output = n_outputs, y.ndim == 1
+            self.n_outputs_, self._single_output = n_outputs, y.ndim == 1 or paired
         elif n_outputs != self.n_outputs_:
             raise ValueError(f"y must have {self.n_outputs_} outputs, as in the first call; got shape {y.shape}")
         return X, y
@@ -149,25 +184,61 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         if self.n_pseudo is not None:
             self._fit_pseudo_data(X, y, weight)
             return
-        targets = y.reshape(len(y), -1)
-        known = self._known_scaling or (Standardiser.fit(X, weight), Standardiser.fit(targets, weight))
-        self.input_scaling_, self.target_scaling_ = known
-        size = self._size(len(X))
-        self.ensemble_, self.history_ = fit_regression(
-            self.input_scaling_.transform(X),
-            self.target_scaling_.transform(targets),
-            weight,
-            hidden=size.hidden,
-            activations=size.activations,
-            n_members=size.n_members,
-            plan=size.plan,
-            input_noise=self.noise == "auto",
-            seed=self.seed_,
-            callbacks=self._listeners(),
-        )
+        self.input_scaling_ = self._known_scaling[0] if self._known_scaling else Standardiser.fit(X, weight)
+        x = self.input_scaling_.transform(X)
+        choice = self._choose(x, y, weight)
+        self.likelihood_, self.likelihood_reason_ = choice.name, choice.reason
+        self.likelihood_scores_ = choice.scores
+        kept = ordinary_rows(y, choice.name)
+        self.n_outliers_ = int((~kept).sum())
+        if self.n_outliers_:
+            x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
+        self.target_transform_ = choose_transform(choice.name, y, rectify=self.likelihood == "auto")
+        self._fit_ensemble(x, before_transform(self.target_transform_, y), weight)
         self.pseudo_data_ = None
 
+    def _fit_ensemble(self, x: Array, y: Array, weight: Array | None) -> None:
+        size = self._size(len(x))
+        options: dict[str, Any] = {
+            "hidden": size.hidden,
+            "activations": size.activations,
+            "n_members": size.n_members,
+            "plan": size.plan,
+            "seed": self.seed_,
+            "callbacks": self._listeners(),
+        }
+        if self.likelihood_ in COLLAPSED:
+            targets = y.reshape(len(y), -1)
+            self.target_scaling_ = self._known_scaling[1] if self._known_scaling else Standardiser.fit(targets, weight)
+            options |= {"degrees": NORMAL_DEGREES if self.likelihood_ == "normal" else None}
+            options |= {"input_noise": self.noise == "auto"}
+            standard = self.target_scaling_.transform(targets)
+            self.ensemble_, self.history_ = fit_regression(x, standard, weight, **options)
+        else:
+            targets = y if self.likelihood_ in PAIRED else y.reshape(len(y))
+            likelihood = make_likelihood(self.likelihood_, targets, weight)
+            self.target_scaling_ = UNSCALED
+            self.ensemble_, self.history_ = fit_scalar(x, likelihood.targets(targets), likelihood, weight, **options)
+
+    def _choose(self, x: Array, y: NDArray, weight: Array | None) -> LikelihoodChoice:
+        if self.likelihood != "auto":
+            if self.n_outputs_ > 1 and self.likelihood not in COLLAPSED:
+                raise ValueError(f"the likelihood {self.likelihood} is of one output; got {self.n_outputs_}")
+            if self._known_scaling and self.likelihood not in ("student", "normal"):
+                raise ValueError(f"likelihood must be student or normal for rows in a stream; got {self.likelihood}")
+            require_targets(self.likelihood, y)
+            return LikelihoodChoice(self.likelihood, "as asked")
+        if self._known_scaling:
+            return LikelihoodChoice("student", "the rows come in a stream")
+        if self.n_outputs_ > 1:
+            return LikelihoodChoice("student", f"there are {self.n_outputs_} outputs")
+        return choose_likelihood(x, y.reshape(len(y)), weight, self.seed_)
+
     def _fit_pseudo_data(self, X: Array, y: NDArray, weight: Array | None) -> None:
+        if self.likelihood not in ("auto", "normal"):
+            raise ValueError(f"likelihood must be auto or normal where n_pseudo is given; got {self.likelihood}")
+        self.likelihood_, self.likelihood_reason_ = "normal", "the paper's own model has no other"
+        self.likelihood_scores_, self.n_outliers_ = {}, 0
         noise = "constant" if self.noise == "constant" else "input"
         model = PseudoDataRegressor(**self._pseudo_data_options(), noise=noise)
         model._callbacks = self._callbacks
@@ -182,15 +253,23 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
             self.pseudo_data_ = self.pseudo_data_.partial_fit(X, y, weight)
             return
         assert self.ensemble_ is not None
-        targets = self.target_scaling_.transform(y.reshape(len(y), -1))
-        self.ensemble_ = self.ensemble_.updated(self.input_scaling_.transform(X), targets, weight)
+        require_targets(self.likelihood_, y)
+        x, values = self.input_scaling_.transform(X), before_transform(self.target_transform_, y)
+        if isinstance(self.ensemble_, ScalarEnsemble):
+            likelihood = self.ensemble_.members.likelihood
+            targets = likelihood.targets(values if self.likelihood_ in PAIRED else values.reshape(len(y)))
+            if np.isnan(targets).any():
+                raise ValueError(f"y must be among the values of the first call for {self.likelihood_}; got others")
+        else:
+            targets = self.target_scaling_.transform(values.reshape(len(y), -1))
+        self.ensemble_ = self.ensemble_.updated(x, targets, weight)
 
-    def pred_dist(self, X: Any) -> StudentPrediction | Prediction:
+    def pred_dist(self, X: Any) -> NumberPrediction:
         """The whole predictive distribution of each row of X.
 
         Returns
         -------
-        StudentPrediction
+        StudentPrediction, TransformedPrediction or LinkedPrediction
             With ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``log_prob``, ``cdf``, ``quantile``,
             ``interval``, ``crps`` and ``sample``, in the target's own units. Where ``n_pseudo`` is given it is a
             :class:`~vmg.prediction.Prediction`, a mixture over draws.
@@ -198,14 +277,17 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         check_is_fitted(self, "seed_")
         return self._distribution(self._check_X(X))
 
-    def _distribution(self, rows: Array) -> StudentPrediction | Prediction:
+    def _distribution(self, rows: Array) -> NumberPrediction:
         if self.pseudo_data_ is not None:
             return self.pseudo_data_._distribution(rows)
         assert self.ensemble_ is not None
-        ensemble = self.ensemble_
-        x, unit = self.input_scaling_.transform(rows), self.target_scaling_.scale
+        x = self.input_scaling_.transform(rows)
+        transform = getattr(self, "target_transform_", None)  # files from before there were any
+        if isinstance(self.ensemble_, ScalarEnsemble):
+            return scalar_distribution(self.ensemble_, x, transform, squeeze=self._single_output)
+        ensemble, unit = self.ensemble_, self.target_scaling_.scale
         found = ensemble.predict(x)
-        return StudentPrediction(
+        base = StudentPrediction(
             self.target_scaling_.inverse(found.loc),
             np.sqrt(found.noise_variance) * unit,
             np.sqrt(found.function_variance) * unit,
@@ -213,6 +295,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
             lambda: ensemble.function_factor(x) * unit,
             squeeze=self._single_output,
         )
+        return base if transform is None else TransformedPrediction(base, transform)
 
     @property
     def feature_relevance_(self) -> Array:

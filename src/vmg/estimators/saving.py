@@ -37,14 +37,24 @@ from vmg.estimators.saving_ensembles import (
     encode_classification,
     encode_regression,
 )
+from vmg.estimators.saving_targets import (
+    decode_scalar,
+    decode_scores,
+    decode_transform,
+    encode_scalar,
+    encode_scores,
+    encode_transform,
+)
 from vmg.estimators.scaling import Standardiser
 from vmg.fit.classification import ClassificationEnsemble
 from vmg.fit.regression import RegressionEnsemble
+from vmg.fit.scalar import ScalarEnsemble
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.nn.covariance_parameters import FAMILIES
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
 from vmg.persistence import ModelFileError
+from vmg.prediction.transforms import LogTransform, Rectified
 from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior
 from vmg.training import History, Progress
 
@@ -332,5 +342,9 @@ CODECS: dict[type[Any], Codec] = {
     Likelihood: Codec("likelihood", _encode_likelihood, _decode_likelihood),
     RegressionEnsemble: Codec("regression", encode_regression, decode_regression),
     ClassificationEnsemble: Codec("classification", encode_classification, decode_classification),
+    ScalarEnsemble: Codec("scalar", encode_scalar, decode_scalar),
+    LogTransform: Codec("transform", encode_transform, decode_transform),
+    Rectified: Codec("transform", encode_transform, decode_transform),
+    dict: Codec("scores", encode_scores, decode_scores),
     PseudoDataEstimator: Codec("estimator", _encode_estimator, _decode_estimator),
 }

@@ -22,7 +22,18 @@ from vmg.fit.regression_members import RegressionMembers
 from vmg.math.evidence import NoisePrior
 from vmg.nn.anchored import AnchoredFeatures
 
-__all__ = ["decode_classification", "decode_regression", "encode_classification", "encode_regression"]
+__all__ = [
+    "check_features",
+    "decode_classification",
+    "decode_regression",
+    "describe_features",
+    "encode_classification",
+    "encode_regression",
+    "put_members",
+    "put_range",
+    "take_members",
+    "take_range",
+]
 
 Tensors = dict[str, Tensor]
 Document = dict[str, Any]
@@ -32,15 +43,15 @@ FIELD_PARTS = ("input_scale", "directions", "weights")
 
 def encode_regression(name: str, ensemble: RegressionEnsemble, tensors: Tensors) -> Document:
     """Describe a regression ensemble; its numbers go to ``tensors`` under names that start with ``name``."""
-    _put(f"{name}.members", ensemble.members, tensors)
+    put_members(f"{name}.members", ensemble.members, tensors)
     tensors[f"{name}.noise"] = torch.from_numpy(ensemble.member_noise.copy())
-    _put_range(name, ensemble.input_range, tensors)
+    put_range(name, ensemble.input_range, tensors)
     for c, field in enumerate(ensemble.fields):
         if field is not None:
             for part in FIELD_PARTS:
                 tensors[f"{name}.field.{c}.{part}"] = torch.from_numpy(getattr(field, part).copy())
     return {
-        "features": _describe(ensemble.members.features),
+        "features": describe_features(ensemble.members.features),
         "n_outputs": ensemble.members.head.n_outputs,
         "noise_prior": asdict(ensemble.members.head.noise_prior),
         "calibrations": [asdict(calibration) for calibration in ensemble.calibrations],
@@ -51,7 +62,7 @@ def encode_regression(name: str, ensemble: RegressionEnsemble, tensors: Tensors)
 def decode_regression(name: str, content: Document, tensors: Mapping[str, Tensor]) -> RegressionEnsemble:
     """The ensemble that :func:`encode_regression` took apart."""
     described, n_outputs = content["features"], content["n_outputs"]
-    n_features = _check_features(f"{name}.members.features", described, tensors)
+    n_features = check_features(f"{name}.members.features", described, tensors)
     require_sizes(name, {"n_outputs": n_outputs})
     n_members = described["n_members"]
     require_shapes(
@@ -71,7 +82,7 @@ def decode_regression(name: str, content: Document, tensors: Mapping[str, Tensor
             n_members,
             NoisePrior(**content["noise_prior"]),
         )
-    members.double().load_state_dict(_take(f"{name}.members", tensors))
+    members.double().load_state_dict(take_members(f"{name}.members", tensors))
     if not len(content["calibrations"]) == len(content["fields"]) == n_outputs:
         raise ValueError(f"{name} must have one calibration and one noise for each of {n_outputs} outputs")
     fields = tuple(
@@ -81,7 +92,7 @@ def decode_regression(name: str, content: Document, tensors: Mapping[str, Tensor
     calibrations = tuple(
         Calibration(**{key: float(value) for key, value in one.items()}) for one in content["calibrations"]
     )
-    inputs = _range(name, described["in_features"], tensors)
+    inputs = take_range(name, described["in_features"], tensors)
     noise = tensors[f"{name}.noise"].double().numpy().copy()
     return RegressionEnsemble(members.eval(), noise, calibrations, fields, inputs)
 
@@ -97,11 +108,11 @@ def _field(name: str, in_features: int, tensors: Mapping[str, Tensor]) -> NoiseF
 
 def encode_classification(name: str, ensemble: ClassificationEnsemble, tensors: Tensors) -> Document:
     """Describe a classification ensemble; its numbers go to ``tensors``."""
-    _put(f"{name}.members", ensemble.members, tensors)
+    put_members(f"{name}.members", ensemble.members, tensors)
     tensors[f"{name}.mean"], tensors[f"{name}.root"] = ensemble.mean, ensemble.root
-    _put_range(name, ensemble.input_range, tensors)
+    put_range(name, ensemble.input_range, tensors)
     return {
-        "features": _describe(ensemble.members.features),
+        "features": describe_features(ensemble.members.features),
         "n_classes": ensemble.members.n_classes,
         "sharpness": ensemble.sharpness,
         "stretch": ensemble.stretch,
@@ -111,7 +122,7 @@ def encode_classification(name: str, ensemble: ClassificationEnsemble, tensors: 
 def decode_classification(name: str, content: Document, tensors: Mapping[str, Tensor]) -> ClassificationEnsemble:
     """The ensemble that :func:`encode_classification` took apart."""
     described, n_classes = content["features"], content["n_classes"]
-    n_features = _check_features(f"{name}.members.features", described, tensors)
+    n_features = check_features(f"{name}.members.features", described, tensors)
     require_sizes(name, {"n_classes": n_classes})
     n_members = described["n_members"]
     require_shapes(
@@ -125,25 +136,28 @@ def decode_classification(name: str, content: Document, tensors: Mapping[str, Te
         members = ClassificationMembers(
             described["in_features"], described["hidden"], n_classes, described["activations"], n_members
         )
-    members.double().load_state_dict(_take(f"{name}.members", tensors))
+    members.double().load_state_dict(take_members(f"{name}.members", tensors))
     weights = tensors[f"{name}.mean"].double().clone(), tensors[f"{name}.root"].double().clone()
     sharpness, stretch = float(content["sharpness"]), float(content["stretch"])
     if not (0 < sharpness < np.inf and 0 <= stretch < np.inf):
         raise ValueError(f"{name} must have positive factors of its logits; got {sharpness} and {stretch}")
-    inputs = _range(name, described["in_features"], tensors)
+    inputs = take_range(name, described["in_features"], tensors)
     return ClassificationEnsemble(members.eval(), *weights, sharpness, stretch, inputs)
 
 
-def _put_range(name: str, inputs: InputRange, tensors: Tensors) -> None:
+def put_range(name: str, inputs: InputRange, tensors: Tensors) -> None:
+    """Put the range of inputs into ``tensors``."""
     tensors[f"{name}.low"], tensors[f"{name}.high"] = torch.from_numpy(inputs.low), torch.from_numpy(inputs.high)
 
 
-def _range(name: str, in_features: int, tensors: Mapping[str, Tensor]) -> InputRange:
+def take_range(name: str, in_features: int, tensors: Mapping[str, Tensor]) -> InputRange:
+    """The range of inputs that :func:`put_range` put there."""
     require_shapes({f"{name}.low": (in_features,), f"{name}.high": (in_features,)}, tensors)
     return InputRange(*(tensors[f"{name}.{end}"].double().numpy().copy() for end in ("low", "high")))
 
 
-def _describe(features: AnchoredFeatures) -> Document:
+def describe_features(features: AnchoredFeatures) -> Document:
+    """The sizes of hidden layers."""
     return {
         "in_features": features.in_features,
         "hidden": list(features.hidden),
@@ -152,7 +166,7 @@ def _describe(features: AnchoredFeatures) -> Document:
     }
 
 
-def _check_features(name: str, described: Document, tensors: Mapping[str, Tensor]) -> int:
+def check_features(name: str, described: Document, tensors: Mapping[str, Tensor]) -> int:
     """Compare described sizes with the tensors before anything of that size is made; the number of features."""
     sizes = [described["in_features"], *described["hidden"]]
     require_sizes(name, {"n_members": described["n_members"], **{f"layer {i}": size for i, size in enumerate(sizes)}})
@@ -163,9 +177,11 @@ def _check_features(name: str, described: Document, tensors: Mapping[str, Tensor
     return (sizes[-1] if described["hidden"] else 0) + sizes[0] + 1
 
 
-def _put(name: str, module: nn.Module, tensors: Tensors) -> None:
+def put_members(name: str, module: nn.Module, tensors: Tensors) -> None:
+    """Put the numbers of members into ``tensors``."""
     tensors.update({f"{name}.{key}": value for key, value in module.state_dict().items()})
 
 
-def _take(name: str, tensors: Mapping[str, Tensor]) -> Tensors:
+def take_members(name: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """The numbers that :func:`put_members` put there."""
     return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}

@@ -19,13 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-__all__ = ["Calibration", "HeldOut", "calibrate", "t_log_density"]
+__all__ = ["NORMAL_DEGREES", "Calibration", "HeldOut", "calibrate", "t_log_density"]
 
 Array = NDArray[np.float64]
 
 FEWEST_DEGREES = 3.0
 """Of freedom: below, a standard deviation says little."""
 MOST_DEGREES = 100.0
+NORMAL_DEGREES = 1e6
+"""A Student t of so many is a normal distribution."""
 STRETCH_ROWS, DEGREES_ROWS = 10.0, 3.0
 """As so many rows the priors log c ~ N(0, 1) and log ν ~ N(2, 2²) count: few held-out rows change c little."""
 
@@ -54,8 +56,13 @@ def t_log_density(error: Array, squared_scale: Array, degrees: float) -> Array:
     return normaliser - 0.5 * np.log(squared_scale) - half * np.log1p(error**2 / (degrees * squared_scale))
 
 
-def calibrate(folds: HeldOut, regions: HeldOut | None, least_noise: float) -> Calibration:
-    """Fit noise, stretch and degrees to held-out errors; the noise is at least what members find on rows they saw."""
+def calibrate(
+    folds: HeldOut, regions: HeldOut | None, least_noise: float, fixed_degrees: float | None = None
+) -> Calibration:
+    """Fit noise, stretch and degrees to held-out errors; the noise is at least what members find on rows they saw.
+
+    ``fixed_degrees`` leaves the tails as they are asked for.
+    """
     weight = folds.weight / folds.weight.sum()
     n_rows = len(folds.error)
     spread = float(np.sqrt(weight @ folds.error**2))
@@ -63,7 +70,7 @@ def calibrate(folds: HeldOut, regions: HeldOut | None, least_noise: float) -> Ca
 
     def parts(values: Array) -> tuple[float, float, float]:
         log_noise, log_stretch, log_degrees = values
-        degrees = FEWEST_DEGREES + math.exp(min(log_degrees, math.log(MOST_DEGREES)))
+        degrees = fixed_degrees or FEWEST_DEGREES + math.exp(min(log_degrees, math.log(MOST_DEGREES)))
         return math.exp(max(log_noise, floor)), math.exp(np.clip(log_stretch, -20, 20)), degrees
 
     def loss(values: Array) -> float:

@@ -113,9 +113,10 @@ def fit_regression(
     input_noise: bool,
     seed: int,
     noise_prior: NoisePrior | None = None,
+    degrees: float | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> tuple[RegressionEnsemble, History]:
-    """Fit to rows in standard units, x [N, D] and y [N, C]."""
+    """Fit to rows in standard units, x [N, D] and y [N, C]; held-out rows choose the tails unless ``degrees`` does."""
     rng = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(seed)
     soft = soften(x)
@@ -141,8 +142,8 @@ def fit_regression(
     if held is None:  # too few rows to hold any out: members' own noise, and no stretch
         posterior = members.posterior()
         noise = posterior.noise_variance.numpy()
-        degrees = max(3.0, float(posterior.t_degrees.mean()))
-        calibrations = tuple(Calibration(float(level), 1.0, degrees) for level in noise.mean(0))
+        tails = degrees or max(3.0, float(posterior.t_degrees.mean()))
+        calibrations = tuple(Calibration(float(level), 1.0, tails) for level in noise.mean(0))
         return RegressionEnsemble(members, noise, calibrations, (None,) * y.shape[1], whole), history
     given = np.ones(len(x)) if weight is None else weight
     remote = design.remoteness(soft)[:, held.index]
@@ -155,7 +156,7 @@ def fit_regression(
             found, held.index, design, remote, y[index, c], given[index], c, regions=False
         )
         outside, _ = held_out_errors(found, held.index, design, remote, y[index, c], given[index], c, regions=True)
-        calibration = calibrate(folds, outside, float(found.noise[:, c].mean()))
+        calibration = calibrate(folds, outside, float(found.noise[:, c].mean()), degrees)
         learned.append(calibration)
         field = None
         if input_noise:

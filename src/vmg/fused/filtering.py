@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +34,19 @@ def filter_rows(
         return None
     x, y = (np.ascontiguousarray(values, dtype=np.float64) for values in (x, y))
     sizes, n_rows, order = (np.ascontiguousarray(values, dtype=np.int64) for values in (sizes, n_rows, order))
-    _check_in_place(m, v, noise)
-    log_evidence = np.empty(len(x))
+    n, N = x.shape[:2]
+    n_weights = int(((sizes[:-1] + 1) * sizes[1:]).sum())
+    shapes = {"x": (n, N, sizes[0]), "y": (n, N), "order": (n, N), "n_rows": (n,)}
+    for name, values in {"x": x, "y": y, "order": order, "n_rows": n_rows}.items():
+        if values.shape != shapes[name]:
+            raise ValueError(f"{name} must have shape {shapes[name]}; got {values.shape}")
+    if (n_rows > N).any() or (order < 0).any() or (order >= N).any():
+        raise ValueError(f"n_rows must be at most {N}, and order hold row numbers below it; got others")
+    _require_in_place({"m": m, "v": v}, (n, n_weights))
+    _require_in_place({"noise": noise}, (n, 2))
+    log_evidence = np.empty(n)
     arrays: tuple[Array | Integers, ...] = (sizes, n_rows, x, y, order, m, v, noise)
-    counts = (ctypes.c_int64(count) for count in (len(x), x.shape[1], len(sizes) - 1))
+    counts = (ctypes.c_int64(count) for count in (n, N, len(sizes) - 1))
     function(*counts, *(_address(array) for array in arrays), ctypes.c_int64(known), _address(log_evidence))
     return log_evidence
 
@@ -49,13 +59,22 @@ def refine_prior(*arrays: Array) -> bool:
     function = library.function("vmg_refine")
     if function is None:
         return False
-    _check_in_place(*arrays)
+    _require_in_place(dict(zip(_REFINED, arrays[:6], strict=True)), arrays[0].shape)
+    _require_in_place(dict(zip(_GAMMA, arrays[6:], strict=True)), arrays[0].shape[:1])
     function(*(ctypes.c_int64(size) for size in arrays[0].shape), *(_address(array) for array in arrays))
     return True
 
 
-def _check_in_place(*arrays: Array) -> None:
-    assert all(values.flags.c_contiguous and values.dtype == np.float64 for values in arrays)
+_REFINED, _GAMMA = ("m", "v", "precision", "shift", "a", "b"), ("concentration", "rate")
+
+
+def _require_in_place(arrays: Mapping[str, Array], shape: tuple[int, ...]) -> None:
+    """Refuse arrays that the kernels would misread or that they may not write."""
+    for name, values in arrays.items():
+        if values.shape != shape:
+            raise ValueError(f"{name} must have shape {shape}; got {values.shape}")
+        if values.dtype != np.float64 or not (values.flags.c_contiguous and values.flags.writeable):
+            raise ValueError(f"{name} must be contiguous, writeable and float64; got strides {values.strides}")
 
 
 def _address(array: Array | Integers) -> ctypes.c_void_p:

@@ -1,4 +1,4 @@
-"""A diagonal layer's passes on the compiled kernels: the counterpart of the PyTorch passes in ``vmg/conditional.py``.
+"""A diagonal layer's passes on the compiled kernels: the formulas of :mod:`vmg.fused.diagonal_draw`.
 
 Small layers run as one call for all replicas; for large ones PyTorch does the matrix products, on all its threads, and
 the kernels do what lies between. Both keep what the backward pass needs in one workspace.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vmg.fused.library import LAYER, NOT_FINITE, NOT_POSITIVE, address
+from vmg.fused.library import LAYER, NOT_FINITE, NOT_POSITIVE, address, require
 from vmg.math.linalg import cholesky
 
 __all__ = ["Backward", "Forward", "Inputs", "Plan", "is_shared", "make_plan", "scratch_size"]
@@ -122,11 +122,15 @@ def _record(
     )
 
 
-def _require_packed(inputs: Inputs) -> None:
-    """Refuse what the kernels would misread: they see addresses and sizes, not strides."""
-    for name, tensor in zip(Inputs._fields, inputs, strict=True):
-        if tensor is not None and not tensor.is_contiguous() and not (name == "x" and is_shared(tensor)):
-            raise ValueError(f"{name} must be contiguous; got strides {tensor.stride()} for {tuple(tensor.shape)}")
+def _require(plan: Plan, inputs: Inputs) -> None:
+    """Refuse what the kernels would misread: they see addresses and sizes."""
+    dtype = inputs.log_row.dtype
+    for name, tensor, shape in zip(Inputs._fields, inputs, plan.shapes, strict=True):
+        if tensor is None:
+            continue
+        if name == "x" and len(shape) > 2 and is_shared(tensor):  # one matrix for all replicas
+            tensor, shape = tensor[(0,) * (len(shape) - 2)], shape[-2:]
+        require(name, tensor, shape, dtype)
 
 
 def is_shared(x: Tensor) -> bool:
@@ -152,7 +156,7 @@ class Forward:
     ) -> None:
         n, B, _, R, C, P = plan.sizes
         lead = (n,) if plan.batch else ()
-        _require_packed(inputs)
+        _require(plan, inputs)
         self._kernels, self._plan, self._damping = kernels, plan, damping
         self._inputs = inputs  # the record has addresses only
         self.workspace = inputs.x.new_empty(plan.total)
@@ -231,6 +235,12 @@ class Backward:
         lead = (n,) if plan.batch else ()
         if add_to_M and plan.small:
             raise ValueError("add_to_M needs a large layer; got a small one, whose kernel overwrites")
+        _require(plan, inputs)
+        for name, gradient, shape in zip(Inputs._fields, gradients, plan.shapes, strict=False):
+            if gradient is not None:
+                require(f"the gradient of {name}", gradient, shape, inputs.log_row.dtype)
+        require("g", g, plan.shapes[-1], inputs.log_row.dtype)
+        require("the workspace", workspace, (plan.total,), inputs.log_row.dtype)
         self._kernels, self._plan, self._keep_M = kernels, plan, int(add_to_M)
         self._memory = inputs, workspace, gradients  # the record has addresses only
         arrays: list[Tensor | None] = [None, g, None, None, None]

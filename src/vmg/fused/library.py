@@ -35,27 +35,33 @@ __all__ = [
     "on_device",
     "packed",
     "randn",
+    "require",
+    "serves",
     "standard_normal",
 ]
 
-LIBRARY = "_kernels.so"  # loaded through ctypes, so the name need not follow the platform's custom
+LIBRARY = "_kernels_base.so"  # loaded through ctypes, so the name need not follow the platform's custom
 OFF = ("0", "false", "no", "off")  # values of VMG_NATIVE
 V3_LIBRARY = "_kernels_v3.so"  # the same for processors of the level x86-64-v3, such as have AVX2
-NOT_FINITE, NOT_POSITIVE = 1, 2  # bits of a status, as in kernels.cpp
+NOT_FINITE, NOT_POSITIVE, NO_MEMORY, BROKEN = 1, 2, 4, 8  # bits of a status, as in csrc/memory.hpp
 
 
 class Record:
-    """The arguments of a kernel: a structure of kernels.cpp as bytes, with the same fields in the same order.
+    """The arguments of a kernel: a structure of ``csrc`` as bytes, with the same fields in the same order.
 
-    ``struct`` packs forty numbers several times faster than a ``ctypes.Structure`` takes them.
+    ``struct`` packs forty numbers several times faster than a ``ctypes.Structure`` takes them. ``layout`` names the
+    fields and their types, as the library does itself.
     """
 
-    def __init__(self, integers: str, doubles: str, pointers: str) -> None:
-        form = struct.Struct("={}q{}d{}Q".format(*[len(names.split()) for names in (integers, doubles, pointers)]))
-        self.pack, self.size = form.pack, form.size
+    def __init__(self, name: str, integers: str, doubles: str, pointers: str) -> None:
+        kinds = {"i64": integers.split(), "f64": doubles.split(), "ptr": pointers.split()}
+        self.pack = struct.Struct("={}q{}d{}Q".format(*map(len, kinds.values()))).pack
+        fields = "".join(f"{field}:{kind}," for kind, names in kinds.items() for field in names)
+        self.layout = f"{name}{{{fields}}}"
 
 
 LAYER = Record(
+    "layer",
     integers="n B I R C P x_stride factored",
     doubles="input_scale damping",
     pointers="x M log_row log_column points log_noise log_point_noise point_noise noise "
@@ -63,18 +69,20 @@ LAYER = Record(
     "g_x g_M g_log_row g_log_column g_points g_log_noise g_log_point_noise",
 )
 DIVERGENCE = Record(
+    "divergence",
     integers="n R C P factored",
     doubles="precision concentration rate constant at_bound",
     pointers="M log_row log_column log_noise log_point_noise value precisions row_trace column_trace g "
     "g_M g_log_row g_log_column g_log_noise g_log_point_noise",
 )
-MOMENTS_NETWORK = Record(integers="n_layers n_rows lowest", doubles="", pointers="x mean variance")
+MOMENTS_NETWORK = Record("moments_network", integers="n_layers n_rows lowest", doubles="", pointers="x mean variance")
 MOMENTS_LAYER = Record(
+    "moments_layer",
     integers="R I C P E",
     doubles="",
     pointers="first inputs squares spread carry weight level cross slopes noise row",
 )
-LAYOUT = (LAYER, DIVERGENCE, MOMENTS_NETWORK, MOMENTS_LAYER)
+LAYOUT = "".join(record.layout for record in (LAYER, DIVERGENCE, MOMENTS_NETWORK, MOMENTS_LAYER))
 
 
 def address(tensor: Tensor | None) -> int:
@@ -87,7 +95,18 @@ _NAMES = (
     *("backward_noise", "backward_solve", "backward_inputs", "backward_points", "divergence", "divergence_backward"),
     "moments",
 )
-_WITH_STATUS = ("forward", "prepare", "factorise")
+
+
+_APART = ("vmg_normals", "vmg_filter", "vmg_refine")  # functions that take no record
+
+
+def _checked(status: int) -> int:
+    """The status of a kernel; what it could not do for want of memory, or for a fault of its own, raises."""
+    if status & NO_MEMORY:
+        raise MemoryError("the compiled kernels must have memory for the layer's intermediate values; got none")
+    if status & BROKEN:
+        raise RuntimeError("a compiled kernel failed; set VMG_NATIVE=0 in the environment to do without them")
+    return status
 
 
 @functools.cache
@@ -100,8 +119,11 @@ def _library() -> ctypes.CDLL | None:
         faster = path.with_name(V3_LIBRARY)
         if faster.exists() and library.vmg_runs_v3():
             library = ctypes.CDLL(str(faster))
-        library.vmg_layout.restype = ctypes.c_int64
-        fits = library.vmg_layout() == sum(record.size << 16 * k for k, record in enumerate(LAYOUT))
+        library.vmg_fields.restype = ctypes.c_char_p
+        fits = library.vmg_fields() == LAYOUT.encode()
+        library.vmg_normals.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64]
+        for name in _APART:
+            getattr(library, name).restype = _checked
     except (OSError, AttributeError):  # built for another machine, or from an older source
         return None
     return library if fits else None
@@ -113,11 +135,11 @@ def _functions(dtype: torch.dtype) -> SimpleNamespace | None:
     library, suffix = _library(), {torch.float32: "f32", torch.float64: "f64"}.get(dtype)
     if library is None or suffix is None:
         return None
-    found: dict[str, Callable[[bytes], int | None]] = {}
+    found: dict[str, Callable[[bytes], int]] = {}
     for name in _NAMES:
         function = getattr(library, f"vmg_{name}_{suffix}")
         function.argtypes = [ctypes.c_char_p]
-        function.restype = ctypes.c_int if name in _WITH_STATUS else None
+        function.restype = _checked
         found[name] = function
     return SimpleNamespace(**found)
 
@@ -125,6 +147,11 @@ def _functions(dtype: torch.dtype) -> SimpleNamespace | None:
 def available() -> bool:
     """Whether the compiled kernels are there and not switched off."""
     return _library() is not None
+
+
+def serves(tensor: Tensor) -> bool:
+    """Whether there are kernels for tensors of this kind; it may be asked of one without numbers."""
+    return tensor.is_cpu and _functions(tensor.dtype) is not None
 
 
 def function(name: str) -> Callable[..., object] | None:
@@ -148,6 +175,16 @@ def native(*tensors: Tensor | None) -> SimpleNamespace | None:
         if tensor.dtype is not dtype or not tensor.is_cpu:
             return None
     return None if dtype is None else _functions(dtype)
+
+
+def require(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
+    """Refuse a tensor that a kernel would misread: it sees an address, and takes shape, type and order for granted."""
+    if tensor.shape != shape:
+        raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(tensor.shape)}")
+    if tensor.dtype is not dtype or not tensor.is_cpu:
+        raise ValueError(f"{name} must be {dtype} on the CPU; got {tensor.dtype} on {tensor.device}")
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name} must be contiguous; got strides {tensor.stride()} for {tuple(tensor.shape)}")
 
 
 def packed(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
@@ -180,6 +217,12 @@ def randn(shape: Sequence[int], *, like: Tensor, generator: torch.Generator | No
 def fill_normal(tensors: Sequence[Tensor], generator: torch.Generator | None) -> None:
     """Fill contiguous tensors of one kind with the numbers of :func:`standard_normal`."""
     library, like = _library(), tensors[0]
+    for tensor in tensors:
+        if tensor.dtype is not like.dtype or tensor.device != like.device or not tensor.is_contiguous():
+            raise ValueError(
+                f"tensors to fill must be contiguous, {like.dtype} and on {like.device}; "
+                f"got strides {tensor.stride()}, {tensor.dtype} on {tensor.device}"
+            )
     generator = None if generator is None else on_device(generator, like.device)
     if library is None or like.dtype is not torch.float32 or not like.is_cpu:
         for tensor in tensors:
@@ -189,7 +232,7 @@ def fill_normal(tensors: Sequence[Tensor], generator: torch.Generator | None) ->
     for number, tensor in enumerate(tensors):
         # an odd multiple of a large number keeps the streams of one seed and of neighbouring seeds apart
         stream = (seed + number * 0xD1342543DE82EF95) & 0xFFFFFFFFFFFFFFFF
-        library.vmg_normals(ctypes.c_void_p(tensor.data_ptr()), ctypes.c_int64(tensor.numel()), ctypes.c_uint64(stream))
+        library.vmg_normals(tensor.data_ptr(), tensor.numel(), stream)
 
 
 def on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:

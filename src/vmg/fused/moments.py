@@ -1,4 +1,4 @@
-"""Mean and variance carried through a ReLU network, compiled: the counterpart of the passes in ``vmg/moments.py``."""
+"""Mean and variance carried through a ReLU network, compiled: the passes of :mod:`vmg.math.moments` in one call."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ def propagate(
     whole = [[_spread(part, lead, x.dtype) for part in layer[1:]] for layer in layers]
     lowest = next((k for k, layer in enumerate(layers) if layer.sizes[-1]), len(layers))
 
+    _require(layers, x)
     work = n * N * sum(R * (columns + 3 * P) * (1 + C) for R, _, columns, P, _ in (layer.sizes for layer in layers))
     threads = max(1, min(torch.get_num_threads(), work // THREAD))
     step = min(N, max(SHORTEST, -(-n * N // threads)))  # rows of a piece, all of one replica
@@ -90,6 +91,17 @@ def propagate(
         with ThreadPoolExecutor(threads) as pool:  # the library is called without Python's lock
             list(pool.map(run, *zip(*pieces, strict=True)))
     return mean, variance
+
+
+def _require(layers: Sequence[SmallMatrices], x: Tensor) -> None:
+    """Refuse matrices that the kernel would misread: it sees their addresses and the layers' sizes."""
+    library.require("x", x, (*x.shape[:-1], layers[0].sizes[1]), x.dtype)
+    for layer in layers:
+        R, I, C, P, E = layer.sizes  # noqa: E741 - the letters of the kernel
+        shapes = (R, C + P), (P, R), (R, E + 1), (1 + P, C), (I, C), (R, C), (P, C), (R, C * P), (C, R + E), (R, P)
+        for name, part, shape in zip(layer._fields[1:], layer[1:], (*shapes, (R, 1)), strict=True):
+            if part is not None and part.shape[-2:] != shape:
+                raise ValueError(f"{name} must have shape {shape}; got {tuple(part.shape[-2:])}")
 
 
 def _spread(part: Tensor | None, lead: Sequence[int], dtype: torch.dtype) -> Tensor | None:

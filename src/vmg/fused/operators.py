@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vmg.fused import diagonal_draw
+from vmg.fused import diagonal_draw, library
 
 __all__ = ["sample_diagonal"]
 
@@ -35,21 +35,23 @@ def sample_diagonal(*arguments: Any) -> Tensor:
     "vmg::sample_diagonal_backward", mutates_args=(), schema=f"(Tensor g, {_TENSORS}, {_NUMBERS}) -> Tensor[]"
 )
 def _gradients(g: Tensor, *arguments: Any) -> list[Tensor]:
-    """Gradients of those of the first seven arguments that are there; the draw is made again, with the same noise.
+    """Gradients of those of the first seven arguments that are there, by the kernels.
 
-    Inside an operator PyTorch records nothing but the draw, so what needs double precision is in it beforehand.
+    Inside an operator PyTorch records nothing but the compiled draw, so what needs double precision is in it before.
     """
     tensors = list(arguments[:_N_TENSORS])
-    learned = [k for k in range(_N_LEARNED) if tensors[k] is not None]
     dtype, log_row, points = g.dtype, tensors[2], tensors[4]
     if points is not None and diagonal_draw.needs_double(points.shape[-2], log_row.shape[-1], log_row.dtype):
         g, tensors = g.double(), [None if t is None else t.double() for t in tensors]
+    return [gradient.to(dtype).contiguous() for gradient in _differentiate(g, tensors, *arguments[_N_TENSORS:])]
+
+
+def _differentiate(g: Tensor, tensors: Sequence[Any], *numbers: float) -> Sequence[Tensor]:
+    """Make the draw again, with the same noise, and take its gradients."""
+    leaves = [None if t is None else t.detach().requires_grad_() for t in tensors[:_N_LEARNED]]
     with torch.enable_grad():
-        for k in learned:
-            tensors[k] = tensors[k].detach().requires_grad_()
-        out = _draw(tensors, *arguments[_N_TENSORS:])
-    found = torch.autograd.grad(out, [tensors[k] for k in learned], g, materialize_grads=True)
-    return [gradient.to(dtype).contiguous() for gradient in found]
+        out = _draw([*leaves, *tensors[_N_LEARNED:]], *numbers)
+    return torch.autograd.grad(out, [t for t in leaves if t is not None], g, materialize_grads=True)
 
 
 def _draw(tensors: Sequence[Any], input_scale: float, damping: float) -> Tensor:
@@ -74,7 +76,10 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     saved = ctx.saved_tensors
-    found = iter(_gradients(g, *saved, *ctx.numbers))
+    if library.serves(g):
+        found = iter(_gradients(g, *saved, *ctx.numbers))
+    else:
+        found = iter(_differentiate(g, saved, *ctx.numbers))
     return (*(None if t is None else next(found) for t in saved[:_N_LEARNED]), None, None, None, None)
 
 

@@ -7,16 +7,13 @@ Letters: B rows of a batch, R inputs with bias, C outputs, P pseudo-points; lead
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from vmg.math.covariance import Covariance
 from vmg.math.linalg import cholesky
-from vmg.math.tracing import is_recorded
 
 __all__ = [
     "DAMPING",
@@ -25,10 +22,8 @@ __all__ = [
     "average_mean",
     "condition",
     "condition_weights",
-    "diagonal_kl",
     "fold_mean",
-    "log_uniform_at_bound",
-    "log_uniform_kl",
+    "input_divisor",
     "multiplicative_noise",
     "sample_conditional",
     "sample_conditional_joint",
@@ -41,11 +36,16 @@ DAMPING = 1e-6
 """σ² added to Σ₁₁. Differs from the paper: 1e-8 is below what float32 resolves; the authors' code uses 1e-6."""
 
 
+def input_divisor(n_rows: int) -> float:
+    """√R, by which a layer divides [x, 1] and its pseudo-inputs: the output's scale is then free of the width."""
+    return math.sqrt(n_rows)
+
+
 def augment(x: Tensor, bias: bool = True) -> Tensor:
-    """x̂ = [x, 1]/√R: append a one and keep the output's scale independent of the width [LW16, §4]."""
+    """x̂ = [x, 1]/√R [LW16, §4]."""
     if bias:
         x = torch.cat([x, x.new_ones(*x.shape[:-1], 1)], dim=-1)
-    return x / math.sqrt(x.shape[-1])
+    return x / input_divisor(x.shape[-1])
 
 
 def _correlate(noise: Tensor, V: Covariance) -> Tensor:
@@ -180,78 +180,3 @@ def condition_weights(
 def multiplicative_noise(mean: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
     """mean ⊙ (1 + √α ε) with √α = ``scale``: the posterior of the pseudo-data [LW16, §2.4]."""
     return mean * (1 + scale * noise)
-
-
-_C1, _C2, _C3 = 1.16145124, -1.50204118, 0.58629921  # the cubic fit of Kingma et al. 2015, eq. 14, for α <= 1
-
-
-def _negative_cubic(log_scale: Tensor) -> Tensor:
-    """−(½ log α + c₁α + c₂α² + c₃α³) of log √α."""
-    alpha = torch.exp(2 * log_scale)
-    return -(alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + log_scale)
-
-
-class _LogUniformKL(Function):
-    """:func:`_negative_cubic` written out, because small networks spend their time on dispatch."""
-
-    @staticmethod
-    def forward(ctx: Any, log_scale: Tensor) -> Tensor:
-        ctx.save_for_backward(log_scale)
-        return _negative_cubic(log_scale)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        (log_scale,) = ctx.saved_tensors
-        alpha = torch.exp(2 * log_scale)
-        return -g * (1 + 2 * alpha * (_C1 + alpha * (2 * _C2 + alpha * (3 * _C3))))
-
-
-def log_uniform_kl(log_scale: Tensor, max_scale: float | Tensor) -> Tensor:
-    """KL of one entry's multiplicative Gaussian to the log-uniform prior, zero at √α = ``max_scale``.
-
-    The true divergence is known up to a constant only; this choice makes it non-negative below the bound.
-
-    Args:
-        log_scale: log √α, any shape.
-        max_scale: the bound on √α, at most 1, where the cubic fit ends; one number or broadcastable to log_scale.
-    """
-    of_scale = _negative_cubic if is_recorded(log_scale) else _LogUniformKL.apply
-    return of_scale(log_scale) + log_uniform_at_bound(max_scale)
-
-
-def log_uniform_at_bound(max_scale: float | Tensor) -> Any:
-    """The constant that makes the divergence zero at √α = ``max_scale``, of the same kind as this."""
-    alpha = max_scale**2
-    log_scale = max_scale.log() if isinstance(max_scale, Tensor) else math.log(max_scale)
-    return alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + log_scale
-
-
-def diagonal_kl(
-    scalars: Sequence[Any],
-    M: Tensor | None,
-    log_row: Tensor,
-    log_column: Tensor,
-    log_noise: Tensor | None,
-    log_point_noise: Tensor | None,
-) -> Tensor:
-    """The KL divergence of a diagonal layer up to a constant, as the kernels take it; differentiable at any order.
-
-    ``scalars`` are those of :func:`vmg.priors.diagonal_kl_scalars`.
-    """
-    _, R, C, P, _, precision, concentration, rate, *_ = scalars
-    energy = (2 * log_row).exp().sum(-1) * (2 * log_column).exp().sum(-1)
-    if M is not None:
-        energy = energy + M.square().sum((-2, -1))
-    kl = -C * log_row.sum(-1) - R * log_column.sum(-1)
-    if concentration:
-        b = 0.5 * (rate + (rate**2 + 2 * concentration * energy).sqrt())
-        kl = kl + 0.5 * (concentration / b).square() * energy + 2 * concentration * (b.log() + rate / b)
-    else:
-        kl = kl + 0.5 * precision * energy
-    if log_noise is None:
-        return kl
-    if log_point_noise is not None:
-        log_scale = log_point_noise.unsqueeze(-1) + log_noise.unsqueeze(-2)
-        return kl + log_uniform_kl(log_scale, 1.0).sum((-2, -1))
-    rows, columns = log_uniform_kl(log_noise, 1.0).unbind(-1)
-    return kl + P * (R * rows + C * columns)

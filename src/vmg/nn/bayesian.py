@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 
 from vmg.fused.library import randn
 from vmg.math.linalg import NARROW, all_finite, widened
-from vmg.math.preactivations import augment
+from vmg.math.preactivations import augment, input_divisor
 from vmg.math.tracing import may_look
 from vmg.nn.sharding import whole_divergence
 
@@ -84,7 +83,7 @@ class BayesianLinear(BayesianModule):
 
     def _as_linear(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
         """W [..., R, C] as the weight [..., out, in] and bias [..., out] that an ``nn.Linear`` would have."""
-        scaled = weight / math.sqrt(self.n_rows)
+        scaled = weight / input_divisor(self.n_rows)
         bias = scaled[..., self.in_features, :] if self.has_bias else None
         return scaled[..., : self.in_features, :].mT, bias
 
@@ -163,7 +162,7 @@ class BayesianLinear(BayesianModule):
     def sample_function(self, n_functions: int, *, prior: bool = False) -> Callable[[Tensor], Tensor]:
         """Draw whole functions f(x) [n_functions, *batch_shape, B, out], the same at every call, in x's precision."""
         weight = (self.sample_prior_weight if prior else self.sample_weight)((n_functions,))
-        weight = weight / math.sqrt(self.n_rows)  # of x̂ = [x, 1]/√R: once here, instead of in every call
+        weight = weight / input_divisor(self.n_rows)  # of x̂ = [x, 1]/√R: once here, instead of in every call
         slope, constant = weight.split([self.in_features, self.n_rows - self.in_features], dim=-2)
         slope = slope.mT.contiguous()
 

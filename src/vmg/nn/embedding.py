@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from vmg.math.preactivations import input_divisor
 from vmg.math.tracing import is_recorded
 from vmg.nn.bayesian import BayesianModule
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -37,7 +37,7 @@ class MatrixGaussianEmbedding(BayesianModule):
         if layer_options.get("n_pseudo") or layer_options.get("batch_shape"):
             raise ValueError(f"an embedding must be without pseudo-data and replicas; got {layer_options}")
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
-        prior = IsotropicPrior(math.sqrt(num_embeddings))  # of W, and the table is W/√R
+        prior = IsotropicPrior(input_divisor(num_embeddings))  # of W, and the table is W/√R
         self.matrix = MatrixGaussianLinear(num_embeddings, embedding_dim, False, **{"prior": prior, **layer_options})
 
     def extra_repr(self) -> str:
@@ -49,11 +49,11 @@ class MatrixGaussianEmbedding(BayesianModule):
     @property
     def weight(self) -> Tensor:
         """The mean table as ``nn.Embedding`` has it, which without pseudo-data is the centre too."""
-        return self.matrix.mean_weight() / math.sqrt(self.num_embeddings)
+        return self.matrix.mean_weight() / input_divisor(self.num_embeddings)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Vectors [..., features] of one draw of the table."""
-        return self._look_up(tokens) / math.sqrt(self.num_embeddings)
+        return self._look_up(tokens) / input_divisor(self.num_embeddings)
 
     def forward_mean(self, tokens: Tensor) -> Tensor:
         """Vectors of the mean table."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vmg.math.preactivations import input_divisor
 from vmg.nn.attention import MatrixGaussianMultiheadAttention
 from vmg.nn.bayesian import BayesianModule
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
@@ -150,7 +150,7 @@ def _make_convolution(module: nn.Conv1d | nn.Conv2d, options: Settings) -> Bayes
 
 
 def _make_embedding(module: nn.Embedding, options: Settings) -> BayesianModule:
-    prior = IsotropicPrior(math.sqrt(module.num_embeddings))  # the layer's own, which knows the table's scale
+    prior = IsotropicPrior(input_divisor(module.num_embeddings))  # the layer's own, which knows the table's scale
     chosen = options(module.num_embeddings, prior=prior) | {"n_pseudo": 0}
     return MatrixGaussianEmbedding(module.num_embeddings, module.embedding_dim, module.padding_idx, **chosen)
 
@@ -183,7 +183,7 @@ def _start_at(matrix: MatrixGaussianLinear, weight: Tensor, bias: Tensor | None,
     """Let these weights be the mean M and, with pseudo-data, the centre too."""
     if matrix.loc is None:
         return
-    root = math.sqrt(matrix.n_rows)  # the layer divides its inputs by √R
+    root = input_divisor(matrix.n_rows)
     matrix.loc[..., : matrix.in_features, :] = root * weight.mT
     if bias is not None:
         matrix.loc[..., matrix.in_features, :] = root * bias

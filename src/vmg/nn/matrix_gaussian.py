@@ -20,7 +20,7 @@ from vmg.math.matrix_normal import MatrixNormal
 from vmg.nn.bayesian import BayesianLinear, no_autocast
 from vmg.nn.covariance_parameters import FAMILIES, DiagonalParameters
 from vmg.nn.pseudo_data import NOISE_KINDS, PseudoData
-from vmg.priors import IsotropicPrior, Prior, fused_kl
+from vmg.priors import IsotropicPrior, Prior, diagonal_kl
 
 __all__ = ["KL_KINDS", "SAMPLERS", "ConvertedLinear", "MatrixGaussianLinear"]
 
@@ -207,9 +207,7 @@ class MatrixGaussianLinear(BayesianLinear):
         if self.is_diagonal:
             noise = None if self.pseudo_data is None else self.pseudo_data.projected_noise()
             row, column = widened(self.row.log_scale), widened(self.column.log_scale)
-            fused = fused_kl(self.prior, self._loc(), row, column, noise)
-            if fused is not None:
-                return fused
+            return diagonal_kl(self.prior, self._loc(), row, column, noise)
         kl = self.prior.kl_divergence(self._loc(), self.row(), self.column())
         return kl if self.pseudo_data is None else kl + self.pseudo_data.kl_divergence()
 
@@ -272,7 +270,7 @@ class MatrixGaussianLinear(BayesianLinear):
             _, log_noise, log_point_noise, _ = pseudo_data.projected_noise()
             point_noise, noise = standard_normal(points.shape, noise_shape, like=row, generator=self.generator)
         inputs = (x, self._loc(), row, column, points, log_noise, log_point_noise, point_noise)
-        scale = 1 / math.sqrt(row.shape[-1])
+        scale = 1 / F.input_divisor(row.shape[-1])
         with no_autocast(x):
             if torch.compiler.is_dynamo_compiling() and x.is_cpu:  # one node, which runs the kernels
                 out = operators.sample_diagonal(*inputs, noise, scale, self.damping)
@@ -346,7 +344,7 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def _scaled(self, A: Tensor) -> Tensor:
         """Ã/√R: pseudo-inputs have all R entries, bias included, and share the inputs' scaling."""
-        return A / math.sqrt(A.shape[-1])
+        return A / F.input_divisor(A.shape[-1])
 
     def covariances(self) -> tuple[Covariance, Covariance]:
         """U and V at the present parameters."""

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from vmg.fused.library import randn
 from vmg.math.linalg import widened
-from vmg.math.preactivations import log_uniform_kl, multiplicative_noise
+from vmg.math.log_uniform import PseudoNoise, pseudo_data_kl
+from vmg.math.preactivations import multiplicative_noise
 from vmg.math.tracing import is_recorded
-from vmg.priors import PseudoNoise
 from vmg.settings import KeepsSettings
 
 __all__ = ["NOISE_KINDS", "PseudoData"]
@@ -168,14 +168,4 @@ class PseudoData(KeepsSettings):
 
     def kl_divergence(self) -> Tensor:
         """KL of both posteriors to their log-uniform priors, summed over entries; [*batch_shape]."""
-        self.project_()
-        if self.log_point_noise is None:
-            inputs, outputs = log_uniform_kl(self._inside(self.log_noise), self._bound(1)).unbind(-1)
-            return self.n_points * (self.n_rows * inputs + self.n_columns * outputs)
-        return log_uniform_kl(self._log_scale(), self._bound(2)).sum((-2, -1))
-
-    def _bound(self, n_dims: int) -> float | Tensor:
-        """max_noise, for a tensor with ``n_dims`` dimensions after those of the replicas."""
-        if not isinstance(self.max_noise, Tensor):
-            return self.max_noise
-        return widened(self.max_noise.to(self.points))[(..., *[None] * n_dims)]
+        return pseudo_data_kl(self.projected_noise(), self.n_rows, self.n_columns)

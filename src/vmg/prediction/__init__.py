@@ -1,15 +1,23 @@
 """What fitted models say of new rows: distributions of targets, draws of functions, moments, conformal intervals."""
 
 from vmg.prediction.distribution import ClassPrediction, Prediction, draw_functions, row_pieces, sample_outputs
+from vmg.prediction.linked import LinkedPrediction
 from vmg.prediction.propagation import propagate_moments
 from vmg.prediction.student import StudentPrediction
+from vmg.prediction.transformed import TransformedPrediction
 
 __all__ = [
     "ClassPrediction",
+    "LinkedPrediction",
+    "NumberPrediction",
     "Prediction",
     "StudentPrediction",
+    "TransformedPrediction",
     "draw_functions",
     "propagate_moments",
     "row_pieces",
     "sample_outputs",
 ]
+
+NumberPrediction = StudentPrediction | TransformedPrediction | LinkedPrediction | Prediction
+"""What a regressor may say of rows."""

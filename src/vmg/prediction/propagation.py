@@ -10,6 +10,7 @@ from torch import Tensor
 
 from vmg.fused.moments import SmallMatrices, propagate
 from vmg.math.moments import FoldedLayer, LayerMoments, activation_moments, fold_layer, layer_moments, pull_back
+from vmg.math.preactivations import input_divisor
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
 
@@ -84,7 +85,7 @@ def _require_diagonal(layer: torch.nn.Module) -> MatrixGaussianLinear:
 def _fold(layer: MatrixGaussianLinear, n_draws: int) -> FoldedLayer:
     """In double precision, with 1/√R taken from the inputs into M and U: x̂M = [x, 1](M/√R), and so on."""
     R = layer.n_rows
-    M = None if layer.loc is None else layer.loc.double() / math.sqrt(R)
+    M = None if layer.loc is None else layer.loc.double() / input_divisor(R)
     row, column = torch.exp(2 * layer.row.log_scale.double()) / R, torch.exp(2 * layer.column.log_scale.double())
     data = layer.pseudo_data
     if data is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -46,6 +46,12 @@ class StudentPrediction:
 
     def _shape(self, values: Array) -> Array:
         return values[..., 0] if self.squeeze and values.shape[-1] == 1 else values
+
+    def take(self, rows: NDArray) -> StudentPrediction:
+        """Some rows of the prediction."""
+        parts = {name: getattr(self, name)[rows] for name in ("loc", "noise_scale", "function_scale")}
+        factor = self.factor
+        return replace(self, **parts, factor=lambda: factor()[:, rows])
 
     @property
     def n_rows(self) -> int:
@@ -105,14 +111,20 @@ class StudentPrediction:
 
     def log_prob(self, y: ArrayLike) -> Array:
         """log p(y) of each row [N], summed over outputs."""
-        z = (self._targets(y) - self.loc) / self._scale
+        return self._log_density(self._targets(y)).sum(-1)
+
+    def _log_density(self, y: Array) -> Array:
+        z = (y - self.loc) / self._scale
         half = 0.5 * (self.df + 1)
         normaliser = special.gammaln(half) - special.gammaln(0.5 * self.df) - 0.5 * np.log(np.pi * self.df)
-        return (normaliser - np.log(self._scale) - half * np.log1p(z**2 / self.df)).sum(-1)
+        return normaliser - np.log(self._scale) - half * np.log1p(z**2 / self.df)
 
     def cdf(self, y: ArrayLike) -> Array:
         """P(target <= y) of each row and output."""
-        return self._shape(special.stdtr(self.df, (self._targets(y) - self.loc) / self._scale))
+        return self._shape(self._below(self._targets(y)))
+
+    def _below(self, y: Array) -> Array:
+        return special.stdtr(self.df, (y - self.loc) / self._scale)
 
     def quantile(self, q: ArrayLike) -> Array:
         """The value that the target stays below with probability q: [N] (or [N, C]), or [Q, N, ...] for several q."""

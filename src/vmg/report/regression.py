@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from vmg import metrics
-from vmg.prediction import ClassPrediction
+from vmg.prediction import ClassPrediction, Prediction
 from vmg.prediction.conformal import CoverageError, conformal_level
-from vmg.prediction.student import StudentPrediction
 from vmg.report.rows import INTERVAL_ROWS, Array, Positions, choose, extremes, scored_rows
 from vmg.tables.model import NumberPrediction, TableModel, mean_crps
 from vmg.tables.values import to_numbers
@@ -135,14 +134,8 @@ def regression_contents(model: TableModel, frame: pd.DataFrame) -> RegressionCon
 
 def take(prediction: NumberPrediction, rows: Positions) -> NumberPrediction:
     """Some rows of a prediction."""
-    if isinstance(prediction, StudentPrediction):
-        loc, noise, function = (
-            part[rows] for part in (prediction.loc, prediction.noise_scale, prediction.function_scale)
-        )
-        factor = prediction.factor
-        return replace(
-            prediction, loc=loc, noise_scale=noise, function_scale=function, factor=lambda: factor()[:, rows]
-        )
+    if not isinstance(prediction, Prediction):
+        return prediction.take(rows)
     scale, df = (part if part.shape[1] == 1 else part[:, rows] for part in (prediction.scale, prediction.df))
     return replace(prediction, loc=prediction.loc[:, rows], scale=scale, df=df)
 

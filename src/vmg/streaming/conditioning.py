@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.estimators.scaling import Standardiser
 from vmg.fit.inputs import InputRange, soften
+from vmg.fit.regression import RegressionEnsemble
 from vmg.streaming import sharing
 from vmg.training import Callback
 
@@ -56,7 +57,7 @@ def condition_on_all(estimator: VMGRegressor, batches: Batches) -> int:
     go through their own rows, and the sums are added up.
     """
     ensemble = estimator.ensemble_
-    assert ensemble is not None
+    assert isinstance(ensemble, RegressionEnsemble)
     members = ensemble.members
     members.head.forget()
     n_rows, low, high = 0, np.inf * np.ones(estimator.n_features_in_), -np.inf * np.ones(estimator.n_features_in_)

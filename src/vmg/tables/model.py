@@ -16,9 +16,8 @@ from vmg import metrics
 from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor, VMGClassifier, VMGRegressor
 from vmg.estimators.saving import from_state, to_state
 from vmg.persistence import ModelFileError, write
-from vmg.prediction import ClassPrediction, Prediction, row_pieces
+from vmg.prediction import ClassPrediction, NumberPrediction, Prediction, row_pieces
 from vmg.prediction.conformal import conformal_interval
-from vmg.prediction.student import StudentPrediction
 from vmg.tables.encoder import TableEncoder, check_names
 from vmg.tables.errors import TableError
 from vmg.tables.phrases import count, listing
@@ -28,7 +27,6 @@ from vmg.training import Callback
 
 __all__ = ["NumberPrediction", "TableModel", "mean_crps"]
 
-NumberPrediction = StudentPrediction | Prediction
 Regressor = VMGRegressor | PseudoDataRegressor  # the second where a file is from before the first was what it is
 Classifier = VMGClassifier | PseudoDataClassifier
 
@@ -300,10 +298,10 @@ class TableModel:
 
 
 def mean_crps(prediction: NumberPrediction, y: NDArray) -> float:
-    """Mean continuous ranked probability score of one output: exact for a Student t, by draws for a mixture."""
-    if isinstance(prediction, StudentPrediction):
-        return float(prediction.crps(y).mean())
-    return metrics.crps_from_samples(prediction.sample(CRPS_DRAWS, 0), y)
+    """Mean continuous ranked probability score of one output: by draws for a mixture, else from the distribution."""
+    if isinstance(prediction, Prediction):
+        return metrics.crps_from_samples(prediction.sample(CRPS_DRAWS, 0), y)
+    return float(prediction.crps(y).mean())
 
 
 def _require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:

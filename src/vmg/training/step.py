@@ -6,7 +6,6 @@ its gradient is a fixed chain of the kernels' passes, which :class:`DirectStep` 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,12 +14,14 @@ from torch import Tensor, nn
 
 from vmg.fused import library
 from vmg.fused.diagonal_draw import needs_double
+from vmg.fused.diagonal_kl import BoundKL, BoundLearnedKL, kl_scalars
 from vmg.fused.layer_passes import Backward, Forward, Inputs, Plan, make_plan, scratch_size
+from vmg.math.preactivations import input_divisor
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP, Activation
 from vmg.objective import ElboTerms, Objective
-from vmg.priors import DiagonalKL, GammaPrior, LearnedKL, diagonal_kl_scalars
+from vmg.priors import GammaPrior
 from vmg.training.grouped_parameters import GroupedParameters, Memory
 from vmg.training.rows import Batch
 
@@ -163,7 +164,7 @@ class _Passes:
         inputs = Inputs._make(own)
         native = library.native(*inputs)
         assert native is not None and own_g is not None
-        options = 1 / math.sqrt(layer.n_rows), layer.damping
+        options = 1 / input_divisor(layer.n_rows), layer.damping
         memory = None if exact else scratch
         self.add_to_M = layer.loc is not None and not plan.small and not exact
         self._forward = Forward(native, plan, inputs, *options, memory)
@@ -244,9 +245,9 @@ class _Layer:
         assert native is not None
         noise_state = None if pseudo_data is None else pseudo_data.projected_noise()
         prior, learned = layer.prior, _learns_precisions(layer)
-        coefficients = LearnedKL.COEFFICIENTS if learned else prior.coefficients(R * C)
+        coefficients = BoundLearnedKL.COEFFICIENTS if learned else prior.coefficients(R * C)
         assert coefficients is not None
-        found = diagonal_kl_scalars(coefficients, row, column, noise_state)
+        found = kl_scalars(coefficients, row, column, noise_state)
         weights = (layer.loc, row, column, log_noise, log_point_noise)
         self.apart = [p for p in weights[add_to_M:] if p is not None]  # whose two gradients are still to be added
         targets = [None if p is None else divergence_gradients[p] for p in weights[add_to_M:]]
@@ -254,11 +255,11 @@ class _Layer:
         memory = [None if p is None else p.data for p in weights]
         if learned:
             assert isinstance(prior, GammaPrior)
-            self.divergence: DiagonalKL = LearnedKL(
+            self.divergence: BoundKL = BoundLearnedKL(
                 prior, [gradients[p] for p in prior.parameters()], native, *found, memory, g_kl, targets
             )
         else:
-            self.divergence = DiagonalKL(native, *found, memory, g_kl, targets)
+            self.divergence = BoundKL(native, *found, memory, g_kl, targets)
         in_place = activation is None or activation is torch.relu
         self.activated = self.out if in_place else torch.empty_like(self.out)
         self._graph: tuple[Tensor, Tensor] | None = None

@@ -6,7 +6,6 @@ What is left, p(hidden weights | data), does not grow stiff as the noise gets sm
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -14,6 +13,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from vmg.math.preactivations import input_divisor
 from vmg.nn.mlp import ACTIVATIONS
 from vmg_paper.baselines.flat_network import DERIVATIVES, FlatNetwork, LayerPrecisions, Trace, ValueGradient
 
@@ -78,7 +78,7 @@ class CollapsedPosterior:
         trace = self.hidden.trace(self._weights(state), x)
         before = trace.outputs[-1]
         z = ACTIVATIONS[self.network.activation](before)
-        inputs = torch.nn.functional.pad(z, (0, 1), value=1.0) / math.sqrt(z.shape[-1] + 1)
+        inputs = torch.nn.functional.pad(z, (0, 1), value=1.0) / input_divisor(z.shape[-1] + 1)
         variance = self._scales(state)[:, -1, None, None].square()
         K = variance * (inputs @ inputs.mT)
         K.diagonal(dim1=-2, dim2=-1).add_(self.noise_scale**2)
@@ -95,7 +95,7 @@ class CollapsedPosterior:
         fit = -0.5 * solved @ y - f.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         of_kernel = 0.5 * (solved.unsqueeze(-1) * solved.unsqueeze(-2) - inverse)  # ∂/∂K
         of_inputs = 2 * f.variance * (of_kernel @ f.inputs)
-        slope = of_inputs[..., :-1] / math.sqrt(f.inputs.shape[-1]) * f.derivative
+        slope = of_inputs[..., :-1] / input_divisor(f.inputs.shape[-1]) * f.derivative
         gradient = self.hidden.pull_back(f.trace, slope)
         if not isinstance(self.weight_prior, LayerPrecisions):
             precision = self.weight_prior**-2

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from vmg.fused import filtering as native
+from vmg.math.preactivations import input_divisor
 
 __all__ = ["Moments", "WeightPrior", "filter_rows", "forward", "gaussian_update", "refine_prior", "tilted_gamma"]
 
@@ -77,7 +78,7 @@ def _with_bias(z: Moments) -> Moments:
 def _linear(z: Moments, m: Array, v: Array) -> Moments:
     """Moments of zW/√R for independent z and W [HA15, equations 13 and 14]."""
     R = m.shape[-2]
-    return Moments(z.mean @ m / math.sqrt(R), ((z.mean**2 + z.variance) @ v + z.variance @ m**2) / R)  # [n, N, C]
+    return Moments(z.mean @ m / input_divisor(R), ((z.mean**2 + z.variance) @ v + z.variance @ m**2) / R)  # [n, N, C]
 
 
 def forward(m: Sequence[Array], v: Sequence[Array], x: Array) -> Moments:
@@ -117,12 +118,12 @@ def log_evidence_gradients(
         mean, variance = _t(z.mean), _t(z.variance)  # [n, R, 1]
         gradients.append(
             Moments(
-                mean * g_m / math.sqrt(R) + 2 * variance * m_l * g_v / R,
+                mean * g_m / input_divisor(R) + 2 * variance * m_l * g_v / R,
                 (mean**2 + variance) * g_v / R,
             )
         )
         if position:
-            back_m = g_m @ _t(m_l) / math.sqrt(R) + 2 * z.mean * (g_v @ _t(v_l)) / R  # [n, 1, R]
+            back_m = g_m @ _t(m_l) / input_divisor(R) + 2 * z.mean * (g_v @ _t(v_l)) / R  # [n, 1, R]
             back_v = g_v @ _t(v_l + m_l**2) / R
             back_m, back_v = back_m[..., :-1], back_v[..., :-1]  # not of the bias
             z_mean, _, cdf, density = rectified[position - 1]

@@ -4,11 +4,11 @@
 
 #include <cmath>
 
-#include "memory.hpp"
+#include "records.hpp"
 
 namespace {
 
-constexpr double C1 = 1.16145124, C2 = -1.50204118, C3 = 0.58629921;  // as in vmg/functional.py
+constexpr double C1 = 1.16145124, C2 = -1.50204118, C3 = 0.58629921;  // as in vmg/math/log_uniform.py
 
 // Sums of α, α² and α³ and of log √α over factors that multiply.
 struct PowerSums {
@@ -37,16 +37,19 @@ T log_uniform_slope(T log_scale, const PowerSums& b, Int n_b) {
     return T(-(n_b + 2 * alpha * (C1 * b.first + alpha * (2 * C2 * b.second + alpha * 3 * C3 * b.third))));
 }
 
-// The KL divergence of a layer's posteriors; vmg/kernels/__init__.py declares the same fields.
+// The KL divergence of a layer's posteriors; vmg/fused/library.py packs the same fields. precision, concentration, rate
+// and constant are the prior's, see Coefficients in vmg/fused/diagonal_kl.py; at_bound is of one entry of the
+// pseudo-data. precisions, row_trace and column_trace are kept for the backward pass.
+#define DIVERGENCE_FIELDS(INT, REAL, IN, OUT)                                                                          \
+    INT(n) INT(R) INT(C) INT(P) INT(factored)                                                                          \
+    REAL(precision) REAL(concentration) REAL(rate) REAL(constant) REAL(at_bound)                                       \
+    IN(M) IN(log_row) IN(log_column) IN(log_noise) IN(log_point_noise)                                                 \
+    OUT(value) OUT(precisions) OUT(row_trace) OUT(column_trace)                                                        \
+    IN(g) OUT(g_M) OUT(g_log_row) OUT(g_log_column) OUT(g_log_noise) OUT(g_log_point_noise)
+
 template <typename T>
 struct Divergence {
-    Int n, R, C, P, factored;
-    double precision, concentration, rate, constant;  // the prior, see Coefficients in vmg/priors.py
-    double at_bound;                                  // of one entry of the pseudo-data
-    const T *M, *log_row, *log_column, *log_noise, *log_point_noise;
-    T *value, *precisions, *row_trace, *column_trace;  // all but the value kept for the backward pass
-    const T* g;
-    T *g_M, *g_log_row, *g_log_column, *g_log_noise, *g_log_point_noise;
+    MEMBERS(DIVERGENCE_FIELDS)
 };
 
 template <typename T>

@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace filtering {
+#include "memory.hpp"
 
-using Int = std::int64_t;
+namespace filtering {
 
 constexpr double SMALLEST_VARIANCE = 1e-100, LARGEST_CAVITY_VARIANCE = 1e6;  // as in vmg_paper/baselines/filtering.py
 constexpr double LOG_2PI = 1.8378770664093453, SQRT_HALF = 0.7071067811865476, INV_SQRT_2PI = 0.3989422804014327;
@@ -177,21 +177,26 @@ inline void refine(Int W, double* m, double* v, double* precision, double* shift
 
 // All replicas: x [n, N, D], y [n, N], order [n, N] of which n_rows [n] count, weights [n, W] of layers one after
 // another, each [inputs + 1, outputs]; noise [n, 2] holds a and b of its Gamma or, where known, nothing and a variance.
-API void vmg_filter(std::int64_t n, std::int64_t N, std::int64_t n_layers, const std::int64_t* sizes,
-                    const std::int64_t* n_rows, const double* x, const double* y, const std::int64_t* order, double* m,
-                    double* v, double* noise, std::int64_t known, double* log_evidence) {
-    std::int64_t W = 0;
-    for (std::int64_t l = 0; l < n_layers; ++l) W += (sizes[l] + 1) * sizes[l + 1];
-    const std::int64_t D = sizes[0];
-    for (std::int64_t k = 0; k < n; ++k)
-        log_evidence[k] = filtering::pass(D, n_layers, sizes, n_rows[k], x + k * N * D, y + k * N, order + k * N,
-                                          m + k * W, v + k * W, noise + k * 2, known != 0);
+API int vmg_filter(Int n, Int N, Int n_layers, const Int* sizes, const Int* n_rows, const double* x, const double* y,
+                   const Int* order, double* m, double* v, double* noise, Int known, double* log_evidence) noexcept {
+    return guarded([&] {
+        Int W = 0;
+        for (Int l = 0; l < n_layers; ++l) W += (sizes[l] + 1) * sizes[l + 1];
+        const Int D = sizes[0];
+        for (Int k = 0; k < n; ++k)
+            log_evidence[k] = filtering::pass(D, n_layers, sizes, n_rows[k], x + k * N * D, y + k * N, order + k * N,
+                                              m + k * W, v + k * W, noise + k * 2, known != 0);
+        return 0;
+    });
 }
 
 // All replicas: every array is [n, W] but for the last two, [n].
-API void vmg_refine(std::int64_t n, std::int64_t W, double* m, double* v, double* precision, double* shift, double* a,
-                    double* b, double* concentration, double* rate) {
-    for (std::int64_t k = 0; k < n; ++k)
-        filtering::refine(W, m + k * W, v + k * W, precision + k * W, shift + k * W, a + k * W, b + k * W,
-                          concentration[k], rate[k]);
+API int vmg_refine(Int n, Int W, double* m, double* v, double* precision, double* shift, double* a, double* b,
+                   double* concentration, double* rate) noexcept {
+    return guarded([&] {
+        for (Int k = 0; k < n; ++k)
+            filtering::refine(W, m + k * W, v + k * W, precision + k * W, shift + k * W, a + k * W, b + k * W,
+                              concentration[k], rate[k]);
+        return 0;
+    });
 }

@@ -1,82 +1,98 @@
 // Entry points of everything in a diagonal layer that is not a large matrix product: plain loops over contiguous arrays.
 //
-// vmg/conditional.py states the mathematics and has the same in PyTorch. Letters: n replicas, B rows of a batch, I inputs,
-// R = I or I + 1 (bias), C outputs, P pseudo-points. Arrays are row-major with the replicas first. No dependencies, so
-// that any C++17 compiler builds it.
+// vmg/fused/diagonal_draw.py states the mathematics. Letters: n replicas, B rows of a batch, I inputs, R = I or I + 1
+// (bias), C outputs, P pseudo-points. Arrays are row-major with the replicas first. No dependencies, so that any C++17
+// compiler builds it. Python checks sizes, types and strides before it passes addresses; every entry point returns a
+// status and lets no exception out.
 
 #include "divergence.hpp"
+#include "filtering.hpp"  // with entry points of its own
 #include "layer.hpp"
+#include "moments.hpp"  // and these
 #include "normals.hpp"
 
-#if defined(_WIN32)
-#define API extern "C" __declspec(dllexport)
-#else
-#define API extern "C" __attribute__((visibility("default")))
-#endif
+namespace {
 
-// Each step over all replicas; those that can fail return a status, 0 for success.
+// A step over all replicas, for one that cannot fail and for one that says whether it succeeded.
+template <typename T, typename Step>
+int over_replicas(const Layer<T>& layer, Step step) noexcept {
+    return guarded([&] {
+        for (Int k = 0; k < layer.n; ++k) step(layer.replica(k));
+        return 0;
+    });
+}
+
+template <typename T, typename Step>
+int over_replicas_or(int failure, const Layer<T>& layer, Step step) noexcept {
+    return guarded([&] {
+        int status = 0;
+        for (Int k = 0; k < layer.n; ++k)
+            if (!step(layer.replica(k))) status |= failure;
+        return status;
+    });
+}
+
+template <typename T>
+bool factorise_replica(const Layer<T>& l) {
+    return factorise(l.P, l.gain + l.B, l.stride(), T(l.damping), l.root);
+}
+
+template <typename T>
+void solve_replica(const Layer<T>& l) {
+    solve(l.P, l.root, l.gain, l.stride(), l.B);
+}
+
+template <typename T>
+int forward(const Layer<T>& layer) {
+    const int status = begin(layer);
+    if (!(status & NOT_POSITIVE)) finish(layer);
+    return status;
+}
+
+}  // namespace
+
 #define ENTRY_POINTS(T, NAME)                                                                                          \
-    API int vmg_prepare_##NAME(const Layer<T>* l) {                                                                    \
-        int status = 0;                                                                                                \
-        for (Int k = 0; k < l->n; ++k)                                                                                 \
-            if (!prepare(l->replica(k))) status |= NOT_FINITE;                                                         \
-        return status;                                                                                                 \
+    API int vmg_prepare_##NAME(const Layer<T>* l) noexcept { return over_replicas_or(NOT_FINITE, *l, prepare<T>); }    \
+    API int vmg_factorise_##NAME(const Layer<T>* l) noexcept {                                                         \
+        return over_replicas_or(NOT_POSITIVE, *l, factorise_replica<T>);                                               \
     }                                                                                                                  \
-    API int vmg_factorise_##NAME(const Layer<T>* l) {                                                                  \
-        int status = 0;                                                                                                \
-        for (Int k = 0; k < l->n; ++k) {                                                                               \
-            const Layer<T> r = l->replica(k);                                                                          \
-            if (!factorise(r.P, r.gain + r.B, r.stride(), T(r.damping), r.root)) status |= NOT_POSITIVE;                  \
-        }                                                                                                              \
-        return status;                                                                                                 \
+    API int vmg_solve_##NAME(const Layer<T>* l) noexcept { return over_replicas(*l, solve_replica<T>); }               \
+    API int vmg_add_noise_##NAME(const Layer<T>* l) noexcept { return over_replicas(*l, add_noise<T>); }               \
+    API int vmg_backward_noise_##NAME(const Layer<T>* l) noexcept { return over_replicas(*l, backward_noise<T>); }     \
+    API int vmg_backward_solve_##NAME(const Layer<T>* l) noexcept { return over_replicas(*l, backward_solve<T>); }     \
+    API int vmg_backward_inputs_##NAME(const Layer<T>* l) noexcept { return over_replicas(*l, backward_inputs<T>); }   \
+    API int vmg_backward_points_##NAME(const Layer<T>* l) noexcept { return over_replicas(*l, backward_points<T>); }   \
+    API int vmg_forward_##NAME(const Layer<T>* l) noexcept {                                                           \
+        return guarded([&] { return forward(*l); });                                                                   \
     }                                                                                                                  \
-    API void vmg_solve_##NAME(const Layer<T>* l) {                                                                     \
-        for (Int k = 0; k < l->n; ++k) {                                                                               \
-            const Layer<T> r = l->replica(k);                                                                          \
-            solve(r.P, r.root, r.gain, r.stride(), r.B);                                                                  \
-        }                                                                                                              \
+    API int vmg_finish_##NAME(const Layer<T>* l) noexcept {                                                            \
+        return guarded([&] { return finish(*l), 0; });                                                                 \
     }                                                                                                                  \
-    API void vmg_add_noise_##NAME(const Layer<T>* l) {                                                                 \
-        for (Int k = 0; k < l->n; ++k) add_noise(l->replica(k));                                                       \
+    API int vmg_backward_##NAME(const Layer<T>* l) noexcept {                                                          \
+        return guarded([&] { return backward(*l), 0; });                                                               \
     }                                                                                                                  \
-    API void vmg_backward_noise_##NAME(const Layer<T>* l) {                                                            \
-        for (Int k = 0; k < l->n; ++k) backward_noise(l->replica(k));                                                  \
+    API int vmg_divergence_##NAME(const Divergence<T>* d) noexcept {                                                   \
+        return guarded([&] { return divergence(*d), 0; });                                                             \
     }                                                                                                                  \
-    API void vmg_backward_solve_##NAME(const Layer<T>* l) {                                                            \
-        for (Int k = 0; k < l->n; ++k) backward_solve(l->replica(k));                                                  \
-    }                                                                                                                  \
-    API void vmg_backward_inputs_##NAME(const Layer<T>* l) {                                                           \
-        for (Int k = 0; k < l->n; ++k) backward_inputs(l->replica(k));                                                 \
-    }                                                                                                                  \
-    API void vmg_backward_points_##NAME(const Layer<T>* l) {                                                           \
-        for (Int k = 0; k < l->n; ++k) backward_points(l->replica(k));                                                 \
-    }                                                                                                                  \
-    API int vmg_forward_##NAME(const Layer<T>* l) {                                                                    \
-        const int status = begin(*l);                                                                                  \
-        if (!(status & NOT_POSITIVE)) finish(*l);                                                                      \
-        return status;                                                                                                 \
-    }                                                                                                                  \
-    API void vmg_finish_##NAME(const Layer<T>* l) { finish(*l); }                                                      \
-    API void vmg_backward_##NAME(const Layer<T>* l) { backward(*l); }                                                  \
-    API void vmg_divergence_##NAME(const Divergence<T>* d) { divergence(*d); }                                         \
-    API void vmg_divergence_backward_##NAME(const Divergence<T>* d) { divergence_backward(*d); }
+    API int vmg_divergence_backward_##NAME(const Divergence<T>* d) noexcept {                                          \
+        return guarded([&] { return divergence_backward(*d), 0; });                                                    \
+    }
 
 ENTRY_POINTS(float, f32)
 ENTRY_POINTS(double, f64)
 
-API void vmg_normals(float* out, Int n, std::uint64_t seed) { normals(out, n, seed); }
+API int vmg_normals(float* out, Int n, std::uint64_t seed) noexcept {
+    return guarded([&] { return normals(out, n, seed), 0; });
+}
 
-#include "filtering.hpp"  // entry points of its own
-#include "moments.hpp"    // and these
-
-// Sizes of the records, by which Python knows a library of another version.
-API Int vmg_layout() {
-    return Int(sizeof(Layer<float>)) | Int(sizeof(Divergence<float>)) << 16 |
-           Int(sizeof(moments::Network<float>)) << 32 | Int(sizeof(moments::Layer<float>)) << 48;
+// Names and types of all records' fields, by which Python knows a library of another version.
+API const char* vmg_fields() noexcept {
+    return "layer{" LAYOUT(LAYER_FIELDS) "}divergence{" LAYOUT(DIVERGENCE_FIELDS) "}"
+           "moments_network{" LAYOUT(MOMENTS_NETWORK_FIELDS) "}moments_layer{" LAYOUT(MOMENTS_LAYER_FIELDS) "}";
 }
 
 // Whether this processor, and the system on it, run code of the level x86-64-v3; asked of the library for any processor.
-API int vmg_runs_v3() {
+API int vmg_runs_v3() noexcept {
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&

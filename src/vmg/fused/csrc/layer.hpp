@@ -8,23 +8,25 @@
 #include <vector>
 
 #include "products.hpp"
+#include "records.hpp"
 
 namespace {
 
-// Everything a layer's forward and backward pass read and write; vmg/kernels/__init__.py declares the same fields.
+// Everything a layer's forward and backward pass read and write; vmg/fused/library.py packs the same fields.
 // A pointer may be null where the layer has no such thing (M of the zero-mean layer, a gradient nobody asked for).
+// x_stride is between replicas, 0 where all share one x. factored says whether log √α is a factor per entry [R+C] plus
+// one per point [P], or one for Ã and one for B̃. What z to scale hold is kept for the backward pass.
+#define LAYER_FIELDS(INT, REAL, IN, OUT)                                                                               \
+    INT(n) INT(B) INT(I) INT(R) INT(C) INT(P) INT(x_stride) INT(factored)                                              \
+    REAL(input_scale) REAL(damping)                                                                                    \
+    IN(x) IN(M) IN(log_row) IN(log_column) IN(points) IN(log_noise) IN(log_point_noise) IN(point_noise) IN(noise)      \
+    OUT(z) OUT(u) OUT(v) OUT(entry_scale) OUT(point_scale) OUT(outputs) OUT(gain) OUT(root) OUT(scale) OUT(out)        \
+    OUT(AU) IN(g) OUT(g_variance) OUT(factors) OUT(rows)                                                               \
+    OUT(g_x) OUT(g_M) OUT(g_log_row) OUT(g_log_column) OUT(g_points) OUT(g_log_noise) OUT(g_log_point_noise)
+
 template <typename T>
 struct Layer {
-    Int n, B, I, R, C, P;
-    Int x_stride;  // between replicas; 0 where all share one x
-    Int factored;  // whether log √α is a factor per entry [R+C] plus one per point [P], or one for Ã and one for B̃
-    double input_scale, damping;
-    const T *x, *M, *log_row, *log_column, *points, *log_noise, *log_point_noise, *point_noise, *noise;
-    T *z, *u, *v, *entry_scale, *point_scale, *outputs, *gain, *root, *scale, *out;  // kept for the backward pass
-    T* AU;
-    const T* g;
-    T *g_variance, *factors, *rows;
-    T *g_x, *g_M, *g_log_row, *g_log_column, *g_points, *g_log_noise, *g_log_point_noise;
+    MEMBERS(LAYER_FIELDS)
 
     Int width() const { return R + C; }               // of a pseudo-point
     Int stride() const { return B + P; }              // rows of z, and columns of [gain, Σ₁₁]
@@ -298,8 +300,6 @@ void backward_points(const Layer<T>& l) {
 
 
 // ----------------------------------------------------------------------------------- small layers: all of it in one call
-
-constexpr int NOT_FINITE = 1, NOT_POSITIVE = 2;
 
 // The first half: up to the Cholesky factors, which may fail.
 template <typename T>

@@ -1,39 +1,35 @@
-// Mean and variance of a ReLU network's outputs, carried through it without samples: vmg/moments.py states the
-// mathematics and has the same in PyTorch, vmg/propagation.py makes the small matrices read here. A strip of rows goes
+// Mean and variance of a ReLU network's outputs, carried through it without samples: vmg/math/moments.py states the
+// mathematics and has the same in PyTorch, vmg/prediction/propagation.py makes the small matrices read here. A strip of rows goes
 // through the whole network at once and lies along the vectors: every array is [features, STRIP].
 
 #pragma once
+
+#include "products.hpp"
+#include "records.hpp"
 
 namespace moments {
 
 constexpr Int STRIP = 32;
 
-// A diagonal layer with its pseudo-data folded in; vmg/kernels/moments.py declares the same fields. A pointer may be
-// null where the layer has no such thing. E is P in a hidden layer and C in the last; without noise of the
-// pseudo-inputs it is zero.
+// A diagonal layer with its pseudo-data folded in; vmg/fused/library.py packs the same fields, and SmallMatrices in
+// vmg/fused/moments.py says what they are. A pointer may be null where the layer has no such thing. E is P in a hidden
+// layer and C in the last; without noise of the pseudo-inputs it is zero.
+#define MOMENTS_LAYER_FIELDS(INT, REAL, IN, OUT)                                                                       \
+    INT(R) INT(I) INT(C) INT(P) INT(E)                                                                                 \
+    IN(first) IN(inputs) IN(squares) IN(spread) IN(carry) IN(weight) IN(level) IN(cross) IN(slopes) IN(noise) IN(row)
+
 template <typename T>
 struct Layer {
-    Int R, I, C, P, E;
-    const T* first;    // [R, C+P] weights of the mean, and of the gain G
-    const T* inputs;   // [P, R] Ã
-    const T* squares;  // [R, E+1] weights of x'²: in the levers (or in the pseudo-inputs' share), and u
-    const T* spread;   // [1+P, C] weights of Σ u x'² and of G² in the variance
-    const T* carry;    // [I, C] weights of the inputs' variance in it; null for certain inputs
-    const T* weight;   // last layer: [R, C] M_eff
-    const T* level;    // last layer: [P, C] weights of G² in the pseudo-inputs' share
-    const T* cross;    // last layer: [R, C·P] weights of x' in what multiplies G there
-    const T* slopes;   // hidden layer: [C, R+E] M_effᵀ, and what makes H
-    const T* noise;    // hidden layer: [R, P] variances of the pseudo-inputs
-    const T* row;      // [R] u
+    MEMBERS(MOMENTS_LAYER_FIELDS)
 };
 
-// What goes in and comes out: x [n_rows, I], mean and variance [n_rows, C]. Layers stand behind it in memory.
+// What goes in and comes out: x [n_rows, I], mean and variance [n_rows, C]. Layers stand behind it in memory. lowest is
+// the first layer whose pseudo-inputs have noise, n_layers where none has.
+#define MOMENTS_NETWORK_FIELDS(INT, REAL, IN, OUT) INT(n_layers) INT(n_rows) INT(lowest) IN(x) OUT(mean) OUT(variance)
+
 template <typename T>
 struct Network {
-    Int n_layers, n_rows;
-    Int lowest;  // layer whose pseudo-inputs have noise; n_layers where none has
-    const T* x;
-    T *mean, *variance;
+    MEMBERS(MOMENTS_NETWORK_FIELDS)
 };
 
 // What a layer keeps of a strip.
@@ -235,5 +231,9 @@ void propagate(const Network<T>& network) {
 
 }  // namespace moments
 
-API void vmg_moments_f32(const moments::Network<float>* network) { moments::propagate(*network); }
-API void vmg_moments_f64(const moments::Network<double>* network) { moments::propagate(*network); }
+API int vmg_moments_f32(const moments::Network<float>* network) noexcept {
+    return guarded([&] { return moments::propagate(*network), 0; });
+}
+API int vmg_moments_f64(const moments::Network<double>* network) noexcept {
+    return guarded([&] { return moments::propagate(*network), 0; });
+}

@@ -1,0 +1,70 @@
+"""From targets in their own units to those that ensembles work in, and predictions back."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vmg.estimators.scaling import Standardiser
+from vmg.fit.calibration import NORMAL_DEGREES
+from vmg.fit.scalar import ScalarEnsemble
+from vmg.fit.targets import HEADROOM, log_shift
+from vmg.likelihoods.scalar import Censored
+from vmg.prediction import LinkedPrediction, NumberPrediction, StudentPrediction, TransformedPrediction
+from vmg.prediction.transforms import LogTransform, Rectified, TargetTransform
+
+__all__ = ["UNSCALED", "before_transform", "choose_transform", "scalar_distribution"]
+
+Array = NDArray[np.float64]
+
+UNSCALED = Standardiser(np.zeros(1), np.ones(1))
+"""Of targets whose likelihood knows their unit."""
+
+
+def choose_transform(likelihood: str, y: Array, *, rectify: bool) -> TargetTransform | None:
+    """The map from an unbounded scale to targets y; with ``rectify`` numbers that are never negative stay so."""
+    if likelihood == "lognormal":
+        return LogTransform(HEADROOM * float(y.max() + log_shift(y)), log_shift(y))
+    finite = y[np.isfinite(y)]
+    if likelihood == "censored" and (finite > 0).all() and (y[:, 0] >= 0).all():
+        return LogTransform(HEADROOM * float(finite.max()))
+    if rectify and likelihood in ("student", "normal", "mixture") and y.shape == (len(y),) and y.min() >= 0:
+        return Rectified()
+    return None
+
+
+def before_transform(transform: TargetTransform | None, y: Array) -> Array:
+    """Targets on the unbounded scale."""
+    return y if transform is None or isinstance(transform, Rectified) else transform.inverse(y)
+
+
+def scalar_distribution(
+    ensemble: ScalarEnsemble, x: Array, transform: TargetTransform | None, *, squeeze: bool
+) -> NumberPrediction:
+    """What an ensemble says of rows x [N, D] in standard units, in the target's own units."""
+    if isinstance(ensemble.members.likelihood, Censored):
+        base = _normal(ensemble, x, ensemble.members.likelihood, squeeze)
+        return base if transform is None else TransformedPrediction(base, transform)
+    rows = ensemble.predict(x)
+    return LinkedPrediction(
+        rows.loc,
+        np.sqrt(rows.variance),
+        ensemble.members.likelihood,
+        ensemble.calibration.theta,
+        lambda: ensemble.function_factor(x),
+        squeeze,
+    )
+
+
+def _normal(ensemble: ScalarEnsemble, x: Array, likelihood: Censored, squeeze: bool) -> StudentPrediction:
+    """A normal distribution in closed form, for what was censored in training and will not be."""
+    rows, theta, unit = ensemble.predict(x), ensemble.calibration.theta, likelihood.scale
+    noise = np.sqrt(likelihood.variance(rows.loc, theta))
+    return StudentPrediction(
+        likelihood.mean(rows.loc, theta)[:, None],
+        noise[:, None],
+        unit * np.sqrt(rows.variance)[:, None],
+        np.full(1, NORMAL_DEGREES),
+        lambda: ensemble.function_factor(x)[..., None] * unit,
+        squeeze=squeeze,
+    )

@@ -1,0 +1,191 @@
+"""Choosing a likelihood: candidates that a target's values allow, compared on held-out training rows by a short fit.
+
+One small ensemble learns features of the target and of its logarithm together. Every candidate gets an output layer on
+these features. Its score is the mean log density of targets that members have not seen, in the target's own unit:
+a density on another scale counts with its Jacobian, and where targets are whole numbers, densities are integrated over
+a unit around each, so that they compare with probabilities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import special
+
+from vmg.fit.calibration import HeldOut, calibrate, t_log_density
+from vmg.fit.design import MIN_ROWS, Design
+from vmg.fit.inputs import soften
+from vmg.fit.members import HeldOutRows, TrainingPlan, train_members
+from vmg.fit.noise_field import fit_noise_field
+from vmg.fit.outliers import ordinary_rows
+from vmg.fit.regression import held_out_errors
+from vmg.fit.regression_members import RegressionMembers
+from vmg.fit.scalar_calibration import HeldOutFunctions, calibrate_scalar, held_out_functions, scalar_scores
+from vmg.fit.scalar_members import ScalarMembers
+from vmg.fit.targets import find_support, log_shift, make_likelihood
+
+__all__ = ["LikelihoodChoice", "choose_likelihood"]
+
+Array = NDArray[np.float64]
+
+PILOT_ROWS, PILOT_MEMBERS, PILOT_UNITS = 1_000, 4, 50
+FEWEST_ROWS = 40  # fewer rows cannot tell likelihoods apart
+PILOT_PLAN = TrainingPlan(max_steps=60, patience=30, refit_steps=0)
+LAYER_PLAN = TrainingPlan(max_steps=20, patience=20, refit_steps=0)
+MARGIN = 1.0  # standard errors by which a candidate must beat the first
+
+
+@dataclass(frozen=True)
+class LikelihoodChoice:
+    """The name of a likelihood, why it was taken, and the held-out score of each candidate."""
+
+    name: str
+    reason: str
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+def choose_likelihood(x: Array, y: Array, weight: Array | None, seed: int) -> LikelihoodChoice:
+    """Choose for rows in standard units x [N, D] and targets y [N] in their own unit."""
+    kept = ordinary_rows(y, "lognormal" if y.min() >= 0 else "student")
+    x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
+    support = find_support(y)
+    first = support.candidates[0]
+    if len(support.candidates) == 1:
+        return LikelihoodChoice(first, f"the target is {support.kind}")
+    if len(y) < max(FEWEST_ROWS, MIN_ROWS):
+        return LikelihoodChoice(first, f"the target is {support.kind}, and {len(y)} rows are too few to compare")
+    rng = np.random.default_rng(seed)
+    some = rng.permutation(len(y))[:PILOT_ROWS] if len(y) > PILOT_ROWS else np.arange(len(y))
+    pilot = _Pilot(soften(x[some]), y[some], None if weight is None else weight[some], rng, seed)
+    found = {name: pilot.score(name) for name in support.candidates}
+    scores = {name: float(np.mean(rows)) for name, rows in found.items() if np.isfinite(rows).all()}
+    name = first
+    if first in scores:
+        for other, score in sorted(scores.items(), key=lambda item: -item[1]):
+            gain = found[other] - found[first]
+            if score - scores[first] > MARGIN * float(gain.std()) / np.sqrt(len(gain)):
+                name = other
+                break
+    elif scores:
+        name = max(scores, key=lambda other: scores[other])
+    listed = ", ".join(f"{other} {score:.3f}" for other, score in sorted(scores.items(), key=lambda item: -item[1]))
+    return LikelihoodChoice(name, f"the target is {support.kind}; mean log score of held-out rows: {listed}", scores)
+
+
+class _Pilot:
+    """A small ensemble whose features every candidate shares."""
+
+    def __init__(self, soft: Array, y: Array, weight: Array | None, rng: np.random.Generator, seed: int) -> None:
+        self.soft, self.y, self.rng, self.seed = soft, y, rng, seed
+        self.given = np.ones(len(y)) if weight is None else weight
+        self.whole = bool((y == np.floor(y)).all())
+        self.design = Design.choose(soft, PILOT_MEMBERS, rng)
+        self.remote = self.design.remoteness(soft)
+        self.shift = log_shift(y) if y.min() >= 0 else None
+        scales = [y] if self.shift is None else [y, np.log(y + self.shift)]
+        self.centre, self.unit = np.array([s.mean() for s in scales]), np.array([s.std() or 1.0 for s in scales])
+        self.targets = (np.stack(scales, 1) - self.centre) / self.unit
+        generator = torch.Generator().manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):
+            self.members = RegressionMembers(
+                soft.shape[1], (PILOT_UNITS,), len(scales), ("relu", "tanh"), PILOT_MEMBERS
+            )
+        self.members.features.reset_parameters(generator)
+        self.held = self._train(self.members, self.targets, PILOT_PLAN)
+        self.errors: dict[int, tuple[HeldOut, NDArray[np.int64]]] = {}
+
+    def _train(self, members: Any, targets: Array, plan: TrainingPlan) -> HeldOutRows:
+        held, _ = train_members(
+            members,
+            torch.as_tensor(self.soft, dtype=torch.float32),
+            torch.as_tensor(targets, dtype=torch.float32),
+            self.design.held_out,
+            self.design.judged,
+            weight=torch.as_tensor(self.given, dtype=torch.float32),
+            plan=plan,
+            generator=torch.Generator().manual_seed(self.seed),
+        )
+        assert held is not None
+        return held
+
+    def score(self, name: str) -> Array:
+        """Log density of held-out targets under a candidate, the same rows in the same order for all."""
+        if name in ("student", "normal"):
+            return self._score_numbers(0, "identity")
+        if name == "lognormal":
+            return self._score_numbers(1, "log")
+        return self._score_layer(name)
+
+    def _score_numbers(self, output: int, scale: str) -> Array:
+        """The Student t of an output: calibrated on one half of the held-out rows, scored on the other."""
+        index = self.held.index
+        folds, position = held_out_errors(
+            self.held.predictions,
+            index,
+            self.design,
+            self.remote[:, index],
+            self.targets[index, output],
+            self.given[index],
+            output,
+            regions=False,
+        )
+        y, centre = self.y[index][position], self.targets[index, output][position] - folds.error
+        least = float(self.held.predictions.noise[:, output].mean())
+        inputs = np.column_stack([self.soft[index][position], centre])
+        units = np.append(self.members.features.input_scale().numpy().astype(np.float64), 1.0)
+        total = np.empty(len(y))
+        for inside in self._halves(len(y)):
+            part = HeldOut(*(column[inside] for column in folds))
+            found = calibrate(part, None, least)
+            noise_field = fit_noise_field(inputs[inside], part, found, units, self.rng)
+            noise = found.noise * (1.0 if noise_field is None else noise_field.factor(inputs[~inside]))
+            squared = noise + found.stretch * folds.variance[~inside]
+            total[~inside] = self._log_score(
+                y[~inside], folds.error[~inside], squared, found.degrees, output, log=scale == "log"
+            )
+        return total
+
+    def _log_score(self, y: Array, error: Array, squared: Array, degrees: float, output: int, *, log: bool) -> Array:
+        """Log density in the target's unit, or log probability of the unit around a whole number."""
+        unit, shift = self.unit[output], self.shift or 0.0
+        if self.whole:
+            root = np.sqrt(squared)
+            value = np.log(y + shift) if log else y
+
+            def below(edge: Array) -> Array:
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    at = np.log(np.maximum(edge + shift, 0.0)) if log else edge
+                return special.stdtr(degrees, (error + (at - value) / unit) / root)
+
+            low = np.where((y <= 0) if self.y.min() >= 0 else False, 0.0, below(y - 0.5))
+            return np.log(np.maximum(below(y + 0.5) - low, 1e-300))
+        density = t_log_density(error, squared, degrees) - np.log(unit)
+        return density - np.log(y + shift) if log else density
+
+    def _score_layer(self, name: str) -> Array:
+        """A likelihood of one function on the pilot's features, after a few steps of its own."""
+        likelihood = make_likelihood(name, self.y, self.given)
+        targets = likelihood.targets(self.y)
+        features = self.members.features
+        with torch.random.fork_rng(devices=[]):
+            members = ScalarMembers(
+                features.in_features, features.hidden, likelihood, features.activations, PILOT_MEMBERS
+            )
+        members.features.load_state_dict(features.state_dict())
+        held = self._train(members, targets, LAYER_PLAN)
+        remote = self.remote[:, held.index]
+        rows = held_out_functions(held.predictions, held.index, self.design, remote, targets, self.given, regions=False)
+        total = np.empty(len(rows.loc))
+        for inside in self._halves(len(rows.loc)):
+            part, rest = (HeldOutFunctions(*(column[which] for column in rows)) for which in (inside, ~inside))
+            found = calibrate_scalar(likelihood, part, None, held.predictions.theta.mean(0))
+            total[~inside] = scalar_scores(likelihood, rest, found)
+        return total
+
+    def _halves(self, n: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        half = np.random.default_rng(self.seed).permutation(n) % 2 == 0
+        return half, ~half

@@ -1,0 +1,146 @@
+"""An ensemble for targets of any likelihood of one function; held-out rows calibrate it as they do for numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vmg.fit.design import Design
+from vmg.fit.inputs import InputRange, soften
+from vmg.fit.members import TrainingPlan, train_members
+from vmg.fit.scalar_calibration import ScalarCalibration, calibrate_scalar, held_out_functions
+from vmg.fit.scalar_members import SETTLING_STEPS, TOLERANCE, ScalarMembers
+from vmg.likelihoods.scalar import ScalarLikelihood
+from vmg.math.scalar_evidence import ScalarPosterior, settle
+from vmg.training import Callback, History
+
+__all__ = ["FunctionRows", "ScalarEnsemble", "fit_scalar"]
+
+Array = NDArray[np.float64]
+
+ROWS_OF_POSTERIOR = 20_000  # at most, that the output layers are conditioned on at once
+
+
+@dataclass(frozen=True)
+class FunctionRows:
+    """The function of N rows: its centre and variance, [N] each."""
+
+    loc: Array
+    variance: Array
+
+
+@dataclass(frozen=True)
+class ScalarEnsemble:
+    """Members conditioned on all rows, with what their held-out rows said of the likelihood and of ignorance."""
+
+    members: ScalarMembers
+    mean: Tensor  # of the output weights, [E, D]
+    root: Tensor  # Cholesky factor of their precision, [E, D, D]
+    calibration: ScalarCalibration
+    input_range: InputRange
+
+    @torch.no_grad()
+    def _parts(self, x: Array) -> tuple[Array, Array, Array]:
+        """Centres of members [E, N], halves of their variances [E, D, N] and remoteness [N]."""
+        soft = soften(x)
+        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float64))
+        centres = (phi @ self.mean.unsqueeze(-1)).squeeze(-1).numpy()
+        half = torch.linalg.solve_triangular(self.root, phi.mT, upper=False).numpy()
+        return centres, half, self.input_range.remoteness(soft)
+
+    def predict(self, x: Array) -> FunctionRows:
+        """The function at rows of inputs in standard units [N, D]."""
+        centres, half, remote = self._parts(x)
+        own = np.square(half).sum(1).mean(0)
+        between = centres.var(0, ddof=1) if len(centres) > 1 else 0.0
+        variance = self.calibration.stretch * (own + between) * remote
+        return FunctionRows(self.calibration.sharpness * centres.mean(0), variance)
+
+    def function_factor(self, x: Array) -> Array:
+        """F [K, N] with FᵀF the covariance between rows of the function."""
+        centres, half, remote = self._parts(x)
+        n_members = len(centres)
+        between = (centres - centres.mean(0)) / math.sqrt(max(n_members - 1, 1))
+        own = half.reshape(-1, half.shape[-1]) / math.sqrt(n_members)
+        return np.concatenate([between, own]) * np.sqrt(self.calibration.stretch * remote)
+
+    @torch.no_grad()
+    def updated(self, x: Array, y: Array, weight: Array | None) -> ScalarEnsemble:
+        """Condition the output layers on more rows, the posterior so far being their prior."""
+        phi = self.members.features(torch.as_tensor(soften(x)))
+        given = torch.ones(len(x), dtype=torch.float64) if weight is None else torch.as_tensor(weight)
+        before = ScalarPosterior(self.mean, self.root)
+        found = settle(
+            before,
+            phi,
+            torch.as_tensor(y),
+            before.natural(),
+            given.expand(len(phi), -1),
+            self.members.scatter,
+            SETTLING_STEPS,
+            TOLERANCE,
+        )
+        return replace(self, mean=found.mean, root=found.root.contiguous())
+
+    def relevance(self) -> Array:
+        """How strongly each input can move the first layer, [D]."""
+        return self.members.features.relevance().double().numpy()
+
+
+def fit_scalar(
+    x: Array,
+    y: Array,
+    likelihood: ScalarLikelihood,
+    weight: Array | None,
+    *,
+    hidden: Sequence[int],
+    activations: Sequence[str],
+    n_members: int,
+    plan: TrainingPlan,
+    seed: int,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[ScalarEnsemble, History]:
+    """Fit to rows in standard units, x [N, D], and targets y [N] or [N, 2] as the likelihood takes them."""
+    rng = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(seed)
+    soft = soften(x)
+    design = Design.choose(soft, n_members, rng)
+    with torch.random.fork_rng(devices=[]):
+        members = ScalarMembers(x.shape[1], hidden, likelihood, activations, n_members)
+    members.features.reset_parameters(generator)
+    held, history = train_members(
+        members,
+        torch.as_tensor(soft, dtype=torch.float32),
+        torch.as_tensor(y, dtype=torch.float32),
+        design.held_out,
+        design.judged,
+        weight=None if weight is None else torch.as_tensor(weight, dtype=torch.float32),
+        plan=plan,
+        generator=generator,
+        callbacks=callbacks,
+    )
+    members.double()  # from here on, so that rows give the same numbers in any company
+    given = np.ones(len(x)) if weight is None else weight
+    calibration = ScalarCalibration(members.theta.detach().mean(0).numpy(), 1.0, 1.0)
+    if held is not None:
+        remote = design.remoteness(soft)[:, held.index]
+        folds, regions = (
+            held_out_functions(held.predictions, held.index, design, remote, y, given, regions=kind)
+            for kind in (False, True)
+        )
+        calibration = calibrate_scalar(likelihood, folds, regions, held.predictions.theta.mean(0))
+    n_rows = len(x)
+    some = torch.arange(n_rows)
+    if n_rows > ROWS_OF_POSTERIOR:
+        some = torch.randperm(n_rows, generator=generator)[:ROWS_OF_POSTERIOR]
+    counted = torch.as_tensor(given)[some] * (n_rows / len(some))
+    posterior = members.posterior(torch.as_tensor(soft)[some], torch.as_tensor(y)[some], counted.expand(n_members, -1))
+    root = posterior.root.contiguous()  # as files keep it: another order of memory may give another last bit
+    ensemble = ScalarEnsemble(members, posterior.mean, root, calibration, InputRange.of(soft))
+    return ensemble, history

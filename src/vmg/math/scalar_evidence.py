@@ -1,0 +1,210 @@
+"""An output layer of one function with any likelihood p(y | f), its Gaussian posterior at its optimum.
+
+The function is f = φᵀw with the prior w ~ N(0, diag(a)⁻¹). The posterior q(w) = N(m, A⁻¹) maximises the bound
+
+    Σ ω E_q log p(y | φᵀw) − KL(q ‖ prior).
+
+Its natural parameters are sums over rows (conjugate computation, Khan & Lin 2017). With g and h the means over q of
+the first and the negative second derivative of log p(y | f) at f ~ N(μ, v), μ = φᵀm and v = φᵀA⁻¹φ,
+
+    A = diag(a) + Σ ω h φφᵀ,        b = A m = Σ ω φ (h μ + g).
+
+For normal noise one step is exact. Means over f are Gauss–Hermite sums. Given q, features get the gradient of the
+bound at a fixed q, ω(g m − h A⁻¹φ).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vmg.math.linalg import cholesky
+
+__all__ = ["GaussianPrior", "ScalarPosterior", "advance", "hermite_rule", "mean_log_prob", "scalar_bound", "settle"]
+
+NODES = 11  # of the quadrature: exact for polynomials of f up to degree 21
+HALVINGS = 8  # of a step of the mean that would make the bound smaller
+
+
+class LogLikelihood(Protocol):
+    """What an output layer must know of p(y | f)."""
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """log p(y | f) for f [..., N]."""
+
+    def derivatives(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Its first and second derivative in f."""
+
+
+class GaussianPrior(NamedTuple):
+    """A Gaussian of the weights by its natural parameters: precision P [..., D, D] and P times the mean [..., D]."""
+
+    precision: Tensor
+    shift: Tensor
+
+    @classmethod
+    def of(cls, precision: Tensor) -> GaussianPrior:
+        """N(0, diag(a)⁻¹) from a [..., D]."""
+        return cls(torch.diag_embed(precision), torch.zeros_like(precision))
+
+
+@dataclass(frozen=True)
+class ScalarPosterior:
+    """q(w) = N(m, A⁻¹): ``mean`` m [..., D] and ``root``, the lower Cholesky factor of A [..., D, D]."""
+
+    mean: Tensor
+    root: Tensor
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """A⁻¹, [..., D, D]."""
+        return torch.cholesky_inverse(self.root)
+
+    def centre(self, features: Tensor) -> Tensor:
+        """φᵀm of each row, [..., N]."""
+        return (features @ self.mean.unsqueeze(-1)).squeeze(-1)
+
+    def variance(self, features: Tensor) -> Tensor:
+        """φᵀA⁻¹φ of each row, [..., N]."""
+        return torch.linalg.solve_triangular(self.root, features.mT, upper=False).square().sum(-2)
+
+    def natural(self) -> GaussianPrior:
+        """The posterior as a prior for rows to come."""
+        precision = self.root @ self.root.mT
+        return GaussianPrior(precision, (precision @ self.mean.unsqueeze(-1)).squeeze(-1))
+
+
+@cache
+def _rule(n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
+    return nodes, weights / weights.sum()
+
+
+def hermite_rule(n_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Nodes and weights [K] of the mean over a standard normal, in the precision of ``like``."""
+    nodes, weights = _rule(n_nodes)
+    return torch.as_tensor(nodes).to(like), torch.as_tensor(weights).to(like)
+
+
+def _at_nodes(centre: Tensor, variance: Tensor, n_nodes: int = NODES) -> tuple[Tensor, Tensor]:
+    """Values of f [K, ..., N] and their weights [K, 1, ...]."""
+    nodes, weights = hermite_rule(n_nodes, centre)
+    shape = (-1, *[1] * centre.dim())
+    return centre + variance.clamp_min(0.0).sqrt() * nodes.reshape(shape), weights.reshape(shape)
+
+
+def _mean_fit(likelihood: LogLikelihood, y: Tensor, centre: Tensor, variance: Tensor) -> Tensor:
+    """E log p(y | f), [..., N]."""
+    f, weights = _at_nodes(centre, variance)
+    return (likelihood.log_prob(f, y) * weights).sum(0)
+
+
+def _mean_derivatives(likelihood: LogLikelihood, y: Tensor, centre: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """g and h, [..., N] each; h is kept from being negative, so that A is a precision."""
+    f, weights = _at_nodes(centre, variance)
+    first, second = likelihood.derivatives(f, y)
+    return (first * weights).sum(0), -(second * weights).sum(0).clamp_max(0.0)
+
+
+def mean_log_prob(
+    likelihood: LogLikelihood, y: Tensor, centre: Tensor, variance: Tensor, n_nodes: int = NODES
+) -> Tensor:
+    """log E p(y | f), [..., N]: how probable targets are where f is not known."""
+    f, weights = _at_nodes(centre, variance, n_nodes)
+    return torch.logsumexp(likelihood.log_prob(f, y) + weights.log(), 0)
+
+
+def advance(
+    posterior: ScalarPosterior | None,
+    features: Tensor,
+    y: Tensor,
+    prior: GaussianPrior,
+    weight: Tensor,
+    likelihood: LogLikelihood,
+) -> tuple[ScalarPosterior, Tensor]:
+    """Take one step of m and set A for where it started; gives also ΦA⁻¹ with the A that the step began with.
+
+    The step is halved for the members whose bound it would lower. From None it starts at the prior's precision, m = 0.
+
+    Args:
+        features: Φ [..., N, D]; y: targets of N rows; weight: ω [..., N].
+    """
+    if posterior is None:
+        posterior = ScalarPosterior(torch.zeros_like(prior.shift), cholesky(prior.precision))
+    spread = features @ posterior.covariance
+    centre, variance = posterior.centre(features), (spread * features).sum(-1)
+    g, h = _mean_derivatives(likelihood, y, centre, variance)
+    root = cholesky(prior.precision + (features * (weight * h).unsqueeze(-1)).mT @ features)
+    shrink = (prior.precision @ posterior.mean.unsqueeze(-1)).squeeze(-1)
+    uphill = (features.mT @ (weight * g).unsqueeze(-1)).squeeze(-1) + prior.shift - shrink
+    step = torch.cholesky_solve(uphill.unsqueeze(-1), root).squeeze(-1)
+
+    def bound(mean: Tensor, at_rows: Tensor) -> Tensor:
+        fit = (weight * _mean_fit(likelihood, y, at_rows, variance)).sum(-1)
+        quadratic = (mean * (prior.precision @ mean.unsqueeze(-1)).squeeze(-1)).sum(-1)
+        return fit - 0.5 * quadratic + (prior.shift * mean).sum(-1)
+
+    start, moved = bound(posterior.mean, centre), (features @ step.unsqueeze(-1)).squeeze(-1)
+    length = torch.ones_like(start)
+    for _ in range(HALVINGS):
+        found = bound(posterior.mean + length.unsqueeze(-1) * step, centre + length.unsqueeze(-1) * moved)
+        worse = ~(found >= start - 1e-6 * start.abs())  # rounding alone is no loss
+        if not worse.any():
+            break
+        length = torch.where(worse, 0.5 * length, length)
+    return ScalarPosterior(posterior.mean + length.unsqueeze(-1) * step, root), spread
+
+
+def settle(
+    posterior: ScalarPosterior | None,
+    features: Tensor,
+    y: Tensor,
+    prior: GaussianPrior,
+    weight: Tensor,
+    likelihood: LogLikelihood,
+    n_steps: int,
+    tolerance: float = 0.0,
+) -> ScalarPosterior:
+    """Take steps until none moves a weight by more than ``tolerance`` of its size, ``n_steps`` at most."""
+    for _ in range(n_steps):
+        before = posterior
+        posterior, _ = advance(before, features, y, prior, weight, likelihood)
+        if before is not None and tolerance > 0:
+            size = tolerance * (1 + posterior.mean.abs())
+            if bool(((posterior.mean - before.mean).abs() <= size).all()):
+                break
+    assert posterior is not None, "n_steps must be at least 1"
+    return posterior
+
+
+def scalar_bound(
+    features: Tensor,
+    y: Tensor,
+    prior_precision: Tensor,
+    posterior: ScalarPosterior,
+    spread: Tensor,
+    weight: Tensor,
+    likelihood: LogLikelihood,
+) -> Tensor:
+    """The bound of each member at a fixed q, [...], for ``spread`` = ΦA⁻¹ of that q.
+
+    The gradient reaches features, prior precisions a and the likelihood's own parameters.
+    """
+    mean = posterior.mean.detach()
+    centre, variance = posterior.centre(features), (spread.detach() * features).sum(-1)
+    with torch.no_grad():
+        g, h = _mean_derivatives(likelihood, y, centre, variance)
+    fit = _mean_fit(likelihood, y, centre.detach(), variance.detach())
+    # a sum whose value is nothing and whose gradient in the features is that of the fit
+    pull = g * (features @ mean.unsqueeze(-1)).squeeze(-1) - h * variance
+    fit = fit + pull - pull.detach()
+    covariance = posterior.covariance.detach()
+    logdet = 2 * posterior.root.detach().diagonal(dim1=-2, dim2=-1).log().sum(-1) - prior_precision.log().sum(-1)
+    trace = (prior_precision * covariance.diagonal(dim1=-2, dim2=-1)).sum(-1) - mean.shape[-1]
+    mahalanobis = (prior_precision * mean.square()).sum(-1)
+    return (weight * fit).sum(-1) - 0.5 * (trace + logdet + mahalanobis)

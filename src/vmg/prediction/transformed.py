@@ -1,0 +1,189 @@
+"""Predictions of targets that are a monotone function of a Student t: amounts, whose logarithm or excess it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special, stats
+
+from vmg.prediction.row_covariance import bent_row_covariance
+from vmg.prediction.student import StudentPrediction
+from vmg.prediction.transforms import Rectified, TargetTransform
+
+__all__ = ["TransformedPrediction"]
+
+Array = NDArray[np.float64]
+
+GRID = np.linspace(-9, 9, 181)  # of t in x = sinh t: far enough for tails of three degrees of freedom
+FUNCTION_NODES = 15
+SCORE_NODES = 48  # of each of two integrals of the CRPS
+UNTOUCHED = 1e-4  # of probability below zero: less leaves a rectified row's moments as they are
+
+
+@dataclass(frozen=True)
+class TransformedPrediction:
+    """The target of each of N rows: y = T(z) with z as ``base`` says, T monotone and never below zero.
+
+    Results have the shapes of :class:`~vmg.prediction.student.StudentPrediction`. Quantiles, cdf and log density are
+    exact; means and deviations are quadratures.
+    """
+
+    base: StudentPrediction
+    transform: TargetTransform
+
+    @property
+    def loc(self) -> Array:
+        """Centres before the transform, [N, C]."""
+        return self.base.loc
+
+    @property
+    def n_rows(self) -> int:
+        return self.base.n_rows
+
+    @property
+    def n_outputs(self) -> int:
+        return self.base.n_outputs
+
+    def take(self, rows: NDArray) -> TransformedPrediction:
+        """Some rows of the prediction."""
+        return replace(self, base=self.base.take(rows))
+
+    # -- moments ------------------------------------------------------------------------------------------------------
+
+    def _mean_over(self, centre: Array, scale: Array, power: int = 1) -> Array:
+        """E T(centre + scale · t)^power over the Student t, for centre [..., N, C] and scale [N, C]."""
+        x = np.sinh(GRID)
+        total, normaliser = 0.0, 0.0
+        for node, width in zip(x, np.cosh(GRID), strict=True):
+            weight = stats.t.pdf(node, self.base.df) * width  # [C]
+            normaliser = normaliser + weight
+            total = total + weight * self.transform.forward(centre + scale * node) ** power
+        return np.asarray(total / normaliser)
+
+    @cached_property
+    def _untouched(self) -> Array:
+        """Rows whose moments are those of the Student t itself, [N, C]."""
+        if not isinstance(self.transform, Rectified):
+            return np.zeros(self.base.loc.shape, dtype=np.bool_)
+        return np.asarray(special.stdtr(self.base.df, -self.base.loc / self.base._scale) < UNTOUCHED)
+
+    @cached_property
+    def _mean(self) -> Array:
+        if self._untouched.all():
+            return self.base.loc
+        return np.where(self._untouched, self.base.loc, self._mean_over(self.base.loc, self.base._scale))
+
+    @cached_property
+    def _std(self) -> Array:
+        known = self.base._scale * self.base._tails
+        if self._untouched.all():
+            return known
+        square = self._mean_over(self.base.loc, self.base._scale, 2)
+        mean = self._mean_over(self.base.loc, self.base._scale)
+        return np.where(self._untouched, known, np.sqrt(np.maximum(square - mean**2, 0.0)))
+
+    @cached_property
+    def _epistemic(self) -> Array:
+        """Deviation over functions of the target's mean given the function, [N, C]."""
+        known = self.base.function_scale * self.base._tails
+        if self._untouched.all():
+            return known
+        nodes, weights = np.polynomial.hermite_e.hermegauss(FUNCTION_NODES)
+        weights = weights / weights.sum()
+        means = self._mean_over(self.base.loc + known * nodes[:, None, None], self.base.noise_scale)
+        centre = np.tensordot(weights, means, 1)
+        spread = np.sqrt(np.tensordot(weights, (means - centre) ** 2, 1))
+        return np.where(self._untouched, known, np.minimum(spread, self._std))
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the target."""
+        return self.base._shape(self._mean)
+
+    @property
+    def std(self) -> Array:
+        """Standard deviation of the target; std² = aleatoric_std² + epistemic_std²."""
+        return self.base._shape(self._std)
+
+    @property
+    def epistemic_std(self) -> Array:
+        """Ignorance's share: how far the target's mean may be from what is predicted."""
+        return self.base._shape(self._epistemic)
+
+    @cached_property
+    def _aleatoric(self) -> Array:
+        rest = np.sqrt(np.maximum(self._std**2 - self._epistemic**2, 0.0))
+        return np.where(self._untouched, self.base.noise_scale * self.base._tails, rest)
+
+    @property
+    def aleatoric_std(self) -> Array:
+        """The noise's share: what more data would not remove."""
+        return self.base._shape(self._aleatoric)
+
+    def row_covariance(self) -> Array:
+        """Covariance between rows, noise on the diagonal: [N, N], or [N, N, C]; rows correlate as their functions."""
+        return self.base._shape(bent_row_covariance(self.base._spread, self._epistemic, self._aleatoric))
+
+    # -- the distribution ---------------------------------------------------------------------------------------------
+
+    def log_prob(self, y: ArrayLike) -> Array:
+        """log p(y) of each row [N], summed over outputs; of a zero that has a probability, its logarithm."""
+        target = self.base._targets(y)
+        inside = target > 0
+        z = self.transform.inverse(np.where(inside, target, 1.0))
+        density = self.base._log_density(z) + self.transform.log_slope(np.where(inside, target, 1.0))
+        at_zero = np.full_like(density, -np.inf)
+        if np.isfinite(self.transform.floor()):
+            with np.errstate(divide="ignore"):
+                at_zero = np.log(self.base._below(np.full_like(z, self.transform.floor())))
+        return np.where(inside, density, np.where(target == 0, at_zero, -np.inf)).sum(-1)
+
+    def cdf(self, y: ArrayLike) -> Array:
+        """P(target <= y) of each row and output."""
+        target = self.base._targets(y)
+        return self.base._shape(np.where(target < 0, 0.0, self.base._below(self.transform.inverse(target))))
+
+    def quantile(self, q: ArrayLike) -> Array:
+        """The value that the target stays below with probability q: [N] (or [N, C]), or [Q, N, ...] for several q."""
+        return self.transform.forward(self.base.quantile(q))
+
+    def interval_at(self, coverage: Array) -> Array:
+        """The central interval with a coverage of its own for each output [C]: [N, 2], or [N, C, 2]."""
+        ends = self.base.interval_at(coverage)
+        return np.where(np.isposinf(ends), np.inf, self.transform.forward(np.where(np.isposinf(ends), 0.0, ends)))
+
+    def interval(self, coverage: float = 0.9) -> Array:
+        """The central interval that holds the target with probability ``coverage``: [N, 2], or [N, C, 2]."""
+        return self.transform.forward(self.base.interval(coverage))
+
+    def crps(self, y: ArrayLike) -> Array:
+        """Continuous ranked probability score of each row and output, in the target's units.
+
+        2 ∫₀^F(y) u (y − Q(u)) du + 2 ∫_F(y)¹ (1 − u)(Q(u) − y) du, with Q the quantiles (Gneiting & Raftery 2007).
+        """
+        target = self.base._targets(y)
+        at_y = np.where(target < 0, 0.0, self.base._below(self.transform.inverse(target)))
+        nodes, weights = np.polynomial.legendre.leggauss(SCORE_NODES)
+        nodes, weights = 0.5 * (nodes + 1), 0.5 * weights
+        total = np.zeros_like(target)
+        for node, weight in zip(nodes, weights, strict=True):
+            tail, slope = node**4, 4 * node**3 * weight  # many nodes near the ends, where quantiles run away
+            for share, sign in ((at_y, 1.0), (1 - at_y, -1.0)):
+                u = np.maximum(share * tail, 1e-300)
+                z = self.base.loc + sign * self.base._scale * stats.t.ppf(u, self.base.df)
+                total += 2 * share * slope * u * sign * (target - self.transform.forward(z))
+        return self.base._shape(total)
+
+    # -- draws --------------------------------------------------------------------------------------------------------
+
+    def sample_functions(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
+        """Draws of the target's mean given the function, [n_samples, N] or [n_samples, N, C]."""
+        functions = self.base._functions(n_samples, np.random.default_rng(random_state))
+        return self.base._shape(self._mean_over(functions, self.base.noise_scale))
+
+    def sample(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
+        """Draws of the target, [n_samples, N] or [n_samples, N, C]: one function a draw, with noise of each row."""
+        return self.transform.forward(self.base.sample(n_samples, random_state))

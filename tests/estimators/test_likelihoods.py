@@ -1,0 +1,265 @@
+"""``VMGRegressor`` with every likelihood: what it promises of counts, amounts, shares, grades and bounds."""
+
+import copy
+
+import numpy as np
+import pytest
+
+import vmg
+from quick import assert_same_bits, ensemble_regressor, everything, linear_table
+from vmg.prediction import LinkedPrediction, StudentPrediction, TransformedPrediction
+
+NAMES = (
+    "student",
+    "normal",
+    "lognormal",
+    "gamma",
+    "poisson",
+    "negative-binomial",
+    "binomial",
+    "beta",
+    "ordinal",
+    "censored",
+)
+SMALLEST = {"lognormal": 0, "gamma": 0, "poisson": 0, "negative-binomial": 0, "binomial": 0, "beta": 0, "ordinal": 3}
+
+
+def table(name, n=120, seed=0):
+    """Rows whose targets have the named likelihood."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 2))
+    f = 1 + np.sin(X[:, 0]) + 0.5 * X[:, 1]
+    p, trials = 1 / (1 + np.exp(-f)), rng.integers(1, 9, n)
+    seen = np.exp(f + 0.3 * rng.normal(size=n))
+    limit = np.exp(1 + rng.normal(size=n))
+    y = {
+        "lognormal": seen,
+        "gamma": np.exp(f) * rng.gamma(4, size=n) / 4,
+        "poisson": rng.poisson(np.exp(f)).astype(float),
+        "negative-binomial": rng.poisson(np.exp(f) * rng.gamma(2, size=n) / 2).astype(float),
+        "binomial": np.stack([rng.binomial(trials, p), trials], 1).astype(float),
+        "beta": rng.beta(8 * p, 8 * (1 - p)).clip(1e-3, 1 - 1e-3),
+        "ordinal": 3.0 + np.digitize(f + 0.5 * rng.normal(size=n), [0, 1, 2]),
+        "censored": np.stack([np.minimum(seen, limit), np.where(seen <= limit, seen, np.inf)], 1),
+    }
+    return X, y.get(name, f + 0.3 * rng.normal(size=n))
+
+
+def numbers(name, y):
+    """Targets as predictions give them."""
+    if name == "binomial":
+        return y[:, 0] / y[:, 1]
+    return y[:, 0] if name == "censored" else y
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def fitted(request):
+    X, y = table(request.param)
+    return request.param, ensemble_regressor(likelihood=request.param, max_iter=40).fit(X, y), X, y
+
+
+def test_it_learns_and_says_so_in_the_targets_units(fitted):
+    name, model, _, _ = fitted
+    assert model.likelihood_ == name and model.likelihood_reason_ == "as asked"
+    X_new, y_new = table(name, 200, seed=1)
+    prediction, y = model.pred_dist(X_new), numbers(name, y_new)
+    assert np.corrcoef(prediction.mean, y)[0, 1] > 0.4
+    interval = prediction.interval(0.9)
+    if name != "censored":  # the seen part of a censored target is not the target
+        assert 0.8 <= np.mean((interval[:, 0] <= y) & (y <= interval[:, 1])) <= 1
+    assert interval.min() >= SMALLEST.get(name, -np.inf)
+    np.testing.assert_allclose(prediction.std**2, prediction.aleatoric_std**2 + prediction.epistemic_std**2, rtol=1e-6)
+
+
+def test_every_answer_has_its_shape_and_is_finite(fitted):
+    _, model, X, _ = fitted
+    assert np.isfinite(everything(model, X)).all()
+    assert model.predict_quantiles(X, [0.1, 0.5, 0.9]).shape == (120, 3)
+    assert (np.diff(model.predict_quantiles(X, [0.1, 0.5, 0.9])) >= 0).all()
+    _, covariance = model.predict(X, return_cov=True)
+    np.testing.assert_allclose(np.sqrt(np.diag(covariance)), model.pred_dist(X).std, rtol=1e-5)
+    assert np.linalg.eigvalsh(covariance).min() > -1e-8 * np.trace(covariance)
+
+
+def test_ignorance_grows_where_there_are_no_rows(fitted):
+    name, model, X, _ = fitted
+    if name == "ordinal":  # far outside the answer is one of few grades
+        return
+    near, far = model.pred_dist(X), model.pred_dist(30 * X + 30)
+    assert np.isfinite(far.std).all() and np.isfinite(far.mean).all()
+    assert np.median(far.epistemic_std) > 1.5 * np.median(near.epistemic_std)
+
+
+def test_the_same_seed_gives_the_same_bits_and_rows_do_not_depend_on_company(fitted):
+    name, model, X, y = fitted
+    assert_same_bits(model, ensemble_regressor(likelihood=name, max_iter=40).fit(X, y), X)
+    whole, part = model.pred_dist(X), model.pred_dist(X[[5, 9]])
+    np.testing.assert_allclose(part.mean, whole.mean[[5, 9]], rtol=1e-6)
+    np.testing.assert_allclose(part.std, whole.std[[5, 9]], rtol=1e-6)
+    taken = whole.take(np.array([5, 9]))
+    np.testing.assert_allclose(taken.interval(0.8), whole.interval(0.8)[[5, 9]], rtol=1e-9)
+
+
+def test_files_keep_every_bit(fitted, tmp_path):
+    _, model, X, y = fitted
+    model.save(tmp_path / "model.vmg")
+    loaded = vmg.load(tmp_path / "model.vmg")
+    assert vars(loaded).keys() == vars(model).keys()
+    assert loaded.likelihood_scores_ == model.likelihood_scores_
+    assert_same_bits(model, loaded, X)
+    one, other = copy.deepcopy(model).partial_fit(X[:20], y[:20]), loaded.partial_fit(X[:20], y[:20])
+    assert_same_bits(one, other, X)
+
+
+def test_more_rows_make_it_surer(fitted):
+    _, model, X, y = fitted
+    updated = copy.deepcopy(model).partial_fit(np.repeat(X, 3, 0), np.repeat(y, 3, 0))
+    assert np.median(updated.pred_dist(X).epistemic_std) < np.median(model.pred_dist(X).epistemic_std)
+    assert np.isfinite(everything(updated, X)).all()
+
+
+def test_conformal_intervals_work_for_all(fitted):
+    name, model, X, _ = fitted
+    if name in ("binomial", "censored"):
+        return
+    X_new, y_new = table(name, 99, seed=2)
+    changed = copy.deepcopy(model).conformalize(X_new, y_new)
+    interval = changed.predict_interval(X, 0.9)
+    assert interval.shape == (120, 2) and (interval[:, 0] <= interval[:, 1]).all()
+
+
+# -- auto -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lognormal", "negative-binomial", "ordinal", "beta"])
+def test_auto_finds_a_likelihood_that_suits(name):
+    X, y = table(name, 400)
+    model = ensemble_regressor(max_iter=30).fit(X, y)
+    family = {"lognormal": ("lognormal", "gamma"), "negative-binomial": ("negative-binomial", "poisson")}
+    assert model.likelihood_ in family.get(name, (name,))
+    assert model.likelihood_scores_[model.likelihood_] > model.likelihood_scores_["student"] - 0.05
+    assert model.likelihood_ in model.likelihood_reason_
+    assert model.predict_interval(X, 0.99).min() >= 0
+
+
+def test_any_number_is_as_if_student_were_asked_for():
+    X, y = linear_table()
+    auto, asked = ensemble_regressor().fit(X, y), ensemble_regressor(likelihood="student").fit(X, y)
+    assert auto.likelihood_ == "student" and isinstance(auto.pred_dist(X), StudentPrediction)
+    assert_same_bits(auto, asked, X)
+
+
+def test_amounts_that_suit_a_student_t_have_no_bound_below_zero():
+    X, y = linear_table(200)
+    amount = np.maximum(y + 2, 0.01)
+    model = ensemble_regressor(max_iter=60).fit(X, amount)
+    prediction = model.pred_dist(X)
+    assert isinstance(prediction, TransformedPrediction | LinkedPrediction)
+    assert prediction.interval(0.999).min() >= 0 and prediction.sample(50, 0).min() >= 0
+    asked = ensemble_regressor(likelihood="student", max_iter=60).fit(X, amount)
+    if model.likelihood_ == "student":
+        assert np.array_equal(prediction.log_prob(amount), asked.pred_dist(X).log_prob(amount))
+
+
+def test_a_column_of_counts_stays_a_column():
+    X, y = table("poisson")
+    model = ensemble_regressor(likelihood="poisson").fit(X, y[:, None])
+    prediction = model.pred_dist(X)
+    assert model.predict(X).shape == prediction.std.shape == prediction.cdf(y[:, None]).shape == (120, 1)
+    assert model.predict_interval(X).shape == (120, 1, 2) and model.sample(X, 3).shape == (3, 120, 1)
+    assert prediction.crps(y).shape == (120, 1) and prediction.log_prob(y).shape == (120,)
+
+
+@pytest.mark.parametrize("name", ["lognormal", "gamma", "poisson", "negative-binomial", "beta", "ordinal"])
+def test_few_rows(name):
+    for n in (3, 8, 11):
+        X, y = table(name, n)
+        assert np.isfinite(everything(ensemble_regressor(likelihood=name, max_iter=5).fit(X, y), X)).all()
+
+
+def test_weights_count():
+    X, y = table("poisson")
+    weight = np.where(X[:, 0] > 0, 5.0, 0.2)
+    doubled = np.where(X[:, 0] > 0, 2 * y, y)
+    light = ensemble_regressor(likelihood="poisson").fit(X, doubled, sample_weight=1 / weight)
+    heavy = ensemble_regressor(likelihood="poisson").fit(X, doubled, sample_weight=weight)
+    assert heavy.predict(X).mean() != light.predict(X).mean()
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("gamma", lambda y: -y, "y must be above 0 for the likelihood gamma"),
+        ("lognormal", lambda y: -y, "y must be at least 0"),
+        ("poisson", lambda y: y + 0.5, "whole numbers of at least 0"),
+        ("beta", lambda y: y + 1, "inside"),
+        ("binomial", lambda y: y[:, ::-1], "successes"),
+        ("binomial", lambda y: y[:, 0], "array|two columns"),
+        ("censored", lambda y: y[:, ::-1], "lower <= upper"),
+        ("censored", lambda y: np.full_like(y, np.nan), "lower <= upper"),
+    ],
+)
+def test_targets_that_cannot_be_are_refused(name, change, message):
+    X, y = table(name)
+    with pytest.raises(ValueError, match=message):
+        ensemble_regressor(likelihood=name).fit(X, change(y))
+
+
+def test_several_outputs_and_pseudo_points_have_few_likelihoods():
+    X, Y = linear_table(n_outputs=2)
+    with pytest.raises(ValueError, match="the likelihood gamma is of one output; got 2"):
+        ensemble_regressor(likelihood="gamma").fit(X, np.exp(Y))
+    model = ensemble_regressor(likelihood="lognormal").fit(X, np.exp(Y))
+    assert model.predict_interval(X).shape == (60, 2, 2) and model.predict_interval(X).min() > 0
+    assert ensemble_regressor().fit(X, np.exp(Y)).likelihood_ == "student"
+    with pytest.raises(ValueError, match="likelihood must be auto or normal where n_pseudo is given; got gamma"):
+        ensemble_regressor(likelihood="gamma", n_pseudo=2).fit(X, np.exp(Y[:, 0]))
+
+
+def test_an_update_with_impossible_targets_is_refused():
+    X, y = table("ordinal")
+    model = ensemble_regressor(likelihood="ordinal").fit(X, y)
+    before = everything(model, X)
+    with pytest.raises(ValueError, match="among the values of the first call"):
+        model.partial_fit(X, y + 10)
+    assert np.array_equal(everything(model, X), before)
+
+
+# -- outliers ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_one_absurd_target_leaves_the_other_predictions_alone(sign):
+    X, y = linear_table(500)
+    strange = y.copy()
+    strange[7] = sign * 1e12
+    options = {"max_iter": 60}
+    clean, other = ensemble_regressor(**options).fit(X, y), ensemble_regressor(**options).fit(X, strange)
+    rest = np.arange(500) != 7
+    moved = np.abs(other.predict(X[rest]) - clean.predict(X[rest]))
+    assert (moved < clean.pred_dist(X[rest]).std).all()
+    assert np.median(other.pred_dist(X[rest]).std / clean.pred_dist(X[rest]).std) < 2
+
+
+def test_one_absurd_amount_leaves_the_other_predictions_alone():
+    X, y = table("lognormal", 500)
+    strange = y.copy()
+    strange[7] = 1e12
+    clean, other = ensemble_regressor(max_iter=60).fit(X, y), ensemble_regressor(max_iter=60).fit(X, strange)
+    rest = np.arange(500) != 7
+    moved = np.abs(np.log(other.predict_quantiles(X[rest], 0.5)) - np.log(clean.predict_quantiles(X[rest], 0.5)))
+    assert (moved < 0.3).all()  # the standard deviation of the logarithm
+
+
+def test_one_output_may_be_binomial_with_other_trials():
+    X, y = table("binomial")
+    model = ensemble_regressor(likelihood="binomial").fit(X, y)
+    prediction = model.pred_dist(X)
+    many = prediction.with_trials(1000)
+    np.testing.assert_allclose(many.mean, prediction.mean, rtol=1e-9)
+    assert (many.std < prediction.std).all()
+    with pytest.raises(ValueError, match="trials must be at least 1"):
+        prediction.with_trials(0)
