@@ -208,15 +208,15 @@ def _interrupt(rng: random.Random, folder: Path) -> None:
 
 
 def _interrupt_start(rng: random.Random, folder: Path) -> None:
-    """Of a whole new process, from its first import on."""
+    """Of a whole new process, from the moment on that the command has it."""
     write_table(folder / "t.csv")
     handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a campaign may ignore it
-    program = f"{handler}; print(flush=True); from vmg_command import main; main()"
+    program = f"{handler}; from vmg_command import main; print(flush=True); main()"
     command = [sys.executable, "-c", program, "fit", "t.csv", "-t", "y", *LONG]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
     assert process.stdout is not None
     process.stdout.readline()
-    time.sleep(0.1 + 4 * rng.random())
+    time.sleep(0.01 + 4 * rng.random())
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
     if process.returncode == 0:
