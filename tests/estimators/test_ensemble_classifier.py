@@ -122,10 +122,8 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was():
     def interrupt(progress):
         raise KeyboardInterrupt
 
-    model._callbacks = (interrupt,)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(X[:, :1], np.where(y == "no", "no", "yes"))
-    del model._callbacks
+        model.fit(X[:, :1], np.where(y == "no", "no", "yes"), callbacks=[interrupt])
     assert list(model.classes_) == ["no", "perhaps", "yes"] and np.array_equal(numbers(model, X), before)
 
 

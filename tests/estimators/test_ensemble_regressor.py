@@ -212,10 +212,8 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was():
     X, y = linear_table(40)
     model = ensemble_regressor().fit(X, y).conformalize(X, y)
     expected, history = everything(model, X), model.history_
-    model._callbacks = (interrupt,)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(X[:, :2], -y)
-    del model._callbacks
+        model.fit(X[:, :2], -y, callbacks=[interrupt])
     assert np.array_equal(everything(model, X), expected)
     assert model.n_features_in_ == 3 and model.history_ is history and model.conformal_scores_ is not None
 
@@ -223,9 +221,8 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was():
 def test_an_interrupted_first_fit_leaves_nothing():
     X, y = linear_table(40)
     model = ensemble_regressor()
-    model._callbacks = (interrupt,)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(X, y)
+        model.fit(X, y, callbacks=[interrupt])
     with pytest.raises(NotFittedError):
         model.predict(X)
 
@@ -250,8 +247,7 @@ def test_networks_that_training_left_without_numbers_are_no_fit(monkeypatch):
 def test_a_callback_can_end_training():
     X, y = linear_table(40)
     model = ensemble_regressor(max_iter=200)
-    model._callbacks = (lambda progress: progress.step >= 20,)
-    model.fit(X, y)
+    model.fit(X, y, callbacks=[lambda progress: progress.step >= 20])
     assert model.n_steps_ <= 30
     assert model.history_.stopped.startswith("stopped by a callback at step ")
     assert np.isfinite(everything(model, X)).all()

@@ -163,6 +163,14 @@ def expected():
     return json.loads((FILES / "before_ensembles.json").read_text())
 
 
+@pytest.mark.parametrize("options", [{}, {"n_pseudo": 2, "max_iter": 2}], ids=str)
+def test_a_classifier_that_began_with_partial_fit_can_be_saved(options, tmp_path):
+    X, y = class_table(30)
+    model = ensemble_classifier(**options).partial_fit(X, y, classes=["no", "perhaps", "yes"])
+    model.save(tmp_path / "model.vmg")
+    np.testing.assert_array_equal(vmg.load(tmp_path / "model.vmg").predict_proba(X), model.predict_proba(X))
+
+
 def test_a_regressor_from_before_is_one_with_pseudo_data(expected):
     model = vmg.load(FILES / "before_ensembles_regressor.vmg")
     assert type(model) is PseudoDataRegressor

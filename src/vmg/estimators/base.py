@@ -18,9 +18,9 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from vmg.estimators.reading import ReadsRows
-from vmg.estimators.scaling import Standardiser
 from vmg.estimators.weights import weighed
 from vmg.estimators.whole_fit import whole_or_not_at_all
+from vmg.fit.scaling import Standardiser
 from vmg.fit.size import Size, choose_size
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.nn.mlp import ACTIVATIONS
@@ -71,8 +71,8 @@ class VMGEstimator(ReadsRows, BaseEstimator):
     n_features_in_: int
     seed_: int
 
-    _callbacks: tuple[Callback, ...] = ()  # told of training besides the estimator's own; set around a fit
-    _known_scaling: tuple[Standardiser, ...] = ()  # of inputs and targets, where more rows than these say it; likewise
+    _callbacks: tuple[Callback, ...] = ()  # of the present call of fit
+    _known_scaling: tuple[Standardiser, ...] = ()  # likewise
 
     @property
     def n_steps_(self) -> int:
@@ -104,7 +104,15 @@ class VMGEstimator(ReadsRows, BaseEstimator):
 
     # -- fitting ------------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+        scaling: Sequence[Standardiser] = (),
+    ) -> Self:
         """Fit to rows X [N, D] with targets y; an interrupted or refused fit leaves the model as it was.
 
         Parameters
@@ -115,18 +123,24 @@ class VMGEstimator(ReadsRows, BaseEstimator):
             Targets in any unit.
         sample_weight : array-like [N], optional
             A row with weight 2 counts as two rows.
+        callbacks : sequence of callable
+            Called with a :class:`~vmg.training.Progress` as training goes; one that returns True ends it.
+        scaling : sequence of Standardiser, optional
+            Units of the inputs, and of numeric targets, where more rows than these are known to say them.
 
         Returns
         -------
         self
         """
         with whole_or_not_at_all(self):
+            self._callbacks, self._known_scaling = tuple(callbacks), tuple(scaling)
             self._validate_params()
             X, y = self._check_data(X, y, reset=True)
             X, y, weight = weighed(X, y, sample_weight)
             self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
             with self._with_numbers(X[:CHECKED_ROWS]):
                 self._fit(X, y, weight)
+            del self._callbacks, self._known_scaling
         return self
 
     def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
@@ -153,7 +167,10 @@ class VMGEstimator(ReadsRows, BaseEstimator):
 
     def _size(self, n_rows: int, *, classes: bool = False) -> Size:
         """The network and its training that parameters and table ask for."""
-        size = choose_size(n_rows, classes=classes)
+        return self._changed(choose_size(n_rows, classes=classes))
+
+    def _changed(self, size: Size) -> Size:
+        """A size with what parameters ask for."""
         return size.changed(
             hidden=_sizes(self.hidden_layer_sizes),
             activations=None if self.activation == "auto" else (self.activation,),

@@ -16,9 +16,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from vmg.estimators.base import Array, VMGEstimator
 from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
 from vmg.estimators.reading import ReadsClasses
-from vmg.estimators.scaling import Standardiser
 from vmg.fit.classification import ClassificationEnsemble, fit_classification
+from vmg.fit.scaling import Standardiser
 from vmg.prediction import ClassPrediction
+from vmg.training import Callback
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -94,7 +95,16 @@ random_state, verbose
         self.random_state = random_state
         self.verbose = verbose
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: Any = None,
+        sample_weight: Any = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+        scaling: Sequence[Standardiser] = (),
+    ) -> Self:
         """Update with new rows only: the output layers' posterior so far becomes their prior.
 
         Parameters
@@ -103,6 +113,8 @@ random_state, verbose
             New rows, as in ``fit``.
         classes : array-like, optional
             All classes that will ever come; needed on the first call where its rows do not show them all.
+        callbacks, scaling
+            As in ``fit``, for the first call.
 
         Returns
         -------
@@ -114,9 +126,9 @@ random_state, verbose
             return self._partial_fit(X, y, sample_weight)
         self._announced = None if classes is None else np.unique(classes)
         try:
-            return self.fit(X, y, sample_weight)
+            return self.fit(X, y, sample_weight, callbacks=callbacks, scaling=scaling)
         finally:
-            self._announced = None
+            del self._announced
 
     def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
         X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
@@ -154,9 +166,8 @@ random_state, verbose
 
     def _fit_pseudo_data(self, X: Array, y: NDArray, weight: Array | None) -> None:
         model = PseudoDataClassifier(**self._pseudo_data_options())
-        model._callbacks, model._announced = self._callbacks, self.classes_
-        self.pseudo_data_, self.ensemble_ = model.fit(X, y, weight), None
-        del model._callbacks, model._announced
+        self.pseudo_data_ = model.partial_fit(X, y, self.classes_, weight, callbacks=self._callbacks)
+        self.ensemble_ = None
         self.input_scaling_, self.history_ = model.input_scaling_, model.history_
 
     def _update(self, X: Array, y: NDArray, weight: Array | None) -> None:

@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from vmg.estimators.base import Array, VMGEstimator
 from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
 from vmg.estimators.reading import ReadsNumbers
-from vmg.estimators.scaling import Standardiser
 from vmg.estimators.target_units import (
     UNSCALED,
     before_transform,
@@ -27,6 +26,7 @@ from vmg.fit.likelihood_choice import LikelihoodChoice, choose_likelihood
 from vmg.fit.outliers import ordinary_rows
 from vmg.fit.regression import RegressionEnsemble, fit_regression
 from vmg.fit.scalar import ScalarEnsemble, fit_scalar
+from vmg.fit.scaling import Standardiser
 from vmg.fit.targets import COLLAPSED, LIKELIHOODS, PAIRED, make_likelihood, require_targets
 from vmg.prediction import NumberPrediction, StudentPrediction, TransformedPrediction
 
@@ -241,9 +241,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         self.likelihood_scores_, self.n_outliers_, self.target_transform_ = {}, 0, None
         noise = "constant" if self.noise == "constant" else "input"
         model = PseudoDataRegressor(**self._pseudo_data_options(), noise=noise)
-        model._callbacks = self._callbacks
-        self.pseudo_data_, self.ensemble_ = model.fit(X, y, weight), None
-        del model._callbacks
+        self.pseudo_data_, self.ensemble_ = model.fit(X, y, weight, callbacks=self._callbacks), None
         self.input_scaling_, self.target_scaling_ = model.input_scaling_, model.target_scaling_
         self.history_ = model.history_
 

@@ -28,7 +28,7 @@ from vmg.estimators.file_checks import (
     check_parameters,
     read_array,
 )
-from vmg.estimators.pseudo_data.base import PseudoDataEstimator
+from vmg.estimators.network import NetworkEstimator
 from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
 from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
 from vmg.estimators.regressor import VMGRegressor
@@ -46,10 +46,10 @@ from vmg.estimators.saving_targets import (
     encode_scores,
     encode_transform,
 )
-from vmg.estimators.scaling import Standardiser
 from vmg.fit.classification import ClassificationEnsemble
 from vmg.fit.regression import RegressionEnsemble
 from vmg.fit.scalar import ScalarEnsemble
+from vmg.fit.scaling import Standardiser
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.nn.covariance_parameters import FAMILIES
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -64,7 +64,7 @@ __all__ = ["from_state", "to_state"]
 Tensors = dict[str, Tensor]
 Document = dict[str, Any]
 
-Estimator = VMGEstimator | PseudoDataEstimator
+Estimator = VMGEstimator | NetworkEstimator
 
 KINDS: tuple[type[Estimator], ...] = (VMGClassifier, VMGRegressor, PseudoDataClassifier, PseudoDataRegressor)
 ESTIMATORS: dict[str, type[Estimator]] = {cls.__name__: cls for cls in KINDS}
@@ -360,5 +360,5 @@ CODECS: dict[type[Any], Codec] = {
     LogTransform: Codec("transform", encode_transform, decode_transform),
     Rectified: Codec("transform", encode_transform, decode_transform),
     dict: Codec("scores", encode_scores, decode_scores),
-    PseudoDataEstimator: Codec("estimator", _encode_estimator, _decode_estimator),
+    NetworkEstimator: Codec("estimator", _encode_estimator, _decode_estimator),
 }

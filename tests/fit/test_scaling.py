@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from vmg.estimators.scaling import Standardiser
+from vmg.fit.scaling import Standardiser
 
 
 def values(n=20, d=3, seed=0):

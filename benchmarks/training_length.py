@@ -1,11 +1,11 @@
 """Choose how long the regressor trains, by whole default fits on held-out training rows; no test row is read.
 
-For each table the rows of its first standard training part are split again, 90 to 10. The bound on √α is chosen inside
+For each table the rows of its first standard training part are split again, 90 to 10. The limit on √α is chosen inside
 each training part, as it is for users, and all splits and members train as one batched network. One JSON line per
 (table, steps, settings) is appended to the results file, and what is there already is not run again. Scores are in
 units of the target's standard deviation.
 
-    python benchmarks/effort.py --tables concrete,boston --steps 12000,30000
+    python benchmarks/training_length.py --tables concrete,boston --steps 12000,30000
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from defaults import training_rows
+from defaults import Rows, training_rows
 from sklearn.model_selection import ShuffleSplit
 
-from vmg.estimators import PseudoDataRegressor, fit_splits
-from vmg.estimators.pseudo_data.effort import LONG
+from vmg.fit.variational import LONG, Fitter, GaussianNoise, MatrixGaussianNetworks, Method, NoiseSearch
 from vmg.metrics import interval_coverage, rmse
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.method import hidden_layers
@@ -35,19 +34,22 @@ def validate(settings: dict[str, Any]) -> results_file.Record:
     """Scores of one table with so many steps, mean over splits and each split's."""
     X, y = training_rows(settings["table"], ALL_ROWS)
     splits = list(ShuffleSplit(settings["splits"], test_size=0.1, random_state=3).split(X))
-    batch_size, members = settings["batch_size"] or "auto", settings["members"]
-    # of the class, as fit_splits copies the estimator's parameters alone
-    PseudoDataRegressor._effort = replace(LONG, fewest_steps=settings["steps"], most_steps=settings["steps"])
-    model = PseudoDataRegressor(
-        hidden_layers(settings["table"]), n_members=members, batch_size=batch_size, random_state=0
+    tables = [Rows.of(X[train], y[train]) for train, _ in splits]
+    networks = MatrixGaussianNetworks(hidden_layers(settings["table"]), n_pseudo=20)
+    fitter = Fitter(
+        Method(networks, GaussianNoise(by_input=True), NoiseSearch()),
+        tables[0].targets,
+        n_members=settings["members"],
+        batch_size=settings["batch_size"] or None,
+        budget=replace(LONG, fewest_steps=settings["steps"], most_steps=settings["steps"]),
     )
     started = time.perf_counter()
-    fitted = fit_splits(model, X, y, splits)
-    assert fitted[0].n_steps_ == settings["steps"]
+    fitted = fitter.fit([rows.encoded for rows in tables])
+    assert fitted[0].history.last.step == settings["steps"]
     seconds = time.perf_counter() - started
     scores = []
-    for one, (_, held_out) in zip(fitted, splits, strict=True):
-        predicted, true = one.pred_dist(X[held_out]), y[held_out]
+    for one, rows, (_, held_out) in zip(fitted, tables, splits, strict=True):
+        predicted, true = rows.predict(one, X[held_out]), y[held_out]
         log_likelihood = float(predicted.log_prob(true).mean() + np.log(y.std()))
         coverage = interval_coverage(true, predicted.interval(0.9))
         scores.append([rmse(true, predicted.mean) / y.std(), log_likelihood, coverage])

@@ -1,17 +1,13 @@
-"""Weighted rows, fits that go on from the last one, and fits that stop early."""
-
-import copy
-import math
+"""Weighted rows, and fits that start from the last one."""
 
 import numpy as np
 import pytest
-import torch
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from quick import LINEAR, assert_same_bits, everything, linear_table, regressor
-from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
-from vmg.estimators.pseudo_data.stopping import VALIDATION_DRAWS, BestSoFar
+from vmg.estimators import PseudoDataClassifier
+from vmg.nn import MLP
 from vmg.training import TrainingError
 
 # -- weights ----------------------------------------------------------------------------------------------------------
@@ -70,7 +66,7 @@ def test_mistakes_in_weights(weight, message):
             model.partial_fit(X, y, weight)
 
 
-# -- going on and stopping early --------------------------------------------------------------------------------------
+# -- training further -------------------------------------------------------------------------------------------------
 
 
 def test_warm_start_goes_on():
@@ -142,10 +138,8 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was(method, warm_start):
     X, y = linear_table(20)
     model = regressor(warm_start=warm_start, max_iter=4).fit(X, y)
     before, old = everything(model, X), dict(vars(model))
-    model._callbacks = (interrupt,)
     with pytest.raises(KeyboardInterrupt):
-        getattr(model, method)(3 * X + 5, 100 * y)
-    del model._callbacks
+        getattr(model, method)(3 * X + 5, 100 * y, callbacks=[interrupt])
     np.testing.assert_array_equal(everything(model, X), before)
     assert vars(model) == old
 
@@ -153,9 +147,8 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was(method, warm_start):
 def test_an_interrupted_first_fit_leaves_nothing():
     X, y = linear_table(20)
     model = regressor(max_iter=4)
-    model._callbacks = (interrupt,)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(X, y)
+        model.fit(X, y, callbacks=[interrupt])
     with pytest.raises(NotFittedError):
         model.predict(X)
 
@@ -181,86 +174,14 @@ def test_many_rows_are_predicted_in_pieces_that_do_not_show(monkeypatch):
 
     whole = predicted()
     monkeypatch.setattr("vmg.prediction.distribution.ROWS_AT_ONCE", 7)
-    asked, draw = [], model._draw_functions
-    monkeypatch.setattr(model, "_draw_functions", lambda rows: asked.append(len(rows)) or draw(rows))
+    asked, sample_functions = set(), MLP.sample_functions
+
+    def draw(self, *arguments, **options):
+        functions = sample_functions(self, *arguments, **options)
+        return lambda x: asked.add(x.shape[-2]) or functions(x)
+
+    monkeypatch.setattr(MLP, "sample_functions", draw)
     for one, other in zip(predicted(), whole, strict=True):
         assert one.shape == other.shape
         np.testing.assert_allclose(one, other, rtol=1e-9)
-    assert set(asked) == {7, 6}
-
-
-class Scripted(PseudoDataRegressor):
-    """Hears prescribed scores of its held-out rows, and keeps its parameters at every check."""
-
-    SCORES = (-3.0, -2.0, -2.5, -1.0, -1.0, -0.95, -4.0, -4.0)
-
-    def _held_out_log_probs(self, held_out, n_draws):
-        true = super()._held_out_log_probs(held_out, n_draws)
-        seen = self.__dict__.setdefault("seen_", [])
-        seen.append((copy.deepcopy(self.network_.state_dict()), len(true[0])))
-        return [np.full_like(true[0], self.SCORES[len(seen) - 1])]
-
-
-@pytest.mark.parametrize("n_members", [1, 2])
-@pytest.mark.parametrize(("tol", "best", "n_checks"), [(0.0, 5, 8), (0.1, 3, 6)])
-def test_early_stopping_stops_and_restores_the_best(n_members, tol, best, n_checks):
-    """Two checks in a row without an improvement by ``tol`` end it; what a later check would say is never heard."""
-    X, y = linear_table(30)
-    options = {"early_stopping": True, "n_iter_no_change": 2, "tol": tol, "validation_fraction": 0.3}
-    model = Scripted(**regressor(**options, n_members=n_members).get_params())
-    model.fit(X, y)
-    assert len(model.seen_) == n_checks
-    assert model.history_.stopped == f"stopped by a callback at step {n_checks}"
-    assert model.n_iter_ == n_checks
-    state = model.network_.state_dict()
-    assert all(torch.equal(value, model.seen_[best][0][name]) for name, value in state.items())
-    assert not all(torch.equal(value, model.seen_[-1][0][name]) for name, value in state.items())
-    assert model.seen_[0][1] == 9, "0.3 of 30 rows are held out"
-
-
-def test_early_stopping_keeps_the_best_of_a_whole_run():
-    X, y = linear_table(30)
-    model = Scripted(**regressor(early_stopping=True, max_iter=8).get_params()).fit(X, y)
-    assert model.history_.stopped == "all steps done"
-    assert all(torch.equal(value, model.seen_[5][0][name]) for name, value in model.network_.state_dict().items())
-
-
-def test_early_stopping_judges_and_keeps_the_average():
-    X, y = linear_table(30)
-    last, averaged = (
-        Scripted(**regressor(early_stopping=True, max_iter=8, averaging=decay).get_params()).fit(X, y)
-        for decay in (None, 0.9)
-    )
-    name = "layers.0.loc"
-    raw = [state[name] for state, _ in last.seen_]
-    mean, total = torch.zeros_like(raw[0]), 0.0
-    for (state, _), value in zip(averaged.seen_, raw, strict=True):
-        mean, total = 0.9 * mean + 0.1 * value, 0.9 * total + 0.1
-        torch.testing.assert_close(state[name], mean / total)
-    torch.testing.assert_close(averaged.network_.state_dict()[name], averaged.seen_[5][0][name], rtol=0, atol=0)
-
-
-def test_early_stopping_spares_steps():
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(40, 5)), rng.normal(size=40)  # nothing to learn
-    model = regressor(early_stopping=True, max_iter=300, n_iter_no_change=3).fit(X, y)
-    assert model.history_.stopped.startswith("stopped by a callback")
-    assert model.n_iter_ < 200
-
-
-def test_early_stopping_weighs_the_rows_held_out():
-    X, y = linear_table(20)
-    weight = np.arange(20.0) + 1
-    model = regressor(max_iter=5, n_draws=VALIDATION_DRAWS).fit(X, y)
-    log_prob = model.pred_dist(X).log_prob(y) + math.log(y.std())  # in standard units
-    for w in (None, weight):
-        check = BestSoFar(model, [model._encode_rows(X, y, w)])
-        assert not check(model.history_.last)
-        assert check.scores[0] == pytest.approx(np.average(log_prob, weights=w), rel=1e-5)
-
-
-def test_early_stopping_needs_two_rows():
-    X, y = linear_table(2)
-    assert np.isfinite(regressor(early_stopping=True, max_iter=2).fit(X, y).predict(X)).all()
-    with pytest.raises(ValueError, match="early_stopping needs at least 2 rows to hold one out; got 1"):
-        regressor(early_stopping=True).fit(X[:1], y[:1])
+    assert asked == {7, 6}

@@ -1,4 +1,4 @@
-"""What a network that is trained on must have in common with the one that its estimator would make now."""
+"""A network that trains further must still be the one that parameters and data ask for."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP
 from vmg.priors import FixedPrior
 
-__all__ = ["check_going_on"]
+__all__ = ["check_same_network"]
 
 
-def check_going_on(present: MLP, asked: MLP) -> None:
-    """Refuse to go on where layers differ; an online update leaves no pseudo-data, whatever is asked."""
+def check_same_network(present: MLP, asked: MLP) -> None:
+    """Refuse to train further where layers differ; an online update leaves no pseudo-data, whatever is asked."""
     before, now = _layer_sizes(present), _layer_sizes(asked)
     if before != now:
         raise ValueError(
@@ -33,5 +33,5 @@ def _layer_sizes(network: MLP) -> list[tuple[int, ...]]:
 
 
 def _shapes(network: MLP) -> dict[str, torch.Size]:
-    """Of what is trained, the priors' own parameters aside."""
+    """Shapes of what is trained, the priors' own parameters aside."""
     return {name: p.shape for name, p in network.named_parameters() if "prior" not in name}

@@ -7,12 +7,13 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.nn.bayesian import use_generator
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
 from vmg.priors import FixedPrior
 
-__all__ = ["posterior_as_prior"]
+__all__ = ["likelihood_as_prior", "posterior_as_prior", "separate"]
 
 DRAWS = 256  # weight draws behind the moments; their standard deviations are then known to 4 %
 
@@ -32,11 +33,24 @@ def posterior_as_prior(network: MLP, generator: torch.Generator) -> MLP:
     return updated
 
 
+def likelihood_as_prior(likelihood: Likelihood) -> Likelihood:
+    """A likelihood whose prior is the present one's posterior; one without a posterior stays as it is."""
+    if not isinstance(likelihood, GaussianLikelihood):
+        return likelihood
+    updated = likelihood.posterior_as_prior()
+    # count updates anew: the first are large again, so that few steps are enough for the new rows to be counted
+    count = updated.get_buffer("n_updates")
+    if isinstance(updated, HeteroscedasticLikelihood):
+        updated.get_buffer("fade").sub_(count)
+    count.zero_()
+    return updated
+
+
 def _moments_matched(layer: nn.Module, generator: torch.Generator) -> MatrixGaussianLinear:
     assert isinstance(layer, MatrixGaussianLinear)
     weights = layer.sample_weight((DRAWS,))
     loc = weights.mean(0)
-    row_scale, column_scale = _separate(weights.var(0))
+    row_scale, column_scale = separate(weights.var(0))
     matched = MatrixGaussianLinear(
         layer.in_features,
         layer.out_features,
@@ -51,7 +65,7 @@ def _moments_matched(layer: nn.Module, generator: torch.Generator) -> MatrixGaus
     return matched
 
 
-def _separate(variance: Tensor) -> tuple[Tensor, Tensor]:
+def separate(variance: Tensor) -> tuple[Tensor, Tensor]:
     """Scales r, c with r_i² c_j² closest to variance [..., R, C] in least squares of logarithms."""
     log_variance = variance.clamp_min(torch.finfo(variance.dtype).tiny).log()
     level = log_variance.mean((-2, -1), keepdim=True)

@@ -1,4 +1,6 @@
-"""How estimators choose the bound on the noise of pseudo-data."""
+"""How estimators choose the limit on the noise of pseudo-data."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,34 +8,35 @@ import pytest
 import vmg
 from quick import assert_same_bits, linear_table, regressor
 from vmg.estimators import PseudoDataRegressor
-from vmg.estimators.pseudo_data.selection import CANDIDATES, choose_members, choose_one
+from vmg.fit.variational import Fitter
+from vmg.fit.variational.noise_search import CANDIDATES, choose_members, choose_one
 
 
-def test_a_given_noise_bound_is_used():
+def test_a_given_noise_limit_is_used():
     X, y = linear_table(30)
     model = regressor(max_iter=2, max_noise=0.4).fit(X, y)
     assert model.max_noise_ == 0.4
     assert all(layer.pseudo_data.max_noise == 0.4 for layer in model.network_.layers)
 
 
-def test_a_noise_bound_is_chosen_by_held_out_rows(monkeypatch):
+def test_a_noise_limit_is_chosen_by_held_out_rows(monkeypatch):
     """The candidate whose trials score best; each trial fits to rows that it is not scored on."""
     X, y = linear_table(30)
     trials = []
 
-    def score(self, held_out, n_draws):
-        bounds = self.network_.layers[0].pseudo_data.max_noise[:: self.n_members].tolist()
-        trials.append((bounds, {len(rows.x) for rows in held_out}, self.n_members))
-        return [np.full(len(rows.x), -abs(b - 0.3)) for b, rows in zip(bounds, held_out, strict=True)]
+    def score(self, network, likelihood, held_out, n_draws):
+        limits = network.layers[0].pseudo_data.max_noise[:: self.n_members].tolist()
+        trials.append((limits, {len(rows.x) for rows in held_out}, self.n_members))
+        return [np.full(len(rows.x), -abs(b - 0.3)) for b, rows in zip(limits, held_out, strict=True)]
 
-    monkeypatch.setattr(PseudoDataRegressor, "_held_out_log_probs", score)
+    monkeypatch.setattr(Fitter, "held_out_log_probs", score)
     model = regressor(max_noise="auto", max_iter=3, n_members=2).fit(X, y)
-    [(bounds, sizes, members)] = trials
-    np.testing.assert_allclose(sorted(set(bounds)), CANDIDATES, rtol=1e-6)
+    [(limits, sizes, members)] = trials
+    np.testing.assert_allclose(sorted(set(limits)), CANDIDATES, rtol=1e-6)
     assert sizes == {6}
     assert members == 1
-    assert model.max_noise_.tolist() == [min(CANDIDATES, key=lambda bound: abs(bound - 0.3))] * 2
-    assert model.network_.layers[0].pseudo_data.max_noise == model.max_noise_[0]
+    assert model.max_noise_ == min(CANDIDATES, key=lambda limit: abs(limit - 0.3))
+    assert model.network_.layers[0].pseudo_data.max_noise == model.max_noise_
     assert (model.max_noise, model.n_members) == ("auto", 2), "parameters stay as they were given"
 
 
@@ -45,17 +48,17 @@ def test_a_noise_bound_is_chosen_by_held_out_rows(monkeypatch):
         (1e-9, [CANDIDATES, (0.001, 0.003, 0.01), (0.0001, 0.0003, 0.001)], 0.0001),
     ],
 )
-def test_sharper_bounds_are_tried_below_a_sharpest_that_wins(liked, tried, chosen, n_members, monkeypatch):
+def test_sharper_limits_are_tried_below_a_sharpest_that_wins(liked, tried, chosen, n_members, monkeypatch):
     X, y = linear_table(30)
     trials = []
 
-    def score(self, held_out, n_draws):
-        bounds = self.network_.layers[0].pseudo_data.max_noise.tolist()
-        trials.append(sorted(set(bounds)))
-        return [np.full(len(rows.x), -abs(np.log(b / liked))) for b, rows in zip(bounds, held_out, strict=True)]
+    def score(self, network, likelihood, held_out, n_draws):
+        limits = network.layers[0].pseudo_data.max_noise.tolist()
+        trials.append(sorted(set(limits)))
+        return [np.full(len(rows.x), -abs(np.log(b / liked))) for b, rows in zip(limits, held_out, strict=True)]
 
-    monkeypatch.setattr(PseudoDataRegressor, "_held_out_log_probs", score)
-    monkeypatch.setattr("vmg.estimators.pseudo_data.selection.ENOUGH", 30)
+    monkeypatch.setattr(Fitter, "held_out_log_probs", score)
+    monkeypatch.setattr("vmg.fit.variational.noise_search.ENOUGH", 30)
     model = regressor(max_noise="auto", max_iter=3, n_members=n_members).fit(X, y)
     for found, expected in zip(trials, tried, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
@@ -64,17 +67,17 @@ def test_sharper_bounds_are_tried_below_a_sharpest_that_wins(liked, tried, chose
     np.testing.assert_allclose(few.max_noise_, CANDIDATES[0])
 
 
-def test_members_of_an_ensemble_have_the_bounds_whose_mixture_is_best(monkeypatch, tmp_path):
-    """Half of the rows like the smallest bound, the others the largest: each gets a member."""
+def test_members_of_an_ensemble_have_the_limits_whose_mixture_is_best(monkeypatch, tmp_path):
+    """Half of the rows like the smallest limit, the others the largest: each gets a member."""
     X, y = linear_table(30)
 
-    def score(self, held_out, n_draws):
-        bounds = self.network_.layers[0].pseudo_data.max_noise.tolist()
+    def score(self, network, likelihood, held_out, n_draws):
+        limits = network.layers[0].pseudo_data.max_noise.tolist()
         likes_small = [np.arange(len(rows.x)) % 2 == 0 for rows in held_out]
         return [np.where(small == (b < 0.1), 0.0, -9.0) - abs(np.log(b / 0.1)) * 1e-3
-                for b, small in zip(bounds, likes_small, strict=True)]  # fmt: skip
+                for b, small in zip(limits, likes_small, strict=True)]  # fmt: skip
 
-    monkeypatch.setattr(PseudoDataRegressor, "_held_out_log_probs", score)
+    monkeypatch.setattr(Fitter, "held_out_log_probs", score)
     model = regressor(max_noise="auto", max_iter=3, n_members=2).fit(X, y)
     low, high = model.max_noise_
     assert low < 0.1 < high
@@ -85,16 +88,17 @@ def test_members_of_an_ensemble_have_the_bounds_whose_mixture_is_best(monkeypatc
 
 @pytest.mark.parametrize(("n_members", "n_rows", "steps"), [(1, 100, 5_000), (2, 100, 2_000), (1, 2_500, 2_000)])
 def test_a_single_network_on_a_small_table_is_tried_for_longer(monkeypatch, n_members, n_rows, steps):
-    asked = []
+    asked, train = [], Fitter.train
 
-    def train(self, sets, max_noise=None, *, effort=None, at_most=None):
-        asked.append(at_most)
+    def spy(self, sets, choices):
+        asked.append(self.most_steps)
+        return train(replace(self, most_steps=1), sets, choices)
 
-    def score(self, held_out, n_draws):
+    def score(self, network, likelihood, held_out, n_draws):
         return [np.zeros(len(rows.x)) for rows in held_out]
 
-    monkeypatch.setattr(PseudoDataRegressor, "_train", train)
-    monkeypatch.setattr(PseudoDataRegressor, "_held_out_log_probs", score)
+    monkeypatch.setattr(Fitter, "train", spy)
+    monkeypatch.setattr(Fitter, "held_out_log_probs", score)
     X = np.random.default_rng(0).normal(size=(n_rows, 2))
     PseudoDataRegressor(n_members=n_members, random_state=0).fit(X, X[:, 0])
     assert asked == [steps, None]  # the trials, then all rows
@@ -110,7 +114,7 @@ def test_members_are_chosen_one_by_one_for_their_mixture():
     assert choose_members(log_probs, 1, np.array([0.0, 0.0, 1.0, 1.0])).tolist() == [2]
 
 
-def test_one_network_takes_the_most_cautious_bound_that_is_not_clearly_worse():
+def test_one_network_takes_the_most_cautious_limit_that_is_not_clearly_worse():
     rng = np.random.default_rng(0)
     base = rng.normal(size=400)
     noise = rng.normal(size=(3, 400))
@@ -128,20 +132,19 @@ def test_one_network_takes_the_most_cautious_bound_that_is_not_clearly_worse():
 
 
 def test_trials_count_weights_and_report_no_progress(monkeypatch):
-    """A row that fits no bound but one decides when it weighs enough."""
+    """A row that fits no limit but one decides when it weighs enough."""
     X, y = linear_table(30)
     seen = []
 
-    def score(self, held_out, n_draws):
-        bounds = self.network_.layers[0].pseudo_data.max_noise.tolist()
+    def score(self, network, likelihood, held_out, n_draws):
+        limits = network.layers[0].pseudo_data.max_noise.tolist()
         heavy = [rows.weight.numpy() > 1 for rows in held_out]
-        return [np.where(h, b, -b) for b, h in zip(bounds, heavy, strict=True)]
+        return [np.where(h, b, -b) for b, h in zip(limits, heavy, strict=True)]
 
-    monkeypatch.setattr(PseudoDataRegressor, "_held_out_log_probs", score)
+    monkeypatch.setattr(Fitter, "held_out_log_probs", score)
     for light, best in ((1e-3, CANDIDATES[-1]), (1.0, CANDIDATES[0])):
         model = regressor(max_noise="auto", max_iter=3)
-        model._callbacks = (seen.append,)
-        model.fit(X, y, np.where(np.arange(30) % 3 == 0, 1.01, light))
+        model.fit(X, y, np.where(np.arange(30) % 3 == 0, 1.01, light), callbacks=[seen.append])
         assert model.max_noise_ == best
     assert {p.n_steps for p in seen} == {model.history_.last.n_steps}
 
@@ -149,11 +152,11 @@ def test_trials_count_weights_and_report_no_progress(monkeypatch):
 @pytest.mark.parametrize(("n_rows", "n_pseudo"), [(5, 2), (30, 0), (30, (0, 0))])
 def test_no_trials_where_they_are_of_no_use(n_rows, n_pseudo, monkeypatch):
     X, y = linear_table(n_rows)
-    monkeypatch.setattr(PseudoDataRegressor, "_held_out_log_probs", lambda *_: pytest.fail("a trial"))
+    monkeypatch.setattr(Fitter, "held_out_log_probs", lambda *_: pytest.fail("a trial"))
     model = regressor(max_noise="auto", max_iter=2, n_pseudo=n_pseudo).fit(X, y)
     assert model.max_noise_ in CANDIDATES
 
 
-def test_a_chosen_bound_has_the_same_bits_again():
+def test_a_chosen_limit_has_the_same_bits_again():
     X, y = linear_table(30)
     assert_same_bits(*(regressor(max_noise="auto", max_iter=5).fit(X, y) for _ in range(2)), X)
