@@ -11,10 +11,9 @@ are in units of the target's standard deviation, of the ensemble and of its firs
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +22,27 @@ import torch
 from sklearn.datasets import load_diabetes, make_friedman1, make_friedman2, make_friedman3
 from sklearn.model_selection import ShuffleSplit
 
-from vmg.estimators import PseudoDataRegressor, regressor
-from vmg.estimators.pseudo_data.splits import _hand_over
+from vmg.fit.scaling import Standardiser
+from vmg.fit.variational import (
+    LONG,
+    STANDARD,
+    Fitted,
+    Fitter,
+    GaussianNoise,
+    Given,
+    MatrixGaussianNetworks,
+    Method,
+    NumericTargets,
+    TrainingSet,
+    likelihood_factories,
+)
 from vmg.metrics import interval_coverage, rmse
-from vmg.prediction import Prediction
+from vmg.prediction import Prediction, draw_functions
 from vmg_paper.data import TABLES, load_table, standard_splits
 from vmg_paper.experiments import results_file
 
 N_SPLITS = 3
+N_DRAWS = 200
 ACTIVATION = "relu"  # of lines that do not say
 SIMULATED = {
     "friedman1": (make_friedman1, 1.0),
@@ -58,25 +70,27 @@ def validate(name: str, settings: dict[str, Any], bounds: list[float]) -> list[r
     """One record for each bound."""
     X, y = training_rows(name, settings["max_rows"])
     splits = list(ShuffleSplit(N_SPLITS, test_size=0.2, random_state=1).split(X))
-    regressor.NOISE_BALANCE = settings["balance"]
-    options = {key: settings[key] for key in ("noise", "n_pseudo", "learning_rate_init", "activation")}
-    batch_size, hidden, members = settings["batch_size"] or "auto", (settings["hidden"],), settings["members"]
-    leader = PseudoDataRegressor(hidden, n_members=members, batch_size=batch_size, random_state=0, **options)
-    effort = replace(leader._effort, fewest_steps=settings["steps"], most_steps=settings["steps"])
-    leader._check_data(X, y, reset=True)
-    leader.seed_ = 1
+    likelihood_factories.NOISE_BALANCE = settings["balance"]
+    members = settings["members"]
+    networks = MatrixGaussianNetworks((settings["hidden"],), settings["activation"], n_pseudo=settings["n_pseudo"])
     pairs = [(bound, split) for bound in bounds for split in splits]
-    fitted = [copy.deepcopy(leader) for _ in pairs]
-    sets = [one._prepare(X[train], y[train], None) for one, (_, (train, _)) in zip(fitted, pairs, strict=True)]
+    tables = [Rows.of(X[train], y[train]) for _, (train, _) in pairs]
+    fitter = Fitter(
+        Method(networks, GaussianNoise(settings["noise"] == "input"), Given()),
+        tables[0].targets,
+        n_members=members,
+        batch_size=settings["batch_size"] or None,
+        learning_rate=settings["learning_rate_init"],
+        budget=replace(LONG if members > 1 else STANDARD, fewest_steps=settings["steps"], most_steps=settings["steps"]),
+        seed=1,
+    )
     started = time.perf_counter()
-    states = leader._train(sets, [bound for bound, _ in pairs], effort=effort)
+    fitted = fitter.fit([one.encoded for one in tables], [[bound] * members for bound, _ in pairs])
     seconds = time.perf_counter() - started
 
     scores: dict[float, list[list[float]]] = {bound: [] for bound in bounds}
-    for k, (one, (bound, (_, held_out)), state) in enumerate(zip(fitted, pairs, states, strict=True)):
-        one.max_noise_ = bound
-        _hand_over(leader, one, state, slice(k * members, (k + 1) * members))
-        whole = one.pred_dist(X[held_out])
+    for one, rows, (bound, (_, held_out)) in zip(fitted, tables, pairs, strict=True):
+        whole = rows.predict(one, X[held_out])
         scores[bound].append(
             [*_score(whole, y[held_out], y.std()), *_score(_first(whole, members), y[held_out], y.std())]
         )
@@ -86,6 +100,25 @@ def validate(name: str, settings: dict[str, Any], bounds: list[float]) -> list[r
         | dict(zip(names, np.mean(scores[bound], 0).tolist(), strict=True))
         for bound in bounds
     ]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Training rows in the network's units, and the way back."""
+
+    inputs: Standardiser
+    targets: NumericTargets
+    encoded: TrainingSet
+
+    @classmethod
+    def of(cls, X: np.ndarray, y: np.ndarray) -> Rows:
+        inputs, targets = Standardiser.fit(X), NumericTargets(Standardiser.fit(y[:, None]), squeeze=True)
+        x = torch.as_tensor(inputs.transform(X), dtype=torch.float32)
+        return cls(inputs, targets, TrainingSet(x, targets.encode(y), None, targets.unit))
+
+    def predict(self, fitted: Fitted, X: np.ndarray) -> Prediction:
+        x = torch.as_tensor(self.inputs.transform(X))
+        return self.targets.prediction(fitted.likelihood, draw_functions(fitted.network, x, N_DRAWS, 1))
 
 
 def _score(prediction: Prediction, y: np.ndarray, unit: float) -> tuple[float, float, float]:
@@ -105,7 +138,7 @@ def main() -> None:
     parser.add_argument("--tables", default=",".join([*TABLES[:-1], "diabetes", *SIMULATED]))
     parser.add_argument("--bounds", default="0.01,0.03,0.08,0.2,0.5")
     parser.add_argument("--noise", choices=["input", "constant"], default="input")
-    parser.add_argument("--balance", type=float, default=regressor.NOISE_BALANCE)
+    parser.add_argument("--balance", type=float, default=likelihood_factories.NOISE_BALANCE)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--members", type=int, default=1)
     parser.add_argument("--hidden", type=int, default=50)

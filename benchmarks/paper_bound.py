@@ -13,19 +13,20 @@ import argparse
 import json
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from defaults import training_rows
-from effort import ALL_ROWS
 from sklearn.model_selection import ShuffleSplit
+from training_length import ALL_ROWS
 
 from vmg.estimators import fit_splits
 from vmg.metrics import interval_coverage, rmse
 from vmg_paper.data import TABLES
 from vmg_paper.experiments import results_file
-from vmg_paper.experiments.table1_methods import METHODS, PAPER_BOUNDS
+from vmg_paper.experiments.table1_methods import METHODS, PAPER_LIMITS
 
 
 def validate(table: str, bound: float, n_splits: int) -> results_file.Record:
@@ -33,7 +34,9 @@ def validate(table: str, bound: float, n_splits: int) -> results_file.Record:
     splits = list(ShuffleSplit(n_splits, test_size=0.1, random_state=5).split(X))
     recipe = METHODS["vmg-paper"].make(table, 0)
     longer = (len(X) // recipe.batch_size) / (len(splits[0][0]) // recipe.batch_size)  # epochs for the same steps
-    recipe.set_params(max_noise=math.sqrt(bound), max_iter=round(recipe.max_iter * longer))
+    recipe.set_params(
+        baseline=replace(recipe.baseline, max_noise=math.sqrt(bound)), max_iter=round(recipe.max_iter * longer)
+    )
     started = time.perf_counter()
     fitted = fit_splits(recipe, X, y, splits)
     seconds = time.perf_counter() - started
@@ -55,7 +58,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     for table in options.tables.split(","):
-        for bound in PAPER_BOUNDS:
+        for bound in PAPER_LIMITS:
             settings = {"table": table, "bound": bound, "splits": options.splits}
             if not any(settings.items() <= record.items() for record in results_file.read(options.out)):
                 results_file.append(options.out, [validate(table, bound, options.splits)])

@@ -1,8 +1,10 @@
 """Estimators that fit in a fraction of a second, and tables for them."""
 
 import numpy as np
+import torch
 
 from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor, VMGClassifier, VMGRegressor
+from vmg.prediction import draw_functions
 
 OPTIONS = {
     "hidden_layer_sizes": (8,),
@@ -56,6 +58,12 @@ def class_table(n=60, seed=0, classes=("no", "perhaps", "yes")):
     angle = 2 * np.pi * label / len(classes)
     X = 2 * np.stack([np.cos(angle), np.sin(angle)], 1) + 0.5 * rng.normal(size=(n, 2))
     return X, np.array(classes)[label]
+
+
+def functions(model, X):
+    """Posterior draws of the network's outputs, [S, E, N, C], in its own units."""
+    x = torch.as_tensor(model.input_scaling_.transform(X))
+    return draw_functions(model.network_, x, model.n_draws, model.seed_)
 
 
 def everything(model, X):

@@ -55,7 +55,7 @@ def test_one_prediction_is_read_in_nine_files():
     assert entered <= {
         "estimators/reading.py",
         "estimators/regressor.py",
-        "estimators/scaling.py",
+        "fit/scaling.py",
         "fit/regression.py",
         "fit/inputs.py",
         "fit/noise_field.py",

@@ -66,9 +66,7 @@ def run_demo(folder: Path, *, quiet: bool = False) -> None:
     x, y = cubic(seed=SEED)
     with TrainingBar("Toy problem of Figure 1", quiet=quiet, terms=LOG_POSTERIOR) as bar:
         started = time.perf_counter()
-        toy = VMGRegressor(random_state=SEED)
-        toy._callbacks = (bar,)
-        toy.fit(x, y)
+        toy = VMGRegressor(random_state=SEED).fit(x, y, callbacks=[bar])
         toy_seconds = time.perf_counter() - started
     grid = np.linspace(*RANGE, 241)
     drawn = toy.pred_dist(grid[:, None])

@@ -1,4 +1,4 @@
-"""What regressors and classifiers read out of predictive distributions, however they come by them."""
+"""How estimators take targets in and read them out of predictive distributions, however they come by these."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from vmg.fit.scaling import Standardiser
+from vmg.fit.variational.targets import ClassTargets, NumericTargets
 from vmg.prediction import row_pieces
 from vmg.prediction.conformal import calibration_scores, conformal_interval
 
@@ -30,6 +33,17 @@ class ReadsRows(ABC):
     def _distribution(self, rows: Array) -> Any:
         """The predictive distribution of checked rows."""
 
+    def pred_dist(self, X: Any) -> Any:
+        """The whole predictive distribution of each row of X.
+
+        Returns
+        -------
+        Prediction or ClassPrediction
+            In the target's own units, or over ``classes_``.
+        """
+        check_is_fitted(self, "seed_")
+        return self._distribution(self._check_X(X))
+
     def _check_X(self, X: Any) -> Array:
         return validate_data(self, X, dtype=np.float64, order="C", reset=False)
 
@@ -45,15 +59,33 @@ class ReadsRows(ABC):
 class ReadsNumbers(ReadsRows):
     """Means, intervals, quantiles and draws of numeric targets."""
 
+    n_outputs_: int
+    target_scaling_: Standardiser
     conformal_scores_: Array | None
 
-    @abstractmethod
     def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
-        """Validated X [N, D] and y."""
+        """Validated X [N, D] and y, with what must be remembered of them."""
+        # one memory order, so that frames and arrays of the same numbers give the same bits
+        options = {"dtype": np.float64, "order": "C", "reset": reset}
+        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, **options)
+        y = np.asarray(y, dtype=np.float64)
+        n_outputs = 1 if y.ndim == 1 else y.shape[1]
+        if reset:
+            self.n_outputs_, self._single_output = n_outputs, y.ndim == 1
+            self.conformal_scores_ = None
+        elif n_outputs != self.n_outputs_:
+            raise ValueError(f"y must have {self.n_outputs_} outputs, as in the first call; got shape {y.shape}")
+        return X, y
 
-    @abstractmethod
-    def pred_dist(self, X: Any) -> Any:
-        """The whole predictive distribution of each row of X."""
+    def _learn_targets(self, y: NDArray, weight: Array | None) -> None:
+        """Remember the targets' units of the training rows."""
+        self.target_scaling_ = Standardiser.fit(y.reshape(len(y), -1), weight)
+
+    def _n_targets(self) -> int:
+        return self.n_outputs_
+
+    def _targets(self) -> NumericTargets:
+        return NumericTargets(self.target_scaling_, self._single_output)
 
     def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> NDArray | tuple[NDArray, NDArray]:
         """The mean of the target at each row of X, [N] or [N, C].
@@ -112,6 +144,36 @@ class ReadsNumbers(ReadsRows):
 
 class ReadsClasses(ReadsRows):
     """Probabilities and labels of classes."""
+
+    classes_: NDArray
+    _announced: NDArray | None = None  # classes of the first partial_fit, during that call
+
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
+        """Validated X [N, D] and y, with what must be remembered of them."""
+        X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
+        check_classification_targets(y)
+        found = np.unique(y)
+        if reset:
+            classes = found if self._announced is None else self._announced
+            if len(classes) < 2:
+                raise ValueError(f"y must hold at least 2 classes; got one class, {classes[0]!r}")
+            if getattr(self, "warm_start", False) and not np.array_equal(classes, getattr(self, "classes_", classes)):
+                raise ValueError(f"warm_start needs the classes of the last fit, {self.classes_}; got {classes}")
+            self.classes_ = classes
+        unknown = np.setdiff1d(found, self.classes_)
+        if len(unknown):
+            raise ValueError(f"y must be among the classes {self.classes_}; got {unknown}")
+        return X, y
+
+    def _learn_targets(self, y: NDArray, weight: Array | None) -> None:
+        """Classes have no units."""
+        return None
+
+    def _n_targets(self) -> int:
+        return len(self.classes_)
+
+    def _targets(self) -> ClassTargets:
+        return ClassTargets(self.classes_)
 
     def predict_proba(self, X: Any) -> NDArray:
         """Probability of each class, [N, K], in the order of ``classes_``."""

@@ -7,6 +7,7 @@ parameters: those may have been changed since the fit.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
@@ -27,7 +28,7 @@ from vmg.estimators.file_checks import (
     check_parameters,
     read_array,
 )
-from vmg.estimators.pseudo_data.base import PseudoDataEstimator
+from vmg.estimators.network import NetworkEstimator
 from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
 from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
 from vmg.estimators.regressor import VMGRegressor
@@ -45,10 +46,10 @@ from vmg.estimators.saving_targets import (
     encode_scores,
     encode_transform,
 )
-from vmg.estimators.scaling import Standardiser
 from vmg.fit.classification import ClassificationEnsemble
 from vmg.fit.regression import RegressionEnsemble
 from vmg.fit.scalar import ScalarEnsemble
+from vmg.fit.scaling import Standardiser
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.nn.covariance_parameters import FAMILIES
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -63,7 +64,7 @@ __all__ = ["from_state", "to_state"]
 Tensors = dict[str, Tensor]
 Document = dict[str, Any]
 
-Estimator = VMGEstimator | PseudoDataEstimator
+Estimator = VMGEstimator | NetworkEstimator
 
 KINDS: tuple[type[Estimator], ...] = (VMGClassifier, VMGRegressor, PseudoDataClassifier, PseudoDataRegressor)
 ESTIMATORS: dict[str, type[Estimator]] = {cls.__name__: cls for cls in KINDS}
@@ -109,6 +110,15 @@ def to_state(estimator: Estimator) -> tuple[Tensors, Document]:
     return tensors, document
 
 
+BEFORE_LIKELIHOODS: Document = {  # of regressors from before there was a choice
+    "likelihood_": "student",
+    "likelihood_reason_": "there was no other",
+    "likelihood_scores_": {},
+    "target_transform_": None,
+    "n_outliers_": 0,
+}
+
+
 def from_state(tensors: Tensors, document: Document) -> Estimator:
     """The estimator that :func:`to_state` took apart."""
     try:
@@ -121,6 +131,10 @@ def from_state(tensors: Tensors, document: Document) -> Estimator:
             if name in parameters or hasattr(kind, name) or name.startswith("__"):
                 raise ValueError(f"{name} must not be a fitted attribute")
             setattr(estimator, name, _decode(name, value, tensors))
+        if kind is VMGRegressor:
+            for name, value in BEFORE_LIKELIHOODS.items():
+                if name not in document["attributes"]:
+                    setattr(estimator, name, copy.copy(value))
         check_answers(estimator)
     except ModelFileError:
         raise
@@ -137,6 +151,8 @@ def _encode_parameter(name: str, value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, tuple | list):
         return [_encode_parameter(name, item) for item in value]
+    if isinstance(value, dict):  # JSON has texts alone for keys
+        return {"pairs": [[_encode_parameter(name, part) for part in pair] for pair in value.items()]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.random.RandomState):
@@ -149,6 +165,8 @@ def _encode_parameter(name: str, value: Any) -> Any:
 
 
 def _decode_parameter(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_decode_parameter(key): _decode_parameter(item) for key, item in value["pairs"]}
     return tuple(_decode_parameter(item) for item in value) if isinstance(value, list) else value
 
 
@@ -346,5 +364,5 @@ CODECS: dict[type[Any], Codec] = {
     LogTransform: Codec("transform", encode_transform, decode_transform),
     Rectified: Codec("transform", encode_transform, decode_transform),
     dict: Codec("scores", encode_scores, decode_scores),
-    PseudoDataEstimator: Codec("estimator", _encode_estimator, _decode_estimator),
+    NetworkEstimator: Codec("estimator", _encode_estimator, _decode_estimator),
 }

@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from vmg.estimators import VMGClassifier, VMGRegressor
-from vmg.estimators.scaling import Standardiser
 from vmg.fit.inputs import InputRange, soften
+from vmg.fit.outliers import ordinary_rows
 from vmg.fit.regression import RegressionEnsemble
+from vmg.fit.scaling import Standardiser
 from vmg.streaming import sharing
 from vmg.training import Callback
 
@@ -38,14 +39,11 @@ def fit_on_sample(
     Rows of a classifier's sample stand for all rows: each counts n_rows/n times. A regressor's count once, since
     :func:`condition_on_all` comes after.
     """
-    estimator._callbacks, estimator._known_scaling = tuple(callbacks), tuple(scaling)
-    try:
-        if isinstance(estimator, VMGClassifier):
-            estimator.partial_fit(X, y, classes, np.full(len(X), n_rows / len(X)))
-        else:
-            estimator.fit(X, y)
-    finally:
-        del estimator._callbacks, estimator._known_scaling
+    if isinstance(estimator, VMGClassifier):
+        weight = np.full(len(X), n_rows / len(X))
+        estimator.partial_fit(X, y, classes, weight, callbacks=callbacks, scaling=scaling)
+    else:
+        estimator.fit(X, y, callbacks=callbacks, scaling=scaling)
 
 
 @torch.no_grad()
@@ -64,6 +62,8 @@ def condition_on_all(estimator: VMGRegressor, batches: Batches) -> int:
     for X, y in batches:
         if not len(X):
             continue
+        kept = ordinary_rows(y, estimator.likelihood_)  # mistakes are left out, as in the fit to the sample
+        X, y = X[kept], y[kept]
         x = soften(estimator.input_scaling_.transform(X))
         targets = estimator.target_scaling_.transform(y.reshape(len(y), -1))
         members.update(torch.as_tensor(x), torch.as_tensor(targets), None)

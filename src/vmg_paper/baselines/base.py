@@ -1,132 +1,200 @@
-"""What baselines share: their own kind of layer, and none of the options of pseudo-data."""
+"""What a baseline is: a method of fitting, inside an estimator for numbers or for classes."""
 
 from __future__ import annotations
 
 import copy
-import inspect
-from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from vmg.estimators.pseudo_data.base import Array, PseudoDataEstimator, _bound
-from vmg.estimators.pseudo_data.effort import STANDARD
-from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
-from vmg.estimators.pseudo_data.training_sets import TrainingSet, stack
+from vmg.estimators.network import NetworkEstimator
+from vmg.estimators.reading import ReadsClasses, ReadsNumbers
+from vmg.fit.variational import CategoricalClasses, GaussianNoise, Method
+from vmg.fit.variational.likelihood_factories import LikelihoodFactory
 from vmg.nn.bayesian import BayesianLinear
-from vmg.nn.mlp import MLP
+from vmg.nn.mlp import MLP, Activation
 
-__all__ = ["Baseline", "BaselineRegressor", "GaussianComponents", "MeanNetwork", "mean_function"]
-
-MATRIX_GAUSSIAN_OPTIONS = frozenset(
-    {"n_pseudo", "max_noise", "pseudo_noise", "row_covariance", "column_covariance", "zero_mean", "prior"}
-)
+__all__ = ["Baseline", "BaselineClassifier", "BaselineRegressor", "LayerNetworks", "Place", "mean_function"]
 
 
-class Baseline(PseudoDataEstimator):
-    """An estimator of this library with another kind of layer.
+class Baseline(ABC):
+    """A method that the paper compares with. Subclasses are frozen dataclasses; their fields are its settings."""
 
-    A subclass says which in :meth:`_make_layer` and stands left of ``BaselineRegressor`` or ``PseudoDataClassifier``
-    among the bases. Parameters are those of the estimator without the options of matrix Gaussian layers, and what the
-    subclass names in its own ``__init__``.
-    """
-
-    _effort = STANDARD
-    _not_mine: frozenset[str] = MATRIX_GAUSSIAN_OPTIONS
-
-    def __init__(self, hidden_layer_sizes: int | Sequence[int] = (50,), **options: Any) -> None:
-        unknown = sorted(options.keys() & self._not_mine)
-        if unknown:
-            raise TypeError(f"{type(self).__name__} must be given parameters of its own; got {', '.join(unknown)}")
-        super().__init__(hidden_layer_sizes, **options)
-
-    @classmethod
-    def _get_param_names(cls) -> list[str]:
-        """scikit-learn's list of parameters, gathered over the bases: each names only what it adds."""
-        names: set[str] = set()
-        for base in cls.__mro__:
-            if "__init__" in vars(base) and issubclass(base, PseudoDataEstimator):
-                parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
-                names |= {p.name for p in parameters if p.kind != p.VAR_KEYWORD}
-        return sorted(names - {"self"} - cls._not_mine)
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    """Parameters of the estimator that differ from the estimator's own defaults."""
 
     @abstractmethod
-    def _make_layer(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        batch_shape: Sequence[int],
-        rate: float | Tensor,
-        first: bool,
-        last: bool,
-    ) -> BayesianLinear:
-        """One layer of the network; ``first`` takes the data, ``last`` gives the outputs.
+    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
+        """What is fitted; ``likelihood`` is that of the targets unless the method has one of its own."""
 
-        ``rate`` is what :meth:`_choose_max_noise` has chosen for each replica.
-        """
+    def regressor(self, hidden_layer_sizes: int | Sequence[int] = (50,), **options: Any) -> BaselineRegressor:
+        """The method as an estimator for numbers."""
+        return BaselineRegressor(self, hidden_layer_sizes, **{**self.defaults, **options})
 
-    def _make_network(self, n_features: int, batch_shape: Sequence[int], max_noise: float | Array) -> MLP:
-        hidden = tuple(int(size) for size in np.atleast_1d(self.hidden_layer_sizes))
-
-        rate = _bound(max_noise)
-
-        def make_layer(position: int, n_in: int, n_out: int) -> BayesianLinear:
-            place = {"first": position == 0, "last": position == len(hidden)}
-            return self._make_layer(n_in, n_out, batch_shape=batch_shape, rate=rate, **place)
-
-        return MLP(n_features, hidden, self._n_network_outputs(), activation=self.activation, make_layer=make_layer)
-
-    def _choose_max_noise(self, sets: list[TrainingSet]) -> list[float]:
-        """There are no pseudo-data whose noise had a bound."""
-        return [1.0] * len(sets)
-
-    @property
-    def partial_fit(self) -> Any:
-        """Not there: the posterior of these layers is no prior of another fit."""
-        raise AttributeError(f"{type(self).__name__} has no partial_fit; use fit with all rows")
+    def classifier(self, hidden_layer_sizes: int | Sequence[int] = (50,), **options: Any) -> BaselineClassifier:
+        """The method as an estimator for classes."""
+        return BaselineClassifier(self, hidden_layer_sizes, **{**self.defaults, **options})
 
 
-class BaselineRegressor(PseudoDataRegressor):
-    """A regressor whose noise is the same everywhere, as in the sources of all methods but deep ensembles."""
+class Place(NamedTuple):
+    """Where a layer stands: the first takes the data, the last gives the outputs."""
 
-    def __init__(
-        self, hidden_layer_sizes: int | Sequence[int] = (50,), *, noise: str = "constant", **options: Any
-    ) -> None:
-        super().__init__(hidden_layer_sizes, noise=noise, **options)
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True)
+class LayerNetworks:
+    """Networks of one kind of layer."""
+
+    hidden: tuple[int, ...]
+    activation: str | Activation
+    make_layer: Callable[[int, int, Place, Sequence[Any]], BayesianLinear] = field(repr=False)
+    """(inputs, outputs, place, choice of each replica) to a layer of as many replicas."""
+
+    def __call__(self, n_inputs: int, n_outputs: int, choices: Sequence[Any]) -> MLP:
+        def make(position: int, n_in: int, n_out: int) -> BayesianLinear:
+            return self.make_layer(n_in, n_out, Place(position == 0, position == len(self.hidden)), choices)
+
+        with torch.random.fork_rng(devices=[]):
+            return MLP(n_inputs, self.hidden, n_outputs, activation=self.activation, make_layer=make)
 
 
 @torch.no_grad()
-def mean_function(network: MLP, x: Tensor) -> Tensor:
+def mean_function(network: MLP, x: Tensor, n_draws: int = 1, seed: int = 0) -> Tensor:
     """The mean network at x as the one draw of a distribution: [1, *batch_shape, N, C], in double precision."""
     return copy.deepcopy(network).double().forward_centre(x.double()).unsqueeze(0)
 
 
-class MeanNetwork(Baseline):
-    """Predicts with the mean network: what is random in training is averaged, not drawn, at test time."""
+class BaselineRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, NetworkEstimator):
+    """A baseline for numbers.
 
-    def _evaluate(self, x: Tensor, n_draws: int) -> Tensor:
-        """The network's output [1, *batch_shape, N, C]."""
-        return mean_function(self.network_, x)
+    Parameters
+    ----------
+    baseline : Baseline
+        What is fitted.
+    noise : {"constant", "input"}
+        Constant noise is that of the sources of all methods but deep ensembles, which have their own.
+    hidden_layer_sizes, activation, noise_prior, n_members, batch_size, learning_rate_init, max_iter, averaging, \
+early_stopping, validation_fraction, n_iter_no_change, tol, n_draws, random_state, verbose
+        As in :class:`vmg.estimators.PseudoDataRegressor`.
 
-    def _draw_functions(self, X: Array) -> Tensor:
-        return self._evaluate(torch.as_tensor(self.input_scaling_.transform(X)), self.n_draws)
+    Attributes
+    ----------
+    choice_
+        What held-out rows chose, such as a dropout rate; None where nothing was to be chosen.
+    """
 
-    def _held_out_log_probs(self, held_out: list[TrainingSet], n_draws: int) -> list[Array]:
-        functions = self._evaluate(stack(held_out, self.n_members)[0], n_draws)
-        return self._log_probs(functions, [rows.y for rows in held_out])
+    _parameter_constraints = {  # noqa: RUF012
+        **NetworkEstimator._parameter_constraints,
+        "baseline": [Baseline],
+        "noise": [StrOptions({"constant", "input"})],
+        "noise_prior": ["array-like"],
+    }
+
+    choice_: Any
+
+    def __init__(
+        self,
+        baseline: Baseline,
+        hidden_layer_sizes: int | Sequence[int] = (50,),
+        activation: str | Activation = "relu",
+        *,
+        noise: str = "constant",
+        noise_prior: tuple[float, float] = (1.0, 1e-3),
+        n_members: int = 1,
+        batch_size: int | str = "auto",
+        learning_rate_init: float = 0.01,
+        max_iter: int | str = "auto",
+        averaging: float | None = 0.99,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        tol: float = 1e-4,
+        n_draws: int = 200,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.baseline = baseline
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.noise = noise
+        self.noise_prior = noise_prior
+        self.n_members = n_members
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.max_iter = max_iter
+        self.averaging = averaging
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.n_draws = n_draws
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _method(self) -> Method:
+        likelihood = GaussianNoise(self.noise == "input", self.noise_prior)
+        return self.baseline.method(self.hidden_sizes(), self.activation, likelihood)
+
+    def _set_choices(self, choices: list[Any]) -> None:
+        self.choice_ = choices[0]  # the same for all members
 
 
-class GaussianComponents(Baseline):
-    """For likelihoods with ``components`` that are no Gamma mixture: predictions are mixtures of Gaussians."""
+class BaselineClassifier(ClassifierMixin, ReadsClasses, NetworkEstimator):
+    """A baseline for classes; parameters and attributes are those of :class:`BaselineRegressor`, but for the noise."""
 
-    def _components(self, functions: Tensor) -> tuple[Array, Array, Array]:
-        with torch.no_grad():
-            parts = self.likelihood_.components(functions)  # type: ignore[operator]
-            loc, scale, df = (part.double().numpy() for part in parts)
-        shape = (len(functions), loc.shape[1], 1, 1)
-        scale, df = (np.broadcast_to(p, np.broadcast_shapes(p.shape, shape)) for p in (scale, df))
-        return loc, scale, df
+    _parameter_constraints = {  # noqa: RUF012
+        **NetworkEstimator._parameter_constraints,
+        "baseline": [Baseline],
+    }
+
+    choice_: Any
+
+    def __init__(
+        self,
+        baseline: Baseline,
+        hidden_layer_sizes: int | Sequence[int] = (50,),
+        activation: str | Activation = "relu",
+        *,
+        n_members: int = 1,
+        batch_size: int | str = "auto",
+        learning_rate_init: float = 0.01,
+        max_iter: int | str = "auto",
+        averaging: float | None = 0.99,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        tol: float = 1e-4,
+        n_draws: int = 200,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ) -> None:
+        self.baseline = baseline
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.n_members = n_members
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.max_iter = max_iter
+        self.averaging = averaging
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.tol = tol
+        self.n_draws = n_draws
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def _method(self) -> Method:
+        return self.baseline.method(self.hidden_sizes(), self.activation, CategoricalClasses())
+
+    def _set_choices(self, choices: list[Any]) -> None:
+        self.choice_ = choices[0]  # the same for all members

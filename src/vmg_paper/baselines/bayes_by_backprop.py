@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
-from vmg_paper.baselines.base import BaselineRegressor
-from vmg_paper.baselines.held_out_choice import HeldOutChoice
+from vmg.fit.variational import Method
+from vmg.fit.variational.fitter import equal_kl_weights
+from vmg.fit.variational.likelihood_factories import LikelihoodFactory
+from vmg.nn.mlp import Activation
+from vmg_paper.baselines.base import Baseline, LayerNetworks, Place
+from vmg_paper.baselines.held_out_search import HeldOutSearch
 from vmg_paper.layers.bayes_by_backprop import BayesByBackpropLinear, ScaleMixture
 
-__all__ = ["BayesByBackpropClassifier", "BayesByBackpropRegressor", "geometric_kl_weights"]
+__all__ = ["PRIORS", "BayesByBackprop", "geometric_kl_weights"]
 
 
 def geometric_kl_weights(n_batches: int) -> list[float]:
@@ -34,56 +34,32 @@ PRIORS = tuple(
 """Priors that are tried: the source's π, with two s₂ that for fifty inputs span its e⁻⁸ to e⁻⁶ of plain weights."""
 
 
-class BayesByBackprop(HeldOutChoice):
-    """Factorised Gaussian weights drawn once a batch, with a scale mixture prior.
+@dataclass(frozen=True)
+class BayesByBackprop(Baseline):
+    """Factorised Gaussian weights drawn once a batch, with a scale mixture prior."""
 
-    Parameters
-    ----------
-    mixture : (float, float, float) or "auto"
-        π, s₁ and s₂ of the prior π N(0, s₁²) + (1 − π) N(0, s₂²); "auto" tries :data:`PRIORS` on held-out training
-        rows, as the source chooses them.
-    geometric_kl : bool
-        Let the first batches of an epoch bear most of the KL divergence, 2^(M−i)/(2^M − 1), instead of all the same.
-    """
+    mixture: tuple[float, float, float] | str = "auto"
+    """π, s₁ and s₂ of the prior π N(0, s₁²) + (1 − π) N(0, s₂²); "auto" tries :data:`PRIORS` on held-out training
+    rows, as the source chooses them."""
+    geometric_kl: bool = False
+    """Let the first batches of an epoch bear most of the KL divergence, 2^(M−i)/(2^M − 1), instead of all the same."""
 
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
-        *,
-        mixture: tuple[float, float, float] | str = "auto",
-        geometric_kl: bool = False,
-        **options: Any,
-    ) -> None:
-        super().__init__(hidden_layer_sizes, **options)
-        self.mixture = mixture
-        self.geometric_kl = geometric_kl
+    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
+        def layer(n_in: int, n_out: int, place: Place, choices: Sequence[ScaleMixture]) -> BayesByBackpropLinear:
+            return BayesByBackpropLinear(n_in, n_out, prior=choices, batch_shape=(len(choices),))
 
-    def _priors(self) -> Sequence[ScaleMixture]:
-        if isinstance(self.mixture, str):
-            if self.mixture != "auto":
-                raise ValueError(f"mixture must be (share, wide, narrow) or 'auto'; got {self.mixture!r}")
-            return PRIORS
-        return (ScaleMixture(*self.mixture),)
+        weights = _weights_of_batches if self.geometric_kl else equal_kl_weights
+        search = HeldOutSearch(self._priors())
+        return Method(LayerNetworks(hidden, activation, layer), likelihood, search, kl_weights=weights)
 
-    def _tried(self) -> Sequence[float]:
-        """Numbers of the priors in their list."""
-        return [float(number) for number in range(len(self._priors()))]
-
-    def _make_layer(
-        self, in_features: int, out_features: int, *, batch_shape: Sequence[int], rate: float | Tensor, **place: Any
-    ) -> BayesByBackpropLinear:
-        priors, numbers = self._priors(), torch.as_tensor(rate).reshape(-1).long().tolist()
-        chosen = [priors[number] for number in numbers]
-        return BayesByBackpropLinear(in_features, out_features, prior=chosen, batch_shape=batch_shape)
-
-    def _kl_weights(self, n_batches: int) -> float | Sequence[float]:
-        """The objective gives every batch the share 1/M of the KL; M π_i makes it π_i."""
-        return [n_batches * share for share in geometric_kl_weights(n_batches)] if self.geometric_kl else 1.0
+    def _priors(self) -> tuple[ScaleMixture, ...]:
+        if not isinstance(self.mixture, str):
+            return (ScaleMixture(*self.mixture),)
+        if self.mixture != "auto":
+            raise ValueError(f"mixture must be (share, wide, narrow) or 'auto'; got {self.mixture!r}")
+        return PRIORS
 
 
-class BayesByBackpropRegressor(BayesByBackprop, BaselineRegressor):
-    """:class:`PseudoDataRegressor` with Bayes by Backprop."""
-
-
-class BayesByBackpropClassifier(BayesByBackprop, PseudoDataClassifier):
-    """:class:`PseudoDataClassifier` with Bayes by Backprop."""
+def _weights_of_batches(n_batches: int) -> list[float]:
+    """The objective gives every batch the share 1/M of the KL; M π_i makes it π_i."""
+    return [n_batches * share for share in geometric_kl_weights(n_batches)]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from vmg.estimators.pseudo_data.base import Array
+from vmg.fit.variational import Method
+from vmg.fit.variational.likelihood_factories import Array, LikelihoodFactory
 from vmg.likelihoods import Likelihood
-from vmg_paper.baselines.base import BaselineRegressor, GaussianComponents
+from vmg.nn.mlp import Activation
+from vmg_paper.baselines.base import Baseline
 from vmg_paper.baselines.max_likelihood import MaximumLikelihood
 
-__all__ = ["DeepEnsembleRegressor", "LearnedVarianceLikelihood"]
+__all__ = ["DeepEnsemble", "LearnedVarianceLikelihood"]
 
 MIN_VARIANCE = 1e-6  # of the standardised target, as in the source
 
@@ -48,25 +51,30 @@ class LearnedVarianceLikelihood(Likelihood):
         return mean, variance.sqrt(), torch.full_like(mean, math.inf)
 
 
-class DeepEnsembleRegressor(GaussianComponents, MaximumLikelihood, BaselineRegressor):
-    """Five networks from different starts; the prediction is the mixture of their Gaussians.
+@dataclass(frozen=True)
+class LearnedVariance:
+    """A variance for every row, as an output of the network."""
+
+    def n_network_outputs(self, n_targets: int) -> int:
+        return 2 * n_targets
+
+    def make(self, n_targets: int, n_steps: int, units: Array, choices: Sequence[Any]) -> Likelihood:
+        return LearnedVarianceLikelihood(n_targets)
+
+
+@dataclass(frozen=True)
+class DeepEnsemble(Baseline):
+    """Networks from five different starts; the prediction is the mixture of their Gaussians.
 
     Differs from the source: no adversarial training, which it calls optional; early stopping on held-out training rows
     in place of a fixed number of epochs; the predictive density is the mixture, not one Gaussian with its moments.
-
-    Parameters
-    ----------
-    n_members : int
-        Networks, trained as one batched network.
     """
 
-    _not_mine = MaximumLikelihood._not_mine | {"noise", "noise_prior"}
+    precision: float = 0.0
+    """Of a Gaussian prior on the weights, that is, weight decay."""
 
-    def __init__(self, hidden_layer_sizes: int | Sequence[int] = (50,), *, n_members: int = 5, **options: Any) -> None:
-        super().__init__(hidden_layer_sizes, n_members=n_members, **options)
+    defaults: ClassVar[dict[str, Any]] = {**MaximumLikelihood.defaults, "n_members": 5}
 
-    def _n_network_outputs(self) -> int:
-        return 2 * self.n_outputs_
-
-    def _make_likelihood(self, n_steps: int, units: Array) -> Likelihood:
-        return LearnedVarianceLikelihood(self.n_outputs_)
+    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
+        plain = MaximumLikelihood(self.precision).method(hidden, activation, likelihood)
+        return replace(plain, likelihood=LearnedVariance())

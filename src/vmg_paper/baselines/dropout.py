@@ -3,63 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
-from torch import Tensor
-
-from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
-from vmg_paper.baselines.base import BaselineRegressor, MeanNetwork
-from vmg_paper.baselines.dropout_rates import ChosenDropoutRate
+from vmg.fit.variational import Method
+from vmg.fit.variational.likelihood_factories import LikelihoodFactory
+from vmg.fit.variational.search import per_replica
+from vmg.nn.mlp import Activation
+from vmg_paper.baselines.base import Baseline, LayerNetworks, Place, mean_function
+from vmg_paper.baselines.held_out_search import HeldOutSearch, candidate_rates
 from vmg_paper.layers.dropout import DropoutLinear
 
-__all__ = ["DropoutClassifier", "DropoutRegressor"]
+__all__ = ["Dropout"]
 
 
-class Dropout(ChosenDropoutRate, MeanNetwork):
-    """Inputs of every layer but the first are dropped, those of the first with a rate of their own.
+@dataclass(frozen=True)
+class Dropout(Baseline):
+    """Inputs of every layer but the first are dropped, those of the first with a rate of their own."""
 
-    Parameters
-    ----------
-    input_rate : float
-        Probability that an input of the network is dropped; 0.2 in the source for images.
-    precision : float
-        Of a Gaussian prior on the weights, that is, weight decay.
-    """
+    rate: float | str = "auto"
+    """Probability that an input is dropped; "auto" tries a grid on held-out training rows."""
+    input_rate: float = 0.0
+    """Probability that an input of the network is dropped; 0.2 in the source for images."""
+    precision: float = 0.0
+    """Of a Gaussian prior on the weights, that is, weight decay."""
 
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
-        *,
-        input_rate: float = 0.0,
-        precision: float = 0.0,
-        **options: Any,
-    ) -> None:
-        super().__init__(hidden_layer_sizes, **options)
-        self.input_rate = input_rate
-        self.precision = precision
+    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
+        def layer(n_in: int, n_out: int, place: Place, choices: Sequence[float]) -> DropoutLinear:
+            rate = self.input_rate if place.first else per_replica(choices)
+            return DropoutLinear(n_in, n_out, rate=rate, precision=self.precision, batch_shape=(len(choices),))
 
-    def _make_layer(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        batch_shape: Sequence[int],
-        rate: float | Tensor,
-        first: bool,
-        last: bool,
-    ) -> DropoutLinear:
-        return DropoutLinear(
-            in_features,
-            out_features,
-            rate=self.input_rate if first else rate,
-            precision=self.precision,
-            batch_shape=batch_shape,
-        )
-
-
-class DropoutRegressor(Dropout, BaselineRegressor):
-    """A network trained with dropout, with constant Gaussian noise."""
-
-
-class DropoutClassifier(Dropout, PseudoDataClassifier):
-    """A network trained with dropout."""
+        search = HeldOutSearch(candidate_rates(self.rate))
+        return Method(LayerNetworks(hidden, activation, layer), likelihood, search, evaluate=mean_function)

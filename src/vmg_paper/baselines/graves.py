@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
-from vmg_paper.baselines.base import Baseline, BaselineRegressor
+from vmg.fit.variational import Given, Method
+from vmg.fit.variational.likelihood_factories import LikelihoodFactory
+from vmg.nn.mlp import Activation
+from vmg_paper.baselines.base import Baseline, LayerNetworks, Place
 from vmg_paper.layers.graves import GravesLinear
 
-__all__ = ["GravesClassifier", "GravesRegressor"]
+__all__ = ["Graves"]
 
 
+@dataclass(frozen=True)
 class Graves(Baseline):
     """Factorised Gaussian layers with Graves's biased gradient of the variances and his empirical prior."""
 
-    def _make_layer(
-        self, in_features: int, out_features: int, *, batch_shape: Sequence[int], **place: Any
-    ) -> GravesLinear:
-        return GravesLinear(in_features, out_features, batch_shape=batch_shape)
+    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
+        def layer(n_in: int, n_out: int, place: Place, choices: Sequence[Any]) -> GravesLinear:
+            return GravesLinear(n_in, n_out, batch_shape=(len(choices),))
 
-
-class GravesRegressor(Graves, BaselineRegressor):
-    """:class:`PseudoDataRegressor` with the variational inference of Graves (2011)."""
-
-
-class GravesClassifier(Graves, PseudoDataClassifier):
-    """:class:`PseudoDataClassifier` with the variational inference of Graves (2011)."""
+        return Method(LayerNetworks(hidden, activation, layer), likelihood, Given())

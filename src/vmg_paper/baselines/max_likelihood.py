@@ -3,46 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
-from vmg_paper.baselines.base import BaselineRegressor, MeanNetwork
+from vmg.fit.variational import Given, Method
+from vmg.fit.variational.likelihood_factories import LikelihoodFactory
+from vmg.nn.mlp import Activation
+from vmg_paper.baselines.base import Baseline, LayerNetworks, Place, mean_function
 from vmg_paper.layers.deterministic import DeterministicLinear
 
-__all__ = ["MaximumLikelihood", "MaximumLikelihoodClassifier", "MaximumLikelihoodRegressor"]
+__all__ = ["MaximumLikelihood"]
 
 
-class MaximumLikelihood(MeanNetwork):
-    """Ordinary layers.
+@dataclass(frozen=True)
+class MaximumLikelihood(Baseline):
+    """Ordinary layers; early stopping is on, as nothing else keeps the network from fitting the noise."""
 
-    Parameters
-    ----------
-    precision : float
-        Of a Gaussian prior on the weights, that is, weight decay; 0 is maximum likelihood.
-    early_stopping : bool
-        On by default: nothing else keeps the network from fitting the noise.
-    """
+    precision: float = 0.0
+    """Of a Gaussian prior on the weights, that is, weight decay; 0 is maximum likelihood."""
 
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
-        *,
-        precision: float = 0.0,
-        early_stopping: bool = True,
-        **options: Any,
-    ) -> None:
-        super().__init__(hidden_layer_sizes, early_stopping=early_stopping, **options)
-        self.precision = precision
+    defaults: ClassVar[dict[str, Any]] = {"early_stopping": True}
 
-    def _make_layer(
-        self, in_features: int, out_features: int, *, batch_shape: Sequence[int], **place: Any
-    ) -> DeterministicLinear:
-        return DeterministicLinear(in_features, out_features, precision=self.precision, batch_shape=batch_shape)
+    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
+        def layer(n_in: int, n_out: int, place: Place, choices: Sequence[Any]) -> DeterministicLinear:
+            return DeterministicLinear(n_in, n_out, precision=self.precision, batch_shape=(len(choices),))
 
-
-class MaximumLikelihoodRegressor(MaximumLikelihood, BaselineRegressor):
-    """A plain network with constant Gaussian noise."""
-
-
-class MaximumLikelihoodClassifier(MaximumLikelihood, PseudoDataClassifier):
-    """A plain network."""
+        return Method(LayerNetworks(hidden, activation, layer), likelihood, Given(), evaluate=mean_function)

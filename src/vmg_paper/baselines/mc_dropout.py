@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
 
-from vmg.estimators.pseudo_data.training_sets import Array, TrainingSet, stack
+from vmg.fit.variational import Fitted, Fitter, Method, TrainingSet
+from vmg.fit.variational.likelihood_factories import Array, LikelihoodFactory
+from vmg.fit.variational.search import per_replica
+from vmg.fit.variational.training_sets import stack
 from vmg.likelihoods import Likelihood
+from vmg.nn.mlp import Activation
 from vmg.prediction import draw_functions
-from vmg_paper.baselines.base import BaselineRegressor, GaussianComponents
-from vmg_paper.baselines.dropout_rates import ChosenDropoutRate
-from vmg_paper.baselines.held_out_choice import DRAWS
+from vmg_paper.baselines.base import Baseline, LayerNetworks, Place
+from vmg_paper.baselines.held_out_search import DRAWS, candidate_rates, enough_rows, trial_scores
 from vmg_paper.layers.dropout import DropoutLinear
 
-__all__ = ["MCDropoutRegressor", "PrecisionLikelihood"]
+__all__ = ["MCDropout", "PrecisionLikelihood", "RateAndPrecision"]
 
 PRECISIONS = np.geomspace(0.25, 2.5e5, 49)
 """Candidates of τ for a standardised target: noise between two standard deviations and one five-hundredth."""
@@ -50,70 +53,82 @@ class PrecisionLikelihood(Likelihood):
         return f, scale, torch.full_like(scale, math.inf)
 
 
-class MCDropoutRegressor(GaussianComponents, ChosenDropoutRate, BaselineRegressor):
+class RateAndPrecision(NamedTuple):
+    """What is chosen: a dropout rate, and τ of the standardised target."""
+
+    rate: float
+    precision: float = 1.0
+
+
+@dataclass(frozen=True)
+class ChosenPrecision:
+    """Makes likelihoods with the τ that was chosen; all targets share it in standard units."""
+
+    def n_network_outputs(self, n_targets: int) -> int:
+        return n_targets
+
+    def make(self, n_targets: int, n_steps: int, units: Array, choices: Sequence[RateAndPrecision]) -> Likelihood:
+        precision = torch.tensor([choice.precision for choice in choices], dtype=torch.float32).unsqueeze(-1)
+        return PrecisionLikelihood(precision.expand(len(choices), n_targets).clone())
+
+
+@dataclass(frozen=True)
+class RateAndPrecisionSearch:
+    """Chooses the rate and τ together, by the log-likelihood of held-out training rows.
+
+    A trial trains with each rate, its noise learned by ``trial_likelihood``; every τ is then read off the same trial.
+    """
+
+    rates: tuple[float, ...]
+    trial_likelihood: LikelihoodFactory
+
+    @property
+    def example(self) -> RateAndPrecision:
+        return RateAndPrecision(self.rates[-1])
+
+    def choose(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[RateAndPrecision]]:
+        if not enough_rows(sets):
+            return [[self.example] * fitter.n_members for _ in sets]
+        learned = replace(fitter, method=replace(fitter.method, likelihood=self.trial_likelihood))
+        scores = trial_scores(learned, sets, [RateAndPrecision(rate) for rate in self.rates], _score_precisions)
+        rates, precisions = np.divmod(scores.reshape(len(sets), -1).argmax(-1), len(PRECISIONS))
+        chosen = [RateAndPrecision(self.rates[r], float(PRECISIONS[p])) for r, p in zip(rates, precisions, strict=True)]
+        return [[choice] * fitter.n_members for choice in chosen]
+
+
+def _score_precisions(trial: Fitter, trained: Fitted, held_out: list[TrainingSet]) -> Array:
+    """Held-out log-likelihood of every τ, [sets, candidates]."""
+    functions = draw_functions(trained.network, stack(held_out, 1)[0], DRAWS, trial.seed).numpy()
+    scores = np.empty((len(held_out), len(PRECISIONS)))
+    for k, rows in enumerate(held_out):
+        y = rows.y.double().numpy()
+        squares = ((y - functions[:, k, : len(y)]) ** 2).sum(-1)  # [S, N]
+        for j, tau in enumerate(PRECISIONS):
+            log_probs = special.logsumexp(-0.5 * tau * squares, axis=0) - math.log(DRAWS)
+            constant = 0.5 * y.shape[-1] * math.log(tau / (2 * math.pi))
+            scores[k, j] = np.average(log_probs, weights=rows.weight) + constant
+    return scores
+
+
+@dataclass(frozen=True)
+class MCDropout(Baseline):
     """Dropout on the inputs of every layer, kept at test time: each mask is a draw from an approximate posterior.
 
-    The rate and the precision τ of the noise are chosen together by the log-likelihood of held-out training rows.
     With a prior length-scale l the weight decay is l²(1 − rate)/(2Nτ) for a loss of half the mean squared error.
 
     Differs from the source: τ comes from a fixed, fine grid for the standardised target, not from one made by hand
     for each table, and while rates are tried τ is learned, as the weight decay hardly depends on it.
-
-    Parameters
-    ----------
-    rate : float or "auto"
-        Probability that an input is dropped.
-    length_scale : float
-        l; 0.01 in the source.
     """
 
-    _not_mine = ChosenDropoutRate._not_mine | {"noise", "noise_prior"}
-    _n_candidates = len(PRECISIONS)
+    rate: float | str = "auto"
+    """Probability that an input is dropped; "auto" tries a grid on held-out training rows."""
+    length_scale: float = 0.01
+    """l; 0.01 in the source."""
 
-    _precisions: Array = np.ones(1)  # τ of the standardised target, of each replica under training
+    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
+        def layer(n_in: int, n_out: int, place: Place, choices: Sequence[RateAndPrecision]) -> DropoutLinear:
+            rate = per_replica([choice.rate for choice in choices])
+            return DropoutLinear(n_in, n_out, rate=rate, precision=self.length_scale**2, batch_shape=(len(choices),))
 
-    def __init__(
-        self, hidden_layer_sizes: int | Sequence[int] = (50,), *, length_scale: float = 0.01, **options: Any
-    ) -> None:
-        super().__init__(hidden_layer_sizes, **options)
-        self.length_scale = length_scale
-
-    def _make_layer(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        batch_shape: Sequence[int],
-        rate: float | Tensor,
-        first: bool,
-        last: bool,
-    ) -> DropoutLinear:
-        precision = self.length_scale**2
-        return DropoutLinear(in_features, out_features, rate=rate, precision=precision, batch_shape=batch_shape)
-
-    def _take_candidates(self, candidates: NDArray[np.int64]) -> None:
-        self._precisions = np.repeat(PRECISIONS[candidates], self.n_members)
-
-    @property
-    def precision_(self) -> Array:
-        """τ of each target in its own units, [C]."""
-        return self.likelihood_.get_buffer("precision")[0].double().numpy() / self.target_scaling_.scale**2
-
-    def _make_likelihood(self, n_steps: int, units: Array) -> Likelihood:
-        if self._is_trial:
-            return super()._make_likelihood(n_steps, units)  # learned under the Gamma prior
-        precision = torch.as_tensor(self._precisions, dtype=torch.float32).unsqueeze(-1)
-        return PrecisionLikelihood(precision.expand(len(units), self.n_outputs_).clone())
-
-    def _candidate_scores(self, held_out: list[TrainingSet]) -> Array:
-        """Held-out log-likelihood of every τ, [sets, candidates]; all outputs share one τ in standard units."""
-        functions = draw_functions(self.network_, stack(held_out, 1)[0], DRAWS, self.seed_).numpy()
-        scores = np.empty((len(held_out), len(PRECISIONS)))
-        for k, rows in enumerate(held_out):
-            y = rows.y.double().numpy()
-            squares = ((y - functions[:, k, : len(y)]) ** 2).sum(-1)  # [S, N]
-            for j, tau in enumerate(PRECISIONS):
-                log_probs = special.logsumexp(-0.5 * tau * squares, axis=0) - math.log(DRAWS)
-                constant = 0.5 * y.shape[-1] * math.log(tau / (2 * math.pi))
-                scores[k, j] = np.average(log_probs, weights=rows.weight) + constant
-        return scores
+        search = RateAndPrecisionSearch(candidate_rates(self.rate), likelihood)
+        return Method(LayerNetworks(hidden, activation, layer), ChosenPrecision(), search)

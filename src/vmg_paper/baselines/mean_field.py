@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
-from vmg_paper.baselines.base import MATRIX_GAUSSIAN_OPTIONS, Baseline, BaselineRegressor
+from vmg.fit.variational import Given, Method
+from vmg.fit.variational.likelihood_factories import LikelihoodFactory
+from vmg.nn.mlp import Activation
+from vmg.priors import GammaPrior, IsotropicPrior
+from vmg_paper.baselines.base import Baseline, LayerNetworks, Place
 from vmg_paper.layers.mean_field import MeanFieldLinear
 
-__all__ = ["MeanFieldClassifier", "MeanFieldRegressor"]
+__all__ = ["MeanField"]
+
+PRIORS = {"gamma": GammaPrior, "isotropic": IsotropicPrior}
 
 
+@dataclass(frozen=True)
 class MeanField(Baseline):
     """Factorised Gaussian layers; priors, noise and training are those of the matrix Gaussian."""
 
-    _not_mine = MATRIX_GAUSSIAN_OPTIONS - {"prior"}
+    prior: str = "gamma"
+    """Precisions of the weights learned from data ("gamma"), or fixed at one ("isotropic")."""
 
-    def _make_layer(
-        self, in_features: int, out_features: int, *, batch_shape: Sequence[int], **place: Any
-    ) -> MeanFieldLinear:
-        return MeanFieldLinear(in_features, out_features, prior=self._make_prior(), batch_shape=batch_shape)
+    def __post_init__(self) -> None:
+        if self.prior not in PRIORS:
+            raise ValueError(f"prior must be one of {tuple(PRIORS)}; got {self.prior!r}")
 
+    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
+        def layer(n_in: int, n_out: int, place: Place, choices: Sequence[Any]) -> MeanFieldLinear:
+            return MeanFieldLinear(n_in, n_out, prior=PRIORS[self.prior](), batch_shape=(len(choices),))
 
-class MeanFieldRegressor(MeanField, BaselineRegressor):
-    """:class:`PseudoDataRegressor` with factorised Gaussian weights."""
-
-
-class MeanFieldClassifier(MeanField, PseudoDataClassifier):
-    """:class:`PseudoDataClassifier` with factorised Gaussian weights."""
+        return Method(LayerNetworks(hidden, activation, layer), likelihood, Given())

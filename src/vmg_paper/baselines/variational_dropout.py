@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
-from vmg_paper.baselines.base import Baseline, BaselineRegressor
+from vmg.fit.variational import Given, Method
+from vmg.fit.variational.likelihood_factories import LikelihoodFactory
+from vmg.nn.mlp import Activation
+from vmg_paper.baselines.base import Baseline, LayerNetworks, Place
 from vmg_paper.layers.variational_dropout import VariationalDropoutLinear
 
-__all__ = ["VariationalDropoutClassifier", "VariationalDropoutRegressor"]
+__all__ = ["VariationalDropout"]
 
 
+@dataclass(frozen=True)
 class VariationalDropout(Baseline):
-    """Gaussian dropout on each layer's inputs, its rate learned."""
+    """Gaussian dropout on each layer's inputs, its noise learned."""
 
-    def _make_layer(
-        self, in_features: int, out_features: int, *, batch_shape: Sequence[int], **place: Any
-    ) -> VariationalDropoutLinear:
-        return VariationalDropoutLinear(in_features, out_features, batch_shape=batch_shape)
+    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
+        def layer(n_in: int, n_out: int, place: Place, choices: Sequence[Any]) -> VariationalDropoutLinear:
+            return VariationalDropoutLinear(n_in, n_out, batch_shape=(len(choices),))
 
-
-class VariationalDropoutRegressor(VariationalDropout, BaselineRegressor):
-    """:class:`PseudoDataRegressor` with variational dropout."""
-
-
-class VariationalDropoutClassifier(VariationalDropout, PseudoDataClassifier):
-    """:class:`PseudoDataClassifier` with variational dropout."""
+        return Method(LayerNetworks(hidden, activation, layer), likelihood, Given())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +10,10 @@ import torch
 import typer
 
 import vmg
+from vmg.cli.datasets import RayOption, ray_address
 from vmg.cli.output import say, say_aside
 from vmg.cli.progress import TrainingBar, waiting
+from vmg.fleets import spread
 from vmg_paper.cli.figures import figure1_command, figure2_command
 from vmg_paper.cli.option_lists import names
 from vmg_paper.cli.table2 import table2_command
@@ -57,23 +57,21 @@ def experiments(
     """Run the paper's experiments and print its figures beside ours."""
 
 
-def _run(missing: list[table1.Task], jobs: int, threads: int) -> Iterator[tuple[table1.Task, list[Record]]]:
+def _run(missing: list[table1.Task], jobs: int, threads: int, ray: bool) -> Iterator[tuple[table1.Task, list[Record]]]:
     """Every task with what it earned, as soon as it is done."""
-    if jobs == 1:
+    if jobs == 1 and not ray:
         for number, task in enumerate(missing, 1):
             label = f"{task.dataset}: {task.method} ({number}/{len(missing)})"
             with TrainingBar(label) as bar:
                 yield task, table1.execute(task, vmg.__version__, bar)
         return
-    # new interpreters, because threads of PyTorch do not survive a fork
-    spawn = multiprocessing.get_context("spawn")
-    with (
-        ProcessPoolExecutor(jobs, spawn, initializer=torch.set_num_threads, initargs=(threads,)) as pool,
-        waiting(f"{len(missing)} tables to run, {jobs} at once"),
-    ):
-        running = {pool.submit(table1.execute, task, vmg.__version__): task for task in missing}
-        for finished in as_completed(running):
-            yield running[finished], finished.result()
+    with waiting(f"{len(missing)} tables to run, {jobs} at once"):
+        for position, earned in spread(_execute, missing, n_jobs=jobs, ray_address=ray_address(ray), threads=threads):
+            yield missing[position], earned
+
+
+def _execute(task: table1.Task) -> list[Record]:
+    return table1.execute(task, vmg.__version__)
 
 
 @reproduce.command("table1", epilog="Example: `vmg reproduce table1 --datasets yacht,boston --methods vmg,vmg-paper`")
@@ -86,6 +84,7 @@ def table1_command(
     seed: Annotated[int, typer.Option(help="Of training.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Tables that run at once, each in a process of its own.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch in each.")] = 1,
+    ray: RayOption = False,
     out: Annotated[Path, typer.Option(help="Results file; what is in it already is not run again.")] = Path(
         "results/table1.jsonl"
     ),
@@ -100,7 +99,7 @@ def table1_command(
     [form] = names(form, FORMATS, "--format")
     torch.set_num_threads(threads)
     missing = table1.tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed)
-    for task, earned in _run(missing, jobs, threads):
+    for task, earned in _run(missing, jobs, threads, ray):
         results_file.append(out, earned)
         seconds = sum(record["seconds"] for record in earned)
         say_aside(f"{task.dataset}: {task.method}, {len(earned)} splits in {seconds:.0f} s")

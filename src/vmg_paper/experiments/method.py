@@ -36,8 +36,7 @@ def fit_apart(
     fitted = []
     for train, _ in splits:
         one = copy.deepcopy(estimator)  # not fitted yet
-        one._callbacks = tuple(callbacks)
-        fitted.append(one.fit(X[train], y[train]))
+        fitted.append(one.fit(X[train], y[train], callbacks=callbacks))
     return fitted
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vmg.estimators import PseudoDataRegressor
-from vmg.priors import GammaPrior, Prior
+from vmg_paper.baselines import BaselineRegressor, MatrixGaussian
 from vmg_paper.data import load_table
 from vmg_paper.experiments.method import Method, hidden_layers
 
@@ -14,28 +14,18 @@ __all__ = ["ABLATIONS"]
 POINTS = 20  # the default
 
 
-class _GradientGammas(PseudoDataRegressor):
-    """Posteriors of the weights' precisions learned by gradient, as in the paper, not taken in closed form."""
-
-    def _make_prior(self) -> Prior:
-        return GammaPrior(conjugate=False)
-
-
-class _Joint(PseudoDataRegressor):
-    """All rows of a batch drawn together, as from the Gaussian process."""
-
-    _sampling = "joint"
-
-
-class _Weights(PseudoDataRegressor):
-    """One weight matrix for all rows of a batch."""
-
-    _sampling = "weights"
-
-
-def _ablation(name: str, summary: str, kind: type[PseudoDataRegressor] = PseudoDataRegressor, **options: Any) -> Method:
+def _ablation(name: str, summary: str, **options: Any) -> Method:
     def make(table: str, seed: int) -> PseudoDataRegressor:
-        return kind(hidden_layers(table), random_state=seed, **options)
+        return PseudoDataRegressor(hidden_layers(table), random_state=seed, **options)
+
+    return Method(f"vmg-{name}", summary, make)
+
+
+def _inside(name: str, summary: str, baseline: MatrixGaussian) -> Method:
+    """A change that is no parameter of the estimator."""
+
+    def make(table: str, seed: int) -> BaselineRegressor:
+        return baseline.regressor(hidden_layers(table), noise="input", random_state=seed)
 
     return Method(f"vmg-{name}", summary, make)
 
@@ -55,14 +45,14 @@ ABLATIONS = (
         "rank-one", "rank-one row and column covariances", row_covariance="rank_one", column_covariance="rank_one"
     ),
     _ablation("dense", "dense row and column covariances", row_covariance="dense", column_covariance="dense"),
-    _ablation("joint", "rows of a batch drawn jointly", _Joint),
-    _ablation("weights", "one weight matrix drawn for a batch", _Weights),
-    _ablation("gradient-gammas", "precisions of the weights by gradient", _GradientGammas),
+    _inside("joint", "rows of a batch drawn jointly", MatrixGaussian(sampling="joint")),
+    _inside("weights", "one weight matrix drawn for a batch", MatrixGaussian(sampling="weights")),
+    _inside("gradient-gammas", "precisions of the weights by gradient", MatrixGaussian(conjugate=False)),
     _ablation("isotropic", "precisions of the weights fixed at one", prior="isotropic"),
     _ablation("constant-noise", "the same noise everywhere", noise="constant"),
     *(
-        _ablation(f"bound-{bound:g}", f"bound {bound:g} on √α for every table", max_noise=bound)
-        for bound in (0.03, 0.2)
+        _ablation(f"bound-{limit:g}", f"limit {limit:g} on √α for every table", max_noise=limit)
+        for limit in (0.03, 0.2)
     ),
     *(
         _ablation(f"points-{points}", f"{points} pseudo-points in each layer", n_pseudo=points)

@@ -10,8 +10,8 @@ from sklearn.model_selection import KFold, ShuffleSplit
 
 from quick import class_table, classifier, linear_table, regressor
 from vmg.estimators import fit_splits
-from vmg.estimators.pseudo_data.selection import CANDIDATES
-from vmg.estimators.scaling import Standardiser
+from vmg.fit.scaling import Standardiser
+from vmg.fit.variational.noise_search import CANDIDATES
 
 LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0, "max_iter": 100}
 

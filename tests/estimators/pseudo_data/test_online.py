@@ -4,7 +4,7 @@ import torch
 
 from quick import linear_table, regressor
 from reference import assert_close, normal
-from vmg.estimators.pseudo_data.online import _separate, posterior_as_prior
+from vmg.fit.variational.online import posterior_as_prior, separate
 from vmg.nn import MLP
 from vmg.priors import FixedPrior
 
@@ -20,20 +20,20 @@ def generator(seed=0):
 
 def test_separate_recovers_a_product():
     row, column = normal(2, 4, seed=0).exp(), normal(2, 3, seed=1).exp()
-    r, c = _separate(row.square().unsqueeze(-1) * column.square().unsqueeze(-2))
+    r, c = separate(row.square().unsqueeze(-1) * column.square().unsqueeze(-2))
     assert_close(r.unsqueeze(-1) * c.unsqueeze(-2), row.unsqueeze(-1) * column.unsqueeze(-2))
 
 
 def test_separate_is_closest_in_the_logarithm():
     variance = normal(4, 3, seed=0).exp()
-    r, c = _separate(variance)
+    r, c = separate(variance)
     remainder = variance.log() - 2 * r.log().unsqueeze(-1) - 2 * c.log()
     assert_close(remainder.sum(-1), torch.zeros(4, dtype=torch.float64))  # the conditions of least squares
     assert_close(remainder.sum(-2), torch.zeros(3, dtype=torch.float64))
 
 
 def test_separate_of_no_variance_is_finite():
-    r, c = _separate(torch.zeros(2, 3))
+    r, c = separate(torch.zeros(2, 3))
     assert torch.isfinite(r.log()).all()
     assert torch.isfinite(c.log()).all()
 

@@ -10,7 +10,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, cross_val_predict, cross_val_score
 
-from quick import LINEAR, assert_same_bits, everything, linear_table, regressor
+from quick import LINEAR, assert_same_bits, everything, functions, linear_table, regressor
 
 # -- learning ---------------------------------------------------------------------------------------------------------
 
@@ -126,11 +126,12 @@ def test_an_ensemble_is_the_pooled_mixture_of_its_members():
     p = model.pred_dist(X)
     assert model.network_.layers[0].batch_shape == (3,)
     assert p.loc.shape == (3 * 50, 30, 1)
-    loc, scale, _ = model._components(model._draw_functions(X))  # [S, E, N, C], in standard units
+    loc = functions(model, X).numpy()  # [S, E, N, C], in standard units
+    _, scale = model.likelihood_.student()  # [E, C]
     means = loc.mean((0, 3)) * y.std() + y.mean()  # [E, N]
     assert (means.std(0) > 0).all(), "members differ"
     np.testing.assert_allclose(p.mean, means.mean(0))
-    np.testing.assert_allclose(p.aleatoric_std**2, (scale**2 * 32 / 30).mean() * y.var(), rtol=1e-5)
+    np.testing.assert_allclose(p.aleatoric_std**2, (scale.detach().numpy() ** 2 * 32 / 30).mean() * y.var(), rtol=1e-5)
     between, within = means.var(0), (loc.var(0)[..., 0] * y.var()).mean(0)
     np.testing.assert_allclose(p.epistemic_std**2, between + within)
 
@@ -140,8 +141,8 @@ def test_members_are_as_many_networks():
     X, y = linear_table()
     X_new, y_new = linear_table(200, seed=1)
     model = regressor(**LINEAR, max_iter=100, n_members=4).fit(X, y)
-    functions = model._draw_functions(X_new).mean(0)[..., 0].numpy() * y.std() + y.mean()  # [E, N]
-    scores = [r2_score(y_new, f) for f in functions]
+    means = functions(model, X_new).mean(0)[..., 0].numpy() * y.std() + y.mean()  # [E, N]
+    scores = [r2_score(y_new, f) for f in means]
     assert min(scores) > 0.85
     assert model.score(X_new, y_new) >= min(scores)
 

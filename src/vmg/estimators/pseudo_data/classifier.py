@@ -6,22 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from vmg.estimators.pseudo_data.base import Array, PseudoDataEstimator
+from vmg.estimators.network import Array, NetworkEstimator, one_or_all
+from vmg.estimators.pseudo_data.method import CONSTRAINTS, pseudo_data_method
 from vmg.estimators.reading import ReadsClasses
-from vmg.likelihoods import CategoricalLikelihood, Likelihood
-from vmg.prediction import ClassPrediction
+from vmg.fit.variational import CategoricalClasses, Method
+from vmg.training import Callback
 
 __all__ = ["PseudoDataClassifier"]
 
 
-class PseudoDataClassifier(ClassifierMixin, ReadsClasses, PseudoDataEstimator):
+class PseudoDataClassifier(ClassifierMixin, ReadsClasses, NetworkEstimator):
     """Bayesian neural network classification with matrix Gaussian posteriors and pseudo-data [LW16].
 
     Parameters
@@ -48,8 +45,9 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
     (150, 3)
     """
 
-    classes_: NDArray
-    _announced: NDArray | None = None  # classes of the first partial_fit, during that call
+    _parameter_constraints = CONSTRAINTS
+
+    max_noise_: float | Array
 
     def __init__(
         self,
@@ -100,7 +98,15 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
         self.random_state = random_state
         self.verbose = verbose
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> PseudoDataClassifier:
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: Any = None,
+        sample_weight: Any = None,
+        *,
+        callbacks: Sequence[Callback] = (),
+    ) -> PseudoDataClassifier:
         """Update with new rows only: the posterior so far becomes the prior.
 
         Parameters
@@ -109,6 +115,8 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
             New rows, as in ``fit``.
         classes : array-like, optional
             All classes that will ever come; needed on the first call where its rows do not show them all.
+        callbacks
+            As in ``fit``.
 
         Returns
         -------
@@ -117,73 +125,15 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
         if hasattr(self, "network_"):
             if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
                 raise ValueError(f"classes must be those of the first call, {self.classes_}; got {np.unique(classes)}")
-            return self._update(X, y, sample_weight)
+            return self._update(X, y, sample_weight, callbacks=callbacks)
         self._announced = None if classes is None else np.unique(classes)
         try:
-            return self.fit(X, y, sample_weight)
+            return self.fit(X, y, sample_weight, callbacks=callbacks)
         finally:
-            self._announced = None
+            del self._announced
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> PseudoDataClassifier:
-        """Fit to rows X [N, D] with classes y [N]; see :meth:`PseudoDataRegressor.fit`."""
-        return super().fit(X, y, sample_weight)
+    def _method(self) -> Method:
+        return pseudo_data_method(self, CategoricalClasses())
 
-    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
-        X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
-        check_classification_targets(y)
-        found = np.unique(y)
-        if reset:
-            classes = found if self._announced is None else self._announced
-            if len(classes) < 2:
-                raise ValueError(f"y must hold at least 2 classes; got one class, {classes[0]!r}")
-            if self.warm_start and hasattr(self, "network_") and not np.array_equal(classes, self.classes_):
-                raise ValueError(f"warm_start needs the classes of the last fit, {self.classes_}; got {classes}")
-            self.classes_ = classes
-        unknown = np.setdiff1d(found, self.classes_)
-        if len(unknown):
-            raise ValueError(f"y must be among the classes {self.classes_}; got {unknown}")
-        return X, y
-
-    def _fit_target_scaling(self, y: NDArray, weight: Array | None) -> None:
-        """Classes have no units."""
-        return None
-
-    def _encode(self, y: NDArray) -> Tensor:
-        return torch.as_tensor(np.searchsorted(self.classes_, y), dtype=torch.int64)
-
-    def _n_network_outputs(self) -> int:
-        return len(self.classes_)
-
-    def _target_unit(self) -> Array:
-        return np.ones(1)
-
-    def _make_likelihood(self, n_steps: int, units: Array) -> Likelihood:
-        return CategoricalLikelihood()
-
-    def _likelihood_as_prior(self) -> Likelihood:
-        return self.likelihood_
-
-    def _log_probs(self, functions: Tensor, targets: list[Tensor]) -> list[Array]:
-        probabilities = torch.softmax(functions, -1).numpy()  # [S, replicas, N, K]
-        found = []
-        for k, y in enumerate(targets):
-            members = slice(k * self.n_members, (k + 1) * self.n_members)
-            mean = probabilities[:, members].mean((0, 1))[np.arange(len(y)), y.numpy()]
-            found.append(np.log(np.maximum(mean, np.finfo(np.float64).tiny)))
-        return found
-
-    def pred_dist(self, X: Any) -> ClassPrediction:
-        """The whole predictive distribution of each row of X.
-
-        Returns
-        -------
-        ClassPrediction
-            With ``probabilities``, ``label``, ``predictive_entropy``, ``expected_entropy``, ``mutual_information``
-            and ``log_prob``.
-        """
-        check_is_fitted(self, "network_")
-        return self._distribution(self._check_X(X))
-
-    def _distribution(self, rows: Array) -> ClassPrediction:
-        probabilities = torch.softmax(self._draw_functions(rows), -1).flatten(0, 1).numpy()
-        return ClassPrediction(probabilities, self.classes_)
+    def _set_choices(self, choices: list[float]) -> None:
+        self.max_noise_ = one_or_all(choices)

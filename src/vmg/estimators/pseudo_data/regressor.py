@@ -7,33 +7,26 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vmg.estimators.pseudo_data.base import Array, PseudoDataEstimator
-from vmg.estimators.pseudo_data.effort import LONG, STANDARD, Effort
+from vmg.estimators.network import Array, NetworkEstimator, one_or_all
+from vmg.estimators.pseudo_data.method import CONSTRAINTS, pseudo_data_method
 from vmg.estimators.reading import ReadsNumbers
-from vmg.estimators.scaling import Standardiser
-from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
+from vmg.fit.variational import LONG, STANDARD, Budget, GaussianNoise, Method
 from vmg.math.moments import normal_points
 from vmg.prediction import Prediction, propagate_moments
+from vmg.training import Callback
 
 __all__ = ["PseudoDataRegressor"]
-
-NOISE_FADE = (0.3, 0.6)
-"""Share of training between which input-dependent noise is faded in: the mean settles first."""
-
-NOISE_BALANCE = 0.5
-"""How far the mean is fitted as under constant noise: see :class:`~vmg.likelihoods.HeteroscedasticLikelihood`."""
 
 MOMENT_POINTS = 32
 """Equally likely points that stand for a Gaussian of given mean and variance in a sampling-free prediction."""
 
 
-class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, PseudoDataEstimator):
+class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, NetworkEstimator):
     """Bayesian neural network regression with matrix Gaussian posteriors and pseudo-data [LW16].
 
     Parameters
@@ -45,8 +38,8 @@ class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, Pseudo
     n_pseudo : int or sequence of int
         Pseudo-points of every layer, or of each.
     max_noise : float or "auto"
-        Bound on the relative noise √α of pseudo-points: larger is more cautious. "auto" tries five bounds on held-out
-        rows first and then fits all rows with the best one, or with the bounds whose mixture is best for an ensemble.
+        Limit on the relative noise √α of pseudo-points: larger is more cautious. "auto" tries five limits on held-out
+        rows first and then fits all rows with the best one, or with those whose mixture is best for an ensemble.
     pseudo_noise : {"layer", "factored"}
         One √α per layer, or a factor per point and dimension.
     row_covariance, column_covariance : {"diagonal", "rank_one", "dense"}
@@ -75,13 +68,13 @@ class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, Pseudo
     validation_fraction, n_iter_no_change, tol
         See ``early_stopping``.
     warm_start : bool
-        Let ``fit`` continue from the last solution, with its activation, prior and bound on the noise.
+        Let ``fit`` continue from the last solution, with its activation, prior and limit on the noise.
     n_draws : int
         Posterior draws behind a prediction, for each member.
     random_state : int, RandomState or None
         Same seed, same numbers.
     verbose : bool
-        Print the bound as training goes.
+        Print the lower bound as training goes.
 
     Attributes
     ----------
@@ -92,7 +85,7 @@ class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, Pseudo
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
     max_noise_ : float or array [n_members]
-        The bound in use, or that of each member.
+        The limit in use, or that of each member.
     feature_relevance_ : array [n_features_in_]
         How strongly each input can move the first layer, largest 1.
 
@@ -107,12 +100,12 @@ class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, Pseudo
     """
 
     _parameter_constraints = {  # noqa: RUF012
-        **PseudoDataEstimator._parameter_constraints,
+        **CONSTRAINTS,
         "noise": [StrOptions({"constant", "input"})],
         "noise_prior": ["array-like"],
     }
 
-    conformal_scores_: Array | None
+    max_noise_: float | Array
 
     def __init__(
         self,
@@ -167,102 +160,35 @@ class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, Pseudo
         self.random_state = random_state
         self.verbose = verbose
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> PseudoDataRegressor:
+    def partial_fit(
+        self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()
+    ) -> PseudoDataRegressor:
         """Update with new rows only: the posterior so far becomes the prior.
 
         The first call is a :meth:`fit`; units stay those of the first call. Forgets a calibration, as ``fit`` does.
 
         Parameters
         ----------
-        X, y, sample_weight
+        X, y, sample_weight, callbacks
             New rows, as in :meth:`fit`.
 
         Returns
         -------
         self
         """
-        self._update(X, y, sample_weight)
+        self._update(X, y, sample_weight, callbacks=callbacks)
         self.conformal_scores_ = None  # they were of the model before
         return self
 
-    # -- how targets enter --------------------------------------------------------------------------------------------
+    def _method(self) -> Method:
+        return pseudo_data_method(self, GaussianNoise(self.noise == "input", self.noise_prior))
 
-    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
-        # one memory order, so that frames and arrays of the same numbers give the same bits
-        options = {"dtype": np.float64, "order": "C", "reset": reset}
-        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, **options)
-        y = np.asarray(y, dtype=np.float64)
-        if reset:
-            self.n_outputs_ = 1 if y.ndim == 1 else y.shape[1]
-            self._single_output = y.ndim == 1
-            self.conformal_scores_ = None
-        elif (y.shape[1] if y.ndim > 1 else 1) != self.n_outputs_:
-            raise ValueError(f"y must have {self.n_outputs_} outputs, as in the first call; got shape {y.shape}")
-        return X, y
-
-    def _fit_target_scaling(self, y: NDArray, weight: Array | None) -> None:
-        self.target_scaling_ = Standardiser.fit(y.reshape(len(y), -1), weight)
-
-    def _encode(self, y: NDArray) -> Tensor:
-        standard = self.target_scaling_.transform(y.reshape(len(y), -1))
-        return torch.as_tensor(standard, dtype=torch.float32)
-
-    @property
-    def _effort(self) -> Effort:
+    def _budget(self) -> Budget:
         """Members of an ensemble may overfit a little more, as others mend it; a single network gains too little."""
         return LONG if self.n_members > 1 else STANDARD
 
-    def _n_network_outputs(self) -> int:
-        return self.n_outputs_ * (2 if self.noise == "input" else 1)
-
-    def _target_unit(self) -> Array:
-        return self.target_scaling_.scale
-
-    def _make_likelihood(self, n_steps: int, units: Array) -> Likelihood:
-        if np.shape(self.noise_prior) != (2,):
-            raise ValueError(f"noise_prior must be (concentration, rate); got {self.noise_prior!r}")
-        concentration, rate = (float(value) for value in self.noise_prior)
-        n_replicas = len(units)
-        likelihood: GaussianLikelihood
-        if self.noise == "constant":
-            likelihood = GaussianLikelihood(
-                self.n_outputs_, concentration=concentration, rate=rate, batch_shape=(n_replicas,)
-            )
-        else:
-            start, stop = (int(share * n_steps) for share in NOISE_FADE)
-            likelihood = HeteroscedasticLikelihood(
-                self.n_outputs_,
-                concentration=concentration,
-                rate=rate,
-                balance=NOISE_BALANCE,
-                fade=(start, max(stop, start + 1)),
-                batch_shape=(n_replicas,),
-            )
-        # Start at noise of unit precision, which is a standardised target's own. The prior's mean, 1000, would make
-        # the first gradient so large that Adam, which remembers squares for a thousand steps, hardly moves after it.
-        with torch.no_grad():
-            likelihood.log_rate.copy_(likelihood.log_concentration)
-        return likelihood
-
-    def _likelihood_as_prior(self) -> Likelihood:
-        assert isinstance(self.likelihood_, GaussianLikelihood)
-        updated = self.likelihood_.posterior_as_prior()
-        # count updates anew: the first are large again, so that few steps are enough for the new rows to be counted
-        count = updated.get_buffer("n_updates")
-        if isinstance(updated, HeteroscedasticLikelihood):
-            updated.get_buffer("fade").sub_(count)
-        count.zero_()
-        return updated
-
-    def _log_probs(self, functions: Tensor, targets: list[Tensor]) -> list[Array]:
-        shape = functions[..., : self.n_outputs_].shape
-        components = [np.broadcast_to(part, shape) for part in self._components(functions)]
-        found = []
-        for k, y in enumerate(targets):
-            members = slice(k * self.n_members, (k + 1) * self.n_members)
-            loc, scale, df = (_pool(part[:, members, : len(y)]) for part in components)
-            found.append(Prediction(loc, scale, df, squeeze=False).log_prob(y.numpy()))
-        return found
+    def _set_choices(self, choices: list[float]) -> None:
+        self.max_noise_ = one_or_all(choices)
 
     # -- predictions --------------------------------------------------------------------------------------------------
 
@@ -287,41 +213,18 @@ class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, Pseudo
         check_is_fitted(self, "network_")
         if method not in ("draws", "moments"):
             raise ValueError(f"method must be 'draws' or 'moments'; got {method!r}")
-        return self._distribution(self._check_X(X), method)
+        rows = self._check_X(X)
+        return self._distribution(rows) if method == "draws" else self._moments(rows)
 
-    def _distribution(self, rows: Array, method: str = "draws") -> Prediction:
-        functions = self._draw_functions(rows) if method == "draws" else self._spread_moments(rows)
-        loc, scale, df = self._components(functions)
-        return Prediction(
-            self.target_scaling_.inverse(_pool(loc)),
-            _pool(scale) * self.target_scaling_.scale,
-            _pool(df),
-            squeeze=self._single_output,
-            joint=method == "draws",
-        )
-
-    def _spread_moments(self, X: Array) -> Tensor:
-        """As :meth:`_draw_functions`, but points spread evenly over the Gaussians of the propagated moments."""
-        x = torch.as_tensor(self.input_scaling_.transform(X), dtype=torch.float32)
+    def _moments(self, rows: Array) -> Prediction:
+        """As :meth:`_distribution`, from points spread evenly over the Gaussians of the propagated moments."""
+        x = torch.as_tensor(self.input_scaling_.transform(rows), dtype=torch.float32)
         mean, variance = (part.double() for part in propagate_moments(self.network_, x))
         points = normal_points(MOMENT_POINTS, mean.shape[-1])[:, None, None]  # [S, 1, 1, C]
-        return mean + points * variance.sqrt()  # [S, E, N, C]
-
-    def _components(self, functions: Tensor) -> tuple[Array, Array, Array]:
-        """Centre, scale and df of the mixture, in standard units, members not yet pooled: [S, E, N, C]."""
-        assert isinstance(self.likelihood_, GaussianLikelihood)
-        with torch.no_grad():
-            loc, scale, df = (part.double().numpy() for part in self.likelihood_.components(functions))
-        shape = (len(functions), loc.shape[1], 1, 1)
-        broadcast = (np.broadcast_to(p, np.broadcast_shapes(p.shape, shape)) for p in (scale, df))
-        return loc, *broadcast  # type: ignore[return-value]
+        functions = mean + points * variance.sqrt()  # [S, E, N, C]
+        return self._targets().prediction(self.likelihood_, functions, joint=False)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = False
         return tags
-
-
-def _pool(values: Array) -> Array:
-    """Draws of all members as one mixture: [S, E, ...] -> [S E, ...]."""
-    return values.reshape(-1, *values.shape[2:])

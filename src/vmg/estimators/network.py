@@ -1,0 +1,326 @@
+"""A scikit-learn estimator around a :class:`~vmg.fit.variational.Fitter`, and many fits as one."""
+
+from __future__ import annotations
+
+import copy
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor
+
+from vmg.estimators.reading import ReadsRows
+from vmg.estimators.weights import weighed
+from vmg.estimators.whole_fit import whole_or_not_at_all
+from vmg.fit.scaling import Standardiser
+from vmg.fit.variational import STANDARD, Budget, EarlyStopping, Fitted, Fitter, Method, Targets, TrainingSet
+from vmg.fit.variational.same_network import check_same_network
+from vmg.likelihoods import Likelihood
+from vmg.nn.bayesian import BayesianLinear
+from vmg.nn.mlp import ACTIVATIONS, MLP
+from vmg.persistence import write
+from vmg.training import Callback, History, Progress, TrainingError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["NetworkEstimator", "fit_splits", "one_or_all"]
+
+Array = NDArray[np.float64]
+
+CHECKED_ROWS = 8  # at which a trained network must be finite
+
+
+class NetworkEstimator(ReadsRows, BaseEstimator):
+    """Parameters of training, and what is left of a fit: the network and its likelihood.
+
+    A final class says which :class:`~vmg.fit.variational.Method` it fits, and is a regressor or a classifier.
+    """
+
+    _parameter_constraints: dict[str, list[Any]] = {  # noqa: RUF012 - scikit-learn's own convention
+        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "activation": [StrOptions(set(ACTIVATIONS)), callable],
+        "n_members": [Interval(Integral, 1, None, closed="left")],
+        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
+        "max_iter": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "averaging": [None, Interval(Real, 0, 1, closed="left")],
+        "early_stopping": ["boolean"],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "tol": [Interval(Real, 0, None, closed="left")],
+        "n_draws": [Interval(Integral, 1, None, closed="left")],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    hidden_layer_sizes: int | Sequence[int]
+    activation: str | Callable[[Tensor], Tensor]
+    n_members: Any
+    batch_size: int | str
+    learning_rate_init: float
+    max_iter: int | str
+    averaging: float | None
+    early_stopping: Any
+    validation_fraction: float
+    n_iter_no_change: int
+    tol: float
+    n_draws: int
+    random_state: int | np.random.RandomState | None
+    verbose: bool | int
+
+    network_: MLP
+    likelihood_: Likelihood
+    input_scaling_: Standardiser
+    history_: History
+    n_iter_: int
+    n_features_in_: int
+
+    @property
+    def n_steps_(self) -> int:
+        """Optimiser steps of the last fit."""
+        return self.history_.last.step
+
+    # -- what final classes say ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _method(self) -> Method:
+        """What is fitted."""
+
+    @abstractmethod
+    def _set_choices(self, choices: list[Any]) -> None:
+        """Remember what was chosen for each member."""
+
+    @abstractmethod
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
+        """Validated X [N, D] and y, with what must be remembered of them."""
+
+    @abstractmethod
+    def _learn_targets(self, y: NDArray, weight: Array | None) -> None:
+        """Remember the targets' units of the training rows."""
+
+    @abstractmethod
+    def _n_targets(self) -> int:
+        """Targets of the rows that were checked last; their units may still be unknown."""
+
+    @abstractmethod
+    def _targets(self) -> Targets:
+        """How targets enter and leave the network."""
+
+    def _budget(self) -> Budget:
+        """How long it trains where the user does not say."""
+        return STANDARD
+
+    # -- fitting ------------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()) -> Self:
+        """Fit to rows X [N, D] with targets y; an interrupted or refused fit leaves the model as it was.
+
+        Parameters
+        ----------
+        X : array-like or data frame [N, D]
+            Numbers, none missing. Scaling is done inside.
+        y : array-like [N] or [N, C]
+            Targets in any unit, or classes.
+        sample_weight : array-like [N], optional
+            A row with weight 2 counts as two rows.
+        callbacks : sequence of callable
+            Called with a :class:`~vmg.training.Progress` fifty times in a run; one that returns True ends it.
+
+        Returns
+        -------
+        self
+        """
+        with whole_or_not_at_all(self):
+            self._validate_params()
+            further = getattr(self, "warm_start", False) and hasattr(self, "network_")
+            X, y = self._check_data(X, y, reset=True)
+            X, y, weight = weighed(X, y, sample_weight)
+            if further:
+                self._check_network(X.shape[1])
+            self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
+            rows = self._prepare(X, y, weight)
+            fitter = self._fitter(callbacks)
+            if further:
+                present = copy.deepcopy((self.network_, self.likelihood_))
+                fitted = fitter.train_further(*present, self._present_choices(), rows)
+            else:
+                [fitted] = fitter.fit([rows])
+                self._set_choices(fitted.choices)
+            self._take(fitted)
+            self._check_functions(rows.x[:CHECKED_ROWS])
+        return self
+
+    def _update(self, X: Any, y: Any, sample_weight: Any, *, callbacks: Sequence[Callback] = ()) -> Self:
+        """Learn from new rows only: the posterior so far becomes the prior."""
+        if not hasattr(self, "network_"):
+            return self.fit(X, y, sample_weight, callbacks=callbacks)
+        with whole_or_not_at_all(self):
+            self._validate_params()
+            X, y = self._check_data(X, y, reset=False)
+            X, y, weight = weighed(X, y, sample_weight)
+            self._check_network(X.shape[1])
+            rows = self._encode_rows(X, y, weight)
+            self.seed_ = (self.seed_ + 1) % (2**31 - 1)
+            fitter = self._fitter(callbacks)
+            self._take(fitter.update(self.network_, self.likelihood_, self._present_choices(), rows))
+            self._check_functions(rows.x[:CHECKED_ROWS])
+        return self
+
+    def _check_functions(self, x: Tensor) -> None:
+        """Raise a TrainingError where the last steps left a network whose functions are not finite."""
+        try:
+            finite = bool(self._method().evaluate(self.network_, x, self.n_draws, self.seed_).isfinite().all())
+        except ValueError:  # of a layer whose inputs are not finite
+            finite = False
+        if not finite:
+            raise TrainingError(
+                f"the trained network is not finite; try a smaller learning_rate_init than {self.learning_rate_init:g}"
+            )
+
+    def _fitter(self, callbacks: Sequence[Callback] = ()) -> Fitter:
+        stopping = EarlyStopping(self.validation_fraction, self.n_iter_no_change, self.tol)
+        return Fitter(
+            self._method(),
+            self._targets(),
+            n_members=int(self.n_members),
+            batch_size=None if self.batch_size == "auto" else int(self.batch_size),
+            n_epochs=None if self.max_iter == "auto" else int(self.max_iter),
+            learning_rate=self.learning_rate_init,
+            averaging=self.averaging,
+            budget=self._budget(),
+            early_stopping=stopping if self.early_stopping else None,
+            callbacks=(*callbacks, *([print_progress] if self.verbose else ())),
+            seed=self.seed_,
+        )
+
+    def _prepare(self, X: Array, y: NDArray, weight: Array | None) -> TrainingSet:
+        """Learn the units of the rows and express the rows in them."""
+        self.input_scaling_ = Standardiser.fit(X, weight)
+        self._learn_targets(y, weight)
+        return self._encode_rows(X, y, weight)
+
+    def _encode_rows(self, X: Array, y: NDArray, weight: Array | None) -> TrainingSet:
+        x = torch.as_tensor(self.input_scaling_.transform(X), dtype=torch.float32)
+        w = None if weight is None else torch.as_tensor(weight, dtype=torch.float32)
+        targets = self._targets()
+        return TrainingSet(x, targets.encode(y), w, targets.unit)
+
+    def _present_choices(self) -> list[Any]:
+        """A choice for each replica of the present network; training further does not read them."""
+        return [self._method().search.example] * int(self.n_members)
+
+    def _check_network(self, n_features: int) -> None:
+        """A network that is trained further must still be the one that parameters and data ask for."""
+        method = self._method()
+        n_outputs = method.likelihood.n_network_outputs(self._n_targets())
+        check_same_network(self.network_, method.network(n_features, n_outputs, self._present_choices()))
+
+    def _take(self, fitted: Fitted) -> None:
+        self.network_, self.likelihood_ = fitted.network, fitted.likelihood
+        self.history_, self.n_iter_ = fitted.history, fitted.n_epochs
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted estimator to one file, which :func:`vmg.load` reads.
+
+        The file is safetensors inside, without code. It takes the place of an old one only when it is complete.
+        """
+        from vmg.estimators.saving import to_state  # knows the estimators, which are built on this class
+
+        write(path, *to_state(self))
+
+    # -- predicting ---------------------------------------------------------------------------------------------------
+
+    def _distribution(self, rows: Array) -> Any:
+        """The predictive distribution, from draws that depend on the fitted seed alone, not on other rows."""
+        x = torch.as_tensor(self.input_scaling_.transform(rows))
+        functions = self._method().evaluate(self.network_, x, self.n_draws, self.seed_)
+        return self._targets().prediction(self.likelihood_, functions)
+
+    @property
+    def feature_relevance_(self) -> Array:
+        """How much each input can move the first layer, [D], largest 1.
+
+        The norm of an input's row of mean weights: inputs are standardised, so rows compare.
+        """
+        first = self.network_.layers[0]
+        assert isinstance(first, BayesianLinear)
+        with torch.no_grad():
+            weight = first.mean_weight()[..., : self.n_features_in_, :]
+            relevance = torch.linalg.vector_norm(weight, dim=-1).mean(0).numpy().astype(np.float64)
+        return relevance / max(relevance.max(), np.finfo(np.float64).tiny)
+
+    def hidden_sizes(self) -> tuple[int, ...]:
+        """``hidden_layer_sizes`` as a tuple."""
+        return tuple(int(size) for size in np.atleast_1d(self.hidden_layer_sizes))
+
+
+Estimator = TypeVar("Estimator", bound=NetworkEstimator)
+
+
+def fit_splits(
+    estimator: Estimator,
+    X: Any,
+    y: Any,
+    splits: Iterable[tuple[ArrayLike, Any]],
+    *,
+    callbacks: Sequence[Callback] = (),
+) -> list[Estimator]:
+    """Fit a clone of ``estimator`` to the training rows of every split, all in one training run.
+
+    Much faster than one fit after another on tables where a step's work is small. Each clone scales its own rows and
+    is a complete fitted estimator; test rows are never looked at, but for the names of their classes: all clones have
+    the classes of the whole table. With ``early_stopping`` each keeps the parameters that were its own best.
+
+    Parameters
+    ----------
+    estimator : PseudoDataRegressor or PseudoDataClassifier
+        Left as it is.
+    X, y : array-like
+        The whole table.
+    splits : iterable of (train, test)
+        Row indices, as from ``KFold().split(X)``.
+    callbacks : sequence of callable
+        Called with a :class:`~vmg.training.Progress` fifty times in the run; one that returns True ends it.
+
+    Returns
+    -------
+    list of fitted estimators, one for each split
+    """
+    pairs = list(splits)
+    if not pairs:
+        raise ValueError("splits must hold at least one (train, test) pair; got none")
+    if any(np.size(train) == 0 for train, _ in pairs):
+        raise ValueError("every split must have training rows; got one without")
+    leader = clone(estimator)
+    leader._validate_params()
+    X, y = leader._check_data(X, y, reset=True)
+    leader.seed_ = int(check_random_state(leader.random_state).randint(2**31 - 1))
+    fitted = [copy.deepcopy(leader) for _ in pairs]
+    sets = [one._prepare(X[train], y[train], None) for one, (train, _) in zip(fitted, pairs, strict=True)]
+    fitter = fitted[0]._fitter(callbacks)
+    for one, found in zip(fitted, fitter.fit(sets), strict=True):
+        one._set_choices(found.choices)
+        one._take(found)
+    return fitted
+
+
+def one_or_all(choices: Sequence[float]) -> float | Array:
+    """The choice of all members, or an array where members differ."""
+    return choices[0] if len(set(choices)) == 1 else np.array(choices)
+
+
+def print_progress(progress: Progress) -> None:
+    """Print one line about training."""
+    print(
+        f"step {progress.step:>6}/{progress.n_steps}  bound {progress.elbo:9.4f}  "
+        f"fit {progress.expected_log_likelihood:9.4f}  kl {progress.kl:8.4f}  {progress.seconds:6.1f} s"
+    )

@@ -1,0 +1,204 @@
+"""Fits networks by the lower bound: all members of all training sets train as one batched network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vmg.fit.variational.budget import STANDARD, Budget
+from vmg.fit.variational.early_stopping import VALIDATION_DRAWS, BestSoFar, EarlyStopping, State
+from vmg.fit.variational.likelihood_factories import LikelihoodFactory
+from vmg.fit.variational.networks import NetworkFactory
+from vmg.fit.variational.online import likelihood_as_prior, posterior_as_prior
+from vmg.fit.variational.search import Choice, Search
+from vmg.fit.variational.targets import Targets
+from vmg.fit.variational.training_sets import TrainingSet, hold_out, stack
+from vmg.likelihoods import Likelihood
+from vmg.nn.mlp import MLP
+from vmg.prediction import draw_functions
+from vmg.training import Callback, History, Schedule, cosine, train
+
+__all__ = ["Fitted", "Fitter", "Method"]
+
+Array = NDArray[np.float64]
+REPORTS = 50  # of a whole run
+
+
+def equal_kl_weights(n_batches: int) -> float:
+    """Let every batch of an epoch bear the same share of the KL."""
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is fitted: factories, what is searched, how the network trains and how it is evaluated."""
+
+    network: NetworkFactory
+    likelihood: LikelihoodFactory
+    search: Search
+    evaluate: Callable[[MLP, Tensor, int, int], Tensor] = draw_functions
+    """(network, x [N, D], draws, seed) to the network's outputs [S, replicas, N, C], in double precision."""
+    schedule: Schedule = cosine
+    kl_weights: Callable[[int], float | Sequence[float]] = equal_kl_weights
+    """The number of batches to the weight of the KL in each batch of an epoch; see :func:`vmg.training.train`."""
+
+
+@dataclass
+class Fitted:
+    """A trained network and its likelihood, with the choice behind each replica."""
+
+    network: MLP
+    likelihood: Likelihood
+    choices: list[Choice]
+    history: History
+    n_epochs: int
+
+
+@dataclass(frozen=True)
+class Fitter:
+    """Fits ``n_members`` networks to each of several training sets."""
+
+    method: Method
+    targets: Targets
+    n_members: int = 1
+    batch_size: int | None = None
+    """Rows of a minibatch; None is what ``budget`` says."""
+    n_epochs: int | None = None
+    """Passes over the data; None is what ``budget`` says."""
+    most_steps: int | None = None
+    learning_rate: float = 0.01
+    averaging: float | None = 0.99
+    budget: Budget = STANDARD
+    early_stopping: EarlyStopping | None = None
+    callbacks: tuple[Callback, ...] = ()
+    seed: int = 0
+
+    def fit(self, sets: list[TrainingSet], choices: list[list[Choice]] | None = None) -> list[Fitted]:
+        """One fit for each training set: choose on held-out rows, unless ``choices`` are given, and train on all."""
+        choices = self.method.search.choose(self, sets) if choices is None else choices
+        whole, states = self.train(sets, choices)
+        if len(sets) == 1:
+            return [_loaded(whole, states[0])]
+        return [
+            self._replicas(whole, rows, state, members, slice(k * self.n_members, (k + 1) * self.n_members))
+            for k, (rows, state, members) in enumerate(zip(sets, states, choices, strict=True))
+        ]
+
+    def train(self, sets: list[TrainingSet], choices: list[list[Choice]]) -> tuple[Fitted, list[State]]:
+        """Train fresh networks with given choices, one for each member of each set.
+
+        Returns all of them as one batched network, and the state in which each set's replicas are at their best.
+        """
+        generator = torch.Generator().manual_seed(self.seed)
+        every = [choice for members in choices for choice in members]
+        network = self.make_network(sets[0].x.shape[-1], every)
+        network.reset_parameters(generator)
+        units = np.repeat([rows.unit for rows in sets], self.n_members, axis=0)
+        likelihood = self.method.likelihood.make(self.targets.n_targets, self._length(sets)[1], units, every)
+        return self._run(network, likelihood, sets, every, generator)
+
+    def train_further(self, network: MLP, likelihood: Likelihood, choices: list[Choice], rows: TrainingSet) -> Fitted:
+        """Train networks from where they are."""
+        generator = torch.Generator().manual_seed(self.seed)
+        whole, [state] = self._run(network, likelihood, [rows], choices, generator)
+        return _loaded(whole, state)
+
+    def update(self, network: MLP, likelihood: Likelihood, choices: list[Choice], rows: TrainingSet) -> Fitted:
+        """Learn from new rows only: the posterior so far becomes the prior."""
+        generator = torch.Generator().manual_seed(self.seed)
+        prior = posterior_as_prior(network, generator)
+        return self.train_further(prior, likelihood_as_prior(likelihood), choices, rows)
+
+    def make_network(self, n_inputs: int, choices: Sequence[Choice]) -> MLP:
+        """An untrained network, a replica for each choice."""
+        n_outputs = self.method.likelihood.n_network_outputs(self.targets.n_targets)
+        return self.method.network(n_inputs, n_outputs, choices)
+
+    def held_out_log_probs(
+        self, network: MLP, likelihood: Likelihood, held_out: list[TrainingSet], n_draws: int
+    ) -> list[Array]:
+        """log p(y) in standard units of every held-out row, for the replicas of each set."""
+        functions = self.method.evaluate(network, stack(held_out, self.n_members)[0], n_draws, self.seed)
+        return self.targets.log_probs(likelihood, functions, [rows.y for rows in held_out])
+
+    def _length(self, sets: list[TrainingSet]) -> tuple[int, int, int]:
+        """Rows of a batch, steps in all, and steps of an epoch; the smallest set decides."""
+        smallest = min(len(rows.x) for rows in sets)
+        batch_size = min(self.budget.batch_size(smallest) if self.batch_size is None else self.batch_size, smallest)
+        per_epoch = max(1, smallest // batch_size)
+        n_steps = self.budget.steps(smallest) if self.n_epochs is None else self.n_epochs * per_epoch
+        return batch_size, n_steps if self.most_steps is None else min(n_steps, self.most_steps), per_epoch
+
+    def _run(
+        self,
+        network: MLP,
+        likelihood: Likelihood,
+        sets: list[TrainingSet],
+        choices: list[Choice],
+        generator: torch.Generator,
+    ) -> tuple[Fitted, list[State]]:
+        batch_size, n_steps, per_epoch = self._length(sets)
+        callbacks, best, train_sets = [*self.callbacks], None, sets
+        if self.early_stopping is not None:
+            train_sets, held_out = hold_out(sets, self.early_stopping.fraction, generator)
+            best = BestSoFar(
+                network,
+                likelihood,
+                held_out,
+                lambda: self.held_out_log_probs(network, likelihood, held_out, VALIDATION_DRAWS),
+                self.early_stopping,
+            )
+            callbacks.append(best)
+        x, y, weight, n_rows = stack(train_sets, self.n_members)
+        history = train(
+            network,
+            likelihood,
+            x,
+            y,
+            n_steps=n_steps,
+            batch_size=batch_size,
+            learning_rate=self.learning_rate,
+            schedule=self.method.schedule,
+            averaging=self.averaging,
+            kl_weight=self.method.kl_weights(max(1, min(len(rows.x) for rows in train_sets) // batch_size)),
+            weight=weight,
+            n_rows=n_rows,
+            batch_shape=(len(choices),),
+            callbacks=callbacks,
+            report_every=max(1, n_steps // REPORTS),
+            generator=generator,
+        )
+        last = network.state_dict(), likelihood.state_dict()
+        states = [last] * len(sets) if best is None else [state or last for state in best.states]
+        return Fitted(network, likelihood, choices, history, math.ceil(history.last.step / per_epoch)), states
+
+    def _replicas(
+        self, whole: Fitted, rows: TrainingSet, state: State, choices: list[Choice], members: slice
+    ) -> Fitted:
+        """The networks of one training set, as a fit of their own."""
+        network = self.make_network(rows.x.shape[-1], choices)
+        units = np.repeat([rows.unit], len(choices), axis=0)
+        likelihood = self.method.likelihood.make(self.targets.n_targets, 1, units, choices)
+        for part, module in zip(state, (network, likelihood), strict=True):
+            _take_replicas(part, module, members)
+        return Fitted(network, likelihood, choices, whole.history, whole.n_epochs)
+
+
+def _loaded(fitted: Fitted, state: State) -> Fitted:
+    fitted.network.load_state_dict(state[0])
+    fitted.likelihood.load_state_dict(state[1])
+    return fitted
+
+
+def _take_replicas(whole: dict[str, Tensor], part: nn.Module, members: slice) -> None:
+    """Copy the chosen replicas' state; what replicas share is copied as it is."""
+    target = part.state_dict()
+    part.load_state_dict(
+        {name: value if value.shape == target[name].shape else value[members] for name, value in whole.items()}
+    )

@@ -1,0 +1,187 @@
+"""Weighted rows, and fits that start from the last one."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+
+from quick import LINEAR, assert_same_bits, everything, linear_table, regressor
+from vmg.estimators import PseudoDataClassifier
+from vmg.nn import MLP
+from vmg.training import TrainingError
+
+# -- weights ----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_weight_zero_are_never_seen():
+    X, y = linear_table(30)
+    weight = np.arange(30.0) % 3
+    garbage = np.where(weight == 0, 1e6, y)
+    kept = weight > 0
+    alone = regressor(max_iter=5).fit(X[kept], y[kept], weight[kept])
+    assert_same_bits(regressor(max_iter=5).fit(X, garbage, weight), alone, X)
+    more = clone(alone).fit(X[kept], y[kept], weight[kept]).partial_fit(X, garbage, weight)
+    assert_same_bits(more, alone.partial_fit(X[kept], y[kept], weight[kept]), X)
+
+
+def test_a_weight_counts_rows():
+    """Weights against repeated rows, both trained well: the same units, noise and, within its spread, the same mean."""
+    X, y = linear_table(40)
+    y[:20] += 1.5  # a half that disagrees with the other, so that weights matter
+    counts = np.where(np.arange(40) < 20, 3, 1)
+    options = {**LINEAR, "max_iter": 150, "n_draws": 400}
+    weighted = regressor(**options).fit(X, y, counts)
+    repeated = regressor(**options).fit(X.repeat(counts, 0), y.repeat(counts))
+    ignored = regressor(**options).fit(X, y)
+    np.testing.assert_allclose(weighted.target_scaling_.scale, repeated.target_scaling_.scale)
+    np.testing.assert_allclose(weighted.target_scaling_.mean, repeated.target_scaling_.mean)
+    concentration = [m.likelihood_.posterior.concentration.item() for m in (weighted, repeated)]
+    np.testing.assert_allclose(concentration, 1 + 80 / 2, rtol=1e-4)
+    p, q, r = (m.pred_dist(X) for m in (weighted, repeated, ignored))
+    assert abs(p.mean - q.mean).max() < 0.15
+    assert abs(r.mean - q.mean).mean() > 0.25
+    np.testing.assert_allclose(p.aleatoric_std, q.aleatoric_std, rtol=0.1)
+    np.testing.assert_allclose(p.epistemic_std, q.epistemic_std, rtol=0.35)
+
+
+def test_equal_weights_of_one_change_nothing():
+    X, y = linear_table(20)
+    plain, weighted = regressor(max_iter=10).fit(X, y), regressor(max_iter=10).fit(X, y, np.ones(20))
+    np.testing.assert_allclose(everything(weighted, X), everything(plain, X), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [
+        (np.zeros(10), "positive sum|at least one non-zero|all zero"),
+        (-np.ones(10), "[Nn]egative"),
+        (np.ones(9), "sample_weight"),
+        (np.full(10, np.nan), "NaN"),
+    ],
+)
+def test_mistakes_in_weights(weight, message):
+    X, y = linear_table(10)
+    for model in (regressor(max_iter=1), regressor(max_iter=1).fit(X, y)):
+        with pytest.raises(ValueError, match=message):
+            model.partial_fit(X, y, weight)
+
+
+# -- training further -------------------------------------------------------------------------------------------------
+
+
+def test_warm_start_goes_on():
+    """From where the last fit ended: a fit that hardly moves gives the last predictions back."""
+    X, y = linear_table()
+    still = {"learning_rate_init": 1e-9, "max_iter": 1}
+    model = regressor(warm_start=True).fit(X, y)
+    before = model.predict(X)
+    model.set_params(**still).fit(X, y)
+    np.testing.assert_allclose(model.predict(X), before, atol=1e-4)
+    cold = regressor().fit(X, y).set_params(**still).fit(X, y)
+    assert abs(cold.predict(X) - before).max() > 0.1
+
+
+def test_without_warm_start_every_fit_is_a_new_one():
+    X, y = linear_table(20)
+    model = regressor(max_iter=3).fit(X, y)
+    numbers = everything(model, X)
+    np.testing.assert_array_equal(everything(model.fit(X, y), X), numbers)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"n_members": 2},
+        {"hidden_layer_sizes": (5,)},
+        {"noise": "input"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_what_goes_on_must_fit(method, change):
+    X, y = linear_table(20)
+    model = regressor(warm_start=True, max_iter=1).fit(X, y).set_params(**change)
+    with pytest.raises(ValueError, match=r"go on with the layers of the last fit.*now ask for"):
+        getattr(model, method)(X, y)
+
+
+@pytest.mark.parametrize("change", [{"n_pseudo": 7}, {"row_covariance": "dense"}, {"zero_mean": True}], ids=str)
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_what_goes_on_must_be_the_same_network(method, change):
+    X, y = linear_table(20)
+    model = regressor(warm_start=True, max_iter=1).fit(X, y).fit(X, y)
+    with pytest.raises(ValueError, match=r"n_pseudo, .* must be those of that fit"):
+        getattr(model.set_params(**change), method)(X, y)
+
+
+def test_a_fit_that_is_refused_changes_nothing():
+    X, y = linear_table(20)
+    model = regressor(warm_start=True, max_iter=1).fit(X, y)
+    before = everything(model, X)
+    for other, weight, message in (
+        ((X[:, :2], y), None, "go on with the layers of the last fit"),
+        ((X, np.c_[y, y]), None, "go on with the layers of the last fit"),
+        ((X, np.c_[y, y]), np.zeros(20), "at least one non-zero number"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.fit(*other, weight)
+        np.testing.assert_array_equal(everything(model, X), before)
+
+
+def interrupt(progress):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_an_interrupted_fit_leaves_the_model_as_it_was(method, warm_start):
+    X, y = linear_table(20)
+    model = regressor(warm_start=warm_start, max_iter=4).fit(X, y)
+    before, old = everything(model, X), dict(vars(model))
+    with pytest.raises(KeyboardInterrupt):
+        getattr(model, method)(3 * X + 5, 100 * y, callbacks=[interrupt])
+    np.testing.assert_array_equal(everything(model, X), before)
+    assert vars(model) == old
+
+
+def test_an_interrupted_first_fit_leaves_nothing():
+    X, y = linear_table(20)
+    model = regressor(max_iter=4)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, y, callbacks=[interrupt])
+    with pytest.raises(NotFittedError):
+        model.predict(X)
+
+
+def test_a_network_that_training_left_without_numbers_is_no_fit():
+    X, y = linear_table(30)
+    options = {"hidden_layer_sizes": (2,), "n_pseudo": 1, "max_noise": 0.25, "n_draws": 5, "n_members": 2}
+    model = PseudoDataClassifier(
+        **options, max_iter=1, column_covariance="dense", learning_rate_init=1e6, activation="silu", random_state=0
+    )
+    with pytest.raises(TrainingError, match="try a smaller learning_rate_init than 1e"):
+        model.fit(X[:, :1], y > 0)
+    assert not hasattr(model, "network_")
+
+
+def test_many_rows_are_predicted_in_pieces_that_do_not_show(monkeypatch):
+    X, y = linear_table(20)
+    model = regressor(max_iter=1, n_members=2).fit(X, y)
+
+    def predicted():
+        mean, std = model.predict(X, return_std=True)
+        return mean, model.predict(X), std, model.predict_interval(X, 0.8), model.predict_quantiles(X, [0.1, 0.6, 0.7])
+
+    whole = predicted()
+    monkeypatch.setattr("vmg.prediction.distribution.ROWS_AT_ONCE", 7)
+    asked, sample_functions = set(), MLP.sample_functions
+
+    def draw(self, *arguments, **options):
+        functions = sample_functions(self, *arguments, **options)
+        return lambda x: asked.add(x.shape[-2]) or functions(x)
+
+    monkeypatch.setattr(MLP, "sample_functions", draw)
+    for one, other in zip(predicted(), whole, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+    assert asked == {7, 6}

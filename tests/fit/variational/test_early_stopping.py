@@ -1,0 +1,107 @@
+"""Fits that stop early on held-out rows."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from small_fits import small_fitter, small_rows
+
+from quick import linear_table, regressor
+from vmg.fit.variational import EarlyStopping, Fitter
+from vmg.fit.variational.early_stopping import VALIDATION_DRAWS, BestSoFar
+
+SCORES = (-3.0, -2.0, -2.5, -1.0, -1.0, -0.95, -4.0, -4.0)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Held-out rows get prescribed scores; the network's state and the number of rows at every check."""
+    checks, true = [], Fitter.held_out_log_probs
+
+    def scripted(self, network, likelihood, held_out, n_draws):
+        [found] = true(self, network, likelihood, held_out, n_draws)
+        checks.append((copy.deepcopy(network.state_dict()), len(found)))
+        return [np.full_like(found, SCORES[len(checks) - 1])]
+
+    monkeypatch.setattr(Fitter, "held_out_log_probs", scripted)
+    return checks
+
+
+def same(network, state):
+    return all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("n_members", [1, 2])
+@pytest.mark.parametrize(("tol", "best", "n_checks"), [(0.0, 5, 8), (0.1, 3, 6)])
+def test_it_stops_and_restores_the_best(seen, n_members, tol, best, n_checks):
+    """Two checks in a row without an improvement by ``tol`` end it; what a later check would say is never heard."""
+    rule = EarlyStopping(fraction=0.3, patience=2, tol=tol)
+    [fitted] = small_fitter(n_members=n_members, early_stopping=rule).fit([small_rows(30)])
+    assert len(seen) == n_checks
+    assert fitted.history.stopped == f"stopped by a callback at step {n_checks}"
+    assert fitted.n_epochs == n_checks
+    assert same(fitted.network, seen[best][0]) and not same(fitted.network, seen[-1][0])
+    assert seen[0][1] == 9, "0.3 of 30 rows are held out"
+
+
+def test_it_keeps_the_best_of_a_whole_run(seen):
+    [fitted] = small_fitter(early_stopping=EarlyStopping(), n_epochs=8).fit([small_rows()])
+    assert fitted.history.stopped == "all steps done"
+    assert same(fitted.network, seen[5][0])
+
+
+def test_it_judges_and_keeps_the_average(seen):
+    states = []
+    for decay in (None, 0.9):
+        [fitted] = small_fitter(early_stopping=EarlyStopping(), n_epochs=8, averaging=decay).fit([small_rows()])
+        states.append([state for state, _ in seen])
+        seen.clear()
+    name = "layers.0.loc"
+    mean, total = torch.zeros_like(states[0][0][name]), 0.0
+    for raw, averaged in zip(*states, strict=True):
+        mean, total = 0.9 * mean + 0.1 * raw[name], 0.9 * total + 0.1
+        torch.testing.assert_close(averaged[name], mean / total)
+    torch.testing.assert_close(fitted.network.state_dict()[name], states[1][5][name], rtol=0, atol=0)
+
+
+def test_it_spares_steps():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 5)), rng.normal(size=40)  # nothing to learn
+    model = regressor(early_stopping=True, max_iter=300, n_iter_no_change=3).fit(X, y)
+    assert model.history_.stopped.startswith("stopped by a callback")
+    assert model.n_iter_ < 200
+
+
+def test_it_weighs_the_rows_held_out():
+    fitter, weight = small_fitter(n_epochs=5), np.arange(20.0) + 1
+    [fitted] = fitter.fit([small_rows(20)])
+    parts = fitted.network, fitted.likelihood
+    for w in (None, weight):
+        rows = small_rows(20, w)
+
+        def log_probs(rows=rows):
+            return fitter.held_out_log_probs(*parts, [rows], VALIDATION_DRAWS)
+
+        check = BestSoFar(*parts, [rows], log_probs, EarlyStopping())
+        assert not check(fitted.history.last)
+        assert check.scores[0] == pytest.approx(np.average(log_probs()[0], weights=w), rel=1e-5)
+
+
+def test_held_out_scores_are_those_of_predictions():
+    """log p(y) of the fitter against the estimator's own predictive density, in standard units."""
+    X, y = linear_table(20)
+    model = regressor(max_iter=5, n_draws=VALIDATION_DRAWS).fit(X, y)
+    standard = torch.as_tensor(model.input_scaling_.transform(X)), model.target_scaling_.transform(y[:, None])
+    rows = small_rows(20)
+    rows = type(rows)(standard[0].float(), torch.as_tensor(standard[1], dtype=torch.float32), None, rows.unit)
+    fitter = small_fitter(seed=model.seed_)
+    [found] = fitter.held_out_log_probs(model.network_, model.likelihood_, [rows], VALIDATION_DRAWS)
+    np.testing.assert_allclose(found, model.pred_dist(X).log_prob(y) + np.log(y.std()), rtol=1e-4)
+
+
+def test_it_needs_two_rows():
+    X, y = linear_table(2)
+    assert np.isfinite(regressor(early_stopping=True, max_iter=2).fit(X, y).predict(X)).all()
+    with pytest.raises(ValueError, match="early_stopping needs at least 2 rows to hold one out; got 1"):
+        regressor(early_stopping=True).fit(X[:1], y[:1])
