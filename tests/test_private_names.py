@@ -7,6 +7,12 @@ import vmg
 
 SOURCE = Path(vmg.__file__).parents[1]
 OWN = {"self", "cls"}  # inherited names are a class's own
+CONVENTIONS = {  # names that other libraries gave
+    "_parameter_constraints",  # scikit-learn's
+    "_make",  # of named tuples
+    "_parameters",  # of torch.nn.Module
+    "_qkv_same_embed_dim",  # of torch.nn.MultiheadAttention
+}
 
 
 def is_private(name):
@@ -50,7 +56,7 @@ def peeks(folders):
     ours = set().union(*names.values())
     for path, tree in sorted(trees.items()):
         for name, line in used(tree):
-            if name in ours - names[path]:
+            if name in ours - names[path] - CONVENTIONS:
                 yield f"{path.name}:{line} {name}"
 
 
@@ -66,4 +72,4 @@ def test_the_check_finds_what_it_should(tmp_path):
         "import a\nfrom a import _limit\nclass B(a.A):\n    def use(self, other):\n        self._hidden()\n"
         "        super()._hidden()\n        other._hidden()\n        other._replace()\n        a._limit = 2\n"
     )
-    assert list(peeks([tmp_path])) == ["b.py:2 _limit", "b.py:7 _hidden", "b.py:9 _limit"]
+    assert list(peeks([tmp_path])) == ["b.py:2 _limit", "b.py:9 _limit", "b.py:7 _hidden"]

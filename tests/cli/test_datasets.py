@@ -129,3 +129,29 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
+
+
+def test_fit_by_group_and_predict_by_group(tmp_path, capsys):
+    frame = pd.concat([make_frame(n, seed=k).assign(shop=f"shop {k}") for k, n in enumerate([60, 40, 1])])
+    frame.to_parquet(tmp_path / "sales.parquet", index=False)
+    command = [
+        "fit",
+        f"{tmp_path}/sales.parquet",
+        "-t",
+        "y",
+        "--exclude",
+        "key",
+        "--by",
+        "shop",
+        "-o",
+        f"{tmp_path}/fleet",
+    ]
+    assert run([*command, *FAST[:-1]]) == 0
+    said = capsys.readouterr().out
+    assert "2 models written to" in said and "Group 'shop 2' has no model of its own: it has 1 row" in said
+    assert run([*command, *FAST[:-1], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["found"] == 2
+    assert run(["predict", f"{tmp_path}/fleet", f"{tmp_path}/sales.parquet", "-o", f"{tmp_path}/p.csv"]) == 0
+    assert "not predicted: 'shop 2'" in capsys.readouterr().err
+    assert pd.read_csv(tmp_path / "p.csv")["mean"].notna().sum() == 100
+    assert run([*command, *FAST[:-1], "--conformal", "0.2"]) == 2

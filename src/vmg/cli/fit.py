@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from vmg.cli.datasets import DatasetArgument, StreamOption, streams
+from vmg.cli.datasets import DatasetArgument, JobsOption, RayOption, StreamOption, streams
+from vmg.cli.fleets import ByOption, PoolOption, fit_by_group
 from vmg.cli.options import NETWORK, DebugOption, JsonOption, QuietOption, TaskChoice
 from vmg.cli.output import bullet, print_json, say
 from vmg.cli.paths import check_output, stem
@@ -65,6 +66,10 @@ def fit(
         ),
     ] = 0,
     stream: StreamOption = None,
+    by: ByOption = None,
+    pool: PoolOption = False,
+    jobs: JobsOption = 1,
+    ray: RayOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -83,7 +88,9 @@ def fit(
     from vmg.tables.phrases import count
     from vmg.training.distributed import joined_by_torchrun
 
-    path = check_output(Path(stem(Path(data.rstrip("/*"))) + ".vmg") if out is None else out, Path(data))
+    name = stem(Path(data.rstrip("/*")))
+    if by is None:
+        path = check_output(Path(f"{name}.vmg") if out is None else out, Path(data))
     options: dict[str, Any] = {
         "n_members": "auto" if members is None else members,
         "hidden_layer_sizes": _hidden_sizes(hidden),
@@ -91,6 +98,24 @@ def fit(
         "random_state": seed,
     }
     wanted = None if task is TaskChoice.auto else cast("Task", task.value)
+    if by is not None:
+        if conformal:
+            raise typer.BadParameter("cannot be had together with --by", param_hint="--conformal")
+        fit_by_group(
+            data,
+            target,
+            by,
+            Path(f"{name}-by-{by}") if out is None else out,
+            task=wanted,
+            exclude=exclude or (),
+            pool=pool,
+            options={key: value for key, value in options.items() if value != "auto"},
+            jobs=jobs,
+            ray=ray,
+            json=json,
+            quiet=quiet,
+        )
+        return
     with joined_by_torchrun() as shared, TrainingBar("Training", quiet=quiet, terms=LOG_POSTERIOR) as bar:
         silent = quiet or json or not is_first()
         common: dict[str, Any] = {"task": wanted, "exclude": exclude or (), "options": options, "callbacks": [bar]}

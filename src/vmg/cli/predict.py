@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vmg.cli.datasets import ENGINE, DatasetArgument, JobsOption, RayOption, is_dataset, score_into_folder
+from vmg.cli.fleets import load_fleet_and_table
 from vmg.cli.options import CoverageOption, DebugOption, JsonOption, ModelArgument, QuietOption
 from vmg.cli.output import print_json, say, visible
 from vmg.cli.paths import check_ending, check_output, load_both
 from vmg.cli.progress import waiting
+
+if TYPE_CHECKING:
+    from vmg.fleets import Fleet
+    from vmg.tables import TableModel
 
 __all__ = ["predict"]
 
@@ -61,7 +66,11 @@ def predict(
     from vmg.tables.phrases import count
 
     path = None if out == "-" else check_ending(check_output(Path(out), model, Path(data)))
-    fitted, frame = load_both(model, Path(data), quiet)
+    fitted: TableModel | Fleet
+    if model.is_dir():
+        fitted, frame = load_fleet_and_table(model, Path(data), quiet)
+    else:
+        fitted, frame = load_both(model, Path(data), quiet)
     with waiting("Predicting", quiet=quiet):
         predictions = fitted.predict_frame(frame, coverage)
     if path is not None:

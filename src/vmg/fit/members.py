@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.training import Callback, History, Progress
 
-__all__ = ["HeldOutRows", "Members", "TrainingPlan", "train_members"]
+__all__ = ["Adam", "HeldOutRows", "Members", "TrainingPlan", "train_members"]
 
 CHECK_EVERY = 10  # steps between two looks at the held-out rows
 CHECKED_ROWS = 4096  # at most, of which a member's held-out ones are scored
@@ -111,7 +111,7 @@ def train_members(
     return found, run.history
 
 
-class _Adam:
+class Adam:
     """Adam by PyTorch's own fused operation: ``torch.optim`` would first load a compiler, which takes two seconds."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -148,7 +148,7 @@ class _Run:
         callbacks: Sequence[Callback],
     ) -> None:
         self.members, self.rows, self.plan = members, rows, plan
-        self.optimiser = _Adam(members.parameters())
+        self.optimiser = Adam(members.parameters())
         self.generator, self.callbacks = generator, callbacks
         self.history = History()
         self.started, self.n_taken = time.perf_counter(), 0

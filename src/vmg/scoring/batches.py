@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
@@ -10,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 import vmg
+from vmg.fleets import load_fleet
 from vmg.persistence import ModelFileError
 from vmg.tables import TableError, TableModel
 from vmg.tables.phrases import listing
@@ -41,7 +43,9 @@ class _OneModel:
 
 @lru_cache(maxsize=2)
 def load_scorer(path: str) -> PredictsFrames:
-    """The model in a file; a process that asks again gets the one that it has."""
+    """The model in a file, or the fleet in a folder; a process that asks again gets the one that it has."""
+    if os.path.isdir(path):
+        return load_fleet(path)
     model = vmg.load(path)
     if not isinstance(model, TableModel):
         raise ModelFileError(f"{path} holds a {type(model).__name__} without a table's columns; use vmg.load in Python")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.fit.inputs import InputRange, soften
+from vmg.fit.outliers import ordinary_rows
 from vmg.fit.regression import RegressionEnsemble
 from vmg.fit.scaling import Standardiser
 from vmg.streaming import sharing
@@ -61,6 +62,8 @@ def condition_on_all(estimator: VMGRegressor, batches: Batches) -> int:
     for X, y in batches:
         if not len(X):
             continue
+        kept = ordinary_rows(y, estimator.likelihood_)  # mistakes are left out, as in the fit to the sample
+        X, y = X[kept], y[kept]
         x = soften(estimator.input_scaling_.transform(X))
         targets = estimator.target_scaling_.transform(y.reshape(len(y), -1))
         members.update(torch.as_tensor(x), torch.as_tensor(targets), None)

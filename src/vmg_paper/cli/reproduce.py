@@ -10,6 +10,7 @@ import torch
 import typer
 
 import vmg
+from vmg.cli.datasets import RayOption, ray_address
 from vmg.cli.output import say, say_aside
 from vmg.cli.progress import TrainingBar, waiting
 from vmg_paper.cli.figures import figure1_command, figure2_command
@@ -67,6 +68,7 @@ def table1_command(
     seed: Annotated[int, typer.Option(help="Of training.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Tables that run at once, each in a process of its own.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch in each.")] = 1,
+    ray: RayOption = False,
     out: Annotated[Path, typer.Option(help="Results file; what is in it already is not run again.")] = Path(
         "results/table1.jsonl"
     ),
@@ -81,9 +83,15 @@ def table1_command(
     [form] = names(form, FORMATS, "--format")
     torch.set_num_threads(threads)
     missing = tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed)
-    with waiting(f"{len(missing)} tables to run, {jobs} at once") if missing and jobs > 1 else nullcontext():
+    with waiting(f"{len(missing)} tables to run, {jobs} at once") if missing and (jobs > 1 or ray) else nullcontext():
         for task, earned in run(
-            Table1(vmg.__version__), missing, out=out, jobs=jobs, threads=threads, watch=TrainingBar
+            Table1(vmg.__version__),
+            missing,
+            out=out,
+            jobs=jobs,
+            threads=threads,
+            ray_address=ray_address(ray),
+            watch=TrainingBar,
         ):
             seconds = sum(record["seconds"] for record in earned)
             say_aside(f"{task.dataset}: {task.method}, {len(earned)} splits in {seconds:.0f} s")

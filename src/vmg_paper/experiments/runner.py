@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import torch
-
+from vmg.fleets import spread
 from vmg.training import Callback
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.results_file import Record
@@ -47,15 +45,18 @@ def run(
     out: Path,
     jobs: int = 1,
     threads: int = 1,
+    ray_address: str | None = None,
     watch: Watch = unwatched,
 ) -> Iterator[tuple[Task, list[Record]]]:
     """Every task with what it earned, as soon as that is in the results file.
 
-    Several ``jobs`` run in processes of their own, which nobody watches.
+    Several ``jobs``, and those of a Ray cluster, run in processes of their own, which nobody watches.
     """
-    for task, records in (
-        _one_by_one(experiment, tasks, watch) if jobs == 1 else _pool(experiment, tasks, jobs, threads)
-    ):
+    if jobs == 1 and ray_address is None:
+        earned = _one_by_one(experiment, tasks, watch)
+    else:
+        earned = _spread_out(experiment, tasks, jobs, threads, ray_address)
+    for task, records in earned:
         results_file.append(out, records)
         yield task, records
 
@@ -68,12 +69,9 @@ def _one_by_one(
         yield task, experiment.execute(task, lambda label, count=count: watch(f"{label} {count}"))  # type: ignore[misc]
 
 
-def _pool(
-    experiment: Experiment[Task], tasks: Sequence[Task], jobs: int, threads: int
+def _spread_out(
+    experiment: Experiment[Task], tasks: Sequence[Task], jobs: int, threads: int, ray_address: str | None
 ) -> Iterator[tuple[Task, list[Record]]]:
-    # new interpreters, because threads of PyTorch do not survive a fork
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, spawn, initializer=torch.set_num_threads, initargs=(threads,)) as pool:
-        running = {pool.submit(experiment.execute, task, unwatched): task for task in tasks}
-        for finished in as_completed(running):
-            yield running[finished], finished.result()
+    execute = partial(experiment.execute, watch=unwatched)
+    for position, records in spread(execute, tasks, n_jobs=jobs, ray_address=ray_address, threads=threads):
+        yield tasks[position], records

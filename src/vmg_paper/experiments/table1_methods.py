@@ -87,7 +87,7 @@ TABLE_METHODS = {
         TableMethod(
             "vmg", "the library's defaults: output layers integrated out", _make_vmg, fit_apart, together=False
         ),
-        TableMethod("vmg-pseudo-data", "an ensemble of five with pseudo-data and chosen limits on noise", _make_pseudo_data),
+        TableMethod("vmg-pseudo-data", "an ensemble of five with pseudo-data, their noise chosen", _make_pseudo_data),
         TableMethod("vmg-paper", "the paper's recipe; batch sizes and steps are ours, except on yacht", _make_paper),
         _baseline("mean-field", "factorised Gaussian, local reparametrisation", baselines.MeanField()),
         _baseline("graves-vi", "factorised Gaussian, Graves's estimator and prior", baselines.Graves()),

@@ -1,0 +1,127 @@
+"""Models of groups: estimators of their own from rows of their own, many at a time or one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vmg.estimators import VMGClassifier, VMGRegressor
+from vmg.fit.calibration import Calibration, HeldOut
+from vmg.fit.inputs import InputRange, soften
+from vmg.fit.members import TrainingPlan
+from vmg.fit.regression import RegressionEnsemble, held_out_errors
+from vmg.fit.scaling import Standardiser
+from vmg.fit.size import Size
+from vmg.fleets.calibrations import calibrate_groups
+from vmg.fleets.replicas import GroupRows, TrainedGroup, train_groups
+from vmg.training import History, Progress
+
+__all__ = ["FLEET_SIZE", "Estimator", "GroupTable", "assemble", "fit_apart", "fit_together"]
+
+Array = NDArray[np.float64]
+Estimator = VMGRegressor | VMGClassifier
+
+FLEET_SIZE = Size((30,), ("relu", "tanh"), 6, TrainingPlan(max_steps=400, patience=40, refit_steps=40))
+"""Of the model of a small group: a third of the units and half the members of one that is fitted alone."""
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """Features [n, D] and targets [n] of one group, with its number, from which its random numbers come."""
+
+    number: int
+    X: Array
+    y: NDArray[Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def own_seed(self) -> int:
+        """Of this group alone."""
+        return int(np.random.default_rng([self.seed, self.number]).integers(2**31 - 1))
+
+
+def fit_apart(table: GroupTable, kind: type[Estimator]) -> Estimator:
+    """Fit one group on its own, as the estimator does: for classes, and for groups of many rows."""
+    return kind(**{**table.options, "random_state": table.own_seed}).fit(table.X, table.y)
+
+
+def fit_together(tables: Sequence[GroupTable]) -> list[VMGRegressor]:
+    """Fit a regression to each group, all of them at once; noise is the same for all rows of a group."""
+    options = dict(tables[0].options)
+    size = VMGRegressor(**options).adjusted(FLEET_SIZE)
+    scalings = [(Standardiser.fit(table.X), Standardiser.fit(table.y[:, None])) for table in tables]
+    groups = [
+        GroupRows(
+            soften(inputs.transform(table.X)),
+            targets.transform(table.y[:, None])[:, 0].astype(np.float64),
+            table.own_seed,
+        )
+        for table, (inputs, targets) in zip(tables, scalings, strict=True)
+    ]
+    trained = train_groups(
+        groups, hidden=size.hidden, activations=size.activations, n_members=size.n_members, plan=size.plan
+    )
+    calibrations = _calibrations(groups, trained)
+    found = []
+    for table, group, one, calibration, scaling in zip(tables, groups, trained, calibrations, scalings, strict=True):
+        noise = one.members.posterior().noise_variance.numpy() if one.held_out is None else one.held_out.noise
+        ensemble = RegressionEnsemble(one.members, noise, (calibration,), (None,), InputRange.of(group.x))
+        found.append(assemble(table, ensemble, scaling, one.n_steps))
+    return found
+
+
+def _calibrations(groups: Sequence[GroupRows], trained: Sequence[TrainedGroup]) -> list[Calibration]:
+    """What the held-out rows of each group say; members' own noise where there were too few rows to hold any out."""
+    found: dict[int, Calibration] = {}
+    folds: list[HeldOut] = []
+    regions: list[HeldOut] = []
+    least: list[float] = []
+    judged: list[int] = []
+    for k, (group, one) in enumerate(zip(groups, trained, strict=True)):
+        if one.held_out is None:
+            posterior = one.members.posterior()
+            degrees = max(3.0, float(posterior.t_degrees.mean()))
+            found[k] = Calibration(float(posterior.noise_variance.mean()), 1.0, degrees)
+            continue
+        index, remote = np.arange(len(group.y)), one.design.remoteness(group.x)
+        arguments = (one.held_out, index, one.design, remote, group.y, np.ones(len(group.y)), 0)
+        folds.append(held_out_errors(*arguments, regions=False)[0])
+        regions.append(held_out_errors(*arguments, regions=True)[0])
+        least.append(float(one.held_out.noise.mean()))
+        judged.append(k)
+    if judged:
+        found |= dict(zip(judged, calibrate_groups(folds, regions, least), strict=True))
+    return [found[k] for k in range(len(groups))]
+
+
+def assemble(
+    table: GroupTable, ensemble: RegressionEnsemble, scaling: tuple[Standardiser, Standardiser], n_steps: int
+) -> VMGRegressor:
+    """An estimator as ``fit`` would leave it, around an ensemble that was found otherwise."""
+    estimator = VMGRegressor(**{**table.options, "noise": "constant", "random_state": table.own_seed})
+    progress = Progress(n_steps, n_steps, 0.0, 0.0, 0.0, 0.0, 0.0)
+    fitted: dict[str, Any] = {
+        "seed_": table.own_seed,
+        "n_features_in_": table.X.shape[1],
+        "n_outputs_": 1,
+        "_single_output": True,
+        "input_scaling_": scaling[0],
+        "target_scaling_": scaling[1],
+        "target_transform_": None,
+        "likelihood_": "student",
+        "likelihood_reason_": "groups are fitted together",
+        "likelihood_scores_": {},
+        "n_outliers_": 0,
+        "ensemble_": ensemble,
+        "pseudo_data_": None,
+        "history_": History([progress]),
+        "conformal_scores_": None,
+    }
+    for name, value in fitted.items():
+        setattr(estimator, name, value)
+    return estimator

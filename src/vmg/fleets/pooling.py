@@ -1,0 +1,223 @@
+"""Groups that share what they have in common: hidden layers, and a learned prior of their output layers.
+
+The output weights of group g are w_g ~ N(μ, (λ_g diag(a))⁻¹) with noise precision λ_g ~ Gamma(c, r). μ says what groups
+have in common, a how much they differ (one precision for hidden units, inputs and the constant, each with a Gamma
+prior), c and r how their noise differs. All of it is learned from the groups (empirical Bayes): by expectation
+maximisation for μ and a, by the evidence for c and r. A group of few rows stays near μ and says how unsure that is; a
+group of many goes its own way. A group of no rows is the prior itself.
+
+The prior's mean enters as statistics of rows that were never seen: moment aμ and square μᵀaμ. So a group's model is an
+ordinary one, with exact updates.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import optimize, special
+from torch import Tensor
+
+from vmg.estimators import VMGRegressor
+from vmg.fit.calibration import Calibration, HeldOut, calibrate
+from vmg.fit.inputs import InputRange, soften
+from vmg.fit.regression import RegressionEnsemble
+from vmg.fit.regression_members import RegressionMembers
+from vmg.fit.scaling import Standardiser
+from vmg.fleets.fitting import GroupTable, assemble
+from vmg.math.evidence import LinearPosterior, NoisePrior, RowStatistics, condition, group_precision, row_statistics
+
+__all__ = ["GroupPrior", "Pool", "fit_pool", "learn_prior"]
+
+Array = NDArray[np.float64]
+
+HELD_OUT_SHARE = 0.25
+TRUNK_ROWS = 65_536
+LEARNING_CELLS = 2**25  # of the statistics that the prior is learned from; more groups add little to it
+ROUNDS, STEPS = 3, 10
+SHAPE, RATE = 1.0, 0.5  # of the Gamma prior of a, as in the paper
+LEAST_NOISE = 0.25  # of a group's own estimate
+CALIBRATION_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class GroupPrior:
+    """The prior of a group's output layer: μ [E, D], log a [E, K] of K kinds of features, and Gamma(c, r)."""
+
+    mean: Tensor
+    log_precision: Tensor
+    group_sizes: tuple[int, ...]
+    noise: NoisePrior
+
+    def with_mean(self, rows: RowStatistics) -> RowStatistics:
+        """Statistics [..., E, D, D] after which a prior around zero gives the posterior of a prior around μ."""
+        a_mu = group_precision(self.log_precision, self.group_sizes) * self.mean
+        square = (a_mu * self.mean).sum(-1)[..., None, None]
+        return RowStatistics(rows.gram, rows.moment + a_mu.unsqueeze(-1), rows.square + square, rows.n_rows)
+
+    def posterior(self, rows: RowStatistics) -> LinearPosterior:
+        """What rows with these statistics say of a group's output layer."""
+        precision = group_precision(self.log_precision, self.group_sizes)
+        return condition(self.with_mean(rows), precision, self.noise)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What groups share, and the model of a group from its rows."""
+
+    trunk: RegressionMembers
+    prior: GroupPrior
+    calibration: Calibration  # of errors in units of a group's own noise
+    scaling: tuple[Standardiser, Standardiser]
+    inputs: InputRange
+    n_steps: int
+    options: Mapping[str, Any]
+    seed: int
+
+    def statistics(self, table: GroupTable) -> RowStatistics:
+        """Of the rows of a group."""
+        return _statistics(self.trunk, *_standard(table.X, table.y, self.scaling))
+
+    def estimator_of(self, table: GroupTable | None) -> VMGRegressor:
+        """The model of a group; of one that is not known, for None."""
+        n_inputs = len(self.scaling[0].mean)
+        table = table or GroupTable(2**31, np.zeros((0, n_inputs)), np.zeros(0), self.options, self.seed)
+        rows = self.statistics(table)
+        noise = self.prior.posterior(rows).noise_variance.numpy()  # [E, 1]
+        members = _members_with(self.trunk, self.prior, rows)
+        level = self.calibration.noise * float(noise.mean())
+        calibration = Calibration(level, self.calibration.stretch, self.calibration.degrees)
+        ensemble = RegressionEnsemble(members, noise, (calibration,), (None,), self.inputs)
+        return assemble(table, ensemble, self.scaling, self.n_steps)
+
+
+def fit_pool(tables: Sequence[GroupTable], options: Mapping[str, Any], seed: int) -> Pool:
+    """Learn what groups share: hidden layers on three quarters of each group's rows, calibration on the last."""
+    rng = np.random.default_rng(seed)
+    X, y = np.concatenate([t.X for t in tables]), np.concatenate([t.y for t in tables]).astype(np.float64)
+    scaling = Standardiser.fit(X), Standardiser.fit(y[:, None])
+    kept = [rng.permutation(len(t.y)) >= round(HELD_OUT_SHARE * len(t.y)) for t in tables]
+    inside = np.flatnonzero(np.concatenate(kept))
+    inside = rng.permutation(inside)[:TRUNK_ROWS]
+    estimator = VMGRegressor(**{**options, "noise": "constant", "random_state": seed})
+    estimator.fit(X[inside], y[inside], scaling=scaling)
+    assert isinstance(estimator.ensemble_, RegressionEnsemble)
+    trunk = estimator.ensemble_.members
+    chosen = rng.permutation(len(tables))[
+        : max(2, LEARNING_CELLS // (trunk.features.n_members * trunk.features.n_features**2))
+    ]
+    rows = [_standard(tables[k].X[kept[k]], tables[k].y[kept[k]], scaling) for k in chosen]
+    prior = learn_prior([_statistics(trunk, *one) for one in rows], trunk)
+    calibration = _calibrate(trunk, prior, tables, kept, scaling, rng)
+    soft = soften(scaling[0].transform(X))
+    return Pool(trunk, prior, calibration, scaling, InputRange.of(soft), estimator.n_steps_, dict(options), seed)
+
+
+def learn_prior(rows: Sequence[RowStatistics], trunk: RegressionMembers) -> GroupPrior:
+    """The prior under which groups with these statistics are most probable, [E, D, D] each."""
+    whole = RowStatistics(*(torch.stack(parts) for parts in zip(*rows, strict=True)))  # [G, E, ...]
+    head = trunk.head
+    sizes = tuple(head.group_sizes)
+    prior = GroupPrior(
+        head.posterior().mean.squeeze(-1),
+        torch.zeros(len(whole.gram[0]), len(sizes), dtype=torch.float64),
+        sizes,
+        NoisePrior(),
+    )
+    for _ in range(ROUNDS):
+        for _ in range(STEPS):
+            prior = _maximise(prior, prior.posterior(whole))
+        prior = GroupPrior(prior.mean, prior.log_precision, sizes, _noise_prior(prior, whole))
+    return prior
+
+
+def _maximise(prior: GroupPrior, found: LinearPosterior) -> GroupPrior:
+    """μ and a that make the groups' posteriors, taken as known, most probable."""
+    noise_precision = found.noise_precision  # [G, E, 1]
+    m = found.mean.squeeze(-1)  # [G, E, D]
+    mu = (noise_precision * m).sum(0) / noise_precision.sum(0)
+    variance = torch.cholesky_inverse(found.root).diagonal(dim1=-2, dim2=-1)
+    away = noise_precision * (m - mu).square() + variance  # E λ(w − μ)²
+    precision = [
+        (SHAPE + 0.5 * part.shape[-1] * len(part)) / (RATE + 0.5 * part.sum((0, -1)))
+        for part in away.split(prior.group_sizes, -1)
+    ]
+    return GroupPrior(mu, torch.stack(precision, -1).log().clamp(-20, 20), prior.group_sizes, prior.noise)
+
+
+def _noise_prior(prior: GroupPrior, rows: RowStatistics) -> NoisePrior:
+    """Gamma(c, r) that makes the groups' residuals most probable, members taken together."""
+    found = prior.posterior(rows)
+    scatter = (found.scatter.squeeze(-1) - 2 * prior.noise.rate).clamp_min(0.0).mean(1).numpy()  # [G]
+    n = rows.n_rows[:, 0].numpy()
+
+    def loss(values: Array) -> float:
+        log_c, log_r = np.clip(values, -12, 12)
+        c, r = np.exp(log_c), np.exp(log_r)
+        density = special.gammaln(c + n / 2) - special.gammaln(c) + c * log_r - (c + n / 2) * np.log(r + scatter / 2)
+        return -float(density.mean()) + 0.5 * ((log_c - 1) / 2) ** 2 / len(n)
+
+    level = float(np.median(scatter / np.maximum(n, 1))) + 1e-6
+    start = np.array([1.0, 1.0 + np.log(level)])
+    best = optimize.minimize(loss, start, method="Nelder-Mead", options={"maxiter": 400, "xatol": 1e-3, "fatol": 1e-7})
+    log_c, log_r = np.clip(best.x, -12, 12)
+    return NoisePrior(float(np.exp(log_c)), float(np.exp(log_r)))
+
+
+def _calibrate(
+    trunk: RegressionMembers,
+    prior: GroupPrior,
+    tables: Sequence[GroupTable],
+    kept: Sequence[NDArray[np.bool_]],
+    scaling: tuple[Standardiser, Standardiser],
+    rng: np.random.Generator,
+) -> Calibration:
+    """Noise, stretch and degrees of held-out errors of all groups, in units of each group's own noise."""
+    errors, variances, n = [], [], 0
+    for k in rng.permutation(len(tables)):
+        table, inside = tables[k], kept[k]
+        if inside.all() or n >= CALIBRATION_ROWS:
+            continue
+        found = prior.posterior(_statistics(trunk, *_standard(table.X[inside], table.y[inside], scaling)))
+        x, y = _standard(table.X[~inside], table.y[~inside], scaling)
+        with torch.no_grad():
+            phi = trunk.features(x)
+        means = (phi @ found.mean).squeeze(-1).numpy()  # [E, n]
+        noise = found.noise_variance.numpy()
+        between = means.var(0, ddof=1) if len(means) > 1 else np.zeros(means.shape[1])
+        own = (found.relative_variance(phi).numpy() * noise).mean(0)
+        unit = float(noise.mean())
+        errors.append((y.squeeze(-1).numpy() - means.mean(0)) / np.sqrt(unit))
+        variances.append((own + between) / unit)
+        n += len(between)
+    if not errors:
+        return Calibration(1.0, 1.0, 100.0)
+    error, variance = np.concatenate(errors), np.concatenate(variances)
+    return calibrate(HeldOut(error, variance, np.ones(len(error))), None, LEAST_NOISE)
+
+
+def _standard(X: Array, y: NDArray[Any], scaling: tuple[Standardiser, Standardiser]) -> tuple[Tensor, Tensor]:
+    x = soften(scaling[0].transform(X))
+    return torch.as_tensor(x), torch.as_tensor(scaling[1].transform(y.astype(np.float64)[:, None]))
+
+
+@torch.no_grad()
+def _statistics(trunk: RegressionMembers, x: Tensor, y: Tensor) -> RowStatistics:
+    phi = trunk.features(x)
+    return row_statistics(phi, y.expand(len(phi), *y.shape))
+
+
+@torch.no_grad()
+def _members_with(trunk: RegressionMembers, prior: GroupPrior, rows: RowStatistics) -> RegressionMembers:
+    """The trunk with the output layers of a group."""
+    members = copy.deepcopy(trunk)
+    members.head.noise_prior = prior.noise
+    members.head.log_precision.copy_(prior.log_precision)
+    for buffer, part in zip(members.head.statistics, prior.with_mean(rows), strict=True):
+        buffer.copy_(part)
+    return members

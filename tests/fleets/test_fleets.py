@@ -1,0 +1,176 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import vmg
+from vmg import persistence
+from vmg.fleets import fit_fleet, load_fleet, run
+from vmg.persistence import ModelFileError
+from vmg.scoring import score_dataset
+from vmg.tables import TableError
+
+FAST = {"n_members": 4, "hidden_layer_sizes": (6,), "max_iter": 20, "random_state": 0}
+
+
+def sales(sizes=None, seed=0):
+    """Shops that share a curve and have levels of their own."""
+    sizes = sizes or {"north": 60, "south": 40, "east": 80, "one": 1, "flat": 12}
+    rng = np.random.default_rng(seed)
+    frames = []
+    for k, (shop, n) in enumerate(sizes.items()):
+        x, kind = rng.normal(size=n), rng.choice(["a", "b"], n)
+        y = np.sin(2 * x) + (kind == "a") + k + 0.1 * rng.normal(size=n)
+        frames.append(pd.DataFrame({"x": x, "kind": kind, "shop": shop, "y": 5.0 if shop == "flat" else y}))
+    return pd.concat(frames).sample(frac=1, random_state=0).reset_index(drop=True)
+
+
+def bits(folder):
+    """Everything in the model files; the order of a file's header has no meaning."""
+    found = {}
+    for path in sorted((folder / "models").iterdir()):
+        tensors, document = persistence.read(path)
+        found[path.name] = document, {name: tensor.numpy().tobytes() for name, tensor in sorted(tensors.items())}
+    return found
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fleet") / "shops"
+    return folder, fit_fleet(sales(), "y", "shop", folder, options=FAST)
+
+
+def test_every_group_has_a_model_and_the_others_a_reason(fitted):
+    folder, report = fitted
+    assert report.fitted == ["east", "north", "south"]
+    assert report.refused == {
+        "flat": "its target is always 5.0",
+        "one": "it has 1 row, and a fit needs 5",
+    }
+    assert "Group 'one' has no model of its own: it has 1 row, and a fit needs 5." in report.notes
+    index = json.loads((folder / "index.json").read_text())
+    assert index["rows"] == {"east": 80, "north": 60, "south": 40}
+    model = vmg.load(folder / "models" / index["files"]["south"])
+    assert model.estimator.ensemble_.members.head.count.tolist() == [40.0] * 4
+
+
+def test_rows_find_their_model(fitted):
+    folder, _ = fitted
+    fleet, frame = load_fleet(folder), sales(seed=1)
+    found = fleet.predict_frame(frame, 0.8)
+    for shop in fleet.groups:
+        rows = frame["shop"] == shop
+        pd.testing.assert_frame_equal(found[rows], fleet.model(shop).predict_frame(frame[rows], 0.8))
+    assert found[frame["shop"].isin(["one", "flat"])].isna().all().all()
+    assert fleet.unknown(frame) == ["flat", "one"]
+    with pytest.raises(TableError, match="there is no model of 'one': it has 1 row"):
+        fleet.model("one")
+    assert fleet.predict_frame(frame[frame["shop"] == "one"]).isna().all().all()
+    with pytest.raises(TableError, match="no column 'shop', which tells groups apart"):
+        fleet.predict_frame(frame.drop(columns="shop"))
+
+
+def test_a_dataset_is_scored_by_a_fleet(fitted, tmp_path):
+    folder, _ = fitted
+    frame = sales(seed=2)
+    (tmp_path / "in").mkdir()
+    frame.to_parquet(tmp_path / "in" / "a.parquet")
+    report = score_dataset(folder, tmp_path / "in", tmp_path / "out", n_jobs=1, keep=["shop"])
+    assert report.n_rows == len(frame) and not report.refused
+    found = pd.read_parquet(tmp_path / "out" / "a.parquet")
+    pd.testing.assert_frame_equal(found.drop(columns="shop"), load_fleet(folder).predict_frame(frame))
+
+
+def test_a_killed_run_goes_on_to_the_same_files(tmp_path, monkeypatch):
+    calls = []
+
+    def die(task):
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(task)
+        return original(task)
+
+    original = run.fit_task
+    monkeypatch.setattr(run, "BATCH_CELLS", 50)  # a batch for each group
+    monkeypatch.setattr(run, "fit_task", die)
+    folder = tmp_path / "shops"
+    with pytest.raises(KeyboardInterrupt):
+        fit_fleet(sales(), "y", "shop", folder, options=FAST)
+    assert len(bits(folder)) == 1
+    with pytest.raises(ModelFileError, match="not finished"):
+        load_fleet(folder)
+    monkeypatch.setattr(run, "fit_task", original)
+    report = fit_fleet(sales(), "y", "shop", folder, options=FAST)
+    assert len(report.found) == 1 and len(report.fitted) == 2
+    again = tmp_path / "again"
+    fit_fleet(sales(), "y", "shop", again, options=FAST)
+    assert bits(folder) == bits(again)
+
+
+def test_another_run_may_not_use_the_folder(fitted):
+    folder, _ = fitted
+    with pytest.raises(TableError, match="rows; got another"):
+        fit_fleet(sales(seed=5), "y", "shop", folder, options=FAST)
+    with pytest.raises(TableError, match="must be of a run with the same seed"):
+        fit_fleet(sales(), "y", "shop", folder, options={**FAST, "random_state": 1})
+
+
+def test_processes_write_the_same_models_as_one(fitted, tmp_path):
+    fit_fleet(sales(), "y", "shop", tmp_path / "two", options=FAST, n_jobs=2)
+    assert bits(tmp_path / "two") == bits(fitted[0])
+
+
+@pytest.mark.filterwarnings("ignore")  # of Ray itself
+def test_ray_writes_the_same_models(fitted, tmp_path):
+    pytest.importorskip("ray")
+    fit_fleet(sales(), "y", "shop", tmp_path / "ray", options=FAST, ray_address="local")
+    assert bits(tmp_path / "ray") == bits(fitted[0])
+
+
+def test_classes_are_fitted_one_by_one(tmp_path):
+    frame = sales({"north": 60, "south": 40})
+    report = fit_fleet(frame, "kind", "shop", tmp_path / "kinds", options=FAST)
+    assert report.fitted == ["north", "south"]
+    assert set(load_fleet(tmp_path / "kinds").predict_frame(frame)["class"]) == {"a", "b"}
+
+
+def test_columns_must_be_there(tmp_path):
+    with pytest.raises(TableError, match="has no column 'store'"):
+        fit_fleet(sales(), "y", "store", tmp_path)
+    with pytest.raises(TableError, match="no row has both a target 'y' and a group 'shop'"):
+        fit_fleet(sales().assign(shop=None), "y", "shop", tmp_path)
+    with pytest.raises(TableError, match="can be pooled in regression"):
+        fit_fleet(sales(), "kind", "shop", tmp_path, pool=True)
+
+
+def test_an_index_may_not_lead_out_of_its_folder(fitted, tmp_path):
+    index = json.loads((fitted[0] / "index.json").read_text())
+    index["files"]["south"] = "../../secret.vmg"
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelFileError, match="names of files must be plain names"):
+        load_fleet(tmp_path)
+    (tmp_path / "index.json").write_text("{")
+    with pytest.raises(ModelFileError, match="it is not JSON"):
+        load_fleet(tmp_path)
+
+
+def test_pooled_groups_borrow_from_each_other(tmp_path):
+    sizes = {f"shop {k}": n for k, n in enumerate([100, 80, 90, 70, 8, 6, 1])}
+    frame, test = sales(sizes), sales(dict.fromkeys(sizes, 100), seed=9)
+    options = {**FAST, "hidden_layer_sizes": (20,), "max_iter": 80}
+    fit_fleet(frame, "y", "shop", tmp_path / "pooled", pool=True, options=options)
+    pooled = load_fleet(tmp_path / "pooled")
+    assert len(pooled.groups) == 7
+    few = test[test["shop"].isin(["shop 4", "shop 5"])]
+    alone = tmp_path / "alone"
+    fit_fleet(frame, "y", "shop", alone, options=options)
+    errors = [
+        np.sqrt(np.mean((fleet.predict_frame(few)["mean"] - few["y"]) ** 2)) for fleet in (pooled, load_fleet(alone))
+    ]
+    assert errors[0] < 0.8 * errors[1]
+    stranger = pooled.predict_frame(test.assign(shop="never seen"))
+    known = pooled.predict_frame(test.assign(shop="shop 0"))
+    assert stranger["epistemic_std"].mean() > 2 * known["epistemic_std"].mean()
+    again = fit_fleet(frame, "y", "shop", tmp_path / "pooled", pool=True, options=options)
+    assert again.fitted == [] and len(again.found) == 7
