@@ -137,6 +137,8 @@ def _encode_parameter(name: str, value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, tuple | list):
         return [_encode_parameter(name, item) for item in value]
+    if isinstance(value, dict):  # JSON has texts alone for keys
+        return {"pairs": [[_encode_parameter(name, part) for part in pair] for pair in value.items()]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.random.RandomState):
@@ -149,6 +151,8 @@ def _encode_parameter(name: str, value: Any) -> Any:
 
 
 def _decode_parameter(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_decode_parameter(key): _decode_parameter(item) for key, item in value["pairs"]}
     return tuple(_decode_parameter(item) for item in value) if isinstance(value, list) else value
 
 
