@@ -219,7 +219,7 @@ def test_kernels_refuse_what_they_would_misread():
 
 def test_tokens_in_training_are_no_rows_of_the_direct_step():
     from vmg.training import train
-    from vmg.training.step import DirectStep
+    from vmg.training.direct_step import DirectStep
 
     network = MLP(3, (4,), 2)
     assert not DirectStep.allows(network, 3)
