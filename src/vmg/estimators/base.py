@@ -173,9 +173,9 @@ class VMGEstimator(ReadsRows, BaseEstimator):
 
     def _size(self, n_rows: int, *, classes: bool = False) -> Size:
         """The network and its training that parameters and table ask for."""
-        return self._changed(choose_size(n_rows, classes=classes))
+        return self.adjusted(choose_size(n_rows, classes=classes))
 
-    def _changed(self, size: Size) -> Size:
+    def adjusted(self, size: Size) -> Size:
         """A size with what parameters ask for."""
         return size.changed(
             hidden=_sizes(self.hidden_layer_sizes),

@@ -53,7 +53,7 @@ def fit_apart(table: GroupTable, kind: type[Estimator]) -> Estimator:
 def fit_together(tables: Sequence[GroupTable]) -> list[VMGRegressor]:
     """Fit a regression to each group, all of them at once; noise is the same for all rows of a group."""
     options = dict(tables[0].options)
-    size = VMGRegressor(**options)._changed(FLEET_SIZE)
+    size = VMGRegressor(**options).adjusted(FLEET_SIZE)
     scalings = [(Standardiser.fit(table.X), Standardiser.fit(table.y[:, None])) for table in tables]
     groups = [
         GroupRows(

@@ -67,7 +67,7 @@ class MatrixGaussianEmbedding(BayesianModule):
             return self._without_noise_of_padding(matrix.sample_weight()[tokens], tokens)
         present, place = tokens.unique(return_inverse=True)  # only these rows of the table are drawn
         rows, columns = matrix.row().scale[present], matrix.column().scale
-        drawn = rows.unsqueeze(-1) * matrix._noise(len(present), self.embedding_dim) * columns
+        drawn = rows.unsqueeze(-1) * matrix.draw_noise(len(present), self.embedding_dim) * columns
         return self._without_noise_of_padding((matrix.mean_weight()[present] + drawn)[place], tokens)
 
     def _without_noise_of_padding(self, vectors: Tensor, tokens: Tensor) -> Tensor:
