@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.fit.calibration import Calibration, HeldOut
-from vmg.fit.inputs import InputRange, soften
 from vmg.fit.members import TrainingPlan
 from vmg.fit.regression import RegressionEnsemble, held_out_errors
-from vmg.fit.scaling import Standardiser
+from vmg.fit.scaling import InputRange, Standardiser, soften
 from vmg.fit.size import Size
 from vmg.fleets.calibrations import calibrate_groups
 from vmg.fleets.replicas import GroupRows, TrainedGroup, train_groups

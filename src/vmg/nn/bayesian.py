@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vmg.fused.library import randn
-from vmg.math.linalg import NARROW, all_finite, widened
+from vmg.math.linalg import NARROW, all_finite, may_look, widened
 from vmg.math.preactivations import augment, input_divisor
-from vmg.math.tracing import may_look
 from vmg.nn.sharding import whole_divergence
 
 __all__ = ["BayesianLinear", "BayesianModule", "kl_divergence", "no_autocast", "use_generator"]
