@@ -204,7 +204,7 @@ class _Layer:
         g_x: Tensor | None,
         scratch: Tensor,
     ) -> None:
-        layer._check_shape(x)
+        layer.check_shape(x)
         self._layer, self._activation = layer, activation
         pseudo_data = self._pseudo_data = layer.pseudo_data
         row, column = layer.row.log_scale, layer.column.log_scale
