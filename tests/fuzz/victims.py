@@ -7,6 +7,7 @@ gives its number, ``{"wait": number}`` gives its exit code (negative: the signal
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import resource
@@ -153,7 +154,7 @@ def reproduce(*arguments: str) -> int:
     from vmg.estimators import PseudoDataRegressor
     from vmg_paper.data.uci import Table
     from vmg_paper.experiments import table1
-    from vmg_paper.experiments.method import Method, fit_apart
+    from vmg_paper.experiments.table_method import TableMethod, fit_apart
 
     X = np.random.default_rng(0).normal(size=(308, 2))
     table1.load_table = lambda name: Table(name, X, X[:, 0], None, 20)
@@ -161,11 +162,17 @@ def reproduce(*arguments: str) -> int:
     def make(table: str, seed: int) -> PseudoDataRegressor:
         return PseudoDataRegressor((2,), n_pseudo=1, max_noise=0.1, max_iter=1, n_draws=2, random_state=seed)
 
-    table1.METHODS["vmg"] = Method("vmg", "", make, fit_apart, together=False)
+    table1.METHODS["table1"]["vmg"] = TableMethod("vmg", "", make, fit_apart, together=False)
     return command("reproduce", "table1", "--datasets", "yacht", "--methods", "vmg", *arguments)
 
 
 WORK: dict[str, Callable[..., int | None]] = {f.__name__: f for f in (save, append, train, command, reproduce)}
+
+
+NEEDED = (
+    *("vmg.cli.app", "vmg.cli.fit", "vmg.estimators.saving", "vmg.nn", "vmg.report", "vmg.tables", "vmg.training"),
+    *("vmg_paper.cli", "vmg_paper.experiments.table1"),
+)
 
 
 def _be_victim(request: dict[str, Any], folder: Path) -> int:
@@ -191,9 +198,8 @@ def _be_victim(request: dict[str, Any], folder: Path) -> int:
 
 def serve(folder: Path) -> None:
     """Answer requests until there are no more."""
-    import vmg_paper.cli
-    import vmg_paper.experiments.table1  # noqa: F401
-
+    for module in NEEDED:
+        importlib.import_module(module)
     with tempfile.TemporaryDirectory() as work, open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         train(f"{work}/run")  # first steps load what victims would load each for themselves
     for line in sys.stdin:

@@ -214,6 +214,9 @@ random_state, verbose
         check_is_fitted(self, "seed_")
         return self._distribution(self._check_X(X))
 
+    def _centre(self, rows: Array) -> Array:
+        return self._distribution(rows).probabilities
+
     def _distribution(self, rows: Array) -> ClassPrediction:
         if self.pseudo_data_ is not None:
             return self.pseudo_data_._distribution(rows)

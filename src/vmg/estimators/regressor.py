@@ -248,7 +248,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
         if self.likelihood not in ("auto", "normal"):
             raise ValueError(f"likelihood must be auto or normal where n_pseudo is given; got {self.likelihood}")
         self.likelihood_, self.likelihood_reason_ = "normal", "the paper's own model has no other"
-        self.likelihood_scores_, self.n_outliers_ = {}, 0
+        self.likelihood_scores_, self.n_outliers_, self.target_transform_ = {}, 0, None
         noise = "constant" if self.noise == "constant" else "input"
         model = PseudoDataRegressor(**self._pseudo_data_options(), noise=noise)
         self.pseudo_data_, self.ensemble_ = model.fit(X, y, weight, callbacks=self._callbacks), None
@@ -283,14 +283,17 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
             :class:`~vmg.prediction.Prediction`, a mixture over draws.
         """
         check_is_fitted(self, "seed_")
-        return self._distribution(self._check_X(X))
+        return self._distribution(validate_data(self, X, dtype=np.float64, order="C", reset=False))
+
+    def _centre(self, rows: Array) -> Array:
+        return np.asarray(self._distribution(rows).mean)
 
     def _distribution(self, rows: Array) -> NumberPrediction:
         if self.pseudo_data_ is not None:
             return self.pseudo_data_._distribution(rows)
         assert self.ensemble_ is not None
         x = self.input_scaling_.transform(rows)
-        transform = getattr(self, "target_transform_", None)  # files from before there were any
+        transform = self.target_transform_
         if isinstance(self.ensemble_, ScalarEnsemble):
             return scalar_distribution(self.ensemble_, x, transform, squeeze=self._single_output)
         ensemble, unit = self.ensemble_, self.target_scaling_.scale
