@@ -36,7 +36,7 @@ REQUIRED = ("n_features_in_", "input_scaling_", "history_", "seed_")
 """Fitted attributes of every estimator; what else is missing shows in a prediction."""
 
 MAX_ARRAY_BYTES = 2**26
-"""Of all classes, or all names of features."""
+"""Most bytes of all classes, or all names of features."""
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ def require_sizes(name: str, sizes: Mapping[str, Any]) -> None:
         _size(f"{name}.{key}", value)
 
 
-def read_array(name: str, dtype: np.dtype[Any], items: list[Any]) -> NDArray:
+def read_array(name: str, dtype: np.dtype[Any], items: list[Any]) -> NDArray[Any]:
     """An array of texts or objects; a ValueError where its type is too wide, too narrow or another kind of thing."""
     if dtype.kind not in "USO" or dtype.shape or dtype.itemsize * len(items) > MAX_ARRAY_BYTES:
         raise ValueError(f"{name} must be texts of at most {MAX_ARRAY_BYTES:,} bytes; got the type {dtype.str}")

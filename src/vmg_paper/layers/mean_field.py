@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vmg.priors import Coefficients, IsotropicPrior, Prior
+from vmg.fused.diagonal_kl import Coefficients
+from vmg.priors import IsotropicPrior, Prior
 from vmg_paper.layers.factorised import FactorisedLinear
 
 __all__ = ["MeanFieldLinear", "isotropic_kl", "sample_local"]
@@ -61,7 +62,7 @@ class MeanFieldLinear(FactorisedLinear):
         self._coefficients = coefficients
 
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        noise = self._noise(*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
+        noise = self.draw_noise(*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
         return sample_local(x, self.loc, self.log_scale.exp(), noise)
 
     def kl_divergence(self) -> Tensor:
