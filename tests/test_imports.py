@@ -1,11 +1,13 @@
 """The direction of dependence: a module imports only from modules to its left."""
 
 import ast
+import re
 from pathlib import Path
 
 import vmg
 
 SOURCE = Path(vmg.__file__).parents[1]
+CONTRIBUTING = Path(__file__).parents[1] / "CONTRIBUTING.md"
 
 # Groups from left to right; "vmg" is the package's own __init__. A new module needs a place here.
 ORDER = (
@@ -119,6 +121,20 @@ def violations(root):
 
 def test_modules_import_from_the_left_only():
     assert list(violations(SOURCE)) == []
+
+
+def test_contributing_draws_the_same_order():
+    text = CONTRIBUTING.read_text(encoding="utf-8").partition("holds this drawing:\n\n")[2]
+    drawing = " ".join(line.strip() for line in text.partition("\n\n")[0].splitlines())
+    assert [tuple(group.strip().split(", ")) for group in drawing.split("→")] == list(ORDER)
+
+
+def test_places_that_contributing_names_are_there():
+    table = CONTRIBUTING.read_text(encoding="utf-8").partition("## Where things go\n")[2].partition("\n## ")[0]
+    named = re.findall(r"`([\w/]+/[\w.]*)`", table)
+    assert len(named) >= 8
+    for name in named:
+        assert any((root / name).exists() for root in (SOURCE / "vmg", SOURCE, CONTRIBUTING.parent)), name
 
 
 def test_the_check_finds_what_it_should(tmp_path):

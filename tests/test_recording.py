@@ -14,8 +14,7 @@ from torch.func import functional_call, grad, jacrev, vmap
 import vmg
 from vmg.fused import library
 from vmg.likelihoods import CategoricalLikelihood, KnownNoiseLikelihood
-from vmg.math.linalg import cholesky
-from vmg.math.tracing import is_recorded, may_look
+from vmg.math.linalg import cholesky, is_recorded, may_look
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize, fixed_draw, kl_divergence
 
 

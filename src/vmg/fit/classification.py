@@ -14,8 +14,8 @@ from torch import Tensor
 
 from vmg.fit.classification_members import SETTLING_STEPS, ClassificationMembers, MemberLogits
 from vmg.fit.design import Design
-from vmg.fit.inputs import InputRange, soften
 from vmg.fit.members import TrainingPlan, train_members
+from vmg.fit.scaling import InputRange, soften
 from vmg.math.categorical_evidence import SoftmaxPosterior, improve
 from vmg.training import Callback, History
 
@@ -128,7 +128,7 @@ def fit_classification(
     if n_rows > ROWS_OF_POSTERIOR:
         some = torch.randperm(n_rows, generator=generator)[:ROWS_OF_POSTERIOR]
     counted = given[some] * (n_rows / len(some))
-    members.double()  # from here on, so that rows give the same numbers in any company
+    members.double()  # from here on, so that a row gets the same numbers whatever others come with it
     posterior = members.posterior(torch.as_tensor(soft)[some], labels[some], counted.expand(n_members, -1))
     return ClassificationEnsemble(
         members, posterior.mean.contiguous(), posterior.root.contiguous(), sharpness, stretch, InputRange.of(soft)

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
 from vmg.fit.design import Design
-from vmg.fit.inputs import InputRange, soften
 from vmg.fit.members import TrainingPlan, train_members
 from vmg.fit.noise_field import NoiseField, fit_noise_field
 from vmg.fit.noise_shape import NoiseShape, choose_shape
 from vmg.fit.regression_members import MemberPredictions, RegressionMembers
+from vmg.fit.scaling import InputRange, soften
 from vmg.math.evidence import LinearPosterior, NoisePrior
 from vmg.training import Callback, History
 
@@ -143,7 +143,7 @@ def fit_regression(
         generator=generator,
         callbacks=callbacks,
     )
-    members.double()  # from here on, so that rows give the same numbers in any company
+    members.double()  # from here on, so that a row gets the same numbers whatever others come with it
     members.condition_on(torch.as_tensor(soft), torch.as_tensor(y), None if weight is None else torch.as_tensor(weight))
     if held is None:  # too few rows to hold any out: members' own noise, and no stretch
         posterior = members.posterior()

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vmg.fit.design import Design
-from vmg.fit.inputs import InputRange, soften
 from vmg.fit.members import TrainingPlan, train_members
 from vmg.fit.scalar_calibration import ScalarCalibration, calibrate_scalar, held_out_functions
 from vmg.fit.scalar_members import SETTLING_STEPS, TOLERANCE, ScalarMembers
+from vmg.fit.scaling import InputRange, soften
 from vmg.likelihoods.scalar import ScalarLikelihood
 from vmg.math.scalar_evidence import ScalarPosterior, settle
 from vmg.training import Callback, History
@@ -125,7 +125,7 @@ def fit_scalar(
         generator=generator,
         callbacks=callbacks,
     )
-    members.double()  # from here on, so that rows give the same numbers in any company
+    members.double()  # from here on, so that a row gets the same numbers whatever others come with it
     given = np.ones(len(x)) if weight is None else weight
     calibration = ScalarCalibration(members.theta.detach().mean(0).numpy(), 1.0, 1.0)
     if held is not None:

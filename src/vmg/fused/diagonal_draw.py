@@ -32,9 +32,8 @@ from torch.autograd import Function
 
 from vmg.fused import library
 from vmg.fused.layer_passes import Backward, Forward, Inputs, is_shared, make_plan
-from vmg.math.linalg import cholesky
+from vmg.math.linalg import cholesky, is_recorded, may_look
 from vmg.math.preactivations import DAMPING, multiplicative_noise
-from vmg.math.tracing import is_recorded, may_look
 
 __all__ = ["draw", "needs_double", "sample_diagonal"]
 

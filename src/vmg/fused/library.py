@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from vmg.math.tracing import is_recorded
+from vmg.math.linalg import is_recorded
 
 __all__ = [
     "DIVERGENCE",
@@ -162,7 +162,7 @@ def function(name: str) -> Callable[..., object] | None:
 def native(*tensors: Tensor | None) -> SimpleNamespace | None:
     """The kernels for these tensors; None where one of them is not on the CPU or dtypes differ or have no kernels.
 
-    None too where operations are recorded (:mod:`vmg.math.tracing`): a kernel reads memory, and there is none to read.
+    None too where operations are recorded (:mod:`vmg.math.linalg`): a kernel reads memory, and there is none to read.
     """
     if is_recorded(*tensors):
         return None

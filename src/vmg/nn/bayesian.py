@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vmg.fused.library import randn
-from vmg.math.linalg import NARROW, all_finite, widened
+from vmg.math.linalg import NARROW, all_finite, may_look, widened
 from vmg.math.preactivations import augment, input_divisor
-from vmg.math.tracing import may_look
 from vmg.nn.sharding import whole_divergence
 
 __all__ = ["BayesianLinear", "BayesianModule", "kl_divergence", "no_autocast", "use_generator"]
@@ -206,11 +205,11 @@ class BayesianLinear(BayesianModule):
         return out.to(own) if own in NARROW else out
 
     def _dtype(self) -> torch.dtype:
-        """Of the parameters."""
+        """Precision of the parameters."""
         return next(self.parameters()).dtype
 
     def _wide_dtype(self) -> torch.dtype:
-        """Of what the layer computes and of its weights: that of the parameters, but single at least."""
+        """Precision of what the layer computes and of its weights: the parameters' own, but single at least."""
         own = self._dtype()
         return torch.float32 if own in NARROW else own
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vmg.math.linalg import is_recorded
 from vmg.math.preactivations import input_divisor
-from vmg.math.tracing import is_recorded
 from vmg.nn.bayesian import BayesianModule
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.priors import IsotropicPrior
