@@ -204,7 +204,7 @@ def measure(results: Results, name: str, task: Task, methods: Sequence[str], see
 
 
 def measure_times(results: Results, name: str, task: Task, methods: Sequence[str], rounds: int) -> None:
-    """Milliseconds of the processor for one step, all methods in turn; members of an ensemble are steps of their own."""
+    """Milliseconds of the processor for one step, all methods in turn; ensembles take several."""
     x, y = (part[: task.batch_size] for part in task.rows["train"])
     steps: dict[str, Callable[[], None]] = {}
     for which in methods:
