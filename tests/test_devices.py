@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import vmg
 from vmg.fused.library import on_device
@@ -15,6 +16,7 @@ from vmg.likelihoods import (
 )
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize
 from vmg.priors import GammaPrior
+from vmg.training import train
 from vmg.training.batches import take_rows
 
 DEVICE = torch.device("meta")
@@ -99,3 +101,31 @@ def test_a_generator_of_the_cpu_serves_other_devices(monkeypatch):
     on_device(generator, other)
     assert asked[0] == asked[2] == other
     assert asked[1] != asked[3]
+
+
+class CountWaits(TorchDispatchMode):
+    """Counts whatever makes the host wait for a value; a tensor without values is said to hold ones."""
+
+    n_waits = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._local_scalar_dense.default and args[0].is_meta:
+            self.n_waits += 1
+            return True if args[0].dtype is torch.bool else 1
+        if func is torch.ops.aten._to_copy.default and args[0].is_meta and kwargs.get("device") == torch.device("cpu"):
+            self.n_waits += 1
+            return torch.ones(args[0].shape, dtype=args[0].dtype)
+        return func(*args, **(kwargs or {}))
+
+
+def count_waits(n_steps):
+    network, likelihood = MLP(3, (4,), 2, n_pseudo=2).to(DEVICE), CategoricalLikelihood()
+    x, y = torch.empty(20, 3, device=DEVICE), torch.empty(20, dtype=torch.long, device=DEVICE)
+    with CountWaits() as counting:
+        train(network, likelihood, x, y, n_steps=n_steps, batch_size=5, report_every=100)
+    return counting.n_waits
+
+
+def test_the_trainer_waits_for_its_device_once_a_step():
+    """It reads the bound, to go back where that is no number."""
+    assert count_waits(9) - count_waits(4) == 5

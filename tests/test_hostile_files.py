@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save
 
 import vmg
-from vmg import ModelFileError
+from vmg import ModelFileError, VMGRegressor
 from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
 from vmg.estimators.file_checks import MAX_DRAWS
 from vmg.persistence import MAX_FILE_BYTES, MAX_HEADER_BYTES, read, write
@@ -86,11 +86,23 @@ FORGERIES = {
     "a parameter twice": lambda document, tensors: document["attributes"].update(n_draws=10**8),
     "two codecs at once": assign("attributes", "history_", to={"array": {}, "network": {}}),
     "calibration that is a number": assign("attributes", "conformal_scores_", to=5),
+    "no place for a calibration": lambda document, tensors: document["attributes"].pop("conformal_scores_"),
+    "no history": lambda document, tensors: document["attributes"].pop("history_"),
     "no scaling": assign("attributes", "input_scaling_", to=None),
     "a history that is no number": lambda document, tensors: tensors["history_"].fill_(float("inf")),
     "a scaling of another size": lambda document, tensors: tensors.update({"input_scaling_.mean": torch.zeros(7)}),
     "a network of no numbers": lambda document, tensors: tensors.update({"network_.layers.0.loc": torch.zeros(0)}),
 }
+
+
+@pytest.mark.parametrize("attribute", ["conformal_scores_", "history_", "pseudo_data_", "target_scaling_", "seed_"])
+def test_ensembles_without_a_part_are_refused(tmp_path, attribute):
+    X = np.random.default_rng(0).normal(size=(24, 3))
+    path = tmp_path / "model.vmg"
+    VMGRegressor((3,), n_members=2, max_iter=5, random_state=0).fit(X, X[:, 0]).save(path)
+    forge(path, read(path), lambda document, tensors: document["attributes"].pop(attribute))
+    with pytest.raises(ModelFileError, match=f"(must have|no attribute).*{attribute}"):
+        vmg.load(path)
 
 
 @pytest.mark.parametrize("name", FORGERIES)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
@@ -173,3 +174,27 @@ def test_a_page_without_markers_is_refused(tmp_path):
     page.write_text("no marker")
     with pytest.raises(ValueError, match=r"must hold the markers <!-- toys -->"):
         fill(page, "toys", "text")
+
+
+def test_own_loops_are_scored_then_timed_and_shown(tmp_path, monkeypatch, capsys):
+    import own_loop_quality
+
+    out, threads = tmp_path / "own_loop.jsonl", str(torch.get_num_threads())
+    options = ["--quick", "--threads", threads, "--tasks", "digits", "--methods", "plain", "vmg", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", ["own_loop_quality", *options])
+    own_loop_quality.main()
+    shown = capsys.readouterr().out
+    found = records(out)
+    assert numbers_are_finite(found)
+    assert "| plain |" in shown
+    assert "| vmg |" in shown
+    for method in ("plain", "vmg"):
+        tried = [row for row in found if row["method"] == method and row["part"] == "validation"]
+        (tested,) = [row for row in found if row["method"] == method and row["part"] == "test"]
+        assert tested["settings"] == min(tried, key=lambda row: row["nll"])["settings"]
+        assert not any("auroc_information" in row for row in tried)
+    monkeypatch.setattr(sys, "argv", ["own_loop_quality", *options, "--times"])
+    own_loop_quality.main()
+    steps = records(out)[len(found) :]
+    assert [(row["part"], row["method"]) for row in steps] == [("step", "plain"), ("step", "vmg")]
+    assert steps[0]["ratio"] == 1.0

@@ -70,11 +70,11 @@ def test_formulas_in_labels_are_no_formulas_in_csv(table, capfd):
     for name in ("out.csv", "out.csv.gz"):
         assert call(capfd, "predict", "table.vmg", "table.csv", "-o", name)[0] == 0
         found = read_table(name).frame
-        assert set(found["class"]) <= {"'=cmd|' /C calc'!A0", "-1"}
+        assert set(found["kind"]) <= {"'=cmd|' /C calc'!A0", "-1"}
     _, out, _ = call(capfd, "predict", "table.vmg", "table.csv")
     assert "\n=cmd" not in out and "\n'=cmd" in out
     call(capfd, "predict", "table.vmg", "table.csv", "-o", "out.parquet")
-    assert "=cmd|' /C calc'!A0" in set(read_table("out.parquet").frame["class"])  # nothing runs there
+    assert "=cmd|' /C calc'!A0" in set(read_table("out.parquet").frame["kind"])  # nothing runs there
 
 
 def test_only_texts_that_start_a_formula_are_changed():

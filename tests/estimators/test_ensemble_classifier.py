@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import vmg
 from quick import class_table, ensemble_classifier
 from vmg.estimators import PseudoDataClassifier
 
@@ -133,3 +134,37 @@ def test_pseudo_points_ask_for_the_papers_model():
     assert isinstance(model.pseudo_data_, PseudoDataClassifier) and model.ensemble_ is None
     assert np.array_equal(model.predict_proba(X), model.pseudo_data_.predict_proba(X))
     assert model.partial_fit(X, y).predict(X).shape == (40,)
+
+
+# -- weights of classes -----------------------------------------------------------------------------------------------
+
+
+def rare_class(n=300, seed=0):
+    rng = np.random.default_rng(seed)
+    y = (rng.random(n) < 0.1).astype(int)
+    return rng.normal(size=(n, 2)) + y[:, None], y
+
+
+def test_balanced_classes_count_alike():
+    X, y = rare_class()
+    plain = ensemble_classifier().fit(X, y)
+    balanced = ensemble_classifier(class_weight="balanced").fit(X, y)
+    assert balanced.predict_proba(X)[:, 1].mean() > 2 * plain.predict_proba(X)[:, 1].mean()
+    asked = ensemble_classifier(class_weight={0: balanced.class_weights_[0], 1: balanced.class_weights_[1]}).fit(X, y)
+    np.testing.assert_array_equal(asked.predict_proba(X), balanced.predict_proba(X))
+    np.testing.assert_allclose(balanced.class_weights_ * np.bincount(y), len(y) / 2)
+
+
+def test_class_weights_are_those_of_rows(tmp_path):
+    X, y = rare_class(150)
+    weighted = ensemble_classifier(class_weight={0: 1.0, 1: 4.0}).fit(X, y)
+    rows = ensemble_classifier().fit(X, y, sample_weight=np.where(y == 1, 4.0, 1.0))
+    np.testing.assert_array_equal(weighted.predict_proba(X), rows.predict_proba(X))
+    weighted.save(tmp_path / "model.vmg")
+    loaded = vmg.load(tmp_path / "model.vmg")
+    assert loaded.class_weight == {0: 1.0, 1: 4.0}
+    np.testing.assert_array_equal(
+        loaded.partial_fit(X, y).predict_proba(X), weighted.partial_fit(X, y).predict_proba(X)
+    )
+    with pytest.raises(ValueError, match="class_weight must have positive numbers"):
+        ensemble_classifier(class_weight={0: 1.0, 1: -4.0}).fit(X, y)

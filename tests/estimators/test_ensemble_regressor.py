@@ -8,11 +8,13 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 from quick import assert_same_bits, ensemble_regressor, everything, linear_table
+from vmg import VMGClassifier, VMGRegressor
 from vmg.estimators import PseudoDataRegressor
 from vmg.fit.regression import soften
 from vmg.math.evidence import row_statistics
 from vmg.prediction import Prediction
 from vmg.prediction.student import StudentPrediction
+from vmg.training import TrainingError
 
 
 @pytest.fixture(scope="module")
@@ -223,6 +225,23 @@ def test_an_interrupted_first_fit_leaves_nothing():
         model.fit(X, y, callbacks=[interrupt])
     with pytest.raises(NotFittedError):
         model.predict(X)
+
+
+WITHOUT_NUMBERS = "try a smaller learning_rate_init than 1e"
+
+
+def test_networks_that_training_left_without_numbers_are_no_fit(monkeypatch):
+    X, y = linear_table(30)
+    options = {"hidden_layer_sizes": (2,), "n_members": 2, "max_iter": 5, "learning_rate_init": 1e6, "random_state": 0}
+    classifier = VMGClassifier(**options)
+    with pytest.raises(TrainingError, match=WITHOUT_NUMBERS):
+        classifier.fit(X, y > 0)
+    assert not hasattr(classifier, "seed_")
+    model = VMGRegressor(**options)
+    monkeypatch.setattr(model, "_centre", lambda rows: np.full(len(rows), np.nan))
+    with pytest.raises(TrainingError, match=WITHOUT_NUMBERS):
+        model.fit(X, y)
+    assert not hasattr(model, "seed_")
 
 
 def test_a_callback_can_end_training():

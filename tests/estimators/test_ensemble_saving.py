@@ -10,7 +10,7 @@ import torch
 
 import vmg
 from quick import class_table, ensemble_classifier, ensemble_regressor, everything, linear_table
-from vmg import ModelFileError
+from vmg import ModelFileError, VMGRegressor
 from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
 from vmg.persistence import read, write
 from vmg.tables import TableModel
@@ -188,3 +188,18 @@ def test_a_table_from_before_is_one_with_pseudo_data(expected, tmp_path):
     model.save(tmp_path / "again.vmg")
     assert vmg.load(tmp_path / "again.vmg").predict_frame(rows).equals(found)
     assert model.evaluate(rows.assign(kind=["yes", "no", "no"]))["rows"] == 3
+
+
+def test_regressors_from_before_there_was_a_choice_of_likelihood_go_on(tmp_path):
+    X = np.random.default_rng(0).normal(size=(24, 3))
+    path = tmp_path / "model.vmg"
+    model = VMGRegressor((3,), likelihood="student", n_members=2, max_iter=5, random_state=0).fit(X, X[:, 0])
+    model.save(path)
+    tensors, document = read(path)
+    for name in ("likelihood_", "likelihood_reason_", "likelihood_scores_", "target_transform_", "n_outliers_"):
+        del document["attributes"][name]
+    write(path, tensors, document)
+    old = vmg.load(path)
+    assert np.array_equal(old.predict_interval(X), model.predict_interval(X))
+    assert old.likelihood_ == "student" and old.n_outliers_ == 0
+    assert np.array_equal(old.partial_fit(X, X[:, 0]).predict(X), model.partial_fit(X, X[:, 0]).predict(X))

@@ -13,6 +13,7 @@ from findings import Finding
 import vmg
 from vmg import VMGClassifier, VMGRegressor
 from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
+from vmg.fit.targets import LIKELIHOODS
 
 SOUND: dict[str, tuple] = {
     "hidden_layer_sizes": ((), (3,), (3, 2), 4, [2], "auto", np.int64(3)),
@@ -25,7 +26,7 @@ SOUND: dict[str, tuple] = {
     "zero_mean": (False, True),
     "prior": ("gamma", "isotropic"),
     "noise": ("auto", "constant", "input"),
-    "likelihood": ("auto", "gaussian", "student", "count", "mixture", "ordinal"),
+    "likelihood": ("auto", "auto", *LIKELIHOODS),
     "learning_rate_init": (0.001, 0.1, 1e6),
     "batch_size": ("auto", 1, 5, 1000),
     "n_members": (1, 2, 3, "auto"),
@@ -33,7 +34,7 @@ SOUND: dict[str, tuple] = {
     "n_iter_no_change": (1, 5),
     "averaging": (0.9, None, 0.0),
     "early_stopping": (False, True),
-    "random_state": (0, None),
+    "random_state": (0, 7),
     "warm_start": (False, True),
 }
 WRONG: dict[str, tuple] = {
@@ -85,6 +86,15 @@ def configuration(rng: random.Random, folder: Path) -> str:
     n, width = rng.choice((1, 2, 3, 8, 30, 30, 30)), rng.choice((1, 2, 5))
     X = draws.normal(size=(n, width)) * 10.0 ** rng.choice((0, 0, 0, 5, -5, 150))
     y = draws.normal(size=n) * 10.0 ** rng.choice((0, 0, 0, 3, -3, 100))
+    kind_of_target = rng.randrange(6)  # numbers, counts, shares of the whole, amounts, two numbers a row
+    if kind_of_target == 1:
+        y = draws.poisson(rng.choice((0.3, 3, 1000)), size=n).astype(float)
+    elif kind_of_target == 2:
+        y = draws.beta(2, 3, size=n)
+    elif kind_of_target == 3:
+        y = draws.gamma(2, size=n) * (draws.random(n) < rng.choice((0.7, 1.0)))
+    elif kind_of_target == 4:
+        y = np.sort(draws.integers(0, 4, size=(n, 2)).astype(float), axis=1)
     if classes:
         y = (draws.random(n) * rng.choice((1, 2, 3))).astype(int)
     with warnings.catch_warnings():

@@ -26,6 +26,7 @@ from vmg.training.checkpoint import Checkpoint
 from vmg_paper.experiments import results_file
 
 INTERRUPTED = (130, "error: interrupted\n")
+LONG = ("--max-iter", "1000000", "--hidden", "400,400")
 QUICK = ("--max-iter", "30", "--hidden", "4")
 SPLITS = 6
 
@@ -187,15 +188,18 @@ def _interrupt(rng: random.Random, folder: Path) -> None:
     write_table(folder / "t.csv")
     (folder / "old.vmg").write_bytes(saved_model())
     (folder / "out.csv").write_text("old\n")
-    endless = ("fit", "t.csv", "-t", "y", "--max-iter", "1000000", "-o", "old.vmg")
-    arguments = rng.choice((endless, endless, ("predict", "old.vmg", "t.csv", "-o", "out.csv"), ("report", "old.vmg")))
-    if arguments[0] == "report":
-        arguments = (*arguments, "t.csv", "-o", "page.html")
+    commands = (
+        ("fit", "t.csv", "-t", "y", *LONG, "-o", "old.vmg"),
+        ("fit", "t.csv", "-t", "y", *LONG, "-o", "old.vmg"),
+        ("predict", "old.vmg", "t.csv", "-o", "out.csv"),
+        ("report", "old.vmg", "t.csv", "-o", "page.html"),
+    )
+    arguments = rng.choice(commands)
     victim = start("command", *arguments, folder=folder)
-    code = victim.end_after(0, 0.05 + rng.random() * (2.0 if arguments is endless else 0.3), signal.SIGINT)
+    code = victim.end_after(0, 0.05 + rng.random() * (2.0 if arguments[0] == "fit" else 0.3), signal.SIGINT)
     left = set(os.listdir(folder)) - {"t.csv", "old.vmg", "out.csv"}
     said = victim.said()
-    if code == 0 and arguments is not endless:
+    if code == 0:
         return  # it was done before
     if code != 130 or not said.endswith("error: interrupted\n") or "Traceback" in said or left:
         raise Finding(f"an interrupt of {arguments} ended with {code}, {said!r:.500} and {left}")
@@ -204,16 +208,19 @@ def _interrupt(rng: random.Random, folder: Path) -> None:
 
 
 def _interrupt_start(rng: random.Random, folder: Path) -> None:
-    """Of a whole new process, from its first import on."""
+    """Of a whole new process, from the moment on that the command has it."""
     write_table(folder / "t.csv")
-    program = "print(flush=True); from vmg_command import main; main()"
-    command = [sys.executable, "-c", program, "fit", "t.csv", "-t", "y", "--max-iter", "1000000"]
+    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a campaign may ignore it
+    program = f"{handler}; from vmg_command import main; print(flush=True); main()"
+    command = [sys.executable, "-c", program, "fit", "t.csv", "-t", "y", *LONG]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
     assert process.stdout is not None
     process.stdout.readline()
-    time.sleep(0.1 + 4 * rng.random())
+    time.sleep(0.01 + 4 * rng.random())
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
+    if process.returncode == 0:
+        return  # it was done before
     if (process.returncode, err) != INTERRUPTED or os.listdir(folder) != ["t.csv"]:
         raise Finding(f"an interrupt ended with {process.returncode}, {err!r:.500} and {os.listdir(folder)}")
 

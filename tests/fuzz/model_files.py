@@ -36,9 +36,21 @@ def _table():
     return pd.DataFrame(cells)
 
 
+def _targets(rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Targets of likelihoods that have files of their own form."""
+    counts = rng.integers(0, 4, size=24).astype(float)
+    return {
+        "poisson": counts,
+        "ordinal": counts,
+        "lognormal": np.exp(rng.normal(size=24)),
+        "binomial": np.stack([counts, counts + 2], 1),
+        "mixture": rng.normal(size=24),
+    }
+
+
 @functools.cache
 def sound_files() -> tuple[bytes, ...]:
-    """The bytes of both regressors, both classifiers and a table's model."""
+    """The bytes of both regressors, both classifiers, a table's model and some likelihoods."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(24, 3))
     labels = np.where(X[:, 0] > 0, "yes", "no")
@@ -48,6 +60,7 @@ def sound_files() -> tuple[bytes, ...]:
         PseudoDataRegressor(**PSEUDO).fit(X, X[:, 0]),
         PseudoDataClassifier(**PSEUDO).fit(X, labels),
         TableModel.fit(_table(), "y", options=TINY),
+        *(VMGRegressor(**TINY, likelihood=name).fit(X, y) for name, y in _targets(rng).items()),
     ]
     found = []
     with tempfile.TemporaryDirectory() as folder:

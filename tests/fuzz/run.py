@@ -11,6 +11,7 @@ the process is found there by the next start and counted. ``--record`` appends t
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import resource
@@ -70,7 +71,7 @@ def run_case(kind: str, seed: int, number: int, folder: Path) -> str:
 def limit_memory() -> None:
     """Let this process have a gibibyte more than it has now."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_LIMIT, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_LIMIT, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def campaign(seed: int, cases: dict[str, int], state: Path, seconds: float) -> list[Record]:
@@ -153,7 +154,8 @@ def main() -> int:
     cases = {kind: int(n) for kind, _, n in (part.partition("=") for part in options.cases)}
     cases = cases or (WHOLE if options.whole else DEFAULT)
     for kind in cases:
-        run_case(kind, options.seed, 0, Path(tempfile.mkdtemp()))  # imports what it needs before memory is limited
+        with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Finding):
+            run_case(kind, options.seed, 0, Path(folder))  # imports what it needs before memory is limited
     limit_memory()
     found = campaign(options.seed, cases, options.state, options.seconds)
     for record in found:

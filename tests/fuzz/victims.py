@@ -7,6 +7,7 @@ gives its number, ``{"wait": number}`` gives its exit code (negative: the signal
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import resource
@@ -168,6 +169,12 @@ def reproduce(*arguments: str) -> int:
 WORK: dict[str, Callable[..., int | None]] = {f.__name__: f for f in (save, append, train, command, reproduce)}
 
 
+NEEDED = (
+    *("vmg.cli.app", "vmg.cli.fit", "vmg.estimators.saving", "vmg.nn", "vmg.report", "vmg.tables", "vmg.training"),
+    *("vmg_paper.cli", "vmg_paper.experiments.table1"),
+)
+
+
 def _be_victim(request: dict[str, Any], folder: Path) -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -191,9 +198,8 @@ def _be_victim(request: dict[str, Any], folder: Path) -> int:
 
 def serve(folder: Path) -> None:
     """Answer requests until there are no more."""
-    import vmg_paper.cli
-    import vmg_paper.experiments.table1  # noqa: F401
-
+    for module in NEEDED:
+        importlib.import_module(module)
     with tempfile.TemporaryDirectory() as work, open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         train(f"{work}/run")  # first steps load what victims would load each for themselves
     for line in sys.stdin:

@@ -61,7 +61,7 @@ def test_too_few_calibration_rows_leave_an_interval_as_it_is(line):
 def test_classification_scores_are_those_of_metrics(multiclass):
     model, frame = multiclass
     shown = classification_contents(model, frame)
-    probs = model.estimator.predict_proba(model.encoder.transform(frame))
+    probs = model.pred_dist(frame).probabilities
     labels = np.searchsorted(model.estimator.classes_, frame["band"].to_numpy(dtype=str))
     scores = shown.scores
     assert scores.accuracy == 1 - metrics.error_rate(probs, labels)
@@ -212,7 +212,7 @@ def test_extremes_never_share_a_row(n):
 def test_rows_of_a_prediction(regression, line):
     rows = np.array([4, 1])
     for model, frame in (regression, line):
-        whole = model.pred_dist(frame)
+        whole = model.filled_dist(frame)
         some, y = take(whole, rows), np.array([1.0, 100.0])
         np.testing.assert_array_equal(some.mean, whole.mean[rows])
         np.testing.assert_array_equal(some.std, whole.std[rows])

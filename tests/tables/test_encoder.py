@@ -6,7 +6,7 @@ import pytest
 from messy import houses
 
 from vmg.tables import TableEncoder, TableError
-from vmg.tables.columns import MAX_LEVELS
+from vmg.tables.category_columns import MAX_LEVELS
 
 
 def encode(frame, new=None):
@@ -53,7 +53,7 @@ def test_rare_and_unseen_categories_are_pooled():
     features = encode(frame, new)
     assert features["c = v00"] == [1, 0, 0, 0]
     assert features["c: other"] == [0, 1, 1, 1]
-    assert "Column 'c': 11 rare categories pooled as 'other', 20 kept." in encoder.describe()
+    assert "Column 'c': 11 rarer categories pooled as 'other', 20 kept." in encoder.describe()
 
 
 def test_unseen_categories_without_a_pool_are_all_zero_and_said():
@@ -105,13 +105,13 @@ def test_ambiguous_dates_are_said():
 
 def test_dates_in_an_unknown_format_are_said():
     frame = pd.DataFrame({"x": [1, 2], "d": ["2020 week 5", "2020 week 6"]})
-    assert TableEncoder.fit(frame).dropped["d"].endswith("dates in a format that is not known, such as '2020 week 5'")
+    assert TableEncoder.fit(frame).dropped["d"].endswith("(--date-format tells it), such as '2020 week 5'")
 
 
 def test_what_is_missing_for_the_first_time_is_said():
     encoder = TableEncoder.fit(pd.DataFrame({"a": [1, 2, 3], "b": [1, None, 3]}))
     found = encoder.remarks(pd.DataFrame({"a": [1, None, None], "b": [None, None, 1]}))
-    assert found == ["Missing here and never in the fit, so filled (numbers by the median): 'a' (2)."]
+    assert found == ["Missing here and never in the fit, so any of its values may be meant: 'a' (2)."]
 
 
 @pytest.mark.parametrize(

@@ -130,14 +130,15 @@ def test_conformal_rows_are_kept_out_of_the_fit():
             ask(houses(), 0.99)
     with pytest.raises(CoverageError, match=r"conformalize needs at least 99 rows for coverage 0\.99; got 30"):
         model.estimator.predict_interval(model.encoder.transform(houses()), 0.99)
-    interval = model.estimator.predict_interval(model.encoder.transform(houses()), 0.8)
-    assert np.array_equal(model.predict_frame(houses(), 0.8)[["lower", "upper"]], interval)
+    whole = houses().dropna(subset=["area", "city"])
+    interval = model.estimator.predict_interval(model.encoder.transform(whole), 0.8)
+    assert np.array_equal(model.predict_frame(whole, 0.8)[["lower", "upper"]], interval)
 
 
 def test_the_target_may_have_decimal_commas():
     frame = table([f"{value:.2f}".replace(".", ",") for value in np.linspace(0, 9, 30)])
     model = TableModel.fit(frame, "y", options=OPTIONS)
-    assert model.decimal_comma and "The target has decimal commas." in model.notes
+    assert model.decimal_comma and "Numbers read with decimal commas: 1,5 is one and a half." in model.notes
     assert model.target_values(frame)[-1] == 9.0
 
 
@@ -187,7 +188,8 @@ def test_columns_of_strange_types():
 def test_predictions_of_numbers(regression):
     frame = houses(seed=1).drop(columns="price").set_axis(np.arange(100, 160))
     found = regression.predict_frame(frame, coverage=0.8)
-    assert list(found) == ["mean", "std", "lower", "upper", "aleatoric_std", "epistemic_std", "ignorance"]
+    names = ["mean", "std", "lower", "upper", "aleatoric_std", "epistemic_std", "ignorance", "familiarity", "flags"]
+    assert list(found) == names
     assert found.index.equals(frame.index)
     assert (found["lower"] < found["mean"]).all() and (found["mean"] < found["upper"]).all()
     np.testing.assert_allclose(found["std"] ** 2, found["aleatoric_std"] ** 2 + found["epistemic_std"] ** 2)
@@ -197,7 +199,8 @@ def test_predictions_of_numbers(regression):
 
 def test_predictions_of_classes(classification):
     found = classification.predict_frame(homes(seed=1).drop(columns="kind"))
-    assert list(found) == ["class", "probability_cheap", "probability_dear", "entropy", "mutual_information"]
+    probabilities = ["probability_cheap", "probability_dear"]
+    assert list(found) == ["class", *probabilities, "entropy", "mutual_information", "familiarity", "flags"]
     assert set(found["class"]) <= {"cheap", "dear"}
     np.testing.assert_allclose(found["probability_cheap"] + found["probability_dear"], 1)
     assert (found["mutual_information"] <= found["entropy"] + 1e-12).all()

@@ -19,6 +19,7 @@ from vmg.cli.errors import INTERRUPTED, UNEXPECTED, explain
 from vmg.cli.evaluate import evaluate
 from vmg.cli.first_look import demo
 from vmg.cli.fit import fit
+from vmg.cli.inspect import inspect
 from vmg.cli.options import FIRST_LOOK, PAPER, SPEED, TABLE
 from vmg.cli.output import print_error
 from vmg.cli.predict import predict
@@ -37,6 +38,7 @@ app = typer.Typer(
     help="Predictions from tables, with honest intervals: Bayesian neural networks that know what they do not know.",
     epilog="""Examples:
 - `vmg demo`
+- `vmg inspect houses.csv --target price`
 - `vmg fit houses.csv --target price`
 - `vmg evaluate houses.vmg test.csv`
 - `vmg predict houses.vmg new.csv --out predictions.csv --coverage 0.95`
@@ -60,6 +62,7 @@ def _root(
 
 
 # in the order of the help
+app.command(rich_help_panel=TABLE, epilog="Example: `vmg inspect houses.csv --target price`")(inspect)
 app.command(rich_help_panel=TABLE, epilog="Example: `vmg fit houses.csv --target price --conformal 0.2`")(fit)
 app.command(
     rich_help_panel=TABLE, epilog="Example: `vmg predict houses.vmg new.csv --out predictions.csv --coverage 0.95`"

@@ -24,7 +24,8 @@ def explain(error: Exception) -> tuple[str, int]:
     from vmg.persistence import ModelFileError
     from vmg.prediction.conformal import CoverageError  # these at last: a mistyped option needs no PyTorch
     from vmg.tables import TableError
+    from vmg.training import TrainingError
 
-    if isinstance(error, TableError | ModelFileError | CoverageError):
+    if isinstance(error, TableError | ModelFileError | CoverageError | TrainingError):
         return str(error), MISTAKE
     return f"{type(error).__name__}: {error} (add --debug for the traceback)", UNEXPECTED

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from vmg.cli.options import CoverageOption, DataArgument, DebugOption, JsonOption, ModelArgument
-from vmg.cli.output import print_json, print_scores
+from vmg.cli.output import print_json, print_scores, say
 from vmg.cli.paths import load_both
 from vmg.cli.progress import waiting
+from vmg.cli.table_options import DecimalOption
 
 __all__ = ["evaluate"]
 
+WORTH_SAYING = 0.05  # share of rows of the fit; some tables have equal rows by chance
 SCORE_MEANINGS = {
     "rmse": "root mean squared error, in the target's units",
     "r2": "share of the target's variance explained",
@@ -25,6 +27,7 @@ SCORE_MEANINGS = {
 def evaluate(
     model: ModelArgument,
     data: DataArgument,
+    decimal: DecimalOption = None,
     coverage: CoverageOption = 0.9,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -32,12 +35,19 @@ def evaluate(
     """Score a model on rows whose target is known; use rows that it was not fitted to."""
     from vmg.tables.phrases import count
 
-    fitted, frame = load_both(model, data, quiet=json)
+    fitted, frame = load_both(model, data, quiet=json, decimal=decimal)
     with waiting("Scoring"):
         scores = fitted.evaluate(frame, coverage)
+        base_rate, trained_on = fitted.evaluate_base_rate(frame), fitted.training_share(frame)
     if json:
-        print_json({"target": fitted.target, "task": fitted.task, **scores, "stated_coverage": coverage})
+        beside = {"stated_coverage": coverage, "base_rate": base_rate or None, "training_rows": trained_on}
+        print_json({"target": fitted.target, "task": fitted.task, **scores, **beside})
         return
     rows = int(scores.pop("rows"))
     meanings = SCORE_MEANINGS | {"coverage": f"share of truths inside their {coverage:.0%} intervals"}
-    print_scores(f"{fitted.task} of '{fitted.target}' on {count(rows, 'row')}", scores, meanings)
+    print_scores(f"{fitted.task} of '{fitted.target}' on {count(rows, 'row')}", scores, meanings, base_rate)
+    if trained_on >= WORTH_SAYING:
+        say(
+            f"{trained_on:.0%} of these rows are rows that the model was fitted to: scores on them flatter it. "
+            "Rows that it has not seen, or those that vmg fit held out, say how good it is."
+        )

@@ -1,4 +1,4 @@
-"""``vmg fit``: a model of a table."""
+"""``vmg fit``: a model of a table, and a score of it on rows that were held out."""
 
 from __future__ import annotations
 
@@ -10,15 +10,34 @@ import typer
 
 from vmg.cli.datasets import DatasetArgument, JobsOption, RayOption, StreamOption, streams
 from vmg.cli.fleets import ByOption, PoolOption, fit_by_group
+from vmg.cli.likelihoods import LikelihoodOption, require_likelihood
 from vmg.cli.options import NETWORK, DebugOption, JsonOption, QuietOption, TaskChoice
-from vmg.cli.output import bullet, print_json, say
+from vmg.cli.output import bullet, print_comparison, print_json, say, say_aside
 from vmg.cli.paths import check_output, stem
+from vmg.cli.presets import Preset, preset_options
 from vmg.cli.progress import LOG_POSTERIOR, TrainingBar
+from vmg.cli.table_options import (
+    CategoricalOption,
+    DateFormatOption,
+    DecimalOption,
+    IgnoreOption,
+    TypesOption,
+    make_choices,
+    split_names,
+)
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from vmg.tables.comparison import Comparison
+    from vmg.tables.held_out import FinishedFolds
+    from vmg.tables.holdout import Holdout
+    from vmg.tables.model import TableModel
     from vmg.tables.target import Task
 
 __all__ = ["fit"]
+
+SCORE = "Score on held-out rows"  # heading of the help
 
 
 def fit(
@@ -32,14 +51,39 @@ def fit(
         TaskChoice, typer.Option(metavar="TASK", help="What the target is: auto, regression or classification.")
     ] = TaskChoice.auto,
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="A column to leave out; may come several times.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="The same as --ignore, for one column.", hidden=True)
     ] = None,
+    likelihood: LikelihoodOption = "auto",
+    types: TypesOption = None,
+    categorical: CategoricalOption = None,
+    ignore: IgnoreOption = None,
+    date_format: DateFormatOption = None,
+    decimal: DecimalOption = None,
+    holdout: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of the rows that is held out.", rich_help_panel=SCORE)
+    ] = 0.2,
+    cv: Annotated[
+        int, typer.Option("--cv", metavar="K", help="Hold out each of K folds in turn.", rich_help_panel=SCORE)
+    ] = 0,
+    holdout_by: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Hold out whole groups of rows, such as shops.", rich_help_panel=SCORE),
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Hold out the last rows by this column.", rich_help_panel=SCORE)
+    ] = None,
+    no_holdout: Annotated[
+        bool, typer.Option("--no-holdout", help="Fit once, to all rows, without a score.", rich_help_panel=SCORE)
+    ] = False,
     conformal: Annotated[
         float,
         typer.Option(
             metavar="SHARE", help="Set aside this share of rows to calibrate intervals, so that their coverage holds."
         ),
     ] = 0.0,
+    preset: Annotated[
+        Preset, typer.Option(metavar="PRESET", help="fast, default or best.", rich_help_panel=NETWORK)
+    ] = Preset.default,
     members: Annotated[
         int | None,
         typer.Option(
@@ -65,6 +109,10 @@ def fit(
             metavar="N", min=0, max=2**32 - 1, help="Same seed and table, same model.", rich_help_panel=NETWORK
         ),
     ] = 0,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on after Ctrl-C: held-out fits that were finished are not done again."),
+    ] = False,
     stream: StreamOption = None,
     by: ByOption = None,
     pool: PoolOption = False,
@@ -74,69 +122,63 @@ def fit(
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Fit a model to a table and write it to a file.
+    """Fit a model to a table, score it on rows that were held out, and write it to a file.
 
-    Numbers, texts, dates, booleans and missing cells are handled, and it says how. Whether the target asks for
-    regression or classification is inferred from it.
+    Numbers, texts, dates, times, booleans and missing cells are handled, and it says how. The score stands beside those
+    of a base rate, a linear model and gradient boosting. The model that is written is fitted to all rows.
 
     A dataset is read a batch at a time, twice: hidden layers learn from a sample of its rows, output layers from all.
-    Under `torchrun` several processes share it.
+    Under `torchrun` several processes share it. No rows of it are held out.
     """
     from vmg.streaming import as_parquet, fit_dataset, open_dataset
     from vmg.streaming.sharing import is_first
-    from vmg.tables import TableModel, read_table
-    from vmg.tables.phrases import count
+    from vmg.tables.holdout import Holdout
     from vmg.training.distributed import joined_by_torchrun
 
     name = stem(Path(data.rstrip("/*")))
-    if by is None:
-        path = check_output(Path(f"{name}.vmg") if out is None else out, Path(data))
-    options: dict[str, Any] = {
-        "n_members": "auto" if members is None else members,
-        "hidden_layer_sizes": _hidden_sizes(hidden),
-        "max_iter": "auto" if max_iter is None else max_iter,
-        "random_state": seed,
-    }
+    asked = {"n_members": members, "max_iter": max_iter, "hidden_layer_sizes": _hidden_sizes(hidden)}
+    options: dict[str, Any] = {"random_state": seed, **preset_options(preset)}
+    options |= {name: value for name, value in asked.items() if value is not None}
     wanted = None if task is TaskChoice.auto else cast("Task", task.value)
+    if require_likelihood(likelihood, wanted) != "auto":
+        options["likelihood"], wanted = likelihood, "regression"
+    choices = make_choices(types, categorical, [*split_names(ignore), *(exclude or [])], date_format, decimal)
     if by is not None:
         if conformal:
             raise typer.BadParameter("cannot be had together with --by", param_hint="--conformal")
-        fit_by_group(
-            data,
-            target,
-            by,
-            Path(f"{name}-by-{by}") if out is None else out,
-            task=wanted,
-            exclude=exclude or (),
-            pool=pool,
-            options={key: value for key, value in options.items() if value != "auto"},
-            jobs=jobs,
-            ray=ray,
-            json=json,
-            quiet=quiet,
-        )
+        folder = Path(f"{name}-by-{by}") if out is None else out
+        common: dict[str, Any] = {"task": wanted, "exclude": choices.ignored, "pool": pool, "options": options}
+        fit_by_group(data, target, by, folder, **common, jobs=jobs, ray=ray, json=json, quiet=quiet)
         return
-    with joined_by_torchrun() as shared, TrainingBar("Training", quiet=quiet, terms=LOG_POSTERIOR) as bar:
+    path = check_output(Path(f"{name}.vmg") if out is None else out, Path(data))
+    with joined_by_torchrun() as shared:
         silent = quiet or json or not is_first()
-        common: dict[str, Any] = {"task": wanted, "exclude": exclude or (), "options": options, "callbacks": [bar]}
-        common["tell"] = None if silent else bullet
         if streams(data, stream, shared=shared):
             if conformal:
                 raise typer.BadParameter("needs a table that is read whole, with --in-memory", param_hint="--conformal")
-            with as_parquet(data) as source:
-                model, n_rows = fit_dataset(source, target, **common), open_dataset(source).n_rows
+            with as_parquet(data) as source, TrainingBar("Training", quiet=quiet, terms=LOG_POSTERIOR) as bar:
+                common = {
+                    "task": wanted,
+                    "exclude": choices.ignored,
+                    "options": options,
+                    "callbacks": [bar],
+                }
+                model = fit_dataset(source, target, **common, tell=None if silent else bullet)
+                n_rows = open_dataset(source).n_rows
         else:
-            frame, notes = read_table(data)
-            n_rows = len(frame)
-            if not silent:
-                say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
-                for note in notes:
-                    bullet(note)
-            model = TableModel.fit(frame, target, conformal=conformal, **common)
-            model = replace(model, notes=(*notes, *model.notes))
+            plan = None if no_holdout else Holdout(holdout, cv, holdout_by, time)
+            settings = {
+                "target": target,
+                "task": wanted,
+                "conformal": conformal,
+                "choices": choices,
+                "options": options,
+            }
+            model, n_rows = _fit_table(Path(data), plan, settings, path, resume=resume, quiet=quiet, silent=silent)
         if not is_first():
             return
     model.save(path)
+    _finished(path).unlink(missing_ok=True)
     last = model.estimator.history_.last
     if json:
         summary = {
@@ -150,6 +192,7 @@ def fit(
             "log_posterior": last.elbo,
             "fit": last.expected_log_likelihood,
             "complexity": last.kl,
+            "held_out": model.held_out or None,
             "notes": list(model.notes),
         }
         print_json(summary)
@@ -158,9 +201,90 @@ def fit(
         say(f"Model written to {path}. Next: vmg evaluate {path} DATA, vmg predict {path} DATA --out FILE")
 
 
-def _hidden_sizes(text: str) -> tuple[int, ...] | str:
+def _fit_table(
+    data: Path, plan: Holdout | None, settings: dict[str, Any], path: Path, *, resume: bool, quiet: bool, silent: bool
+) -> tuple[TableModel, int]:
+    """A model of all rows of a table that fits in memory, with scores on held-out rows; and the number of rows."""
+    from vmg.tables import TableModel, read_table
+    from vmg.tables.phrases import count
+
+    choices = settings["choices"]
+    frame, notes = read_table(data, texts=choices.texts, decimal_comma=choices.decimal_comma)
+    if not silent:
+        say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
+        for note in notes:
+            bullet(note)
+    TableModel.check(frame, **settings, tell=None if silent else bullet)  # mistakes are said before any work
+    comparison = None
+    if plan is not None:
+        comparison = _score(frame, plan, settings, path, data, resume=resume, quiet=quiet, silent=silent)
+    with TrainingBar("Training on all rows", quiet=quiet, terms=LOG_POSTERIOR) as bar:
+        model = TableModel.fit(frame, **settings, callbacks=[bar])
+    model = replace(model, notes=(*notes, *model.notes))
+    if not silent and model.likelihood_note:
+        bullet(model.likelihood_note)
+    return model if comparison is None else replace(model, held_out=comparison.to_document()), len(frame)
+
+
+def _finished(path: Path) -> Path:
+    """Where scores of finished folds are kept while a fit runs."""
+    return path.with_name(path.name + ".partial")
+
+
+def _score(
+    frame: pd.DataFrame,
+    plan: Holdout,
+    settings: dict[str, Any],
+    path: Path,
+    data: Path,
+    *,
+    resume: bool,
+    quiet: bool,
+    silent: bool,
+) -> Comparison | None:
+    """Scores on held-out rows, printed; None where there are too few rows."""
+    from vmg.tables.held_out import FinishedFolds, plan_splits, run_digest, score_held_out
+
+    comma = settings["choices"].decimal_comma
+    seed = settings["options"]["random_state"]
+    decided = frame.attrs.get("decimal_comma") if comma is None else comma
+    rows, task, splits = plan_splits(frame, settings["target"], settings["task"], plan, decided, seed)
+    if not splits:
+        if not silent:
+            bullet("Too few rows to hold some out: no score.")
+        return None
+    run = run_digest(data, frame, [plan.to_document(), {**settings, "choices": settings["choices"].to_document()}])
+    finished = FinishedFolds(_finished(path), run, resume=resume)
+    try:
+        comparison = score_held_out(rows, task, splits, _fitter(settings, len(splits), quiet=quiet), finished)
+    except KeyboardInterrupt:
+        _say_kept(finished, len(splits), quiet=quiet)
+        raise
+    if not silent:
+        print_comparison(f"Held out: {plan.words(splits)}, not seen by the fits", comparison)
+    return comparison
+
+
+def _fitter(settings: dict[str, Any], n_splits: int, *, quiet: bool) -> Any:
+    """Fits to the rows of a split, with a bar of its own."""
+    from vmg.tables import TableModel
+
+    def fit_rows(rows: pd.DataFrame, number: int) -> TableModel:
+        label = "Held-out fit" if n_splits == 1 else f"Held-out fit {number + 1} of {n_splits}"
+        with TrainingBar(label, quiet=quiet, terms=LOG_POSTERIOR) as bar:
+            return TableModel.fit(rows, **{**settings, "conformal": 0.0}, callbacks=[bar])
+
+    return fit_rows
+
+
+def _say_kept(finished: FinishedFolds, n_splits: int, *, quiet: bool) -> None:
+    if finished.folds and not quiet:
+        say_aside(f"{len(finished.folds)} of {n_splits} held-out fits are kept in {finished.path}; --resume goes on.")
+
+
+def _hidden_sizes(text: str) -> tuple[int, ...] | None:
     if text == "auto":
-        return text
+        return None
     try:
         sizes = tuple(int(part) for part in text.split(","))
     except ValueError:

@@ -7,13 +7,26 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["bullet", "print_error", "print_json", "print_scores", "print_table", "say", "say_aside", "visible"]
+if TYPE_CHECKING:
+    from vmg.tables.comparison import Comparison
+
+__all__ = [
+    "bullet",
+    "print_comparison",
+    "print_error",
+    "print_json",
+    "print_scores",
+    "print_table",
+    "say",
+    "say_aside",
+    "visible",
+]
 
 # what moves a cursor, changes colours or turns the direction of writing; tab and newline do no harm
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -81,12 +94,31 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if 1_000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
-def print_scores(title: str, scores: Mapping[str, float], meanings: Mapping[str, str]) -> None:
-    """Scores with what they mean."""
-    rows = [(name, _short(value), meanings.get(name, "")) for name, value in scores.items()]
-    table = Table(title=_cell(title), title_justify="left", show_header=False)
+def print_comparison(title: str, comparison: Comparison) -> None:
+    """Scores of several methods, and one sentence about them."""
+    names = {"log_likelihood": "log score", "coverage": "inside 90 % interval"}
+    keys = list(dict.fromkeys(key for found in comparison.scores.values() for key in found))
+    rows = [
+        [name, *(_short(found[key]) if key in found else "" for key in keys)]
+        for name, found in comparison.scores.items()
+    ]
+    print_table(title, ["", *(names.get(key, key) for key in keys)], rows)
+    say(comparison.sentence)
+
+
+def print_scores(
+    title: str, scores: Mapping[str, float], meanings: Mapping[str, str], base_rate: Mapping[str, float] | None = None
+) -> None:
+    """Scores with what they mean, beside those of a base rate."""
+    beside = base_rate or {}
+    rows = []
+    for name, value in scores.items():
+        base = [_short(beside[name]) if name in beside else ""] if beside else []
+        rows.append((name, _short(value), *base, meanings.get(name, "")))
+    table = Table(title=_cell(title), title_justify="left", show_header=bool(beside))
     table.add_column(justify="left")
-    table.add_column(justify="right")
+    for heading in ("vmg", "base rate") if beside else ("",):
+        table.add_column(heading, justify="right")
     table.add_column(justify="left", style="dim")
     for row in rows:
         table.add_row(*row)

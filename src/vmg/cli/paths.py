@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from vmg.tables import TableModel
 
-__all__ = ["check_ending", "check_output", "load_both", "load_model", "stem"]
+__all__ = ["check_ending", "check_output", "load_both", "load_model", "prints", "stem"]
 
 
 def stem(data: Path) -> str:
@@ -23,10 +23,17 @@ def stem(data: Path) -> str:
     return data.name.removesuffix(".gz").rsplit(".", 1)[0]
 
 
+def prints(out: str) -> bool:
+    """Whether an output is standard output, by any of its names."""
+    return out in ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+
+
 def check_output(path: Path, *inputs: Path) -> Path:
     """Say what is wrong with an output path before the long work, not after."""
     from vmg.atomic_files import check_output, same_file
 
+    if prints(str(path)):
+        raise typer.BadParameter(f"must be a file; got {path}", param_hint="--out")
     try:
         check_output(path)
     except OSError as error:
@@ -60,14 +67,20 @@ def load_model(path: Path) -> TableModel:
     return model
 
 
-def load_both(path: Path, data: Path, quiet: bool) -> tuple[TableModel, pd.DataFrame]:
-    """The model and the table, with remarks on how they fit together on standard error."""
+def load_both(path: Path, data: Path, quiet: bool, decimal: str | None = None) -> tuple[TableModel, pd.DataFrame]:
+    """The model and the table, with remarks on how they fit together on standard error.
+
+    The table is read by the types and the decimal mark of the fit; ``decimal`` is the mark of this table, if another.
+    """
     from vmg.tables import read_table
+    from vmg.tables.choices import TableChoices
 
     model = load_model(path)
-    frame, notes = read_table(data)
+    if decimal is not None:
+        model = model.with_decimal(bool(TableChoices().changed(decimal=decimal).decimal_comma))
+    frame, notes = read_table(data, texts=model.text_columns, decimal_comma=model.decimal_comma)
     model.encoder.check(frame)
     if not quiet:
-        for note in [*notes, *model.encoder.remarks(frame, model.target)]:
+        for note in [*notes, *model.encoder.remarks(frame, model.target, model.choices.ignored)]:
             say_aside(note)
     return model, frame

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vmg.cli.datasets import ENGINE, DatasetArgument, JobsOption, RayOption, is_dataset, score_into_folder
+from vmg.cli.datasets import DatasetArgument, JobsOption, RayOption, is_dataset, score_into_folder
 from vmg.cli.fleets import load_fleet_and_table
 from vmg.cli.options import CoverageOption, DebugOption, JsonOption, ModelArgument, QuietOption
 from vmg.cli.output import print_json, say, visible
-from vmg.cli.paths import check_ending, check_output, load_both
+from vmg.cli.paths import check_ending, check_output, load_both, prints
 from vmg.cli.progress import waiting
+from vmg.cli.table_options import DecimalOption, split_names
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from vmg.fleets import Fleet
     from vmg.tables import TableModel
 
 __all__ = ["predict"]
+
+
+class OutsideChoice(str, Enum):
+    """Values of --outside."""
+
+    flag = "flag"
+    clip = "clip"
+    error = "error"
 
 
 def predict(
@@ -37,12 +49,13 @@ def predict(
     coverage: CoverageOption = 0.9,
     keep: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="A column to write beside the predictions; may come several times.",
-            rich_help_panel=ENGINE,
-        ),
+        typer.Option(metavar="COLUMN,...", help="Columns to write beside the predictions, such as keys of rows."),
     ] = None,
+    outside: Annotated[
+        OutsideChoice,
+        typer.Option(metavar="WAY", help="Values outside the training range: flag, clip or error."),
+    ] = OutsideChoice.flag,
+    decimal: DecimalOption = None,
     jobs: JobsOption = -1,
     ray: RayOption = False,
     json: JsonOption = False,
@@ -52,31 +65,39 @@ def predict(
     """Predict the rows of a table, with intervals or probabilities.
 
     Numbers come with mean, std, interval, and the shares of noise (aleatoric) and ignorance (epistemic); classes with
-    the probability of each, entropy and mutual information (ignorance).
+    the probability of each, entropy and mutual information (ignorance). Columns are named after the target.
+
+    A row with cells that are missing or unseen is predicted for all that they may be, and its flags say so; familiarity
+    is 1 for rows like the training rows and falls with the distance from them.
 
     A dataset is read a batch at a time and scored into a folder, one Parquet file for each part; a run that was stopped
     goes on where it was.
     """
     if out.endswith("/") or is_dataset(data) or (out != "-" and Path(out).is_dir()):
-        if out == "-":
+        if prints(out):
             raise typer.BadParameter("must be a folder where DATA is a dataset; got -", param_hint="--out")
-        score_into_folder(model, data, Path(out), coverage, keep or [], jobs, ray, json, quiet)
+        score_into_folder(model, data, Path(out), coverage, split_names(keep), jobs, ray, json, quiet)
         return
     from vmg.tables import write_table
+    from vmg.tables.flags import split_flags
+    from vmg.tables.model import named_after
     from vmg.tables.phrases import count
 
-    path = None if out == "-" else check_ending(check_output(Path(out), model, Path(data)))
+    path = None if prints(out) else check_ending(check_output(Path(out), model, Path(data)))
     fitted: TableModel | Fleet
     if model.is_dir():
-        fitted, frame = load_fleet_and_table(model, Path(data), quiet)
+        fleet, frame = load_fleet_and_table(model, Path(data), quiet)
+        fitted, found = fleet, fleet.predict_frame(frame, coverage)
+        found = found.assign(flags=found["flags"].fillna(f"unseen:{fleet.index.by}"))  # groups without a model
     else:
-        fitted, frame = load_both(model, Path(data), quiet)
-    with waiting("Predicting", quiet=quiet):
-        predictions = fitted.predict_frame(frame, coverage)
+        one, frame = load_both(model, Path(data), quiet, decimal)
+        with waiting("Predicting", quiet=quiet):
+            fitted, found = one, one.predict_frame(frame, coverage, outside=outside.value)
+    predictions = _beside(frame, named_after(fitted.target, found), split_names(keep))
     if path is not None:
         write_table(predictions, path)
     if json:
-        rows = predictions.astype(object).to_dict(orient="records")
+        rows = predictions.assign(flags=predictions["flags"].map(split_flags)).astype(object).to_dict(orient="records")
         print_json({"target": fitted.target, "task": fitted.task, "coverage": coverage, "rows": rows})
     elif path is None:
         from vmg.tables.files import csv_safe
@@ -85,3 +106,18 @@ def predict(
         sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     elif not quiet:
         say(f"{count(len(predictions), 'prediction')} written to {path}.")
+
+
+def _beside(frame: pd.DataFrame, predictions: pd.DataFrame, keep: list[str]) -> pd.DataFrame:
+    """Columns of the table before the predictions."""
+    import pandas as pd
+
+    from vmg.tables import TableError
+    from vmg.tables.phrases import listing
+
+    unknown = [name for name in keep if name not in frame.columns]
+    if unknown:
+        raise TableError(f"the table has no column {listing(unknown)} to keep; it has {listing(frame.columns)}")
+    clash = [name for name in keep if name in predictions.columns]
+    renamed = predictions.rename(columns={name: f"{name}_predicted" for name in clash})
+    return pd.concat([frame[list(dict.fromkeys(keep))], renamed], axis=1)

@@ -7,7 +7,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    SpinnerColumn,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bars
 
 if TYPE_CHECKING:
@@ -35,10 +42,12 @@ class TrainingBar:
         self._objective, self._price = terms
         console = Console(stderr=True)
         self._bars = Bars(
+            SpinnerColumn(),  # it moves from the first moment on, before the length of the work is known
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TaskProgressColumn(),
             TextColumn("{task.fields[terms]}"),
+            TimeElapsedColumn(),
             TimeRemainingColumn(),
             TextColumn("left"),
             console=console,

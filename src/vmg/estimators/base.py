@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,10 @@ from vmg.estimators.weights import weighed
 from vmg.estimators.whole_fit import whole_or_not_at_all
 from vmg.fit.scaling import Standardiser
 from vmg.fit.size import Size, choose_size
+from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.nn.mlp import ACTIVATIONS
 from vmg.persistence import write
-from vmg.training import Callback, History, Progress
+from vmg.training import Callback, History, Progress, TrainingError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["VMGEstimator"]
 
 Array = NDArray[np.float64]
+
+CHECKED_ROWS = 8  # at which a fitted model must be finite
 
 
 class VMGEstimator(ReadsRows, BaseEstimator):
@@ -94,6 +98,10 @@ class VMGEstimator(ReadsRows, BaseEstimator):
     def _update(self, X: Array, y: NDArray, weight: Array | None) -> None:
         """Learn from more checked rows."""
 
+    @abstractmethod
+    def _centre(self, rows: Array) -> Array:
+        """What is predicted for checked rows: means, or probabilities of classes."""
+
     # -- fitting ------------------------------------------------------------------------------------------------------
 
     def fit(
@@ -130,7 +138,8 @@ class VMGEstimator(ReadsRows, BaseEstimator):
             X, y = self._check_data(X, y, reset=True)
             X, y, weight = weighed(X, y, sample_weight)
             self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
-            self._fit(X, y, weight)
+            with self._with_numbers(X[:CHECKED_ROWS]):
+                self._fit(X, y, weight)
             del self._callbacks, self._known_scaling
         return self
 
@@ -140,8 +149,21 @@ class VMGEstimator(ReadsRows, BaseEstimator):
         with whole_or_not_at_all(self):
             self._validate_params()
             X, y = self._check_data(X, y, reset=False)
-            self._update(*weighed(X, y, sample_weight))
+            with self._with_numbers(X[:CHECKED_ROWS]):
+                self._update(*weighed(X, y, sample_weight))
         return self
+
+    @contextmanager
+    def _with_numbers(self, rows: Array) -> Iterator[None]:
+        """Raise a TrainingError where the block leaves networks that predict no numbers for the rows."""
+        try:
+            yield
+            finite = bool(np.isfinite(self._centre(rows)).all())
+        except NotPositiveDefiniteError:  # of features that are not finite
+            finite = False
+        if not finite:
+            rate = self.learning_rate_init
+            raise TrainingError(f"the trained networks are not finite; try a smaller learning_rate_init than {rate:g}")
 
     def _size(self, n_rows: int, *, classes: bool = False) -> Size:
         """The network and its training that parameters and table ask for."""

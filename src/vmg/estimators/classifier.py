@@ -7,9 +7,10 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.utils._param_validation import Interval
+from sklearn.utils import compute_class_weight
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -19,6 +20,7 @@ from vmg.estimators.reading import ReadsClasses
 from vmg.fit.classification import ClassificationEnsemble, fit_classification
 from vmg.fit.scaling import Standardiser
 from vmg.prediction import ClassPrediction
+from vmg.prediction.conformal import class_scores, class_sets
 from vmg.training import Callback
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ random_state, verbose
         As in :class:`VMGRegressor`.
     n_draws : int
         Posterior draws behind a prediction, for each member.
+    class_weight : dict, "balanced" or None
+        How much rows of a class count, beside their own weight; "balanced" lets every class count the same in all.
 
     Attributes
     ----------
@@ -61,9 +65,13 @@ random_state, verbose
     _parameter_constraints = {  # noqa: RUF012
         **VMGEstimator._parameter_constraints,
         "n_draws": [Interval(Integral, 1, 10_000, closed="both")],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
     classes_: NDArray
+    conformal_scores_: Array | None
+    conformal_groups_: NDArray | None
+    class_weights_: Array | None
     ensemble_: ClassificationEnsemble | None
     pseudo_data_: PseudoDataClassifier | None
     _announced: NDArray | None = None  # classes of the first partial_fit, during that call
@@ -80,6 +88,7 @@ random_state, verbose
         max_iter: int | str = "auto",
         n_iter_no_change: int | str = "auto",
         n_draws: int = 16,
+        class_weight: dict[Any, float] | str | None = None,
         random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
     ) -> None:
@@ -92,6 +101,7 @@ random_state, verbose
         self.max_iter = max_iter
         self.n_iter_no_change = n_iter_no_change
         self.n_draws = n_draws
+        self.class_weight = class_weight
         self.random_state = random_state
         self.verbose = verbose
 
@@ -144,7 +154,19 @@ random_state, verbose
             raise ValueError(f"y must be among the classes {self.classes_}; got {unknown}")
         return X, y
 
+    def _weigh_classes(self, y: NDArray, weight: Array | None) -> Array | None:
+        """Weights of rows [N] with those of their classes, which the first rows set."""
+        if self.class_weights_ is None:
+            return weight
+        of_class = self.class_weights_[np.searchsorted(self.classes_, y)]
+        return of_class if weight is None else of_class * weight
+
     def _fit(self, X: Array, y: NDArray, weight: Array | None) -> None:
+        self.conformal_scores_ = None
+        self.class_weights_ = None
+        if self.class_weight is not None:
+            self.class_weights_ = _class_weights(self.class_weight, self.classes_, y, weight)
+        weight = self._weigh_classes(y, weight)
         if self.n_pseudo is not None:
             self._fit_pseudo_data(X, y, weight)
             return
@@ -171,6 +193,8 @@ random_state, verbose
         self.input_scaling_, self.history_ = model.input_scaling_, model.history_
 
     def _update(self, X: Array, y: NDArray, weight: Array | None) -> None:
+        self.conformal_scores_ = None  # they were of the model before
+        weight = self._weigh_classes(y, weight)
         if self.pseudo_data_ is not None:
             self.pseudo_data_ = self.pseudo_data_.partial_fit(X, y, sample_weight=weight)
             return
@@ -190,6 +214,9 @@ random_state, verbose
         check_is_fitted(self, "seed_")
         return self._distribution(self._check_X(X))
 
+    def _centre(self, rows: Array) -> Array:
+        return self._distribution(rows).probabilities
+
     def _distribution(self, rows: Array) -> ClassPrediction:
         if self.pseudo_data_ is not None:
             return self.pseudo_data_._distribution(rows)
@@ -197,7 +224,62 @@ random_state, verbose
         x = self.input_scaling_.transform(rows)
         return ClassPrediction(self.ensemble_.sample_probabilities(x, self.n_draws, self.seed_), self.classes_)
 
+    def conformalize(self, X: Any, y: Any, *, groups: ArrayLike | None = None) -> Self:
+        """Calibrate :meth:`predict_set` on rows that ``fit`` has not seen; ``fit`` and ``partial_fit`` forget it.
+
+        Parameters
+        ----------
+        X, y
+            Rows like those to come.
+        groups : array-like [N], optional
+            A label for each row: the coverage then holds within each group.
+        """
+        check_is_fitted(self, "seed_")
+        rows, labels = self._check_data(X, y, reset=False)
+        scores = class_scores(self.predict_proba(X), np.searchsorted(self.classes_, labels))
+        self.conformal_groups_ = None if groups is None else _labels(groups, len(rows))
+        self.conformal_scores_ = scores
+        return self
+
+    def predict_set(self, X: Any, coverage: float = 0.9, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Which classes belong to a set that holds the true one with probability ``coverage``, [N, K].
+
+        Needs :meth:`conformalize`; holds in finite samples, on average over rows (of each group, where it was given
+        groups). The most probable class is always in the set.
+        """
+        check_is_fitted(self, "seed_")
+        if self.conformal_scores_ is None:
+            raise ValueError("predict_set needs conformalize first")
+        probabilities = self.predict_proba(X)
+        if (groups is None) != (self.conformal_groups_ is None):
+            raise ValueError("groups of the rows are needed where conformalize was given groups, and only there")
+        if groups is None or self.conformal_groups_ is None:
+            return class_sets(probabilities, self.conformal_scores_, coverage)
+        found, labels = np.empty(probabilities.shape, dtype=np.bool_), _labels(groups, len(probabilities))
+        for label in np.unique(labels):
+            own, rows = self.conformal_scores_[self.conformal_groups_ == label], labels == label
+            found[rows] = class_sets(probabilities[rows], own, coverage)
+        return found
+
     @property
     def feature_relevance_(self) -> Array:
         """How much each input can move the first layer, [D], largest 1."""
         return self._relevance()
+
+
+def _class_weights(given: dict[Any, float] | str, classes: NDArray, y: NDArray, weight: Array | None) -> Array:
+    """Weights of classes [K]; "balanced" gives n/(K n_k) with n_k the weight of all rows of a class."""
+    if given == "balanced":
+        mass = np.bincount(np.searchsorted(classes, y), weights=weight, minlength=len(classes))
+        return np.where(mass > 0, mass.sum() / (len(classes) * np.where(mass > 0, mass, 1.0)), 1.0)
+    found = compute_class_weight(given, classes=classes, y=classes)
+    if not (np.isfinite(found).all() and (found > 0).all()):
+        raise ValueError(f"class_weight must have positive numbers; got {given}")
+    return found
+
+
+def _labels(groups: ArrayLike, n_rows: int) -> NDArray:
+    labels = np.asarray(groups)
+    if labels.shape != (n_rows,):
+        raise ValueError(f"groups must have one label for each of {n_rows} rows; got shape {labels.shape}")
+    return labels

@@ -13,8 +13,8 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vmg.estimators.base import Array, VMGEstimator
+from vmg.estimators.conformal_numbers import ConformalNumbers
 from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
-from vmg.estimators.reading import ReadsNumbers
 from vmg.estimators.target_units import (
     UNSCALED,
     before_transform,
@@ -28,7 +28,7 @@ from vmg.fit.regression import RegressionEnsemble, fit_regression
 from vmg.fit.scalar import ScalarEnsemble, fit_scalar
 from vmg.fit.scaling import Standardiser
 from vmg.fit.targets import COLLAPSED, LIKELIHOODS, PAIRED, make_likelihood, require_targets
-from vmg.prediction import NumberPrediction, StudentPrediction, TransformedPrediction
+from vmg.prediction import NumberPrediction, ShapedPrediction, StudentPrediction, TransformedPrediction
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["VMGRegressor"]
 
 
-class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator):
+class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstimator):
     """Bayesian neural network regression with the output layer integrated out [LW16, §2.3].
 
     An ensemble of networks. Hidden weights of each start at a draw from a matrix Gaussian prior and are anchored
@@ -56,11 +56,12 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
     noise : {"auto", "constant"}
         "auto" lets the noise depend on the input where held-out rows are predicted better so.
     likelihood : str
-        How targets scatter: "student", "normal" or "lognormal" (the logarithm is a Student t), with the output layer
-        integrated out; "gamma", "poisson", "negative-binomial", "beta" or "ordinal" (a few ordered values);
-        "binomial", where ``y`` [N, 2] has successes and trials; "censored", where ``y`` [N, 2] has a lower and an upper
-        bound of the target, equal where it is seen and infinite where there is none. "auto" compares those that the
-        target's values allow on held-out training rows; several outputs get "student".
+        How targets scatter. With the output layer integrated out: "student", "normal", "mixture" (of three normal
+        distributions: skewed or with humps), "lognormal" (the logarithm is a Student t). With a natural-gradient output
+        layer: "gamma", "poisson", "negative-binomial", "beta", "ordinal" (a few ordered values), "binomial", where
+        ``y`` [N, 2] has successes and trials, and "censored", where ``y`` [N, 2] has a lower and an upper bound of the
+        target, equal where it is seen and infinite where there is none. "auto" compares those that the target's values
+        allow on held-out training rows; several outputs get "student".
     n_members : "auto" or int
         Networks in the ensemble.
     batch_size : "auto" or int
@@ -211,14 +212,23 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
             targets = y.reshape(len(y), -1)
             self.target_scaling_ = self._known_scaling[1] if self._known_scaling else Standardiser.fit(targets, weight)
             options |= {"degrees": NORMAL_DEGREES if self.likelihood_ == "normal" else None}
-            options |= {"input_noise": self.noise == "auto"}
+            options |= {"input_noise": self.noise == "auto", "shape": self._noise_shape()}
             standard = self.target_scaling_.transform(targets)
             self.ensemble_, self.history_ = fit_regression(x, standard, weight, **options)
+            if self.ensemble_.shapes and self.likelihood_ == "student":
+                self.likelihood_ = "mixture"
+                self.likelihood_reason_ += "; held-out errors have another shape than a Student t"
         else:
             targets = y if self.likelihood_ in PAIRED else y.reshape(len(y))
             likelihood = make_likelihood(self.likelihood_, targets, weight)
             self.target_scaling_ = UNSCALED
             self.ensemble_, self.history_ = fit_scalar(x, likelihood.targets(targets), likelihood, weight, **options)
+
+    def _noise_shape(self) -> str:
+        if self.likelihood_ == "mixture":
+            return "mixture"
+        open_choice = self.likelihood == "auto" and self.likelihood_ == "student" and self.n_outputs_ == 1
+        return "auto" if open_choice and self.target_transform_ is None and not self._known_scaling else "student"
 
     def _choose(self, x: Array, y: NDArray, weight: Array | None) -> LikelihoodChoice:
         if self.likelihood != "auto":
@@ -238,7 +248,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         if self.likelihood not in ("auto", "normal"):
             raise ValueError(f"likelihood must be auto or normal where n_pseudo is given; got {self.likelihood}")
         self.likelihood_, self.likelihood_reason_ = "normal", "the paper's own model has no other"
-        self.likelihood_scores_, self.n_outliers_ = {}, 0
+        self.likelihood_scores_, self.n_outliers_, self.target_transform_ = {}, 0, None
         noise = "constant" if self.noise == "constant" else "input"
         model = PseudoDataRegressor(**self._pseudo_data_options(), noise=noise)
         self.pseudo_data_, self.ensemble_ = model.fit(X, y, weight, callbacks=self._callbacks), None
@@ -275,12 +285,15 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
         check_is_fitted(self, "seed_")
         return self._distribution(self._check_X(X))
 
+    def _centre(self, rows: Array) -> Array:
+        return np.asarray(self._distribution(rows).mean)
+
     def _distribution(self, rows: Array) -> NumberPrediction:
         if self.pseudo_data_ is not None:
             return self.pseudo_data_._distribution(rows)
         assert self.ensemble_ is not None
         x = self.input_scaling_.transform(rows)
-        transform = getattr(self, "target_transform_", None)  # files from before there were any
+        transform = self.target_transform_
         if isinstance(self.ensemble_, ScalarEnsemble):
             return scalar_distribution(self.ensemble_, x, transform, squeeze=self._single_output)
         ensemble, unit = self.ensemble_, self.target_scaling_.scale
@@ -293,6 +306,8 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, VMGEstimator)
             lambda: ensemble.function_factor(x) * unit,
             squeeze=self._single_output,
         )
+        if ensemble.shapes:
+            return ShapedPrediction(base, ensemble.shapes)
         return base if transform is None else TransformedPrediction(base, transform)
 
     @property

@@ -7,6 +7,7 @@ parameters: those may have been changed since the fit.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
@@ -109,6 +110,15 @@ def to_state(estimator: Estimator) -> tuple[Tensors, Document]:
     return tensors, document
 
 
+BEFORE_LIKELIHOODS: Document = {  # of regressors from before there was a choice
+    "likelihood_": "student",
+    "likelihood_reason_": "there was no other",
+    "likelihood_scores_": {},
+    "target_transform_": None,
+    "n_outliers_": 0,
+}
+
+
 def from_state(tensors: Tensors, document: Document) -> Estimator:
     """The estimator that :func:`to_state` took apart."""
     try:
@@ -121,6 +131,10 @@ def from_state(tensors: Tensors, document: Document) -> Estimator:
             if name in parameters or hasattr(kind, name) or name.startswith("__"):
                 raise ValueError(f"{name} must not be a fitted attribute")
             setattr(estimator, name, _decode(name, value, tensors))
+        if kind is VMGRegressor:
+            for name, value in BEFORE_LIKELIHOODS.items():
+                if name not in document["attributes"]:
+                    setattr(estimator, name, copy.copy(value))
         check_answers(estimator)
     except ModelFileError:
         raise
@@ -137,6 +151,8 @@ def _encode_parameter(name: str, value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, tuple | list):
         return [_encode_parameter(name, item) for item in value]
+    if isinstance(value, dict):  # JSON has texts alone for keys
+        return {"pairs": [[_encode_parameter(name, part) for part in pair] for pair in value.items()]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.random.RandomState):
@@ -149,6 +165,8 @@ def _encode_parameter(name: str, value: Any) -> Any:
 
 
 def _decode_parameter(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_decode_parameter(key): _decode_parameter(item) for key, item in value["pairs"]}
     return tuple(_decode_parameter(item) for item in value) if isinstance(value, list) else value
 
 

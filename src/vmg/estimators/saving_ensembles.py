@@ -17,6 +17,7 @@ from vmg.fit.classification import ClassificationEnsemble
 from vmg.fit.classification_members import ClassificationMembers
 from vmg.fit.inputs import InputRange
 from vmg.fit.noise_field import NoiseField
+from vmg.fit.noise_shape import COMPONENTS, NoiseShape
 from vmg.fit.regression import RegressionEnsemble
 from vmg.fit.regression_members import RegressionMembers
 from vmg.math.evidence import NoisePrior
@@ -38,6 +39,7 @@ __all__ = [
 Tensors = dict[str, Tensor]
 Document = dict[str, Any]
 
+SHAPE_PARTS = ("weights", "means", "scales")
 FIELD_PARTS = ("input_scale", "directions", "weights")
 
 
@@ -56,6 +58,7 @@ def encode_regression(name: str, ensemble: RegressionEnsemble, tensors: Tensors)
         "noise_prior": asdict(ensemble.members.head.noise_prior),
         "calibrations": [asdict(calibration) for calibration in ensemble.calibrations],
         "fields": [field is not None for field in ensemble.fields],
+        "shapes": [{part: getattr(shape, part).tolist() for part in SHAPE_PARTS} for shape in ensemble.shapes],
     }
 
 
@@ -94,7 +97,18 @@ def decode_regression(name: str, content: Document, tensors: Mapping[str, Tensor
     )
     inputs = take_range(name, described["in_features"], tensors)
     noise = tensors[f"{name}.noise"].double().numpy().copy()
-    return RegressionEnsemble(members.eval(), noise, calibrations, fields, inputs)
+    shapes = tuple(_shape(name, one) for one in content.get("shapes", ()))
+    if len(shapes) not in (0, n_outputs):
+        raise ValueError(f"{name} must have one shape of noise for each of {n_outputs} outputs or none")
+    return RegressionEnsemble(members.eval(), noise, calibrations, fields, inputs, shapes)
+
+
+def _shape(name: str, described: Document) -> NoiseShape:
+    parts = {part: np.array(described[part], dtype=np.float64) for part in SHAPE_PARTS}
+    sound = all(part.shape == (COMPONENTS,) and np.isfinite(part).all() for part in parts.values())
+    if not (sound and (parts["scales"] > 0).all() and (parts["weights"] > 0).all()):
+        raise ValueError(f"{name} must have a shape of noise with {COMPONENTS} components; got {described!r:.60}")
+    return NoiseShape(**parts)
 
 
 def _field(name: str, in_features: int, tensors: Mapping[str, Tensor]) -> NoiseField:

@@ -61,7 +61,7 @@ class ClassificationEnsemble:
         labels = torch.nn.functional.one_hot(torch.as_tensor(y), self.members.n_classes).double()
         posterior = SoftmaxPosterior(self.mean, self.root)
         found = improve_on(posterior, phi, labels, w.expand(len(phi), -1), 2 * SETTLING_STEPS)
-        return replace(self, mean=found.mean, root=found.root)
+        return replace(self, mean=found.mean.contiguous(), root=found.root.contiguous())
 
     def relevance(self) -> Array:
         """How strongly each input can move the first layer, [D]."""
@@ -131,7 +131,7 @@ def fit_classification(
     members.double()  # from here on, so that rows give the same numbers in any company
     posterior = members.posterior(torch.as_tensor(soft)[some], labels[some], counted.expand(n_members, -1))
     return ClassificationEnsemble(
-        members, posterior.mean, posterior.root, sharpness, stretch, InputRange.of(soft)
+        members, posterior.mean.contiguous(), posterior.root.contiguous(), sharpness, stretch, InputRange.of(soft)
     ), history
 
 

@@ -17,6 +17,7 @@ from vmg.fit.design import Design
 from vmg.fit.inputs import InputRange, soften
 from vmg.fit.members import TrainingPlan, train_members
 from vmg.fit.noise_field import NoiseField, fit_noise_field
+from vmg.fit.noise_shape import NoiseShape, choose_shape
 from vmg.fit.regression_members import MemberPredictions, RegressionMembers
 from vmg.math.evidence import LinearPosterior, NoisePrior
 from vmg.training import Callback, History
@@ -45,6 +46,7 @@ class RegressionEnsemble:
     calibrations: tuple[Calibration, ...]  # of each output
     fields: tuple[NoiseField | None, ...]  # of each output
     input_range: InputRange
+    shapes: tuple[NoiseShape, ...] = ()  # of each output's noise, where it is no Student t
 
     @cached_property
     def posterior(self) -> LinearPosterior:
@@ -114,9 +116,13 @@ def fit_regression(
     seed: int,
     noise_prior: NoisePrior | None = None,
     degrees: float | None = None,
+    shape: str = "student",
     callbacks: Sequence[Callback] = (),
 ) -> tuple[RegressionEnsemble, History]:
-    """Fit to rows in standard units, x [N, D] and y [N, C]; held-out rows choose the tails unless ``degrees`` does."""
+    """Fit to rows in standard units, x [N, D] and y [N, C]; held-out rows choose the tails unless ``degrees`` does.
+
+    ``shape`` of the noise is "student", "mixture", or "auto": a mixture where held-out errors clearly ask for it.
+    """
     rng = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(seed)
     soft = soften(x)
@@ -151,6 +157,7 @@ def fit_regression(
     scale = np.append(members.features.input_scale().numpy().astype(np.float64), 1.0)
     learned: list[Calibration] = []
     fields: list[NoiseField | None] = []
+    shapes: list[NoiseShape] = []
     for c in range(y.shape[1]):
         folds, positions = held_out_errors(
             found, held.index, design, remote, y[index, c], given[index], c, regions=False
@@ -159,12 +166,16 @@ def fit_regression(
         calibration = calibrate(folds, outside, float(found.noise[:, c].mean()), degrees)
         learned.append(calibration)
         field = None
+        at_rows = np.column_stack([soft[index][positions], y[index, c][positions] - folds.error])
         if input_noise:
-            predicted = y[index, c][positions] - folds.error
-            at_rows = np.column_stack([soft[index][positions], predicted])
             field = fit_noise_field(at_rows, folds, calibration, scale, rng)
         fields.append(field)
-    return RegressionEnsemble(members, found.noise, tuple(learned), tuple(fields), whole), history
+        if shape != "student":
+            variance = calibration.noise * (np.ones(len(at_rows)) if field is None else field.factor(at_rows))
+            one = choose_shape(folds, variance, calibration, seed, asked=shape == "mixture")
+            shapes += [one] if one is not None else []
+    shaped = tuple(shapes) if len(shapes) == y.shape[1] else ()
+    return RegressionEnsemble(members, found.noise, tuple(learned), tuple(fields), whole, shaped), history
 
 
 def held_out_errors(

@@ -3,6 +3,7 @@
 from vmg.prediction.distribution import ClassPrediction, Prediction, draw_functions, row_pieces, sample_outputs
 from vmg.prediction.linked import LinkedPrediction
 from vmg.prediction.propagation import propagate_moments
+from vmg.prediction.shaped import ShapedPrediction
 from vmg.prediction.student import StudentPrediction
 from vmg.prediction.transformed import TransformedPrediction
 
@@ -11,6 +12,7 @@ __all__ = [
     "LinkedPrediction",
     "NumberPrediction",
     "Prediction",
+    "ShapedPrediction",
     "StudentPrediction",
     "TransformedPrediction",
     "draw_functions",
@@ -19,5 +21,5 @@ __all__ = [
     "sample_outputs",
 ]
 
-NumberPrediction = StudentPrediction | TransformedPrediction | LinkedPrediction | Prediction
+NumberPrediction = StudentPrediction | ShapedPrediction | TransformedPrediction | LinkedPrediction | Prediction
 """What a regressor may say of rows."""

@@ -143,8 +143,12 @@ class TransformedPrediction:
 
     def cdf(self, y: ArrayLike) -> Array:
         """P(target <= y) of each row and output."""
-        target = self.base._targets(y)
-        return self.base._shape(np.where(target < 0, 0.0, self.base._below(self.transform.inverse(target))))
+        return self.base._shape(self._below(self.base._targets(y)))
+
+    def _below(self, target: Array) -> Array:
+        z = self.transform.inverse(target)
+        possible = (target >= 0) & np.isfinite(z)
+        return np.where(possible, self.base._below(np.where(possible, z, 0.0)), 0.0)
 
     def quantile(self, q: ArrayLike) -> Array:
         """The value that the target stays below with probability q: [N] (or [N, C]), or [Q, N, ...] for several q."""
@@ -165,14 +169,14 @@ class TransformedPrediction:
         2 ∫₀^F(y) u (y − Q(u)) du + 2 ∫_F(y)¹ (1 − u)(Q(u) − y) du, with Q the quantiles (Gneiting & Raftery 2007).
         """
         target = self.base._targets(y)
-        at_y = np.where(target < 0, 0.0, self.base._below(self.transform.inverse(target)))
+        at_y = self._below(target)
         nodes, weights = np.polynomial.legendre.leggauss(SCORE_NODES)
         nodes, weights = 0.5 * (nodes + 1), 0.5 * weights
         total = np.zeros_like(target)
         for node, weight in zip(nodes, weights, strict=True):
             tail, slope = node**4, 4 * node**3 * weight  # many nodes near the ends, where quantiles run away
             for share, sign in ((at_y, 1.0), (1 - at_y, -1.0)):
-                u = np.maximum(share * tail, 1e-300)
+                u = np.maximum(share * tail, 1e-50)
                 z = self.base.loc + sign * self.base._scale * stats.t.ppf(u, self.base.df)
                 total += 2 * share * slope * u * sign * (target - self.transform.forward(z))
         return self.base._shape(total)

@@ -87,7 +87,7 @@ def classification_contents(model: TableModel, frame: pd.DataFrame) -> Classific
     """Predict and score the rows of a frame with a classifier."""
     position = scored_rows(model, frame)
     rows = frame.iloc[position]
-    prediction = model.estimator.pred_dist(model.encoder.transform(rows))
+    prediction = model.pred_dist(rows)
     assert isinstance(prediction, ClassPrediction)
     probabilities = prediction.probabilities
     n_classes = probabilities.shape[1]

@@ -11,7 +11,7 @@ import pandas as pd
 from vmg.tables.columns import DateColumn, NumberColumn
 from vmg.tables.dates import to_dates
 from vmg.tables.model import TableModel
-from vmg.tables.values import to_numbers, to_texts
+from vmg.tables.values import to_texts
 
 __all__ = ["ColumnSummary", "read_columns", "summarise_columns"]
 
@@ -38,7 +38,7 @@ def read_columns(model: TableModel, frame: pd.DataFrame) -> pd.DataFrame:
     for column in model.encoder.columns:
         cells = frame[column.name]
         if isinstance(column, NumberColumn):
-            cells = to_numbers(cells, column.decimal_comma).values
+            cells = column.read(cells).values
         elif isinstance(column, DateColumn):
             cells = to_dates(cells, column.date_format)
         else:
@@ -56,7 +56,7 @@ def summarise_columns(model: TableModel, frame: pd.DataFrame) -> list[ColumnSumm
         if name in kinds:
             cells = used[name]
         elif name == model.target and model.task == "regression":
-            kind, cells = "target", to_numbers(frame[name], model.decimal_comma).values
+            kind, cells = "target", model.read_target(frame[name])
         elif name == model.target:
             kind, cells = "target", to_texts(frame[name])
         else:

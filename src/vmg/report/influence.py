@@ -64,7 +64,7 @@ class Effect:
 
 def function_draws(model: TableModel, rows: pd.DataFrame) -> Array:
     """Draws of the function [S, N, 1] or of class probabilities [S, N, K]; the weights of a draw serve all rows."""
-    prediction = model.pred_dist(rows)
+    prediction = model.filled_dist(rows)
     if isinstance(prediction, ClassPrediction):
         return prediction.samples
     if isinstance(prediction, Prediction):

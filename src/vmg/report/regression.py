@@ -12,8 +12,8 @@ from vmg import metrics
 from vmg.prediction import ClassPrediction, Prediction
 from vmg.prediction.conformal import CoverageError, conformal_level
 from vmg.report.rows import INTERVAL_ROWS, Array, Positions, choose, extremes, scored_rows
+from vmg.tables.marginal import MarginalPrediction
 from vmg.tables.model import NumberPrediction, TableModel, mean_crps
-from vmg.tables.values import to_numbers
 
 __all__ = [
     "Coverage",
@@ -24,6 +24,8 @@ __all__ = [
     "regression_contents",
     "take",
 ]
+
+AnyPrediction = NumberPrediction | MarginalPrediction
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 
@@ -99,11 +101,11 @@ def regression_contents(model: TableModel, frame: pd.DataFrame) -> RegressionCon
     """Predict and score the rows of a frame with a regressor."""
     position = scored_rows(model, frame)
     rows = frame.iloc[position]
-    prediction = model.estimator.pred_dist(model.encoder.transform(rows))
+    prediction = model.pred_dist(rows)
     assert not isinstance(prediction, ClassPrediction)
     truth = np.full(len(rows), np.nan)
     if model.target in frame.columns:
-        truth = to_numbers(rows[model.target], model.decimal_comma).values.to_numpy()
+        truth = model.read_target(rows[model.target]).to_numpy()
     known = np.flatnonzero(np.isfinite(truth))
     drawn = choose(len(rows), INTERVAL_ROWS)
     certain, uncertain = extremes(prediction.std)
@@ -132,8 +134,10 @@ def regression_contents(model: TableModel, frame: pd.DataFrame) -> RegressionCon
     )
 
 
-def take(prediction: NumberPrediction, rows: Positions) -> NumberPrediction:
+def take(prediction: AnyPrediction, rows: Positions) -> AnyPrediction:
     """Some rows of a prediction."""
+    if isinstance(prediction, MarginalPrediction):
+        return prediction.take(rows, take)
     if not isinstance(prediction, Prediction):
         return prediction.take(rows)
     scale, df = (part if part.shape[1] == 1 else part[:, rows] for part in (prediction.scale, prediction.df))
@@ -154,12 +158,12 @@ def nominal_coverage(estimator: Any, coverage: float) -> float:
         return coverage
 
 
-def predict_interval(estimator: Any, prediction: NumberPrediction, coverage: float) -> Array:
+def predict_interval(estimator: Any, prediction: AnyPrediction, coverage: float) -> Array:
     """The interval a user gets from ``estimator.predict_interval``, [N, 2]."""
     return prediction.interval_at(np.asarray(nominal_coverage(estimator, coverage)))
 
 
-def _regression_scores(estimator: Any, prediction: NumberPrediction, y: Array, cdf: Array) -> RegressionScores:
+def _regression_scores(estimator: Any, prediction: AnyPrediction, y: Array, cdf: Array) -> RegressionScores:
     some = choose(len(y), INTERVAL_ROWS)
     of_some = take(prediction, some)
     # y is inside the central interval of coverage c exactly where |2 F(y) − 1| <= c

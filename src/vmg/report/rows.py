@@ -30,7 +30,7 @@ def choose(n: int, most: int, seed: int = SEED) -> Positions:
 
 def scored_rows(model: TableModel, frame: pd.DataFrame) -> Positions:
     """Positions of the rows that are predicted and scored."""
-    one = model.pred_dist(frame.iloc[:1])
+    one = model.filled_dist(frame.iloc[:1])
     draws = one.samples if isinstance(one, ClassPrediction) else one.loc  # a Student t has one centre
     in_memory = SCORED_DRAWS // draws.size
     return choose(len(frame), min(SCORED_ROWS, max(in_memory, INTERVAL_ROWS)))

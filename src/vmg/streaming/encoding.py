@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from vmg.fit.scaling import Standardiser
 from vmg.streaming.statistics import TableStatistics
 from vmg.tables import TableEncoder
-from vmg.tables.columns import MAX_LEVELS, MIN_LEVEL_ROWS, CategoryColumn, Column, NumberColumn
+from vmg.tables.category_columns import MAX_KNOWN, MAX_LEVELS, MIN_LEVEL_ROWS
+from vmg.tables.columns import CategoryColumn, Column, NumberColumn
 
 __all__ = ["fit_encoder", "fit_scaling"]
 
@@ -33,7 +34,7 @@ def _counted(column: Column, statistics: TableStatistics) -> Column:
         order = sorted(found.levels, key=lambda level: (-found.levels[level], level))
         levels = [level for level in order[:MAX_LEVELS] if found.levels[level] >= MIN_LEVEL_ROWS]
         n_pooled = len(order) - len(levels)
-        return replace(column, n_missing=found.n_missing, levels=levels, n_pooled=n_pooled)
+        return replace(column, n_missing=found.n_missing, levels=levels, n_pooled=n_pooled, known=order[:MAX_KNOWN])
     if isinstance(column, NumberColumn) and found.numbers is None:  # numbers that are written as texts
         return replace(column, n_missing=max(column.n_missing, found.n_missing))
     return replace(column, n_missing=found.n_missing)

@@ -24,9 +24,10 @@ from vmg.streaming.encoding import fit_encoder, fit_scaling
 from vmg.streaming.sample import RowSample
 from vmg.streaming.statistics import TableStatistics
 from vmg.tables import TableEncoder, TableError, TableModel
+from vmg.tables.model import keep_rows
+from vmg.tables.numbers import to_numbers
 from vmg.tables.phrases import count, listing
 from vmg.tables.target import Task, fit_target
-from vmg.tables.values import to_numbers
 from vmg.training import Callback
 
 __all__ = ["SAMPLE_ROWS", "fit_dataset"]
@@ -107,7 +108,10 @@ def fit_dataset(
     estimator = sharing.send(estimator)
     if isinstance(estimator, VMGRegressor):
         condition_on_all(estimator, _encoded(dataset, names, target, encoder, found.decimal_comma))
-    return TableModel(encoder, estimator, target, found.task, found.decimal_comma, tuple(notes))
+    return TableModel(
+        *(encoder, estimator, target, found.task, found.decimal_comma, tuple(notes)),
+        reference=keep_rows(encoder, columns, found.values),
+    )
 
 
 def _first_pass(

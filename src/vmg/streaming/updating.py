@@ -13,8 +13,8 @@ from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.persistence import ModelFileError
 from vmg.streaming.dataset import open_dataset
 from vmg.tables import TableError, TableModel
+from vmg.tables.numbers import to_numbers
 from vmg.tables.target import label_positions
-from vmg.tables.values import to_numbers
 
 __all__ = ["Update", "update_model"]
 

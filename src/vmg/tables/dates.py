@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.values import naive_moments, plain, to_texts
+from vmg.tables.errors import TableError
+from vmg.tables.values import NUMBER, naive_moments, plain, to_texts
 
-__all__ = ["DATE_FORMATS", "day_of_week", "day_of_year", "find_date_format", "looks_like_dates", "to_dates", "to_days"]
+__all__ = [
+    "DATE_FORMATS",
+    "check_date_format",
+    "day_of_week",
+    "day_of_year",
+    "find_date_format",
+    "looks_like_dates",
+    "to_dates",
+    "to_days",
+]
 
 DATE_FORMATS = (
     "ISO8601",
@@ -19,33 +30,84 @@ DATE_FORMATS = (
         for day in ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d")
         for time in ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
     ),
-    "%d %b %Y",
-    "%b %d, %Y",
+    *("%m/%d/%y", "%d/%m/%y", "%d.%m.%y", "%d-%m-%y"),
+    *("%d %b %Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y", "%d-%b-%Y"),
+    "%Y%m%d",
 )
-DATE_LIKE = r".*\d{4}.*\d.*|.*\d.*\d{4}.*"  # a year of four digits and something else
+DATE_LIKE = r".*\d{4}.*\d.*|.*\d.*\d{4}.*|\d{1,2}[/.-]\d{1,2}[/.-]\d{2}"  # a year of four digits and more, or 31/12/21
+COMPACT = r"(?:18|19|20|21)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"  # 20211231
+COMPACT_RANGE = (18_000_101, 21_991_231)
 FAR_YEAR = r"(?<!\d)(?:0\d{3}|1[0-5]\d\d|16[0-6]\d|167[0-7]|226[2-9]|22[7-9]\d|2[3-9]\d\d|[3-9]\d{3})(?!\d)"
-TRIED_FIRST = 100  # cells that rule out most formats
+MIN_DATE_SHARE = 0.9  # of the cells that must be dates for the rest to count as missing
+MIN_TOLERANT_CELLS = 20  # with fewer, one strange cell is more than a slip
+TRIED_FIRST = 200  # cells that rule out most formats
 MICROSECONDS = 86_400_000_000  # of a day
+DIRECTIVES = re.compile(r"(%[YymdbBjHIMSfp]|[^%])*")
+MAX_FORMAT = 40  # characters of a format that a user gives
+
+
+def check_date_format(date_format: str) -> str:
+    """The format itself; a TableError where dates cannot be read with it."""
+    good = date_format in DATE_FORMATS or (
+        len(date_format) <= MAX_FORMAT
+        and DIRECTIVES.fullmatch(date_format)
+        and re.search("%[Yy]", date_format)
+        and len(set(re.findall("%.", date_format))) == date_format.count("%")
+    )
+    if not good:
+        raise TableError(f"a date format must be like %d/%m/%Y, with each part once; got '{date_format}'")
+    return date_format
 
 
 def looks_like_dates(column: pd.Series) -> bool:
-    """Whether every cell that is not missing has a year and something else."""
+    """Whether nearly every cell that is not missing has a year and something else, or is like 20211231."""
+    if pd.api.types.is_numeric_dtype(plain(column)):
+        values = plain(column).dropna()
+        possible = bool(len(values)) and bool(values.between(*COMPACT_RANGE).all())
+        return possible and bool(to_texts(values).astype(str).str.fullmatch(COMPACT).all())
     given = to_texts(column).dropna().astype(str)
-    return not given.empty and bool(given.str.fullmatch(DATE_LIKE).all())
+    if given.empty or given.str.fullmatch(NUMBER).mean() > 1 - MIN_DATE_SHARE:  # 123412 is a number and not a month
+        return not given.empty and _enough(given.str.fullmatch(COMPACT))
+    return _enough(given.str.fullmatch(DATE_LIKE))
 
 
-def find_date_format(column: pd.Series) -> str | None:
-    """The format that reads every cell that is not missing as a date; None if there is none."""
+def _enough(good: pd.Series) -> bool:
+    """Whether the cells that are not good are few enough to be slips."""
+    share = MIN_DATE_SHARE if len(good) >= MIN_TOLERANT_CELLS else 1.0
+    return bool(len(good)) and bool(good.mean() >= share)
+
+
+def find_date_format(column: pd.Series, day_first: bool | None = None) -> str | None:
+    """The format that reads the most cells as dates; None if none reads nearly all of them.
+
+    All rows have a say: 31/12/2021 in any of them rules out that the month comes first. Where every row leaves both
+    open, ``day_first`` decides; where it is None, the reading in which rows are in order of time does, and then the
+    month comes first in 1/2/2021.
+    """
     column = plain(column)
     if pd.api.types.is_datetime64_any_dtype(column):
         return DATE_FORMATS[0]
     if not looks_like_dates(column):
         return None
     given = to_texts(column).dropna().astype(str)
-    for form in DATE_FORMATS:
-        if all(to_dates(cells, form).notna().all() for cells in (given[:TRIED_FIRST], given)):
-            return form
-    return None
+    compact = bool(given.str.fullmatch(COMPACT).mean() >= MIN_DATE_SHARE)
+    tried = [form for form in DATE_FORMATS if (form == "%Y%m%d") is compact]
+    first = {form: int(to_dates(given[:TRIED_FIRST], form).notna().sum()) for form in tried}
+    likely = [form for form in tried if first[form] >= 0.5 * max(first.values()) > 0]
+    counts = {form: int(to_dates(given, form).notna().sum()) for form in likely}
+    best = [form for form in likely if counts[form] == max(counts.values())]
+    if not best or not _enough(to_dates(given, best[0]).notna()):
+        return None
+    return best[0] if len(best) == 1 else _break_tie(given, best, day_first)
+
+
+def _break_tie(given: pd.Series, forms: list[str], day_first: bool | None) -> str:
+    """One of several formats that read the same cells."""
+    if day_first is None:
+        in_order = [form for form in forms if to_dates(given, form).dropna().is_monotonic_increasing]
+        return in_order[0] if len(in_order) == 1 else forms[0]
+    wanted = [form for form in forms if form.startswith("%d") is day_first]
+    return wanted[0] if wanted else forms[0]
 
 
 def to_dates(column: pd.Series, date_format: str) -> pd.Series:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.columns import KINDS, CategoryColumn, Column, DateColumn, NumberColumn, column_from_document
-from vmg.tables.dates import looks_like_dates
+from vmg.tables.choices import TableChoices
+from vmg.tables.columns import CategoryColumn, Column, NumberColumn, Reading, column_from_document
+from vmg.tables.decimals import find_decimal_comma
 from vmg.tables.errors import TableError
+from vmg.tables.kinds import day_comes_first, find_kind
 from vmg.tables.phrases import count, listing
-from vmg.tables.values import holds_collections, plain, to_texts
+from vmg.tables.shifts import shift_remarks
+from vmg.tables.values import to_texts
 
-__all__ = ["TableEncoder", "check_names"]
+__all__ = ["TableEncoder", "check_names", "decide_comma"]
 
-IDENTIFIER_NAME = re.compile(r"(.*[_\s.-])?(id|index|idx|row|rownames?|uuid|guid)", re.IGNORECASE)
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -32,15 +34,26 @@ class TableEncoder:
 
     columns: tuple[Column, ...]
     dropped: Mapping[str, str]
+    decimal_comma: bool = False
 
     @classmethod
-    def fit(cls, frame: pd.DataFrame) -> TableEncoder:
-        """Find the kind of each column of ``frame``, which holds training rows without the target."""
+    def fit(
+        cls, frame: pd.DataFrame, choices: TableChoices | None = None, *, target: str | None = None
+    ) -> TableEncoder:
+        """Find the kind of each column of ``frame``, which holds training rows.
+
+        ``target`` is a column that only has a say in what commas mean.
+        """
         check_names(frame)
+        choices = choices or TableChoices()
+        comma = decide_comma(frame, choices)
+        day_first = day_comes_first(frame, comma)
         columns: list[Column] = []
         dropped: dict[str, str] = {}
-        for name in frame.columns:
-            found = _fit_column(frame[name])
+        for name in frame.columns.drop([] if target is None else [target]):
+            kind, date_format = choices.types.get(name), choices.date_format(name)
+            reading = Reading(comma, day_first, date_format, kind is not None)
+            found = find_kind(frame[name], reading, kind)
             if isinstance(found, Column):
                 columns.append(found)
             else:
@@ -48,7 +61,25 @@ class TableEncoder:
         if not columns:
             reasons = "; ".join(f"'{name}' {reason}" for name, reason in dropped.items()) or "there are no columns"
             raise TableError(f"no column is left to learn from: {reasons}")
-        return cls(tuple(columns), dropped)
+        return cls(tuple(columns), dropped, comma)
+
+    def with_target(self, frame: pd.DataFrame, target: Array) -> tuple[TableEncoder, Array]:
+        """The encoder with target statistics of categories, and the features of the training rows.
+
+        Those statistics are, for each training row, of other folds: its own target is not in its features. ``target``
+        [N, outputs] is centred and of unit scale.
+        """
+        columns, parts = [], []
+        for column in self.columns:
+            apart = None
+            if isinstance(column, CategoryColumn):
+                column, apart = column.with_effects(frame[column.name], target)
+            features = column.transform(frame[column.name])
+            if apart is not None and isinstance(column, CategoryColumn):
+                features |= dict(zip(column.effect_names, apart.T, strict=True))
+            columns.append(column)
+            parts.append(features)
+        return replace(self, columns=tuple(columns)), _stack(parts)
 
     @property
     def column_names(self) -> list[str]:
@@ -66,6 +97,21 @@ class TableEncoder:
         empty = pd.Series([None], dtype=object)
         return {column.name: list(column.transform(empty)) for column in self.columns}
 
+    @property
+    def widths(self) -> NDArray[np.int64]:
+        """How many features each column becomes."""
+        return np.array([len(features) for features in self.features_of.values()], dtype=np.int64)
+
+    @property
+    def feature_scales(self) -> Array:
+        """The distance in each feature that counts as one."""
+        return np.array([scale for column in self.columns for scale in column.feature_scales()], dtype=np.float64)
+
+    @property
+    def text_columns(self) -> list[str]:
+        """Columns whose cells a file must give as they are written: 01 is not 1 in them."""
+        return [column.name for column in self.columns if column.kind in ("category", "date", "time")]
+
     def check(self, frame: pd.DataFrame) -> None:
         """Raise a TableError that names the columns which ``frame`` lacks."""
         check_names(frame)
@@ -76,11 +122,28 @@ class TableEncoder:
                 f"it has {listing(frame.columns)}"
             )
 
-    def transform(self, frame: pd.DataFrame) -> NDArray[np.float64]:
+    def transform(self, frame: pd.DataFrame) -> Array:
         """Features of each row [N, D], all finite; columns that the encoder does not know are ignored."""
         self.check(frame)
-        parts = [column.transform(frame[column.name]) for column in self.columns]
-        return np.column_stack([feature for part in parts for feature in part.values()])
+        return _stack([column.transform(frame[column.name]) for column in self.columns])
+
+    def marks(self, frame: pd.DataFrame) -> list[dict[str, NDArray[np.bool_]]]:
+        """For each column the rows that are ``missing``, ``unseen`` or ``outside``."""
+        self.check(frame)
+        return [column.marks(frame[column.name]) for column in self.columns]
+
+    def clipped(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The table with numbers, dates and times outside the training range moved to its ends."""
+        self.check(frame)
+        return frame.assign(**{column.name: column.clipped(frame[column.name]) for column in self.columns})
+
+    def with_decimal(self, decimal_comma: bool) -> TableEncoder:
+        """The encoder for tables that write numbers in the other convention."""
+        columns = [
+            replace(column, decimal_comma=decimal_comma) if isinstance(column, NumberColumn) else column
+            for column in self.columns
+        ]
+        return replace(self, columns=tuple(columns), decimal_comma=decimal_comma)
 
     # -- saying what was done -----------------------------------------------------------------------------------------
 
@@ -90,42 +153,37 @@ class TableEncoder:
         used = ", ".join(count(n, kind.kind, kind.plural) for kind, n in kinds.items())
         sentences = [f"Columns used: {len(self.columns)} ({used})."]
         sentences += [f"Column '{name}' dropped: {reason}." for name, reason in self.dropped.items()]
-
+        if self.decimal_comma:
+            sentences.append("Numbers read with decimal commas: 1,5 is one and a half.")
         holes = [f"'{c.name}' ({c.n_missing:,})" for c in self.columns if c.n_missing]
         if holes:
             sentences.append(f"Missing values filled (numbers by the median) and marked: {listing(holes)}.")
-        for column in self.columns:
-            if isinstance(column, NumberColumn) and column.not_numbers:
-                sentences.append(f"Column '{column.name}': not numbers, so missing: {listing(column.not_numbers)}.")
-            elif isinstance(column, NumberColumn) and column.decimal_comma:
-                sentences.append(f"Column '{column.name}' has decimal commas.")
-            elif isinstance(column, DateColumn) and re.match("%[md][/-]", column.date_format):  # either could be first
-                sentences.append(f"Dates in '{column.name}' read as {_date_words(column.date_format)}.")
-            elif isinstance(column, CategoryColumn) and column.n_pooled:
-                sentences.append(
-                    f"Column '{column.name}': {count(column.n_pooled, 'rare category', 'rare categories')} "
-                    f"pooled as 'other', {len(column.levels)} kept."
-                )
-        return sentences
+        return sentences + [note for column in self.columns for note in column.notes()]
 
-    def remarks(self, frame: pd.DataFrame, target: str | None = None) -> list[str]:
-        """What in ``frame`` the model cannot use, in short sentences."""
-        extra = [n for n in frame.columns if n not in {*self.column_names, *self.dropped, target}]
+    def remarks(self, frame: pd.DataFrame, target: str | None = None, ignored: Sequence[str] = ()) -> list[str]:
+        """What in ``frame`` the model cannot use, or what is unlike its training rows, in short sentences."""
+        extra = [n for n in frame.columns if n not in {*self.column_names, *self.dropped, *ignored, target}]
         sentences = [f"Ignored, as not known from the fit: {listing(extra)}."] if extra else []
-        for column in self.columns:
-            if column.name in frame.columns and (unseen := column.unseen(frame[column.name])):
+        here = [column for column in self.columns if column.name in frame.columns]
+        for column in here:
+            if unseen := column.unseen(frame[column.name]):
                 sentences.append(f"Column '{column.name}' has values unknown from the fit: {listing(unseen)}.")
-        holes = {c.name: int(to_texts(frame[c.name]).isna().sum()) for c in self.columns if c.name in frame.columns}
-        new = [f"'{c.name}' ({holes[c.name]:,})" for c in self.columns if not c.n_missing and holes.get(c.name)]
+        holes = {c.name: int(to_texts(frame[c.name]).isna().sum()) for c in here}
+        new = [f"'{c.name}' ({holes[c.name]:,})" for c in here if not c.n_missing and holes[c.name]]
         if new:
-            sentences.append(f"Missing here and never in the fit, so filled (numbers by the median): {listing(new)}.")
-        return sentences
+            sentences.append(f"Missing here and never in the fit, so any of its values may be meant: {listing(new)}.")
+        numbers = [column for column in here if isinstance(column, NumberColumn)]
+        return sentences + [remark for column in numbers for remark in shift_remarks(column, frame[column.name])]
 
     # -- saving -------------------------------------------------------------------------------------------------------
 
     def to_document(self) -> dict[str, Any]:
         """The encoder for a model file."""
-        return {"columns": [column.to_document() for column in self.columns], "dropped": dict(self.dropped)}
+        return {
+            "columns": [column.to_document() for column in self.columns],
+            "dropped": dict(self.dropped),
+            "decimal_comma": self.decimal_comma,
+        }
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> TableEncoder:
@@ -134,33 +192,22 @@ class TableEncoder:
         names = [column.name for column in columns]
         if len(set(names)) < len(names) or not all(isinstance(reason, str) for reason in dropped.values()):
             raise ValueError("columns must have names of their own, and those that are not used a reason")
-        return cls(columns, dropped)
+        comma = document.get("decimal_comma", False)
+        if not isinstance(comma, bool):
+            raise ValueError(f"decimal_comma must be true or false; got {comma!r:.40}")
+        return cls(columns, dropped, comma)
 
 
-def _fit_column(column: pd.Series) -> Column | str:
-    """The fitted column, or why it is of no use."""
-    column = plain(column)
-    if holds_collections(column):
-        return "its cells are lists or structures"
-    cells = column if pd.api.types.is_numeric_dtype(column) else to_texts(column)
-    n_given, n_distinct = int(cells.notna().sum()), int(cells.nunique())
-    if n_given == 0:
-        return "it has no values"
-    if n_distinct == 1 and n_given == len(cells):
-        return f"it is always '{to_texts(column).iloc[0]}'"
-    if (
-        n_distinct == len(cells)
-        and pd.api.types.is_integer_dtype(column)
-        and IDENTIFIER_NAME.fullmatch(str(column.name))
-    ):
-        return "its numbers are all different, like row numbers"
-    for kind in KINDS.values():
-        fitted = kind.fit(column)
-        if fitted is not None:
-            return fitted
-    if looks_like_dates(column):
-        return f"its texts look like dates in a format that is not known, such as '{to_texts(column).dropna().iloc[0]}'"
-    return "its texts are all different, like identifiers"
+def _stack(parts: Sequence[Mapping[str, Array]]) -> Array:
+    return np.column_stack([feature for part in parts for feature in part.values()])
+
+
+def decide_comma(frame: pd.DataFrame, choices: TableChoices) -> bool:
+    """Whether a comma is the decimal point: as the user says, as its file showed, or as its columns of texts do."""
+    if choices.decimal_comma is not None:
+        return choices.decimal_comma
+    of_file = frame.attrs.get("decimal_comma")
+    return find_decimal_comma(frame) if of_file is None else bool(of_file)
 
 
 def check_names(frame: pd.DataFrame) -> None:
@@ -173,8 +220,3 @@ def check_names(frame: pd.DataFrame) -> None:
     repeated = frame.columns[frame.columns.duplicated()].unique()
     if len(repeated):
         raise TableError(f"the table has several columns of the same name; rename {listing(repeated)}")
-
-
-def _date_words(date_format: str) -> str:
-    words = {"%m": "month", "%d": "day", "%Y": "year"}
-    return re.sub("%[mdY]", lambda part: words[part[0]], date_format.split(" ")[0])

@@ -6,9 +6,10 @@ import codecs
 import csv
 import io
 import os
+import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +17,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from vmg.persistence import replacing
+from vmg.tables.cells import CellOptions, decide_cells
 from vmg.tables.errors import TableError
 from vmg.tables.phrases import count, listing
-from vmg.tables.reading import TableBytes, open_table
+from vmg.tables.reading import TableBytes, open_table, spooled_input
 from vmg.tables.values import is_number
 
 __all__ = ["TableFile", "csv_safe", "read_table", "write_table"]
@@ -32,6 +34,8 @@ MAX_CELLS = 2**28  # of a Parquet file, which can hold any number of equal cells
 # before pandas 3.1 the default is off by the last bit; since then it is not, and the option is deprecated
 PANDAS = tuple(int(part) for part in pd.__version__.split(".")[:2])
 EXACT: dict[str, Any] = {"float_precision": "round_trip"} if PANDAS < (3, 1) else {}
+SEPARATOR_LINE = re.compile(r"(?i)\s*\"?sep=([,;|\t])\"?[ \t]*(?=[\r\n])")  # of Excel
+HEAD_ROWS = 100_000
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 PARQUET_ENDINGS = (".parquet", ".pq")
 FOREIGN = {  # how files start that people take for tables
@@ -49,9 +53,22 @@ class TableFile(NamedTuple):
     notes: list[str]
 
 
-def read_table(path: str | os.PathLike[str]) -> TableFile:
-    """Read a table with a header; delimiter, compression and kind of file are found out."""
+def read_table(
+    path: str | os.PathLike[str], *, texts: Iterable[str] = (), decimal_comma: bool | None = None
+) -> TableFile:
+    """Read a table with a header; delimiter, compression and kind of file are found out.
+
+    Whether a comma is the decimal point is decided for the whole file, and kept in the frame's ``attrs``.
+
+    Args:
+        path: the file; "-" reads standard input.
+        texts: columns whose cells are left as they are written, so that 01 is not 1.
+        decimal_comma: what a comma means; None: found out.
+    """
     name = os.fspath(path)
+    if name == "-":
+        name, path = "standard input", spooled_input()
+    asked = CellOptions(frozenset(texts), decimal_comma)
     notes: list[str] = []
     for encoding in ENCODINGS:
         with open_table(path) as stream:
@@ -63,7 +80,7 @@ def read_table(path: str | os.PathLike[str]) -> TableFile:
             if encoding == "utf-8-sig" and stream.head.startswith((b"\xff\xfe", b"\xfe\xff")):
                 encoding = "utf-16"
             try:
-                frame = _read_text(stream, name, encoding, notes)
+                frame = _read_text(stream, name, encoding, notes, asked)
             except UnicodeDecodeError:
                 continue
         if encoding == "cp1252":
@@ -122,7 +139,7 @@ def _read_parquet(stream: TableBytes, name: str) -> pd.DataFrame:
         raise TableError(f"cannot read {name} as Parquet: {first_line}") from error
 
 
-def _read_text(stream: TableBytes, name: str, encoding: str, notes: list[str]) -> pd.DataFrame:
+def _read_text(stream: TableBytes, name: str, encoding: str, notes: list[str], asked: CellOptions) -> pd.DataFrame:
     for signature, what in FOREIGN.items():
         if stream.head.startswith(signature):
             raise TableError(f"{name} is {what}, not a table; export it as CSV or Parquet")
@@ -132,8 +149,11 @@ def _read_text(stream: TableBytes, name: str, encoding: str, notes: list[str]) -
     if start in ("<", "{", "["):
         kind = "HTML or XML" if start == "<" else "JSON"
         raise TableError(f"{name} looks like {kind}, not a table; expected CSV or Parquet")
-    delimiter = _sniff(head)
-    n_skipped = _check_header(head, delimiter, name)
+    said = SEPARATOR_LINE.match(head)
+    delimiter = said[1] if said else _sniff(head)
+    n_skipped = _check_header(head, delimiter, name, skip=1 if said else 0)
+    rows = list(islice(_rows(head, delimiter), n_skipped, n_skipped + HEAD_ROWS))
+    cells = decide_cells(rows[0], rows[1:], delimiter, asked)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
@@ -145,6 +165,7 @@ def _read_text(stream: TableBytes, name: str, encoding: str, notes: list[str]) -
                 na_values=list(MISSING),
                 low_memory=False,
                 index_col=False,
+                dtype=dict.fromkeys(cells.texts, object),
                 **EXACT,
             )
     except pd.errors.ParserWarning as error:
@@ -157,7 +178,11 @@ def _read_text(stream: TableBytes, name: str, encoding: str, notes: list[str]) -
         reason = (str(error).strip().splitlines() or [""])[0].removeprefix("Error tokenizing data. C error: ")
         raise TableError(f"{name} is not a regular table: {reason}") from error
     if delimiter != ",":
-        notes.append(f"Columns are separated by {DELIMITERS[delimiter]}.")
+        notes.append(f"Columns are separated by {DELIMITERS.get(delimiter, repr(delimiter))}.")
+    if cells.decimal_comma is not None:
+        frame.attrs["decimal_comma"] = cells.decimal_comma
+    if cells.contradiction:
+        notes.append(cells.contradiction)
     return frame
 
 
@@ -190,9 +215,11 @@ def _sniff(text: str) -> str:
     return max(DELIMITERS, key=quality)
 
 
-def _check_header(text: str, delimiter: str, name: str) -> int:
+def _check_header(text: str, delimiter: str, name: str, *, skip: int = 0) -> int:
     """The number of lines before the header, none of which has a name; a TableError where it names no columns."""
     for n_skipped, row in enumerate(_rows(text, delimiter)):
+        if n_skipped < skip:
+            continue
         header = [cell.strip() for cell in row]
         if not any(header):
             continue

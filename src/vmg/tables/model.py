@@ -3,43 +3,59 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast, get_args
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg import metrics
 from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor, VMGClassifier, VMGRegressor
-from vmg.estimators.saving import from_state, to_state
-from vmg.persistence import ModelFileError, write
-from vmg.prediction import ClassPrediction, NumberPrediction, Prediction, row_pieces
-from vmg.prediction.conformal import conformal_interval
-from vmg.tables.encoder import TableEncoder, check_names
+from vmg.prediction import ClassPrediction, NumberPrediction, row_pieces
+from vmg.prediction.conformal import calibration_scores, conformal_interval
+from vmg.tables.choices import TableChoices
+from vmg.tables.encoder import TableEncoder, check_names, decide_comma
 from vmg.tables.errors import TableError
+from vmg.tables.flags import FLAGS, flag_texts, mark_not_finite
+from vmg.tables.frames import as_frame
+from vmg.tables.marginal import MarginalPrediction, class_mixture, find_candidates
+from vmg.tables.numbers import to_numbers
 from vmg.tables.phrases import count, listing
-from vmg.tables.target import Task, fit_target, known_labels, require_numbers
-from vmg.tables.values import to_numbers, to_texts
+from vmg.tables.reference import ReferenceRows, row_digests
+from vmg.tables.scores import base_rate, base_rate_scores, class_scores, mean_crps, number_scores
+from vmg.tables.suspicions import find_suspicions
+from vmg.tables.target import Target, Task, centred_target, fit_target, known_labels, require_numbers
+from vmg.tables.values import to_texts
 from vmg.training import Callback
 
-__all__ = ["NumberPrediction", "TableModel", "mean_crps"]
+__all__ = [
+    "Classifier",
+    "NumberPrediction",
+    "Outside",
+    "Regressor",
+    "TableModel",
+    "keep_rows",
+    "mean_crps",
+    "named_after",
+]
 
 Regressor = VMGRegressor | PseudoDataRegressor  # the second where a file is from before the first was what it is
 Classifier = VMGClassifier | PseudoDataClassifier
+Outside = Literal["flag", "clip", "error"]
 
 MIN_ROWS = 5
 MIN_CONFORMAL_ROWS = 19  # fewer cannot promise a coverage of 95 %
-CRPS_DRAWS = 200
+MIXED_AT_ONCE = 64  # rows with unknown cells that are predicted together, each as a mixture
 
 
 @dataclass(frozen=True)
 class TableModel:
     """A fitted estimator that reads tables.
 
-    Make one with :meth:`fit`, keep it with :meth:`save`, get it back with :func:`vmg.load`.
+    Make one with :meth:`fit`, keep it with :meth:`save`, get it back with :func:`vmg.load`. Tables may be data frames
+    of pandas or Polars, or Arrow tables.
 
     Parameters
     ----------
@@ -55,6 +71,16 @@ class TableModel:
         Whether a comma in the target is a decimal point.
     notes : sequence of str
         What was done with the training table, in short sentences.
+    unit : str
+        The unit that the target is written with, if any.
+    reference : ReferenceRows or None
+        Training rows that unknown cells are drawn from; None in files of earlier versions, whose gaps are filled.
+    choices : TableChoices
+        What the user said about columns.
+    held_out : mapping
+        Scores on held-out rows, where some were held out.
+    base_rate : sequence of float
+        Mean and standard deviation of the target in training rows, or the share of each class.
     """
 
     encoder: TableEncoder
@@ -63,18 +89,24 @@ class TableModel:
     task: Task
     decimal_comma: bool = False
     notes: tuple[str, ...] = ()
+    unit: str = ""
+    reference: ReferenceRows | None = None
+    choices: TableChoices = field(default_factory=TableChoices)
+    held_out: Mapping[str, Any] = field(default_factory=dict)
+    base_rate: tuple[float, ...] = ()
 
     # -- fitting ------------------------------------------------------------------------------------------------------
 
     @classmethod
     def fit(
         cls,
-        frame: pd.DataFrame,
+        frame: Any,
         target: str,
         *,
         task: Task | None = None,
         exclude: Sequence[str] = (),
         conformal: float = 0.0,
+        choices: TableChoices | None = None,
         options: Mapping[str, Any] | None = None,
         callbacks: Sequence[Callback] = (),
         tell: Callable[[str], None] | None = None,
@@ -93,6 +125,8 @@ class TableModel:
             Columns to leave out.
         conformal : float
             Share of rows set aside to calibrate intervals (regression only).
+        choices : TableChoices, optional
+            Kinds of columns, formats of dates and the meaning of commas, where they should not be found out.
         options : mapping, optional
             Parameters of the estimator, such as ``{"n_members": 5}``.
         callbacks : sequence of callables
@@ -100,81 +134,157 @@ class TableModel:
         tell : callable, optional
             Called with each sentence of ``notes`` before training starts.
         """
-        _require_columns(frame, [target, *exclude])
-        if target in exclude:
-            raise TableError(f"the target '{target}' cannot be excluded")
-        has_target = to_texts(frame[target]).notna()
-        n_without = int((~has_target).sum())
-        frame = frame[has_target]
-        if len(frame) < MIN_ROWS:
-            raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {len(frame)}")
-        found = fit_target(frame[target], task)
-        kind = VMGRegressor if found.task == "regression" else VMGClassifier
-        estimator = kind(**(options or {}))
-        inside, outside = _split(len(frame), conformal, found.task, estimator.random_state)
-        columns = frame.drop(columns=[target, *exclude])
-        encoder = TableEncoder.fit(columns.iloc[inside])
-
-        notes = [found.reason]
-        if n_without:
-            notes.append(f"{count(n_without, 'row')} without a target left out.")
-        if len(outside):
-            notes.append(f"{count(len(outside), 'row')} set aside to calibrate intervals.")
-        if found.decimal_comma:
-            notes.append("The target has decimal commas.")
-        if exclude:
-            notes.append(f"Columns left out as asked: {listing(exclude)}.")
-        notes += encoder.describe()
+        given = _prepare(as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {})
         if tell is not None:
-            for note in notes:
+            for note in given.notes:
                 tell(note)
+        estimator, encoder, found = given.estimator, given.encoder, given.target
+        try:
+            estimator.fit(given.features, given.values, callbacks=callbacks)
+        except ValueError as error:
+            if given.asks_likelihood:  # the target is not of its kind
+                raise TableError(f"the target '{target}' does not suit the likelihood: {error}") from error
+            raise
+        reference = keep_rows(encoder, given.rows, given.values)
+        model = cls(
+            *(encoder, estimator, target, found.task, found.decimal_comma, tuple(given.notes)),
+            *(found.unit, reference, given.choices, {}, base_rate(given.values)),
+        )
+        if isinstance(estimator, VMGRegressor) and len(given.aside):
+            cdf = model.pred_dist(given.aside).cdf(given.aside_values)  # type: ignore[union-attr]
+            estimator.conformal_scores_ = calibration_scores(cdf[:, None])
+        return model
 
-        estimator.fit(encoder.transform(columns.iloc[inside]), found.values[inside], callbacks=callbacks)
-        if isinstance(estimator, VMGRegressor) and len(outside):
-            estimator.conformalize(encoder.transform(columns.iloc[outside]), found.values[outside])
-        return cls(encoder, estimator, target, found.task, found.decimal_comma, tuple(notes))
+    @staticmethod
+    def check(
+        frame: Any,
+        target: str,
+        *,
+        task: Task | None = None,
+        exclude: Sequence[str] = (),
+        conformal: float = 0.0,
+        choices: TableChoices | None = None,
+        options: Mapping[str, Any] | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> list[str]:
+        """Do all of a fit but the training: raise what is wrong with the table, give back and tell the notes."""
+        given = _prepare(as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {})
+        if tell is not None:
+            for note in given.notes:
+                tell(note)
+        return given.notes
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
-    def pred_dist(self, frame: pd.DataFrame) -> NumberPrediction | ClassPrediction:
-        """The whole predictive distribution of each row."""
-        return self.estimator.pred_dist(self.encoder.transform(frame))
+    def pred_dist(self, frame: Any) -> NumberPrediction | MarginalPrediction | ClassPrediction:
+        """The whole predictive distribution of each row; a row with unknown cells is a mixture over their values."""
+        frame = as_frame(frame)
+        features = self.encoder.transform(frame)
+        return self._distribution(features, self._unknown(self.encoder.marks(frame), len(frame)))
 
-    def predict_frame(self, frame: pd.DataFrame, coverage: float = 0.9) -> pd.DataFrame:
+    def _unknown(self, marks: Sequence[Mapping[str, NDArray]], n_rows: int) -> NDArray[np.bool_]:
+        """Cells that say nothing [N, columns]."""
+        found = np.zeros((n_rows, len(marks)), dtype=bool)
+        for place, of_column in enumerate(marks):
+            for kind in ("missing", "unseen"):
+                if kind in of_column:
+                    found[:, place] |= of_column[kind]
+        return found
+
+    def filled_dist(self, frame: Any) -> NumberPrediction | ClassPrediction:
+        """The same with unknown cells filled as in training, so that rows share draws of the function."""
+        return self.estimator.pred_dist(self.encoder.transform(as_frame(frame)))
+
+    def _distribution(
+        self, features: NDArray, unknown: NDArray[np.bool_]
+    ) -> NumberPrediction | MarginalPrediction | ClassPrediction:
+        whole = self.estimator.pred_dist(features)
+        candidates = None if self.reference is None else find_candidates(features, unknown, self.reference)
+        if candidates is None:
+            return whole
+        parts = self.estimator.pred_dist(candidates.flat)
+        if isinstance(whole, ClassPrediction):
+            return class_mixture(whole, cast(ClassPrediction, parts), candidates)
+        return MarginalPrediction(whole, parts, candidates)
+
+    def _pieces(self, unknown: NDArray[np.bool_]) -> Iterator[slice]:
+        """Rows that are predicted together, in memory that does not grow with them."""
+        for piece in row_pieces(len(unknown)):
+            gaps = np.cumsum(unknown[piece].any(1))
+            start = piece.start
+            for end in range(piece.start + 1, min(piece.stop, len(unknown)) + 1):
+                before = 0 if start == piece.start else gaps[start - piece.start - 1]
+                if end == min(piece.stop, len(unknown)) or gaps[end - piece.start] - before > MIXED_AT_ONCE:
+                    yield slice(start, end)
+                    start = end
+
+    def predict_frame(self, frame: Any, coverage: float = 0.9, *, outside: Outside = "flag") -> pd.DataFrame:
         """Predictions as a table with a row for each row of ``frame``.
 
         Regression: ``mean``, ``std``, the interval ``lower`` to ``upper`` that holds the target with probability
         ``coverage``, ``aleatoric_std`` (noise), ``epistemic_std`` (ignorance) and ``ignorance``, its share of the
         variance. Classification: the likeliest ``class``, the probability of each, ``entropy`` and
-        ``mutual_information`` (ignorance) in nats.
+        ``mutual_information`` (ignorance) in nats. Both: ``familiarity``, 1 for a row as near to the training rows as
+        they are to each other and 1/k for one k times as far; and ``flags``, such as
+        ``missing:area;unseen:city;outside:year``.
+
+        Parameters
+        ----------
+        frame : DataFrame
+            Rows with the columns of the fit.
+        coverage : float
+            Of the intervals.
+        outside : {"flag", "clip", "error"}
+            What to do with values outside the range of the training rows: flag them, move them to its ends and flag
+            them, or raise a TableError.
         """
         if not 0 < coverage < 1:
             raise TableError(f"coverage must be between 0 and 1; got {coverage}")
-        features = self.encoder.transform(frame)
-        if not len(features):
+        frame = as_frame(frame)
+        marks = self.encoder.marks(frame)
+        if not len(frame):
             raise TableError("the table has no rows")
+        if outside == "error":
+            self._refuse_outside(marks)
+        features = self.encoder.transform(self.encoder.clipped(frame) if outside == "clip" else frame)
+        unknown = self._unknown(marks, len(frame))
         describe = self._describe_numbers if self.task == "regression" else self._describe_classes
-        parts = [describe(features[rows], coverage) for rows in row_pieces(len(features))]
-        return pd.concat(parts, ignore_index=True).set_axis(frame.index)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is flagged below
+            parts = [
+                describe(self._distribution(features[rows], unknown[rows]), coverage) for rows in self._pieces(unknown)
+            ]
+        found = pd.concat(parts, ignore_index=True).set_axis(frame.index)
+        if self.reference is not None:
+            found["familiarity"] = self.reference.familiarity(features, unknown)
+        found[FLAGS] = flag_texts(self.encoder.column_names, marks, len(frame))
+        return mark_not_finite(found)
 
-    def _describe_numbers(self, rows: NDArray, coverage: float) -> pd.DataFrame:
-        estimator = cast(Regressor, self.estimator)
-        prediction = estimator.pred_dist(rows)
-        lower, upper = conformal_interval(prediction, estimator.conformal_scores_, coverage).T
+    def _refuse_outside(self, marks: Sequence[Mapping[str, NDArray]]) -> None:
+        found = {
+            name: int(of_column["outside"].sum())
+            for name, of_column in zip(self.encoder.column_names, marks, strict=True)
+            if "outside" in of_column and of_column["outside"].any()
+        }
+        if found:
+            where = ", ".join(f"'{name}' in {count(n, 'row')}" for name, n in found.items())
+            raise TableError(f"values must be inside the range of the training rows; they are outside in {where}")
+
+    def _describe_numbers(self, prediction: Any, coverage: float) -> pd.DataFrame:
+        lower, upper = conformal_interval(prediction, cast(Regressor, self.estimator).conformal_scores_, coverage).T
+        std = prediction.std
         return pd.DataFrame(
             {
                 "mean": prediction.mean,
-                "std": prediction.std,
+                "std": std,
                 "lower": lower,
                 "upper": upper,
                 "aleatoric_std": prediction.aleatoric_std,
                 "epistemic_std": prediction.epistemic_std,
-                "ignorance": (prediction.epistemic_std / prediction.std) ** 2,
+                "ignorance": (prediction.epistemic_std / std) ** 2,
             }
         )
 
-    def _describe_classes(self, rows: NDArray, coverage: float) -> pd.DataFrame:
-        prediction = cast(Classifier, self.estimator).pred_dist(rows)
+    def _describe_classes(self, prediction: Any, coverage: float) -> pd.DataFrame:
         probabilities = {
             f"probability_{label}": column
             for label, column in zip(prediction.classes, prediction.probabilities.T, strict=True)
@@ -188,7 +298,21 @@ class TableModel:
             }
         )
 
+    def named_after_target(self, predictions: pd.DataFrame) -> pd.DataFrame:
+        """The table of :meth:`predict_frame` with columns named after the target: ``price``, ``price_std``, ..."""
+        return named_after(self.target, predictions)
+
     # -- scoring ------------------------------------------------------------------------------------------------------
+
+    @property
+    def likelihood_note(self) -> str:
+        """How the target is taken to scatter, and why; empty for classes and for files of earlier versions."""
+        name, reason = (getattr(self.estimator, f"likelihood_{part}", "") for part in ("", "reason_"))
+        return f"Likelihood: {name}, {reason}." if name else ""
+
+    def read_target(self, column: pd.Series) -> pd.Series:
+        """Cells of a numeric target as numbers, in the convention and the unit of the fit."""
+        return to_numbers(column, self.decimal_comma, self.unit).values
 
     def target_values(self, frame: pd.DataFrame) -> NDArray:
         """The true targets of rows that all have one: numbers, or classes as the estimator writes them."""
@@ -196,108 +320,150 @@ class TableModel:
         column = frame[self.target]
         if isinstance(self.estimator, Classifier):
             return known_labels(column, self.estimator.classes_)
-        numbers = to_numbers(column, self.decimal_comma)
-        require_numbers(column, numbers.values)
-        return numbers.values.to_numpy()
+        values = self.read_target(column)
+        require_numbers(column, values)
+        return values.to_numpy()
 
-    def with_target(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def with_target(self, frame: Any) -> pd.DataFrame:
         """The rows of ``frame`` that have a target."""
+        frame = as_frame(frame)
         _require_columns(frame, [self.target])
         rows = frame[to_texts(frame[self.target]).notna()]
         if rows.empty:
             raise TableError(f"no row has a value in the target '{self.target}'")
         return rows
 
-    def evaluate(self, frame: pd.DataFrame, coverage: float = 0.9) -> dict[str, float]:
+    def predictions_of(self, rows: pd.DataFrame) -> Iterator[tuple[Any, NDArray]]:
+        """Pieces of rows that all have a target: the prediction and the truth."""
+        truth = self.target_values(rows)
+        features = self.encoder.transform(rows)
+        unknown = self._unknown(self.encoder.marks(rows), len(rows))
+        for piece in self._pieces(unknown):
+            yield self._distribution(features[piece], unknown[piece]), truth[piece]
+
+    def evaluate(self, frame: Any, coverage: float = 0.9) -> dict[str, float]:
         """Scores on rows with a known target; rows without are left out.
 
         Regression: ``rmse``, ``r2``, ``log_likelihood``, ``coverage`` and ``width`` of the intervals, ``crps``.
         Classification: ``accuracy``, ``log_likelihood``, ``brier``, ``ece``.
         """
         rows = self.with_target(frame)
-        truth = self.target_values(rows)
-        features = self.encoder.transform(rows)
-        score = self._score_numbers if self.task == "regression" else self._score_classes
-        return {"rows": len(rows), **score(features, truth, coverage)}
+        parts = list(self.predictions_of(rows))
+        if self.task == "classification":
+            return {"rows": len(rows), **class_scores(parts)}
+        return {"rows": len(rows), **number_scores(parts, cast(Regressor, self.estimator).conformal_scores_, coverage)}
 
-    def _score_numbers(self, features: NDArray, truth: NDArray, coverage: float) -> dict[str, float]:
-        estimator = cast(Regressor, self.estimator)
-        mean, log_prob, crps = (np.empty(len(truth)) for _ in range(3))
-        interval = np.empty((len(truth), 2))
-        for rows in row_pieces(len(truth)):
-            prediction = estimator.pred_dist(features[rows])
-            mean[rows], log_prob[rows] = prediction.mean, prediction.log_prob(truth[rows])
-            crps[rows] = mean_crps(prediction, truth[rows])
-            interval[rows] = conformal_interval(prediction, estimator.conformal_scores_, coverage)
-        error, spread = metrics.rmse(truth, mean), float(np.std(truth))
-        return {
-            "rmse": error,
-            "r2": 1 - (error / spread) ** 2 if spread > 0 else float("nan"),
-            "log_likelihood": metrics.log_likelihood(log_prob),
-            "crps": float(crps.mean()),
-            "coverage": metrics.interval_coverage(truth, interval),
-            "width": metrics.interval_width(interval),
-        }
+    def evaluate_base_rate(self, frame: Any) -> dict[str, float]:
+        """The scores that knowing the training targets alone gives; empty for files of earlier versions."""
+        if not self.base_rate:
+            return {}
+        truth = self.target_values(self.with_target(frame))
+        classes = self.estimator.classes_ if isinstance(self.estimator, Classifier) else None
+        return base_rate_scores(self.base_rate, truth, classes)
 
-    def _score_classes(self, features: NDArray, truth: NDArray, coverage: float) -> dict[str, float]:
-        estimator = cast(Classifier, self.estimator)
-        probabilities = np.concatenate([estimator.predict_proba(features[rows]) for rows in row_pieces(len(truth))])
-        labels = np.searchsorted(estimator.classes_, truth)
-        chosen = np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float64).tiny)
-        return {
-            "accuracy": 1 - metrics.error_rate(probabilities, labels),
-            "log_likelihood": metrics.log_likelihood(np.log(chosen)),
-            "brier": metrics.brier_score(probabilities, labels),
-            "ece": metrics.expected_calibration_error(probabilities, labels),
-        }
+    def training_share(self, frame: Any) -> float:
+        """The share of the rows with a target that the model was fitted to, as far as the file knows."""
+        if self.reference is None:
+            return 0.0
+        rows = self.with_target(frame)
+        return self.reference.known_share(row_digests(self.encoder.transform(rows), self.target_values(rows)))
+
+    @property
+    def text_columns(self) -> list[str]:
+        """Columns whose cells a file must give as they are written: 01 is not 1 in them."""
+        labels = [self.target] if self.task == "classification" else []
+        return [*self.encoder.text_columns, *labels]
+
+    def with_decimal(self, decimal_comma: bool) -> TableModel:
+        """The model for tables that write numbers in the other convention."""
+        return replace(self, encoder=self.encoder.with_decimal(decimal_comma), decimal_comma=decimal_comma)
 
     # -- saving -------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, which :func:`vmg.load` reads."""
-        tensors, document = to_state(self.estimator)
-        write(
-            path,
-            tensors,
-            {
-                "holds": "TableModel",
-                "target": self.target,
-                "task": self.task,
-                "decimal_comma": self.decimal_comma,
-                "notes": list(self.notes),
-                "encoder": self.encoder.to_document(),
-                "estimator": document,
-            },
-        )
+        from vmg.tables.saving import write_model  # knows this class
+
+        write_model(self, path)
 
     @classmethod
     def from_state(cls, tensors: dict[str, Tensor], document: dict[str, Any]) -> TableModel:
         """The model in the contents of a file."""
-        try:
-            encoder = TableEncoder.from_document(document["encoder"])
-            estimator = cast(Regressor | Classifier, from_state(tensors, document["estimator"]))
-            target, task, comma = (document[key] for key in ("target", "task", "decimal_comma"))
-            kind = Regressor if task == "regression" else Classifier
-            notes = tuple(document["notes"])
-            if task not in get_args(Task) or not isinstance(estimator, kind):
-                raise ValueError(f"task must be that of the estimator {type(estimator).__name__}; got {task!r:.40}")
-            if not (isinstance(target, str) and isinstance(comma, bool) and all(isinstance(n, str) for n in notes)):
-                raise ValueError("target and notes must be texts, and decimal_comma true or false")
-            n_features = len(encoder.feature_names)
-            if n_features != estimator.n_features_in_:
-                raise ValueError(f"columns must give {estimator.n_features_in_} features; got {n_features}")
-        except ModelFileError:
-            raise
-        except Exception as error:  # a document may be wrong in any way
-            raise ModelFileError(f"the file does not describe a whole model: {error!r}") from error
-        return cls(encoder, estimator, target, task, comma, notes)
+        from vmg.tables.saving import model_from_state
+
+        return model_from_state(tensors, document)
 
 
-def mean_crps(prediction: NumberPrediction, y: NDArray) -> float:
-    """Mean continuous ranked probability score of one output: by draws for a mixture, else from the distribution."""
-    if isinstance(prediction, Prediction):
-        return metrics.crps_from_samples(prediction.sample(CRPS_DRAWS, 0), y)
-    return float(prediction.crps(y).mean())
+def named_after(target: str, predictions: pd.DataFrame) -> pd.DataFrame:
+    """Predictions with columns named after the target, but for those that are about the row."""
+    names = {name: target if name in ("mean", "class") else f"{target}_{name}" for name in predictions.columns}
+    return predictions.rename(columns={**names, "familiarity": "familiarity", FLAGS: FLAGS})
+
+
+class _Prepared(NamedTuple):
+    """A table that is ready for training."""
+
+    estimator: VMGRegressor | VMGClassifier
+    encoder: TableEncoder
+    target: Target
+    choices: TableChoices
+    rows: pd.DataFrame
+    values: NDArray
+    features: NDArray
+    aside: pd.DataFrame  # rows to calibrate with
+    aside_values: NDArray
+    notes: list[str]
+    asks_likelihood: bool
+
+
+def _prepare(
+    frame: pd.DataFrame,
+    target: str,
+    task: Task | None,
+    exclude: Sequence[str],
+    conformal: float,
+    choices: TableChoices,
+    options: Mapping[str, Any],
+) -> _Prepared:
+    _require_columns(frame, [target, *exclude, *choices.named])
+    left_out = list(dict.fromkeys([*exclude, *choices.ignored]))
+    if target in left_out:
+        raise TableError(f"the target '{target}' cannot be excluded")
+    has_target = to_texts(frame[target]).notna()
+    n_without = int((~has_target).sum())
+    frame = frame[has_target]
+    if len(frame) < MIN_ROWS:
+        raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {len(frame)}")
+    columns = frame.drop(columns=left_out)
+    found = fit_target(frame[target], task, decide_comma(columns, choices))
+    kind = VMGRegressor if found.task == "regression" else VMGClassifier
+    estimator = kind(**options)
+    inside, outside = _split(len(frame), conformal, found.task, estimator.random_state)
+    rows, values = columns.iloc[inside], found.values[inside]
+    encoder = TableEncoder.fit(rows, choices, target=target)
+    encoder, features = encoder.with_target(rows, centred_target(values))
+
+    notes = [found.reason]
+    if n_without:
+        notes.append(f"{count(n_without, 'row')} without a target left out.")
+    if len(outside):
+        notes.append(f"{count(len(outside), 'row')} set aside to calibrate intervals.")
+    if left_out:
+        notes.append(f"Columns left out as asked: {listing(left_out)}.")
+    notes += [*encoder.describe(), *find_suspicions(rows, encoder, target, values)]
+    return _Prepared(
+        *(estimator, encoder, found, choices, rows, values, features),
+        *(columns.iloc[outside], found.values[outside], notes, "likelihood" in options),
+    )
+
+
+def keep_rows(encoder: TableEncoder, rows: pd.DataFrame, values: NDArray) -> ReferenceRows:
+    """The training rows that a model keeps."""
+    features = encoder.transform(rows)
+    given = np.column_stack([~of_column["missing"] for of_column in encoder.marks(rows)])
+    return ReferenceRows.sample(
+        features, given, encoder.feature_scales, encoder.widths, row_digests(features, values), seed=0
+    )
 
 
 def _require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import gzip
 import io
 import os
 import stat
+import sys
+import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +16,7 @@ from typing import Any, BinaryIO
 
 from vmg.tables.errors import TableError
 
-__all__ = ["MAX_BYTES", "MAX_UNPACKING", "TableBytes", "open_table"]
+__all__ = ["MAX_BYTES", "MAX_UNPACKING", "TableBytes", "open_table", "spooled_input"]
 
 MAX_BYTES = 2**32
 """Of a table as text or Parquet, after unpacking; it takes several times as much memory."""
@@ -72,6 +75,23 @@ class TableBytes(io.RawIOBase):
     def _fail(self, message: str) -> None:
         self.failure = TableError(message)
         raise self.failure
+
+
+def spooled_input() -> str:
+    """A temporary file with all of standard input, which the system removes with the process; its path.
+
+    A table is read twice where its encoding is not the first one tried, and a pipe can be read only once.
+    """
+    file = tempfile.NamedTemporaryFile(prefix="vmg-", suffix=".table")  # noqa: SIM115 - removed at the end
+    size = 0
+    while piece := sys.stdin.buffer.read(HEAD):
+        size += len(piece)
+        if size > MAX_BYTES:
+            raise TableError(f"standard input must have at most {MAX_BYTES:,} bytes; it has more")
+        file.write(piece)
+    file.flush()
+    atexit.register(file.close)
+    return file.name
 
 
 @contextmanager

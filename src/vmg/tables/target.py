@@ -8,20 +8,22 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.columns import LARGEST, MIN_NUMBER_SHARE
 from vmg.tables.errors import TableError
+from vmg.tables.number_columns import LARGEST, MIN_NUMBER_SHARE
+from vmg.tables.numbers import find_unit, to_numbers
 from vmg.tables.phrases import count, listing
-from vmg.tables.values import holds_collections, plain, to_numbers, to_texts
+from vmg.tables.values import holds_collections, plain, to_texts
 
-__all__ = ["Target", "Task", "fit_target", "known_labels", "label_positions", "require_numbers"]
+__all__ = ["Target", "Task", "centred_target", "fit_target", "known_labels", "label_positions", "require_numbers"]
 
 Task = Literal["regression", "classification"]
 
-FEW_VALUES = 10
-"""A number with at most this many different values is taken for a class."""
+FEW_VALUES = 7
+"""A number with at most this many different values is taken for a class; counts mostly have more."""
 
 SMALLEST = 1e-150  # of a target's largest value: squares of its noise would be zero
 
+MOST_EFFECTS = 10  # classes whose shares describe a category
 MIN_CLASS_ROWS = 2  # on average; with fewer, texts are no classes
 
 
@@ -32,26 +34,32 @@ class Target(NamedTuple):
     values: NDArray
     decimal_comma: bool
     reason: str
+    unit: str = ""
 
 
-def fit_target(column: pd.Series, task: Task | None = None) -> Target:
+def fit_target(column: pd.Series, task: Task | None = None, decimal_comma: bool | None = None) -> Target:
     """Values of a target column without holes, and the task (None: inferred) with the reason for it."""
     name, column = str(column.name), plain(column)
     if holds_collections(column):
         raise TableError(f"the target '{name}' must hold one number or text a row; got lists or structures")
-    numbers = to_numbers(column)
-    numeric = bool(numbers.values.notna().all()) and not pd.api.types.is_bool_dtype(column)
+    unit = "" if pd.api.types.is_numeric_dtype(column) else find_unit(column) or ""
+    numbers = to_numbers(column, decimal_comma, unit)
+    decided = pd.api.types.is_bool_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype)
+    numeric = bool(numbers.values.notna().all()) and not decided
     n_distinct = int((column if pd.api.types.is_numeric_dtype(column) else to_texts(column)).nunique())
     if n_distinct == 1:
         raise TableError(f"the target '{name}' is always '{to_texts(column).iloc[0]}': there is nothing to learn")
     many = n_distinct > FEW_VALUES or 2 * n_distinct > len(column)
     mostly_numbers = float(numbers.values.notna().mean()) >= MIN_NUMBER_SHARE
-    if task == "regression" or (task is None and many and mostly_numbers and not pd.api.types.is_bool_dtype(column)):
+    if task == "regression" or (task is None and many and mostly_numbers and not decided):
         require_numbers(column, numbers.values)
     if task is None:
         if numeric:
             task = "regression" if many else "classification"
             reason = f"Task: {task}, as the target '{name}' is a number with {n_distinct:,} different values."
+            if task == "classification" or n_distinct <= 2 * FEW_VALUES:
+                other = "regression" if task == "classification" else "classification"
+                reason = f"{reason[:-1]} (--task {other} takes it otherwise)."
         else:
             task, kind = "classification", "true or false" if pd.api.types.is_bool_dtype(column) else "text"
             reason = f"Task: classification, as the target '{name}' is {kind} with {n_distinct:,} different values."
@@ -59,13 +67,26 @@ def fit_target(column: pd.Series, task: Task | None = None) -> Target:
         reason = f"Task: {task}, as asked."
     if task == "regression":
         require_range(name, numbers.values.to_numpy())
-        return Target(task, numbers.values.to_numpy(), numbers.decimal_comma, reason)
+        return Target(task, numbers.values.to_numpy(), numbers.decimal_comma, reason, unit)
     if len(column) < MIN_CLASS_ROWS * n_distinct:
         raise TableError(
             f"the target '{name}' has {n_distinct:,} different values in {count(len(column), 'row')}, too many to be "
             "classes" + ("; use the task regression" if numeric else " and they are not numbers")
         )
     return Target(task, _class_labels(column), numbers.decimal_comma, reason)
+
+
+def centred_target(values: NDArray) -> NDArray[np.float64]:
+    """Numbers in units of their spread, or 0/1 of each class (one of two classes), with mean zero: [N, outputs]."""
+    if values.dtype.kind == "f":
+        columns = values[:, None] / np.abs(values).max()
+        columns = columns - columns.mean(0)
+        return columns / max(float(columns.std()), np.finfo(np.float64).tiny)
+    classes, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    frequent = np.sort(np.argsort(-counts, kind="stable")[:MOST_EFFECTS])
+    chosen = frequent[1:] if len(classes) == 2 else frequent
+    shares = (places[:, None] == chosen).astype(np.float64)
+    return shares - shares.mean(0)
 
 
 def require_numbers(column: pd.Series, values: pd.Series) -> None:

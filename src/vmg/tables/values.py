@@ -1,9 +1,9 @@
-"""Cells as people write them, read as texts and numbers."""
+"""Cells as people write them, in plain types and as texts."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,23 +11,10 @@ from numpy.typing import NDArray
 
 from vmg.tables.errors import TableError
 
-__all__ = ["Numbers", "holds_collections", "is_number", "naive_moments", "plain", "to_numbers", "to_texts"]
+__all__ = ["NUMBER", "holds_collections", "is_number", "naive_moments", "plain", "to_texts"]
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-THOUSANDS = r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?"  # 1,234,567.8, and not 0,125
-DOT_THOUSANDS = r"[+-]?[1-9]\d{0,2}(\.\d{3})+"  # 1.234.567, where a comma is the decimal point
-DECIMAL_COMMA = r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+"  # 1.234.567,8
-DECORATION = re.compile(r"^([+-]?)\s*[$€£¥]\s*|\s*[%€$£¥]$")  # $12, 12 €, 12 %
 COLLECTIONS = (list, tuple, dict, set, np.ndarray)
-INNER_SPACE = re.compile(r"(?<=\d)[\s'](?=\d{3}(\D|$))")  # 1 234 567 and 1'234'567
-
-
-class Numbers(NamedTuple):
-    """Cells read as numbers: NaN where missing or not a number."""
-
-    values: pd.Series
-    decimal_comma: bool
-    not_numbers: list[str]
 
 
 def is_number(text: str) -> bool:
@@ -90,33 +77,3 @@ def _moment_texts(column: pd.Series) -> pd.Series:
         for text, missing in zip(np.datetime_as_string(moments), np.isnat(moments), strict=True)
     ]
     return pd.Series(texts, index=column.index, name=column.name, dtype=object)
-
-
-def to_numbers(column: pd.Series, decimal_comma: bool | None = None) -> Numbers:
-    """Cells as numbers, also 1,234.5 and 12 % and $3; ``decimal_comma`` None finds out what a comma means.
-
-    A comma is a decimal point only if some cell rules out that it separates thousands; a dot then separates them
-    wherever it can. Infinity counts as missing.
-    """
-    column = plain(column)
-    if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
-        values = column.astype("Float64").astype("float64")
-        return Numbers(values.where(np.isfinite(values)), bool(decimal_comma), [])
-    texts = to_texts(column)
-    given = texts.dropna().astype(str)
-    bare = given.str.replace(DECORATION, r"\1", regex=True).str.replace(INNER_SPACE, "", regex=True)
-    if decimal_comma is None:
-        with_comma = bare[bare.str.contains(",", regex=False)]
-        thousands, decimal = (with_comma.str.fullmatch(pattern) for pattern in (THOUSANDS, DECIMAL_COMMA))
-        decimal_comma = bool((decimal & ~thousands).any() and not (thousands & ~decimal).any())
-    if decimal_comma:
-        fits = bare.str.fullmatch(DECIMAL_COMMA) | bare.str.fullmatch(DOT_THOUSANDS)
-        bare = bare.mask(fits, bare.str.replace(".", "", regex=False).str.replace(",", ".", regex=False))
-    else:
-        fits = bare.str.fullmatch(THOUSANDS)
-        bare = bare.mask(fits, bare.str.replace(",", "", regex=False))
-    good = bare.str.fullmatch(NUMBER)
-    cells = np.full(len(column), np.nan)
-    cells[texts.notna().to_numpy()] = bare.where(good).astype(np.float64)
-    values = pd.Series(cells, index=column.index)
-    return Numbers(values.where(np.isfinite(values)), decimal_comma, sorted(given[~good].unique()))

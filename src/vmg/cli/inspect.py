@@ -1,0 +1,71 @@
+"""``vmg inspect``: how a table would be read, and what is suspicious in it, before anything is fitted."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from vmg.cli.options import DataArgument, DebugOption, JsonOption, TaskChoice
+from vmg.cli.output import bullet, print_json, print_table, say
+from vmg.cli.table_options import (
+    CategoricalOption,
+    DateFormatOption,
+    DecimalOption,
+    IgnoreOption,
+    TypesOption,
+    make_choices,
+)
+
+__all__ = ["inspect"]
+
+
+def inspect(
+    data: DataArgument,
+    target: Annotated[
+        str | None, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict, if it is known yet.")
+    ] = None,
+    task: Annotated[
+        TaskChoice, typer.Option(metavar="TASK", help="What the target is: auto, regression or classification.")
+    ] = TaskChoice.auto,
+    types: TypesOption = None,
+    categorical: CategoricalOption = None,
+    ignore: IgnoreOption = None,
+    date_format: DateFormatOption = None,
+    decimal: DecimalOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Show how a table would be read: types, roles and suspicions. Nothing is fitted and nothing written.
+
+    Suspicions are columns that look like identifiers, tell the target, say the same as another, never change, or have a
+    value far from all others.
+    """
+    from vmg.tables import read_table
+    from vmg.tables.inspection import inspect_table
+    from vmg.tables.phrases import count
+
+    choices = make_choices(types, categorical, ignore, date_format, decimal)
+    frame, notes = read_table(data, texts=choices.texts, decimal_comma=choices.decimal_comma)
+    found = inspect_table(frame, target, None if task is TaskChoice.auto else task.value, choices)
+    if json:
+        print_json(
+            {
+                "rows": len(frame),
+                "columns": [column._asdict() for column in found.columns],
+                "notes": [*notes, *found.notes],
+                "suspicions": found.suspicions,
+            }
+        )
+        return
+    title = f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}"
+    header = ["column", "type", "role", "missing", "different", "values"]
+    print_table(
+        title, header, [[c.name, c.type, c.role, f"{c.missing:,}", f"{c.different:,}", c.values] for c in found.columns]
+    )
+    for note in [*notes, *found.notes]:
+        bullet(note)
+    if found.suspicions:
+        say("Worth a look:")
+        for suspicion in found.suspicions:
+            bullet(suspicion)

@@ -1,0 +1,133 @@
+"""Scores on held-out rows beside a base rate, a linear model and boosted trees, and what they mean in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vmg.estimators.yardsticks import BASE_RATE, cross_predict, make_yardsticks
+from vmg.tables.model import Classifier, TableModel
+from vmg.tables.scores import label_log_prob
+from vmg.tables.target import Task, label_positions
+
+__all__ = ["OWN", "Comparison", "FoldScores", "compare_fold", "join_folds"]
+
+Array = NDArray[np.float64]
+OWN = "vmg"
+SURE = 2.0  # standard errors of a difference that is not taken for chance
+
+
+@dataclass(frozen=True)
+class FoldScores:
+    """What each method did on each held-out row; ``losses`` are squared errors, or log losses of classes.
+
+    Everything is JSON-able, so that a fold that is done can be kept.
+    """
+
+    losses: dict[str, list[float]] = field(default_factory=dict)
+    log_probs: dict[str, list[float]] = field(default_factory=dict)
+    hits: dict[str, list[float]] = field(default_factory=dict)  # right classes; truths inside vmg's intervals
+
+
+def compare_fold(model: TableModel, fitted_rows: Any, held_rows: Any, coverage: float = 0.9) -> FoldScores:
+    """Score a model on rows that it was not fitted to, and the yardsticks fitted to the same rows as it."""
+    scores = FoldScores()
+    if isinstance(model.estimator, Classifier):  # a class that no fitted row has cannot be predicted by any of them
+        held_rows = held_rows[label_positions(held_rows[model.target], model.estimator.classes_) >= 0]
+    parts = list(model.predictions_of(held_rows))
+    truth = np.concatenate([y for _, y in parts])
+    X, y = model.encoder.transform(fitted_rows), model.target_values(fitted_rows)
+    X_held = model.encoder.transform(held_rows)
+    if model.task == "classification":
+        _add_classes(scores, OWN, np.concatenate([p.probabilities for p, _ in parts]), parts[0][0].classes, truth)
+    else:
+        interval = np.concatenate([part.interval(coverage) for part, _ in parts])
+        mean = np.concatenate([part.mean for part, _ in parts])
+        _add(scores, OWN, (mean - truth) ** 2, np.concatenate([part.log_prob(t) for part, t in parts]))
+        scores.hits[OWN] = ((truth >= interval[:, 0]) & (truth <= interval[:, 1])).astype(float).tolist()
+    for name, yardstick in make_yardsticks(classes=model.task == "classification").items():
+        fitted = yardstick.fit(X, y)
+        if model.task == "classification":
+            _add_classes(scores, name, fitted.predict_proba(X_held), fitted.classes_, truth)
+            continue
+        spread = float(np.sqrt(np.mean((cross_predict(yardstick, X, y) - y) ** 2))) or 1.0
+        error = fitted.predict(X_held) - truth
+        _add(scores, name, error**2, -0.5 * (error / spread) ** 2 - np.log(spread) - 0.5 * np.log(2 * np.pi))
+    return scores
+
+
+def _add(scores: FoldScores, name: str, loss: Array, log_prob: Array) -> None:
+    scores.losses[name], scores.log_probs[name] = loss.tolist(), log_prob.tolist()
+
+
+def _add_classes(scores: FoldScores, name: str, p: Array, classes: NDArray, truth: NDArray) -> None:
+    place = np.searchsorted(classes, truth)
+    log_prob = label_log_prob(p, place)
+    _add(scores, name, -log_prob, log_prob)
+    scores.hits[name] = (p.argmax(1) == place).astype(float).tolist()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Scores of all methods on all held-out rows."""
+
+    task: Task
+    n_rows: int
+    scores: dict[str, dict[str, float]]
+    sentence: str
+
+    def to_document(self) -> dict[str, Any]:
+        """For a model file and for JSON."""
+        return {"rows": self.n_rows, "scores": self.scores, "sentence": self.sentence}
+
+
+def join_folds(task: Task, folds: Sequence[FoldScores]) -> Comparison:
+    """The scores of several folds as those of one."""
+    joined = {
+        part: {name: np.concatenate([getattr(fold, part)[name] for fold in folds]) for name in getattr(folds[0], part)}
+        for part in ("losses", "log_probs", "hits")
+    }
+    losses, log_probs, hits = joined["losses"], joined["log_probs"], joined["hits"]
+    scores = {}
+    for name, loss in losses.items():
+        found = {"log_likelihood": float(log_probs[name].mean())}
+        if task == "regression":
+            found = {"rmse": float(np.sqrt(loss.mean())), **found}
+            if name in hits:
+                found["coverage"] = float(hits[name].mean())
+        else:
+            found = {"accuracy": float(hits[name].mean()), **found}
+        scores[name] = found
+    return Comparison(task, len(losses[OWN]), scores, _sentence(task, losses))
+
+
+def _sentence(task: Task, losses: dict[str, Array]) -> str:
+    """What can be said of vmg against the others, and no more: a difference of two standard errors is one."""
+    what = "error" if task == "regression" else "log loss"
+    n = len(losses[OWN])
+
+    def size(name: str) -> float:
+        mean = float(losses[name].mean())
+        return float(np.sqrt(mean)) if task == "regression" else mean
+
+    def surely(name: str) -> int:
+        """1 where vmg is surely better than another, -1 where it is surely worse."""
+        gain = losses[name] - losses[OWN]
+        error = float(gain.std(ddof=1) / np.sqrt(n)) if n > 1 else np.inf
+        return int(np.sign(gain.mean())) if abs(gain.mean()) > SURE * error else 0
+
+    others = [name for name in losses if name != OWN]
+    best = min(others, key=size)
+    if surely(BASE_RATE) < 1:
+        return f"On these {n:,} rows vmg is not surely better than the base rate: do not rely on it."
+    change = 1 - size(OWN) / size(BASE_RATE)
+    start = f"vmg's {what} is {change:.0%} below the base rate's"
+    if best == BASE_RATE or surely(best) == 1:
+        return f"{start}, and no other method here comes near."
+    if surely(best) == -1:
+        return f"{start}, but {best} is better on these {n:,} rows ({size(best):.4g} against {size(OWN):.4g})."
+    return f"{start}; against {best} ({size(best):.4g}, vmg {size(OWN):.4g}) {n:,} rows cannot tell which is better."

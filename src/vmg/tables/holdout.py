@@ -1,0 +1,141 @@
+"""Which rows a score is taken on: random ones, the last in time, whole groups, or each fold in turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from vmg.tables.dates import find_date_format, to_dates, to_days
+from vmg.tables.errors import TableError
+from vmg.tables.numbers import to_numbers
+from vmg.tables.phrases import count
+from vmg.tables.values import to_texts
+
+__all__ = ["Holdout", "Split"]
+
+Rows = NDArray[np.int64]
+Split = tuple[Rows, Rows]  # to fit to, to score on
+
+MIN_SCORED = 5
+MIN_FITTED = 10
+
+
+@dataclass(frozen=True)
+class Holdout:
+    """How rows are held out.
+
+    Parameters
+    ----------
+    share : float
+        Of the rows, where they are held out once.
+    folds : int
+        Above 1: each fold is held out in turn.
+    by : str or None
+        Rows with the same value in this column are held out together.
+    time : str or None
+        The last rows in the order of this column are held out.
+    """
+
+    share: float = 0.2
+    folds: int = 0
+    by: str | None = None
+    time: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise TableError(f"the share of rows to hold out must be between 0 and 1; got {self.share:g}")
+        if self.folds == 1 or self.folds < 0:
+            raise TableError(f"the number of folds must be at least 2; got {self.folds}")
+        if self.by is not None and self.time is not None:
+            raise TableError("rows are held out by groups or by time; got both")
+
+    def splits(self, frame: pd.DataFrame, target: NDArray, seed: int) -> list[Split]:
+        """Positions of the rows to fit to and to score on; none where there are too few rows.
+
+        Classes keep their shares in random splits.
+        """
+        n = len(frame)
+        if self.time is not None:
+            return self._by_time(frame)
+        place = self._groups(frame) if self.by is not None else self._shuffled(target, n, seed)
+        n_folds = self.folds or max(2, round(1 / self.share))
+        if self.by is not None:
+            order = np.random.default_rng(seed).permutation(place.max() + 1)
+            n_folds = min(n_folds, len(order))
+            if n_folds < 2:
+                raise TableError(f"the column '{self.by}' must have at least two groups to hold one out; it has one")
+            fold = (order % n_folds)[place]
+        else:
+            fold = _folds(place, n, n_folds, self.share if not self.folds else None)
+        held = [np.flatnonzero(fold == k) for k in range(n_folds if self.folds else 1)]
+        splits = [(np.setdiff1d(np.arange(n), rows), rows) for rows in held]
+        return [split for split in splits if len(split[0]) >= MIN_FITTED and len(split[1]) >= MIN_SCORED]
+
+    def _by_time(self, frame: pd.DataFrame) -> list[Split]:
+        moments = _moments(frame, str(self.time))
+        order = np.argsort(moments, kind="stable")
+        n_folds = self.folds or 1
+        n_held = max(1, round(self.share * len(frame) / (n_folds if self.folds else 1)))
+        splits = []
+        for k in range(n_folds, 0, -1):  # each block is scored by what came before it
+            end = len(frame) - (k - 1) * n_held
+            splits.append((np.sort(order[: end - n_held]), np.sort(order[end - n_held : end])))
+        return [split for split in splits if len(split[0]) >= MIN_FITTED and len(split[1]) >= MIN_SCORED]
+
+    def _groups(self, frame: pd.DataFrame) -> Rows:
+        _require(frame, str(self.by))
+        return pd.factorize(to_texts(frame[self.by]).fillna(""))[0]
+
+    @staticmethod
+    def _shuffled(target: NDArray, n: int, seed: int) -> Rows:
+        """Places of rows in an order that is random, and for classes goes round them."""
+        order = np.random.default_rng(seed).permutation(n)
+        if target.dtype.kind != "f":
+            labels = np.unique(target, return_inverse=True)[1]
+            order = order[np.argsort(labels[order], kind="stable")]
+        place = np.empty(n, dtype=np.int64)
+        place[order] = np.arange(n)
+        return place
+
+    def words(self, splits: list[Split]) -> str:
+        """What was held out, in a few words."""
+        n = sum(len(held) for _, held in splits)
+        rows = count(n, "row")
+        if self.time is not None:
+            return f"{rows}, the last by '{self.time}'"
+        whole = f" in whole groups of '{self.by}'" if self.by is not None else " at random"
+        return f"{rows} in {len(splits)} folds{whole}" if self.folds else f"{rows}{whole}"
+
+    def to_document(self) -> dict[str, Any]:
+        """The choices for a model file."""
+        return {"share": self.share, "folds": self.folds, "by": self.by, "time": self.time}
+
+
+def _folds(place: Rows, n: int, n_folds: int, share: float | None) -> Rows:
+    """The fold of each row; with a share, fold 0 is that share of the rows and all else is another."""
+    if share is None:
+        return place % n_folds
+    n_held = round(share * n)
+    chosen = np.floor((np.arange(n_held) + 0.5) * n / max(n_held, 1)).astype(np.int64)  # evenly over the classes
+    return np.where(np.isin(place, chosen), 0, 1)
+
+
+def _moments(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
+    _require(frame, name)
+    date_format = find_date_format(frame[name])
+    values = to_numbers(frame[name]).values if date_format is None else to_days(to_dates(frame[name], date_format))
+    if values.isna().any():
+        raise TableError(
+            f"the column '{name}' must hold dates or numbers in every row to hold out the last; "
+            f"{count(int(values.isna().sum()), 'row')} has none"
+        )
+    return values.to_numpy()
+
+
+def _require(frame: pd.DataFrame, name: str) -> None:
+    if name not in frame.columns:
+        raise TableError(f"the table has no column '{name}' to hold rows out by")
