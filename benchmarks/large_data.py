@@ -48,17 +48,18 @@ def peak_megabytes() -> float:
     return max(resource.getrusage(kind).ru_maxrss for kind in kinds) / unit
 
 
-def child(kind: str, data: str, folder: str) -> dict[str, float]:
+def child(kind: str, data: str, folder: str, members: str, steps: str) -> dict[str, float]:
     """One measurement."""
     import torch
 
     torch.set_num_threads(1)
     model = f"{folder}/model.vmg"
+    network = {} if members == "auto" else {"n_members": int(members), "max_iter": int(steps)}
     started, before = time.perf_counter(), time.process_time()
     if kind == "fit":
         from vmg.streaming import fit_dataset
 
-        fit_dataset(data, "y", options={"random_state": 0}).save(model)
+        fit_dataset(data, "y", options={"random_state": 0, **network}).save(model)
         n_rows = 0
     elif kind.startswith("score"):
         from vmg.scoring import score_dataset
@@ -94,9 +95,9 @@ def trees(data: str, folder: str) -> tuple[int, float, float]:
     return n_rows, started, before
 
 
-def measure(kind: str, data: Path, folder: Path) -> dict[str, float]:
+def measure(kind: str, data: Path, folder: Path, network: list[str]) -> dict[str, float]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--child", kind, str(data), str(folder)]
+    command = [sys.executable, __file__, "--child", kind, str(data), str(folder), *network]
     if kind == "fit by two":
         launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611"]
         options = ["-m", "vmg", "fit", str(data), "-t", "y", "-o", str(folder / "two.vmg"), "--stream", "--quiet"]
@@ -116,31 +117,44 @@ def main() -> None:
     options.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     options.add_argument("--out", type=Path, default=Path("results/large_data.jsonl"))
     options.add_argument("--show", action="store_true", help="only print what the file holds")
-    options.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    options.add_argument("--members", default="auto", help="of the network, 2 for a fit that is quick")
+    options.add_argument("--steps", default="auto", help="at most, with --members")
+    options.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
     asked = options.parse_args()
     if asked.child:
         print(json.dumps(child(*asked.child)))
         return
     there = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
     for n_rows in [] if asked.show else asked.rows:
-        left = [kind for kind in asked.kinds if not any((r["rows"], r["kind"]) == (n_rows, kind) for r in there)]
+        left = [
+            kind
+            for kind in asked.kinds
+            if not any((r["rows"], r["kind"], r["members"]) == (n_rows, kind, asked.members) for r in there)
+        ]
         if not left:
             continue
+        network = [asked.members, asked.steps]
         with tempfile.TemporaryDirectory() as folder:
             data = Path(folder) / "rows.parquet"
             generate(data, n_rows)
             if "fit" not in left and any(kind.startswith("score") for kind in left):
-                measure("fit", data, Path(folder))
+                measure("fit", data, Path(folder), network)
             for kind in left:
-                record = {"rows": n_rows, "kind": kind, **measure(kind, data, Path(folder))}
+                record = {
+                    "rows": n_rows,
+                    "kind": kind,
+                    "members": asked.members,
+                    **measure(kind, data, Path(folder), network),
+                }
                 there.append(record)
                 with asked.out.open("a") as file:
                     file.write(json.dumps(record) + "\n")
-    print("| rows | what | seconds | seconds of work | work a row, microseconds | peak MB |\n|---|---|---|---|---|---|")
+    print("| rows | what | members | seconds | seconds of work | work a row, microseconds | peak MB |")
+    print("|---|---|---|---|---|---|---|")
     for r in there:
         micro = 1e6 * r["work_seconds"] / r["rows"]
         row = f"{r['seconds']:.1f} | {r['work_seconds']:.1f} | {micro:.2f} | {r['peak_mb']:.0f}"
-        print(f"| {r['rows']:,} | {r['kind']} | {row} |")
+        print(f"| {r['rows']:,} | {r['kind']} | {r['members']} | {row} |")
 
 
 if __name__ == "__main__":

@@ -94,7 +94,8 @@ def read_array(name: str, dtype: np.dtype[Any], items: list[Any]) -> NDArray:
 def check_answers(estimator: Any) -> None:
     """Raise a ValueError unless the estimator predicts a row; other errors say themselves what is amiss."""
     annotated = [name for kind in type(estimator).__mro__ for name in vars(kind).get("__annotations__", {})]
-    missing = [name for name in annotated if name.endswith("_") and not hasattr(estimator, name)]
+    needed = [name for name in annotated if name.endswith("_") and not name.startswith("conformal_")]  # if calibrated
+    missing = [name for name in needed if not hasattr(estimator, name)]
     if missing:
         raise ValueError(f"a fitted {type(estimator).__name__} must have {', '.join(missing)}")
     n_features = _size("n_features_in_", estimator.n_features_in_)
