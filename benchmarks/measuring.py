@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn import MLP
-from vmg.objective import Objective
+from vmg.objective import Objective, elbo
 from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.rows import Batch
 from vmg.training.step import make_step
@@ -54,22 +54,28 @@ def print_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
 
 
 def interleaved(
-    actions: Mapping[Name, Callable[[], object]], rounds: int, warm_up: int = WARM_UP, *, settle: bool = False
+    actions: Mapping[Name, Callable[[], object]],
+    rounds: int,
+    warm_up: int = WARM_UP,
+    *,
+    settle: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Name, float]:
     """Median milliseconds of each action. They take turns, so that whatever else the machine does meets all.
 
     With ``settle`` an action runs once more before each of its turns, so that it does not pay for what the one before
-    it did to caches and page tables.
+    it did to caches and page tables. ``clock`` counts seconds; ``time.process_time`` counts those of this process's
+    threads, which says more on a machine that others use too.
     """
     times: dict[Name, list[float]] = {name: [] for name in actions}
     for turn in range(-warm_up, rounds):
         for name, action in actions.items():
             if settle:
                 action()
-            start = time.perf_counter()
+            start = clock()
             action()
             if turn >= 0:
-                times[name].append(1e3 * (time.perf_counter() - start))
+                times[name].append(1e3 * (clock() - start))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -112,6 +118,19 @@ def bayesian_step(width: int, x: torch.Tensor, y: torch.Tensor, **options: Any) 
 
     def step() -> None:
         evaluate(batch, 1.0)
+        optimiser.step()
+
+    return step
+
+
+def own_loop_step(width: int, x: torch.Tensor, y: torch.Tensor, **options: Any) -> Callable[[], None]:
+    """One step of a loop of one's own: :func:`vmg.elbo`, ``backward`` and fused Adam."""
+    network, likelihood = MLP(INPUTS, (width,) * 3, CLASSES, **options), CategoricalLikelihood()
+    optimiser = torch.optim.Adam(network.parameters(), lr=1e-3, fused=True)
+
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        (-elbo(network, likelihood, x, y, n_data=N_DATA).total).backward()
         optimiser.step()
 
     return step

@@ -26,13 +26,13 @@ from vmg.estimators import fit_splits
 from vmg.metrics import interval_coverage, rmse
 from vmg_paper.data import TABLES
 from vmg_paper.experiments import results_file
-from vmg_paper.experiments.table1_methods import METHODS, PAPER_LIMITS
+from vmg_paper.experiments.table1_methods import PAPER_LIMITS, TABLE_METHODS
 
 
 def validate(table: str, bound: float, n_splits: int) -> results_file.Record:
     X, y = training_rows(table, ALL_ROWS)
     splits = list(ShuffleSplit(n_splits, test_size=0.1, random_state=5).split(X))
-    recipe = METHODS["vmg-paper"].make(table, 0)
+    recipe = TABLE_METHODS["vmg-paper"].make(table, 0)
     longer = (len(X) // recipe.batch_size) / (len(splits[0][0]) // recipe.batch_size)  # epochs for the same steps
     recipe.set_params(
         baseline=replace(recipe.baseline, max_noise=math.sqrt(bound)), max_iter=round(recipe.max_iter * longer)

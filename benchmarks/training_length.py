@@ -25,7 +25,7 @@ from sklearn.model_selection import ShuffleSplit
 from vmg.fit.variational import LONG, Fitter, GaussianNoise, MatrixGaussianNetworks, Method, NoiseSearch
 from vmg.metrics import interval_coverage, rmse
 from vmg_paper.experiments import results_file
-from vmg_paper.experiments.method import hidden_layers
+from vmg_paper.experiments.table_method import hidden_layers
 
 ALL_ROWS = 2**31
 

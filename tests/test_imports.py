@@ -1,11 +1,13 @@
 """The direction of dependence: a module imports only from modules to its left."""
 
 import ast
+import re
 from pathlib import Path
 
 import vmg
 
 SOURCE = Path(vmg.__file__).parents[1]
+CONTRIBUTING = Path(__file__).parents[1] / "CONTRIBUTING.md"
 
 # Groups from left to right; "vmg" is the package's own __init__. A new module needs a place here.
 ORDER = (
@@ -38,7 +40,7 @@ ALONE = ("datasets", "metrics")  # import nothing of the others; modules from tr
 COMMANDS = ("cli",)  # may import vmg_paper, but only inside functions: nothing of it is loaded before a command runs
 
 ONLY_IN = {  # libraries that few modules may import
-    "sklearn": ("estimators", "datasets", "vmg_paper.baselines"),
+    "sklearn": ("estimators", "tables", "datasets", "vmg_paper.baselines"),
     "botorch": ("nn",),
     "matplotlib": ("report", "vmg_paper.figures"),
     "typer": ("cli", "vmg_paper.cli"),
@@ -121,6 +123,20 @@ def test_modules_import_from_the_left_only():
     assert list(violations(SOURCE)) == []
 
 
+def test_contributing_draws_the_same_order():
+    text = CONTRIBUTING.read_text(encoding="utf-8").partition("holds this drawing:\n\n")[2]
+    drawing = " ".join(line.strip() for line in text.partition("\n\n")[0].splitlines())
+    assert [tuple(group.strip().split(", ")) for group in drawing.split("→")] == list(ORDER)
+
+
+def test_places_that_contributing_names_are_there():
+    table = CONTRIBUTING.read_text(encoding="utf-8").partition("## Where things go\n")[2].partition("\n## ")[0]
+    named = re.findall(r"`([\w/]+/[\w.]*)`", table)
+    assert len(named) >= 8
+    for name in named:
+        assert any((root / name).exists() for root in (SOURCE / "vmg", SOURCE, CONTRIBUTING.parent)), name
+
+
 def test_the_check_finds_what_it_should(tmp_path):
     files = {
         "vmg/__init__.py": "from vmg import nn",
@@ -153,7 +169,7 @@ def test_the_check_finds_what_it_should(tmp_path):
         "vmg/likelihoods.py imports vmg.nn: likelihoods may not depend on nn",
         "vmg/metrics.py imports vmg.math: metrics may not depend on math",
         "vmg/nn/layer.py imports vmg.training: nn may not depend on training",
-        "vmg/nn/layer.py imports sklearn.base: only estimators, datasets, vmg_paper.baselines may",
+        "vmg/nn/layer.py imports sklearn.base: only estimators, tables, datasets, vmg_paper.baselines may",
         "vmg/training.py imports vmg: training may not depend on vmg",
         "vmg_paper/data/run.py imports vmg_paper.extra, which has no place in the table of tests/test_imports.py",
         "vmg_paper/data/toy.py imports vmg_paper.experiments: vmg_paper.data may not depend on vmg_paper.experiments",

@@ -14,8 +14,7 @@ from torch.func import functional_call, grad, jacrev, vmap
 import vmg
 from vmg.fused import library
 from vmg.likelihoods import CategoricalLikelihood, KnownNoiseLikelihood
-from vmg.math.linalg import cholesky
-from vmg.math.tracing import is_recorded, may_look
+from vmg.math.linalg import cholesky, is_recorded, may_look
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize, fixed_draw, kl_divergence
 
 
@@ -219,7 +218,7 @@ def test_kernels_refuse_what_they_would_misread():
 
 def test_tokens_in_training_are_no_rows_of_the_direct_step():
     from vmg.training import train
-    from vmg.training.step import DirectStep
+    from vmg.training.direct_step import DirectStep
 
     network = MLP(3, (4,), 2)
     assert not DirectStep.allows(network, 3)

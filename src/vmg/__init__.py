@@ -14,6 +14,8 @@ __all__ = [
     "ElboTerms",
     "MatrixNormal",
     "ModelFileError",
+    "TableClassifier",
+    "TableRegressor",
     "VMGClassifier",
     "VMGRegressor",
     "collapsed_elbo",
@@ -41,12 +43,14 @@ if TYPE_CHECKING:
     from vmg.objective import ElboTerms, collapsed_elbo, elbo, kl_warmup
     from vmg.persistence import ModelFileError
     from vmg.prediction.functions import freeze_draws, predict, sample_functions
-    from vmg.tables import TableModel
+    from vmg.tables import TableClassifier, TableModel, TableRegressor
 else:  # hidden from type checkers, for which a module with __getattr__ has every name
     _MODULES = {
         "ElboTerms": "objective",
         "MatrixNormal": "math.matrix_normal",
         "ModelFileError": "persistence",
+        "TableClassifier": "tables",
+        "TableRegressor": "tables",
         "VMGClassifier": "estimators",
         "VMGRegressor": "estimators",
         "collapsed_elbo": "objective",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from vmg.likelihoods import Likelihood
-from vmg.math.tracing import may_look
+from vmg.math.linalg import may_look
 from vmg.nn.bayesian import BayesianModule, kl_divergence
 from vmg.nn.head import BayesianHead
 from vmg.nn.model_io import call

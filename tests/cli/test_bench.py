@@ -114,7 +114,7 @@ def test_a_real_benchmark_makes_a_page(tmp_path, monkeypatch):
     assert commands.run(["bench", "step", "--quick", "--threads", "1", "--write", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
     assert "| layers | network | ms per step |" in text
-    assert "The two networks take turns" in text
+    assert "All networks of a width take turns" in text
     assert "    python" not in text
 
 

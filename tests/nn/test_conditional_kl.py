@@ -13,7 +13,7 @@ from vmg.likelihoods import KnownNoiseLikelihood
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize, use_generator
 from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior
 from vmg.training import cosine, train
-from vmg.training.step import DirectStep
+from vmg.training.direct_step import DirectStep
 
 FAMILIES = ("diagonal", "rank_one", "dense")
 IN, OUT, R = 4, 2, 5

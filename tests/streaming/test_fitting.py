@@ -5,7 +5,7 @@ import torch
 from parquet_parts import make_frame, write_parts
 
 import vmg
-from vmg.fit.inputs import soften
+from vmg.fit.scaling import soften
 from vmg.streaming import as_parquet, fit_dataset, open_dataset, update_model
 from vmg.tables import TableError, TableModel
 

@@ -18,9 +18,10 @@ from vmg.nn.bayesian import use_generator
 from vmg.objective import Objective
 from vmg.priors import GammaPrior
 from vmg.training import train
+from vmg.training.direct_step import DirectStep
 from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.rows import Batch
-from vmg.training.step import AutogradStep, DirectStep, make_step
+from vmg.training.step import AutogradStep, make_step
 
 B, D, C = 7, 5, 3
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")
@@ -199,3 +200,15 @@ def test_the_divergence_needs_no_second_gradient_of_large_matrices(monkeypatch):
     gradients, divergence = made
     assert len(gradients._tensors) == len(parameters.tensors)
     assert list(divergence._tensors) == [len(parameters.tensors) - 1], "the vector of small ones only"
+
+
+@needs_kernels
+def test_parameters_that_were_moved_are_refused():
+    """The passes know addresses: new memory for a parameter would be left as it is, and the old trained, in silence."""
+    network, likelihood, x, y = problem()
+
+    def move(progress):
+        network.layers[0].loc.data = network.layers[0].loc.data.clone()
+
+    with pytest.raises(RuntimeError, match=r"layers\.0\.loc must stay where it is"):
+        train(network, likelihood, x, y, n_steps=3, report_every=1, callbacks=[move])

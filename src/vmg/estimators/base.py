@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from vmg.estimators.reading import ReadsRows
+from vmg.estimators.sparse import dense
 from vmg.estimators.weights import weighed
 from vmg.estimators.whole_fit import whole_or_not_at_all
 from vmg.fit.scaling import Standardiser
@@ -73,6 +74,11 @@ class VMGEstimator(ReadsRows, BaseEstimator):
 
     _callbacks: tuple[Callback, ...] = ()  # of the present call of fit
     _known_scaling: tuple[Standardiser, ...] = ()  # likewise
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     @property
     def n_steps_(self) -> int:
@@ -135,7 +141,7 @@ class VMGEstimator(ReadsRows, BaseEstimator):
         with whole_or_not_at_all(self):
             self._callbacks, self._known_scaling = tuple(callbacks), tuple(scaling)
             self._validate_params()
-            X, y = self._check_data(X, y, reset=True)
+            X, y = self._check_data(dense(X), y, reset=True)
             X, y, weight = weighed(X, y, sample_weight)
             self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
             with self._with_numbers(X[:CHECKED_ROWS]):
@@ -148,7 +154,7 @@ class VMGEstimator(ReadsRows, BaseEstimator):
             return self.fit(X, y, sample_weight)
         with whole_or_not_at_all(self):
             self._validate_params()
-            X, y = self._check_data(X, y, reset=False)
+            X, y = self._check_data(dense(X), y, reset=False)
             with self._with_numbers(X[:CHECKED_ROWS]):
                 self._update(*weighed(X, y, sample_weight))
         return self
@@ -167,9 +173,9 @@ class VMGEstimator(ReadsRows, BaseEstimator):
 
     def _size(self, n_rows: int, *, classes: bool = False) -> Size:
         """The network and its training that parameters and table ask for."""
-        return self._changed(choose_size(n_rows, classes=classes))
+        return self.adjusted(choose_size(n_rows, classes=classes))
 
-    def _changed(self, size: Size) -> Size:
+    def adjusted(self, size: Size) -> Size:
         """A size with what parameters ask for."""
         return size.changed(
             hidden=_sizes(self.hidden_layer_sizes),

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from vmg.estimators.sparse import dense
 from vmg.fit.scaling import Standardiser
 from vmg.fit.variational.targets import ClassTargets, NumericTargets
 from vmg.prediction import row_pieces
@@ -22,6 +23,18 @@ if TYPE_CHECKING:
 __all__ = ["ReadsClasses", "ReadsNumbers", "ReadsRows"]
 
 Array = NDArray[np.float64]
+
+
+class MeanAndStd(tuple[NDArray, NDArray]):
+    """A mean and a standard deviation, which some of scikit-learn's tools take for one array."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("ndim", "shape", "reshape"):
+            raise TypeError(
+                "predict with return_std=True gives a mean and a standard deviation, which TransformedTargetRegressor "
+                "cannot transform back; use likelihood='lognormal', or predict_interval of the inner regressor"
+            )
+        raise AttributeError(f"a mean and a standard deviation have no attribute {name!r}")
 
 
 class ReadsRows(ABC):
@@ -45,7 +58,7 @@ class ReadsRows(ABC):
         return self._distribution(self._check_X(X))
 
     def _check_X(self, X: Any) -> Array:
-        return validate_data(self, X, dtype=np.float64, order="C", reset=False)
+        return validate_data(self, dense(X), dtype=np.float64, order="C", reset=False)
 
     def _in_pieces(self, X: Any, *reads: Callable[[Any], NDArray]) -> list[NDArray]:
         """What each function reads from the predictive distributions of rows."""
@@ -104,8 +117,7 @@ class ReadsNumbers(ReadsRows):
             prediction = self.pred_dist(X)
             return prediction.mean, prediction.row_covariance()
         if return_std:
-            mean, std = self._in_pieces(X, lambda part: part.mean, lambda part: part.std)
-            return mean, std
+            return MeanAndStd(self._in_pieces(X, lambda part: part.mean, lambda part: part.std))
         [mean] = self._in_pieces(X, lambda part: part.mean)
         return mean
 
@@ -136,7 +148,7 @@ class ReadsNumbers(ReadsRows):
         ``partial_fit`` forget it.
         """
         check_is_fitted(self, "seed_")
-        _, y = self._check_data(X, y, reset=False)
+        _, y = self._check_data(dense(X), y, reset=False)
         cdf = self.pred_dist(X).cdf(y).reshape(len(y), -1)
         self.conformal_scores_ = calibration_scores(cdf)
         return self

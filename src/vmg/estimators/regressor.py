@@ -283,7 +283,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
             :class:`~vmg.prediction.Prediction`, a mixture over draws.
         """
         check_is_fitted(self, "seed_")
-        return self._distribution(self._check_X(X))
+        return self._distribution(validate_data(self, X, dtype=np.float64, order="C", reset=False))
 
     def _centre(self, rows: Array) -> Array:
         return np.asarray(self._distribution(rows).mean)

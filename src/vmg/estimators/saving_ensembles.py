@@ -15,11 +15,11 @@ from vmg.estimators.file_checks import require_shapes, require_sizes
 from vmg.fit.calibration import Calibration
 from vmg.fit.classification import ClassificationEnsemble
 from vmg.fit.classification_members import ClassificationMembers
-from vmg.fit.inputs import InputRange
 from vmg.fit.noise_field import NoiseField
 from vmg.fit.noise_shape import COMPONENTS, NoiseShape
 from vmg.fit.regression import RegressionEnsemble
 from vmg.fit.regression_members import RegressionMembers
+from vmg.fit.scaling import InputRange
 from vmg.math.evidence import NoisePrior
 from vmg.nn.anchored import AnchoredFeatures
 

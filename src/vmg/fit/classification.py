@@ -14,8 +14,8 @@ from torch import Tensor
 
 from vmg.fit.classification_members import SETTLING_STEPS, ClassificationMembers, MemberLogits
 from vmg.fit.design import Design
-from vmg.fit.inputs import InputRange, soften
 from vmg.fit.members import TrainingPlan, train_members
+from vmg.fit.scaling import InputRange, soften
 from vmg.math.categorical_evidence import SoftmaxPosterior, improve
 from vmg.training import Callback, History
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vmg.fit.held_out import random_folds, regions
-from vmg.fit.inputs import InputRange
+from vmg.fit.scaling import InputRange
 
 __all__ = ["Design", "Group"]
 

@@ -18,7 +18,6 @@ from scipy import special
 
 from vmg.fit.calibration import HeldOut, calibrate, t_log_density
 from vmg.fit.design import MIN_ROWS, Design
-from vmg.fit.inputs import soften
 from vmg.fit.members import HeldOutRows, TrainingPlan, train_members
 from vmg.fit.noise_field import fit_noise_field
 from vmg.fit.outliers import ordinary_rows
@@ -26,6 +25,7 @@ from vmg.fit.regression import held_out_errors
 from vmg.fit.regression_members import RegressionMembers
 from vmg.fit.scalar_calibration import HeldOutFunctions, calibrate_scalar, held_out_functions, scalar_scores
 from vmg.fit.scalar_members import ScalarMembers
+from vmg.fit.scaling import soften
 from vmg.fit.targets import find_support, log_shift, make_likelihood
 
 __all__ = ["LikelihoodChoice", "choose_likelihood"]

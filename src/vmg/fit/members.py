@@ -64,7 +64,7 @@ class HeldOutRows:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class MemberRows:
     x: Tensor
     y: Tensor
     weight: Tensor  # [E, N]
@@ -95,8 +95,8 @@ def train_members(
         weight: of each row, [N].
     """
     given = (torch.ones(len(x), dtype=x.dtype) if weight is None else weight).expand(held_out.shape)
-    rows = _Rows(x, y, given, given * ~torch.as_tensor(held_out))
-    run = _Run(members, rows, plan, generator, callbacks)
+    rows = MemberRows(x, y, given, given * ~torch.as_tensor(held_out))
+    run = MemberRun(members, rows, plan, generator, callbacks)
     if not held_out.any():
         run.finish(plan.refit_steps + WARM_UP)
         return None, run.history
@@ -136,13 +136,13 @@ class Adam:
         torch._fused_adam_(parameters, gradients, means, squares, [], counts, lr=rate, **options)  # type: ignore[call-overload]
 
 
-class _Run:
+class MemberRun:
     """Optimiser steps, and what is said of them."""
 
     def __init__(
         self,
         members: Members,
-        rows: _Rows,
+        rows: MemberRows,
         plan: TrainingPlan,
         generator: torch.Generator,
         callbacks: Sequence[Callback],
@@ -200,7 +200,7 @@ class _Watch:
     """Keeps the members as they were when their held-out rows were predicted best."""
 
     def __init__(
-        self, members: Members, rows: _Rows, judged: Sequence[int], plan: TrainingPlan, generator: torch.Generator
+        self, members: Members, rows: MemberRows, judged: Sequence[int], plan: TrainingPlan, generator: torch.Generator
     ) -> None:
         self.members, self.patience = members, plan.patience
         n = len(rows)

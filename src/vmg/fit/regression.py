@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
 from vmg.fit.design import Design
-from vmg.fit.inputs import InputRange, soften
 from vmg.fit.members import TrainingPlan, train_members
 from vmg.fit.noise_field import NoiseField, fit_noise_field
 from vmg.fit.noise_shape import NoiseShape, choose_shape
 from vmg.fit.regression_members import MemberPredictions, RegressionMembers
+from vmg.fit.scaling import InputRange, soften
 from vmg.math.evidence import LinearPosterior, NoisePrior
 from vmg.training import Callback, History
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vmg.fit.design import Design
-from vmg.fit.inputs import InputRange, soften
 from vmg.fit.members import TrainingPlan, train_members
 from vmg.fit.scalar_calibration import ScalarCalibration, calibrate_scalar, held_out_functions
 from vmg.fit.scalar_members import SETTLING_STEPS, TOLERANCE, ScalarMembers
+from vmg.fit.scaling import InputRange, soften
 from vmg.likelihoods.scalar import ScalarLikelihood
 from vmg.math.scalar_evidence import ScalarPosterior, settle
 from vmg.training import Callback, History

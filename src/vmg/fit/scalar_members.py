@@ -22,7 +22,9 @@ __all__ = ["MemberFunctions", "ScalarMembers"]
 Array = NDArray[np.float64]
 
 FIRST_STEPS = 8  # of the output layer before training begins
-CHECKING_STEPS = 4  # from the posterior of the last training step
+REFRESH_EVERY = 5  # steps of the hidden layers; in between the mean alone follows them
+TRAINING_NODES = 5  # of the quadrature over f, whose variance is small at rows that were seen
+CHECKING_STEPS = 2  # from the posterior of the last training step
 SETTLING_STEPS, TOLERANCE = 60, 1e-6  # where the hidden layers stand still
 
 
@@ -52,6 +54,7 @@ class ScalarMembers(Members):
         start = torch.as_tensor(likelihood.start(), dtype=torch.float32)
         self.theta = nn.Parameter(start.expand(n_members, -1).clone())
         self._posterior: ScalarPosterior | None = None  # of the last training step, to start the next one from
+        self._n_steps = 0
 
     def prior_precision(self) -> Tensor:
         """a [E, D]: every group of features has one precision."""
@@ -70,10 +73,14 @@ class ScalarMembers(Members):
             before = self._posterior
             if before is None:
                 before = settle(None, phi, y, prior, weight, scatter, FIRST_STEPS)
-            self._posterior, spread = advance(before, phi, y, prior, weight, scatter)
+            fresh = self._n_steps % REFRESH_EVERY == 0
+            self._posterior, spread = advance(
+                before, phi, y, prior, weight, scatter, refresh=fresh, n_nodes=TRAINING_NODES
+            )
+            self._n_steps += 1
             moved = ScalarPosterior(self._posterior.mean, before.root)
             moved.__dict__["covariance"] = before.covariance  # the same A
-        bound = scalar_bound(phi, y, precision, moved, spread, weight, self.scatter)
+        bound = scalar_bound(phi, y, precision, moved, spread, weight, self.scatter, TRAINING_NODES)
         return bound + self.features.log_prior() + log_precision_prior(self.log_precision), bound
 
     @torch.no_grad()
@@ -87,7 +94,7 @@ class ScalarMembers(Members):
         """Functions of members that are conditioned on the rows they have seen, at all rows."""
         phi, prior = self.features(x), GaussianPrior.of(self.prior_precision())
         n_steps = FIRST_STEPS if self._posterior is None else CHECKING_STEPS
-        found = settle(self._posterior, phi, y, prior, seen, self.scatter, n_steps)
+        found = settle(self._posterior, phi, y, prior, seen, self.scatter, n_steps, n_nodes=TRAINING_NODES)
         loc, variance = found.centre(phi), found.variance(phi)
         return MemberFunctions(*(part.double().numpy() for part in (loc, variance, self.theta.detach())))
 

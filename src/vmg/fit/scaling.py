@@ -1,4 +1,4 @@
-"""Standardising tables, so that users never have to."""
+"""Units of the rows: standardised columns, so that users never have to, and inputs beyond those of training."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Standardiser"]
+__all__ = ["InputRange", "Standardiser", "soften"]
 
 Array = NDArray[np.float64]
+
+SOFT_LIMIT = 3.0  # standard deviations, beyond which an input counts by its logarithm
 
 
 @dataclass(frozen=True)
@@ -38,3 +40,33 @@ class Standardiser:
     def inverse(self, values: Array) -> Array:
         """Standard units back in the original ones."""
         return values * self.scale + self.mean
+
+
+def soften(x: Array) -> Array:
+    """Inputs in standard units, beyond ±3 growing with the logarithm alone.
+
+    One row far outside then moves a network no more than its rank does, and is still farther than all others.
+    """
+    size = np.abs(x)
+    return np.where(size > SOFT_LIMIT, np.sign(x) * (SOFT_LIMIT + np.log1p(np.maximum(size - SOFT_LIMIT, 0))), x)
+
+
+@dataclass(frozen=True)
+class InputRange:
+    """Smallest and largest value of each softened input among rows, [D] each."""
+
+    low: Array
+    high: Array
+
+    @classmethod
+    def of(cls, x: Array) -> InputRange:
+        """The range of rows x [N, D]."""
+        return cls(x.min(0), x.max(0))
+
+    def remoteness(self, x: Array) -> Array:
+        """Factor of the function's variance at softened rows [N, D]: 1 in the range, 1 + d² at a distance d from it.
+
+        Far from all rows a function is known no better than a straight line whose slope is unknown.
+        """
+        outside = np.maximum(np.maximum(x - self.high, self.low - x), 0.0)
+        return 1.0 + np.square(outside).sum(-1)

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.fit.calibration import Calibration, HeldOut
-from vmg.fit.inputs import InputRange, soften
 from vmg.fit.members import TrainingPlan
 from vmg.fit.regression import RegressionEnsemble, held_out_errors
-from vmg.fit.scaling import Standardiser
+from vmg.fit.scaling import InputRange, Standardiser, soften
 from vmg.fit.size import Size
 from vmg.fleets.calibrations import calibrate_groups
 from vmg.fleets.replicas import GroupRows, TrainedGroup, train_groups
@@ -53,7 +52,7 @@ def fit_apart(table: GroupTable, kind: type[Estimator]) -> Estimator:
 def fit_together(tables: Sequence[GroupTable]) -> list[VMGRegressor]:
     """Fit a regression to each group, all of them at once; noise is the same for all rows of a group."""
     options = dict(tables[0].options)
-    size = VMGRegressor(**options)._changed(FLEET_SIZE)
+    size = VMGRegressor(**options).adjusted(FLEET_SIZE)
     scalings = [(Standardiser.fit(table.X), Standardiser.fit(table.y[:, None])) for table in tables]
     groups = [
         GroupRows(

@@ -25,10 +25,9 @@ from torch import Tensor
 
 from vmg.estimators import VMGRegressor
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
-from vmg.fit.inputs import InputRange, soften
 from vmg.fit.regression import RegressionEnsemble
 from vmg.fit.regression_members import RegressionMembers
-from vmg.fit.scaling import Standardiser
+from vmg.fit.scaling import InputRange, Standardiser, soften
 from vmg.fleets.fitting import GroupTable, assemble
 from vmg.math.evidence import LinearPosterior, NoisePrior, RowStatistics, condition, group_precision, row_statistics
 

@@ -32,9 +32,8 @@ from torch.autograd import Function
 
 from vmg.fused import library
 from vmg.fused.layer_passes import Backward, Forward, Inputs, is_shared, make_plan
-from vmg.math.linalg import cholesky
+from vmg.math.linalg import cholesky, is_recorded, may_look
 from vmg.math.preactivations import DAMPING, multiplicative_noise
-from vmg.math.tracing import is_recorded, may_look
 
 __all__ = ["draw", "needs_double", "sample_diagonal"]
 
@@ -97,12 +96,12 @@ def sample_diagonal(
     if is_recorded(x, log_row_scale):  # sizes may be symbols, and nothing is there for kernels to read
         return draw(inputs, input_scale, damping)
     plan = make_plan(log_row_scale.shape[:-1], *x.shape[-2:], R, C, P, log_point_noise is not None)
-    for name, tensor, shape in zip(Inputs._fields, inputs, plan.shapes, strict=True):
-        if tensor is not None and tensor.shape != shape:
-            raise ValueError(f"{name} must have shape {shape}; got {tuple(tensor.shape)}")
     native = library.native(*inputs)
     if native is not None:
         return _CompiledDraw.apply(*inputs, native, plan, input_scale, damping, check_finite)
+    for name, tensor, shape in zip(Inputs._fields, inputs, plan.shapes, strict=True):
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(f"{name} must have shape {shape}; got {tuple(tensor.shape)}")
     if check_finite and may_look(x):
         _require_finite(x)
     return draw(inputs, input_scale, damping)

@@ -66,9 +66,13 @@ class BoundKL:
         log_row = tensors[1]
         assert log_row is not None
         lead = log_row.shape[:-1]
-        if results is None:  # the divergence, and the precision, tr U and tr V, which its gradient needs
+        if results is None:  # a first use; the divergence, and the precision, tr U and tr V, which its gradient needs
             results = log_row.new_empty(4, *lead)
-        _require(scalars, tensors, g, gradients, results)
+            _require("", scalars, tensors, log_row)
+        if g is not None:
+            library.require("g", g, lead, log_row.dtype)
+            library.require("results", results, (4, *lead), log_row.dtype)
+            _require("the gradient of ", scalars, gradients, log_row)
         self._native, self._offset, self.results = native, offset, results
         self._memory = tensors, g, gradients  # the record has addresses only
         first, step = results.data_ptr(), results.element_size() * (results.numel() // 4)
@@ -85,25 +89,13 @@ class BoundKL:
         self._native.divergence_backward(self._record)
 
 
-def _require(
-    scalars: tuple[Any, ...],
-    tensors: Sequence[Tensor | None],
-    g: Tensor | None,
-    gradients: Sequence[Tensor | None],
-    results: Tensor,
-) -> None:
+def _require(kind: str, scalars: tuple[Any, ...], tensors: Sequence[Tensor | None], log_row: Tensor) -> None:
     """Refuse what the kernels would misread."""
-    log_row = tensors[1]
-    assert log_row is not None
-    lead, dtype, (_, R, C, P, factored, *_) = tuple(log_row.shape[:-1]), log_row.dtype, scalars
-    shapes = [(*lead, *own) for own in ((R, C), (R,), (C,), (R + C if factored else 2,), (P,))]
-    for kind, those in (("", tensors), ("the gradient of ", gradients)):
-        for name, tensor, shape in zip(_NAMES, those, shapes, strict=True):
-            if tensor is not None:
-                library.require(kind + name, tensor, shape, dtype)
-    if g is not None:
-        library.require("g", g, lead, dtype)
-    library.require("results", results, (4, *lead), dtype)
+    lead, (_, R, C, P, factored, *_) = log_row.shape[:-1], scalars
+    own = ((R, C), (R,), (C,), (R + C if factored else 2,), (P,))
+    for name, tensor, shape in zip(_NAMES, tensors, own, strict=True):
+        if tensor is not None:
+            library.require(kind + name, tensor, (*lead, *shape), log_row.dtype)
 
 
 _NAMES = ("M", "log_row", "log_column", "log_noise", "log_point_noise")

@@ -213,7 +213,8 @@ def _factorise_with_jitter(plan: Plan, workspace: Tensor, damping: float) -> Non
 class Backward:
     """The gradients of a layer, bound to memory: each :meth:`run` reads ``g`` and rewrites ``gradients``.
 
-    ``gradients`` are those of the first seven inputs; the first is None where x needs none. A large layer can add to
+    ``inputs`` and ``workspace`` are those of a :class:`Forward`, which has checked them. ``gradients`` are those of the
+    first seven inputs; the first is None where x needs none. A large layer can add to
     what stands in the gradient of M (``add_to_M``) at no cost. ``scratch`` as in :class:`Forward`.
     """
 
@@ -235,7 +236,6 @@ class Backward:
         lead = (n,) if plan.batch else ()
         if add_to_M and plan.small:
             raise ValueError("add_to_M needs a large layer; got a small one, whose kernel overwrites")
-        _require(plan, inputs)
         for name, gradient, shape in zip(Inputs._fields, gradients, plan.shapes, strict=False):
             if gradient is not None:
                 require(f"the gradient of {name}", gradient, shape, inputs.log_row.dtype)

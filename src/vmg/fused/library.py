@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from vmg.math.tracing import is_recorded
+from vmg.math.linalg import is_recorded
 
 __all__ = [
     "DIVERGENCE",
@@ -162,7 +162,7 @@ def function(name: str) -> Callable[..., object] | None:
 def native(*tensors: Tensor | None) -> SimpleNamespace | None:
     """The kernels for these tensors; None where one of them is not on the CPU or dtypes differ or have no kernels.
 
-    None too where operations are recorded (:mod:`vmg.math.tracing`): a kernel reads memory, and there is none to read.
+    None too where operations are recorded (:mod:`vmg.math.linalg`): a kernel reads memory, and there is none to read.
     """
     if is_recorded(*tensors):
         return None
@@ -179,17 +179,18 @@ def native(*tensors: Tensor | None) -> SimpleNamespace | None:
 
 def require(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
     """Refuse a tensor that a kernel would misread: it sees an address, and takes shape, type and order for granted."""
+    if tensor.shape == shape and tensor.dtype is dtype and tensor.is_cpu and tensor.is_contiguous():
+        return
     if tensor.shape != shape:
         raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(tensor.shape)}")
     if tensor.dtype is not dtype or not tensor.is_cpu:
         raise ValueError(f"{name} must be {dtype} on the CPU; got {tensor.dtype} on {tensor.device}")
-    if not tensor.is_contiguous():
-        raise ValueError(f"{name} must be contiguous; got strides {tensor.stride()} for {tuple(tensor.shape)}")
+    raise ValueError(f"{name} must be contiguous; got strides {tensor.stride()} for {tuple(tensor.shape)}")
 
 
 def packed(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
     """The same numbers without gaps between them, as kernels see no strides."""
-    return tuple(None if t is None else t.contiguous() for t in tensors)
+    return tuple([t if t is None or t.is_contiguous() else t.contiguous() for t in tensors])
 
 
 def standard_normal(*shapes: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> list[Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg.math.evidence import NoisePrior
-from vmg.math.tracing import may_look
+from vmg.math.linalg import may_look
 
 __all__ = ["Likelihood", "batch_mean", "is_positive", "require_outputs", "student_variance"]
 

@@ -1,16 +1,21 @@
-"""Numerics that every other file relies on: precision, the Cholesky factor and its jitter, and what is finite."""
+"""Numerics that every other file relies on: precision, what is finite, the Cholesky factor, when to look at numbers.
+
+While a program is recorded (``torch.compile``, ``torch.export``, ``torch.jit.trace``), inside a transform of
+``torch.func`` and for fake tensors there are no numbers to look at. On a device other than the CPU there are, but the
+host would wait for them.
+"""
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from vmg.math.tracing import may_look
-
-__all__ = ["NARROW", "NotPositiveDefiniteError", "all_finite", "cholesky", "widened"]
+__all__ = ["NARROW", "NotPositiveDefiniteError", "all_finite", "cholesky", "is_recorded", "may_look", "widened"]
 
 NARROW = (torch.float16, torch.bfloat16)
 """Precisions in which no layer computes."""
+
+_PLAIN = (Tensor, nn.Parameter)  # anything else, such as a fake or distributed tensor, has ways of its own
 
 
 def widened(x: Tensor) -> Tensor:
@@ -28,6 +33,20 @@ def all_finite(x: Tensor) -> bool:
     return all(bool(torch.isfinite(part).all()) for part in x.flatten().split(2**20))
 
 
+def is_recorded(*tensors: Tensor | None) -> bool:
+    """Whether operations on these tensors are recorded or transformed rather than run."""
+    if torch.compiler.is_compiling():
+        return True
+    if torch._C._get_tracing_state() is not None or torch._C._are_functorch_transforms_active():
+        return True
+    return any(tensor is not None and type(tensor) not in _PLAIN for tensor in tensors)
+
+
+def may_look(*tensors: Tensor) -> bool:
+    """Whether a branch may depend on the values of these tensors at no cost but reading them."""
+    return all(tensor.is_cpu for tensor in tensors) and not is_recorded(*tensors)
+
+
 class NotPositiveDefiniteError(ValueError):
     """A matrix that must be a covariance is not one, even after jitter."""
 
@@ -39,7 +58,7 @@ def cholesky(
 
     The first try adds nothing. Try k adds ``jitter * 10**(k-1)`` times ``level``, to the failing
     members of the batch only, so that healthy members keep their exact factor. Where values may not be looked at
-    (:mod:`vmg.math.tracing`) there is one more try, with the jitter of the middle one, and what fails it is NaN.
+    (:func:`may_look`) there is one more try, with the jitter of the middle one, and what fails it is NaN.
 
     Args:
         matrix: symmetric matrices, [..., n, n].

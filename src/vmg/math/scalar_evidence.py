@@ -91,22 +91,24 @@ def hermite_rule(n_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
     return torch.as_tensor(nodes).to(like), torch.as_tensor(weights).to(like)
 
 
-def _at_nodes(centre: Tensor, variance: Tensor, n_nodes: int = NODES) -> tuple[Tensor, Tensor]:
+def _at_nodes(centre: Tensor, variance: Tensor, n_nodes: int) -> tuple[Tensor, Tensor]:
     """Values of f [K, ..., N] and their weights [K, 1, ...]."""
     nodes, weights = hermite_rule(n_nodes, centre)
     shape = (-1, *[1] * centre.dim())
     return centre + variance.clamp_min(0.0).sqrt() * nodes.reshape(shape), weights.reshape(shape)
 
 
-def _mean_fit(likelihood: LogLikelihood, y: Tensor, centre: Tensor, variance: Tensor) -> Tensor:
+def _mean_fit(likelihood: LogLikelihood, y: Tensor, centre: Tensor, variance: Tensor, n_nodes: int) -> Tensor:
     """E log p(y | f), [..., N]."""
-    f, weights = _at_nodes(centre, variance)
+    f, weights = _at_nodes(centre, variance, n_nodes)
     return (likelihood.log_prob(f, y) * weights).sum(0)
 
 
-def _mean_derivatives(likelihood: LogLikelihood, y: Tensor, centre: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+def _mean_derivatives(
+    likelihood: LogLikelihood, y: Tensor, centre: Tensor, variance: Tensor, n_nodes: int
+) -> tuple[Tensor, Tensor]:
     """g and h, [..., N] each; h is kept from being negative, so that A is a precision."""
-    f, weights = _at_nodes(centre, variance)
+    f, weights = _at_nodes(centre, variance, n_nodes)
     first, second = likelihood.derivatives(f, y)
     return (first * weights).sum(0), -(second * weights).sum(0).clamp_max(0.0)
 
@@ -126,6 +128,9 @@ def advance(
     prior: GaussianPrior,
     weight: Tensor,
     likelihood: LogLikelihood,
+    *,
+    refresh: bool = True,
+    n_nodes: int = NODES,
 ) -> tuple[ScalarPosterior, Tensor]:
     """Take one step of m and set A for where it started; gives also ΦA⁻¹ with the A that the step began with.
 
@@ -133,19 +138,23 @@ def advance(
 
     Args:
         features: Φ [..., N, D]; y: targets of N rows; weight: ω [..., N].
+        refresh: without it A stays as it is, which is right while features have moved little.
+        n_nodes: of the quadrature; few are enough where variances are small.
     """
     if posterior is None:
         posterior = ScalarPosterior(torch.zeros_like(prior.shift), cholesky(prior.precision))
     spread = features @ posterior.covariance
     centre, variance = posterior.centre(features), (spread * features).sum(-1)
-    g, h = _mean_derivatives(likelihood, y, centre, variance)
-    root = cholesky(prior.precision + (features * (weight * h).unsqueeze(-1)).mT @ features)
+    g, h = _mean_derivatives(likelihood, y, centre, variance, n_nodes)
+    root = posterior.root
+    if refresh:
+        root = cholesky(prior.precision + (features * (weight * h).unsqueeze(-1)).mT @ features)
     shrink = (prior.precision @ posterior.mean.unsqueeze(-1)).squeeze(-1)
     uphill = (features.mT @ (weight * g).unsqueeze(-1)).squeeze(-1) + prior.shift - shrink
     step = torch.cholesky_solve(uphill.unsqueeze(-1), root).squeeze(-1)
 
     def bound(mean: Tensor, at_rows: Tensor) -> Tensor:
-        fit = (weight * _mean_fit(likelihood, y, at_rows, variance)).sum(-1)
+        fit = (weight * _mean_fit(likelihood, y, at_rows, variance, n_nodes)).sum(-1)
         quadratic = (mean * (prior.precision @ mean.unsqueeze(-1)).squeeze(-1)).sum(-1)
         return fit - 0.5 * quadratic + (prior.shift * mean).sum(-1)
 
@@ -157,7 +166,10 @@ def advance(
         if not worse.any():
             break
         length = torch.where(worse, 0.5 * length, length)
-    return ScalarPosterior(posterior.mean + length.unsqueeze(-1) * step, root), spread
+    moved_on = ScalarPosterior(posterior.mean + length.unsqueeze(-1) * step, root)
+    if not refresh:
+        moved_on.__dict__["covariance"] = posterior.covariance  # of the same A
+    return moved_on, spread
 
 
 def settle(
@@ -169,11 +181,12 @@ def settle(
     likelihood: LogLikelihood,
     n_steps: int,
     tolerance: float = 0.0,
+    n_nodes: int = NODES,
 ) -> ScalarPosterior:
     """Take steps until none moves a weight by more than ``tolerance`` of its size, ``n_steps`` at most."""
     for _ in range(n_steps):
         before = posterior
-        posterior, _ = advance(before, features, y, prior, weight, likelihood)
+        posterior, _ = advance(before, features, y, prior, weight, likelihood, n_nodes=n_nodes)
         if before is not None and tolerance > 0:
             size = tolerance * (1 + posterior.mean.abs())
             if bool(((posterior.mean - before.mean).abs() <= size).all()):
@@ -190,6 +203,7 @@ def scalar_bound(
     spread: Tensor,
     weight: Tensor,
     likelihood: LogLikelihood,
+    n_nodes: int = NODES,
 ) -> Tensor:
     """The bound of each member at a fixed q, [...], for ``spread`` = ΦA⁻¹ of that q.
 
@@ -198,8 +212,8 @@ def scalar_bound(
     mean = posterior.mean.detach()
     centre, variance = posterior.centre(features), (spread.detach() * features).sum(-1)
     with torch.no_grad():
-        g, h = _mean_derivatives(likelihood, y, centre, variance)
-    fit = _mean_fit(likelihood, y, centre.detach(), variance.detach())
+        g, h = _mean_derivatives(likelihood, y, centre, variance, n_nodes)
+    fit = _mean_fit(likelihood, y, centre.detach(), variance.detach(), n_nodes)
     # a sum whose value is nothing and whose gradient in the features is that of the fit
     pull = g * (features @ mean.unsqueeze(-1)).squeeze(-1) - h * variance
     fit = fit + pull - pull.detach()

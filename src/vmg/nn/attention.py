@@ -102,4 +102,4 @@ class MatrixGaussianMultiheadAttention(BayesianModule):
 
     @staticmethod
     def _drawn(projection: ConvertedLinear, like: Tensor) -> tuple[Tensor, Tensor | None]:
-        return projection._as_linear(projection.current_weight().to(like.dtype))
+        return projection.as_linear(projection.current_weight().to(like.dtype))

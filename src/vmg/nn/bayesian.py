@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vmg.fused.library import randn
-from vmg.math.linalg import NARROW, all_finite, widened
+from vmg.math.linalg import NARROW, all_finite, may_look, widened
 from vmg.math.preactivations import augment, input_divisor
-from vmg.math.tracing import may_look
 from vmg.nn.sharding import whole_divergence
 
 __all__ = ["BayesianLinear", "BayesianModule", "kl_divergence", "no_autocast", "use_generator"]
@@ -74,14 +73,14 @@ class BayesianLinear(BayesianModule):
     @property
     def weight(self) -> Tensor:
         """:meth:`centre_weight` as ``nn.Linear`` has it, [*batch_shape, out, in], scaling folded in."""
-        return self._as_linear(self.centre_weight())[0]
+        return self.as_linear(self.centre_weight())[0]
 
     @property
     def bias(self) -> Any:
         """Whether there is a bias."""
         return self.has_bias
 
-    def _as_linear(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
+    def as_linear(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
         """W [..., R, C] as the weight [..., out, in] and bias [..., out] that an ``nn.Linear`` would have."""
         scaled = weight / input_divisor(self.n_rows)
         bias = scaled[..., self.in_features, :] if self.has_bias else None
@@ -108,7 +107,7 @@ class BayesianLinear(BayesianModule):
 
     def _forward(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         leading = (*sample_shape, *self.batch_shape)
-        shape = self._check(x).shape
+        shape = self.check_input(x).shape
         with no_autocast(x):
             out = self._draw(augment(self._as_rows(x, leading), self.has_bias), sample_shape)
         return out if leading else out.reshape(*shape[:-1], self.out_features)
@@ -151,7 +150,7 @@ class BayesianLinear(BayesianModule):
 
     def apply_weight(self, x: Tensor, weight: Tensor) -> Tensor:
         """x̂ W for a weight matrix of :meth:`sample_weight`."""
-        x = self._check(self._enter(x))
+        x = self.check_input(self._enter(x))
         with no_autocast(x):
             return self._leave(augment(x, self.has_bias) @ weight)
 
@@ -167,7 +166,7 @@ class BayesianLinear(BayesianModule):
         slope = slope.mT.contiguous()
 
         def function(x: Tensor) -> Tensor:
-            out = (slope.to(x.dtype) @ self._check(x).mT).mT  # rows along memory: narrow layers are much faster so
+            out = (slope.to(x.dtype) @ self.check_input(x).mT).mT  # rows along memory: narrow layers are much faster so
             return out.add_(constant) if self.has_bias else out
 
         return function
@@ -177,7 +176,7 @@ class BayesianLinear(BayesianModule):
         if self.batch_shape:
             raise ValueError(f"to_linear needs a single layer; this one holds {tuple(self.batch_shape)} replicas")
         with torch.no_grad():
-            weight, bias = self._as_linear(self.centre_weight() if centre else self.mean_weight())
+            weight, bias = self.as_linear(self.centre_weight() if centre else self.mean_weight())
             like = next(self.parameters())
             linear = nn.Linear(
                 self.in_features, self.out_features, bias=self.has_bias, dtype=like.dtype, device=like.device
@@ -189,7 +188,7 @@ class BayesianLinear(BayesianModule):
 
     # -- small things -------------------------------------------------------------------------------------------------
 
-    def _noise(self, *shape: int) -> Tensor:
+    def draw_noise(self, *shape: int) -> Tensor:
         """Standard normal, of the parameters' kind."""
         return randn(shape, like=widened(next(self.parameters())), generator=self.generator)
 
@@ -225,7 +224,7 @@ class BayesianLinear(BayesianModule):
             )
         return x
 
-    def _check_shape(self, x: Tensor) -> Tensor:
+    def check_shape(self, x: Tensor) -> Tensor:
         if x.shape[-1] != self.in_features:
             raise ValueError(f"x must have {self.in_features} features in its last dimension; got {x.shape[-1]}")
         if x.numel() == 0:
@@ -237,8 +236,8 @@ class BayesianLinear(BayesianModule):
         """Whether x is checked for NaN: inside a network under training only the first layer sees raw data."""
         return not x.requires_grad
 
-    def _check(self, x: Tensor) -> Tensor:
-        self._check_shape(x)
+    def check_input(self, x: Tensor) -> Tensor:
+        self.check_shape(x)
         if self._looks_at(x) and may_look(x) and not all_finite(x):
             raise ValueError("x must be finite; got NaN or infinite values")
         return x

@@ -80,7 +80,7 @@ class _MatrixGaussianConv(BayesianModule):
 
     def _kernel(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
         """W [R, C] as a kernel [C_out, C_in, k, ...] and a bias."""
-        kernel, bias = self.matrix._as_linear(weight)
+        kernel, bias = self.matrix.as_linear(weight)
         return kernel.reshape(self.out_channels, self.in_channels, *self.kernel_size), bias
 
     def forward(self, x: Tensor) -> Tensor:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vmg.math.linalg import is_recorded
 from vmg.math.preactivations import input_divisor
-from vmg.math.tracing import is_recorded
 from vmg.nn.bayesian import BayesianModule
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.priors import IsotropicPrior
@@ -67,7 +67,7 @@ class MatrixGaussianEmbedding(BayesianModule):
             return self._without_noise_of_padding(matrix.sample_weight()[tokens], tokens)
         present, place = tokens.unique(return_inverse=True)  # only these rows of the table are drawn
         rows, columns = matrix.row().scale[present], matrix.column().scale
-        drawn = rows.unsqueeze(-1) * matrix._noise(len(present), self.embedding_dim) * columns
+        drawn = rows.unsqueeze(-1) * matrix.draw_noise(len(present), self.embedding_dim) * columns
         return self._without_noise_of_padding((matrix.mean_weight()[present] + drawn)[place], tokens)
 
     def _without_noise_of_padding(self, vectors: Tensor, tokens: Tensor) -> Tensor:

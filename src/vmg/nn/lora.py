@@ -80,7 +80,7 @@ class MatrixGaussianLoRA(BayesianModule):
         """The weight [out, in] of the whole layer for weights of the two factors."""
         own = self.base.get_parameter("weight")
         frozen = own if isinstance(self.base, nn.Linear) else own.mT
-        product = self.up._as_linear(up)[0] @ self.down._as_linear(down)[0]
+        product = self.up.as_linear(up)[0] @ self.down.as_linear(down)[0]
         return frozen + self.scaling * product.to(frozen.dtype)
 
     @property

@@ -213,7 +213,7 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def predictive(self, x: Tensor) -> MatrixNormal:
         """The joint distribution of the outputs at all rows of x [..., B, in], given the mean pseudo-data."""
-        x = F.augment(self._check(x), self.has_bias)
+        x = F.augment(self.check_input(x), self.has_bias)
         U, V = self.row(), self.column()
         if self.pseudo_data is None:
             return MatrixNormal(x @ self._loc_or_zeros(), U.congruence(x), V, validate_args=False)
@@ -225,8 +225,8 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def kernel(self, x1: Tensor, x2: Tensor | None = None, *, full: bool = False) -> Tensor:
         """The GP's kernel K_in = x̂₁ U x̂₂ᵀ [..., n₁, n₂], or V ⊗ K_in with ``full=True`` [LW16, §2.3]."""
-        first = F.augment(self._check(x1), self.has_bias)
-        second = first if x2 is None else F.augment(self._check(x2), self.has_bias)
+        first = F.augment(self.check_input(x1), self.has_bias)
+        second = first if x2 is None else F.augment(self.check_input(x2), self.has_bias)
         K_in = self.row().gram(first, second)
         if not full:
             return K_in
@@ -256,7 +256,7 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def _sample_diagonal(self, x: Tensor) -> Tensor:
         """The paper's sampler, marginal rows and diagonal covariances, as one operation."""
-        shape, batch_shape, pseudo_data = self._check_shape(x).shape, self.batch_shape, self.pseudo_data
+        shape, batch_shape, pseudo_data = self.check_shape(x).shape, self.batch_shape, self.pseudo_data
         x = self._as_rows(x, batch_shape)
         if batch_shape and x.dim() == 2:
             x = x.expand(*batch_shape, *x.shape)
@@ -285,9 +285,9 @@ class MatrixGaussianLinear(BayesianLinear):
         noise_shape = (*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
         if self.pseudo_data is None:
             draw = F.sample_marginal if marginal else F.sample_joint
-            return draw(x, self._loc(), U, V, self._noise(*noise_shape))
+            return draw(x, self._loc(), U, V, self.draw_noise(*noise_shape))
         A, B = self.pseudo_data.sample(sample_shape, self.generator)
-        noise, dtype = self._noise(*noise_shape), x.dtype
+        noise, dtype = self.draw_noise(*noise_shape), x.dtype
         loc = self._loc()
         if needs_double(self.n_pseudo, self.n_rows, dtype):
             U, V = U.to(torch.float64), V.to(torch.float64)
@@ -319,12 +319,12 @@ class MatrixGaussianLinear(BayesianLinear):
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""
         U, V = self.covariances()
         R, dtype = self.n_rows, self._wide_dtype()
-        noise = self._noise(*sample_shape, *self.batch_shape, R, self.out_features)
+        noise = self.draw_noise(*sample_shape, *self.batch_shape, R, self.out_features)
         if self.pseudo_data is None:
             W = V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT
             return W if self.loc is None else W + widened(self.loc)
         A, B = self.pseudo_data.sample(sample_shape, self.generator)
-        point_noise, loc = self._noise(*B.shape), self._loc_or_zeros()
+        point_noise, loc = self.draw_noise(*B.shape), self._loc_or_zeros()
         if needs_double(self.n_pseudo, R, dtype):
             U, V = U.to(torch.float64), V.to(torch.float64)
             noise, point_noise, A, B, loc = (part.double() for part in (noise, point_noise, A, B, loc))
@@ -362,4 +362,4 @@ class ConvertedLinear(MatrixGaussianLinear):
     @property
     def bias(self) -> Tensor | None:
         """The bias of ``centre_weight``, [*batch_shape, out]."""
-        return self._as_linear(self.centre_weight())[1]
+        return self.as_linear(self.centre_weight())[1]

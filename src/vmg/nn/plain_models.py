@@ -45,7 +45,7 @@ def _matrix(matrix: BayesianLinear, centre: bool) -> Tensor:
 
 
 def _weight(matrix: BayesianLinear, centre: bool) -> tuple[Tensor, Tensor | None]:
-    weight, bias = matrix._as_linear(_matrix(matrix, centre))
+    weight, bias = matrix.as_linear(_matrix(matrix, centre))
     like = next(matrix.parameters())
     return weight.to(like.dtype), None if bias is None else bias.to(like.dtype)
 

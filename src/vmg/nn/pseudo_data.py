@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from vmg.fused.library import randn
-from vmg.math.linalg import widened
+from vmg.math.linalg import is_recorded, widened
 from vmg.math.log_uniform import PseudoNoise, pseudo_data_kl
 from vmg.math.preactivations import multiplicative_noise
-from vmg.math.tracing import is_recorded
 from vmg.settings import KeepsSettings
 
 __all__ = ["NOISE_KINDS", "PseudoData"]

@@ -55,7 +55,7 @@ def propagate_moments(
         )
     if n_pseudo_draws < 0:
         raise ValueError(f"n_pseudo_draws must be >= 0; got {n_pseudo_draws}")
-    layers[0]._check(x)
+    layers[0].check_input(x)
     dtype = layers[0].row.log_scale.dtype
     if all(layer.pseudo_data is None for layer in layers):
         n_pseudo_draws = 0

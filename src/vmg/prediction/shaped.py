@@ -71,22 +71,22 @@ class ShapedPrediction:
     @property
     def mean(self) -> Array:
         """Mean of the target."""
-        return self.base._shape(self.base.loc + self.base._scale * np.array([shape.mean for shape in self.shapes]))
+        return self.base.squeezed(self.base.loc + self.base.scale * np.array([shape.mean for shape in self.shapes]))
 
     @property
     def aleatoric_std(self) -> Array:
         """The noise's share of the standard deviation: what more data would not remove."""
-        return self.base._shape(self.base.noise_scale * self._stds)
+        return self.base.squeezed(self.base.noise_scale * self._stds)
 
     @property
     def epistemic_std(self) -> Array:
         """Ignorance's share: how far the function may be from its mean."""
-        return self.base._shape(self.base.function_scale * self._stds)
+        return self.base.squeezed(self.base.function_scale * self._stds)
 
     @property
     def std(self) -> Array:
         """Standard deviation of the target; std² = aleatoric_std² + epistemic_std²."""
-        return self.base._shape(self.base._scale * self._stds)
+        return self.base.squeezed(self.base.scale * self._stds)
 
     def row_covariance(self) -> Array:
         """Covariance between rows, noise on the diagonal: [N, N], or [N, N, C]."""
@@ -94,10 +94,10 @@ class ShapedPrediction:
         between = np.einsum("knc,kmc->nmc", factor, factor)
         rows = np.arange(self.n_rows)
         between[rows, rows] += (self.base.noise_scale * self._stds) ** 2
-        return self.base._shape(between)
+        return self.base.squeezed(between)
 
     def _errors(self, y: ArrayLike) -> Array:
-        return (self.base._targets(y) - self.base.loc) / self.base._scale
+        return (self.base.as_rows(y) - self.base.loc) / self.base.scale
 
     def _each(self, values: Array, what: str) -> Array:
         """A function of each output's shape at values [..., C]."""
@@ -105,11 +105,11 @@ class ShapedPrediction:
 
     def log_prob(self, y: ArrayLike) -> Array:
         """log p(y) of each row [N], summed over outputs."""
-        return (self._each(self._errors(y), "log_density") - np.log(self.base._scale)).sum(-1)
+        return (self._each(self._errors(y), "log_density") - np.log(self.base.scale)).sum(-1)
 
     def cdf(self, y: ArrayLike) -> Array:
         """P(target <= y) of each row and output."""
-        return self.base._shape(self._each(self._errors(y), "cdf"))
+        return self.base.squeezed(self._each(self._errors(y), "cdf"))
 
     def quantile(self, q: ArrayLike) -> Array:
         """The value that the target stays below with probability q: [N] (or [N, C]), or [Q, N, ...] for several q."""
@@ -117,7 +117,7 @@ class ShapedPrediction:
         if not ((levels > 0) & (levels < 1)).all():
             raise ValueError(f"q must be inside (0, 1); got {levels}")
         r = self._each(np.repeat(levels[..., None], self.n_outputs, -1), "quantile")
-        return self.base._shape(self.base.loc + self.base._scale * r[..., None, :])
+        return self.base.squeezed(self.base.loc + self.base.scale * r[..., None, :])
 
     def interval_at(self, coverage: Array) -> Array:
         """The central interval with a coverage of its own for each output [C]: [N, 2], or [N, C, 2]."""
@@ -128,8 +128,8 @@ class ShapedPrediction:
         ends = []
         for level, sign in ((inner, -1), (1 - inner, 1)):
             r = np.where(tail == 0, sign * np.inf, self._each(level, "quantile"))
-            ends.append(self.base.loc + self.base._scale * r)
-        return np.moveaxis(self.base._shape(np.stack(ends)), 0, -1)
+            ends.append(self.base.loc + self.base.scale * r)
+        return np.moveaxis(self.base.squeezed(np.stack(ends)), 0, -1)
 
     def interval(self, coverage: float = 0.9) -> Array:
         """The central interval that holds the target with probability ``coverage``: [N, 2], or [N, C, 2]."""
@@ -139,16 +139,16 @@ class ShapedPrediction:
 
     def crps(self, y: ArrayLike) -> Array:
         """Continuous ranked probability score of each row and output, in the target's units."""
-        return self.base._shape(self.base._scale * self._each(self._errors(y), "crps"))
+        return self.base.squeezed(self.base.scale * self._each(self._errors(y), "crps"))
 
     def sample_functions(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
         """Draws of the function, noise aside, [n_samples, N] or [n_samples, N, C]; rows of a draw go together."""
-        return self.base._shape(self._functions(n_samples, np.random.default_rng(random_state)))
+        return self.base.squeezed(self._functions(n_samples, np.random.default_rng(random_state)))
 
     def _functions(self, n_samples: int, rng: np.random.Generator) -> Array:
         factor = self.base.factor() * self._stds
         z = rng.standard_normal((n_samples, len(factor), self.n_outputs))
-        centre = self.base.loc + (self.base._scale - self.base.noise_scale) * np.array([s.mean for s in self.shapes])
+        centre = self.base.loc + (self.base.scale - self.base.noise_scale) * np.array([s.mean for s in self.shapes])
         return centre + np.einsum("skc,knc->snc", z, factor, optimize=True)
 
     def sample(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
@@ -156,4 +156,4 @@ class ShapedPrediction:
         rng = np.random.default_rng(random_state)
         functions = self._functions(n_samples, rng)
         noise = np.stack([shape.sample(functions.shape[:2], rng) for shape in self.shapes], -1)
-        return self.base._shape(functions + self.base.noise_scale * noise)
+        return self.base.squeezed(functions + self.base.noise_scale * noise)

@@ -68,27 +68,27 @@ class TransformedPrediction:
         """Rows whose moments are those of the Student t itself, [N, C]."""
         if not isinstance(self.transform, Rectified):
             return np.zeros(self.base.loc.shape, dtype=np.bool_)
-        return np.asarray(special.stdtr(self.base.df, -self.base.loc / self.base._scale) < UNTOUCHED)
+        return np.asarray(special.stdtr(self.base.df, -self.base.loc / self.base.scale) < UNTOUCHED)
 
     @cached_property
     def _mean(self) -> Array:
         if self._untouched.all():
             return self.base.loc
-        return np.where(self._untouched, self.base.loc, self._mean_over(self.base.loc, self.base._scale))
+        return np.where(self._untouched, self.base.loc, self._mean_over(self.base.loc, self.base.scale))
 
     @cached_property
     def _std(self) -> Array:
-        known = self.base._scale * self.base._tails
+        known = self.base.scale * self.base.tails
         if self._untouched.all():
             return known
-        square = self._mean_over(self.base.loc, self.base._scale, 2)
-        mean = self._mean_over(self.base.loc, self.base._scale)
+        square = self._mean_over(self.base.loc, self.base.scale, 2)
+        mean = self._mean_over(self.base.loc, self.base.scale)
         return np.where(self._untouched, known, np.sqrt(np.maximum(square - mean**2, 0.0)))
 
     @cached_property
     def _epistemic(self) -> Array:
         """Deviation over functions of the target's mean given the function, [N, C]."""
-        known = self.base.function_scale * self.base._tails
+        known = self.base.function_scale * self.base.tails
         if self._untouched.all():
             return known
         nodes, weights = np.polynomial.hermite_e.hermegauss(FUNCTION_NODES)
@@ -101,54 +101,54 @@ class TransformedPrediction:
     @property
     def mean(self) -> Array:
         """Mean of the target."""
-        return self.base._shape(self._mean)
+        return self.base.squeezed(self._mean)
 
     @property
     def std(self) -> Array:
         """Standard deviation of the target; std² = aleatoric_std² + epistemic_std²."""
-        return self.base._shape(self._std)
+        return self.base.squeezed(self._std)
 
     @property
     def epistemic_std(self) -> Array:
         """Ignorance's share: how far the target's mean may be from what is predicted."""
-        return self.base._shape(self._epistemic)
+        return self.base.squeezed(self._epistemic)
 
     @cached_property
     def _aleatoric(self) -> Array:
         rest = np.sqrt(np.maximum(self._std**2 - self._epistemic**2, 0.0))
-        return np.where(self._untouched, self.base.noise_scale * self.base._tails, rest)
+        return np.where(self._untouched, self.base.noise_scale * self.base.tails, rest)
 
     @property
     def aleatoric_std(self) -> Array:
         """The noise's share: what more data would not remove."""
-        return self.base._shape(self._aleatoric)
+        return self.base.squeezed(self._aleatoric)
 
     def row_covariance(self) -> Array:
         """Covariance between rows, noise on the diagonal: [N, N], or [N, N, C]; rows correlate as their functions."""
-        return self.base._shape(bent_row_covariance(self.base._spread, self._epistemic, self._aleatoric))
+        return self.base.squeezed(bent_row_covariance(self.base.spread, self._epistemic, self._aleatoric))
 
     # -- the distribution ---------------------------------------------------------------------------------------------
 
     def log_prob(self, y: ArrayLike) -> Array:
         """log p(y) of each row [N], summed over outputs; of a zero that has a probability, its logarithm."""
-        target = self.base._targets(y)
+        target = self.base.as_rows(y)
         inside = target > 0
         z = self.transform.inverse(np.where(inside, target, 1.0))
-        density = self.base._log_density(z) + self.transform.log_slope(np.where(inside, target, 1.0))
+        density = self.base.log_density(z) + self.transform.log_slope(np.where(inside, target, 1.0))
         at_zero = np.full_like(density, -np.inf)
         if np.isfinite(self.transform.floor()):
             with np.errstate(divide="ignore"):
-                at_zero = np.log(self.base._below(np.full_like(z, self.transform.floor())))
+                at_zero = np.log(self.base.below(np.full_like(z, self.transform.floor())))
         return np.where(inside, density, np.where(target == 0, at_zero, -np.inf)).sum(-1)
 
     def cdf(self, y: ArrayLike) -> Array:
         """P(target <= y) of each row and output."""
-        return self.base._shape(self._below(self.base._targets(y)))
+        return self.base.squeezed(self._below(self.base.as_rows(y)))
 
     def _below(self, target: Array) -> Array:
         z = self.transform.inverse(target)
         possible = (target >= 0) & np.isfinite(z)
-        return np.where(possible, self.base._below(np.where(possible, z, 0.0)), 0.0)
+        return np.where(possible, self.base.below(np.where(possible, z, 0.0)), 0.0)
 
     def quantile(self, q: ArrayLike) -> Array:
         """The value that the target stays below with probability q: [N] (or [N, C]), or [Q, N, ...] for several q."""
@@ -168,7 +168,7 @@ class TransformedPrediction:
 
         2 ∫₀^F(y) u (y − Q(u)) du + 2 ∫_F(y)¹ (1 − u)(Q(u) − y) du, with Q the quantiles (Gneiting & Raftery 2007).
         """
-        target = self.base._targets(y)
+        target = self.base.as_rows(y)
         at_y = self._below(target)
         nodes, weights = np.polynomial.legendre.leggauss(SCORE_NODES)
         nodes, weights = 0.5 * (nodes + 1), 0.5 * weights
@@ -177,16 +177,16 @@ class TransformedPrediction:
             tail, slope = node**4, 4 * node**3 * weight  # many nodes near the ends, where quantiles run away
             for share, sign in ((at_y, 1.0), (1 - at_y, -1.0)):
                 u = np.maximum(share * tail, 1e-50)
-                z = self.base.loc + sign * self.base._scale * stats.t.ppf(u, self.base.df)
+                z = self.base.loc + sign * self.base.scale * stats.t.ppf(u, self.base.df)
                 total += 2 * share * slope * u * sign * (target - self.transform.forward(z))
-        return self.base._shape(total)
+        return self.base.squeezed(total)
 
     # -- draws --------------------------------------------------------------------------------------------------------
 
     def sample_functions(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
         """Draws of the target's mean given the function, [n_samples, N] or [n_samples, N, C]."""
-        functions = self.base._functions(n_samples, np.random.default_rng(random_state))
-        return self.base._shape(self._mean_over(functions, self.base.noise_scale))
+        functions = self.base.functions(n_samples, np.random.default_rng(random_state))
+        return self.base.squeezed(self._mean_over(functions, self.base.noise_scale))
 
     def sample(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
         """Draws of the target, [n_samples, N] or [n_samples, N, C]: one function a draw, with noise of each row."""

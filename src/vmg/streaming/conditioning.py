@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from vmg.estimators import VMGClassifier, VMGRegressor
-from vmg.fit.inputs import InputRange, soften
 from vmg.fit.outliers import ordinary_rows
 from vmg.fit.regression import RegressionEnsemble
-from vmg.fit.scaling import Standardiser
+from vmg.fit.scaling import InputRange, Standardiser, soften
 from vmg.streaming import sharing
 from vmg.training import Callback
 

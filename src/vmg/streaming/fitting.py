@@ -24,9 +24,9 @@ from vmg.streaming.encoding import fit_encoder, fit_scaling
 from vmg.streaming.sample import RowSample
 from vmg.streaming.statistics import TableStatistics
 from vmg.tables import TableEncoder, TableError, TableModel
-from vmg.tables.model import keep_rows
 from vmg.tables.numbers import to_numbers
 from vmg.tables.phrases import count, listing
+from vmg.tables.preparing import keep_rows
 from vmg.tables.target import Task, fit_target
 from vmg.training import Callback
 

@@ -20,7 +20,7 @@ from vmg.tables.phrases import count, listing
 from vmg.tables.shifts import shift_remarks
 from vmg.tables.values import to_texts
 
-__all__ = ["TableEncoder", "check_names", "decide_comma"]
+__all__ = ["TableEncoder", "check_names", "decide_comma", "require_columns"]
 
 Array = NDArray[np.float64]
 
@@ -220,3 +220,11 @@ def check_names(frame: pd.DataFrame) -> None:
     repeated = frame.columns[frame.columns.duplicated()].unique()
     if len(repeated):
         raise TableError(f"the table has several columns of the same name; rename {listing(repeated)}")
+
+
+def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
+    """Raise a TableError that names the columns which a table lacks."""
+    check_names(frame)
+    missing = [name for name in names if name not in frame.columns]
+    if missing:
+        raise TableError(f"the table has no column {listing(missing)}; it has {listing(frame.columns)}")

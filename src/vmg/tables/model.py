@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -16,17 +16,17 @@ from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor, VMGClassif
 from vmg.prediction import ClassPrediction, NumberPrediction, row_pieces
 from vmg.prediction.conformal import calibration_scores, conformal_interval
 from vmg.tables.choices import TableChoices
-from vmg.tables.encoder import TableEncoder, check_names, decide_comma
+from vmg.tables.encoder import TableEncoder, require_columns
 from vmg.tables.errors import TableError
 from vmg.tables.flags import FLAGS, flag_texts, mark_not_finite
 from vmg.tables.frames import as_frame
 from vmg.tables.marginal import MarginalPrediction, class_mixture, find_candidates
 from vmg.tables.numbers import to_numbers
-from vmg.tables.phrases import count, listing
+from vmg.tables.phrases import count
+from vmg.tables.preparing import keep_rows, prepare_table
 from vmg.tables.reference import ReferenceRows, row_digests
 from vmg.tables.scores import base_rate, base_rate_scores, class_scores, mean_crps, number_scores
-from vmg.tables.suspicions import find_suspicions
-from vmg.tables.target import Target, Task, centred_target, fit_target, known_labels, require_numbers
+from vmg.tables.target import Task, known_labels, require_numbers
 from vmg.tables.values import to_texts
 from vmg.training import Callback
 
@@ -36,7 +36,6 @@ __all__ = [
     "Outside",
     "Regressor",
     "TableModel",
-    "keep_rows",
     "mean_crps",
     "named_after",
 ]
@@ -45,8 +44,6 @@ Regressor = VMGRegressor | PseudoDataRegressor  # the second where a file is fro
 Classifier = VMGClassifier | PseudoDataClassifier
 Outside = Literal["flag", "clip", "error"]
 
-MIN_ROWS = 5
-MIN_CONFORMAL_ROWS = 19  # fewer cannot promise a coverage of 95 %
 MIXED_AT_ONCE = 64  # rows with unknown cells that are predicted together, each as a mixture
 
 
@@ -134,7 +131,9 @@ class TableModel:
         tell : callable, optional
             Called with each sentence of ``notes`` before training starts.
         """
-        given = _prepare(as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {})
+        given = prepare_table(
+            as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {}
+        )
         if tell is not None:
             for note in given.notes:
                 tell(note)
@@ -168,7 +167,9 @@ class TableModel:
         tell: Callable[[str], None] | None = None,
     ) -> list[str]:
         """Do all of a fit but the training: raise what is wrong with the table, give back and tell the notes."""
-        given = _prepare(as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {})
+        given = prepare_table(
+            as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {}
+        )
         if tell is not None:
             for note in given.notes:
                 tell(note)
@@ -316,7 +317,7 @@ class TableModel:
 
     def target_values(self, frame: pd.DataFrame) -> NDArray:
         """The true targets of rows that all have one: numbers, or classes as the estimator writes them."""
-        _require_columns(frame, [self.target])
+        require_columns(frame, [self.target])
         column = frame[self.target]
         if isinstance(self.estimator, Classifier):
             return known_labels(column, self.estimator.classes_)
@@ -327,7 +328,7 @@ class TableModel:
     def with_target(self, frame: Any) -> pd.DataFrame:
         """The rows of ``frame`` that have a target."""
         frame = as_frame(frame)
-        _require_columns(frame, [self.target])
+        require_columns(frame, [self.target])
         rows = frame[to_texts(frame[self.target]).notna()]
         if rows.empty:
             raise TableError(f"no row has a value in the target '{self.target}'")
@@ -398,94 +399,3 @@ def named_after(target: str, predictions: pd.DataFrame) -> pd.DataFrame:
     """Predictions with columns named after the target, but for those that are about the row."""
     names = {name: target if name in ("mean", "class") else f"{target}_{name}" for name in predictions.columns}
     return predictions.rename(columns={**names, "familiarity": "familiarity", FLAGS: FLAGS})
-
-
-class _Prepared(NamedTuple):
-    """A table that is ready for training."""
-
-    estimator: VMGRegressor | VMGClassifier
-    encoder: TableEncoder
-    target: Target
-    choices: TableChoices
-    rows: pd.DataFrame
-    values: NDArray
-    features: NDArray
-    aside: pd.DataFrame  # rows to calibrate with
-    aside_values: NDArray
-    notes: list[str]
-    asks_likelihood: bool
-
-
-def _prepare(
-    frame: pd.DataFrame,
-    target: str,
-    task: Task | None,
-    exclude: Sequence[str],
-    conformal: float,
-    choices: TableChoices,
-    options: Mapping[str, Any],
-) -> _Prepared:
-    _require_columns(frame, [target, *exclude, *choices.named])
-    left_out = list(dict.fromkeys([*exclude, *choices.ignored]))
-    if target in left_out:
-        raise TableError(f"the target '{target}' cannot be excluded")
-    has_target = to_texts(frame[target]).notna()
-    n_without = int((~has_target).sum())
-    frame = frame[has_target]
-    if len(frame) < MIN_ROWS:
-        raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {len(frame)}")
-    columns = frame.drop(columns=left_out)
-    found = fit_target(frame[target], task, decide_comma(columns, choices))
-    kind = VMGRegressor if found.task == "regression" else VMGClassifier
-    estimator = kind(**options)
-    inside, outside = _split(len(frame), conformal, found.task, estimator.random_state)
-    rows, values = columns.iloc[inside], found.values[inside]
-    encoder = TableEncoder.fit(rows, choices, target=target)
-    encoder, features = encoder.with_target(rows, centred_target(values))
-
-    notes = [found.reason]
-    if n_without:
-        notes.append(f"{count(n_without, 'row')} without a target left out.")
-    if len(outside):
-        notes.append(f"{count(len(outside), 'row')} set aside to calibrate intervals.")
-    if left_out:
-        notes.append(f"Columns left out as asked: {listing(left_out)}.")
-    notes += [*encoder.describe(), *find_suspicions(rows, encoder, target, values)]
-    return _Prepared(
-        *(estimator, encoder, found, choices, rows, values, features),
-        *(columns.iloc[outside], found.values[outside], notes, "likelihood" in options),
-    )
-
-
-def keep_rows(encoder: TableEncoder, rows: pd.DataFrame, values: NDArray) -> ReferenceRows:
-    """The training rows that a model keeps."""
-    features = encoder.transform(rows)
-    given = np.column_stack([~of_column["missing"] for of_column in encoder.marks(rows)])
-    return ReferenceRows.sample(
-        features, given, encoder.feature_scales, encoder.widths, row_digests(features, values), seed=0
-    )
-
-
-def _require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
-    check_names(frame)
-    missing = [name for name in names if name not in frame.columns]
-    if missing:
-        raise TableError(f"the table has no column {listing(missing)}; it has {listing(frame.columns)}")
-
-
-def _split(n_rows: int, share: float, task: Task, seed: Any) -> tuple[NDArray, NDArray]:
-    """Positions of the rows to fit to and of those to calibrate with, in their own order."""
-    if not 0 <= share < 1:
-        raise TableError(f"conformal must be a share of the rows from 0 to below 1; got {share}")
-    if share == 0:
-        return np.arange(n_rows), np.arange(0)
-    if task != "regression":
-        raise TableError("conformal calibrates intervals of regression; the task is classification")
-    n_outside = round(share * n_rows)
-    if n_outside < MIN_CONFORMAL_ROWS or n_rows - n_outside < MIN_ROWS:
-        raise TableError(
-            f"conformal needs at least {MIN_CONFORMAL_ROWS} rows to calibrate with and {MIN_ROWS} to fit to; "
-            f"{share:g} of {count(n_rows, 'row')} leaves {n_outside} and {n_rows - n_outside}"
-        )
-    order = np.random.default_rng(seed).permutation(n_rows)
-    return np.sort(order[n_outside:]), np.sort(order[:n_outside])

@@ -39,7 +39,8 @@ def find_suspicions(frame: pd.DataFrame, encoder: TableEncoder, target: str, val
             f"{listing(leaks)} alone {'tells' if len(leaks) == 1 else 'tell'} the target '{target}' almost exactly. If "
             "not known before the target is, this is a leak: leave it out with --ignore."
         )
-    return said + _same_columns(frame, encoder, numbers) + _row_numbers(numbers)
+    plain = {c.name: numbers[c.name] for c in encoder.columns if isinstance(c, NumberColumn)}
+    return said + _same_columns(frame, encoder, numbers) + _row_numbers(plain)
 
 
 def _numbers(column: Column, cells: pd.Series) -> Array | None:

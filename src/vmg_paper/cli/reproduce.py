@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -13,14 +13,14 @@ import vmg
 from vmg.cli.datasets import RayOption, ray_address
 from vmg.cli.output import say, say_aside
 from vmg.cli.progress import TrainingBar, waiting
-from vmg.fleets import spread
 from vmg_paper.cli.figures import figure1_command, figure2_command
 from vmg_paper.cli.option_lists import names
 from vmg_paper.cli.table2 import table2_command
 from vmg_paper.data import TABLES
-from vmg_paper.experiments import results_file, table1
-from vmg_paper.experiments.results_file import Record
-from vmg_paper.experiments.table1_methods import METHODS
+from vmg_paper.experiments import results_file
+from vmg_paper.experiments.registry import METHODS, listing
+from vmg_paper.experiments.runner import run
+from vmg_paper.experiments.table1 import Table1, tasks
 from vmg_paper.experiments.table1_summary import FORMATS, render, summarise
 
 __all__ = ["reproduce"]
@@ -42,9 +42,10 @@ reproduce.command("figure2")(figure2_command)
 def _list_methods(asked: bool) -> None:
     if not asked:
         return
-    width = max(map(len, METHODS))
-    for method in METHODS.values():
-        say(f"{method.name:<{width}}  {method.summary}")
+    methods = listing("table1")
+    width = max(len(name) for name, _ in methods)
+    for name, summary in methods:
+        say(f"{name:<{width}}  {summary}")
     raise typer.Exit
 
 
@@ -55,23 +56,6 @@ def experiments(
     ] = False,
 ) -> None:
     """Run the paper's experiments and print its figures beside ours."""
-
-
-def _run(missing: list[table1.Task], jobs: int, threads: int, ray: bool) -> Iterator[tuple[table1.Task, list[Record]]]:
-    """Every task with what it earned, as soon as it is done."""
-    if jobs == 1 and not ray:
-        for number, task in enumerate(missing, 1):
-            label = f"{task.dataset}: {task.method} ({number}/{len(missing)})"
-            with TrainingBar(label) as bar:
-                yield task, table1.execute(task, vmg.__version__, bar)
-        return
-    with waiting(f"{len(missing)} tables to run, {jobs} at once"):
-        for position, earned in spread(_execute, missing, n_jobs=jobs, ray_address=ray_address(ray), threads=threads):
-            yield missing[position], earned
-
-
-def _execute(task: table1.Task) -> list[Record]:
-    return table1.execute(task, vmg.__version__)
 
 
 @reproduce.command("table1", epilog="Example: `vmg reproduce table1 --datasets yacht,boston --methods vmg,vmg-paper`")
@@ -95,14 +79,22 @@ def table1_command(
     One JSON line per (method, dataset, split) is appended to the results file; a killed run resumes where it was.
     """
     chosen_tables = names(datasets, TABLES, "--datasets")
-    chosen_methods = names(methods, tuple(METHODS), "--methods")
+    chosen_methods = names(methods, tuple(METHODS["table1"]), "--methods")
     [form] = names(form, FORMATS, "--format")
     torch.set_num_threads(threads)
-    missing = table1.tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed)
-    for task, earned in _run(missing, jobs, threads, ray):
-        results_file.append(out, earned)
-        seconds = sum(record["seconds"] for record in earned)
-        say_aside(f"{task.dataset}: {task.method}, {len(earned)} splits in {seconds:.0f} s")
+    missing = tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed)
+    with waiting(f"{len(missing)} tables to run, {jobs} at once") if missing and (jobs > 1 or ray) else nullcontext():
+        for task, earned in run(
+            Table1(vmg.__version__),
+            missing,
+            out=out,
+            jobs=jobs,
+            threads=threads,
+            ray_address=ray_address(ray),
+            watch=TrainingBar,
+        ):
+            seconds = sum(record["seconds"] for record in earned)
+            say_aside(f"{task.dataset}: {task.method}, {len(earned)} splits in {seconds:.0f} s")
     lines = [
         line
         for line in results_file.read(out)

@@ -15,15 +15,16 @@ from vmg.cli.progress import TrainingBar, waiting
 from vmg.persistence import replacing
 from vmg_paper.cli.option_lists import names, whole_numbers
 from vmg_paper.experiments import results_file, table2
-from vmg_paper.experiments.digits import load_digits
 from vmg_paper.experiments.published import PAPER_TABLE2
-from vmg_paper.experiments.table2_methods import BOUND, DIGIT_METHODS, MAX_POINTS, n_weights, parse_size
+from vmg_paper.experiments.registry import METHODS
+from vmg_paper.experiments.runner import run
+from vmg_paper.experiments.table2_methods import BOUND, MAX_POINTS, n_weights, parse_size
 from vmg_paper.experiments.table2_summary import common_size, foremost, render, summarise
 from vmg_paper.experiments.typeset import FORMATS
 
 __all__ = ["table2_command"]
 
-METHODS_HELP = f"Separated by commas: {', '.join(DIGIT_METHODS)}."
+METHODS_HELP = f"Separated by commas: {', '.join(METHODS['table2'])}."
 
 
 def table2_command(
@@ -82,7 +83,7 @@ def table2_command(
     The last 10,000 training images are for validation. One JSON line per (method, size, seed) is appended to the
     results file; a killed run goes on from its last epoch, to the same bits.
     """
-    chosen_methods = names(methods, tuple(DIGIT_METHODS), "--methods")
+    chosen_methods = names(methods, tuple(METHODS["table2"]), "--methods")
     chosen_sizes = None if sizes is None else _sizes(sizes)
     [form] = names(form, FORMATS, "--format")
     torch.set_num_threads(threads)
@@ -106,18 +107,8 @@ def table2_command(
             out=out,
         )
     folder = out.parent / "checkpoints" if checkpoints is None else checkpoints
-    digits = None
-    for number, task in enumerate(missing, 1):
-        digits = load_digits() if digits is None else digits
-        record = table2.execute(
-            task,
-            digits,
-            vmg.__version__,
-            earlier=table2.chosen_already(task, out),
-            checkpoints=folder,
-            watch=lambda label, number=number: TrainingBar(f"{label} ({number}/{len(missing)})"),  # type: ignore[misc]
-        )
-        results_file.append(out, [record])
+    experiment = table2.Table2(vmg.__version__, out, folder)
+    for task, [record] in run(experiment, missing, out=out, watch=TrainingBar):
         say_aside(
             f"{task.method} {task.size}, seed {task.seed}: {record['error_percent']:.2f} % in {record['seconds']:.0f} s"
         )

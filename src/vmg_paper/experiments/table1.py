@@ -5,8 +5,10 @@ All splits of a table train as one batched network. Only training rows reach ``f
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,14 +16,15 @@ import numpy as np
 
 from vmg import metrics
 from vmg.estimators import fit_splits
-from vmg.training import Progress
+from vmg.training import Callback
 from vmg_paper.data import load_table, standard_splits
 from vmg_paper.experiments import results_file
-from vmg_paper.experiments.method import fit_apart
+from vmg_paper.experiments.registry import METHODS
 from vmg_paper.experiments.results_file import Record
-from vmg_paper.experiments.table1_methods import METHODS
+from vmg_paper.experiments.runner import Watch
+from vmg_paper.experiments.table_method import fit_apart
 
-__all__ = ["Task", "execute", "tasks"]
+__all__ = ["Table1", "Task", "config", "execute", "score", "tasks"]
 
 
 class Task(NamedTuple):
@@ -47,19 +50,30 @@ def tasks(
         splits = range(len(standard_splits(dataset)[:n_splits]))
         for method in methods:
             missing = tuple(k for k in splits if (method, dataset, k, seed) not in done)
-            if missing and METHODS[method].together:
+            if missing and METHODS["table1"][method].together:
                 found.append(Task(method, dataset, missing, seed))
             else:
                 found += [Task(method, dataset, (k,), seed) for k in missing]
     return found
 
 
-def execute(task: Task, version: str, on_progress: Callable[[Progress], None] | None = None) -> list[Record]:
+@dataclass(frozen=True)
+class Table1:
+    """The experiment, for :func:`~vmg_paper.experiments.runner.run`."""
+
+    version: str
+
+    def execute(self, task: Task, watch: Watch) -> list[Record]:
+        with watch(f"{task.dataset}: {task.method}") as tell:
+            return execute(task, self.version, tell)
+
+
+def execute(task: Task, version: str, on_progress: Callback | None = None) -> list[Record]:
     """Run a task: one record for each of its splits."""
     table, splits = load_table(task.dataset), standard_splits(task.dataset)
-    recipe = METHODS[task.method]
+    recipe = METHODS["table1"][task.method]
     estimator = recipe.make(task.dataset, task.seed)
-    # methods with a way of their own to fit have no bound to report
+    # methods with a way of their own to fit have no progress to report
     options = (
         {"callbacks": [on_progress]} if on_progress is not None and recipe.fit_splits in (fit_splits, fit_apart) else {}
     )
@@ -76,11 +90,20 @@ def execute(task: Task, version: str, on_progress: Callable[[Progress], None] | 
             **score(model, table.X[splits[k][1]], table.y[splits[k][1]]),
             "seconds": round(seconds / len(task.splits), 3),
             "steps": model.n_steps_,
-            "config": {key: value for key, value in estimator.get_params().items() if key != "verbose"},
+            "config": config(estimator),
             "version": version,
         }
         for model, k in zip(fitted, task.splits, strict=True)
     ]
+
+
+def config(estimator: Any) -> dict[str, Any]:
+    """Parameters of an estimator for the record; a baseline is named, and its settings stand beside the others."""
+    parameters = {key: value for key, value in estimator.get_params().items() if key != "verbose"}
+    if "baseline" in parameters:
+        baseline = parameters.pop("baseline")
+        parameters |= {"baseline": type(baseline).__name__, **dataclasses.asdict(baseline)}
+    return parameters
 
 
 def score(model: Any, X: np.ndarray, y: np.ndarray) -> dict[str, float]:

@@ -7,27 +7,27 @@ from typing import Any
 from vmg.estimators import PseudoDataRegressor
 from vmg_paper.baselines import BaselineRegressor, MatrixGaussian
 from vmg_paper.data import load_table
-from vmg_paper.experiments.method import Method, hidden_layers
+from vmg_paper.experiments.table_method import TableMethod, hidden_layers
 
 __all__ = ["ABLATIONS"]
 
 POINTS = 20  # the default
 
 
-def _ablation(name: str, summary: str, **options: Any) -> Method:
+def _ablation(name: str, summary: str, **options: Any) -> TableMethod:
     def make(table: str, seed: int) -> PseudoDataRegressor:
         return PseudoDataRegressor(hidden_layers(table), random_state=seed, **options)
 
-    return Method(f"vmg-{name}", summary, make)
+    return TableMethod(f"vmg-{name}", summary, make)
 
 
-def _inside(name: str, summary: str, baseline: MatrixGaussian) -> Method:
+def _inside(name: str, summary: str, baseline: MatrixGaussian) -> TableMethod:
     """A change that is no parameter of the estimator."""
 
     def make(table: str, seed: int) -> BaselineRegressor:
         return baseline.regressor(hidden_layers(table), noise="input", random_state=seed)
 
-    return Method(f"vmg-{name}", summary, make)
+    return TableMethod(f"vmg-{name}", summary, make)
 
 
 def _capped(table: str, seed: int) -> PseudoDataRegressor:
@@ -58,6 +58,6 @@ ABLATIONS = (
         _ablation(f"points-{points}", f"{points} pseudo-points in each layer", n_pseudo=points)
         for points in (2, 5, 10, 40)
     ),
-    Method("vmg-capped", "fewer pseudo-points than inputs in every layer", _capped),
+    TableMethod("vmg-capped", "fewer pseudo-points than inputs in every layer", _capped),
     _ablation("factored", "a noise factor for each pseudo-point and dimension", pseudo_noise="factored"),
 )

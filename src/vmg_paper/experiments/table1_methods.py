@@ -11,10 +11,10 @@ from vmg_paper import baselines
 from vmg_paper.baselines import Baseline, BaselineRegressor, PaperVMG
 from vmg_paper.baselines.batched_regressor import fit_splits as batched_splits
 from vmg_paper.data import load_table
-from vmg_paper.experiments.method import LARGE, Method, fit_apart, hidden_layers
 from vmg_paper.experiments.table1_ablations import ABLATIONS
+from vmg_paper.experiments.table_method import LARGE, TableMethod, fit_apart, hidden_layers
 
-__all__ = ["METHODS", "PAPER_LIMITS"]
+__all__ = ["PAPER_LIMITS", "TABLE_METHODS"]
 
 
 PAPER_STEPS = 110_000
@@ -63,30 +63,32 @@ def _make_paper(table: str, seed: int) -> BaselineRegressor:
     )
 
 
-def _baseline(name: str, summary: str, baseline: Baseline) -> Method:
+def _baseline(name: str, summary: str, baseline: Baseline) -> TableMethod:
     """A baseline with its own defaults in the paper's architecture."""
 
     def make(table: str, seed: int) -> BaselineRegressor:
         return baseline.regressor(hidden_layers(table), random_state=seed)
 
-    return Method(name, summary, make)
+    return TableMethod(name, summary, make)
 
 
-def _batched(name: str, summary: str, kind: Callable[..., baselines.BatchedRegressor], **options: Any) -> Method:
+def _batched(name: str, summary: str, kind: Callable[..., baselines.BatchedRegressor], **options: Any) -> TableMethod:
     """A reference method in the paper's architecture, which fits all splits at once in its own way."""
 
     def make(table: str, seed: int) -> baselines.BatchedRegressor:
         return kind(hidden_layers(table), random_state=seed, **options)
 
-    return Method(name, summary, make, batched_splits)
+    return TableMethod(name, summary, make, batched_splits)
 
 
-METHODS = {
+TABLE_METHODS = {
     method.name: method
     for method in (
-        Method("vmg", "this library's defaults: output layers integrated out", _make_vmg, fit_apart, together=False),
-        Method("vmg-pseudo-data", "an ensemble of five with pseudo-data and chosen bounds", _make_pseudo_data),
-        Method("vmg-paper", "the paper's recipe; batch sizes and steps are ours, except on yacht", _make_paper),
+        TableMethod(
+            "vmg", "the library's defaults: output layers integrated out", _make_vmg, fit_apart, together=False
+        ),
+        TableMethod("vmg-pseudo-data", "an ensemble of five with pseudo-data, their noise chosen", _make_pseudo_data),
+        TableMethod("vmg-paper", "the paper's recipe; batch sizes and steps are ours, except on yacht", _make_paper),
         _baseline("mean-field", "factorised Gaussian, local reparametrisation", baselines.MeanField()),
         _baseline("graves-vi", "factorised Gaussian, Graves's estimator and prior", baselines.Graves()),
         _baseline("bayes-by-backprop", "factorised Gaussian, scale mixture prior", baselines.BayesByBackprop()),

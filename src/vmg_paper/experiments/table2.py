@@ -8,8 +8,9 @@ images, once nothing is left to choose.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,20 +24,31 @@ from vmg.nn.mlp import MLP
 from vmg.prediction import ClassPrediction
 from vmg.training import Callback, Checkpoint, History, train
 from vmg_paper.experiments import results_file
-from vmg_paper.experiments.digits import Digits, Rows
-from vmg_paper.experiments.table2_methods import DIGIT_METHODS, N_CLASSES, SCHEDULES, DigitMethod, Recipe, parse_size
+from vmg_paper.experiments.digits import Digits, Rows, load_digits
+from vmg_paper.experiments.registry import METHODS
+from vmg_paper.experiments.runner import Watch, unwatched
+from vmg_paper.experiments.table2_methods import N_CLASSES, SCHEDULES, DigitMethod, Recipe, parse_size
 from vmg_paper.experiments.uncertainty_scores import Array, draw_probabilities, mean_probabilities, score
 
-__all__ = ["AVERAGES", "MEAN", "Task", "answered", "chosen_already", "execute", "fit", "key", "tasks", "validate"]
+__all__ = [
+    "AVERAGES",
+    "MEAN",
+    "Table2",
+    "Task",
+    "answered",
+    "chosen_already",
+    "execute",
+    "fit",
+    "key",
+    "tasks",
+    "validate",
+]
 
 MEAN = "mean network"
 AVERAGES = {"20 draws": 20, "100 draws": 100}
 """Draws that an average is taken over, all members of an ensemble together."""
 
 REPORTS_PER_EPOCH = 10  # the run's state is kept once an epoch
-
-Watch = Callable[[str], AbstractContextManager[Callback]]
-"""A label to a block in which training reports to the callback that it gives."""
 
 
 class Task(NamedTuple):
@@ -62,7 +74,7 @@ def key(record: results_file.Record) -> Task:
     """The task that a line of the results answers."""
     tried = tuple(one["points"] for one in record["tried"] if one["points"] is not None)
     run = record["method"], record["size"], record["seed"], record["epochs"]
-    rate = _unless_own(record["config"]["learning_rate"], DIGIT_METHODS[record["method"]])
+    rate = _unless_own(record["config"]["learning_rate"], METHODS["table2"][record["method"]])
     return Task(*run, tried, record["bound"], record["refit"], record["raw"], rate)
 
 
@@ -87,7 +99,7 @@ def tasks(
     """All that is asked for, and the part of it that is not in ``out`` yet; without ``sizes`` each method's own."""
 
     def task(name: str, size: str, seed: int) -> Task:
-        method = DIGIT_METHODS[name]
+        method = METHODS["table2"][name]
         tried, limit = (tuple(points), bound) if method.has_points else ((), None)
         return Task(name, size, seed, epochs, tried, limit, refit, raw, _unless_own(learning_rate, method))
 
@@ -95,7 +107,7 @@ def tasks(
         task(name, size, seed)
         for seed in seeds
         for name in methods
-        for size in (DIGIT_METHODS[name].sizes if sizes is None else sizes)
+        for size in (METHODS["table2"][name].sizes if sizes is None else sizes)
     ]
     done = answered(out)
     return wanted, [one for one in wanted if one not in done]
@@ -118,6 +130,25 @@ def chosen_already(task: Task, out: Path) -> results_file.Record | None:
     return None
 
 
+@dataclass
+class Table2:
+    """The experiment, for :func:`~vmg_paper.experiments.runner.run`."""
+
+    version: str
+    out: Path
+    checkpoints: Path
+
+    @cached_property
+    def digits(self) -> Digits:
+        """The images, read when the first task needs them."""
+        return load_digits()
+
+    def execute(self, task: Task, watch: Watch) -> list[results_file.Record]:
+        earlier = chosen_already(task, self.out)
+        record = execute(task, self.digits, self.version, earlier=earlier, checkpoints=self.checkpoints, watch=watch)
+        return [record]
+
+
 def execute(
     task: Task,
     digits: Digits,
@@ -125,13 +156,13 @@ def execute(
     *,
     earlier: results_file.Record | None = None,
     checkpoints: Path | None = None,
-    watch: Watch = lambda label: nullcontext(lambda progress: None),
+    watch: Watch = unwatched,
 ) -> results_file.Record:
     """Train, choose on the validation images unless ``earlier`` has done so, and score on the test images: one record.
 
     With ``checkpoints``, a folder, every network's run keeps its state there and goes on from it after a kill.
     """
-    method = DIGIT_METHODS[task.method]
+    method = METHODS["table2"][task.method]
     if not task.raw:
         digits = digits.centred()
     recipe = method.recipe(task.epochs, task.learning_rate)

@@ -109,12 +109,12 @@ class BayesByBackpropLinear(FactorisedLinear):
         return start + self.scale_rate * (self.log_scale - start)
 
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        self.last_noise = self._noise(*sample_shape, *self.loc.shape)
+        self.last_noise = self.draw_noise(*sample_shape, *self.loc.shape)
         return x @ (self.loc + self.scale() * self.last_noise)
 
     def kl_divergence(self) -> Tensor:
         """log q(W) − log p(W), summed over weights, at the last draw (or, before the first, at a fresh one)."""
-        noise = self._noise(*self.loc.shape) if self.last_noise is None else self.last_noise
+        noise = self.draw_noise(*self.loc.shape) if self.last_noise is None else self.last_noise
         log_scale = self._log_scale()
         weight = self.loc + log_scale.exp() * noise
         log_q = -0.5 * (noise.square() + LOG_2PI) - log_scale
@@ -124,7 +124,7 @@ class BayesByBackpropLinear(FactorisedLinear):
         return estimate.mean(tuple(range(n_sample))) if n_sample else estimate
 
     def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        noise = self._noise(*sample_shape, *self.loc.shape)
+        noise = self.draw_noise(*sample_shape, *self.loc.shape)
         share, wide, narrow = self.prior[..., None, None].unbind(-3)
         is_wide = torch.rand(noise.shape, generator=self.generator, device=noise.device) < share
         return noise * torch.where(is_wide, wide, narrow)

@@ -49,7 +49,7 @@ class DropConnectLinear(PointLinear):
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         if self.matched:
             mean, variance = self._moments(x)
-            noise = self._noise(*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
+            noise = self.draw_noise(*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
             return mean + variance.clamp(min=torch.finfo(x.dtype).tiny).sqrt() * noise
         rate = self.rate[..., None, None, None]
         mask = self._uniform(*sample_shape, *self.batch_shape, x.shape[-2], *self.loc.shape[-2:]) >= rate
@@ -62,7 +62,7 @@ class DropConnectLinear(PointLinear):
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the outputs over masks, each [..., B, C] (Wan et al. 2013, §3.2)."""
-        return self._moments(augment(self._check(x), self.has_bias))
+        return self._moments(augment(self.check_input(x), self.has_bias))
 
     def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """At augmented inputs."""
@@ -76,7 +76,7 @@ class DropConnectLinear(PointLinear):
         """
         if prior:
             return super().sample_function(n_functions, prior=True)
-        noise = self._noise(n_functions, *self.batch_shape, 1, self.out_features)
+        noise = self.draw_noise(n_functions, *self.batch_shape, 1, self.out_features)
 
         def function(x: Tensor) -> Tensor:
             mean, variance = self.moments(x.to(noise.dtype))

@@ -69,4 +69,4 @@ class FactorisedLinear(BayesianLinear):
         return self.log_scale.exp()
 
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return self.loc + self.scale() * self._noise(*sample_shape, *self.loc.shape)
+        return self.loc + self.scale() * self.draw_noise(*sample_shape, *self.loc.shape)

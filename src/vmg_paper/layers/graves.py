@@ -66,7 +66,7 @@ class GravesLinear(FactorisedLinear):
         x = x.expand(*leading, *x.shape[-2:])
         n_terms = math.prod(sample_shape) * x.shape[-2]
         return _GravesProduct.apply(
-            n_terms, x, self.loc.expand(shape), self.log_scale.expand(shape), self._noise(*shape)
+            n_terms, x, self.loc.expand(shape), self.log_scale.expand(shape), self.draw_noise(*shape)
         )
 
     def kl_divergence(self) -> Tensor:
@@ -77,4 +77,4 @@ class GravesLinear(FactorisedLinear):
         with torch.no_grad():
             mean = self.loc.mean((-2, -1), keepdim=True)
             variance = ((2 * self.log_scale).exp() + (self.loc - mean).square()).mean((-2, -1), keepdim=True)
-            return mean + variance.sqrt() * self._noise(*sample_shape, *self.loc.shape)
+            return mean + variance.sqrt() * self.draw_noise(*sample_shape, *self.loc.shape)

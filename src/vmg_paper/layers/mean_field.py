@@ -61,7 +61,7 @@ class MeanFieldLinear(FactorisedLinear):
         self._coefficients = coefficients
 
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        noise = self._noise(*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
+        noise = self.draw_noise(*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
         return sample_local(x, self.loc, self.log_scale.exp(), noise)
 
     def kl_divergence(self) -> Tensor:

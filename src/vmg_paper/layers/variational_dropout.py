@@ -62,7 +62,7 @@ class VariationalDropoutLinear(PointLinear):
     def _multiplier(self, *shape: int) -> Tensor:
         """ξ, [..., n, R] with ones for the bias."""
         self.project_()
-        drawn = 1 + self.log_noise.exp()[..., None, None] * self._noise(*shape, self.in_features)
+        drawn = 1 + self.log_noise.exp()[..., None, None] * self.draw_noise(*shape, self.in_features)
         return torch.nn.functional.pad(drawn, (0, int(self.has_bias)), value=1.0)
 
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:

@@ -8,7 +8,7 @@ from quick import linear_table
 from vmg_paper.baselines import HMCRegressor, PBPRegressor, SGLDRegressor
 from vmg_paper.baselines.batched_regressor import fit_splits
 from vmg_paper.baselines.filtering import filter_rows
-from vmg_paper.experiments.table1_methods import METHODS
+from vmg_paper.experiments.table1_methods import TABLE_METHODS
 
 QUICK = {
     "pbp": PBPRegressor((5,), n_epochs=10),
@@ -152,7 +152,7 @@ def test_bad_arguments_are_refused():
 
 @pytest.mark.parametrize("name", ["pbp", "sgld", "hmc"])
 def test_each_is_a_method_of_the_comparison(name):
-    method = METHODS[name]
+    method = TABLE_METHODS[name]
     model = method.make("yacht", 3)
     assert method.fit_splits is fit_splits
     assert model.get_params()["random_state"] == 3 and tuple(model.hidden_layer_sizes) == (50,)

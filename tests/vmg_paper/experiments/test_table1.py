@@ -9,8 +9,8 @@ from vmg.cli.app import run
 from vmg.estimators import PseudoDataRegressor
 from vmg_paper.data import load_table, standard_splits
 from vmg_paper.experiments import table1
-from vmg_paper.experiments.method import Method, hidden_layers
-from vmg_paper.experiments.table1_methods import METHODS
+from vmg_paper.experiments.table1_methods import TABLE_METHODS as METHODS
+from vmg_paper.experiments.table_method import TableMethod, hidden_layers
 
 FIELDS = {
     *("experiment", "method", "dataset", "split", "seed", "rmse", "log_likelihood", "coverage_90"),
@@ -63,7 +63,7 @@ def test_fits_see_training_rows_alone(data_folder, monkeypatch):
         fitted.append(PseudoDataRegressor((3,), max_noise=0.1, max_iter=1, random_state=0).fit(X[train], y[train]))
         return fitted
 
-    monkeypatch.setitem(METHODS, "probe", Method("probe", "", METHODS["vmg"].make, remember))
+    monkeypatch.setitem(METHODS, "probe", TableMethod("probe", "", METHODS["vmg"].make, remember))
     [record] = table1.execute(table1.Task("probe", "yacht", (0,), 0), "1")
     table, (train, test) = load_table("yacht"), standard_splits("yacht")[0]
     alone = PseudoDataRegressor((3,), max_noise=0.1, max_iter=1, random_state=0).fit(table.X[train], table.y[train])
@@ -94,3 +94,13 @@ def test_ablations_differ_from_their_base_in_what_they_say(data_folder):
         network = METHODS[name].make("yacht", 0).set_params(max_iter=1)
         table = load_table("yacht")
         assert network.fit(table.X[:40], table.y[:40]).network_.layers[0].sampling == sampling
+
+
+def test_the_record_says_what_every_method_is(data_folder):
+    """As JSON; a baseline's own settings stand among the estimator's."""
+    for name, method in METHODS.items():
+        config = json.loads(json.dumps(table1.config(method.make("yacht", 0))))
+        assert config["random_state"] == 0, name
+    paper = table1.config(METHODS["vmg-paper"].make("yacht", 0))
+    assert (paper["baseline"], paper["n_pseudo"], paper["learning_rate_init"]) == ("PaperVMG", 5, 1e-3)
+    assert paper["max_noise"] == pytest.approx(0.005**0.5)

@@ -62,7 +62,7 @@ def test_kl_is_taken_at_the_weights_that_were_drawn(perturb):
 def test_replicas_have_priors_of_their_own(perturb):
     priors = [MIXTURE, ScaleMixture()]
     batch = perturb(BayesByBackpropLinear(3, 2, prior=priors, batch_shape=(2,)))
-    weight = batch.loc + batch.log_scale.exp() * batch._noise(*batch.loc.shape)
+    weight = batch.loc + batch.log_scale.exp() * batch.draw_noise(*batch.loc.shape)
     posterior = Normal(batch.loc, batch.log_scale.exp())
     batch.last_noise = (weight - batch.loc) / batch.log_scale.exp()
     for k, prior in enumerate(priors):

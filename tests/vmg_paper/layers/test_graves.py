@@ -14,7 +14,7 @@ def test_gradients_of_one_weight_by_hand():
     with torch.no_grad():
         layer.loc.fill_(0.5)
         layer.log_scale.fill_(-1.0)
-    layer._noise = lambda *shape: torch.full(shape, 2.0, dtype=torch.float64)
+    layer.draw_noise = lambda *shape: torch.full(shape, 2.0, dtype=torch.float64)
     x, y = torch.tensor([[1.0], [2.0], [-3.0]], dtype=torch.float64), torch.tensor([[1.0], [0.0], [2.0]]).double()
     (0.5 * (y - layer(x)).square()).mean().backward()
     sigma = torch.tensor(-1.0, dtype=torch.float64).exp()
@@ -29,7 +29,7 @@ def test_gradients_of_one_weight_by_hand():
 def test_variance_gradient_is_the_mean_square_of_single_rows_gradients(perturb):
     layer, x, y = perturb(GravesLinear(3, 2)), normal(5, 3, seed=1), normal(5, 2, seed=2)
     noise = normal(4, 2, seed=3)
-    layer._noise = lambda *shape: noise.expand(shape)
+    layer.draw_noise = lambda *shape: noise.expand(shape)
 
     def log_prob(f, y):
         return -0.5 * (y - f).square().sum(-1)
@@ -46,7 +46,7 @@ def test_variance_gradient_is_the_mean_square_of_single_rows_gradients(perturb):
 def test_gradient_of_the_mean_and_the_input_are_exact(perturb):
     layer, x = perturb(GravesLinear(3, 2, batch_shape=(2,))), normal(5, 3, seed=1).requires_grad_()
     noise = normal(2, 4, 2, seed=3)
-    layer._noise = lambda *shape: noise.expand(shape)
+    layer.draw_noise = lambda *shape: noise.expand(shape)
     drawn = layer(x)
     loc = layer.loc.detach().clone().requires_grad_()
     other = x.detach().clone().requires_grad_()
@@ -62,7 +62,7 @@ def test_samples_are_terms_of_the_mean(perturb):
     """Twice the same draw, averaged, has the gradient of one."""
     layer, x = perturb(GravesLinear(3, 2)), normal(5, 3, seed=1)
     noise = normal(4, 2, seed=3)
-    layer._noise = lambda *shape: noise.expand(shape)
+    layer.draw_noise = lambda *shape: noise.expand(shape)
     gradients = []
     for sample_shape in ((), (2,)):
         layer.zero_grad()

@@ -23,7 +23,7 @@ def test_reaches_the_known_optimum_of_bayesian_linear_regression():
     noise_scale, x, y = 0.3, normal(30, 3, seed=1), normal(30, 2, seed=2)
     layer = MeanFieldLinear(3, 2).double()
     both_signs = torch.tensor([1.0, -1.0], dtype=torch.float64)[:, None, None]
-    layer._noise = lambda *shape: both_signs.expand(shape)
+    layer.draw_noise = lambda *shape: both_signs.expand(shape)
     optimiser = torch.optim.LBFGS(layer.parameters(), max_iter=500, tolerance_grad=1e-10, tolerance_change=1e-14)
 
     def negative_bound():
@@ -90,7 +90,7 @@ def test_kl_is_the_matrix_gaussian_layers_where_scales_are_products(prior):
         twin.row.log_scale.copy_(row.log())
         twin.column.log_scale.copy_(column.log())
     x, zero = normal(5, 3, seed=4), torch.zeros(5, 2, dtype=torch.float64)
-    layer._noise = lambda *shape: zero + 1
+    layer.draw_noise = lambda *shape: zero + 1
     expected = twin.predictive(x)
     assert_close(layer(x) - layer.forward_mean(x), expected.row_covariance.diagonal().sqrt().unsqueeze(-1) * column)
 

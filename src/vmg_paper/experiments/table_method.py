@@ -10,13 +10,13 @@ from typing import Any
 from vmg.estimators import fit_splits
 from vmg.training import Callback
 
-__all__ = ["LARGE", "Method", "fit_apart", "hidden_layers"]
+__all__ = ["LARGE", "TableMethod", "fit_apart", "hidden_layers"]
 
 LARGE = ("protein", "year")
 
 
 @dataclass(frozen=True)
-class Method:
+class TableMethod:
     """A method of the comparison."""
 
     name: str

@@ -1,0 +1,212 @@
+"""Scores of ``vmg fit`` on held-out rows, what ``inspect`` and ``evaluate`` say, and runs that are gone on with."""
+
+import io
+import json
+import os
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import vmg
+from vmg.cli.app import run
+from vmg.tables import TableError
+from vmg.tables.comparison import FoldScores, join_folds
+from vmg.tables.holdout import Holdout
+
+QUICK = ["--max-iter", "3", "--hidden", "8", "--members", "2", "--likelihood", "student"]
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+@pytest.fixture
+def shops():
+    rng = np.random.default_rng(0)
+    n = 100
+    frame = pd.DataFrame(
+        {
+            "shop": rng.choice(list("abcde"), n),
+            "day": pd.date_range("2021-01-01", periods=n).strftime("%d/%m/%Y"),
+            "x": rng.normal(size=n).round(3),
+        }
+    )
+    frame["y"] = (3 * frame["x"] + rng.normal(size=n)).round(3)
+    frame["y_usd"] = (1.1 * frame["y"]).round(4)
+    frame.to_csv("shops.csv", index=False)
+    return frame
+
+
+def call(capfd, *arguments):
+    capfd.readouterr()
+    code = run([str(argument) for argument in arguments])
+    return code, *capfd.readouterr()
+
+
+def test_fit_prints_a_score_beside_three_others_and_keeps_it(shops, capfd):
+    code, out, _ = call(capfd, "fit", "shops.csv", "-t", "y", "--ignore", "y_usd", *QUICK)
+    assert code == 0
+    for words in ("Held out: 20 rows at random", "base rate", "linear", "gradient boosting", "log score", "rmse"):
+        assert words in out
+    model = vmg.load("shops.vmg")
+    assert set(model.held_out["scores"]) == {"vmg", "base rate", "linear", "gradient boosting"}
+    assert model.held_out["sentence"] in out and model.held_out["rows"] == 20
+    assert len(model.reference.digests) == 100  # the model that is written saw all rows
+    assert not os.path.exists("shops.vmg.partial")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--cv", "4"], "100 rows in 4 folds at random"),
+        (["--holdout-by", "shop"], "in whole groups of 'shop'"),
+        (["--time", "day"], "20 rows, the last by 'day'"),
+        (["--no-holdout"], None),
+    ],
+)
+def test_ways_of_holding_out(shops, capfd, options, words):
+    code, out, _ = call(capfd, "fit", "shops.csv", "-t", "y", "--ignore", "y_usd", *QUICK, *options)
+    assert code == 0
+    assert ("Held out" not in out) if words is None else (words in out)
+
+
+def test_splits_are_what_they_say(shops):
+    y = shops["y"].to_numpy()
+    [(inside, held)] = Holdout(0.2).splits(shops, y, 0)
+    assert len(held) == 20 and not set(inside) & set(held) and len(inside) + len(held) == 100
+    folds = Holdout(folds=5).splits(shops, y, 0)
+    assert sorted(np.concatenate([held for _, held in folds])) == list(range(100))
+    for inside, held in Holdout(folds=5, by="shop").splits(shops, y, 0):
+        assert not set(shops["shop"].iloc[inside]) & set(shops["shop"].iloc[held])
+    [(inside, held)] = Holdout(0.3, time="day").splits(shops.sample(frac=1, random_state=0), y, 0)
+    days = pd.to_datetime(shops.sample(frac=1, random_state=0)["day"], format="%d/%m/%Y").to_numpy()
+    assert days[inside].max() < days[held].min() and len(held) == 30
+    labels = np.array(["rare"] * 10 + ["often"] * 90)
+    [(_, held)] = Holdout(0.2).splits(shops, labels, 0)
+    assert (labels[held] == "rare").sum() == 2
+    assert Holdout(0.2).splits(shops.iloc[:12], y[:12], 0) == []
+    for wrong in ({"share": 0.0}, {"folds": 1}, {"by": "shop", "time": "day"}):
+        with pytest.raises(TableError):
+            Holdout(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ({"base rate": 9.0, "linear": 4.0}, "below the base rate's, and no other method here comes near"),
+        ({"base rate": 9.0, "linear": 0.25}, "but linear is better on these 50 rows (0.5 against 1)"),
+        ({"base rate": 1.0, "linear": 4.0}, "not surely better than the base rate: do not rely on it"),
+        ({"base rate": 9.0, "linear": None}, "50 rows cannot tell which is better"),
+    ],
+)
+def test_the_sentence_says_no_more_than_rows_can_tell(others, words):
+    noisy = (np.random.default_rng(0).normal(1, 3, 50) ** 2).tolist()
+    losses = {"vmg": [1.0] * 50} | {
+        name: [value] * 50 if value is not None else noisy for name, value in others.items()
+    }
+    if others["linear"] is None:
+        losses["vmg"] = (np.random.default_rng(1).normal(1, 3, 50) ** 2 / 4).tolist()
+        losses["linear"] = losses["vmg"][::-1]
+        losses["base rate"] = (np.array(losses["vmg"]) + 20).tolist()
+    log_probs = {name: [0.0] * 50 for name in losses}
+    assert words in join_folds("regression", [FoldScores(losses, log_probs, {})]).sentence
+
+
+def test_an_interrupted_run_goes_on_with_the_folds_it_has(shops, capfd, monkeypatch):
+    from vmg.tables import held_out
+
+    real, calls = held_out.compare_fold, []
+
+    def compare(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(held_out, "compare_fold", compare)
+    command = ["fit", "shops.csv", "-t", "y", "--cv", 4, *QUICK]
+    code, _, err = call(capfd, *command)
+    assert code == 130 and "2 of 4 held-out fits are kept in shops.vmg.partial; --resume goes on." in err
+    assert not os.path.exists("shops.vmg")
+    code, _, err = call(capfd, *command, "--seed", 1, "--resume")
+    assert code == 2 and "is of another table or other options" in err
+    calls[:] = [1] * 5
+    code, out, _ = call(capfd, *command, "--resume")
+    assert code == 0 and len(calls) == 7 and "100 rows in 4 folds" in out  # two more, not four
+    assert not os.path.exists("shops.vmg.partial")
+
+
+def test_evaluate_shows_the_base_rate_and_knows_training_rows(shops, capfd):
+    shops.iloc[:60].to_csv("train.csv", index=False)
+    shops.iloc[60:].to_csv("test.csv", index=False)
+    call(capfd, "fit", "train.csv", "-t", "y", "--no-holdout", *QUICK)
+    code, out, _ = call(capfd, "evaluate", "train.vmg", "train.csv")
+    assert code == 0 and "base rate" in out and "100% of these rows are rows that the model was fitted to" in out
+    code, out, _ = call(capfd, "evaluate", "train.vmg", "test.csv")
+    assert code == 0 and "fitted to" not in out
+    _, out, _ = call(capfd, "evaluate", "train.vmg", "test.csv", "--json")
+    found = json.loads(out)
+    y = shops["y"].to_numpy()
+    assert found["training_rows"] == 0
+    assert found["base_rate"]["rmse"] == pytest.approx(np.sqrt(np.mean((y[60:] - y[:60].mean()) ** 2)))
+
+
+def test_inspect_writes_nothing_and_says_what_is_suspicious(shops, capfd):
+    before = sorted(os.listdir())
+    code, out, _ = call(capfd, "inspect", "shops.csv", "--target", "y")
+    assert code == 0 and sorted(os.listdir()) == before
+    for words in ("shop", "category", "date", "target", "Dates in 'day' read as day/month/year", "'y_usd' alone tells"):
+        assert words in out
+    _, out, _ = call(capfd, "inspect", "shops.csv", "-t", "y", "--ignore", "y_usd", "--categorical", "x", "--json")
+    found = json.loads(out)
+    roles = {column["name"]: (column["type"], column["role"]) for column in found["columns"]}
+    assert roles["y_usd"][1] == "ignored" and roles["x"] == ("category", "input") and found["suspicions"] == []
+    code, _, err = call(capfd, "inspect", "shops.csv", "--target", "z")
+    assert code == 2 and "no column 'z'" in err
+
+
+def test_standard_input_and_kept_columns(shops, capfd, monkeypatch):
+    call(capfd, "fit", "shops.csv", "-t", "y", "--no-holdout", *QUICK)
+
+    class Standard:
+        buffer = io.BytesIO(shops.iloc[:3].to_csv(index=False).encode())
+
+    monkeypatch.setattr(sys, "stdin", Standard)
+    code, out, _ = call(capfd, "predict", "shops.vmg", "-", "--keep", "shop,day")
+    lines = out.splitlines()
+    assert code == 0 and lines[0].startswith("shop,day,y,y_std,y_lower,y_upper") and len(lines) == 4
+    assert lines[1].startswith(f"{shops['shop'][0]},{shops['day'][0]},")
+    code, _, err = call(capfd, "predict", "shops.vmg", "shops.csv", "--keep", "colour")
+    assert code == 2 and "no column 'colour' to keep" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--holdout", "2"], "share of rows to hold out must be between 0 and 1; got 2"),
+        (["--cv", "1"], "number of folds must be at least 2; got 1"),
+        (["--holdout-by", "colour"], "no column 'colour' to hold rows out by"),
+        (["--time", "shop"], "must hold dates or numbers in every row"),
+        (["--likelihood", "guess"], "must be one of auto, student"),
+        (["--likelihood", "censored"], "censored takes two numbers a row"),
+        (["--likelihood", "gamma"], "does not suit the likelihood"),
+        (["--decimal", ";"], "decimal must be a point or a comma"),
+        (["--types", "none.toml"], "cannot read none.toml"),
+        (["--categorical", "colour"], "no column 'colour'"),
+        (["--date-format", "day=%d"], "a date format must be like"),
+        (["--preset", "slow"], "Invalid value for '--preset'"),
+        (["-o", "-"], "must be a file; got -"),
+    ],
+)
+def test_mistakes(shops, capfd, arguments, message):
+    code, _, err = call(capfd, "fit", "shops.csv", "-t", "y", "--max-iter", 3, "--members", 2, *arguments)
+    assert code == 2 and message in err and err.count("\n") == 1
+
+
+def test_presets_reach_the_estimator(shops, capfd):
+    call(capfd, "fit", "shops.csv", "-t", "y", "--no-holdout", "--preset", "fast", "--max-iter", "2")
+    assert vmg.load("shops.vmg").estimator.n_members == 4
