@@ -67,6 +67,8 @@ def main() -> None:
         number += len(counts)
     rows = []
     for kind, groups in kinds.items():
+        if not groups:
+            continue
         train = pd.concat([frame[:n] for _, n, frame in groups], ignore_index=True)
         every = max(1, len(groups) // asked.separate)
         chosen = groups[::every]
@@ -125,7 +127,7 @@ class _Group:
 def record(rows: list, kind: str, spread: float, way: str, n: int, seconds: list, separate: list, score: list) -> None:
     values = np.array(score)
     means = dict(zip(("log_likelihood", "rmse", "coverage_90"), values.mean(0).round(4).tolist(), strict=True))
-    error = float(values[:, 0].std(ddof=1) / np.sqrt(len(values)))
+    error = float(values[:, 0].std() / np.sqrt(max(1, len(values) - 1)))
     rows.append(
         {"rows": kind, "spread": spread, "way": way, "groups": n, "scored": len(values),
          "seconds": round(seconds[0], 1),
