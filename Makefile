@@ -16,7 +16,7 @@ test: lint types
 	VMG_NATIVE=0 $(BIN)/python -m pytest -n 2 tests/fused/test_diagonal_draw.py tests/test_priors.py tests/nn/test_bayesian.py
 
 # The lowest versions that pyproject.toml allows, and the newest there are but for PyTorch; each in an environment of its own.
-# The wheels of PyTorch 2.4.0 bring gigabytes of GPU libraries. PYTHON=python3.12 WORKERS=1 choose another Python, and fewer
+# The wheels of PyTorch 2.6.0 bring gigabytes of GPU libraries. PYTHON=python3.12 WORKERS=1 choose another Python, and fewer
 # processes.
 WORKERS ?= 2
 test-lowest: export OMP_NUM_THREADS = 1

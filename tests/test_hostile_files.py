@@ -95,7 +95,7 @@ FORGERIES = {
 }
 
 
-@pytest.mark.parametrize("attribute", ["conformal_scores_", "history_", "pseudo_data_", "target_scaling_", "seed_"])
+@pytest.mark.parametrize("attribute", ["conformal_scores_", "history_", "input_scaling_", "target_scaling_", "seed_"])
 def test_ensembles_without_a_part_are_refused(tmp_path, attribute):
     X = np.random.default_rng(0).normal(size=(24, 3))
     path = tmp_path / "model.vmg"

@@ -17,7 +17,7 @@ PROBES = 33  # places at which a function is read
 
 
 def fingerprint_tensors(tensors: Mapping[str, Tensor | None]) -> str:
-    """Of names, types, shapes and every bit."""
+    """Fingerprint of names, types, shapes and every bit."""
     digest = hashlib.sha256()
     for name, tensor in tensors.items():
         if tensor is None:
@@ -36,13 +36,13 @@ def tensor_bytes(tensor: Tensor) -> Iterator[bytes]:
 
 
 def fingerprint_function(function: Callable[[float], float]) -> str:
-    """Of its values between 0 and 1; the last place is just below 1, where a step may be."""
+    """Fingerprint of a function by its values between 0 and 1; the last place is just below 1, where a step may be."""
     values = [function(k / PROBES) for k in range(PROBES)]
     return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 def fingerprint_modules(modules: nn.Module) -> str:
-    """Of the classes of all parts and their options, without their tensors."""
+    """Fingerprint of the classes of all parts and their options, without their tensors."""
     parts = [
         [name, _name(type(part)), {key: _option(value) for key, value in sorted(vars(part).items()) if _is_option(key)}]
         for name, part in modules.named_modules()

@@ -28,10 +28,10 @@ FORMAT_VERSION = 1
 DOCUMENT, DIGEST = "vmg", "sha256"  # keys of the safetensors metadata
 HEADER_START = b'{"__metadata__"'
 MAX_FILE_BYTES = 2**30
-"""Of a model that is read; fits of tables have a thousandth of it."""
+"""Most bytes of a model that is read; fits of tables have a thousandth of it."""
 
 MAX_HEADER_BYTES = 2**23
-"""Of the names, shapes and the document: its JSON takes some twenty times as much memory."""
+"""Most bytes of the names, shapes and the document: its JSON takes some twenty times as much memory."""
 
 LENGTH_BYTES = 8  # a safetensors file starts with the length of its JSON header, little-endian
 

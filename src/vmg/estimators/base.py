@@ -93,15 +93,15 @@ class VMGEstimator(ReadsRows, BaseEstimator):
     # -- what the two estimators answer differently -------------------------------------------------------------------
 
     @abstractmethod
-    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
         """Validated X [N, D] and y, with what must be remembered of them."""
 
     @abstractmethod
-    def _fit(self, X: Array, y: NDArray, weight: Array | None) -> None:
+    def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         """Fit to checked rows and set every fitted attribute."""
 
     @abstractmethod
-    def _update(self, X: Array, y: NDArray, weight: Array | None) -> None:
+    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         """Learn from more checked rows."""
 
     @abstractmethod

@@ -68,13 +68,13 @@ random_state, verbose
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
-    classes_: NDArray
+    classes_: NDArray[Any]
     conformal_scores_: Array | None
-    conformal_groups_: NDArray | None
+    conformal_groups_: NDArray[Any] | None
     class_weights_: Array | None
     ensemble_: ClassificationEnsemble | None
     pseudo_data_: PseudoDataClassifier | None
-    _announced: NDArray | None = None  # classes of the first partial_fit, during that call
+    _announced: NDArray[Any] | None = None  # classes of the first partial_fit, during that call
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ random_state, verbose
         finally:
             del self._announced
 
-    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
         X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
         check_classification_targets(y)
         found = np.unique(y)
@@ -154,14 +154,14 @@ random_state, verbose
             raise ValueError(f"y must be among the classes {self.classes_}; got {unknown}")
         return X, y
 
-    def _weigh_classes(self, y: NDArray, weight: Array | None) -> Array | None:
+    def _weigh_classes(self, y: NDArray[Any], weight: Array | None) -> Array | None:
         """Weights of rows [N] with those of their classes, which the first rows set."""
         if self.class_weights_ is None:
             return weight
         of_class = self.class_weights_[np.searchsorted(self.classes_, y)]
         return of_class if weight is None else of_class * weight
 
-    def _fit(self, X: Array, y: NDArray, weight: Array | None) -> None:
+    def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         self.conformal_scores_ = None
         self.class_weights_ = None
         if self.class_weight is not None:
@@ -186,13 +186,13 @@ random_state, verbose
         )
         self.pseudo_data_ = None
 
-    def _fit_pseudo_data(self, X: Array, y: NDArray, weight: Array | None) -> None:
+    def _fit_pseudo_data(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         model = PseudoDataClassifier(**self._pseudo_data_options())
         self.pseudo_data_ = model.partial_fit(X, y, self.classes_, weight, callbacks=self._callbacks)
         self.ensemble_ = None
         self.input_scaling_, self.history_ = model.input_scaling_, model.history_
 
-    def _update(self, X: Array, y: NDArray, weight: Array | None) -> None:
+    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         self.conformal_scores_ = None  # they were of the model before
         weight = self._weigh_classes(y, weight)
         if self.pseudo_data_ is not None:
@@ -267,7 +267,9 @@ random_state, verbose
         return self._relevance()
 
 
-def _class_weights(given: dict[Any, float] | str, classes: NDArray, y: NDArray, weight: Array | None) -> Array:
+def _class_weights(
+    given: dict[Any, float] | str, classes: NDArray[Any], y: NDArray[Any], weight: Array | None
+) -> Array:
     """Weights of classes [K]; "balanced" gives n/(K n_k) with n_k the weight of all rows of a class."""
     if given == "balanced":
         mass = np.bincount(np.searchsorted(classes, y), weights=weight, minlength=len(classes))
@@ -278,7 +280,7 @@ def _class_weights(given: dict[Any, float] | str, classes: NDArray, y: NDArray, 
     return found
 
 
-def _labels(groups: ArrayLike, n_rows: int) -> NDArray:
+def _labels(groups: ArrayLike, n_rows: int) -> NDArray[Any]:
     labels = np.asarray(groups)
     if labels.shape != (n_rows,):
         raise ValueError(f"groups must have one label for each of {n_rows} rows; got shape {labels.shape}")

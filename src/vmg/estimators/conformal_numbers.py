@@ -30,8 +30,8 @@ SCORES = ("coverage", "width")
 class ConformalNumbers(ReadsNumbers):
     """Intervals that cover as promised in finite samples, also within groups and for several outputs at once."""
 
-    conformal_rows_: NDArray | None  # scores of calibration rows [n, C], in their order
-    conformal_groups_: NDArray | None  # their groups [n]
+    conformal_rows_: NDArray[Any] | None  # scores of calibration rows [n, C], in their order
+    conformal_groups_: NDArray[Any] | None  # their groups [n]
     conformal_kind_: str  # of scores
 
     def conformalize(self, X: Any, y: Any, *, groups: ArrayLike | str | None = None, score: str = "coverage") -> Self:
@@ -63,7 +63,7 @@ class ConformalNumbers(ReadsNumbers):
         if isinstance(groups, str):
             if groups != "ignorance":
                 raise ValueError(f"groups must be labels of rows or 'ignorance'; got {groups!r}")
-            labels: NDArray = ignorance_groups(prediction)
+            labels: NDArray[Any] = ignorance_groups(prediction)
         else:
             labels = np.full(len(y), ONE_GROUP) if groups is None else np.asarray(groups)
             if labels.shape != (len(y),):
@@ -74,7 +74,7 @@ class ConformalNumbers(ReadsNumbers):
         self.conformal_scores_ = np.sort(scores, axis=0)
         return self
 
-    def predict_interval(self, X: Any, coverage: float = 0.9, groups: ArrayLike | None = None) -> NDArray:
+    def predict_interval(self, X: Any, coverage: float = 0.9, groups: ArrayLike | None = None) -> NDArray[Any]:
         """Lower and upper end of the central interval: [N, 2], or [N, C, 2] for several outputs.
 
         After :meth:`conformalize` the stated coverage holds on average over rows like the calibration rows; where it
@@ -105,7 +105,7 @@ class ConformalNumbers(ReadsNumbers):
                 found.append(conformal_interval(part, self.conformal_scores_, coverage))
         return np.concatenate(found)
 
-    def _by_group(self, part: Any, labels: NDArray | None, coverage: float) -> NDArray:
+    def _by_group(self, part: Any, labels: NDArray[Any] | None, coverage: float) -> NDArray[Any]:
         assert self.conformal_rows_ is not None
         calibrated = self.conformal_groups_
         if calibrated is None:
@@ -116,7 +116,7 @@ class ConformalNumbers(ReadsNumbers):
             raise ValueError("groups of the rows are needed, as conformalize was given groups")
         return group_intervals(part, self.conformal_rows_, calibrated, labels, coverage, self.conformal_kind_)
 
-    def predict_region(self, X: Any, coverage: float = 0.9) -> NDArray:
+    def predict_region(self, X: Any, coverage: float = 0.9) -> NDArray[Any]:
         """Boxes that hold all outputs of a row *together* with probability ``coverage``: [N, 2], or [N, C, 2].
 
         Needs :meth:`conformalize` with scores by coverage; holds in finite samples, on average over rows.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.base import is_regressor
 from torch import Tensor
 
 from vmg.nn.covariance_parameters import FAMILIES
@@ -31,8 +32,11 @@ __all__ = [
 MAX_DRAWS = 10_000
 """Posterior draws of a saved model; a prediction takes time and memory in proportion."""
 
+REQUIRED = ("n_features_in_", "input_scaling_", "history_", "seed_")
+"""Fitted attributes of every estimator; what else is missing shows in a prediction."""
+
 MAX_ARRAY_BYTES = 2**26
-"""Of all classes, or all names of features."""
+"""Most bytes of all classes, or all names of features."""
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
@@ -81,7 +85,7 @@ def require_sizes(name: str, sizes: Mapping[str, Any]) -> None:
         _size(f"{name}.{key}", value)
 
 
-def read_array(name: str, dtype: np.dtype[Any], items: list[Any]) -> NDArray:
+def read_array(name: str, dtype: np.dtype[Any], items: list[Any]) -> NDArray[Any]:
     """An array of texts or objects; a ValueError where its type is too wide, too narrow or another kind of thing."""
     if dtype.kind not in "USO" or dtype.shape or dtype.itemsize * len(items) > MAX_ARRAY_BYTES:
         raise ValueError(f"{name} must be texts of at most {MAX_ARRAY_BYTES:,} bytes; got the type {dtype.str}")
@@ -93,8 +97,9 @@ def read_array(name: str, dtype: np.dtype[Any], items: list[Any]) -> NDArray:
 
 def check_answers(estimator: Any) -> None:
     """Raise a ValueError unless the estimator predicts a row; other errors say themselves what is amiss."""
-    annotated = [name for kind in type(estimator).__mro__ for name in vars(kind).get("__annotations__", {})]
-    missing = [name for name in annotated if name.endswith("_") and not hasattr(estimator, name)]
+    missing = [name for name in REQUIRED if not hasattr(estimator, name)]
+    if is_regressor(estimator) and not hasattr(estimator, "conformal_scores_"):
+        missing.append("conformal_scores_")
     if missing:
         raise ValueError(f"a fitted {type(estimator).__name__} must have {', '.join(missing)}")
     n_features = _size("n_features_in_", estimator.n_features_in_)

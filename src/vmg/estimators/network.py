@@ -100,11 +100,11 @@ class NetworkEstimator(ReadsRows, BaseEstimator):
         """Remember what was chosen for each member."""
 
     @abstractmethod
-    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
         """Validated X [N, D] and y, with what must be remembered of them."""
 
     @abstractmethod
-    def _learn_targets(self, y: NDArray, weight: Array | None) -> None:
+    def _learn_targets(self, y: NDArray[Any], weight: Array | None) -> None:
         """Remember the targets' units of the training rows."""
 
     @abstractmethod
@@ -202,13 +202,13 @@ class NetworkEstimator(ReadsRows, BaseEstimator):
             seed=self.seed_,
         )
 
-    def _prepare(self, X: Array, y: NDArray, weight: Array | None) -> TrainingSet:
+    def _prepare(self, X: Array, y: NDArray[Any], weight: Array | None) -> TrainingSet:
         """Learn the units of the rows and express the rows in them."""
         self.input_scaling_ = Standardiser.fit(X, weight)
         self._learn_targets(y, weight)
         return self._encode_rows(X, y, weight)
 
-    def _encode_rows(self, X: Array, y: NDArray, weight: Array | None) -> TrainingSet:
+    def _encode_rows(self, X: Array, y: NDArray[Any], weight: Array | None) -> TrainingSet:
         x = torch.as_tensor(self.input_scaling_.transform(X), dtype=torch.float32)
         w = None if weight is None else torch.as_tensor(weight, dtype=torch.float32)
         targets = self._targets()

@@ -25,7 +25,7 @@ __all__ = ["ReadsClasses", "ReadsNumbers", "ReadsRows"]
 Array = NDArray[np.float64]
 
 
-class MeanAndStd(tuple[NDArray, NDArray]):
+class MeanAndStd(tuple[NDArray[Any], NDArray[Any]]):
     """A mean and a standard deviation, which some of scikit-learn's tools take for one array."""
 
     def __getattr__(self, name: str) -> Any:
@@ -60,7 +60,7 @@ class ReadsRows(ABC):
     def _check_X(self, X: Any) -> Array:
         return validate_data(self, dense(X), dtype=np.float64, order="C", reset=False)
 
-    def _in_pieces(self, X: Any, *reads: Callable[[Any], NDArray]) -> list[NDArray]:
+    def _in_pieces(self, X: Any, *reads: Callable[[Any], NDArray[Any]]) -> list[NDArray[Any]]:
         """What each function reads from the predictive distributions of rows."""
         check_is_fitted(self, "seed_")
         rows = self._check_X(X)
@@ -76,7 +76,7 @@ class ReadsNumbers(ReadsRows):
     target_scaling_: Standardiser
     conformal_scores_: Array | None
 
-    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
         """Validated X [N, D] and y, with what must be remembered of them."""
         # one memory order, so that frames and arrays of the same numbers give the same bits
         options = {"dtype": np.float64, "order": "C", "reset": reset}
@@ -90,7 +90,7 @@ class ReadsNumbers(ReadsRows):
             raise ValueError(f"y must have {self.n_outputs_} outputs, as in the first call; got shape {y.shape}")
         return X, y
 
-    def _learn_targets(self, y: NDArray, weight: Array | None) -> None:
+    def _learn_targets(self, y: NDArray[Any], weight: Array | None) -> None:
         """Remember the targets' units of the training rows."""
         self.target_scaling_ = Standardiser.fit(y.reshape(len(y), -1), weight)
 
@@ -100,7 +100,9 @@ class ReadsNumbers(ReadsRows):
     def _targets(self) -> NumericTargets:
         return NumericTargets(self.target_scaling_, self._single_output)
 
-    def predict(self, X: Any, return_std: bool = False, return_cov: bool = False) -> NDArray | tuple[NDArray, NDArray]:
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False
+    ) -> NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]:
         """The mean of the target at each row of X, [N] or [N, C].
 
         Parameters
@@ -121,7 +123,7 @@ class ReadsNumbers(ReadsRows):
         [mean] = self._in_pieces(X, lambda part: part.mean)
         return mean
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> NDArray:
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> NDArray[Any]:
         """Lower and upper end of the central interval: [N, 2], or [N, C, 2] for several outputs.
 
         After :meth:`conformalize` the stated coverage holds on average over rows like the calibration rows.
@@ -129,13 +131,13 @@ class ReadsNumbers(ReadsRows):
         [interval] = self._in_pieces(X, lambda part: conformal_interval(part, self.conformal_scores_, coverage))
         return interval
 
-    def predict_quantiles(self, X: Any, alpha: ArrayLike) -> NDArray:
+    def predict_quantiles(self, X: Any, alpha: ArrayLike) -> NDArray[Any]:
         """Quantiles at the levels alpha: [N, Q], or [N, C, Q] for several outputs."""
         levels = np.atleast_1d(alpha)
         [quantiles] = self._in_pieces(X, lambda part: np.moveaxis(part.quantile(levels), 0, -1))
         return quantiles
 
-    def sample(self, X: Any, n_samples: int = 1, random_state: int | None = None) -> NDArray:
+    def sample(self, X: Any, n_samples: int = 1, random_state: int | None = None) -> NDArray[Any]:
         """Draws of the target, noise included: [n_samples, N] or [n_samples, N, C]."""
         check_is_fitted(self, "seed_")
         return self.pred_dist(X).sample(n_samples, self.seed_ if random_state is None else random_state)
@@ -157,10 +159,10 @@ class ReadsNumbers(ReadsRows):
 class ReadsClasses(ReadsRows):
     """Probabilities and labels of classes."""
 
-    classes_: NDArray
-    _announced: NDArray | None = None  # classes of the first partial_fit, during that call
+    classes_: NDArray[Any]
+    _announced: NDArray[Any] | None = None  # classes of the first partial_fit, during that call
 
-    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
         """Validated X [N, D] and y, with what must be remembered of them."""
         X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
         check_classification_targets(y)
@@ -177,7 +179,7 @@ class ReadsClasses(ReadsRows):
             raise ValueError(f"y must be among the classes {self.classes_}; got {unknown}")
         return X, y
 
-    def _learn_targets(self, y: NDArray, weight: Array | None) -> None:
+    def _learn_targets(self, y: NDArray[Any], weight: Array | None) -> None:
         """Classes have no units."""
         return None
 
@@ -187,12 +189,12 @@ class ReadsClasses(ReadsRows):
     def _targets(self) -> ClassTargets:
         return ClassTargets(self.classes_)
 
-    def predict_proba(self, X: Any) -> NDArray:
+    def predict_proba(self, X: Any) -> NDArray[Any]:
         """Probability of each class, [N, K], in the order of ``classes_``."""
         [probabilities] = self._in_pieces(X, lambda part: part.probabilities)
         return probabilities
 
-    def predict(self, X: Any) -> NDArray:
+    def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each row."""
         [label] = self._in_pieces(X, lambda part: part.label)
         return label

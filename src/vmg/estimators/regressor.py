@@ -162,7 +162,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
         """
         return self._partial_fit(X, y, sample_weight)
 
-    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray]:
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
         # one memory order, so that frames and arrays of the same numbers give the same bits
         options = {"dtype": np.float64, "order": "C", "reset": reset}
         paired = (self.likelihood if reset else self.likelihood_) in PAIRED
@@ -180,7 +180,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
             raise ValueError(f"y must have {self.n_outputs_} outputs, as in the first call; got shape {y.shape}")
         return X, y
 
-    def _fit(self, X: Array, y: NDArray, weight: Array | None) -> None:
+    def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         self.conformal_scores_ = None
         if self.n_pseudo is not None:
             self._fit_pseudo_data(X, y, weight)
@@ -230,7 +230,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
         open_choice = self.likelihood == "auto" and self.likelihood_ == "student" and self.n_outputs_ == 1
         return "auto" if open_choice and self.target_transform_ is None and not self._known_scaling else "student"
 
-    def _choose(self, x: Array, y: NDArray, weight: Array | None) -> LikelihoodChoice:
+    def _choose(self, x: Array, y: NDArray[Any], weight: Array | None) -> LikelihoodChoice:
         if self.likelihood != "auto":
             if self.n_outputs_ > 1 and self.likelihood not in COLLAPSED:
                 raise ValueError(f"the likelihood {self.likelihood} is of one output; got {self.n_outputs_}")
@@ -244,7 +244,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
             return LikelihoodChoice("student", f"there are {self.n_outputs_} outputs")
         return choose_likelihood(x, y.reshape(len(y)), weight, self.seed_)
 
-    def _fit_pseudo_data(self, X: Array, y: NDArray, weight: Array | None) -> None:
+    def _fit_pseudo_data(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         if self.likelihood not in ("auto", "normal"):
             raise ValueError(f"likelihood must be auto or normal where n_pseudo is given; got {self.likelihood}")
         self.likelihood_, self.likelihood_reason_ = "normal", "the paper's own model has no other"
@@ -255,7 +255,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
         self.input_scaling_, self.target_scaling_ = model.input_scaling_, model.target_scaling_
         self.history_ = model.history_
 
-    def _update(self, X: Array, y: NDArray, weight: Array | None) -> None:
+    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         self.conformal_scores_ = None  # they were of the model before
         if self.pseudo_data_ is not None:
             self.pseudo_data_ = self.pseudo_data_.partial_fit(X, y, weight)

@@ -193,7 +193,7 @@ def _decode(name: str, value: Any, tensors: Mapping[str, Tensor]) -> Any:
     return decoders[tag](name, content, tensors)
 
 
-def _encode_array(name: str, array: NDArray, tensors: Tensors) -> Document:
+def _encode_array(name: str, array: NDArray[Any], tensors: Tensors) -> Document:
     if array.dtype.kind in "biuf":
         tensors[name] = torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
         return {}
@@ -203,7 +203,7 @@ def _encode_array(name: str, array: NDArray, tensors: Tensors) -> Document:
     return {"items": items, "dtype": array.dtype.str}
 
 
-def _decode_array(name: str, content: Document, tensors: Mapping[str, Tensor]) -> NDArray:
+def _decode_array(name: str, content: Document, tensors: Mapping[str, Tensor]) -> NDArray[Any]:
     if not content:
         return tensors[name].numpy().copy()
     return read_array(name, np.dtype(content["dtype"]), list(content["items"]))

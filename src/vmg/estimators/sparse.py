@@ -10,7 +10,7 @@ from scipy import sparse
 __all__ = ["MAX_DENSE_CELLS", "dense"]
 
 MAX_DENSE_CELLS = 2**27
-"""Of a sparse table, zeros included; more would take over a gigabyte."""
+"""Most numbers of a sparse table, zeros included; more would take over a gigabyte."""
 
 
 def dense(X: Any) -> Any:

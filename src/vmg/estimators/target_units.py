@@ -18,7 +18,7 @@ __all__ = ["UNSCALED", "before_transform", "choose_transform", "scalar_distribut
 Array = NDArray[np.float64]
 
 UNSCALED = Standardiser(np.zeros(1), np.ones(1))
-"""Of targets whose likelihood knows their unit."""
+"""Units of targets whose likelihood knows their unit."""
 
 
 def choose_transform(likelihood: str, y: Array, *, rectify: bool) -> TargetTransform | None:

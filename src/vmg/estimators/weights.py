@@ -13,7 +13,7 @@ __all__ = ["weighed"]
 Array = NDArray[np.float64]
 
 
-def weighed(X: Array, y: NDArray, sample_weight: Any) -> tuple[Array, NDArray, Array | None]:
+def weighed(X: Array, y: NDArray[Any], sample_weight: Any) -> tuple[Array, NDArray[Any], Array | None]:
     """The rows that count, and their weights."""
     if sample_weight is None:
         return X, y, None

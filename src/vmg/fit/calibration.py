@@ -24,7 +24,7 @@ __all__ = ["NORMAL_DEGREES", "Calibration", "HeldOut", "calibrate", "t_log_densi
 Array = NDArray[np.float64]
 
 FEWEST_DEGREES = 3.0
-"""Of freedom: below, a standard deviation says little."""
+"""Fewest degrees of freedom: below, a standard deviation says little."""
 MOST_DEGREES = 100.0
 NORMAL_DEGREES = 1e6
 """A Student t of so many is a normal distribution."""

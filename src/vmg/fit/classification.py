@@ -128,7 +128,7 @@ def fit_classification(
     if n_rows > ROWS_OF_POSTERIOR:
         some = torch.randperm(n_rows, generator=generator)[:ROWS_OF_POSTERIOR]
     counted = given[some] * (n_rows / len(some))
-    members.double()  # from here on, so that rows give the same numbers in any company
+    members.double()  # from here on, so that a row gets the same numbers whatever others come with it
     posterior = members.posterior(torch.as_tensor(soft)[some], labels[some], counted.expand(n_members, -1))
     return ClassificationEnsemble(
         members, posterior.mean.contiguous(), posterior.root.contiguous(), sharpness, stretch, InputRange.of(soft)

@@ -143,7 +143,7 @@ def fit_regression(
         generator=generator,
         callbacks=callbacks,
     )
-    members.double()  # from here on, so that rows give the same numbers in any company
+    members.double()  # from here on, so that a row gets the same numbers whatever others come with it
     members.condition_on(torch.as_tensor(soft), torch.as_tensor(y), None if weight is None else torch.as_tensor(weight))
     if held is None:  # too few rows to hold any out: members' own noise, and no stretch
         posterior = members.posterior()

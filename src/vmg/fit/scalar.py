@@ -125,7 +125,7 @@ def fit_scalar(
         generator=generator,
         callbacks=callbacks,
     )
-    members.double()  # from here on, so that rows give the same numbers in any company
+    members.double()  # from here on, so that a row gets the same numbers whatever others come with it
     given = np.ones(len(x)) if weight is None else weight
     calibration = ScalarCalibration(members.theta.detach().mean(0).numpy(), 1.0, 1.0)
     if held is not None:

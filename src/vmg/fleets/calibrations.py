@@ -84,7 +84,7 @@ class _Errors:
                 self.share[k, :n] = torch.as_tensor(one.weight / one.weight.sum())
 
     def mean_log_density(self, noise: Tensor, stretch: Tensor, degrees: Tensor) -> Tensor:
-        """Of a Student t, [starts, G]; zero for a group without errors."""
+        """Mean log-density of a Student t, [starts, G]; zero for a group without errors."""
         squared_scale = noise.unsqueeze(-1) + stretch.unsqueeze(-1) * self.variance
         half = 0.5 * (degrees + 1)
         normaliser = torch.lgamma(half) - torch.lgamma(0.5 * degrees) - 0.5 * (math.pi * degrees).log()

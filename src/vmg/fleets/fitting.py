@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 Estimator = VMGRegressor | VMGClassifier
 
 FLEET_SIZE = Size((30,), ("relu", "tanh"), 6, TrainingPlan(max_steps=400, patience=40, refit_steps=40))
-"""Of the model of a small group: a third of the units and half the members of one that is fitted alone."""
+"""Size of the model of a small group: a third of the units and half the members of one that is fitted alone."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class GroupTable:
 
     @property
     def own_seed(self) -> int:
-        """Of this group alone."""
+        """Seed of this group alone."""
         return int(np.random.default_rng([self.seed, self.number]).integers(2**31 - 1))
 
 

@@ -79,7 +79,7 @@ class Pool:
     seed: int
 
     def statistics(self, table: GroupTable) -> RowStatistics:
-        """Of the rows of a group."""
+        """Statistics of the rows of a group."""
         return _statistics(self.trunk, *_standard(table.X, table.y, self.scaling))
 
     def estimator_of(self, table: GroupTable | None) -> VMGRegressor:

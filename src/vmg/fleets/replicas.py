@@ -92,7 +92,7 @@ def train_groups(
     run.train(plan)
     held_out = _predict_held_out(members, batch)
     run.finish(plan)
-    members.double()  # from here on, so that rows give the same numbers in any company
+    members.double()  # from here on, so that a row gets the same numbers whatever others come with it
     members.head.forget()
     with torch.no_grad():
         phi = members.features(batch.flat(batch.x.double()))

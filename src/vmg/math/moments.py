@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 QUADRATURE_POINTS = 20
-"""Of Gauss and Hermite: exact for polynomials of degree 39, and to four digits for tanh of a standard normal."""
+"""Nodes of Gauss and Hermite: exact for polynomials of degree 39, and to four digits for tanh of a standard normal."""
 
 WIDE, WIDEST = 1.5, 1e3
 """Standard deviations of a pre-activation beyond which those points lie too far apart, and up to which others serve."""
@@ -55,7 +55,7 @@ LEAST_WIDTH = 1e-3
 
 
 class ActivationMoments(NamedTuple):
-    """Of an activation at a Gaussian pre-activation."""
+    """Moments of an activation at a Gaussian pre-activation."""
 
     mean: Tensor
     variance: Tensor
@@ -147,7 +147,7 @@ def _hermite(n_points: int) -> tuple[list[float], list[float]]:
 
 
 def activation_moments(activation: Callable[[Tensor], Tensor], mean: Tensor, variance: Tensor) -> ActivationMoments:
-    """Of an activation at pre-activations N(mean, variance)."""
+    """Moments of an activation at pre-activations N(mean, variance)."""
     if activation is torch.relu:
         return relu_moments(mean, variance)
     if activation is torch.cos:
@@ -223,7 +223,7 @@ def fold_layer(
 
 
 class LayerMoments(NamedTuple):
-    """Of a layer's outputs, with what :func:`pull_back` needs."""
+    """Moments of a layer's outputs, with what :func:`pull_back` needs."""
 
     mean: Tensor  # [..., B, C]
     variance: Tensor  # [..., B, C]

@@ -205,11 +205,11 @@ class BayesianLinear(BayesianModule):
         return out.to(own) if own in NARROW else out
 
     def _dtype(self) -> torch.dtype:
-        """Of the parameters."""
+        """Precision of the parameters."""
         return next(self.parameters()).dtype
 
     def _wide_dtype(self) -> torch.dtype:
-        """Of what the layer computes and of its weights: that of the parameters, but single at least."""
+        """Precision of what the layer computes and of its weights: the parameters' own, but single at least."""
         own = self._dtype()
         return torch.float32 if own in NARROW else own
 

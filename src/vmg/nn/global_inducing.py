@@ -25,7 +25,7 @@ from vmg.nn.mlp import ACTIVATIONS, Activation
 __all__ = ["GlobalInducingMLP", "InducedPosterior", "NetworkDraw", "induced_posterior"]
 
 INITIAL_LOG_PRECISION = 2.0
-"""Of pseudo-outputs: noise of e⁻¹ beside weights whose outputs have a scale of one."""
+"""Log precision of pseudo-outputs: noise of e⁻¹ beside weights whose outputs have a scale of one."""
 
 
 class InducedPosterior(NamedTuple):

@@ -31,7 +31,7 @@ __all__ = [
 Array = NDArray[np.float64]
 
 BASE_COVERAGE = 0.5
-"""Of the interval whose width is the unit of scores by width."""
+"""Coverage of the interval whose width is the unit of scores by width."""
 
 
 class CoverageError(ValueError):
@@ -136,7 +136,7 @@ def _shares(prediction: Any) -> tuple[Array, Array]:
 def group_intervals(
     prediction: Any,
     scores: Array,
-    calibrated: NDArray,
+    calibrated: NDArray[Any],
     groups: ArrayLike,
     coverage: float,
     kind: str,

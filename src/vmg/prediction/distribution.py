@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,13 +24,13 @@ __all__ = ["ClassPrediction", "Prediction", "draw_functions", "propagate_moments
 Array = NDArray[np.float64]
 
 NUMBERS_AT_ONCE = 2**19
-"""Of a layer's output, all samples together: more rows come in chunks, which fit into the processor's cache."""
+"""Numbers of a layer's output, all samples together: more rows come in chunks, which fit into the processor's cache."""
 
 ROWS_AT_ONCE = 5_000
 """Whose draws are kept together."""
 
 WEIGHTS_AT_ONCE = 2**24
-"""Of drawn networks: more samples come in groups, so that memory does not grow with their number."""
+"""Weights of drawn networks: more samples come in groups, so that memory does not grow with their number."""
 
 
 @torch.no_grad()
@@ -61,8 +62,8 @@ def sample_outputs(network: nn.Module, x: Tensor, n_samples: int, *, batch_shape
 def draw_functions(network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
     """Whole functions drawn from the posterior, evaluated at x in double precision: [n_draws, *batch_shape, N, C].
 
-    One draw is one set of weights and depends on ``seed`` alone, so a row gets the same values in any company.
-    ``network`` itself stays as it is.
+    One draw is one set of weights and depends on ``seed`` alone, so a row gets the same values whatever other rows
+    come with it. ``network`` itself stays as it is.
     """
     exact = copy.deepcopy(network).double()
     use_generator(exact, torch.Generator().manual_seed(seed))
@@ -303,7 +304,7 @@ class ClassPrediction:
     """
 
     samples: Array
-    classes: NDArray
+    classes: NDArray[Any]
 
     @cached_property
     def probabilities(self) -> Array:
@@ -312,7 +313,7 @@ class ClassPrediction:
         return mean / mean.sum(-1, keepdims=True)
 
     @property
-    def label(self) -> NDArray:
+    def label(self) -> NDArray[Any]:
         """The most probable class."""
         return self.classes[self.probabilities.argmax(-1)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,7 +61,7 @@ class LinkedPrediction:
     def n_outputs(self) -> int:
         return 1
 
-    def take(self, rows: NDArray) -> LinkedPrediction:
+    def take(self, rows: NDArray[Any]) -> LinkedPrediction:
         """Some rows of the prediction."""
         factor = self.factor
         return replace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -60,7 +60,7 @@ class ShapedPrediction:
     def n_outputs(self) -> int:
         return self.base.n_outputs
 
-    def take(self, rows: NDArray) -> ShapedPrediction:
+    def take(self, rows: NDArray[Any]) -> ShapedPrediction:
         """Some rows of the prediction."""
         return replace(self, base=self.base.take(rows))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,7 +48,7 @@ class StudentPrediction:
     def squeezed(self, values: Array) -> Array:
         return values[..., 0] if self.squeeze and values.shape[-1] == 1 else values
 
-    def take(self, rows: NDArray) -> StudentPrediction:
+    def take(self, rows: NDArray[Any]) -> StudentPrediction:
         """Some rows of the prediction."""
         parts = {name: getattr(self, name)[rows] for name in ("loc", "noise_scale", "function_scale")}
         factor = self.factor

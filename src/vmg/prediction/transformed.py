@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,7 +48,7 @@ class TransformedPrediction:
     def n_outputs(self) -> int:
         return self.base.n_outputs
 
-    def take(self, rows: NDArray) -> TransformedPrediction:
+    def take(self, rows: NDArray[Any]) -> TransformedPrediction:
         """Some rows of the prediction."""
         return replace(self, base=self.base.take(rows))
 

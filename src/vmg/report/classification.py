@@ -70,7 +70,7 @@ class ClassificationContents:
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """Of known rows, [M]."""
+        """Whether each known row has its true class predicted, [M]."""
         return self.predicted[self.known] == self.label[self.known]
 
     @property

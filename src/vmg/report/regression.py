@@ -62,7 +62,7 @@ class RegressionScores:
 
     @property
     def interval(self) -> Coverage:
-        """Of the 90 % interval."""
+        """Coverage of the 90 % interval."""
         return next(c for c in self.coverages if c.stated == 0.9)
 
 

@@ -198,7 +198,7 @@ def _claim(folder: Path, run: dict[str, object]) -> None:
 
 
 def _digest(path: str) -> str:
-    """Of a model file, or of a fleet's index."""
+    """Fingerprint of a model file, or of a fleet's index."""
     file = os.path.join(path, "index.json") if os.path.isdir(path) else path
     with open(file, "rb") as opened:
         return hashlib.sha256(opened.read()).hexdigest()

@@ -144,7 +144,7 @@ def _encoded(
         yield encoder.transform(frame[given]), values[given]
 
 
-def _target_scaling(sampled: NDArray, statistics: TableStatistics, target: str) -> Standardiser:
+def _target_scaling(sampled: NDArray[Any], statistics: TableStatistics, target: str) -> Standardiser:
     numbers = statistics.columns[target].numbers
     if numbers is None:  # numbers that are written as texts
         return Standardiser.fit(sampled[:, None])
@@ -152,7 +152,7 @@ def _target_scaling(sampled: NDArray, statistics: TableStatistics, target: str) 
     return Standardiser(numbers.mean, np.where(scale > 0, scale, 1.0))
 
 
-def _all_classes(sampled: NDArray, statistics: TableStatistics, target: str) -> NDArray:
+def _all_classes(sampled: NDArray[Any], statistics: TableStatistics, target: str) -> NDArray[Any]:
     """Classes of the sample and those that it missed, written as the sample's are."""
     found, levels = np.unique(sampled), statistics.columns[target].levels
     return np.unique([*found, *levels]) if found.dtype.kind == "U" else found

@@ -36,12 +36,12 @@ class Moments:
 
     @classmethod
     def of(cls, values: Array) -> Moments:
-        """Of rows [N, D], at least one."""
+        """Moments of rows [N, D], at least one."""
         mean = values.mean(0)
         return cls(len(values), mean, np.square(values - mean).sum(0), values.min(0), values.max(0))
 
     def plus(self, other: Moments) -> Moments:
-        """Of both sets of rows."""
+        """Statistics of both sets of rows together."""
         n = self.n + other.n
         away = other.mean - self.mean
         mean = self.mean + away * (other.n / n)
@@ -56,7 +56,7 @@ class Moments:
 
 @dataclass
 class ColumnStatistics:
-    """Of one column: all rows, those without a value, moments of numbers, and how often each text comes."""
+    """Statistics of one column: all rows, those without a value, moments of numbers, and how often each text comes."""
 
     n_rows: int = 0
     n_missing: int = 0
@@ -66,7 +66,7 @@ class ColumnStatistics:
 
     @classmethod
     def of(cls, column: pd.Series) -> ColumnStatistics:
-        """Of the rows of a column."""
+        """Statistics of the rows of a column."""
         column = plain(column)
         if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
             values = column.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -87,7 +87,7 @@ class ColumnStatistics:
         return cls(len(column), n_missing, None, levels)._bounded()
 
     def plus(self, other: ColumnStatistics) -> ColumnStatistics:
-        """Of both sets of rows."""
+        """Statistics of both sets of rows together."""
         numbers = [part.numbers for part in (self, other) if part.numbers is not None]
         merged = numbers[0].plus(numbers[1]) if len(numbers) == 2 else next(iter(numbers), None)
         levels = self.levels + other.levels
@@ -119,7 +119,7 @@ class ColumnStatistics:
 
 @dataclass
 class TableStatistics:
-    """Of every column of a table."""
+    """Statistics of every column of a table."""
 
     columns: dict[str, ColumnStatistics] = field(default_factory=dict)
     n_rows: int = 0

@@ -336,8 +336,7 @@ class TableModel:
 
     def predictions_of(self, rows: pd.DataFrame) -> Iterator[tuple[Any, NDArray]]:
         """Pieces of rows that all have a target: the prediction and the truth."""
-        truth = self.target_values(rows)
-        features = self.encoder.transform(rows)
+        truth, features = self.target_values(rows), self.encoder.transform(rows)
         unknown = self._unknown(self.encoder.marks(rows), len(rows))
         for piece in self._pieces(unknown):
             yield self._distribution(features[piece], unknown[piece]), truth[piece]

@@ -19,7 +19,7 @@ from vmg.tables.errors import TableError
 __all__ = ["MAX_BYTES", "MAX_UNPACKING", "TableBytes", "open_table", "spooled_input"]
 
 MAX_BYTES = 2**32
-"""Of a table as text or Parquet, after unpacking; it takes several times as much memory."""
+"""Bytes of a table as text or Parquet, after unpacking; it takes several times as much memory."""
 
 MAX_UNPACKING = 200
 """Bytes that one packed byte may become, once they are more than ``FREE_BYTES``; tables have 3 to 50."""

@@ -114,7 +114,7 @@ class DirectStep:
 
 
 def _plan(layer: MatrixGaussianLinear, rows: Sequence[int]) -> Plan:
-    """Of a minibatch with these leading dimensions, the last of which counts its rows."""
+    """Plan for a minibatch with these leading dimensions, the last of which counts its rows."""
     row, data = layer.row.log_scale, layer.pseudo_data
     sizes = layer.in_features, layer.n_rows, layer.out_features, layer.n_pseudo
     return make_plan(row.shape[:-1], rows[-1], *sizes, data is not None and data.log_point_noise is not None)

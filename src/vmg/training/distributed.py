@@ -106,7 +106,7 @@ class Processes:
         return common
 
     def noise_generator(self, common: torch.Generator | None, done: int) -> torch.Generator | None:
-        """Of this process's posterior noise after so many steps, which no other process draws."""
+        """Generator of this process's posterior noise after so many steps, which no other process draws."""
         if self.alone:
             return common
         self._noise = torch.Generator()

@@ -71,7 +71,7 @@ class DeepEnsemble(Baseline):
     """
 
     precision: float = 0.0
-    """Of a Gaussian prior on the weights, that is, weight decay."""
+    """Precision of a Gaussian prior on the weights, that is, weight decay."""
 
     defaults: ClassVar[dict[str, Any]] = {**MaximumLikelihood.defaults, "n_members": 5}
 

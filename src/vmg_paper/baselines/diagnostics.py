@@ -77,7 +77,7 @@ def _effective_size(chains: Array) -> float:
 
 
 def _autocovariance(chains: Array) -> Array:
-    """Of each chain at all lags, each sum divided by n, through the FFT."""
+    """Autocovariance of each chain at all lags, each sum divided by n, through the FFT."""
     n = len(chains)
     spectrum = np.fft.rfft(chains - chains.mean(0), 2 * n, axis=0)
     return np.fft.irfft(np.abs(spectrum) ** 2, axis=0)[:n] / n

@@ -29,7 +29,7 @@ class DropConnect(Baseline):
     matched: bool = False
     """Gaussians with the moments over masks instead of a mask for each row: for wide layers."""
     precision: float = 0.0
-    """Of a Gaussian prior on the weights, that is, weight decay."""
+    """Precision of a Gaussian prior on the weights, that is, weight decay."""
 
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
         def layer(n_in: int, n_out: int, place: Place, choices: Sequence[float]) -> PointLinear:

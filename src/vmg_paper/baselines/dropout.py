@@ -25,7 +25,7 @@ class Dropout(Baseline):
     input_rate: float = 0.0
     """Probability that an input of the network is dropped; 0.2 in the source for images."""
     precision: float = 0.0
-    """Of a Gaussian prior on the weights, that is, weight decay."""
+    """Precision of a Gaussian prior on the weights, that is, weight decay."""
 
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
         def layer(n_in: int, n_out: int, place: Place, choices: Sequence[float]) -> DropoutLinear:

@@ -25,7 +25,7 @@ DERIVATIVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "logistic": lambda a, z: z * (1 - z),
     "identity": lambda a, z: torch.ones_like(a),
 }
-"""Of each activation z(a), as a function of both."""
+"""Derivative of each activation z(a), as a function of both."""
 
 
 class Trace(NamedTuple):

@@ -20,7 +20,7 @@ class MaximumLikelihood(Baseline):
     """Ordinary layers; early stopping is on, as nothing else keeps the network from fitting the noise."""
 
     precision: float = 0.0
-    """Of a Gaussian prior on the weights, that is, weight decay; 0 is maximum likelihood."""
+    """Precision of a Gaussian prior on the weights, that is, weight decay; 0 is maximum likelihood."""
 
     defaults: ClassVar[dict[str, Any]] = {"early_stopping": True}
 

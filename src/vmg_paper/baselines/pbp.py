@@ -92,7 +92,7 @@ class PBPRegressor(BatchedRegressor):
         else:
             noise = np.tile(np.array(self.noise_prior, dtype=np.float64), (n, 1))
 
-        # a generator for each replica, so that its numbers do not depend on its company
+        # a generator for each replica, so that its numbers do not depend on the others
         generators = [np.random.default_rng([self.random_state, k % self.n_starts]) for k in range(n)]
         m = np.stack([_initial_means(sizes, generator) for generator in generators])
         prior = WeightPrior.start(n, m.shape[1], *self.weight_prior)

@@ -72,7 +72,7 @@ class ToyResult:
     ranges: Sequence[tuple[float, float]]  # where there are data
 
     def distances(self) -> list[Distance]:
-        """Of every band to its truth."""
+        """Distance of every band to its truth."""
         truths = {band.name: band for band in self.truths}
         return [distance(band, truths[band.truth], self.inside(band.x)) for band in self.bands]
 

@@ -41,7 +41,7 @@ HIDDEN = (50, 50)
 ACTIVATIONS = {"ReLU": "relu", "cosine": "cos", "tanh": "tanh"}
 PRIOR = LayerPrecisions(1.0, 0.5)
 INITIAL_SCALE = 0.01
-"""Of the weights' posterior at the start: below the authors' 1, to converge sooner; 0.1 gives tanh a worse bound."""
+"""Scale of the weights' posterior at the start: the authors' 1 converges later, and 0.1 gives tanh a worse bound."""
 
 
 def matrix_gaussian(activation: str, batch_shape: Sequence[int]) -> MLP:

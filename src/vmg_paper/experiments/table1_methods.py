@@ -18,7 +18,7 @@ __all__ = ["PAPER_LIMITS", "TABLE_METHODS"]
 
 
 PAPER_STEPS = 110_000
-"""Of the paper's recipe: the authors' 2000 epochs of yacht. The paper names no number, but trains to convergence."""
+"""Steps of the paper's recipe: the authors' 2000 epochs of yacht. The paper says "to convergence" alone."""
 
 PAPER_LIMITS = (0.005, 0.05)  # on α, without saying where [LW16, §4.1]; the authors' code has the first on yacht
 NOISY = ("boston", "wine")

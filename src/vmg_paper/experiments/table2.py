@@ -67,7 +67,7 @@ class Task(NamedTuple):
     raw: bool = False
     """Whether pixels are as they are, in [0, 1], as in the paper; else the mean training image is taken off."""
     learning_rate: float | None = None
-    """Of Adam, where it is not the method's own."""
+    """Learning rate of Adam, where it is not the method's own."""
 
 
 def key(record: results_file.Record) -> Task:

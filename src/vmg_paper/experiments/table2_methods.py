@@ -74,11 +74,11 @@ class DigitMethod:
     """More are networks of ``member``, of this seed and the next ones."""
     member: str | None = None
     learning_rate: float = 1e-3
-    """Of Adam. Weights of all layers are √R times a plain network's, so a step of 1e-2 is there one of some 5e-4."""
+    """Learning rate of Adam. Weights are √R times a plain network's, so a step of 1e-2 is there one of some 5e-4."""
     averaging: float = 0.999
-    """Of the parameters over steps; 0.999 is two epochs."""
+    """Decay of the parameters' average over steps; 0.999 is two epochs."""
     schedule: str = "constant"
-    """Of the rate, one of ``SCHEDULES``."""
+    """Schedule of the learning rate, one of ``SCHEDULES``."""
 
     def make(self, hidden: Sequence[int], points: int, bound: float) -> MLP:
         """The untrained network; where a method has no pseudo-points, ``points`` and ``bound`` say nothing."""

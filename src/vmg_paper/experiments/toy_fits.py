@@ -34,9 +34,9 @@ class Settings:
     n_steps: int = 3_000
     n_draws: int = 200  # as in the paper
     n_starts: int = 16
-    """Of every network, PBP's too: the one with the best bound, or evidence, on the training rows is kept."""
+    """Starts of every network, PBP's too: the one with the best bound, or evidence, on the training rows is kept."""
     n_epochs: int = 200
-    """Of PBP. Its paper's 40 are 800 updates on so few rows, and its band is then still far from hugging the data."""
+    """Epochs of PBP. Its paper's 40 are 800 updates on so few rows, and its band is then still far from the data."""
     n_chains: int = 16
     n_warmup: int = 400
     n_kept: int = 300

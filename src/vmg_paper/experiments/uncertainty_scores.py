@@ -26,13 +26,13 @@ Array = NDArray[np.float64]
 
 
 def mean_probabilities(network: MLP, x: Tensor) -> Array:
-    """Of the mean network, [N, K]."""
+    """Probabilities of the mean network, [N, K]."""
     return torch.cat([mean_function(network, rows)[0].softmax(-1) for rows in x.split(ROWS_AT_ONCE)]).numpy()
 
 
 @torch.no_grad()
 def draw_probabilities(network: MLP, x: Tensor, n_draws: int, seed: int) -> Array:
-    """Of networks drawn from the posterior, [n_draws, N, K].
+    """Probabilities of networks drawn from the posterior, [n_draws, N, K].
 
     A draw is one set of weights for all rows. As :func:`~vmg.prediction.draw_functions`, but a few draws at a time, as
     all the weights of a hundred wide networks would not fit into memory; and only the draw itself is in double

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vmg.priors import Coefficients, IsotropicPrior, Prior
+from vmg.fused.diagonal_kl import Coefficients
+from vmg.priors import IsotropicPrior, Prior
 from vmg_paper.layers.factorised import FactorisedLinear
 
 __all__ = ["MeanFieldLinear", "isotropic_kl", "sample_local"]

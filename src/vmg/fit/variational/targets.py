@@ -30,7 +30,7 @@ class Targets(Protocol):
     def unit(self) -> Array:
         """What one standard unit of each target is in the target's own, [C]."""
 
-    def encode(self, y: NDArray) -> Tensor:
+    def encode(self, y: NDArray[Any]) -> Tensor:
         """Targets in the network's units."""
 
     def log_probs(self, likelihood: Likelihood, functions: Tensor, targets: list[Tensor]) -> list[Array]:
@@ -62,7 +62,7 @@ class NumericTargets:
     def unit(self) -> Array:
         return self.scaling.scale
 
-    def encode(self, y: NDArray) -> Tensor:
+    def encode(self, y: NDArray[Any]) -> Tensor:
         return torch.as_tensor(self.scaling.transform(y.reshape(len(y), -1)), dtype=torch.float32)
 
     def log_probs(self, likelihood: Likelihood, functions: Tensor, targets: list[Tensor]) -> list[Array]:
@@ -83,7 +83,7 @@ class NumericTargets:
 class ClassTargets:
     """Classes, in sorted order."""
 
-    classes: NDArray
+    classes: NDArray[Any]
 
     @property
     def n_targets(self) -> int:
@@ -93,7 +93,7 @@ class ClassTargets:
     def unit(self) -> Array:
         return np.ones(1)
 
-    def encode(self, y: NDArray) -> Tensor:
+    def encode(self, y: NDArray[Any]) -> Tensor:
         return torch.as_tensor(np.searchsorted(self.classes, y), dtype=torch.int64)
 
     def log_probs(self, likelihood: Likelihood, functions: Tensor, targets: list[Tensor]) -> list[Array]:

@@ -78,7 +78,7 @@ inline void normal_shares(double a, double& density, double& above) {
     above = 0.5 * std::erf(a * 0.70710678118654752);
 }
 
-// max(0, h) for h ~ N(mean, variance): relu_moments of vmg/moments.py.
+// max(0, h) for h ~ N(mean, variance): relu_moments of vmg/math/moments.py.
 template <typename T>
 void rectify(Int n, const T* mean, const T* variance, T* to_mean, T* to_variance, T* slope) {
 #pragma omp simd

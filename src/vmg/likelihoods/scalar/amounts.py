@@ -28,7 +28,7 @@ class Gamma(ScalarLikelihood):
 
     @property
     def link(self) -> RateLink:
-        """Of the mean in units of ``level``, so that numbers are near one in any unit."""
+        """Link of the mean in units of ``level``, so that numbers are near one in any unit."""
         return RateLink(1.0, self.ceiling / self.level)
 
     @property

@@ -1,0 +1,41 @@
+"""Docstrings that a reader takes in at once."""
+
+import ast
+from pathlib import Path
+
+import vmg
+
+SOURCE = Path(vmg.__file__).parents[1]
+RIDDLES = ("in any company", "gone through step by step", "what is asked for of it")
+
+
+def strings(tree):
+    """Docstrings, and strings that stand below a name, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value, node.lineno
+
+
+def test_docstrings_start_with_a_verb_or_a_noun():
+    found = [
+        f"{path.relative_to(SOURCE)}:{line}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for text, line in strings(ast.parse(path.read_text(encoding="utf-8")))
+        if text.startswith("Of ")
+    ]
+    assert found == []
+
+
+def test_there_are_no_riddles():
+    found = [
+        f"{path.relative_to(SOURCE)}: {riddle}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for riddle in RIDDLES
+        if riddle in path.read_text(encoding="utf-8")
+    ]
+    assert found == []
+
+
+def test_no_file_is_too_long():
+    files = list(SOURCE.rglob("*.py"))
+    assert [p.name for p in files if len(p.read_text(encoding="utf-8").splitlines()) > 400] == []
