@@ -101,7 +101,8 @@ class QuantileBoosting:
         return np.array([self._one(row, value)[0] for row, value in enumerate(y)])
 
     def log_prob(self, y: Array) -> Array:
-        return np.log(np.array([self._one(row, value)[1] for row, value in enumerate(y)]))
+        with np.errstate(divide="ignore"):
+            return np.log(np.array([self._one(row, value)[1] for row, value in enumerate(y)]))
 
     def _one(self, row: int, value: float) -> tuple[float, float]:
         """The cdf and the density at one target."""
@@ -109,7 +110,7 @@ class QuantileBoosting:
         for inside, end, gap in ((-1, 0, knots[1] - knots[0]), (1, -1, knots[-1] - knots[-2])):
             beyond = inside * (value - knots[end])
             if beyond > 0:
-                rate = tail / gap  # the density goes on without a jump
+                rate = tail / gap  # half the density of the piece beside it: the tail is twice as wide
                 share = tail * np.exp(-rate * beyond / tail)
                 return (share if inside < 0 else 1 - share), rate * np.exp(-rate * beyond / tail)
         place = int(np.clip(np.searchsorted(knots, value) - 1, 0, len(knots) - 2))

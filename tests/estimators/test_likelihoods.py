@@ -7,6 +7,7 @@ import pytest
 
 import vmg
 from quick import assert_same_bits, ensemble_regressor, everything, linear_table
+from vmg.persistence import read, write
 from vmg.prediction import LinkedPrediction, StudentPrediction, TransformedPrediction
 
 NAMES = (
@@ -137,6 +138,7 @@ def test_auto_finds_a_likelihood_that_suits(name):
     X, y = table(name, 400)
     model = ensemble_regressor(max_iter=30).fit(X, y)
     family = {"lognormal": ("lognormal", "gamma"), "negative-binomial": ("negative-binomial", "poisson")}
+    family["ordinal"] = ("ordinal", "student")  # both suit grades whose noise is normal
     assert model.likelihood_ in family.get(name, (name,))
     assert model.likelihood_scores_[model.likelihood_] > model.likelihood_scores_["student"] - 0.05
     assert model.likelihood_ in model.likelihood_reason_
@@ -275,3 +277,28 @@ def test_one_output_may_be_binomial_with_other_trials():
     assert (many.std < prediction.std).all()
     with pytest.raises(ValueError, match="trials must be at least 1"):
         prediction.with_trials(0)
+
+
+# -- forged files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "forge", "message"),
+    [
+        ("poisson", lambda t, d: d["constants"].update(level=float("nan")), "level must be finite"),
+        ("poisson", lambda t, d: d["constants"].update(ceiling=-1.0), "ceiling must be positive"),
+        ("poisson", lambda t, d: d.update(likelihood="other"), "other"),
+        ("gamma", lambda t, d: t.update({"ensemble_.theta": t["ensemble_.theta"].repeat(2)}), "shape"),
+        ("gamma", lambda t, d: d.update(stretch=-1.0), "positive factors"),
+        ("ordinal", lambda t, d: d["constants"].update(levels=[1.0] * 200), "at most 100"),
+        ("binomial", lambda t, d: d["constants"].update(trials=10**12), "trials must be a whole number"),
+    ],
+)
+def test_forged_likelihoods_are_refused(tmp_path, name, forge, message):
+    X, y = table(name, 30)
+    ensemble_regressor(likelihood=name, max_iter=2).fit(X, y).save(tmp_path / "model.vmg")
+    tensors, document = read(tmp_path / "model.vmg")
+    forge(tensors, document["attributes"]["ensemble_"]["scalar"])
+    write(tmp_path / "model.vmg", tensors, document)
+    with pytest.raises(vmg.ModelFileError, match=message):
+        vmg.load(tmp_path / "model.vmg")
