@@ -8,7 +8,7 @@ outside by the entropy of the mean probabilities, or by the mutual information o
 
     python benchmarks/own_loop_quality.py --out results/own_loop_quality.jsonl [--tasks digits fashion]
     python benchmarks/own_loop_quality.py --out results/own_loop_quality.jsonl --times   # steps, all methods in turn
-    python benchmarks/own_loop_quality.py --out results/own_loop_quality.jsonl --show
+    python benchmarks/own_loop_quality.py --out results/own_loop_quality.jsonl --show --page docs/pytorch.md
 
 Lines that are in the file already are not computed again. Needs the data folder in VMG_DATA and ``vmg[peers]``.
 """
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import Row, interleaved, parser, print_table
+from measuring import Row, interleaved, parser
 from own_loop_methods import METHODS, Method, Probabilities, Settings
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
@@ -204,31 +204,52 @@ def measure(results: Results, name: str, task: Task, methods: Sequence[str], see
 
 
 def measure_times(results: Results, name: str, task: Task, methods: Sequence[str], rounds: int) -> None:
-    """Milliseconds of one step, all methods in turn; members of an ensemble are steps of their own."""
+    """Milliseconds of the processor for one step, all methods in turn; ensembles take several."""
     x, y = (part[: task.batch_size] for part in task.rows["train"])
     steps: dict[str, Callable[[], None]] = {}
     for which in methods:
         if METHODS[which].n_members == 1:
             run = METHODS[which].start(task.make(), len(task.rows["train"][0]), METHODS[which].grid[0])
             steps[which] = lambda run=run: run.step(x, y, 0.5)
-    times = interleaved(steps, rounds)
+    times = interleaved(steps, rounds, clock=time.process_time)
     for which, ms in times.items():
         results.add({"task": name, "method": which, "part": "step", "ms": ms, "ratio": ms / times["plain"]})
 
 
-def show(results: Results) -> None:
-    columns = ["accuracy", "nll", "ece", "auroc_entropy", "auroc_information", "train_seconds"]
+COLUMNS = {  # of the file, and how they are shown
+    "accuracy": "accuracy",
+    "nll": "NLL",
+    "ece": "ECE",
+    "auroc_entropy": "AUROC, entropy",
+    "auroc_information": "AUROC, information",
+    "train_seconds": "training, s",
+}
+
+
+def tables(results: Results) -> str:
+    """A table in Markdown for each task: means over seeds, with standard deviations."""
+    text = ""
     for name in dict.fromkeys(row["task"] for row in results.rows):
-        rows = []
+        header = ["method", *COLUMNS.values(), "step / plain"]
+        text += f"**{name}**\n\n| {' | '.join(header)} |\n{'|---' * len(header)}|\n"
         for which in METHODS:
             own = [row for row in results.rows if (row["task"], row["method"]) == (name, which)]
             tested = [row for row in own if row["part"] == "test"]
-            steps = [row["ratio"] for row in own if row["part"] == "step"]
+            steps = [f"{row['ratio']:.2f}" for row in own if row["part"] == "step"]
             if tested:
-                cells = [_mean_and_spread([row[column] for row in tested]) for column in columns]
-                rows.append([which, *cells, f"{steps[-1]:.2f}" if steps else ""])
-        print(f"\n{name}\n")
-        print_table(["method", *columns, "step / plain"], rows)
+                cells = [_mean_and_spread([row[column] for row in tested]) for column in COLUMNS]
+                text += f"| {' | '.join([which, *cells, *(steps[-1:] or [''])])} |\n"
+        text += "\n"
+    return text
+
+
+START, END = "<!-- own loops: written by benchmarks/own_loop_quality.py -->\n", "<!-- end of own loops -->\n"
+
+
+def page_with_tables(page: str, results: Results) -> str:
+    """The page, with the tables between its two marks."""
+    before, _, rest = page.partition(START)
+    return f"{before}{START}\n{tables(results)}{END}{rest.partition(END)[2]}"
 
 
 def _mean_and_spread(values: Sequence[float]) -> str:
@@ -245,6 +266,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=60)
     options.add_argument("--times", action="store_true", help="time steps, train nothing")
     options.add_argument("--show", action="store_true", help="print what is in the file")
+    options.add_argument("--page", type=Path, help="write the tables into this page, too")
     chosen: Any = options.parse_args()
     torch.set_num_threads(chosen.threads)
     results = Results(chosen.out)
@@ -255,10 +277,12 @@ def main() -> None:
             measure_times(results, name, task, there, 2 if chosen.quick else chosen.rounds)
         else:
             measure(results, name, task, there, chosen.seeds[: 1 if chosen.quick else None])
+    if chosen.page:
+        chosen.page.write_text(page_with_tables(chosen.page.read_text(encoding="utf-8"), results), encoding="utf-8")
     if chosen.json:
         print(json.dumps(results.rows))
     else:
-        show(results)
+        print(tables(results))
         missing = [METHODS[name].needs for name in chosen.methods if name not in there]
         if missing:
             print(f"\nleft out, for they are not installed: {', '.join(map(str, missing))}")

@@ -198,3 +198,13 @@ def test_own_loops_are_scored_then_timed_and_shown(tmp_path, monkeypatch, capsys
     steps = records(out)[len(found) :]
     assert [(row["part"], row["method"]) for row in steps] == [("step", "plain"), ("step", "vmg")]
     assert steps[0]["ratio"] == 1.0
+
+
+def test_the_guide_shows_the_results_of_own_loops():
+    from own_loop_quality import Results, page_with_tables
+
+    root = FOLDER.parent
+    page = (root / "docs" / "pytorch.md").read_text(encoding="utf-8")
+    results = Results(root / "results" / "own_loop_quality.jsonl")
+    assert results.rows
+    assert page_with_tables(page, results) == page

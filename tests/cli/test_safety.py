@@ -137,6 +137,17 @@ def test_an_interrupt_in_the_midst_of_an_import(tmp_path):
     assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
 
 
+def test_letters_that_the_terminal_has_not_are_written_out():
+    rows = "".join(f"{k},{k % 7}\n" for k in range(20))
+    with open("größe.csv", "w") as file:
+        file.write("a,y\n" + rows)
+    command = [*COMMAND, "fit", "größe.csv", "-t", "none"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("error: the table has no column 'none'")
+    assert "gr\\xf6\\xdfe.csv: 20 rows" in done.stdout
+
+
 def test_readers_that_leave_and_full_pipes(table):
     run(["fit", "table.csv", "-t", "x", *QUICK, "-q"])
     predict = " ".join(["predict", "table.vmg", "table.csv"])

@@ -138,6 +138,7 @@ def test_auto_finds_a_likelihood_that_suits(name):
     X, y = table(name, 400)
     model = ensemble_regressor(max_iter=30).fit(X, y)
     family = {"lognormal": ("lognormal", "gamma"), "negative-binomial": ("negative-binomial", "poisson")}
+    family["ordinal"] = ("ordinal", "student")  # both suit grades whose noise is normal
     assert model.likelihood_ in family.get(name, (name,))
     assert model.likelihood_scores_[model.likelihood_] > model.likelihood_scores_["student"] - 0.05
     assert model.likelihood_ in model.likelihood_reason_

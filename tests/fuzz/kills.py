@@ -197,7 +197,7 @@ def _interrupt(rng: random.Random, folder: Path) -> None:
     arguments = rng.choice(commands)
     victim = start("command", *arguments, folder=folder)
     code = victim.end_after(0, 0.05 + rng.random() * (2.0 if arguments[0] == "fit" else 0.3), signal.SIGINT)
-    left = set(os.listdir(folder)) - {"t.csv", "old.vmg", "out.csv"}
+    left = set(os.listdir(folder)) - {"t.csv", "old.vmg", "out.csv", "old.vmg.partial"}  # of finished folds
     said = victim.said()
     if code == 0:
         return  # it was done before
@@ -221,7 +221,7 @@ def _interrupt_start(rng: random.Random, folder: Path) -> None:
     _, err = process.communicate(timeout=120)
     if process.returncode == 0:
         return  # it was done before
-    if (process.returncode, err) != INTERRUPTED or os.listdir(folder) != ["t.csv"]:
+    if (process.returncode, err) != INTERRUPTED or set(os.listdir(folder)) - {"t.csv", "t.vmg.partial"}:
         raise Finding(f"an interrupt ended with {process.returncode}, {err!r:.500} and {os.listdir(folder)}")
 
 
@@ -264,6 +264,7 @@ def _full_disk(rng: random.Random, folder: Path) -> None:
         errors = [line for line in said.split("\n") if line.startswith("error: ")]
         if code != 2 or len(errors) != 1 or "Traceback" in said:
             raise Finding(f"a full disk under {work} ended with {code} and {said!r:.500}")
+        (disk / "o.vmg.partial").unlink(missing_ok=True)  # finished folds of a fit, from which it would go on
         if {path.name: path.read_bytes() for path in disk.iterdir()} != before:
             raise Finding(f"a full disk under {work} left {os.listdir(disk)}")
 

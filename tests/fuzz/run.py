@@ -116,7 +116,8 @@ def counts(seed: int, lines: list[Record]) -> list[Record]:
     for kind in dict.fromkeys(line["kind"] for line in lines):
         own = [line for line in lines if line["kind"] == kind]
         outcomes = Counter(line["outcome"] for line in own)
-        findings = [f"{kind}:{line['number']}: {line.get('what')}" for line in own if line["outcome"] == "FINDING"]
+        wrong = [line for line in own if line["outcome"] == "FINDING"]
+        findings = [f"{kind}:{line['number']}: {line.get('what', ''):.100}" for line in wrong]
         slowest = max(line.get("seconds", 0.0) for line in own)
         found.append(
             {

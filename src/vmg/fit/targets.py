@@ -52,8 +52,9 @@ def find_support(y: Array) -> Support:
     if levels[0] < 0 or len(levels) < 3:
         return Support("a few whole numbers", ("student", "ordinal")) if few else Support("any number", ("student",))
     if whole and float(np.median(y)) <= LARGE_COUNT:
-        counts = ("negative-binomial", "poisson", "student")
-        return Support("a few whole numbers", ("ordinal", *counts)) if few else Support("a count", counts)
+        if few:
+            return Support("a few whole numbers", ("student", "ordinal", "negative-binomial", "poisson"))
+        return Support("a count", ("negative-binomial", "poisson", "student"))
     if levels[0] > 0 and levels[-1] < 1:
         return Support("a fraction between 0 and 1", ("student", "beta"))
     if levels[0] > 0 and float(y.std()) < 0.1 * float(y.mean()):

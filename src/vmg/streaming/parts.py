@@ -106,8 +106,9 @@ class Piece:
     def _read(self, file: Any, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
         wanted = None if columns is None else [name for name in columns if name not in self.part.keys]
         if not self.part.is_arrow:
-            opened = parquet.ParquetFile(file)
-            yield from opened.iter_batches(rows, row_groups=list(self.groups), columns=wanted, use_threads=False)
+            opened = parquet.ParquetFile(file, pre_buffer=False)
+            for k in self.groups:  # one by one, so that no more than one is in memory
+                yield from opened.iter_batches(rows, row_groups=[k], columns=wanted, use_threads=False)
             return
         reader = ipc.open_file(file)
         for k in self.groups:

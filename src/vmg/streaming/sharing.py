@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, distributed
 
 from vmg.streaming.dataset import ALONE, Shard
+from vmg.training.distributed import watched
 
 __all__ = ["add_up", "gather", "is_first", "send", "shard", "smallest"]
 
@@ -34,7 +35,8 @@ def gather(own: T) -> list[T]:
     if n == 1:
         return [own]
     found: list[T | None] = [None] * n
-    distributed.all_gather_object(found, own)
+    with watched("gathering"):
+        distributed.all_gather_object(found, own)
     return [one for one in found if one is not None]
 
 
@@ -43,7 +45,8 @@ def send(own: T) -> T:
     if shard()[1] == 1:
         return own
     box = [own]
-    distributed.broadcast_object_list(box)
+    with watched("waiting for the first process"):
+        distributed.broadcast_object_list(box)
     return box[0]
 
 
@@ -52,7 +55,8 @@ def add_up(tensors: list[Tensor]) -> None:
     if shard()[1] == 1:
         return
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    distributed.all_reduce(flat)
+    with watched("adding sums up"):
+        distributed.all_reduce(flat)
     for tensor, total in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
         tensor.copy_(total.view(tensor.shape))
 
@@ -62,5 +66,6 @@ def smallest(values: NDArray[np.float64]) -> NDArray[np.float64]:
     if shard()[1] == 1:
         return values
     tensor = torch.as_tensor(values).clone()
-    distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN)
+    with watched("comparing ranges"):
+        distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN)
     return tensor.numpy()

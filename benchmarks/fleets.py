@@ -1,0 +1,140 @@
+"""A fleet of groups against separate fits: wall time, and held-out log-likelihood, by the size of groups.
+
+Groups have curves that differ by a spread; 1,000 of 50 to 500 rows, and 200 of 10 to 49. Some groups, evenly taken, are
+fitted separately by the default estimator, in turns with the fleet's own timing on the same machine; their mean time
+stands for all. Test rows, 200 a group, are drawn after the others.
+
+    python benchmarks/fleets.py [--groups 1000] [--separate 40] [--spread 0.5] [--out results/fleets.jsonl]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from vmg import VMGRegressor
+from vmg.fleets import fit_fleet, load_fleet
+
+TEST = 200
+
+
+def make_group(number: int, n_rows: int, spread: float) -> pd.DataFrame:
+    """Rows of one group: a curve whose level, slopes and noise are its own."""
+    rng = np.random.default_rng(number)
+    own = spread * rng.normal(size=5)
+    x = rng.normal(size=(n_rows, 5))
+    f = np.sin((2 + own[0]) * x[:, 0]) + (0.5 + 0.5 * own[1]) * x[:, 1] ** 2 + (1 + own[2]) * x[:, 2] + own[3]
+    y = f + 0.3 * np.exp(0.5 * own[4]) * rng.normal(size=n_rows)
+    return pd.DataFrame({**{f"x{k}": x[:, k] for k in range(5)}, "y": y, "group": f"g{number:05d}"})
+
+
+def evaluate(model: object, frame: pd.DataFrame) -> tuple[float, float, float]:
+    """Log-likelihood, RMSE and coverage of 90 % on the test rows of a group."""
+    X, y = frame[[f"x{k}" for k in range(5)]].to_numpy(), frame["y"].to_numpy()
+    prediction = model.pred_dist(X)  # type: ignore[attr-defined]
+    interval = prediction.interval(0.9)
+    inside = (interval[:, 0] <= y) & (y <= interval[:, 1])
+    return (
+        float(prediction.log_prob(y).mean()),
+        float(np.sqrt(np.mean((prediction.mean - y) ** 2))),
+        float(inside.mean()),
+    )
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--groups", type=int, default=1000)
+    options.add_argument("--apart", type=int, default=1000, help="groups of the fleet without pooling, at most")
+    options.add_argument("--small", type=int, default=200, help="groups of 10 to 49 rows besides")
+    options.add_argument("--separate", type=int, default=40, help="groups that are fitted separately, of each kind")
+    options.add_argument("--spread", type=float, default=0.5)
+    options.add_argument("--jobs", type=int, default=1)
+    options.add_argument("--out", type=Path)
+    asked = options.parse_args()
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    sizes = {"50 to 500": rng.integers(50, 501, asked.groups), "10 to 49": rng.integers(10, 50, asked.small)}
+    number, kinds = 0, {}
+    for kind, counts in sizes.items():
+        kinds[kind] = [(number + k, n, make_group(number + k, n + TEST, asked.spread)) for k, n in enumerate(counts)]
+        number += len(counts)
+    rows = []
+    for kind, groups in kinds.items():
+        if not groups:
+            continue
+        train = pd.concat([frame[:n] for _, n, frame in groups], ignore_index=True)
+        every = max(1, len(groups) // asked.separate)
+        chosen = groups[::every]
+        clock, found = Clock(), []
+        for key, n, frame in chosen:
+            X, y = frame[[f"x{k}" for k in range(5)]].to_numpy(), frame["y"].to_numpy()
+            model = VMGRegressor(random_state=key).fit(X[:n], y[:n])
+            found.append((model, frame[n:]))
+        separate = [spent / len(chosen) * len(groups) for spent in clock.read()]
+        record(rows, kind, asked.spread, "separate", len(groups), separate, separate, [evaluate(*one) for one in found])
+        for way, pool in (("fleet, pooled", True), ("fleet", False)):
+            some = groups if pool else groups[:: max(1, len(groups) // asked.apart)][: asked.apart]
+            keys = {frame["group"].iloc[0] for _, _, frame in some}
+            with tempfile.TemporaryDirectory() as folder:
+                clock = Clock()
+                everything = train[train["group"].isin(keys)] if not pool or kind == "50 to 500" else pd.concat(
+                    [train, *(frame[:n] for _, n, frame in kinds["50 to 500"])], ignore_index=True
+                )  # fmt: skip
+                fit_fleet(everything, "y", "group", Path(folder) / "f", pool=pool, n_jobs=asked.jobs)
+                seconds = clock.read()
+                fleet = load_fleet(Path(folder) / "f")
+                scored = [(n, frame) for _, n, frame in chosen if frame["group"].iloc[0] in keys]
+                score = [evaluate(_Group(fleet, frame), frame[n:]) for n, frame in scored]
+            share = [spent * len(some) / len(groups) for spent in separate]
+            record(rows, kind, asked.spread, way, len(some), seconds, share, score)
+        if asked.out:
+            with asked.out.open("a") as file:
+                file.write("".join(json.dumps(row) + "\n" for row in rows))
+            shown, rows = rows, []
+        else:
+            shown, rows = rows, []
+        for row in shown:
+            print(row, flush=True)
+
+
+class Clock:
+    """Seconds on the wall and of this process's work: a busy machine stretches the first alone."""
+
+    def __init__(self) -> None:
+        self.started = time.perf_counter(), time.process_time()
+
+    def read(self) -> list[float]:
+        return [time.perf_counter() - self.started[0], time.process_time() - self.started[1]]
+
+
+class _Group:
+    """The estimator of a group in a fleet, as one that takes an array."""
+
+    def __init__(self, fleet: object, frame: pd.DataFrame) -> None:
+        self.model = fleet.model(frame["group"].iloc[0])  # type: ignore[attr-defined]
+
+    def pred_dist(self, X: np.ndarray) -> object:
+        return self.model.pred_dist(pd.DataFrame(X, columns=[f"x{k}" for k in range(5)]))
+
+
+def record(rows: list, kind: str, spread: float, way: str, n: int, seconds: list, separate: list, score: list) -> None:
+    values = np.array(score)
+    means = dict(zip(("log_likelihood", "rmse", "coverage_90"), values.mean(0).round(4).tolist(), strict=True))
+    error = float(values[:, 0].std() / np.sqrt(max(1, len(values) - 1)))
+    rows.append(
+        {"rows": kind, "spread": spread, "way": way, "groups": n, "scored": len(values),
+         "seconds": round(seconds[0], 1),
+         "work_seconds": round(seconds[1], 1), "times_faster": round(separate[0] / seconds[0], 1),
+         "times_less_work": round(separate[1] / seconds[1], 1), **means, "log_likelihood_se": round(error, 4)}
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

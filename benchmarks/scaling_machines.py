@@ -1,0 +1,155 @@
+"""What fits would take on 8 and 64 machines: costs measured here, a model of them, stragglers and a lost process.
+
+``--measure`` times the parts of a streamed fit on this machine, in seconds of one core's work: both passes over a row
+of 8 and of 100 columns, and the steps on the sample. Without it the numbers in the results file are used. The rest is
+arithmetic and a simulation with a fixed seed.
+
+    python benchmarks/scaling_machines.py [--measure] [--out results/scaling_machines.jsonl]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROWS, MACHINES, CORES = 10**9, (1, 2, 8, 64), 16
+BANDWIDTH, LATENCY = 1.25e9, 5e-5  # of one machine's network: 10 Gbit/s, and 50 microseconds a message
+SAMPLE = 65_536
+MORE_ROWS = 64  # times the rows of a step here: 64 processes then have as many each as one has here
+
+
+def measure(columns: int, n_rows: int = 2**16) -> dict[str, float]:
+    """Work of one core for each part of a streamed fit to this many columns."""
+    import pyarrow as pa
+    import torch
+    from pyarrow import parquet
+
+    from vmg import VMGRegressor
+    from vmg.streaming import open_dataset
+    from vmg.streaming.conditioning import condition_on_all, fit_on_sample
+    from vmg.streaming.encoding import fit_encoder, fit_scaling
+    from vmg.streaming.fitting import _encoded, _target_scaling
+    from vmg.streaming.sample import RowSample
+    from vmg.streaming.statistics import TableStatistics
+
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n_rows, columns)).astype(np.float32)
+    y = np.sin(2 * x[:, 0]) + x[:, 1] + 0.3 * rng.normal(size=n_rows)
+    names = [f"x{k}" for k in range(columns)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/rows.parquet"
+        parquet.write_table(pa.table(dict(zip([*names, "y"], [*x.T.copy(), y], strict=True))), path)
+        dataset = open_dataset(path)
+        started = time.process_time()
+        statistics, sample = TableStatistics(), RowSample(SAMPLE, 0)
+        for piece, frame in dataset.frames():
+            statistics.add(frame)
+            sample.add(frame, piece.number)
+        first = time.process_time() - started
+        rows = sample.rows()
+        encoder = fit_encoder(rows[names], statistics)
+        scaling = [fit_scaling(encoder, encoder.transform(rows[names]), statistics)]
+        scaling.append(_target_scaling(rows["y"].to_numpy(), statistics, "y"))
+        steps = 40
+        estimator = VMGRegressor(max_iter=steps, random_state=0)
+        started = time.process_time()
+        fit_on_sample(estimator, encoder.transform(rows[names]), rows["y"].to_numpy(), n_rows=n_rows, scaling=scaling)
+        sampled = time.process_time() - started
+        started = time.process_time()
+        condition_on_all(estimator, _encoded(dataset, [*names, "y"], "y", encoder, False))
+        second = time.process_time() - started
+    taken = max(1, estimator.n_steps_)
+    return {
+        "first_pass_us": 1e6 * first / n_rows,
+        "second_pass_us": 1e6 * second / n_rows,
+        "step_ms": 1e3 * sampled / taken,
+    }
+
+
+def fit_seconds(cost: dict[str, float], machines: int, cores: int = CORES, steps: int = 800) -> float:
+    """A streamed fit: the sample's steps on one core, both passes on all; statistics are added up once."""
+    passes = (cost["first_pass_us"] + cost["second_pass_us"]) * 1e-6 * ROWS / (machines * cores)
+    sums = 6 * 152**2 * 8 * 2 / BANDWIDTH + 2 * np.log2(max(2, machines * cores)) * LATENCY
+    return steps * cost["step_ms"] * 1e-3 + passes + float(sums)
+
+
+def step_seconds(compute: float, parameters: int, processes: int) -> tuple[float, float]:
+    """A step of `train`: a share of the arithmetic, and a ring that moves 2(W − 1)/W of the gradient's bytes."""
+    talk = 0.0
+    if processes > 1:
+        talk = 2 * (processes - 1) / processes * 4 * parameters / BANDWIDTH + 2 * (processes - 1) * LATENCY
+    return compute / processes, talk
+
+
+def stragglers(processes: int, rng: np.random.Generator, steps: int = 2000) -> dict[str, float]:
+    """Mean time of a step whose processes wait for the slowest, in units of a step that nothing delays.
+
+    Every process's step varies by 5 % (log-normal); one in a thousand takes ten times as long. In a streamed fit a
+    process waits at the end of a pass alone, of 200 pieces each.
+    """
+    times = np.exp(0.05 * rng.normal(size=(steps, processes)))
+    times *= np.where(rng.random(times.shape) < 1e-3, 10.0, 1.0)
+    passes = times[: steps - steps % 200].reshape(-1, 200, processes).sum(1)
+    half = times.copy()
+    half[:, 0] *= 2
+    return {
+        "every step": float(times.max(1).mean()),
+        "every pass": float(passes.max(1).mean() / 200),
+        "every step, one machine at half speed": float(half.max(1).mean()),
+    }
+
+
+def lost_process(hours: float, processes: int, every_hours: float | None, rng: np.random.Generator) -> float:
+    """Mean hours of a run in which one process is lost at a random moment: work since the last file is done again."""
+    moment = rng.uniform(0, hours, 10_000)
+    restart = 2 / 60  # to start processes again and read the file
+    again = moment if every_hours is None else moment % every_hours
+    return float((hours + again + restart).mean())
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--measure", action="store_true")
+    options.add_argument(
+        "--steps", type=Path, default=Path("results/processes.jsonl"), help="of benchmarks/processes.py"
+    )
+    options.add_argument("--out", type=Path, default=Path("results/scaling_machines.jsonl"))
+    asked = options.parse_args()
+    there = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
+    kept = [record for record in there if record["part"] == "measured"]
+    if asked.measure or not kept:
+        kept = [{"part": "measured", "columns": columns, **measure(columns)} for columns in (8, 100)]
+    found = list(kept)
+    wide = next(record for record in kept if record["columns"] == 100)
+    for machines in (8, 64):
+        seconds = fit_seconds(wide, machines)
+        steps = 800 * wide["step_ms"] * 1e-3
+        found.append({"part": "streamed fit", "rows": ROWS, "columns": 100, "machines": machines, "cores": CORES,
+                      "minutes": seconds / 60, "share_on_one_core": steps / seconds})  # fmt: skip
+    steps = [json.loads(line) for line in asked.steps.read_text().splitlines()] if asked.steps.exists() else []
+    for one in (step for step in steps if step["processes"] == "one"):
+        compute = MORE_ROWS * one["ms"] * 1e-3
+        for machines in MACHINES:
+            work, talk = step_seconds(compute, one["parameters"], machines)
+            found.append({"part": "train", "network": one["case"], "rows_a_step": MORE_ROWS * one["rows"],
+                          "machines": machines, "ms": 1e3 * (work + talk), "talk_share": talk / (work + talk),
+                          "speed_up": compute / (work + talk)})  # fmt: skip
+    rng = np.random.default_rng(0)
+    for processes in (2, 8, 64):
+        found.append({"part": "stragglers", "processes": processes, **stragglers(processes, rng)})
+    for every in (None, 1.0, 0.1):
+        hours = lost_process(5.0, 64, every, rng)
+        found.append({"part": "lost process", "hours_without": 5.0, "file_every_hours": every, "hours": hours})
+    asked.out.write_text("".join(json.dumps(record) + "\n" for record in found))
+    for record in found:
+        print(record)
+
+
+if __name__ == "__main__":
+    main()
