@@ -17,7 +17,7 @@ from sklearn.model_selection import train_test_split
 
 from vmg import VMGRegressor
 from vmg.estimators import PseudoDataRegressor
-from vmg_paper.baselines import DeepEnsembleRegressor, HMCRegressor
+from vmg_paper.baselines import DeepEnsemble, HMCRegressor
 from vmg_paper.baselines.flat_network import LayerPrecisions
 
 Array = NDArray[np.float64]
@@ -132,7 +132,7 @@ def methods(*, quick: bool = False) -> dict[str, Make]:
     return {
         "vmg": lambda n_rows: VMGRegressor(random_state=0, **few),
         "GP": lambda n_rows: ExactGP(**process),
-        "deep ensemble": lambda n_rows: DeepEnsembleRegressor(random_state=0, **one_pass),
+        "deep ensemble": lambda n_rows: DeepEnsemble().regressor(random_state=0, **one_pass),
         "linear": lambda n_rows: Linear(),
         "trees": lambda n_rows: Trees(),
         "paper's recipe": lambda n_rows: paper_recipe(n_rows, 50 if quick else 3_000),

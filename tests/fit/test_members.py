@@ -7,7 +7,7 @@ import torch
 from vmg.fit.classification import fit_classification
 from vmg.fit.classification_members import ClassificationMembers
 from vmg.fit.design import Design
-from vmg.fit.members import TrainingPlan, _Adam, train_members
+from vmg.fit.members import Adam, TrainingPlan, train_members
 from vmg.fit.regression import fit_regression, soften
 from vmg.fit.regression_members import RegressionMembers
 from vmg.fit.size import choose_size
@@ -228,7 +228,7 @@ def test_the_optimiser_is_adam_to_the_last_bit():
         torch.nn.Parameter(torch.ones(2)),
     ]
     theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
-    one, other = _Adam(ours), torch.optim.Adam(theirs, betas=(0.9, 0.99), fused=True)
+    one, other = Adam(ours), torch.optim.Adam(theirs, betas=(0.9, 0.99), fused=True)
     for step in range(1, 21):  # the last parameter has no gradient and stays
         for optimiser, parameters in ((one, ours), (other, theirs)):
             optimiser.zero_grad()

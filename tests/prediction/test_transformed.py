@@ -26,7 +26,7 @@ def prediction(request):
 def expectation(prediction, row, what):
     """E what(T(z)) by adaptive integration over z."""
     base = prediction.base
-    loc, scale = base.loc[row, 0], base._scale[row, 0]
+    loc, scale = base.loc[row, 0], base.scale[row, 0]
 
     def weighted(z):
         return what(prediction.transform.forward(loc + scale * z)) * stats.t.pdf(z, base.df[0])

@@ -205,8 +205,8 @@ def test_a_weight_counts_rows():
 def test_warm_start():
     X, y = class_table()
     model = classifier(warm_start=True, max_iter=10).fit(X, y)
-    network, first = model.network_, model.history_
-    assert model.fit(X, y).network_ is network
+    first = model.history_
+    model.fit(X, y)
     assert model.history_.records[0].elbo > first.records[0].elbo
     with pytest.raises(ValueError, match="warm_start needs the classes of the last fit"):
         model.fit(X, np.where(y == "no", "never", y))
