@@ -185,6 +185,8 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
         if self.n_pseudo is not None:
             self._fit_pseudo_data(X, y, weight)
             return
+        if y.ndim == 2 and y.shape[1] == 1:  # one output, however it comes
+            y = y[:, 0]
         self.input_scaling_ = self._known_scaling[0] if self._known_scaling else Standardiser.fit(X, weight)
         x = self.input_scaling_.transform(X)
         choice = self._choose(x, y, weight)
