@@ -153,5 +153,5 @@ def test_fit_by_group_and_predict_by_group(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["found"] == 2
     assert run(["predict", f"{tmp_path}/fleet", f"{tmp_path}/sales.parquet", "-o", f"{tmp_path}/p.csv"]) == 0
     assert "not predicted: 'shop 2'" in capsys.readouterr().err
-    assert pd.read_csv(tmp_path / "p.csv")["mean"].notna().sum() == 100
+    assert pd.read_csv(tmp_path / "p.csv")["y"].notna().sum() == 100
     assert run([*command, *FAST[:-1], "--conformal", "0.2"]) == 2
