@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import gzip
 import io
 import os
@@ -170,11 +171,22 @@ def table(rng: random.Random, folder: Path) -> str:
             return "refused"
         if rng.random() < 0.3:
             Path("t.csv").write_bytes(maker(rng)[0])
-        _command(["predict", "m.vmg", "t.csv", "-o", rng.choice(("p.csv", "p.parquet", "-"))])
+        written = rng.choice(("p.csv", "p.csv", "p.parquet", "-"))
+        if _command(["predict", "m.vmg", "t.csv", "-o", written]) == 0 and written == "p.csv":
+            _check_flags(Path(written))
         _command(["evaluate", "m.vmg", "t.csv", "--json"])
         return "fitted"
     finally:
         os.chdir(here)
+
+
+def _check_flags(path: Path) -> None:
+    """Refuse a predicted number that is not finite in a row without a flag."""
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            numbers = [row[name] for name in row if name not in ("flags", "class") and not row["flags"]]
+            if any(cell.strip().lower().lstrip("+-") in ("", "nan", "inf", "infinity") for cell in numbers):
+                raise Finding(f"a number that is not finite, without a flag: {row}")
 
 
 def _command(arguments: list[str]) -> int:
