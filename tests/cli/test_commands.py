@@ -65,7 +65,7 @@ def houses():
 
 @pytest.fixture
 def model(houses, vmg_command):
-    assert vmg_command("fit", "houses.csv", "--target", "price", *QUICK)[0] == 0
+    assert vmg_command("fit", "houses.csv", "--target", "price", "--no-holdout", *QUICK)[0] == 0
     return "houses.vmg"
 
 

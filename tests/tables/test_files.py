@@ -120,8 +120,8 @@ def test_every_kind_of_line_ending(text_file, ending):
 
 
 def test_lines_longer_than_the_csv_module_takes(text_file):
-    names = [f"column_{k}" for k in range(20_000)]
-    row = [f"{k / 7:.12f}" for k in range(20_000)]
+    names = [f"column_{k}" for k in range(1_000)]
+    row = [f"{k / 7:.140f}" for k in range(1_000)]
     assert len(",".join(row)) > 131_072
     frame, _ = read_table(text_file("\n".join(map(",".join, [names, row, row]))))
     assert list(frame.columns) == names and len(frame) == 2
