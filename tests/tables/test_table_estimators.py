@@ -13,7 +13,7 @@ from vmg import TableClassifier, TableRegressor, VMGClassifier, VMGRegressor
 
 TINY = {"hidden_layer_sizes": (4,), "n_members": 2, "max_iter": 5}
 ELSEWHERE = "SCIPY_ARRAY_API is not set"  # a check that needs a process of its own
-CHECKED = [  # all of them pass, and take a minute; these are the ones about frames, names, holes and shapes
+CHECKED = [  # those about frames, names, holes and shapes; the others are not run, for time
     *("check_dataframe_column_names_consistency", "check_n_features_in", "check_fit2d_1sample", "check_fit1d"),
     *("check_estimators_pickle", "check_dont_overwrite_attributes", "check_requires_y_none", "check_fit2d_1feature"),
     *("check_estimators_dtypes", "check_dict_unchanged", "check_no_attributes_set_in_init"),
@@ -29,8 +29,9 @@ CHECKED = [  # all of them pass, and take a minute; these are the ones about fra
 )
 def test_scikit_learn_check(estimator, check):
     name = getattr(check, "func", check).__name__
-    if name in CHECKED:
-        check(estimator)
+    if name not in CHECKED:
+        pytest.skip("not among the checks that are run on table estimators")
+    check(estimator)
 
 
 def table(n=80, seed=0):
