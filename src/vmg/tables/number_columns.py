@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from vmg.tables.column import Column, Features, Mask, Reading
 from vmg.tables.errors import TableError
@@ -14,6 +15,8 @@ from vmg.tables.phrases import listing
 from vmg.tables.values import plain, to_texts
 
 __all__ = ["LARGEST", "MIN_NUMBER_SHARE", "BooleanColumn", "NumberColumn"]
+
+Array = NDArray[np.float64]
 
 LARGEST = 1e154  # the square of a larger number is infinite
 FAR = 1e6  # widths of the training range; what is farther out is taken to be there, where ignorance is immense already
@@ -71,23 +74,25 @@ class NumberColumn(Column):
         """The cells as numbers, in the convention and the unit of the fit."""
         return to_numbers(column, self.decimal_comma, self.unit)
 
-    def transform(self, column: pd.Series) -> Features:
+    def _cells(self, column: pd.Series) -> Array:
+        """The cells as numbers, NaN where missing, infinite where no number has their size."""
         numbers = self.read(column)
-        values = numbers.values.where(numbers.infinite == 0, np.inf * numbers.infinite)
+        infinite = numbers.infinite.to_numpy()
+        return np.where(infinite == 0, numbers.values.to_numpy(), np.copysign(np.inf, infinite))
+
+    def transform(self, column: pd.Series) -> Features:
         reach = min(FAR * max(self.high - self.low, self.spread), LARGEST)
-        return self._fill(values.clip(max(self.low - reach, -LARGEST), min(self.high + reach, LARGEST)), self.median)
+        cells = np.clip(self._cells(column), max(self.low - reach, -LARGEST), min(self.high + reach, LARGEST))
+        return self._fill(pd.Series(cells), self.median)
 
     def marks(self, column: pd.Series) -> dict[str, Mask]:
-        numbers = self.read(column)
-        values, infinite = numbers.values.to_numpy(), numbers.infinite.to_numpy() != 0
+        cells = self._cells(column)
         with np.errstate(invalid="ignore"):
-            outside = infinite | (values < self.low) | (values > self.high)
-        return {"missing": np.isnan(values) & ~infinite, "outside": outside}
+            outside = (cells < self.low) | (cells > self.high)
+        return {"missing": np.isnan(cells), "outside": outside}
 
     def clipped(self, column: pd.Series) -> pd.Series:
-        numbers = self.read(column)
-        values = numbers.values.where(numbers.infinite == 0, np.inf * numbers.infinite)
-        return values.clip(self.low, self.high)
+        return pd.Series(np.clip(self._cells(column), self.low, self.high), index=column.index)
 
     def feature_scales(self) -> list[float]:
         return [self.spread, *[1.0] * bool(self.n_missing)]

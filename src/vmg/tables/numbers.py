@@ -88,9 +88,10 @@ def to_numbers(column: pd.Series, decimal_comma: bool | None = None, unit: str |
     """
     column = plain(column)
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
-        values = column.astype("Float64").astype("float64")
-        infinite = values.where(np.isinf(values), 0.0).clip(-1, 1).fillna(0.0)
-        return Numbers(values.where(np.isfinite(values)), bool(decimal_comma), [], infinite)
+        cells = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        infinite = np.where(np.isinf(cells), np.sign(cells), 0.0)
+        values = pd.Series(np.where(infinite == 0, cells, np.nan), index=column.index, name=column.name)
+        return Numbers(values, bool(decimal_comma), [], pd.Series(infinite, index=column.index))
     texts = to_texts(column)
     given = texts.dropna().astype(str)
     if unit and unit != "%":
