@@ -16,8 +16,6 @@ from vmg.tables.values import plain, to_texts
 
 __all__ = ["LARGEST", "MIN_NUMBER_SHARE", "BooleanColumn", "NumberColumn"]
 
-Array = NDArray[np.float64]
-
 LARGEST = 1e154  # the square of a larger number is infinite
 FAR = 1e6  # widths of the training range; what is farther out is taken to be there, where ignorance is immense already
 MIN_NUMBER_SHARE = 0.9  # of the cells that must be numbers for the rest to count as missing
@@ -46,17 +44,17 @@ class NumberColumn(Column):
             return None
         unit = "" if pd.api.types.is_numeric_dtype(plain(column)) else find_unit(column) or ""
         numbers = to_numbers(column, reading.decimal_comma, unit)
-        values = numbers.values
-        n_numbers = int(values.notna().sum())
+        given = numbers.values[~np.isnan(numbers.values)]
+        n_numbers = len(given)
         if n_numbers == 0 or (n_numbers < MIN_NUMBER_SHARE * int(column.notna().sum()) and not reading.forced):
             return None
-        if values.abs().max() > LARGEST:
+        largest = float(np.abs(given).max())
+        if largest > LARGEST:
             raise TableError(
-                f"the column '{column.name}' must hold numbers of at most {LARGEST:g} in size; got "
-                f"{values.abs().max():g}. Leave it out, or use another unit."
+                f"the column '{column.name}' must hold numbers of at most {LARGEST:g} in size; got {largest:g}. "
+                "Leave it out, or use another unit."
             )
-        given = values.dropna().to_numpy()
-        scale = float(np.abs(given).max()) or 1.0
+        scale = largest or 1.0
         return cls(
             str(column.name),
             len(column) - n_numbers,
@@ -74,25 +72,27 @@ class NumberColumn(Column):
         """The cells as numbers, in the convention and the unit of the fit."""
         return to_numbers(column, self.decimal_comma, self.unit)
 
-    def _cells(self, column: pd.Series) -> Array:
-        """The cells as numbers, NaN where missing, infinite where no number has their size."""
-        numbers = self.read(column)
-        infinite = numbers.infinite.to_numpy()
-        return np.where(infinite == 0, numbers.values.to_numpy(), np.copysign(np.inf, infinite))
-
     def transform(self, column: pd.Series) -> Features:
         reach = min(FAR * max(self.high - self.low, self.spread), LARGEST)
-        cells = np.clip(self._cells(column), max(self.low - reach, -LARGEST), min(self.high + reach, LARGEST))
-        return self._fill(pd.Series(cells), self.median)
+        return self._fill(
+            self._between(column, max(self.low - reach, -LARGEST), min(self.high + reach, LARGEST)), self.median
+        )
+
+    def _between(self, column: pd.Series, low: float, high: float) -> NDArray[np.float64]:
+        """The cells as numbers, those beyond the ends moved there, infinite ones too; NaN where missing."""
+        numbers = self.read(column)
+        values = np.where(numbers.infinite != 0, np.copysign(np.inf, numbers.infinite), numbers.values)
+        return np.clip(values, low, high)
 
     def marks(self, column: pd.Series) -> dict[str, Mask]:
-        cells = self._cells(column)
+        numbers = self.read(column)
+        values, infinite = numbers.values, numbers.infinite != 0
         with np.errstate(invalid="ignore"):
-            outside = (cells < self.low) | (cells > self.high)
-        return {"missing": np.isnan(cells), "outside": outside}
+            outside = infinite | (values < self.low) | (values > self.high)
+        return {"missing": np.isnan(values) & ~infinite, "outside": outside}
 
     def clipped(self, column: pd.Series) -> pd.Series:
-        return pd.Series(np.clip(self._cells(column), self.low, self.high), index=column.index)
+        return pd.Series(self._between(column, self.low, self.high), index=column.index)
 
     def feature_scales(self) -> list[float]:
         return [self.spread, *[1.0] * bool(self.n_missing)]
@@ -136,7 +136,7 @@ class BooleanColumn(Column):
         return to_texts(column).str.lower().map(BOOLEAN_WORDS).astype(float)
 
     def transform(self, column: pd.Series) -> Features:
-        return self._fill(self._values(column), self.median)
+        return self._fill(self._values(column).to_numpy(), self.median)
 
     def marks(self, column: pd.Series) -> dict[str, Mask]:
         return {"missing": self._values(column).isna().to_numpy()}

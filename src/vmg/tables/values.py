@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vmg.tables.errors import TableError
 
-__all__ = ["NUMBER", "holds_collections", "is_number", "naive_moments", "plain", "to_texts"]
+__all__ = ["NUMBER", "holds_collections", "is_number", "naive_moments", "no_value", "plain", "to_texts"]
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 COLLECTIONS = (list, tuple, dict, set, np.ndarray)
@@ -63,6 +63,12 @@ def to_texts(column: pd.Series) -> pd.Series:
     places, cells = pd.factorize(column)  # each value is written once; missing ones are at -1, the last place
     texts = np.array([*(text(value) for value in cells.astype(object)), None], dtype=object)[places]
     return pd.Series(texts, index=column.index, name=column.name, dtype=object)
+
+
+def no_value(column: pd.Series) -> NDArray[np.bool_]:
+    """The cells that are missing or blank."""
+    cells = plain(column)
+    return (cells if pd.api.types.is_numeric_dtype(cells) else to_texts(cells)).isna().to_numpy()
 
 
 def naive_moments(column: pd.Series) -> NDArray[np.datetime64]:
