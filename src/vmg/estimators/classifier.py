@@ -126,16 +126,12 @@ random_state, verbose
             self._fit_pseudo_data(X, y, weight)
             return
         (self.input_scaling_,) = self._known_scaling or (Standardiser.fit(X, weight),)
-        size = self._size(len(X), classes=True)
         self.ensemble_, self.history_ = fit_classification(
             self.input_scaling_.transform(X),
             np.searchsorted(self.classes_, y),
             len(self.classes_),
             weight,
-            hidden=size.hidden,
-            activations=size.activations,
-            n_members=size.n_members,
-            plan=size.plan,
+            size=self._size(len(X), classes=True),
             seed=self.seed_,
             callbacks=self._listeners(),
         )

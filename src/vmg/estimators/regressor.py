@@ -176,12 +176,8 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
         self.pseudo_data_ = None
 
     def _fit_ensemble(self, x: Array, y: Array, weight: Array | None) -> None:
-        size = self._size(len(x))
         options: dict[str, Any] = {
-            "hidden": size.hidden,
-            "activations": size.activations,
-            "n_members": size.n_members,
-            "plan": size.plan,
+            "size": self._size(len(x)),
             "seed": self.seed_,
             "callbacks": self._listeners(),
         }
