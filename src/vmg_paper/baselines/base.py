@@ -20,7 +20,15 @@ from vmg.fit.variational.likelihood_factories import LikelihoodFactory
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP, Activation
 
-__all__ = ["Baseline", "BaselineClassifier", "BaselineRegressor", "LayerNetworks", "Place", "mean_function"]
+__all__ = [
+    "Baseline",
+    "BaselineClassifier",
+    "BaselineRegressor",
+    "LayerNetworks",
+    "Place",
+    "layers_of",
+    "mean_function",
+]
 
 
 class Baseline(ABC):
@@ -64,6 +72,15 @@ class LayerNetworks:
 
         with torch.random.fork_rng(devices=[]):
             return MLP(n_inputs, self.hidden, n_outputs, activation=self.activation, make_layer=make)
+
+
+def layers_of(kind: Callable[..., BayesianLinear]) -> Callable[[int, int, Place, Sequence[Any]], BayesianLinear]:
+    """Layers of a kind with its own defaults, the same at every place, for methods that choose nothing."""
+
+    def layer(n_in: int, n_out: int, place: Place, choices: Sequence[Any]) -> BayesianLinear:
+        return kind(n_in, n_out, batch_shape=(len(choices),))
+
+    return layer
 
 
 @torch.no_grad()
