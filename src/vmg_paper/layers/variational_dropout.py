@@ -56,7 +56,7 @@ class VariationalDropoutLinear(NoisyInputLinear):
             self.log_noise.fill_(math.log(self.initial_noise))
 
     def project_(self) -> None:
-        """Move √α back into its bounds, without a trace in the graph."""
+        """Move √α back between its limits, without a trace in the graph."""
         self.log_noise.data.clamp_(MIN_LOG_SCALE, math.log(MAX_SCALE))
 
     def _input_noise(self, *shape: int) -> Tensor:
