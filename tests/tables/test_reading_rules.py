@@ -78,12 +78,12 @@ def test_a_file_that_speaks_against_the_mark_is_said(text_file):
 
 
 def test_votes_ask_only_columns_of_numbers():
-    columns = [
-        pd.Series(["1,5", "2,25"], name="comma"),
-        pd.Series(["1,234,567", "2"], name="point"),
-        pd.Series(["3,707"], name="either"),
-        pd.Series(["Paris, 5", "Rome"], name="words"),
-    ]
+    columns = {
+        "comma": ["1,5", "2,25"],
+        "point": ["1,234,567", "2"],
+        "either": ["3,707"],
+        "words": ["Paris, 5", "Rome"],
+    }
     votes = count_comma_votes(columns)
     assert votes == (["comma"], ["point"], ["either"])
     assert votes.decide(";") is True and votes.decide(",") is False

@@ -107,6 +107,8 @@ def decode_transform(name: str, content: Document, tensors: Mapping[str, Tensor]
     values = {key: float(value) for key, value in content.items() if key != "kind"}
     if not all(np.isfinite(value) and value >= 0 for value in values.values()) or values.get("ceiling", 1.0) <= 0:
         raise ValueError(f"{name} must have finite numbers from 0 on; got {values}")
+    if values.get("doubt", 0.0) >= 1:
+        raise ValueError(f"{name}.doubt must be below 1; got {values['doubt']}")
     return TRANSFORMS[content["kind"]](**values)
 
 

@@ -28,8 +28,9 @@ UNTOUCHED = 1e-4  # of probability below zero: less leaves a rectified row's mom
 class TransformedPrediction:
     """The target of each of N rows: y = T(z) with z as ``base`` says, T monotone and never below zero.
 
-    Results have the shapes of :class:`~vmg.prediction.student.StudentPrediction`. Quantiles, cdf and log density are
-    exact; means and deviations are quadratures.
+    With the small probability ``transform.doubt`` the target is z itself, so that no number is impossible. Results have
+    the shapes of :class:`~vmg.prediction.student.StudentPrediction`. Quantiles, cdf and log density are exact; means
+    and deviations are quadratures.
     """
 
     base: StudentPrediction
@@ -61,8 +62,14 @@ class TransformedPrediction:
         for node, width in zip(x, np.cosh(GRID), strict=True):
             weight = stats.t.pdf(node, self.base.df) * width  # [C]
             normaliser = normaliser + weight
-            total = total + weight * self.transform.forward(centre + scale * node) ** power
+            z = centre + scale * node
+            total = total + weight * self._either(self.transform.forward(z) ** power, z**power)
         return np.asarray(total / normaliser)
+
+    def _either(self, bounded: Array, free: Array) -> Array:
+        """The mean of what is so with T and what is so without it."""
+        doubt = self.transform.doubt
+        return (1 - doubt) * bounded + doubt * free if doubt > 0 else bounded
 
     @cached_property
     def _untouched(self) -> Array:
@@ -132,15 +139,20 @@ class TransformedPrediction:
 
     def log_prob(self, y: ArrayLike) -> Array:
         """log p(y) of each row [N], summed over outputs; of a zero that has a probability, its logarithm."""
-        target = self.base.as_rows(y)
+        target, doubt = self.base.as_rows(y), self.transform.doubt
         inside = target > 0
         z = self.transform.inverse(np.where(inside, target, 1.0))
         density = self.base.log_density(z) + self.transform.log_slope(np.where(inside, target, 1.0))
-        at_zero = np.full_like(density, -np.inf)
-        if np.isfinite(self.transform.floor()):
-            with np.errstate(divide="ignore"):
-                at_zero = np.log(self.base.below(np.full_like(z, self.transform.floor())))
-        return np.where(inside, density, np.where(target == 0, at_zero, -np.inf)).sum(-1)
+        with np.errstate(divide="ignore"):
+            at_zero = np.log((1 - doubt) * self._mass_at_zero)
+            below = np.log(doubt) + self.base.log_density(np.minimum(target, 0.0))
+        return np.where(inside, density, np.where(target == 0, at_zero, below)).sum(-1)
+
+    @cached_property
+    def _mass_at_zero(self) -> Array:
+        """The probability that T(z) is zero, [N, C]."""
+        floor = self.transform.floor()
+        return self.base.below(np.full_like(self.base.loc, floor)) if np.isfinite(floor) else np.zeros(self.loc.shape)
 
     def cdf(self, y: ArrayLike) -> Array:
         """P(target <= y) of each row and output."""
@@ -149,20 +161,40 @@ class TransformedPrediction:
     def _below(self, target: Array) -> Array:
         z = self.transform.inverse(target)
         possible = (target >= 0) & np.isfinite(z)
-        return np.where(possible, self.base.below(np.where(possible, z, 0.0)), 0.0)
+        bounded = np.where(possible, self.base.below(np.where(possible, z, 0.0)), 0.0)
+        return np.where(target < 0, self._either(bounded, self.base.below(target)), bounded)
 
     def quantile(self, q: ArrayLike) -> Array:
         """The value that the target stays below with probability q: [N] (or [N, C]), or [Q, N, ...] for several q."""
-        return self.transform.forward(self.base.quantile(q))
+        z = self.base.quantile(q)  # refuses a q that is none
+        levels = np.asarray(q, dtype=np.float64)[..., None, None]
+        return self.base.squeezed(self._at(levels, z.reshape(*levels.shape[:-2], *self.base.loc.shape)))
+
+    def _at(self, level: Array, z: Array) -> Array:
+        """The quantile of the target at a level, where z [..., N, C] is that of the base."""
+        bounded = self._bounded(z)
+        doubt = self.transform.doubt
+        if doubt == 0:
+            return bounded
+        free = np.minimum(level / doubt, 1.0)
+        return np.where(
+            free < self._mass_at_zero, self.base.loc + self.base.scale * stats.t.ppf(free, self.base.df), bounded
+        )
 
     def interval_at(self, coverage: Array) -> Array:
-        """The central interval with a coverage of its own for each output [C]: [N, 2], or [N, C, 2]."""
-        ends = self.base.interval_at(coverage)
-        return np.where(np.isposinf(ends), np.inf, self.transform.forward(np.where(np.isposinf(ends), 0.0, ends)))
+        """The central interval with a coverage of its own for each output [C]: [N, 2], or [N, C, 2].
+
+        It is that of T(z): no end is below zero, also in doubt.
+        """
+        return self._bounded(self.base.interval_at(coverage))
 
     def interval(self, coverage: float = 0.9) -> Array:
         """The central interval that holds the target with probability ``coverage``: [N, 2], or [N, C, 2]."""
-        return self.transform.forward(self.base.interval(coverage))
+        return self._bounded(self.base.interval(coverage))
+
+    def _bounded(self, z: Array) -> Array:
+        """T(z), also where z is infinite."""
+        return np.where(np.isposinf(z), np.inf, self.transform.forward(np.where(np.isposinf(z), 0.0, z)))
 
     def crps(self, y: ArrayLike) -> Array:
         """Continuous ranked probability score of each row and output, in the target's units.
@@ -179,7 +211,8 @@ class TransformedPrediction:
             for share, sign in ((at_y, 1.0), (1 - at_y, -1.0)):
                 u = np.maximum(share * tail, 1e-50)
                 z = self.base.loc + sign * self.base.scale * stats.t.ppf(u, self.base.df)
-                total += 2 * share * slope * u * sign * (target - self.transform.forward(z))
+                level = u if sign > 0 else 1 - u
+                total += 2 * share * slope * u * sign * (target - self._at(level, z))
         return self.base.squeezed(total)
 
     # -- draws --------------------------------------------------------------------------------------------------------
@@ -191,4 +224,9 @@ class TransformedPrediction:
 
     def sample(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
         """Draws of the target, [n_samples, N] or [n_samples, N, C]: one function a draw, with noise of each row."""
-        return self.transform.forward(self.base.sample(n_samples, random_state))
+        rng = np.random.default_rng(random_state)
+        z = self.base.sample(n_samples, rng)
+        doubt = self.transform.doubt
+        return (
+            np.where(rng.random(z.shape) < doubt, z, self.transform.forward(z)) if doubt else self.transform.forward(z)
+        )

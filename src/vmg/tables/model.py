@@ -27,7 +27,7 @@ from vmg.tables.preparing import keep_rows, prepare_table
 from vmg.tables.reference import ReferenceRows, row_digests
 from vmg.tables.scores import base_rate, base_rate_scores, class_scores, mean_crps, number_scores
 from vmg.tables.target import Task, known_labels, require_numbers
-from vmg.tables.values import to_texts
+from vmg.tables.values import no_value
 from vmg.training import Callback
 
 __all__ = [
@@ -311,7 +311,7 @@ class TableModel:
         name, reason = (getattr(self.estimator, f"likelihood_{part}", "") for part in ("", "reason_"))
         return f"Likelihood: {name}, {reason}." if name else ""
 
-    def read_target(self, column: pd.Series) -> pd.Series:
+    def read_target(self, column: pd.Series) -> NDArray[np.float64]:
         """Cells of a numeric target as numbers, in the convention and the unit of the fit."""
         return to_numbers(column, self.decimal_comma, self.unit).values
 
@@ -323,13 +323,13 @@ class TableModel:
             return known_labels(column, self.estimator.classes_)
         values = self.read_target(column)
         require_numbers(column, values)
-        return values.to_numpy()
+        return values
 
     def with_target(self, frame: Any) -> pd.DataFrame:
         """The rows of ``frame`` that have a target."""
         frame = as_frame(frame)
         require_columns(frame, [self.target])
-        rows = frame[to_texts(frame[self.target]).notna()]
+        rows = frame[~no_value(frame[self.target])]
         if rows.empty:
             raise TableError(f"no row has a value in the target '{self.target}'")
         return rows

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vmg.tables.errors import TableError
 
-__all__ = ["NUMBER", "holds_collections", "is_number", "naive_moments", "plain", "to_texts"]
+__all__ = ["NUMBER", "holds_collections", "is_number", "naive_moments", "no_value", "plain", "to_texts"]
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 COLLECTIONS = (list, tuple, dict, set, np.ndarray)
@@ -59,6 +59,12 @@ def to_texts(column: pd.Series) -> pd.Series:
     given = column.notna().to_numpy()
     texts = [text(value) if here else None for value, here in zip(column.astype(object), given, strict=True)]
     return pd.Series(texts, index=column.index, name=column.name, dtype=object)
+
+
+def no_value(column: pd.Series) -> NDArray[np.bool_]:
+    """The cells that are missing or blank."""
+    cells = plain(column)
+    return (cells if pd.api.types.is_numeric_dtype(cells) else to_texts(cells)).isna().to_numpy()
 
 
 def naive_moments(column: pd.Series) -> NDArray[np.datetime64]:
