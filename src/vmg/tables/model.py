@@ -183,7 +183,7 @@ class TableModel:
         features = self.encoder.transform(frame)
         return self._distribution(features, self._unknown(self.encoder.marks(frame), len(frame)))
 
-    def _unknown(self, marks: Sequence[Mapping[str, NDArray]], n_rows: int) -> NDArray[np.bool_]:
+    def _unknown(self, marks: Sequence[Mapping[str, NDArray[Any]]], n_rows: int) -> NDArray[np.bool_]:
         """Cells that say nothing [N, columns]."""
         found = np.zeros((n_rows, len(marks)), dtype=bool)
         for place, of_column in enumerate(marks):
@@ -197,7 +197,7 @@ class TableModel:
         return self.estimator.pred_dist(self.encoder.transform(as_frame(frame)))
 
     def _distribution(
-        self, features: NDArray, unknown: NDArray[np.bool_]
+        self, features: NDArray[Any], unknown: NDArray[np.bool_]
     ) -> NumberPrediction | MarginalPrediction | ClassPrediction:
         whole = self.estimator.pred_dist(features)
         candidates = None if self.reference is None else find_candidates(features, unknown, self.reference)
@@ -260,7 +260,7 @@ class TableModel:
         found[FLAGS] = flag_texts(self.encoder.column_names, marks, len(frame))
         return mark_not_finite(found)
 
-    def _refuse_outside(self, marks: Sequence[Mapping[str, NDArray]]) -> None:
+    def _refuse_outside(self, marks: Sequence[Mapping[str, NDArray[Any]]]) -> None:
         found = {
             name: int(of_column["outside"].sum())
             for name, of_column in zip(self.encoder.column_names, marks, strict=True)
@@ -315,7 +315,7 @@ class TableModel:
         """Cells of a numeric target as numbers, in the convention and the unit of the fit."""
         return to_numbers(column, self.decimal_comma, self.unit).values
 
-    def target_values(self, frame: pd.DataFrame) -> NDArray:
+    def target_values(self, frame: pd.DataFrame) -> NDArray[Any]:
         """The true targets of rows that all have one: numbers, or classes as the estimator writes them."""
         require_columns(frame, [self.target])
         column = frame[self.target]
@@ -334,7 +334,7 @@ class TableModel:
             raise TableError(f"no row has a value in the target '{self.target}'")
         return rows
 
-    def predictions_of(self, rows: pd.DataFrame) -> Iterator[tuple[Any, NDArray]]:
+    def predictions_of(self, rows: pd.DataFrame) -> Iterator[tuple[Any, NDArray[Any]]]:
         """Pieces of rows that all have a target: the prediction and the truth."""
         truth, features = self.target_values(rows), self.encoder.transform(rows)
         unknown = self._unknown(self.encoder.marks(rows), len(rows))
