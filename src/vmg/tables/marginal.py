@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from vmg.prediction import ClassPrediction
+from vmg.prediction.quantile_search import find_quantiles
 from vmg.tables.column import Column
 from vmg.tables.reference import ReferenceRows
 
@@ -20,7 +21,6 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 LEARNED_ROWS = 30.0  # training rows that lack a value, at which the mark of it and draws have half each
-BISECTIONS = 60
 GRID = 129  # points on either side of the truth at which a score is integrated
 TAIL = 1e-5  # probability beyond them
 PROBES = (0.123, 0.457, 0.789)  # levels at which only whole numbers have whole quantiles
@@ -189,20 +189,19 @@ class MarginalPrediction:
         return self._stitched(self.whole.quantile(q), self._invert(levels.reshape(-1)).reshape(*levels.shape, -1))
 
     def _invert(self, levels: Array) -> Array:
-        """Quantiles of the mixtures [Q, G], by bisection between those of their parts."""
+        """Quantiles of the mixtures [Q, G], between those of their parts."""
         found = []
         probes = np.asarray(self.parts.quantile(np.array(PROBES)))
         counts = bool((probes == np.round(probes)).all())  # a distribution of whole numbers
         for level in levels:
             each = self._each(self.parts.quantile(level))
-            low, high = each.min(1), each.max(1)
-            for _ in range(BISECTIONS):
-                middle = low + 0.5 * (high - low)
-                at = np.repeat(middle, self.candidates.weights.shape[1])
-                below = self._average(self.parts.cdf(at)) < level
-                low, high = np.where(below, middle, low), np.where(below, high, middle)
-            found.append(np.round(high) if counts else high)
+            at_level = find_quantiles(self._mixed_cdf, level, each.min(1), each.max(1))
+            found.append(np.round(at_level) if counts else at_level)
         return np.stack(found)
+
+    def _mixed_cdf(self, y: Array) -> Array:
+        """P(target <= y) of the mixtures, [G]."""
+        return self._average(self.parts.cdf(self._spread(y)))
 
     def crps(self, y: ArrayLike) -> Array:
         """Continuous ranked probability score of each row: ∫(F(x) − [y <= x])² dx, by the trapezium rule."""

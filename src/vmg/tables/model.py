@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -202,13 +203,9 @@ class TableModel:
     def _pieces(self, shares: NDArray[np.float64]) -> Iterator[slice]:
         """Rows that are predicted together, in memory that does not grow with them."""
         for piece in row_pieces(len(shares)):
-            gaps = np.cumsum(shares[piece].any(1))
-            start = piece.start
-            for end in range(piece.start + 1, min(piece.stop, len(shares)) + 1):
-                before = 0 if start == piece.start else gaps[start - piece.start - 1]
-                if end == min(piece.stop, len(shares)) or gaps[end - piece.start] - before > MIXED_AT_ONCE:
-                    yield slice(start, end)
-                    start = end
+            mixed = piece.start + np.flatnonzero(shares[piece].any(1))
+            ends = [piece.start, *mixed[MIXED_AT_ONCE::MIXED_AT_ONCE], min(piece.stop, len(shares))]
+            yield from (slice(int(start), int(end)) for start, end in pairwise(ends))
 
     def predict_frame(self, frame: Any, coverage: float = 0.9, *, outside: Outside = "flag") -> pd.DataFrame:
         """Predictions as a table with a row for each row of ``frame``.
