@@ -21,6 +21,7 @@ from vmg.fit.regression_members import MemberPredictions, RegressionMembers
 from vmg.fit.scaling import InputRange, soften
 from vmg.fit.size import Size
 from vmg.math.evidence import LinearPosterior, NoisePrior
+from vmg.nn.anchored_functions import AnchoredFunctions
 from vmg.training import Callback, History
 
 __all__ = ["RegressionEnsemble", "RowPredictions", "fit_regression"]
@@ -54,16 +55,18 @@ class RegressionEnsemble:
         """What members know of their output weights."""
         return self.members.posterior()
 
-    @torch.no_grad()
+    @cached_property
+    def functions(self) -> AnchoredFunctions:
+        """Functions of the members, in units of the noise's scale."""
+        return AnchoredFunctions(self.members.features, self.posterior.mean, self.posterior.root)
+
     def predict(self, x: Array) -> RowPredictions:
         """Predict rows of inputs in standard units [N, D]."""
-        posterior = self.posterior
         soft = soften(x)
-        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float64))
-        means = (phi @ posterior.mean).numpy()  # [E, N, C]
+        means, relative = self.functions(soft)  # [E, N, C], [E, N]
         loc = means.mean(0)
-        own = posterior.relative_variance(phi).numpy()[..., None] * self.member_noise[:, None]
-        variance = (own.mean(0) + _disagreement(means)) * self.input_range.remoteness(soft)[:, None]
+        own = relative.T @ self.member_noise / len(means)
+        variance = (own + _disagreement(means)) * self.input_range.remoteness(soft)[:, None]
         noise = np.empty_like(loc)
         for c, (calibration, field) in enumerate(zip(self.calibrations, self.fields, strict=True)):
             inputs = np.column_stack([soft, loc[:, c]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from vmg.fit.scaling import InputRange, soften
 from vmg.fit.size import Size
 from vmg.likelihoods.scalar import ScalarLikelihood
 from vmg.math.scalar_evidence import ScalarPosterior, settle
+from vmg.nn.anchored_functions import AnchoredFunctions
 from vmg.training import Callback, History
 
 __all__ = ["FunctionRows", "ScalarEnsemble", "fit_scalar"]
@@ -43,26 +45,28 @@ class ScalarEnsemble:
     calibration: ScalarCalibration
     input_range: InputRange
 
-    @torch.no_grad()
-    def _parts(self, x: Array) -> tuple[Array, Array, Array]:
-        """Centres of members [E, N], halves of their variances [E, D, N] and remoteness [N]."""
-        soft = soften(x)
-        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float64))
-        centres = (phi @ self.mean.unsqueeze(-1)).squeeze(-1).numpy()
-        half = torch.linalg.solve_triangular(self.root, phi.mT, upper=False).numpy()
-        return centres, half, self.input_range.remoteness(soft)
+    @cached_property
+    def functions(self) -> AnchoredFunctions:
+        """Functions of the members."""
+        return AnchoredFunctions(self.members.features, self.mean.unsqueeze(-1), self.root)
 
     def predict(self, x: Array) -> FunctionRows:
         """The function at rows of inputs in standard units [N, D]."""
-        centres, half, remote = self._parts(x)
-        own = np.square(half).sum(1).mean(0)
+        soft = soften(x)
+        found, own = self.functions(soft)
+        centres = found[..., 0]
         between = centres.var(0, ddof=1) if len(centres) > 1 else 0.0
-        variance = self.calibration.stretch * (own + between) * remote
+        variance = self.calibration.stretch * (own.mean(0) + between) * self.input_range.remoteness(soft)
         return FunctionRows(self.calibration.sharpness * centres.mean(0), variance)
 
+    @torch.no_grad()
     def function_factor(self, x: Array) -> Array:
         """F [K, N] with FᵀF the covariance between rows of the function."""
-        centres, half, remote = self._parts(x)
+        soft = soften(x)
+        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float64))
+        centres = (phi @ self.mean.unsqueeze(-1)).squeeze(-1).numpy()
+        half = torch.linalg.solve_triangular(self.root, phi.mT, upper=False).numpy()  # [E, D, N]
+        remote = self.input_range.remoteness(soft)
         n_members = len(centres)
         between = (centres - centres.mean(0)) / math.sqrt(max(n_members - 1, 1))
         own = half.reshape(-1, half.shape[-1]) / math.sqrt(n_members)

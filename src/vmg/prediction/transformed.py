@@ -57,14 +57,30 @@ class TransformedPrediction:
 
     def _mean_over(self, centre: Array, scale: Array, power: int = 1) -> Array:
         """E T(centre + scale · t)^power over the Student t, for centre [..., N, C] and scale [N, C]."""
-        x = np.sinh(GRID)
-        total, normaliser = 0.0, 0.0
-        for node, width in zip(x, np.cosh(GRID), strict=True):
-            weight = stats.t.pdf(node, self.base.df) * width  # [C]
-            normaliser = normaliser + weight
+        nodes, weights = self._rule
+        total = np.zeros(np.broadcast_shapes(centre.shape, scale.shape))
+        for node, weight in zip(nodes, weights, strict=True):
             z = centre + scale * node
-            total = total + weight * self._either(self.transform.forward(z) ** power, z**power)
-        return np.asarray(total / normaliser)
+            total += weight * self._either(self.transform.forward(z) ** power, z**power)
+        return total
+
+    @cached_property
+    def _rule(self) -> tuple[Array, Array]:
+        """Values of the Student t [K] and their weights [K, C], by the trapezium rule in t of x = sinh t."""
+        nodes = np.sinh(GRID)
+        weights = stats.t.pdf(nodes[:, None], self.base.df) * np.cosh(GRID)[:, None]
+        return nodes, weights / weights.sum(0)
+
+    @cached_property
+    def _touched(self) -> NDArray[np.int64]:
+        """Rows with an output whose moments need a quadrature."""
+        return np.flatnonzero(~self._untouched.all(1))
+
+    def _with_touched(self, known: Array, found: Array) -> Array:
+        """What is known of all rows [N, C], but for touched outputs, of whose rows it was ``found``."""
+        values = known.copy()
+        values[self._touched] = np.where(self._untouched[self._touched], known[self._touched], found)
+        return values
 
     def _either(self, bounded: Array, free: Array) -> Array:
         """The mean of what is so with T and what is so without it."""
@@ -80,31 +96,28 @@ class TransformedPrediction:
 
     @cached_property
     def _mean(self) -> Array:
-        if self._untouched.all():
-            return self.base.loc
-        return np.where(self._untouched, self.base.loc, self._mean_over(self.base.loc, self.base.scale))
+        loc, scale = self.base.loc, self.base.scale
+        return self._with_touched(loc, self._mean_over(loc[self._touched], scale[self._touched]))
 
     @cached_property
     def _std(self) -> Array:
-        known = self.base.scale * self.base.tails
-        if self._untouched.all():
-            return known
-        square = self._mean_over(self.base.loc, self.base.scale, 2)
-        mean = self._mean_over(self.base.loc, self.base.scale)
-        return np.where(self._untouched, known, np.sqrt(np.maximum(square - mean**2, 0.0)))
+        loc, scale, mean = (part[self._touched] for part in (self.base.loc, self.base.scale, self._mean))
+        square = self._mean_over(loc, scale, 2)
+        return self._with_touched(self.base.scale * self.base.tails, np.sqrt(np.maximum(square - mean**2, 0.0)))
 
     @cached_property
     def _epistemic(self) -> Array:
         """Deviation over functions of the target's mean given the function, [N, C]."""
         known = self.base.function_scale * self.base.tails
-        if self._untouched.all():
-            return known
         nodes, weights = np.polynomial.hermite_e.hermegauss(FUNCTION_NODES)
         weights = weights / weights.sum()
-        means = self._mean_over(self.base.loc + known * nodes[:, None, None], self.base.noise_scale)
+        loc, size, noise, std = (
+            part[self._touched] for part in (self.base.loc, known, self.base.noise_scale, self._std)
+        )
+        means = self._mean_over(loc + size * nodes[:, None, None], noise)
         centre = np.tensordot(weights, means, 1)
         spread = np.sqrt(np.tensordot(weights, (means - centre) ** 2, 1))
-        return np.where(self._untouched, known, np.minimum(spread, self._std))
+        return self._with_touched(known, np.minimum(spread, std))
 
     @property
     def mean(self) -> Array:

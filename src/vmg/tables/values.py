@@ -56,8 +56,12 @@ def to_texts(column: pd.Series) -> pd.Series:
 
     if pd.api.types.is_datetime64_any_dtype(column):
         return _moment_texts(column)
-    given = column.notna().to_numpy()
-    texts = [text(value) if here else None for value, here in zip(column.astype(object), given, strict=True)]
+    if column.dtype == object and pd.api.types.infer_dtype(column, skipna=True) != "string":
+        given = column.notna().to_numpy()  # equal cells may be written differently: 1 and True
+        texts = [text(value) if here else None for value, here in zip(column, given, strict=True)]
+        return pd.Series(texts, index=column.index, name=column.name, dtype=object)
+    places, cells = pd.factorize(column)  # each value is written once; missing ones are at -1, the last place
+    texts = np.array([*(text(value) for value in cells.astype(object)), None], dtype=object)[places]
     return pd.Series(texts, index=column.index, name=column.name, dtype=object)
 
 
