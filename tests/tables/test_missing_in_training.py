@@ -22,7 +22,7 @@ def claims(n=400, seed=0):
 
 
 def test_a_missing_cell_that_means_something_is_learned():
-    model = TableModel.fit(claims(), "paid", options=OPTIONS)
+    model = TableModel.fit(claims(800), "paid", options=OPTIONS)
     new = claims(100, seed=1)
     none = new["days"].isna().to_numpy()
     found = model.predict_frame(new)

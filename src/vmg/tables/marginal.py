@@ -20,7 +20,7 @@ __all__ = ["Candidates", "MarginalPrediction", "class_mixture", "draw_shares", "
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-LEARNED_ROWS = 30.0  # training rows that lack a value, at which the mark of it and draws have half each
+LEARNED_ROWS = 100.0  # training rows that lack a value, at which the mark of it and draws have half each
 GRID = 129  # points on either side of the truth at which a score is integrated
 TAIL = 1e-5  # probability beyond them
 PROBES = (0.123, 0.457, 0.789)  # levels at which only whole numbers have whole quantiles
