@@ -224,7 +224,7 @@ def _step(members: RegressionMembers, batch: _Batch, weight: Tensor, adam: Adam,
 
 @torch.no_grad()
 def _predict_held_out(members: RegressionMembers, batch: _Batch) -> MemberPredictions:
-    """As :meth:`RegressionMembers.predict_held_out`, where every replica has rows of its own."""
+    """The same as :meth:`RegressionMembers.predict_held_out`, where every replica has rows of its own."""
     phi = members.features(batch.flat(batch.x))
     y, seen = batch.flat(batch.y), batch.seen.flatten(0, 1)
     posterior, _ = condition_on_rows(phi, y, seen, members.head.prior_precision(), members.head.noise_prior)
@@ -240,7 +240,7 @@ def _unpad(found: MemberPredictions, k: int, n_groups: int, n_rows: int) -> Memb
 
 
 def _score(loc: Array, batch: _Batch) -> Tensor:
-    """As :meth:`RegressionMembers.score`, of each group: [G]. A group without held-out rows has no better step."""
+    """The score of each group [G], as in :meth:`RegressionMembers.score`; without held-out rows no step is better."""
     error = batch.y.double().squeeze(-1) - torch.as_tensor(loc).squeeze(-1).unflatten(0, batch.weight.shape[:2])
     share = batch.judged.double()
     share = share / share.sum((0, 2)).clamp_min(1e-12)[:, None]

@@ -81,7 +81,7 @@ class Comparison:
     sentence: str
 
     def to_document(self) -> dict[str, Any]:
-        """For a model file and for JSON."""
+        """The comparison as a model file and JSON hold it."""
         return {"rows": self.n_rows, "scores": self.scores, "sentence": self.sentence}
 
 

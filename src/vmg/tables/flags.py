@@ -19,7 +19,7 @@ SEPARATOR = ";"
 
 
 def flag_texts(names: Sequence[str], marks: Sequence[Mapping[str, Mask]], n_rows: int) -> NDArray[Any]:
-    """For each row its flags, such as "missing:area;unseen:city"; empty where there is nothing to say."""
+    """Flags of each row, such as "missing:area;unseen:city"; empty where there is nothing to say."""
     texts = np.full(n_rows, "", dtype=object)
     for name, found in zip(names, marks, strict=True):
         for kind, rows in found.items():
