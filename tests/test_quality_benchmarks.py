@@ -133,7 +133,7 @@ def test_linear_is_least_squares_also_with_a_constant_column():
     x, new = rng.standard_normal((20, 2)), rng.standard_normal((4, 2))
     y = x @ [1.0, -2.0] + 3 + rng.standard_normal(20)
     design, at = np.column_stack([np.ones(20), x]), np.column_stack([np.ones(4), new])
-    weights, (residual,), *_ = np.linalg.lstsq(design, y)
+    weights, (residual,), *_ = np.linalg.lstsq(design, y, rcond=None)
     inverse = np.linalg.inv(design.T @ design)
     std = np.sqrt(residual / 17 * (1 + np.einsum("nd,de,ne->n", at, inverse, at)))
     found = Linear().fit(np.column_stack([x, np.ones(20)]), y).pred_dist(np.column_stack([new, np.ones(4)]))

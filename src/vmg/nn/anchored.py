@@ -90,12 +90,23 @@ class AnchoredFeatures(nn.Module):
         """Features of x [N, D], the same for all members, or [n_members, N, D]."""
         x = x.expand(self.n_members, *x.shape[-2:])
         h = x
-        for position, (weight, log_scale) in enumerate(zip(self.weights, self.log_scales, strict=True)):
-            fan_in = 1 if position == 0 else weight.shape[-2]
-            W = weight * (log_scale.exp() / math.sqrt(fan_in))
+        for W in self.layers():
             h = self._activate(torch.baddbmm(W[:, -1:], h, W[:, :-1]))
         hidden = [h / math.sqrt(h.shape[-1])] if self.hidden else []
         return torch.cat([*hidden, x / math.sqrt(self.in_features), torch.ones_like(x[..., :1])], -1)
+
+    def layers(self) -> list[Tensor]:
+        """Weights s ⊙ Z of each hidden layer, [n_members, inputs and a one, outputs]."""
+        found = []
+        for position, (weight, log_scale) in enumerate(zip(self.weights, self.log_scales, strict=True)):
+            fan_in = 1 if position == 0 else weight.shape[-2]
+            found.append(weight * (log_scale.exp() / math.sqrt(fan_in)))
+        return found
+
+    def feature_scales(self) -> Tensor:
+        """What each feature is multiplied by: a group of n has 1/√n, [n_features]."""
+        sizes = torch.tensor(self.group_sizes)
+        return sizes.double().rsqrt().repeat_interleave(sizes)
 
     def _activate(self, h: Tensor) -> Tensor:
         if len(self.activations) == 1:

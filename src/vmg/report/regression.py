@@ -105,7 +105,7 @@ def regression_contents(model: TableModel, frame: pd.DataFrame) -> RegressionCon
     assert not isinstance(prediction, ClassPrediction)
     truth = np.full(len(rows), np.nan)
     if model.target in frame.columns:
-        truth = model.read_target(rows[model.target]).to_numpy()
+        truth = model.read_target(rows[model.target])
     known = np.flatnonzero(np.isfinite(truth))
     drawn = choose(len(rows), INTERVAL_ROWS)
     certain, uncertain = extremes(prediction.std)

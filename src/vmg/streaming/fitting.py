@@ -139,7 +139,7 @@ def _encoded(
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Features and numeric targets, a batch at a time; rows whose target is no finite number are left out."""
     for _, frame in dataset.frames(names, shard=sharing.shard()):
-        values = to_numbers(frame[target], decimal_comma).values.to_numpy()
+        values = to_numbers(frame[target], decimal_comma).values
         given = np.isfinite(values)
         yield encoder.transform(frame[given]), values[given]
 

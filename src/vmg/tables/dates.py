@@ -62,8 +62,9 @@ def check_date_format(date_format: str) -> str:
 def looks_like_dates(column: pd.Series) -> bool:
     """Whether nearly every cell that is not missing has a year and something else, or is like 20211231."""
     if pd.api.types.is_numeric_dtype(plain(column)):
+        first, last = COMPACT_RANGE
         values = plain(column).dropna()
-        possible = bool(len(values)) and bool(values.between(*COMPACT_RANGE).all())
+        possible = len(values) > 0 and first <= values.min() and values.max() <= last
         return possible and bool(to_texts(values).astype(str).str.fullmatch(COMPACT).all())
     given = to_texts(column).dropna().astype(str)
     if given.empty or given.str.fullmatch(NUMBER).mean() > 1 - MIN_DATE_SHARE:  # 123412 is a number and not a month

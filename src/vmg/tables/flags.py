@@ -22,8 +22,9 @@ def flag_texts(names: Sequence[str], marks: Sequence[Mapping[str, Mask]], n_rows
     texts = np.full(n_rows, "", dtype=object)
     for name, found in zip(names, marks, strict=True):
         for kind, rows in found.items():
-            for row in np.flatnonzero(rows):
-                texts[row] += (SEPARATOR if texts[row] else "") + f"{kind}:{name.replace(SEPARATOR, ' ')}"
+            texts[rows] += f"{SEPARATOR}{kind}:{name.replace(SEPARATOR, ' ')}"
+    flagged = np.flatnonzero(texts)
+    texts[flagged] = [text.removeprefix(SEPARATOR) for text in texts[flagged]]
     return texts
 
 

@@ -127,13 +127,14 @@ def _folds(place: Rows, n: int, n_folds: int, share: float | None) -> Rows:
 def _moments(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
     _require(frame, name)
     date_format = find_date_format(frame[name])
-    values = to_numbers(frame[name]).values if date_format is None else to_days(to_dates(frame[name], date_format))
-    if values.isna().any():
+    column = frame[name]
+    values = to_numbers(column).values if date_format is None else to_days(to_dates(column, date_format)).to_numpy()
+    if np.isnan(values).any():
         raise TableError(
             f"the column '{name}' must hold dates or numbers in every row to hold out the last; "
-            f"{count(int(values.isna().sum()), 'row')} has none"
+            f"{count(int(np.isnan(values).sum()), 'row')} has none"
         )
-    return values.to_numpy()
+    return values
 
 
 def _require(frame: pd.DataFrame, name: str) -> None:

@@ -17,7 +17,7 @@ from vmg.tables.phrases import count, listing
 from vmg.tables.reference import ReferenceRows, row_digests
 from vmg.tables.suspicions import find_suspicions
 from vmg.tables.target import Target, Task, centred_target, fit_target
-from vmg.tables.values import to_texts
+from vmg.tables.values import no_value
 
 __all__ = ["PreparedTable", "keep_rows", "prepare_table"]
 
@@ -55,7 +55,7 @@ def prepare_table(
     left_out = list(dict.fromkeys([*exclude, *choices.ignored]))
     if target in left_out:
         raise TableError(f"the target '{target}' cannot be excluded")
-    has_target = to_texts(frame[target]).notna()
+    has_target = ~no_value(frame[target])
     n_without = int((~has_target).sum())
     frame = frame[has_target]
     if len(frame) < MIN_ROWS:

@@ -45,7 +45,7 @@ def find_suspicions(frame: pd.DataFrame, encoder: TableEncoder, target: str, val
 
 def _numbers(column: Column, cells: pd.Series) -> Array | None:
     if isinstance(column, NumberColumn):
-        return column.read(cells).values.to_numpy()
+        return column.read(cells).values
     if isinstance(column, DateColumn):
         return to_days(to_dates(cells, column.date_format)).to_numpy()
     return None
