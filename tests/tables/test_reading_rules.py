@@ -117,7 +117,7 @@ def test_other_columns_and_the_order_of_rows_settle_what_a_date_leaves_open():
 def test_an_unreadable_date_at_prediction_is_unknown_and_not_a_number_out_of_range():
     rng = np.random.default_rng(0)
     days = pd.Series(pd.Timestamp("2021-01-01") + pd.to_timedelta(rng.integers(0, 360, 200), "D"))
-    y = 8 + 115 * days.dt.dayofyear / 365 + rng.normal(size=200)
+    y = 8 + 115 * days.dt.day_of_year / 365 + rng.normal(size=200)
     frame = pd.DataFrame({"d": days.dt.strftime("%d/%m/%Y"), "y": y})
     model = TableModel.fit(frame, "y", options={**OPTIONS, "max_iter": 100})
     found = model.predict_frame(pd.DataFrame({"d": ["12/31/2021", "15/06/2021", "31/12/2021"]}))

@@ -70,7 +70,7 @@ def streams(data: str, asked: bool | None, *, shared: bool) -> bool:
 
 
 def ray_address(wanted: bool) -> str | None:
-    """Where Ray is to be found; None where it is not wanted."""
+    """The address of Ray; None where it is not wanted."""
     return os.environ.get("RAY_ADDRESS", "local") if wanted else None
 
 

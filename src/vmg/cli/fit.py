@@ -227,7 +227,7 @@ def _fit_table(
 
 
 def _finished(path: Path) -> Path:
-    """Where scores of finished folds are kept while a fit runs."""
+    """The file that keeps scores of finished folds while a fit runs."""
     return path.with_name(path.name + ".partial")
 
 

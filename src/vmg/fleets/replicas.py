@@ -247,7 +247,7 @@ def _step(members: RegressionMembers, rows: _ReplicaRows, adam: Adam, rate: floa
 
 @torch.no_grad()
 def _predict_held_out(members: RegressionMembers, batch: _Batch) -> MemberPredictions:
-    """As :meth:`RegressionMembers.predict_held_out`, where every replica has rows of its own."""
+    """The same as :meth:`RegressionMembers.predict_held_out`, where every replica has rows of its own."""
     phi, posterior, _ = _held_out_posterior(members, batch)
     noise = posterior.noise_variance
     variance = posterior.relative_variance(phi).unsqueeze(-1) * noise.unsqueeze(-2)
@@ -270,7 +270,7 @@ def _unpad(found: MemberPredictions, k: int, n_groups: int, n_rows: int) -> Memb
 
 
 def _score(errors: Tensor, batch: _Batch) -> Tensor:
-    """As :meth:`RegressionMembers.score`, of each group: [G]. A group without held-out rows has no better step."""
+    """The score of each group [G], as in :meth:`RegressionMembers.score`; without held-out rows no step is better."""
     error = errors.double().squeeze(-1).unflatten(0, batch.weight.shape[:2])
     share = batch.judged.double()
     share = share / share.sum((0, 2)).clamp_min(1e-12)[:, None]

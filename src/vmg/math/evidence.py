@@ -174,7 +174,7 @@ def condition(rows: RowStatistics, prior_precision: Tensor, prior: NoisePrior) -
 def condition_on_rows(
     features: Tensor, y: Tensor, weight: Tensor, prior_precision: Tensor, prior: NoisePrior
 ) -> tuple[LinearPosterior, Tensor]:
-    """As :func:`condition`, from rows, with the residuals [..., N, C]: S is then exact in single precision."""
+    """The same as :func:`condition` from rows, with the residuals [..., N, C]: S is then exact in single precision."""
     return _condition(features, features * weight.unsqueeze(-1), y, weight, prior_precision, prior)
 
 
@@ -288,7 +288,7 @@ def log_evidence(
 
 
 def log_evidence_of_statistics(rows: RowStatistics, prior_precision: Tensor, prior: NoisePrior | None = None) -> Tensor:
-    """As :func:`log_evidence`, from statistics in double precision; differentiable in ``prior_precision``."""
+    """The same as :func:`log_evidence` from statistics in double precision; differentiable in ``prior_precision``."""
     prior = prior or NoisePrior()
     precision = prior_precision.expand(rows.gram.shape[:-1])
     return _log_density(condition(rows, precision, prior), precision, rows.n_rows, prior)

@@ -128,7 +128,7 @@ class TableEncoder:
         return _stack([column.transform(frame[column.name]) for column in self.columns])
 
     def marks(self, frame: pd.DataFrame) -> list[dict[str, NDArray[np.bool_]]]:
-        """For each column the rows that are ``missing``, ``unseen`` or ``outside``."""
+        """The rows of each column that are ``missing``, ``unseen`` or ``outside``."""
         self.check(frame)
         return [column.marks(frame[column.name]) for column in self.columns]
 

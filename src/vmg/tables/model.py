@@ -21,7 +21,7 @@ from vmg.tables.encoder import TableEncoder, require_columns
 from vmg.tables.errors import TableError
 from vmg.tables.flags import FLAGS, flag_texts, mark_not_finite
 from vmg.tables.frames import as_frame
-from vmg.tables.marginal import MarginalPrediction, class_mixture, find_candidates
+from vmg.tables.marginal import MarginalPrediction, class_mixture, draw_shares, find_candidates
 from vmg.tables.numbers import to_numbers
 from vmg.tables.phrases import count
 from vmg.tables.preparing import keep_rows, prepare_table
@@ -182,26 +182,17 @@ class TableModel:
         """The whole predictive distribution of each row; a row with unknown cells is a mixture over their values."""
         frame = as_frame(frame)
         features = self.encoder.transform(frame)
-        return self._distribution(features, self._unknown(self.encoder.marks(frame), len(frame)))
-
-    def _unknown(self, marks: Sequence[Mapping[str, NDArray]], n_rows: int) -> NDArray[np.bool_]:
-        """Cells that say nothing [N, columns]."""
-        found = np.zeros((n_rows, len(marks)), dtype=bool)
-        for place, of_column in enumerate(marks):
-            for kind in ("missing", "unseen"):
-                if kind in of_column:
-                    found[:, place] |= of_column[kind]
-        return found
+        return self._distribution(features, draw_shares(self.encoder.columns, self.encoder.marks(frame), len(frame)))
 
     def filled_dist(self, frame: Any) -> NumberPrediction | ClassPrediction:
         """The same with unknown cells filled as in training, so that rows share draws of the function."""
         return self.estimator.pred_dist(self.encoder.transform(as_frame(frame)))
 
     def _distribution(
-        self, features: NDArray, unknown: NDArray[np.bool_]
+        self, features: NDArray[Any], shares: NDArray[np.float64]
     ) -> NumberPrediction | MarginalPrediction | ClassPrediction:
         whole = self.estimator.pred_dist(features)
-        candidates = None if self.reference is None else find_candidates(features, unknown, self.reference)
+        candidates = None if self.reference is None else find_candidates(features, shares, self.reference)
         if candidates is None:
             return whole
         parts = self.estimator.pred_dist(candidates.flat)
@@ -209,11 +200,11 @@ class TableModel:
             return class_mixture(whole, cast(ClassPrediction, parts), candidates)
         return MarginalPrediction(whole, parts, candidates)
 
-    def _pieces(self, unknown: NDArray[np.bool_]) -> Iterator[slice]:
+    def _pieces(self, shares: NDArray[np.float64]) -> Iterator[slice]:
         """Rows that are predicted together, in memory that does not grow with them."""
-        for piece in row_pieces(len(unknown)):
-            mixed = piece.start + np.flatnonzero(unknown[piece].any(1))
-            ends = [piece.start, *mixed[MIXED_AT_ONCE::MIXED_AT_ONCE], min(piece.stop, len(unknown))]
+        for piece in row_pieces(len(shares)):
+            mixed = piece.start + np.flatnonzero(shares[piece].any(1))
+            ends = [piece.start, *mixed[MIXED_AT_ONCE::MIXED_AT_ONCE], min(piece.stop, len(shares))]
             yield from (slice(int(start), int(end)) for start, end in pairwise(ends))
 
     def predict_frame(self, frame: Any, coverage: float = 0.9, *, outside: Outside = "flag") -> pd.DataFrame:
@@ -245,19 +236,19 @@ class TableModel:
         if outside == "error":
             self._refuse_outside(marks)
         features = self.encoder.transform(self.encoder.clipped(frame) if outside == "clip" else frame)
-        unknown = self._unknown(marks, len(frame))
+        shares = draw_shares(self.encoder.columns, marks, len(frame))
         describe = self._describe_numbers if self.task == "regression" else self._describe_classes
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is flagged below
             parts = [
-                describe(self._distribution(features[rows], unknown[rows]), coverage) for rows in self._pieces(unknown)
+                describe(self._distribution(features[rows], shares[rows]), coverage) for rows in self._pieces(shares)
             ]
         found = pd.concat(parts, ignore_index=True).set_axis(frame.index)
         if self.reference is not None:
-            found["familiarity"] = self.reference.familiarity(features, unknown)
+            found["familiarity"] = self.reference.familiarity(features, shares > 0)
         found[FLAGS] = flag_texts(self.encoder.column_names, marks, len(frame))
         return mark_not_finite(found)
 
-    def _refuse_outside(self, marks: Sequence[Mapping[str, NDArray]]) -> None:
+    def _refuse_outside(self, marks: Sequence[Mapping[str, NDArray[Any]]]) -> None:
         found = {
             name: int(of_column["outside"].sum())
             for name, of_column in zip(self.encoder.column_names, marks, strict=True)
@@ -312,7 +303,7 @@ class TableModel:
         """Cells of a numeric target as numbers, in the convention and the unit of the fit."""
         return to_numbers(column, self.decimal_comma, self.unit).values
 
-    def target_values(self, frame: pd.DataFrame) -> NDArray:
+    def target_values(self, frame: pd.DataFrame) -> NDArray[Any]:
         """The true targets of rows that all have one: numbers, or classes as the estimator writes them."""
         require_columns(frame, [self.target])
         column = frame[self.target]
@@ -331,12 +322,12 @@ class TableModel:
             raise TableError(f"no row has a value in the target '{self.target}'")
         return rows
 
-    def predictions_of(self, rows: pd.DataFrame) -> Iterator[tuple[Any, NDArray]]:
+    def predictions_of(self, rows: pd.DataFrame) -> Iterator[tuple[Any, NDArray[Any]]]:
         """Pieces of rows that all have a target: the prediction and the truth."""
         truth, features = self.target_values(rows), self.encoder.transform(rows)
-        unknown = self._unknown(self.encoder.marks(rows), len(rows))
-        for piece in self._pieces(unknown):
-            yield self._distribution(features[piece], unknown[piece]), truth[piece]
+        shares = draw_shares(self.encoder.columns, self.encoder.marks(rows), len(rows))
+        for piece in self._pieces(shares):
+            yield self._distribution(features[piece], shares[piece]), truth[piece]
 
     def evaluate(self, frame: Any, coverage: float = 0.9) -> dict[str, float]:
         """Scores on rows with a known target; rows without are left out.

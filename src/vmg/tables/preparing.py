@@ -33,10 +33,10 @@ class PreparedTable(NamedTuple):
     target: Target
     choices: TableChoices
     rows: pd.DataFrame
-    values: NDArray
-    features: NDArray
+    values: NDArray[Any]
+    features: NDArray[Any]
     aside: pd.DataFrame  # rows to calibrate with
-    aside_values: NDArray
+    aside_values: NDArray[Any]
     notes: list[str]
     asks_likelihood: bool
 
@@ -83,7 +83,7 @@ def prepare_table(
     )
 
 
-def keep_rows(encoder: TableEncoder, rows: pd.DataFrame, values: NDArray) -> ReferenceRows:
+def keep_rows(encoder: TableEncoder, rows: pd.DataFrame, values: NDArray[Any]) -> ReferenceRows:
     """The training rows that a model keeps."""
     features = encoder.transform(rows)
     given = np.column_stack([~of_column["missing"] for of_column in encoder.marks(rows)])
@@ -92,7 +92,7 @@ def keep_rows(encoder: TableEncoder, rows: pd.DataFrame, values: NDArray) -> Ref
     )
 
 
-def _split(n_rows: int, share: float, task: Task, seed: Any) -> tuple[NDArray, NDArray]:
+def _split(n_rows: int, share: float, task: Task, seed: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     """Positions of the rows to fit to and of those to calibrate with, in their own order."""
     if not 0 <= share < 1:
         raise TableError(f"conformal must be a share of the rows from 0 to below 1; got {share}")

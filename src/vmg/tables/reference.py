@@ -116,7 +116,7 @@ class ReferenceRows:
 
         The cells come from training rows that have them. Half are those that are nearest in the other columns, with a
         Gaussian weight and four fifths of the probability, half are any others. On held-out rows of the development
-        tables this was better than any training row alike, than the nearest alone, and than a mark of what is missing.
+        tables this was better than any training row alike and than the nearest alone.
         """
         able = np.flatnonzero(self.given[:, unknown].all(1))
         if not len(able):
@@ -175,7 +175,7 @@ class ReferenceRows:
         return cls(features, given.astype(bool), scales, widths, typical, digests)
 
 
-def row_digests(features: Array, target: NDArray) -> NDArray[np.int64]:
+def row_digests(features: Array, target: NDArray[Any]) -> NDArray[np.int64]:
     """A number for each row and its target that another row hardly ever has."""
     texts = target.astype(str)
     found = [

@@ -32,7 +32,7 @@ def expected_failures(estimator):
     }
 
 
-@parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures, xfail_strict=True)
+@parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures)
 def test_scikit_learn_check(estimator, check):
     try:
         check(estimator)

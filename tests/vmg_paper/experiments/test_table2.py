@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from tiny_digits import N_TEST, N_TRAIN, N_VALIDATION, tiny_digits  # noqa: F401
-from typer.testing import CliRunner
 
+from quick import command_runner
 from vmg_paper.cli import table2 as command
 from vmg_paper.cli.reproduce import reproduce
 from vmg_paper.experiments import results_file, table2, table2_methods
@@ -260,7 +260,7 @@ def vmg_table2(tiny_digits, tmp_path):  # noqa: F811
     out, threads = tmp_path / "results" / "table2.jsonl", torch.get_num_threads()
 
     def invoke(*options):
-        return CliRunner().invoke(reproduce, ["table2", "--out", str(out), "--threads", "1", *options]), out
+        return command_runner().invoke(reproduce, ["table2", "--out", str(out), "--threads", "1", *options]), out
 
     yield invoke
     torch.set_num_threads(threads)
