@@ -66,12 +66,12 @@ class ClassificationContents:
     @property
     def predicted(self) -> Positions:
         """The most probable class, [N]."""
-        return self.probabilities.argmax(1)
+        return np.asarray(self.probabilities.argmax(1))
 
     @property
     def correct(self) -> NDArray[np.bool_]:
         """Whether each known row has its true class predicted, [M]."""
-        return self.predicted[self.known] == self.label[self.known]
+        return np.equal(self.predicted[self.known], self.label[self.known])
 
     @property
     def ignorance_share(self) -> Array:

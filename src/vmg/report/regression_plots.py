@@ -163,8 +163,8 @@ def _bins(values: Array, most: int = 30) -> list[float]:
     low, high = float(values.min()), float(values.max())
     if not high - low > 1e-9 * max(abs(low), abs(high), 1e-300):
         margin = 0.05 * abs(low) or 0.5
-        return np.linspace(low - margin, low + margin, 12).tolist()
-    return np.linspace(low, high, int(np.clip(2 * len(values) ** 0.5, 6, most)) + 1).tolist()
+        return [float(edge) for edge in np.linspace(low - margin, low + margin, 12)]
+    return [float(edge) for edge in np.linspace(low, high, int(np.clip(2 * len(values) ** 0.5, 6, most)) + 1)]
 
 
 def _histogram(ax: Axes, values: Array, colour: str = BLUE, **options: Any) -> None:

@@ -132,12 +132,8 @@ class TableModel:
         tell : callable, optional
             Called with each sentence of ``notes`` before training starts.
         """
-        given = prepare_table(
-            as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {}
-        )
-        if tell is not None:
-            for note in given.notes:
-                tell(note)
+        choices, options = choices or TableChoices(), options or {}
+        given = prepare_table(as_frame(frame), target, task, exclude, conformal, choices, options, tell)
         estimator, encoder, found = given.estimator, given.encoder, given.target
         try:
             estimator.fit(given.features, given.values, callbacks=callbacks)
@@ -168,13 +164,8 @@ class TableModel:
         tell: Callable[[str], None] | None = None,
     ) -> list[str]:
         """Do all of a fit but the training: raise what is wrong with the table, give back and tell the notes."""
-        given = prepare_table(
-            as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {}
-        )
-        if tell is not None:
-            for note in given.notes:
-                tell(note)
-        return given.notes
+        choices, options = choices or TableChoices(), options or {}
+        return prepare_table(as_frame(frame), target, task, exclude, conformal, choices, options, tell).notes
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
