@@ -13,11 +13,11 @@ from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma, require_columns
 from vmg.tables.errors import TableError
-from vmg.tables.phrases import count, listing
 from vmg.tables.reference import ReferenceRows, row_digests
 from vmg.tables.suspicions import find_suspicions
 from vmg.tables.target import Target, Task, centred_target, fit_target
 from vmg.tables.values import no_value
+from vmg.tables.wording import count, listing
 
 __all__ = ["PreparedTable", "keep_rows", "prepare_table"]
 
