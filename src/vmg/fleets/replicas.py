@@ -215,7 +215,8 @@ class _Run:
         """The groups that go on, in a smaller module, with the optimiser's memory of them."""
 
         def cut(value: Tensor) -> Tensor:
-            return value.unflatten(0, (self._E, len(going)))[:, going].flatten(0, 1).clone()
+            kept: Tensor = value.unflatten(0, (self._E, len(going)))[:, going]
+            return kept.flatten(0, 1).clone()
 
         fewer = self._make(int(going.sum()))
         fewer.load_state_dict({name: cut(value) for name, value in current.state_dict().items()})
