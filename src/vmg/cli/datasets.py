@@ -88,7 +88,7 @@ def score_into_folder(
     """Score a dataset into a folder of Parquet files, and say how it went."""
     from vmg.scoring import score_dataset
     from vmg.tables import TableError
-    from vmg.tables.phrases import count
+    from vmg.tables.wording import count
 
     with waiting("Predicting", quiet=quiet):
         report = score_dataset(

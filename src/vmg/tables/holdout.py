@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from vmg.tables.dates import find_date_format, to_dates, to_days
 from vmg.tables.errors import TableError
 from vmg.tables.numbers import to_numbers
-from vmg.tables.phrases import count
 from vmg.tables.values import to_texts
+from vmg.tables.wording import count
 
 __all__ = ["Holdout", "Split"]
 

@@ -23,12 +23,12 @@ from vmg.tables.flags import FLAGS, flag_texts, mark_not_finite
 from vmg.tables.frames import as_frame
 from vmg.tables.marginal import MarginalPrediction, class_mixture, draw_shares, find_candidates
 from vmg.tables.numbers import to_numbers
-from vmg.tables.phrases import count
 from vmg.tables.preparing import keep_rows, prepare_table
 from vmg.tables.reference import ReferenceRows, row_digests
 from vmg.tables.scores import base_rate, base_rate_scores, class_scores, mean_crps, number_scores
 from vmg.tables.target import Task, known_labels, require_numbers
 from vmg.tables.values import no_value
+from vmg.tables.wording import count
 from vmg.training import Callback
 
 __all__ = [
@@ -132,12 +132,8 @@ class TableModel:
         tell : callable, optional
             Called with each sentence of ``notes`` before training starts.
         """
-        given = prepare_table(
-            as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {}
-        )
-        if tell is not None:
-            for note in given.notes:
-                tell(note)
+        choices, options = choices or TableChoices(), options or {}
+        given = prepare_table(as_frame(frame), target, task, exclude, conformal, choices, options, tell)
         estimator, encoder, found = given.estimator, given.encoder, given.target
         try:
             estimator.fit(given.features, given.values, callbacks=callbacks)
@@ -168,13 +164,8 @@ class TableModel:
         tell: Callable[[str], None] | None = None,
     ) -> list[str]:
         """Do all of a fit but the training: raise what is wrong with the table, give back and tell the notes."""
-        given = prepare_table(
-            as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {}
-        )
-        if tell is not None:
-            for note in given.notes:
-                tell(note)
-        return given.notes
+        choices, options = choices or TableChoices(), options or {}
+        return prepare_table(as_frame(frame), target, task, exclude, conformal, choices, options, tell).notes
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 

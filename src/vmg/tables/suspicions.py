@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from vmg.tables.columns import CategoryColumn, Column, DateColumn, NumberColumn
 from vmg.tables.dates import to_dates, to_days
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.phrases import count, listing
 from vmg.tables.values import to_texts
+from vmg.tables.wording import count, listing
 
 __all__ = ["find_suspicions"]
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from vmg.tables.errors import TableError
 from vmg.tables.number_columns import LARGEST, MIN_NUMBER_SHARE
 from vmg.tables.numbers import find_unit, to_numbers
-from vmg.tables.phrases import count, listing
 from vmg.tables.values import holds_collections, plain, to_texts
+from vmg.tables.wording import count, listing
 
 __all__ = ["Target", "Task", "centred_target", "fit_target", "known_labels", "label_positions", "require_numbers"]
 
