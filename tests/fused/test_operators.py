@@ -5,7 +5,7 @@ import torch
 from torch.func import vmap
 
 from reference import normal
-from vmg.fused.diagonal_draw import sample_diagonal
+from vmg.fused.stack import sample_diagonal
 from vmg.fused.operators import sample_diagonal as operator
 
 N, R, C, P = 4, 5, 3, 2
