@@ -122,7 +122,7 @@ def elbo(
     """
     if n_samples < 1:
         raise ValueError(f"n_samples must be at least 1; got {n_samples}")
-    if may_look(y) and not torch.isfinite(y).all():
+    if y.is_floating_point() and may_look(y) and not torch.isfinite(y).all():
         raise ValueError("y must be finite; got NaN or infinite values")
     project_pieces(network)
     with keep_divergences():

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -47,7 +49,7 @@ class LearnedPrecisions(Protocol):
 
 
 class DiagonalKL:
-    """The divergence of a layer, at one point: :meth:`value`, and then :meth:`differentiate` as often as is wanted.
+    """The divergence of a layer: :meth:`bind` and :meth:`value`, and then :meth:`differentiate`.
 
     The tensors that it depends on are M, log σ_r, log σ_c and the two logarithms of √α, None where there is none; and
     ``parameters``, those of a prior that is learned.
@@ -72,56 +74,85 @@ class DiagonalKL:
         self.plain, self.parameters = plain, parameters
         self._coefficients, self._sizes, self._pseudo, self._learned = coefficients, sizes, pseudo, learned
 
-    def value(self, native: Any, tensors: Sequence[Tensor | None]) -> Tensor:
-        """The divergence, [*batch_shape]."""
-        log_row = tensors[1]
+    def bind(self, native: Any, tensors: Sequence[Tensor | None]) -> DiagonalKL:
+        """Take the tensors' addresses, at which :meth:`value` reads them, as often as it is called."""
+        tensors, log_row = library.packed(tensors), tensors[1]
         assert log_row is not None
-        R, C = self._sizes
-        pseudo, lead = self._pseudo, log_row.shape[:-1]
-        n_points, factored, at_bound, offset = 0, False, 0.0, None
+        (R, C), pseudo, lead = self._sizes, self._pseudo, log_row.shape[:-1]
+        n_points, factored, at_bound, self._offset = 0, False, 0.0, None
         if pseudo is not None:
             n_points, factored = pseudo.n_points, pseudo.log_point_noise is not None
             if isinstance(pseudo.max_noise, Tensor):
-                offset = n_points * (R + C) * log_uniform_at_bound(pseudo.max_noise.to(log_row))
+                self._offset = n_points * (R + C) * log_uniform_at_bound(pseudo.max_noise.to(log_row))
             else:
                 at_bound = log_uniform_at_bound(pseudo.max_noise)
-        self._scalars = (lead.numel(), R, C, n_points, factored, *self._coefficients, at_bound)
-        self._shapes = tuple(
-            (*lead, *shape) for shape in ((R, C), (R,), (C,), (R + C if factored else 2,), (n_points,))
-        )
+        n, self._shapes = _layout(lead, R, C, n_points, factored)
+        self._scalars = (n, R, C, n_points, factored, *self._coefficients, at_bound)
         _require("", self._shapes, tensors, log_row.dtype)
-        self._results = log_row.new_empty(4, *lead)  # the divergence; the precision, tr U and tr V, for its gradient
-        native.divergence(self._record(tensors, None, (None,) * 5))
-        found = self._results[0] if offset is None else self._results[0] + offset
+        self._native, self._tensors = native, tensors
+        self._results = log_row.new_empty((4, *lead))  # the divergence; the precision, tr U and tr V, for its gradient
+        self._bound = self._record(tensors, None, (None,) * 5)
+        return self
+
+    def value(self) -> Tensor:
+        """The divergence, [*batch_shape], where :meth:`bind` has taken the tensors."""
+        self._native.divergence(self._bound)
+        found = self._results[0] if self._offset is None else self._results[0] + self._offset
         if self._learned is None:
             return found
-        energy = self._results[2] * self._results[3]
-        if tensors[0] is not None:
-            energy = energy + tensors[0].square().sum((-2, -1))
+        energy, M = self._results[2] * self._results[3], self._tensors[0]
+        if M is not None:
+            energy = energy + M.square().sum((-2, -1))
         self._energy = energy
-        return found + self._learned.kl_of_energy(energy, R * C) - 0.5 * energy
+        return found + self._learned.kl_of_energy(energy, self._sizes[0] * self._sizes[1]) - 0.5 * energy
 
     def differentiate(
-        self, native: Any, tensors: Sequence[Tensor | None], g: Tensor, gradients: Sequence[Tensor | None]
-    ) -> tuple[Tensor, ...]:
-        """Write the gradients by the tensors, from that of the divergence, ``g``; those by the prior's parameters."""
-        library.require("g", g, self._shapes[1][:-1], self._results.dtype)
+        self, tensors: Sequence[Tensor | None], g: Tensor
+    ) -> tuple[list[Tensor | None], Sequence[Tensor]]:
+        """The gradients by the tensors, from that of the value, ``g``, and those by the prior's parameters."""
+        gradients = [None if tensor is None else torch.empty_like(tensor) for tensor in library.packed(tensors)]
+        run = self.bind_gradients(tensors, g.contiguous(), gradients)
+        return gradients, run()
+
+    def bind_gradients(
+        self, tensors: Sequence[Tensor | None], g: Tensor, gradients: Sequence[Tensor | None]
+    ) -> Callable[[], Sequence[Tensor]]:
+        """A function that reads ``g``, rewrites ``gradients`` and gives those by the prior's parameters."""
+        library.require("g", g, self._results.shape[1:], self._results.dtype)
         _require("the gradient of ", self._shapes, gradients, self._results.dtype)
-        own: tuple[Tensor, ...] = ()
-        if self._learned is not None:
-            precision, own = self._learned.differentiate(self._energy, self._sizes[0] * self._sizes[1])
-            self._results[1] = precision  # which the kernels' gradient reads there
-            own = tuple(gradient * g.unsqueeze(-1) for gradient in own)
-        native.divergence_backward(self._record(tensors, g, gradients))
-        return own
+        tensors = library.packed(tensors)
+        memory, record = (tensors, gradients), self._record(tensors, g, gradients)  # the record has addresses only
+
+        def run(_: Any = memory) -> Sequence[Tensor]:
+            own: Sequence[Tensor] = ()
+            if self._learned is not None:
+                precision, own = self._learned.differentiate(self._energy, self._sizes[0] * self._sizes[1])
+                self._results[1] = precision  # which the kernels' gradient reads there
+                own = [gradient * g.unsqueeze(-1) for gradient in own]
+            self._native.divergence_backward(record)
+            return own
+
+        return run
 
     def _record(self, tensors: Sequence[Tensor | None], g: Tensor | None, gradients: Sequence[Tensor | None]) -> bytes:
-        results, address = self._results, library.address
+        results = self._results
         first, step = results.data_ptr(), results.element_size() * self._scalars[0]
         rows = range(first, first + 4 * step, step)
         return library.DIVERGENCE.pack(
-            *self._scalars, *map(address, tensors), *rows, address(g), *map(address, gradients)
+            *self._scalars,
+            *[0 if t is None else t.data_ptr() for t in tensors],
+            *rows,
+            *[0 if t is None else t.data_ptr() for t in (g, *gradients)],
         )
+
+
+@functools.lru_cache(maxsize=256)
+def _layout(
+    lead: tuple[int, ...], R: int, C: int, n_points: int, factored: bool
+) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """The number of replicas, and the shapes that the tensors must have."""
+    own = ((R, C), (R,), (C,), (R + C if factored else 2,), (n_points,))
+    return math.prod(lead), tuple((*lead, *shape) for shape in own)
 
 
 def _require(kind: str, shapes: Sequence[tuple[int, ...]], tensors: Sequence[Tensor | None], dtype: Any) -> None:
@@ -139,9 +170,9 @@ class _CompiledKL(Function):
 
     @staticmethod
     def forward(ctx: Any, kl: DiagonalKL, native: Any, *tensors: Tensor | None) -> Tensor:
-        ctx.kl, ctx.native = kl, native
+        ctx.kl = kl
         ctx.save_for_backward(*tensors)
-        return kl.value(native, library.packed(tensors[:5]))
+        return kl.bind(native, tensors[:5]).value()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
@@ -151,9 +182,7 @@ class _CompiledKL(Function):
             kl = ctx.kl.plain(*inputs[:5])
             found = iter(torch.autograd.grad(kl, wanted, g, create_graph=True, materialize_grads=True))
             return tuple(next(found) if need else None for need in needed)
-        tensors = library.packed(inputs[:5])
-        gradients = tuple(None if t is None else torch.empty_like(t) for t in tensors)
-        own = ctx.kl.differentiate(ctx.native, tensors, g.contiguous(), gradients)
+        gradients, own = ctx.kl.differentiate(inputs[:5], g)
         return (None, None, *gradients, *own)
 
 

@@ -17,7 +17,7 @@ from vmg.fused.library import LAYER, NOT_FINITE, NOT_POSITIVE, require
 from vmg.fused.pass_memory import PassMemory, Plan
 from vmg.math.linalg import cholesky
 
-__all__ = ["Inputs", "backward", "forward", "is_shared"]
+__all__ = ["Backward", "Forward", "Inputs", "fits", "is_shared"]
 
 class Inputs(NamedTuple):
     """The tensors a layer's draw depends on, as documented in :func:`vmg.fused.diagonal_draw.sample_diagonal`."""
@@ -57,9 +57,21 @@ def _record(
     )
 
 
+def fits(plan: Plan, tensors: Sequence[Tensor | None], dtype: torch.dtype) -> bool:
+    """Whether the kernels can take the last of a layer's inputs as they are: all of :class:`Inputs`, or all but x."""
+    for tensor, shape in zip(reversed(tensors), reversed(plan.shapes), strict=False):
+        if tensor is not None and not (
+            tensor.dtype is dtype and tensor.is_cpu and tensor.is_contiguous() and tensor.shape == shape
+        ):
+            return False
+    return True
+
+
 def _require(plan: Plan, inputs: Inputs) -> None:
     """Refuse what the kernels would misread: they see addresses and sizes."""
     dtype = inputs.log_row.dtype
+    if fits(plan, inputs, dtype):
+        return
     for name, tensor, shape in zip(Inputs._fields, inputs, plan.shapes, strict=True):
         if tensor is None:
             continue
@@ -74,38 +86,57 @@ def is_shared(x: Tensor) -> bool:
     return not any(strides[:-2]) and strides[-2:] == (x.shape[-1], 1)
 
 
-def forward(
-    kernels: SimpleNamespace, memory: PassMemory, inputs: Inputs, input_scale: float, damping: float
-) -> tuple[Tensor, bool]:
-    """The draw, and whether all inputs were finite; leaves in ``memory`` what :func:`backward` needs."""
-    plan = memory.plan
-    _require(plan, inputs)
-    out = torch.empty_like(inputs.noise)
-    if plan.small:
-        record = _record(memory, inputs, input_scale, damping, out)
-        status = kernels.forward(record)
-        if status & NOT_POSITIVE:
-            _factorise_with_jitter(memory, damping)
-            kernels.finish(record)
-        return out, not status & NOT_FINITE
+class Forward:
+    """The draw of a layer, bound to memory: each :meth:`run` reads the inputs where they are and rewrites ``out``.
 
-    n, B, _, R, C, P = plan.sizes
-    lead, add_product = ((n,), torch.baddbmm) if plan.batch else ((), torch.addmm)
-    AU = out.new_empty((*lead, P, R))
-    record = _record(memory, inputs, input_scale, damping, out, (AU, None, None, None, None))
-    rows, flat = memory.rows, out.view(*lead, B, C) if plan.batch else out
-    status = kernels.prepare(record)
-    if P:
-        add_product(memory.kernel, AU, memory.z_t, beta=0, out=memory.kernel)
-        if kernels.factorise(record) & NOT_POSITIVE:
-            _factorise_with_jitter(memory, damping)
-        kernels.solve(record)
-        add_product(rows, memory.gain_t, memory.A, alpha=-1, out=rows)
-        add_product(flat, memory.gain_t, memory.B, beta=0, out=flat)
-    if inputs.M is not None:
-        add_product(flat, rows, inputs.M.view(*lead, R, C), beta=1 if P else 0, out=flat)
-    kernels.add_noise(record)
-    return out, not status & NOT_FINITE
+    ``checked`` says that the inputs are known to fit (:func:`fits`).
+    """
+
+    def __init__(
+        self,
+        kernels: SimpleNamespace,
+        memory: PassMemory,
+        inputs: Inputs,
+        input_scale: float,
+        damping: float,
+        out: Tensor | None = None,
+        *,
+        checked: bool = False,
+    ) -> None:
+        if not checked:
+            _require(memory.plan, inputs)
+        self.out = torch.empty_like(inputs.noise) if out is None else out
+        self.memory, self._kernels, self._damping = memory, kernels, damping
+        self._inputs = inputs  # the record has addresses only
+        self._AU = None if memory.plan.small else memory.carve_scratch().AU
+        self._record = _record(memory, inputs, input_scale, damping, self.out, (self._AU, None, None, None, None))
+
+    def run(self) -> bool:
+        """Draw; say whether all inputs were finite."""
+        kernels, memory, record = self._kernels, self.memory, self._record
+        plan, AU = memory.plan, self._AU
+        if AU is None:
+            status = kernels.forward(record)
+            if status & NOT_POSITIVE:
+                _factorise_with_jitter(memory, self._damping)
+                kernels.finish(record)
+            return not status & NOT_FINITE
+
+        n, B, _, R, C, P = plan.sizes
+        lead, add_product = ((n,), torch.baddbmm) if plan.batch else ((), torch.addmm)
+        M, rows, flat = self._inputs.M, memory.rows, self.out.view(*lead, B, C)
+        status = kernels.prepare(record)
+        if P:
+            add_product(memory.kernel, AU, memory.z_t, beta=0, out=memory.kernel)
+            if kernels.factorise(record) & NOT_POSITIVE:
+                _factorise_with_jitter(memory, self._damping)
+            kernels.solve(record)
+            add_product(rows, memory.gain_t, memory.A, alpha=-1, out=rows)
+            add_product(flat, memory.gain_t, memory.B, beta=0, out=flat)
+        if M is not None:
+            add_product(flat, rows, M.view(*lead, R, C), beta=1 if P else 0, out=flat)
+        kernels.add_noise(record)
+        return not status & NOT_FINITE
 
 
 def _factorise_with_jitter(memory: PassMemory, damping: float) -> None:
@@ -115,73 +146,84 @@ def _factorise_with_jitter(memory: PassMemory, damping: float) -> None:
     memory.root().copy_(cholesky(S, name="Σ₁₁ = ÃUÃᵀ + σ²I").mT)
 
 
-def backward(
-    kernels: SimpleNamespace,
-    memory: PassMemory,
-    inputs: Inputs,
-    input_scale: float,
-    damping: float,
-    g: Tensor,
-    gradients: Sequence[Tensor | None],
-    *,
-    add_to_M: bool = False,
-) -> None:
-    """Write the gradients of the first seven inputs, from that of the draw, ``g``.
+class Backward:
+    """The gradients of a layer, bound to memory: each :meth:`run` reads ``g`` and rewrites ``gradients``.
 
-    ``inputs`` and ``memory`` are those of :func:`forward`, which has checked the inputs. The first gradient is None
-    where x needs none. A large layer can add to what stands in the gradient of M (``add_to_M``) at no cost.
+    ``inputs`` and ``memory`` are those of a :class:`Forward`, which has checked the inputs. ``gradients`` are those of
+    the first seven inputs; the first is None where x needs none. A large layer can add to what stands in the gradient
+    of M (``add_to_M``) at no cost.
     """
-    plan, dtype = memory.plan, inputs.log_row.dtype
-    if add_to_M and plan.small:
-        raise ValueError("add_to_M needs a large layer; got a small one, whose kernel overwrites")
-    for name, gradient, shape in zip(Inputs._fields, gradients, plan.shapes, strict=False):
-        if gradient is not None:
-            require(f"the gradient of {name}", gradient, shape, dtype)
-    require("g", g, plan.shapes[-1], dtype)
-    require("the workspace", memory.workspace, (plan.total,), dtype)
-    if plan.small:
-        arrays: tuple[Tensor | None, ...] = (None, g, None, None, None)
-        kernels.backward(_record(memory, inputs, input_scale, damping, None, arrays, gradients))
-        return
 
-    n, B, _, R, C, P = plan.sizes
-    lead, add_product = ((n,), torch.baddbmm) if plan.batch else ((), torch.addmm)
-    factors, pair = g.new_empty(*lead, P, 2 * B), g.new_empty(*lead, 2 * B, R)
-    D, Q, E = pair[..., :B, :], pair[..., B:, :], factors[..., B:]
-    arrays = (None, g, g.new_empty(n * B), factors, pair)
-    record = _record(memory, inputs, input_scale, damping, None, arrays, gradients)
-    g, M = g.view(*lead, B, C), None if inputs.M is None else inputs.M.view(*lead, R, C)
-    g_x, g_M, _, _, g_points, _, _ = gradients
-    # An input layer needs D = gMᵀ only within gB̃ᵀ − DÃᵀ = g(B̃ − ÃM)ᵀ and GD = (Gg)Mᵀ, where with few pseudo-points
-    # the right-hand sides are cheaper
-    around_D = M is not None and g_x is None and 2 * P * C < B * (C + P)
-    kernels.backward_noise(record)
-    if M is None or g_M is None:
-        D.zero_()
-    else:
-        g_M = g_M.view(*lead, R, C)
-        add_product(g_M, memory.rows_t, g, beta=int(add_to_M), out=g_M)  # x'ᵀg
-        if around_D:
+    def __init__(
+        self,
+        kernels: SimpleNamespace,
+        memory: PassMemory,
+        inputs: Inputs,
+        input_scale: float,
+        damping: float,
+        g: Tensor,
+        gradients: Sequence[Tensor | None],
+        *,
+        add_to_M: bool = False,
+    ) -> None:
+        plan, dtype = memory.plan, inputs.log_row.dtype
+        if add_to_M and plan.small:
+            raise ValueError("add_to_M needs a large layer; got a small one, whose kernel overwrites")
+        for name, gradient, shape in zip(Inputs._fields, gradients, plan.shapes, strict=False):
+            if gradient is not None:
+                require(f"the gradient of {name}", gradient, shape, dtype)
+        require("g", g, plan.shapes[-1], dtype)
+        require("the workspace", memory.workspace, (plan.total,), dtype)
+        self._kernels, self._memory, self._keep_M = kernels, memory, int(add_to_M)
+        self._inputs, self._g, self._gradients = inputs, g, gradients  # the record has addresses only
+        arrays: tuple[Tensor | None, ...] = (None, g, None, None, None)
+        self._scratch = None if plan.small else memory.carve_scratch()
+        if self._scratch is not None:
+            arrays = (None, g, self._scratch.g_variance, self._scratch.factors, self._scratch.pair)
+        self._record = _record(memory, inputs, input_scale, damping, None, arrays, gradients)
+
+    def run(self) -> None:
+        """Compute the gradients."""
+        kernels, memory, record = self._kernels, self._memory, self._record
+        plan = memory.plan
+        if self._scratch is None:
+            kernels.backward(record)
+            return
+        n, B, _, R, C, P = plan.sizes
+        lead, add_product = ((n,), torch.baddbmm) if plan.batch else ((), torch.addmm)
+        _, D, Q, E, factors, pair, _ = self._scratch
+        g, M = self._g.view(*lead, B, C), self._inputs.M
+        g_x, g_M, _, _, g_points, _, _ = self._gradients
+        # An input layer needs D = gMᵀ only within gB̃ᵀ − DÃᵀ = g(B̃ − ÃM)ᵀ and GD = (Gg)Mᵀ, where with few pseudo-points
+        # the right-hand sides are cheaper
+        around_D = M is not None and g_x is None and 2 * P * C < B * (C + P)
+        kernels.backward_noise(record)
+        if M is None or g_M is None:
             D.zero_()
         else:
-            add_product(D, g, M.mT, beta=0, out=D)
-    if g_points is None:
-        Q.zero_()
+            M, g_M = M.view(*lead, R, C), g_M.view(*lead, R, C)
+            add_product(g_M, memory.rows_t, g, beta=self._keep_M, out=g_M)
+            if around_D:
+                D.zero_()
+            else:
+                add_product(D, g, M.mT, beta=0, out=D)
+        if g_points is None:
+            Q.zero_()
+            kernels.backward_inputs(record)
+            return
+        A, outputs = memory.A, memory.B
+        if M is not None and around_D:
+            outputs = add_product(outputs, A, M, alpha=-1)
+        add_product(E, outputs, g.mT, beta=0, out=E)
+        if M is not None and not around_D:
+            add_product(E, A, D.mT, alpha=-1, out=E)
+        kernels.backward_solve(record)
+        add_product(Q, E.mT, A, beta=0, out=Q)
         kernels.backward_inputs(record)
-        return
-    A, outputs = memory.A, memory.B
-    if M is not None and around_D:
-        outputs = add_product(outputs, A, M, alpha=-1)
-    add_product(E, outputs, g.mT, beta=0, out=E)
-    if M is not None and not around_D:
-        add_product(E, A, D.mT, alpha=-1, out=E)
-    kernels.backward_solve(record)
-    add_product(Q, E.mT, A, beta=0, out=Q)
-    kernels.backward_inputs(record)
-    g_points = g_points.view(*lead, P, R + C)
-    g_A, g_B = g_points[..., :R], g_points[..., R:]
-    add_product(g_A, factors, pair, beta=0, out=g_A)
-    add_product(g_B, memory.gain, g, beta=0, out=g_B)
-    if M is not None and around_D:
-        add_product(g_A, g_B, M.mT, alpha=-1, out=g_A)
-    kernels.backward_points(record)
+        g_points = g_points.view(*lead, P, R + C)
+        g_A, g_B = g_points[..., :R], g_points[..., R:]
+        add_product(g_A, factors, pair, beta=0, out=g_A)
+        add_product(g_B, memory.gain, g, beta=0, out=g_B)
+        if M is not None and around_D:
+            add_product(g_A, g_B, M.mT, alpha=-1, out=g_A)
+        kernels.backward_points(record)

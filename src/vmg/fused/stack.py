@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from vmg.fused import layer_passes, library
+from vmg.fused import library
 from vmg.fused.diagonal_draw import draw, needs_double
 from vmg.fused.diagonal_kl import DiagonalKL
-from vmg.fused.layer_passes import Inputs, is_shared
-from vmg.fused.pass_memory import MemoryPool, PassMemory, Plan, keeps_tensors, make_plan
-from vmg.math.linalg import is_recorded, may_look
+from vmg.fused.layer_passes import Backward, Forward, Inputs, fits, is_shared
+from vmg.fused.pass_memory import Loan, PassMemory, Plan, make_plan
+from vmg.math.linalg import PLAIN, is_recorded, may_look
 from vmg.math.preactivations import DAMPING
 
 __all__ = ["Draw", "sample_diagonal", "sample_stack"]
@@ -31,11 +31,12 @@ Activation = Callable[[Tensor], Tensor]
 class Draw(NamedTuple):
     """One layer of a stack."""
 
+    plan: Plan | None  # None where sizes are symbols
     tensors: tuple[Tensor | None, ...]  # all of Inputs but x
     input_scale: float
     damping: float
     kl: DiagonalKL | None = None  # what the divergence is, where it is wanted too
-    pool: MemoryPool | None = None  # memory that the layer uses from step to step
+    loan: Loan | None = None  # memory that the layer uses from step to step
 
 
 def sample_diagonal(
@@ -78,7 +79,11 @@ def sample_diagonal(
     if R - x.shape[-1] not in (0, 1):
         raise ValueError(f"x must have {R - 1} or {R} columns; got {x.shape[-1]}")
     own = (M, log_row_scale, log_column_scale, points, log_noise, log_point_noise, point_noise, noise)
-    return sample_stack(x, [Draw(own, input_scale, damping)], check_finite=check_finite)[0]
+    plan = None
+    if not is_recorded(x, log_row_scale):
+        sizes = log_column_scale.shape[-1], 0 if points is None else points.shape[-2], log_point_noise is not None
+        plan = make_plan(log_row_scale.shape[:-1], *x.shape[-2:], R, *sizes)
+    return sample_stack(x, [Draw(plan, own, input_scale, damping)], check_finite=check_finite)[0]
 
 
 def sample_stack(
@@ -90,36 +95,40 @@ def sample_stack(
     have no parameters.
     """
     tensors = [t for one in draws for t in one.tensors]
-    if is_recorded(x, draws[0].tensors[1]):  # sizes may be symbols, and nothing is there for kernels to read
-        return _chain(x, draws, activation), [None] * len(draws)
-    plans, shape = [], x.shape
-    for one in draws:
-        _, log_row, log_column, points, _, log_point_noise, _, _ = one.tensors
-        assert log_row is not None and log_column is not None
-        R, C, P = log_row.shape[-1], log_column.shape[-1], 0 if points is None else points.shape[-2]
-        plans.append(make_plan(log_row.shape[:-1], *shape[-2:], R, C, P, log_point_noise is not None))
-        shape = plans[-1].shapes[-1]
-    if library.native(x, *tensors) is None:
-        _require_shapes(x, draws, plans)
+    ready = _is_ready(x, draws)
+    if not ready and (draws[0].plan is None or library.native(x, *tensors) is None):
+        _require_shapes(x, draws)
         if check_finite and may_look(x):
             _require_finite(x)
         return _chain(x, draws, activation), [None] * len(draws)
     of_priors = [p for one in draws if one.kl is not None for p in one.kl.parameters]
-    out, *kls = _Stack.apply((draws, plans, activation, check_finite), x, *tensors, *of_priors)
+    out, *kls = _Stack.apply((draws, activation, check_finite, ready), x, *tensors, *of_priors)
     found = iter(kls)
     return out, [None if one.kl is None else next(found) for one in draws]
+
+
+def _is_ready(x: Tensor, draws: Sequence[Draw]) -> bool:
+    """Whether the kernels can take all tensors as they are."""
+    plan, dtype = draws[0].plan, x.dtype
+    if plan is None or type(x) not in PLAIN or library.kernels(dtype) is None:
+        return False
+    if not (x.is_cpu and x.is_contiguous() and x.shape == plan.shapes[0]):
+        return False
+    return all(one.plan is not None and fits(one.plan, one.tensors, dtype) for one in draws)
 
 
 def _chain(x: Tensor, draws: Sequence[Draw], activation: Activation | None) -> Tensor:
     """The same in PyTorch."""
     for k, one in enumerate(draws):
-        x = draw(Inputs(x if k == 0 or activation is None else activation(x), *one.tensors), *one[1:3])
+        x = x if k == 0 or activation is None else activation(x)
+        x = draw(Inputs(x, *one.tensors), one.input_scale, one.damping)
     return x
 
 
-def _require_shapes(x: Tensor, draws: Sequence[Draw], plans: Sequence[Plan]) -> None:
-    for k, (one, plan) in enumerate(zip(draws, plans, strict=True)):
-        for name, tensor, shape in zip(Inputs._fields, (None if k else x, *one.tensors), plan.shapes, strict=True):
+def _require_shapes(x: Tensor, draws: Sequence[Draw]) -> None:
+    for k, one in enumerate(draws):
+        shapes = () if one.plan is None else one.plan.shapes
+        for name, tensor, shape in zip(Inputs._fields, (None if k else x, *one.tensors), shapes, strict=False):
             if tensor is not None and tensor.shape != shape:
                 raise ValueError(f"{name} must have shape {shape}; got {tuple(tensor.shape)}")
 
@@ -134,25 +143,22 @@ class _Stack(Function):
 
     @staticmethod
     def forward(ctx: Any, options: tuple[Any, ...], x: Tensor, *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        draws, plans, activation, check_finite = options
-        kept, loans, kls = [], [], []
-        lends = keeps_tensors()
-        last = len(draws) - 1
-        for k, (one, plan) in enumerate(zip(draws, plans, strict=True)):
-            inputs = Inputs(x, *tensors[k * N_OWN : (k + 1) * N_OWN])
-            exact = _is_exact(plan, inputs.noise.dtype)
-            used = _used(inputs, exact)
+        draws, activation, check_finite, ready = options
+        kept, kls, last = [], [], len(draws) - 1
+        for k, one in enumerate(draws):
+            inputs, plan, loan = Inputs(x, *tensors[k * N_OWN : (k + 1) * N_OWN]), one.plan, one.loan
+            exact, own_dtype = _is_exact(plan, inputs.noise.dtype), inputs.noise.dtype
+            used = inputs if ready and not exact else _used(inputs, exact)
             dtype = used.noise.dtype
-            loan = one.pool.lend(plan, dtype) if lends and one.pool is not None else None
-            memory = PassMemory(plan, torch.empty(plan.total, dtype=dtype)) if loan is None else loan.memory
-            out, finite = layer_passes.forward(library.kernels(dtype), memory, used, one.input_scale, one.damping)
-            if check_finite and not finite and k == 0:
+            memory = PassMemory(plan, torch.empty(plan.total, dtype=dtype)) if loan is None else loan.passes
+            place = None if loan is None or exact or k == last else loan.out
+            numbers = one.input_scale, one.damping, place
+            passes = Forward(library.kernels(dtype), memory, used, *numbers, checked=used is inputs)
+            if not passes.run() and check_finite and k == 0:
                 _require_finite(x)
-            if exact:
-                out = out.to(inputs.noise.dtype)
+            out = passes.out.to(own_dtype) if exact else passes.out
             if one.kl is not None:
-                kls.append(one.kl.value(library.kernels(inputs.noise.dtype), library.packed(_of_kl(inputs))))
-            loans.append(loan)
+                kls.append(one.kl.bind(library.kernels(own_dtype), _of_kl(inputs)).value())
             kept += [x, memory.workspace]
             if k == last or activation is None:
                 x = out
@@ -164,64 +170,65 @@ class _Stack(Function):
         # the same tensors with a divergence as without: checkpointing draws again without it and compares them
         ctx.save_for_backward(*tensors[: N_OWN * len(draws)], *kept)
         ctx.set_materialize_grads(False)
-        ctx.options, ctx.loans = options, loans
+        ctx.options = options
         return x, *kls
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, *g_kls: Tensor | None) -> tuple[Tensor | None, ...]:
-        draws, plans, activation, _ = ctx.options
+        draws, activation, _, ready = ctx.options
         saved, needed = ctx.saved_tensors, ctx.needs_input_grad  # once: checkpointing forgets them as they are read
         n_own = N_OWN * len(draws)
         own, kept = saved[:n_own], list(saved[n_own:])
         if torch.is_grad_enabled():  # a gradient of this gradient is wanted
-            return _by_autograd(ctx.options, kept[0], own, needed, g, g_kls)
+            return _by_autograd(draws, activation, kept[0], own, needed, g, g_kls)
         of_kl, of_prior = list(g_kls), []
         gradients: list[Tensor | None] = [None] * n_own
         activated = None
         for k in reversed(range(len(draws))):
-            one, plan, loan = draws[k], plans[k], ctx.loans[k]
-            before = None
+            one = draws[k]
             if activated is not None and activation is not None:
-                before = activated if activation is torch.relu else kept.pop()
-            workspace = kept.pop()
-            x = kept.pop()
-            if before is not None and g is not None:
-                g = _activation_gradient(activation, before, g)
+                values = activated if activation is torch.relu else kept.pop()
+                g = None if g is None else _activation_gradient(activation, values, g)
+            workspace, x = kept.pop(), kept.pop()
+            memory = PassMemory(one.plan, workspace) if one.loan is None else one.loan.passes
             inputs = Inputs(x, *own[k * N_OWN : (k + 1) * N_OWN])
             g_kl = None if one.kl is None else of_kl.pop()
-            memory = PassMemory(plan, workspace) if loan is None else loan.memory
-            needs_x = k > 0 or needed[1]
-            g, found, by_prior = _layer_gradients(one, memory, inputs, g, g_kl, needs_x)
-            gradients[k * N_OWN : k * N_OWN + 6] = found
+            found = _layer_gradients(one, memory, inputs, g, g_kl, needs_x=k > 0 or needed[1], ready=ready)
+            g, gradients[k * N_OWN : k * N_OWN + 6], by_prior = found
             of_prior[:0] = by_prior
             activated = x
         return None, g, *gradients, *of_prior
 
 
 def _layer_gradients(
-    one: Draw, memory: PassMemory, inputs: Inputs, g: Tensor | None, g_kl: Tensor | None, needs_x: bool
+    one: Draw,
+    memory: PassMemory,
+    inputs: Inputs,
+    g: Tensor | None,
+    g_kl: Tensor | None,
+    *,
+    needs_x: bool,
+    ready: bool,
 ) -> tuple[Tensor | None, Sequence[Tensor | None], Sequence[Tensor | None]]:
     """Gradients by a layer's input, by its first six own tensors, and by the parameters of its prior."""
-    by_kl: list[Tensor | None] = [None] * 5
+    by_kl: Sequence[Tensor | None] = [None] * 5
     by_prior: Sequence[Tensor | None] = [None] * (0 if one.kl is None else len(one.kl.parameters))
     if one.kl is not None and g_kl is not None:
-        tensors = library.packed(_of_kl(inputs))
-        by_kl = [None if t is None else torch.empty_like(t) for t in tensors]
-        by_prior = one.kl.differentiate(library.kernels(inputs.noise.dtype), tensors, g_kl.contiguous(), by_kl)
+        by_kl, by_prior = one.kl.differentiate(_of_kl(inputs), g_kl)
     if g is None:
         M, row, column, noise, point_noise = by_kl
         return None, (M, row, column, None, noise, point_noise), by_prior
     plan, exact = memory.plan, _is_exact(memory.plan, inputs.noise.dtype)
-    used = _used(inputs, exact)
+    used = inputs if ready and not exact else _used(inputs, exact)
     add_to_M = by_kl[0] is not None and not plan.small and not exact
     gradients = [
         torch.empty(used.x.shape, dtype=used.x.dtype) if needs_x else None,  # contiguous, even if x is expanded
         by_kl[0] if add_to_M else None if used.M is None else torch.empty_like(used.M),
         *[None if tensor is None else torch.empty_like(tensor) for tensor in used[2:7]],
     ]
-    g = g.to(used.x.dtype).contiguous()
+    g = g.contiguous() if g.dtype is used.x.dtype else g.to(used.x.dtype).contiguous()
     numbers = one.input_scale, one.damping, g, gradients
-    layer_passes.backward(library.kernels(g.dtype), memory, used, *numbers, add_to_M=add_to_M)
+    Backward(library.kernels(g.dtype), memory, used, *numbers, add_to_M=add_to_M).run()
     if exact:
         gradients = [None if gradient is None else gradient.to(inputs.noise.dtype) for gradient in gradients]
     if g_kl is not None:
@@ -245,21 +252,23 @@ def _of_kl(inputs: Inputs) -> tuple[Tensor | None, ...]:
 
 
 def _by_autograd(
-    options: tuple[Any, ...],
+    draws: Sequence[Draw],
+    activation: Activation | None,
     x: Tensor,
     own: Sequence[Tensor | None],
     needed: Sequence[bool],
     g: Tensor | None,
     g_kls: Sequence[Tensor | None],
 ) -> tuple[Tensor | None, ...]:
-    """The gradients in PyTorch, which can be differentiated again."""
-    draws, _, activation, _ = options
-    draws = [one._replace(tensors=own[k * N_OWN : (k + 1) * N_OWN]) for k, one in enumerate(draws)]
-    of_priors = [p for one in draws if one.kl is not None for p in one.kl.parameters]
+    """The gradients in PyTorch, which can be differentiated again. Their graph outlives the loans, so noise is copied."""
+    noisy = [t if t is None or k % N_OWN < 6 else t.clone() for k, t in enumerate(own)]
+    draws = [one._replace(tensors=tuple(noisy[k * N_OWN : (k + 1) * N_OWN])) for k, one in enumerate(draws)]
+    charged = [one for one in draws if one.kl is not None]
+    of_priors = [p for one in charged for p in one.kl.parameters]  # type: ignore[union-attr]
     wanted = [t for t, need in zip((x, *own, *of_priors), needed[1:], strict=True) if need]
     found = [] if g is None else [(_chain(x, draws, activation), g)]
-    for one, g_kl in zip([one for one in draws if one.kl is not None], g_kls, strict=True):
-        if g_kl is not None:
+    for one, g_kl in zip(charged, g_kls, strict=True):
+        if one.kl is not None and g_kl is not None:
             found.append((one.kl.plain(*_of_kl(Inputs(x, *one.tensors))), g_kl))
     outputs, slopes = zip(*found, strict=True)
     each = iter(torch.autograd.grad(outputs, wanted, slopes, create_graph=True, materialize_grads=True))

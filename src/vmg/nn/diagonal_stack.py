@@ -47,8 +47,7 @@ def _has_hooks(module: nn.Module) -> bool:
 
 def draw_layers(layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: Activation | None = None) -> Tensor:
     """Outputs of the last layer, ``activation`` between the layers; inside ``keep_divergences`` their KL is kept."""
-    compiling, recorded = torch.compiler.is_dynamo_compiling(), is_recorded(x)
-    trains = torch.is_grad_enabled() and not recorded
+    trains = torch.is_grad_enabled() and not is_recorded(x)
     kept = kept_divergences() if trains else None
     draws = []
     for layer in layers:
@@ -57,7 +56,7 @@ def draw_layers(layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: A
             pool = _POOLS[layer] = MemoryPool()
         draws.append(layer.prepare_draw(x.shape[:-1], pool, with_kl=kept is not None))
     with no_autocast(x):
-        if not (compiling and x.is_cpu):
+        if not (torch.compiler.is_dynamo_compiling() and x.is_cpu):
             out, kls = sample_stack(x, draws, activation, check_finite=not x.requires_grad)
             if kept is not None:
                 kept.update((layer, kl) for layer, kl in zip(layers, kls, strict=True) if kl is not None)

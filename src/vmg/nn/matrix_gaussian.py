@@ -9,14 +9,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from vmg.fused import library
 from vmg.fused.diagonal_draw import needs_double
 from vmg.fused.library import standard_normal
-from vmg.fused.pass_memory import MemoryPool
+from vmg.fused.pass_memory import MemoryPool, make_plan
 from vmg.fused.stack import Draw
 from vmg.math import preactivations as F
 from vmg.math.conditioned_covariance import Conditioned
 from vmg.math.covariance import Covariance, Dense
-from vmg.math.linalg import cholesky, widened
+from vmg.math.linalg import cholesky, is_recorded, widened
 from vmg.math.matrix_normal import MatrixNormal
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.covariance_parameters import FAMILIES, DiagonalParameters
@@ -206,7 +207,7 @@ class MatrixGaussianLinear(BayesianLinear):
         kept = kept_divergences()
         if kept and self in kept:
             return kept[self]
-        if not self._charges_marginally():
+        if not self.charges_marginally:
             assert self.pseudo_data is not None
             q = self.posterior_given(*self.pseudo_data.sample((), self.generator))
             kl = self.prior.kl_divergence(q.loc, q.row_covariance, q.column_covariance)
@@ -218,7 +219,8 @@ class MatrixGaussianLinear(BayesianLinear):
         kl = self.prior.kl_divergence(self._loc(), self.row(), self.column())
         return kl if self.pseudo_data is None else kl + self.pseudo_data.kl_divergence()
 
-    def _charges_marginally(self) -> bool:
+    @property
+    def charges_marginally(self) -> bool:
         """Whether the divergence is the paper's, which asks for no draw."""
         return self.kl == "marginal" or self.pseudo_data is None
 
@@ -281,18 +283,27 @@ class MatrixGaussianLinear(BayesianLinear):
     def prepare_draw(self, n_rows: Sequence[int], pool: MemoryPool | None, *, with_kl: bool) -> Draw:
         """What that sampler needs for [..., B] = ``n_rows`` rows, noise included; with the divergence, where it can."""
         pseudo_data, row, column = self.pseudo_data, widened(self.row.log_scale), widened(self.column.log_scale)
-        sizes = row.shape[-1], column.shape[-1]
-        noise_shape = (*n_rows, sizes[1])
-        points = log_noise = log_point_noise = point_noise = pseudo = None
-        if pseudo_data is None:
-            (noise,) = standard_normal(noise_shape, like=row, generator=self.generator)
-        else:
+        points = log_noise = log_point_noise = pseudo = plan = loan = None
+        if pseudo_data is not None:
             points, pseudo = widened(pseudo_data.points), pseudo_data.projected_noise()
             _, log_noise, log_point_noise, _ = pseudo
-            point_noise, noise = standard_normal(points.shape, noise_shape, like=row, generator=self.generator)
-        own = (self._loc(), row, column, points, log_noise, log_point_noise, point_noise, noise)
-        kl = short_kl(self.prior, sizes, pseudo) if with_kl and self._charges_marginally() else None
-        return Draw(own, 1 / F.input_divisor(sizes[0]), self.damping, kl, pool)
+        R, C = row.shape[-1], column.shape[-1]
+        if not is_recorded(row):
+            sizes = self.in_features, R, C, self.n_pseudo, log_point_noise is not None
+            plan = make_plan(self.batch_shape, n_rows[-1], *sizes)
+            if pool is not None and row.is_cpu:
+                exact = torch.float64 if needs_double(self.n_pseudo, R, row.dtype) else row.dtype
+                loan = pool.lend(plan, row.dtype, exact)
+        if loan is not None:
+            noises = loan.noises
+            library.fill_normal(noises, self.generator)
+        else:
+            shapes = (() if points is None else (points.shape,)) + ((*n_rows, C),)
+            noises = standard_normal(*shapes, like=row, generator=self.generator)
+        *point_noise, noise = noises
+        own = (self._loc(), row, column, points, log_noise, log_point_noise, *(point_noise or (None,)), noise)
+        kl = short_kl(self.prior, (R, C), pseudo) if with_kl and self.charges_marginally else None
+        return Draw(plan, own, 1 / F.input_divisor(R), self.damping, kl, loan)
 
     def _sample_given(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         """Rows one by one or jointly, for any family of covariances and any number of draws."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from vmg.objective import ElboTerms, Objective
+from vmg.training.direct_step import DirectStep
 from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.rows import Batch
 
@@ -19,6 +20,9 @@ class Step(Protocol):
 
 
 def make_step(objective: Objective, parameters: GroupedParameters, shape: Sequence[int]) -> Step:
+    """The fastest step that a network and likelihood allow, for minibatches whose x has this shape."""
+    if DirectStep.allows(objective.network, len(shape)):
+        return DirectStep(objective, parameters, shape)
     return AutogradStep(objective, parameters)
 
 
