@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import vmg
 from vmg.fused import library, pass_memory
-from vmg.fused.stack import sample_diagonal
 from vmg.fused.library import standard_normal
+from vmg.fused.stack import sample_diagonal
 from vmg.likelihoods import GaussianLikelihood
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.nn import MLP, MatrixGaussianLinear

@@ -19,6 +19,7 @@ from vmg.math.linalg import cholesky
 
 __all__ = ["Backward", "Forward", "Inputs", "fits", "is_shared"]
 
+
 class Inputs(NamedTuple):
     """The tensors a layer's draw depends on, as documented in :func:`vmg.fused.diagonal_draw.sample_diagonal`."""
 
@@ -110,6 +111,8 @@ class Forward:
         self._inputs = inputs  # the record has addresses only
         self._AU = None if memory.plan.small else memory.carve_scratch().AU
         self._record = _record(memory, inputs, input_scale, damping, self.out, (self._AU, None, None, None, None))
+        if self._AU is not None:
+            self._M, self._flat = memory.as_matrices(inputs.M), memory.as_matrices(self.out)
 
     def run(self) -> bool:
         """Draw; say whether all inputs were finite."""
@@ -122,9 +125,8 @@ class Forward:
                 kernels.finish(record)
             return not status & NOT_FINITE
 
-        n, B, _, R, C, P = plan.sizes
-        lead, add_product = ((n,), torch.baddbmm) if plan.batch else ((), torch.addmm)
-        M, rows, flat = self._inputs.M, memory.rows, self.out.view(*lead, B, C)
+        add_product = torch.baddbmm if plan.batch else torch.addmm
+        P, M, rows, flat = plan.sizes[-1], self._M, memory.rows, self._flat
         status = kernels.prepare(record)
         if P:
             add_product(memory.kernel, AU, memory.z_t, beta=0, out=memory.kernel)
@@ -134,7 +136,7 @@ class Forward:
             add_product(rows, memory.gain_t, memory.A, alpha=-1, out=rows)
             add_product(flat, memory.gain_t, memory.B, beta=0, out=flat)
         if M is not None:
-            add_product(flat, rows, M.view(*lead, R, C), beta=1 if P else 0, out=flat)
+            add_product(flat, rows, M, beta=1 if P else 0, out=flat)
         kernels.add_noise(record)
         return not status & NOT_FINITE
 
@@ -181,6 +183,11 @@ class Backward:
         if self._scratch is not None:
             arrays = (None, g, self._scratch.g_variance, self._scratch.factors, self._scratch.pair)
         self._record = _record(memory, inputs, input_scale, damping, None, arrays, gradients)
+        if self._scratch is None:
+            return
+        R, g_points = plan.sizes[3], memory.as_matrices(gradients[4])
+        self._flat, self._M, self._g_M = (memory.as_matrices(t) for t in (g, inputs.M, gradients[1]))
+        self._g_A, self._g_B = (None, None) if g_points is None else (g_points[..., :R], g_points[..., R:])
 
     def run(self) -> None:
         """Compute the gradients."""
@@ -189,25 +196,23 @@ class Backward:
         if self._scratch is None:
             kernels.backward(record)
             return
-        n, B, _, R, C, P = plan.sizes
-        lead, add_product = ((n,), torch.baddbmm) if plan.batch else ((), torch.addmm)
+        _, B, _, _, C, P = plan.sizes
+        add_product = torch.baddbmm if plan.batch else torch.addmm
         _, D, Q, E, factors, pair, _ = self._scratch
-        g, M = self._g.view(*lead, B, C), self._inputs.M
-        g_x, g_M, _, _, g_points, _, _ = self._gradients
+        g, M, g_M, g_A, g_B = self._flat, self._M, self._g_M, self._g_A, self._g_B
         # An input layer needs D = gMᵀ only within gB̃ᵀ − DÃᵀ = g(B̃ − ÃM)ᵀ and GD = (Gg)Mᵀ, where with few pseudo-points
         # the right-hand sides are cheaper
-        around_D = M is not None and g_x is None and 2 * P * C < B * (C + P)
+        around_D = M is not None and self._gradients[0] is None and 2 * P * C < B * (C + P)
         kernels.backward_noise(record)
         if M is None or g_M is None:
             D.zero_()
         else:
-            M, g_M = M.view(*lead, R, C), g_M.view(*lead, R, C)
             add_product(g_M, memory.rows_t, g, beta=self._keep_M, out=g_M)
             if around_D:
                 D.zero_()
             else:
                 add_product(D, g, M.mT, beta=0, out=D)
-        if g_points is None:
+        if g_A is None or g_B is None:
             Q.zero_()
             kernels.backward_inputs(record)
             return
@@ -220,8 +225,6 @@ class Backward:
         kernels.backward_solve(record)
         add_product(Q, E.mT, A, beta=0, out=Q)
         kernels.backward_inputs(record)
-        g_points = g_points.view(*lead, P, R + C)
-        g_A, g_B = g_points[..., :R], g_points[..., R:]
         add_product(g_A, factors, pair, beta=0, out=g_A)
         add_product(g_B, memory.gain, g, beta=0, out=g_B)
         if M is not None and around_D:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -74,6 +74,10 @@ class PassMemory:
         if not self.plan.batch:
             return self.workspace.as_strided((rows, columns), (stride, 1), offset)
         return self.workspace.as_strided((self.plan.sizes[0], rows, columns), (size, stride, 1), offset)
+
+    def as_matrices(self, tensor: Tensor | None) -> Any:
+        """A tensor with one leading dimension at most, for the replicas; None where there is none."""
+        return tensor.flatten(0, -3) if tensor is not None and self.plan.batch else tensor
 
     def covariance(self) -> Tensor:
         """Σ₁₁ without its damping, which is still there after a factorisation that failed."""

@@ -8,6 +8,7 @@ makes one gradient for each parameter, instead of one from the draw and one from
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -32,11 +33,11 @@ class Draw(NamedTuple):
     """One layer of a stack."""
 
     plan: Plan | None  # None where sizes are symbols
-    tensors: tuple[Tensor | None, ...]  # all of Inputs but x
+    tensors: tuple[Any, ...]  # all of Inputs but x
     input_scale: float
     damping: float
     kl: DiagonalKL | None = None  # what the divergence is, where it is wanted too
-    loan: Loan | None = None  # memory that the layer uses from step to step
+    loan: Loan | None = None  # memory that the layer uses from step to step, in which its noise lies too
 
 
 def sample_diagonal(
@@ -102,7 +103,8 @@ def sample_stack(
             _require_finite(x)
         return _chain(x, draws, activation), [None] * len(draws)
     of_priors = [p for one in draws if one.kl is not None for p in one.kl.parameters]
-    out, *kls = _Stack.apply((draws, activation, check_finite, ready), x, *tensors, *of_priors)
+    bare = [one._replace(tensors=()) for one in draws]  # what a graph saves of tensors is for the graph to say
+    out, *kls = _Stack.apply((bare, activation, check_finite, ready), x, *tensors, *of_priors)
     found = iter(kls)
     return out, [None if one.kl is None else next(found) for one in draws]
 
@@ -118,8 +120,11 @@ def _is_ready(x: Tensor, draws: Sequence[Draw]) -> bool:
 
 
 def _chain(x: Tensor, draws: Sequence[Draw], activation: Activation | None) -> Tensor:
-    """The same in PyTorch."""
+    """The same in PyTorch. Its graph may outlive the loans, so it has the noise in memory of its own."""
     for k, one in enumerate(draws):
+        if one.loan is not None:
+            noises = [None if t is None else t.clone() for t in one.tensors[-2:]]
+            one = one._replace(tensors=(*one.tensors[:-2], *noises))
         x = x if k == 0 or activation is None else activation(x)
         x = draw(Inputs(x, *one.tensors), one.input_scale, one.damping)
     return x
@@ -142,7 +147,7 @@ class _Stack(Function):
     """The layers' passes on the kernels, forwards and then backwards."""
 
     @staticmethod
-    def forward(ctx: Any, options: tuple[Any, ...], x: Tensor, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, options: tuple[Any, ...], x: Tensor, *tensors: Any) -> tuple[Tensor, ...]:
         draws, activation, check_finite, ready = options
         kept, kls, last = [], [], len(draws) - 1
         for k, one in enumerate(draws):
@@ -153,12 +158,12 @@ class _Stack(Function):
             memory = PassMemory(plan, torch.empty(plan.total, dtype=dtype)) if loan is None else loan.passes
             place = None if loan is None or exact or k == last else loan.out
             numbers = one.input_scale, one.damping, place
-            passes = Forward(library.kernels(dtype), memory, used, *numbers, checked=used is inputs)
+            passes = Forward(_kernels(dtype), memory, used, *numbers, checked=used is inputs)
             if not passes.run() and check_finite and k == 0:
                 _require_finite(x)
             out = passes.out.to(own_dtype) if exact else passes.out
             if one.kl is not None:
-                kls.append(one.kl.bind(library.kernels(own_dtype), _of_kl(inputs)).value())
+                kls.append(one.kl.bind(_kernels(own_dtype), _of_kl(inputs)).value())
             kept += [x, memory.workspace]
             if k == last or activation is None:
                 x = out
@@ -181,7 +186,8 @@ class _Stack(Function):
         own, kept = saved[:n_own], list(saved[n_own:])
         if torch.is_grad_enabled():  # a gradient of this gradient is wanted
             return _by_autograd(draws, activation, kept[0], own, needed, g, g_kls)
-        of_kl, of_prior = list(g_kls), []
+        of_kl = list(g_kls)
+        of_prior: list[Tensor | None] = []
         gradients: list[Tensor | None] = [None] * n_own
         activated = None
         for k in reversed(range(len(draws))):
@@ -228,7 +234,7 @@ def _layer_gradients(
     ]
     g = g.contiguous() if g.dtype is used.x.dtype else g.to(used.x.dtype).contiguous()
     numbers = one.input_scale, one.damping, g, gradients
-    Backward(library.kernels(g.dtype), memory, used, *numbers, add_to_M=add_to_M).run()
+    Backward(_kernels(g.dtype), memory, used, *numbers, add_to_M=add_to_M).run()
     if exact:
         gradients = [None if gradient is None else gradient.to(inputs.noise.dtype) for gradient in gradients]
     if g_kl is not None:
@@ -255,16 +261,15 @@ def _by_autograd(
     draws: Sequence[Draw],
     activation: Activation | None,
     x: Tensor,
-    own: Sequence[Tensor | None],
+    own: Sequence[Any],
     needed: Sequence[bool],
     g: Tensor | None,
     g_kls: Sequence[Tensor | None],
 ) -> tuple[Tensor | None, ...]:
-    """The gradients in PyTorch, which can be differentiated again. Their graph outlives the loans, so noise is copied."""
-    noisy = [t if t is None or k % N_OWN < 6 else t.clone() for k, t in enumerate(own)]
-    draws = [one._replace(tensors=tuple(noisy[k * N_OWN : (k + 1) * N_OWN])) for k, one in enumerate(draws)]
+    """The gradients in PyTorch, which can be differentiated again."""
+    draws = [one._replace(tensors=tuple(own[k * N_OWN : (k + 1) * N_OWN])) for k, one in enumerate(draws)]
     charged = [one for one in draws if one.kl is not None]
-    of_priors = [p for one in charged for p in one.kl.parameters]  # type: ignore[union-attr]
+    of_priors = [p for one in charged if one.kl is not None for p in one.kl.parameters]
     wanted = [t for t, need in zip((x, *own, *of_priors), needed[1:], strict=True) if need]
     found = [] if g is None else [(_chain(x, draws, activation), g)]
     for one, g_kl in zip(charged, g_kls, strict=True):
@@ -273,6 +278,12 @@ def _by_autograd(
     outputs, slopes = zip(*found, strict=True)
     each = iter(torch.autograd.grad(outputs, wanted, slopes, create_graph=True, materialize_grads=True))
     return tuple(next(each) if need else None for need in needed)
+
+
+def _kernels(dtype: torch.dtype) -> SimpleNamespace:
+    found = library.kernels(dtype)
+    assert found is not None
+    return found
 
 
 def _is_exact(plan: Plan, dtype: torch.dtype) -> bool:

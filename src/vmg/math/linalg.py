@@ -10,7 +10,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NARROW", "PLAIN", "NotPositiveDefiniteError", "all_finite", "cholesky", "is_recorded", "may_look", "widened"]
+__all__ = [
+    "NARROW",
+    "PLAIN",
+    "NotPositiveDefiniteError",
+    "all_finite",
+    "cholesky",
+    "is_recorded",
+    "may_look",
+    "widened",
+]
 
 NARROW = (torch.float16, torch.bfloat16)
 """Precisions in which no layer computes."""

@@ -291,7 +291,7 @@ class MatrixGaussianLinear(BayesianLinear):
         if not is_recorded(row):
             sizes = self.in_features, R, C, self.n_pseudo, log_point_noise is not None
             plan = make_plan(self.batch_shape, n_rows[-1], *sizes)
-            if pool is not None and row.is_cpu:
+            if pool is not None and library.serves(row):
                 exact = torch.float64 if needs_double(self.n_pseudo, R, row.dtype) else row.dtype
                 loan = pool.lend(plan, row.dtype, exact)
         if loan is not None:
