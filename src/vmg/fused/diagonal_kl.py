@@ -1,14 +1,14 @@
 """The KL divergence of a whole diagonal layer, of its weights and its pseudo-data, in one compiled operation.
 
 :mod:`vmg.priors` and :func:`vmg.math.log_uniform.pseudo_data_kl` state it. A layer's draw takes it along
-(:mod:`vmg.fused.diagonal_draw`), so that each parameter has one gradient; :func:`compiled_kl` takes it alone.
+(:mod:`vmg.fused.stack`), so that each parameter has one gradient; :func:`compiled_kl` takes it alone.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -74,9 +74,12 @@ class DiagonalKL:
         self.plain, self.parameters = plain, parameters
         self._coefficients, self._sizes, self._pseudo, self._learned = coefficients, sizes, pseudo, learned
 
-    def bind(self, native: Any, tensors: Sequence[Tensor | None]) -> DiagonalKL:
-        """Take the tensors' addresses, at which :meth:`value` reads them, as often as it is called."""
-        tensors, log_row = library.packed(tensors), tensors[1]
+    def bind(self, native: Any, tensors: Sequence[Tensor | None], *, checked: bool = False) -> DiagonalKL:
+        """Take the tensors' addresses, at which :meth:`value` reads them, as often as it is called.
+
+        ``checked`` says that the tensors are known to have the layer's shapes, one type, and no gaps.
+        """
+        log_row = tensors[1]
         assert log_row is not None
         (R, C), pseudo, lead = self._sizes, self._pseudo, log_row.shape[:-1]
         n_points, factored, at_bound, self._offset = 0, False, 0.0, None
@@ -88,7 +91,9 @@ class DiagonalKL:
                 at_bound = log_uniform_at_bound(pseudo.max_noise)
         n, self._shapes = _layout(lead, R, C, n_points, factored)
         self._scalars = (n, R, C, n_points, factored, *self._coefficients, at_bound)
-        _require("", self._shapes, tensors, log_row.dtype)
+        if not checked:
+            tensors = library.packed(tensors)
+            _require("", self._shapes, tensors, log_row.dtype)
         self._native, self._tensors = native, tensors
         self._results = log_row.new_empty((4, *lead))  # the divergence; the precision, tr U and tr V, for its gradient
         self._bound = self._record(tensors, None, (None,) * 5)
@@ -110,9 +115,11 @@ class DiagonalKL:
         self, tensors: Sequence[Tensor | None], g: Tensor
     ) -> tuple[list[Tensor | None], Sequence[Tensor]]:
         """The gradients by the tensors, from that of the value, ``g``, and those by the prior's parameters."""
-        gradients = [None if tensor is None else torch.empty_like(tensor) for tensor in library.packed(tensors)]
-        run = self.bind_gradients(tensors, g.contiguous(), gradients)
-        return gradients, run()
+        tensors = library.packed(tensors)
+        gradients = [None if tensor is None else torch.empty_like(tensor) for tensor in tensors]
+        g = g.contiguous()
+        library.require("g", g, self._results.shape[1:], self._results.dtype)
+        return gradients, self._differentiate(self._record(tensors, g, gradients), g)
 
     def bind_gradients(
         self, tensors: Sequence[Tensor | None], g: Tensor, gradients: Sequence[Tensor | None]
@@ -120,19 +127,17 @@ class DiagonalKL:
         """A function that reads ``g``, rewrites ``gradients`` and gives those by the prior's parameters."""
         library.require("g", g, self._results.shape[1:], self._results.dtype)
         _require("the gradient of ", self._shapes, gradients, self._results.dtype)
-        tensors = library.packed(tensors)
-        memory, record = (tensors, gradients), self._record(tensors, g, gradients)  # the record has addresses only
+        memory = tensors, gradients  # the record has addresses only
+        return partial(self._differentiate, self._record(tensors, g, gradients), g, memory)
 
-        def run(_: Any = memory) -> Sequence[Tensor]:
-            own: Sequence[Tensor] = ()
-            if self._learned is not None:
-                precision, own = self._learned.differentiate(self._energy, self._sizes[0] * self._sizes[1])
-                self._results[1] = precision  # which the kernels' gradient reads there
-                own = [gradient * g.unsqueeze(-1) for gradient in own]
-            self._native.divergence_backward(record)
-            return own
-
-        return run
+    def _differentiate(self, record: bytes, g: Tensor, memory: object = None) -> Sequence[Tensor]:
+        own: Sequence[Tensor] = ()
+        if self._learned is not None:
+            precision, own = self._learned.differentiate(self._energy, self._sizes[0] * self._sizes[1])
+            self._results[1] = precision  # which the kernels' gradient reads there
+            own = [gradient * g.unsqueeze(-1) for gradient in own]
+        self._native.divergence_backward(record)
+        return own
 
     def _record(self, tensors: Sequence[Tensor | None], g: Tensor | None, gradients: Sequence[Tensor | None]) -> bytes:
         results = self._results
@@ -146,7 +151,7 @@ class DiagonalKL:
         )
 
 
-@functools.lru_cache(maxsize=256)
+@lru_cache(maxsize=256)
 def _layout(
     lead: tuple[int, ...], R: int, C: int, n_points: int, factored: bool
 ) -> tuple[int, tuple[tuple[int, ...], ...]]:

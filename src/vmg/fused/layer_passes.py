@@ -21,7 +21,7 @@ __all__ = ["Backward", "Forward", "Inputs", "fits", "is_shared"]
 
 
 class Inputs(NamedTuple):
-    """The tensors a layer's draw depends on, as documented in :func:`vmg.fused.diagonal_draw.sample_diagonal`."""
+    """The tensors a layer's draw depends on, as documented in :func:`vmg.fused.stack.sample_diagonal`."""
 
     x: Tensor
     M: Tensor | None
@@ -79,6 +79,15 @@ def _require(plan: Plan, inputs: Inputs) -> None:
         if name == "x" and len(shape) > 2 and is_shared(tensor):  # one matrix for all replicas
             tensor, shape = tensor[(0,) * (len(shape) - 2)], shape[-2:]
         require(name, tensor, shape, dtype)
+
+
+def _require_gradients(memory: PassMemory, dtype: torch.dtype, g: Tensor, gradients: Sequence[Tensor | None]) -> None:
+    shapes = memory.plan.shapes
+    for name, gradient, shape in zip(Inputs._fields, gradients, shapes, strict=False):
+        if gradient is not None:
+            require(f"the gradient of {name}", gradient, shape, dtype)
+    require("g", g, shapes[-1], dtype)
+    require("the workspace", memory.workspace, (memory.plan.total,), dtype)
 
 
 def is_shared(x: Tensor) -> bool:
@@ -153,7 +162,7 @@ class Backward:
 
     ``inputs`` and ``memory`` are those of a :class:`Forward`, which has checked the inputs. ``gradients`` are those of
     the first seven inputs; the first is None where x needs none. A large layer can add to what stands in the gradient
-    of M (``add_to_M``) at no cost.
+    of M (``add_to_M``) at no cost. ``checked`` says that the gradients were made to fit, and ``g`` too.
     """
 
     def __init__(
@@ -167,15 +176,13 @@ class Backward:
         gradients: Sequence[Tensor | None],
         *,
         add_to_M: bool = False,
+        checked: bool = False,
     ) -> None:
-        plan, dtype = memory.plan, inputs.log_row.dtype
+        plan = memory.plan
         if add_to_M and plan.small:
             raise ValueError("add_to_M needs a large layer; got a small one, whose kernel overwrites")
-        for name, gradient, shape in zip(Inputs._fields, gradients, plan.shapes, strict=False):
-            if gradient is not None:
-                require(f"the gradient of {name}", gradient, shape, dtype)
-        require("g", g, plan.shapes[-1], dtype)
-        require("the workspace", memory.workspace, (plan.total,), dtype)
+        if not checked:
+            _require_gradients(memory, inputs.log_row.dtype, g, gradients)
         self._kernels, self._memory, self._keep_M = kernels, memory, int(add_to_M)
         self._inputs, self._g, self._gradients = inputs, g, gradients  # the record has addresses only
         arrays: tuple[Tensor | None, ...] = (None, g, None, None, None)
@@ -187,7 +194,8 @@ class Backward:
             return
         R, g_points = plan.sizes[3], memory.as_matrices(gradients[4])
         self._flat, self._M, self._g_M = (memory.as_matrices(t) for t in (g, inputs.M, gradients[1]))
-        self._g_A, self._g_B = (None, None) if g_points is None else (g_points[..., :R], g_points[..., R:])
+        self._g_A: Tensor | None = None if g_points is None else g_points[..., :R]
+        self._g_B: Tensor | None = None if g_points is None else g_points[..., R:]
 
     def run(self) -> None:
         """Compute the gradients."""

@@ -163,7 +163,7 @@ class _Stack(Function):
                 _require_finite(x)
             out = passes.out.to(own_dtype) if exact else passes.out
             if one.kl is not None:
-                kls.append(one.kl.bind(_kernels(own_dtype), _of_kl(inputs)).value())
+                kls.append(one.kl.bind(_kernels(own_dtype), _of_kl(inputs), checked=ready).value())
             kept += [x, memory.workspace]
             if k == last or activation is None:
                 x = out
@@ -234,7 +234,8 @@ def _layer_gradients(
     ]
     g = g.contiguous() if g.dtype is used.x.dtype else g.to(used.x.dtype).contiguous()
     numbers = one.input_scale, one.damping, g, gradients
-    Backward(_kernels(g.dtype), memory, used, *numbers, add_to_M=add_to_M).run()
+    fit = ready and g.shape == plan.shapes[-1]
+    Backward(_kernels(g.dtype), memory, used, *numbers, add_to_M=add_to_M, checked=fit).run()
     if exact:
         gradients = [None if gradient is None else gradient.to(inputs.noise.dtype) for gradient in gradients]
     if g_kl is not None:
