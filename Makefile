@@ -13,7 +13,8 @@ demo: $(STAMP)
 test: export OMP_NUM_THREADS = 1
 test: lint types
 	$(BIN)/python -m pytest -n 2
-	VMG_NATIVE=0 $(BIN)/python -m pytest -n 2 tests/fused/test_diagonal_draw.py tests/test_priors.py tests/nn/test_bayesian.py
+	VMG_NATIVE=0 $(BIN)/python -m pytest -n 2 tests/fused/test_diagonal_draw.py tests/test_priors.py tests/test_gamma_prior.py \
+	tests/nn/test_bayesian.py tests/nn/test_layer_kinds.py
 
 # The lowest versions that pyproject.toml allows, and the newest there are but for PyTorch; each in an environment of its own.
 # The wheels of PyTorch 2.6.0 bring gigabytes of GPU libraries. PYTHON=python3.12 WORKERS=1 choose another Python, and fewer
@@ -51,7 +52,8 @@ sanitize: $(STAMP)
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 	PYTHONPATH=$(SANITIZED)/src:. $(BIN)/python -m pytest -n 0 -p no:cacheprovider \
 	--ignore tests/fused/test_building.py \
-	tests/fused tests/math/test_moments.py tests/training/test_step.py tests/nn/test_diagonal_stack.py tests/test_priors.py \
+	tests/fused tests/math/test_moments.py tests/training/test_step.py tests/nn/test_diagonal_stack.py \
+	tests/test_priors.py tests/test_gamma_prior.py \
 	tests/vmg_paper/baselines/test_filtering.py
 
 # Wheel and source distribution as PyPI would get them, and a fit with the wheel in a clean environment and another folder.

@@ -1,11 +1,11 @@
 """Choose the estimators' defaults by validation inside training rows; no test row of any benchmark is read.
 
-For each table the rows of its first standard training part are split again, three times 80 to 20. Every bound on √α,
-split and member is a replica of one batched network, so that a whole row of bounds costs one training run. One JSON
-line per (settings, table, bound) is appended to the results file, and what is there already is not run again. Scores
+For each table the rows of its first standard training part are split again, three times 80 to 20. Every limit on √α,
+split and member is a replica of one batched network, so that a whole row of limits costs one training run. One JSON
+line per (settings, table, limit) is appended to the results file, and what is there already is not run again. Scores
 are in units of the target's standard deviation, of the ensemble and of its first member alone.
 
-    python benchmarks/defaults.py --tables yacht,boston --noise input --bounds 0.03,0.08,0.2 --steps 5000
+    python benchmarks/defaults.py --tables yacht,boston --noise input --max-noise 0.03,0.08,0.2 --steps 5000
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def training_rows(name: str, max_rows: int) -> tuple[np.ndarray, np.ndarray]:
     return X[keep], y[keep]
 
 
-def validate(name: str, settings: dict[str, Any], bounds: list[float]) -> list[results_file.Record]:
-    """One record for each bound."""
+def validate(name: str, settings: dict[str, Any], limits: list[float]) -> list[results_file.Record]:
+    """One record for each limit."""
     X, y = training_rows(name, settings["max_rows"])
     splits = list(ShuffleSplit(N_SPLITS, test_size=0.2, random_state=1).split(X))
     likelihood_factories.NOISE_BALANCE = settings["balance"]
     members = settings["members"]
     networks = MatrixGaussianNetworks((settings["hidden"],), settings["activation"], n_pseudo=settings["n_pseudo"])
-    pairs = [(bound, split) for bound in bounds for split in splits]
+    pairs = [(limit, split) for limit in limits for split in splits]
     tables = [Rows.of(X[train], y[train]) for _, (train, _) in pairs]
     fitter = Fitter(
         Method(networks, GaussianNoise(settings["noise"] == "input"), Given()),
@@ -85,20 +85,20 @@ def validate(name: str, settings: dict[str, Any], bounds: list[float]) -> list[r
         seed=1,
     )
     started = time.perf_counter()
-    fitted = fitter.fit([one.encoded for one in tables], [[bound] * members for bound, _ in pairs])
+    fitted = fitter.fit([one.encoded for one in tables], [[limit] * members for limit, _ in pairs])
     seconds = time.perf_counter() - started
 
-    scores: dict[float, list[list[float]]] = {bound: [] for bound in bounds}
-    for one, rows, (bound, (_, held_out)) in zip(fitted, tables, pairs, strict=True):
+    scores: dict[float, list[list[float]]] = {limit: [] for limit in limits}
+    for one, rows, (limit, (_, held_out)) in zip(fitted, tables, pairs, strict=True):
         whole = rows.predict(one, X[held_out])
-        scores[bound].append(
+        scores[limit].append(
             [*_score(whole, y[held_out], y.std()), *_score(_first(whole, members), y[held_out], y.std())]
         )
     names = ("rmse", "log_likelihood", "coverage_90", "rmse_one", "log_likelihood_one", "coverage_90_one")
     return [
-        {"table": name, "bound": bound, **settings, "seconds": round(seconds, 1)}
-        | dict(zip(names, np.mean(scores[bound], 0).tolist(), strict=True))
-        for bound in bounds
+        {"table": name, "max_noise": limit, **settings, "seconds": round(seconds, 1)}
+        | dict(zip(names, np.mean(scores[limit], 0).tolist(), strict=True))
+        for limit in limits
     ]
 
 
@@ -136,7 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/defaults.jsonl"))
     parser.add_argument("--tables", default=",".join([*TABLES[:-1], "diabetes", *SIMULATED]))
-    parser.add_argument("--bounds", default="0.01,0.03,0.08,0.2,0.5")
+    parser.add_argument("--max-noise", default="0.01,0.03,0.08,0.2,0.5")
     parser.add_argument("--noise", choices=["input", "constant"], default="input")
     parser.add_argument("--balance", type=float, default=likelihood_factories.NOISE_BALANCE)
     parser.add_argument("--steps", type=int, default=10_000)
@@ -148,12 +148,13 @@ def main() -> None:
     parser.add_argument("--learning-rate-init", type=float, default=0.01)
     parser.add_argument("--max-rows", type=int, default=4_000, help="enough to rank settings, few enough to try many")
     settings = vars(parser.parse_args())
-    out, tables, bounds = (settings.pop(key) for key in ("out", "tables", "bounds"))
+    out, tables, limits = (settings.pop(key) for key in ("out", "tables", "max_noise"))
     torch.set_num_threads(1)
-    earlier = [{"activation": ACTIVATION, **record} for record in results_file.read(out)]
-    done = [{key: record[key] for key in ("table", "bound", *settings)} for record in earlier]
+    lines = results_file.read(out, renamed={"bound": "max_noise"})  # its name in older lines
+    earlier = [{"activation": ACTIVATION, **record} for record in lines]
+    done = [{key: record[key] for key in ("table", "max_noise", *settings)} for record in earlier]
     for name in tables.split(","):
-        missing = [b for b in map(float, bounds.split(",")) if {"table": name, "bound": b, **settings} not in done]
+        missing = [b for b in map(float, limits.split(",")) if {"table": name, "max_noise": b, **settings} not in done]
         earned = validate(name, settings, missing) if missing else []
         results_file.append(out, earned)
         for record in earned:

@@ -18,8 +18,15 @@ from typing import Any
 from vmg.training import Progress
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.digits import Digits, load_digits
-from vmg_paper.experiments.table2 import fit, validate
-from vmg_paper.experiments.table2_methods import BOUND, DIGIT_METHODS, MAX_POINTS, SCHEDULES, DigitMethod, parse_size
+from vmg_paper.experiments.table2 import RENAMED, fit, validate
+from vmg_paper.experiments.table2_methods import (
+    DIGIT_METHODS,
+    MAX_NOISE,
+    MAX_POINTS,
+    SCHEDULES,
+    DigitMethod,
+    parse_size,
+)
 
 
 def option(text: str) -> tuple[str, float]:
@@ -39,7 +46,7 @@ def changed(method: DigitMethod, options: dict[str, float]) -> DigitMethod:
 
 def trial(method: DigitMethod, run: dict[str, Any], every: int, digits: Digits, out: Path) -> None:
     """Train, and write down a reading every so many epochs."""
-    network = method.make(parse_size(run["size"]), run["points"] or 0, run["bound"] or 0)
+    network = method.make(parse_size(run["size"]), run["points"] or 0, run["max_noise"] or 0)
     recipe = method.recipe(run["epochs"])
     per_epoch = len(digits.train.x) // recipe.batch_size
 
@@ -68,7 +75,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--every", type=int, default=10, help="epochs between readings")
     parser.add_argument("--points", type=int, default=MAX_POINTS)
-    parser.add_argument("--bound", type=float, default=BOUND)
+    parser.add_argument("--max-noise", type=float, default=MAX_NOISE)
     parser.add_argument("--learning-rate", type=float, help="the method's own if not given, as the next two")
     parser.add_argument("--averaging", type=float)
     parser.add_argument("--schedule", choices=SCHEDULES)
@@ -88,12 +95,12 @@ def main() -> None:
             "size": args.size,
             "seed": seed,
             "points": args.points if method.has_points else None,
-            "bound": args.bound if method.has_points else None,
+            "max_noise": args.max_noise if method.has_points else None,
             "epochs": args.epochs,
             "raw": args.raw,
         }
         last = {**run, "epoch": args.epochs, "config": method.config(method.recipe(args.epochs))}
-        if any(last.items() <= record.items() for record in results_file.read(args.out)):
+        if any(last.items() <= record.items() for record in results_file.read(args.out, renamed=RENAMED)):
             continue
         print(f"{method.name} {args.size}, seed {seed}, {last['config']}", flush=True)
         trial(method, run, args.every, digits, args.out)

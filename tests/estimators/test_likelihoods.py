@@ -175,6 +175,16 @@ def test_amounts_that_suit_a_student_t_have_no_bound_below_zero():
         assert np.array_equal(prediction.log_prob(amount), asked.pred_dist(X).log_prob(amount))
 
 
+def test_a_first_negative_target_is_unlikely_and_not_impossible():
+    """That no training target is negative does not show that none can be: its log score is bad, and finite."""
+    X, y = table("student")
+    y = y - y.min()
+    model = ensemble_regressor(max_iter=20).fit(X, y)
+    scores = model.pred_dist(X[:2]).log_prob(np.array([-0.1, -50.0]))
+    assert np.isfinite(scores).all() and scores[1] < scores[0] < 0
+    assert model.predict_interval(X).min() >= 0
+
+
 def test_a_column_of_counts_stays_a_column():
     X, y = table("poisson")
     model = ensemble_regressor(likelihood="poisson").fit(X, y[:, None])

@@ -10,7 +10,7 @@ from vmg.fit.design import Design
 from vmg.fit.members import Adam, TrainingPlan, train_members
 from vmg.fit.regression import fit_regression, soften
 from vmg.fit.regression_members import RegressionMembers
-from vmg.fit.size import choose_size
+from vmg.fit.size import Size, choose_size
 
 NEVER_STOP = TrainingPlan(max_steps=15, patience=10_000, refit_steps=0)  # training on seen rows alone
 N, E = 40, 6
@@ -168,9 +168,11 @@ def test_the_last_step_is_always_reported(max_steps):
 # -- ensembles --------------------------------------------------------------------------------------------------------
 
 
+SMALL = Size((5,), ("relu", "tanh"), E, TrainingPlan(30, 20, 10))
+
+
 def ensemble(x, y, seed=0):
-    options = {"hidden": (5,), "activations": ("relu", "tanh"), "n_members": E, "plan": TrainingPlan(30, 20, 10)}
-    return fit_regression(x, y, None, **options, input_noise=True, seed=seed)[0]
+    return fit_regression(x, y, None, size=SMALL, input_noise=True, seed=seed)[0]
 
 
 def test_the_function_factor_is_the_function_variance():
@@ -193,8 +195,7 @@ def test_an_update_is_a_new_ensemble():
 
 def test_class_probabilities_of_an_ensemble():
     x, y = table()
-    options = {"hidden": (5,), "activations": ("relu", "tanh"), "n_members": E, "plan": TrainingPlan(30, 20, 10)}
-    fitted, _ = fit_classification(x, (y[:, 0] > 0).astype(int), 2, None, **options, seed=0)
+    fitted, _ = fit_classification(x, (y[:, 0] > 0).astype(int), 2, None, size=SMALL, seed=0)
     drawn = fitted.sample_probabilities(x, 5, 0)
     assert drawn.shape == (5 * E, N, 2)
     np.testing.assert_allclose(drawn.sum(-1), 1)

@@ -1,71 +1,23 @@
-import itertools
 import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from random_layer import C, Layer, N, P, R, assert_moments_equal, over_damping, over_pairs
 
 from reference import (
     FAMILIES,
     assert_close,
     family_member,
     family_parameters,
-    gaussian_linear,
     keep_row_blocks,
-    kronecker,
-    layer_given_pseudo_data,
     members,
     normal,
     push_noise,
-    random_covariance,
-    regression_given_pseudo_data,
     vec,
 )
 from vmg.covariance import Dense, Diagonal
 from vmg.math import preactivations as F
 from vmg.math.matrix_normal import MatrixNormal
-
-N, R, C, P = 3, 6, 2, 3  # rows of the batch, inputs, outputs, pseudo-points; P + N <= R
-over_pairs = pytest.mark.parametrize(("row", "column"), list(itertools.product(FAMILIES, FAMILIES)))
-over_damping = pytest.mark.parametrize("damping", [F.DAMPING, 1e-2, 1.0])
-
-
-def eye(n):
-    return torch.eye(n, dtype=torch.float64)
-
-
-class Layer:
-    """A random layer: its library objects, and U and V as plain matrices."""
-
-    def __init__(self, row="dense", column="dense", n=N, p=P, r=R, batch_shape=(), seed=0):
-        self.x = normal(*batch_shape, n, r, seed=seed + 1)
-        self.M = normal(*batch_shape, r, C, seed=seed + 2)
-        self.A = normal(*batch_shape, p, r, seed=seed + 3)
-        self.B = normal(*batch_shape, p, C, seed=seed + 4)
-        self.row, self.U = random_covariance(row, r, batch_shape, seed=seed + 5)
-        self.column, self.V = random_covariance(column, C, batch_shape, seed=seed + 15)
-
-    @property
-    def prior(self):
-        """M, U, V as the library takes them."""
-        return self.M, self.row, self.column
-
-    def function_moments(self, x=None):
-        """Exact mean and covariance of vec(xW), W ~ MN(M, U, V), from the Gaussian of all weights."""
-        T = kronecker(eye(C), self.x if x is None else x)
-        return gaussian_linear(vec(self.M), kronecker(self.V, self.U), T)
-
-    def conditional_moments(self, damping, M=None):
-        return layer_given_pseudo_data(self.x, self.M if M is None else M, self.U, self.V, self.A, self.B, damping)
-
-
-def assert_moments_equal(actual, expected, tolerance=1e-10):
-    for a, e in zip(actual, expected, strict=True):
-        assert_close(a, e, tolerance)
-
-
-# The input
 
 
 def test_augment():
@@ -213,178 +165,6 @@ def test_an_input_of_zeros_has_a_finite_gradient(sampler, noise_shape):
     assert_close(out[1], torch.zeros(C, dtype=torch.float64), 1e-3)
     for gradient in torch.autograd.grad(out.sum(), (layer.x, scale)):
         assert torch.isfinite(gradient).all()
-
-
-# The conditional
-
-
-@over_pairs
-@over_damping
-@pytest.mark.parametrize("n_pseudo", [1, P, R, R + 2])
-def test_condition_against_one_large_gaussian(row, column, damping, n_pseudo):
-    layer = Layer(row, column, p=n_pseudo)
-    mean, covariance = layer.conditional_moments(damping)
-    given = F.condition(layer.x, layer.M, layer.row, layer.A, layer.B, damping)
-    row_covariance = given.row_covariance(layer.x, layer.row)
-    # more pseudo-points than dimensions contradict each other, and a small damping magnifies their residual
-    assert_close(vec(given.mean), mean, 1e-10 if n_pseudo <= R or damping > 1e-3 else 1e-6)
-    assert_close(kronecker(layer.V, row_covariance), covariance)
-    assert_close(given.row_variance(layer.x, layer.row), row_covariance.diagonal())
-
-
-@over_pairs
-@pytest.mark.parametrize("n_pseudo", [1, P, R, R + 2])
-def test_condition_is_bayesian_linear_regression_of_the_pseudo_data(row, column, n_pseudo):
-    layer, damping = Layer(row, column, p=n_pseudo), 0.1
-    mean, covariance = regression_given_pseudo_data(layer.x, layer.M, layer.U, layer.V, layer.A, layer.B, damping)
-    given = F.condition(layer.x, layer.M, layer.row, layer.A, layer.B, damping)
-    assert_close(vec(given.mean), mean)
-    assert_close(kronecker(layer.V, given.row_covariance(layer.x, layer.row)), covariance)
-
-
-@over_damping
-def test_zero_mean_condition(damping):
-    layer = Layer()
-    mean, _ = layer.conditional_moments(damping, torch.zeros_like(layer.M))
-    assert_close(vec(F.condition(layer.x, None, layer.row, layer.A, layer.B, damping).mean), mean)
-
-
-def test_cross_and_gain_are_what_they_say():
-    layer = Layer()
-    given = F.condition(layer.x, layer.M, layer.row, layer.A, layer.B, 0.1)
-    S11, S12 = layer.A @ layer.U @ layer.A.mT + 0.1 * eye(P), layer.A @ layer.U @ layer.x.mT
-    assert_close(given.cross, S12.mT)
-    assert_close(given.gain, torch.linalg.solve(S11, S12))
-
-
-@over_pairs
-def test_without_damping_it_is_the_matrix_normals_own_conditional(row, column):
-    layer = Layer(row, column)
-    joint = MatrixNormal(*layer.prior).affine(left=torch.cat([layer.A, layer.x]))
-    expected = joint.condition_on_rows(range(P), layer.B)
-    given = F.condition(layer.x, layer.M, layer.row, layer.A, layer.B, damping=0.0)
-    assert_close(given.mean, expected.mean, 1e-9)
-    assert_close(given.row_covariance(layer.x, layer.row), expected.row_covariance.to_dense(), 1e-9)
-
-
-def test_at_a_pseudo_input_the_layer_is_certain_of_the_pseudo_output():
-    layer = Layer()
-    given = F.condition(layer.A, layer.M, layer.row, layer.A, layer.B, damping=1e-12)
-    assert_close(given.mean, layer.B, 1e-9)
-    assert (given.row_variance(layer.A, layer.row) < 1e-11).all()
-
-
-def test_inputs_unlike_all_pseudo_inputs_do_not_feel_them():
-    layer = Layer("rank_one", "rank_one")
-    # remove from each x what the kernel shares with Ã, so that ÃUxᵀ = 0
-    S11 = layer.A @ layer.U @ layer.A.mT
-    far = layer.x - layer.x @ layer.U @ layer.A.mT @ torch.linalg.solve(S11, layer.A)
-    assert layer.row.quadratic(far).min() > 0.01
-    noise = normal(N, C, seed=9)
-    away = F.sample_conditional(far, *layer.prior, layer.A, 1e3 * layer.B, noise)
-    assert_close(away, F.sample_marginal(far, *layer.prior, noise), 1e-9)
-    together = F.sample_conditional_joint(far, *layer.prior, layer.A, 1e3 * layer.B, noise)
-    assert_close(together, F.sample_joint(far, *layer.prior, noise), 1e-9)
-
-
-def test_very_noisy_pseudo_data_say_nothing():
-    layer, noise = Layer(), normal(N, C, seed=9)
-    out = F.sample_conditional(layer.x, *layer.prior, layer.A, layer.B, noise, damping=1e14)
-    assert_close(out, F.sample_marginal(layer.x, *layer.prior, noise))
-
-
-@settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.sampled_from(FAMILIES), st.integers(1, 9), st.floats(1e-8, 10), st.integers(0, 1000))
-def test_pseudo_data_only_reduce_the_variance(row, n_pseudo, damping, seed):
-    layer = Layer(row, "diagonal", p=n_pseudo, seed=seed)
-    prior = layer.row.quadratic(layer.x)
-    variance = F.condition(layer.x, None, layer.row, layer.A, layer.B, damping).row_variance(layer.x, layer.row)
-    assert (variance > 0).all()
-    assert (variance <= prior).all()
-    fewer = F.condition(layer.x, None, layer.row, layer.A[1:], layer.B[1:], damping)
-    assert (variance <= fewer.row_variance(layer.x, layer.row) * (1 + 1e-6) + 1e-12).all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_variance_is_kept_above_rounding_error(dtype):
-    layer = Layer("diagonal", "diagonal", r=3, p=3)
-    layer.A = torch.eye(3, dtype=torch.float64)
-    x, A, B, U = layer.x.to(dtype), layer.A.to(dtype), layer.B.to(dtype), Diagonal(layer.row.scale.to(dtype))
-    variance = F.condition(x, None, U, A, B, damping=1e-30).row_variance(x, U)
-    rounding = torch.finfo(dtype).eps * U.quadratic(x)
-    torch.testing.assert_close(variance / rounding, torch.full_like(variance, 10))
-
-
-@over_pairs
-@over_damping
-def test_fold_mean_is_the_conditional_mean_at_any_input(row, column, damping):
-    layer = Layer(row, column)
-    other_inputs = 100 * normal(20, R, seed=9)
-    for M in (layer.M, None):
-        folded = F.fold_mean(M, layer.row, layer.A, layer.B, damping)
-        mean = F.condition(other_inputs, M, layer.row, layer.A, layer.B, damping).mean
-        assert_close(other_inputs @ folded, mean, 1e-9)
-
-
-def test_fold_mean_of_zero_mean_is_a_mean_of_zeros():
-    layer = Layer()
-    zeros = torch.zeros_like(layer.M)
-    assert_close(F.fold_mean(None, layer.row, layer.A, layer.B), F.fold_mean(zeros, layer.row, layer.A, layer.B))
-
-
-@over_pairs
-@over_damping
-@pytest.mark.parametrize("n_pseudo", [P, R + 2])
-def test_conditioned_weights_have_exactly_the_conditional_mean_and_covariance(row, column, damping, n_pseudo):
-    layer = Layer(row, column, p=n_pseudo)
-    posterior = MatrixNormal(*layer.prior)
-
-    def draw(noise):
-        W = posterior.transform_noise(noise[:R])
-        return F.condition_weights(W, layer.row, layer.column, layer.A, layer.B, noise[R:], damping)
-
-    # the weights themselves are the outputs at the unit inputs
-    expected = layer_given_pseudo_data(eye(R), layer.M, layer.U, layer.V, layer.A, layer.B, damping)
-    tolerance = 1e-9 if n_pseudo < R or damping > 1e-3 else 1e-6
-    assert_moments_equal(push_noise(draw, (R + n_pseudo, C)), expected, tolerance)
-
-
-@over_damping
-def test_function_draws_agree_with_the_joint_conditional(damping):
-    layer = Layer("rank_one", "dense")
-    posterior = MatrixNormal(*layer.prior)
-
-    def draw(noise):
-        W = posterior.transform_noise(noise[:R])
-        return layer.x @ F.condition_weights(W, layer.row, layer.column, layer.A, layer.B, noise[R:], damping)
-
-    joint = push_noise(
-        lambda noise: F.sample_conditional_joint(layer.x, *layer.prior, layer.A, layer.B, noise, damping), (N, C)
-    )
-    assert_moments_equal(push_noise(draw, (R + P, C)), joint, 1e-9)
-
-
-def test_conditioning_twice_is_conditioning_once():
-    layer, damping = Layer(), 0.1
-    both = F.condition(layer.x, layer.M, layer.row, layer.A, layer.B, damping)
-    # absorb the first pseudo-point into MN(M', U', V), then condition that layer on the others
-    first, rest = slice(0, 1), slice(1, P)
-    M1 = F.fold_mean(layer.M, layer.row, layer.A[first], layer.B[first], damping)
-    Ua = layer.U @ layer.A[0]
-    U1 = Dense.from_matrix(layer.U - torch.outer(Ua, Ua) / (layer.A[0] @ Ua + damping))
-    again = F.condition(layer.x, M1, U1, layer.A[rest], layer.B[rest], damping)
-    assert_close(again.mean, both.mean)
-    assert_close(again.row_covariance(layer.x, U1), both.row_covariance(layer.x, layer.row))
-
-
-def test_one_pseudo_point_by_hand():
-    # U = V = 1, x = ã = 1, M = 0, b̃ = 3, σ² = 1: w | b̃ ~ N(3/2, 1/2)
-    one = torch.ones(1, 1, dtype=torch.float64)
-    U = Diagonal(torch.ones(1, dtype=torch.float64))
-    given = F.condition(one, None, U, one, 3 * one, damping=1.0)
-    assert given.mean.item() == pytest.approx(1.5, rel=1e-12)
-    assert given.row_variance(one, U).item() == pytest.approx(0.5, rel=1e-12)
-    assert F.fold_mean(None, U, one, 3 * one, damping=1.0).item() == pytest.approx(1.5, rel=1e-12)
 
 
 # Pseudo-data noise and the log-uniform prior

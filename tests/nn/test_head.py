@@ -14,7 +14,7 @@ from vmg.likelihoods import (
     HeteroscedasticLikelihood,
     KnownNoiseLikelihood,
 )
-from vmg.math.categorical_evidence import mean_probabilities
+from vmg.math.class_weights import class_probabilities
 from vmg.math.evidence import NoisePrior, condition, row_statistics
 from vmg.nn.head import BayesianHead
 
@@ -258,30 +258,104 @@ def classes(n=60, seed=0):
     return x, (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
 
 
-def test_a_head_of_classes_is_at_the_optimum_of_its_bound():
-    """The mean solves a M = Φᵀ(y − p) and the covariance is that of the curvature, as written in the module."""
-    x, y = classes()
-    head = BayesianHead(Backbone().double(), CategoricalLikelihood(), n_outputs=3).fit(
-        [(x[:30], y[:30]), (x[30:], y[30:])]
-    )
+def saturated(n=60):
+    """Rows that features separate: at the mode their curvature vanishes, so the covariance must feed back on it."""
+    x, y = classes(n)
+    return 4 * torch.cat([x, nn.functional.one_hot(y, 3).double()], -1), y
+
+
+def expected_probabilities(phi, output):
+    variance = torch.stack([((phi @ torch.linalg.inv(A)) * phi).sum(-1) for A in output.precision], -1)
+    return class_probabilities(phi @ output.mean, variance)
+
+
+@pytest.mark.parametrize("rows", [classes, saturated])
+def test_a_head_of_classes_is_at_the_optimum_of_its_bound(rows):
+    """The means solve a M = Φᵀ(y − p) and each precision is that of the curvature, as written in the module."""
+    x, y = rows()
+    head = BayesianHead(nn.Identity(), CategoricalLikelihood(), n_outputs=3).fit([(x[:30], y[:30]), (x[30:], y[30:])])
     phi, output = head.design(x).detach(), head.output
     a = output.prior_precision().double()
-    variance = (torch.linalg.solve(output.precision, phi.mT) * phi.mT).sum(0)
-    p = mean_probabilities(phi @ output.mean, variance)
+    p = expected_probabilities(phi, output)
     labels = nn.functional.one_hot(y, 3).double()
     torch.testing.assert_close(a.unsqueeze(-1) * output.mean, phi.mT @ (labels - p), atol=0.05, rtol=0.02)
-    curvature = (p * (1 - p)).mean(-1, keepdim=True)
-    torch.testing.assert_close(output.precision, torch.diag(a) + (curvature * phi).mT @ phi, rtol=0.02, atol=0.05)
+    for k in range(3):
+        curvature = p[:, k : k + 1] * (1 - p[:, k : k + 1])
+        torch.testing.assert_close(
+            output.precision[k], torch.diag(a) + (curvature * phi).mT @ phi, rtol=0.02, atol=0.02
+        )
     assert (head(x).argmax(-1) == y).double().mean() > 0.7
 
 
 def test_precisions_of_classes_are_best_for_the_posterior():
-    """The derivative of the bound by log a is ½(nK − a Σ (‖m_i‖² + K S_ii)): zero at the optimum."""
+    """The derivative of the bound by log a is ½(nK − a Σ (‖m_i‖² + Σ_k S_k,ii)): zero at the optimum."""
     x, y = classes()
     output = BayesianHead(Backbone().double(), CategoricalLikelihood()).fit([(x, y)]).output
-    energy = output.mean.square().sum(-1) + 3 * torch.linalg.inv(output.precision).diagonal()
+    spread = torch.linalg.inv(output.precision).diagonal(dim1=-2, dim2=-1).sum(0)
+    energy = output.mean.square().sum(-1) + spread
     expected = torch.stack([3 * len(part) / part.sum() for part in energy.split(list(output.group_sizes))])
     torch.testing.assert_close(output.log_precision.double(), expected.log(), atol=0.02, rtol=0)
+
+
+def trained_classifier(x, y, steps=300):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 3)).double()
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+    return model
+
+
+def test_trained_weights_stay_the_mean_and_later_rows_move_them():
+    x, y = classes(100)
+    model = trained_classifier(x, y)
+    head = BayesianHead(model, CategoricalLikelihood(), layer="2", keep_weights=True).fit([(x, y)])
+    torch.testing.assert_close(head(x), model(x).detach())
+    p = expected_probabilities(head.design(x).detach(), head.output)
+    curvature = p[:, 1:2] * (1 - p[:, 1:2])
+    expected = torch.diag(head.output.prior_precision().double()) + (curvature * head.design(x)).mT @ head.design(x)
+    torch.testing.assert_close(head.output.precision[1], expected.detach(), rtol=0.02, atol=0.02)
+    head.update(x[:20], (y[:20] + 1) % 3)
+    assert (head(x) - model(x)).abs().max() > 0.05
+    for wrong in ({"layer": None}, {"layer": "2", "likelihood": None}):
+        options = {"likelihood": CategoricalLikelihood()} | wrong
+        with pytest.raises(ValueError, match="keep_weights needs"):
+            BayesianHead(model, **options, keep_weights=True)
+    with pytest.raises(ValueError, match="keep_weights needs bias=True"):
+        BayesianHead(model, CategoricalLikelihood(), layer="2", keep_weights=True, bias=False)
+
+
+def test_held_out_rows_scale_precisions_only_where_they_contradict_the_evidence():
+    x, y = classes(60)
+    model = trained_classifier(x, y, 500)  # certain of every row of the fit
+    other_x, other_y = classes(400, seed=1)
+    head = BayesianHead(model, CategoricalLikelihood(), layer="2", keep_weights=True)
+    by_evidence = copy.deepcopy(head).fit([(x, y)])
+    head.fit([(x, y)], held_out=[(other_x[:300], other_y[:300]), (other_x[300:], other_y[300:])])
+    shift = head.output.log_precision - by_evidence.output.log_precision
+    torch.testing.assert_close(shift, shift[:1].expand(2), msg="one scale for all groups")
+    new_x, new_y = classes(400, seed=2)
+
+    def log_likelihood(one):
+        p = one.predict(new_x, 400, torch.Generator().manual_seed(0)).mean
+        return p.gather(-1, new_y.unsqueeze(-1)).log().mean()
+
+    assert shift[0].abs() > 0.5
+    assert log_likelihood(head) > log_likelihood(by_evidence)
+
+    generator = torch.Generator().manual_seed(3)  # rows of the very model that the evidence is of
+    x = torch.randn(300, 4, generator=generator, dtype=torch.float64)
+    logits = x @ torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    y = torch.multinomial(torch.softmax(logits, -1), 1, generator=generator).squeeze(-1)
+    plain = BayesianHead(nn.Identity(), CategoricalLikelihood()).fit([(x[:150], y[:150])])
+    again = BayesianHead(nn.Identity(), CategoricalLikelihood())
+    again.fit([(x[:150], y[:150])], held_out=[(x[150:], y[150:])])
+    torch.testing.assert_close(again.output.log_precision, plain.output.log_precision)
+    torch.testing.assert_close(again(x), plain(x), rtol=0.02, atol=0.02)
+    with pytest.raises(ValueError, match="held_out must be None for Gaussian noise"):
+        BayesianHead(Backbone().double()).fit([rows()], held_out=[rows()])
 
 
 def test_later_rows_of_classes_are_nearly_as_good_as_all_at_once():

@@ -78,12 +78,12 @@ def test_a_file_that_speaks_against_the_mark_is_said(text_file):
 
 
 def test_votes_ask_only_columns_of_numbers():
-    columns = [
-        pd.Series(["1,5", "2,25"], name="comma"),
-        pd.Series(["1,234,567", "2"], name="point"),
-        pd.Series(["3,707"], name="either"),
-        pd.Series(["Paris, 5", "Rome"], name="words"),
-    ]
+    columns = {
+        "comma": ["1,5", "2,25"],
+        "point": ["1,234,567", "2"],
+        "either": ["3,707"],
+        "words": ["Paris, 5", "Rome"],
+    }
     votes = count_comma_votes(columns)
     assert votes == (["comma"], ["point"], ["either"])
     assert votes.decide(";") is True and votes.decide(",") is False
@@ -117,7 +117,7 @@ def test_other_columns_and_the_order_of_rows_settle_what_a_date_leaves_open():
 def test_an_unreadable_date_at_prediction_is_unknown_and_not_a_number_out_of_range():
     rng = np.random.default_rng(0)
     days = pd.Series(pd.Timestamp("2021-01-01") + pd.to_timedelta(rng.integers(0, 360, 200), "D"))
-    y = 8 + 115 * days.dt.dayofyear / 365 + rng.normal(size=200)
+    y = 8 + 115 * days.dt.day_of_year / 365 + rng.normal(size=200)
     frame = pd.DataFrame({"d": days.dt.strftime("%d/%m/%Y"), "y": y})
     model = TableModel.fit(frame, "y", options={**OPTIONS, "max_iter": 100})
     found = model.predict_frame(pd.DataFrame({"d": ["12/31/2021", "15/06/2021", "31/12/2021"]}))

@@ -2,35 +2,15 @@ import copy
 import itertools
 import math
 
-import numpy as np
 import pytest
 import torch
+from regression_rows import D, N, all_finite, regression, seeded, values
 from torch import nn
 
 import vmg
 from vmg.likelihoods import GaussianLikelihood, KnownNoiseLikelihood
 from vmg.nn import MLP, bayesianize, use_generator
 from vmg.training import TrainingError, constant, cosine, minibatches, train
-
-N, D = 24, 3
-
-
-def regression(*leading):
-    x = torch.randn(*leading, N, D)
-    return x, x[..., :1] - 0.5 * x[..., 1:2]
-
-
-def values(*modules):
-    return [p.detach().clone() for m in modules for p in m.parameters()]
-
-
-def all_finite(*modules):
-    return all(torch.isfinite(p).all() for p in values(*modules))
-
-
-def seeded(seed=1):
-    return torch.Generator().manual_seed(seed)
-
 
 # -- one run ----------------------------------------------------------------------------------------------------------
 
@@ -311,159 +291,3 @@ def test_a_plain_model_is_named_too():
     with pytest.raises(TrainingError, match="step 2"):
         train(network, KnownNoiseLikelihood(1.0), x, y, n_steps=9, learning_rate=1e10)
     assert all_finite(network)
-
-
-# -- minibatches ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("batch_shape", [(), (1,), (3,), (2, 2)])
-def test_each_epoch_visits_every_row_once(batch_shape):
-    batches = minibatches(12, 4, batch_shape, seeded())
-    epochs = []
-    for _ in range(3):
-        epoch = torch.cat([next(batches) for _ in range(3)], -1)
-        assert epoch.shape == (*batch_shape, 12)
-        assert (epoch.sort(-1).values == torch.arange(12)).all()
-        epochs.append(epoch)
-    assert not torch.equal(epochs[0], epochs[1])
-
-
-def test_replicas_have_permutations_of_their_own():
-    index = next(minibatches(50, 50, (4,), seeded()))
-    assert len({tuple(row.tolist()) for row in index}) == 4
-
-
-def test_left_over_rows_come_in_later_epochs():
-    batches = minibatches(10, 4, generator=seeded())
-    drawn = [next(batches) for _ in range(20)]
-    assert all(batch.shape == (4,) for batch in drawn)
-    assert all(torch.cat(pair).unique().numel() == 8 for pair in zip(drawn[::2], drawn[1::2], strict=True))
-    assert torch.cat(drawn).unique().numel() == 10
-
-
-def test_each_replica_draws_from_its_own_rows():
-    n_rows = torch.tensor([4, 7, 12])
-    batches = minibatches(n_rows, 2, (3,), seeded())
-    drawn = torch.cat([next(batches) for _ in range(100)], -1)
-    for k, n in enumerate(n_rows.tolist()):
-        assert drawn[k].unique().tolist() == list(range(n))
-    assert all(len(set(pair)) == 2 for row in drawn.reshape(3, 100, 2).tolist() for pair in row)
-
-
-def test_a_batch_is_no_larger_than_the_smallest_replica():
-    assert next(minibatches(5, 32, (), seeded())).sort().values.tolist() == [0, 1, 2, 3, 4]
-    assert next(minibatches(torch.tensor([3, 9]), 32, (2,), seeded())).shape == (2, 3)
-
-
-def test_minibatches_are_deterministic_given_a_generator():
-    first, second = (minibatches(20, 6, (2,), seeded()) for _ in range(2))
-    assert all(torch.equal(next(first), next(second)) for _ in range(10))
-
-
-def test_no_rows():
-    with pytest.raises(ValueError, match="at least one row"):
-        next(minibatches(torch.tensor([3, 0]), 2, (2,)))
-
-
-# -- replicas ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n_pseudo", [0, 2])
-def test_replicas_have_no_cross_talk_in_gradients(n_pseudo):
-    x, y = regression(2)
-    x.requires_grad_()
-    network = MLP(D, (4,), 1, n_pseudo=n_pseudo, batch_shape=(2,))
-    terms = vmg.elbo(network, GaussianLikelihood(batch_shape=(2,)), x, y, n_data=N)
-    terms.total[0].backward()
-    assert x.grad[0].any()
-    assert not x.grad[1].any()
-    for name, parameter in network.named_parameters():
-        assert parameter.grad[0].any(), name
-        assert not parameter.grad[1].any(), name
-
-
-@pytest.mark.parametrize("conjugate", [True, False])
-def test_replicas_have_no_cross_talk_in_training(conjugate):
-    """Replica 0 ends at the same bits whatever replica 1 is taught."""
-    x, y = regression(2)
-    outcomes = []
-    for factor in (1.0, -3.0):
-        torch.manual_seed(0)
-        network = MLP(D, (4,), 1, n_pseudo=2, batch_shape=(2,))
-        likelihood = GaussianLikelihood(conjugate=conjugate, batch_shape=(2,))
-        taught = torch.stack([y[0], factor * y[1]])
-        train(network, likelihood, x, taught, n_steps=10, batch_size=8, batch_shape=(2,), generator=seeded())
-        outcomes.append(values(network, likelihood))
-    for a, b in zip(*outcomes, strict=True):
-        assert torch.equal(a[0], b[0])
-    assert any(not torch.equal(a[1], b[1]) for a, b in zip(*outcomes, strict=True))
-
-
-def test_rows_beyond_a_replicas_own_are_never_seen():
-    """``n_rows``: padding may hold anything finite, and N is each replica's own."""
-    x, y = regression(2)
-    outcomes = []
-    for padding in (0.0, 1e6):
-        torch.manual_seed(0)
-        x[0, 10:], y[0, 10:] = padding, padding
-        network = MLP(D, (4,), 1, batch_shape=(2,))
-        n_rows = torch.tensor([10, N])
-        options = {"n_steps": 20, "batch_size": 4, "batch_shape": (2,), "n_rows": n_rows, "generator": seeded()}
-        train(network, KnownNoiseLikelihood(0.5), x, y, **options)
-        outcomes.append(values(network))
-    assert all(torch.equal(a, b) for a, b in zip(*outcomes, strict=True))
-
-
-def test_n_of_each_replica_weighs_its_kl():
-    """The report of the first step has the mean of KL_k / n_k over replicas k."""
-    x, y = regression(2)
-    network = MLP(D, (), 1, batch_shape=(2,)).double()
-    kl = vmg.nn.kl_divergence(network).detach()
-    n_rows = torch.tensor([10, N])
-    options = {"n_steps": 1, "batch_shape": (2,), "n_rows": n_rows}
-    history = train(network, KnownNoiseLikelihood(0.5).double(), x.double(), y.double(), **options)
-    assert history.last.kl == pytest.approx((kl / n_rows).mean().item(), rel=1e-5)
-
-
-@pytest.mark.parametrize("batch_shape", [(2,), (2, 3), (N,)])
-def test_shared_data_is_the_same_data_for_every_replica(batch_shape):
-    """x [N, D] for all replicas trains as the same rows given to each, also where N is the number of replicas."""
-    x, y = regression()
-    outcomes = []
-    for own in (False, True):
-        torch.manual_seed(0)
-        network = MLP(D, (4,), 1, batch_shape=batch_shape)
-        rows = (t.expand(*batch_shape, *t.shape).contiguous() if own else t for t in (x, y))
-        options = {"n_steps": 5, "batch_size": 8, "batch_shape": batch_shape, "generator": seeded()}
-        train(network, KnownNoiseLikelihood(0.5), *rows, **options)
-        outcomes.append(values(network))
-    for a, b in zip(*outcomes, strict=True):
-        torch.testing.assert_close(a, b)
-
-
-def test_each_replica_learns_its_own_data():
-    x, y = regression(2)
-    y = torch.stack([y[0], -2 * y[1]])
-    network = MLP(D, (), 1, batch_shape=(2,))
-    options = {"n_steps": 400, "learning_rate": 0.05, "schedule": cosine, "averaging": 0.99, "batch_shape": (2,)}
-    train(network, KnownNoiseLikelihood(0.1), x, y, generator=seeded(), **options)
-    error = (network.forward_mean(x) - y).square().mean((-2, -1)).sqrt() / y.std((-2, -1))
-    swapped = (network.forward_mean(x.flip(0)) - y.flip(0)).square().mean((-2, -1)).sqrt() / y.std((-2, -1))
-    assert error.max() < 0.1
-    assert swapped.min() > 1
-
-
-def test_rows_may_stay_in_a_file(tmp_path):
-    """A memory-mapped table gives the numbers of one in memory."""
-    x, y = regression()
-    np.save(tmp_path / "x.npy", x.numpy())
-    np.save(tmp_path / "y.npy", y.numpy())
-    mapped = [torch.from_numpy(np.load(tmp_path / f"{name}.npy", mmap_mode="c")) for name in ("x", "y")]
-    network = MLP(D, (4,), 1, n_pseudo=2)
-    trained = []
-    for rows in ((x, y), mapped):
-        pair = copy.deepcopy(network), GaussianLikelihood()
-        train(*pair, *rows, n_steps=5, batch_size=8, generator=seeded())
-        trained.append(values(*pair))
-    for a, b in zip(*trained, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=0)

@@ -7,8 +7,9 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +39,15 @@ Array = NDArray[np.float64]
 CHECKED_ROWS = 8  # at which a fitted model must be finite
 
 
+@dataclass(repr=False, eq=False)
 class VMGEstimator(ReadsRows, BaseEstimator):
-    """Parameters and fitting of both estimators; see :class:`VMGRegressor` for what each parameter means."""
+    """Parameters and fitting of both estimators; see :class:`VMGRegressor` for what each parameter means.
 
-    _parameter_constraints: dict[str, list[Any]] = {  # noqa: RUF012 - scikit-learn's own convention
+    Parameters are fields of dataclasses, whose ``__init__`` scikit-learn reads; fields without ``init`` are set by
+    ``fit``.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "hidden_layer_sizes": [StrOptions({"auto"}), "array-like", Interval(Integral, 1, None, closed="left")],
         "activation": [StrOptions({"auto", *ACTIVATIONS})],
         "n_pseudo": [None, Interval(Integral, 0, None, closed="left"), "array-like"],
@@ -54,26 +60,27 @@ class VMGEstimator(ReadsRows, BaseEstimator):
         "verbose": ["verbose"],
     }
 
-    hidden_layer_sizes: int | Sequence[int] | str
-    activation: str
-    n_pseudo: int | Sequence[int] | None
-    n_members: int | str
-    batch_size: int | str
-    learning_rate_init: float
-    max_iter: int | str
-    n_iter_no_change: int | str
-    random_state: int | np.random.RandomState | None
-    verbose: bool | int
+    hidden_layer_sizes: int | Sequence[int] | str = "auto"
+    activation: str = "auto"
+    n_pseudo: int | Sequence[int] | None = None
+    _: KW_ONLY
+    n_members: int | str = "auto"
+    batch_size: int | str = "auto"
+    learning_rate_init: float = 0.03
+    max_iter: int | str = "auto"
+    n_iter_no_change: int | str = "auto"
+    random_state: int | np.random.RandomState | None = None
+    verbose: bool | int = False
 
-    input_scaling_: Standardiser
-    history_: History
-    ensemble_: Any
-    pseudo_data_: Any
-    n_features_in_: int
-    seed_: int
+    input_scaling_: Standardiser = field(init=False)
+    history_: History = field(init=False)
+    ensemble_: Any = field(init=False)
+    pseudo_data_: Any = field(init=False)
+    n_features_in_: int = field(init=False)
+    seed_: int = field(init=False)
 
-    _callbacks: tuple[Callback, ...] = ()  # of the present call of fit
-    _known_scaling: tuple[Standardiser, ...] = ()  # likewise
+    _callbacks: tuple[Callback, ...] = field(init=False, default=())  # of the present call of fit
+    _known_scaling: tuple[Standardiser, ...] = field(init=False, default=())  # likewise
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from vmg.estimators.base import Array, VMGEstimator
 from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["VMGClassifier"]
 
 
+@dataclass(repr=False, eq=False)
 class VMGClassifier(ClassifierMixin, ReadsClasses, VMGEstimator):
     """Bayesian neural network classification with a matrix Gaussian output layer at its optimum.
 
@@ -62,48 +63,20 @@ random_state, verbose
     (150, 3)
     """
 
-    _parameter_constraints = {  # noqa: RUF012
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **VMGEstimator._parameter_constraints,
         "n_draws": [Interval(Integral, 1, 10_000, closed="both")],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
-    classes_: NDArray[Any]
-    conformal_scores_: Array | None
-    conformal_groups_: NDArray[Any] | None
-    class_weights_: Array | None
-    ensemble_: ClassificationEnsemble | None
-    pseudo_data_: PseudoDataClassifier | None
-    _announced: NDArray[Any] | None = None  # classes of the first partial_fit, during that call
+    n_draws: int = field(default=16, kw_only=True)
+    class_weight: dict[Any, float] | str | None = field(default=None, kw_only=True)
 
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] | str = "auto",
-        activation: str = "auto",
-        n_pseudo: int | Sequence[int] | None = None,
-        *,
-        n_members: int | str = "auto",
-        batch_size: int | str = "auto",
-        learning_rate_init: float = 0.03,
-        max_iter: int | str = "auto",
-        n_iter_no_change: int | str = "auto",
-        n_draws: int = 16,
-        class_weight: dict[Any, float] | str | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.n_pseudo = n_pseudo
-        self.n_members = n_members
-        self.batch_size = batch_size
-        self.learning_rate_init = learning_rate_init
-        self.max_iter = max_iter
-        self.n_iter_no_change = n_iter_no_change
-        self.n_draws = n_draws
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.verbose = verbose
+    conformal_scores_: Array | None = field(init=False)
+    conformal_groups_: NDArray[Any] | None = field(init=False)
+    class_weights_: Array | None = field(init=False)
+    ensemble_: ClassificationEnsemble | None = field(init=False)
+    pseudo_data_: PseudoDataClassifier | None = field(init=False)
 
     def partial_fit(
         self,
@@ -122,7 +95,7 @@ random_state, verbose
         X, y, sample_weight
             New rows, as in ``fit``.
         classes : array-like, optional
-            All classes that will ever come; needed on the first call where its rows do not show them all.
+            All classes there can be. The first call needs them where its rows do not show them all.
         callbacks, scaling
             As in ``fit``, for the first call.
 
@@ -131,28 +104,10 @@ random_state, verbose
         self
         """
         if hasattr(self, "seed_"):
-            if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-                raise ValueError(f"classes must be those of the first call, {self.classes_}; got {np.unique(classes)}")
+            self._check_announced(classes)
             return self._partial_fit(X, y, sample_weight)
-        self._announced = None if classes is None else np.unique(classes)
-        try:
+        with self._announce(classes):
             return self.fit(X, y, sample_weight, callbacks=callbacks, scaling=scaling)
-        finally:
-            del self._announced
-
-    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
-        X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
-        check_classification_targets(y)
-        found = np.unique(y)
-        if reset:
-            classes = found if self._announced is None else self._announced
-            if len(classes) < 2:
-                raise ValueError(f"y must hold at least 2 classes; got one class, {classes[0]!r}")
-            self.classes_ = classes
-        unknown = np.setdiff1d(found, self.classes_)
-        if len(unknown):
-            raise ValueError(f"y must be among the classes {self.classes_}; got {unknown}")
-        return X, y
 
     def _weigh_classes(self, y: NDArray[Any], weight: Array | None) -> Array | None:
         """Weights of rows [N] with those of their classes, which the first rows set."""
@@ -171,16 +126,12 @@ random_state, verbose
             self._fit_pseudo_data(X, y, weight)
             return
         (self.input_scaling_,) = self._known_scaling or (Standardiser.fit(X, weight),)
-        size = self._size(len(X), classes=True)
         self.ensemble_, self.history_ = fit_classification(
             self.input_scaling_.transform(X),
             np.searchsorted(self.classes_, y),
             len(self.classes_),
             weight,
-            hidden=size.hidden,
-            activations=size.activations,
-            n_members=size.n_members,
-            plan=size.plan,
+            size=self._size(len(X), classes=True),
             seed=self.seed_,
             callbacks=self._listeners(),
         )

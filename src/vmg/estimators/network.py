@@ -6,8 +6,9 @@ import copy
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -39,13 +40,16 @@ Array = NDArray[np.float64]
 CHECKED_ROWS = 8  # at which a trained network must be finite
 
 
+@dataclass(repr=False, eq=False)
 class NetworkEstimator(ReadsRows, BaseEstimator):
     """Parameters of training, and what is left of a fit: the network and its likelihood.
 
-    A final class says which :class:`~vmg.fit.variational.Method` it fits, and is a regressor or a classifier.
+    A final class says which :class:`~vmg.fit.variational.Method` it fits, and is a regressor or a classifier. Its
+    parameters are fields of dataclasses, whose ``__init__`` scikit-learn reads; fields without ``init`` are set by
+    ``fit``.
     """
 
-    _parameter_constraints: dict[str, list[Any]] = {  # noqa: RUF012 - scikit-learn's own convention
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
         "activation": [StrOptions(set(ACTIVATIONS)), callable],
         "n_members": [Interval(Integral, 1, None, closed="left")],
@@ -62,27 +66,28 @@ class NetworkEstimator(ReadsRows, BaseEstimator):
         "verbose": ["verbose"],
     }
 
-    hidden_layer_sizes: int | Sequence[int]
-    activation: str | Callable[[Tensor], Tensor]
-    n_members: Any
-    batch_size: int | str
-    learning_rate_init: float
-    max_iter: int | str
-    averaging: float | None
-    early_stopping: Any
-    validation_fraction: float
-    n_iter_no_change: int
-    tol: float
-    n_draws: int
-    random_state: int | np.random.RandomState | None
-    verbose: bool | int
+    hidden_layer_sizes: int | Sequence[int] = (50,)
+    activation: str | Callable[[Tensor], Tensor] = "relu"
+    _: KW_ONLY
+    n_members: int = 1
+    batch_size: int | str = "auto"
+    learning_rate_init: float = 0.01
+    max_iter: int | str = "auto"
+    averaging: float | None = 0.99
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
+    tol: float = 1e-4
+    n_draws: int = 200
+    random_state: int | np.random.RandomState | None = None
+    verbose: bool | int = False
 
-    network_: MLP
-    likelihood_: Likelihood
-    input_scaling_: Standardiser
-    history_: History
-    n_iter_: int
-    n_features_in_: int
+    network_: MLP = field(init=False)
+    likelihood_: Likelihood = field(init=False)
+    input_scaling_: Standardiser = field(init=False)
+    history_: History = field(init=False)
+    n_iter_: int = field(init=False)
+    n_features_in_: int = field(init=False)
 
     @property
     def n_steps_(self) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -178,6 +179,20 @@ class ReadsClasses(ReadsRows):
         if len(unknown):
             raise ValueError(f"y must be among the classes {self.classes_}; got {unknown}")
         return X, y
+
+    @contextmanager
+    def _announce(self, classes: Any) -> Iterator[None]:
+        """Let the fit inside the block know all classes that will ever come; None: those of its rows."""
+        self._announced = None if classes is None else np.unique(classes)
+        try:
+            yield
+        finally:
+            del self._announced
+
+    def _check_announced(self, classes: Any) -> None:
+        """Refuse classes in a later call that are not those of the first."""
+        if classes is not None and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(f"classes must be those of the first call, {self.classes_}; got {np.unique(classes)}")
 
     def _learn_targets(self, y: NDArray[Any], weight: Array | None) -> None:
         """Classes have no units."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["VMGRegressor"]
 
 
+@dataclass(repr=False, eq=False)
 class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstimator):
     """Bayesian neural network regression with the output layer integrated out [LW16, §2.3].
 
@@ -104,46 +105,20 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
     (42, 2)
     """
 
-    _parameter_constraints = {  # noqa: RUF012
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **VMGEstimator._parameter_constraints,
         "noise": [StrOptions({"auto", "constant"})],
         "likelihood": [StrOptions({"auto", *LIKELIHOODS})],
     }
 
-    ensemble_: RegressionEnsemble | ScalarEnsemble | None
-    likelihood_: str
-    likelihood_reason_: str
-    likelihood_scores_: dict[str, float]
-    pseudo_data_: PseudoDataRegressor | None
+    noise: str = field(default="auto", kw_only=True)
+    likelihood: str = field(default="auto", kw_only=True)
 
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] | str = "auto",
-        activation: str = "auto",
-        n_pseudo: int | Sequence[int] | None = None,
-        *,
-        noise: str = "auto",
-        likelihood: str = "auto",
-        n_members: int | str = "auto",
-        batch_size: int | str = "auto",
-        learning_rate_init: float = 0.03,
-        max_iter: int | str = "auto",
-        n_iter_no_change: int | str = "auto",
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.n_pseudo = n_pseudo
-        self.noise = noise
-        self.likelihood = likelihood
-        self.n_members = n_members
-        self.batch_size = batch_size
-        self.learning_rate_init = learning_rate_init
-        self.max_iter = max_iter
-        self.n_iter_no_change = n_iter_no_change
-        self.random_state = random_state
-        self.verbose = verbose
+    ensemble_: RegressionEnsemble | ScalarEnsemble | None = field(init=False)
+    likelihood_: str = field(init=False)
+    likelihood_reason_: str = field(init=False)
+    likelihood_scores_: dict[str, float] = field(init=False)
+    pseudo_data_: PseudoDataRegressor | None = field(init=False)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Update with new rows only: output layers are conditioned on them exactly, in milliseconds.
@@ -201,12 +176,8 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
         self.pseudo_data_ = None
 
     def _fit_ensemble(self, x: Array, y: Array, weight: Array | None) -> None:
-        size = self._size(len(x))
         options: dict[str, Any] = {
-            "hidden": size.hidden,
-            "activations": size.activations,
-            "n_members": size.n_members,
-            "plan": size.plan,
+            "size": self._size(len(x)),
             "seed": self.seed_,
             "callbacks": self._listeners(),
         }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ __all__ = [
 
 Tensors = dict[str, Tensor]
 Document = dict[str, Any]
+Kind = TypeVar("Kind", bound=nn.Module)
 
 SHAPE_PARTS = ("weights", "means", "scales")
 FIELD_PARTS = ("input_scale", "directions", "weights")
@@ -76,16 +77,8 @@ def decode_regression(name: str, content: Document, tensors: Mapping[str, Tensor
         },
         tensors,
     )
-    with torch.random.fork_rng(devices=[]):  # new members draw their start; loading leaves the caller's numbers alone
-        members = RegressionMembers(
-            described["in_features"],
-            described["hidden"],
-            n_outputs,
-            described["activations"],
-            n_members,
-            NoisePrior(**content["noise_prior"]),
-        )
-    members.double().load_state_dict(take_members(f"{name}.members", tensors))
+    options = {"n_outputs": n_outputs, "noise_prior": NoisePrior(**content["noise_prior"])}
+    members = take_members(f"{name}.members", RegressionMembers, described, tensors, **options)
     if not len(content["calibrations"]) == len(content["fields"]) == n_outputs:
         raise ValueError(f"{name} must have one calibration and one noise for each of {n_outputs} outputs")
     fields = tuple(
@@ -100,7 +93,7 @@ def decode_regression(name: str, content: Document, tensors: Mapping[str, Tensor
     shapes = tuple(_shape(name, one) for one in content.get("shapes", ()))
     if len(shapes) not in (0, n_outputs):
         raise ValueError(f"{name} must have one shape of noise for each of {n_outputs} outputs or none")
-    return RegressionEnsemble(members.eval(), noise, calibrations, fields, inputs, shapes)
+    return RegressionEnsemble(members, noise, calibrations, fields, inputs, shapes)
 
 
 def _shape(name: str, described: Document) -> NoiseShape:
@@ -146,17 +139,13 @@ def decode_classification(name: str, content: Document, tensors: Mapping[str, Te
         },
         tensors,
     )
-    with torch.random.fork_rng(devices=[]):
-        members = ClassificationMembers(
-            described["in_features"], described["hidden"], n_classes, described["activations"], n_members
-        )
-    members.double().load_state_dict(take_members(f"{name}.members", tensors))
+    members = take_members(f"{name}.members", ClassificationMembers, described, tensors, n_classes=n_classes)
     weights = tensors[f"{name}.mean"].double().clone(), tensors[f"{name}.root"].double().clone()
     sharpness, stretch = float(content["sharpness"]), float(content["stretch"])
     if not (0 < sharpness < np.inf and 0 <= stretch < np.inf):
         raise ValueError(f"{name} must have positive factors of its logits; got {sharpness} and {stretch}")
     inputs = take_range(name, described["in_features"], tensors)
-    return ClassificationEnsemble(members.eval(), *weights, sharpness, stretch, inputs)
+    return ClassificationEnsemble(members, *weights, sharpness, stretch, inputs)
 
 
 def put_range(name: str, inputs: InputRange, tensors: Tensors) -> None:
@@ -196,6 +185,13 @@ def put_members(name: str, module: nn.Module, tensors: Tensors) -> None:
     tensors.update({f"{name}.{key}": value for key, value in module.state_dict().items()})
 
 
-def take_members(name: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """The numbers that :func:`put_members` put there."""
-    return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+def take_members(
+    name: str, kind: Callable[..., Kind], described: Document, tensors: Mapping[str, Tensor], **options: Any
+) -> Kind:
+    """New members of the described sizes, with the numbers that :func:`put_members` put there."""
+    sizes = {part: described[part] for part in ("in_features", "hidden", "activations", "n_members")}
+    with torch.random.fork_rng(devices=[]):  # new members draw their start; loading leaves the caller's numbers alone
+        members = kind(**sizes, **options).double()
+    own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+    members.load_state_dict(own)
+    return members.eval()

@@ -72,18 +72,14 @@ def decode_scalar(name: str, content: Document, tensors: Mapping[str, Tensor]) -
         },
         tensors,
     )
-    with torch.random.fork_rng(devices=[]):  # new members draw their start; loading leaves the caller's numbers alone
-        members = ScalarMembers(
-            described["in_features"], described["hidden"], likelihood, described["activations"], n_members
-        )
-    members.double().load_state_dict(take_members(f"{name}.members", tensors))
+    members = take_members(f"{name}.members", ScalarMembers, described, tensors, likelihood=likelihood)
     sharpness, stretch = float(content["sharpness"]), float(content["stretch"])
     if not (0 < sharpness < np.inf and 0 <= stretch < np.inf):
         raise ValueError(f"{name} must have positive factors of its function; got {sharpness} and {stretch}")
     theta = tensors[f"{name}.theta"].double().numpy().copy()
     weights = tensors[f"{name}.mean"].double().clone(), tensors[f"{name}.root"].double().clone()
     inputs = take_range(name, described["in_features"], tensors)
-    return ScalarEnsemble(members.eval(), *weights, ScalarCalibration(theta, sharpness, stretch), inputs)
+    return ScalarEnsemble(members, *weights, ScalarCalibration(theta, sharpness, stretch), inputs)
 
 
 def _likelihood(name: str, kind: str, constants: Document) -> ScalarLikelihood:
@@ -111,6 +107,8 @@ def decode_transform(name: str, content: Document, tensors: Mapping[str, Tensor]
     values = {key: float(value) for key, value in content.items() if key != "kind"}
     if not all(np.isfinite(value) and value >= 0 for value in values.values()) or values.get("ceiling", 1.0) <= 0:
         raise ValueError(f"{name} must have finite numbers from 0 on; got {values}")
+    if values.get("doubt", 0.0) >= 1:
+        raise ValueError(f"{name}.doubt must be below 1; got {values['doubt']}")
     return TRANSFORMS[content["kind"]](**values)
 
 

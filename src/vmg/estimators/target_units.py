@@ -1,4 +1,4 @@
-"""From targets in their own units to those that ensembles work in, and predictions back."""
+"""Targets in the units that ensembles work in, and predictions in the targets' own."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ UNSCALED = Standardiser(np.zeros(1), np.ones(1))
 
 
 def choose_transform(likelihood: str, y: Array, *, rectify: bool) -> TargetTransform | None:
-    """The map from an unbounded scale to targets y; with ``rectify`` numbers that are never negative stay so."""
+    """The map from an unbounded scale to targets y; with ``rectify`` numbers that are never negative
+    stay so, but for a doubt that wanes with their number."""
     if likelihood == "lognormal":
         return LogTransform(HEADROOM * float(y.max() + log_shift(y)), log_shift(y))
     finite = y[np.isfinite(y)]
     if likelihood == "censored" and (finite > 0).all() and (y[:, 0] >= 0).all():
         return LogTransform(HEADROOM * float(finite.max()))
     if rectify and likelihood in ("student", "normal", "mixture") and y.shape == (len(y),) and y.min() >= 0:
-        return Rectified()
+        return Rectified.after(len(y))
     return None
 
 

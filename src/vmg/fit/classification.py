@@ -14,8 +14,9 @@ from torch import Tensor
 
 from vmg.fit.classification_members import SETTLING_STEPS, ClassificationMembers, MemberLogits
 from vmg.fit.design import Design
-from vmg.fit.members import TrainingPlan, train_members
+from vmg.fit.ensemble import rows_to_condition_on, train_ensemble
 from vmg.fit.scaling import InputRange, soften
+from vmg.fit.size import Size
 from vmg.math.categorical_evidence import SoftmaxPosterior, improve
 from vmg.training import Callback, History
 
@@ -24,7 +25,6 @@ __all__ = ["ClassificationEnsemble", "fit_classification"]
 Array = NDArray[np.float64]
 
 DRAWS_OF_CALIBRATION = 32
-ROWS_OF_POSTERIOR = 20_000  # at most, that the output layers are conditioned on at once
 REGION_WEIGHT = 0.3  # of all rows in held-out regions, beside all rows of folds
 PRIOR_ROWS = 3.0  # the priors of log sharpness ~ N(0, 1) and log stretch ~ N(0, 2²) count as so many rows
 
@@ -90,49 +90,30 @@ def fit_classification(
     n_classes: int,
     weight: Array | None,
     *,
-    hidden: Sequence[int],
-    activations: Sequence[str],
-    n_members: int,
-    plan: TrainingPlan,
+    size: Size,
     seed: int,
     callbacks: Sequence[Callback] = (),
 ) -> tuple[ClassificationEnsemble, History]:
     """Fit to rows in standard units, x [N, D], with labels y [N] from 0 to K − 1."""
-    rng = np.random.default_rng(seed)
-    generator = torch.Generator().manual_seed(seed)
-    soft = soften(x)
-    design = Design.choose(soft, n_members, rng)
-    with torch.random.fork_rng(devices=[]):
-        members = ClassificationMembers(x.shape[1], hidden, n_classes, activations, n_members)
-    members.features.reset_parameters(generator)
-    inputs, labels = torch.as_tensor(soft, dtype=torch.float32), torch.as_tensor(y)
+
+    def make_members() -> ClassificationMembers:
+        return ClassificationMembers(x.shape[1], size.hidden, n_classes, size.activations, size.n_members)
+
+    labels = torch.as_tensor(y)
+    trained = train_ensemble(make_members, x, labels, weight, size=size, seed=seed, callbacks=callbacks)
+    members, soft, design, held = trained.members, trained.soft, trained.design, trained.held
     given = torch.ones(len(x)) if weight is None else torch.as_tensor(weight, dtype=torch.float32)
-    held, history = train_members(
-        members,
-        inputs,
-        labels,
-        design.held_out,
-        design.judged,
-        weight=given,
-        plan=plan,
-        generator=generator,
-        callbacks=callbacks,
-    )
     sharpness, stretch = 1.0, 1.0
     if held is not None:
         checked = given.double().numpy()[held.index]
         remote = design.remoteness(soft)[:, held.index]
         sharpness, stretch = _calibrate(held.predictions, held.index, design, remote, y[held.index], checked, seed)
-    n_rows = len(x)
-    some = torch.arange(n_rows)
-    if n_rows > ROWS_OF_POSTERIOR:
-        some = torch.randperm(n_rows, generator=generator)[:ROWS_OF_POSTERIOR]
-    counted = given[some] * (n_rows / len(some))
-    members.double()  # from here on, so that a row gets the same numbers whatever others come with it
-    posterior = members.posterior(torch.as_tensor(soft)[some], labels[some], counted.expand(n_members, -1))
-    return ClassificationEnsemble(
+    some, counted = rows_to_condition_on(given, trained.generator)
+    posterior = members.posterior(torch.as_tensor(soft)[some], labels[some], counted.expand(size.n_members, -1))
+    ensemble = ClassificationEnsemble(
         members, posterior.mean.contiguous(), posterior.root.contiguous(), sharpness, stretch, InputRange.of(soft)
-    ), history
+    )
+    return ensemble, trained.history
 
 
 def _calibrate(

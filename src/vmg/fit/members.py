@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vmg.math.linalg import NotPositiveDefiniteError
+from vmg.nn.anchored import AnchoredFeatures
 from vmg.training import Callback, History, Progress
 
 __all__ = ["Adam", "HeldOutRows", "Members", "TrainingPlan", "train_members"]
@@ -26,6 +27,8 @@ WARM_UP = 10  # steps
 
 class Members(nn.Module, ABC):
     """Networks that train side by side, with output layers that are conditioned on rows, not trained."""
+
+    features: AnchoredFeatures
 
     @abstractmethod
     def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from vmg.fit.calibration import Calibration, HeldOut, t_log_density
+from vmg.prediction.quantile_search import find_quantiles
 
 __all__ = ["COMPONENTS", "NoiseShape", "choose_shape", "fit_noise_shape"]
 
@@ -57,15 +58,10 @@ class NoiseShape:
         return special.ndtr((r[..., None] - self.means) / self.scales) @ self.weights
 
     def quantile(self, q: Array) -> Array:
-        """The r that errors stay below with probability q, by bisection between those of the components."""
+        """The r that errors stay below with probability q, between those of the components."""
         levels = np.asarray(q, dtype=np.float64)
         ends = self.means + self.scales * special.ndtri(levels[..., None])
-        low, high = ends.min(-1), ends.max(-1)
-        for _ in range(80):
-            middle = 0.5 * (low + high)
-            enough = self.cdf(middle) >= levels
-            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        return high
+        return find_quantiles(self.cdf, levels, ends.min(-1), ends.max(-1))
 
     def crps(self, r: Array) -> Array:
         """Continuous ranked probability score, in closed form (Grimit et al. 2006)."""

@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
 from vmg.fit.design import Design
-from vmg.fit.members import TrainingPlan, train_members
+from vmg.fit.ensemble import train_ensemble
 from vmg.fit.noise_field import NoiseField, fit_noise_field
 from vmg.fit.noise_shape import NoiseShape, choose_shape
 from vmg.fit.regression_members import MemberPredictions, RegressionMembers
 from vmg.fit.scaling import InputRange, soften
+from vmg.fit.size import Size
 from vmg.math.evidence import LinearPosterior, NoisePrior
+from vmg.nn.anchored_functions import AnchoredFunctions
 from vmg.training import Callback, History
 
 __all__ = ["RegressionEnsemble", "RowPredictions", "fit_regression"]
@@ -53,16 +55,18 @@ class RegressionEnsemble:
         """What members know of their output weights."""
         return self.members.posterior()
 
-    @torch.no_grad()
+    @cached_property
+    def functions(self) -> AnchoredFunctions:
+        """Functions of the members, in units of the noise's scale."""
+        return AnchoredFunctions(self.members.features, self.posterior.mean, self.posterior.root)
+
     def predict(self, x: Array) -> RowPredictions:
         """Predict rows of inputs in standard units [N, D]."""
-        posterior = self.posterior
         soft = soften(x)
-        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float64))
-        means = (phi @ posterior.mean).numpy()  # [E, N, C]
+        means, relative = self.functions(soft)  # [E, N, C], [E, N]
         loc = means.mean(0)
-        own = posterior.relative_variance(phi).numpy()[..., None] * self.member_noise[:, None]
-        variance = (own.mean(0) + _disagreement(means)) * self.input_range.remoteness(soft)[:, None]
+        own = relative.T @ self.member_noise / len(means)
+        variance = (own + _disagreement(means)) * self.input_range.remoteness(soft)[:, None]
         noise = np.empty_like(loc)
         for c, (calibration, field) in enumerate(zip(self.calibrations, self.fields, strict=True)):
             inputs = np.column_stack([soft, loc[:, c]])
@@ -108,12 +112,9 @@ def fit_regression(
     y: Array,
     weight: Array | None,
     *,
-    hidden: Sequence[int],
-    activations: Sequence[str],
-    n_members: int,
-    plan: TrainingPlan,
-    input_noise: bool,
+    size: Size,
     seed: int,
+    input_noise: bool,
     noise_prior: NoisePrior | None = None,
     degrees: float | None = None,
     shape: str = "student",
@@ -123,27 +124,14 @@ def fit_regression(
 
     ``shape`` of the noise is "student", "mixture", or "auto": a mixture where held-out errors clearly ask for it.
     """
-    rng = np.random.default_rng(seed)
-    generator = torch.Generator().manual_seed(seed)
-    soft = soften(x)
-    whole = InputRange.of(soft)
-    design = Design.choose(soft, n_members, rng)
-    with torch.random.fork_rng(devices=[]):
-        members = RegressionMembers(x.shape[1], hidden, y.shape[1], activations, n_members, noise_prior)
-    members.features.reset_parameters(generator)
-    inputs = torch.as_tensor(soft, dtype=torch.float32)
-    held, history = train_members(
-        members,
-        inputs,
-        torch.as_tensor(y, dtype=torch.float32),
-        design.held_out,
-        design.judged,
-        weight=None if weight is None else torch.as_tensor(weight, dtype=torch.float32),
-        plan=plan,
-        generator=generator,
-        callbacks=callbacks,
-    )
-    members.double()  # from here on, so that a row gets the same numbers whatever others come with it
+
+    def make_members() -> RegressionMembers:
+        return RegressionMembers(x.shape[1], size.hidden, y.shape[1], size.activations, size.n_members, noise_prior)
+
+    single = torch.as_tensor(y, dtype=torch.float32)
+    trained = train_ensemble(make_members, x, single, weight, size=size, seed=seed, callbacks=callbacks)
+    members, soft, design, history = trained.members, trained.soft, trained.design, trained.history
+    held, whole = trained.held, InputRange.of(soft)
     members.condition_on(torch.as_tensor(soft), torch.as_tensor(y), None if weight is None else torch.as_tensor(weight))
     if held is None:  # too few rows to hold any out: members' own noise, and no stretch
         posterior = members.posterior()
@@ -168,7 +156,7 @@ def fit_regression(
         field = None
         at_rows = np.column_stack([soft[index][positions], y[index, c][positions] - folds.error])
         if input_noise:
-            field = fit_noise_field(at_rows, folds, calibration, scale, rng)
+            field = fit_noise_field(at_rows, folds, calibration, scale, trained.rng)
         fields.append(field)
         if shape != "student":
             variance = calibration.noise * (np.ones(len(at_rows)) if field is None else field.factor(at_rows))

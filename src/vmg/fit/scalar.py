@@ -5,26 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.fit.design import Design
-from vmg.fit.members import TrainingPlan, train_members
+from vmg.fit.ensemble import rows_to_condition_on, train_ensemble
 from vmg.fit.scalar_calibration import ScalarCalibration, calibrate_scalar, held_out_functions
 from vmg.fit.scalar_members import SETTLING_STEPS, TOLERANCE, ScalarMembers
 from vmg.fit.scaling import InputRange, soften
+from vmg.fit.size import Size
 from vmg.likelihoods.scalar import ScalarLikelihood
 from vmg.math.scalar_evidence import ScalarPosterior, settle
+from vmg.nn.anchored_functions import AnchoredFunctions
 from vmg.training import Callback, History
 
 __all__ = ["FunctionRows", "ScalarEnsemble", "fit_scalar"]
 
 Array = NDArray[np.float64]
-
-ROWS_OF_POSTERIOR = 20_000  # at most, that the output layers are conditioned on at once
 
 
 @dataclass(frozen=True)
@@ -45,26 +45,28 @@ class ScalarEnsemble:
     calibration: ScalarCalibration
     input_range: InputRange
 
-    @torch.no_grad()
-    def _parts(self, x: Array) -> tuple[Array, Array, Array]:
-        """Centres of members [E, N], halves of their variances [E, D, N] and remoteness [N]."""
-        soft = soften(x)
-        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float64))
-        centres = (phi @ self.mean.unsqueeze(-1)).squeeze(-1).numpy()
-        half = torch.linalg.solve_triangular(self.root, phi.mT, upper=False).numpy()
-        return centres, half, self.input_range.remoteness(soft)
+    @cached_property
+    def functions(self) -> AnchoredFunctions:
+        """Functions of the members."""
+        return AnchoredFunctions(self.members.features, self.mean.unsqueeze(-1), self.root)
 
     def predict(self, x: Array) -> FunctionRows:
         """The function at rows of inputs in standard units [N, D]."""
-        centres, half, remote = self._parts(x)
-        own = np.square(half).sum(1).mean(0)
+        soft = soften(x)
+        found, own = self.functions(soft)
+        centres = found[..., 0]
         between = centres.var(0, ddof=1) if len(centres) > 1 else 0.0
-        variance = self.calibration.stretch * (own + between) * remote
+        variance = self.calibration.stretch * (own.mean(0) + between) * self.input_range.remoteness(soft)
         return FunctionRows(self.calibration.sharpness * centres.mean(0), variance)
 
+    @torch.no_grad()
     def function_factor(self, x: Array) -> Array:
         """F [K, N] with FᵀF the covariance between rows of the function."""
-        centres, half, remote = self._parts(x)
+        soft = soften(x)
+        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float64))
+        centres = (phi @ self.mean.unsqueeze(-1)).squeeze(-1).numpy()
+        half = torch.linalg.solve_triangular(self.root, phi.mT, upper=False).numpy()  # [E, D, N]
+        remote = self.input_range.remoteness(soft)
         n_members = len(centres)
         between = (centres - centres.mean(0)) / math.sqrt(max(n_members - 1, 1))
         own = half.reshape(-1, half.shape[-1]) / math.sqrt(n_members)
@@ -99,33 +101,18 @@ def fit_scalar(
     likelihood: ScalarLikelihood,
     weight: Array | None,
     *,
-    hidden: Sequence[int],
-    activations: Sequence[str],
-    n_members: int,
-    plan: TrainingPlan,
+    size: Size,
     seed: int,
     callbacks: Sequence[Callback] = (),
 ) -> tuple[ScalarEnsemble, History]:
     """Fit to rows in standard units, x [N, D], and targets y [N] or [N, 2] as the likelihood takes them."""
-    rng = np.random.default_rng(seed)
-    generator = torch.Generator().manual_seed(seed)
-    soft = soften(x)
-    design = Design.choose(soft, n_members, rng)
-    with torch.random.fork_rng(devices=[]):
-        members = ScalarMembers(x.shape[1], hidden, likelihood, activations, n_members)
-    members.features.reset_parameters(generator)
-    held, history = train_members(
-        members,
-        torch.as_tensor(soft, dtype=torch.float32),
-        torch.as_tensor(y, dtype=torch.float32),
-        design.held_out,
-        design.judged,
-        weight=None if weight is None else torch.as_tensor(weight, dtype=torch.float32),
-        plan=plan,
-        generator=generator,
-        callbacks=callbacks,
-    )
-    members.double()  # from here on, so that a row gets the same numbers whatever others come with it
+
+    def make_members() -> ScalarMembers:
+        return ScalarMembers(x.shape[1], size.hidden, likelihood, size.activations, size.n_members)
+
+    single = torch.as_tensor(y, dtype=torch.float32)
+    trained = train_ensemble(make_members, x, single, weight, size=size, seed=seed, callbacks=callbacks)
+    members, soft, design, held = trained.members, trained.soft, trained.design, trained.held
     given = np.ones(len(x)) if weight is None else weight
     calibration = ScalarCalibration(members.theta.detach().mean(0).numpy(), 1.0, 1.0)
     if held is not None:
@@ -135,12 +122,9 @@ def fit_scalar(
             for kind in (False, True)
         )
         calibration = calibrate_scalar(likelihood, folds, regions, held.predictions.theta.mean(0))
-    n_rows = len(x)
-    some = torch.arange(n_rows)
-    if n_rows > ROWS_OF_POSTERIOR:
-        some = torch.randperm(n_rows, generator=generator)[:ROWS_OF_POSTERIOR]
-    counted = torch.as_tensor(given)[some] * (n_rows / len(some))
-    posterior = members.posterior(torch.as_tensor(soft)[some], torch.as_tensor(y)[some], counted.expand(n_members, -1))
+    some, counted = rows_to_condition_on(torch.as_tensor(given), trained.generator)
+    targets = torch.as_tensor(y)[some]
+    posterior = members.posterior(torch.as_tensor(soft)[some], targets, counted.expand(size.n_members, -1))
     root = posterior.root.contiguous()  # as files keep it: another order of memory may give another last bit
     ensemble = ScalarEnsemble(members, posterior.mean, root, calibration, InputRange.of(soft))
-    return ensemble, history
+    return ensemble, trained.history

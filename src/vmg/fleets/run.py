@@ -20,9 +20,9 @@ from vmg.fleets.folder import FleetFolder, FleetIndex
 from vmg.fleets.pooling import Pool, fit_pool
 from vmg.fleets.spreading import spread
 from vmg.tables import TableEncoder, TableError, TableModel
-from vmg.tables.phrases import count, listing
 from vmg.tables.target import Task, fit_target
-from vmg.tables.values import to_texts
+from vmg.tables.values import no_value, to_texts
+from vmg.tables.wording import count, listing
 
 __all__ = ["FleetReport", "fit_fleet"]
 
@@ -90,7 +90,7 @@ def fit_fleet(
     if missing:
         raise TableError(f"the table has no column {listing(missing)}; it has {listing(frame.columns)}")
     keys = to_texts(frame[by])
-    frame = frame[keys.notna() & to_texts(frame[target]).notna()]
+    frame = frame[keys.notna() & ~no_value(frame[target])]
     keys = keys[frame.index] if frame.index.is_unique else to_texts(frame[by])
     if frame.empty:
         raise TableError(f"no row has both a target '{target}' and a group '{by}'")

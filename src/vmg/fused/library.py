@@ -87,7 +87,7 @@ LAYOUT = "".join(record.layout for record in (LAYER, DIVERGENCE, MOMENTS_NETWORK
 
 
 def address(tensor: Tensor | None) -> int:
-    """Where a tensor's numbers are; 0, which kernels.cpp takes for none, where there is no tensor."""
+    """The address of a tensor's numbers; 0, which kernels.cpp takes for none, where there is no tensor."""
     return 0 if tensor is None else tensor.data_ptr()
 
 

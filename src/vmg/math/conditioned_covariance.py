@@ -32,19 +32,9 @@ class Conditioned(Covariance):
             raise ValueError(f"inputs must have {covariance.n} columns; got {inputs.shape[-1]}")
         if not damping > 0:
             raise ValueError(f"damping must be positive; got {damping}")
+        batch_shape = torch.broadcast_shapes(covariance.batch_shape, inputs.shape[:-2])
+        super().__init__(covariance.n, batch_shape, covariance.dtype)
         self.covariance, self.inputs, self.damping = covariance, inputs, damping
-
-    @property
-    def n(self) -> int:
-        return self.covariance.n
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return torch.broadcast_shapes(self.covariance.batch_shape, self.inputs.shape[:-2])
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.covariance.dtype
 
     def __repr__(self) -> str:
         return f"Conditioned({self.covariance!r}, n_inputs={self.inputs.shape[-2]})"

@@ -24,22 +24,18 @@ def _require_positive(name: str, value: Tensor) -> None:
 
 
 class Covariance(ABC):
-    """A positive definite matrix C = L Lᵀ of size ``n``, kept in the form in which it is cheap."""
+    """A positive definite matrix C = L Lᵀ, kept in the form in which it is cheap.
 
-    @property
-    @abstractmethod
-    def n(self) -> int:
-        """Number of rows."""
+    ``n`` is its number of rows, ``batch_shape`` the shape of its leading dimensions, ``dtype`` that of its parameters.
+    """
 
-    @property
-    @abstractmethod
-    def batch_shape(self) -> torch.Size:
-        """Shape of the leading batch dimensions."""
+    def __init__(self, n: int, batch_shape: torch.Size, dtype: torch.dtype) -> None:
+        self.n = n
+        self.batch_shape = batch_shape
+        self.dtype = dtype
 
-    @property
-    @abstractmethod
-    def dtype(self) -> torch.dtype:
-        """Floating point type of the parameters."""
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n={self.n}, batch_shape={tuple(self.batch_shape)})"
 
     @abstractmethod
     def to(self, dtype: torch.dtype) -> Covariance:
@@ -117,6 +113,7 @@ class Diagonal(Covariance):
     def __init__(self, scale: Tensor, *, validate: bool = True) -> None:
         if validate:
             _require_positive("scale", scale)
+        super().__init__(scale.shape[-1], scale.shape[:-1], scale.dtype)
         self.scale = scale
         self._log_scale: Tensor | None = None
 
@@ -131,21 +128,6 @@ class Diagonal(Covariance):
     def log_scale(self) -> Tensor:
         """log of the scale, exact where that is how it was given."""
         return self.scale.log() if self._log_scale is None else self._log_scale
-
-    @property
-    def n(self) -> int:
-        return self.scale.shape[-1]
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.scale.shape[:-1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.scale.dtype
-
-    def __repr__(self) -> str:
-        return f"Diagonal(n={self.n}, batch_shape={tuple(self.batch_shape)})"
 
     def to(self, dtype: torch.dtype) -> Diagonal:
         if self._log_scale is not None:
@@ -204,21 +186,7 @@ class RankOne(Covariance):
         if validate:
             _require_positive("scale", scale)
         self.scale, self.vector = torch.broadcast_tensors(scale, vector)
-
-    @property
-    def n(self) -> int:
-        return self.scale.shape[-1]
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.scale.shape[:-1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.scale.dtype
-
-    def __repr__(self) -> str:
-        return f"RankOne(n={self.n}, batch_shape={tuple(self.batch_shape)})"
+        super().__init__(self.scale.shape[-1], self.scale.shape[:-1], self.scale.dtype)
 
     @property
     def _capacity(self) -> Tensor:
@@ -281,27 +249,13 @@ class Dense(Covariance):
             raise ValueError(f"scale_tril must be square matrices; got shape {tuple(scale_tril.shape)}")
         if validate:
             _require_positive("the diagonal of scale_tril", scale_tril.diagonal(dim1=-2, dim2=-1))
+        super().__init__(scale_tril.shape[-1], scale_tril.shape[:-2], scale_tril.dtype)
         self.scale_tril = scale_tril.tril()
 
     @classmethod
     def from_matrix(cls, covariance_matrix: Tensor) -> Dense:
         """The family member with the given covariance matrix."""
         return cls(cholesky(covariance_matrix, name="covariance_matrix"))
-
-    @property
-    def n(self) -> int:
-        return self.scale_tril.shape[-1]
-
-    @property
-    def batch_shape(self) -> torch.Size:
-        return self.scale_tril.shape[:-2]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.scale_tril.dtype
-
-    def __repr__(self) -> str:
-        return f"Dense(n={self.n}, batch_shape={tuple(self.batch_shape)})"
 
     def to(self, dtype: torch.dtype) -> Dense:
         return Dense(self.scale_tril.to(dtype), validate=False)

@@ -82,14 +82,10 @@ class GlobalInducingMLP(BayesianModule):
 
     Parameters
     ----------
-    in_features, out_features : int
-        Sizes of input and output.
-    hidden : sequence of int
-        Sizes of the hidden layers.
+    in_features, out_features, hidden, activation
+        As in :class:`~vmg.nn.MLP`.
     n_inducing : int
         Number of inducing points P.
-    activation : str or callable
-        As in :class:`~vmg.nn.MLP`.
     prior_scale : float
         Standard deviation 1/√τ of every weight before the data.
     batch_shape : sequence of int

@@ -54,10 +54,13 @@ class BayesianHead(nn.Module):
         With ``layer``, a whole model.
     likelihood : Likelihood, optional
         ``GaussianLikelihood()`` (as if None): exact. ``FullCovarianceLikelihood(C)``: exact, with noise that is
-        correlated between outputs. ``CategoricalLikelihood()``: a matrix Gaussian at its optimum. What the likelihood
-        has learned is not used, only its prior.
+        correlated between outputs. ``CategoricalLikelihood()``: a Gaussian for each class at its optimum. What the
+        likelihood has learned is not used, only its prior.
     layer : str, optional
         Name of the model's output layer, an ``nn.Linear``. The head works on a copy without it.
+    keep_weights : bool
+        Keep the weights of ``layer`` as the mean of the weights of classes: ``fit`` then only finds how sure to be of
+        them. For a model that was trained on these rows: fitted to them once more its last layer becomes too sure.
     n_features, n_outputs : int, optional
         Seen from the first rows if None.
     bias : bool
@@ -85,6 +88,7 @@ class BayesianHead(nn.Module):
         likelihood: HasNoisePrior | None = None,
         *,
         layer: str | None = None,
+        keep_weights: bool = False,
         n_features: int | None = None,
         n_outputs: int | None = None,
         bias: bool = True,
@@ -97,8 +101,13 @@ class BayesianHead(nn.Module):
         self.is_classifier = own_prior is None
         if self.is_classifier and (batch_shape or noise_prior):
             raise ValueError(f"a head of classes takes no batch_shape or noise_prior; got {batch_shape}, {noise_prior}")
+        if keep_weights and not (self.is_classifier and layer is not None):
+            raise ValueError("keep_weights needs CategoricalLikelihood() and the name of a trained layer; got neither")
+        self._start: Tensor | None = None
         if layer is not None:
-            features, n_features, n_outputs = _without_layer(features, layer)
+            features, replaced = _without_layer(features, layer)
+            n_features, n_outputs = replaced.in_features, replaced.out_features
+            self._start = _weights_of(replaced, bias=bias) if keep_weights else None
         self.features, self.bias, self.batch_shape = features, bias, torch.Size(batch_shape)
         self.noise_prior = noise_prior or own_prior
         self._groups = None if group_sizes is None else tuple(group_sizes)
@@ -115,7 +124,7 @@ class BayesianHead(nn.Module):
             raise ValueError(f"group_sizes must add up to n_features ({n_features}); got {groups}")
         groups = (*groups, 1) if self.bias else groups
         if self.is_classifier:
-            return SoftmaxOutput(groups, n_outputs)
+            return SoftmaxOutput(groups, n_outputs, self._start)
         return GaussianOutput(groups, n_outputs, noise_prior=self.noise_prior, batch_shape=self.batch_shape)
 
     @property
@@ -146,36 +155,45 @@ class BayesianHead(nn.Module):
     # -- conditioning on rows -----------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def fit(self, batches: Iterable[Sequence[Any]], *, learn_precision: bool = True) -> BayesianHead:
+    def fit(
+        self,
+        batches: Iterable[Sequence[Any]],
+        *,
+        learn_precision: bool = True,
+        held_out: Iterable[Sequence[Any]] | None = None,
+    ) -> BayesianHead:
         """Condition on all rows of ``batches`` of (x, y), in one pass of the model; precisions follow the evidence.
 
         Gaussian noise keeps sums over rows. Classes keep the features of all rows in memory until they are fitted.
+        Of classes, ``held_out`` may have batches of rows that trained nothing: where they contradict the evidence by
+        more than a standard error, they scale the precisions, and with them how sure the head is.
         """
         if self._output is not None:
             self._output.forget()
-        kept: list[tuple[Tensor, Tensor]] = []
+        if self.is_classifier:
+            phi, y = self._all_rows(batches)
+            output = self._ensure_output(phi, y)
+            assert isinstance(output, SoftmaxOutput)
+            output.fit(phi, y, learn_precision=learn_precision)
+            if held_out is not None:
+                output.rescale(phi, y, *self._all_rows(held_out))
+            return self
+        if held_out is not None:
+            raise ValueError("held_out must be None for Gaussian noise, whose evidence is exact; got rows")
         for x, y in batches:
             phi = self.design(x)
-            if self.is_classifier:
-                kept.append((phi, y))
-            else:
-                self._ensure_output(phi, y).update(phi, y)
-        if self.is_classifier:
-            if not kept:
-                raise ValueError("batches must have at least one row; got none")
-            self._fit_classes(*(torch.cat(part) for part in zip(*kept, strict=True)), learn_precision=learn_precision)
-        elif learn_precision:
+            self._ensure_output(phi, y).update(phi, y)
+        if learn_precision:
             assert isinstance(self.output, GaussianOutput)
             self.output.learn_precision()
         return self
 
-    def _fit_classes(self, phi: Tensor, y: Tensor, *, learn_precision: bool) -> None:
-        output = self._ensure_output(phi, y)
-        assert isinstance(output, SoftmaxOutput)
-        if learn_precision:
-            output.learn_precision(phi, y)
-        else:
-            output.update(phi, y)
+    def _all_rows(self, batches: Iterable[Sequence[Any]]) -> tuple[Tensor, Tensor]:
+        kept = [(self.design(x), y) for x, y in batches]
+        if not kept:
+            raise ValueError("batches must have at least one row; got none")
+        phi, y = (torch.cat(part) for part in zip(*kept, strict=True))
+        return phi, y
 
     def forget(self) -> None:
         """Go back to before any rows were seen."""
@@ -227,8 +245,8 @@ class BayesianHead(nn.Module):
         return self.design(x).double() @ self.output.sample_weights(n_samples, generator)
 
 
-def _without_layer(model: nn.Module, name: str) -> tuple[nn.Module, int, int]:
-    """A copy of a model whose linear layer ``name`` passes its inputs on, and the sizes of that layer."""
+def _without_layer(model: nn.Module, name: str) -> tuple[nn.Module, nn.Linear]:
+    """A copy of a model whose linear layer ``name`` passes its inputs on, and that layer."""
     found = dict(model.named_modules()).get(name)
     if not name or not isinstance(found, nn.Linear):
         linear = [key for key, part in model.named_modules() if isinstance(part, nn.Linear)]
@@ -236,4 +254,14 @@ def _without_layer(model: nn.Module, name: str) -> tuple[nn.Module, int, int]:
     copied = copy.deepcopy(model)
     holder, _, last = name.rpartition(".")
     setattr(copied.get_submodule(holder), last, nn.Identity())
-    return copied, found.in_features, found.out_features
+    return copied, found
+
+
+def _weights_of(layer: nn.Linear, *, bias: bool) -> Tensor:
+    """The weights of a layer [D, K], its bias, or zeros, as the last row; without that row where ``bias`` is False."""
+    if not bias:
+        if layer.bias is not None:
+            raise ValueError("keep_weights needs bias=True for a layer with a bias; got bias=False")
+        return layer.weight.detach().mT
+    row = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
+    return torch.cat([layer.weight.mT, row.unsqueeze(0)]).detach()

@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 __all__ = ["is_parallel", "is_sharded", "project_pieces", "whole_divergence"]
 
 
+def _processes_are_joined() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
+
+
 def is_parallel(model: nn.Module) -> bool:
     """Whether several processes train this model together, each on rows of its own."""
     return isinstance(model, DistributedDataParallel) or _is_fsdp(model)
 
 
 def _is_fsdp(module: nn.Module) -> bool:
-    if not (distributed.is_available() and distributed.is_initialized()):
+    if not _processes_are_joined():
         return False
-    try:
-        from torch.distributed.fsdp import FSDPModule
-    except ImportError:  # before PyTorch 2.6
-        return False
+    from torch.distributed.fsdp import FSDPModule  # takes seconds
+
     return isinstance(module, FSDPModule)
 
 
 def is_sharded(module: nn.Module) -> bool:
     """Whether this process holds, at this moment, a piece of some parameter only."""
-    if not (distributed.is_available() and distributed.is_initialized()):
+    if not _processes_are_joined():
         return False
-    try:
-        from torch.distributed.tensor import DTensor
-    except ImportError:  # before PyTorch 2.5
-        return False
+    from torch.distributed.tensor import DTensor
+
     return any(isinstance(p, DTensor) for p in module.parameters())
 
 

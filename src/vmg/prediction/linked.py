@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from vmg.likelihoods.scalar import Binomial, ScalarLikelihood
+from vmg.prediction.quantile_search import find_quantiles
 from vmg.prediction.row_covariance import bent_row_covariance
 
 __all__ = ["LinkedPrediction"]
@@ -170,7 +171,7 @@ class LinkedPrediction:
         return self._shape(found.reshape(*levels.shape, self.n_rows))
 
     def _quantile(self, level: float) -> Array:
-        """The index of a quantile, by bisection between the components' own quantiles, which lie around it."""
+        """The index of a quantile, between the components' own quantiles, which lie around it."""
         f, _ = self._rule
         component = self.likelihood.quantile(np.asarray(level), f, self.theta)
         low, high = component.min(0), component.max(0)
@@ -181,19 +182,7 @@ class LinkedPrediction:
                 enough = self._below(middle) >= level
                 low, high = np.where(enough, low, middle), np.where(enough, middle, high)
             return high
-        for step in range(80):
-            # every other step where a straight line between the ends' normal scores meets the level
-            middle = 0.5 * (low + high)
-            if step % 2:
-                scores = special.ndtri(np.stack([self._below(low), self._below(high)]).clip(1e-300, 1 - 1e-16))
-                with np.errstate(invalid="ignore", divide="ignore"):
-                    share = (special.ndtri(level) - scores[0]) / (scores[1] - scores[0])
-                middle = np.where((share > 0.01) & (share < 0.99), low + share * (high - low), middle)
-            enough = self._below(middle) >= level
-            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-            if (high - low <= 1e-10 * np.abs(high)).all():
-                break
-        return high
+        return find_quantiles(self._below, level, low, high)
 
     def interval_at(self, coverage: Array) -> Array:
         """The central interval with this coverage: [N, 2], or [N, 1, 2]; a coverage of 1 asks for all that can be."""

@@ -28,8 +28,9 @@ UNTOUCHED = 1e-4  # of probability below zero: less leaves a rectified row's mom
 class TransformedPrediction:
     """The target of each of N rows: y = T(z) with z as ``base`` says, T monotone and never below zero.
 
-    Results have the shapes of :class:`~vmg.prediction.student.StudentPrediction`. Quantiles, cdf and log density are
-    exact; means and deviations are quadratures.
+    With the small probability ``transform.doubt`` the target is z itself, so that no number is impossible. Results have
+    the shapes of :class:`~vmg.prediction.student.StudentPrediction`. Quantiles, cdf and log density are exact; means
+    and deviations are quadratures.
     """
 
     base: StudentPrediction
@@ -56,13 +57,35 @@ class TransformedPrediction:
 
     def _mean_over(self, centre: Array, scale: Array, power: int = 1) -> Array:
         """E T(centre + scale · t)^power over the Student t, for centre [..., N, C] and scale [N, C]."""
-        x = np.sinh(GRID)
-        total, normaliser = 0.0, 0.0
-        for node, width in zip(x, np.cosh(GRID), strict=True):
-            weight = stats.t.pdf(node, self.base.df) * width  # [C]
-            normaliser = normaliser + weight
-            total = total + weight * self.transform.forward(centre + scale * node) ** power
-        return np.asarray(total / normaliser)
+        nodes, weights = self._rule
+        total = np.zeros(np.broadcast_shapes(centre.shape, scale.shape))
+        for node, weight in zip(nodes, weights, strict=True):
+            z = centre + scale * node
+            total += weight * self._either(self.transform.forward(z) ** power, z**power)
+        return total
+
+    @cached_property
+    def _rule(self) -> tuple[Array, Array]:
+        """Values of the Student t [K] and their weights [K, C], by the trapezium rule in t of x = sinh t."""
+        nodes = np.sinh(GRID)
+        weights = stats.t.pdf(nodes[:, None], self.base.df) * np.cosh(GRID)[:, None]
+        return nodes, weights / weights.sum(0)
+
+    @cached_property
+    def _touched(self) -> NDArray[np.int64]:
+        """Rows with an output whose moments need a quadrature."""
+        return np.flatnonzero(~self._untouched.all(1))
+
+    def _with_touched(self, known: Array, found: Array) -> Array:
+        """What is known of all rows [N, C], but for touched outputs, of whose rows it was ``found``."""
+        values = known.copy()
+        values[self._touched] = np.where(self._untouched[self._touched], known[self._touched], found)
+        return values
+
+    def _either(self, bounded: Array, free: Array) -> Array:
+        """The mean of what is so with T and what is so without it."""
+        doubt = self.transform.doubt
+        return (1 - doubt) * bounded + doubt * free if doubt > 0 else bounded
 
     @cached_property
     def _untouched(self) -> Array:
@@ -73,31 +96,28 @@ class TransformedPrediction:
 
     @cached_property
     def _mean(self) -> Array:
-        if self._untouched.all():
-            return self.base.loc
-        return np.where(self._untouched, self.base.loc, self._mean_over(self.base.loc, self.base.scale))
+        loc, scale = self.base.loc, self.base.scale
+        return self._with_touched(loc, self._mean_over(loc[self._touched], scale[self._touched]))
 
     @cached_property
     def _std(self) -> Array:
-        known = self.base.scale * self.base.tails
-        if self._untouched.all():
-            return known
-        square = self._mean_over(self.base.loc, self.base.scale, 2)
-        mean = self._mean_over(self.base.loc, self.base.scale)
-        return np.where(self._untouched, known, np.sqrt(np.maximum(square - mean**2, 0.0)))
+        loc, scale, mean = (part[self._touched] for part in (self.base.loc, self.base.scale, self._mean))
+        square = self._mean_over(loc, scale, 2)
+        return self._with_touched(self.base.scale * self.base.tails, np.sqrt(np.maximum(square - mean**2, 0.0)))
 
     @cached_property
     def _epistemic(self) -> Array:
         """Deviation over functions of the target's mean given the function, [N, C]."""
         known = self.base.function_scale * self.base.tails
-        if self._untouched.all():
-            return known
         nodes, weights = np.polynomial.hermite_e.hermegauss(FUNCTION_NODES)
         weights = weights / weights.sum()
-        means = self._mean_over(self.base.loc + known * nodes[:, None, None], self.base.noise_scale)
+        loc, size, noise, std = (
+            part[self._touched] for part in (self.base.loc, known, self.base.noise_scale, self._std)
+        )
+        means = self._mean_over(loc + size * nodes[:, None, None], noise)
         centre = np.tensordot(weights, means, 1)
         spread = np.sqrt(np.tensordot(weights, (means - centre) ** 2, 1))
-        return np.where(self._untouched, known, np.minimum(spread, self._std))
+        return self._with_touched(known, np.minimum(spread, std))
 
     @property
     def mean(self) -> Array:
@@ -132,15 +152,20 @@ class TransformedPrediction:
 
     def log_prob(self, y: ArrayLike) -> Array:
         """log p(y) of each row [N], summed over outputs; of a zero that has a probability, its logarithm."""
-        target = self.base.as_rows(y)
+        target, doubt = self.base.as_rows(y), self.transform.doubt
         inside = target > 0
         z = self.transform.inverse(np.where(inside, target, 1.0))
         density = self.base.log_density(z) + self.transform.log_slope(np.where(inside, target, 1.0))
-        at_zero = np.full_like(density, -np.inf)
-        if np.isfinite(self.transform.floor()):
-            with np.errstate(divide="ignore"):
-                at_zero = np.log(self.base.below(np.full_like(z, self.transform.floor())))
-        return np.where(inside, density, np.where(target == 0, at_zero, -np.inf)).sum(-1)
+        with np.errstate(divide="ignore"):
+            at_zero = np.log((1 - doubt) * self._mass_at_zero)
+            below = np.log(doubt) + self.base.log_density(np.minimum(target, 0.0))
+        return np.where(inside, density, np.where(target == 0, at_zero, below)).sum(-1)
+
+    @cached_property
+    def _mass_at_zero(self) -> Array:
+        """The probability that T(z) is zero, [N, C]."""
+        floor = self.transform.floor()
+        return self.base.below(np.full_like(self.base.loc, floor)) if np.isfinite(floor) else np.zeros(self.loc.shape)
 
     def cdf(self, y: ArrayLike) -> Array:
         """P(target <= y) of each row and output."""
@@ -149,20 +174,40 @@ class TransformedPrediction:
     def _below(self, target: Array) -> Array:
         z = self.transform.inverse(target)
         possible = (target >= 0) & np.isfinite(z)
-        return np.where(possible, self.base.below(np.where(possible, z, 0.0)), 0.0)
+        bounded = np.where(possible, self.base.below(np.where(possible, z, 0.0)), 0.0)
+        return np.where(target < 0, self._either(bounded, self.base.below(target)), bounded)
 
     def quantile(self, q: ArrayLike) -> Array:
         """The value that the target stays below with probability q: [N] (or [N, C]), or [Q, N, ...] for several q."""
-        return self.transform.forward(self.base.quantile(q))
+        z = self.base.quantile(q)  # refuses a q that is none
+        levels = np.asarray(q, dtype=np.float64)[..., None, None]
+        return self.base.squeezed(self._at(levels, z.reshape(*levels.shape[:-2], *self.base.loc.shape)))
+
+    def _at(self, level: Array, z: Array) -> Array:
+        """The quantile of the target at a level, where z [..., N, C] is that of the base."""
+        bounded = self._bounded(z)
+        doubt = self.transform.doubt
+        if doubt == 0:
+            return bounded
+        free = np.minimum(level / doubt, 1.0)
+        return np.where(
+            free < self._mass_at_zero, self.base.loc + self.base.scale * stats.t.ppf(free, self.base.df), bounded
+        )
 
     def interval_at(self, coverage: Array) -> Array:
-        """The central interval with a coverage of its own for each output [C]: [N, 2], or [N, C, 2]."""
-        ends = self.base.interval_at(coverage)
-        return np.where(np.isposinf(ends), np.inf, self.transform.forward(np.where(np.isposinf(ends), 0.0, ends)))
+        """The central interval with a coverage of its own for each output [C]: [N, 2], or [N, C, 2].
+
+        It is that of T(z): no end is below zero, also in doubt.
+        """
+        return self._bounded(self.base.interval_at(coverage))
 
     def interval(self, coverage: float = 0.9) -> Array:
         """The central interval that holds the target with probability ``coverage``: [N, 2], or [N, C, 2]."""
-        return self.transform.forward(self.base.interval(coverage))
+        return self._bounded(self.base.interval(coverage))
+
+    def _bounded(self, z: Array) -> Array:
+        """T(z), also where z is infinite."""
+        return np.where(np.isposinf(z), np.inf, self.transform.forward(np.where(np.isposinf(z), 0.0, z)))
 
     def crps(self, y: ArrayLike) -> Array:
         """Continuous ranked probability score of each row and output, in the target's units.
@@ -179,7 +224,8 @@ class TransformedPrediction:
             for share, sign in ((at_y, 1.0), (1 - at_y, -1.0)):
                 u = np.maximum(share * tail, 1e-50)
                 z = self.base.loc + sign * self.base.scale * stats.t.ppf(u, self.base.df)
-                total += 2 * share * slope * u * sign * (target - self.transform.forward(z))
+                level = u if sign > 0 else 1 - u
+                total += 2 * share * slope * u * sign * (target - self._at(level, z))
         return self.base.squeezed(total)
 
     # -- draws --------------------------------------------------------------------------------------------------------
@@ -191,4 +237,9 @@ class TransformedPrediction:
 
     def sample(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
         """Draws of the target, [n_samples, N] or [n_samples, N, C]: one function a draw, with noise of each row."""
-        return self.transform.forward(self.base.sample(n_samples, random_state))
+        rng = np.random.default_rng(random_state)
+        z = self.base.sample(n_samples, rng)
+        doubt = self.transform.doubt
+        return (
+            np.where(rng.random(z.shape) < doubt, z, self.transform.forward(z)) if doubt else self.transform.forward(z)
+        )

@@ -14,7 +14,11 @@ Array = NDArray[np.float64]
 
 
 class TargetTransform(Protocol):
-    """y = T(z), not falling; zero is the smallest y."""
+    """y = T(z), not falling, with zero as the smallest y; or, with the small probability ``doubt``, y = z."""
+
+    @property
+    def doubt(self) -> float:
+        """The probability that targets can be below zero after all."""
 
     def forward(self, z: Array) -> Array:
         """T(z)."""
@@ -40,6 +44,10 @@ class LogTransform:
     ceiling: float
     shift: float = 0.0
 
+    @property
+    def doubt(self) -> float:
+        return 0.0
+
     def forward(self, z: Array) -> Array:
         bend = np.log(self.ceiling)
         amount = np.exp(np.minimum(z, bend)) * (1 + np.maximum(z - bend, 0))
@@ -61,7 +69,18 @@ class LogTransform:
 
 @dataclass(frozen=True)
 class Rectified:
-    """y = max(z, 0): amounts that behave like any number, only that none is below zero."""
+    """y = max(z, 0): amounts that behave like any number, only that none is below zero.
+
+    That N targets are not negative does not show that none can be. A target is z itself with the probability ``doubt``;
+    a negative one is then unlikely and not impossible.
+    """
+
+    doubt: float = 0.0
+
+    @classmethod
+    def after(cls, n_rows: int) -> Rectified:
+        """Rectified after so many targets of which none was negative: doubt is the mean of a Beta(1/2, 1/2 + N)."""
+        return cls(0.5 / (n_rows + 1))
 
     def forward(self, z: Array) -> Array:
         return np.maximum(z, 0.0)

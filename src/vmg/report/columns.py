@@ -56,7 +56,7 @@ def summarise_columns(model: TableModel, frame: pd.DataFrame) -> list[ColumnSumm
         if name in kinds:
             cells = used[name]
         elif name == model.target and model.task == "regression":
-            kind, cells = "target", model.read_target(frame[name])
+            kind, cells = "target", pd.Series(model.read_target(frame[name]))
         elif name == model.target:
             kind, cells = "target", to_texts(frame[name])
         else:

@@ -11,7 +11,7 @@ import pandas as pd
 from vmg import metrics
 from vmg.prediction import ClassPrediction, Prediction
 from vmg.prediction.conformal import CoverageError, conformal_level
-from vmg.report.rows import INTERVAL_ROWS, Array, Positions, choose, extremes, scored_rows
+from vmg.report.shown_rows import INTERVAL_ROWS, Array, Positions, choose, extremes, scored_rows
 from vmg.tables.marginal import MarginalPrediction
 from vmg.tables.model import NumberPrediction, TableModel, mean_crps
 
@@ -105,7 +105,7 @@ def regression_contents(model: TableModel, frame: pd.DataFrame) -> RegressionCon
     assert not isinstance(prediction, ClassPrediction)
     truth = np.full(len(rows), np.nan)
     if model.target in frame.columns:
-        truth = model.read_target(rows[model.target]).to_numpy()
+        truth = model.read_target(rows[model.target])
     known = np.flatnonzero(np.isfinite(truth))
     drawn = choose(len(rows), INTERVAL_ROWS)
     certain, uncertain = extremes(prediction.std)

@@ -103,6 +103,7 @@ def score_dataset(
 
 def score_piece(task: ScoringTask) -> int | str:
     """Score one piece into its file; the number of rows, or why there is no file."""
+    import pyarrow as pa
     from pyarrow import parquet
 
     target = Path(task.out)
@@ -113,7 +114,9 @@ def score_piece(task: ScoringTask) -> int | str:
             try:
                 batches = task.piece.batches([*load_scorer(task.model).column_names, *task.keep])
                 for scored in score_batches(batches, task.model, coverage=task.coverage, keep=task.keep):
-                    writer = writer or parquet.ParquetWriter(temporary, scored.schema)
+                    if writer is None:  # numbers hardly ever repeat, so a dictionary of them would be built in vain
+                        repeated = [field.name for field in scored.schema if not pa.types.is_floating(field.type)]
+                        writer = parquet.ParquetWriter(temporary, scored.schema, use_dictionary=repeated)
                     writer.write_batch(scored)
                     n_rows += scored.num_rows
             finally:

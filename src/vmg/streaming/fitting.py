@@ -25,9 +25,9 @@ from vmg.streaming.sample import RowSample
 from vmg.streaming.statistics import TableStatistics
 from vmg.tables import TableEncoder, TableError, TableModel
 from vmg.tables.numbers import to_numbers
-from vmg.tables.phrases import count, listing
 from vmg.tables.preparing import keep_rows
 from vmg.tables.target import Task, fit_target
+from vmg.tables.wording import count, listing
 from vmg.training import Callback
 
 __all__ = ["SAMPLE_ROWS", "fit_dataset"]
@@ -139,7 +139,7 @@ def _encoded(
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Features and numeric targets, a batch at a time; rows whose target is no finite number are left out."""
     for _, frame in dataset.frames(names, shard=sharing.shard()):
-        values = to_numbers(frame[target], decimal_comma).values.to_numpy()
+        values = to_numbers(frame[target], decimal_comma).values
         given = np.isfinite(values)
         yield encoder.transform(frame[given]), values[given]
 

@@ -46,7 +46,7 @@ def update_model(model: TableModel, source: str | os.PathLike[str]) -> Update:
             place = label_positions(column, estimator.classes_)
             given, y = place >= 0, estimator.classes_[place]
         else:
-            y = to_numbers(column, model.decimal_comma).values.to_numpy()
+            y = to_numbers(column, model.decimal_comma).values
             given = np.isfinite(y)
         n_left_out += len(frame) - int(given.sum())
         if given.any():

@@ -6,10 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import pandas as pd
-
 from vmg.tables.decimals import count_comma_votes
-from vmg.tables.phrases import listing
+from vmg.tables.wording import listing
 
 __all__ = ["CellOptions", "CellReading", "decide_cells"]
 
@@ -44,7 +42,7 @@ def decide_cells(
         for name, cell in zip(header, row, strict=False):
             if cell.strip() not in BLANK:
                 columns[name].append(cell.strip())
-    votes = count_comma_votes(pd.Series(cells, name=name, dtype=object) for name, cells in columns.items())
+    votes = count_comma_votes(columns)
     found = votes.decide(delimiter)
     comma = found if asked.decimal_comma is None else asked.decimal_comma
     texts = []

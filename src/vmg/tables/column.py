@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Column", "Features", "Mask", "Reading"]
 
@@ -68,10 +68,9 @@ class Column(ABC):
         """The fitted column for a model file."""
         return {"kind": self.kind, **asdict(self)}
 
-    def _fill(self, values: pd.Series, filling: float) -> Features:
+    def _fill(self, values: NDArray[np.float64], filling: float) -> Features:
         """Missing values filled, and marked by a second feature where training rows had some."""
-        features = {self.name: values.fillna(filling).to_numpy(dtype=np.float64)}
-        return features | self._missing_mark(values)
+        return {self.name: np.where(np.isnan(values), filling, values)} | self._missing_mark(values)
 
-    def _missing_mark(self, values: pd.Series) -> Features:
-        return {f"{self.name}: missing": values.isna().to_numpy(dtype=np.float64)} if self.n_missing else {}
+    def _missing_mark(self, values: ArrayLike) -> Features:
+        return {f"{self.name}: missing": np.asarray(pd.isna(values), dtype=np.float64)} if self.n_missing else {}

@@ -62,8 +62,9 @@ def check_date_format(date_format: str) -> str:
 def looks_like_dates(column: pd.Series) -> bool:
     """Whether nearly every cell that is not missing has a year and something else, or is like 20211231."""
     if pd.api.types.is_numeric_dtype(plain(column)):
+        first, last = COMPACT_RANGE
         values = plain(column).dropna()
-        possible = bool(len(values)) and bool(values.between(*COMPACT_RANGE).all())
+        possible = len(values) > 0 and first <= values.min() and values.max() <= last
         return possible and bool(to_texts(values).astype(str).str.fullmatch(COMPACT).all())
     given = to_texts(column).dropna().astype(str)
     if given.empty or given.str.fullmatch(NUMBER).mean() > 1 - MIN_DATE_SHARE:  # 123412 is a number and not a month
@@ -149,14 +150,14 @@ def to_days(moments: pd.Series) -> pd.Series:
 
 
 def day_of_year(moments: pd.Series) -> NDArray[np.float64]:
-    """From 1, the first of January; NaN where missing."""
+    """The day of the year from 1, the first of January; NaN where missing."""
     days = moments.to_numpy().astype("datetime64[D]")
     place = (days - days.astype("datetime64[Y]")).astype(np.float64)
     return np.where(np.isnat(days), np.nan, place + 1)
 
 
 def day_of_week(moments: pd.Series) -> NDArray[np.float64]:
-    """From 0, a Monday; NaN where missing."""
+    """The day of the week from 0, a Monday; NaN where missing."""
     return (_count(moments, MICROSECONDS) + 3) % 7  # 1970 began on a Thursday
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import pandas as pd
@@ -18,15 +19,16 @@ __all__ = [
     "to_points",
 ]
 
-THOUSANDS = r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?"  # 1,234,567.8, and not 0,125
-DOT_THOUSANDS = r"[+-]?[1-9]\d{0,2}(\.\d{3})+"  # 1.234.567, where a comma is the decimal point
-DECIMAL_COMMA = r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+"  # 1.234.567,8
-SURELY_THOUSANDS = r"[+-]?[1-9]\d{0,2}((,\d{3}){2,}(\.\d+)?|,\d{3}\.\d+)"  # 1,234,567 and 1,234.5
-SURELY_DOT_THOUSANDS = r"[+-]?[1-9]\d{0,2}(\.\d{3}){2,}"
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")  # 1,234,567.8, and not 0,125
+DOT_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")  # 1.234.567, where a comma is the decimal point
+DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+")  # 1.234.567,8
+SURELY_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}((,\d{3}){2,}(\.\d+)?|,\d{3}\.\d+)")  # 1,234,567 and 1,234.5
+SURELY_DOT_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3}){2,}")
 CURRENCY = re.compile(r"^([+-]?)\s*[$€£¥]\s*|\s*[%€$£¥]$")  # $12, 12 €, 12 %
 BRACKETS = re.compile(r"^\(\s*([^()+-][^()]*)\)$")  # (1,234) is -1,234 in accounts
 INNER_SPACE = re.compile(r"(?<=\d)[\s'](?=\d{3}(\D|$))")  # 1 234 567 and 1'234'567
 UNICODE_MINUS = "\u2212"
+UNIT_WORD = re.compile(r"\s*[^\W\d_]+$")  # km
 VOTING_SHARE = 0.9  # of a column's cells that must be numbers either way for its commas to be counted
 VOTING_CELLS = 20_000
 
@@ -49,12 +51,15 @@ class CommaVotes(NamedTuple):
         return separator == ";" if self.comma or self.either else None
 
 
+def bare_number(text: str) -> str:
+    """A text without currency, percent signs, spaces between thousands and brackets of negative amounts."""
+    text = BRACKETS.sub(r"-\1", text.replace(UNICODE_MINUS, "-"))
+    return INNER_SPACE.sub("", CURRENCY.sub(r"\1", text)).strip()
+
+
 def bare_numbers(texts: pd.Series) -> pd.Series:
-    """Texts without currency, percent signs, spaces between thousands and brackets of negative amounts."""
-    texts = texts.str.replace(UNICODE_MINUS, "-", regex=False)
-    inner = texts.str.replace(BRACKETS, r"-\1", regex=True)
-    bare = inner.str.replace(CURRENCY, r"\1", regex=True).str.replace(INNER_SPACE, "", regex=True)
-    return bare.str.strip()
+    """:func:`bare_number` of each text."""
+    return texts.map(bare_number)
 
 
 def to_points(bare: pd.Series, decimal_comma: bool) -> pd.Series:
@@ -65,29 +70,43 @@ def to_points(bare: pd.Series, decimal_comma: bool) -> pd.Series:
     return bare.mask(bare.str.fullmatch(THOUSANDS), bare.str.replace(",", "", regex=False))
 
 
-def count_comma_votes(columns: Iterable[pd.Series]) -> CommaVotes:
+def count_comma_votes(columns: Mapping[str, Iterable[str]]) -> CommaVotes:
     """Ask each column of texts whether its commas can only be one thing."""
     votes = CommaVotes([], [], [])
-    for column in columns:
-        bare = bare_numbers(to_texts(column).dropna().astype(str).iloc[:VOTING_CELLS].drop_duplicates())
-        bare = bare.str.replace(r"\s*[^\W\d_]+$", "", regex=True)  # a unit such as km
-        ways = [bare.str.fullmatch(pattern) for pattern in (THOUSANDS, DECIMAL_COMMA, DOT_THOUSANDS, NUMBER)]
-        thousands, decimal, dots, plain = ways
-        if not len(bare) or (thousands | decimal | dots | plain).mean() < VOTING_SHARE:
+    for name, texts in columns.items():
+        cells = [UNIT_WORD.sub("", bare_number(text)) for text in dict.fromkeys(islice(texts, VOTING_CELLS))]
+        numbers = [cell for cell in cells if _is_number_in_some_way(cell)]
+        if not cells or len(numbers) < VOTING_SHARE * len(cells):
             continue
-        comma = int(((decimal & ~thousands) | bare.str.fullmatch(SURELY_DOT_THOUSANDS)).sum())
-        has_point = plain & ~dots & bare.str.contains(".", regex=False)
-        point = int((has_point | bare.str.fullmatch(SURELY_THOUSANDS)).sum())
+        marked = [cell for cell in numbers if "," in cell or "." in cell]
+        comma, point = sum(map(_needs_comma, marked)), sum(map(_needs_point, marked))
         if comma or point:
-            (votes.comma if comma > point else votes.point).append(str(column.name))
-        elif thousands.any():
-            votes.either.append(str(column.name))
+            (votes.comma if comma > point else votes.point).append(name)
+        elif any(THOUSANDS.fullmatch(cell) for cell in marked):
+            votes.either.append(name)
     return votes
+
+
+def _is_number_in_some_way(cell: str) -> bool:
+    return any(pattern.fullmatch(cell) for pattern in (NUMBER, THOUSANDS, DECIMAL_COMMA, DOT_THOUSANDS))
+
+
+def _needs_comma(cell: str) -> bool:
+    """Whether a cell is a number only where a comma is the decimal point."""
+    decimal = DECIMAL_COMMA.fullmatch(cell) and not THOUSANDS.fullmatch(cell)
+    return bool(decimal or SURELY_DOT_THOUSANDS.fullmatch(cell))
+
+
+def _needs_point(cell: str) -> bool:
+    """Whether a cell is a number only where a point is."""
+    has_point = "." in cell and NUMBER.fullmatch(cell) and not DOT_THOUSANDS.fullmatch(cell)
+    return bool(has_point or SURELY_THOUSANDS.fullmatch(cell))
 
 
 def find_decimal_comma(frame: pd.DataFrame, separator: str | None = None) -> bool:
     """Whether a comma is the decimal point in the columns of texts of a table."""
-    texts = [frame[name] for name in frame.columns if frame[name].dtype == object or _is_text(frame[name])]
+    columns = {str(name): frame[name] for name in frame.columns}
+    texts = {name: to_texts(c).dropna() for name, c in columns.items() if c.dtype == object or _is_text(c)}
     return bool(count_comma_votes(texts).decide(separator))
 
 

@@ -16,9 +16,9 @@ from vmg.tables.columns import CategoryColumn, Column, NumberColumn, Reading, co
 from vmg.tables.decimals import find_decimal_comma
 from vmg.tables.errors import TableError
 from vmg.tables.kinds import day_comes_first, find_kind
-from vmg.tables.phrases import count, listing
 from vmg.tables.shifts import shift_remarks
-from vmg.tables.values import to_texts
+from vmg.tables.values import no_value
+from vmg.tables.wording import count, listing
 
 __all__ = ["TableEncoder", "check_names", "decide_comma", "require_columns"]
 
@@ -94,7 +94,7 @@ class TableEncoder:
     @property
     def features_of(self) -> dict[str, list[str]]:
         """The features that each column of the table becomes."""
-        empty = pd.Series([None], dtype=object)
+        empty = pd.Series([np.nan])
         return {column.name: list(column.transform(empty)) for column in self.columns}
 
     @property
@@ -128,7 +128,7 @@ class TableEncoder:
         return _stack([column.transform(frame[column.name]) for column in self.columns])
 
     def marks(self, frame: pd.DataFrame) -> list[dict[str, NDArray[np.bool_]]]:
-        """For each column the rows that are ``missing``, ``unseen`` or ``outside``."""
+        """The rows of each column that are ``missing``, ``unseen`` or ``outside``."""
         self.check(frame)
         return [column.marks(frame[column.name]) for column in self.columns]
 
@@ -168,7 +168,7 @@ class TableEncoder:
         for column in here:
             if unseen := column.unseen(frame[column.name]):
                 sentences.append(f"Column '{column.name}' has values unknown from the fit: {listing(unseen)}.")
-        holes = {c.name: int(to_texts(frame[c.name]).isna().sum()) for c in here}
+        holes = {c.name: int(no_value(frame[c.name]).sum()) for c in here}
         new = [f"'{c.name}' ({holes[c.name]:,})" for c in here if not c.n_missing and holes[c.name]]
         if new:
             sentences.append(f"Missing here and never in the fit, so any of its values may be meant: {listing(new)}.")

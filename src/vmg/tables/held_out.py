@@ -18,7 +18,7 @@ from vmg.tables.errors import TableError
 from vmg.tables.holdout import Holdout, Split
 from vmg.tables.model import TableModel
 from vmg.tables.target import Task, fit_target
-from vmg.tables.values import to_texts
+from vmg.tables.values import no_value, to_texts
 
 __all__ = ["FinishedFolds", "plan_splits", "run_digest", "score_held_out"]
 
@@ -64,7 +64,7 @@ def plan_splits(
     """The rows with a target, the task, and what is held out of them."""
     if target not in frame.columns:  # the fit says so
         return frame, "regression", []
-    rows = frame[to_texts(frame[target]).notna()]
+    rows = frame[~no_value(frame[target])]
     if not len(rows):
         return rows, "regression", []
     found = fit_target(rows[target], task, comma)

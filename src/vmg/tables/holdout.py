@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from vmg.tables.dates import find_date_format, to_dates, to_days
 from vmg.tables.errors import TableError
 from vmg.tables.numbers import to_numbers
-from vmg.tables.phrases import count
 from vmg.tables.values import to_texts
+from vmg.tables.wording import count
 
 __all__ = ["Holdout", "Split"]
 
@@ -53,7 +53,7 @@ class Holdout:
         if self.by is not None and self.time is not None:
             raise TableError("rows are held out by groups or by time; got both")
 
-    def splits(self, frame: pd.DataFrame, target: NDArray, seed: int) -> list[Split]:
+    def splits(self, frame: pd.DataFrame, target: NDArray[Any], seed: int) -> list[Split]:
         """Positions of the rows to fit to and to score on; none where there are too few rows.
 
         Classes keep their shares in random splits.
@@ -91,7 +91,7 @@ class Holdout:
         return pd.factorize(to_texts(frame[self.by]).fillna(""))[0]
 
     @staticmethod
-    def _shuffled(target: NDArray, n: int, seed: int) -> Rows:
+    def _shuffled(target: NDArray[Any], n: int, seed: int) -> Rows:
         """Places of rows in an order that is random, and for classes goes round them."""
         order = np.random.default_rng(seed).permutation(n)
         if target.dtype.kind != "f":
@@ -127,13 +127,14 @@ def _folds(place: Rows, n: int, n_folds: int, share: float | None) -> Rows:
 def _moments(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
     _require(frame, name)
     date_format = find_date_format(frame[name])
-    values = to_numbers(frame[name]).values if date_format is None else to_days(to_dates(frame[name], date_format))
-    if values.isna().any():
+    column = frame[name]
+    values = to_numbers(column).values if date_format is None else to_days(to_dates(column, date_format)).to_numpy()
+    if np.isnan(values).any():
         raise TableError(
             f"the column '{name}' must hold dates or numbers in every row to hold out the last; "
-            f"{count(int(values.isna().sum()), 'row')} has none"
+            f"{count(int(np.isnan(values).sum()), 'row')} has none"
         )
-    return values.to_numpy()
+    return values
 
 
 def _require(frame: pd.DataFrame, name: str) -> None:

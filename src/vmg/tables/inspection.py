@@ -10,10 +10,10 @@ from vmg.tables.choices import TableChoices
 from vmg.tables.columns import Column, DateColumn, NumberColumn
 from vmg.tables.encoder import TableEncoder, check_names, decide_comma
 from vmg.tables.errors import TableError
-from vmg.tables.phrases import listing
 from vmg.tables.suspicions import find_suspicions
 from vmg.tables.target import Task, fit_target
-from vmg.tables.values import to_texts
+from vmg.tables.values import no_value, to_texts
+from vmg.tables.wording import listing
 
 __all__ = ["ColumnFacts", "Inspection", "inspect_table"]
 
@@ -49,7 +49,7 @@ def inspect_table(
     unknown = [name for name in [*([target] if target else []), *choices.named] if name not in frame.columns]
     if unknown:
         raise TableError(f"the table has no column {listing(unknown)}; it has {listing(frame.columns)}")
-    rows = frame if target is None else frame[to_texts(frame[target]).notna()]
+    rows = frame if target is None else frame[~no_value(frame[target])]
     columns = rows.drop(columns=choices.ignored)
     comma = decide_comma(columns, choices)
     notes, suspicions = [], []

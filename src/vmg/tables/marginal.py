@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,14 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from vmg.prediction import ClassPrediction
+from vmg.prediction.quantile_search import find_quantiles
+from vmg.tables.column import Column
 from vmg.tables.reference import ReferenceRows
 
-__all__ = ["Candidates", "MarginalPrediction", "class_mixture", "find_candidates"]
+__all__ = ["Candidates", "MarginalPrediction", "class_mixture", "draw_shares", "find_candidates"]
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-BISECTIONS = 60
+LEARNED_ROWS = 100.0  # training rows that lack a value, at which the mark of it and draws have half each
 GRID = 129  # points on either side of the truth at which a score is integrated
 TAIL = 1e-5  # probability beyond them
 PROBES = (0.123, 0.457, 0.789)  # levels at which only whole numbers have whole quantiles
@@ -39,16 +41,50 @@ class Candidates:
         return self.features.reshape(-1, self.features.shape[-1])
 
 
-def find_candidates(features: Array, unknown: Mask, reference: ReferenceRows) -> Candidates | None:
-    """Candidates for the rows of ``features`` [N, D] with ``unknown`` cells [N, columns]; None where all are known."""
-    rows = np.flatnonzero(unknown.any(1))
+def draw_shares(columns: Sequence[Column], marks: Sequence[Mapping[str, Mask]], n_rows: int) -> Array:
+    """The share of each cell's probability [N, columns] that is drawn from training rows: 0 where the cell is known.
+
+    It is 1 where training rows never lacked a value: nobody knows what its absence means. Where n of them did, the
+    networks have learned that, the better the more there were, and n / (n + ``LEARNED_ROWS``) is left to the mark.
+    """
+    shares = np.zeros((n_rows, len(columns)))
+    for place, (column, of_column) in enumerate(zip(columns, marks, strict=True)):
+        if "missing" in of_column:
+            shares[of_column["missing"], place] = LEARNED_ROWS / (LEARNED_ROWS + column.n_missing)
+        if "unseen" in of_column:
+            shares[of_column["unseen"], place] = 1.0
+    return shares
+
+
+def find_candidates(features: Array, shares: Array, reference: ReferenceRows) -> Candidates | None:
+    """Candidates for the rows of ``features`` [N, D] that have unknown cells; None where all are known.
+
+    ``shares`` are those of :func:`draw_shares`.
+    """
+    rows = np.flatnonzero(shares.any(1))
     if not len(rows):
         return None
-    found = [reference.donors(features[row], unknown[row], np.random.default_rng(SEED)) for row in rows]
+    found = [_row_candidates(features[row], shares[row], reference) for row in rows]
     width = max(len(weights) for _, weights in found)
     filled = np.stack([np.concatenate([f, np.repeat(f[-1:], width - len(f), axis=0)]) for f, _ in found])
     weights = np.stack([np.concatenate([w, np.zeros(width - len(w))]) for _, w in found])
     return Candidates(rows, filled, weights)
+
+
+def _row_candidates(row: Array, shares: Array, reference: ReferenceRows) -> tuple[Array, Array]:
+    """What one row may be [K, D], and the weights [K]: all unknown cells drawn, or marked ones left as they are."""
+    drawn, weights = reference.donors(row, shares > 0, np.random.default_rng(SEED))
+    marked = (shares > 0) & (shares < 1)
+    if not marked.any():
+        return drawn, weights
+    share = shares[marked].max()
+    left = drawn.copy()
+    left[:, np.repeat(marked, reference.widths)] = row[np.repeat(marked, reference.widths)]
+    if not (shares == 1).any():  # nothing is drawn, so all are the same
+        left, left_weights = left[:1], np.ones(1)
+    else:
+        left_weights = weights
+    return np.concatenate([drawn, left]), np.concatenate([share * weights, (1 - share) * left_weights])
 
 
 def class_mixture(whole: ClassPrediction, parts: ClassPrediction, candidates: Candidates) -> ClassPrediction:
@@ -153,20 +189,19 @@ class MarginalPrediction:
         return self._stitched(self.whole.quantile(q), self._invert(levels.reshape(-1)).reshape(*levels.shape, -1))
 
     def _invert(self, levels: Array) -> Array:
-        """Quantiles of the mixtures [Q, G], by bisection between those of their parts."""
+        """Quantiles of the mixtures [Q, G], between those of their parts."""
         found = []
         probes = np.asarray(self.parts.quantile(np.array(PROBES)))
         counts = bool((probes == np.round(probes)).all())  # a distribution of whole numbers
         for level in levels:
             each = self._each(self.parts.quantile(level))
-            low, high = each.min(1), each.max(1)
-            for _ in range(BISECTIONS):
-                middle = low + 0.5 * (high - low)
-                at = np.repeat(middle, self.candidates.weights.shape[1])
-                below = self._average(self.parts.cdf(at)) < level
-                low, high = np.where(below, middle, low), np.where(below, high, middle)
-            found.append(np.round(high) if counts else high)
+            at_level = find_quantiles(self._mixed_cdf, level, each.min(1), each.max(1))
+            found.append(np.round(at_level) if counts else at_level)
         return np.stack(found)
+
+    def _mixed_cdf(self, y: Array) -> Array:
+        """P(target <= y) of the mixtures, [G]."""
+        return self._average(self.parts.cdf(self._spread(y)))
 
     def crps(self, y: ArrayLike) -> Array:
         """Continuous ranked probability score of each row: ∫(F(x) − [y <= x])² dx, by the trapezium rule."""

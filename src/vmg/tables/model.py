@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -20,14 +21,14 @@ from vmg.tables.encoder import TableEncoder, require_columns
 from vmg.tables.errors import TableError
 from vmg.tables.flags import FLAGS, flag_texts, mark_not_finite
 from vmg.tables.frames import as_frame
-from vmg.tables.marginal import MarginalPrediction, class_mixture, find_candidates
+from vmg.tables.marginal import MarginalPrediction, class_mixture, draw_shares, find_candidates
 from vmg.tables.numbers import to_numbers
-from vmg.tables.phrases import count
 from vmg.tables.preparing import keep_rows, prepare_table
 from vmg.tables.reference import ReferenceRows, row_digests
 from vmg.tables.scores import base_rate, base_rate_scores, class_scores, mean_crps, number_scores
 from vmg.tables.target import Task, known_labels, require_numbers
-from vmg.tables.values import to_texts
+from vmg.tables.values import no_value
+from vmg.tables.wording import count
 from vmg.training import Callback
 
 __all__ = [
@@ -131,12 +132,8 @@ class TableModel:
         tell : callable, optional
             Called with each sentence of ``notes`` before training starts.
         """
-        given = prepare_table(
-            as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {}
-        )
-        if tell is not None:
-            for note in given.notes:
-                tell(note)
+        choices, options = choices or TableChoices(), options or {}
+        given = prepare_table(as_frame(frame), target, task, exclude, conformal, choices, options, tell)
         estimator, encoder, found = given.estimator, given.encoder, given.target
         try:
             estimator.fit(given.features, given.values, callbacks=callbacks)
@@ -167,13 +164,8 @@ class TableModel:
         tell: Callable[[str], None] | None = None,
     ) -> list[str]:
         """Do all of a fit but the training: raise what is wrong with the table, give back and tell the notes."""
-        given = prepare_table(
-            as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {}
-        )
-        if tell is not None:
-            for note in given.notes:
-                tell(note)
-        return given.notes
+        choices, options = choices or TableChoices(), options or {}
+        return prepare_table(as_frame(frame), target, task, exclude, conformal, choices, options, tell).notes
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
@@ -181,26 +173,17 @@ class TableModel:
         """The whole predictive distribution of each row; a row with unknown cells is a mixture over their values."""
         frame = as_frame(frame)
         features = self.encoder.transform(frame)
-        return self._distribution(features, self._unknown(self.encoder.marks(frame), len(frame)))
-
-    def _unknown(self, marks: Sequence[Mapping[str, NDArray]], n_rows: int) -> NDArray[np.bool_]:
-        """Cells that say nothing [N, columns]."""
-        found = np.zeros((n_rows, len(marks)), dtype=bool)
-        for place, of_column in enumerate(marks):
-            for kind in ("missing", "unseen"):
-                if kind in of_column:
-                    found[:, place] |= of_column[kind]
-        return found
+        return self._distribution(features, draw_shares(self.encoder.columns, self.encoder.marks(frame), len(frame)))
 
     def filled_dist(self, frame: Any) -> NumberPrediction | ClassPrediction:
         """The same with unknown cells filled as in training, so that rows share draws of the function."""
         return self.estimator.pred_dist(self.encoder.transform(as_frame(frame)))
 
     def _distribution(
-        self, features: NDArray, unknown: NDArray[np.bool_]
+        self, features: NDArray[Any], shares: NDArray[np.float64]
     ) -> NumberPrediction | MarginalPrediction | ClassPrediction:
         whole = self.estimator.pred_dist(features)
-        candidates = None if self.reference is None else find_candidates(features, unknown, self.reference)
+        candidates = None if self.reference is None else find_candidates(features, shares, self.reference)
         if candidates is None:
             return whole
         parts = self.estimator.pred_dist(candidates.flat)
@@ -208,16 +191,12 @@ class TableModel:
             return class_mixture(whole, cast(ClassPrediction, parts), candidates)
         return MarginalPrediction(whole, parts, candidates)
 
-    def _pieces(self, unknown: NDArray[np.bool_]) -> Iterator[slice]:
+    def _pieces(self, shares: NDArray[np.float64]) -> Iterator[slice]:
         """Rows that are predicted together, in memory that does not grow with them."""
-        for piece in row_pieces(len(unknown)):
-            gaps = np.cumsum(unknown[piece].any(1))
-            start = piece.start
-            for end in range(piece.start + 1, min(piece.stop, len(unknown)) + 1):
-                before = 0 if start == piece.start else gaps[start - piece.start - 1]
-                if end == min(piece.stop, len(unknown)) or gaps[end - piece.start] - before > MIXED_AT_ONCE:
-                    yield slice(start, end)
-                    start = end
+        for piece in row_pieces(len(shares)):
+            mixed = piece.start + np.flatnonzero(shares[piece].any(1))
+            ends = [piece.start, *mixed[MIXED_AT_ONCE::MIXED_AT_ONCE], min(piece.stop, len(shares))]
+            yield from (slice(int(start), int(end)) for start, end in pairwise(ends))
 
     def predict_frame(self, frame: Any, coverage: float = 0.9, *, outside: Outside = "flag") -> pd.DataFrame:
         """Predictions as a table with a row for each row of ``frame``.
@@ -248,19 +227,19 @@ class TableModel:
         if outside == "error":
             self._refuse_outside(marks)
         features = self.encoder.transform(self.encoder.clipped(frame) if outside == "clip" else frame)
-        unknown = self._unknown(marks, len(frame))
+        shares = draw_shares(self.encoder.columns, marks, len(frame))
         describe = self._describe_numbers if self.task == "regression" else self._describe_classes
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is flagged below
             parts = [
-                describe(self._distribution(features[rows], unknown[rows]), coverage) for rows in self._pieces(unknown)
+                describe(self._distribution(features[rows], shares[rows]), coverage) for rows in self._pieces(shares)
             ]
         found = pd.concat(parts, ignore_index=True).set_axis(frame.index)
         if self.reference is not None:
-            found["familiarity"] = self.reference.familiarity(features, unknown)
+            found["familiarity"] = self.reference.familiarity(features, shares > 0)
         found[FLAGS] = flag_texts(self.encoder.column_names, marks, len(frame))
         return mark_not_finite(found)
 
-    def _refuse_outside(self, marks: Sequence[Mapping[str, NDArray]]) -> None:
+    def _refuse_outside(self, marks: Sequence[Mapping[str, NDArray[Any]]]) -> None:
         found = {
             name: int(of_column["outside"].sum())
             for name, of_column in zip(self.encoder.column_names, marks, strict=True)
@@ -311,11 +290,11 @@ class TableModel:
         name, reason = (getattr(self.estimator, f"likelihood_{part}", "") for part in ("", "reason_"))
         return f"Likelihood: {name}, {reason}." if name else ""
 
-    def read_target(self, column: pd.Series) -> pd.Series:
+    def read_target(self, column: pd.Series) -> NDArray[np.float64]:
         """Cells of a numeric target as numbers, in the convention and the unit of the fit."""
         return to_numbers(column, self.decimal_comma, self.unit).values
 
-    def target_values(self, frame: pd.DataFrame) -> NDArray:
+    def target_values(self, frame: pd.DataFrame) -> NDArray[Any]:
         """The true targets of rows that all have one: numbers, or classes as the estimator writes them."""
         require_columns(frame, [self.target])
         column = frame[self.target]
@@ -323,23 +302,23 @@ class TableModel:
             return known_labels(column, self.estimator.classes_)
         values = self.read_target(column)
         require_numbers(column, values)
-        return values.to_numpy()
+        return values
 
     def with_target(self, frame: Any) -> pd.DataFrame:
         """The rows of ``frame`` that have a target."""
         frame = as_frame(frame)
         require_columns(frame, [self.target])
-        rows = frame[to_texts(frame[self.target]).notna()]
+        rows = frame[~no_value(frame[self.target])]
         if rows.empty:
             raise TableError(f"no row has a value in the target '{self.target}'")
         return rows
 
-    def predictions_of(self, rows: pd.DataFrame) -> Iterator[tuple[Any, NDArray]]:
+    def predictions_of(self, rows: pd.DataFrame) -> Iterator[tuple[Any, NDArray[Any]]]:
         """Pieces of rows that all have a target: the prediction and the truth."""
         truth, features = self.target_values(rows), self.encoder.transform(rows)
-        unknown = self._unknown(self.encoder.marks(rows), len(rows))
-        for piece in self._pieces(unknown):
-            yield self._distribution(features[piece], unknown[piece]), truth[piece]
+        shares = draw_shares(self.encoder.columns, self.encoder.marks(rows), len(rows))
+        for piece in self._pieces(shares):
+            yield self._distribution(features[piece], shares[piece]), truth[piece]
 
     def evaluate(self, frame: Any, coverage: float = 0.9) -> dict[str, float]:
         """Scores on rows with a known target; rows without are left out.

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from vmg.tables.column import Column, Features, Mask, Reading
 from vmg.tables.errors import TableError
 from vmg.tables.numbers import Numbers, find_unit, to_numbers
-from vmg.tables.phrases import listing
 from vmg.tables.values import plain, to_texts
+from vmg.tables.wording import listing
 
 __all__ = ["LARGEST", "MIN_NUMBER_SHARE", "BooleanColumn", "NumberColumn"]
 
@@ -43,17 +44,17 @@ class NumberColumn(Column):
             return None
         unit = "" if pd.api.types.is_numeric_dtype(plain(column)) else find_unit(column) or ""
         numbers = to_numbers(column, reading.decimal_comma, unit)
-        values = numbers.values
-        n_numbers = int(values.notna().sum())
+        given = numbers.values[~np.isnan(numbers.values)]
+        n_numbers = len(given)
         if n_numbers == 0 or (n_numbers < MIN_NUMBER_SHARE * int(column.notna().sum()) and not reading.forced):
             return None
-        if values.abs().max() > LARGEST:
+        largest = float(np.abs(given).max())
+        if largest > LARGEST:
             raise TableError(
-                f"the column '{column.name}' must hold numbers of at most {LARGEST:g} in size; got "
-                f"{values.abs().max():g}. Leave it out, or use another unit."
+                f"the column '{column.name}' must hold numbers of at most {LARGEST:g} in size; got {largest:g}. "
+                "Leave it out, or use another unit."
             )
-        given = values.dropna().to_numpy()
-        scale = float(np.abs(given).max()) or 1.0
+        scale = largest or 1.0
         return cls(
             str(column.name),
             len(column) - n_numbers,
@@ -72,22 +73,26 @@ class NumberColumn(Column):
         return to_numbers(column, self.decimal_comma, self.unit)
 
     def transform(self, column: pd.Series) -> Features:
-        numbers = self.read(column)
-        values = numbers.values.where(numbers.infinite == 0, np.inf * numbers.infinite)
         reach = min(FAR * max(self.high - self.low, self.spread), LARGEST)
-        return self._fill(values.clip(max(self.low - reach, -LARGEST), min(self.high + reach, LARGEST)), self.median)
+        return self._fill(
+            self._between(column, max(self.low - reach, -LARGEST), min(self.high + reach, LARGEST)), self.median
+        )
+
+    def _between(self, column: pd.Series, low: float, high: float) -> NDArray[np.float64]:
+        """The cells as numbers, those beyond the ends moved there, infinite ones too; NaN where missing."""
+        numbers = self.read(column)
+        values = np.where(numbers.infinite != 0, np.copysign(np.inf, numbers.infinite), numbers.values)
+        return np.clip(values, low, high)
 
     def marks(self, column: pd.Series) -> dict[str, Mask]:
         numbers = self.read(column)
-        values, infinite = numbers.values.to_numpy(), numbers.infinite.to_numpy() != 0
+        values, infinite = numbers.values, numbers.infinite != 0
         with np.errstate(invalid="ignore"):
             outside = infinite | (values < self.low) | (values > self.high)
         return {"missing": np.isnan(values) & ~infinite, "outside": outside}
 
     def clipped(self, column: pd.Series) -> pd.Series:
-        numbers = self.read(column)
-        values = numbers.values.where(numbers.infinite == 0, np.inf * numbers.infinite)
-        return values.clip(self.low, self.high)
+        return pd.Series(self._between(column, self.low, self.high), index=column.index)
 
     def feature_scales(self) -> list[float]:
         return [self.spread, *[1.0] * bool(self.n_missing)]
@@ -131,7 +136,7 @@ class BooleanColumn(Column):
         return to_texts(column).str.lower().map(BOOLEAN_WORDS).astype(float)
 
     def transform(self, column: pd.Series) -> Features:
-        return self._fill(self._values(column), self.median)
+        return self._fill(self._values(column).to_numpy(), self.median)
 
     def marks(self, column: pd.Series) -> dict[str, Mask]:
         return {"missing": self._values(column).isna().to_numpy()}

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from vmg.tables.decimals import bare_numbers, count_comma_votes, to_points
 from vmg.tables.values import NUMBER, plain, to_texts
@@ -45,10 +46,10 @@ UNITS = frozenset(
 class Numbers(NamedTuple):
     """Cells read as numbers: NaN where missing or not a number; ``infinite`` says whose size no number has."""
 
-    values: pd.Series
+    values: NDArray[np.float64]
     decimal_comma: bool
     not_numbers: list[str]
-    infinite: pd.Series  # 1, -1, or 0 where it is not
+    infinite: NDArray[np.float64]  # 1, -1, or 0 where it is not
 
 
 def find_unit(column: pd.Series) -> str | None:
@@ -88,9 +89,9 @@ def to_numbers(column: pd.Series, decimal_comma: bool | None = None, unit: str |
     """
     column = plain(column)
     if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
-        values = column.astype("Float64").astype("float64")
-        infinite = values.where(np.isinf(values), 0.0).clip(-1, 1).fillna(0.0)
-        return Numbers(values.where(np.isfinite(values)), bool(decimal_comma), [], infinite)
+        extension = pd.api.types.is_extension_array_dtype(column.dtype)
+        cells = column.to_numpy(dtype=np.float64, **({"na_value": np.nan} if extension else {}))
+        return _numbers(cells, np.where(np.isinf(cells), np.sign(cells), 0.0), bool(decimal_comma), [])
     texts = to_texts(column)
     given = texts.dropna().astype(str)
     if unit and unit != "%":
@@ -100,7 +101,7 @@ def to_numbers(column: pd.Series, decimal_comma: bool | None = None, unit: str |
         given_bare = given
     bare = bare_numbers(given_bare)
     if decimal_comma is None:
-        decimal_comma = bool(count_comma_votes([given_bare]).decide())
+        decimal_comma = bool(count_comma_votes({"": given_bare}).decide())
     bare = to_points(bare, decimal_comma)
     good = bare.str.fullmatch(NUMBER)
     here = texts.notna().to_numpy()
@@ -109,6 +110,10 @@ def to_numbers(column: pd.Series, decimal_comma: bool | None = None, unit: str |
     infinite = np.where(np.isinf(cells), np.sign(cells), 0.0)
     words = given.str.fullmatch(r"(?i)[+-]?(inf|infinity|∞)").to_numpy(dtype=bool)
     infinite[here] += np.where(words, np.where(given.str.startswith("-"), -1.0, 1.0), 0.0)
-    values = pd.Series(cells, index=column.index)
-    strange = sorted(given[~good].unique())
-    return Numbers(values.where(np.isfinite(values)), decimal_comma, strange, pd.Series(infinite, index=column.index))
+    return _numbers(cells, infinite, decimal_comma, sorted(given[~good].unique()))
+
+
+def _numbers(
+    cells: NDArray[np.float64], infinite: NDArray[np.float64], decimal_comma: bool, not_numbers: list[str]
+) -> Numbers:
+    return Numbers(np.where(np.isfinite(cells), cells, np.nan), decimal_comma, not_numbers, infinite)

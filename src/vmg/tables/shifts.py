@@ -20,7 +20,8 @@ SHIFTED = 3.0  # widths of the training rows' middle 80 % between the medians
 def shift_remarks(column: NumberColumn, cells: pd.Series) -> list[str]:
     """What is unlike the training rows in a column, in short sentences."""
     remarks = []
-    values = column.read(cells).values.dropna().to_numpy()
+    values = column.read(cells).values
+    values = values[~np.isnan(values)]
     if len(values) and not pd.api.types.is_bool_dtype(plain(cells)):
         unit = "" if pd.api.types.is_numeric_dtype(plain(cells)) else find_unit(cells) or ""
         if unit != column.unit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from vmg.tables.errors import TableError
 from vmg.tables.number_columns import LARGEST, MIN_NUMBER_SHARE
 from vmg.tables.numbers import find_unit, to_numbers
-from vmg.tables.phrases import count, listing
 from vmg.tables.values import holds_collections, plain, to_texts
+from vmg.tables.wording import count, listing
 
 __all__ = ["Target", "Task", "centred_target", "fit_target", "known_labels", "label_positions", "require_numbers"]
 
@@ -31,7 +31,7 @@ class Target(NamedTuple):
     """The target of training rows, none missing."""
 
     task: Task
-    values: NDArray
+    values: NDArray[Any]
     decimal_comma: bool
     reason: str
     unit: str = ""
@@ -45,12 +45,12 @@ def fit_target(column: pd.Series, task: Task | None = None, decimal_comma: bool 
     unit = "" if pd.api.types.is_numeric_dtype(column) else find_unit(column) or ""
     numbers = to_numbers(column, decimal_comma, unit)
     decided = pd.api.types.is_bool_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype)
-    numeric = bool(numbers.values.notna().all()) and not decided
+    numeric = not np.isnan(numbers.values).any() and not decided
     n_distinct = int((column if pd.api.types.is_numeric_dtype(column) else to_texts(column)).nunique())
     if n_distinct == 1:
         raise TableError(f"the target '{name}' is always '{to_texts(column).iloc[0]}': there is nothing to learn")
     many = n_distinct > FEW_VALUES or 2 * n_distinct > len(column)
-    mostly_numbers = float(numbers.values.notna().mean()) >= MIN_NUMBER_SHARE
+    mostly_numbers = 1 - float(np.isnan(numbers.values).mean()) >= MIN_NUMBER_SHARE
     if task == "regression" or (task is None and many and mostly_numbers and not decided):
         require_numbers(column, numbers.values)
     if task is None:
@@ -66,8 +66,8 @@ def fit_target(column: pd.Series, task: Task | None = None, decimal_comma: bool 
     else:
         reason = f"Task: {task}, as asked."
     if task == "regression":
-        require_range(name, numbers.values.to_numpy())
-        return Target(task, numbers.values.to_numpy(), numbers.decimal_comma, reason, unit)
+        require_range(name, numbers.values)
+        return Target(task, numbers.values, numbers.decimal_comma, reason, unit)
     if len(column) < MIN_CLASS_ROWS * n_distinct:
         raise TableError(
             f"the target '{name}' has {n_distinct:,} different values in {count(len(column), 'row')}, too many to be "
@@ -76,7 +76,7 @@ def fit_target(column: pd.Series, task: Task | None = None, decimal_comma: bool 
     return Target(task, _class_labels(column), numbers.decimal_comma, reason)
 
 
-def centred_target(values: NDArray) -> NDArray[np.float64]:
+def centred_target(values: NDArray[Any]) -> NDArray[np.float64]:
     """Numbers in units of their spread, or 0/1 of each class (one of two classes), with mean zero: [N, outputs]."""
     if values.dtype.kind == "f":
         columns = values[:, None] / np.abs(values).max()
@@ -89,9 +89,9 @@ def centred_target(values: NDArray) -> NDArray[np.float64]:
     return shares - shares.mean(0)
 
 
-def require_numbers(column: pd.Series, values: pd.Series) -> None:
+def require_numbers(column: pd.Series, values: NDArray[np.float64]) -> None:
     """Raise a TableError that names the cells of a target which could not be read as finite numbers."""
-    strange = plain(column)[values.isna()]
+    strange = plain(column)[np.isnan(values)]
     if len(strange):
         raise TableError(
             f"the target '{column.name}' must hold finite numbers; got {listing(strange.map(str).unique())} in "
@@ -99,7 +99,7 @@ def require_numbers(column: pd.Series, values: pd.Series) -> None:
         )
 
 
-def require_range(name: str, values: NDArray) -> None:
+def require_range(name: str, values: NDArray[Any]) -> None:
     """Raise a TableError where squares of the target leave the range of floating-point numbers."""
     largest = float(np.abs(values).max())
     if not SMALLEST <= largest <= LARGEST:
@@ -109,26 +109,26 @@ def require_range(name: str, values: NDArray) -> None:
         )
 
 
-def _class_labels(column: pd.Series) -> NDArray:
+def _class_labels(column: pd.Series) -> NDArray[Any]:
     """Classes as whole numbers where all are written as such, else as texts: "01" is not "1"."""
     texts = to_texts(column).to_numpy(dtype=str)
-    values = to_numbers(column).values.to_numpy()
+    values = to_numbers(column).values
     if pd.api.types.is_bool_dtype(column) or not (values == np.round(values)).all():  # NaN is not equal to itself
         return texts
     numbers = values.astype(np.int64)
     return numbers if (numbers.astype(str) == texts).all() else texts
 
 
-def label_positions(column: pd.Series, classes: NDArray) -> NDArray[np.int64]:
+def label_positions(column: pd.Series, classes: NDArray[Any]) -> NDArray[np.int64]:
     """The place of each cell among ``classes``, which are in order; -1 where it is none of them, or missing."""
     texts = to_texts(column)
     is_text = classes.dtype.kind == "U"
-    labels = texts.to_numpy(dtype=str) if is_text else to_numbers(column).values.to_numpy()
+    labels = texts.to_numpy(dtype=str) if is_text else to_numbers(column).values
     place = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
     return np.where((classes[place] == labels) & texts.notna().to_numpy(), place, -1)
 
 
-def known_labels(column: pd.Series, classes: NDArray) -> NDArray:
+def known_labels(column: pd.Series, classes: NDArray[Any]) -> NDArray[Any]:
     """Classes of rows to come, written as ``classes`` are."""
     place = label_positions(column, classes)
     unknown = place < 0

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vmg.tables.errors import TableError
 
-__all__ = ["NUMBER", "holds_collections", "is_number", "naive_moments", "plain", "to_texts"]
+__all__ = ["NUMBER", "holds_collections", "is_number", "naive_moments", "no_value", "plain", "to_texts"]
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 COLLECTIONS = (list, tuple, dict, set, np.ndarray)
@@ -56,9 +56,19 @@ def to_texts(column: pd.Series) -> pd.Series:
 
     if pd.api.types.is_datetime64_any_dtype(column):
         return _moment_texts(column)
-    given = column.notna().to_numpy()
-    texts = [text(value) if here else None for value, here in zip(column.astype(object), given, strict=True)]
+    if column.dtype == object and pd.api.types.infer_dtype(column, skipna=True) != "string":
+        given = column.notna().to_numpy()  # equal cells may be written differently: 1 and True
+        texts = [text(value) if here else None for value, here in zip(column, given, strict=True)]
+        return pd.Series(texts, index=column.index, name=column.name, dtype=object)
+    places, cells = pd.factorize(column)  # each value is written once; missing ones are at -1, the last place
+    texts = np.array([*(text(value) for value in cells.astype(object)), None], dtype=object)[places]
     return pd.Series(texts, index=column.index, name=column.name, dtype=object)
+
+
+def no_value(column: pd.Series) -> NDArray[np.bool_]:
+    """The cells that are missing or blank."""
+    cells = plain(column)
+    return (cells if pd.api.types.is_numeric_dtype(cells) else to_texts(cells)).isna().to_numpy()
 
 
 def naive_moments(column: pd.Series) -> NDArray[np.datetime64]:

@@ -81,7 +81,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run keeps its state.
+    """The file that keeps the state of a run.
 
     Args:
         path: of the file; where there is one, the run goes on from it.

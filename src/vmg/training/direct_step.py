@@ -23,7 +23,7 @@ from vmg.nn.mlp import MLP, Activation
 from vmg.objective import ElboTerms, Objective
 from vmg.priors import short_kl
 from vmg.training.grouped_parameters import GroupedParameters, Memory
-from vmg.training.rows import Batch
+from vmg.training.training_rows import Batch
 
 __all__ = ["DirectStep"]
 

@@ -24,8 +24,8 @@ from vmg.objective import ElboTerms
 from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.hooks import Finished, Hook
 from vmg.training.reporting import History
-from vmg.training.rows import Batch
 from vmg.training.step import Step
+from vmg.training.training_rows import Batch
 
 __all__ = ["LostProcessError", "Processes", "joined_by_torchrun", "watched"]
 

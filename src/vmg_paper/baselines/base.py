@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import torch
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
@@ -21,7 +20,15 @@ from vmg.fit.variational.likelihood_factories import LikelihoodFactory
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP, Activation
 
-__all__ = ["Baseline", "BaselineClassifier", "BaselineRegressor", "LayerNetworks", "Place", "mean_function"]
+__all__ = [
+    "Baseline",
+    "BaselineClassifier",
+    "BaselineRegressor",
+    "LayerNetworks",
+    "Place",
+    "layers_of",
+    "mean_function",
+]
 
 
 class Baseline(ABC):
@@ -36,15 +43,15 @@ class Baseline(ABC):
 
     def regressor(self, hidden_layer_sizes: int | Sequence[int] = (50,), **options: Any) -> BaselineRegressor:
         """The method as an estimator for numbers."""
-        return BaselineRegressor(self, hidden_layer_sizes, **{**self.defaults, **options})
+        return BaselineRegressor(hidden_layer_sizes, baseline=self, **{**self.defaults, **options})
 
     def classifier(self, hidden_layer_sizes: int | Sequence[int] = (50,), **options: Any) -> BaselineClassifier:
         """The method as an estimator for classes."""
-        return BaselineClassifier(self, hidden_layer_sizes, **{**self.defaults, **options})
+        return BaselineClassifier(hidden_layer_sizes, baseline=self, **{**self.defaults, **options})
 
 
 class Place(NamedTuple):
-    """Where a layer stands: the first takes the data, the last gives the outputs."""
+    """The place of a layer: the first takes the data, the last gives the outputs."""
 
     first: bool
     last: bool
@@ -67,12 +74,22 @@ class LayerNetworks:
             return MLP(n_inputs, self.hidden, n_outputs, activation=self.activation, make_layer=make)
 
 
+def layers_of(kind: Callable[..., BayesianLinear]) -> Callable[[int, int, Place, Sequence[Any]], BayesianLinear]:
+    """Layers of a kind with its own defaults, the same at every place, for methods that choose nothing."""
+
+    def layer(n_in: int, n_out: int, place: Place, choices: Sequence[Any]) -> BayesianLinear:
+        return kind(n_in, n_out, batch_shape=(len(choices),))
+
+    return layer
+
+
 @torch.no_grad()
 def mean_function(network: MLP, x: Tensor, n_draws: int = 1, seed: int = 0) -> Tensor:
     """The mean network at x as the one draw of a distribution: [1, *batch_shape, N, C], in double precision."""
     return copy.deepcopy(network).double().forward_centre(x.double()).unsqueeze(0)
 
 
+@dataclass(repr=False, eq=False)
 class BaselineRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, NetworkEstimator):
     """A baseline for numbers.
 
@@ -92,53 +109,19 @@ early_stopping, validation_fraction, n_iter_no_change, tol, n_draws, random_stat
         What held-out rows chose, such as a dropout rate; None where nothing was to be chosen.
     """
 
-    _parameter_constraints = {  # noqa: RUF012
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **NetworkEstimator._parameter_constraints,
         "baseline": [Baseline],
         "noise": [StrOptions({"constant", "input"})],
         "noise_prior": ["array-like"],
     }
 
-    choice_: Any
+    _: KW_ONLY
+    baseline: Baseline
+    noise: str = "constant"
+    noise_prior: tuple[float, float] = (1.0, 1e-3)
 
-    def __init__(
-        self,
-        baseline: Baseline,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
-        activation: str | Activation = "relu",
-        *,
-        noise: str = "constant",
-        noise_prior: tuple[float, float] = (1.0, 1e-3),
-        n_members: int = 1,
-        batch_size: int | str = "auto",
-        learning_rate_init: float = 0.01,
-        max_iter: int | str = "auto",
-        averaging: float | None = 0.99,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        tol: float = 1e-4,
-        n_draws: int = 200,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.baseline = baseline
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.noise = noise
-        self.noise_prior = noise_prior
-        self.n_members = n_members
-        self.batch_size = batch_size
-        self.learning_rate_init = learning_rate_init
-        self.max_iter = max_iter
-        self.averaging = averaging
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.n_draws = n_draws
-        self.random_state = random_state
-        self.verbose = verbose
+    choice_: Any = field(init=False)
 
     def _method(self) -> Method:
         likelihood = GaussianNoise(self.noise == "input", self.noise_prior)
@@ -148,50 +131,19 @@ early_stopping, validation_fraction, n_iter_no_change, tol, n_draws, random_stat
         self.choice_ = choices[0]  # the same for all members
 
 
+@dataclass(repr=False, eq=False)
 class BaselineClassifier(ClassifierMixin, ReadsClasses, NetworkEstimator):
     """A baseline for classes; parameters and attributes are those of :class:`BaselineRegressor`, but for the noise."""
 
-    _parameter_constraints = {  # noqa: RUF012
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **NetworkEstimator._parameter_constraints,
         "baseline": [Baseline],
     }
 
-    choice_: Any
+    _: KW_ONLY
+    baseline: Baseline
 
-    def __init__(
-        self,
-        baseline: Baseline,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
-        activation: str | Activation = "relu",
-        *,
-        n_members: int = 1,
-        batch_size: int | str = "auto",
-        learning_rate_init: float = 0.01,
-        max_iter: int | str = "auto",
-        averaging: float | None = 0.99,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        tol: float = 1e-4,
-        n_draws: int = 200,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.baseline = baseline
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.n_members = n_members
-        self.batch_size = batch_size
-        self.learning_rate_init = learning_rate_init
-        self.max_iter = max_iter
-        self.averaging = averaging
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.n_draws = n_draws
-        self.random_state = random_state
-        self.verbose = verbose
+    choice_: Any = field(init=False)
 
     def _method(self) -> Method:
         return self.baseline.method(self.hidden_sizes(), self.activation, CategoricalClasses())

@@ -124,7 +124,7 @@ def sample(
     Args:
         path_length: mean length of a trajectory in units of the learned scales; a quarter turn is best for Gaussians.
             Each is drawn from half to one and a half of it, so that no trajectory returns to where it came from.
-        max_leapfrog: bound on the steps of a trajectory.
+        max_leapfrog: the most steps of a trajectory.
         target_acceptance: what the step size is tuned to.
     """
     if min(n_warmup, n_draws, thinning) < 1:

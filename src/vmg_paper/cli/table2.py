@@ -18,7 +18,7 @@ from vmg_paper.experiments import results_file, table2
 from vmg_paper.experiments.published import PAPER_TABLE2
 from vmg_paper.experiments.registry import METHODS
 from vmg_paper.experiments.runner import run
-from vmg_paper.experiments.table2_methods import BOUND, MAX_POINTS, n_weights, parse_size
+from vmg_paper.experiments.table2_methods import MAX_NOISE, MAX_POINTS, n_weights, parse_size
 from vmg_paper.experiments.table2_summary import common_size, foremost, render, summarise
 from vmg_paper.experiments.typeset import FORMATS
 
@@ -44,7 +44,9 @@ def table2_command(
             help="Pseudo-points of every layer; of several, the best on the validation images, with the first seed.",
         ),
     ] = "50,150",
-    bound: Annotated[float, typer.Option(min=1e-4, max=1, help="On √α, the noise of the pseudo-data.")] = BOUND,
+    max_noise: Annotated[
+        float, typer.Option(min=1e-4, max=1, help="Limit on √α, the noise of the pseudo-data.")
+    ] = MAX_NOISE,
     refit: Annotated[
         bool,
         typer.Option("--refit", help="Once all is chosen, train on the validation images too, and score that network."),
@@ -100,7 +102,7 @@ def table2_command(
             seeds=chosen_seeds,
             epochs=epochs,
             points=chosen_points,
-            bound=bound,
+            max_noise=max_noise,
             refit=refit,
             raw=raw,
             learning_rate=learning_rate,
@@ -113,7 +115,7 @@ def table2_command(
             f"{task.method} {task.size}, seed {task.seed}: {record['error_percent']:.2f} % in {record['seconds']:.0f} s"
         )
     asked = set(wanted)
-    lines = [line for line in results_file.read(out) if line["experiment"] == "table2" and table2.key(line) in asked]
+    lines = [line for line in table2.read_lines(out) if table2.key(line) in asked]
     summary = summarise(lines)
     say(render(summary, form))
     if figure is not None:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmg_paper.data.catalogue import ENTRIES, TableEntry, check_table_name
-from vmg_paper.data.download import cache_folder, check_content, download, find_file, write_whole
+from vmg_paper.data.download import checked_numbers, download
 from vmg_paper.data.year import N_ROWS, N_TRAIN
 
 Split = tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]  # rows to train on, rows to test on
@@ -53,15 +53,14 @@ def read_splits(name: str) -> list[Split]:
         raise ValueError("year has no file of splits, its one split is fixed: use standard_splits('year')")
     entry = ENTRIES[name]
     path = f"uci/{name}/splits.csv.gz"
-    file = find_file(path)
-    if file is None:
-        is_test = _published_splits(entry, wanted=path)
-        check_content(is_test, entry.splits_sha256, origin=entry.url("index_test_*.txt"))
-        with write_whole(cache_folder() / path) as unfinished:
-            np.savetxt(unfinished, is_test, delimiter=",", fmt="%d")
-    else:
-        is_test = np.loadtxt(file, delimiter=",", dtype=np.uint8, ndmin=2)  # [N, n_splits]
-        check_content(is_test, entry.splits_sha256, origin=str(file))
+    is_test = checked_numbers(  # [N, n_splits]
+        path,
+        lambda: _published_splits(entry, wanted=path),
+        sha256=entry.splits_sha256,
+        url=entry.url("index_test_*.txt"),
+        dtype=np.uint8,
+        form="%d",
+    )
     return [(np.flatnonzero(column == 0), np.flatnonzero(column == 1)) for column in is_test.T]
 
 

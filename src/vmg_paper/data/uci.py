@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vmg_paper.data.catalogue import ENTRIES, TableEntry, check_table_name
-from vmg_paper.data.download import cache_folder, check_content, download, find_file, write_whole
+from vmg_paper.data.download import checked_numbers, download
 from vmg_paper.data.year import load_year
 
 
@@ -35,15 +35,14 @@ def load_table(name: str) -> Table:
         return Table(name=name, X=X, y=y.astype(np.float64), feature_names=None, n_splits=1)
     entry = ENTRIES[name]
     path = f"uci/{name}/data.csv.gz"
-    file = find_file(path)
-    if file is None:
-        values = _published_values(entry, wanted=path)
-        check_content(values, entry.values_sha256, origin=entry.url("data.txt"))
-        with write_whole(cache_folder() / path) as unfinished:
-            np.savetxt(unfinished, values, delimiter=",", fmt="%.17g")  # 17 digits read back as the same float64
-    else:
-        values = np.loadtxt(file, delimiter=",", dtype=np.float64, ndmin=2)
-        check_content(values, entry.values_sha256, origin=str(file))
+    values = checked_numbers(
+        path,
+        lambda: _published_values(entry, wanted=path),
+        sha256=entry.values_sha256,
+        url=entry.url("data.txt"),
+        dtype=np.float64,
+        form="%.17g",  # 17 digits read back as the same float64
+    )
     return Table(
         name=name,
         X=np.ascontiguousarray(values[:, :-1]),

@@ -49,7 +49,7 @@ def dropout(batch_shape: Sequence[int]) -> MLP:
 
 
 def matrix_gaussian(batch_shape: Sequence[int]) -> MLP:
-    """2 and 4 pseudo-points; the paper's bound 0.2 is on √α."""
+    """2 and 4 pseudo-points; the paper's 0.2 is a limit on √α."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="n_pseudo should be <")  # the paper's own choice
         return MLP(1, [HIDDEN], 1, n_pseudo=[2, 4], max_noise=0.2, batch_shape=batch_shape)

@@ -45,7 +45,7 @@ INITIAL_SCALE = 0.01
 
 
 def matrix_gaussian(activation: str, batch_shape: Sequence[int]) -> MLP:
-    """2 pseudo-points for the input layer and 4 for the rest; the paper's bound 0.2 is on √α."""
+    """2 pseudo-points for the input layer and 4 for the rest; the paper's 0.2 is a limit on √α."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="n_pseudo should be <")  # the paper's own choice
         return MLP(

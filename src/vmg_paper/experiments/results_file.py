@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from vmg.atomic_files import sync_folder
@@ -22,8 +23,15 @@ Record = dict[str, Any]
 BLOCK = 65_536  # bytes read at once on the way back to the last newline
 
 
-def read(path: Path) -> list[Record]:
-    """All records of a results file; a last line that a kill cut short is left out."""
+def read(path: Path, *, renamed: Mapping[str, str] = MappingProxyType({})) -> list[Record]:
+    """All records of a results file; a last line that a kill cut short is left out.
+
+    ``renamed`` gives the present names of keys that older lines have under other names.
+    """
+    return [{renamed.get(name, name): value for name, value in record.items()} for record in _whole_lines(path)]
+
+
+def _whole_lines(path: Path) -> list[Record]:
     if not path.exists():
         return []
     records = []
@@ -97,7 +105,7 @@ def _parses(line: bytes) -> bool:
 
 @contextlib.contextmanager
 def _locked(descriptor: int) -> Iterator[None]:
-    """Alone with the file, where the system has locks; they end with the process."""
+    """Keep others from the file, where the system has locks; these end with the process."""
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     yield  # closing the file unlocks it

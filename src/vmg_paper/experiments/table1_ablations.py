@@ -51,7 +51,7 @@ ABLATIONS = (
     _ablation("isotropic", "precisions of the weights fixed at one", prior="isotropic"),
     _ablation("constant-noise", "the same noise everywhere", noise="constant"),
     *(
-        _ablation(f"bound-{limit:g}", f"limit {limit:g} on √α for every table", max_noise=limit)
+        _ablation(f"max-noise-{limit:g}", f"limit {limit:g} on √α for every table", max_noise=limit)
         for limit in (0.03, 0.2)
     ),
     *(

@@ -40,6 +40,7 @@ __all__ = [
     "execute",
     "fit",
     "key",
+    "read_lines",
     "tasks",
     "validate",
 ]
@@ -47,6 +48,9 @@ __all__ = [
 MEAN = "mean network"
 AVERAGES = {"20 draws": 20, "100 draws": 100}
 """Draws that an average is taken over, all members of an ensemble together."""
+
+RENAMED = {"bound": "max_noise"}
+"""Keys of lines that an earlier version wrote."""
 
 REPORTS_PER_EPOCH = 10  # the run's state is kept once an epoch
 
@@ -60,8 +64,8 @@ class Task(NamedTuple):
     epochs: int
     points: tuple[int, ...]
     """Numbers of pseudo-points to choose from; empty where a method has none."""
-    bound: float | None
-    """On √α; None where a method has no pseudo-points."""
+    max_noise: float | None
+    """Limit on √α; None where a method has no pseudo-points."""
     refit: bool = False
     """Whether the network that is scored trains on the validation images too."""
     raw: bool = False
@@ -75,11 +79,11 @@ def key(record: results_file.Record) -> Task:
     tried = tuple(one["points"] for one in record["tried"] if one["points"] is not None)
     run = record["method"], record["size"], record["seed"], record["epochs"]
     rate = _unless_own(record["config"]["learning_rate"], METHODS["table2"][record["method"]])
-    return Task(*run, tried, record["bound"], record["refit"], record["raw"], rate)
+    return Task(*run, tried, record["max_noise"], record["refit"], record["raw"], rate)
 
 
 def _unless_own(rate: float | None, method: DigitMethod) -> float | None:
-    """None for the method's own rate, so that saying it makes no other task."""
+    """The rate, or None for the method's own, so that saying it makes no other task."""
     return None if rate == method.learning_rate else rate
 
 
@@ -90,7 +94,7 @@ def tasks(
     seeds: Sequence[int],
     epochs: int,
     points: Sequence[int],
-    bound: float,
+    max_noise: float,
     refit: bool = False,
     raw: bool = False,
     learning_rate: float | None = None,
@@ -100,7 +104,7 @@ def tasks(
 
     def task(name: str, size: str, seed: int) -> Task:
         method = METHODS["table2"][name]
-        tried, limit = (tuple(points), bound) if method.has_points else ((), None)
+        tried, limit = (tuple(points), max_noise) if method.has_points else ((), None)
         return Task(name, size, seed, epochs, tried, limit, refit, raw, _unless_own(learning_rate, method))
 
     wanted = [
@@ -113,9 +117,14 @@ def tasks(
     return wanted, [one for one in wanted if one not in done]
 
 
+def read_lines(out: Path) -> list[results_file.Record]:
+    """The lines of Table 2 in ``out``."""
+    return [line for line in results_file.read(out, renamed=RENAMED) if line["experiment"] == "table2"]
+
+
 def answered(out: Path) -> list[Task]:
     """All that ``out`` holds."""
-    return [key(record) for record in results_file.read(out) if record["experiment"] == "table2"]
+    return [key(line) for line in read_lines(out)]
 
 
 def chosen_already(task: Task, out: Path) -> results_file.Record | None:
@@ -124,8 +133,8 @@ def chosen_already(task: Task, out: Path) -> results_file.Record | None:
     One seed chooses for all: its validation scores stand in every line.
     """
     if len(task.points) > 1:
-        for record in results_file.read(out):
-            if record["experiment"] == "table2" and key(record)._replace(seed=task.seed, refit=task.refit) == task:
+        for record in read_lines(out):
+            if key(record)._replace(seed=task.seed, refit=task.refit) == task:
                 return record
     return None
 
@@ -173,13 +182,13 @@ def execute(
         networks = []
         for seed in range(task.seed, task.seed + method.n_members):
             run = [f"{method.member or task.method} {task.size}", f"seed {seed}", f"{task.epochs} epochs"]
-            run += [] if points is None else [f"{points} points", f"bound {task.bound}"]
+            run += [] if points is None else [f"{points} points", f"max noise {task.max_noise}"]
             run += [] if rows is digits.train else ["all images"]
             run += ["raw"] if task.raw else []
             run += [] if task.learning_rate is None else [f"rate {task.learning_rate:g}"]
             label = ", ".join(run)
             file = None if checkpoints is None else checkpoints / f"{re.sub(r'[, ]+', '-', label)}.safetensors"
-            network = method.make(parse_size(task.size), points or 0, task.bound or 0)
+            network = method.make(parse_size(task.size), points or 0, task.max_noise or 0)
             with watch(label) as tell:
                 histories.append(fit(network, rows, recipe, seed, file=file, tell=tell))
             networks.append(network)
@@ -210,7 +219,7 @@ def execute(
         "seed": task.seed,
         "points": points,
         "epochs": task.epochs,
-        "bound": task.bound,
+        "max_noise": task.max_noise,
         "refit": task.refit,
         "raw": task.raw,
         "error_percent": scores[MEAN]["error_percent"],

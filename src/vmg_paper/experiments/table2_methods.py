@@ -19,11 +19,11 @@ from vmg_paper.layers.dropconnect import DropConnectLinear
 from vmg_paper.layers.dropout import DropoutLinear
 from vmg_paper.layers.variational_dropout import VariationalDropoutLinear
 
-__all__ = ["BOUND", "DIGIT_METHODS", "MAX_POINTS", "SCHEDULES", "DigitMethod", "Recipe", "n_weights", "parse_size"]
+__all__ = ["DIGIT_METHODS", "MAX_NOISE", "MAX_POINTS", "SCHEDULES", "DigitMethod", "Recipe", "n_weights", "parse_size"]
 
 N_PIXELS, N_CLASSES = 784, 10
 MAX_POINTS = 150  # pseudo-points of a layer, at most [LW16, §4.2]
-BOUND = 0.25  # on √α [LW16, §4.2]
+MAX_NOISE = 0.25  # limit on √α [LW16, §4.2]
 SCHEDULES: dict[str, Schedule] = {"constant": constant, "cosine": cosine}
 PAPER_SIZES = ("2x400", "3x150", "3x250", "3x500", "3x750")
 
@@ -61,12 +61,12 @@ class DigitMethod:
     name: str
     summary: str
     build: Callable[..., MLP]
-    """The untrained network for the sizes of hidden layers, a number of pseudo-points, the bound on their noise and
+    """The untrained network for the sizes of hidden layers, a number of pseudo-points, the limit on their noise and
     the options."""
     options: dict[str, Any] = field(default_factory=dict)
     """What the layers are told."""
     sizes: tuple[str, ...] = PAPER_SIZES
-    """Where it runs unless told otherwise."""
+    """Sizes at which it runs unless told otherwise."""
     has_points: bool = False
     is_random: bool = True
     """Whether a trained network has a posterior, or noise, to draw from."""
@@ -80,9 +80,9 @@ class DigitMethod:
     schedule: str = "constant"
     """Schedule of the learning rate, one of ``SCHEDULES``."""
 
-    def make(self, hidden: Sequence[int], points: int, bound: float) -> MLP:
-        """The untrained network; where a method has no pseudo-points, ``points`` and ``bound`` say nothing."""
-        return self.build(hidden, points, bound, **self.options)
+    def make(self, hidden: Sequence[int], points: int, max_noise: float) -> MLP:
+        """The untrained network; where a method has no pseudo-points, ``points`` and ``max_noise`` say nothing."""
+        return self.build(hidden, points, max_noise, **self.options)
 
     def recipe(self, epochs: int, learning_rate: float | None = None) -> Recipe:
         """How its networks are trained; at its own rate unless another is given."""
@@ -90,19 +90,21 @@ class DigitMethod:
         return Recipe(epochs, learning_rate=rate, averaging=self.averaging, schedule=self.schedule)
 
     def config(self, recipe: Recipe) -> dict[str, Any]:
-        """For the record."""
+        """The settings as a results file holds them."""
         return {**asdict(recipe), **self.options, "n_members": self.n_members}
 
 
-def _matrix_gaussian(hidden: Sequence[int], points: int, bound: float, *, prior_scale: float, **options: Any) -> MLP:
+def _matrix_gaussian(
+    hidden: Sequence[int], points: int, max_noise: float, *, prior_scale: float, **options: Any
+) -> MLP:
     prior = IsotropicPrior(prior_scale)
-    return MLP(N_PIXELS, hidden, N_CLASSES, n_pseudo=points, max_noise=bound, prior=prior, **options)
+    return MLP(N_PIXELS, hidden, N_CLASSES, n_pseudo=points, max_noise=max_noise, prior=prior, **options)
 
 
 def _of_layers(make_layer: Callable[..., BayesianLinear]) -> Callable[..., MLP]:
     """Networks of another kind of layer, made from (inputs, outputs, first, last, options)."""
 
-    def build(hidden: Sequence[int], points: int, bound: float, **options: Any) -> MLP:
+    def build(hidden: Sequence[int], points: int, max_noise: float, **options: Any) -> MLP:
         def layer(position: int, n_in: int, n_out: int) -> BayesianLinear:
             return make_layer(n_in, n_out, first=position == 0, last=position == len(hidden), **options)
 

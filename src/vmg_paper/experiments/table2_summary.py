@@ -26,7 +26,7 @@ HEADER = (
     "prediction",
     "points",
     "epochs",
-    "bound",
+    "max noise",
     "rate",
     "images",
     "pixels",
@@ -41,7 +41,7 @@ HEADER = (
     f"error % with {SHOWN_RATE} % rejected",
     "s",
 )
-RUN = ("method", "size", "epochs", "points", "bound", "learning_rate", "refit", "raw")
+RUN = ("method", "size", "epochs", "points", "max_noise", "learning_rate", "refit", "raw")
 """What the lines of one run have in common; the seeds differ."""
 IMAGES = {False: "50,000", True: "all 60,000"}
 """That a network trained on."""
@@ -60,9 +60,9 @@ def paper_error(method: str, size: str) -> float | None:
 def summarise(lines: Sequence[Record]) -> list[Record]:
     """Mean and standard error over seeds for each run and prediction, methods in the paper's kind of order.
 
-    Seeds belong together where method, size, epochs, the chosen number of points, the bound, the rate of learning, the
-    images and their pixels agree. A seed counts once: where the same number was given, and chosen among several, the
-    line of the choice.
+    Seeds belong together where method, size, epochs, the chosen number of points, the limit on the noise, the learning
+    rate, the images and their pixels agree. A seed counts once: where the same number was given, and chosen among
+    several, the line of the choice.
     """
     groups: dict[tuple[Any, ...], dict[int, Record]] = defaultdict(dict)
     for line in sorted((line for line in lines if line["experiment"] == "table2"), key=lambda line: len(line["tried"])):
@@ -73,7 +73,7 @@ def summarise(lines: Sequence[Record]) -> list[Record]:
     def place(members: Sequence[Record]) -> tuple[float, ...]:
         one = members[0]
         method, size = known.index(one["method"]), n_weights(one["size"])
-        run = one["raw"], one["refit"], one["epochs"], one["points"] or 0, one["bound"] or 0, one["learning_rate"]
+        run = one["raw"], one["refit"], one["epochs"], one["points"] or 0, one["max_noise"] or 0, one["learning_rate"]
         return method, size, *run
 
     return [
@@ -142,7 +142,7 @@ def _cells(row: Record) -> tuple[str, ...]:
         row["prediction"],
         "" if row["points"] is None else str(row["points"]),
         str(row["epochs"]),
-        "" if row["bound"] is None else f"{row['bound']:g}",
+        "" if row["max_noise"] is None else f"{row['max_noise']:g}",
         f"{row['learning_rate']:g}",
         IMAGES[row["refit"]],
         PIXELS[row["raw"]],
@@ -165,7 +165,7 @@ def _with_error(row: Record, name: str, digits: int) -> str:
 
 
 def _auroc(kinds: dict[str, Any]) -> str:
-    """By entropy and, where there are several draws, by mutual information."""
+    """AUROC by entropy and, where there are several draws, by mutual information."""
     return " / ".join(f"{kinds[kind]:.3f}" for kind in ("entropy", "mutual_information") if kinds[kind] is not None)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vmg.math.preactivations import augment
 from vmg_paper.layers.deterministic import PointLinear
-from vmg_paper.layers.dropout import check_rate
+from vmg_paper.layers.dropout import rates_of_replicas
 
 __all__ = ["DropConnectLinear"]
 
@@ -44,7 +44,7 @@ class DropConnectLinear(PointLinear):
     ) -> None:
         super().__init__(in_features, out_features, bias, precision=precision, batch_shape=batch_shape)
         self.matched = matched
-        self.register_buffer("rate", check_rate(rate).expand(tuple(batch_shape)).clone())
+        self.register_buffer("rate", rates_of_replicas(rate, batch_shape))
 
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         if self.matched:

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from vmg_paper.layers.deterministic import PointLinear
+from vmg_paper.layers.noisy_inputs import NoisyInputLinear
 
-__all__ = ["DropoutLinear", "check_rate"]
+__all__ = ["DropoutLinear", "rates_of_replicas"]
 
 
-def check_rate(rate: float | Tensor) -> Tensor:
-    """A rate, or one for each replica, as a tensor."""
+def rates_of_replicas(rate: float | Tensor, batch_shape: Sequence[int]) -> Tensor:
+    """A rate for each replica [*batch_shape], from one for all or from as many."""
     values = torch.as_tensor(rate, dtype=torch.get_default_dtype())
     if not ((values >= 0) & (values < 1)).all():
         raise ValueError(f"rate must be in [0, 1); got {rate}")
-    return values
+    return values.expand(tuple(batch_shape)).clone()
 
 
-class DropoutLinear(PointLinear):
+class DropoutLinear(NoisyInputLinear):
     """y = (x̂ ⊙ z/(1 − rate)) θ with z ~ Bernoulli(1 − rate) for each input of each row; the bias is kept.
 
     The mean is the network without dropout, so nothing is rescaled at test time. A function draw is one mask for all
@@ -48,19 +48,11 @@ class DropoutLinear(PointLinear):
         batch_shape: Sequence[int] = (),
     ) -> None:
         super().__init__(in_features, out_features, bias, precision=precision, batch_shape=batch_shape)
-        self.register_buffer("rate", check_rate(rate).expand(tuple(batch_shape)).clone())
+        self.register_buffer("rate", rates_of_replicas(rate, batch_shape))
 
-    def _kept(self, *shape: int) -> Tensor:
-        """z/(1 − rate), [..., n, R] with ones for the bias."""
+    def _input_noise(self, *shape: int) -> Tensor:
         rate = self.rate[..., None, None]
-        kept = (self._uniform(*shape, self.in_features) >= rate) / (1 - rate)
-        return torch.nn.functional.pad(kept, (0, int(self.has_bias)), value=1.0)
-
-    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        return (x * self._kept(*sample_shape, *self.batch_shape, x.shape[-2])) @ self.loc
-
-    def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return self._kept(*sample_shape, *self.batch_shape, 1).mT * self.loc
+        return (self._uniform(*shape, self.in_features) >= rate) / (1 - rate)
 
     def kl_divergence(self) -> Tensor:
         if self.precision == 0:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg.math.log_uniform import log_uniform_kl
-from vmg_paper.layers.deterministic import PointLinear
+from vmg_paper.layers.noisy_inputs import NoisyInputLinear
 
 __all__ = ["VariationalDropoutLinear"]
 
@@ -17,7 +17,7 @@ MAX_SCALE = 1.0  # of √α: beyond α = 1 the fit of the divergence ends, and t
 MIN_LOG_SCALE = -6.0  # of log √α; below it the noise has no effect and the KL only grows
 
 
-class VariationalDropoutLinear(PointLinear):
+class VariationalDropoutLinear(NoisyInputLinear):
     """B = (Â ⊙ ξ)θ with ξ ~ N(1, α) for each input of each row, α learned; the bias has no noise.
 
     A row of the weight matrix is w_i = s_i θ_i with s_i ~ N(1, α) under a log-uniform prior, so the divergence counts
@@ -56,20 +56,12 @@ class VariationalDropoutLinear(PointLinear):
             self.log_noise.fill_(math.log(self.initial_noise))
 
     def project_(self) -> None:
-        """Move √α back into its bounds, without a trace in the graph."""
+        """Move √α back between its limits, without a trace in the graph."""
         self.log_noise.data.clamp_(MIN_LOG_SCALE, math.log(MAX_SCALE))
 
-    def _multiplier(self, *shape: int) -> Tensor:
-        """ξ, [..., n, R] with ones for the bias."""
+    def _input_noise(self, *shape: int) -> Tensor:
         self.project_()
-        drawn = 1 + self.log_noise.exp()[..., None, None] * self.draw_noise(*shape, self.in_features)
-        return torch.nn.functional.pad(drawn, (0, int(self.has_bias)), value=1.0)
-
-    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        return (x * self._multiplier(*sample_shape, *self.batch_shape, x.shape[-2])) @ self.loc
-
-    def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return self._multiplier(*sample_shape, *self.batch_shape, 1).mT * self.loc
+        return 1 + self.log_noise.exp()[..., None, None] * self.draw_noise(*shape, self.in_features)  # ξ
 
     def kl_divergence(self) -> Tensor:
         self.project_()

@@ -121,7 +121,7 @@ def test_a_fit_that_is_refused_changes_nothing():
     for other, weight, message in (
         ((X[:, :2], y), None, "go on with the layers of the last fit"),
         ((X, np.c_[y, y]), None, "go on with the layers of the last fit"),
-        ((X, np.c_[y, y]), np.zeros(20), "at least one non-zero number"),
+        ((X, np.c_[y, y]), np.zeros(20), "at least one non-zero number|positive sum"),
     ):
         with pytest.raises(ValueError, match=message):
             model.fit(*other, weight)

@@ -27,7 +27,7 @@ def trials(tiny_digits, monkeypatch, tmp_path):  # noqa: F811
 
 def test_readings_are_of_the_network_that_training_gives_then(trials):
     found = trials("--epochs", "3", "--every", "2", "--seeds", "4", "--set", "prior_scale=0.5", "--averaging", "0.9")
-    assert [(one["epoch"], one["seed"], one["points"], one["bound"]) for one in found] == [
+    assert [(one["epoch"], one["seed"], one["points"], one["max_noise"]) for one in found] == [
         (2, 4, 3, 0.25),
         (3, 4, 3, 0.25),
     ]

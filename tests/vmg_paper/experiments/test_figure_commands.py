@@ -4,8 +4,8 @@ import json
 
 import pytest
 from test_figures import TINY
-from typer.testing import CliRunner
 
+from quick import command_runner
 from vmg_paper.cli.reproduce import reproduce
 from vmg_paper.experiments import figure1, figure2
 
@@ -16,7 +16,7 @@ def command(request, monkeypatch, tmp_path):
     whole = figure.run
     monkeypatch.setattr(figure, "run", lambda **k: whole(settings=TINY, **k))
     name = figure.__name__.rpartition(".")[2]
-    return lambda *options: (CliRunner().invoke(reproduce, [name, *options]), tmp_path / "here" / "a.png")
+    return lambda *options: (command_runner().invoke(reproduce, [name, *options]), tmp_path / "here" / "a.png")
 
 
 def test_a_table_is_printed_and_a_picture_drawn(command, tmp_path):

@@ -86,7 +86,7 @@ def test_ablations_differ_from_their_base_in_what_they_say(data_folder):
         "vmg-no-pseudo-data": {"n_pseudo": 0},
         "vmg-zero-mean": {"zero_mean": True},
         "vmg-capped": {"n_pseudo": (6, 20)},  # yacht has six inputs
-        "vmg-bound-0.2": {"max_noise": 0.2},
+        "vmg-max-noise-0.2": {"max_noise": 0.2},
     }.items():
         changed = METHODS[name].make("yacht", 0).get_params()
         assert {key: value for key, value in changed.items() if value != base.get_params()[key]} == change

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 from tiny_digits import N_TEST, N_TRAIN, N_VALIDATION, tiny_digits  # noqa: F401
-from typer.testing import CliRunner
 
+from quick import command_runner
 from vmg_paper.cli import table2 as command
 from vmg_paper.cli.reproduce import reproduce
 from vmg_paper.experiments import results_file, table2, table2_methods
@@ -19,7 +19,7 @@ from vmg_paper.layers.deterministic import DeterministicLinear
 from vmg_paper.layers.dropconnect import DropConnectLinear
 
 FEW = {"20 draws": 2, "100 draws": 5}
-POINTS = {True: ((3,), 0.1), False: ((), None)}  # and the bound, of methods with points and without
+POINTS = {True: ((3,), 0.1), False: ((), None)}  # and the limit, of methods with points and without
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +133,7 @@ def test_a_killed_run_goes_on_to_the_same_record(digits, tmp_path):
     with pytest.raises(Killed):
         run(task, digits, checkpoints=tmp_path / "c", watch=Watch)
     assert sorted(file.name for file in (tmp_path / "c").iterdir()) == [
-        f"vmg-2x12-seed-0-2-epochs-{points}-points-bound-0.1.safetensors" for points in (3, 4)
+        f"vmg-2x12-seed-0-2-epochs-{points}-points-max-noise-0.1.safetensors" for points in (3, 4)
     ]
     torch.manual_seed(9)
     assert without_time(run(task, digits, checkpoints=tmp_path / "c")) == without_time(whole)
@@ -181,7 +181,7 @@ def test_one_seed_chooses_for_all(digits, tmp_path):
         {"epochs": 3},
         {"points": (2, 4)},
         {"points": (2,)},
-        {"bound": 0.2},
+        {"max_noise": 0.2},
         {"raw": True},
         {"learning_rate": 1e-2},
     ):
@@ -204,19 +204,19 @@ def test_a_refit_trains_on_validation_images_too_and_chooses_as_before(digits):
 
 def test_tasks_are_what_is_missing(tmp_path):
     out = tmp_path / "out.jsonl"
-    options = {"seeds": [0, 1], "epochs": 2, "points": [3], "bound": 0.1, "out": out}
+    options = {"seeds": [0, 1], "epochs": 2, "points": [3], "max_noise": 0.1, "out": out}
     wanted, missing = table2.tasks(["vmg", "dropout"], ["1x5"], **options)
     assert (
         wanted
         == missing
         == [table2.Task(name, "1x5", seed, 2, *POINTS[name == "vmg"]) for seed in (0, 1) for name in ("vmg", "dropout")]
     )
-    earned = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "bound": 0.1}
+    earned = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "max_noise": 0.1}
     earned |= {"refit": False, "raw": False, "config": {"learning_rate": DIGIT_METHODS["vmg"].learning_rate}}
     results_file.append(out, [{**earned, "tried": [{"points": 3}]}, {"experiment": "table1"}])
     assert table2.tasks(["vmg", "dropout"], ["1x5"], **options) == (wanted, [*wanted[:2], wanted[3]])
-    # another number of epochs, other points to choose from, another bound, a refit, other pixels, another rate
-    others = {"epochs": 3, "points": [3, 4], "bound": 0.2, "refit": True, "raw": True, "learning_rate": 1e-2}
+    # another number of epochs, other points to choose from, another limit, a refit, other pixels, another rate
+    others = {"epochs": 3, "points": [3, 4], "max_noise": 0.2, "refit": True, "raw": True, "learning_rate": 1e-2}
     for name, value in others.items():
         _, missing = table2.tasks(["vmg"], ["1x5"], **{**options, name: value})
         assert len(missing) == 2
@@ -225,6 +225,15 @@ def test_tasks_are_what_is_missing(tmp_path):
     assert len(missing) == 1
     own, _ = table2.tasks(["vmg", "vmg-ensemble"], None, **{**options, "seeds": [0]})
     assert [task.size for task in own] == ["2x400", "3x150", "3x250", "3x500", "3x750", "3x150"]
+
+
+def test_lines_that_call_the_limit_on_the_noise_a_bound_are_read(tmp_path):
+    """As earlier versions wrote them."""
+    out = tmp_path / "out.jsonl"
+    line = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "bound": 0.1}
+    line |= {"refit": False, "raw": False, "config": {"learning_rate": DIGIT_METHODS["vmg"].learning_rate}}
+    results_file.append(out, [{**line, "tried": [{"points": 3}]}])
+    assert table2.answered(out) == [table2.Task("vmg", "1x5", 1, 2, (3,), 0.1)]
 
 
 def test_all_layers_of_dropconnect_decay_and_the_last_drops_nothing():
@@ -251,7 +260,7 @@ def vmg_table2(tiny_digits, tmp_path):  # noqa: F811
     out, threads = tmp_path / "results" / "table2.jsonl", torch.get_num_threads()
 
     def invoke(*options):
-        return CliRunner().invoke(reproduce, ["table2", "--out", str(out), "--threads", "1", *options]), out
+        return command_runner().invoke(reproduce, ["table2", "--out", str(out), "--threads", "1", *options]), out
 
     yield invoke
     torch.set_num_threads(threads)
@@ -278,7 +287,7 @@ def test_the_command_from_images_to_table_and_picture(vmg_table2, tmp_path, monk
     assert [row["method"] for row in json.loads(shown.stdout)] == ["vmg"] * 6 + ["max-likelihood"] * 2
     out.unlink()
     nothing, _ = vmg_table2("--show")
-    assert nothing.exit_code == 2 and "has none" in nothing.output
+    assert nothing.exit_code == 2 and "has none" in nothing.stderr
 
 
 @pytest.mark.parametrize(
@@ -327,5 +336,5 @@ def test_another_folder_for_the_state_of_runs(vmg_table2, tmp_path):
 def test_mistakes_are_told(vmg_table2, options, message):
     result, out = vmg_table2(*options)
     assert result.exit_code == 2
-    assert message in " ".join(result.output.replace("│", " ").split())
+    assert message in " ".join(result.stderr.replace("│", " ").split())
     assert not out.exists()

@@ -28,7 +28,7 @@ def line(seed, error, method="vmg", size="3x150", points=50):
         "seed": seed,
         "points": points,
         "epochs": 100,
-        "bound": 0.01,
+        "max_noise": 0.01,
         "refit": False,
         "raw": False,
         "config": {"learning_rate": 1e-3},
@@ -62,7 +62,7 @@ def test_means_and_standard_errors_over_seeds():
     [
         {"points": 100},
         {"epochs": 50},
-        {"bound": 0.25},
+        {"max_noise": 0.25},
         {"config": {"learning_rate": 1e-2}},
         {"refit": True},
         {"raw": True},
@@ -113,11 +113,11 @@ def test_one_run_of_each_method_and_size_is_foremost():
         1.6: {"method": "dropout"},
         1.7: {"method": "dropout", "refit": True},
         1.8: {"method": "dropout", "refit": True, "epochs": 120},  # that no validation image speaks for
-        1.9: {"size": "2x400", "bound": 0.1, "validation_error_percent": 1.4},
-        2.0: {"size": "2x400", "bound": 0.25, "validation_error_percent": 1.6},
+        1.9: {"size": "2x400", "max_noise": 0.1, "validation_error_percent": 1.4},
+        2.0: {"size": "2x400", "max_noise": 0.25, "validation_error_percent": 1.6},
         # refits go by the same run on fewer images, and by the choice of their points
-        2.1: {"size": "2x400", "bound": 0.1, "refit": True},
-        2.2: {"size": "2x400", "bound": 0.25, "refit": True},
+        2.1: {"size": "2x400", "max_noise": 0.1, "refit": True},
+        2.2: {"size": "2x400", "max_noise": 0.25, "refit": True},
         2.3: {"size": "3x500", "refit": True, "points": 150},
         2.4: {"size": "3x500", "points": 150, "validation_error_percent": 1.3},
         2.5: {"size": "3x500", "refit": True, "tried": [tried(50, 1.2), tried(150, 1.3)]},

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
-from torch import Tensor
 
 from vmg.estimators.network import NetworkEstimator
 from vmg.fit.variational import Given, MatrixGaussianNetworks, Method, NoiseSearch
 from vmg.fit.variational.likelihood_factories import LikelihoodFactory
 from vmg.nn.covariance_parameters import FAMILIES
+from vmg.nn.mlp import Activation
 from vmg.nn.pseudo_data import NOISE_KINDS
 from vmg.priors import GammaPrior, IsotropicPrior, Prior
 
-__all__ = ["CONSTRAINTS", "pseudo_data_method"]
+__all__ = ["CONSTRAINTS", "PseudoDataParameters", "pseudo_data_method"]
 
 PRIORS: dict[str, type[Prior]] = {"gamma": GammaPrior, "isotropic": IsotropicPrior}
 
@@ -35,28 +36,32 @@ CONSTRAINTS: dict[str, list[Any]] = {
 """What each parameter may be, for scikit-learn."""
 
 
-class Parameters(Protocol):
+@dataclass(repr=False, eq=False)
+class PseudoDataParameters:
     """Parameters of the network in both estimators; see :class:`PseudoDataRegressor` for what each means."""
 
-    activation: str | Callable[[Tensor], Tensor]
-    n_pseudo: int | Sequence[int]
-    max_noise: float | str
-    pseudo_noise: str
-    row_covariance: str
-    column_covariance: str
-    zero_mean: bool
-    prior: str
-
-    def hidden_sizes(self) -> tuple[int, ...]:
-        """Units of each hidden layer."""
+    n_pseudo: int | Sequence[int] = 10
+    _: KW_ONLY
+    max_noise: float | str = "auto"
+    pseudo_noise: str = "layer"
+    row_covariance: str = "diagonal"
+    column_covariance: str = "diagonal"
+    zero_mean: bool = False
+    prior: str = "gamma"
+    warm_start: bool = False
 
 
-def pseudo_data_method(given: Parameters, likelihood: LikelihoodFactory) -> Method:
+def pseudo_data_method(
+    given: PseudoDataParameters,
+    hidden: tuple[int, ...],
+    activation: str | Activation,
+    likelihood: LikelihoodFactory,
+) -> Method:
     """Matrix Gaussian networks with pseudo-data; the limit on their noise is given, or chosen on held-out rows."""
     points = given.n_pseudo
     networks = MatrixGaussianNetworks(
-        given.hidden_sizes(),
-        given.activation,
+        hidden,
+        activation,
         n_pseudo=int(points) if isinstance(points, Integral) else [int(p) for p in np.atleast_1d(points)],
         pseudo_noise=given.pseudo_noise,
         row_covariance=given.row_covariance,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
 
 from vmg.estimators.network import Array, NetworkEstimator, one_or_all
-from vmg.estimators.pseudo_data.method import CONSTRAINTS, pseudo_data_method
+from vmg.estimators.pseudo_data.method import CONSTRAINTS, PseudoDataParameters, pseudo_data_method
 from vmg.estimators.reading import ReadsNumbers
 from vmg.fit.variational import LONG, STANDARD, Budget, GaussianNoise, Method
 from vmg.math.moments import normal_points
@@ -26,7 +25,8 @@ MOMENT_POINTS = 32
 """Equally likely points that stand for a Gaussian of given mean and variance in a sampling-free prediction."""
 
 
-class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, NetworkEstimator):
+@dataclass(repr=False, eq=False)
+class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, PseudoDataParameters, NetworkEstimator):
     """Bayesian neural network regression with matrix Gaussian posteriors and pseudo-data [LW16].
 
     Parameters
@@ -94,71 +94,23 @@ class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, Networ
     >>> from sklearn.datasets import load_diabetes
     >>> from vmg.estimators import PseudoDataRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = PseudoDataRegressor(random_state=0).fit(X[:400], y[:400])
-    >>> model.predict_interval(X[400:], coverage=0.9).shape
-    (42, 2)
+    >>> model = PseudoDataRegressor(n_pseudo=5, random_state=0).fit(X[:400], y[:400])
+    >>> model.pred_dist(X[400:], method="moments").std.shape
+    (42,)
     """
 
-    _parameter_constraints = {  # noqa: RUF012
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **CONSTRAINTS,
         "noise": [StrOptions({"constant", "input"})],
         "noise_prior": ["array-like"],
     }
 
-    max_noise_: float | Array
+    n_pseudo: int | Sequence[int] = 20
+    _: KW_ONLY
+    noise: str = "input"
+    noise_prior: tuple[float, float] = (1.0, 1e-3)
 
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (50,),
-        activation: str | Callable[[Tensor], Tensor] = "relu",
-        n_pseudo: int | Sequence[int] = 20,
-        *,
-        max_noise: float | str = "auto",
-        pseudo_noise: str = "layer",
-        row_covariance: str = "diagonal",
-        column_covariance: str = "diagonal",
-        zero_mean: bool = False,
-        prior: str = "gamma",
-        noise: str = "input",
-        noise_prior: tuple[float, float] = (1.0, 1e-3),
-        n_members: int = 1,
-        batch_size: int | str = "auto",
-        learning_rate_init: float = 0.01,
-        max_iter: int | str = "auto",
-        averaging: float | None = 0.99,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        tol: float = 1e-4,
-        warm_start: bool = False,
-        n_draws: int = 200,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = False,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.n_pseudo = n_pseudo
-        self.max_noise = max_noise
-        self.pseudo_noise = pseudo_noise
-        self.row_covariance = row_covariance
-        self.column_covariance = column_covariance
-        self.zero_mean = zero_mean
-        self.prior = prior
-        self.noise = noise
-        self.noise_prior = noise_prior
-        self.n_members = n_members
-        self.batch_size = batch_size
-        self.learning_rate_init = learning_rate_init
-        self.max_iter = max_iter
-        self.averaging = averaging
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.n_draws = n_draws
-        self.random_state = random_state
-        self.verbose = verbose
+    max_noise_: float | Array = field(init=False)
 
     def partial_fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()
@@ -181,7 +133,8 @@ class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, Networ
         return self
 
     def _method(self) -> Method:
-        return pseudo_data_method(self, GaussianNoise(self.noise == "input", self.noise_prior))
+        likelihood = GaussianNoise(self.noise == "input", self.noise_prior)
+        return pseudo_data_method(self, self.hidden_sizes(), self.activation, likelihood)
 
     def _budget(self) -> Budget:
         """Members of an ensemble may overfit a little more, as others mend it; a single network gains too little."""
@@ -217,7 +170,7 @@ class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, Networ
         return self._distribution(rows) if method == "draws" else self._moments(rows)
 
     def _moments(self, rows: Array) -> Prediction:
-        """As :meth:`_distribution`, from points spread evenly over the Gaussians of the propagated moments."""
+        """The same as :meth:`_distribution`, from points spread evenly over the Gaussians of the propagated moments."""
         x = torch.as_tensor(self.input_scaling_.transform(rows), dtype=torch.float32)
         mean, variance = (part.double() for part in propagate_moments(self.network_, x))
         points = normal_points(MOMENT_POINTS, mean.shape[-1])[:, None, None]  # [S, 1, 1, C]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -31,15 +30,8 @@ class Gamma(ScalarLikelihood):
         """Link of the mean in units of ``level``, so that numbers are near one in any unit."""
         return RateLink(1.0, self.ceiling / self.level)
 
-    @property
-    def n_parameters(self) -> int:
-        return 1
-
     def start(self) -> Array:
         return np.zeros(1)
-
-    def constants(self) -> dict[str, Any]:
-        return asdict(self)
 
     def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
         log_rate, k, amount = self.link.log_rate(f)[0], theta[..., 0, None].exp(), y / self.level

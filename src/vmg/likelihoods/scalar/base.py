@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,21 +18,24 @@ Array = NDArray[np.float64]
 LOWEST = 40.0  # of −f: a rate of e⁻⁴⁰ is none
 
 
+@dataclass(frozen=True)
 class ScalarLikelihood(ABC):
     """p(y | f) of one number f a row, with parameters θ that say how targets scatter around what f says.
+
+    Subclasses are frozen dataclasses; their fields are numbers that the training rows set before training.
 
     θ has any real numbers. Functions of tensors take f [..., N], y [N] or [N, 2], and θ [P] or [E, P]; those of arrays
     take f [..., N] and θ [P], and give what broadcasts to [..., N].
     """
 
-    name: str
-    discrete: bool = False
-    support: tuple[float, float] = (0.0, np.inf)
+    name: ClassVar[str]
+    discrete: ClassVar[bool] = False
+    support: ClassVar[tuple[float, float]] = (0.0, np.inf)
 
     @property
-    @abstractmethod
     def n_parameters(self) -> int:
         """P, the length of θ."""
+        return len(self.start())
 
     @abstractmethod
     def start(self) -> Array:
@@ -67,7 +70,7 @@ class ScalarLikelihood(ABC):
         """The index of a draw of y for each f."""
 
     def index(self, y: Array) -> Array:
-        """Where y stands: itself if continuous, else the whole number of the largest possible target up to y."""
+        """The index of y: y itself if continuous, else the whole number of the largest possible target up to y."""
         return np.floor(y) if self.discrete else y
 
     def values(self, index: Array) -> Array:
@@ -85,9 +88,9 @@ class ScalarLikelihood(ABC):
         """A possible target, as :meth:`log_prob` takes it."""
         return np.asarray(0.0 if self.discrete else 0.5)
 
-    @abstractmethod
     def constants(self) -> dict[str, Any]:
         """The numbers that the likelihood was made with, by the names of its fields; lists for several."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)

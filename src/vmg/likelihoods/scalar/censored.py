@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -32,15 +31,8 @@ class Censored(ScalarLikelihood):
     name = "censored"
     support = (-np.inf, np.inf)
 
-    @property
-    def n_parameters(self) -> int:
-        return 1
-
     def start(self) -> Array:
         return np.zeros(1)
-
-    def constants(self) -> dict[str, Any]:
-        return asdict(self)
 
     def _standard(self, f: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Bounds in units of the noise, whether the target is seen, and σ."""

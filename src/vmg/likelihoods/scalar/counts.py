@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,27 +19,29 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Poisson(ScalarLikelihood):
-    """y ~ Poisson(λ), λ = level · exp(f)."""
+class Counts(ScalarLikelihood):
+    """Whole numbers from 0 on with mean λ = level · exp(f)."""
 
     level: float
     ceiling: float
-    name = "poisson"
     discrete = True
 
     @property
     def link(self) -> RateLink:
         return RateLink(self.level, self.ceiling)
 
-    @property
-    def n_parameters(self) -> int:
-        return 0
+    def mean(self, f: Array, theta: Array) -> Array:
+        return self.link.rate(f)
+
+
+@dataclass(frozen=True)
+class Poisson(Counts):
+    """y ~ Poisson(λ), λ = level · exp(f)."""
+
+    name = "poisson"
 
     def start(self) -> Array:
         return np.zeros(0)
-
-    def constants(self) -> dict[str, Any]:
-        return asdict(self)
 
     def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
         log_rate = self.link.log_rate(f)[0]
@@ -49,9 +50,6 @@ class Poisson(ScalarLikelihood):
     def derivatives(self, f: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
         rate = self.link.log_rate(f)[0].exp()
         return self.link.chained(f, y - rate, -rate)
-
-    def mean(self, f: Array, theta: Array) -> Array:
-        return self.link.rate(f)
 
     def variance(self, f: Array, theta: Array) -> Array:
         return self.link.rate(f)
@@ -67,27 +65,13 @@ class Poisson(ScalarLikelihood):
 
 
 @dataclass(frozen=True)
-class NegativeBinomial(ScalarLikelihood):
+class NegativeBinomial(Counts):
     """y ~ negative binomial with mean λ = level · exp(f) and variance λ + λ²/r, θ = log r."""
 
-    level: float
-    ceiling: float
     name = "negative-binomial"
-    discrete = True
-
-    @property
-    def link(self) -> RateLink:
-        return RateLink(self.level, self.ceiling)
-
-    @property
-    def n_parameters(self) -> int:
-        return 1
 
     def start(self) -> Array:
         return np.zeros(1)
-
-    def constants(self) -> dict[str, Any]:
-        return asdict(self)
 
     def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
         odds = self.link.log_rate(f)[0] - theta[..., 0, None]  # log λ/r
@@ -99,9 +83,6 @@ class NegativeBinomial(ScalarLikelihood):
         share = torch.sigmoid(self.link.log_rate(f)[0] - theta[..., 0, None])  # λ/(r + λ)
         total = y + _size(theta)
         return self.link.chained(f, y - total * share, -total * share * (1 - share))
-
-    def mean(self, f: Array, theta: Array) -> Array:
-        return self.link.rate(f)
 
     def variance(self, f: Array, theta: Array) -> Array:
         rate = self.link.rate(f)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -37,13 +36,6 @@ class Ordinal(ScalarLikelihood):
     @property
     def support(self) -> tuple[float, float]:  # type: ignore[override]
         return self.levels[0], self.levels[-1]
-
-    @property
-    def n_parameters(self) -> int:
-        return len(self.levels) - 1
-
-    def constants(self) -> dict[str, Any]:
-        return {"levels": list(self.levels), "shares": list(self.shares)}
 
     def start(self) -> Array:
         cuts = special.logit(np.cumsum(self.shares)[:-1])

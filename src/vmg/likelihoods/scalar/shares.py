@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -32,15 +31,8 @@ class Binomial(ScalarLikelihood):
     support = (0.0, 1.0)
     discrete = True
 
-    @property
-    def n_parameters(self) -> int:
-        return 0
-
     def start(self) -> Array:
         return np.zeros(0)
-
-    def constants(self) -> dict[str, Any]:
-        return asdict(self)
 
     def targets(self, y: Array) -> Array:
         values = np.asarray(y, dtype=np.float64)
@@ -95,15 +87,8 @@ class Beta(ScalarLikelihood):
     name = "beta"
     support = (0.0, 1.0)
 
-    @property
-    def n_parameters(self) -> int:
-        return 1
-
     def start(self) -> Array:
         return np.full(1, np.log(4.0))
-
-    def constants(self) -> dict[str, Any]:
-        return asdict(self)
 
     def _parts(self, f: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         small = 1e-6  # neither end of the unit interval is reached: the density would be a spike there
