@@ -85,7 +85,7 @@ class PassMemory:
         return self._view(P, P, B + P, self.plan.offsets[6] + B, P * (B + P))
 
     def root(self) -> Tensor:
-        """Where the transposed Cholesky factor of Σ₁₁ goes."""
+        """The place of the transposed Cholesky factor of Σ₁₁."""
         P = self.plan.sizes[-1]
         return self._view(P, P, P, self.plan.offsets[7], P * P)
 

@@ -245,7 +245,7 @@ def _layer_gradients(
 
 
 def _activation_gradient(activation: Activation, values: Tensor, g: Tensor) -> Tensor:
-    """From that of the activated values; of ReLU, ``values`` are these, of others those before."""
+    """Gradient before the activation, from that after it; ``values`` are those after ReLU, but those before others."""
     if activation is torch.relu:
         return torch.ops.aten.threshold_backward(g, values, 0)
     with torch.enable_grad():
@@ -292,7 +292,7 @@ def _is_exact(plan: Plan, dtype: torch.dtype) -> bool:
 
 
 def _used(inputs: Inputs, exact: bool) -> Inputs:
-    """As the kernels take them: contiguous, but for one matrix x that is expanded over all replicas: no copies."""
+    """Inputs as the kernels take them: contiguous, but for one matrix x that is expanded over all replicas."""
     if exact:
         inputs = Inputs._make([None if t is None else t.double() for t in inputs])
     x = inputs.x if is_shared(inputs.x) else inputs.x.contiguous()
