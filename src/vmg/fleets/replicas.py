@@ -60,7 +60,7 @@ class _ReplicaRows(NamedTuple):
 
 @dataclass(frozen=True)
 class _Batch:
-    """Rows of G groups, padded: x [G, N, D], y [G, N, 1]; weights of E members [E, G, N], and of those they see."""
+    """Rows of G groups, padded: x [G, N, D], y [G, N, 1]; their weights in E members, in all and in parts [E, G, N]."""
 
     x: Tensor
     y: Tensor
@@ -257,7 +257,7 @@ def _predict_held_out(members: RegressionMembers, batch: _Batch) -> MemberPredic
 
 @torch.no_grad()
 def _held_out_posterior(members: RegressionMembers, batch: _Batch) -> tuple[Tensor, LinearPosterior, Tensor]:
-    """Features of all rows, the posterior that replicas have of those they see, and the errors [E·G, N, 1] at all."""
+    """Features of all rows, each replica's posterior from the rows it sees, and its errors at all rows [E·G, N, 1]."""
     x, y, _ = batch.all_rows()
     phi, seen = members.features(x), batch.seen.flatten(0, 1)
     prior = members.head.prior_precision(), members.head.noise_prior

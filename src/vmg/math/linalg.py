@@ -1,4 +1,4 @@
-"""Numerics that every other file relies on: precision, what is finite, the Cholesky factor, when to look at numbers.
+"""Numerics that all other files use: precision, finite numbers, the Cholesky factor, and when values may be read.
 
 While a program is recorded (``torch.compile``, ``torch.export``, ``torch.jit.trace``), inside a transform of
 ``torch.func`` and for fake tensors there are no numbers to look at. On a device other than the CPU there are, but the
