@@ -1,4 +1,6 @@
 import os
+import runpy
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,6 +12,26 @@ from torch import nn
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def run_script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[str, str]]:
+    """Run a Python file as a program, but in this process, where PyTorch is loaded; gives standard output and error."""
+
+    def run(path: Path, *options: object, folder: Path | None = None) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "argv", [str(path), *map(str, options)])
+        monkeypatch.syspath_prepend(str(path.parent))
+        if folder is not None:
+            monkeypatch.chdir(folder)
+        threads = torch.get_num_threads()
+        capsys.readouterr()
+        try:
+            runpy.run_path(str(path), run_name="__main__")
+        finally:
+            torch.set_num_threads(threads)
+        return tuple(capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture

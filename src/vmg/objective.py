@@ -18,6 +18,7 @@ from vmg.likelihoods import Likelihood
 from vmg.math.linalg import may_look
 from vmg.nn.bayesian import BayesianModule, kl_divergence
 from vmg.nn.head import BayesianHead
+from vmg.nn.kept_divergences import keep_divergences
 from vmg.nn.model_io import call
 from vmg.nn.sharding import is_parallel, project_pieces
 
@@ -75,8 +76,10 @@ class Objective:
 
     def evaluate(self, x: Tensor, y: Tensor, weight: Tensor | None, kl_weight: float) -> ElboTerms:
         """Draw f at a minibatch and take the objective there, with a graph."""
-        f = self.network(x)
-        return elbo_terms(self.network, self.likelihood, f, y, n_data=self.n_data, kl_weight=kl_weight, weight=weight)
+        options: dict[str, Any] = {"n_data": self.n_data, "kl_weight": kl_weight, "weight": weight}
+        with keep_divergences():
+            f = self.network(x)
+            return elbo_terms(self.network, self.likelihood, f, y, **options)
 
     def combine(self, log_prob: Tensor, kl: Tensor, weight: Tensor | None, kl_weight: float) -> ElboTerms:
         """The same from its parts: log p(y | f) of each row, and the divergence of all posteriors."""
@@ -119,19 +122,20 @@ def elbo(
     """
     if n_samples < 1:
         raise ValueError(f"n_samples must be at least 1; got {n_samples}")
-    if may_look(y) and not torch.isfinite(y).all():
+    if y.is_floating_point() and may_look(y) and not torch.isfinite(y).all():
         raise ValueError("y must be finite; got NaN or infinite values")
     project_pieces(network)
-    f = call(network, x)
-    if n_samples > 1:
-        f = torch.stack([f, *(call(network, x) for _ in range(n_samples - 1))])
-        y = y.expand(n_samples, *y.shape)
-    if likelihood.training and torch.is_grad_enabled():
-        # before the bound: at a prior that expects little noise the first gradient would be a thousand times the
-        # second, and an optimiser with a memory of squares would take small steps long afterwards
-        together = is_parallel(network)
-        _update(likelihood, f.detach(), y, n_data, weight, n_samples, together=together)
-    terms = elbo_terms(network, likelihood, f, y, n_data=n_data, kl_weight=kl_weight, weight=weight)
+    with keep_divergences():
+        f = call(network, x)
+        if n_samples > 1:
+            f = torch.stack([f, *(call(network, x) for _ in range(n_samples - 1))])
+            y = y.expand(n_samples, *y.shape)
+        if likelihood.training and torch.is_grad_enabled():
+            # before the bound: at a prior that expects little noise the first gradient would be a thousand times the
+            # second, and an optimiser with a memory of squares would take small steps long afterwards
+            together = is_parallel(network)
+            _update(likelihood, f.detach(), y, n_data, weight, n_samples, together=together)
+        terms = elbo_terms(network, likelihood, f, y, n_data=n_data, kl_weight=kl_weight, weight=weight)
     return terms if n_samples == 1 else ElboTerms(terms.expected_log_likelihood.mean(0), terms.kl, f)
 
 

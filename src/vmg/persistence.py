@@ -119,7 +119,7 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _parse(text: str, name: str) -> dict[str, Any]:
-    document = _from_json(text, f"{name} is damaged: its document")
+    document: dict[str, Any] = _from_json(text, f"{name} is damaged: its document")
     version = document.get("version") if isinstance(document, dict) else None
     if version is None or document.get("format") != FORMAT or type(version) is not int or version < 1:
         raise ModelFileError(f"{name} is not a vmg model: its document names no format and version")

@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Gamma, kl_divergence
 
-from vmg.fused.diagonal_kl import Coefficients, compiled_kl
+from vmg.fused.diagonal_kl import OF_ONE, Coefficients, DiagonalKL, compiled_kl
 from vmg.math.covariance import Covariance, Diagonal
 from vmg.math.log_uniform import PseudoNoise, pseudo_data_kl
 from vmg.math.matrix_normal import MatrixNormal
@@ -27,6 +28,7 @@ __all__ = [
     "Prior",
     "diagonal_kl",
     "gamma_kl",
+    "short_kl",
 ]
 
 
@@ -62,23 +64,38 @@ def diagonal_kl(
     prior: Prior, M: Tensor | None, log_row: Tensor, log_column: Tensor, pseudo: PseudoNoise | None
 ) -> Tensor:
     """KL of a diagonal layer's weights and pseudo-data, [*batch_shape]: compiled, where prior and tensors allow it."""
-    R, C = log_row.shape[-1], log_column.shape[-1]
+    tensors = (M, log_row, log_column, *((None, None) if pseudo is None else pseudo[1:3]))
+    sizes = log_row.shape[-1], log_column.shape[-1]
+    kl = short_kl(prior, sizes, pseudo)
+    found = None if kl is None else compiled_kl(kl, tensors)
+    return _plain_kl(prior, sizes, pseudo, *tensors) if found is None else found
 
-    def plain(
-        M: Tensor | None, log_row: Tensor, log_column: Tensor, log_noise: Tensor, log_point_noise: Tensor | None
-    ) -> Tensor:
-        kl = prior.kl_divergence(M, Diagonal.from_log_scale(log_row), Diagonal.from_log_scale(log_column))
-        if pseudo is None:
-            return kl
-        noise = pseudo._replace(log_noise=log_noise, log_point_noise=log_point_noise)
-        return kl + pseudo_data_kl(noise, R, C)
 
-    coefficients = prior.coefficients(R * C)
-    if coefficients is not None:
-        found = compiled_kl(plain, coefficients, M, log_row, log_column, pseudo)
-        if found is not None:
-            return found
-    return plain(M, log_row, log_column, *((None, None) if pseudo is None else pseudo[1:3]))
+def short_kl(prior: Prior, sizes: tuple[int, int], pseudo: PseudoNoise | None) -> DiagonalKL | None:
+    """The same as the kernels take it, alone or with a draw, for a layer with R, C = ``sizes``; None if they cannot."""
+    plain = partial(_plain_kl, prior, sizes, pseudo)
+    if isinstance(prior, GammaPrior) and prior.log_concentration is not None and prior.log_rate is not None:
+        return DiagonalKL(plain, OF_ONE, sizes, pseudo, prior, (prior.log_concentration, prior.log_rate))
+    coefficients = prior.coefficients(sizes[0] * sizes[1])
+    return None if coefficients is None else DiagonalKL(plain, coefficients, sizes, pseudo)
+
+
+def _plain_kl(
+    prior: Prior,
+    sizes: tuple[int, int],
+    pseudo: PseudoNoise | None,
+    M: Tensor | None,
+    log_row: Tensor,
+    log_column: Tensor,
+    log_noise: Tensor | None,
+    log_point_noise: Tensor | None,
+) -> Tensor:
+    """The same in PyTorch."""
+    kl = prior.kl_divergence(M, Diagonal.from_log_scale(log_row), Diagonal.from_log_scale(log_column))
+    if pseudo is None:
+        return kl
+    assert log_noise is not None
+    return kl + pseudo_data_kl(pseudo._replace(log_noise=log_noise, log_point_noise=log_point_noise), *sizes)
 
 
 def _moments(M: Tensor | None, U: Covariance, V: Covariance) -> _Moments:

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -40,9 +41,8 @@ def vmg_command(capfd):
     return call
 
 
-@pytest.fixture
-def houses():
-    """A real CSV file: numbers with holes, categories, dates, booleans, a target with holes."""
+def write_houses(folder):
+    """A real CSV file: numbers with holes, categories, dates, booleans, a target with holes; and one of classes."""
     rng = np.random.default_rng(0)
     n = 60
     area = rng.uniform(40, 200, size=n)
@@ -58,14 +58,31 @@ def houses():
             "price": np.where(np.arange(n) % 20 == 7, np.nan, (1_000 * area + 5_000 * rng.normal(size=n)).round()),
         }
     )
-    frame.to_csv("houses.csv", index=False)
-    frame.drop(columns="price").assign(kind=np.where(area > 120, "large", "small")).to_csv("kinds.csv", index=False)
+    frame.to_csv(folder / "houses.csv", index=False)
+    kinds = frame.drop(columns="price").assign(kind=np.where(area > 120, "large", "small"))
+    kinds.to_csv(folder / "kinds.csv", index=False)
     return frame
 
 
 @pytest.fixture
-def model(houses, vmg_command):
-    assert vmg_command("fit", "houses.csv", "--target", "price", "--no-holdout", *QUICK)[0] == 0
+def houses(tmp_path):
+    return write_houses(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A model file that the command wrote, once for all tests."""
+    folder = tmp_path_factory.mktemp("fitted")
+    write_houses(folder)
+    file = folder / "houses.vmg"
+    arguments = ["fit", str(folder / "houses.csv"), "--target", "price", "--no-holdout", "--out", str(file), *QUICK]
+    assert run(arguments) == 0
+    return file
+
+
+@pytest.fixture
+def model(houses, fitted, tmp_path):
+    shutil.copy(fitted, tmp_path)
     return "houses.vmg"
 
 

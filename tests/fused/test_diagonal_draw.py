@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from reference import assert_close, members, normal
 from vmg.covariance import Diagonal
 from vmg.fused import library
-from vmg.fused.diagonal_draw import sample_diagonal
+from vmg.fused.stack import sample_diagonal
 from vmg.math.preactivations import DAMPING, augment, multiplicative_noise, sample_conditional, sample_marginal
 
 N, R, C, P = 4, 5, 3, 2

@@ -11,9 +11,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import vmg
-from vmg.fused import layer_passes, library
-from vmg.fused.diagonal_draw import sample_diagonal
+from vmg.fused import library, pass_memory
 from vmg.fused.library import standard_normal
+from vmg.fused.stack import sample_diagonal
 from vmg.likelihoods import GaussianLikelihood
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.nn import MLP, MatrixGaussianLinear
@@ -37,10 +37,10 @@ LAYERS = [
 @pytest.fixture(params=["one call", "with PyTorch's products"])
 def way(request, monkeypatch):
     """Both ways through the kernels, whatever the size of the layer."""
-    monkeypatch.setattr(layer_passes, "SMALL", math.inf if request.param == "one call" else 0)
-    layer_passes.make_plan.cache_clear()
+    monkeypatch.setattr(pass_memory, "SMALL", math.inf if request.param == "one call" else 0)
+    pass_memory.make_plan.cache_clear()
     yield
-    layer_passes.make_plan.cache_clear()
+    pass_memory.make_plan.cache_clear()
 
 
 def without_kernels(monkeypatch):

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from vmg.fused import filtering, layer_passes, library
-from vmg.fused.diagonal_kl import BoundKL
+from vmg.fused.pass_memory import PassMemory, make_plan
+from vmg.priors import IsotropicPrior, short_kl
 
 needs_kernels = pytest.mark.skipif(not library.available(), reason="no compiled kernels, or VMG_NATIVE=0")
 
@@ -15,6 +16,11 @@ def layer_inputs(**changes):
     tensors = {"x": torch.zeros(4, 3), "M": torch.zeros(3, 2), "log_row": torch.zeros(3), "log_column": torch.zeros(2)}
     rest = dict.fromkeys(("points", "log_noise", "log_point_noise", "point_noise"))
     return layer_passes.Inputs(**{**tensors, **rest, "noise": torch.zeros(4, 2), **changes})
+
+
+def layer_memory(workspace=None):
+    plan = make_plan((), 4, 3, 3, 2, 0, False)
+    return PassMemory(plan, torch.empty(plan.total) if workspace is None else workspace)
 
 
 @needs_kernels
@@ -28,10 +34,10 @@ def layer_inputs(**changes):
     ],
 )
 def test_a_pass_refuses_what_it_would_misread(name, tensor, message):
-    kernels, plan = library.native(torch.zeros(1)), layer_passes.make_plan((), 4, 3, 3, 2, 0, False)
-    layer_passes.Forward(kernels, plan, layer_inputs(), 1.0, 1e-6).run()
+    kernels, memory = library.native(torch.zeros(1)), layer_memory()
+    layer_passes.Forward(kernels, memory, layer_inputs(), 1.0, 1e-6).run()
     with pytest.raises(ValueError, match=message):
-        layer_passes.Forward(kernels, plan, layer_inputs(**{name: tensor}), 1.0, 1e-6)
+        layer_passes.Forward(kernels, memory, layer_inputs(**{name: tensor}), 1.0, 1e-6)
 
 
 @needs_kernels
@@ -45,27 +51,25 @@ def test_a_pass_refuses_what_it_would_misread(name, tensor, message):
     ],
 )
 def test_a_backward_pass_refuses_what_it_would_misread(wrong, message):
-    kernels, plan = library.native(torch.zeros(1)), layer_passes.make_plan((), 4, 3, 3, 2, 0, False)
-    inputs = layer_inputs()
-    forward = layer_passes.Forward(kernels, plan, inputs, 1.0, 1e-6)
+    kernels, inputs = library.native(torch.zeros(1)), layer_inputs()
     gradients = [None, wrong.get("gradient", torch.zeros(3, 2)), torch.zeros(3), torch.zeros(2), None, None, None]
-    workspace, g = wrong.get("workspace", forward.workspace), wrong.get("g", torch.zeros(4, 2))
+    memory, g = layer_memory(wrong.get("workspace")), wrong.get("g", torch.zeros(4, 2))
     with pytest.raises(ValueError, match=message):
-        layer_passes.Backward(kernels, plan, inputs, workspace, 1.0, 1e-6, g, gradients)
+        layer_passes.Backward(kernels, memory, inputs, 1.0, 1e-6, g, gradients)
 
 
 @needs_kernels
 def test_the_divergence_refuses_what_it_would_misread():
-    kernels = library.native(torch.zeros(1))
-    scalars = (1, 3, 2, 0, False, 1.0, 0.0, 0.0, 0.0, 0.0)
+    kernels, kl = library.native(torch.zeros(1)), short_kl(IsotropicPrior(), (3, 2), None)
     tensors = [torch.zeros(3, 2), torch.zeros(3), torch.zeros(2), None, None]
-    assert torch.isfinite(BoundKL(kernels, scalars, None, tensors).value())
-    with pytest.raises(ValueError, match=r"M must be contiguous; got strides \(1, 3\)"):
-        BoundKL(kernels, scalars, None, [torch.zeros(2, 3).mT, *tensors[1:]])
+    assert torch.isfinite(kl.bind(kernels, tensors).value())
     with pytest.raises(ValueError, match=r"log_column must have shape \(2,\); got \(3,\)"):
-        BoundKL(kernels, scalars, None, [*tensors[:2], torch.zeros(3), None, None])
+        kl.bind(kernels, [*tensors[:2], torch.zeros(3), None, None])
+    kl.bind(kernels, tensors)
     with pytest.raises(ValueError, match=r"g must be torch.float32 on the CPU; got torch.float64"):
-        BoundKL(kernels, scalars, None, tensors, torch.zeros((), dtype=torch.float64))
+        kl.bind_gradients(tensors, torch.zeros((), dtype=torch.float64), tensors)
+    with pytest.raises(ValueError, match=r"the gradient of M must be contiguous; got strides \(1, 3\)"):
+        kl.bind_gradients(tensors, torch.zeros(()), [torch.zeros(2, 3).mT, *tensors[1:]])
 
 
 def test_only_contiguous_tensors_of_one_kind_are_filled():

@@ -93,7 +93,7 @@ def slow_optimum(features, labels, precision, weight, n_steps=20_000):
 def test_improving_converges_to_the_optimum(k):
     features, labels, precision, weight = problem(k=k)
     posterior = None
-    for _ in range(60):
+    for _ in range(20):
         posterior = improve(posterior, features, labels, precision, weight, 30)
     mean, A = slow_optimum(features, labels, precision, weight)
     torch.testing.assert_close(posterior.mean, mean, rtol=1e-5, atol=1e-6)

@@ -32,6 +32,11 @@ over_pairs = pytest.mark.parametrize(("row", "column"), PAIRS)
 over_batches = pytest.mark.parametrize("batch_shape", [(), (2,), (2, 3)])
 
 
+@pytest.fixture(autouse=True)
+def _validation():
+    Distribution.set_default_validate_args(True)  # PyTorch's default, which its compiler switches off
+
+
 def random_matrix_normal(row="dense", column="dense", batch_shape=(), seed=0, shape=(R, C)):
     """A random matrix Gaussian, and its M, U and V as plain matrices."""
     M = normal(*batch_shape, *shape, seed=seed + 10)

@@ -103,3 +103,27 @@ def test_relevance_and_scales():
 def test_wrong_sizes(options, message):
     with pytest.raises(ValueError, match=message):
         AnchoredFeatures(2, **{"hidden": (3,), **options})
+
+
+@pytest.mark.parametrize("hidden", [(4,), (4, 3)])
+@pytest.mark.parametrize("activation", ["relu", "tanh", ("relu", "tanh"), "cos"], ids=str)
+def test_gradients_of_features(hidden, activation):
+    """Those of "relu" and "tanh" are written out."""
+    module, x = moved(make(hidden, 4, activation)), torch.randn(5, 2).double().requires_grad_()
+    names = [name for name, _ in module.named_parameters()]
+
+    def features(x, *parameters):
+        return torch.func.functional_call(module, dict(zip(names, parameters, strict=True)), (x,))
+
+    parameters = [parameter.detach().clone().requires_grad_() for parameter in module.parameters()]
+    assert torch.autograd.gradcheck(features, (x, *parameters))
+
+
+def test_features_without_gradients_are_the_same():
+    module, x = moved(make((6, 4), 4, ("relu", "tanh"))), torch.randn(5, 2).double()
+    with torch.no_grad():
+        without = module(x)
+    assert torch.equal(without, module(x))
+    kept = x.clone()
+    module(x).sum().backward()
+    assert torch.equal(x, kept)

@@ -204,7 +204,8 @@ def test_a_step_sees_strides(width):
 
 
 def test_kernels_refuse_what_they_would_misread():
-    from vmg.fused.layer_passes import Forward, Inputs, make_plan
+    from vmg.fused.layer_passes import Forward, Inputs
+    from vmg.fused.pass_memory import PassMemory, make_plan
 
     native = library.native(torch.zeros(1))
     if native is None:
@@ -212,8 +213,9 @@ def test_kernels_refuse_what_they_would_misread():
     inputs = Inputs(
         torch.zeros(2, 3), torch.zeros(2, 3).mT, torch.zeros(3), torch.zeros(2), *[None] * 4, torch.zeros(2, 2)
     )
+    plan = make_plan((), 2, 3, 3, 2, 0, False)
     with pytest.raises(ValueError, match=r"M must be contiguous; got strides \(1, 3\) for \(3, 2\)"):
-        Forward(native, make_plan((), 2, 3, 3, 2, 0, False), inputs, 1.0, 1e-6)
+        Forward(native, PassMemory(plan, torch.empty(plan.total)), inputs, 1.0, 1e-6)
 
 
 def test_tokens_in_training_are_no_rows_of_the_direct_step():

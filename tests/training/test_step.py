@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from vmg.fused import layer_passes, library
+from vmg.fused import library, pass_memory
 from vmg.likelihoods import (
     CategoricalLikelihood,
     GaussianLikelihood,
@@ -20,8 +20,8 @@ from vmg.priors import GammaPrior
 from vmg.training import train
 from vmg.training.direct_step import DirectStep
 from vmg.training.grouped_parameters import GroupedParameters
-from vmg.training.rows import Batch
 from vmg.training.step import AutogradStep, make_step
+from vmg.training.training_rows import Batch
 
 B, D, C = 7, 5, 3
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")
@@ -104,8 +104,8 @@ def test_direct_is_autograd_for_every_layer(options):
 @pytest.mark.parametrize("options", [{}, {"zero_mean": True}, {"n_pseudo": 0}])
 @pytest.mark.parametrize("batch_shape", [(), (2,)])
 def test_direct_is_autograd_for_large_layers(options, batch_shape, monkeypatch):
-    monkeypatch.setattr("vmg.fused.layer_passes.SMALL", 0)
-    from vmg.fused.layer_passes import make_plan
+    monkeypatch.setattr("vmg.fused.pass_memory.SMALL", 0)
+    from vmg.fused.pass_memory import make_plan
 
     make_plan.cache_clear()
     try:
@@ -122,8 +122,8 @@ def test_direct_is_autograd_for_large_layers(options, batch_shape, monkeypatch):
 def test_direct_is_autograd_where_single_precision_is_too_little(options, batch_shape, small, monkeypatch):
     """As many pseudo-points as rows, or more: such layers compute in double, others beside them do not."""
     if not small:
-        monkeypatch.setattr(layer_passes, "SMALL", 0)
-        layer_passes.make_plan.cache_clear()
+        monkeypatch.setattr(pass_memory, "SMALL", 0)
+        pass_memory.make_plan.cache_clear()
     network, likelihood, x, y = problem(
         batch_shape=batch_shape, dtype=torch.float32, hidden=(12, 4), n_pseudo=[8, 3, 5], **options
     )
@@ -134,7 +134,7 @@ def test_direct_is_autograd_where_single_precision_is_too_little(options, batch_
         expected = evaluate(autograd, network, likelihood, x, y)
         found = evaluate(DirectStep, network, likelihood, x, y)
     finally:
-        layer_passes.make_plan.cache_clear()
+        pass_memory.make_plan.cache_clear()
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4 * b.abs().max().item())
 
@@ -187,16 +187,16 @@ def test_training_is_the_same_either_way(monkeypatch):
 
 @needs_kernels
 def test_the_divergence_needs_no_second_gradient_of_large_matrices(monkeypatch):
-    monkeypatch.setattr(layer_passes, "SMALL", 0)
+    monkeypatch.setattr(pass_memory, "SMALL", 0)
     monkeypatch.setattr("vmg.training.grouped_parameters.SMALL", 20)
-    layer_passes.make_plan.cache_clear()
+    pass_memory.make_plan.cache_clear()
     network, likelihood, x, _ = problem("known")
     parameters = GroupedParameters(network.parameters())
     made = []
     memory = parameters.memory
     monkeypatch.setattr(parameters, "memory", lambda: made.append(memory()) or made[-1])
     DirectStep(Objective(network, likelihood, 50.0), parameters, x.shape)
-    layer_passes.make_plan.cache_clear()
+    pass_memory.make_plan.cache_clear()
     gradients, divergence = made
     assert len(gradients._tensors) == len(parameters.tensors)
     assert list(divergence._tensors) == [len(parameters.tensors) - 1], "the vector of small ones only"

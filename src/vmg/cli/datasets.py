@@ -70,7 +70,7 @@ def streams(data: str, asked: bool | None, *, shared: bool) -> bool:
 
 
 def ray_address(wanted: bool) -> str | None:
-    """Where Ray is to be found; None where it is not wanted."""
+    """The address of Ray; None where it is not wanted."""
     return os.environ.get("RAY_ADDRESS", "local") if wanted else None
 
 
@@ -88,7 +88,7 @@ def score_into_folder(
     """Score a dataset into a folder of Parquet files, and say how it went."""
     from vmg.scoring import score_dataset
     from vmg.tables import TableError
-    from vmg.tables.phrases import count
+    from vmg.tables.wording import count
 
     with waiting("Predicting", quiet=quiet):
         report = score_dataset(

@@ -40,7 +40,7 @@ class DemoScores:
     seconds: float
 
     def cells(self) -> list[str]:
-        """As text."""
+        """The scores as text."""
         return [
             self.name,
             str(self.n_fitted),

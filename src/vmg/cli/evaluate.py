@@ -33,7 +33,7 @@ def evaluate(
     debug: DebugOption = False,
 ) -> None:
     """Score a model on rows whose target is known; use rows that it was not fitted to."""
-    from vmg.tables.phrases import count
+    from vmg.tables.wording import count
 
     fitted, frame = load_both(model, data, quiet=json, decimal=decimal)
     with waiting("Scoring"):

@@ -206,7 +206,7 @@ def _fit_table(
 ) -> tuple[TableModel, int]:
     """A model of all rows of a table that fits in memory, with scores on held-out rows; and the number of rows."""
     from vmg.tables import TableModel, read_table
-    from vmg.tables.phrases import count
+    from vmg.tables.wording import count
 
     choices = settings["choices"]
     frame, notes = read_table(data, texts=choices.texts, decimal_comma=choices.decimal_comma)
@@ -227,7 +227,7 @@ def _fit_table(
 
 
 def _finished(path: Path) -> Path:
-    """Where scores of finished folds are kept while a fit runs."""
+    """The file that keeps scores of finished folds while a fit runs."""
     return path.with_name(path.name + ".partial")
 
 

@@ -56,7 +56,7 @@ def fit_by_group(
     from vmg.fleets import fit_fleet
     from vmg.streaming import open_dataset
     from vmg.tables import read_table
-    from vmg.tables.phrases import count
+    from vmg.tables.wording import count
 
     silent = quiet or json
     if is_dataset(data):
@@ -95,7 +95,7 @@ def load_fleet_and_table(path: Path, data: Path, quiet: bool) -> tuple[Fleet, pd
     """The fleet and the table, with remarks on how they fit together on standard error."""
     from vmg.fleets import load_fleet
     from vmg.tables import read_table
-    from vmg.tables.phrases import listing
+    from vmg.tables.wording import listing
 
     fleet = load_fleet(path)
     frame, notes = read_table(data)

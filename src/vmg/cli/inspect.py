@@ -43,7 +43,7 @@ def inspect(
     """
     from vmg.tables import read_table
     from vmg.tables.inspection import inspect_table
-    from vmg.tables.phrases import count
+    from vmg.tables.wording import count
 
     choices = make_choices(types, categorical, ignore, date_format, decimal)
     frame, notes = read_table(data, texts=choices.texts, decimal_comma=choices.decimal_comma)

@@ -1,4 +1,4 @@
-"""Where a command reads and writes, checked before the long work."""
+"""Paths that a command reads and writes, checked before the long work."""
 
 from __future__ import annotations
 

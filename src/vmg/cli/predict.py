@@ -81,7 +81,7 @@ def predict(
     from vmg.tables import write_table
     from vmg.tables.flags import split_flags
     from vmg.tables.model import named_after
-    from vmg.tables.phrases import count
+    from vmg.tables.wording import count
 
     path = None if prints(out) else check_ending(check_output(Path(out), model, Path(data)))
     fitted: TableModel | Fleet
@@ -113,7 +113,7 @@ def _beside(frame: pd.DataFrame, predictions: pd.DataFrame, keep: list[str]) -> 
     import pandas as pd
 
     from vmg.tables import TableError
-    from vmg.tables.phrases import listing
+    from vmg.tables.wording import listing
 
     unknown = [name for name in keep if name not in frame.columns]
     if unknown:

@@ -32,7 +32,7 @@ def update(
     layers and calibration stay as they were; fit anew when the data have changed.
     """
     from vmg.streaming import as_parquet, update_model
-    from vmg.tables.phrases import count
+    from vmg.tables.wording import count
 
     path = check_output(model if out is None else out, Path(data))
     fitted = load_model(model)

@@ -1,4 +1,4 @@
-"""What a model file says of itself, checked before anything is built from it, and the model that came out.
+"""Checks of what a model file says of itself, before a model is built from it, and of the model after.
 
 A file may come from anywhere. Its document could describe a layer of any size in a few characters, so sizes count only
 where the tensors of the file, whose bytes are there, have them too.

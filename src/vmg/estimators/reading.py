@@ -1,4 +1,4 @@
-"""How estimators take targets in and read them out of predictive distributions, however they come by these."""
+"""Checks of rows and targets, and what estimators read out of a predictive distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From targets in their own units to those that ensembles work in, and predictions back."""
+"""Targets in the units that ensembles work in, and predictions in the targets' own."""
 
 from __future__ import annotations
 

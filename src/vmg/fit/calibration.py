@@ -29,7 +29,7 @@ MOST_DEGREES = 100.0
 NORMAL_DEGREES = 1e6
 """A Student t of so many is a normal distribution."""
 STRETCH_ROWS, DEGREES_ROWS = 10.0, 3.0
-"""As so many rows the priors log c ~ N(0, 1) and log ν ~ N(2, 2²) count: few held-out rows change c little."""
+"""Rows that the priors log c ~ N(0, 1) and log ν ~ N(2, 2²) count as: few held-out rows change c little."""
 
 
 class HeldOut(NamedTuple):

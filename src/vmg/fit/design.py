@@ -1,4 +1,4 @@
-"""Who holds out what: members in groups, each group without its own fold of rows or region of inputs."""
+"""The rows that members hold out: members in groups, each group without its own fold of rows or region of inputs."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Adam:
 
 
 class MemberRun:
-    """Optimiser steps, and what is said of them."""
+    """Optimiser steps, and the reports about them."""
 
     def __init__(
         self,

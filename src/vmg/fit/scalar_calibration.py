@@ -30,7 +30,7 @@ __all__ = ["HeldOutFunctions", "ScalarCalibration", "calibrate_scalar", "held_ou
 Array = NDArray[np.float64]
 
 STRETCH_ROWS, SHARPNESS_ROWS, THETA_ROWS = 10.0, 10.0, 1.0
-"""As so many rows the priors log c ~ N(0, 1), log κ ~ N(0, ½²) and θ ~ N(members' own, 1) count."""
+"""Rows that the priors log c ~ N(0, 1), log κ ~ N(0, ½²) and θ ~ N(members' own, 1) count as."""
 LIMIT = 20.0  # of |log c| and |log κ|
 NODES = 15
 

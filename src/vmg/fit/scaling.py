@@ -1,4 +1,4 @@
-"""Units of the rows: standardised columns, so that users never have to, and inputs beyond those of training."""
+"""Units of the rows: standardised columns, and how far inputs lie beyond those of training."""
 
 from __future__ import annotations
 

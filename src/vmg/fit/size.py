@@ -43,7 +43,7 @@ MANY = Size((50, 50), ("relu", "tanh"), 6, TrainingPlan(max_steps=1500, patience
 MANY_CLASSIFIED = Size(
     (100,), ("relu", "tanh"), 8, TrainingPlan(max_steps=600, patience=60, refit_steps=60, batch_rows=2048)
 )
-"""For classes one wide layer was better than two on most tables."""
+"""One wide layer was better than two on most tables of classes."""
 
 
 def choose_size(n_rows: int, *, classes: bool = False) -> Size:

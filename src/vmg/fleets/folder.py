@@ -58,7 +58,7 @@ class FleetIndex:
 
 
 class FleetFolder:
-    """Where a fleet's files are."""
+    """The files of a fleet."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

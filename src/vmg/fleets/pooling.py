@@ -159,7 +159,7 @@ def _noise_prior(prior: GroupPrior, rows: RowStatistics) -> NoisePrior:
         log_c, log_r = np.clip(values, -12, 12)
         c, r = np.exp(log_c), np.exp(log_r)
         density = special.gammaln(c + n / 2) - special.gammaln(c) + c * log_r - (c + n / 2) * np.log(r + scatter / 2)
-        return -float(density.mean()) + 0.5 * ((log_c - 1) / 2) ** 2 / len(n)
+        return float(-density.mean() + 0.5 * ((log_c - 1) / 2) ** 2 / len(n))
 
     level = float(np.median(scatter / np.maximum(n, 1))) + 1e-6
     start = np.array([1.0, 1.0 + np.log(level)])

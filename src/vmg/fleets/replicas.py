@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from vmg.fit.design import Design
 from vmg.fit.members import CHECK_EVERY, WARM_UP, Adam, TrainingPlan
 from vmg.fit.regression_members import SCORE_DEGREES, MemberPredictions, RegressionMembers
-from vmg.math.evidence import condition_on_rows
+from vmg.math.evidence import LinearPosterior, condition_on_rows
 from vmg.math.linalg import NotPositiveDefiniteError
 
 __all__ = ["GroupRows", "TrainedGroup", "train_groups"]
@@ -27,7 +28,7 @@ __all__ = ["GroupRows", "TrainedGroup", "train_groups"]
 Array = NDArray[np.float64]
 State = dict[str, Tensor]
 
-KEPT_SHARE = 0.6  # of the groups in a batch that still train; with fewer the others are taken out
+KEPT_SHARE = 0.85  # of the groups in a batch that still train; with fewer the others are taken out
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,17 @@ class TrainedGroup:
     n_steps: int
 
 
+class _ReplicaRows(NamedTuple):
+    """Rows of R replicas: x [R, n, D], y [R, n, 1] and weights [R, n], zero where a replica has fewer rows."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+
+
 @dataclass(frozen=True)
 class _Batch:
-    """Rows of G groups, padded: x [G, N, D], y [G, N, 1]; weights of E members [E, G, N], and of those they see."""
+    """Rows of G groups, padded: x [G, N, D], y [G, N, 1]; their weights in E members, in all and in parts [E, G, N]."""
 
     x: Tensor
     y: Tensor
@@ -67,6 +76,21 @@ class _Batch:
     def flat(self, rows: Tensor) -> Tensor:
         """Rows of each group for each member, [E·G, ...]."""
         return rows.expand(len(self.weight), *rows.shape).flatten(0, 1)
+
+    def all_rows(self) -> _ReplicaRows:
+        """The rows of every replica."""
+        return _ReplicaRows(self.flat(self.x), self.flat(self.y), self.weight.flatten(0, 1))
+
+    def seen_rows(self) -> _ReplicaRows:
+        """Those that each replica sees, in their order: a step takes no time for the others."""
+        seen = self.seen.flatten(0, 1)
+        n_rows = int((seen > 0).sum(-1).max())
+        order = torch.argsort(seen == 0, dim=-1, stable=True)[:, :n_rows]
+        x, y = (
+            part.gather(1, order.unsqueeze(-1).expand(-1, -1, part.shape[-1]))
+            for part in (self.flat(self.x), self.flat(self.y))
+        )
+        return _ReplicaRows(x, y, seen.gather(1, order))
 
 
 def train_groups(
@@ -161,7 +185,7 @@ class _Run:
         """Train every group until its held-out rows are not predicted better, and put its best members in place."""
         active = torch.arange(len(self._whole.x))
         current, batch = self._members, self._whole
-        adam = Adam(current.parameters())
+        rows, adam = batch.seen_rows(), Adam(current.parameters())
         for step in range(plan.max_steps):
             if step % CHECK_EVERY == 0:
                 self._check(current, batch, active, step)
@@ -172,12 +196,14 @@ class _Run:
                 if going.float().mean() <= KEPT_SHARE:
                     current, adam = self._keep(current, adam, going)
                     active, batch = active[going], batch.take(going.nonzero().squeeze(-1))
-            if not _step(current, batch, batch.seen, adam, plan.rate * min(1.0, (step + 1) / WARM_UP)):
+                    rows = batch.seen_rows()
+            if not _step(current, rows, adam, plan.rate * min(1.0, (step + 1) / WARM_UP)):
                 break
         self._members.load_state_dict(self._kept)
 
     def _check(self, current: RegressionMembers, batch: _Batch, active: Tensor, step: int) -> None:
-        score = _score(_predict_held_out(current, batch).loc, batch)
+        _, _, error = _held_out_posterior(current, batch)
+        score = _score(error, batch)
         better = score > self._best[active]
         places = active[better]
         self._best[places], self._best_step[places] = score[better], step
@@ -189,7 +215,8 @@ class _Run:
         """The groups that go on, in a smaller module, with the optimiser's memory of them."""
 
         def cut(value: Tensor) -> Tensor:
-            return value.unflatten(0, (self._E, len(going)))[:, going].flatten(0, 1).clone()
+            kept: Tensor = value.unflatten(0, (self._E, len(going)))[:, going]
+            return kept.flatten(0, 1).clone()
 
         fewer = self._make(int(going.sum()))
         fewer.load_state_dict({name: cut(value) for name, value in current.state_dict().items()})
@@ -200,37 +227,41 @@ class _Run:
 
     def finish(self, plan: TrainingPlan) -> None:
         """Take the last steps of all groups, on all rows, at a rate that falls to zero."""
-        adam = Adam(self._members.parameters())
+        rows, adam = self._whole.all_rows(), Adam(self._members.parameters())
         for step in range(plan.refit_steps):
-            if not _step(
-                self._members, self._whole, self._whole.weight, adam, plan.rate * (1 - step / plan.refit_steps)
-            ):
+            if not _step(self._members, rows, adam, plan.rate * (1 - step / plan.refit_steps)):
                 break
         self.n_steps = self._best_step + plan.refit_steps
 
 
-def _step(members: RegressionMembers, batch: _Batch, weight: Tensor, adam: Adam, rate: float) -> bool:
+def _step(members: RegressionMembers, rows: _ReplicaRows, adam: Adam, rate: float) -> bool:
     """Move all members up their log posterior once; False where it cannot be taken."""
     adam.zero_grad()
-    flat = weight.flatten(0, 1)
     try:
-        total, _ = members.log_posterior(batch.flat(batch.x), batch.flat(batch.y), flat)
+        total, _ = members.log_posterior(*rows)
     except NotPositiveDefiniteError:
         return False
-    (-total / flat.sum(-1)).sum().backward()
+    (-total / rows.weight.sum(-1)).sum().backward()
     adam.step(rate)
     return True
 
 
 @torch.no_grad()
 def _predict_held_out(members: RegressionMembers, batch: _Batch) -> MemberPredictions:
-    """As :meth:`RegressionMembers.predict_held_out`, where every replica has rows of its own."""
-    phi = members.features(batch.flat(batch.x))
-    y, seen = batch.flat(batch.y), batch.seen.flatten(0, 1)
-    posterior, _ = condition_on_rows(phi, y, seen, members.head.prior_precision(), members.head.noise_prior)
+    """The same as :meth:`RegressionMembers.predict_held_out`, where every replica has rows of its own."""
+    phi, posterior, _ = _held_out_posterior(members, batch)
     noise = posterior.noise_variance
     variance = posterior.relative_variance(phi).unsqueeze(-1) * noise.unsqueeze(-2)
     return MemberPredictions(*(part.double().numpy() for part in (phi @ posterior.mean, variance, noise)))
+
+
+@torch.no_grad()
+def _held_out_posterior(members: RegressionMembers, batch: _Batch) -> tuple[Tensor, LinearPosterior, Tensor]:
+    """Features of all rows, each replica's posterior from the rows it sees, and its errors at all rows [E·G, N, 1]."""
+    x, y, _ = batch.all_rows()
+    phi, seen = members.features(x), batch.seen.flatten(0, 1)
+    prior = members.head.prior_precision(), members.head.noise_prior
+    return phi, *condition_on_rows(phi, y, seen, *prior)
 
 
 def _unpad(found: MemberPredictions, k: int, n_groups: int, n_rows: int) -> MemberPredictions:
@@ -239,9 +270,9 @@ def _unpad(found: MemberPredictions, k: int, n_groups: int, n_rows: int) -> Memb
     return MemberPredictions(loc[:, :n_rows], variance[:, :n_rows], noise)
 
 
-def _score(loc: Array, batch: _Batch) -> Tensor:
-    """As :meth:`RegressionMembers.score`, of each group: [G]. A group without held-out rows has no better step."""
-    error = batch.y.double().squeeze(-1) - torch.as_tensor(loc).squeeze(-1).unflatten(0, batch.weight.shape[:2])
+def _score(errors: Tensor, batch: _Batch) -> Tensor:
+    """The score of each group [G], as in :meth:`RegressionMembers.score`; without held-out rows no step is better."""
+    error = errors.double().squeeze(-1).unflatten(0, batch.weight.shape[:2])
     share = batch.judged.double()
     share = share / share.sum((0, 2)).clamp_min(1e-12)[:, None]
     squared = error.square()

@@ -20,9 +20,9 @@ from vmg.fleets.folder import FleetFolder, FleetIndex
 from vmg.fleets.pooling import Pool, fit_pool
 from vmg.fleets.spreading import spread
 from vmg.tables import TableEncoder, TableError, TableModel
-from vmg.tables.phrases import count, listing
 from vmg.tables.target import Task, fit_target
 from vmg.tables.values import no_value, to_texts
+from vmg.tables.wording import count, listing
 
 __all__ = ["FleetReport", "fit_fleet"]
 

@@ -1,11 +1,14 @@
 """The KL divergence of a whole diagonal layer, of its weights and its pseudo-data, in one compiled operation.
 
-:mod:`vmg.priors` and :func:`vmg.math.log_uniform.pseudo_data_kl` state it.
+:mod:`vmg.priors` and :func:`vmg.math.log_uniform.pseudo_data_kl` state it. A layer's draw takes it along
+(:mod:`vmg.fused.stack`), so that each parameter has one gradient; :func:`compiled_kl` takes it alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -15,7 +18,7 @@ from torch.autograd import Function
 from vmg.fused import library
 from vmg.math.log_uniform import PseudoNoise, log_uniform_at_bound
 
-__all__ = ["BoundKL", "BoundLearnedKL", "Coefficients", "LearnedPrecisions", "compiled_kl", "kl_scalars"]
+__all__ = ["OF_ONE", "Coefficients", "DiagonalKL", "LearnedPrecisions", "compiled_kl"]
 
 
 class Coefficients(NamedTuple):
@@ -31,74 +34,8 @@ class Coefficients(NamedTuple):
     constant: float
 
 
-def kl_scalars(
-    coefficients: Coefficients, log_row: Tensor, log_column: Tensor, pseudo: PseudoNoise | None
-) -> tuple[tuple[Any, ...], Tensor | None]:
-    """What the kernels need besides tensors, and a constant for each replica."""
-    batch_shape, R, C = log_row.shape[:-1], log_row.shape[-1], log_column.shape[-1]
-    n_points, factored, at_bound, offset = 0, False, 0.0, None
-    if pseudo is not None:
-        n_points, factored = pseudo.n_points, pseudo.log_point_noise is not None
-        if isinstance(pseudo.max_noise, Tensor):
-            offset = n_points * (R + C) * log_uniform_at_bound(pseudo.max_noise.to(log_row))
-        else:
-            at_bound = log_uniform_at_bound(pseudo.max_noise)
-    return (batch_shape.numel(), R, C, n_points, factored, *coefficients, at_bound), offset
-
-
-class BoundKL:
-    """The divergence bound to memory: :meth:`value` and then :meth:`differentiate` read the tensors where they are.
-
-    ``tensors`` are M, log σ_r, log σ_c and the two logarithms of √α, None where there is none. :meth:`differentiate`
-    reads ``g`` and rewrites ``gradients``, which belong to them.
-    """
-
-    def __init__(
-        self,
-        native: Any,
-        scalars: tuple[Any, ...],
-        offset: Tensor | None,
-        tensors: Sequence[Tensor | None],
-        g: Tensor | None = None,
-        gradients: Sequence[Tensor | None] = (None,) * 5,
-        results: Tensor | None = None,
-    ) -> None:
-        log_row = tensors[1]
-        assert log_row is not None
-        lead = log_row.shape[:-1]
-        if results is None:  # a first use; the divergence, and the precision, tr U and tr V, which its gradient needs
-            results = log_row.new_empty(4, *lead)
-            _require("", scalars, tensors, log_row)
-        if g is not None:
-            library.require("g", g, lead, log_row.dtype)
-            library.require("results", results, (4, *lead), log_row.dtype)
-            _require("the gradient of ", scalars, gradients, log_row)
-        self._native, self._offset, self.results = native, offset, results
-        self._memory = tensors, g, gradients  # the record has addresses only
-        first, step = results.data_ptr(), results.element_size() * (results.numel() // 4)
-        before, after = ([library.address(t) for t in part] for part in (tensors, (g, *gradients)))
-        self._record = library.DIVERGENCE.pack(*scalars, *before, *range(first, first + 4 * step, step), *after)
-
-    def value(self) -> Tensor:
-        """The divergence, [*batch_shape]."""
-        self._native.divergence(self._record)
-        return self.results[0] if self._offset is None else self.results[0] + self._offset
-
-    def differentiate(self) -> None:
-        """Write the gradients."""
-        self._native.divergence_backward(self._record)
-
-
-def _require(kind: str, scalars: tuple[Any, ...], tensors: Sequence[Tensor | None], log_row: Tensor) -> None:
-    """Refuse what the kernels would misread."""
-    lead, (_, R, C, P, factored, *_) = log_row.shape[:-1], scalars
-    own = ((R, C), (R,), (C,), (R + C if factored else 2,), (P,))
-    for name, tensor, shape in zip(_NAMES, tensors, own, strict=True):
-        if tensor is not None:
-            library.require(kind + name, tensor, (*lead, *shape), log_row.dtype)
-
-
-_NAMES = ("M", "log_row", "log_column", "log_noise", "log_point_noise")
+OF_ONE = Coefficients(1.0, 0.0, 0.0, 0.0)
+"""A precision of one, which is what the kernels take where the precisions' posteriors are learned."""
 
 
 class LearnedPrecisions(Protocol):
@@ -111,87 +48,150 @@ class LearnedPrecisions(Protocol):
         """Twice its slope in ``energy``, and its gradients by the prior's parameters."""
 
 
-class BoundLearnedKL(BoundKL):
-    """The same where the precisions' posteriors are learned.
+class DiagonalKL:
+    """The divergence of a layer: :meth:`bind` and :meth:`value`, and then :meth:`differentiate`.
 
-    The kernels take the divergence with a precision of one. What it really is depends on E‖W‖² alone.
+    The tensors that it depends on are M, log σ_r, log σ_c and the two logarithms of √α, None where there is none; and
+    ``parameters``, those of a prior that is learned.
+
+    Args:
+        plain: takes the tensors and gives the same divergence by autograd.
+        coefficients: of the prior; :data:`OF_ONE` for one that is learned.
+        sizes: R and C of the layer.
+        pseudo: noise of its pseudo-data.
+        learned: the prior, where its precisions' posteriors are learned, with its parameters.
     """
-
-    COEFFICIENTS = Coefficients(1.0, 0.0, 0.0, 0.0)
 
     def __init__(
         self,
-        prior: LearnedPrecisions,
-        own_gradients: Sequence[Tensor],
-        native: Any,
-        scalars: tuple[Any, ...],
-        offset: Tensor | None,
-        tensors: Sequence[Tensor | None],
-        g: Tensor,
-        gradients: Sequence[Tensor | None],
+        plain: Callable[..., Tensor],
+        coefficients: Coefficients,
+        sizes: tuple[int, int],
+        pseudo: PseudoNoise | None,
+        learned: LearnedPrecisions | None = None,
+        parameters: tuple[Tensor, ...] = (),
     ) -> None:
-        super().__init__(native, scalars, offset, tensors, g, gradients)
-        self._prior, self._own_gradients = prior, own_gradients
-        self._M, self._g, self._size = tensors[0], g, scalars[1] * scalars[2]
+        self.plain, self.parameters = plain, parameters
+        self._coefficients, self._sizes, self._pseudo, self._learned = coefficients, sizes, pseudo, learned
+
+    def bind(self, native: Any, tensors: Sequence[Tensor | None], *, checked: bool = False) -> DiagonalKL:
+        """Take the tensors' addresses, at which :meth:`value` reads them, as often as it is called.
+
+        ``checked`` says that the tensors are known to have the layer's shapes, one type, and no gaps.
+        """
+        log_row = tensors[1]
+        assert log_row is not None
+        (R, C), pseudo, lead = self._sizes, self._pseudo, log_row.shape[:-1]
+        n_points, factored, at_bound, self._offset = 0, False, 0.0, None
+        if pseudo is not None:
+            n_points, factored = pseudo.n_points, pseudo.log_point_noise is not None
+            if isinstance(pseudo.max_noise, Tensor):
+                self._offset = n_points * (R + C) * log_uniform_at_bound(pseudo.max_noise.to(log_row))
+            else:
+                at_bound = log_uniform_at_bound(pseudo.max_noise)
+        n, self._shapes = _layout(lead, R, C, n_points, factored)
+        self._scalars = (n, R, C, n_points, factored, *self._coefficients, at_bound)
+        if not checked:
+            tensors = library.packed(tensors)
+            _require("", self._shapes, tensors, log_row.dtype)
+        self._native, self._tensors = native, tensors
+        self._results = log_row.new_empty((4, *lead))  # the divergence; the precision, tr U and tr V, for its gradient
+        self._bound = self._record(tensors, None, (None,) * 5)
+        return self
 
     def value(self) -> Tensor:
-        of_one = super().value()
-        energy = self.results[2] * self.results[3]
-        if self._M is not None:
-            energy = energy + self._M.square().sum((-2, -1))
+        """The divergence, [*batch_shape], where :meth:`bind` has taken the tensors."""
+        self._native.divergence(self._bound)
+        found = self._results[0] if self._offset is None else self._results[0] + self._offset
+        if self._learned is None:
+            return found
+        energy, M = self._results[2] * self._results[3], self._tensors[0]
+        if M is not None:
+            energy = energy + M.square().sum((-2, -1))
         self._energy = energy
-        return of_one + self._prior.kl_of_energy(energy, self._size) - 0.5 * energy
+        return found + self._learned.kl_of_energy(energy, self._sizes[0] * self._sizes[1]) - 0.5 * energy
 
-    def differentiate(self) -> None:
-        precision, found = self._prior.differentiate(self._energy, self._size)
-        self.results[1] = precision  # which the kernels' gradient reads there
-        for target, gradient in zip(self._own_gradients, found, strict=True):
-            torch.mul(gradient, self._g.unsqueeze(-1), out=target)
-        super().differentiate()
+    def differentiate(
+        self, tensors: Sequence[Tensor | None], g: Tensor
+    ) -> tuple[list[Tensor | None], Sequence[Tensor]]:
+        """The gradients by the tensors, from that of the value, ``g``, and those by the prior's parameters."""
+        tensors = library.packed(tensors)
+        gradients = [None if tensor is None else torch.empty_like(tensor) for tensor in tensors]
+        g = g.contiguous()
+        library.require("g", g, self._results.shape[1:], self._results.dtype)
+        return gradients, self._differentiate(self._record(tensors, g, gradients), g)
+
+    def bind_gradients(
+        self, tensors: Sequence[Tensor | None], g: Tensor, gradients: Sequence[Tensor | None]
+    ) -> Callable[[], Sequence[Tensor]]:
+        """A function that reads ``g``, rewrites ``gradients`` and gives those by the prior's parameters."""
+        library.require("g", g, self._results.shape[1:], self._results.dtype)
+        _require("the gradient of ", self._shapes, gradients, self._results.dtype)
+        memory = tensors, gradients  # the record has addresses only
+        return partial(self._differentiate, self._record(tensors, g, gradients), g, memory)
+
+    def _differentiate(self, record: bytes, g: Tensor, memory: object = None) -> Sequence[Tensor]:
+        own: Sequence[Tensor] = ()
+        if self._learned is not None:
+            precision, own = self._learned.differentiate(self._energy, self._sizes[0] * self._sizes[1])
+            self._results[1] = precision  # which the kernels' gradient reads there
+            own = [gradient * g.unsqueeze(-1) for gradient in own]
+        self._native.divergence_backward(record)
+        return own
+
+    def _record(self, tensors: Sequence[Tensor | None], g: Tensor | None, gradients: Sequence[Tensor | None]) -> bytes:
+        results = self._results
+        first, step = results.data_ptr(), results.element_size() * self._scalars[0]
+        rows = range(first, first + 4 * step, step)
+        return library.DIVERGENCE.pack(
+            *self._scalars,
+            *[0 if t is None else t.data_ptr() for t in tensors],
+            *rows,
+            *[0 if t is None else t.data_ptr() for t in (g, *gradients)],
+        )
+
+
+@lru_cache(maxsize=256)
+def _layout(
+    lead: tuple[int, ...], R: int, C: int, n_points: int, factored: bool
+) -> tuple[int, tuple[tuple[int, ...], ...]]:
+    """The number of replicas, and the shapes that the tensors must have."""
+    own = ((R, C), (R,), (C,), (R + C if factored else 2,), (n_points,))
+    return math.prod(lead), tuple((*lead, *shape) for shape in own)
+
+
+def _require(kind: str, shapes: Sequence[tuple[int, ...]], tensors: Sequence[Tensor | None], dtype: Any) -> None:
+    """Refuse what the kernels would misread."""
+    for name, tensor, shape in zip(_NAMES, tensors, shapes, strict=True):
+        if tensor is not None:
+            library.require(kind + name, tensor, shape, dtype)
+
+
+_NAMES = ("M", "log_row", "log_column", "log_noise", "log_point_noise")
 
 
 class _CompiledKL(Function):
-    """:class:`BoundKL` as one node; ``plain`` states the same in PyTorch, for gradients of gradients."""
+    """:class:`DiagonalKL` as one node."""
 
     @staticmethod
-    def forward(
-        ctx: Any, plain: Any, native: Any, scalars: tuple[Any, ...], offset: Any, *tensors: Tensor | None
-    ) -> Tensor:
-        divergence = BoundKL(native, scalars, offset, library.packed(tensors))
-        ctx.plain, ctx.native, ctx.scalars = plain, native, scalars
-        ctx.save_for_backward(*tensors, divergence.results)
-        return divergence.value()
+    def forward(ctx: Any, kl: DiagonalKL, native: Any, *tensors: Tensor | None) -> Tensor:
+        ctx.kl = kl
+        ctx.save_for_backward(*tensors)
+        return kl.bind(native, tensors[:5]).value()
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        *inputs, results = ctx.saved_tensors
-        needed = ctx.needs_input_grad
+        inputs, needed = ctx.saved_tensors, ctx.needs_input_grad
         if torch.is_grad_enabled():  # a gradient of this gradient is wanted
-            wanted = [t for t, need in zip(inputs, needed[4:], strict=True) if need]
-            kl = ctx.plain(*inputs)
+            wanted = [t for t, need in zip(inputs, needed[2:], strict=True) if need]
+            kl = ctx.kl.plain(*inputs[:5])
             found = iter(torch.autograd.grad(kl, wanted, g, create_graph=True, materialize_grads=True))
             return tuple(next(found) if need else None for need in needed)
-        tensors = library.packed(inputs)
-        gradients = tuple(None if t is None else torch.empty_like(t) for t in tensors)
-        BoundKL(ctx.native, ctx.scalars, None, tensors, g.contiguous(), gradients, results).differentiate()
-        return (None, None, None, None, *gradients)
+        gradients, own = ctx.kl.differentiate(inputs[:5], g)
+        return (None, None, *gradients, *own)
 
 
-def compiled_kl(
-    plain: Callable[..., Tensor],
-    coefficients: Coefficients,
-    M: Tensor | None,
-    log_row: Tensor,
-    log_column: Tensor,
-    pseudo: PseudoNoise | None,
-) -> Tensor | None:
-    """KL of a diagonal layer [*batch_shape]; None where there are no kernels for these tensors.
-
-    ``plain`` takes M, log σ_r, log σ_c, ``log_noise`` and ``log_point_noise`` and gives the same by autograd.
-    """
-    noises = (None, None) if pseudo is None else (pseudo.log_noise, pseudo.log_point_noise)
-    native = library.native(M, log_row, log_column, *noises)
-    if native is None:
-        return None
-    scalars, offset = kl_scalars(coefficients, log_row, log_column, pseudo)
-    return _CompiledKL.apply(plain, native, scalars, offset, M, log_row, log_column, *noises)
+def compiled_kl(kl: DiagonalKL, tensors: Sequence[Tensor | None]) -> Tensor | None:
+    """KL of a diagonal layer [*batch_shape]; None where there are no kernels for these tensors."""
+    native = library.native(*tensors)
+    return None if native is None else _CompiledKL.apply(kl, native, *tensors, *kl.parameters)

@@ -31,6 +31,7 @@ __all__ = [
     "available",
     "fill_normal",
     "function",
+    "kernels",
     "native",
     "on_device",
     "packed",
@@ -86,7 +87,7 @@ LAYOUT = "".join(record.layout for record in (LAYER, DIVERGENCE, MOMENTS_NETWORK
 
 
 def address(tensor: Tensor | None) -> int:
-    """Where a tensor's numbers are; 0, which kernels.cpp takes for none, where there is no tensor."""
+    """The address of a tensor's numbers; 0, which kernels.cpp takes for none, where there is no tensor."""
     return 0 if tensor is None else tensor.data_ptr()
 
 
@@ -130,7 +131,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 @functools.cache
-def _functions(dtype: torch.dtype) -> SimpleNamespace | None:
+def kernels(dtype: torch.dtype) -> SimpleNamespace | None:
     """The kernels for one dtype, under their names in kernels.cpp."""
     library, suffix = _library(), {torch.float32: "f32", torch.float64: "f64"}.get(dtype)
     if library is None or suffix is None:
@@ -151,7 +152,7 @@ def available() -> bool:
 
 def serves(tensor: Tensor) -> bool:
     """Whether there are kernels for tensors of this kind; it may be asked of one without numbers."""
-    return tensor.is_cpu and _functions(tensor.dtype) is not None
+    return tensor.is_cpu and kernels(tensor.dtype) is not None
 
 
 def function(name: str) -> Callable[..., object] | None:
@@ -174,7 +175,7 @@ def native(*tensors: Tensor | None) -> SimpleNamespace | None:
             dtype = tensor.dtype
         if tensor.dtype is not dtype or not tensor.is_cpu:
             return None
-    return None if dtype is None else _functions(dtype)
+    return None if dtype is None else kernels(dtype)
 
 
 def require(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vmg.fused import diagonal_draw, library
+from vmg.fused import library, stack
 
 __all__ = ["sample_diagonal"]
 
@@ -26,7 +26,7 @@ _NUMBERS = "float input_scale, float damping"
 
 @torch.library.custom_op("vmg::sample_diagonal", mutates_args=(), schema=f"({_TENSORS}, {_NUMBERS}) -> Tensor")
 def sample_diagonal(*arguments: Any) -> Tensor:
-    """Outputs [..., B, C]; the arguments are those of :func:`vmg.fused.diagonal_draw.sample_diagonal`, in order."""
+    """Outputs [..., B, C]; the arguments are those of :func:`vmg.fused.stack.sample_diagonal`, in order."""
     with torch.no_grad():
         return _draw(arguments[:_N_TENSORS], *arguments[_N_TENSORS:])
 
@@ -37,13 +37,10 @@ def sample_diagonal(*arguments: Any) -> Tensor:
 def _gradients(g: Tensor, *arguments: Any) -> list[Tensor]:
     """Gradients of those of the first seven arguments that are there, by the kernels.
 
-    Inside an operator PyTorch records nothing but the compiled draw, so what needs double precision is in it before.
+    Inside an operator PyTorch records nothing but the compiled draw.
     """
-    tensors = list(arguments[:_N_TENSORS])
-    dtype, log_row, points = g.dtype, tensors[2], tensors[4]
-    if points is not None and diagonal_draw.needs_double(points.shape[-2], log_row.shape[-1], log_row.dtype):
-        g, tensors = g.double(), [None if t is None else t.double() for t in tensors]
-    return [gradient.to(dtype).contiguous() for gradient in _differentiate(g, tensors, *arguments[_N_TENSORS:])]
+    tensors, numbers = arguments[:_N_TENSORS], arguments[_N_TENSORS:]
+    return [gradient.contiguous() for gradient in _differentiate(g, tensors, *numbers)]
 
 
 def _differentiate(g: Tensor, tensors: Sequence[Any], *numbers: float) -> Sequence[Tensor]:
@@ -56,7 +53,7 @@ def _differentiate(g: Tensor, tensors: Sequence[Any], *numbers: float) -> Sequen
 
 def _draw(tensors: Sequence[Any], input_scale: float, damping: float) -> Tensor:
     *inputs, noise = tensors
-    return diagonal_draw.sample_diagonal(*inputs, noise=noise, input_scale=input_scale, damping=damping)
+    return stack.sample_diagonal(*inputs, noise=noise, input_scale=input_scale, damping=damping)
 
 
 @sample_diagonal.register_fake

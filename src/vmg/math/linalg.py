@@ -1,4 +1,4 @@
-"""Numerics that every other file relies on: precision, what is finite, the Cholesky factor, when to look at numbers.
+"""Numerics that all other files use: precision, finite numbers, the Cholesky factor, and when values may be read.
 
 While a program is recorded (``torch.compile``, ``torch.export``, ``torch.jit.trace``), inside a transform of
 ``torch.func`` and for fake tensors there are no numbers to look at. On a device other than the CPU there are, but the
@@ -10,12 +10,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["NARROW", "NotPositiveDefiniteError", "all_finite", "cholesky", "is_recorded", "may_look", "widened"]
+__all__ = [
+    "NARROW",
+    "PLAIN",
+    "NotPositiveDefiniteError",
+    "all_finite",
+    "cholesky",
+    "is_recorded",
+    "may_look",
+    "widened",
+]
 
 NARROW = (torch.float16, torch.bfloat16)
 """Precisions in which no layer computes."""
 
-_PLAIN = (Tensor, nn.Parameter)  # anything else, such as a fake or distributed tensor, has ways of its own
+PLAIN = (Tensor, nn.Parameter)  # anything else, such as a fake or distributed tensor, has ways of its own
 
 
 def widened(x: Tensor) -> Tensor:
@@ -39,7 +48,7 @@ def is_recorded(*tensors: Tensor | None) -> bool:
         return True
     if torch._C._get_tracing_state() is not None or torch._C._are_functorch_transforms_active():
         return True
-    return any(tensor is not None and type(tensor) not in _PLAIN for tensor in tensors)
+    return any(tensor is not None and type(tensor) not in PLAIN for tensor in tensors)
 
 
 def may_look(*tensors: Tensor) -> bool:

@@ -169,7 +169,7 @@ class MatrixNormal(Distribution):
         return self.mT.condition_on_rows(index, value.mT).mT
 
 
-@register_kl(MatrixNormal, MatrixNormal)
+@register_kl(MatrixNormal, MatrixNormal)  # type: ignore[untyped-decorator]
 def _kl_matrix_normal(q: MatrixNormal, p: MatrixNormal) -> Tensor:
     """KL(q ‖ p) in closed form for every pair of families [LW16, appendix A]."""
     if q.event_shape != p.event_shape:

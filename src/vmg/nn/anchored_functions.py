@@ -7,8 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.nn.anchored import AnchoredFeatures
-from vmg.nn.mlp import ACTIVATIONS
+from vmg.nn.anchored import AnchoredFeatures, activate_
 
 __all__ = ["AnchoredFunctions"]
 
@@ -70,14 +69,5 @@ class AnchoredFunctions:
         for weight, bias in self._layers:
             h = torch.baddbmm(bias, h, weight)
             for name, part in zip(self._activations, h.tensor_split(len(self._activations)), strict=True):
-                _activate(name, part)
+                activate_(name, part)
         return found.baddbmm_(h, self._of_hidden)
-
-
-def _activate(name: str, values: Tensor) -> None:
-    """Apply an activation in place."""
-    if name == "tanh":  # in double precision NumPy's is three times as fast
-        array = values.numpy()
-        np.tanh(array, out=array)
-    else:
-        values.copy_(ACTIVATIONS[name](values))

@@ -261,10 +261,18 @@ def _outermost(module: nn.Module, seen: set[nn.Module]) -> Iterator[BayesianModu
     seen.add(module)
     if isinstance(module, BayesianModule):
         yield module
-        seen.update(module.modules())
+        _add_parts(module, seen)
         return
     for child in module.children():
         yield from _outermost(child, seen)
+
+
+def _add_parts(module: nn.Module, seen: set[nn.Module]) -> None:
+    """Add all modules inside; ``module.modules()`` would make their names too, at every step."""
+    for part in module.children():
+        if part not in seen:
+            seen.add(part)
+            _add_parts(part, seen)
 
 
 def use_generator(module: nn.Module, generator: torch.Generator | None) -> None:

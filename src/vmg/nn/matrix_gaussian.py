@@ -9,18 +9,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from vmg.fused import operators
-from vmg.fused.diagonal_draw import needs_double, sample_diagonal
+from vmg.fused import library
+from vmg.fused.diagonal_draw import needs_double
 from vmg.fused.library import standard_normal
+from vmg.fused.pass_memory import MemoryPool, make_plan
+from vmg.fused.stack import Draw
 from vmg.math import preactivations as F
 from vmg.math.conditioned_covariance import Conditioned
 from vmg.math.covariance import Covariance, Dense
-from vmg.math.linalg import cholesky, widened
+from vmg.math.linalg import cholesky, is_recorded, widened
 from vmg.math.matrix_normal import MatrixNormal
-from vmg.nn.bayesian import BayesianLinear, no_autocast
+from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.covariance_parameters import FAMILIES, DiagonalParameters
+from vmg.nn.diagonal_stack import draw_layers
+from vmg.nn.kept_divergences import kept_divergences
 from vmg.nn.pseudo_data import NOISE_KINDS, PseudoData
-from vmg.priors import IsotropicPrior, Prior, diagonal_kl
+from vmg.priors import IsotropicPrior, Prior, diagonal_kl, short_kl
 
 __all__ = ["KL_KINDS", "SAMPLERS", "ConvertedLinear", "MatrixGaussianLinear"]
 
@@ -200,7 +204,11 @@ class MatrixGaussianLinear(BayesianLinear):
         It can only loosen the bound: a small ``max_noise`` suits. The draw need not be that of a forward pass, for the
         mean of a difference is the difference of the means.
         """
-        if self.kl == "conditional" and self.pseudo_data is not None:
+        kept = kept_divergences()
+        if kept and self in kept:
+            return kept[self]
+        if not self.charges_marginally:
+            assert self.pseudo_data is not None
             q = self.posterior_given(*self.pseudo_data.sample((), self.generator))
             kl = self.prior.kl_divergence(q.loc, q.row_covariance, q.column_covariance)
             return kl.to(self._wide_dtype())
@@ -210,6 +218,11 @@ class MatrixGaussianLinear(BayesianLinear):
             return diagonal_kl(self.prior, self._loc(), row, column, noise)
         kl = self.prior.kl_divergence(self._loc(), self.row(), self.column())
         return kl if self.pseudo_data is None else kl + self.pseudo_data.kl_divergence()
+
+    @property
+    def charges_marginally(self) -> bool:
+        """Whether the divergence is the paper's, which asks for no draw."""
+        return self.kl == "marginal" or self.pseudo_data is None
 
     def predictive(self, x: Tensor) -> MatrixNormal:
         """The joint distribution of the outputs at all rows of x [..., B, in], given the mean pseudo-data."""
@@ -246,7 +259,9 @@ class MatrixGaussianLinear(BayesianLinear):
             if x.dim() > 2 and not self.batch_shape:
                 return self.apply_weight(x, self.sample_weight())
             if self.is_diagonal:
-                return self._leave(self._sample_diagonal(self._enter(x)))
+                shape, rows = x.shape, self.as_drawn(x)
+                out = self._leave(draw_layers([self], rows))
+                return out if self.batch_shape or len(shape) == 2 else out.reshape(*shape[:-1], self.out_features)
         return super().forward(x, sample_shape)
 
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
@@ -254,30 +269,41 @@ class MatrixGaussianLinear(BayesianLinear):
             return x @ self.sample_weight(sample_shape)
         return self._sample_given(x, sample_shape)
 
-    def _sample_diagonal(self, x: Tensor) -> Tensor:
-        """The paper's sampler, marginal rows and diagonal covariances, as one operation."""
-        shape, batch_shape, pseudo_data = self.check_shape(x).shape, self.batch_shape, self.pseudo_data
-        x = self._as_rows(x, batch_shape)
-        if batch_shape and x.dim() == 2:
-            x = x.expand(*batch_shape, *x.shape)
-        row, column = widened(self.row.log_scale), widened(self.column.log_scale)
-        noise_shape = (*x.shape[:-1], self.out_features)
-        points = log_noise = log_point_noise = point_noise = None
-        if pseudo_data is None:
-            (noise,) = standard_normal(noise_shape, like=row, generator=self.generator)
+    @property
+    def draws_diagonally(self) -> bool:
+        """Whether a call is the paper's sampler: marginal rows and diagonal covariances."""
+        own = type(self).forward is MatrixGaussianLinear.forward
+        return own and self.is_diagonal and self.sampling == "marginal" and self.drawn is None
+
+    def as_drawn(self, x: Tensor) -> Tensor:
+        """x as that sampler takes it: [*batch_shape, B, in], in the precision the layer computes in."""
+        x, batch_shape = self._as_rows(self.check_shape(self._enter(x)), self.batch_shape), self.batch_shape
+        return x.expand(*batch_shape, *x.shape) if batch_shape and x.dim() == 2 else x
+
+    def prepare_draw(self, n_rows: Sequence[int], pool: MemoryPool | None, *, with_kl: bool) -> Draw:
+        """What that sampler needs for [..., B] = ``n_rows`` rows, noise included; with the divergence, where it can."""
+        pseudo_data, row, column = self.pseudo_data, widened(self.row.log_scale), widened(self.column.log_scale)
+        points = log_noise = log_point_noise = pseudo = plan = loan = None
+        if pseudo_data is not None:
+            points, pseudo = widened(pseudo_data.points), pseudo_data.projected_noise()
+            _, log_noise, log_point_noise, _ = pseudo
+        R, C = row.shape[-1], column.shape[-1]
+        if not is_recorded(row):
+            sizes = self.in_features, R, C, self.n_pseudo, log_point_noise is not None
+            plan = make_plan(self.batch_shape, n_rows[-1], *sizes)
+            if pool is not None and library.serves(row):
+                exact = torch.float64 if needs_double(self.n_pseudo, R, row.dtype) else row.dtype
+                loan = pool.lend(plan, row.dtype, exact)
+        if loan is not None:
+            noises = loan.noises
+            library.fill_normal(noises, self.generator)
         else:
-            points = widened(pseudo_data.points)
-            _, log_noise, log_point_noise, _ = pseudo_data.projected_noise()
-            point_noise, noise = standard_normal(points.shape, noise_shape, like=row, generator=self.generator)
-        inputs = (x, self._loc(), row, column, points, log_noise, log_point_noise, point_noise)
-        scale = 1 / F.input_divisor(row.shape[-1])
-        with no_autocast(x):
-            if torch.compiler.is_dynamo_compiling() and x.is_cpu:  # one node, which runs the kernels
-                out = operators.sample_diagonal(*inputs, noise, scale, self.damping)
-            else:
-                looks = self._looks_at(x)
-                out = sample_diagonal(*inputs, noise=noise, input_scale=scale, damping=self.damping, check_finite=looks)
-        return out if batch_shape or len(shape) == 2 else out.reshape(*shape[:-1], self.out_features)
+            shapes = (() if points is None else (points.shape,)) + ((*n_rows, C),)
+            noises = standard_normal(*shapes, like=row, generator=self.generator)
+        *point_noise, noise = noises
+        own = (self._loc(), row, column, points, log_noise, log_point_noise, *(point_noise or (None,)), noise)
+        kl = short_kl(self.prior, (R, C), pseudo) if with_kl and self.charges_marginally else None
+        return Draw(plan, own, 1 / F.input_divisor(R), self.damping, kl, loan)
 
     def _sample_given(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         """Rows one by one or jointly, for any family of covariances and any number of draws."""

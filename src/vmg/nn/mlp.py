@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vmg.nn.bayesian import BayesianLinear
+from vmg.nn.diagonal_stack import draw_layers, may_stack
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 
 __all__ = ["ACTIVATIONS", "MLP", "Activation", "LayerFactory"]
@@ -97,6 +98,9 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
         """One posterior draw of the outputs, or one for each index of ``sample_shape``, in one pass."""
+        layers: list[Any] = list(self.layers)
+        if not sample_shape and self.activation in ACTIVATIONS.values() and may_stack(layers, x):
+            return draw_layers(layers, layers[0].as_drawn(x), self.activation)
         return self._chain(x, lambda layer, h: layer(h, sample_shape))
 
     def forward_mean(self, x: Tensor) -> Tensor:

@@ -74,7 +74,7 @@ def become(module: nn.Module, layer: nn.Module, *, forget: bool = False) -> None
 
 
 def keep_from_fast_paths(model: nn.Module) -> None:
-    """In eval mode PyTorch's encoders multiply with the weights of their layers instead of calling these."""
+    """PyTorch's encoders multiply in eval mode with the weights of their layers instead of calling these."""
     for part in model.modules():
         if not any(isinstance(inner, BayesianModule) for inner in part.modules()):
             continue

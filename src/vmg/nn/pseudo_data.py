@@ -134,8 +134,10 @@ class PseudoData(KeepsSettings):
     def projected_noise(self) -> PseudoNoise:
         """The parameters of √α, moved back into their bounds."""
         self.project_()
-        points = None if self.log_point_noise is None else self._inside(self.log_point_noise)
-        return PseudoNoise(self.n_points, self._inside(self.log_noise), points, self.max_noise)
+        log_noise, log_point_noise = self.log_noise, self.log_point_noise
+        inside = self._inside if is_recorded(log_noise) else widened
+        points = None if log_point_noise is None else inside(log_point_noise)
+        return PseudoNoise(self.n_points, inside(log_noise), points, self.max_noise)
 
     def _log_scale(self) -> Tensor:
         """log √α, broadcastable to ``points``: [..., 1, R+C] or [..., P, R+C]."""

@@ -83,7 +83,7 @@ def _require_diagonal(layer: torch.nn.Module) -> MatrixGaussianLinear:
 
 
 def _fold(layer: MatrixGaussianLinear, n_draws: int) -> FoldedLayer:
-    """In double precision, with 1/√R taken from the inputs into M and U: x̂M = [x, 1](M/√R), and so on."""
+    """The layer in double precision, with 1/√R taken from the inputs into M and U: x̂M = [x, 1](M/√R), and so on."""
     R = layer.n_rows
     M = None if layer.loc is None else layer.loc.double() / input_divisor(R)
     row, column = torch.exp(2 * layer.row.log_scale.double()) / R, torch.exp(2 * layer.column.log_scale.double())

@@ -11,7 +11,7 @@ from scipy import special
 
 from vmg import metrics
 from vmg.prediction import ClassPrediction
-from vmg.report.rows import Array, Positions, extremes, scored_rows
+from vmg.report.shown_rows import Array, Positions, extremes, scored_rows
 from vmg.tables.model import TableModel
 from vmg.tables.target import label_positions
 from vmg.tables.values import to_texts
@@ -66,12 +66,12 @@ class ClassificationContents:
     @property
     def predicted(self) -> Positions:
         """The most probable class, [N]."""
-        return self.probabilities.argmax(1)
+        return np.asarray(self.probabilities.argmax(1))
 
     @property
     def correct(self) -> NDArray[np.bool_]:
         """Whether each known row has its true class predicted, [M]."""
-        return self.predicted[self.known] == self.label[self.known]
+        return np.equal(self.predicted[self.known], self.label[self.known])
 
     @property
     def ignorance_share(self) -> Array:

@@ -13,8 +13,8 @@ from scipy import stats
 from vmg.metrics import calibration_curve
 from vmg.report.panel import BLUE, INK, MUTED, PAPER, RED, legend, panel, percent_axis, segments, short
 from vmg.report.regression import RegressionContents
-from vmg.report.rows import Array, choose
 from vmg.report.shared_plots import shares_of_ignorance
+from vmg.report.shown_rows import Array, choose
 
 __all__ = ["regression_figures"]
 
@@ -163,8 +163,8 @@ def _bins(values: Array, most: int = 30) -> list[float]:
     low, high = float(values.min()), float(values.max())
     if not high - low > 1e-9 * max(abs(low), abs(high), 1e-300):
         margin = 0.05 * abs(low) or 0.5
-        return np.linspace(low - margin, low + margin, 12).tolist()
-    return np.linspace(low, high, int(np.clip(2 * len(values) ** 0.5, 6, most)) + 1).tolist()
+        return [float(edge) for edge in np.linspace(low - margin, low + margin, 12)]
+    return [float(edge) for edge in np.linspace(low, high, int(np.clip(2 * len(values) ** 0.5, 6, most)) + 1)]
 
 
 def _histogram(ax: Axes, values: Array, colour: str = BLUE, **options: Any) -> None:

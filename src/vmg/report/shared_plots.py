@@ -26,7 +26,7 @@ from vmg.report.panel import (
     segments,
     short,
 )
-from vmg.report.rows import Array
+from vmg.report.shown_rows import Array
 from vmg.report.training import TrainingCurve
 
 __all__ = ["class_legend", "effect_figures", "shared_figures", "shares_of_ignorance"]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vmg.report.network import network_summary
-from vmg.report.rows import Array, Positions
+from vmg.report.shown_rows import Array, Positions
 
 __all__ = ["TrainingCurve", "training_curve"]
 

@@ -14,7 +14,7 @@ import vmg
 from vmg.fleets import load_fleet
 from vmg.persistence import ModelFileError
 from vmg.tables import TableError, TableModel
-from vmg.tables.phrases import listing
+from vmg.tables.wording import listing
 
 __all__ = ["PredictsFrames", "load_scorer", "output_schema", "score_batches"]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from vmg.streaming.parts import Part, Piece, Refused, list_parts, make_pieces
 from vmg.tables import TableError
-from vmg.tables.phrases import listing
+from vmg.tables.wording import listing
 
 __all__ = ["Dataset", "kind_of_type", "open_dataset"]
 

@@ -25,9 +25,9 @@ from vmg.streaming.sample import RowSample
 from vmg.streaming.statistics import TableStatistics
 from vmg.tables import TableEncoder, TableError, TableModel
 from vmg.tables.numbers import to_numbers
-from vmg.tables.phrases import count, listing
 from vmg.tables.preparing import keep_rows
 from vmg.tables.target import Task, fit_target
+from vmg.tables.wording import count, listing
 from vmg.training import Callback
 
 __all__ = ["SAMPLE_ROWS", "fit_dataset"]

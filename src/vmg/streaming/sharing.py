@@ -1,4 +1,4 @@
-"""Processes that share a dataset: which part of the work is whose, and how what each found is put together."""
+"""Processes that share a dataset: which part of it each one reads, and how their results are joined."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.tables.column import Column, Features, Mask, Reading
-from vmg.tables.phrases import count
 from vmg.tables.values import to_texts
+from vmg.tables.wording import count
 
 __all__ = ["CategoryColumn"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from vmg.tables.decimals import count_comma_votes
-from vmg.tables.phrases import listing
+from vmg.tables.wording import listing
 
 __all__ = ["CellOptions", "CellReading", "decide_cells"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from vmg.tables.dates import check_date_format
 from vmg.tables.errors import TableError
-from vmg.tables.phrases import listing
+from vmg.tables.wording import listing
 
 __all__ = ["IGNORED", "TYPES", "TableChoices", "read_choices"]
 

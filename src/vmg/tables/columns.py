@@ -32,7 +32,7 @@ __all__ = [
 KINDS: dict[str, type[Column]] = {
     cls.kind: cls for cls in (BooleanColumn, TimeColumn, DateColumn, NumberColumn, CategoryColumn)
 }
-"""In the order in which they are tried."""
+"""Kinds in the order in which they are tried."""
 
 
 def column_from_document(document: dict[str, Any]) -> Column:
@@ -52,7 +52,7 @@ def column_from_document(document: dict[str, Any]) -> Column:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """As isinstance, also for lists; True and False are no numbers, and numbers are finite."""
+    """The same as isinstance, also for lists; True and False are no numbers, and numbers are finite."""
     if get_origin(kind) is list:
         return isinstance(value, list) and all(_is(item, get_args(kind)[0]) for item in value)
     if isinstance(value, bool) and kind is not bool:

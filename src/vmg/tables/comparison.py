@@ -64,7 +64,7 @@ def _add(scores: FoldScores, name: str, loss: Array, log_prob: Array) -> None:
     scores.losses[name], scores.log_probs[name] = loss.tolist(), log_prob.tolist()
 
 
-def _add_classes(scores: FoldScores, name: str, p: Array, classes: NDArray, truth: NDArray) -> None:
+def _add_classes(scores: FoldScores, name: str, p: Array, classes: NDArray[Any], truth: NDArray[Any]) -> None:
     place = np.searchsorted(classes, truth)
     log_prob = label_log_prob(p, place)
     _add(scores, name, -log_prob, log_prob)
@@ -81,7 +81,7 @@ class Comparison:
     sentence: str
 
     def to_document(self) -> dict[str, Any]:
-        """For a model file and for JSON."""
+        """The comparison as a model file and JSON hold it."""
         return {"rows": self.n_rows, "scores": self.scores, "sentence": self.sentence}
 
 

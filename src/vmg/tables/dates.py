@@ -150,14 +150,14 @@ def to_days(moments: pd.Series) -> pd.Series:
 
 
 def day_of_year(moments: pd.Series) -> NDArray[np.float64]:
-    """From 1, the first of January; NaN where missing."""
+    """The day of the year from 1, the first of January; NaN where missing."""
     days = moments.to_numpy().astype("datetime64[D]")
     place = (days - days.astype("datetime64[Y]")).astype(np.float64)
     return np.where(np.isnat(days), np.nan, place + 1)
 
 
 def day_of_week(moments: pd.Series) -> NDArray[np.float64]:
-    """From 0, a Monday; NaN where missing."""
+    """The day of the week from 0, a Monday; NaN where missing."""
     return (_count(moments, MICROSECONDS) + 3) % 7  # 1970 began on a Thursday
 
 

@@ -16,9 +16,9 @@ from vmg.tables.columns import CategoryColumn, Column, NumberColumn, Reading, co
 from vmg.tables.decimals import find_decimal_comma
 from vmg.tables.errors import TableError
 from vmg.tables.kinds import day_comes_first, find_kind
-from vmg.tables.phrases import count, listing
 from vmg.tables.shifts import shift_remarks
 from vmg.tables.values import no_value
+from vmg.tables.wording import count, listing
 
 __all__ = ["TableEncoder", "check_names", "decide_comma", "require_columns"]
 
@@ -128,7 +128,7 @@ class TableEncoder:
         return _stack([column.transform(frame[column.name]) for column in self.columns])
 
     def marks(self, frame: pd.DataFrame) -> list[dict[str, NDArray[np.bool_]]]:
-        """For each column the rows that are ``missing``, ``unseen`` or ``outside``."""
+        """The rows of each column that are ``missing``, ``unseen`` or ``outside``."""
         self.check(frame)
         return [column.marks(frame[column.name]) for column in self.columns]
 

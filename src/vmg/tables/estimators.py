@@ -67,7 +67,7 @@ class _TableEstimator(BaseEstimator):
         validate_data(self, X, skip_check_array=True, reset=reset)
         return X.rename(columns=lambda name: name if isinstance(name, str) else f"x{name}").reset_index(drop=True)
 
-    def _fit_model(self, X: Any, y: NDArray, task: Task) -> Self:
+    def _fit_model(self, X: Any, y: NDArray[Any], task: Task) -> Self:
         frame = self._frame(X, reset=True)
         check_consistent_length(frame, y)
         if len(frame) < 2:
@@ -158,7 +158,7 @@ class TableClassifier(ClassifierMixin, _TableEstimator):
         The fitted model, whose own classes are ``classes_`` as texts or whole numbers.
     """
 
-    classes_: NDArray
+    classes_: NDArray[Any]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to the rows of a data frame X with classes y."""
@@ -175,7 +175,7 @@ class TableClassifier(ClassifierMixin, _TableEstimator):
         found = self.predict_frame(X)
         return found[[f"probability_{k}" for k in range(len(self.classes_))]].to_numpy()
 
-    def predict(self, X: Any) -> NDArray:
+    def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of each row."""
         place = self.predict_proba(X).argmax(1)
         return self.classes_[place]

@@ -19,9 +19,9 @@ import pandas as pd
 from vmg.persistence import replacing
 from vmg.tables.cells import CellOptions, decide_cells
 from vmg.tables.errors import TableError
-from vmg.tables.phrases import count, listing
 from vmg.tables.reading import TableBytes, open_table, spooled_input
 from vmg.tables.values import is_number
+from vmg.tables.wording import count, listing
 
 __all__ = ["TableFile", "csv_safe", "read_table", "write_table"]
 

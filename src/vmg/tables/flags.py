@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,8 +18,8 @@ NOT_FINITE = "not-finite"
 SEPARATOR = ";"
 
 
-def flag_texts(names: Sequence[str], marks: Sequence[Mapping[str, Mask]], n_rows: int) -> NDArray:
-    """For each row its flags, such as "missing:area;unseen:city"; empty where there is nothing to say."""
+def flag_texts(names: Sequence[str], marks: Sequence[Mapping[str, Mask]], n_rows: int) -> NDArray[Any]:
+    """Flags of each row, such as "missing:area;unseen:city"; empty where there is nothing to say."""
     texts = np.full(n_rows, "", dtype=object)
     for name, found in zip(names, marks, strict=True):
         for kind, rows in found.items():

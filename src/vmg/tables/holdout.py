@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from vmg.tables.dates import find_date_format, to_dates, to_days
 from vmg.tables.errors import TableError
 from vmg.tables.numbers import to_numbers
-from vmg.tables.phrases import count
 from vmg.tables.values import to_texts
+from vmg.tables.wording import count
 
 __all__ = ["Holdout", "Split"]
 
@@ -53,7 +53,7 @@ class Holdout:
         if self.by is not None and self.time is not None:
             raise TableError("rows are held out by groups or by time; got both")
 
-    def splits(self, frame: pd.DataFrame, target: NDArray, seed: int) -> list[Split]:
+    def splits(self, frame: pd.DataFrame, target: NDArray[Any], seed: int) -> list[Split]:
         """Positions of the rows to fit to and to score on; none where there are too few rows.
 
         Classes keep their shares in random splits.
@@ -91,7 +91,7 @@ class Holdout:
         return pd.factorize(to_texts(frame[self.by]).fillna(""))[0]
 
     @staticmethod
-    def _shuffled(target: NDArray, n: int, seed: int) -> Rows:
+    def _shuffled(target: NDArray[Any], n: int, seed: int) -> Rows:
         """Places of rows in an order that is random, and for classes goes round them."""
         order = np.random.default_rng(seed).permutation(n)
         if target.dtype.kind != "f":

@@ -10,8 +10,8 @@ from vmg.tables.columns import KINDS, Column, Reading
 from vmg.tables.dates import find_date_format, looks_like_dates
 from vmg.tables.errors import TableError
 from vmg.tables.numbers import mixed_units
-from vmg.tables.phrases import listing
 from vmg.tables.values import holds_collections, plain, to_texts
+from vmg.tables.wording import listing
 
 __all__ = ["IDENTIFIER_NAME", "day_comes_first", "find_kind", "has_leading_zeros"]
 

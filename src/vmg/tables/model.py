@@ -23,12 +23,12 @@ from vmg.tables.flags import FLAGS, flag_texts, mark_not_finite
 from vmg.tables.frames import as_frame
 from vmg.tables.marginal import MarginalPrediction, class_mixture, draw_shares, find_candidates
 from vmg.tables.numbers import to_numbers
-from vmg.tables.phrases import count
 from vmg.tables.preparing import keep_rows, prepare_table
 from vmg.tables.reference import ReferenceRows, row_digests
 from vmg.tables.scores import base_rate, base_rate_scores, class_scores, mean_crps, number_scores
 from vmg.tables.target import Task, known_labels, require_numbers
 from vmg.tables.values import no_value
+from vmg.tables.wording import count
 from vmg.training import Callback
 
 __all__ = [
@@ -132,12 +132,8 @@ class TableModel:
         tell : callable, optional
             Called with each sentence of ``notes`` before training starts.
         """
-        given = prepare_table(
-            as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {}
-        )
-        if tell is not None:
-            for note in given.notes:
-                tell(note)
+        choices, options = choices or TableChoices(), options or {}
+        given = prepare_table(as_frame(frame), target, task, exclude, conformal, choices, options, tell)
         estimator, encoder, found = given.estimator, given.encoder, given.target
         try:
             estimator.fit(given.features, given.values, callbacks=callbacks)
@@ -168,13 +164,8 @@ class TableModel:
         tell: Callable[[str], None] | None = None,
     ) -> list[str]:
         """Do all of a fit but the training: raise what is wrong with the table, give back and tell the notes."""
-        given = prepare_table(
-            as_frame(frame), target, task, exclude, conformal, choices or TableChoices(), options or {}
-        )
-        if tell is not None:
-            for note in given.notes:
-                tell(note)
-        return given.notes
+        choices, options = choices or TableChoices(), options or {}
+        return prepare_table(as_frame(frame), target, task, exclude, conformal, choices, options, tell).notes
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
@@ -189,7 +180,7 @@ class TableModel:
         return self.estimator.pred_dist(self.encoder.transform(as_frame(frame)))
 
     def _distribution(
-        self, features: NDArray, shares: NDArray[np.float64]
+        self, features: NDArray[Any], shares: NDArray[np.float64]
     ) -> NumberPrediction | MarginalPrediction | ClassPrediction:
         whole = self.estimator.pred_dist(features)
         candidates = None if self.reference is None else find_candidates(features, shares, self.reference)
@@ -248,7 +239,7 @@ class TableModel:
         found[FLAGS] = flag_texts(self.encoder.column_names, marks, len(frame))
         return mark_not_finite(found)
 
-    def _refuse_outside(self, marks: Sequence[Mapping[str, NDArray]]) -> None:
+    def _refuse_outside(self, marks: Sequence[Mapping[str, NDArray[Any]]]) -> None:
         found = {
             name: int(of_column["outside"].sum())
             for name, of_column in zip(self.encoder.column_names, marks, strict=True)
@@ -303,7 +294,7 @@ class TableModel:
         """Cells of a numeric target as numbers, in the convention and the unit of the fit."""
         return to_numbers(column, self.decimal_comma, self.unit).values
 
-    def target_values(self, frame: pd.DataFrame) -> NDArray:
+    def target_values(self, frame: pd.DataFrame) -> NDArray[Any]:
         """The true targets of rows that all have one: numbers, or classes as the estimator writes them."""
         require_columns(frame, [self.target])
         column = frame[self.target]
@@ -322,7 +313,7 @@ class TableModel:
             raise TableError(f"no row has a value in the target '{self.target}'")
         return rows
 
-    def predictions_of(self, rows: pd.DataFrame) -> Iterator[tuple[Any, NDArray]]:
+    def predictions_of(self, rows: pd.DataFrame) -> Iterator[tuple[Any, NDArray[Any]]]:
         """Pieces of rows that all have a target: the prediction and the truth."""
         truth, features = self.target_values(rows), self.encoder.transform(rows)
         shares = draw_shares(self.encoder.columns, self.encoder.marks(rows), len(rows))

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from vmg.tables.column import Column, Features, Mask, Reading
 from vmg.tables.errors import TableError
 from vmg.tables.numbers import Numbers, find_unit, to_numbers
-from vmg.tables.phrases import listing
 from vmg.tables.values import plain, to_texts
+from vmg.tables.wording import listing
 
 __all__ = ["LARGEST", "MIN_NUMBER_SHARE", "BooleanColumn", "NumberColumn"]
 

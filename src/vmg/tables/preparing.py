@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,11 +13,11 @@ from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma, require_columns
 from vmg.tables.errors import TableError
-from vmg.tables.phrases import count, listing
 from vmg.tables.reference import ReferenceRows, row_digests
 from vmg.tables.suspicions import find_suspicions
 from vmg.tables.target import Target, Task, centred_target, fit_target
 from vmg.tables.values import no_value
+from vmg.tables.wording import count, listing
 
 __all__ = ["PreparedTable", "keep_rows", "prepare_table"]
 
@@ -33,10 +33,10 @@ class PreparedTable(NamedTuple):
     target: Target
     choices: TableChoices
     rows: pd.DataFrame
-    values: NDArray
-    features: NDArray
+    values: NDArray[Any]
+    features: NDArray[Any]
     aside: pd.DataFrame  # rows to calibrate with
-    aside_values: NDArray
+    aside_values: NDArray[Any]
     notes: list[str]
     asks_likelihood: bool
 
@@ -49,8 +49,9 @@ def prepare_table(
     conformal: float,
     choices: TableChoices,
     options: Mapping[str, Any],
+    tell: Callable[[str], None] | None = None,
 ) -> PreparedTable:
-    """Everything before training; a TableError says what is wrong with the table."""
+    """Everything before training, with its notes told one by one; a TableError says what is wrong with the table."""
     require_columns(frame, [target, *exclude, *choices.named])
     left_out = list(dict.fromkeys([*exclude, *choices.ignored]))
     if target in left_out:
@@ -77,13 +78,16 @@ def prepare_table(
     if left_out:
         notes.append(f"Columns left out as asked: {listing(left_out)}.")
     notes += [*encoder.describe(), *find_suspicions(rows, encoder, target, values)]
+    if tell is not None:
+        for note in notes:
+            tell(note)
     return PreparedTable(
         *(estimator, encoder, found, choices, rows, values, features),
         *(columns.iloc[outside], found.values[outside], notes, "likelihood" in options),
     )
 
 
-def keep_rows(encoder: TableEncoder, rows: pd.DataFrame, values: NDArray) -> ReferenceRows:
+def keep_rows(encoder: TableEncoder, rows: pd.DataFrame, values: NDArray[Any]) -> ReferenceRows:
     """The training rows that a model keeps."""
     features = encoder.transform(rows)
     given = np.column_stack([~of_column["missing"] for of_column in encoder.marks(rows)])
@@ -92,7 +96,7 @@ def keep_rows(encoder: TableEncoder, rows: pd.DataFrame, values: NDArray) -> Ref
     )
 
 
-def _split(n_rows: int, share: float, task: Task, seed: Any) -> tuple[NDArray, NDArray]:
+def _split(n_rows: int, share: float, task: Task, seed: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     """Positions of the rows to fit to and of those to calibrate with, in their own order."""
     if not 0 <= share < 1:
         raise TableError(f"conformal must be a share of the rows from 0 to below 1; got {share}")

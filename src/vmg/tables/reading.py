@@ -1,4 +1,4 @@
-"""The bytes of a table's file, unpacked and bounded on the way, so that no file fills the memory by its own word."""
+"""The bytes of a table's file, unpacked up to a limit, so that no small file can fill the memory."""
 
 from __future__ import annotations
 

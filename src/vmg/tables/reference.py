@@ -175,7 +175,7 @@ class ReferenceRows:
         return cls(features, given.astype(bool), scales, widths, typical, digests)
 
 
-def row_digests(features: Array, target: NDArray) -> NDArray[np.int64]:
+def row_digests(features: Array, target: NDArray[Any]) -> NDArray[np.int64]:
     """A number for each row and its target that another row hardly ever has."""
     texts = target.astype(str)
     found = [

@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 CRPS_DRAWS = 200
 
 
-def mean_crps(prediction: Any, y: NDArray) -> float:
+def mean_crps(prediction: Any, y: NDArray[Any]) -> float:
     """Mean continuous ranked probability score of one output: by draws for a mixture, else from the distribution."""
     if isinstance(prediction, Prediction):
         return metrics.crps_from_samples(prediction.sample(CRPS_DRAWS, 0), y)
@@ -43,12 +43,12 @@ def number_scores(parts: list[tuple[Any, Array]], conformal: Array | None, cover
     }
 
 
-def label_log_prob(probabilities: Array, labels: NDArray) -> Array:
+def label_log_prob(probabilities: Array, labels: NDArray[Any]) -> Array:
     """Log probability of each row's true class, bounded below."""
     return np.log(np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float64).tiny))
 
 
-def base_rate(values: NDArray) -> tuple[float, ...]:
+def base_rate(values: NDArray[Any]) -> tuple[float, ...]:
     """Mean and standard deviation of numbers, or the share of each class in their order."""
     if values.dtype.kind == "f":
         scale = float(np.abs(values).max()) or 1.0
@@ -56,7 +56,7 @@ def base_rate(values: NDArray) -> tuple[float, ...]:
     return tuple((np.unique(values, return_counts=True)[1] / len(values)).tolist())
 
 
-def base_rate_scores(base: tuple[float, ...], truth: NDArray, classes: NDArray | None) -> dict[str, float]:
+def base_rate_scores(base: tuple[float, ...], truth: NDArray[Any], classes: NDArray[Any] | None) -> dict[str, float]:
     """Scores of the same guess for every row: a normal distribution of training targets, or their shares of classes."""
     if classes is None:
         mean, std = base
@@ -72,7 +72,7 @@ def base_rate_scores(base: tuple[float, ...], truth: NDArray, classes: NDArray |
     }
 
 
-def class_scores(parts: list[tuple[ClassPrediction, NDArray]]) -> dict[str, float]:
+def class_scores(parts: list[tuple[ClassPrediction, NDArray[Any]]]) -> dict[str, float]:
     """Scores of pieces of rows, each a prediction and the true classes."""
     probabilities = np.concatenate([prediction.probabilities for prediction, _ in parts])
     labels = np.searchsorted(parts[0][0].classes, np.concatenate([y for _, y in parts]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -9,8 +11,8 @@ from numpy.typing import NDArray
 from vmg.tables.columns import CategoryColumn, Column, DateColumn, NumberColumn
 from vmg.tables.dates import to_dates, to_days
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.phrases import count, listing
 from vmg.tables.values import to_texts
+from vmg.tables.wording import count, listing
 
 __all__ = ["find_suspicions"]
 
@@ -24,7 +26,7 @@ FEW = 0.005  # share of the values that may be far
 MOST_COLUMNS = 500  # that are compared with each other
 
 
-def find_suspicions(frame: pd.DataFrame, encoder: TableEncoder, target: str, values: NDArray) -> list[str]:
+def find_suspicions(frame: pd.DataFrame, encoder: TableEncoder, target: str, values: NDArray[Any]) -> list[str]:
     """Short sentences about the training rows ``frame`` and their targets ``values``, numbers or classes."""
     if len(frame) < MIN_ROWS:
         return []
@@ -69,7 +71,7 @@ def _far_values(what: str, values: Array) -> list[str]:
     return [f"{what} has {count(len(far), 'value')} far from all others ({shown}); {question}"]
 
 
-def _tells(column: Column, numbers: Array | None, cells: pd.Series, values: NDArray) -> bool:
+def _tells(column: Column, numbers: Array | None, cells: pd.Series, values: NDArray[Any]) -> bool:
     """Whether a column alone gives the target away."""
     if values.dtype.kind == "f":
         return numbers is not None and _same_order(numbers, values)

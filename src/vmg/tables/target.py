@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from vmg.tables.errors import TableError
 from vmg.tables.number_columns import LARGEST, MIN_NUMBER_SHARE
 from vmg.tables.numbers import find_unit, to_numbers
-from vmg.tables.phrases import count, listing
 from vmg.tables.values import holds_collections, plain, to_texts
+from vmg.tables.wording import count, listing
 
 __all__ = ["Target", "Task", "centred_target", "fit_target", "known_labels", "label_positions", "require_numbers"]
 
@@ -31,7 +31,7 @@ class Target(NamedTuple):
     """The target of training rows, none missing."""
 
     task: Task
-    values: NDArray
+    values: NDArray[Any]
     decimal_comma: bool
     reason: str
     unit: str = ""
@@ -76,7 +76,7 @@ def fit_target(column: pd.Series, task: Task | None = None, decimal_comma: bool 
     return Target(task, _class_labels(column), numbers.decimal_comma, reason)
 
 
-def centred_target(values: NDArray) -> NDArray[np.float64]:
+def centred_target(values: NDArray[Any]) -> NDArray[np.float64]:
     """Numbers in units of their spread, or 0/1 of each class (one of two classes), with mean zero: [N, outputs]."""
     if values.dtype.kind == "f":
         columns = values[:, None] / np.abs(values).max()
@@ -99,7 +99,7 @@ def require_numbers(column: pd.Series, values: NDArray[np.float64]) -> None:
         )
 
 
-def require_range(name: str, values: NDArray) -> None:
+def require_range(name: str, values: NDArray[Any]) -> None:
     """Raise a TableError where squares of the target leave the range of floating-point numbers."""
     largest = float(np.abs(values).max())
     if not SMALLEST <= largest <= LARGEST:
@@ -109,7 +109,7 @@ def require_range(name: str, values: NDArray) -> None:
         )
 
 
-def _class_labels(column: pd.Series) -> NDArray:
+def _class_labels(column: pd.Series) -> NDArray[Any]:
     """Classes as whole numbers where all are written as such, else as texts: "01" is not "1"."""
     texts = to_texts(column).to_numpy(dtype=str)
     values = to_numbers(column).values
@@ -119,7 +119,7 @@ def _class_labels(column: pd.Series) -> NDArray:
     return numbers if (numbers.astype(str) == texts).all() else texts
 
 
-def label_positions(column: pd.Series, classes: NDArray) -> NDArray[np.int64]:
+def label_positions(column: pd.Series, classes: NDArray[Any]) -> NDArray[np.int64]:
     """The place of each cell among ``classes``, which are in order; -1 where it is none of them, or missing."""
     texts = to_texts(column)
     is_text = classes.dtype.kind == "U"
@@ -128,7 +128,7 @@ def label_positions(column: pd.Series, classes: NDArray) -> NDArray[np.int64]:
     return np.where((classes[place] == labels) & texts.notna().to_numpy(), place, -1)
 
 
-def known_labels(column: pd.Series, classes: NDArray) -> NDArray:
+def known_labels(column: pd.Series, classes: NDArray[Any]) -> NDArray[Any]:
     """Classes of rows to come, written as ``classes`` are."""
     place = label_positions(column, classes)
     unknown = place < 0

@@ -69,4 +69,5 @@ def take_rows(rows: Tensor, index: Tensor, *, own: bool) -> Tensor:
     n_batch = index.dim() - 1
     flat, flat_index = rows.flatten(0, n_batch), index.flatten(0, -2)
     offset = torch.arange(flat_index.shape[0], device=rows.device).unsqueeze(-1) * rows.shape[n_batch]
-    return flat[flat_index + offset].unflatten(0, index.shape[:n_batch])
+    found: Tensor = flat[flat_index + offset].unflatten(0, index.shape[:n_batch])
+    return found

@@ -40,7 +40,7 @@ class RunState:
     generator: torch.Generator | None
 
     def tensors(self) -> dict[str, Tensor]:
-        """All of it by name."""
+        """All tensors of the run's state, by name."""
         found = _named("model", self.modules.state_dict())
         for k, parameter in enumerate(self.parameters.tensors):
             found |= _named(f"optimiser.{k}", self.optimiser.state[parameter])
@@ -81,7 +81,7 @@ class Saved:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run keeps its state.
+    """The file that keeps the state of a run.
 
     Args:
         path: of the file; where there is one, the run goes on from it.

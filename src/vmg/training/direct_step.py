@@ -14,16 +14,16 @@ from torch import Tensor, nn
 
 from vmg.fused import library
 from vmg.fused.diagonal_draw import needs_double
-from vmg.fused.diagonal_kl import BoundKL, BoundLearnedKL, kl_scalars
-from vmg.fused.layer_passes import Backward, Forward, Inputs, Plan, make_plan, scratch_size
+from vmg.fused.layer_passes import Backward, Forward, Inputs
+from vmg.fused.pass_memory import PassMemory, Plan, make_plan
 from vmg.math.preactivations import input_divisor
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP, Activation
 from vmg.objective import ElboTerms, Objective
-from vmg.priors import GammaPrior
+from vmg.priors import short_kl
 from vmg.training.grouped_parameters import GroupedParameters, Memory
-from vmg.training.rows import Batch
+from vmg.training.training_rows import Batch
 
 __all__ = ["DirectStep"]
 
@@ -44,11 +44,10 @@ class DirectStep:
         self._g_kl = scale.new_empty(scale.shape[:-1])
         self._layers: list[_Layer] = []
         plans = [_plan(layer, shape[:-1]) for layer in layers]
-        scratch = scale.new_empty(max(map(scratch_size, plans)))  # layers take turns
         x, g_x = self._x, None
         for number, (layer, plan) in enumerate(zip(layers, plans, strict=True)):
             activation = network.activation if number < len(layers) - 1 else None
-            step = _Layer(layer, plan, x, activation, gradients, divergence_gradients, self._g_kl, g_x, scratch)
+            step = _Layer(layer, plan, x, activation, gradients, divergence_gradients, self._g_kl, g_x)
             self._layers.append(step)
             x, g_x = step.activated, step.g
         self._f = x
@@ -77,9 +76,9 @@ class DirectStep:
         self._x.copy_(batch.x)
         for layer in self._layers:
             layer.forward()
-        kl = self._layers[0].divergence.value()
+        kl = self._layers[0].kl.value()
         for layer in self._layers[1:]:
-            kl = kl + layer.divergence.value()
+            kl = kl + layer.kl.value()
         terms = self._differentiate_objective(batch, kl, kl_weight)
         for layer in reversed(self._layers):
             layer.backward()
@@ -138,7 +137,6 @@ class _Passes:
         inputs: Inputs,
         g: Tensor,
         gradients: Sequence[Tensor | None],
-        scratch: Tensor,
     ) -> None:
         exact = _in_double(layer)
         originals = [*inputs], [g], [*gradients]
@@ -147,20 +145,10 @@ class _Passes:
         native = library.native(*inputs)
         assert native is not None and own_g is not None
         options = 1 / input_divisor(layer.n_rows), layer.damping
-        memory = None if exact else scratch
+        memory = PassMemory(plan, inputs.noise.new_empty(plan.total))
         self.add_to_M = layer.loc is not None and not plan.small and not exact
-        self._forward = Forward(native, plan, inputs, *options, memory)
-        self._backward = Backward(
-            native,
-            plan,
-            inputs,
-            self._forward.workspace,
-            *options,
-            own_g,
-            own_gradients,
-            add_to_M=self.add_to_M,
-            scratch=memory,
-        )
+        self._forward = Forward(native, memory, inputs, *options)
+        self._backward = Backward(native, memory, inputs, *options, own_g, own_gradients, add_to_M=self.add_to_M)
         self.out = torch.empty_like(g) if exact else self._forward.out
         self._exact, self._inputs = exact, _pairs(own, originals[0])
         self._g, self._gradients = (own_g, g), _pairs(originals[2], own_gradients)
@@ -202,7 +190,6 @@ class _Layer:
         divergence_gradients: Memory,
         g_kl: Tensor,
         g_x: Tensor | None,
-        scratch: Tensor,
     ) -> None:
         layer.check_shape(x)
         self._layer, self._activation = layer, activation
@@ -219,29 +206,20 @@ class _Layer:
         inputs = Inputs._make([x, *values, point_noise, noise])
         self.g = torch.empty_like(noise)  # of the activated outputs until this layer's turn comes, then of the outputs
         own = [None if p is None else gradients[p] for p in parameters]
-        self._passes = _Passes(layer, plan, inputs, self.g, [g_x, *own], scratch)
+        self._passes = _Passes(layer, plan, inputs, self.g, [g_x, *own])
         self.out, add_to_M = self._passes.out, self._passes.add_to_M
 
-        R, C = row.shape[-1], column.shape[-1]
-        native = library.native(row)
-        assert native is not None
-        noise_state = None if pseudo_data is None else pseudo_data.projected_noise()
-        prior, learned = layer.prior, _learns_precisions(layer)
-        coefficients = BoundLearnedKL.COEFFICIENTS if learned else prior.coefficients(R * C)
-        assert coefficients is not None
-        found = kl_scalars(coefficients, row, column, noise_state)
         weights = (layer.loc, row, column, log_noise, log_point_noise)
         self.apart = [p for p in weights[add_to_M:] if p is not None]  # whose two gradients are still to be added
         targets = [None if p is None else divergence_gradients[p] for p in weights[add_to_M:]]
         targets = [own[0], *targets] if add_to_M else targets
         memory = [None if p is None else p.data for p in weights]
-        if learned:
-            assert isinstance(prior, GammaPrior)
-            self.divergence: BoundKL = BoundLearnedKL(
-                prior, [gradients[p] for p in prior.parameters()], native, *found, memory, g_kl, targets
-            )
-        else:
-            self.divergence = BoundKL(native, *found, memory, g_kl, targets)
+        noise_state = None if pseudo_data is None else pseudo_data.projected_noise()
+        kl, native = short_kl(layer.prior, (row.shape[-1], column.shape[-1]), noise_state), library.native(row)
+        assert kl is not None
+        self.kl = kl.bind(native, memory)
+        self._differentiate_kl = self.kl.bind_gradients(memory, g_kl, targets)
+        self._prior_gradients = [gradients[p] for p in layer.prior.parameters()]
         in_place = activation is None or activation is torch.relu
         self.activated = self.out if in_place else torch.empty_like(self.out)
         self._graph: tuple[Tensor, Tensor] | None = None
@@ -250,9 +228,9 @@ class _Layer:
     def allows(layer: nn.Module) -> bool:
         if not (isinstance(layer, MatrixGaussianLinear) and layer.is_diagonal and layer.sampling == "marginal"):
             return False
-        if layer.kl != "marginal" and layer.pseudo_data is not None:
+        if not layer.charges_marginally:
             return False  # the kernels know the paper's divergence only
-        return _learns_precisions(layer) or layer.prior.coefficients(layer.n_rows * layer.out_features) is not None
+        return short_kl(layer.prior, (layer.n_rows, layer.out_features), None) is not None
 
     def forward(self) -> None:
         if self._pseudo_data is not None:
@@ -274,9 +252,6 @@ class _Layer:
             self.g.copy_(torch.autograd.grad(activated, leaf, self.g)[0])
         elif self._activation is not None:
             torch.ops.aten.threshold_backward.grad_input(self.g, self.activated, 0, grad_input=self.g)
-        self.divergence.differentiate()
+        for target, gradient in zip(self._prior_gradients, self._differentiate_kl(), strict=True):
+            target.copy_(gradient)
         self._passes.backward()
-
-
-def _learns_precisions(layer: MatrixGaussianLinear) -> bool:
-    return isinstance(layer.prior, GammaPrior) and not layer.prior.conjugate

@@ -24,8 +24,8 @@ from vmg.objective import ElboTerms
 from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.hooks import Finished, Hook
 from vmg.training.reporting import History
-from vmg.training.rows import Batch
 from vmg.training.step import Step
+from vmg.training.training_rows import Batch
 
 __all__ = ["LostProcessError", "Processes", "joined_by_torchrun", "watched"]
 
@@ -106,7 +106,7 @@ class Processes:
         return common
 
     def noise_generator(self, common: torch.Generator | None, done: int) -> torch.Generator | None:
-        """Generator of this process's posterior noise after so many steps, which no other process draws."""
+        """The generator of this process's own posterior noise after a number of steps."""
         if self.alone:
             return common
         self._noise = torch.Generator()
@@ -127,7 +127,7 @@ class Processes:
         return [n // self.size + (rank < n % self.size) for rank in range(self.size)]
 
     def n_own(self, n: int) -> int:
-        """How many of them this process takes."""
+        """How many of the ``n`` rows of a batch this process takes."""
         return self.sizes(n)[self.rank]
 
     def slice(self, index: Tensor) -> Tensor:

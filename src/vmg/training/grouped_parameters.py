@@ -68,7 +68,7 @@ class GroupedParameters:
         return [t.detach().clone() for t in self.tensors]
 
     def copy_to(self, values: list[Tensor]) -> None:
-        """Put the present values in the place of those of a snapshot, or of none yet: no second copy at any time."""
+        """Write the present values over those of a snapshot, or into an empty one; there is never a second copy."""
         if not values:
             values += self.snapshot()
             return

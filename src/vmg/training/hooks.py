@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from vmg.objective import ElboTerms
-from vmg.training.rows import Batch
+from vmg.training.training_rows import Batch
 
 __all__ = ["Finished", "Hook"]
 

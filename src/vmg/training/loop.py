@@ -23,9 +23,9 @@ from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.hooks import Finished, Hook
 from vmg.training.last_good import LastGood
 from vmg.training.reporting import Callback, History, Reports
-from vmg.training.rows import Batch, TrainingRows
 from vmg.training.schedule import Schedule, constant
 from vmg.training.step import Step, make_step
+from vmg.training.training_rows import Batch, TrainingRows
 
 __all__ = ["train"]
 

@@ -19,7 +19,7 @@ ALL_DONE = "all steps done"
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands; terms are per datum, averaged over replicas and the steps since the last report."""
+    """The state of training; terms are per datum, averaged over replicas and the steps since the last report."""
 
     step: int
     n_steps: int

@@ -17,5 +17,5 @@ def constant(progress: float) -> float:
 
 
 def cosine(progress: float) -> float:
-    """From one down to zero along half a cosine (Loshchilov & Hutter 2017)."""
+    """A factor that falls from one to zero along half a cosine (Loshchilov & Hutter 2017)."""
     return 0.5 * (1 + math.cos(math.pi * progress))

@@ -51,7 +51,7 @@ class Baseline(ABC):
 
 
 class Place(NamedTuple):
-    """Where a layer stands: the first takes the data, the last gives the outputs."""
+    """The place of a layer: the first takes the data, the last gives the outputs."""
 
     first: bool
     last: bool

@@ -15,7 +15,7 @@ from vmg_paper.data.download import fetch_file
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Where a set's files come from, and the SHA-256 of its images and its labels by part."""
+    """The source of a set's files, and the SHA-256 of its images and its labels by part."""
 
     address: str
     sha256: dict[str, tuple[str, str]]

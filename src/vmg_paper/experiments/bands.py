@@ -33,7 +33,7 @@ class Band:
 
     @classmethod
     def of(cls, name: str, x: Array, prediction: Prediction, **fields: Any) -> Band:
-        """From a prediction at x."""
+        """The band of a prediction at x."""
         return cls(name, x, prediction.mean, prediction.std, prediction.epistemic_std, **fields)
 
 

@@ -105,7 +105,7 @@ def _parses(line: bytes) -> bool:
 
 @contextlib.contextmanager
 def _locked(descriptor: int) -> Iterator[None]:
-    """Alone with the file, where the system has locks; they end with the process."""
+    """Keep others from the file, where the system has locks; these end with the process."""
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     yield  # closing the file unlocks it

@@ -83,7 +83,7 @@ def key(record: results_file.Record) -> Task:
 
 
 def _unless_own(rate: float | None, method: DigitMethod) -> float | None:
-    """None for the method's own rate, so that saying it makes no other task."""
+    """The rate, or None for the method's own, so that saying it makes no other task."""
     return None if rate == method.learning_rate else rate
 
 

@@ -66,7 +66,7 @@ class DigitMethod:
     options: dict[str, Any] = field(default_factory=dict)
     """What the layers are told."""
     sizes: tuple[str, ...] = PAPER_SIZES
-    """Where it runs unless told otherwise."""
+    """Sizes at which it runs unless told otherwise."""
     has_points: bool = False
     is_random: bool = True
     """Whether a trained network has a posterior, or noise, to draw from."""
@@ -90,7 +90,7 @@ class DigitMethod:
         return Recipe(epochs, learning_rate=rate, averaging=self.averaging, schedule=self.schedule)
 
     def config(self, recipe: Recipe) -> dict[str, Any]:
-        """For the record."""
+        """The settings as a results file holds them."""
         return {**asdict(recipe), **self.options, "n_members": self.n_members}
 
 

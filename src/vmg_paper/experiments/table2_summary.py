@@ -165,7 +165,7 @@ def _with_error(row: Record, name: str, digits: int) -> str:
 
 
 def _auroc(kinds: dict[str, Any]) -> str:
-    """By entropy and, where there are several draws, by mutual information."""
+    """AUROC by entropy and, where there are several draws, by mutual information."""
     return " / ".join(f"{kinds[kind]:.3f}" for kind in ("entropy", "mutual_information") if kinds[kind] is not None)
 
 

@@ -13,7 +13,7 @@ __all__ = ["DropoutLinear", "rates_of_replicas"]
 
 
 def rates_of_replicas(rate: float | Tensor, batch_shape: Sequence[int]) -> Tensor:
-    """A rate for each replica [*batch_shape], from one for all or from as many."""
+    """A rate for each replica [*batch_shape], from one rate for all or from one for each."""
     values = torch.as_tensor(rate, dtype=torch.get_default_dtype())
     if not ((values >= 0) & (values < 1)).all():
         raise ValueError(f"rate must be in [0, 1); got {rate}")

@@ -73,7 +73,7 @@ class GravesLinear(FactorisedLinear):
         return empirical_kl(self.loc, self.log_scale)
 
     def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """From the Gaussian that :func:`empirical_kl` measures against."""
+        """Weights from the Gaussian that :func:`empirical_kl` measures against."""
         with torch.no_grad():
             mean = self.loc.mean((-2, -1), keepdim=True)
             variance = ((2 * self.log_scale).exp() + (self.loc - mean).square()).mean((-2, -1), keepdim=True)

@@ -31,14 +31,16 @@ def test_bayes_rule_links_it_to_the_whole_posterior(prior):
     hidden = states(collapsed)
     output = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     n = collapsed.hidden.n_weights
-    scales = torch.full((3,), 1.3, dtype=torch.float64)
+    weights, scales = hidden[:, :n], torch.full((3,), 1.3, dtype=torch.float64)
     if isinstance(prior, LayerPrecisions):
-        scales = torch.exp(-0.5 * hidden[:, -2:].sum(-1))
+        of_layers = torch.exp(-0.5 * hidden[:, n:].reshape(3, 3, 2).sum(-1))  # of two hidden layers and the output
+        weights = weights * of_layers[:, :2].repeat_interleave(torch.tensor([3 * 5, 6 * 4]), -1)
+        scales = of_layers[:, 2]
         joint, _ = whole.log_density(torch.cat([hidden[:, :n], output, hidden[:, n:]], -1), x, y)
         joint = joint - 5 * scales.log()  # the density of w itself, not of w over its scale
     else:
         joint, _ = whole.log_density(torch.cat([hidden, output * scales[:, None]], -1), x, y)
-    z = torch.relu(collapsed.hidden(collapsed._weights(hidden), x))
+    z = torch.relu(collapsed.hidden(weights, x))
     inputs = torch.nn.functional.pad(z, (0, 1), value=1.0) / math.sqrt(5)
     conditional = []
     for k in range(3):

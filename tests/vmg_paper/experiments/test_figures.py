@@ -3,24 +3,22 @@
 import numpy as np
 import pytest
 import torch
+from tiny_figures import tiny_run
 
 from vmg.prediction import draw_functions
 from vmg_paper.experiments import figure1, figure2
 from vmg_paper.experiments.bands import Band, ToyResult, distance
-from vmg_paper.experiments.toy_fits import Settings, fit_network
+from vmg_paper.experiments.toy_fits import fit_network
 
-TINY = Settings(n_steps=20, n_draws=10, n_starts=2, n_epochs=2, n_chains=2, n_warmup=10, n_kept=8, n_points=21)
 NAMES = {
     figure1: ["Factorised Gaussian", "PBP", "Dropout", "Matrix Gaussian"],
     figure2: ["PBP", "Matrix Gaussian, ReLU", "Matrix Gaussian, cosine", "Matrix Gaussian, tanh"],
 }
 
 
-@pytest.fixture(scope="module", params=[figure1, figure2], ids=["figure1", "figure2"])
+@pytest.fixture(params=[figure1, figure2], ids=["figure1", "figure2"])
 def tiny(request):
-    heard = []
-    result = request.param.run(seed=1, settings=TINY, tell=heard.append)
-    return request.param, result, heard
+    return request.param, *tiny_run(request.param)
 
 
 def test_every_panel_of_the_paper_is_there(tiny):
@@ -56,7 +54,7 @@ def test_inside_is_where_the_data_are(tiny):
 
 
 def test_the_gap_of_osbands_toy_is_outside():
-    result = figure2.run(seed=0, settings=TINY, tell=lambda name: None)
+    result, _ = tiny_run(figure2)
     assert not result.inside(np.array([0.7])).any()
 
 

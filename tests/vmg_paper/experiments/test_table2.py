@@ -287,7 +287,7 @@ def test_the_command_from_images_to_table_and_picture(vmg_table2, tmp_path, monk
     assert [row["method"] for row in json.loads(shown.stdout)] == ["vmg"] * 6 + ["max-likelihood"] * 2
     out.unlink()
     nothing, _ = vmg_table2("--show")
-    assert nothing.exit_code == 2 and "has none" in nothing.output
+    assert nothing.exit_code == 2 and "has none" in nothing.stderr
 
 
 @pytest.mark.parametrize(
@@ -336,5 +336,5 @@ def test_another_folder_for_the_state_of_runs(vmg_table2, tmp_path):
 def test_mistakes_are_told(vmg_table2, options, message):
     result, out = vmg_table2(*options)
     assert result.exit_code == 2
-    assert message in " ".join(result.output.replace("│", " ").split())
+    assert message in " ".join(result.stderr.replace("│", " ").split())
     assert not out.exists()

@@ -170,7 +170,7 @@ class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, Pseudo
         return self._distribution(rows) if method == "draws" else self._moments(rows)
 
     def _moments(self, rows: Array) -> Prediction:
-        """As :meth:`_distribution`, from points spread evenly over the Gaussians of the propagated moments."""
+        """The same as :meth:`_distribution`, from points spread evenly over the Gaussians of the propagated moments."""
         x = torch.as_tensor(self.input_scaling_.transform(rows), dtype=torch.float32)
         mean, variance = (part.double() for part in propagate_moments(self.network_, x))
         points = normal_points(MOMENT_POINTS, mean.shape[-1])[:, None, None]  # [S, 1, 1, C]

@@ -35,4 +35,4 @@ class Budget:
 
 STANDARD = Budget(12_000, 20_000, batches=64)
 LONG = Budget(30_000, 40_000, batches=128)
-"""For ensembles of regressors: see docs/table1.md."""
+"""The budget of ensembles of regressors; see docs/table1.md."""

@@ -70,7 +70,7 @@ class ScalarLikelihood(ABC):
         """The index of a draw of y for each f."""
 
     def index(self, y: Array) -> Array:
-        """Where y stands: itself if continuous, else the whole number of the largest possible target up to y."""
+        """The index of y: y itself if continuous, else the whole number of the largest possible target up to y."""
         return np.floor(y) if self.discrete else y
 
     def values(self, index: Array) -> Array:

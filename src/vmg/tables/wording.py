@@ -1,4 +1,4 @@
-"""Short pieces of the sentences that say what was done with a table."""
+"""Wording of counts and lists in the sentences that say what was done with a table."""
 
 from __future__ import annotations
 

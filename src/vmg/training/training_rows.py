@@ -55,7 +55,7 @@ class TrainingRows:
         return {"x": self._x, "y": self._y, "weight": self._weight}
 
     def batch_shape(self, batch_size: int) -> tuple[int, ...]:
-        """The shape of x in a batch of so many rows, or of all rows where there are fewer."""
+        """The shape of x in a batch of this many rows, or of all rows where there are fewer."""
         return (*self._batch_shape, min(batch_size, int(self.sizes.min())), *self._row_shape)
 
     def take(self, index: Tensor) -> Batch:

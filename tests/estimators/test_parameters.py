@@ -1,0 +1,39 @@
+"""Parameters of the estimators: what may be given by position, and that nothing else is set before a fit."""
+
+import inspect
+
+import pytest
+
+from vmg import VMGClassifier, VMGRegressor
+from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
+from vmg_paper.baselines import Dropout
+
+every_kind = pytest.mark.parametrize(
+    "kind", [VMGRegressor, VMGClassifier, PseudoDataRegressor, PseudoDataClassifier], ids=lambda kind: kind.__name__
+)
+
+
+@every_kind
+def test_the_network_may_be_given_by_position_and_all_else_by_name(kind):
+    parameters = inspect.signature(kind).parameters
+    by_position = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    assert by_position == ["hidden_layer_sizes", "activation", "n_pseudo"]
+    assert set(parameters) - set(by_position) == {
+        name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY
+    }
+    model = kind((3,), "tanh", 4, random_state=7)
+    assert (model.hidden_layer_sizes, model.activation, model.n_pseudo, model.random_state) == ((3,), "tanh", 4, 7)
+
+
+@every_kind
+def test_an_unfitted_estimator_holds_its_parameters_alone(kind):
+    model = kind()
+    assert vars(model) == model.get_params(deep=False)
+    assert all(name in (kind.__doc__ or "") for name in model.get_params())
+
+
+@pytest.mark.parametrize("make", ["regressor", "classifier"])
+def test_a_baseline_is_a_parameter(make):
+    model = getattr(Dropout(rate=0.2), make)((4,), max_iter=3)
+    assert model.get_params(deep=False)["baseline"] == Dropout(rate=0.2)
+    assert vars(model) == model.get_params(deep=False)

@@ -1,0 +1,196 @@
+"""Layers drawn from by one node, with their divergence: numbers and gradients of layers called one by one."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+
+import vmg
+from vmg.fused import library, pass_memory
+from vmg.likelihoods import KnownNoiseLikelihood
+from vmg.nn import MLP, MatrixGaussianLinear, kl_divergence
+from vmg.nn.bayesian import use_generator
+from vmg.nn.kept_divergences import keep_divergences, kept_divergences
+from vmg.priors import GammaPrior
+
+B, D, C = 5, 3, 2
+needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")
+OPTIONS = [
+    {"n_pseudo": 2},
+    {"n_pseudo": 2, "activation": "tanh", "zero_mean": True, "pseudo_noise": "factored"},
+    {"n_pseudo": 0, "prior": GammaPrior()},
+    {"n_pseudo": 2, "prior": GammaPrior(2.0, 0.7, conjugate=False), "batch_shape": (2,)},
+    {"n_pseudo": 2, "max_noise": torch.tensor([0.2, 0.8], dtype=torch.float64), "batch_shape": (2,), "bias": False},
+]
+
+
+@pytest.fixture(params=["one call", "with PyTorch's products"])
+def way(request, monkeypatch):
+    """Both ways through the kernels, whatever the size of the layer."""
+    monkeypatch.setattr(pass_memory, "SMALL", math.inf if request.param == "one call" else 0)
+    pass_memory.make_plan.cache_clear()
+    yield
+    pass_memory.make_plan.cache_clear()
+
+
+def make(seed=0, dtype=torch.float64, hidden=(4,), **options):
+    torch.manual_seed(seed)
+    network = MLP(D, hidden, C, **{"n_pseudo": 2} | options).to(dtype)
+    with torch.no_grad():
+        for layer in network.layers:
+            if layer.pseudo_data is not None:
+                layer.pseudo_data.points.normal_()
+                for log_noise in layer.pseudo_data.log_noises():
+                    log_noise.sub_(0.5)  # off the bound, at which a difference would be moved back
+    return network, torch.randn(*network.layers[0].batch_shape, B, D, dtype=dtype)
+
+
+def draw(network, x, seed=1):
+    """Outputs and divergence, from one draw."""
+    use_generator(network, torch.Generator().manual_seed(seed))
+    with keep_divergences():
+        return network(x), kl_divergence(network)
+
+
+def gradients(network, outputs, **options):
+    loss = sum(((k + 1) * output.square()).sum() for k, output in enumerate(outputs))
+    return torch.autograd.grad(loss, list(network.parameters()), **options)
+
+
+def one_by_one(network):
+    """A copy whose layers are called, as they have hooks."""
+    network = copy.deepcopy(network)
+    for layer in network.layers:
+        layer.register_forward_hook(lambda *arguments: None)
+    return network
+
+
+@needs_kernels
+@pytest.mark.parametrize("options", OPTIONS, ids=range(len(OPTIONS)))
+def test_gradcheck(options, way):
+    network, x = make(**options)
+    names, values = zip(*network.named_parameters(), strict=True)
+
+    def outputs(x, *values):
+        use_generator(network, torch.Generator().manual_seed(1))
+        with keep_divergences():
+            out = functional_call(network, dict(zip(names, values, strict=True)), x)
+            kept = kept_divergences()
+            assert list(kept) == list(network.layers)
+            return out, sum(kept.values())
+
+    inputs = (x.requires_grad_(), *(value.detach().clone().requires_grad_() for value in values))
+    assert gradcheck(outputs, inputs, fast_mode=True)
+    assert gradgradcheck(outputs, inputs, fast_mode=True)
+
+
+@needs_kernels
+@pytest.mark.parametrize("options", OPTIONS, ids=range(len(OPTIONS)))
+def test_a_stack_is_its_layers_one_by_one(options, way):
+    network, x = make(hidden=(4, 6), **options)
+    apart = one_by_one(network)
+    found, expected = draw(network, x), draw(apart, x)
+    assert torch.equal(found[0], expected[0])
+    torch.testing.assert_close(found[1], sum(layer.kl_divergence() for layer in apart.layers))
+    for a, b in zip(gradients(network, found), gradients(apart, expected), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.filterwarnings("ignore:n_pseudo should be")
+def test_layers_that_compute_in_double_beside_others():
+    network, x = make(dtype=torch.float32, hidden=(12, 4), n_pseudo=[8, 3, 5])
+    found, expected = (draw(model, x) for model in (network, one_by_one(network)))
+    torch.testing.assert_close(found, expected)
+    exact = copy.deepcopy(network).double()
+    assert all(g.dtype is torch.float32 and torch.isfinite(g).all() for g in gradients(network, found))
+    assert exact(x.double()).dtype is torch.float64
+
+
+@needs_kernels
+def test_memory_is_used_again_only_when_no_graph_needs_it():
+    """Graphs that live at the same time, one that is gone through twice, and one whose gradient has a graph."""
+    network, x = make(hidden=(4, 6))
+    expected = [gradients(network, draw(network, x, seed)) for seed in range(4)]
+    alive = [draw(network, x, seed) for seed in range(4)]
+    for seed in (2, 0, 3, 1):
+        first = gradients(network, alive[seed], retain_graph=True)
+        assert all(map(torch.equal, first, gradients(network, alive[seed])))
+        assert all(map(torch.equal, first, expected[seed]))
+
+    def second(between):
+        outputs = draw(network, x)
+        found = gradients(network, outputs, create_graph=True)
+        del outputs
+        between()
+        return torch.autograd.grad(sum(g.square().sum() for g in found), list(network.parameters()))
+
+    def others():
+        for seed in range(4):
+            gradients(network, draw(network, 2 * x, seed))
+
+    assert all(map(torch.equal, second(others), second(lambda: None)))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpointed_network_neither_loses_nor_doubles_its_divergence(reentrant):
+    network, x = make(hidden=(4, 6))
+    likelihood, y = KnownNoiseLikelihood(0.5), torch.randn(B, C, dtype=torch.float64)
+
+    class Checkpointed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = network
+
+        def forward(self, x):
+            return checkpoint(self.network, x.clone().requires_grad_(), use_reentrant=reentrant)
+
+    found = []
+    for model in (network, Checkpointed()):
+        network.zero_grad()
+        torch.manual_seed(5)
+        (-vmg.elbo(model, likelihood, x, y, n_data=3).total).backward()
+        found.append([p.grad.clone() for p in network.parameters()])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_only_the_objective_keeps_a_divergence():
+    network, x = make()
+    network(x)
+    assert kept_divergences() is None
+    with keep_divergences():
+        with torch.no_grad():
+            network(x)
+        assert kept_divergences() == {}
+    before = kl_divergence(network).item()
+    with torch.no_grad():
+        network.layers[0].loc.mul_(2)
+    assert kl_divergence(network).item() > before
+
+
+def test_a_divergence_of_ones_own_is_the_one_that_counts():
+    class Tempered(MatrixGaussianLinear):
+        def kl_divergence(self):
+            return 0.5 * super().kl_divergence()
+
+    torch.manual_seed(0)
+    network = MLP(D, (4,), C, make_layer=lambda k, a, b: Tempered(a, b, n_pseudo=2))
+    x, y = torch.randn(B, D), torch.randn(B, C)
+    terms = vmg.elbo(network, KnownNoiseLikelihood(0.5), x, y, n_data=1)
+    plain = sum(MatrixGaussianLinear.kl_divergence(layer) for layer in network.layers)
+    torch.testing.assert_close(terms.kl, 0.5 * plain)
+
+
+def test_frozen_parameters_have_no_gradient_and_others_theirs():
+    network, x = make()
+    network.layers[0].loc.requires_grad_(False)
+    network.layers[1].requires_grad_(False)
+    likelihood, y = KnownNoiseLikelihood(0.5), torch.zeros(B, C, dtype=torch.float64)
+    (-vmg.elbo(network, likelihood, x, y, n_data=10).total).backward()
+    assert {name for name, p in network.named_parameters() if p.grad is not None} == {
+        name for name, p in network.named_parameters() if p.requires_grad
+    }
