@@ -4,8 +4,8 @@ Two tasks: an MLP on scikit-learn's digits (outside: Fashion-MNIST, averaged to 
 Fashion-MNIST (outside: MNIST). Every method has the same network, batches and number of epochs, a rate that falls
 along half a cosine, and 20 draws to predict with. Its settings are chosen from a small grid by the log-likelihood of
 validation rows, with a seed of their own; then three seeds are scored on test rows. Heads and laplace-torch may look at
-validation rows once more, to correct how sure they are. AUROC tells test rows from those
-outside by the entropy of the mean probabilities, or by the mutual information of class and weights.
+validation rows once more, to correct how sure they are. AUROC tells test rows from those outside by the entropy of the
+mean probabilities, or by the mutual information of class and weights.
 
     python benchmarks/own_loop_quality.py --out results/own_loop_quality.jsonl [--tasks digits fashion]
     python benchmarks/own_loop_quality.py --out results/own_loop_quality.jsonl --times   # steps, all methods in turn
