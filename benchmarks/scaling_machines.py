@@ -79,11 +79,14 @@ def fit_seconds(cost: dict[str, float], machines: int, cores: int = CORES, steps
     return steps * cost["step_ms"] * 1e-3 + passes + float(sums)
 
 
-def step_seconds(compute: float, parameters: int, processes: int) -> tuple[float, float]:
+def step_seconds(
+    compute: float, parameters: int, processes: int, bandwidth: float | None = None, latency: float | None = None
+) -> tuple[float, float]:
     """A step of `train`: a share of the arithmetic, and a ring that moves 2(W − 1)/W of the gradient's bytes."""
     talk = 0.0
     if processes > 1:
-        talk = 2 * (processes - 1) / processes * 4 * parameters / BANDWIDTH + 2 * (processes - 1) * LATENCY
+        moved = 2 * (processes - 1) / processes * 4 * parameters
+        talk = moved / (bandwidth or BANDWIDTH) + 2 * (processes - 1) * (latency or LATENCY)
     return compute / processes, talk
 
 

@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 
 import large_data
+import processes
 import scaling_machines
 
 
@@ -18,6 +19,17 @@ def test_one_process_does_not_talk_and_many_share_the_work():
     work, talk = scaling_machines.step_seconds(0.5, 10**6, 2)
     assert work == 0.25
     assert talk == pytest.approx(4e6 / scaling_machines.BANDWIDTH + 2 * scaling_machines.LATENCY)  # 2 (W - 1)/W = 1
+
+
+def test_the_model_of_two_processes_is_that_of_the_page():
+    one = {"ms": 20.0, "rows": 100, "parameters": 500_000}
+    assert processes.predict(one, {"rows": 100}, 1) == {
+        "predicted_ms": 20.0, "predicted_talk_ms": 0.0, "predicted_bytes": 0
+    }  # fmt: skip
+    link = {"bandwidth": 1e9, "latency": 1e-3}  # 2(W - 1)/W · 4P bytes are 2 MB, and two messages 2 ms
+    each, shared = (processes.predict(one, {"rows": rows, **link}, 2) for rows in (200, 100))
+    assert each == pytest.approx({"predicted_ms": 24.0, "predicted_talk_ms": 4.0, "predicted_bytes": 2e6})
+    assert shared == pytest.approx({"predicted_ms": 14.0, "predicted_talk_ms": 4.0, "predicted_bytes": 2e6})
 
 
 def test_a_fit_on_more_machines_is_bound_by_the_sample():

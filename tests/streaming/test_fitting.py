@@ -6,7 +6,10 @@ from parquet_parts import make_frame, write_parts
 
 import vmg
 from vmg.fit.scaling import soften
-from vmg.streaming import as_parquet, fit_dataset, open_dataset, update_model
+from vmg.persistence import ModelFileError
+from vmg.streaming import as_parquet, fit_dataset, fitting, open_dataset, update_model
+from vmg.streaming.checkpoint import FitCheckpoint
+from vmg.streaming.dataset import Dataset
 from vmg.tables import TableError, TableModel
 
 FAST = {"n_members": 4, "hidden_layer_sizes": (8,), "max_iter": 30, "random_state": 0}
@@ -141,3 +144,60 @@ def test_an_update_leaves_out_what_it_does_not_know(tmp_path):
     with pytest.raises(TableError, match="no row with a value in the target 'kind'"):
         update_model(model, tmp_path / "new")
     assert open_dataset(tmp_path / "new").n_rows == 40
+
+
+# -- fits that are killed ---------------------------------------------------------------------------------------------
+
+
+class Killed(Exception):
+    pass
+
+
+def killed_after(monkeypatch, n_saves):
+    """Let the checkpoint be written so many times, and die."""
+    original, count = FitCheckpoint.save, [0]
+
+    def save(self, *state):
+        original(self, *state)
+        count[0] += 1
+        if count[0] == n_saves:
+            raise Killed
+
+    monkeypatch.setattr(FitCheckpoint, "save", save)
+
+
+@pytest.mark.parametrize("n_saves", [1, 2, 3], ids=["after the sample", "after a piece", "after two"])
+def test_a_killed_fit_goes_on_to_the_same_bits(dataset, streamed, tmp_path, monkeypatch, n_saves):
+    settings = {"exclude": ["key"], "sample_rows": 400, "options": FAST, "checkpoint": tmp_path / "part"}
+    with monkeypatch.context() as patched:
+        killed_after(patched, n_saves)
+        with pytest.raises(Killed):
+            fit_dataset(dataset[0], "y", **settings)
+    trained, read = [], []
+    original = Dataset.frames_of
+    monkeypatch.setattr(fitting, "fit_on_sample", lambda *rows, **others: trained.append(1))
+    monkeypatch.setattr(
+        Dataset, "frames_of", lambda self, piece, *rest: read.append(piece.number) or original(self, piece, *rest)
+    )
+    resumed = fit_dataset(dataset[0], "y", **settings)
+    assert not trained and read == [0, 1, 2, *range(n_saves - 1, 3)]  # the first pass, and what was left
+    rows = make_frame(50, seed=3)
+    pd.testing.assert_frame_equal(resumed.predict_frame(rows), streamed.predict_frame(rows), check_exact=True)
+    for name, value in streamed.estimator.ensemble_.members.state_dict().items():
+        assert torch.equal(value, resumed.estimator.ensemble_.members.state_dict()[name])
+    assert not (tmp_path / "part").exists()
+
+
+def test_a_checkpoint_of_another_run_is_refused_or_passed_over(dataset, tmp_path, monkeypatch):
+    settings = {"exclude": ["key"], "sample_rows": 400, "checkpoint": tmp_path / "part"}
+    with monkeypatch.context() as patched:
+        killed_after(patched, 1)
+        with pytest.raises(Killed):
+            fit_dataset(dataset[0], "y", **settings, options=FAST)
+    others = {**FAST, "max_iter": 10}
+    with pytest.raises(ModelFileError, match="must be of the same data and settings; remove it to start anew"):
+        fit_dataset(dataset[0], "y", **settings, options=others)
+    fit_dataset(dataset[0], "y", **settings, options=others, resume=False)
+    (tmp_path / "part").write_bytes(b"nothing of the kind")
+    with pytest.raises(ModelFileError):
+        fit_dataset(dataset[0], "y", **settings, options=others)

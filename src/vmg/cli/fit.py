@@ -111,7 +111,10 @@ def fit(
     ] = 0,
     resume: Annotated[
         bool,
-        typer.Option("--resume", help="Go on after Ctrl-C: held-out fits that were finished are not done again."),
+        typer.Option(
+            "--resume",
+            help="Go on after Ctrl-C: what was finished, held-out fits or pieces of a dataset, is not done again.",
+        ),
     ] = False,
     stream: StreamOption = None,
     by: ByOption = None,
@@ -162,6 +165,8 @@ def fit(
                     "exclude": choices.ignored,
                     "options": options,
                     "callbacks": [bar],
+                    "checkpoint": Path(f"{path}.partial"),
+                    "resume": resume,
                 }
                 model = fit_dataset(source, target, **common, tell=None if silent else bullet)
                 n_rows = open_dataset(source).n_rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,14 @@ from vmg.fit.outliers import ordinary_rows
 from vmg.fit.regression import RegressionEnsemble
 from vmg.fit.scaling import InputRange, Standardiser, soften
 from vmg.streaming import sharing
+from vmg.streaming.checkpoint import RowsRead
 from vmg.training import Callback
 
 __all__ = ["condition_on_all", "fit_on_sample"]
 
 Array = NDArray[np.float64]
 Batches = Iterable[tuple[Array, Array]]
+Pieces = Iterable[tuple[int, Batches]]
 
 
 def fit_on_sample(
@@ -46,28 +48,43 @@ def fit_on_sample(
 
 
 @torch.no_grad()
-def condition_on_all(estimator: VMGRegressor, batches: Batches) -> int:
-    """Condition the output layers on every row of ``batches`` of X [n, D] and y [n], exactly; the number of rows.
+def condition_on_all(
+    estimator: VMGRegressor,
+    pieces: Pieces,
+    start: RowsRead | None = None,
+    after_piece: Callable[[RowsRead], None] | None = None,
+) -> int:
+    """Condition the output layers on every row of ``pieces``, exactly; the number of rows.
 
     The posterior of output weights and noise depends on rows through sums alone (``RowStatistics``), so it is the one
     that all rows at once would give. Hidden layers and calibration stay those of the sample. Processes of a group each
     go through their own rows, and the sums are added up.
+
+    Args:
+        pieces: the number of each piece with batches of its X [n, D] and y [n].
+        start: what was read before, whose sums the estimator has; None begins anew.
+        after_piece: called when a piece was read.
     """
     ensemble = estimator.ensemble_
     assert isinstance(ensemble, RegressionEnsemble)
     members = ensemble.members
-    members.head.forget()
-    n_rows, low, high = 0, np.inf * np.ones(estimator.n_features_in_), -np.inf * np.ones(estimator.n_features_in_)
-    for X, y in batches:
-        if not len(X):
-            continue
-        kept = ordinary_rows(y, estimator.likelihood_)  # mistakes are left out, as in the fit to the sample
-        X, y = X[kept], y[kept]
-        x = soften(estimator.input_scaling_.transform(X))
-        targets = estimator.target_scaling_.transform(y.reshape(len(y), -1))
-        members.update(torch.as_tensor(x), torch.as_tensor(targets), None)
-        n_rows, low, high = n_rows + len(X), np.minimum(low, x.min(0)), np.maximum(high, x.max(0))
+    done = RowsRead.none(estimator.n_features_in_) if start is None else start
+    if done.last_piece < 0:
+        members.head.forget()
+    for number, batches in pieces:
+        for X, y in batches:
+            if not len(X):
+                continue
+            kept = ordinary_rows(y, estimator.likelihood_)  # mistakes are left out, as in the fit to the sample
+            X, y = X[kept], y[kept]
+            x = soften(estimator.input_scaling_.transform(X))
+            targets = estimator.target_scaling_.transform(y.reshape(len(y), -1))
+            members.update(torch.as_tensor(x), torch.as_tensor(targets), None)
+            done = done.and_also(x)
+        done = replace(done, last_piece=number)
+        if after_piece is not None:
+            after_piece(done)
     sharing.add_up(list(members.head.statistics))
-    low, high = sharing.smallest(low), -sharing.smallest(-high)
+    low, high = sharing.smallest(done.low), -sharing.smallest(-done.high)
     estimator.ensemble_ = replace(ensemble, members=members, input_range=InputRange(low, high))
-    return sum(sharing.gather(n_rows))
+    return sum(sharing.gather(done.n_rows))

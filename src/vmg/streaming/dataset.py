@@ -44,13 +44,22 @@ class Dataset:
         self, columns: Sequence[str] | None = None, *, shard: Shard = ALONE
     ) -> Iterator[tuple[Piece, pd.DataFrame]]:
         """Tables of a few rows, one after the other, each with the piece that it is from."""
+        for piece in self.own_pieces(shard):
+            for frame in self.frames_of(piece, columns):
+                yield piece, frame
+
+    def own_pieces(self, shard: Shard = ALONE) -> list[Piece]:
+        """The pieces that one of several processes reads."""
         rank, world = shard
-        for piece in self.pieces[rank::world]:
-            try:
-                for batch in piece.batches(columns):
-                    yield piece, batch.to_pandas()
-            except TableError as error:
-                self._refuse(piece.part, f"{error}; rows before that are used")
+        return self.pieces[rank::world]
+
+    def frames_of(self, piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
+        """Tables of a few rows of one piece, up to where it is damaged."""
+        try:
+            for batch in piece.batches(columns):
+                yield batch.to_pandas()
+        except TableError as error:
+            self._refuse(piece.part, f"{error}; rows before that are used")
 
     def _refuse(self, part: Part, reason: str) -> None:
         if all(refused.name != part.name for refused in self.refused):

@@ -7,6 +7,8 @@ sum over rows is done on all of them: counts, levels, scales and, in the second 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,9 +20,11 @@ from numpy.typing import NDArray
 from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.fit.scaling import Standardiser
 from vmg.streaming import sharing
+from vmg.streaming.checkpoint import FitCheckpoint, RowsRead
 from vmg.streaming.conditioning import condition_on_all, fit_on_sample
 from vmg.streaming.dataset import Dataset, open_dataset
 from vmg.streaming.encoding import fit_encoder, fit_scaling
+from vmg.streaming.parts import Piece
 from vmg.streaming.sample import RowSample
 from vmg.streaming.statistics import TableStatistics
 from vmg.tables import TableEncoder, TableError, TableModel
@@ -44,6 +48,8 @@ def fit_dataset(
     exclude: Sequence[str] = (),
     sample_rows: int = SAMPLE_ROWS,
     options: Mapping[str, Any] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    resume: bool = True,
     callbacks: Sequence[Callback] = (),
     tell: Callable[[str], None] | None = None,
 ) -> TableModel:
@@ -60,6 +66,11 @@ def fit_dataset(
         As in :meth:`vmg.tables.TableModel.fit`. Options are those of the estimator.
     sample_rows : int
         Rows that hidden layers and calibration learn from. A dataset with fewer is learned from whole.
+    checkpoint : path, optional
+        A file that keeps what is done, after the sample and after every piece of about a million rows; each process
+        has its own. It is removed at the end.
+    resume : bool
+        Go on from the checkpoint where it is there, to the same bits; False starts anew.
     """
     dataset = open_dataset(source)
     missing = [name for name in (target, *exclude) if name not in dataset.schema.names]
@@ -95,19 +106,29 @@ def fit_dataset(
         scaling.append(_target_scaling(found.values, statistics, target))
     else:
         classes = _all_classes(found.values, statistics, target)
-    if sharing.is_first():
-        fit_on_sample(
-            estimator,
-            encoded,
-            found.values,
-            n_rows=statistics.n_rows,
-            scaling=scaling,
-            classes=classes,
-            callbacks=callbacks,
-        )
-    estimator = sharing.send(estimator)
+    settings = [names, target, task, sample_rows, repr(sorted(estimator_options.items()))]
+    kept = _Kept(checkpoint, resume, [[[p.part.name, list(p.groups), p.n_rows] for p in dataset.pieces], *settings])
+    resumed = kept.load()
+    if resumed is not None:
+        estimator, start = resumed
+    else:
+        if sharing.is_first():
+            fit_on_sample(
+                estimator,
+                encoded,
+                found.values,
+                n_rows=statistics.n_rows,
+                scaling=scaling,
+                classes=classes,
+                callbacks=callbacks,
+            )
+        estimator, start = sharing.send(estimator), RowsRead.none(encoded.shape[1])
+        kept.save(estimator, start)
     if isinstance(estimator, VMGRegressor):
-        condition_on_all(estimator, _encoded(dataset, names, target, encoder, found.decimal_comma))
+        regressor = estimator
+        rest = _encoded(dataset, names, target, encoder, found.decimal_comma, start.last_piece)
+        condition_on_all(regressor, rest, start, lambda done: kept.save(regressor, done))
+    kept.remove()
     return TableModel(
         *(encoder, estimator, target, found.task, found.decimal_comma, tuple(notes)),
         reference=keep_rows(encoder, columns, found.values),
@@ -134,14 +155,47 @@ def _first_pass(
     return statistics, sample.rows(), n_without
 
 
+class _Kept:
+    """The checkpoint of this process; nothing where none is asked for."""
+
+    def __init__(self, path: str | os.PathLike[str] | None, resume: bool, run: Sequence[Any]) -> None:
+        rank, world = sharing.shard()
+        digest = hashlib.sha256(json.dumps([*run, world]).encode()).hexdigest()
+        self._file = None if path is None else FitCheckpoint(path, digest, rank)
+        if not resume:
+            self.remove()
+
+    def load(self) -> tuple[VMGRegressor | VMGClassifier, RowsRead] | None:
+        """What was kept, where every process has something."""
+        found = None if self._file is None else self._file.load()
+        return found if all(sharing.gather(found is not None)) else None
+
+    def save(self, estimator: VMGRegressor | VMGClassifier, done: RowsRead) -> None:
+        if self._file is not None:
+            self._file.save(estimator, done)
+
+    def remove(self) -> None:
+        if self._file is not None:
+            self._file.remove()
+
+
 def _encoded(
-    dataset: Dataset, names: Sequence[str], target: str, encoder: TableEncoder, decimal_comma: bool
-) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Features and numeric targets, a batch at a time; rows whose target is no finite number are left out."""
-    for _, frame in dataset.frames(names, shard=sharing.shard()):
-        values = to_numbers(frame[target], decimal_comma).values
-        given = np.isfinite(values)
-        yield encoder.transform(frame[given]), values[given]
+    dataset: Dataset, names: Sequence[str], target: str, encoder: TableEncoder, decimal_comma: bool, after: int = -1
+) -> Iterator[tuple[int, Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]]]:
+    """Features and numeric targets of the pieces after a number, a batch at a time.
+
+    Rows whose target is no finite number are left out.
+    """
+
+    def batches(piece: Piece) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        for frame in dataset.frames_of(piece, names):
+            values = to_numbers(frame[target], decimal_comma).values
+            given = np.isfinite(values)
+            yield encoder.transform(frame[given]), values[given]
+
+    for piece in dataset.own_pieces(sharing.shard()):
+        if piece.number > after:
+            yield piece.number, batches(piece)
 
 
 def _target_scaling(sampled: NDArray[Any], statistics: TableStatistics, target: str) -> Standardiser:
