@@ -22,6 +22,7 @@ from vmg.likelihoods import CategoricalLikelihood
 N_DRAWS = 20
 
 Settings = dict[str, Any]
+Rows = tuple[Tensor, Tensor]
 Probabilities = Callable[[Tensor], Tensor]  # [draws, rows, classes] of rows
 
 
@@ -31,7 +32,8 @@ class Run:
 
     step: Callable[[Tensor, Tensor, float], None]  # rows, classes, share of all steps that is done
     optimiser: torch.optim.Optimizer
-    finish: Callable[[Tensor, Tensor], Probabilities]  # from all training rows
+    finish: Callable[[Rows, Rows], Probabilities]  # from all training rows, and from validation rows
+    plain: nn.Module | None = None  # the network, where it is trained as a plain one
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,8 @@ def repeated(network: nn.Module, around: Callable[[], AbstractContextManager[Any
 
 
 def start_vmg(plain: nn.Module, n_data: int, settings: Settings) -> Run:
-    options = {key: value for key, value in settings.items() if key not in ("lr", "only_last")}
-    only = last_layer(plain) if settings.get("only_last") else None
-    model, likelihood = vmg.nn.bayesianize(plain, n_data=n_data, only=only, **options), CategoricalLikelihood()
+    options = {key: value for key, value in settings.items() if key != "lr"}
+    model, likelihood = vmg.nn.bayesianize(plain, n_data=n_data, **options), CategoricalLikelihood()
     optimiser = torch.optim.AdamW(vmg.nn.parameter_groups(model), lr=settings["lr"])
 
     def step(x: Tensor, y: Tensor, done: float) -> None:
@@ -81,7 +82,7 @@ def start_vmg(plain: nn.Module, n_data: int, settings: Settings) -> Run:
         (-terms.total).backward()
         optimiser.step()
 
-    def finish(x: Tensor, y: Tensor) -> Probabilities:
+    def finish(training: Rows, validation: Rows) -> Probabilities:
         model.eval()
         return repeated(model, lambda: vmg.nn.fixed_draw(model))
 
@@ -89,15 +90,16 @@ def start_vmg(plain: nn.Module, n_data: int, settings: Settings) -> Run:
 
 
 def start_head(plain: nn.Module, n_data: int, settings: Settings) -> Run:
+    """A plain run, and a Bayesian head around its trained output layer."""
     run = start_plain(plain, n_data, settings)
 
-    def finish(x: Tensor, y: Tensor) -> Probabilities:
+    def finish(training: Rows, validation: Rows) -> Probabilities:
         plain.eval()
-        head = vmg.nn.BayesianHead(plain, CategoricalLikelihood(), layer=last_layer(plain))
-        head.fit([(x, y)])
+        head = vmg.nn.BayesianHead(plain, CategoricalLikelihood(), layer=last_layer(plain), keep_weights=True)
+        head.fit([training], held_out=[validation])
         return lambda rows: torch.softmax(head.sample_functions(rows, N_DRAWS), -1).float()
 
-    return Run(run.step, run.optimiser, finish)
+    return Run(run.step, run.optimiser, finish, plain)
 
 
 def last_layer(plain: nn.Module) -> str:
@@ -115,11 +117,11 @@ def start_plain(plain: nn.Module, n_data: int, settings: Settings) -> Run:
         F.cross_entropy(plain(x), y).backward()
         optimiser.step()
 
-    def finish(x: Tensor, y: Tensor) -> Probabilities:
+    def finish(training: Rows, validation: Rows) -> Probabilities:
         plain.eval()
         return lambda rows: softmax(plain, rows).unsqueeze(0)
 
-    return Run(step, optimiser, finish)
+    return Run(step, optimiser, finish, plain)
 
 
 def start_bayesian_torch(plain: nn.Module, n_data: int, settings: Settings) -> Run:
@@ -158,7 +160,7 @@ def start_bayesian_torch(plain: nn.Module, n_data: int, settings: Settings) -> R
         (F.cross_entropy(network(x), y) + divergence(len(x))).backward()
         optimiser.step()
 
-    def finish(x: Tensor, y: Tensor) -> Probabilities:
+    def finish(training: Rows, validation: Rows) -> Probabilities:
         network.eval()
         return repeated(network)
 
@@ -183,7 +185,7 @@ def start_ivon(plain: nn.Module, n_data: int, settings: Settings) -> Run:
             F.cross_entropy(plain(x), y).backward()
         optimiser.step()
 
-    def finish(x: Tensor, y: Tensor) -> Probabilities:
+    def finish(training: Rows, validation: Rows) -> Probabilities:
         plain.eval()
         return repeated(plain, optimiser.sampled_params)
 
@@ -191,10 +193,10 @@ def start_ivon(plain: nn.Module, n_data: int, settings: Settings) -> Run:
 
 
 def start_laplace(plain: nn.Module, n_data: int, settings: Settings) -> Run:
-    """A plain run, and the approximation of laplace-torch around it; the prior's precision by marginal likelihood."""
+    """A plain run, and laplace-torch around it; the prior's precision by marginal likelihood or on validation rows."""
     run = start_plain(plain, n_data, settings)
 
-    def finish(x: Tensor, y: Tensor) -> Probabilities:
+    def finish(training: Rows, validation: Rows) -> Probabilities:
         from laplace import Laplace
         from torch.utils.data import DataLoader, TensorDataset
 
@@ -205,8 +207,11 @@ def start_laplace(plain: nn.Module, n_data: int, settings: Settings) -> Run:
             subset_of_weights="last_layer",
             hessian_structure=settings["structure"],
         )
-        found.fit(DataLoader(TensorDataset(x, y), 500))
-        found.optimize_prior_precision(method="marglik")
+        found.fit(DataLoader(TensorDataset(*training), 500))
+        options = (
+            {} if settings["precision"] == "marglik" else {"val_loader": DataLoader(TensorDataset(*validation), 500)}
+        )
+        found.optimize_prior_precision(method=settings["precision"], grid_size=21, **options)
 
         def draw(rows: Tensor) -> Tensor:
             with torch.no_grad():
@@ -215,38 +220,38 @@ def start_laplace(plain: nn.Module, n_data: int, settings: Settings) -> Run:
 
         return draw
 
-    return Run(run.step, run.optimiser, finish)
+    return Run(run.step, run.optimiser, finish, plain)
 
 
-PLAIN_GRID = tuple({"lr": lr, "weight_decay": decay} for lr in (2e-3, 4e-3) for decay in (0.01, 0.3))
-VMG_GRID = tuple({"lr": lr, "max_noise": noise} for lr in (2e-3, 4e-3) for noise in (0.05, 0.15))
-
-IVON_GRID = ((0.2, 0.5), (0.5, 0.5), (0.5, 0.9), (1.0, 0.9))
+RATES = (4e-3, 8e-3, 1.6e-2)  # for all that are trained by Adam
+PLAIN_GRID = tuple({"lr": lr, "weight_decay": decay} for lr in RATES for decay in (0.01, 0.3))
+VMG_GRID = tuple({"lr": lr, "max_noise": noise} for lr in RATES for noise in (0.05, 0.15))
+IVON_GRID = tuple(
+    {"lr": lr, "hess_init": start, "weight_decay": 1e-4} for lr in (0.2, 0.5, 1.0) for start in (0.5, 0.9)
+)
+BAYESIAN_TORCH_GRID = tuple(
+    {"lr": lr, "type": kind, "kl": "mean/batch", "rho": -3.0}
+    for lr in RATES
+    for kind in ("Reparameterization", "Flipout")  # "sum/N" lost to "mean/batch" with all of them on digits
+)
+LAPLACE_GRID = tuple(
+    settings | {"structure": structure, "precision": precision}
+    for settings in PLAIN_GRID
+    for structure in ("kron", "full")
+    for precision in ("marglik", "gridsearch")
+)
+TWO_HALVES: dict[str, Any] = {"n_members": 2, "share": 0.5}  # as many steps in all as one network
 
 METHODS: dict[str, Method] = {
     "plain": Method(start_plain, PLAIN_GRID),
-    "vmg": Method(start_vmg, VMG_GRID),
-    "vmg, two of half the steps": Method(start_vmg, VMG_GRID, n_members=2, share=0.5),
-    "vmg, three": Method(start_vmg, VMG_GRID[:1], n_members=3),
-    "vmg, last layer": Method(start_vmg, tuple(s | {"only_last": True} for s in VMG_GRID[:2])),
-    "vmg, head": Method(start_head, PLAIN_GRID[:2]),
-    "bayesian-torch": Method(
-        start_bayesian_torch,
-        tuple(
-            {"lr": lr, "type": kind, "kl": kl, "rho": -3.0}
-            for lr, kind in ((2e-3, "Reparameterization"), (4e-3, "Flipout"))
-            for kl in ("sum/N", "mean/batch")
-        ),
-        needs="bayesian_torch",
-    ),
-    "IVON": Method(
-        start_ivon,
-        tuple({"lr": lr, "hess_init": h, "weight_decay": 1e-4} for lr, h in IVON_GRID),
-        needs="ivon",
-    ),
-    "laplace-torch": Method(
-        start_laplace,
-        tuple(s | {"structure": structure} for s in PLAIN_GRID[:2] for structure in ("kron", "full")),
-        needs="laplace",
-    ),
+    "plain, two of half the steps": Method(start_plain, PLAIN_GRID, **TWO_HALVES),
+    "plain, three": Method(start_plain, PLAIN_GRID, n_members=3),
+    "vmg, head": Method(start_head, PLAIN_GRID),
+    "vmg, head, two of half the steps": Method(start_head, PLAIN_GRID, **TWO_HALVES),
+    "vmg, head, three": Method(start_head, PLAIN_GRID, n_members=3),
+    "vmg, converted": Method(start_vmg, VMG_GRID),
+    "bayesian-torch": Method(start_bayesian_torch, BAYESIAN_TORCH_GRID, needs="bayesian_torch"),
+    "IVON": Method(start_ivon, IVON_GRID, needs="ivon"),
+    "laplace-torch": Method(start_laplace, LAPLACE_GRID, needs="laplace"),
+    "laplace-torch, two of half the steps": Method(start_laplace, LAPLACE_GRID[1::2], needs="laplace", **TWO_HALVES),
 }

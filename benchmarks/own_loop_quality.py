@@ -3,8 +3,9 @@
 Two tasks: an MLP on scikit-learn's digits (outside: Fashion-MNIST, averaged to 8x8), and a small CNN on 5,000 images of
 Fashion-MNIST (outside: MNIST). Every method has the same network, batches and number of epochs, a rate that falls
 along half a cosine, and 20 draws to predict with. Its settings are chosen from a small grid by the log-likelihood of
-validation rows, with a seed of their own; then three seeds are scored on test rows. AUROC tells test rows from those
-outside by the entropy of the mean probabilities, or by the mutual information of class and weights.
+validation rows, with a seed of their own; then three seeds are scored on test rows. Heads and laplace-torch may look at
+validation rows once more, to correct how sure they are. AUROC tells test rows from those outside by the entropy of the
+mean probabilities, or by the mutual information of class and weights.
 
     python benchmarks/own_loop_quality.py --out results/own_loop_quality.jsonl [--tasks digits fashion]
     python benchmarks/own_loop_quality.py --out results/own_loop_quality.jsonl --times   # steps, all methods in turn
@@ -15,6 +16,7 @@ Lines that are in the file already are not computed again. Needs the data folder
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import math
@@ -27,7 +29,7 @@ from typing import Any
 
 import torch
 from measuring import Row, interleaved, parser
-from own_loop_methods import METHODS, Method, Probabilities, Settings
+from own_loop_methods import METHODS, Method, Probabilities, Run, Settings
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
@@ -106,24 +108,45 @@ TASKS = {"digits": digits, "fashion": fashion}
 # -- training and scoring ---------------------------------------------------------------------------------------------
 
 
-def train(task: Task, method: Method, settings: Settings, seed: int) -> tuple[Probabilities, float]:
-    """Draws of all members together, and the processor's seconds of training, whatever comes after it included."""
+TrainedNetworks = dict[tuple[Any, ...], tuple[dict[str, Tensor], float]]  # states, and the seconds they took
+
+
+def train(
+    task: Task, method: Method, settings: Settings, seed: int, trained: TrainedNetworks
+) -> tuple[Probabilities, float]:
+    """Draws of all members together, and the processor's seconds of training, whatever comes after it included.
+
+    Plain networks of the same settings and seed are the same: they are trained once, for all methods that use them.
+    """
     x, y = task.rows["train"]
-    start, members = time.process_time(), []
+    members, seconds = [], 0.0
     for member in range(method.n_members):
+        start, n_epochs = time.process_time(), max(1, round(task.epochs * method.share))
         torch.manual_seed(1_000 * seed + member)
         run = method.start(task.make(), len(x), settings)
-        generator = torch.Generator().manual_seed(1_000 * seed + member)
-        n_epochs = max(1, round(task.epochs * method.share))
-        n_steps, done = n_epochs * math.ceil(len(x) / task.batch_size), 0
-        for _ in range(n_epochs):
-            for rows in torch.randperm(len(x), generator=generator).split(task.batch_size):
-                for group in run.optimiser.param_groups:
-                    group["lr"] = settings["lr"] * 0.5 * (1 + math.cos(math.pi * done / n_steps))
-                run.step(x[rows], y[rows], done / n_steps)
-                done += 1
-        members.append(run.finish(x, y))
-    return (lambda rows: torch.cat([draw(rows) for draw in members])), time.process_time() - start
+        key = (settings["lr"], settings.get("weight_decay"), seed, member, n_epochs)
+        if run.plain is not None and key in trained:
+            state, spent = trained[key]
+            run.plain.load_state_dict(state)
+            seconds += spent
+        else:
+            train_member(run, x, y, settings["lr"], n_epochs, task.batch_size, 1_000 * seed + member)
+            if run.plain is not None:
+                trained[key] = copy.deepcopy(run.plain.state_dict()), time.process_time() - start
+        members.append(run.finish((x, y), task.rows["validation"]))
+        seconds += time.process_time() - start
+    return (lambda rows: torch.cat([draw(rows) for draw in members])), seconds
+
+
+def train_member(run: Run, x: Tensor, y: Tensor, lr: float, n_epochs: int, batch_size: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    n_steps, done = n_epochs * math.ceil(len(x) / batch_size), 0
+    for _ in range(n_epochs):
+        for rows in torch.randperm(len(x), generator=generator).split(batch_size):
+            for group in run.optimiser.param_groups:
+                group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * done / n_steps))
+            run.step(x[rows], y[rows], done / n_steps)
+            done += 1
 
 
 def score(draw: Probabilities, x: Tensor, y: Tensor, outside: Tensor | None) -> Row:
@@ -181,12 +204,16 @@ class Results:
         return row
 
 
-def measure(results: Results, name: str, task: Task, methods: Sequence[str], seeds: Sequence[int]) -> None:
+def measure(
+    results: Results, name: str, task: Task, methods: Sequence[str], seeds: Sequence[int], n_settings: int | None = None
+) -> None:
+    """Choose among the first ``n_settings`` of each method on validation rows, and score them on test rows."""
+    trained: TrainedNetworks = {}
     for which in methods:
         method = METHODS[which]
 
         def run(settings: Settings, seed: int, part: str, method: Method = method) -> Row:
-            draw, seconds = train(task, method, settings, seed)
+            draw, seconds = train(task, method, settings, seed, trained)
             outside = task.outside if part == "test" else None
             return {**score(draw, *task.rows[part], outside), "train_seconds": seconds}
 
@@ -195,7 +222,7 @@ def measure(results: Results, name: str, task: Task, methods: Sequence[str], see
                 {"task": name, "method": which, "part": "validation", "seed": CHOOSING_SEED, "settings": settings},
                 lambda settings=settings, run=run: run(settings, CHOOSING_SEED, "validation"),
             )
-            for settings in method.grid
+            for settings in method.grid[:n_settings]
         ]
         best = min(tried, key=lambda row: row["nll"])["settings"]
         for seed in seeds:
@@ -276,7 +303,8 @@ def main() -> None:
         if chosen.times:
             measure_times(results, name, task, there, 2 if chosen.quick else chosen.rounds)
         else:
-            measure(results, name, task, there, chosen.seeds[: 1 if chosen.quick else None])
+            seeds, n_settings = (chosen.seeds[:1], 2) if chosen.quick else (chosen.seeds, None)
+            measure(results, name, task, there, seeds, n_settings)
     if chosen.page:
         chosen.page.write_text(page_with_tables(chosen.page.read_text(encoding="utf-8"), results), encoding="utf-8")
     if chosen.json:

@@ -174,15 +174,15 @@ def test_own_loops_are_scored_then_timed_and_shown(tmp_path, monkeypatch, capsys
     import own_loop_quality
 
     out, threads = tmp_path / "own_loop.jsonl", str(torch.get_num_threads())
-    options = ["--quick", "--threads", threads, "--tasks", "digits", "--methods", "plain", "vmg", "--out", str(out)]
+    methods = ["plain", "vmg, head", "vmg, converted"]
+    options = ["--quick", "--threads", threads, "--tasks", "digits", "--methods", *methods, "--out", str(out)]
     monkeypatch.setattr(sys, "argv", ["own_loop_quality", *options])
     own_loop_quality.main()
     shown = capsys.readouterr().out
     found = records(out)
     assert numbers_are_finite(found)
-    assert "| plain |" in shown
-    assert "| vmg |" in shown
-    for method in ("plain", "vmg"):
+    for method in methods:
+        assert f"| {method} |" in shown
         tried = [row for row in found if row["method"] == method and row["part"] == "validation"]
         (tested,) = [row for row in found if row["method"] == method and row["part"] == "test"]
         assert tested["settings"] == min(tried, key=lambda row: row["nll"])["settings"]
@@ -190,7 +190,7 @@ def test_own_loops_are_scored_then_timed_and_shown(tmp_path, monkeypatch, capsys
     monkeypatch.setattr(sys, "argv", ["own_loop_quality", *options, "--times"])
     own_loop_quality.main()
     steps = records(out)[len(found) :]
-    assert [(row["part"], row["method"]) for row in steps] == [("step", "plain"), ("step", "vmg")]
+    assert [(row["part"], row["method"]) for row in steps] == [("step", method) for method in methods]
     assert steps[0]["ratio"] == 1.0
 
 

@@ -203,6 +203,23 @@ def test_the_divergence_needs_no_second_gradient_of_large_matrices(monkeypatch):
 
 
 @needs_kernels
+@pytest.mark.parametrize("most", [pass_memory.MOST, 0])
+def test_layers_share_what_outlasts_no_pass(most, monkeypatch):
+    """However large it is; and what is large is gone with the step."""
+    monkeypatch.setattr(pass_memory, "SMALL", 0)
+    monkeypatch.setattr(pass_memory, "MOST", most)
+    monkeypatch.setattr(pass_memory, "_SCRATCH", type(pass_memory._SCRATCH)())
+    pass_memory.make_plan.cache_clear()
+    network, likelihood, x, _ = problem("known", hidden=(5, 5))
+    step = DirectStep(Objective(network, likelihood, 50.0), GroupedParameters(network.parameters()), x.shape)
+    pass_memory.make_plan.cache_clear()
+    scratch = {layer._passes._backward._scratch.pair.untyped_storage().data_ptr() for layer in step._layers}
+    assert len(scratch) == 1
+    del step
+    assert len(pass_memory._SCRATCH._large) == 0
+
+
+@needs_kernels
 def test_parameters_that_were_moved_are_refused():
     """The passes know addresses: new memory for a parameter would be left as it is, and the old trained, in silence."""
     network, likelihood, x, y = problem()

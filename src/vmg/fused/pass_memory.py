@@ -9,6 +9,7 @@ import functools
 import math
 import threading
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -121,17 +122,17 @@ class Scratch(NamedTuple):
 
 
 class _ScratchMemory(threading.local):
-    """Memory that passes use in turn: a thread runs one at a time."""
+    """Memory that passes use in turn: a thread runs one at a time. What is large lives as long as passes hold it."""
 
     def __init__(self) -> None:
         self._tensors: dict[torch.dtype, Tensor] = {}
+        self._large: WeakValueDictionary[torch.dtype, Tensor] = WeakValueDictionary()
 
     def take(self, size: int, dtype: torch.dtype) -> Tensor:
-        found = self._tensors.get(dtype)
+        kept = self._tensors if size <= MOST else self._large
+        found = kept.get(dtype)
         if found is None or found.numel() < size:
-            found = torch.empty(size, dtype=dtype)
-            if size <= MOST:
-                self._tensors[dtype] = found
+            found = kept[dtype] = torch.empty(size, dtype=dtype)
         return found
 
 

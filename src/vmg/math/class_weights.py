@@ -39,8 +39,9 @@ class ClassWeights:
         return torch.cholesky_inverse(self.root)
 
     def variance(self, features: Tensor) -> Tensor:
-        """φᵀS_kφ of each row and class, [N, K]."""
-        return torch.stack([((features @ S) * features).sum(-1) for S in self.covariance], -1).clamp_min(0.0)
+        """φᵀS_kφ of each row and class, [N, K], in the precision of the features."""
+        covariance = self.covariance.to(features.dtype)
+        return torch.stack([((features @ S) * features).sum(-1) for S in covariance], -1).clamp_min(0.0)
 
     def weight_noise(self, noise: Tensor) -> Tensor:
         """S_k^½ times standard normal noise [..., D, K]: a draw of W around M."""
@@ -62,7 +63,10 @@ def _flattening(variance: Tensor) -> Tensor:
 
 
 class ClassRows(NamedTuple):
-    """Rows to condition on: features Φ [N, D], labels [N, K] that are one-hot, and weights ω [N]."""
+    """Rows to condition on: features Φ [N, D], labels [N, K] that are one-hot, and weights ω [N].
+
+    Their precision is that of all sums over rows. Means and precisions of weights should have double precision.
+    """
 
     features: Tensor
     labels: Tensor
@@ -87,7 +91,7 @@ def improve_classes(
     for _ in range(n_rounds):
         variance = ClassWeights(mean, cholesky(prior_precision + curvature)).variance(rows.features)
         mean = _step_means(mean, variance, rows, prior_mean, prior_precision, n_steps) if n_steps else mean
-        p = class_probabilities(rows.features @ mean, variance)
+        p = class_probabilities(rows.features @ mean.to(variance.dtype), variance)
         curvature = curvature.lerp(_weighted_grams(rows.features, rows.weight.unsqueeze(-1) * p * (1 - p)), 0.5)
     return mean, curvature
 
@@ -102,17 +106,17 @@ def _step_means(
     theirs grows on the way.
     """
     features, labels, weight = rows.features, rows.labels, rows.weight.unsqueeze(-1)
-    p = class_probabilities(features @ mean, variance)
+    p = class_probabilities(features @ mean.to(variance.dtype), variance)
     bound = (2 * p * (1 - p) * _flattening(variance)).clamp_min(LEAST_CURVATURE) * weight
     majorant = cholesky(prior_precision + _weighted_grams(features, bound))  # [K, D, D]
     for _ in range(n_steps):
         shrink = (prior_precision @ (mean - prior_mean).mT.unsqueeze(-1)).squeeze(-1)  # [K, D]
-        pull = (weight * (labels - p)).mT @ features - shrink
+        pull = ((weight * (labels - p)).mT @ features).to(mean.dtype) - shrink
         mean = mean + torch.cholesky_solve(pull.unsqueeze(-1), majorant).squeeze(-1).mT
-        p = class_probabilities(features @ mean, variance)
+        p = class_probabilities(features @ mean.to(variance.dtype), variance)
     return mean
 
 
 def _weighted_grams(features: Tensor, weights: Tensor) -> Tensor:
     """Σ_n w_nk φ_n φ_nᵀ of each column of weights [N, K], [K, D, D]; one at a time, for memory."""
-    return torch.stack([(features * w.unsqueeze(-1)).mT @ features for w in weights.unbind(-1)])
+    return torch.stack([(features * w.unsqueeze(-1)).mT @ features for w in weights.unbind(-1)]).double()

@@ -100,6 +100,8 @@ class _MatrixGaussianConv(BayesianModule):
     def _convolve(self, x: Tensor, weight: Tensor) -> Tensor:
         kernel, bias = self._kernel(weight.to(x.dtype))
         convolve = F.conv1d if self.N_SPATIAL == 1 else F.conv2d
+        if self.padding_mode == "zeros":  # no padded copy of x
+            return convolve(x, kernel, bias, self.stride, self.padding, self.dilation)
         return convolve(self._pad(x), kernel, bias, self.stride, 0, self.dilation)
 
     def _pad(self, x: Tensor) -> Tensor:

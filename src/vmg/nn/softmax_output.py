@@ -11,13 +11,13 @@ from torch.nn import functional as F
 
 from vmg.math.class_weights import ClassRows, ClassWeights, improve_classes
 from vmg.math.evidence import group_precision
-from vmg.math.linalg import cholesky
+from vmg.math.linalg import cholesky, widened
 
 __all__ = ["SoftmaxOutput"]
 
 MEAN_STEPS = 10  # of the mean in each round
 ROUNDS = 20  # of means and covariances in turn, each at the other's last value
-PRECISION_ROUNDS = 60  # of the prior's precisions with them, at most: until none moves by more than a hundredth
+PRECISION_ROUNDS = 60  # of the prior's precisions with them, at most: until none is off by more than a hundredth
 SCALE_POWERS = range(-4, 11, 2)  # of two: scales of the prior's precisions, to choose from on held-out rows
 WARM_ROUNDS = 6  # from a posterior at nearly the same precisions
 SCALE_DRAWS = 64
@@ -90,9 +90,9 @@ class SoftmaxOutput(nn.Module):
             for _ in range(PRECISION_ROUNDS):
                 curvature = self._settle(rows, curvature, 1)
                 best = self._best_log_precision()
-                moved = (best - self.log_precision).abs().max()
-                self.log_precision.copy_(best)
-                if moved < 0.01:
+                missing = (best - self.log_precision).abs().max()
+                self.log_precision.copy_((self.log_precision + best) / 2)  # whole steps swing where the mean is kept
+                if missing < 0.01:
                     break
         self._settle(rows, curvature, WARM_ROUNDS if learn_precision else ROUNDS)
         self.count.fill_(len(y))
@@ -141,9 +141,9 @@ class SoftmaxOutput(nn.Module):
     def _checked(self, features: Tensor, y: Tensor, weight: Tensor | None) -> ClassRows:
         if y.dim() != 1 or y.is_floating_point():
             raise ValueError(f"y must be integer classes, one per row; got shape {tuple(y.shape)} of {y.dtype}")
-        features = features.double()
-        weight = torch.ones_like(features[:, 0]) if weight is None else weight.double()
-        return ClassRows(features, F.one_hot(y, self.n_outputs).double(), weight)
+        features = widened(features)
+        weight = torch.ones_like(features[:, 0]) if weight is None else weight.to(features.dtype)
+        return ClassRows(features, F.one_hot(y, self.n_outputs).to(features.dtype), weight)
 
     def _settle(self, rows: ClassRows, curvature: Tensor, n_rounds: int) -> Tensor:
         """Go on with a fit from the rows' curvature so far, at the present prior; trained weights stay the mean."""
