@@ -168,6 +168,13 @@ def test_what_has_no_direct_step_takes_autograds(network, likelihood):
     assert isinstance(make_step(Objective(network, likelihood, 1.0), parameters, (B, D)), AutogradStep)
 
 
+def test_an_activation_with_parameters_is_trained_too():
+    network, x = MLP(2, (6,), 1, n_pseudo=1, activation=nn.PReLU()), torch.randn(40, 2)
+    before = network.activation.weight.clone()
+    train(network, GaussianLikelihood(1), x, x[:, :1], n_steps=5, batch_size=20, averaging=None)
+    assert not DirectStep.allows(network) and not torch.equal(network.activation.weight, before)
+
+
 @needs_kernels
 def test_training_is_the_same_either_way(monkeypatch):
     network, likelihood, x, y = problem(batch_shape=(2,))

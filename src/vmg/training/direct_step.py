@@ -65,6 +65,8 @@ class DirectStep:
         """
         if type(network) is not MLP or not all(p.requires_grad and p.is_contiguous() for p in network.parameters()):
             return False
+        if isinstance(network.activation, nn.Module) and list(network.activation.parameters()):
+            return False  # the passes would leave these as they are
         first = network.layers[0]
         if n_dims is not None and isinstance(first, BayesianLinear) and n_dims != len(first.batch_shape) + 2:
             return False
