@@ -105,6 +105,16 @@ def test_ensembles_without_a_part_are_refused(tmp_path, attribute):
         vmg.load(path)
 
 
+@pytest.mark.parametrize(("part", "value"), [("input_scaling_.scale", 0.0), ("target_scaling_.mean", float("nan"))])
+def test_scalings_that_make_no_numbers_are_refused(tmp_path, part, value):
+    X = np.random.default_rng(0).normal(size=(24, 3))
+    path = tmp_path / "model.vmg"
+    VMGRegressor((3,), n_members=2, max_iter=5, random_state=0).fit(X, X[:, 0]).save(path)
+    forge(path, read(path), lambda document, tensors: tensors[part].fill_(value))
+    with pytest.raises(ModelFileError, match="finite means and positive scales"):
+        vmg.load(path)
+
+
 @pytest.mark.parametrize("name", FORGERIES)
 def test_forged_documents_are_refused(states, tmp_path, name):
     forge(tmp_path / "forged.vmg", states["regressor"], FORGERIES[name])

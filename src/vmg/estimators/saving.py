@@ -214,7 +214,10 @@ def _encode_scaling(name: str, scaling: Standardiser, tensors: Tensors) -> Docum
 
 
 def _decode_scaling(name: str, content: Document, tensors: Mapping[str, Tensor]) -> Standardiser:
-    return Standardiser(**{part: _decode_array(f"{name}.{part}", value, tensors) for part, value in content.items()})
+    scaling = Standardiser(**{part: _decode_array(f"{name}.{part}", value, tensors) for part, value in content.items()})
+    if not (np.isfinite(scaling.mean).all() and np.isfinite(scaling.scale).all() and (scaling.scale > 0).all()):
+        raise ValueError(f"{name} must have finite means and positive scales")
+    return scaling
 
 
 def _encode_history(name: str, history: History, tensors: Tensors) -> Document:
