@@ -15,8 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +36,19 @@ Group = tuple[Array, Array]  # training and scored rows, the target last
 
 SCORED = 300
 FIRST_SEED = 10_000_000
-FORMER = Size((30,), ("relu", "tanh"), 6, TrainingPlan(patience=40, refit_steps=40, rate=0.03))
-
-
-def plans() -> Iterator[Size]:
-    """The former plan, then shorter and faster ones, and larger models with the plan that was chosen."""
-    yield FORMER
-    for rate in (0.03, 0.05, 0.07, 0.1):
-        for patience, refit_steps in ((30, 20), (20, 20), (30, 10)):
-            yield replace(FORMER, plan=TrainingPlan(patience=patience, refit_steps=refit_steps, rate=rate))
-    for hidden, n_members in ((24, 6), (40, 6), (30, 8)):
-        chosen = TrainingPlan(patience=30, refit_steps=20, rate=0.05)
-        yield replace(FORMER, hidden=(hidden,), n_members=n_members, plan=chosen)
+PLANS = (  # hidden units, members, rate, patience, refit steps
+    (30, 6, 0.03, 40, 40),  # as it was once
+    (30, 6, 0.03, 30, 20),
+    (30, 6, 0.05, 30, 20),
+    (30, 6, 0.05, 20, 20),
+    (30, 6, 0.08, 20, 10),
+    (30, 6, 0.1, 20, 10),
+    (30, 8, 0.08, 20, 10),
+    (40, 6, 0.06, 20, 10),
+    (40, 6, 0.08, 20, 10),
+    (40, 6, 0.1, 20, 10),
+    (50, 6, 0.08, 20, 10),
+)
 
 
 def groups() -> dict[str, list[Group]]:
@@ -114,24 +114,17 @@ def main() -> None:
     asked = options.parse_args()
     torch.set_num_threads(1)
     tables, first = groups(), None
-    for size in [*plans(), *([None] if asked.separate else [])]:
-        if size is not None:
-            fitting.FLEET_SIZE = size
-        found = measure(fit_separately if size is None else fit_fleet, tables)
+    for plan in [*PLANS, *([None] if asked.separate else [])]:
+        named: dict[str, Any] = {"way": "separate"}
+        if plan is not None:
+            hidden, members, rate, patience, refit_steps = plan
+            training = TrainingPlan(rate=rate, patience=patience, refit_steps=refit_steps)
+            fitting.FLEET_SIZE = Size((hidden,), ("relu", "tanh"), members, training)
+            names = ("hidden", "members", "rate", "patience", "refit_steps")
+            named = {"way": "fleet", **dict(zip(names, plan, strict=True))}
+        found = measure(fit_separately if plan is None else fit_fleet, tables)
         likelihoods = found.pop("log_likelihoods")
         first = first or likelihoods
-        named = (
-            {"way": "separate"}
-            if size is None
-            else {
-                "way": "fleet",
-                "hidden": size.hidden,
-                "members": size.n_members,
-                "rate": size.plan.rate,
-                "patience": size.plan.patience,
-                "refit_steps": size.plan.refit_steps,
-            }
-        )
         row = {**named, **{name: round(value, 1) for name, value in found.items()}, **gains(likelihoods, first)}
         print(json.dumps(row), flush=True)
         if asked.out:
