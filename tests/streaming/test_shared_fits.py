@@ -1,4 +1,4 @@
-"""Streamed fits by several processes: killed, and gone on with as many or with others."""
+"""Streamed fits by several processes: members are shared, and a fit that was killed goes on with any number."""
 
 import shutil
 import sys
@@ -12,6 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 from gloo import Pair
 
+from vmg.fit.members import MemberRun
+from vmg.fit.regression_members import RegressionMembers
+from vmg.fit.shared_members import Crew, members_shared
 from vmg.streaming import fit_dataset
 from vmg.streaming.checkpoint import FitCheckpoint, KeptFit, Offer, choose_offers
 from vmg.streaming.dataset import Dataset
@@ -100,6 +103,63 @@ def test_a_killed_fit_of_one_process_goes_on_with_two(pair, parts, tmp_path):
     equal(found, other)
     equal(whole, found, rtol=1e-9)
     assert not list(tmp_path.iterdir())
+
+
+def train(rank, folder, target, options):
+    """Fit; what members hold at the end, and how many this process has trained in each of its trainings."""
+    torch.set_num_threads(1)
+    trained, first = [], MemberRun.__init__
+
+    def noted(self, members, *rest):
+        trained.append(members.features.n_members)
+        first(self, members, *rest)
+
+    MemberRun.__init__ = noted
+    try:
+        model = fit_dataset(folder, target, exclude=["key"], sample_rows=400, options=options)
+    finally:
+        MemberRun.__init__ = first
+    members = model.estimator.ensemble_.members
+    return {name: value.numpy() for name, value in members.state_dict().items()}, trained
+
+
+@pytest.mark.parametrize("target", ["y", "kind"])
+def test_processes_train_members_of_their_own_and_end_with_all(pair, parts, target):
+    alone, trained = train(0, parts, target, FAST)
+    (first, first_trained), (second, second_trained) = pair.run(train, parts, target, FAST)
+    assert trained == [4] * len(trained) and first_trained == second_trained == [2] * len(trained)
+    equal(first, second)
+    assert all(len(value) == 4 for value in first.values())
+    equal({name: value for name, value in alone.items() if "head" not in name}, first, rtol=1e-3)  # up to rounding
+
+
+def test_more_processes_than_members_and_no_seed(pair, parts):
+    options = {**FAST, "n_members": 1, "random_state": None}
+    (first, first_trained), (second, second_trained) = pair.run(train, parts, "y", options)
+    assert set(first_trained[-1:] + second_trained[-1:]) == {1}
+    equal(first, second)
+
+
+def shared_or_not(rank):
+    with members_shared():
+        inside = Crew(5)
+    return Crew(5).alone, inside.alone, inside.own
+
+
+def test_members_are_shared_only_where_that_is_asked_for(pair):
+    """Processes of a group may fit models that have nothing to do with each other."""
+    assert pair.run(shared_or_not) == [(True, False, slice(0, 2)), (True, False, slice(2, 5))]
+
+
+def test_a_part_of_members_has_their_activations():
+    members = RegressionMembers(3, (4,), 1, ("relu", "tanh"), 5)
+    x = torch.randn(6, 3)
+    for own in (slice(0, 2), slice(1, 5), slice(4, 5)):
+        part = members.part(own)
+        torch.testing.assert_close(part.features(x), members.features(x)[own])
+        assert {name: len(value) for name, value in part.state_dict().items()} == dict.fromkeys(
+            members.state_dict(), own.stop - own.start
+        )
 
 
 def test_files_that_were_joined_count_once():

@@ -148,6 +148,17 @@ class AnchoredFeatures(nn.Module):
         return sum(self.group_sizes)
 
     @property
+    def member_activations(self) -> tuple[str, ...]:
+        """The activation of each member."""
+        runs = torch.arange(self.n_members).tensor_split(len(self.activations))
+        return tuple(name for name, run in zip(self.activations, runs, strict=True) for _ in run)
+
+    def name_members(self, activations: Sequence[str]) -> None:
+        """Say the activation of each member of a module that was left with so many of them."""
+        self.n_members = len(activations)
+        self.activations = tuple(activations[:1] if len(set(activations)) == 1 else activations)
+
+    @property
     def anchors(self) -> list[Tensor]:
         """Z₀ of each layer."""
         return [self.get_buffer(f"anchor_{position}") for position in range(len(self.hidden))]

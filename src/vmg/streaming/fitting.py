@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.fit.scaling import Standardiser
+from vmg.fit.shared_members import members_shared
 from vmg.streaming import sharing
 from vmg.streaming.checkpoint import KeptFit, RowsRead
 from vmg.streaming.conditioning import condition_on_all, fit_on_sample
@@ -53,8 +55,8 @@ def fit_dataset(
 ) -> TableModel:
     """Fit to every row of a dataset that has a target.
 
-    Under ``torchrun`` (an initialised process group) processes share the rows and end with the same model; the first
-    one trains the hidden layers.
+    Under ``torchrun`` (an initialised process group) processes share the rows, and the members of the ensemble while
+    these are trained on the sample; all end with the same model. Callbacks are called in every process.
 
     Parameters
     ----------
@@ -102,7 +104,7 @@ def fit_dataset(
             tell(note)
     scaling = [fit_scaling(encoder, encoded, statistics)]
     kind = VMGRegressor if found.task == "regression" else VMGClassifier
-    estimator = kind(**estimator_options)
+    estimator = kind(**{**estimator_options, "random_state": _common_seed(seed)})
     classes = None
     if isinstance(estimator, VMGRegressor):
         scaling.append(_target_scaling(found.values, statistics, target))
@@ -115,7 +117,7 @@ def fit_dataset(
     if resumed is not None:
         estimator, start, read_before = resumed
     else:
-        if sharing.is_first():
+        with members_shared():
             fit_on_sample(
                 estimator,
                 encoded,
@@ -136,6 +138,13 @@ def fit_dataset(
         *(encoder, estimator, target, found.task, found.decimal_comma, tuple(notes)),
         reference=keep_rows(encoder, columns, found.values),
     )
+
+
+def _common_seed(seed: Any) -> Any:
+    """A seed that is the same in all processes; the given one, where there is one process or it is a number."""
+    if sharing.shard()[1] == 1 or isinstance(seed, Integral):
+        return seed
+    return sharing.send(int(np.random.default_rng().integers(2**31)))
 
 
 def _first_pass(
