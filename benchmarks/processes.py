@@ -3,7 +3,8 @@
 With the same rows for each process (twice the batch), and with the same batch shared between them. One thread each. The
 model (``StepCost`` in ``benchmarks/scaling_machines.py``) is made of parts that are measured apart from the steps it
 predicts: a step of one process with all and with half of the rows, two processes that run at the same time and know
-nothing of each other (contention, and how unequal their steps are), bare messages of two sizes, and bare copies.
+nothing of each other (contention, and how unequal their steps are), one process that sleeps after every step as one
+that waits for a message does (what it lost of its caches and its core), bare messages of two sizes, and bare copies.
 
     python benchmarks/processes.py [--quick] [--steps 60] [--out results/processes.jsonl]
 """
@@ -33,16 +34,18 @@ CASES = {  # inputs, hidden layers, outputs, rows of a batch, pseudo-points
 
 @dataclass(frozen=True)
 class Setting:
-    """So many processes, that share a network or not, with a part of the batch's rows for each."""
+    """So many processes, that share a network or not, with a part of the batch's rows for each; seconds of sleep."""
 
     processes: int
     shared: bool
     part: float
+    pause: float = 0.0
 
 
 SETTINGS = {
     "one": Setting(1, False, 1.0),
     "one, half the rows": Setting(1, False, 0.5),
+    "one, that sleeps": Setting(1, False, 1.0, pause=5e-3),
     "two, apart": Setting(2, False, 1.0),
     "two, batch each": Setting(2, True, 1.0),
     "two, batch shared": Setting(2, True, 0.5),
@@ -68,7 +71,7 @@ def work(rank: int, setting: Setting, port: int, case: str, steps: int, together
     if setting.shared:
         distributed.init_process_group("gloo", rank=rank, world_size=size)
         found |= {**bare_messages(), "copies": bare_copies(parameters)}
-    spent, sent, starts = [0.0], [0, 0], []
+    spent, slept, sent, starts = [0.0], [0.0], [0, 0], []
     for name in ("all_reduce", "all_gather"):
         original = getattr(distributed, name)
 
@@ -87,7 +90,12 @@ def work(rank: int, setting: Setting, port: int, case: str, steps: int, together
 
         def taken(*given: Any) -> Any:
             starts.append(time.perf_counter())
-            return step(*given)
+            answer = step(*given)
+            if setting.pause:
+                before = time.perf_counter()
+                time.sleep(setting.pause)
+                slept[0] += time.perf_counter() - before
+            return answer
 
         return taken
 
@@ -99,7 +107,7 @@ def work(rank: int, setting: Setting, port: int, case: str, steps: int, together
     marks: list[tuple[float, ...]] = []
 
     def mark(progress: object) -> None:
-        marks.append((time.perf_counter(), spent[0], *sent))
+        marks.append((time.perf_counter() - slept[0], spent[0], *sent))
 
     together.wait()
     train(network, likelihood, x, y, n_steps=steps, batch_size=rows, report_every=steps // 4, callbacks=[mark])
@@ -166,7 +174,8 @@ def measure(case: str, setting: Setting, steps: int) -> dict[str, Any]:
 
 def cost(found: dict[str, dict[str, Any]], name: str) -> StepCost:
     """The parts of the model, in seconds; messages and copies were measured before the steps of ``name``."""
-    one, half, apart, shared = (found[key] for key in ("one", "one, half the rows", "two, apart", name))
+    names = ("one", "one, half the rows", "one, that sleeps", "two, apart", name)
+    one, half, asleep, apart, shared = (found[key] for key in names)
     per_row = max(0.0, 1e-3 * (one["ms"] - half["ms"]) / (one["rows"] - half["rows"]))
     return StepCost(
         fixed=1e-3 * one["ms"] - per_row * one["rows"],
@@ -174,6 +183,7 @@ def cost(found: dict[str, dict[str, Any]], name: str) -> StepCost:
         parameters=one["parameters"],
         contention=max(1.0, apart["ms"] / one["ms"]),
         copies=shared["copies"],
+        waking=max(0.0, 1e-3 * (asleep["ms"] - one["ms"])),
         waiting=apart["waiting"],
         bandwidth=shared["bandwidth"],
         latency=shared["latency"],

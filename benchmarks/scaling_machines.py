@@ -93,7 +93,8 @@ class StepCost:
 
     ``fixed`` is what does not depend on the rows: draws and KL of weights, the optimiser. ``contention`` is how many
     times as long processes on one machine take for it when they run at the same time, without a word to each other.
-    ``copies`` takes the gradient into the message and back. ``waiting`` is for the slower of two.
+    ``copies`` takes the gradient into the message and back. ``waking`` is what arithmetic takes longer after a sleep, since
+    caches and the core went to others. ``waiting`` is for the slower of two.
     """
 
     fixed: float
@@ -101,6 +102,7 @@ class StepCost:
     parameters: int
     contention: float = 1.0
     copies: float = 0.0
+    waking: float = 0.0
     waiting: float = 0.0
     bandwidth: float = BANDWIDTH
     latency: float = LATENCY
@@ -113,7 +115,7 @@ class StepCost:
             return work, 0.0
         ring = 2 * (processes - 1) / processes * 4 * self.parameters / self.bandwidth
         delay = self.messages * 2 * (processes - 1) * self.latency
-        return work * self.contention + self.copies, ring + delay + self.waiting
+        return work * self.contention + self.copies + self.waking, ring + delay + self.waiting
 
 
 def stragglers(processes: int, rng: np.random.Generator, steps: int = 2000) -> dict[str, float]:
@@ -163,7 +165,9 @@ def main() -> None:
                       "minutes": seconds / 60, "share_of_sample": steps / seconds})  # fmt: skip
     steps = [json.loads(line) for line in asked.steps.read_text().splitlines()] if asked.steps.exists() else []
     for record in (step for step in steps if step["processes"] == "two, batch each"):
-        parts = {name: record["cost"][name] for name in ("fixed", "per_row", "parameters", "copies", "messages")}
+        parts = {
+            name: record["cost"][name] for name in ("fixed", "per_row", "parameters", "copies", "waking", "messages")
+        }
         cost, one = StepCost(**parts), StepCost(**{**parts, "copies": 0.0})  # a machine for each process: no contention
         rows = MORE_ROWS * record["rows"] // 2
         alone = sum(one.seconds(rows, 1))
