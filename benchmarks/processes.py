@@ -3,8 +3,8 @@
 With the same rows for each process (twice the batch), and with the same batch shared between them. One thread each. The
 model (``StepCost`` in ``benchmarks/scaling_machines.py``) is made of parts that are measured apart from the steps it
 predicts: a step of one process with all and with half of the rows, two processes that run at the same time and know
-nothing of each other (contention, and how unequal their steps are), one process that sleeps after every step as one
-that waits for a message does (what it lost of its caches and its core), bare messages of two sizes, and bare copies.
+nothing of each other (contention), one process that sleeps after every step as one that waits for a message does (what
+it lost of its caches and its core), messages of two sizes after some work, and bare copies.
 
     python benchmarks/processes.py [--quick] [--steps 60] [--out results/processes.jsonl]
 """
@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from scaling_machines import StepCost
 from torch import distributed, multiprocessing
@@ -71,7 +70,7 @@ def work(rank: int, setting: Setting, port: int, case: str, steps: int, together
     if setting.shared:
         distributed.init_process_group("gloo", rank=rank, world_size=size)
         found |= {**bare_messages(), "copies": bare_copies(parameters)}
-    spent, slept, sent, starts = [0.0], [0.0], [0, 0], []
+    spent, slept, sent = [0.0], [0.0], [0, 0]
     for name in ("all_reduce", "all_gather"):
         original = getattr(distributed, name)
 
@@ -85,21 +84,18 @@ def work(rank: int, setting: Setting, port: int, case: str, steps: int, together
         setattr(distributed, name, timed)
     share = sharing.Processes.share
 
-    def noted(self: Any, *arguments: Any) -> Any:
+    def drowsy(self: Any, *arguments: Any) -> Any:
         step = share(self, *arguments)
 
         def taken(*given: Any) -> Any:
-            starts.append(time.perf_counter())
-            answer = step(*given)
-            if setting.pause:
-                before = time.perf_counter()
-                time.sleep(setting.pause)
-                slept[0] += time.perf_counter() - before
+            answer, before = step(*given), time.perf_counter()
+            time.sleep(setting.pause)
+            slept[0] += time.perf_counter() - before
             return answer
 
-        return taken
+        return taken if setting.pause else step
 
-    sharing.Processes.share = noted  # type: ignore[method-assign]
+    sharing.Processes.share = drowsy  # type: ignore[method-assign]
     classes = outputs > 1
     y = torch.randint(outputs, (len(x),)) if classes else torch.randn(len(x), outputs)
     likelihood = CategoricalLikelihood() if classes else GaussianLikelihood(outputs)
@@ -117,22 +113,27 @@ def work(rank: int, setting: Setting, port: int, case: str, steps: int, together
     )
     found |= {"ms": 1e3 * seconds, "talk_ms": 1e3 * talk, "message_bytes": message, "messages": round(n_messages)}
     found["rows"] = rows
-    answers.put((rank, {**found, "steps": np.diff(starts[-taken:]).tolist()}))
+    answers.put((rank, found))
     if setting.shared:
         distributed.destroy_process_group()
 
 
-def bare_messages(n_times: int = 20) -> dict[str, float]:
-    """Latency of a message and bandwidth of this group, from sums of one number and of a million."""
-    seconds = []
+def bare_messages(n_times: int = 30) -> dict[str, float]:
+    """Latency of a message and bandwidth of this group, from sums of one number and of a million.
+
+    Each comes after some milliseconds of work, as in a step: processes do not arrive at the same moment, and who waits
+    for a message sleeps. The mean is taken, as of steps.
+    """
+    square, seconds = torch.randn(400, 400), []
     for n in (1, 10**6):
-        vector, taken = torch.zeros(n), []
+        vector, taken = torch.zeros(n), 0.0
         for _ in range(n_times):
-            distributed.barrier()
+            for _ in range(3):
+                torch.mm(square, square)
             started = time.perf_counter()
             distributed.all_reduce(vector)
-            taken.append(time.perf_counter() - started)
-        seconds.append(sorted(taken)[n_times // 2])
+            taken += time.perf_counter() - started
+        seconds.append(taken / n_times)
     size = distributed.get_world_size()
     moved = 2 * (size - 1) / size * 4 * 10**6
     return {"latency": seconds[0] / (2 * (size - 1)), "bandwidth": moved / max(seconds[1] - seconds[0], 1e-9)}
@@ -151,7 +152,7 @@ def bare_copies(parameters: int, n_times: int = 20) -> float:
 
 
 def measure(case: str, setting: Setting, steps: int) -> dict[str, Any]:
-    """What the first process answers; without a group, means over processes and how much slower the slower one is."""
+    """What the first process answers, with the mean of all processes' steps."""
     context = multiprocessing.get_context("spawn")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -164,12 +165,7 @@ def measure(case: str, setting: Setting, steps: int) -> dict[str, Any]:
     found = dict(answers.get(timeout=900) for _ in processes)
     for process in processes:
         process.join()
-    times = np.array([one.pop("steps") for one in found.values()])
-    return {
-        **found[0],
-        "ms": float(np.mean([one["ms"] for one in found.values()])),
-        "waiting": float(np.mean(times.max(0) - times.mean(0))),
-    }
+    return {**found[0], "ms": sum(one["ms"] for one in found.values()) / len(found)}
 
 
 def cost(found: dict[str, dict[str, Any]], name: str) -> StepCost:
@@ -184,7 +180,6 @@ def cost(found: dict[str, dict[str, Any]], name: str) -> StepCost:
         contention=max(1.0, apart["ms"] / one["ms"]),
         copies=shared["copies"],
         waking=max(0.0, 1e-3 * (asleep["ms"] - one["ms"])),
-        waiting=apart["waiting"],
         bandwidth=shared["bandwidth"],
         latency=shared["latency"],
         messages=shared["messages"],

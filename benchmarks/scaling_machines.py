@@ -94,7 +94,7 @@ class StepCost:
     ``fixed`` is what does not depend on the rows: draws and KL of weights, the optimiser. ``contention`` is how many
     times as long processes on one machine take for it when they run at the same time, without a word to each other.
     ``copies`` takes the gradient into the message and back. ``waking`` is what arithmetic takes longer after a sleep,
-    since caches and the core went to others. ``waiting`` is for the slower of two.
+    since caches and the core went to others. ``latency`` is of a message after some work: it has the wait for the slower.
     """
 
     fixed: float
@@ -103,7 +103,6 @@ class StepCost:
     contention: float = 1.0
     copies: float = 0.0
     waking: float = 0.0
-    waiting: float = 0.0
     bandwidth: float = BANDWIDTH
     latency: float = LATENCY
     messages: int = 1  # a step: the gradient, and where the noise is learned the outputs of the batch
@@ -115,7 +114,7 @@ class StepCost:
             return work, 0.0
         ring = 2 * (processes - 1) / processes * 4 * self.parameters / self.bandwidth
         delay = self.messages * 2 * (processes - 1) * self.latency
-        return work * self.contention + self.copies + self.waking, ring + delay + self.waiting
+        return work * self.contention + self.copies + self.waking, ring + delay
 
 
 def stragglers(processes: int, rng: np.random.Generator, steps: int = 2000) -> dict[str, float]:
