@@ -94,7 +94,8 @@ class StepCost:
     ``fixed`` is what does not depend on the rows: draws and KL of weights, the optimiser. ``contention`` is how many
     times as long processes on one machine take for it when they run at the same time, without a word to each other.
     ``copies`` takes the gradient into the message and back. ``waking`` is what arithmetic takes longer after a sleep,
-    since caches and the core went to others. ``latency`` is of a message after some work: it has the wait for the slower.
+    since caches and the core went to others. ``latency`` is of a message after some work, with the wait
+    for the slower process in it.
     """
 
     fixed: float

@@ -25,9 +25,7 @@ def test_one_process_does_not_talk_and_many_share_the_rows():
 
 
 def test_processes_on_one_machine_are_in_each_others_way():
-    near = replace(
-        COST, contention=1.5, copies=0.001, waking=0.001, waiting=0.003, bandwidth=1e9, latency=1e-3, messages=2
-    )
+    near = replace(COST, contention=1.5, copies=0.001, waking=0.001, bandwidth=1e9, latency=1e-3, messages=2)
     assert near.seconds(200, 1) == COST.seconds(200, 1)  # one alone is in nobody's way
     assert near.seconds(200, 2) == pytest.approx((1.5 * 0.03 + 0.002, 0.004 + 2 * 2 * 1e-3))
 
