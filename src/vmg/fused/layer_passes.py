@@ -161,8 +161,8 @@ class Backward:
     """The gradients of a layer, bound to memory: each :meth:`run` reads ``g`` and rewrites ``gradients``.
 
     ``inputs`` and ``memory`` are those of a :class:`Forward`, which has checked the inputs. ``gradients`` are those of
-    the first seven inputs; the first is None where x needs none. A large layer can add to what stands in the gradient
-    of M (``add_to_M``) at no cost. ``checked`` says that the gradients were made to fit, and ``g`` too.
+    the first seven inputs; the first is None where x needs none. ``checked`` says that the gradients were made to fit,
+    and ``g`` too.
     """
 
     def __init__(
@@ -175,15 +175,12 @@ class Backward:
         g: Tensor,
         gradients: Sequence[Tensor | None],
         *,
-        add_to_M: bool = False,
         checked: bool = False,
     ) -> None:
         plan = memory.plan
-        if add_to_M and plan.small:
-            raise ValueError("add_to_M needs a large layer; got a small one, whose kernel overwrites")
         if not checked:
             _require_gradients(memory, inputs.log_row.dtype, g, gradients)
-        self._kernels, self._memory, self._keep_M = kernels, memory, int(add_to_M)
+        self._kernels, self._memory = kernels, memory
         self._inputs, self._g, self._gradients = inputs, g, gradients  # the record has addresses only
         arrays: tuple[Tensor | None, ...] = (None, g, None, None, None)
         self._scratch = None if plan.small else memory.carve_scratch()
@@ -215,7 +212,7 @@ class Backward:
         if M is None or g_M is None:
             D.zero_()
         else:
-            add_product(g_M, memory.rows_t, g, beta=self._keep_M, out=g_M)
+            add_product(g_M, memory.rows_t, g, beta=0, out=g_M)
             if around_D:
                 D.zero_()
             else:

@@ -217,30 +217,28 @@ def _layer_gradients(
     ready: bool,
 ) -> tuple[Tensor | None, Sequence[Tensor | None], Sequence[Tensor | None]]:
     """Gradients by a layer's input, by its first six own tensors, and by the parameters of its prior."""
-    by_kl: Sequence[Tensor | None] = [None] * 5
-    by_prior: Sequence[Tensor | None] = [None] * (0 if one.kl is None else len(one.kl.parameters))
-    if one.kl is not None and g_kl is not None:
-        by_kl, by_prior = one.kl.differentiate(_of_kl(inputs), g_kl)
-    if g is None:
-        M, row, column, noise, point_noise = by_kl
-        return None, (M, row, column, None, noise, point_noise), by_prior
     plan, exact = memory.plan, _is_exact(memory.plan, inputs.noise.dtype)
-    used = inputs if ready and not exact else _used(inputs, exact)
-    add_to_M = by_kl[0] is not None and not plan.small and not exact
-    gradients = [
-        torch.empty(used.x.shape, dtype=used.x.dtype) if needs_x else None,  # contiguous, even if x is expanded
-        by_kl[0] if add_to_M else None if used.M is None else torch.empty_like(used.M),
-        *[None if tensor is None else torch.empty_like(tensor) for tensor in used[2:7]],
-    ]
-    g = g.contiguous() if g.dtype is used.x.dtype else g.to(used.x.dtype).contiguous()
-    numbers = one.input_scale, one.damping, g, gradients
-    fit = ready and g.shape == plan.shapes[-1]
-    Backward(_kernels(g.dtype), memory, used, *numbers, add_to_M=add_to_M, checked=fit).run()
-    if exact:
-        gradients = [None if gradient is None else gradient.to(inputs.noise.dtype) for gradient in gradients]
-    if g_kl is not None:
-        both = [(gradients[k], t) for k, t in zip((1, 2, 3, 5, 6), by_kl, strict=True) if t is not gradients[k]]
-        torch._foreach_add_(*map(list, zip(*both, strict=True)))
+    gradients: list[Tensor | None]
+    if g is None:
+        gradients = [None, *[None if t is None else torch.zeros(t.shape, dtype=t.dtype) for t in inputs[1:7]]]
+        gradients[4] = None  # the divergence does not depend on the points
+    else:
+        used = inputs if ready and not exact else _used(inputs, exact)
+        gradients = [
+            torch.empty(used.x.shape, dtype=used.x.dtype) if needs_x else None,  # contiguous, even if x is expanded
+            *[None if tensor is None else torch.empty_like(tensor) for tensor in used[1:7]],
+        ]
+        g = g.contiguous() if g.dtype is used.x.dtype else g.to(used.x.dtype).contiguous()
+        numbers = one.input_scale, one.damping, g, gradients
+        fit = ready and g.shape == plan.shapes[-1]
+        Backward(_kernels(g.dtype), memory, used, *numbers, checked=fit).run()
+        if exact:
+            gradients = [None if gradient is None else gradient.to(inputs.noise.dtype) for gradient in gradients]
+    if one.kl is None:
+        return gradients[0], gradients[1:], ()
+    if g_kl is None:
+        return gradients[0], gradients[1:], [None] * len(one.kl.parameters)
+    by_prior = one.kl.add_gradients(_of_kl(inputs), g_kl, [gradients[k] for k in (1, 2, 3, 5, 6)])
     return gradients[0], gradients[1:], by_prior
 
 

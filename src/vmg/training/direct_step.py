@@ -35,7 +35,7 @@ class DirectStep:
         network, self._objective, self._likelihood = objective.network, objective, objective.likelihood
         assert isinstance(network, MLP)
         self._addresses = {name: (p, p.data_ptr()) for name, p in network.named_parameters()}
-        gradients, divergence_gradients = parameters.memory(), parameters.memory()
+        gradients = parameters.memory()
         self._learned = [p for p in self._likelihood.parameters() if p.requires_grad]
         self._learned_gradients = [gradients[p] for p in self._learned]
         layers = [layer for layer in network.layers if isinstance(layer, MatrixGaussianLinear)]
@@ -47,15 +47,12 @@ class DirectStep:
         x, g_x = self._x, None
         for number, (layer, plan) in enumerate(zip(layers, plans, strict=True)):
             activation = network.activation if number < len(layers) - 1 else None
-            step = _Layer(layer, plan, x, activation, gradients, divergence_gradients, self._g_kl, g_x)
+            step = _Layer(layer, plan, x, activation, gradients, self._g_kl, g_x)
             self._layers.append(step)
             x, g_x = step.activated, step.g
         self._f = x
         for k, tensor in enumerate(parameters.tensors):
             tensor.grad = gradients.tensor(k)
-        apart = {parameters.position[p] for layer in self._layers for p in layer.apart}
-        self._gradients = [gradients.tensor(k) for k in apart]
-        self._apart = [divergence_gradients.tensor(k) for k in apart]
 
     @staticmethod
     def allows(network: nn.Module, n_dims: int | None = None) -> bool:
@@ -84,7 +81,6 @@ class DirectStep:
         terms = self._differentiate_objective(batch, kl, kl_weight)
         for layer in reversed(self._layers):
             layer.backward()
-        torch._foreach_add_(self._gradients, self._apart)
         return terms
 
     def _require_addresses(self) -> None:
@@ -128,8 +124,7 @@ def _in_double(layer: MatrixGaussianLinear) -> bool:
 class _Passes:
     """A layer's forward and backward pass, in its own precision or, where that is too little, in double.
 
-    They read ``inputs`` and ``g`` and rewrite ``out`` and ``gradients``. ``add_to_M`` says whether the backward pass
-    adds to what stands in the gradient of M, which saves large layers a pass over memory.
+    They read ``inputs`` and ``g`` and rewrite ``out`` and ``gradients``.
     """
 
     def __init__(
@@ -148,9 +143,8 @@ class _Passes:
         assert native is not None and own_g is not None
         options = 1 / input_divisor(layer.n_rows), layer.damping
         memory = PassMemory(plan, inputs.noise.new_empty(plan.total))
-        self.add_to_M = layer.loc is not None and not plan.small and not exact
         self._forward = Forward(native, memory, inputs, *options)
-        self._backward = Backward(native, memory, inputs, *options, own_g, own_gradients, add_to_M=self.add_to_M)
+        self._backward = Backward(native, memory, inputs, *options, own_g, own_gradients)
         self.out = torch.empty_like(g) if exact else self._forward.out
         self._exact, self._inputs = exact, _pairs(own, originals[0])
         self._g, self._gradients = (own_g, g), _pairs(originals[2], own_gradients)
@@ -189,7 +183,6 @@ class _Layer:
         x: Tensor,
         activation: Activation | None,
         gradients: Memory,
-        divergence_gradients: Memory,
         g_kl: Tensor,
         g_x: Tensor | None,
     ) -> None:
@@ -209,18 +202,16 @@ class _Layer:
         self.g = torch.empty_like(noise)  # of the activated outputs until this layer's turn comes, then of the outputs
         own = [None if p is None else gradients[p] for p in parameters]
         self._passes = _Passes(layer, plan, inputs, self.g, [g_x, *own])
-        self.out, add_to_M = self._passes.out, self._passes.add_to_M
+        self.out = self._passes.out
 
         weights = (layer.loc, row, column, log_noise, log_point_noise)
-        self.apart = [p for p in weights[add_to_M:] if p is not None]  # whose two gradients are still to be added
-        targets = [None if p is None else divergence_gradients[p] for p in weights[add_to_M:]]
-        targets = [own[0], *targets] if add_to_M else targets
+        targets = [None if p is None else gradients[p] for p in weights]
         memory = [None if p is None else p.data for p in weights]
         noise_state = None if pseudo_data is None else pseudo_data.projected_noise()
         kl, native = short_kl(layer.prior, (row.shape[-1], column.shape[-1]), noise_state), library.native(row)
         assert kl is not None
         self.kl = kl.bind(native, memory)
-        self._differentiate_kl = self.kl.bind_gradients(memory, g_kl, targets)
+        self._add_kl_gradients = self.kl.bind_gradients(memory, g_kl, targets)
         self._prior_gradients = [gradients[p] for p in layer.prior.parameters()]
         in_place = activation is None or activation is torch.relu
         self.activated = self.out if in_place else torch.empty_like(self.out)
@@ -254,6 +245,6 @@ class _Layer:
             self.g.copy_(torch.autograd.grad(activated, leaf, self.g)[0])
         elif self._activation is not None:
             torch.ops.aten.threshold_backward.grad_input(self.g, self.activated, 0, grad_input=self.g)
-        for target, gradient in zip(self._prior_gradients, self._differentiate_kl(), strict=True):
-            target.copy_(gradient)
         self._passes.backward()
+        for target, gradient in zip(self._prior_gradients, self._add_kl_gradients(), strict=True):
+            target.copy_(gradient)
