@@ -35,7 +35,7 @@ def layer_memory(workspace=None):
 )
 def test_a_pass_refuses_what_it_would_misread(name, tensor, message):
     kernels, memory = library.native(torch.zeros(1)), layer_memory()
-    layer_passes.Forward(kernels, memory, layer_inputs(), 1.0, 1e-6).run()
+    layer_passes.Forward(kernels, memory, layer_inputs(), 1.0, 1e-6).run(layer_inputs().x)
     with pytest.raises(ValueError, match=message):
         layer_passes.Forward(kernels, memory, layer_inputs(**{name: tensor}), 1.0, 1e-6)
 

@@ -100,9 +100,9 @@ class DiagonalKL:
         return self
 
     def value(self) -> Tensor:
-        """The divergence, [*batch_shape], where :meth:`bind` has taken the tensors."""
+        """The divergence, [*batch_shape], where :meth:`bind` has taken the tensors; in memory of its own."""
         self._native.divergence(self._bound)
-        found = self._results[0] if self._offset is None else self._results[0] + self._offset
+        found = self._results[0].clone() if self._offset is None else self._results[0] + self._offset
         if self._learned is None:
             return found
         energy, M = self._results[2] * self._results[3], self._tensors[0]
@@ -119,11 +119,15 @@ class DiagonalKL:
         return self.bind_gradients(library.packed(tensors), g.contiguous(), to)()
 
     def bind_gradients(
-        self, tensors: Sequence[Tensor | None], g: Tensor, to: Sequence[Tensor | None]
+        self, tensors: Sequence[Tensor | None], g: Tensor, to: Sequence[Tensor | None], *, checked: bool = False
     ) -> Callable[[], list[Tensor]]:
-        """The same as a function that reads ``g`` and adds to the same memory as often as it is called."""
+        """The same as a function that reads ``g`` and adds to the same memory as often as it is called.
+
+        ``checked`` says that ``to`` is known to fit.
+        """
         library.require("g", g, self._results.shape[1:], self._results.dtype)
-        _require("the gradient of ", self._shapes, to, self._results.dtype)
+        if not checked:
+            _require("the gradient of ", self._shapes, to, self._results.dtype)
         memory = tensors, to  # the record has addresses only
         return partial(self._add_gradients, self._record(tensors, g, to), g, memory)
 

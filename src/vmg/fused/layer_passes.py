@@ -99,7 +99,7 @@ def is_shared(x: Tensor) -> bool:
 class Forward:
     """The draw of a layer, bound to memory: each :meth:`run` reads the inputs where they are and rewrites ``out``.
 
-    ``checked`` says that the inputs are known to fit (:func:`fits`).
+    ``checked`` says that the inputs are known to fit (:func:`fits`). Of all inputs x alone may be elsewhere at each run.
     """
 
     def __init__(
@@ -117,14 +117,18 @@ class Forward:
             _require(memory.plan, inputs)
         self.out = torch.empty_like(inputs.noise) if out is None else out
         self.memory, self._kernels, self._damping = memory, kernels, damping
-        self._inputs = inputs  # the record has addresses only
+        self._others = inputs[1:]  # the record has addresses only
         self._AU = None if memory.plan.small else memory.carve_scratch().AU
-        self._record = _record(memory, inputs, input_scale, damping, self.out, (self._AU, None, None, None, None))
+        self._numbers = input_scale, damping, self.out, (self._AU, None, None, None, None)
+        self._x = 0, 0  # where it is, and how far one replica's is from the next
         if self._AU is not None:
             self._M, self._flat = memory.as_matrices(inputs.M), memory.as_matrices(self.out)
 
-    def run(self) -> bool:
-        """Draw; say whether all inputs were finite."""
+    def run(self, x: Tensor) -> bool:
+        """Draw at x; say whether all inputs were finite."""
+        place = x.data_ptr(), x.stride(0)
+        if place != self._x:
+            self._x, self._record = place, _record(self.memory, Inputs(x, *self._others), *self._numbers)
         kernels, memory, record = self._kernels, self.memory, self._record
         plan, AU = memory.plan, self._AU
         if AU is None:

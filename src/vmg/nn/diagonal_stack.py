@@ -10,11 +10,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from vmg.fused import operators
-from vmg.fused.pass_memory import MemoryPool
-from vmg.fused.stack import Activation, sample_stack
-from vmg.math.linalg import NARROW, is_recorded
+from vmg.fused import library, operators
+from vmg.fused.bound_layer import Activation
+from vmg.fused.layer_passes import fits
+from vmg.fused.pass_memory import MOST
+from vmg.fused.stack import sample_stack
+from vmg.math.linalg import NARROW, PLAIN, is_recorded
 from vmg.nn.bayesian import no_autocast
+from vmg.nn.bound_layers import BoundLayers
 from vmg.nn.kept_divergences import kept_divergences
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_layers", "may_stack"]
 
-_POOLS: WeakKeyDictionary[nn.Module, MemoryPool] = WeakKeyDictionary()  # apart from layers, which are copied and saved
+KEPT = 2  # bound stacks that wait for their next use: the graph of a step may outlive it by one
 
 
 def may_stack(layers: Sequence[Any], x: Tensor) -> bool:
@@ -48,20 +51,64 @@ def _has_hooks(module: nn.Module) -> bool:
 def draw_layers(layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: Activation | None = None) -> Tensor:
     """Outputs of the last layer, ``activation`` between the layers; inside ``keep_divergences`` their KL is kept."""
     trains = torch.is_grad_enabled() and not is_recorded(x)
-    kept = kept_divergences() if trains else None
-    draws = []
-    for layer in layers:
-        pool = _POOLS.get(layer) if trains else None
-        if trains and pool is None:
-            pool = _POOLS[layer] = MemoryPool()
-        draws.append(layer.prepare_draw(x.shape[:-1], pool, with_kl=kept is not None))
+    kept, check_finite = kept_divergences() if trains else None, not x.requires_grad
     with no_autocast(x):
-        if not (torch.compiler.is_dynamo_compiling() and x.is_cpu):
-            out, kls = sample_stack(x, draws, activation, check_finite=not x.requires_grad)
-            if kept is not None:
-                kept.update((layer, kl) for layer, kl in zip(layers, kls, strict=True) if kl is not None)
-            return out
-        for k, one in enumerate(draws):  # one node for each layer, which runs the kernels
-            x = x if k == 0 or activation is None else activation(x)
-            x = operators.sample_diagonal(x, *one.tensors, one.input_scale, one.damping)
-        return x
+        lent = _lend(layers, x, activation) if trains else None
+        if lent is not None:
+            lent.bound.refill(layers)
+            with_kl = kept is not None
+            out, kls = lent.bound.stack.sample(x, check_finite=check_finite, with_kl=with_kl, holder=lent)
+        else:
+            draws = [layer.prepare_draw(x.shape[:-1], None, with_kl=kept is not None) for layer in layers]
+            if torch.compiler.is_dynamo_compiling() and x.is_cpu:  # one node for each layer, which runs the kernels
+                for k, one in enumerate(draws):
+                    x = x if k == 0 or activation is None else activation(x)
+                    x = operators.sample_diagonal(x, *one.parameters, *one.noises, one.input_scale, one.damping)
+                return x
+            out, kls = sample_stack(x, draws, activation, check_finite=check_finite)
+    if kept is not None:
+        kept.update((layer, kl) for layer, kl in zip(layers, kls, strict=True) if kl is not None)
+    return out
+
+
+_Free = list[BoundLayers]
+_FREE: WeakKeyDictionary[nn.Module, _Free] = WeakKeyDictionary()  # by the first layer; layers are copied and saved
+
+
+class _Loan:
+    """Layers in use by a node of a graph. As soon as this object is gone, they can be lent again."""
+
+    def __init__(self, bound: BoundLayers, free: _Free) -> None:
+        self.bound, self._free = bound, free
+
+    def __del__(self) -> None:
+        if len(self._free) < KEPT:
+            self._free.append(self.bound)
+
+
+def _lend(layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: Activation | None) -> _Loan | None:
+    """Layers bound to memory that no graph uses; None where they cannot be bound, or would not stay as they are."""
+    if type(x) not in PLAIN or not x.is_cpu or not x.is_contiguous() or library.kernels(x.dtype) is None:
+        return None
+    hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    if hooks is not None and hooks(True) is not None:
+        return None  # hooks on what a graph saves, such as those of activation checkpointing, are there to free memory
+    free = _FREE.get(layers[0])
+    if free is None:
+        free = _FREE[layers[0]] = []
+    while free:
+        bound = free.pop()
+        if bound.serves(layers, x, activation):
+            return _Loan(bound, free)
+    if all(_may_bind(layer, x) for layer in layers):
+        return _Loan(BoundLayers(layers, x, activation), free)
+    return None
+
+
+def _may_bind(layer: MatrixGaussianLinear, x: Tensor) -> bool:
+    plan, own, data = layer.plan_draw(x.shape[:-1]), layer.own_tensors(), layer.pseudo_data
+    if plan.total > MOST or not fits(plan, (*own, None, None), x.dtype):
+        return False
+    if any(True for _ in layer.prior.parameters()) or (data is not None and isinstance(data.max_noise, Tensor)):
+        return False  # these may change, in place or not
+    return all(t is None or type(t) is nn.Parameter for t in own)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from vmg.fused import library
 from vmg.fused.diagonal_draw import needs_double
 from vmg.fused.library import standard_normal
-from vmg.fused.pass_memory import MemoryPool, make_plan
-from vmg.fused.stack import Draw
+from vmg.fused.bound_layer import Draw
+from vmg.fused.pass_memory import Plan, make_plan
 from vmg.math import preactivations as F
 from vmg.math.conditioned_covariance import Conditioned
 from vmg.math.covariance import Covariance, Dense
@@ -280,30 +280,45 @@ class MatrixGaussianLinear(BayesianLinear):
         x, batch_shape = self._as_rows(self.check_shape(self._enter(x)), self.batch_shape), self.batch_shape
         return x.expand(*batch_shape, *x.shape) if batch_shape and x.dim() == 2 else x
 
-    def prepare_draw(self, n_rows: Sequence[int], pool: MemoryPool | None, *, with_kl: bool) -> Draw:
-        """What that sampler needs for [..., B] = ``n_rows`` rows, noise included; with the divergence, where it can."""
+    def own_tensors(self) -> tuple[Tensor | None, ...]:
+        """M, log σ_r, log σ_c, the pseudo-points and the two logarithms of √α, None where there is none."""
+        pseudo_data, tensors = self.pseudo_data, (self._loc(), self.row.log_scale, self.column.log_scale)
+        if pseudo_data is None:
+            return *tensors, None, None, None
+        return *tensors, pseudo_data.points, pseudo_data.log_noise, pseudo_data.log_point_noise
+
+    def draw_settings(self) -> tuple[Any, ...]:
+        """What a draw and its divergence depend on besides tensors, for one layer and its noise."""
+        data, prior = self.pseudo_data, self.prior
+        max_noise = None if data is None else data.max_noise
+        return self.damping, self.kl, max_noise, prior, prior.coefficients(self.n_rows * self.out_features)
+
+    def prepare_draw(self, n_rows: Sequence[int], noises: Sequence[Tensor | None] | None, *, with_kl: bool) -> Draw:
+        """What that sampler needs for [..., B] = ``n_rows`` rows, with the divergence, where it can.
+
+        ``noises`` is memory for the noise of the pseudo-points (or None) and of the outputs; None to draw it now.
+        """
         pseudo_data, row, column = self.pseudo_data, widened(self.row.log_scale), widened(self.column.log_scale)
-        points = log_noise = log_point_noise = pseudo = plan = loan = None
+        points = log_noise = log_point_noise = pseudo = plan = None
         if pseudo_data is not None:
             points, pseudo = widened(pseudo_data.points), pseudo_data.projected_noise()
             _, log_noise, log_point_noise, _ = pseudo
         R, C = row.shape[-1], column.shape[-1]
         if not is_recorded(row):
-            sizes = self.in_features, R, C, self.n_pseudo, log_point_noise is not None
-            plan = make_plan(self.batch_shape, n_rows[-1], *sizes)
-            if pool is not None and library.serves(row):
-                exact = torch.float64 if needs_double(self.n_pseudo, R, row.dtype) else row.dtype
-                loan = pool.lend(plan, row.dtype, exact)
-        if loan is not None:
-            noises = loan.noises
-            library.fill_normal(noises, self.generator)
-        else:
+            plan = self.plan_draw(n_rows)
+        if noises is None:
             shapes = (() if points is None else (points.shape,)) + ((*n_rows, C),)
             noises = standard_normal(*shapes, like=row, generator=self.generator)
         *point_noise, noise = noises
-        own = (self._loc(), row, column, points, log_noise, log_point_noise, *(point_noise or (None,)), noise)
+        own = self._loc(), row, column, points, log_noise, log_point_noise
         kl = short_kl(self.prior, (R, C), pseudo) if with_kl and self.charges_marginally else None
-        return Draw(plan, own, 1 / F.input_divisor(R), self.damping, kl, loan)
+        return Draw(plan, own, (*(point_noise or (None,)), noise), 1 / F.input_divisor(R), self.damping, kl)
+
+    def plan_draw(self, n_rows: Sequence[int]) -> Plan:
+        """Where the passes of that sampler have their memory, for so many rows."""
+        data = self.pseudo_data
+        sizes = self.in_features, self.n_rows, self.out_features, self.n_pseudo
+        return make_plan(self.batch_shape, n_rows[-1], *sizes, data is not None and data.log_point_noise is not None)
 
     def _sample_given(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         """Rows one by one or jointly, for any family of covariances and any number of draws."""
