@@ -16,7 +16,7 @@ from torch import Tensor
 from vmg.fused import library
 from vmg.fused.diagonal_draw import needs_double
 from vmg.fused.diagonal_kl import DiagonalKL
-from vmg.fused.layer_passes import Backward, Forward, Inputs, is_shared
+from vmg.fused.layer_passes import Backward, Forward, Inputs, bind_operands, is_shared
 from vmg.fused.pass_memory import PassMemory, Plan
 
 __all__ = ["Activation", "BoundLayer", "Draw", "Kept"]
@@ -36,14 +36,14 @@ class Draw(NamedTuple):
 
     def inputs(self, x: Tensor) -> Inputs:
         """All tensors that the draw at x depends on."""
-        return Inputs(x, *self.parameters, *self.noises)
+        return Inputs._make((x, *self.parameters, *self.noises))
 
 
 class Kept(NamedTuple):
     """What the backward pass of a layer needs of the forward pass."""
 
     workspace: Tensor
-    out: Tensor  # [..., B, C]; after the activation if that is ReLU, else before it
+    out: Tensor | None  # [..., B, C], after the activation if that is ReLU, else before it; None of the last layer
 
 
 class BoundLayer:
@@ -74,8 +74,11 @@ class BoundLayer:
         self._checked = checked and not self._exact
         used = self._used = self._inputs if self._checked else _used(self._inputs, self._exact)
         workspace = torch.empty(plan.total, dtype=used.noise.dtype) if kept is None else kept.workspace
-        self.memory = PassMemory(plan, workspace)
-        self.out = torch.empty(plan.shapes[-1], dtype=dtype) if kept is None else kept.out
+        numbers = draw.input_scale, draw.damping
+        memory = PassMemory(plan, workspace)
+        self._operands = bind_operands(_kernels(used.noise.dtype), memory, used, *numbers, checked=self._checked)
+        out = None if kept is None else kept.out
+        self.out = torch.empty(plan.shapes[-1], dtype=dtype) if out is None else out
         self._activation, self._in_place = activation, activation is None or activation is torch.relu
         self.activated = self.out if self._in_place else torch.empty_like(self.out)
         self._forward: Forward | None = None
@@ -90,8 +93,7 @@ class BoundLayer:
         if not self._checked:
             x = self._used.x
         if self._forward is None:
-            numbers = self._draw.input_scale, self._draw.damping, None if self._exact else self.out
-            self._forward = Forward(_kernels(x.dtype), self.memory, self._used, *numbers, checked=self._checked)
+            self._forward = Forward(self._operands, None if self._exact else self.out)
         finite = self._forward.run(x)
         if self._exact:
             self.out.copy_(self._forward.out)
@@ -128,15 +130,14 @@ class BoundLayer:
             g_kl: gradient by the divergence, where it is wanted.
             checked: these are known to fit.
         """
-        draw, used = self._draw, self._used
+        kl = self._draw.kl
         own_g, own = (g.double(), [_double(t) for t in gradients]) if self._exact else (g, gradients)
-        numbers = draw.input_scale, draw.damping, own_g, own
         fit = checked and self._checked
-        passes = Backward(_kernels(used.noise.dtype), self.memory, used, *numbers, checked=fit)
+        passes = Backward(self._operands, own_g, own, checked=fit)
         add_kl = None
-        if g_kl is not None and draw.kl is not None:
+        if g_kl is not None and kl is not None:
             to = [gradients[k] for k in (1, 2, 3, 5, 6)]
-            add_kl = draw.kl.bind_gradients(_of_kl(self._inputs), g_kl, to, checked=fit)
+            add_kl = kl.bind_gradients(_of_kl(self._inputs), g_kl, to, checked=fit)
 
         def run() -> list[Tensor]:
             if self._activation is not None:
@@ -171,7 +172,7 @@ class BoundLayer:
 
     def kept(self) -> Kept:
         """What another layer needs for the backward pass in this one's stead."""
-        return Kept(self.memory.workspace, self.out)
+        return Kept(self._operands.memory.workspace, self.out)
 
 
 def _kernels(dtype: torch.dtype) -> SimpleNamespace:

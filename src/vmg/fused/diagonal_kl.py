@@ -116,17 +116,18 @@ class DiagonalKL:
 
         ``g`` is the gradient of the value.
         """
-        return self.bind_gradients(library.packed(tensors), g.contiguous(), to)()
+        return self.bind_gradients(tensors, g.contiguous(), to)()
 
     def bind_gradients(
         self, tensors: Sequence[Tensor | None], g: Tensor, to: Sequence[Tensor | None], *, checked: bool = False
     ) -> Callable[[], list[Tensor]]:
         """The same as a function that reads ``g`` and adds to the same memory as often as it is called.
 
-        ``checked`` says that ``to`` is known to fit.
+        ``checked`` says that the tensors and ``to`` are known to fit.
         """
         library.require("g", g, self._results.shape[1:], self._results.dtype)
         if not checked:
+            tensors = library.packed(tensors)
             _require("the gradient of ", self._shapes, to, self._results.dtype)
         memory = tensors, to  # the record has addresses only
         return partial(self._add_gradients, self._record(tensors, g, to), g, memory)

@@ -56,6 +56,7 @@ class Record:
 
     def __init__(self, name: str, integers: str, doubles: str, pointers: str) -> None:
         kinds = {"i64": integers.split(), "f64": doubles.split(), "ptr": pointers.split()}
+        self.names = [name for names in kinds.values() for name in names]
         self.pack = struct.Struct("={}q{}d{}Q".format(*map(len, kinds.values()))).pack
         fields = "".join(f"{field}:{kind}," for kind, names in kinds.items() for field in names)
         self.layout = f"{name}{{{fields}}}"

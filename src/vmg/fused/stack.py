@@ -132,8 +132,8 @@ class BoundStack:
     """Layers with an activation between them, bound to memory.
 
     Args:
-        draws, x, activation: as in :func:`sample_stack`. The tensors are read where they are now, at each pass; x may be
-            others of its kind.
+        draws, x, activation: as in :func:`sample_stack`. The draws' tensors are read where they are now, at each pass;
+            rows other than x may be given to it, if they are of its kind.
         kept: of each layer, from a forward pass of another stack of the same layers.
         checked: all tensors are known to fit (:func:`is_ready`); otherwise the stack serves for one pass only.
     """
@@ -156,6 +156,7 @@ class BoundStack:
             x = layer.activated
         self.parameters = [t for one in draws for t in one.parameters]
         self.of_priors = [p for one in draws if one.kl is not None for p in one.kl.parameters]
+        self._shapes = [[None if t is None else t.shape for t in one.parameters] for one in draws]
 
     def forward(self, x: Tensor) -> bool:
         """Draw at x, the outputs being those of the last layer; say whether x was finite."""
@@ -167,7 +168,7 @@ class BoundStack:
         return finite
 
     def divergences(self) -> list[Tensor]:
-        """Of each layer that has one, [*batch_shape]."""
+        """The divergence of each layer that has one, [*batch_shape]."""
         return [layer.divergence() for layer in self.layers if layer.has_divergence]
 
     def bind_gradients(
@@ -190,9 +191,9 @@ class BoundStack:
         """
         passes = []
         for k, layer in reversed(list(enumerate(self.layers))):
-            g_input = self.layers[k - 1].g if k else g_x
-            own = [g_input, *gradients[k]]
-            passes.append(layer.bind_gradients(g if layer is self.layers[-1] else layer.g, own, g_kls[k], checked=checked))
+            own = [self.layers[k - 1].g if k else g_x, *gradients[k]]
+            passes.append(layer.bind_gradients(g, own, g_kls[k], checked=checked))
+            g = self.layers[k - 1].g
 
         def run() -> list[list[Tensor]]:
             return [one() for one in passes][::-1]
@@ -200,13 +201,16 @@ class BoundStack:
         return run
 
     def empty_gradients(self) -> list[list[Tensor | None]]:
-        """Memory for the gradients by each layer's parameters."""
+        """Memory for the gradients by each layer's parameters.
+
+        One piece for all of them would be no faster: C's allocator gives large pieces back to the system at each step.
+        """
         dtype = self.draws[0].noises[1].dtype
-        return [[None if t is None else torch.empty(t.shape, dtype=dtype) for t in one.parameters] for one in self.draws]
+        return [[None if shape is None else torch.empty(shape, dtype=dtype) for shape in own] for own in self._shapes]
 
     def sample(
         self, x: Tensor, *, check_finite: bool = False, with_kl: bool = True, holder: object = None
-    ) -> tuple[Tensor, list[Tensor | None]]:
+    ) -> tuple[Tensor, Sequence[Tensor | None]]:
         """A draw at x as one node of autograd's graph, and each layer's divergence, None where there is none.
 
         With a ``holder`` the node keeps it and this stack, for its backward pass: until the node is gone, and the
@@ -252,7 +256,9 @@ class _Stack(Function):
             gradients, by_prior = _gradients_of_divergences(stack, g_kls)
         else:
             gradients = stack.empty_gradients()
-            g_x = torch.empty(x.shape, dtype=x.dtype) if ctx.needs_input_grad[1] else None  # contiguous, as x may not be
+            g_x = (
+                torch.empty(x.shape, dtype=x.dtype) if ctx.needs_input_grad[1] else None
+            )  # contiguous, as x may not be
             g, g_kls = g.contiguous(), tuple(None if t is None else t.contiguous() for t in g_kls)
             fit = stack.checked and g.shape == stack.draws[-1].noises[1].shape and g.dtype is x.dtype
             by_prior = stack.bind_gradients(g, gradients, g_x, g_kls, checked=fit)()
@@ -290,7 +296,10 @@ def _by_autograd(
     stack: BoundStack, x: Tensor, needed: Sequence[bool], g: Tensor | None, g_kls: Sequence[Tensor | None]
 ) -> tuple[Tensor | None, ...]:
     """The gradients in PyTorch, which can be differentiated again; the graph may outlive the stack and its noise."""
-    draws = [one._replace(noises=tuple(None if e is None else e.clone() for e in one.noises)) for one in stack.draws]
+    draws = []
+    for one in stack.draws:
+        of_points, noise = one.noises
+        draws.append(one._replace(noises=(None if of_points is None else of_points.clone(), noise.clone())))
     wanted = [t for t, need in zip((x, *stack.parameters, *stack.of_priors), needed[1:], strict=True) if need]
     found = [] if g is None else [(_chain(x, draws, stack.activation), g)]
     for one, g_kl in zip(draws, g_kls, strict=True):

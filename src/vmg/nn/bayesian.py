@@ -268,9 +268,9 @@ def _outermost(module: nn.Module, seen: set[nn.Module]) -> Iterator[BayesianModu
 
 
 def _add_parts(module: nn.Module, seen: set[nn.Module]) -> None:
-    """Add all modules inside; ``module.modules()`` would make their names too, at every step."""
-    for part in module.children():
-        if part not in seen:
+    """Add all modules inside; ``module.children()`` would make a set and names of them, at every step."""
+    for part in module._modules.values():
+        if part is not None and part not in seen:
             seen.add(part)
             _add_parts(part, seen)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from vmg.fused import library
 from vmg.fused.bound_layer import Activation
-from vmg.fused.layer_passes import fits
 from vmg.fused.stack import BoundStack
 
 if TYPE_CHECKING:
@@ -37,30 +36,49 @@ class BoundLayers:
             self._noises.append([torch.empty(shape, dtype=x.dtype) for shape in shapes])
         noises = zip(layers, self._noises, strict=True)
         draws = [layer.prepare_draw(x.shape[:-1], own, with_kl=True) for layer, own in noises]
-        self._tensors = [one.parameters for one in draws]
-        self._addresses = [_addresses(own) for own in self._tensors]
+        self._parameters = [[_bind(t) for t in one.parameters] for one in draws]
+        pseudo_data = [layer.pseudo_data for layer in layers if layer.pseudo_data is not None]
+        self._limits = [(t.data, *data.limits()) for data in pseudo_data for t in data.log_noises()]
         self.stack = BoundStack(draws, x, activation, checked=True)
 
     def serves(self, layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: Activation | None) -> bool:
         """Whether layers and rows still are as they were bound."""
         if self._kind != (x.shape, x.dtype, activation) or self._thread != threading.get_ident():
             return False
-        bound = zip(layers, self._plans, self._tensors, self._addresses, self._settings, strict=True)
-        for layer, plan, tensors, addresses, settings in bound:
-            own = layer.own_tensors()
-            if any(a is not b for a, b in zip(own, tensors, strict=True)) or _addresses(own) != addresses:
-                return False
-            if layer.draw_settings() != settings or not fits(plan, (*own, None, None), x.dtype):
+        for layer, bound, settings in zip(layers, self._parameters, self._settings, strict=True):
+            if not all(map(_is_bound, bound, layer.own_tensors())) or layer.draw_settings() != settings:
                 return False
         return True
 
     def refill(self, layers: Sequence[MatrixGaussianLinear]) -> None:
         """Draw new noise, and move that of the pseudo-data back into its bounds."""
+        for log_noise, lowest, highest in self._limits:
+            log_noise.clamp_(lowest, highest)
         for layer, noises in zip(layers, self._noises, strict=True):
-            if layer.pseudo_data is not None:
-                layer.pseudo_data.project_()
             library.fill_normal(noises, layer.generator)
 
 
-def _addresses(tensors: Sequence[Tensor | None]) -> list[int]:
-    return [0 if t is None else t.data_ptr() for t in tensors]
+class _Bound(NamedTuple):
+    """A parameter, and what the kernels know of it."""
+
+    tensor: Tensor
+    address: int
+    shape: torch.Size
+    dtype: torch.dtype
+
+
+def _bind(tensor: Tensor | None) -> _Bound | None:
+    return None if tensor is None else _Bound(tensor, tensor.data_ptr(), tensor.shape, tensor.dtype)
+
+
+def _is_bound(bound: _Bound | None, tensor: Tensor | None) -> bool:
+    if bound is None or tensor is None:
+        return bound is None and tensor is None
+    same, address, shape, dtype = bound
+    return (
+        tensor is same
+        and tensor.data_ptr() == address
+        and tensor.shape == shape
+        and tensor.dtype is dtype
+        and tensor.is_contiguous()
+    )

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vmg.fused import library
+from vmg.fused.bound_layer import Draw
 from vmg.fused.diagonal_draw import needs_double
 from vmg.fused.library import standard_normal
-from vmg.fused.bound_layer import Draw
 from vmg.fused.pass_memory import Plan, make_plan
 from vmg.math import preactivations as F
 from vmg.math.conditioned_covariance import Conditioned
@@ -26,7 +26,7 @@ from vmg.nn.kept_divergences import kept_divergences
 from vmg.nn.pseudo_data import NOISE_KINDS, PseudoData
 from vmg.priors import IsotropicPrior, Prior, diagonal_kl, short_kl
 
-__all__ = ["KL_KINDS", "SAMPLERS", "ConvertedLinear", "MatrixGaussianLinear"]
+__all__ = ["KL_KINDS", "SAMPLERS", "MatrixGaussianLinear"]
 
 SAMPLERS = ("marginal", "joint", "weights")
 KL_KINDS = ("marginal", "conditional")
@@ -282,7 +282,7 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def own_tensors(self) -> tuple[Tensor | None, ...]:
         """M, log σ_r, log σ_c, the pseudo-points and the two logarithms of √α, None where there is none."""
-        pseudo_data, tensors = self.pseudo_data, (self._loc(), self.row.log_scale, self.column.log_scale)
+        pseudo_data, tensors = self.pseudo_data, (self.loc, self.row.log_scale, self.column.log_scale)
         if pseudo_data is None:
             return *tensors, None, None, None
         return *tensors, pseudo_data.points, pseudo_data.log_noise, pseudo_data.log_point_noise
@@ -315,7 +315,7 @@ class MatrixGaussianLinear(BayesianLinear):
         return Draw(plan, own, (*(point_noise or (None,)), noise), 1 / F.input_divisor(R), self.damping, kl)
 
     def plan_draw(self, n_rows: Sequence[int]) -> Plan:
-        """Where the passes of that sampler have their memory, for so many rows."""
+        """Lay out the memory of that sampler's passes, for so many rows."""
         data = self.pseudo_data
         sizes = self.in_features, self.n_rows, self.out_features, self.n_pseudo
         return make_plan(self.batch_shape, n_rows[-1], *sizes, data is not None and data.log_point_noise is not None)
@@ -390,17 +390,3 @@ class MatrixGaussianLinear(BayesianLinear):
     def covariances(self) -> tuple[Covariance, Covariance]:
         """U and V at the present parameters."""
         return self.row(), self.column()
-
-
-class ConvertedLinear(MatrixGaussianLinear):
-    """:class:`~vmg.nn.MatrixGaussianLinear` that code written for ``nn.Linear`` can read.
-
-    ``weight`` [out, in] and ``bias`` [out] (or None) are those at the mean pseudo-data (``centre_weight``), which are
-    the weights of the plain layer at the start. Whoever multiplies with them gets ``forward_centre`` and no
-    uncertainty; calling the layer draws.
-    """
-
-    @property
-    def bias(self) -> Tensor | None:
-        """The bias of ``centre_weight``, [*batch_shape, out]."""
-        return self.as_linear(self.centre_weight())[1]

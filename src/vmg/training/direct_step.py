@@ -1,8 +1,8 @@
 """A training step without autograd's bookkeeping, for a multilayer perceptron of diagonal layers.
 
 A small network spends most of a step in PyTorch's bookkeeping. Here the layers' passes on the compiled kernels are
-bound to memory once (:mod:`vmg.nn.bound_layers`) and then run, between them the objective. The numbers are those of ``AutogradStep`` in
-:mod:`vmg.training.step`.
+bound to memory once (:mod:`vmg.nn.bound_layers`) and then run, forwards and backwards, with the objective between. The
+numbers are those of ``AutogradStep`` in :mod:`vmg.training.step`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DirectStep:
         self._x = scale.new_empty(tuple(shape))
         first.check_shape(self._x)
         self._bound = BoundLayers(self._layers, self._x, network.activation)
-        stack = self._stack = self._bound.stack
+        stack = self.stack = self._bound.stack
         self._f = stack.layers[-1].out
         self._g, self._g_kl = torch.empty_like(self._f), scale.new_empty(scale.shape[:-1])
         gradients = parameters.memory()
@@ -70,8 +70,8 @@ class DirectStep:
         self._require_addresses()
         self._x.copy_(batch.x)
         self._bound.refill(self._layers)
-        self._stack.forward(self._x)
-        kl, *others = self._stack.divergences()
+        self.stack.forward(self._x)
+        kl, *others = self.stack.divergences()
         for other in others:
             kl = kl + other
         terms = self._differentiate_objective(batch, kl, kl_weight)
