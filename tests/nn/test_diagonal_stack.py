@@ -179,6 +179,17 @@ def test_parameters_changed_before_the_backward_pass_are_refused():
 
 
 @needs_kernels
+def test_parameters_may_be_moved_before_the_backward_pass():
+    """As FSDP2 does, which frees them between the passes; the old memory is no longer theirs."""
+    network, x = make(hidden=(4, 4))
+    expected, outputs = gradients(network, draw(network, x)), draw(network, x)
+    for p in network.parameters():
+        old, p.data = p.data, p.data.clone()
+        old.fill_(math.nan)
+    assert all(map(torch.equal, gradients(network, outputs), expected))
+
+
+@needs_kernels
 def test_threads_that_train_at_the_same_time_do_not_meet(way):
     """Memory is a thread's own, also where a step ends in another thread than it began."""
     network, x = make(hidden=(6, 6))

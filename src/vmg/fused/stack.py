@@ -1,13 +1,13 @@
 """Draws of diagonal layers one after the other, an activation between them, as one node of autograd's graph.
 
-Each layer's passes and its divergence are those of :mod:`vmg.fused.bound_layer`. One node for all of them saves a small
+The passes are those of a :class:`~vmg.fused.bound_stack.BoundStack`. One node for all of them saves a small
 network most of what autograd and Python cost, and makes one gradient for each parameter, instead of one from the draw
 and one from the divergence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,14 +15,15 @@ from torch import Tensor
 from torch.autograd import Function
 
 from vmg.fused import library
-from vmg.fused.bound_layer import Activation, BoundLayer, Draw, Kept
+from vmg.fused.bound_layer import Activation, Draw, Kept
+from vmg.fused.bound_stack import BoundStack
 from vmg.fused.diagonal_draw import draw
 from vmg.fused.layer_passes import fits
 from vmg.fused.pass_memory import make_plan
 from vmg.math.linalg import PLAIN, is_recorded, may_look
 from vmg.math.preactivations import DAMPING
 
-__all__ = ["BoundStack", "is_ready", "sample_diagonal", "sample_stack"]
+__all__ = ["sample_bound", "sample_diagonal", "sample_stack"]
 
 N_PARAMETERS = 6  # of a layer
 
@@ -83,16 +84,16 @@ def sample_stack(
     A divergence is None where it is not wanted, or where there are no kernels for the tensors. ``activation`` must
     have no parameters.
     """
-    ready = is_ready(x, draws)
+    ready = _is_ready(x, draws)
     if not ready and (draws[0].plan is None or not _has_kernels(x, draws)):
         _require_shapes(x, draws)
         if check_finite and may_look(x):
             _require_finite(x)
         return _chain(x, draws, activation), [None] * len(draws)
-    return BoundStack(draws, x, activation, checked=ready).sample(x, check_finite=check_finite)
+    return sample_bound(BoundStack(draws, x, activation, checked=ready), x, check_finite=check_finite)
 
 
-def is_ready(x: Tensor, draws: Sequence[Draw]) -> bool:
+def _is_ready(x: Tensor, draws: Sequence[Draw]) -> bool:
     """Whether the kernels can take all tensors as they are."""
     plan, dtype = draws[0].plan, x.dtype
     if plan is None or type(x) not in PLAIN or library.kernels(dtype) is None:
@@ -128,97 +129,17 @@ def _require_finite(x: Tensor) -> None:
         raise ValueError("x must be finite; got NaN or infinite values")
 
 
-class BoundStack:
-    """Layers with an activation between them, bound to memory.
+def sample_bound(
+    stack: BoundStack, x: Tensor, *, check_finite: bool = False, with_kl: bool = True, holder: object = None
+) -> tuple[Tensor, Sequence[Tensor | None]]:
+    """A draw at x as one node of autograd's graph, and each layer's divergence, None where there is none.
 
-    Args:
-        draws, x, activation: as in :func:`sample_stack`. The draws' tensors are read where they are now, at each pass;
-            rows other than x may be given to it, if they are of its kind.
-        kept: of each layer, from a forward pass of another stack of the same layers.
-        checked: all tensors are known to fit (:func:`is_ready`); otherwise the stack serves for one pass only.
+    With a ``holder`` the node keeps it and the stack, for its backward pass: until the node is gone, and the holder
+    with it, no other pass may run. Without one the graph saves tensors, as hooks on what it saves suppose.
     """
-
-    def __init__(
-        self,
-        draws: Sequence[Draw],
-        x: Tensor,
-        activation: Activation | None = None,
-        kept: Sequence[Kept] | None = None,
-        *,
-        checked: bool = False,
-    ) -> None:
-        self.draws, self.activation, self.checked = draws, activation, checked
-        self.layers: list[BoundLayer] = []
-        for k, one in enumerate(draws):
-            after = None if k == len(draws) - 1 else activation
-            layer = BoundLayer(one, x, after, None if kept is None else kept[k], checked=checked)
-            self.layers.append(layer)
-            x = layer.activated
-        self.parameters = [t for one in draws for t in one.parameters]
-        self.of_priors = [p for one in draws if one.kl is not None for p in one.kl.parameters]
-        self._shapes = [[None if t is None else t.shape for t in one.parameters] for one in draws]
-
-    def forward(self, x: Tensor) -> bool:
-        """Draw at x, the outputs being those of the last layer; say whether x was finite."""
-        first, *others = self.layers
-        finite, x = first.forward(x), first.activated
-        for layer in others:
-            layer.forward(x)
-            x = layer.activated
-        return finite
-
-    def divergences(self) -> list[Tensor]:
-        """The divergence of each layer that has one, [*batch_shape]."""
-        return [layer.divergence() for layer in self.layers if layer.has_divergence]
-
-    def bind_gradients(
-        self,
-        g: Tensor,
-        gradients: Sequence[Sequence[Tensor | None]],
-        g_x: Tensor | None,
-        g_kls: Sequence[Tensor | None],
-        *,
-        checked: bool = False,
-    ) -> Callable[[], list[list[Tensor]]]:
-        """The backward pass, a function that rewrites the gradients and gives those by the parameters of each prior.
-
-        Args:
-            g: gradient by the outputs of the last layer.
-            gradients: memory for those by each layer's parameters.
-            g_x: memory for that by x, or None where it is not wanted.
-            g_kls: gradient by each layer's divergence, or None.
-            checked: these are known to fit.
-        """
-        passes = []
-        for k, layer in reversed(list(enumerate(self.layers))):
-            own = [self.layers[k - 1].g if k else g_x, *gradients[k]]
-            passes.append(layer.bind_gradients(g, own, g_kls[k], checked=checked))
-            g = self.layers[k - 1].g
-
-        def run() -> list[list[Tensor]]:
-            return [one() for one in passes][::-1]
-
-        return run
-
-    def empty_gradients(self) -> list[list[Tensor | None]]:
-        """Memory for the gradients by each layer's parameters.
-
-        One piece for all of them would be no faster: C's allocator gives large pieces back to the system at each step.
-        """
-        dtype = self.draws[0].noises[1].dtype
-        return [[None if shape is None else torch.empty(shape, dtype=dtype) for shape in own] for own in self._shapes]
-
-    def sample(
-        self, x: Tensor, *, check_finite: bool = False, with_kl: bool = True, holder: object = None
-    ) -> tuple[Tensor, Sequence[Tensor | None]]:
-        """A draw at x as one node of autograd's graph, and each layer's divergence, None where there is none.
-
-        With a ``holder`` the node keeps it and this stack, for its backward pass: until the node is gone, and the
-        holder with it, no other pass may run. Without one the graph saves tensors, as hooks on what it saves suppose.
-        """
-        out, *kls = _Stack.apply((self, check_finite, with_kl, holder), x, *self.parameters, *self.of_priors)
-        found = iter(kls)
-        return out, [next(found, None) if layer.has_divergence else None for layer in self.layers]
+    out, *kls = _Stack.apply((stack, check_finite, with_kl, holder), x, *stack.parameters, *stack.of_priors)
+    found = iter(kls)
+    return out, [next(found, None) if layer.has_divergence else None for layer in stack.layers]
 
 
 class _Stack(Function):
@@ -246,7 +167,7 @@ class _Stack(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, *g_kls: Tensor | None) -> tuple[Tensor | None, ...]:
         x, *saved = ctx.saved_tensors  # once: checkpointing forgets them as they are read
-        stack = _restored(ctx.stack, x, saved) if ctx.holder is None else ctx.stack
+        stack = _restored(ctx.stack, x, saved) if ctx.holder is None else ctx.stack.at(saved, x)
         by_kl = iter(g_kls)
         g_kls = tuple(next(by_kl, None) if layer.has_divergence else None for layer in stack.layers)
         if torch.is_grad_enabled():  # a gradient of this gradient is wanted
@@ -256,9 +177,7 @@ class _Stack(Function):
             gradients, by_prior = _gradients_of_divergences(stack, g_kls)
         else:
             gradients = stack.empty_gradients()
-            g_x = (
-                torch.empty(x.shape, dtype=x.dtype) if ctx.needs_input_grad[1] else None
-            )  # contiguous, as x may not be
+            g_x = torch.empty(x.shape, dtype=x.dtype) if ctx.needs_input_grad[1] else None  # without x's gaps
             g, g_kls = g.contiguous(), tuple(None if t is None else t.contiguous() for t in g_kls)
             fit = stack.checked and g.shape == stack.draws[-1].noises[1].shape and g.dtype is x.dtype
             by_prior = stack.bind_gradients(g, gradients, g_x, g_kls, checked=fit)()

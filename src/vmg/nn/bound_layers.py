@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vmg.fused import library
 from vmg.fused.bound_layer import Activation
-from vmg.fused.stack import BoundStack
+from vmg.fused.bound_stack import BoundStack
 
 if TYPE_CHECKING:
     from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -20,7 +20,7 @@ __all__ = ["BoundLayers"]
 
 
 class BoundLayers:
-    """Layers and an activation between them as a :class:`~vmg.fused.stack.BoundStack`, for rows of x's kind.
+    """Layers and an activation between them as a :class:`~vmg.fused.bound_stack.BoundStack`, for rows of x's kind.
 
     Parameters must fit the kernels. They are read where they are now; the noise is the stack's own.
     """

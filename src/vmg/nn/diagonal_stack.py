@@ -14,7 +14,7 @@ from vmg.fused import library, operators
 from vmg.fused.bound_layer import Activation
 from vmg.fused.layer_passes import fits
 from vmg.fused.pass_memory import MOST
-from vmg.fused.stack import sample_stack
+from vmg.fused.stack import sample_bound, sample_stack
 from vmg.math.linalg import NARROW, PLAIN, is_recorded
 from vmg.nn.bayesian import no_autocast
 from vmg.nn.bound_layers import BoundLayers
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_layers", "may_stack"]
 
-KEPT = 2  # bound stacks that wait for their next use: the graph of a step may outlive it by one
+KEPT = 4  # bound stacks that wait for their next use: a graph may outlive its step, and batches have two sizes or so
 
 
 def may_stack(layers: Sequence[Any], x: Tensor) -> bool:
@@ -57,7 +57,7 @@ def draw_layers(layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: A
         if lent is not None:
             lent.bound.refill(layers)
             with_kl = kept is not None
-            out, kls = lent.bound.stack.sample(x, check_finite=check_finite, with_kl=with_kl, holder=lent)
+            out, kls = sample_bound(lent.bound.stack, x, check_finite=check_finite, with_kl=with_kl, holder=lent)
         else:
             draws = [layer.prepare_draw(x.shape[:-1], None, with_kl=kept is not None) for layer in layers]
             if torch.compiler.is_dynamo_compiling() and x.is_cpu:  # one node for each layer, which runs the kernels
@@ -72,7 +72,7 @@ def draw_layers(layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: A
 
 
 _Free = list[BoundLayers]
-_FREE: WeakKeyDictionary[nn.Module, _Free] = WeakKeyDictionary()  # by the first layer; layers are copied and saved
+_FREE: WeakKeyDictionary[nn.Module, _Free] = WeakKeyDictionary()  # by the first layer, which may be copied and saved
 
 
 class _Loan:
@@ -82,8 +82,8 @@ class _Loan:
         self.bound, self._free = bound, free
 
     def __del__(self) -> None:
-        if len(self._free) < KEPT:
-            self._free.append(self.bound)
+        self._free.append(self.bound)
+        del self._free[:-KEPT]
 
 
 def _lend(layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: Activation | None) -> _Loan | None:
@@ -96,9 +96,9 @@ def _lend(layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: Activat
     free = _FREE.get(layers[0])
     if free is None:
         free = _FREE[layers[0]] = []
-    while free:
-        bound = free.pop()
-        if bound.serves(layers, x, activation):
+    for bound in reversed(free.copy()):
+        if bound.serves(layers, x, activation):  # which no entry does for two threads
+            free.remove(bound)
             return _Loan(bound, free)
     if all(_may_bind(layer, x) for layer in layers):
         return _Loan(BoundLayers(layers, x, activation), free)
