@@ -9,6 +9,7 @@ from vmg.likelihoods.categorical import CategoricalLikelihood
 from vmg.likelihoods.full_covariance import FullCovarianceLikelihood
 from vmg.likelihoods.gaussian import GaussianLikelihood, KnownNoiseLikelihood
 from vmg.likelihoods.heteroscedastic import HeteroscedasticLikelihood
+from vmg.likelihoods.tempered import TemperedCategoricalLikelihood
 
 __all__ = [
     "CategoricalLikelihood",
@@ -17,4 +18,5 @@ __all__ = [
     "HeteroscedasticLikelihood",
     "KnownNoiseLikelihood",
     "Likelihood",
+    "TemperedCategoricalLikelihood",
 ]

@@ -14,6 +14,7 @@ from vmg.nn.mlp import MLP
 from vmg.nn.optimiser_groups import parameter_groups
 from vmg.nn.plain_models import to_plain
 from vmg.nn.pseudo_data import PseudoData
+from vmg.nn.replicas import Replicas, replicate
 from vmg.nn.weight_draws import Draws, fixed_draw
 
 __all__ = [
@@ -34,12 +35,14 @@ __all__ = [
     "MatrixGaussianLoRA",
     "MatrixGaussianMultiheadAttention",
     "PseudoData",
+    "Replicas",
     "add_lora",
     "bayesianize",
     "conversion",
     "fixed_draw",
     "kl_divergence",
     "parameter_groups",
+    "replicate",
     "to_plain",
     "use_generator",
 ]

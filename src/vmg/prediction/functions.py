@@ -15,6 +15,7 @@ from vmg.nn.head import BayesianHead
 from vmg.nn.mlp import MLP
 from vmg.nn.model_io import call, output_tensor, split_rows
 from vmg.nn.plain_models import to_plain
+from vmg.nn.replicas import Replicas
 from vmg.nn.weight_draws import Draws, evaluating, fixed_draw
 
 __all__ = ["FrozenDraws", "ModelPrediction", "freeze_draws", "predict", "sample_functions"]
@@ -67,8 +68,8 @@ def predict(
     its parameters, buffers and mode stay as they are.
 
     Args:
-        model: any model with Bayesian layers, a :class:`~vmg.nn.BayesianHead`, or several of them: an ensemble, whose
-            members count alike and whose disagreement is part of what is epistemic.
+        model: any model with Bayesian layers, a :class:`~vmg.nn.BayesianHead`, :class:`~vmg.nn.Replicas`, or several of
+            them: an ensemble, whose members count alike and whose disagreement is part of what is epistemic.
         *inputs: what it takes: tensors, or one mapping of keyword arguments.
         likelihood: the one it was trained with; without one the model's output itself is predicted. A head knows its
             own.
@@ -94,6 +95,9 @@ def predict(
         with evaluating(member):
             if isinstance(member, BayesianHead):
                 parts.append(_predict_head(member, whole, n_samples, batch_size))
+            elif isinstance(member, Replicas):
+                f = torch.cat([call(member, rows) for rows in split_rows(whole, batch_size)], 1)
+                parts.append(_mixture(f, likelihood))
             else:
                 parts.append(_predict_draws(member, whole, likelihood, n_samples, batch_size))
     return _combine(parts)
@@ -132,6 +136,13 @@ def _prediction(mean: Tensor, aleatoric: Tensor, epistemic: Tensor) -> ModelPred
     return ModelPrediction(mean, (epistemic + aleatoric).sqrt(), aleatoric.sqrt(), epistemic.sqrt())
 
 
+def _mixture(functions: Tensor, likelihood: Likelihood | None) -> ModelPrediction:
+    """What functions [S, N, ...] say together: their disagreement is epistemic."""
+    centre, noise = (functions, torch.zeros_like(functions)) if likelihood is None else likelihood.moments(functions)
+    mean = centre.mean(0)
+    return _prediction(mean, noise.expand_as(centre).mean(0), (centre - mean).square().mean(0))
+
+
 def _combine(members: Sequence[ModelPrediction]) -> ModelPrediction:
     """The mixture of all members: what they disagree about is epistemic."""
     if len(members) == 1:
@@ -153,13 +164,7 @@ class FrozenDraws(nn.Module):
     def forward(self, *inputs: Any, **keywords: Any) -> ModelPrediction:
         """Mean, total, aleatoric and epistemic standard deviation."""
         drawn = torch.stack([output_tensor(function(*inputs, **keywords)) for function in self.functions])
-        variance = torch.zeros_like(drawn)
-        if self.likelihood is not None:
-            drawn, variance = self.likelihood.moments(drawn)
-        mean = drawn.mean(0)
-        epistemic = (drawn - mean).square().mean(0)
-        aleatoric = variance.expand_as(drawn).mean(0)
-        return _prediction(mean, aleatoric, epistemic)
+        return _mixture(drawn, self.likelihood)
 
 
 @torch.no_grad()
