@@ -4,7 +4,10 @@ Groups have curves that differ by a spread; 1,000 of 50 to 500 rows, and 200 of 
 fitted separately by the default estimator, in turns with the fleet's own timing on the same machine; their mean time
 stands for all. Test rows, 200 a group, are drawn after the others.
 
-    python benchmarks/fleets.py [--groups 1000] [--separate 40] [--spread 0.5] [--out results/fleets.jsonl]
+    python benchmarks/fleets.py [--groups 1000] [--separate 40] [--spread 0.5] [--jobs 1] [--out results/fleets.jsonl]
+
+With ``--jobs 2`` a fleet has two processes of one thread, and separate fits, one after the other, have two threads.
+``times_faster`` compares seconds on the wall, ``times_less_work`` processor time, which is known with one job alone.
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ def main() -> None:
     options.add_argument("--jobs", type=int, default=1)
     options.add_argument("--out", type=Path)
     asked = options.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(asked.jobs)
     rng = np.random.default_rng(0)
     sizes = {"50 to 500": rng.integers(50, 501, asked.groups), "10 to 49": rng.integers(10, 50, asked.small)}
     number, kinds = 0, {}
@@ -78,7 +81,9 @@ def main() -> None:
             model = VMGRegressor(random_state=key).fit(X[:n], y[:n])
             found.append((model, frame[n:]))
         separate = [spent / len(chosen) * len(groups) for spent in clock.read()]
-        record(rows, kind, asked.spread, "separate", len(groups), separate, separate, [evaluate(*one) for one in found])
+        common = {"rows": kind, "spread": asked.spread, "jobs": asked.jobs}
+        alone = {frame["group"].iloc[0]: evaluate(model, frame) for model, frame in found}
+        record(rows, common, "separate", len(groups), separate, separate, list(alone.values()), list(alone.values()))
         for way, pool in (("fleet, pooled", True), ("fleet", False)):
             some = groups if pool else groups[:: max(1, len(groups) // asked.apart)][: asked.apart]
             keys = {frame["group"].iloc[0] for _, _, frame in some}
@@ -93,7 +98,8 @@ def main() -> None:
                 scored = [(n, frame) for _, n, frame in chosen if frame["group"].iloc[0] in keys]
                 score = [evaluate(_Group(fleet, frame), frame[n:]) for n, frame in scored]
             share = [spent * len(some) / len(groups) for spent in separate]
-            record(rows, kind, asked.spread, way, len(some), seconds, share, score)
+            same = [alone[frame["group"].iloc[0]] for _, frame in scored]
+            record(rows, common, way, len(some), seconds, share, score, same)
         if asked.out:
             with asked.out.open("a") as file:
                 file.write("".join(json.dumps(row) + "\n" for row in rows))
@@ -124,16 +130,21 @@ class _Group:
         return self.model.pred_dist(pd.DataFrame(X, columns=[f"x{k}" for k in range(5)]))
 
 
-def record(rows: list, kind: str, spread: float, way: str, n: int, seconds: list, separate: list, score: list) -> None:
-    values = np.array(score)
+def record(rows: list, common: dict, way: str, n: int, seconds: list, separate: list, score: list, alone: list) -> None:
+    """A line of times and scores; ``alone`` has the scores of the same groups fitted separately."""
+    values, before = np.array(score), np.array(alone)
     means = dict(zip(("log_likelihood", "rmse", "coverage_90"), values.mean(0).round(4).tolist(), strict=True))
-    error = float(values[:, 0].std() / np.sqrt(max(1, len(values) - 1)))
-    rows.append(
-        {"rows": kind, "spread": spread, "way": way, "groups": n, "scored": len(values),
-         "seconds": round(seconds[0], 1),
-         "work_seconds": round(seconds[1], 1), "times_faster": round(separate[0] / seconds[0], 1),
-         "times_less_work": round(separate[1] / seconds[1], 1), **means, "log_likelihood_se": round(error, 4)}
-    )  # fmt: skip
+    gain = values[:, 0] - before[:, 0]
+    row = {**common, "way": way, "groups": n, "scored": len(values), "seconds": round(seconds[0], 1)}
+    row["times_faster"] = round(separate[0] / seconds[0], 1)
+    if common["jobs"] == 1:
+        row |= {"work_seconds": round(seconds[1], 1), "times_less_work": round(separate[1] / seconds[1], 1)}
+    row |= {**means, "log_likelihood_se": standard_error(values[:, 0])}
+    rows.append({**row, "gain": round(float(gain.mean()), 4), "gain_se": standard_error(gain)})
+
+
+def standard_error(values: np.ndarray) -> float:
+    return round(float(values.std() / np.sqrt(max(1, len(values) - 1))), 4)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -104,24 +105,44 @@ def test_update_takes_new_rows_in(model, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["rows"] == 10
 
 
-def test_torchrun_fits_one_model_with_two_processes(tmp_path):
-    """Both processes read their own pieces, and the first writes the model; it is that of one process."""
-    write_parts(tmp_path / "sales", [700, 300])
-    arguments = ["-m", "vmg", "fit", f"{tmp_path}/sales", "-t", "y", "--exclude", "key", *FAST]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
+KILLED = """
+import os, signal
+from vmg.streaming.checkpoint import FitCheckpoint
+
+save = FitCheckpoint.save
+
+def dying(self, estimator, done):
+    save(self, estimator, done)
+    if len(done.pieces) == 1 and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+FitCheckpoint.save = dying
+"""
+
+
+def torchrun(*command):
+    start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port()]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*torchrun, *arguments, "-o", f"{tmp_path}/two.vmg"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return subprocess.run([*start, *command], env=environment, capture_output=True, text=True, timeout=120)
+
+
+def test_torchrun_fits_one_model_with_two_processes_and_goes_on_where_one_was_killed(tmp_path):
+    """Processes read their own pieces, and the first writes the model; with one killed, two or one go on."""
+    write_parts(tmp_path / "sales", [400, 300, 200, 100])
+    command = ["fit", f"{tmp_path}/sales", "-t", "y", "--exclude", "key", *FAST]
+    (tmp_path / "killed.py").write_text(KILLED + "from vmg.cli import main\nmain()\n")
+    done = torchrun(f"{tmp_path}/killed.py", *command, "-o", f"{tmp_path}/two.vmg")
+    assert done.returncode != 0 and not (tmp_path / "two.vmg").exists()
+    shutil.copy(tmp_path / "two.vmg.partial.1", tmp_path / "alone.vmg.partial.1")  # the sums of one of four pieces
+    done = torchrun("-m", "vmg", *command, "-o", f"{tmp_path}/two.vmg", "--resume")
     assert done.returncode == 0, done.stderr[-2000:]
-    assert run([*arguments[2:], "-o", f"{tmp_path}/one.vmg"]) == 0
+    assert run([*command, "-o", f"{tmp_path}/alone.vmg", "--resume"]) == 0
+    assert run([*command, "-o", f"{tmp_path}/one.vmg"]) == 0
+    assert not list(tmp_path.glob("*.partial*"))
     frame = make_frame(40, seed=5)
-    one, two = (vmg.load(tmp_path / f"{name}.vmg") for name in ("one", "two"))
+    one, two, alone = (vmg.load(tmp_path / f"{name}.vmg") for name in ("one", "two", "alone"))
     assert two.estimator.ensemble_.members.head.count[0] == 1000
+    pd.testing.assert_frame_equal(two.predict_frame(frame), alone.predict_frame(frame), rtol=1e-8)
     pd.testing.assert_frame_equal(one.predict_frame(frame), two.predict_frame(frame), rtol=1e-4)
 
 

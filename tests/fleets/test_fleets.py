@@ -7,6 +7,7 @@ import pytest
 import vmg
 from vmg import persistence
 from vmg.fleets import fit_fleet, load_fleet, run
+from vmg.fleets.fitting import GroupTable, fit_together
 from vmg.persistence import ModelFileError
 from vmg.scoring import score_dataset
 from vmg.tables import TableError
@@ -53,6 +54,16 @@ def test_every_group_has_a_model_and_the_others_a_reason(fitted):
     assert index["rows"] == {"east": 80, "north": 60, "south": 40}
     model = vmg.load(folder / "models" / index["files"]["south"])
     assert model.estimator.ensemble_.members.head.count.tolist() == [40.0] * 4
+
+
+@pytest.mark.parametrize("noise", ["auto", "constant"])
+def test_the_noise_of_a_group_depends_on_the_input_where_rows_say_so(noise):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-2, 2, (300, 2))
+    y = X[:, 1] + np.exp(X[:, 0]) * 0.1 * rng.normal(size=300)
+    [model] = fit_together([GroupTable(0, X, y, {**FAST, "noise": noise})])
+    low, high = model.pred_dist(np.array([[-1.5, 0.0], [1.5, 0.0]])).aleatoric_std
+    assert high / low == pytest.approx(1.0) if noise == "constant" else high / low > 5  # e³ is the truth
 
 
 def test_rows_find_their_model(fitted):

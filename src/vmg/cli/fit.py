@@ -159,7 +159,8 @@ def fit(
         if streams(data, stream, shared=shared):
             if conformal:
                 raise typer.BadParameter("needs a table that is read whole, with --in-memory", param_hint="--conformal")
-            with as_parquet(data) as source, TrainingBar("Training", quiet=quiet, terms=LOG_POSTERIOR) as bar:
+            hidden_bar = quiet or not is_first()
+            with as_parquet(data) as source, TrainingBar("Training", quiet=hidden_bar, terms=LOG_POSTERIOR) as bar:
                 common = {
                     "task": wanted,
                     "exclude": choices.ignored,

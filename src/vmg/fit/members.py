@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from abc import ABC, abstractmethod
@@ -14,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vmg.fit.shared_members import Crew
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.nn.anchored import AnchoredFeatures
 from vmg.training import Callback, History, Progress
@@ -41,6 +43,17 @@ class Members(nn.Module, ABC):
     @abstractmethod
     def score(self, predictions: Any, y: Tensor, weight: Tensor) -> float:
         """How well held-out rows are predicted, their weights [E, n] being zero for rows that were seen."""
+
+    def part(self, own: slice) -> Members:
+        """Some of the members in a module of their own; every parameter and buffer has members first."""
+        found = copy.deepcopy(self)
+        for module in found.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                setattr(module, name, nn.Parameter(parameter.detach()[own].clone()))
+            for name, buffer in list(module.named_buffers(recurse=False)):
+                setattr(module, name, buffer[own].clone())
+        found.features.name_members(self.features.member_activations[own])
+        return found
 
 
 @dataclass(frozen=True)
@@ -91,6 +104,9 @@ def train_members(
 ) -> tuple[HeldOutRows | None, History]:
     """Train in place; give back what members predicted of rows they had not seen.
 
+    Inside :func:`vmg.fit.shared_members.members_shared` each process trains its own members, and all end with all; the
+    history is that of a process's own.
+
     Args:
         x, y: standardised inputs [N, D] and targets [N, ...].
         held_out: rows that a member must not see, [E, N]; none at all skips the held-out part.
@@ -98,19 +114,27 @@ def train_members(
         weight: of each row, [N].
     """
     given = (torch.ones(len(x), dtype=x.dtype) if weight is None else weight).expand(held_out.shape)
-    rows = MemberRows(x, y, given, given * ~torch.as_tensor(held_out))
-    run = MemberRun(members, rows, plan, generator, callbacks)
-    if not held_out.any():
-        run.finish(plan.refit_steps + WARM_UP)
-        return None, run.history
-    watch = _Watch(members, rows, judged, plan, generator)
-    for step in range(plan.max_steps):
-        if step % CHECK_EVERY == 0 and not watch.goes_on(step):
+    seen = given * ~torch.as_tensor(held_out)
+    crew = Crew(len(given))
+    part = members if crew.alone else members.part(crew.own)
+    run = MemberRun(part, MemberRows(x, y, given[crew.own], seen[crew.own]), plan, generator, callbacks)
+    found = None
+    if held_out.any():
+        unseen = torch.zeros_like(seen)
+        unseen[list(judged)] = (given - seen)[list(judged)]
+        watch = _Watch(part, run.rows, unseen, plan, generator, crew)
+        for step in range(plan.max_steps):
+            if step % CHECK_EVERY == 0 and not watch.goes_on(step):
+                break
+            if not crew.all(run.step(run.rows.seen, plan.rate * min(1.0, (step + 1) / WARM_UP))):
+                break
+        found = watch.restore()
+    n_last = plan.refit_steps + (0 if found else WARM_UP)
+    for step in range(n_last):  # on all rows, at a rate that falls to zero
+        rate = plan.rate * (1 - step / n_last)
+        if not crew.all(run.step(run.rows.weight, rate, last=step == n_last - 1)):
             break
-        if not run.step(rows.seen, plan.rate * min(1.0, (step + 1) / WARM_UP)):
-            break
-    found = watch.restore()
-    run.finish(plan.refit_steps)
+    crew.put_together(members, part)
     return found, run.history
 
 
@@ -180,12 +204,6 @@ class MemberRun:
         self.history.stopped = "ended where the log posterior was no longer finite"
         return False
 
-    def finish(self, n_steps: int) -> None:
-        """Take the last steps, on all rows, at a rate that falls to zero."""
-        for step in range(n_steps):
-            if not self.step(self.rows.weight, self.plan.rate * (1 - step / n_steps), last=step == n_steps - 1):
-                return
-
     def _report(self, total: Tensor, fit: Tensor, rate: float) -> bool:
         objective, fitted = total.mean().item(), fit.mean().item()
         seconds = time.perf_counter() - self.started
@@ -200,18 +218,26 @@ class MemberRun:
 
 
 class _Watch:
-    """Keeps the members as they were when their held-out rows were predicted best."""
+    """Keeps the members as they were when the held-out rows of all were predicted best.
+
+    ``unseen`` are the weights of the rows that say so, for all members of the crew [E, N].
+    """
 
     def __init__(
-        self, members: Members, rows: MemberRows, judged: Sequence[int], plan: TrainingPlan, generator: torch.Generator
+        self,
+        members: Members,
+        rows: MemberRows,
+        unseen: Tensor,
+        plan: TrainingPlan,
+        generator: torch.Generator,
+        crew: Crew,
     ) -> None:
-        self.members, self.patience = members, plan.patience
+        self.members, self.patience, self.crew = members, plan.patience, crew
         n = len(rows)
         self.index = torch.arange(n) if n <= CHECKED_ROWS else torch.randperm(n, generator=generator)[:CHECKED_ROWS]
         self.x, self.y = rows.x[self.index], rows.y[self.index]
         self.seen = rows.seen[:, self.index] * (n / len(self.index))  # the checked rows stand for all rows
-        self.judged = torch.zeros_like(self.seen)
-        self.judged[list(judged)] = (rows.weight - rows.seen)[list(judged)][:, self.index]
+        self.unseen = unseen[:, self.index]
         self.best, self.best_step = -math.inf, 0
         self.state = self._copy()
 
@@ -220,11 +246,11 @@ class _Watch:
 
     def _predict(self) -> Any:
         with torch.no_grad():
-            return self.members.predict_held_out(self.x, self.y, self.seen)
+            return self.crew.all_members(self.members.predict_held_out(self.x, self.y, self.seen))
 
     def goes_on(self, step: int) -> bool:
         """Score the held-out rows; False once they have not been predicted better for long enough."""
-        score = self.members.score(self._predict(), self.y, self.judged)
+        score = self.crew.first(self.members.score(self._predict(), self.y, self.unseen))
         if score > self.best:
             self.best, self.best_step, self.state = score, step, self._copy()
         return step - self.best_step < self.patience

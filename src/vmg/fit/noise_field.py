@@ -8,11 +8,13 @@ one Cholesky factor for all of them. Cross-validation among the held-out errors 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
+from scipy.linalg import lapack
 
 from vmg.fit.calibration import Calibration, HeldOut, t_log_density
 
@@ -63,44 +65,43 @@ def fit_noise_field(
     fold = rng.permutation(n_rows) % FOLDS
     epistemic = calibration.stretch * held_out.variance
     constant = t_log_density(held_out.error, calibration.noise + epistemic, calibration.degrees)
-    best, chosen = 0.0, None
-    for precision in PRECISIONS:
-        gain = np.empty(n_rows)
-        for k in range(FOLDS):
-            inside, outside = fold != k, fold == k
-            weights = _score(phi[inside], _take(held_out, inside), calibration, precision)
-            noise = calibration.noise * np.exp(np.clip(phi[outside] @ weights, -LIMIT, LIMIT))
-            density = t_log_density(held_out.error[outside], noise + epistemic[outside], calibration.degrees)
-            gain[outside] = density - constant[outside]
-        mean = float(np.average(gain, weights=held_out.weight))
-        if mean - 0.5 * gain.std() / math.sqrt(n_rows) > best:
-            best, chosen = mean - 0.5 * gain.std() / math.sqrt(n_rows), precision
-    if chosen is None:
+    inside = fold != np.arange(FOLDS)[:, None]
+    weights = _fit_fields(phi, held_out, calibration, PRECISIONS, inside)  # [precisions, folds, F]
+    logs = (phi * weights[:, fold]).sum(-1)  # each row by the field that has not seen it, [precisions, n]
+    noise = calibration.noise * np.exp(np.clip(logs, -LIMIT, LIMIT))
+    gain = t_log_density(held_out.error, noise + epistemic, calibration.degrees) - constant
+    sure = np.average(gain, axis=1, weights=held_out.weight) - 0.5 * gain.std(1) / math.sqrt(n_rows)
+    best = int(np.argmax(sure))
+    if not sure[best] > 0:
         return None
-    return NoiseField(input_scale, directions, _score(phi, held_out, calibration, chosen))
+    everywhere = np.ones((1, n_rows), dtype=np.bool_)
+    found = _fit_fields(phi, held_out, calibration, PRECISIONS[best : best + 1], everywhere)
+    return NoiseField(input_scale, directions, found[0, 0])
 
 
-def _take(rows: HeldOut, index: NDArray[np.bool_]) -> HeldOut:
-    return HeldOut(*(part[index] for part in rows))
-
-
-def _score(phi: Array, rows: HeldOut, calibration: Calibration, precision: float) -> Array:
-    """Weights of the field at the mode, by Fisher scoring."""
-    nu = calibration.degrees
-    prior = np.full(phi.shape[1], precision)
-    prior[-1] = 1e-3  # the level is free
+def _fit_fields(
+    phi: Array, rows: HeldOut, calibration: Calibration, precisions: Sequence[float], inside: NDArray[np.bool_]
+) -> Array:
+    """Weights of fields at their modes [P, S, F], by Fisher scoring: for P precisions and S sets of rows [S, n]."""
+    n_features, nu = phi.shape[1], calibration.degrees
+    prior = np.repeat(np.asarray(precisions), len(inside))[:, None] * np.ones(n_features)  # [P·S, F]
+    prior[:, -1] = 1e-3  # the level is free
     information = 0.5 * nu / (nu + 3)  # of log σ² in one error
-    A = information * (phi * rows.weight[:, None]).T @ phi + np.diag(prior)
-    factor = linalg.cho_factor(A, lower=True)
-    w = np.zeros(phi.shape[1])
+    grams = [information * (phi * (rows.weight * some)[:, None]).T @ phi for some in inside]
+    factors = [linalg.cholesky(grams[k % len(grams)] + np.diag(one), lower=True) for k, one in enumerate(prior)]
+    weight = np.tile(rows.weight * inside, (len(precisions), 1))  # [P·S, n]
+    w = np.zeros_like(prior)
     squared, epistemic = rows.error**2, calibration.stretch * rows.variance
+    moving = np.arange(len(w))
     for _ in range(STEPS):
-        noise = calibration.noise * np.exp(np.clip(phi @ w, -LIMIT, LIMIT))
+        noise = calibration.noise * np.exp(np.clip(w[moving] @ phi.T, -LIMIT, LIMIT))
         total = noise + epistemic
-        excess = (nu + 1) / (nu + squared / total) * squared / total - 1
-        gradient = phi.T @ (rows.weight * 0.5 * excess * noise / total) - prior * w
-        step = DAMPING * linalg.cho_solve(factor, gradient)
-        w = w + step
-        if np.abs(step).max() < TOLERANCE:
+        ratio = squared / total
+        excess = (nu + 1) / (nu + ratio) * ratio - 1
+        gradient = (0.5 * weight[moving] * excess * noise / total) @ phi - prior[moving] * w[moving]
+        step = np.stack([lapack.dpotrs(factors[k], one, lower=1)[0] for k, one in zip(moving, gradient, strict=True)])
+        w[moving] += DAMPING * step
+        moving = moving[DAMPING * np.abs(step).max(1) >= TOLERANCE]
+        if not len(moving):
             break
-    return w
+    return w.reshape(len(precisions), len(inside), n_features)

@@ -20,7 +20,7 @@ from vmg.fit.calibration import (
 
 __all__ = ["calibrate_groups"]
 
-STEPS, RATE = 150, 0.15
+STEPS, RATE = 75, 0.2
 STARTS = (0.0, 2.0)  # of log c, as there
 
 

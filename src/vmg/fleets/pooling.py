@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -92,7 +92,8 @@ class Pool:
         level = self.calibration.noise * float(noise.mean())
         calibration = Calibration(level, self.calibration.stretch, self.calibration.degrees)
         ensemble = RegressionEnsemble(members, noise, (calibration,), (None,), self.inputs)
-        return assemble(table, ensemble, self.scaling, self.n_steps)
+        constant = replace(table, options={**table.options, "noise": "constant"})
+        return assemble(constant, ensemble, self.scaling, self.n_steps)
 
 
 def fit_pool(tables: Sequence[GroupTable], options: Mapping[str, Any], seed: int) -> Pool:

@@ -182,7 +182,8 @@ def _condition(
     features: Tensor, weighted: Tensor, y: Tensor, weight: Tensor, prior_precision: Tensor, prior: NoisePrior
 ) -> tuple[LinearPosterior, Tensor]:
     """The same, where ``weighted`` features ωΦ are there already."""
-    A = weighted.mT @ features + torch.diag_embed(prior_precision)
+    A = weighted.mT @ features
+    A.diagonal(dim1=-2, dim2=-1).add_(prior_precision)
     root = cholesky(A)
     mean = torch.cholesky_solve((y.mT @ weighted).mT, root)  # several times as fast as weightedᵀy for one output
     residual = y - (mean.mT @ features.mT).mT

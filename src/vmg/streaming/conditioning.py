@@ -69,7 +69,7 @@ def condition_on_all(
     assert isinstance(ensemble, RegressionEnsemble)
     members = ensemble.members
     done = RowsRead.none(estimator.n_features_in_) if start is None else start
-    if done.last_piece < 0:
+    if not done.pieces:
         members.head.forget()
     for number, batches in pieces:
         for X, y in batches:
@@ -81,7 +81,7 @@ def condition_on_all(
             targets = estimator.target_scaling_.transform(y.reshape(len(y), -1))
             members.update(torch.as_tensor(x), torch.as_tensor(targets), None)
             done = done.and_also(x)
-        done = replace(done, last_piece=number)
+        done = done.after(number)
         if after_piece is not None:
             after_piece(done)
     sharing.add_up(list(members.head.statistics))

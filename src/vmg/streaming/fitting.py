@@ -7,10 +7,9 @@ sum over rows is done on all of them: counts, levels, scales and, in the second 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,9 @@ from numpy.typing import NDArray
 
 from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.fit.scaling import Standardiser
+from vmg.fit.shared_members import members_shared
 from vmg.streaming import sharing
-from vmg.streaming.checkpoint import FitCheckpoint, RowsRead
+from vmg.streaming.checkpoint import KeptFit, RowsRead
 from vmg.streaming.conditioning import condition_on_all, fit_on_sample
 from vmg.streaming.dataset import Dataset, open_dataset
 from vmg.streaming.encoding import fit_encoder, fit_scaling
@@ -55,8 +55,8 @@ def fit_dataset(
 ) -> TableModel:
     """Fit to every row of a dataset that has a target.
 
-    Under ``torchrun`` (an initialised process group) processes share the rows and end with the same model; the first
-    one trains the hidden layers.
+    Under ``torchrun`` (an initialised process group) processes share the rows, and the members of the ensemble while
+    these are trained on the sample; all end with the same model. Callbacks are called in every process.
 
     Parameters
     ----------
@@ -70,7 +70,9 @@ def fit_dataset(
         A file that keeps what is done, after the sample and after every piece of about a million rows; each process
         has its own. It is removed at the end.
     resume : bool
-        Go on from the checkpoint where it is there, to the same bits; False starts anew.
+        Go on from the checkpoint where it is there: with as many processes as before, to the same bits. With another
+        number sums are added in another order, and files must be where the processes that go on find them. False
+        starts anew.
     """
     dataset = open_dataset(source)
     missing = [name for name in (target, *exclude) if name not in dataset.schema.names]
@@ -78,6 +80,8 @@ def fit_dataset(
         raise TableError(f"the table has no column {listing(missing)}; it has {listing(dataset.schema.names)}")
     names = [name for name in dataset.schema.names if name not in exclude]
     estimator_options = dict(options or {})
+    if np.any(np.asarray(estimator_options.get("n_pseudo", 0))):
+        raise ValueError(f"n_pseudo must be 0 for rows in a stream; got {estimator_options['n_pseudo']}")
     seed = estimator_options.get("random_state")
     statistics, sample, n_without = _first_pass(
         dataset, names, target, sample_rows, seed if isinstance(seed, int) else 0
@@ -100,19 +104,20 @@ def fit_dataset(
             tell(note)
     scaling = [fit_scaling(encoder, encoded, statistics)]
     kind = VMGRegressor if found.task == "regression" else VMGClassifier
-    estimator = kind(**estimator_options)
+    estimator = kind(**{**estimator_options, "random_state": _common_seed(seed)})
     classes = None
     if isinstance(estimator, VMGRegressor):
         scaling.append(_target_scaling(found.values, statistics, target))
     else:
         classes = _all_classes(found.values, statistics, target)
     settings = [names, target, task, sample_rows, repr(sorted(estimator_options.items()))]
-    kept = _Kept(checkpoint, resume, [[[p.part.name, list(p.groups), p.n_rows] for p in dataset.pieces], *settings])
+    pieces = [[piece.part.name, list(piece.groups), piece.n_rows] for piece in dataset.pieces]
+    kept = KeptFit(checkpoint, [pieces, *settings], resume=resume)
     resumed = kept.load()
     if resumed is not None:
-        estimator, start = resumed
+        estimator, start, read_before = resumed
     else:
-        if sharing.is_first():
+        with members_shared():
             fit_on_sample(
                 estimator,
                 encoded,
@@ -122,17 +127,24 @@ def fit_dataset(
                 classes=classes,
                 callbacks=callbacks,
             )
-        estimator, start = sharing.send(estimator), RowsRead.none(encoded.shape[1])
+        estimator, start, read_before = sharing.send(estimator), RowsRead.none(encoded.shape[1]), frozenset()
         kept.save(estimator, start)
     if isinstance(estimator, VMGRegressor):
         regressor = estimator
-        rest = _encoded(dataset, names, target, encoder, found.decimal_comma, start.last_piece)
+        rest = _encoded(dataset, names, target, encoder, found.decimal_comma, read_before)
         condition_on_all(regressor, rest, start, lambda done: kept.save(regressor, done))
     kept.remove()
     return TableModel(
         *(encoder, estimator, target, found.task, found.decimal_comma, tuple(notes)),
         reference=keep_rows(encoder, columns, found.values),
     )
+
+
+def _common_seed(seed: Any) -> Any:
+    """A seed that is the same in all processes; the given one, where there is one process or it is a number."""
+    if sharing.shard()[1] == 1 or isinstance(seed, Integral):
+        return seed
+    return sharing.send(int(np.random.default_rng().integers(2**31)))
 
 
 def _first_pass(
@@ -155,34 +167,15 @@ def _first_pass(
     return statistics, sample.rows(), n_without
 
 
-class _Kept:
-    """The checkpoint of this process; nothing where none is asked for."""
-
-    def __init__(self, path: str | os.PathLike[str] | None, resume: bool, run: Sequence[Any]) -> None:
-        rank, world = sharing.shard()
-        digest = hashlib.sha256(json.dumps([*run, world]).encode()).hexdigest()
-        self._file = None if path is None else FitCheckpoint(path, digest, rank)
-        if not resume:
-            self.remove()
-
-    def load(self) -> tuple[VMGRegressor | VMGClassifier, RowsRead] | None:
-        """What was kept, where every process has something."""
-        found = None if self._file is None else self._file.load()
-        return found if all(sharing.gather(found is not None)) else None
-
-    def save(self, estimator: VMGRegressor | VMGClassifier, done: RowsRead) -> None:
-        if self._file is not None:
-            self._file.save(estimator, done)
-
-    def remove(self) -> None:
-        if self._file is not None:
-            self._file.remove()
-
-
 def _encoded(
-    dataset: Dataset, names: Sequence[str], target: str, encoder: TableEncoder, decimal_comma: bool, after: int = -1
+    dataset: Dataset,
+    names: Sequence[str],
+    target: str,
+    encoder: TableEncoder,
+    decimal_comma: bool,
+    read_before: frozenset[int],
 ) -> Iterator[tuple[int, Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]]]:
-    """Features and numeric targets of the pieces after a number, a batch at a time.
+    """Features and numeric targets of the pieces that were not read before, a batch at a time.
 
     Rows whose target is no finite number are left out.
     """
@@ -194,7 +187,7 @@ def _encoded(
             yield encoder.transform(frame[given]), values[given]
 
     for piece in dataset.own_pieces(sharing.shard()):
-        if piece.number > after:
+        if piece.number not in read_before:
             yield piece.number, batches(piece)
 
 

@@ -40,13 +40,13 @@ def gather(own: T) -> list[T]:
     return [one for one in found if one is not None]
 
 
-def send(own: T) -> T:
-    """What the first process has."""
+def send(own: T, source: int = 0) -> T:
+    """What one process has, the first if no other is named."""
     if shard()[1] == 1:
         return own
     box = [own]
-    with watched("waiting for the first process"):
-        distributed.broadcast_object_list(box)
+    with watched(f"waiting for process {source}"):
+        distributed.broadcast_object_list(box, src=source)
     return box[0]
 
 

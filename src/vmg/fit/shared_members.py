@@ -1,0 +1,95 @@
+"""Members of an ensemble that several processes train, each its own ones.
+
+Members do not need each other for a step: each has parameters, held-out rows and an output layer of its own. So every
+process of a group takes some of them, and after training all get all. What members say of held-out rows is gathered
+whenever these are looked at, and one process decides for all when to stop. Rows and random numbers must be the same in
+all processes.
+
+Nothing is shared unless a caller says so by :func:`members_shared`: processes of a group may well fit different models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import distributed, nn
+
+from vmg.training.distributed import Processes, watched
+
+__all__ = ["Crew", "members_shared"]
+
+Parts = TypeVar("Parts", bound=tuple[Any, ...])
+
+_shared: ContextVar[bool] = ContextVar("_shared", default=False)
+
+
+@contextmanager
+def members_shared() -> Iterator[None]:
+    """Let the processes of the default group share the members of the ensembles that are trained in this block."""
+    token = _shared.set(True)
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
+class Crew:
+    """The processes that train ``n_members`` members; one alone, where nothing is shared.
+
+    Process k of K has a run of members. Where there are more processes than members, the last ones train the last
+    member too, and what they find is not used.
+    """
+
+    def __init__(self, n_members: int) -> None:
+        processes = Processes()
+        self._rank, self._size = (processes.rank, processes.size) if _shared.get() else (0, 1)
+        self._n_used = min(self._size, n_members)
+        edges = [n_members * k // self._n_used for k in range(self._n_used + 1)]
+        mine = min(self._rank, self._n_used - 1)
+        self.own = slice(edges[mine], edges[mine + 1])
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to share with."""
+        return self._size == 1
+
+    def all_members(self, own: Parts) -> Parts:
+        """Arrays of all members from those of each process's own: [E, ...] each, in a tuple of the same kind."""
+        if self.alone:
+            return own
+        found: list[Any] = [None] * self._size
+        with watched("gathering what members say"):
+            distributed.all_gather_object(found, tuple(own))
+        joined = [np.concatenate(parts) for parts in zip(*found[: self._n_used], strict=True)]
+        return type(own)(*joined) if hasattr(own, "_fields") else type(own)(joined)
+
+    def first(self, value: float) -> float:
+        """What the first process has found."""
+        if self.alone:
+            return value
+        found = torch.tensor([value], dtype=torch.float64)
+        with watched("waiting for the first process"):
+            distributed.broadcast(found, 0)
+        return float(found)
+
+    def all(self, answer: bool) -> bool:
+        """Whether all processes say yes."""
+        if self.alone:
+            return answer
+        least = torch.tensor([float(answer)])
+        with watched("at a step on the sample"):
+            distributed.all_reduce(least, op=distributed.ReduceOp.MIN)
+        return bool(least)
+
+    def put_together(self, whole: nn.Module, part: nn.Module) -> None:
+        """Give ``whole`` the parameters and buffers of all parts; in every process the same bits."""
+        if self.alone:
+            return
+        names, tensors = zip(*part.state_dict().items(), strict=True)
+        joined = self.all_members(tuple(tensor.numpy() for tensor in tensors))
+        whole.load_state_dict({name: torch.from_numpy(one) for name, one in zip(names, joined, strict=True)})

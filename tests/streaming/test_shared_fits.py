@@ -1,0 +1,177 @@
+"""Streamed fits by several processes: members are shared, and a fit that was killed goes on with any number."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from parquet_parts import write_parts
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+
+from gloo import Pair
+
+from vmg.fit.members import MemberRun
+from vmg.fit.regression_members import RegressionMembers
+from vmg.fit.shared_members import Crew, members_shared
+from vmg.streaming import fit_dataset
+from vmg.streaming.checkpoint import FitCheckpoint, KeptFit, Offer, choose_offers
+from vmg.streaming.dataset import Dataset
+
+FAST = {"n_members": 4, "hidden_layer_sizes": (8,), "max_iter": 20, "random_state": 0}
+
+
+class Killed(Exception):
+    pass
+
+
+def fit(rank, folder, checkpoint, n_saves=None, threads=1):
+    """Fit; die after so many saves. What members hold at the end, and the pieces that were read in both passes."""
+    torch.set_num_threads(threads)
+    save, frames_of, saved, read = FitCheckpoint.save, Dataset.frames_of, [0], []
+
+    def dying(self, *state):
+        save(self, *state)
+        saved[0] += 1
+        if saved[0] == n_saves:
+            raise Killed
+
+    def noted(self, piece, *rest):
+        read.append(piece.number)
+        return frames_of(self, piece, *rest)
+
+    FitCheckpoint.save, Dataset.frames_of = dying, noted
+    try:
+        model = fit_dataset(
+            folder, "y", exclude=["key"], sample_rows=400, options=FAST, checkpoint=checkpoint, resume=n_saves is None
+        )
+    finally:
+        FitCheckpoint.save, Dataset.frames_of = save, frames_of
+    members = model.estimator.ensemble_.members
+    return {name: value.numpy() for name, value in members.state_dict().items()}, read
+
+
+@pytest.fixture(scope="module")
+def pair():
+    processes = Pair()
+    yield processes
+    processes.close()
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("parts")
+    write_parts(folder / "in", [300, 200, 250, 150, 100, 50])
+    return folder / "in"
+
+
+def equal(first, second, *, rtol=0.0):
+    for name, value in first.items():
+        torch.testing.assert_close(torch.as_tensor(second[name]), torch.as_tensor(value), rtol=rtol, atol=rtol)
+
+
+def copied(checkpoint, name):
+    """The files of a run that was killed, for another try."""
+    for path in checkpoint.parent.glob(f"{checkpoint.name}*"):
+        shutil.copy(path, path.with_name(path.name.replace(checkpoint.name, name)))
+    return checkpoint.with_name(name)
+
+
+def test_a_killed_fit_of_two_processes_goes_on_with_two_and_with_one(pair, parts, tmp_path):
+    (whole, _), (other, _) = pair.run(fit, parts, None)
+    equal(whole, other)  # both processes end with the same bits
+    run = tmp_path / "run"
+    assert pair.run(fit, parts, run, 2)[0].startswith("Killed")  # after one piece each
+    again = copied(run, "again")
+    (found, first_read), (other, second_read) = pair.run(fit, parts, run)
+    assert (first_read, second_read) == ([0, 2, 4, 2, 4], [1, 3, 5, 3, 5])  # the first pass, and what was left
+    equal(whole, found)
+    equal(whole, other)
+    found, read = fit(0, parts, again)  # and with one process, which takes both sums
+    assert read == [0, 1, 2, 3, 4, 5, 2, 3, 4, 5]
+    equal(whole, found, rtol=1e-9)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_fit_of_one_process_goes_on_with_two(pair, parts, tmp_path):
+    whole, _ = fit(0, parts, None)
+    with pytest.raises(Killed):
+        fit(0, parts, tmp_path / "run", 4)  # after three pieces
+    (found, first_read), (other, second_read) = pair.run(fit, parts, tmp_path / "run")
+    assert (first_read[3:], second_read[3:]) == ([4], [3, 5])
+    equal(found, other)
+    equal(whole, found, rtol=1e-9)
+    assert not list(tmp_path.iterdir())
+
+
+def train(rank, folder, target, options):
+    """Fit; what members hold at the end, and how many this process has trained in each of its trainings."""
+    torch.set_num_threads(1)
+    trained, first = [], MemberRun.__init__
+
+    def noted(self, members, *rest):
+        trained.append(members.features.n_members)
+        first(self, members, *rest)
+
+    MemberRun.__init__ = noted
+    try:
+        model = fit_dataset(folder, target, exclude=["key"], sample_rows=400, options=options)
+    finally:
+        MemberRun.__init__ = first
+    members = model.estimator.ensemble_.members
+    return {name: value.numpy() for name, value in members.state_dict().items()}, trained
+
+
+@pytest.mark.parametrize("target", ["y", "kind"])
+def test_processes_train_members_of_their_own_and_end_with_all(pair, parts, target):
+    alone, trained = train(0, parts, target, FAST)
+    (first, first_trained), (second, second_trained) = pair.run(train, parts, target, FAST)
+    assert trained == [4] * len(trained) and first_trained == second_trained == [2] * len(trained)
+    equal(first, second)
+    assert all(len(value) == 4 for value in first.values())
+    equal({name: value for name, value in alone.items() if "head" not in name}, first, rtol=1e-3)  # up to rounding
+
+
+def test_more_processes_than_members_and_no_seed(pair, parts):
+    options = {**FAST, "n_members": 1, "random_state": None}
+    (first, first_trained), (second, second_trained) = pair.run(train, parts, "y", options)
+    assert set(first_trained[-1:] + second_trained[-1:]) == {1}
+    equal(first, second)
+
+
+def shared_or_not(rank):
+    with members_shared():
+        inside = Crew(5)
+    return Crew(5).alone, inside.alone, inside.own
+
+
+def test_members_are_shared_only_where_that_is_asked_for(pair):
+    """Processes of a group may fit models that have nothing to do with each other."""
+    assert pair.run(shared_or_not) == [(True, False, slice(0, 2)), (True, False, slice(2, 5))]
+
+
+def test_a_part_of_members_has_their_activations():
+    members = RegressionMembers(3, (4,), 1, ("relu", "tanh"), 5)
+    x = torch.randn(6, 3)
+    for own in (slice(0, 2), slice(1, 5), slice(4, 5)):
+        part = members.part(own)
+        torch.testing.assert_close(part.features(x), members.features(x)[own])
+        assert {name: len(value) for name, value in part.state_dict().items()} == dict.fromkeys(
+            members.state_dict(), own.stop - own.start
+        )
+
+
+def test_files_that_were_joined_count_once():
+    """A run may be killed after sums were joined and before the file that they came from was removed."""
+    joined, left, apart = Offer(0, "a", (0, 2, 1)), Offer(1, "a", (1,)), Offer(2, "a", (5,))
+    assert choose_offers([left, apart, joined]) == [joined, apart]
+    assert choose_offers([joined, Offer(3, "b", (7,))]) == [joined]  # sums of other networks
+    assert choose_offers([]) == []
+
+
+def test_a_fit_that_starts_anew_forgets_the_files_of_all(tmp_path):
+    for name in ("run", "run.1", "run.12", "run.txt"):
+        (tmp_path / name).write_text("kept")
+    KeptFit(tmp_path / "run", [], resume=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.txt"]
