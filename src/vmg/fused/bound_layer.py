@@ -103,10 +103,6 @@ class BoundLayer:
             self.activated.copy_(self._activation(self.out))
         return finite
 
-    @property
-    def has_divergence(self) -> bool:
-        return self._draw.kl is not None
-
     def divergence(self) -> Tensor:
         """The divergence at the present parameters, [*batch_shape]; in other memory at each call."""
         assert self._draw.kl is not None

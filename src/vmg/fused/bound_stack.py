@@ -44,7 +44,6 @@ class BoundStack:
         self.parameters = [t for one in draws for t in one.parameters]
         self.of_priors = [p for one in draws if one.kl is not None for p in one.kl.parameters]
         self._addresses = [library.address(t) for t in self.parameters]
-        self._shapes = [[None if t is None else t.shape for t in one.parameters] for one in draws]
 
     def at(self, parameters: Sequence[Tensor | None], x: Tensor) -> BoundStack:
         """This stack after its forward pass; or one in its stead, to go backwards, if parameters were moved since then.
@@ -66,16 +65,24 @@ class BoundStack:
             x = layer.activated
         return finite
 
-    def divergences(self) -> list[Tensor]:
-        """The divergence of each layer that has one, [*batch_shape]."""
-        return [layer.divergence() for layer in self.layers if layer.has_divergence]
+    @property
+    def has_divergence(self) -> bool:
+        return all(one.kl is not None for one in self.draws)
+
+    def divergence(self) -> Tensor:
+        """The divergences of all layers, summed, [*batch_shape]; each must have one."""
+        first, *others = self.layers
+        total = first.divergence()
+        for layer in others:
+            total += layer.divergence()
+        return total
 
     def bind_gradients(
         self,
         g: Tensor,
         gradients: Sequence[Sequence[Tensor | None]],
         g_x: Tensor | None,
-        g_kls: Sequence[Tensor | None],
+        g_kl: Tensor | None,
         *,
         checked: bool = False,
     ) -> Callable[[], list[list[Tensor]]]:
@@ -85,13 +92,13 @@ class BoundStack:
             g: gradient by the outputs of the last layer.
             gradients: memory for those by each layer's parameters.
             g_x: memory for that by x, or None where it is not wanted.
-            g_kls: gradient by each layer's divergence, or None.
+            g_kl: gradient by the divergence, or None.
             checked: these are known to fit.
         """
         passes = []
         for k, layer in reversed(list(enumerate(self.layers))):
             own = [self.layers[k - 1].g if k else g_x, *gradients[k]]
-            passes.append(layer.bind_gradients(g, own, g_kls[k], checked=checked))
+            passes.append(layer.bind_gradients(g, own, g_kl, checked=checked))
             g = self.layers[k - 1].g
 
         def run() -> list[list[Tensor]]:
@@ -104,5 +111,9 @@ class BoundStack:
 
         One piece for all of them would be no faster: C's allocator gives large pieces back to the system at each step.
         """
-        dtype = self.draws[0].noises[1].dtype
-        return [[None if shape is None else torch.empty(shape, dtype=dtype) for shape in own] for own in self._shapes]
+        make = torch.empty_like if self.checked else _without_gaps
+        return [[None if t is None else make(t) for t in one.parameters] for one in self.draws]
+
+
+def _without_gaps(like: Tensor) -> Tensor:
+    return torch.empty(like.shape, dtype=like.dtype)

@@ -203,10 +203,12 @@ class Backward:
         self._record = operands.record(None, arrays, gradients)
         if self._scratch is None:
             return
-        R, g_points = plan.sizes[3], memory.as_matrices(gradients[4])
+        g_points = memory.as_matrices(gradients[4])
         self._flat, self._M, self._g_M = (memory.as_matrices(t) for t in (g, inputs.M, gradients[1]))
-        self._g_A: Tensor | None = None if g_points is None else g_points[..., :R]
-        self._g_B: Tensor | None = None if g_points is None else g_points[..., R:]
+        self._g_A: Tensor | None = None
+        self._g_B: Tensor | None = None
+        if g_points is not None:
+            self._g_A, self._g_B = g_points.split_with_sizes(plan.sizes[3:5], -1)
 
     def run(self) -> None:
         """Compute the gradients."""

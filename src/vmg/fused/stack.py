@@ -78,10 +78,10 @@ def sample_diagonal(
 
 def sample_stack(
     x: Tensor, draws: Sequence[Draw], activation: Activation | None = None, *, check_finite: bool = False
-) -> tuple[Tensor, Sequence[Tensor | None]]:
-    """The outputs of the last layer, drawn as :func:`sample_diagonal` does, and each layer's divergence [*batch_shape].
+) -> tuple[Tensor, Tensor | None]:
+    """The outputs of the last layer, drawn as :func:`sample_diagonal` does, and the divergence of all, [*batch_shape].
 
-    A divergence is None where it is not wanted, or where there are no kernels for the tensors. ``activation`` must
+    The divergence is None where a layer has none, or where there are no kernels for the tensors. ``activation`` must
     have no parameters.
     """
     ready = _is_ready(x, draws)
@@ -89,7 +89,7 @@ def sample_stack(
         _require_shapes(x, draws)
         if check_finite and may_look(x):
             _require_finite(x)
-        return _chain(x, draws, activation), [None] * len(draws)
+        return _chain(x, draws, activation), None
     return sample_bound(BoundStack(draws, x, activation, checked=ready), x, check_finite=check_finite)
 
 
@@ -131,15 +131,15 @@ def _require_finite(x: Tensor) -> None:
 
 def sample_bound(
     stack: BoundStack, x: Tensor, *, check_finite: bool = False, with_kl: bool = True, holder: object = None
-) -> tuple[Tensor, Sequence[Tensor | None]]:
-    """A draw at x as one node of autograd's graph, and each layer's divergence, None where there is none.
+) -> tuple[Tensor, Tensor | None]:
+    """A draw at x as one node of autograd's graph, and the divergence of all layers, None where one has none.
 
     With a ``holder`` the node keeps it and the stack, for its backward pass: until the node is gone, and the holder
     with it, no other pass may run. Without one the graph saves tensors, as hooks on what it saves suppose.
     """
-    out, *kls = _Stack.apply((stack, check_finite, with_kl, holder), x, *stack.parameters, *stack.of_priors)
-    found = iter(kls)
-    return out, [next(found, None) if layer.has_divergence else None for layer in stack.layers]
+    options = stack, check_finite, with_kl and stack.has_divergence, holder
+    out, *kl = _Stack.apply(options, x, *stack.parameters, *stack.of_priors)
+    return out, kl[0] if kl else None
 
 
 class _Stack(Function):
@@ -150,39 +150,37 @@ class _Stack(Function):
         stack, check_finite, with_kl, ctx.holder = options
         if not stack.forward(x) and check_finite:
             _require_finite(x)
-        out, kls = stack.layers[-1].out, stack.divergences() if with_kl else ()
+        out, kl = stack.layers[-1].out, [stack.divergence()] if with_kl else []
         ctx.set_materialize_grads(False)
         if ctx.holder is not None:
             ctx.stack = stack
             ctx.save_for_backward(x, *stack.parameters)  # so that changes of them in place are noticed
-            return out.clone(), *kls
+            return out.clone(), *kl
         # the same tensors with a divergence as without: checkpointing draws again without it and compares them
         draws = stack.draws
         ctx.stack = [one._replace(parameters=(), noises=()) for one in draws], stack.activation, stack.checked
         noises = [noise for one in draws for noise in one.noises]
         kept = [t for layer in stack.layers for t in layer.kept()]
         ctx.save_for_backward(x, *stack.parameters, *noises, *kept[:-1])
-        return out, *kls
+        return out, *kl
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor | None, *g_kls: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, g: Tensor | None, g_kl: Tensor | None = None) -> tuple[Tensor | None, ...]:
         x, *saved = ctx.saved_tensors  # once: checkpointing forgets them as they are read
         stack = _restored(ctx.stack, x, saved) if ctx.holder is None else ctx.stack.at(saved, x)
-        by_kl = iter(g_kls)
-        g_kls = tuple(next(by_kl, None) if layer.has_divergence else None for layer in stack.layers)
         if torch.is_grad_enabled():  # a gradient of this gradient is wanted
-            return _by_autograd(stack, x, ctx.needs_input_grad, g, g_kls)
+            return _by_autograd(stack, x, ctx.needs_input_grad, g, g_kl)
         g_x = None
         if g is None:
-            gradients, by_prior = _gradients_of_divergences(stack, g_kls)
+            gradients, by_prior = _gradients_of_divergence(stack, g_kl)
         else:
             gradients = stack.empty_gradients()
             g_x = torch.empty(x.shape, dtype=x.dtype) if ctx.needs_input_grad[1] else None  # without x's gaps
-            g, g_kls = g.contiguous(), tuple(None if t is None else t.contiguous() for t in g_kls)
+            g, g_kl = g.contiguous(), None if g_kl is None else g_kl.contiguous()
             fit = stack.checked and g.shape == stack.draws[-1].noises[1].shape and g.dtype is x.dtype
-            by_prior = stack.bind_gradients(g, gradients, g_x, g_kls, checked=fit)()
+            by_prior = stack.bind_gradients(g, gradients, g_x, g_kl, checked=fit)()
         of_priors: list[Tensor | None] = []
-        for one, g_kl, found in zip(stack.draws, g_kls, by_prior, strict=True):
+        for one, found in zip(stack.draws, by_prior, strict=True):
             if one.kl is not None:
                 of_priors += [None] * len(one.kl.parameters) if g_kl is None else found
         return None, g_x, *[t for own in gradients for t in own], *of_priors
@@ -199,12 +197,12 @@ def _restored(recipe: tuple[Any, ...], x: Tensor, saved: list[Tensor]) -> BoundS
     return BoundStack(draws, x, activation, kept, checked=checked)
 
 
-def _gradients_of_divergences(
-    stack: BoundStack, g_kls: Sequence[Tensor | None]
+def _gradients_of_divergence(
+    stack: BoundStack, g_kl: Tensor | None
 ) -> tuple[list[list[Tensor | None]], list[list[Tensor]]]:
     """Gradients by parameters and by those of priors, where the outputs have none."""
     gradients, by_prior = [], []
-    for layer, g_kl in zip(stack.layers, g_kls, strict=True):
+    for layer in stack.layers:
         own, of_prior = layer.differentiate_divergence(g_kl)
         gradients.append(own)
         by_prior.append(of_prior)
@@ -212,7 +210,7 @@ def _gradients_of_divergences(
 
 
 def _by_autograd(
-    stack: BoundStack, x: Tensor, needed: Sequence[bool], g: Tensor | None, g_kls: Sequence[Tensor | None]
+    stack: BoundStack, x: Tensor, needed: Sequence[bool], g: Tensor | None, g_kl: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """The gradients in PyTorch, which can be differentiated again; the graph may outlive the stack and its noise."""
     draws = []
@@ -221,7 +219,7 @@ def _by_autograd(
         draws.append(one._replace(noises=(None if of_points is None else of_points.clone(), noise.clone())))
     wanted = [t for t, need in zip((x, *stack.parameters, *stack.of_priors), needed[1:], strict=True) if need]
     found = [] if g is None else [(_chain(x, draws, stack.activation), g)]
-    for one, g_kl in zip(draws, g_kls, strict=True):
+    for one in draws:
         if one.kl is not None and g_kl is not None:
             M, log_row, log_column, _, *log_noises = one.parameters
             found.append((one.kl.plain(M, log_row, log_column, *log_noises), g_kl))

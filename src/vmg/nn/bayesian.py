@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vmg.fused.library import randn
 from vmg.math.linalg import NARROW, all_finite, may_look, widened
 from vmg.math.preactivations import augment, input_divisor
+from vmg.nn.kept_divergences import kept_divergences
 from vmg.nn.sharding import whole_divergence
 
 __all__ = ["BayesianLinear", "BayesianModule", "kl_divergence", "no_autocast", "use_generator"]
@@ -245,9 +246,16 @@ class BayesianLinear(BayesianModule):
 
 def kl_divergence(module: nn.Module) -> Tensor:
     """The KL divergence of every Bayesian module inside ``module``, summed; what one holds is its own to count."""
-    terms = [whole_divergence(m) for m in _outermost(module, set())]
-    if not terms:
+    found: dict[Any, None] = dict.fromkeys(_outermost(module, set()))
+    if not found:
         raise ValueError(f"{type(module).__name__} holds no Bayesian layer; see vmg.nn.bayesianize")
+    terms = []
+    for kept in {id(kept): kept for kept in (kept_divergences() or {}).values()}.values():
+        if len(kept.layers) > 1 and all(layer in found for layer in kept.layers):
+            terms.append(kept.kl)
+            for layer in kept.layers:
+                del found[layer]
+    terms += [whole_divergence(m) for m in found]
     total = terms[0]
     for term in terms[1:]:
         total = total + term

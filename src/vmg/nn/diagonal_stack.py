@@ -18,7 +18,7 @@ from vmg.fused.stack import sample_bound, sample_stack
 from vmg.math.linalg import NARROW, PLAIN, is_recorded
 from vmg.nn.bayesian import no_autocast
 from vmg.nn.bound_layers import BoundLayers
-from vmg.nn.kept_divergences import kept_divergences
+from vmg.nn.kept_divergences import KeptDivergence, kept_divergences
 
 if TYPE_CHECKING:
     from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -52,22 +52,22 @@ def draw_layers(layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: A
     """Outputs of the last layer, ``activation`` between the layers; inside ``keep_divergences`` their KL is kept."""
     trains = torch.is_grad_enabled() and not is_recorded(x)
     kept, check_finite = kept_divergences() if trains else None, not x.requires_grad
+    with_kl = kept is not None and (len(layers) == 1 or all(layer.has_own_divergence for layer in layers))
     with no_autocast(x):
         lent = _lend(layers, x, activation) if trains else None
         if lent is not None:
             lent.bound.refill(layers)
-            with_kl = kept is not None
-            out, kls = sample_bound(lent.bound.stack, x, check_finite=check_finite, with_kl=with_kl, holder=lent)
+            out, kl = sample_bound(lent.bound.stack, x, check_finite=check_finite, with_kl=with_kl, holder=lent)
         else:
-            draws = [layer.prepare_draw(x.shape[:-1], None, with_kl=kept is not None) for layer in layers]
+            draws = [layer.prepare_draw(x.shape[:-1], None, with_kl=with_kl) for layer in layers]
             if torch.compiler.is_dynamo_compiling() and x.is_cpu:  # one node for each layer, which runs the kernels
                 for k, one in enumerate(draws):
                     x = x if k == 0 or activation is None else activation(x)
                     x = operators.sample_diagonal(x, *one.parameters, *one.noises, one.input_scale, one.damping)
                 return x
-            out, kls = sample_stack(x, draws, activation, check_finite=check_finite)
-    if kept is not None:
-        kept.update((layer, kl) for layer, kl in zip(layers, kls, strict=True) if kl is not None)
+            out, kl = sample_stack(x, draws, activation, check_finite=check_finite)
+    if kept is not None and kl is not None:
+        kept.update(dict.fromkeys(layers, KeptDivergence(layers, kl)))
     return out
 
 
@@ -100,9 +100,10 @@ def _lend(layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: Activat
         if bound.serves(layers, x, activation):  # which no entry does for two threads
             free.remove(bound)
             return _Loan(bound, free)
-    if all(_may_bind(layer, x) for layer in layers):
-        return _Loan(BoundLayers(layers, x, activation), free)
-    return None
+    if not all(_may_bind(layer, x) for layer in layers):
+        return None
+    bound = BoundLayers(layers, x, activation)
+    return _Loan(bound, free) if bound.serves(layers, x, activation) else None  # not if made from other parameters
 
 
 def _may_bind(layer: MatrixGaussianLinear, x: Tensor) -> bool:

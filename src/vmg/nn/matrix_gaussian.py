@@ -205,8 +205,8 @@ class MatrixGaussianLinear(BayesianLinear):
         mean of a difference is the difference of the means.
         """
         kept = kept_divergences()
-        if kept and self in kept:
-            return kept[self]
+        if kept and self in kept and len(kept[self].layers) == 1:
+            return kept[self].kl
         if not self.charges_marginally:
             assert self.pseudo_data is not None
             q = self.posterior_given(*self.pseudo_data.sample((), self.generator))
@@ -218,6 +218,11 @@ class MatrixGaussianLinear(BayesianLinear):
             return diagonal_kl(self.prior, self._loc(), row, column, noise)
         kl = self.prior.kl_divergence(self._loc(), self.row(), self.column())
         return kl if self.pseudo_data is None else kl + self.pseudo_data.kl_divergence()
+
+    @property
+    def has_own_divergence(self) -> bool:
+        """Whether the divergence is the one stated here, and no derived class has another."""
+        return type(self).kl_divergence is MatrixGaussianLinear.kl_divergence
 
     @property
     def charges_marginally(self) -> bool:
@@ -281,11 +286,18 @@ class MatrixGaussianLinear(BayesianLinear):
         return x.expand(*batch_shape, *x.shape) if batch_shape and x.dim() == 2 else x
 
     def own_tensors(self) -> tuple[Tensor | None, ...]:
-        """M, log σ_r, log σ_c, the pseudo-points and the two logarithms of √α, None where there is none."""
-        pseudo_data, tensors = self.pseudo_data, (self.loc, self.row.log_scale, self.column.log_scale)
+        """M, log σ_r, log σ_c, the pseudo-points and the two logarithms of √α, None where there is no such parameter.
+
+        A step asks for them before anything else, and ``__getattr__`` of modules is slow.
+        """
+        modules = self._modules
+        row, column, pseudo_data = modules["row"], modules["column"], modules.get("pseudo_data")
+        assert row is not None and column is not None
+        tensors = self._parameters.get("loc"), row._parameters.get("log_scale"), column._parameters.get("log_scale")
         if pseudo_data is None:
             return *tensors, None, None, None
-        return *tensors, pseudo_data.points, pseudo_data.log_noise, pseudo_data.log_point_noise
+        own = pseudo_data._parameters
+        return *tensors, own.get("points"), own.get("log_noise"), own.get("log_point_noise")
 
     def draw_settings(self) -> tuple[Any, ...]:
         """What a draw and its divergence depend on besides tensors, for one layer and its noise."""

@@ -43,7 +43,7 @@ class DirectStep:
         self._g, self._g_kl = torch.empty_like(self._f), scale.new_empty(scale.shape[:-1])
         gradients = parameters.memory()
         own = [[None if p is None else gradients[p] for p in one.parameters] for one in stack.draws]
-        self._differentiate = stack.bind_gradients(self._g, own, None, [self._g_kl] * len(own))
+        self._differentiate = stack.bind_gradients(self._g, own, None, self._g_kl)
         self._prior_gradients = [[gradients[p] for p in layer.prior.parameters()] for layer in self._layers]
         self._learned = [p for p in self._likelihood.parameters() if p.requires_grad]
         self._learned_gradients = [gradients[p] for p in self._learned]
@@ -71,10 +71,7 @@ class DirectStep:
         self._x.copy_(batch.x)
         self._bound.refill(self._layers)
         self.stack.forward(self._x)
-        kl, *others = self.stack.divergences()
-        for other in others:
-            kl = kl + other
-        terms = self._differentiate_objective(batch, kl, kl_weight)
+        terms = self._differentiate_objective(batch, self.stack.divergence(), kl_weight)
         for targets, found in zip(self._prior_gradients, self._differentiate(), strict=True):
             for target, gradient in zip(targets, found, strict=True):
                 target.copy_(gradient)
