@@ -246,11 +246,14 @@ class BayesianLinear(BayesianModule):
 
 def kl_divergence(module: nn.Module) -> Tensor:
     """The KL divergence of every Bayesian module inside ``module``, summed; what one holds is its own to count."""
+    drawn = kept_divergences() or {}
+    if module in drawn and not isinstance(module, BayesianModule):
+        return drawn[module].kl
     found: dict[Any, None] = dict.fromkeys(_outermost(module, set()))
     if not found:
         raise ValueError(f"{type(module).__name__} holds no Bayesian layer; see vmg.nn.bayesianize")
     terms = []
-    for kept in {id(kept): kept for kept in (kept_divergences() or {}).values()}.values():
+    for kept in {id(kept): kept for kept in drawn.values()}.values():
         if len(kept.layers) > 1 and all(layer in found for layer in kept.layers):
             terms.append(kept.kl)
             for layer in kept.layers:

@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 from vmg.fused import library, operators
 from vmg.fused.bound_layer import Activation
-from vmg.fused.layer_passes import fits
-from vmg.fused.pass_memory import MOST
 from vmg.fused.stack import sample_bound, sample_stack
 from vmg.math.linalg import NARROW, PLAIN, is_recorded
 from vmg.nn.bayesian import no_autocast
-from vmg.nn.bound_layers import BoundLayers
+from vmg.nn.bound_layers import BoundLayers, may_bind
 from vmg.nn.kept_divergences import KeptDivergence, kept_divergences
 
 if TYPE_CHECKING:
@@ -48,8 +46,16 @@ def _has_hooks(module: nn.Module) -> bool:
     return any(hooks)
 
 
-def draw_layers(layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: Activation | None = None) -> Tensor:
-    """Outputs of the last layer, ``activation`` between the layers; inside ``keep_divergences`` their KL is kept."""
+def draw_layers(
+    layers: Sequence[MatrixGaussianLinear],
+    x: Tensor,
+    activation: Activation | None = None,
+    network: nn.Module | None = None,
+) -> Tensor:
+    """Outputs of the last layer, ``activation`` between the layers; inside ``keep_divergences`` their KL is kept.
+
+    ``network`` holds these Bayesian layers and no others.
+    """
     trains = torch.is_grad_enabled() and not is_recorded(x)
     kept, check_finite = kept_divergences() if trains else None, not x.requires_grad
     with_kl = kept is not None and (len(layers) == 1 or all(layer.has_own_divergence for layer in layers))
@@ -67,7 +73,7 @@ def draw_layers(layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: A
                 return x
             out, kl = sample_stack(x, draws, activation, check_finite=check_finite)
     if kept is not None and kl is not None:
-        kept.update(dict.fromkeys(layers, KeptDivergence(layers, kl)))
+        kept.update(dict.fromkeys(layers if network is None else (*layers, network), KeptDivergence(layers, kl)))
     return out
 
 
@@ -100,16 +106,7 @@ def _lend(layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: Activat
         if bound.serves(layers, x, activation):  # which no entry does for two threads
             free.remove(bound)
             return _Loan(bound, free)
-    if not all(_may_bind(layer, x) for layer in layers):
+    if not all(may_bind(layer, x) for layer in layers):
         return None
     bound = BoundLayers(layers, x, activation)
     return _Loan(bound, free) if bound.serves(layers, x, activation) else None  # not if made from other parameters
-
-
-def _may_bind(layer: MatrixGaussianLinear, x: Tensor) -> bool:
-    plan, own, data = layer.plan_draw(x.shape[:-1]), layer.own_tensors(), layer.pseudo_data
-    if plan.total > MOST or not fits(plan, (*own, None, None), x.dtype):
-        return False
-    if any(True for _ in layer.prior.parameters()) or (data is not None and isinstance(data.max_noise, Tensor)):
-        return False  # these may change, in place or not
-    return all(t is None or type(t) is nn.Parameter for t in own)

@@ -25,7 +25,7 @@ class KeptDivergence(NamedTuple):
     kl: Tensor
 
 
-_Kept = dict[nn.Module, KeptDivergence]  # by each of the layers
+_Kept = dict[nn.Module, KeptDivergence]  # by each of the layers, and by a network that holds no others
 _kept: ContextVar[_Kept | None] = ContextVar("_kept", default=None)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -284,26 +283,6 @@ class MatrixGaussianLinear(BayesianLinear):
         """x as that sampler takes it: [*batch_shape, B, in], in the precision the layer computes in."""
         x, batch_shape = self._as_rows(self.check_shape(self._enter(x)), self.batch_shape), self.batch_shape
         return x.expand(*batch_shape, *x.shape) if batch_shape and x.dim() == 2 else x
-
-    def own_tensors(self) -> tuple[Tensor | None, ...]:
-        """M, log σ_r, log σ_c, the pseudo-points and the two logarithms of √α, None where there is no such parameter.
-
-        A step asks for them before anything else, and ``__getattr__`` of modules is slow.
-        """
-        modules = self._modules
-        row, column, pseudo_data = modules["row"], modules["column"], modules.get("pseudo_data")
-        assert row is not None and column is not None
-        tensors = self._parameters.get("loc"), row._parameters.get("log_scale"), column._parameters.get("log_scale")
-        if pseudo_data is None:
-            return *tensors, None, None, None
-        own = pseudo_data._parameters
-        return *tensors, own.get("points"), own.get("log_noise"), own.get("log_point_noise")
-
-    def draw_settings(self) -> tuple[Any, ...]:
-        """What a draw and its divergence depend on besides tensors, for one layer and its noise."""
-        data, prior = self.pseudo_data, self.prior
-        max_noise = None if data is None else data.max_noise
-        return self.damping, self.kl, max_noise, prior, prior.coefficients(self.n_rows * self.out_features)
 
     def prepare_draw(self, n_rows: Sequence[int], noises: Sequence[Tensor | None] | None, *, with_kl: bool) -> Draw:
         """What that sampler needs for [..., B] = ``n_rows`` rows, with the divergence, where it can.

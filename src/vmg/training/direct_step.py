@@ -17,7 +17,7 @@ from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.bound_layers import BoundLayers
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
-from vmg.objective import ElboTerms, Objective
+from vmg.objective import ElboTerms, Objective, with_likelihood
 from vmg.priors import short_kl
 from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.training_rows import Batch
@@ -95,7 +95,7 @@ class DirectStep:
             else:
                 log_prob, slope = self._likelihood.score(self._f, y)
                 leaves = [log_prob.requires_grad_(), kl]
-            terms = self._objective.combine(log_prob, kl + self._likelihood.kl_divergence(), weight, kl_weight)
+            terms = self._objective.combine(log_prob, with_likelihood(kl, self._likelihood), weight, kl_weight)
             g, g_kl, *g_learned = torch.autograd.grad(-terms.total.sum(), leaves)
         self._g.copy_(g if slope is None else slope * g.unsqueeze(-1))
         self._g_kl.copy_(g_kl)
