@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 import vmg
-from vmg.fused import library, pass_memory
+from vmg.fused import library
 from vmg.likelihoods import KnownNoiseLikelihood
 from vmg.nn import MLP, MatrixGaussianLinear, kl_divergence
 from vmg.nn.bayesian import use_generator
@@ -27,15 +27,6 @@ OPTIONS = [
     {"n_pseudo": 2, "prior": GammaPrior(2.0, 0.7, conjugate=False), "batch_shape": (2,)},
     {"n_pseudo": 2, "max_noise": torch.tensor([0.2, 0.8], dtype=torch.float64), "batch_shape": (2,), "bias": False},
 ]
-
-
-@pytest.fixture(params=["one call", "with PyTorch's products"])
-def way(request, monkeypatch):
-    """Both ways through the kernels, whatever the size of the layer."""
-    monkeypatch.setattr(pass_memory, "SMALL", math.inf if request.param == "one call" else 0)
-    pass_memory.make_plan.cache_clear()
-    yield
-    pass_memory.make_plan.cache_clear()
 
 
 def make(seed=0, dtype=torch.float64, hidden=(4,), **options):
