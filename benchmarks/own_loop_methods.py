@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vmg
-from vmg.likelihoods import CategoricalLikelihood
+from vmg.likelihoods import CategoricalLikelihood, TemperedCategoricalLikelihood
 
-N_DRAWS = 20
+N_DRAWS, N_CLASSES = 20, 10
 
 Settings = dict[str, Any]
 Rows = tuple[Tensor, Tensor]
@@ -94,12 +94,60 @@ def start_head(plain: nn.Module, n_data: int, settings: Settings) -> Run:
     run = start_plain(plain, n_data, settings)
 
     def finish(training: Rows, validation: Rows) -> Probabilities:
-        plain.eval()
-        head = vmg.nn.BayesianHead(plain, CategoricalLikelihood(), layer=last_layer(plain), keep_weights=True)
-        head.fit([training], held_out=[validation])
-        return lambda rows: torch.softmax(head.sample_functions(rows, N_DRAWS), -1).float()
+        return head_on(plain.eval(), training, validation)
 
     return Run(run.step, run.optimiser, finish, plain)
+
+
+def head_on(plain: nn.Module, training: Rows, validation: Rows) -> Probabilities:
+    head = vmg.nn.BayesianHead(plain, CategoricalLikelihood(), layer=last_layer(plain), keep_weights=True)
+    head.fit([training], held_out=[validation])
+    return lambda rows: torch.softmax(head.sample_functions(rows, N_DRAWS), -1).float()
+
+
+def start_replicas(n_members: int, seen_by: int, *, heads: bool = False) -> Callable[[nn.Module, int, Settings], Run]:
+    """Several networks that are stepped together, each row by some; then one temperature, or a head for each."""
+
+    def start(plain: nn.Module, n_data: int, settings: Settings) -> Run:
+        model = vmg.nn.replicate(plain, n_members, start_scale=settings["start_scale"])
+        optimiser = torch.optim.AdamW(model.parameters(), lr=settings["lr"], weight_decay=settings["weight_decay"])
+        targets = smoothed(settings)
+
+        def step(x: Tensor, y: Tensor, done: float) -> None:
+            optimiser.zero_grad()
+            f = model(x, seen_by=seen_by)
+            (-(f.log_softmax(-1) * targets[y]).sum(-1).mean()).backward()
+            optimiser.step()
+
+        def finish(training: Rows, validation: Rows) -> Probabilities:
+            model.eval()
+            if not heads:
+                return tempered(model, validation)
+            draws = [head_on(member, training, validation) for member in model.members()]
+            return lambda rows: torch.cat([draw(rows) for draw in draws])
+
+        return Run(step, optimiser, finish)
+
+    return start
+
+
+def tempered(model: nn.Module, validation: Rows) -> Probabilities:
+    """Probabilities of a plain model, or of members, at the temperature of validation rows."""
+
+    def functions(rows: Tensor) -> Tensor:  # [members, rows, classes]
+        found = [model(part) for part in rows.split(1_000)]
+        return torch.cat(found, found[0].dim() - 2).reshape(-1, len(rows), found[0].shape[-1])
+
+    x, y = validation
+    with torch.no_grad():
+        likelihood = TemperedCategoricalLikelihood().fit(functions(x), y)
+        return torch.no_grad()(lambda rows: likelihood.moments(functions(rows))[0])
+
+
+def smoothed(settings: Settings) -> Tensor:
+    """The target of each class: all of it, or all but a share that is spread over all classes; [classes, classes]."""
+    share = settings.get("smoothing", 0.0)
+    return (1 - share) * torch.eye(N_CLASSES) + share / N_CLASSES
 
 
 def last_layer(plain: nn.Module) -> str:
@@ -109,12 +157,16 @@ def last_layer(plain: nn.Module) -> str:
 # -- others -----------------------------------------------------------------------------------------------------------
 
 
+def loss(f: Tensor, y: Tensor, settings: Settings) -> Tensor:
+    return F.cross_entropy(f, y, label_smoothing=settings.get("smoothing", 0.0))
+
+
 def start_plain(plain: nn.Module, n_data: int, settings: Settings) -> Run:
     optimiser = torch.optim.AdamW(plain.parameters(), lr=settings["lr"], weight_decay=settings["weight_decay"])
 
     def step(x: Tensor, y: Tensor, done: float) -> None:
         optimiser.zero_grad()
-        F.cross_entropy(plain(x), y).backward()
+        loss(plain(x), y, settings).backward()
         optimiser.step()
 
     def finish(training: Rows, validation: Rows) -> Probabilities:
@@ -122,6 +174,17 @@ def start_plain(plain: nn.Module, n_data: int, settings: Settings) -> Run:
         return lambda rows: softmax(plain, rows).unsqueeze(0)
 
     return Run(step, optimiser, finish, plain)
+
+
+def start_tempered(plain: nn.Module, n_data: int, settings: Settings) -> Run:
+    """A plain run, and a temperature of validation rows (Guo et al. 2017): what takes three lines without a library."""
+    run = start_plain(plain, n_data, settings)
+
+    def finish(training: Rows, validation: Rows) -> Probabilities:
+        plain.eval()
+        return tempered(plain, validation)
+
+    return Run(run.step, run.optimiser, finish, plain)
 
 
 def start_bayesian_torch(plain: nn.Module, n_data: int, settings: Settings) -> Run:
@@ -157,7 +220,7 @@ def start_bayesian_torch(plain: nn.Module, n_data: int, settings: Settings) -> R
 
     def step(x: Tensor, y: Tensor, done: float) -> None:
         optimiser.zero_grad()
-        (F.cross_entropy(network(x), y) + divergence(len(x))).backward()
+        (loss(network(x), y, settings) + divergence(len(x))).backward()
         optimiser.step()
 
     def finish(training: Rows, validation: Rows) -> Probabilities:
@@ -182,7 +245,7 @@ def start_ivon(plain: nn.Module, n_data: int, settings: Settings) -> Run:
     def step(x: Tensor, y: Tensor, done: float) -> None:
         with optimiser.sampled_params(train=True):
             optimiser.zero_grad()
-            F.cross_entropy(plain(x), y).backward()
+            loss(plain(x), y, settings).backward()
         optimiser.step()
 
     def finish(training: Rows, validation: Rows) -> Probabilities:
@@ -201,6 +264,11 @@ def start_laplace(plain: nn.Module, n_data: int, settings: Settings) -> Run:
         from torch.utils.data import DataLoader, TensorDataset
 
         plain.eval()
+        if settings.get("tempered"):
+            with torch.no_grad():
+                temperature = TemperedCategoricalLikelihood().fit(plain(validation[0]), validation[1]).temperature
+                for parameter in plain.get_submodule(last_layer(plain)).parameters():
+                    parameter /= temperature
         found = Laplace(
             plain,
             "classification",
@@ -224,15 +292,27 @@ def start_laplace(plain: nn.Module, n_data: int, settings: Settings) -> Run:
 
 
 RATES = (4e-3, 8e-3, 1.6e-2)  # for all that are trained by Adam
-PLAIN_GRID = tuple({"lr": lr, "weight_decay": decay} for lr in RATES for decay in (0.01, 0.3))
-VMG_GRID = tuple({"lr": lr, "max_noise": noise} for lr in RATES for noise in (0.05, 0.15))
-IVON_GRID = tuple(
-    {"lr": lr, "hess_init": start, "weight_decay": 1e-4} for lr in (0.2, 0.5, 1.0) for start in (0.5, 0.9)
+
+
+def also_smoothed(grid: tuple[Settings, ...]) -> tuple[Settings, ...]:
+    """The same settings with the labels as they are, and with a tenth of each spread over all classes."""
+    return (*grid, *(settings | {"smoothing": 0.1} for settings in grid))
+
+
+PLAIN_GRID = also_smoothed(tuple({"lr": lr, "weight_decay": decay} for lr in RATES for decay in (0.01, 0.3)))
+REPLICAS_GRID = also_smoothed(
+    tuple({"lr": lr, "weight_decay": 0.01, "start_scale": scale} for lr in RATES for scale in (1.0, 3.0))
 )
-BAYESIAN_TORCH_GRID = tuple(
-    {"lr": lr, "type": kind, "kl": "mean/batch", "rho": -3.0}
-    for lr in RATES
-    for kind in ("Reparameterization", "Flipout")  # "sum/N" lost to "mean/batch" with all of them on digits
+VMG_GRID = tuple({"lr": lr, "max_noise": noise} for lr in RATES for noise in (0.05, 0.15))
+IVON_GRID = also_smoothed(
+    tuple({"lr": lr, "hess_init": start, "weight_decay": 1e-4} for lr in (0.2, 0.5, 1.0) for start in (0.5, 0.9))
+)
+BAYESIAN_TORCH_GRID = also_smoothed(
+    tuple(
+        {"lr": lr, "type": kind, "kl": "mean/batch", "rho": -3.0}
+        for lr in RATES
+        for kind in ("Reparameterization", "Flipout")  # "sum/N" lost to "mean/batch" with all of them on digits
+    )
 )
 LAPLACE_GRID = tuple(
     settings | {"structure": structure, "precision": precision}
@@ -240,12 +320,18 @@ LAPLACE_GRID = tuple(
     for structure in ("kron", "full")
     for precision in ("marglik", "gridsearch")
 )
+TEMPERED_LAPLACE_GRID = tuple(settings | {"tempered": True} for settings in LAPLACE_GRID[1::2])
 TWO_HALVES: dict[str, Any] = {"n_members": 2, "share": 0.5}  # as many steps in all as one network
 
 METHODS: dict[str, Method] = {
     "plain": Method(start_plain, PLAIN_GRID),
+    "plain, tempered": Method(start_tempered, PLAIN_GRID),
     "plain, two of half the steps": Method(start_plain, PLAIN_GRID, **TWO_HALVES),
     "plain, three": Method(start_plain, PLAIN_GRID, n_members=3),
+    "vmg, two replicas, each row by both": Method(start_replicas(2, 2), REPLICAS_GRID),
+    "vmg, four replicas, each row by two": Method(start_replicas(4, 2), REPLICAS_GRID),
+    "vmg, two replicas, each row by one": Method(start_replicas(2, 1), REPLICAS_GRID),
+    "vmg, two replicas, each row by one, heads": Method(start_replicas(2, 1, heads=True), REPLICAS_GRID),
     "vmg, head": Method(start_head, PLAIN_GRID),
     "vmg, head, two of half the steps": Method(start_head, PLAIN_GRID, **TWO_HALVES),
     "vmg, head, three": Method(start_head, PLAIN_GRID, n_members=3),
@@ -253,5 +339,6 @@ METHODS: dict[str, Method] = {
     "bayesian-torch": Method(start_bayesian_torch, BAYESIAN_TORCH_GRID, needs="bayesian_torch"),
     "IVON": Method(start_ivon, IVON_GRID, needs="ivon"),
     "laplace-torch": Method(start_laplace, LAPLACE_GRID, needs="laplace"),
+    "laplace-torch, tempered": Method(start_laplace, TEMPERED_LAPLACE_GRID, needs="laplace"),
     "laplace-torch, two of half the steps": Method(start_laplace, LAPLACE_GRID[1::2], needs="laplace", **TWO_HALVES),
 }

@@ -174,7 +174,7 @@ def test_own_loops_are_scored_then_timed_and_shown(tmp_path, monkeypatch, capsys
     import own_loop_quality
 
     out, threads = tmp_path / "own_loop.jsonl", str(torch.get_num_threads())
-    methods = ["plain", "vmg, head", "vmg, converted"]
+    methods = ["plain", "plain, tempered", "vmg, two replicas, each row by both", "vmg, head", "vmg, converted"]
     options = ["--quick", "--threads", threads, "--tasks", "digits", "--methods", *methods, "--out", str(out)]
     monkeypatch.setattr(sys, "argv", ["own_loop_quality", *options])
     own_loop_quality.main()

@@ -17,7 +17,17 @@ from torch.nn import functional as F
 
 from vmg.nn.model_io import output_tensor
 
-__all__ = ["Convolve", "Elementwise", "MemberByMember", "Multiply", "Normalise", "RowByRow", "Step", "steps_of"]
+__all__ = [
+    "Convolve",
+    "Elementwise",
+    "MemberByMember",
+    "Multiply",
+    "Normalise",
+    "RowByRow",
+    "Step",
+    "forms_of",
+    "steps_of",
+]
 
 ELEMENTWISE = (
     *(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh),
@@ -31,17 +41,39 @@ ROW_BY_ROW = (
 Tensors = Mapping[str, Tensor]
 
 
+class Turned:
+    """A weight [outputs, inputs] as [inputs, outputs]: so the gradient of a batched product comes."""
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        return tensor.mT
+
+    back = __call__
+
+
+class AsRow:
+    """A bias as a matrix of one row, which a batched product adds to all."""
+
+    def __call__(self, tensor: Tensor) -> Tensor:
+        return tensor.unsqueeze(-2)
+
+    def back(self, tensor: Tensor) -> Tensor:
+        return tensor.squeeze(-2)
+
+
 @dataclass(frozen=True)
 class Multiply:
-    """A linear layer: one batched product."""
+    """A linear layer: one batched product. Its tensors may be kept in a form that saves turning them in every call."""
 
     weight: str
     bias: str | None
+    in_form: bool
 
     def __call__(self, tensors: Tensors, h: Tensor) -> Tensor:
-        W = tensors[self.weight].mT  # [E, inputs, outputs]
+        W, b = tensors[self.weight], None if self.bias is None else tensors[self.bias]
+        if not self.in_form:
+            W, b = Turned()(W), None if b is None else AsRow()(b)
         rows = h if h.dim() == 3 else h.flatten(1, -2)
-        found = torch.bmm(rows, W) if self.bias is None else torch.baddbmm(tensors[self.bias].unsqueeze(1), rows, W)
+        found = torch.bmm(rows, W) if b is None else torch.baddbmm(b, rows, W)
         return found if h.dim() == 3 else found.unflatten(1, h.shape[1:-1])
 
 
@@ -129,7 +161,14 @@ def _of_member(value: Any, member: int) -> Any:
 Step = Multiply | Convolve | Normalise | Elementwise | RowByRow | MemberByMember
 
 
-def steps_of(module: nn.Module, names: list[str], prefix: str = "") -> Iterator[Step]:
+def forms_of(step: Step) -> dict[str, Turned | AsRow]:
+    """The forms in which a step takes its tensors, where they are not those of the model."""
+    if not isinstance(step, Multiply) or not step.in_form:
+        return {}
+    return {step.weight: Turned(), **({} if step.bias is None else {step.bias: AsRow()})}
+
+
+def steps_of(module: nn.Module, names: list[str], prefix: str = "", *, in_form: bool = False) -> Iterator[Step]:
     """What to do, in turn, for the model that a module is, or is part of; ``names`` are of all the model's tensors."""
     kind = type(module)
     if _has_hooks(module):
@@ -137,9 +176,9 @@ def steps_of(module: nn.Module, names: list[str], prefix: str = "") -> Iterator[
     elif kind is nn.Sequential:
         for name, part in module.named_modules(remove_duplicate=False):
             if name and "." not in name:
-                yield from steps_of(part, names, f"{prefix}{name}.")
+                yield from steps_of(part, names, f"{prefix}{name}.", in_form=in_form)
     elif kind is nn.Linear:
-        yield Multiply(*_weight_and_bias(names, prefix))
+        yield Multiply(*_weight_and_bias(names, prefix), in_form)
     elif isinstance(module, nn.Conv1d | nn.Conv2d) and kind in (nn.Conv1d, nn.Conv2d) and _pads_zeros(module):
         yield Convolve(module, *_weight_and_bias(names, prefix))
     elif isinstance(module, nn.LayerNorm) and kind is nn.LayerNorm:

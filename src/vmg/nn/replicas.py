@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg.nn.bayesian import BayesianModule
-from vmg.nn.member_steps import steps_of
+from vmg.nn.member_steps import forms_of, steps_of
 
 __all__ = ["Replicas", "replicate"]
 
@@ -56,20 +56,26 @@ class Replicas(nn.Module):
         kinds = {(first[name].dtype, first[name].device) for name in trained}
         if len(kinds) != 1:
             raise ValueError(f"models must have weights to train, of one dtype on one device; got {kinds}")
-        self._trained = {name: _turned(first[name]).shape for name in trained}
-        self._sizes = [math.prod(shape) for shape in self._trained.values()]
-        with torch.no_grad():
-            rows = [torch.cat([_turned(own[name]).flatten() for name in trained]) for own in tensors]
-            self.weights = nn.Parameter(torch.stack(rows))  # [E, n]
-            kept = [name for name in first if name not in self._trained]
-            self._kept = {name: f"kept_{number}" for number, name in enumerate(kept)}
-            for name, attribute in self._kept.items():
-                self.register_buffer(attribute, torch.stack([own[name] for own in tensors]))
-        self._same = _same_tensors(models[0])
-        self._frozen = {name for name in self._kept if isinstance(first[name], nn.Parameter)}
-        self.model = copy.deepcopy(models[0])  # its structure; its tensors are above
+        self.model = copy.deepcopy(models[0])  # its structure; its tensors are below
         _clear(self.model)
-        self._steps = list(steps_of(self.model, list(self._same)))
+        self._same = _same_tensors(models[0])
+        is_simple = len(self._same) == len(first)  # no tensor has two names
+        self._steps = list(steps_of(self.model, list(self._same), in_form=is_simple))
+        self._forms = {name: form for step in self._steps for name, form in forms_of(step).items()} if is_simple else {}
+        self._trained = {name: self._in_form(name, first[name]).shape for name in trained}
+        self._sizes = [math.prod(shape) for shape in self._trained.values()]
+        kept = [name for name in first if name not in self._trained]
+        self._kept = {name: f"kept_{number}" for number, name in enumerate(kept)}
+        self._frozen = {name for name in kept if isinstance(first[name], nn.Parameter)}
+        with torch.no_grad():
+            rows = [torch.cat([self._in_form(name, own[name]).flatten() for name in trained]) for own in tensors]
+            self.weights = nn.Parameter(torch.stack(rows))  # [E, n]
+            for name, attribute in self._kept.items():
+                self.register_buffer(attribute, torch.stack([self._in_form(name, own[name]) for own in tensors]))
+
+    def _in_form(self, name: str, tensor: Tensor) -> Tensor:
+        """A tensor of a model in the form that its step takes."""
+        return self._forms[name](tensor) if name in self._forms else tensor
 
     # -- the model ----------------------------------------------------------------------------------------------------
 
@@ -113,15 +119,15 @@ class Replicas(nn.Module):
         return deal
 
     def _by_name(self) -> dict[str, Tensor]:
-        """All tensors of the members, [E, ...], by their names in the model."""
+        """All tensors of the members, [E, ...], by their names in the model, in the forms that steps take."""
         parts = self.weights.split(self._sizes, 1)
         found = {
-            name: part.view(self.n_members, *shape).mT if len(shape) == 2 else part.view(self.n_members, *shape)
+            name: part.view(self.n_members, *shape)
             for (name, shape), part in zip(self._trained.items(), parts, strict=True)
         }
         for name, attribute in self._kept.items():
             found[name] = self.get_buffer(attribute)
-        return {name: found[same] for name, same in self._same.items()} if len(self._same) > len(found) else found
+        return found if len(self._same) == len(found) else {name: found[same] for name, same in self._same.items()}
 
     def members(self) -> list[nn.Module]:
         """The members as models of their own, copied: for Bayesian heads, for export."""
@@ -133,7 +139,8 @@ class Replicas(nn.Module):
         tensors = self._by_name()
         for name, same in self._same.items():
             if same not in made:
-                own = tensors[name][number].detach().clone()
+                own = tensors[name][number]
+                own = (self._forms[name].back(own) if name in self._forms else own).clone()
                 is_parameter = same in self._trained or same in self._frozen
                 made[same] = nn.Parameter(own, requires_grad=same in self._trained) if is_parameter else own
             holder, _, last = name.rpartition(".")
@@ -179,11 +186,6 @@ def _started_anew(model: nn.Module, scale: float) -> nn.Module:
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-def _turned(tensor: Tensor) -> Tensor:
-    """A matrix as [inputs, outputs], the form in which the gradient of a batched product comes; others as they are."""
-    return tensor.mT if tensor.dim() == 2 else tensor
 
 
 def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
