@@ -21,8 +21,8 @@ class Replicas(nn.Module):
 
     All trained weights are one parameter ``weights`` [E, n]. A step of a small network is mostly the work of calling:
     of layers, of autograd, of the optimiser for each tensor. Here each is called once for all members.
-    ``nn.Sequential`` models of linear layers, activations, layer norms and dropout are batched products. Other modules
-    are called member by member, so any model is right; rows are dimension 0 of its inputs and of its output.
+    Linear layers, convolutions, layer norms, activations, pooling and dropout of an ``nn.Sequential`` are such calls.
+    Other modules are called member by member, so any model is right; rows are dimension 0 of inputs and of the output.
 
     Parameters
     ----------
@@ -156,7 +156,8 @@ def replicate(model: nn.Module, n_members: int, *, start_scale: float = 1.0) -> 
 
     Members that start apart differ most where the data say nothing, so what they start from is what they say there.
     PyTorch starts linear and convolutional layers so small that a network is nearly constant. ``start_scale``
-    multiplies these weights, not the biases; 2.4 keeps the size of signals through layers with ReLU (He et al. 2015).
+    multiplies their weights, not biases and embeddings; 2.4 keeps the size of signals through layers with ReLU (He et
+    al. 2015).
     """
     if n_members < 1:
         raise ValueError(f"n_members must be at least 1; got {n_members}")
@@ -178,8 +179,9 @@ def _started_anew(model: nn.Module, scale: float) -> nn.Module:
                 f"({type(part).__name__}) without: give models with starts of their own to vmg.nn.Replicas"
             )
         reset()
+    not_scaled = {id(part.weight) for part in copied.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)}
     for parameter in copied.parameters():
-        if parameter.requires_grad and parameter.dim() > 1:
+        if parameter.requires_grad and parameter.dim() > 1 and id(parameter) not in not_scaled:
             parameter.mul_(scale)
     return copied
 
