@@ -13,6 +13,7 @@ import argparse
 import json
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ import numpy as np
 ROWS, MACHINES, CORES = 10**9, (1, 2, 8, 64), 16
 BANDWIDTH, LATENCY = 1.25e9, 5e-5  # of one machine's network: 10 Gbit/s, and 50 microseconds a message
 SAMPLE = 65_536
+MEMBERS = 6  # that processes can share
 MORE_ROWS = 64  # times the rows of a step here: 64 processes then have as many each as one has here
 
 
@@ -73,21 +75,47 @@ def measure(columns: int, n_rows: int = 2**16) -> dict[str, float]:
 
 
 def fit_seconds(cost: dict[str, float], machines: int, cores: int = CORES, steps: int = 800) -> float:
-    """A streamed fit: the sample's steps on one core, both passes on all; statistics are added up once."""
+    """A streamed fit: the sample's steps on as many cores as there are members, both passes on all."""
     passes = (cost["first_pass_us"] + cost["second_pass_us"]) * 1e-6 * ROWS / (machines * cores)
     sums = 6 * 152**2 * 8 * 2 / BANDWIDTH + 2 * np.log2(max(2, machines * cores)) * LATENCY
-    return steps * cost["step_ms"] * 1e-3 + passes + float(sums)
+    return sample_seconds(cost, machines * cores, steps) + passes + float(sums)
 
 
-def step_seconds(
-    compute: float, parameters: int, processes: int, bandwidth: float | None = None, latency: float | None = None
-) -> tuple[float, float]:
-    """A step of `train`: a share of the arithmetic, and a ring that moves 2(W − 1)/W of the gradient's bytes."""
-    talk = 0.0
-    if processes > 1:
-        moved = 2 * (processes - 1) / processes * 4 * parameters
-        talk = moved / (bandwidth or BANDWIDTH) + 2 * (processes - 1) * (latency or LATENCY)
-    return compute / processes, talk
+def sample_seconds(cost: dict[str, float], processes: int, steps: int = 800) -> float:
+    """Steps on the sample: the process with most members decides, and all agree after each step."""
+    most = -(-MEMBERS // min(processes, MEMBERS)) / MEMBERS
+    return steps * (cost["step_ms"] * 1e-3 * most + (LATENCY * 2 * np.log2(processes) if processes > 1 else 0.0))
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What a step of `train` costs a process, in seconds.
+
+    ``fixed`` is what does not depend on the rows: draws and KL of weights, the optimiser. ``contention`` is how many
+    times as long processes on one machine take for it when they run at the same time, without a word to each other.
+    ``copies`` takes the gradient into the message and back. ``waking`` is what arithmetic takes longer after a sleep,
+    since caches and the core went to others. ``latency`` is of a message after some work, with the wait
+    for the slower process in it.
+    """
+
+    fixed: float
+    per_row: float
+    parameters: int
+    contention: float = 1.0
+    copies: float = 0.0
+    waking: float = 0.0
+    bandwidth: float = BANDWIDTH
+    latency: float = LATENCY
+    messages: int = 1  # a step: the gradient, and where the noise is learned the outputs of the batch
+
+    def seconds(self, rows: float, processes: int) -> tuple[float, float]:
+        """Arithmetic and messages of a step with so many rows for each process: a ring moves 2(W - 1)/W of 4P bytes."""
+        work = self.fixed + self.per_row * rows
+        if processes == 1:
+            return work, 0.0
+        ring = 2 * (processes - 1) / processes * 4 * self.parameters / self.bandwidth
+        delay = self.messages * 2 * (processes - 1) * self.latency
+        return work * self.contention + self.copies + self.waking, ring + delay
 
 
 def stragglers(processes: int, rng: np.random.Generator, steps: int = 2000) -> dict[str, float]:
@@ -132,17 +160,22 @@ def main() -> None:
     wide = next(record for record in kept if record["columns"] == 100)
     for machines in (8, 64):
         seconds = fit_seconds(wide, machines)
-        steps = 800 * wide["step_ms"] * 1e-3
+        steps = sample_seconds(wide, machines * CORES)
         found.append({"part": "streamed fit", "rows": ROWS, "columns": 100, "machines": machines, "cores": CORES,
-                      "minutes": seconds / 60, "share_on_one_core": steps / seconds})  # fmt: skip
+                      "minutes": seconds / 60, "share_of_sample": steps / seconds})  # fmt: skip
     steps = [json.loads(line) for line in asked.steps.read_text().splitlines()] if asked.steps.exists() else []
-    for one in (step for step in steps if step["processes"] == "one"):
-        compute = MORE_ROWS * one["ms"] * 1e-3
+    for record in (step for step in steps if step["processes"] == "two, batch each"):
+        parts = {
+            name: record["cost"][name] for name in ("fixed", "per_row", "parameters", "copies", "waking", "messages")
+        }
+        cost, one = StepCost(**parts), StepCost(**{**parts, "copies": 0.0})  # a machine for each process: no contention
+        rows = MORE_ROWS * record["rows"] // 2
+        alone = sum(one.seconds(rows, 1))
         for machines in MACHINES:
-            work, talk = step_seconds(compute, one["parameters"], machines)
-            found.append({"part": "train", "network": one["case"], "rows_a_step": MORE_ROWS * one["rows"],
+            work, talk = cost.seconds(rows / machines, machines)
+            found.append({"part": "train", "network": record["case"], "rows_a_step": rows,
                           "machines": machines, "ms": 1e3 * (work + talk), "talk_share": talk / (work + talk),
-                          "speed_up": compute / (work + talk)})  # fmt: skip
+                          "speed_up": alone / (work + talk)})  # fmt: skip
     rng = np.random.default_rng(0)
     for processes in (2, 8, 64):
         found.append({"part": "stragglers", "processes": processes, **stragglers(processes, rng)})

@@ -1,3 +1,4 @@
+import math
 import os
 import runpy
 import sys
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+
+from vmg.fused import pass_memory
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +57,15 @@ def perturb() -> Callable[..., nn.Module]:
         return module
 
     return move
+
+
+@pytest.fixture(params=["one call", "with PyTorch's products"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Both ways through the kernels, whatever the size of the layer."""
+    monkeypatch.setattr(pass_memory, "SMALL", math.inf if request.param == "one call" else 0)
+    pass_memory.make_plan.cache_clear()
+    yield
+    pass_memory.make_plan.cache_clear()
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def test_an_autograd_steps_tensors():
 @needs_kernels
 def test_workspace_of_a_direct_step():
     step, _ = make_step(DirectStep)
-    found = sum(layer._passes._forward.memory.workspace.untyped_storage().nbytes() for layer in step._layers)
+    found = sum(layer.kept().workspace.untyped_storage().nbytes() for layer in step.stack.layers)
     assert found <= 1_050_000  # 1,012,096: about as much as the parameters
 
 

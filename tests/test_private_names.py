@@ -10,7 +10,8 @@ OWN = {"self", "cls"}  # inherited names are a class's own
 CONVENTIONS = {  # names that other libraries gave
     "_parameter_constraints",  # scikit-learn's
     "_make",  # of named tuples
-    "_parameters",  # of torch.nn.Module
+    "_modules",  # of torch.nn.Module
+    "_parameters",  # of the same
     "_qkv_same_embed_dim",  # of torch.nn.MultiheadAttention
 }
 

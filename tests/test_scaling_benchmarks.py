@@ -1,6 +1,7 @@
 """The arithmetic behind docs/scaling.md, and the rows that its measurements are made on."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,30 +14,42 @@ import large_data
 import processes
 import scaling_machines
 
+COST = scaling_machines.StepCost(0.01, 1e-4, 10**6)
 
-def test_one_process_does_not_talk_and_many_share_the_work():
-    assert scaling_machines.step_seconds(0.5, 10**6, 1) == (0.5, 0.0)
-    work, talk = scaling_machines.step_seconds(0.5, 10**6, 2)
-    assert work == 0.25
+
+def test_one_process_does_not_talk_and_many_share_the_rows():
+    assert COST.seconds(400, 1) == (0.05, 0.0)
+    work, talk = COST.seconds(200, 2)
+    assert work == pytest.approx(0.03)  # what does not depend on rows is not shared
     assert talk == pytest.approx(4e6 / scaling_machines.BANDWIDTH + 2 * scaling_machines.LATENCY)  # 2 (W - 1)/W = 1
 
 
-def test_the_model_of_two_processes_is_that_of_the_page():
-    one = {"ms": 20.0, "rows": 100, "parameters": 500_000}
-    assert processes.predict(one, {"rows": 100}, 1) == {
-        "predicted_ms": 20.0, "predicted_talk_ms": 0.0, "predicted_bytes": 0
-    }  # fmt: skip
-    link = {"bandwidth": 1e9, "latency": 1e-3}  # 2(W - 1)/W · 4P bytes are 2 MB, and two messages 2 ms
-    each, shared = (processes.predict(one, {"rows": rows, **link}, 2) for rows in (200, 100))
-    assert each == pytest.approx({"predicted_ms": 24.0, "predicted_talk_ms": 4.0, "predicted_bytes": 2e6})
-    assert shared == pytest.approx({"predicted_ms": 14.0, "predicted_talk_ms": 4.0, "predicted_bytes": 2e6})
+def test_processes_on_one_machine_are_in_each_others_way():
+    near = replace(COST, contention=1.5, copies=0.001, waking=0.001, bandwidth=1e9, latency=1e-3, messages=2)
+    assert near.seconds(200, 1) == COST.seconds(200, 1)  # one alone is in nobody's way
+    assert near.seconds(200, 2) == pytest.approx((1.5 * 0.03 + 0.002, 0.004 + 2 * 2 * 1e-3))
+
+
+def test_the_parts_of_the_model_are_found_again():
+    """From steps that follow the model exactly."""
+    found = {
+        "one": {"ms": 20.0, "rows": 100, "parameters": 500_000},
+        "one, half the rows": {"ms": 14.0, "rows": 50},
+        "one, that sleeps": {"ms": 23.0, "rows": 100},
+        "two, apart": {"ms": 26.0, "rows": 100},
+        "two, batch each": {"copies": 2e-3, "bandwidth": 1e9, "latency": 1e-4, "messages": 1},
+    }
+    cost = processes.cost(found, "two, batch each")
+    assert (cost.fixed, cost.per_row, cost.contention) == pytest.approx((8e-3, 1.2e-4, 1.3))
+    assert sum(cost.seconds(100, 2)) == pytest.approx(26e-3 + 2e-3 + 3e-3 + 2e-3 + 2e-4)
 
 
 def test_a_fit_on_more_machines_is_bound_by_the_sample():
     cost = {"first_pass_us": 10.0, "second_pass_us": 40.0, "step_ms": 20.0}
     few, many, endless = (scaling_machines.fit_seconds(cost, machines) for machines in (8, 64, 10**6))
-    assert few == pytest.approx(16 + 50e-6 * 1e9 / (8 * 16), rel=0.02)
-    assert endless == pytest.approx(16, rel=0.02) and few > many > endless
+    assert few == pytest.approx(16 / 6 + 50e-6 * 1e9 / (8 * 16), rel=0.02)  # six members, one for a process
+    assert endless > 16 / 6 and few > many > endless
+    assert [scaling_machines.sample_seconds(cost, n) for n in (1, 2, 4)] == pytest.approx([16, 8, 16 / 3], rel=0.05)
 
 
 def test_waiting_for_the_slowest_costs_more_with_more_processes_and_less_with_fewer_meetings():

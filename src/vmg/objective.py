@@ -22,7 +22,16 @@ from vmg.nn.kept_divergences import keep_divergences
 from vmg.nn.model_io import call
 from vmg.nn.sharding import is_parallel, project_pieces
 
-__all__ = ["ElboTerms", "Objective", "collapsed_elbo", "combine_terms", "elbo", "elbo_terms", "kl_warmup"]
+__all__ = [
+    "ElboTerms",
+    "Objective",
+    "collapsed_elbo",
+    "combine_terms",
+    "elbo",
+    "elbo_terms",
+    "kl_warmup",
+    "with_likelihood",
+]
 
 
 class ElboTerms(NamedTuple):
@@ -62,8 +71,13 @@ def elbo_terms(
 ) -> ElboTerms:
     """The objective at outputs f that ``network`` has drawn already; see :func:`elbo`."""
     log_prob = likelihood.expected_log_prob(f, y)  # [..., B]
-    kl = kl_divergence(network) + likelihood.kl_divergence()
+    kl = with_likelihood(kl_divergence(network), likelihood)
     return combine_terms(log_prob, kl, n_data=n_data, kl_weight=kl_weight, weight=weight)._replace(f=f)
+
+
+def with_likelihood(kl: Tensor, likelihood: Likelihood) -> Tensor:
+    """The divergence of all posteriors, from that of the network's."""
+    return kl + likelihood.kl_divergence() if likelihood.has_posterior else kl
 
 
 @dataclass(frozen=True)
@@ -130,7 +144,7 @@ def elbo(
         if n_samples > 1:
             f = torch.stack([f, *(call(network, x) for _ in range(n_samples - 1))])
             y = y.expand(n_samples, *y.shape)
-        if likelihood.training and torch.is_grad_enabled():
+        if likelihood.training and torch.is_grad_enabled() and likelihood.has_posterior:
             # before the bound: at a prior that expects little noise the first gradient would be a thousand times the
             # second, and an optimiser with a memory of squares would take small steps long afterwards
             together = is_parallel(network)

@@ -61,12 +61,13 @@ def test_the_library_of_the_processor_is_chosen_when_it_is_loaded(tmp_path, monk
     class Library:
         runs_v3 = True
         layout = library.LAYOUT.encode()
+        kernels = tuple(f"vmg_{name}_f32" for name in library._NAMES)
 
         def __init__(self, path):
             loaded.append(Path(path).name)
             self.vmg_fields = lambda: Library.layout
             self.vmg_runs_v3 = lambda: Library.runs_v3
-            for name in library._APART:
+            for name in (*library._APART, *Library.kernels):
                 setattr(self, name, lambda *arguments: 0)
 
     monkeypatch.delenv("VMG_NATIVE", raising=False)
@@ -81,6 +82,10 @@ def test_the_library_of_the_processor_is_chosen_when_it_is_loaded(tmp_path, monk
     monkeypatch.setattr(Library, "runs_v3", False)
     find()
     assert loaded[3:] == [library.LIBRARY]
+    every = Library.kernels
+    monkeypatch.setattr(Library, "kernels", every[1:])
+    assert find() is None, "of another version: a kernel is not there"
+    monkeypatch.setattr(Library, "kernels", every)
     monkeypatch.setattr(Library, "layout", library.LAYOUT.replace("B:i64,I:i64", "I:i64,B:i64").encode())
     assert find() is None, "of another version: as many fields, in another order"
 

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import vmg
-from vmg.fused import library, pass_memory
+from vmg.fused import library
 from vmg.fused.library import standard_normal
 from vmg.fused.stack import sample_diagonal
 from vmg.likelihoods import GaussianLikelihood
@@ -32,15 +32,6 @@ LAYERS = [
     ((33, 37, 40, 18), False, False),
     ((32, 15, 16, 8), True, False),
 ]
-
-
-@pytest.fixture(params=["one call", "with PyTorch's products"])
-def way(request, monkeypatch):
-    """Both ways through the kernels, whatever the size of the layer."""
-    monkeypatch.setattr(pass_memory, "SMALL", math.inf if request.param == "one call" else 0)
-    pass_memory.make_plan.cache_clear()
-    yield
-    pass_memory.make_plan.cache_clear()
 
 
 def without_kernels(monkeypatch):

@@ -35,9 +35,10 @@ def layer_memory(workspace=None):
 )
 def test_a_pass_refuses_what_it_would_misread(name, tensor, message):
     kernels, memory = library.native(torch.zeros(1)), layer_memory()
-    layer_passes.Forward(kernels, memory, layer_inputs(), 1.0, 1e-6).run()
+    inputs = layer_inputs()
+    assert layer_passes.Forward(layer_passes.bind_operands(kernels, memory, inputs, 1.0, 1e-6)).run(inputs.x)
     with pytest.raises(ValueError, match=message):
-        layer_passes.Forward(kernels, memory, layer_inputs(**{name: tensor}), 1.0, 1e-6)
+        layer_passes.bind_operands(kernels, memory, layer_inputs(**{name: tensor}), 1.0, 1e-6)
 
 
 @needs_kernels
@@ -54,8 +55,9 @@ def test_a_backward_pass_refuses_what_it_would_misread(wrong, message):
     kernels, inputs = library.native(torch.zeros(1)), layer_inputs()
     gradients = [None, wrong.get("gradient", torch.zeros(3, 2)), torch.zeros(3), torch.zeros(2), None, None, None]
     memory, g = layer_memory(wrong.get("workspace")), wrong.get("g", torch.zeros(4, 2))
+    operands = layer_passes.bind_operands(kernels, memory, inputs, 1.0, 1e-6)
     with pytest.raises(ValueError, match=message):
-        layer_passes.Backward(kernels, memory, inputs, 1.0, 1e-6, g, gradients)
+        layer_passes.Backward(operands, g, gradients)
 
 
 @needs_kernels

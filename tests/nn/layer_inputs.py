@@ -28,3 +28,23 @@ class DrawAndDivergence(nn.Module):
 
     def forward(self, x):
         return draw(self.layer, x), self.layer.kl_divergence()
+
+
+def assert_gradients(layer, x):
+    """Of a draw with fixed noise and of the KL, in the input and in every parameter, against finite differences."""
+    both = DrawAndDivergence(layer)
+    with torch.no_grad():
+        both(x)  # moves √α inside its bounds; a little lower it is free to vary
+        for parameter in both.parameters():
+            parameter.sub_(0.1)
+    names, parameters = zip(*both.named_parameters(), strict=True)
+
+    def function(x, *values):
+        return torch.func.functional_call(both, dict(zip(names, values, strict=True)), (x,))
+
+    arguments = [t.detach().clone().requires_grad_() for t in (x, *parameters)]
+    assert torch.autograd.gradcheck(function, arguments, fast_mode=True)
+
+
+def rows(n, n_features, dtype=torch.float64):
+    return torch.randn(n, n_features, dtype=dtype)

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 import torch
-from layer_inputs import BATCH_SHAPES, IN, OUT, ROWS, DrawAndDivergence, draw, every_dtype, inputs
+from layer_inputs import BATCH_SHAPES, IN, OUT, ROWS, assert_gradients, draw, every_dtype, inputs
 from torch import nn
 
 from reference import tensors_of
@@ -113,19 +113,7 @@ def test_gradients_reach_every_parameter(build, options, dtype):
 
 @every_option
 def test_gradients_are_right(build, options):
-    """Of a draw with fixed noise and of the KL, in the input and in every parameter, against finite differences."""
-    both, x = DrawAndDivergence(build(**options)), inputs()
-    with torch.no_grad():
-        both(x)  # moves √α inside its bounds; a little lower it is free to vary
-        for parameter in both.parameters():
-            parameter.sub_(0.1)
-    names, parameters = zip(*both.named_parameters(), strict=True)
-
-    def function(x, *values):
-        return torch.func.functional_call(both, dict(zip(names, values, strict=True)), (x,))
-
-    arguments = [t.detach().clone().requires_grad_() for t in (x, *parameters)]
-    assert torch.autograd.gradcheck(function, arguments, fast_mode=True)
+    assert_gradients(build(**options), inputs())
 
 
 @every_option

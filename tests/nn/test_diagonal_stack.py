@@ -2,6 +2,7 @@
 
 import copy
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -10,12 +11,12 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 import vmg
-from vmg.fused import library, pass_memory
+from vmg.fused import library
 from vmg.likelihoods import KnownNoiseLikelihood
 from vmg.nn import MLP, MatrixGaussianLinear, kl_divergence
 from vmg.nn.bayesian import use_generator
 from vmg.nn.kept_divergences import keep_divergences, kept_divergences
-from vmg.priors import GammaPrior
+from vmg.priors import GammaPrior, IsotropicPrior
 
 B, D, C = 5, 3, 2
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")
@@ -26,15 +27,6 @@ OPTIONS = [
     {"n_pseudo": 2, "prior": GammaPrior(2.0, 0.7, conjugate=False), "batch_shape": (2,)},
     {"n_pseudo": 2, "max_noise": torch.tensor([0.2, 0.8], dtype=torch.float64), "batch_shape": (2,), "bias": False},
 ]
-
-
-@pytest.fixture(params=["one call", "with PyTorch's products"])
-def way(request, monkeypatch):
-    """Both ways through the kernels, whatever the size of the layer."""
-    monkeypatch.setattr(pass_memory, "SMALL", math.inf if request.param == "one call" else 0)
-    pass_memory.make_plan.cache_clear()
-    yield
-    pass_memory.make_plan.cache_clear()
 
 
 def make(seed=0, dtype=torch.float64, hidden=(4,), **options):
@@ -79,9 +71,8 @@ def test_gradcheck(options, way):
         use_generator(network, torch.Generator().manual_seed(1))
         with keep_divergences():
             out = functional_call(network, dict(zip(names, values, strict=True)), x)
-            kept = kept_divergences()
-            assert list(kept) == list(network.layers)
-            return out, sum(kept.values())
+            assert list(kept_divergences()) == [*network.layers, network]
+            return out, kl_divergence(network)
 
     inputs = (x.requires_grad_(), *(value.detach().clone().requires_grad_() for value in values))
     assert gradcheck(outputs, inputs, fast_mode=True)
@@ -133,6 +124,72 @@ def test_memory_is_used_again_only_when_no_graph_needs_it():
             gradients(network, draw(network, 2 * x, seed))
 
     assert all(map(torch.equal, second(others), second(lambda: None)))
+
+
+def replace(module, name, value):
+    setattr(module, name, torch.nn.Parameter(value))
+
+
+CHANGES = {
+    "values": lambda layer: layer.loc.data.mul_(2),
+    "memory": lambda layer: setattr(layer.loc, "data", 2 * layer.loc.data),
+    "order": lambda layer: setattr(layer.loc, "data", layer.loc.data.mT.contiguous().mT),
+    "parameter": lambda layer: replace(layer, "loc", 2 * layer.loc.detach()),
+    "noise": lambda layer: replace(layer.pseudo_data, "log_noise", layer.pseudo_data.log_noise.detach() - 1),
+    "noise's bound": lambda layer: setattr(layer.pseudo_data, "max_noise", 0.3),
+    "damping": lambda layer: setattr(layer, "damping", 0.5),
+    "prior": lambda layer: setattr(layer, "prior", IsotropicPrior(3.0)),
+    "prior's scale": lambda layer: setattr(layer.prior, "scale", 3.0),
+    "divergence": lambda layer: setattr(layer, "kl", "conditional"),
+}
+
+
+@needs_kernels
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_between_two_steps_is_seen(change):
+    """A step keeps addresses and settings of the one before, but only as long as they hold."""
+    network, x = make(hidden=(4, 4))
+    gradients(network, draw(network, x))
+    CHANGES[change](network.layers[1])
+    apart = one_by_one(network)
+    found, expected = draw(network, x), draw(apart, x)
+    torch.testing.assert_close(found, expected)
+    for a, b in zip(gradients(network, found), gradients(apart, expected), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@needs_kernels
+def test_parameters_changed_before_the_backward_pass_are_refused():
+    network, x = make()
+    outputs = draw(network, x)
+    with torch.no_grad():
+        network.layers[0].loc.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        gradients(network, outputs)
+
+
+@needs_kernels
+def test_parameters_may_be_moved_before_the_backward_pass():
+    """As FSDP2 does, which frees them between the passes; the old memory is no longer theirs."""
+    network, x = make(hidden=(4, 4))
+    expected, outputs = gradients(network, draw(network, x)), draw(network, x)
+    for p in network.parameters():
+        old, p.data = p.data, p.data.clone()
+        old.fill_(math.nan)
+    assert all(map(torch.equal, gradients(network, outputs), expected))
+
+
+@needs_kernels
+def test_threads_that_train_at_the_same_time_do_not_meet(way):
+    """Memory is a thread's own, also where a step ends in another thread than it began."""
+    network, x = make(hidden=(6, 6))
+    expected = [gradients(network, draw(network, x, seed)) for seed in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        networks = [copy.deepcopy(network) for _ in range(8)]
+        for _ in range(3):
+            drawn = list(pool.map(draw, networks, [x] * 8, range(8)))
+            for a, b in zip(pool.map(gradients, networks, drawn), expected, strict=True):
+                assert all(map(torch.equal, a, b))
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

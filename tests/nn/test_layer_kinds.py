@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from layer_inputs import BATCH_SHAPES, IN, OUT, ROWS, DrawAndDivergence, draw, every_dtype, inputs
+from layer_inputs import BATCH_SHAPES, IN, OUT, ROWS, assert_gradients, draw, every_dtype, inputs
 
 from reference import tensors_of
 from vmg.nn import MLP, MatrixGaussianLinear, kl_divergence
@@ -144,18 +144,7 @@ def test_kinds_gradients_reach_every_parameter(make, kind):
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "graves"])  # whose gradient is biased by design
 def test_kinds_gradients_are_right(make, kind):
-    both, x = DrawAndDivergence(make(kind)), inputs()
-    with torch.no_grad():
-        both(x)
-        for parameter in both.parameters():
-            parameter.sub_(0.1)
-    names, parameters = zip(*both.named_parameters(), strict=True)
-
-    def function(x, *values):
-        return torch.func.functional_call(both, dict(zip(names, values, strict=True)), (x,))
-
-    arguments = [t.detach().clone().requires_grad_() for t in (x, *parameters)]
-    assert torch.autograd.gradcheck(function, arguments, fast_mode=True)
+    assert_gradients(make(kind), inputs())
 
 
 @every_kind

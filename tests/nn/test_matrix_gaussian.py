@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from layer_inputs import rows
 from torch.distributions import kl_divergence
 
 from vmg import MatrixNormal
@@ -22,18 +23,6 @@ def augmented(x):
 
 
 every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["single", "double"])
-
-
-def rows(n, n_features, dtype=torch.float64):
-    return torch.randn(n, n_features, dtype=dtype)
-
-
-@pytest.fixture
-def build(perturb):
-    def build(*sizes, dtype=torch.float64, **options):
-        return perturb(MatrixGaussianLinear(*sizes, **options), dtype)
-
-    return build
 
 
 # -- what the layer is ------------------------------------------------------------------------------------------------
@@ -69,15 +58,15 @@ def test_reset_parameters_is_deterministic_given_a_generator():
 
 
 @family_pairs
-def test_kl_divergence_is_that_of_the_posterior(build, row, column):
-    layer = build(4, 3, row_covariance=row, column_covariance=column)
+def test_kl_divergence_is_that_of_the_posterior(make_layer, row, column):
+    layer = make_layer(4, 3, row_covariance=row, column_covariance=column)
     one = torch.ones(5, dtype=torch.float64)
     prior = MatrixNormal(torch.zeros(5, 3, dtype=torch.float64), Diagonal(one), Diagonal(one[:3]))
     torch.testing.assert_close(layer.kl_divergence(), kl_divergence(layer.posterior, prior))
 
 
-def test_kl_divergence_with_pseudo_data_is_a_sum(build):
-    layer = build(4, 3, n_pseudo=2, pseudo_noise="factored")
+def test_kl_divergence_with_pseudo_data_is_a_sum(make_layer):
+    layer = make_layer(4, 3, n_pseudo=2, pseudo_noise="factored")
     one = torch.ones(5, dtype=torch.float64)
     prior = MatrixNormal(torch.zeros(5, 3, dtype=torch.float64), Diagonal(one), Diagonal(one[:3]))
     expected = kl_divergence(layer.posterior, prior) + layer.pseudo_data.kl_divergence()
@@ -88,9 +77,9 @@ def test_kl_divergence_with_pseudo_data_is_a_sum(build):
 
 
 @family_pairs
-def test_predictive_without_pseudo_data_is_the_plain_layer(build, row, column):
+def test_predictive_without_pseudo_data_is_the_plain_layer(make_layer, row, column):
     """[LW16, eq. 5]."""
-    layer, x = build(4, 3, row_covariance=row, column_covariance=column), rows(3, 4)
+    layer, x = make_layer(4, 3, row_covariance=row, column_covariance=column), rows(3, 4)
     posterior, predictive = layer.posterior, layer.predictive(x)
     A = augmented(x)
     U, V = posterior.row_covariance.to_dense(), posterior.column_covariance.to_dense()
@@ -101,10 +90,10 @@ def test_predictive_without_pseudo_data_is_the_plain_layer(build, row, column):
 
 @pytest.mark.parametrize("zero_mean", [False, True])
 @family_pairs
-def test_predictive_with_pseudo_data(build, row, column, zero_mean):
+def test_predictive_with_pseudo_data(make_layer, row, column, zero_mean):
     """[LW16, eq. 8], written out with explicit inverses."""
     options = {"row_covariance": row, "column_covariance": column, "zero_mean": zero_mean, "damping": 1e-3}
-    layer, x = build(5, 3, n_pseudo=2, **options), rows(3, 5)
+    layer, x = make_layer(5, 3, n_pseudo=2, **options), rows(3, 5)
     posterior, predictive = layer.posterior, layer.predictive(x)
     M, U, V = posterior.loc, posterior.row_covariance.to_dense(), posterior.column_covariance.to_dense()
     A, B = layer.pseudo_data.inputs / math.sqrt(6), layer.pseudo_data.outputs
@@ -115,8 +104,8 @@ def test_predictive_with_pseudo_data(build, row, column, zero_mean):
     assert zero_mean == (not M.any())
 
 
-def test_pseudo_inputs_at_zero_leave_the_plain_layer(build):
-    layer, x = build(5, 3, n_pseudo=2), rows(3, 5)
+def test_pseudo_inputs_at_zero_leave_the_plain_layer(make_layer):
+    layer, x = make_layer(5, 3, n_pseudo=2), rows(3, 5)
     plain = MatrixGaussianLinear(5, 3).double()
     with torch.no_grad():
         layer.pseudo_data.inputs.zero_()
@@ -126,8 +115,8 @@ def test_pseudo_inputs_at_zero_leave_the_plain_layer(build):
     torch.testing.assert_close(layer.predictive(x).covariance_matrix, plain.predictive(x).covariance_matrix)
 
 
-def test_outputs_at_the_pseudo_inputs_are_the_pseudo_outputs(build):
-    layer = build(5, 3, n_pseudo=2, damping=1e-12)
+def test_outputs_at_the_pseudo_inputs_are_the_pseudo_outputs(make_layer):
+    layer = make_layer(5, 3, n_pseudo=2, damping=1e-12)
     with torch.no_grad():
         layer.pseudo_data.inputs[:, -1] = 1  # an input the layer can be given: its bias entry is one
     predictive = layer.predictive(layer.pseudo_data.inputs[:, :5])
@@ -137,9 +126,9 @@ def test_outputs_at_the_pseudo_inputs_are_the_pseudo_outputs(build):
 
 @pytest.mark.parametrize("n_pseudo", [0, 3])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_marginalising_a_row_is_removing_the_input(build, n_pseudo, family):
+def test_marginalising_a_row_is_removing_the_input(make_layer, n_pseudo, family):
     """[LW16, §2.3]."""
-    layer, x = build(6, 2, n_pseudo=n_pseudo, row_covariance=family, column_covariance=family), rows(4, 6)
+    layer, x = make_layer(6, 2, n_pseudo=n_pseudo, row_covariance=family, column_covariance=family), rows(4, 6)
     keep = [0, 1, 3]
     marginal, alone = layer.predictive(x).rows(keep), layer.predictive(x[keep])
     torch.testing.assert_close(marginal.mean, alone.mean)
@@ -147,8 +136,8 @@ def test_marginalising_a_row_is_removing_the_input(build, n_pseudo, family):
 
 
 @family_pairs
-def test_kernel(build, row, column):
-    layer, x = build(4, 3, row_covariance=row, column_covariance=column), rows(7, 4)
+def test_kernel(make_layer, row, column):
+    layer, x = make_layer(4, 3, row_covariance=row, column_covariance=column), rows(7, 4)
     K, full = layer.kernel(x), layer.kernel(x, full=True)
     V = layer.posterior.column_covariance.to_dense()
     torch.testing.assert_close(K, K.mT)
@@ -198,9 +187,9 @@ def stacked(draws):
 @pytest.mark.parametrize(("n_pseudo", "zero_mean"), [(0, False), (3, False), (3, True)])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("sampling", SAMPLERS)
-def test_draws_follow_the_predictive(build, sampling, family, n_pseudo, zero_mean, dtype):
+def test_draws_follow_the_predictive(make_layer, sampling, family, n_pseudo, zero_mean, dtype):
     options = {"row_covariance": family, "column_covariance": family, "n_pseudo": n_pseudo, "zero_mean": zero_mean}
-    layer, x = build(5, 2, dtype=dtype, sampling=sampling, max_noise=QUIET, **options), rows(2, 5, dtype)
+    layer, x = make_layer(5, 2, dtype=dtype, sampling=sampling, max_noise=QUIET, **options), rows(2, 5, dtype)
     predictive = layer.predictive(x)
     covariance = predictive.covariance_matrix
     if sampling == "marginal":  # rows on their own: nothing between them
@@ -212,10 +201,10 @@ def test_draws_follow_the_predictive(build, sampling, family, n_pseudo, zero_mea
 
 @pytest.mark.parametrize("family", ["diagonal", "dense"])
 @pytest.mark.parametrize("noise", ["layer", "factored"])
-def test_samplers_have_the_same_marginals(build, family, noise):
+def test_samplers_have_the_same_marginals(make_layer, family, noise):
     """With pseudo-data that are far from certain; no closed form, so the three are held against each other."""
     options = {"n_pseudo": 3, "max_noise": 0.5, "pseudo_noise": noise, "row_covariance": family}
-    layer, x = build(5, 2, **options), rows(2, 5)
+    layer, x = make_layer(5, 2, **options), rows(2, 5)
     draws = {}
     with torch.no_grad():
         for sampling in SAMPLERS:
@@ -239,8 +228,8 @@ def test_samplers_have_the_same_marginals(build, family, noise):
         ("weights", {"n_pseudo": 3}),
     ],
 )
-def test_sample_shape_is_many_calls(build, sampling, options, dtype):
-    layer, x = build(5, 2, dtype=dtype, max_noise=0.5, sampling=sampling, **options), rows(2, 5, dtype)
+def test_sample_shape_is_many_calls(make_layer, sampling, options, dtype):
+    layer, x = make_layer(5, 2, dtype=dtype, max_noise=0.5, sampling=sampling, **options), rows(2, 5, dtype)
     with torch.no_grad():
         at_once = layer(x, (20_000,))
         one_by_one = torch.stack([layer(x) for _ in range(1_500)])
@@ -248,8 +237,8 @@ def test_sample_shape_is_many_calls(build, sampling, options, dtype):
     assert_same_moments(at_once.flatten(1), one_by_one.flatten(1))
 
 
-def test_sampled_weights_are_functions(build):
-    layer, x = build(5, 2, n_pseudo=3, max_noise=QUIET), rows(2, 5)
+def test_sampled_weights_are_functions(make_layer):
+    layer, x = make_layer(5, 2, n_pseudo=3, max_noise=QUIET), rows(2, 5)
     W = layer.sample_weight((20_000,))
     torch.testing.assert_close(layer.apply_weight(x, W[0]), augmented(x) @ W[0])
     predictive = layer.predictive(x)
@@ -257,8 +246,8 @@ def test_sampled_weights_are_functions(build):
     assert_gaussian_moments(stacked(draws), predictive.mean.mT.flatten(), predictive.covariance_matrix.detach())
 
 
-def test_prior_weights_are_standard_normal(build):
-    W = build(3, 2).sample_prior_weight((20_000,))
+def test_prior_weights_are_standard_normal(make_layer):
+    W = make_layer(3, 2).sample_prior_weight((20_000,))
     assert W.dtype == torch.float64
     assert_gaussian_moments(W.flatten(1).double(), torch.zeros(8), torch.eye(8))
 

@@ -204,7 +204,7 @@ def test_a_step_sees_strides(width):
 
 
 def test_kernels_refuse_what_they_would_misread():
-    from vmg.fused.layer_passes import Forward, Inputs
+    from vmg.fused.layer_passes import Inputs, bind_operands
     from vmg.fused.pass_memory import PassMemory, make_plan
 
     native = library.native(torch.zeros(1))
@@ -215,7 +215,7 @@ def test_kernels_refuse_what_they_would_misread():
     )
     plan = make_plan((), 2, 3, 3, 2, 0, False)
     with pytest.raises(ValueError, match=r"M must be contiguous; got strides \(1, 3\) for \(3, 2\)"):
-        Forward(native, PassMemory(plan, torch.empty(plan.total)), inputs, 1.0, 1e-6)
+        bind_operands(native, PassMemory(plan, torch.empty(plan.total)), inputs, 1.0, 1e-6)
 
 
 def test_tokens_in_training_are_no_rows_of_the_direct_step():

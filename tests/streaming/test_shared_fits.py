@@ -140,6 +140,19 @@ def test_more_processes_than_members_and_no_seed(pair, parts):
     equal(first, second)
 
 
+def stop_early(rank, folder):
+    def stop(progress):
+        return rank == 1 and progress.step >= 10
+
+    model = fit_dataset(folder, "y", exclude=["key"], options={**FAST, "max_iter": 200}, callbacks=[stop])
+    return model.estimator.history_.last.step
+
+
+def test_a_callback_of_one_process_stops_all(pair, parts):
+    first, second = pair.run(stop_early, parts)
+    assert first == second < 60  # of 200 and the last ones
+
+
 def shared_or_not(rank):
     with members_shared():
         inside = Crew(5)

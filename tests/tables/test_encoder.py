@@ -197,3 +197,11 @@ def test_saving_as_json_changes_nothing():
     again = TableEncoder.from_document(json.loads(json.dumps(encoder.to_document())))
     assert again == encoder
     assert np.array_equal(again.transform(frame), encoder.transform(frame))
+
+
+@pytest.mark.parametrize(
+    ("column", "words"), [([1.0, None, 3.0], "filled (numbers by the median)"), (["a", None, "b"], "filled and marked")]
+)
+def test_medians_are_named_where_there_are_some(column, words):
+    frame = pd.DataFrame({"x": column * 20, "z": range(60)})
+    assert any(words in sentence for sentence in TableEncoder.fit(frame).describe())

@@ -9,16 +9,6 @@ import pytest
 from vmg.tables import TableError, read_table, write_table
 
 
-@pytest.fixture
-def text_file(tmp_path):
-    def make(text, name="table.csv"):
-        path = tmp_path / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return path
-
-    return make
-
-
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_the_delimiter_is_found_out(text_file, delimiter):
     rows = [["a", "b c", "d"], ["1", '"x,y;z"', "3"], ["4", "w", "6"]]

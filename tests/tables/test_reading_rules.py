@@ -15,16 +15,6 @@ from vmg.tables.flags import split_flags
 from vmg.tables.target import fit_target
 
 
-@pytest.fixture
-def text_file(tmp_path):
-    def make(text, name="table.csv"):
-        path = tmp_path / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return path
-
-    return make
-
-
 def kinds(frame, **choices):
     encoder = TableEncoder.fit(frame, TableChoices(**choices))
     return {column.name: column for column in encoder.columns}, encoder

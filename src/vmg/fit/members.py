@@ -123,19 +123,26 @@ def train_members(
         unseen = torch.zeros_like(seen)
         unseen[list(judged)] = (given - seen)[list(judged)]
         watch = _Watch(part, run.rows, unseen, plan, generator, crew)
+        going = True
         for step in range(plan.max_steps):
             if step % CHECK_EVERY == 0 and not watch.goes_on(step):
                 break
-            if not crew.all(run.step(run.rows.seen, plan.rate * min(1.0, (step + 1) / WARM_UP))):
+            going = going and run.step(run.rows.seen, plan.rate * min(1.0, (step + 1) / WARM_UP))
+            if not crew.go_on(going, ask=_is_due(step)):
                 break
         found = watch.restore()
-    n_last = plan.refit_steps + (0 if found else WARM_UP)
+    n_last, going = plan.refit_steps + (0 if found else WARM_UP), True
     for step in range(n_last):  # on all rows, at a rate that falls to zero
-        rate = plan.rate * (1 - step / n_last)
-        if not crew.all(run.step(run.rows.weight, rate, last=step == n_last - 1)):
+        going = going and run.step(run.rows.weight, plan.rate * (1 - step / n_last), last=step == n_last - 1)
+        if not crew.go_on(going, ask=_is_due(step)):
             break
     crew.put_together(members, part)
     return found, run.history
+
+
+def _is_due(step: int) -> bool:
+    """Whether processes ask each other after this step if they go on; a message costs as much as a short step."""
+    return (step + 1) % CHECK_EVERY == 0
 
 
 class Adam:

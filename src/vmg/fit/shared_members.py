@@ -2,8 +2,8 @@
 
 Members do not need each other for a step: each has parameters, held-out rows and an output layer of its own. So every
 process of a group takes some of them, and after training all get all. What members say of held-out rows is gathered
-whenever these are looked at, and one process decides for all when to stop. Rows and random numbers must be the same in
-all processes.
+whenever these are looked at, and one process decides for all when to stop. A process that cannot go on stands still
+until all are asked. Rows and random numbers must be the same in all processes.
 
 Nothing is shared unless a caller says so by :func:`members_shared`: processes of a group may well fit different models.
 """
@@ -77,10 +77,12 @@ class Crew:
             distributed.broadcast(found, 0)
         return float(found)
 
-    def all(self, answer: bool) -> bool:
-        """Whether all processes say yes."""
+    def go_on(self, answer: bool, *, ask: bool) -> bool:
+        """Whether to go on: alone by the own answer, with others while all say yes where it is time to ``ask``."""
         if self.alone:
             return answer
+        if not ask:
+            return True
         least = torch.tensor([float(answer)])
         with watched("at a step on the sample"):
             distributed.all_reduce(least, op=distributed.ReduceOp.MIN)

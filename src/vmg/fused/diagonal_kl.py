@@ -49,7 +49,7 @@ class LearnedPrecisions(Protocol):
 
 
 class DiagonalKL:
-    """The divergence of a layer: :meth:`bind` and :meth:`value`, and then :meth:`differentiate`.
+    """The divergence of a layer: :meth:`bind` and :meth:`value`, and then :meth:`add_gradients`.
 
     The tensors that it depends on are M, log σ_r, log σ_c and the two logarithms of √α, None where there is none; and
     ``parameters``, those of a prior that is learned.
@@ -100,9 +100,9 @@ class DiagonalKL:
         return self
 
     def value(self) -> Tensor:
-        """The divergence, [*batch_shape], where :meth:`bind` has taken the tensors."""
+        """The divergence, [*batch_shape], where :meth:`bind` has taken the tensors; in memory of its own."""
         self._native.divergence(self._bound)
-        found = self._results[0] if self._offset is None else self._results[0] + self._offset
+        found = self._results[0].clone() if self._offset is None else self._results[0] + self._offset
         if self._learned is None:
             return found
         energy, M = self._results[2] * self._results[3], self._tensors[0]
@@ -111,32 +111,34 @@ class DiagonalKL:
         self._energy = energy
         return found + self._learned.kl_of_energy(energy, self._sizes[0] * self._sizes[1]) - 0.5 * energy
 
-    def differentiate(
-        self, tensors: Sequence[Tensor | None], g: Tensor
-    ) -> tuple[list[Tensor | None], Sequence[Tensor]]:
-        """The gradients by the tensors, from that of the value, ``g``, and those by the prior's parameters."""
-        tensors = library.packed(tensors)
-        gradients = [None if tensor is None else torch.empty_like(tensor) for tensor in tensors]
-        g = g.contiguous()
-        library.require("g", g, self._results.shape[1:], self._results.dtype)
-        return gradients, self._differentiate(self._record(tensors, g, gradients), g)
+    def add_gradients(self, tensors: Sequence[Tensor | None], g: Tensor, to: Sequence[Tensor | None]) -> list[Tensor]:
+        """Add the gradients by the tensors to what stands in ``to``; give those by the prior's parameters.
+
+        ``g`` is the gradient of the value.
+        """
+        return self.bind_gradients(tensors, g.contiguous(), to)()
 
     def bind_gradients(
-        self, tensors: Sequence[Tensor | None], g: Tensor, gradients: Sequence[Tensor | None]
-    ) -> Callable[[], Sequence[Tensor]]:
-        """A function that reads ``g``, rewrites ``gradients`` and gives those by the prior's parameters."""
-        library.require("g", g, self._results.shape[1:], self._results.dtype)
-        _require("the gradient of ", self._shapes, gradients, self._results.dtype)
-        memory = tensors, gradients  # the record has addresses only
-        return partial(self._differentiate, self._record(tensors, g, gradients), g, memory)
+        self, tensors: Sequence[Tensor | None], g: Tensor, to: Sequence[Tensor | None], *, checked: bool = False
+    ) -> Callable[[], list[Tensor]]:
+        """The same as a function that reads ``g`` and adds to the same memory as often as it is called.
 
-    def _differentiate(self, record: bytes, g: Tensor, memory: object = None) -> Sequence[Tensor]:
-        own: Sequence[Tensor] = ()
+        ``checked`` says that the tensors and ``to`` are known to fit.
+        """
+        library.require("g", g, self._results.shape[1:], self._results.dtype)
+        if not checked:
+            tensors = library.packed(tensors)
+            _require("the gradient of ", self._shapes, to, self._results.dtype)
+        memory = tensors, to  # the record has addresses only
+        return partial(self._add_gradients, self._record(tensors, g, to), g, memory)
+
+    def _add_gradients(self, record: bytes, g: Tensor, memory: object) -> list[Tensor]:
+        own: list[Tensor] = []
         if self._learned is not None:
-            precision, own = self._learned.differentiate(self._energy, self._sizes[0] * self._sizes[1])
+            precision, by_parameters = self._learned.differentiate(self._energy, self._sizes[0] * self._sizes[1])
             self._results[1] = precision  # which the kernels' gradient reads there
-            own = [gradient * g.unsqueeze(-1) for gradient in own]
-        self._native.divergence_backward(record)
+            own = [gradient * g.unsqueeze(-1) for gradient in by_parameters]
+        self._native.add_divergence_gradient(record)
         return own
 
     def _record(self, tensors: Sequence[Tensor | None], g: Tensor | None, gradients: Sequence[Tensor | None]) -> bytes:
@@ -187,7 +189,8 @@ class _CompiledKL(Function):
             kl = ctx.kl.plain(*inputs[:5])
             found = iter(torch.autograd.grad(kl, wanted, g, create_graph=True, materialize_grads=True))
             return tuple(next(found) if need else None for need in needed)
-        gradients, own = ctx.kl.differentiate(inputs[:5], g)
+        gradients = [None if t is None else torch.zeros(t.shape, dtype=t.dtype) for t in inputs[:5]]
+        own = ctx.kl.add_gradients(inputs[:5], g, gradients)
         return (None, None, *gradients, *own)
 
 

@@ -17,7 +17,7 @@ from vmg.fused.library import LAYER, NOT_FINITE, NOT_POSITIVE, require
 from vmg.fused.pass_memory import PassMemory, Plan
 from vmg.math.linalg import cholesky
 
-__all__ = ["Backward", "Forward", "Inputs", "fits", "is_shared"]
+__all__ = ["Backward", "Forward", "Inputs", "Operands", "bind_operands", "fits", "is_shared"]
 
 
 class Inputs(NamedTuple):
@@ -34,28 +34,62 @@ class Inputs(NamedTuple):
     noise: Tensor
 
 
-def _record(
+class Operands(NamedTuple):
+    """A layer's inputs and workspace, and their addresses, with which all its records begin."""
+
+    kernels: SimpleNamespace
+    memory: PassMemory
+    inputs: Inputs
+    damping: float
+    addresses: tuple[float, ...]
+
+    def record(
+        self,
+        out: Tensor | None,
+        scratch: Sequence[Tensor | None] = (None,) * 5,
+        gradients: Sequence[Tensor | None] = (None,) * 7,
+    ) -> bytes:
+        """The arguments of the kernels; ``scratch`` is AU, g, g_variance, factors and rows."""
+        return LAYER.pack(*self.addresses, *[0 if t is None else t.data_ptr() for t in (out, *scratch, *gradients)])
+
+    def at(self, x: Tensor) -> Operands:
+        """The same layer at other rows of the same kind."""
+        addresses = list(self.addresses)
+        addresses[_X_STRIDE], addresses[_X] = _stride(self.memory.plan, x), x.data_ptr()
+        return self._replace(addresses=tuple(addresses))
+
+
+_X_STRIDE, _X = LAYER.names.index("x_stride"), LAYER.names.index("x")
+
+
+def _stride(plan: Plan, x: Tensor) -> int:
+    """Entries of x from one replica to the next: 0 where all share one x."""
+    n, B, I, *_ = plan.sizes  # noqa: E741
+    return 0 if n > 1 and x.stride(0) == 0 else B * I
+
+
+def bind_operands(
+    kernels: SimpleNamespace,
     memory: PassMemory,
     inputs: Inputs,
     input_scale: float,
     damping: float,
-    out: Tensor | None,
-    scratch: Sequence[Tensor | None] = (None,) * 5,
-    gradients: Sequence[Tensor | None] = (None,) * 7,
-) -> bytes:
-    """The arguments of the kernels; ``scratch`` is AU, g, g_variance, factors and rows."""
-    sizes = memory.plan.sizes
-    shared = sizes[0] > 1 and inputs.x.stride(0) == 0  # one x for all replicas
-    return LAYER.pack(
-        *sizes,
-        0 if shared else sizes[1] * sizes[2],
+    *,
+    checked: bool = False,
+) -> Operands:
+    """Take the addresses of a layer's inputs; ``checked`` says that these are known to fit (:func:`fits`)."""
+    if not checked:
+        _require(memory.plan, inputs)
+    addresses = (
+        *memory.plan.sizes,
+        _stride(memory.plan, inputs.x),
         inputs.log_point_noise is not None,
         input_scale,
         damping,
         *[0 if t is None else t.data_ptr() for t in inputs],
         *memory.addresses,
-        *[0 if t is None else t.data_ptr() for t in (out, *scratch, *gradients)],
     )
+    return Operands(kernels, memory, inputs, damping, addresses)
 
 
 def fits(plan: Plan, tensors: Sequence[Tensor | None], dtype: torch.dtype) -> bool:
@@ -97,40 +131,29 @@ def is_shared(x: Tensor) -> bool:
 
 
 class Forward:
-    """The draw of a layer, bound to memory: each :meth:`run` reads the inputs where they are and rewrites ``out``.
+    """The draw of a layer, bound to memory: each :meth:`run` reads the operands where they are and rewrites ``out``."""
 
-    ``checked`` says that the inputs are known to fit (:func:`fits`).
-    """
-
-    def __init__(
-        self,
-        kernels: SimpleNamespace,
-        memory: PassMemory,
-        inputs: Inputs,
-        input_scale: float,
-        damping: float,
-        out: Tensor | None = None,
-        *,
-        checked: bool = False,
-    ) -> None:
-        if not checked:
-            _require(memory.plan, inputs)
+    def __init__(self, operands: Operands, out: Tensor | None = None) -> None:
+        memory, inputs = operands.memory, operands.inputs
         self.out = torch.empty_like(inputs.noise) if out is None else out
-        self.memory, self._kernels, self._damping = memory, kernels, damping
-        self._inputs = inputs  # the record has addresses only
+        self._operands = operands
         self._AU = None if memory.plan.small else memory.carve_scratch().AU
-        self._record = _record(memory, inputs, input_scale, damping, self.out, (self._AU, None, None, None, None))
+        self._x = 0, 0  # where it is, and how far one replica's is from the next
         if self._AU is not None:
             self._M, self._flat = memory.as_matrices(inputs.M), memory.as_matrices(self.out)
 
-    def run(self) -> bool:
-        """Draw; say whether all inputs were finite."""
-        kernels, memory, record = self._kernels, self.memory, self._record
+    def run(self, x: Tensor) -> bool:
+        """Draw at x, rows of the same kind as those bound; say whether all inputs were finite."""
+        kernels, memory, _, damping, _ = self._operands
+        place = x.data_ptr(), x.stride(0)
+        if place != self._x:
+            self._x, self._record = place, self._operands.at(x).record(self.out, (self._AU, None, None, None, None))
+        record = self._record
         plan, AU = memory.plan, self._AU
         if AU is None:
             status = kernels.forward(record)
             if status & NOT_POSITIVE:
-                _factorise_with_jitter(memory, self._damping)
+                _factorise_with_jitter(memory, damping)
                 kernels.finish(record)
             return not status & NOT_FINITE
 
@@ -140,7 +163,7 @@ class Forward:
         if P:
             add_product(memory.kernel, AU, memory.z_t, beta=0, out=memory.kernel)
             if kernels.factorise(record) & NOT_POSITIVE:
-                _factorise_with_jitter(memory, self._damping)
+                _factorise_with_jitter(memory, damping)
             kernels.solve(record)
             add_product(rows, memory.gain_t, memory.A, alpha=-1, out=rows)
             add_product(flat, memory.gain_t, memory.B, beta=0, out=flat)
@@ -160,47 +183,37 @@ def _factorise_with_jitter(memory: PassMemory, damping: float) -> None:
 class Backward:
     """The gradients of a layer, bound to memory: each :meth:`run` reads ``g`` and rewrites ``gradients``.
 
-    ``inputs`` and ``memory`` are those of a :class:`Forward`, which has checked the inputs. ``gradients`` are those of
-    the first seven inputs; the first is None where x needs none. A large layer can add to what stands in the gradient
-    of M (``add_to_M``) at no cost. ``checked`` says that the gradients were made to fit, and ``g`` too.
+    The operands are those of a :class:`Forward`. ``gradients`` are those of the first seven inputs; the first is None
+    where x needs none. ``checked`` says that the gradients were made to fit, and ``g`` too.
     """
 
     def __init__(
-        self,
-        kernels: SimpleNamespace,
-        memory: PassMemory,
-        inputs: Inputs,
-        input_scale: float,
-        damping: float,
-        g: Tensor,
-        gradients: Sequence[Tensor | None],
-        *,
-        add_to_M: bool = False,
-        checked: bool = False,
+        self, operands: Operands, g: Tensor, gradients: Sequence[Tensor | None], *, checked: bool = False
     ) -> None:
+        memory, inputs = operands.memory, operands.inputs
         plan = memory.plan
-        if add_to_M and plan.small:
-            raise ValueError("add_to_M needs a large layer; got a small one, whose kernel overwrites")
         if not checked:
             _require_gradients(memory, inputs.log_row.dtype, g, gradients)
-        self._kernels, self._memory, self._keep_M = kernels, memory, int(add_to_M)
-        self._inputs, self._g, self._gradients = inputs, g, gradients  # the record has addresses only
+        self._operands = operands
+        self._g, self._gradients = g, gradients  # the record has addresses only
         arrays: tuple[Tensor | None, ...] = (None, g, None, None, None)
         self._scratch = None if plan.small else memory.carve_scratch()
         if self._scratch is not None:
             arrays = (None, g, self._scratch.g_variance, self._scratch.factors, self._scratch.pair)
-        self._record = _record(memory, inputs, input_scale, damping, None, arrays, gradients)
+        self._record = operands.record(None, arrays, gradients)
         if self._scratch is None:
             return
-        R, g_points = plan.sizes[3], memory.as_matrices(gradients[4])
+        g_points = memory.as_matrices(gradients[4])
         self._flat, self._M, self._g_M = (memory.as_matrices(t) for t in (g, inputs.M, gradients[1]))
-        self._g_A: Tensor | None = None if g_points is None else g_points[..., :R]
-        self._g_B: Tensor | None = None if g_points is None else g_points[..., R:]
+        self._g_A: Tensor | None = None
+        self._g_B: Tensor | None = None
+        if g_points is not None:
+            self._g_A, self._g_B = g_points.split_with_sizes(plan.sizes[3:5], -1)
 
     def run(self) -> None:
         """Compute the gradients."""
-        kernels, memory, record = self._kernels, self._memory, self._record
-        plan = memory.plan
+        kernels, memory, *_ = self._operands
+        plan, record = memory.plan, self._record
         if self._scratch is None:
             kernels.backward(record)
             return
@@ -215,7 +228,7 @@ class Backward:
         if M is None or g_M is None:
             D.zero_()
         else:
-            add_product(g_M, memory.rows_t, g, beta=self._keep_M, out=g_M)
+            add_product(g_M, memory.rows_t, g, beta=0, out=g_M)
             if around_D:
                 D.zero_()
             else:

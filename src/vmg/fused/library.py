@@ -56,6 +56,7 @@ class Record:
 
     def __init__(self, name: str, integers: str, doubles: str, pointers: str) -> None:
         kinds = {"i64": integers.split(), "f64": doubles.split(), "ptr": pointers.split()}
+        self.names = [name for names in kinds.values() for name in names]
         self.pack = struct.Struct("={}q{}d{}Q".format(*map(len, kinds.values()))).pack
         fields = "".join(f"{field}:{kind}," for kind, names in kinds.items() for field in names)
         self.layout = f"{name}{{{fields}}}"
@@ -93,8 +94,8 @@ def address(tensor: Tensor | None) -> int:
 
 _NAMES = (
     *("forward", "finish", "backward", "prepare", "factorise", "solve", "add_noise"),
-    *("backward_noise", "backward_solve", "backward_inputs", "backward_points", "divergence", "divergence_backward"),
-    "moments",
+    *("backward_noise", "backward_solve", "backward_inputs", "backward_points"),
+    *("divergence", "add_divergence_gradient", "moments"),
 )
 
 
@@ -125,6 +126,8 @@ def _library() -> ctypes.CDLL | None:
         library.vmg_normals.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64]
         for name in _APART:
             getattr(library, name).restype = _checked
+        for name in _NAMES:
+            getattr(library, f"vmg_{name}_f32")
     except (OSError, AttributeError):  # built for another machine, or from an older source
         return None
     return library if fits else None

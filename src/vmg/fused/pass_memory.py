@@ -14,14 +14,13 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-__all__ = ["Loan", "MemoryPool", "PassMemory", "Plan", "Scratch", "make_plan"]
+__all__ = ["MOST", "PassMemory", "Plan", "Scratch", "make_plan"]
 
 # Multiply-adds of a forward pass over all replicas below which one call wins: the kernels' own product runs on one
 # thread, PyTorch's on all, but its thirty calls from Python cost as much. Measured on two cores, with and without
 # replicas: equal at 2.5 million with two threads, at 3.5 million with one.
 SMALL = 2_500_000
 ALIGNMENT = 16  # entries; keeps every array of the workspace on a cache line in single precision
-KEPT = 2  # memories of a layer that wait for their next use: the graph of a step may outlive it by one
 MOST = 2**22  # entries; larger memory is made anew each time, as its passes take long enough
 
 
@@ -137,47 +136,3 @@ class _ScratchMemory(threading.local):
 
 
 _SCRATCH = _ScratchMemory()
-
-
-class MemoryPool:
-    """Memory of one layer. It is lent to a node of a graph, and comes back when the node is gone."""
-
-    def __init__(self) -> None:
-        self._free: list[_LayerMemory] = []
-
-    def lend(self, plan: Plan, dtype: torch.dtype, computes_in: torch.dtype) -> Loan | None:
-        """Memory that nobody else uses; None where it would be large, or where the graph would not keep it.
-
-        Hooks on what a graph saves, such as those of activation checkpointing, are there to free memory.
-        """
-        hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-        if plan.total > MOST or (hooks is not None and hooks(True) is not None):
-            return None
-        while self._free:
-            memory = self._free.pop()
-            if memory.passes.plan is plan and memory.noises[0].dtype is dtype:
-                return Loan(memory, self._free)
-        return Loan(_LayerMemory(plan, dtype, computes_in), self._free)
-
-
-class _LayerMemory:
-    def __init__(self, plan: Plan, dtype: torch.dtype, computes_in: torch.dtype) -> None:
-        self.passes = PassMemory(plan, torch.empty(plan.total, dtype=computes_in))
-        shapes = plan.shapes[-2:] if plan.sizes[-1] else plan.shapes[-1:]
-        self.noises = [torch.empty(shape, dtype=dtype) for shape in shapes]
-        self.out = torch.empty(plan.shapes[-1], dtype=dtype)
-
-
-class Loan:
-    """Memory in use: of the passes, of the noise of pseudo-data and outputs, of the outputs of a layer inside a stack.
-
-    As soon as this object is gone, the memory can be lent again.
-    """
-
-    def __init__(self, memory: _LayerMemory, free: list[_LayerMemory]) -> None:
-        self._memory, self._free = memory, free
-        self.passes, self.noises, self.out = memory.passes, memory.noises, memory.out
-
-    def __del__(self) -> None:
-        if len(self._free) < KEPT:
-            self._free.append(self._memory)

@@ -1,43 +1,31 @@
 """Draws of diagonal layers one after the other, an activation between them, as one node of autograd's graph.
 
-Each layer's passes are those of :mod:`vmg.fused.layer_passes`, its divergence is that of
-:mod:`vmg.fused.diagonal_kl`. One node for all of them saves a small network most of what autograd and Python cost, and
-makes one gradient for each parameter, instead of one from the draw and one from the divergence.
+The passes are those of a :class:`~vmg.fused.bound_stack.BoundStack`. One node for all of them saves a small
+network most of what autograd and Python cost, and makes one gradient for each parameter, instead of one from the draw
+and one from the divergence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from vmg.fused import library
-from vmg.fused.diagonal_draw import draw, needs_double
-from vmg.fused.diagonal_kl import DiagonalKL
-from vmg.fused.layer_passes import Backward, Forward, Inputs, fits, is_shared
-from vmg.fused.pass_memory import Loan, PassMemory, Plan, make_plan
+from vmg.fused.bound_layer import Activation, Draw, Kept
+from vmg.fused.bound_stack import BoundStack
+from vmg.fused.diagonal_draw import draw
+from vmg.fused.layer_passes import fits
+from vmg.fused.pass_memory import make_plan
 from vmg.math.linalg import PLAIN, is_recorded, may_look
 from vmg.math.preactivations import DAMPING
 
-__all__ = ["Draw", "sample_diagonal", "sample_stack"]
+__all__ = ["sample_bound", "sample_diagonal", "sample_stack"]
 
-N_OWN = 8  # tensors of a layer: all of Inputs but x
-Activation = Callable[[Tensor], Tensor]
-
-
-class Draw(NamedTuple):
-    """One layer of a stack."""
-
-    plan: Plan | None  # None where sizes are symbols
-    tensors: tuple[Any, ...]  # all of Inputs but x
-    input_scale: float
-    damping: float
-    kl: DiagonalKL | None = None  # what the divergence is, where it is wanted too
-    loan: Loan | None = None  # memory that the layer uses from step to step, in which its noise lies too
+N_PARAMETERS = 6  # of a layer
 
 
 def sample_diagonal(
@@ -79,34 +67,30 @@ def sample_diagonal(
     R = log_row_scale.shape[-1]
     if R - x.shape[-1] not in (0, 1):
         raise ValueError(f"x must have {R - 1} or {R} columns; got {x.shape[-1]}")
-    own = (M, log_row_scale, log_column_scale, points, log_noise, log_point_noise, point_noise, noise)
     plan = None
     if not is_recorded(x, log_row_scale):
         sizes = log_column_scale.shape[-1], 0 if points is None else points.shape[-2], log_point_noise is not None
         plan = make_plan(log_row_scale.shape[:-1], *x.shape[-2:], R, *sizes)
-    return sample_stack(x, [Draw(plan, own, input_scale, damping)], check_finite=check_finite)[0]
+    parameters = (M, log_row_scale, log_column_scale, points, log_noise, log_point_noise)
+    one = Draw(plan, parameters, (point_noise, noise), input_scale, damping)
+    return sample_stack(x, [one], check_finite=check_finite)[0]
 
 
 def sample_stack(
     x: Tensor, draws: Sequence[Draw], activation: Activation | None = None, *, check_finite: bool = False
-) -> tuple[Tensor, Sequence[Tensor | None]]:
-    """The outputs of the last layer, drawn as :func:`sample_diagonal` does, and each layer's divergence [*batch_shape].
+) -> tuple[Tensor, Tensor | None]:
+    """The outputs of the last layer, drawn as :func:`sample_diagonal` does, and the divergence of all, [*batch_shape].
 
-    A divergence is None where it is not wanted, or where there are no kernels for the tensors. ``activation`` must
+    The divergence is None where a layer has none, or where there are no kernels for the tensors. ``activation`` must
     have no parameters.
     """
-    tensors = [t for one in draws for t in one.tensors]
     ready = _is_ready(x, draws)
-    if not ready and (draws[0].plan is None or library.native(x, *tensors) is None):
+    if not ready and (draws[0].plan is None or not _has_kernels(x, draws)):
         _require_shapes(x, draws)
         if check_finite and may_look(x):
             _require_finite(x)
-        return _chain(x, draws, activation), [None] * len(draws)
-    of_priors = [p for one in draws if one.kl is not None for p in one.kl.parameters]
-    bare = [one._replace(tensors=()) for one in draws]  # what a graph saves of tensors is for the graph to say
-    out, *kls = _Stack.apply((bare, activation, check_finite, ready), x, *tensors, *of_priors)
-    found = iter(kls)
-    return out, [None if one.kl is None else next(found) for one in draws]
+        return _chain(x, draws, activation), None
+    return sample_bound(BoundStack(draws, x, activation, checked=ready), x, check_finite=check_finite)
 
 
 def _is_ready(x: Tensor, draws: Sequence[Draw]) -> bool:
@@ -116,24 +100,26 @@ def _is_ready(x: Tensor, draws: Sequence[Draw]) -> bool:
         return False
     if not (x.is_cpu and x.is_contiguous() and x.shape == plan.shapes[0]):
         return False
-    return all(one.plan is not None and fits(one.plan, one.tensors, dtype) for one in draws)
+    return all(one.plan is not None and fits(one.plan, (*one.parameters, *one.noises), dtype) for one in draws)
+
+
+def _has_kernels(x: Tensor, draws: Sequence[Draw]) -> bool:
+    return library.native(x, *[t for one in draws for t in (*one.parameters, *one.noises)]) is not None
 
 
 def _chain(x: Tensor, draws: Sequence[Draw], activation: Activation | None) -> Tensor:
-    """The same in PyTorch. Its graph may outlive the loans, so it has the noise in memory of its own."""
+    """The same in PyTorch."""
     for k, one in enumerate(draws):
-        if one.loan is not None:
-            noises = [None if t is None else t.clone() for t in one.tensors[-2:]]
-            one = one._replace(tensors=(*one.tensors[:-2], *noises))
         x = x if k == 0 or activation is None else activation(x)
-        x = draw(Inputs(x, *one.tensors), one.input_scale, one.damping)
+        x = draw(one.inputs(x), one.input_scale, one.damping)
     return x
 
 
 def _require_shapes(x: Tensor, draws: Sequence[Draw]) -> None:
     for k, one in enumerate(draws):
+        inputs = one.inputs(x)
         shapes = () if one.plan is None else one.plan.shapes
-        for name, tensor, shape in zip(Inputs._fields, (None if k else x, *one.tensors), shapes, strict=False):
+        for name, tensor, shape in zip(inputs._fields, (None if k else x, *inputs[1:]), shapes, strict=False):
             if tensor is not None and tensor.shape != shape:
                 raise ValueError(f"{name} must have shape {shape}; got {tuple(tensor.shape)}")
 
@@ -143,157 +129,100 @@ def _require_finite(x: Tensor) -> None:
         raise ValueError("x must be finite; got NaN or infinite values")
 
 
+def sample_bound(
+    stack: BoundStack, x: Tensor, *, check_finite: bool = False, with_kl: bool = True, holder: object = None
+) -> tuple[Tensor, Tensor | None]:
+    """A draw at x as one node of autograd's graph, and the divergence of all layers, None where one has none.
+
+    With a ``holder`` the node keeps it and the stack, for its backward pass: until the node is gone, and the holder
+    with it, no other pass may run. Without one the graph saves tensors, as hooks on what it saves suppose.
+    """
+    options = stack, check_finite, with_kl and stack.has_divergence, holder
+    out, *kl = _Stack.apply(options, x, *stack.parameters, *stack.of_priors)
+    return out, kl[0] if kl else None
+
+
 class _Stack(Function):
     """The layers' passes on the kernels, forwards and then backwards."""
 
     @staticmethod
     def forward(ctx: Any, options: tuple[Any, ...], x: Tensor, *tensors: Any) -> tuple[Tensor, ...]:
-        draws, activation, check_finite, ready = options
-        kept, kls, last = [], [], len(draws) - 1
-        for k, one in enumerate(draws):
-            inputs, plan, loan = Inputs(x, *tensors[k * N_OWN : (k + 1) * N_OWN]), one.plan, one.loan
-            exact, own_dtype = _is_exact(plan, inputs.noise.dtype), inputs.noise.dtype
-            used = inputs if ready and not exact else _used(inputs, exact)
-            dtype = used.noise.dtype
-            memory = PassMemory(plan, torch.empty(plan.total, dtype=dtype)) if loan is None else loan.passes
-            place = None if loan is None or exact or k == last else loan.out
-            numbers = one.input_scale, one.damping, place
-            passes = Forward(_kernels(dtype), memory, used, *numbers, checked=used is inputs)
-            if not passes.run() and check_finite and k == 0:
-                _require_finite(x)
-            out = passes.out.to(own_dtype) if exact else passes.out
-            if one.kl is not None:
-                kls.append(one.kl.bind(_kernels(own_dtype), _of_kl(inputs), checked=ready).value())
-            kept += [x, memory.workspace]
-            if k == last or activation is None:
-                x = out
-            elif activation is torch.relu:
-                x = out.clamp_min_(0)
-            else:
-                x = activation(out)
-                kept.append(out)
-        # the same tensors with a divergence as without: checkpointing draws again without it and compares them
-        ctx.save_for_backward(*tensors[: N_OWN * len(draws)], *kept)
+        stack, check_finite, with_kl, ctx.holder = options
+        if not stack.forward(x) and check_finite:
+            _require_finite(x)
+        out, kl = stack.layers[-1].out, [stack.divergence()] if with_kl else []
         ctx.set_materialize_grads(False)
-        ctx.options = options
-        return x, *kls
+        if ctx.holder is not None:
+            ctx.stack = stack
+            ctx.save_for_backward(x, *stack.parameters)  # so that changes of them in place are noticed
+            return out.clone(), *kl
+        # the same tensors with a divergence as without: checkpointing draws again without it and compares them
+        draws = stack.draws
+        ctx.stack = [one._replace(parameters=(), noises=()) for one in draws], stack.activation, stack.checked
+        noises = [noise for one in draws for noise in one.noises]
+        kept = [t for layer in stack.layers for t in layer.kept()]
+        ctx.save_for_backward(x, *stack.parameters, *noises, *kept[:-1])
+        return out, *kl
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor | None, *g_kls: Tensor | None) -> tuple[Tensor | None, ...]:
-        draws, activation, _, ready = ctx.options
-        saved, needed = ctx.saved_tensors, ctx.needs_input_grad  # once: checkpointing forgets them as they are read
-        n_own = N_OWN * len(draws)
-        own, kept = saved[:n_own], list(saved[n_own:])
+    def backward(ctx: Any, g: Tensor | None, g_kl: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        x, *saved = ctx.saved_tensors  # once: checkpointing forgets them as they are read
+        stack = _restored(ctx.stack, x, saved) if ctx.holder is None else ctx.stack.at(saved, x)
         if torch.is_grad_enabled():  # a gradient of this gradient is wanted
-            return _by_autograd(draws, activation, kept[0], own, needed, g, g_kls)
-        of_kl = list(g_kls)
-        of_prior: list[Tensor | None] = []
-        gradients: list[Tensor | None] = [None] * n_own
-        activated = None
-        for k in reversed(range(len(draws))):
-            one = draws[k]
-            if activated is not None and activation is not None:
-                values = activated if activation is torch.relu else kept.pop()
-                g = None if g is None else _activation_gradient(activation, values, g)
-            workspace, x = kept.pop(), kept.pop()
-            memory = PassMemory(one.plan, workspace) if one.loan is None else one.loan.passes
-            inputs = Inputs(x, *own[k * N_OWN : (k + 1) * N_OWN])
-            g_kl = None if one.kl is None else of_kl.pop()
-            found = _layer_gradients(one, memory, inputs, g, g_kl, needs_x=k > 0 or needed[1], ready=ready)
-            g, gradients[k * N_OWN : k * N_OWN + 6], by_prior = found
-            of_prior[:0] = by_prior
-            activated = x
-        return None, g, *gradients, *of_prior
+            return _by_autograd(stack, x, ctx.needs_input_grad, g, g_kl)
+        g_x = None
+        if g is None:
+            gradients, by_prior = _gradients_of_divergence(stack, g_kl)
+        else:
+            gradients = stack.empty_gradients()
+            g_x = torch.empty(x.shape, dtype=x.dtype) if ctx.needs_input_grad[1] else None  # without x's gaps
+            g, g_kl = g.contiguous(), None if g_kl is None else g_kl.contiguous()
+            fit = stack.checked and g.shape == stack.draws[-1].noises[1].shape and g.dtype is x.dtype
+            by_prior = stack.bind_gradients(g, gradients, g_x, g_kl, checked=fit)()
+        of_priors: list[Tensor | None] = []
+        for one, found in zip(stack.draws, by_prior, strict=True):
+            if one.kl is not None:
+                of_priors += [None] * len(one.kl.parameters) if g_kl is None else found
+        return None, g_x, *[t for own in gradients for t in own], *of_priors
 
 
-def _layer_gradients(
-    one: Draw,
-    memory: PassMemory,
-    inputs: Inputs,
-    g: Tensor | None,
-    g_kl: Tensor | None,
-    *,
-    needs_x: bool,
-    ready: bool,
-) -> tuple[Tensor | None, Sequence[Tensor | None], Sequence[Tensor | None]]:
-    """Gradients by a layer's input, by its first six own tensors, and by the parameters of its prior."""
-    by_kl: Sequence[Tensor | None] = [None] * 5
-    by_prior: Sequence[Tensor | None] = [None] * (0 if one.kl is None else len(one.kl.parameters))
-    if one.kl is not None and g_kl is not None:
-        by_kl, by_prior = one.kl.differentiate(_of_kl(inputs), g_kl)
-    if g is None:
-        M, row, column, noise, point_noise = by_kl
-        return None, (M, row, column, None, noise, point_noise), by_prior
-    plan, exact = memory.plan, _is_exact(memory.plan, inputs.noise.dtype)
-    used = inputs if ready and not exact else _used(inputs, exact)
-    add_to_M = by_kl[0] is not None and not plan.small and not exact
-    gradients = [
-        torch.empty(used.x.shape, dtype=used.x.dtype) if needs_x else None,  # contiguous, even if x is expanded
-        by_kl[0] if add_to_M else None if used.M is None else torch.empty_like(used.M),
-        *[None if tensor is None else torch.empty_like(tensor) for tensor in used[2:7]],
-    ]
-    g = g.contiguous() if g.dtype is used.x.dtype else g.to(used.x.dtype).contiguous()
-    numbers = one.input_scale, one.damping, g, gradients
-    fit = ready and g.shape == plan.shapes[-1]
-    Backward(_kernels(g.dtype), memory, used, *numbers, add_to_M=add_to_M, checked=fit).run()
-    if exact:
-        gradients = [None if gradient is None else gradient.to(inputs.noise.dtype) for gradient in gradients]
-    if g_kl is not None:
-        both = [(gradients[k], t) for k, t in zip((1, 2, 3, 5, 6), by_kl, strict=True) if t is not gradients[k]]
-        torch._foreach_add_(*map(list, zip(*both, strict=True)))
-    return gradients[0], gradients[1:], by_prior
+def _restored(recipe: tuple[Any, ...], x: Tensor, saved: list[Tensor]) -> BoundStack:
+    """The stack of a forward pass, from what the graph has saved of it."""
+    draws, activation, checked = recipe
+    n, found = len(draws), iter(saved)
+    parameters = [tuple(next(found) for _ in range(N_PARAMETERS)) for _ in range(n)]
+    noises = [(next(found), next(found)) for _ in range(n)]
+    kept = [Kept(next(found), next(found, None)) for _ in range(n)]  # the last layer's outputs are not needed again
+    draws = [one._replace(parameters=p, noises=e) for one, p, e in zip(draws, parameters, noises, strict=True)]
+    return BoundStack(draws, x, activation, kept, checked=checked)
 
 
-def _activation_gradient(activation: Activation, values: Tensor, g: Tensor) -> Tensor:
-    """Gradient before the activation, from that after it; ``values`` are those after ReLU, but those before others."""
-    if activation is torch.relu:
-        return torch.ops.aten.threshold_backward(g, values, 0)
-    with torch.enable_grad():
-        leaf = values.detach().requires_grad_()
-        return torch.autograd.grad(activation(leaf), leaf, g)[0]
-
-
-def _of_kl(inputs: Inputs) -> tuple[Tensor | None, ...]:
-    """The tensors that a layer's divergence depends on."""
-    return (*inputs[1:4], inputs.log_noise, inputs.log_point_noise)
+def _gradients_of_divergence(
+    stack: BoundStack, g_kl: Tensor | None
+) -> tuple[list[list[Tensor | None]], list[list[Tensor]]]:
+    """Gradients by parameters and by those of priors, where the outputs have none."""
+    gradients, by_prior = [], []
+    for layer in stack.layers:
+        own, of_prior = layer.differentiate_divergence(g_kl)
+        gradients.append(own)
+        by_prior.append(of_prior)
+    return gradients, by_prior
 
 
 def _by_autograd(
-    draws: Sequence[Draw],
-    activation: Activation | None,
-    x: Tensor,
-    own: Sequence[Any],
-    needed: Sequence[bool],
-    g: Tensor | None,
-    g_kls: Sequence[Tensor | None],
+    stack: BoundStack, x: Tensor, needed: Sequence[bool], g: Tensor | None, g_kl: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """The gradients in PyTorch, which can be differentiated again."""
-    draws = [one._replace(tensors=tuple(own[k * N_OWN : (k + 1) * N_OWN])) for k, one in enumerate(draws)]
-    charged = [one for one in draws if one.kl is not None]
-    of_priors = [p for one in charged if one.kl is not None for p in one.kl.parameters]
-    wanted = [t for t, need in zip((x, *own, *of_priors), needed[1:], strict=True) if need]
-    found = [] if g is None else [(_chain(x, draws, activation), g)]
-    for one, g_kl in zip(charged, g_kls, strict=True):
+    """The gradients in PyTorch, which can be differentiated again; the graph may outlive the stack and its noise."""
+    draws = []
+    for one in stack.draws:
+        of_points, noise = one.noises
+        draws.append(one._replace(noises=(None if of_points is None else of_points.clone(), noise.clone())))
+    wanted = [t for t, need in zip((x, *stack.parameters, *stack.of_priors), needed[1:], strict=True) if need]
+    found = [] if g is None else [(_chain(x, draws, stack.activation), g)]
+    for one in draws:
         if one.kl is not None and g_kl is not None:
-            found.append((one.kl.plain(*_of_kl(Inputs(x, *one.tensors))), g_kl))
+            M, log_row, log_column, _, *log_noises = one.parameters
+            found.append((one.kl.plain(M, log_row, log_column, *log_noises), g_kl))
     outputs, slopes = zip(*found, strict=True)
     each = iter(torch.autograd.grad(outputs, wanted, slopes, create_graph=True, materialize_grads=True))
     return tuple(next(each) if need else None for need in needed)
-
-
-def _kernels(dtype: torch.dtype) -> SimpleNamespace:
-    found = library.kernels(dtype)
-    assert found is not None
-    return found
-
-
-def _is_exact(plan: Plan, dtype: torch.dtype) -> bool:
-    return needs_double(plan.sizes[5], plan.sizes[3], dtype)
-
-
-def _used(inputs: Inputs, exact: bool) -> Inputs:
-    """Inputs as the kernels take them: contiguous, but for one matrix x that is expanded over all replicas."""
-    if exact:
-        inputs = Inputs._make([None if t is None else t.double() for t in inputs])
-    x = inputs.x if is_shared(inputs.x) else inputs.x.contiguous()
-    return Inputs._make([x, *library.packed(inputs[1:])])

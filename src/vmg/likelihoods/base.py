@@ -32,6 +32,12 @@ class Likelihood(nn.Module, ABC):
         """KL of the likelihood's own posterior to its prior, [*batch_shape]; zero where it has none."""
         return torch.zeros(())
 
+    @property
+    def has_posterior(self) -> bool:
+        """Whether there is a posterior of its own: a divergence to count, or a conjugate update to make."""
+        own, base = type(self), Likelihood
+        return own.kl_divergence is not base.kl_divergence or own.update_ is not base.update_
+
     def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
         """A natural-gradient step of a conjugate posterior, from one batch that stands for ``n_data`` rows.
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vmg.nn.bayesian import BayesianModule
-from vmg.nn.matrix_gaussian import ConvertedLinear
+from vmg.nn.converted_linear import ConvertedLinear
 
 __all__ = ["MatrixGaussianMultiheadAttention"]
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from vmg.fused.library import randn
 from vmg.math.linalg import NARROW, all_finite, may_look, widened
 from vmg.math.preactivations import augment, input_divisor
+from vmg.nn.kept_divergences import kept_divergences
 from vmg.nn.sharding import whole_divergence
 
 __all__ = ["BayesianLinear", "BayesianModule", "kl_divergence", "no_autocast", "use_generator"]
@@ -245,9 +246,19 @@ class BayesianLinear(BayesianModule):
 
 def kl_divergence(module: nn.Module) -> Tensor:
     """The KL divergence of every Bayesian module inside ``module``, summed; what one holds is its own to count."""
-    terms = [whole_divergence(m) for m in _outermost(module, set())]
-    if not terms:
+    drawn = kept_divergences() or {}
+    if module in drawn and not isinstance(module, BayesianModule):
+        return drawn[module].kl
+    found: dict[Any, None] = dict.fromkeys(_outermost(module, set()))
+    if not found:
         raise ValueError(f"{type(module).__name__} holds no Bayesian layer; see vmg.nn.bayesianize")
+    terms = []
+    for kept in {id(kept): kept for kept in drawn.values()}.values():
+        if len(kept.layers) > 1 and all(layer in found for layer in kept.layers):
+            terms.append(kept.kl)
+            for layer in kept.layers:
+                del found[layer]
+    terms += [whole_divergence(m) for m in found]
     total = terms[0]
     for term in terms[1:]:
         total = total + term
@@ -268,9 +279,9 @@ def _outermost(module: nn.Module, seen: set[nn.Module]) -> Iterator[BayesianModu
 
 
 def _add_parts(module: nn.Module, seen: set[nn.Module]) -> None:
-    """Add all modules inside; ``module.modules()`` would make their names too, at every step."""
-    for part in module.children():
-        if part not in seen:
+    """Add all modules inside; ``module.children()`` would make a set and names of them, at every step."""
+    for part in module._modules.values():
+        if part is not None and part not in seen:
             seen.add(part)
             _add_parts(part, seen)
 

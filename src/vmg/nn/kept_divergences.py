@@ -7,16 +7,26 @@ are added. The objective alone says when that is wanted: it draws and then asks 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["keep_divergences", "kept_divergences"]
+__all__ = ["KeptDivergence", "keep_divergences", "kept_divergences"]
 
-_kept: ContextVar[dict[nn.Module, Tensor] | None] = ContextVar("_kept", default=None)
+
+class KeptDivergence(NamedTuple):
+    """The divergence of layers that were drawn from together."""
+
+    layers: Sequence[nn.Module]
+    kl: Tensor
+
+
+_Kept = dict[nn.Module, KeptDivergence]  # by each of the layers, and by a network that holds no others
+_kept: ContextVar[_Kept | None] = ContextVar("_kept", default=None)
 
 
 @contextmanager
@@ -35,7 +45,7 @@ def keep_divergences() -> Iterator[None]:
         _kept.reset(token)
 
 
-def kept_divergences() -> dict[nn.Module, Tensor] | None:
+def kept_divergences() -> _Kept | None:
     """What is kept now, by layer; None where nothing is to be kept.
 
     A draw without a graph keeps nothing: reentrant checkpointing makes one first and another, with a graph, later.

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from vmg.math.preactivations import input_divisor
 from vmg.nn.attention import MatrixGaussianMultiheadAttention
 from vmg.nn.bayesian import BayesianModule
+from vmg.nn.converted_linear import ConvertedLinear
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.embedding import MatrixGaussianEmbedding
-from vmg.nn.matrix_gaussian import ConvertedLinear, MatrixGaussianLinear
+from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.priors import IsotropicPrior
 
 __all__ = ["Refusal", "Settings", "counterpart", "is_linear"]

@@ -9,11 +9,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from vmg.fused import library
+from vmg.fused.bound_layer import Draw
 from vmg.fused.diagonal_draw import needs_double
 from vmg.fused.library import standard_normal
-from vmg.fused.pass_memory import MemoryPool, make_plan
-from vmg.fused.stack import Draw
+from vmg.fused.pass_memory import Plan, make_plan
 from vmg.math import preactivations as F
 from vmg.math.conditioned_covariance import Conditioned
 from vmg.math.covariance import Covariance, Dense
@@ -26,7 +25,7 @@ from vmg.nn.kept_divergences import kept_divergences
 from vmg.nn.pseudo_data import NOISE_KINDS, PseudoData
 from vmg.priors import IsotropicPrior, Prior, diagonal_kl, short_kl
 
-__all__ = ["KL_KINDS", "SAMPLERS", "ConvertedLinear", "MatrixGaussianLinear"]
+__all__ = ["KL_KINDS", "SAMPLERS", "MatrixGaussianLinear"]
 
 SAMPLERS = ("marginal", "joint", "weights")
 KL_KINDS = ("marginal", "conditional")
@@ -205,8 +204,8 @@ class MatrixGaussianLinear(BayesianLinear):
         mean of a difference is the difference of the means.
         """
         kept = kept_divergences()
-        if kept and self in kept:
-            return kept[self]
+        if kept and self in kept and len(kept[self].layers) == 1:
+            return kept[self].kl
         if not self.charges_marginally:
             assert self.pseudo_data is not None
             q = self.posterior_given(*self.pseudo_data.sample((), self.generator))
@@ -218,6 +217,11 @@ class MatrixGaussianLinear(BayesianLinear):
             return diagonal_kl(self.prior, self._loc(), row, column, noise)
         kl = self.prior.kl_divergence(self._loc(), self.row(), self.column())
         return kl if self.pseudo_data is None else kl + self.pseudo_data.kl_divergence()
+
+    @property
+    def has_own_divergence(self) -> bool:
+        """Whether the divergence is the one stated here, and no derived class has another."""
+        return type(self).kl_divergence is MatrixGaussianLinear.kl_divergence
 
     @property
     def charges_marginally(self) -> bool:
@@ -280,30 +284,32 @@ class MatrixGaussianLinear(BayesianLinear):
         x, batch_shape = self._as_rows(self.check_shape(self._enter(x)), self.batch_shape), self.batch_shape
         return x.expand(*batch_shape, *x.shape) if batch_shape and x.dim() == 2 else x
 
-    def prepare_draw(self, n_rows: Sequence[int], pool: MemoryPool | None, *, with_kl: bool) -> Draw:
-        """What that sampler needs for [..., B] = ``n_rows`` rows, noise included; with the divergence, where it can."""
+    def prepare_draw(self, n_rows: Sequence[int], noises: Sequence[Tensor | None] | None, *, with_kl: bool) -> Draw:
+        """What that sampler needs for [..., B] = ``n_rows`` rows, with the divergence, where it can.
+
+        ``noises`` is memory for the noise of the pseudo-points (or None) and of the outputs; None to draw it now.
+        """
         pseudo_data, row, column = self.pseudo_data, widened(self.row.log_scale), widened(self.column.log_scale)
-        points = log_noise = log_point_noise = pseudo = plan = loan = None
+        points = log_noise = log_point_noise = pseudo = plan = None
         if pseudo_data is not None:
             points, pseudo = widened(pseudo_data.points), pseudo_data.projected_noise()
             _, log_noise, log_point_noise, _ = pseudo
         R, C = row.shape[-1], column.shape[-1]
         if not is_recorded(row):
-            sizes = self.in_features, R, C, self.n_pseudo, log_point_noise is not None
-            plan = make_plan(self.batch_shape, n_rows[-1], *sizes)
-            if pool is not None and library.serves(row):
-                exact = torch.float64 if needs_double(self.n_pseudo, R, row.dtype) else row.dtype
-                loan = pool.lend(plan, row.dtype, exact)
-        if loan is not None:
-            noises = loan.noises
-            library.fill_normal(noises, self.generator)
-        else:
+            plan = self.plan_draw(n_rows)
+        if noises is None:
             shapes = (() if points is None else (points.shape,)) + ((*n_rows, C),)
             noises = standard_normal(*shapes, like=row, generator=self.generator)
         *point_noise, noise = noises
-        own = (self._loc(), row, column, points, log_noise, log_point_noise, *(point_noise or (None,)), noise)
+        own = self._loc(), row, column, points, log_noise, log_point_noise
         kl = short_kl(self.prior, (R, C), pseudo) if with_kl and self.charges_marginally else None
-        return Draw(plan, own, 1 / F.input_divisor(R), self.damping, kl, loan)
+        return Draw(plan, own, (*(point_noise or (None,)), noise), 1 / F.input_divisor(R), self.damping, kl)
+
+    def plan_draw(self, n_rows: Sequence[int]) -> Plan:
+        """Lay out the memory of that sampler's passes, for so many rows."""
+        data = self.pseudo_data
+        sizes = self.in_features, self.n_rows, self.out_features, self.n_pseudo
+        return make_plan(self.batch_shape, n_rows[-1], *sizes, data is not None and data.log_point_noise is not None)
 
     def _sample_given(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         """Rows one by one or jointly, for any family of covariances and any number of draws."""
@@ -375,17 +381,3 @@ class MatrixGaussianLinear(BayesianLinear):
     def covariances(self) -> tuple[Covariance, Covariance]:
         """U and V at the present parameters."""
         return self.row(), self.column()
-
-
-class ConvertedLinear(MatrixGaussianLinear):
-    """:class:`~vmg.nn.MatrixGaussianLinear` that code written for ``nn.Linear`` can read.
-
-    ``weight`` [out, in] and ``bias`` [out] (or None) are those at the mean pseudo-data (``centre_weight``), which are
-    the weights of the plain layer at the start. Whoever multiplies with them gets ``forward_centre`` and no
-    uncertainty; calling the layer draws.
-    """
-
-    @property
-    def bias(self) -> Tensor | None:
-        """The bias of ``centre_weight``, [*batch_shape, out]."""
-        return self.as_linear(self.centre_weight())[1]

@@ -100,7 +100,7 @@ class MLP(nn.Module):
         """One posterior draw of the outputs, or one for each index of ``sample_shape``, in one pass."""
         layers: list[Any] = list(self.layers)
         if not sample_shape and self.activation in ACTIVATIONS.values() and may_stack(layers, x):
-            return draw_layers(layers, layers[0].as_drawn(x), self.activation)
+            return draw_layers(layers, layers[0].as_drawn(x), self.activation, self if type(self) is MLP else None)
         return self._chain(x, lambda layer, h: layer(h, sample_shape))
 
     def forward_mean(self, x: Tensor) -> Tensor:

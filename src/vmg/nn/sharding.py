@@ -21,7 +21,7 @@ def _processes_are_joined() -> bool:
 
 def is_parallel(model: nn.Module) -> bool:
     """Whether several processes train this model together, each on rows of its own."""
-    return isinstance(model, DistributedDataParallel) or _is_fsdp(model)
+    return _processes_are_joined() and (isinstance(model, DistributedDataParallel) or _is_fsdp(model))
 
 
 def _is_fsdp(module: nn.Module) -> bool:

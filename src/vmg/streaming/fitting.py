@@ -173,7 +173,7 @@ def _encoded(
     target: str,
     encoder: TableEncoder,
     decimal_comma: bool,
-    read_before: frozenset[int],
+    read_before: frozenset[int] = frozenset(),
 ) -> Iterator[tuple[int, Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]]]:
     """Features and numeric targets of the pieces that were not read before, a batch at a time.
 

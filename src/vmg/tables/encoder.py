@@ -157,7 +157,9 @@ class TableEncoder:
             sentences.append("Numbers read with decimal commas: 1,5 is one and a half.")
         holes = [f"'{c.name}' ({c.n_missing:,})" for c in self.columns if c.n_missing]
         if holes:
-            sentences.append(f"Missing values filled (numbers by the median) and marked: {listing(holes)}.")
+            numbers = any(c.n_missing for c in self.columns if not isinstance(c, CategoryColumn))
+            how = " (numbers by the median)" if numbers else ""
+            sentences.append(f"Missing values filled{how} and marked: {listing(holes)}.")
         return sentences + [note for column in self.columns for note in column.notes()]
 
     def remarks(self, frame: pd.DataFrame, target: str | None = None, ignored: Sequence[str] = ()) -> list[str]:

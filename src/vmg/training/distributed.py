@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import reduce
 from typing import Any
 
 import torch
@@ -181,28 +182,31 @@ class SharedStep:
 
     def __init__(self, evaluate: Step, parameters: GroupedParameters, size: int) -> None:
         self._evaluate, self._parameters, self._size = evaluate, parameters, size
+        sizes = [tensor.numel() for tensor in parameters.tensors]
+        dtype = reduce(torch.promote_types, [tensor.dtype for tensor in parameters.tensors])
+        self._flat = torch.zeros(sum(sizes) + 2, dtype=dtype, device=parameters.tensors[0].device)
+        *self._parts, self._terms = self._flat.split([*sizes, 2])
 
     def __call__(self, batch: Batch, kl_weight: float) -> ElboTerms:
         try:
             terms = self._evaluate(batch, kl_weight)
-            summary = torch.stack([terms.expected_log_likelihood, terms.kl])
+            self._terms.copy_(torch.stack([terms.expected_log_likelihood, terms.kl]).reshape(2, -1).mean(-1))
         except NotPositiveDefiniteError:  # all processes must learn of it, or the others wait for ever
-            terms, summary = None, None
+            terms = None
+            self._terms.fill_(torch.nan)
         gradients = [tensor.grad for tensor in self._parameters.tensors]
-        parts = [t if g is None else g for t, g in zip(self._parameters.tensors, gradients, strict=True)]
-        flat = torch.cat([part.detach().reshape(-1) for part in parts])
-        numbers = flat.new_full((2,), torch.nan) if summary is None else summary.reshape(2, -1).mean(-1)
-        flat = torch.cat([flat, numbers.to(flat)]).div_(self._size)
-        with watched("adding gradients up"):
-            distributed.all_reduce(flat)
-        if terms is None or not torch.isfinite(flat[-2:]).all():
-            raise NotPositiveDefiniteError("the objective of a process is not finite")
-        start = 0
-        for tensor, gradient in zip(self._parameters.tensors, gradients, strict=True):
+        for part, gradient in zip(self._parts, gradients, strict=True):
             if gradient is not None:
-                gradient.copy_(flat[start : start + tensor.numel()].view(tensor.shape))
-            start += tensor.numel()
-        return ElboTerms(flat[-2], flat[-1], terms.f)
+                part.copy_(gradient.reshape(-1))
+        with watched("adding gradients up"):
+            distributed.all_reduce(self._flat)
+        if terms is None or not torch.isfinite(self._terms).all():
+            raise NotPositiveDefiniteError("the objective of a process is not finite")
+        for part, gradient in zip(self._parts, gradients, strict=True):
+            if gradient is not None:
+                torch.div(part.view(gradient.shape), self._size, out=gradient)
+        likelihood, kl = (self._terms / self._size).unbind()
+        return ElboTerms(likelihood, kl, terms.f)
 
 
 def _gathered(rows: Tensor, sizes: list[int]) -> Tensor:

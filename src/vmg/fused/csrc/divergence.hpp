@@ -101,28 +101,29 @@ void divergence(const Divergence<T>& d) {
     }
 }
 
+// Adds to what stands in g_M and the others: a draw of the layer leaves its own gradient there.
 template <typename T>
-void divergence_backward(const Divergence<T>& d) {
+void add_divergence_gradient(const Divergence<T>& d) {
     const Int width = d.R + d.C;
     for (Int k = 0; k < d.n; ++k) {
         const T g = d.g[k], slope = g * d.precisions[k];
         if (d.g_M)
-            for (Int i = k * d.R * d.C; i < (k + 1) * d.R * d.C; ++i) d.g_M[i] = slope * d.M[i];
+            for (Int i = k * d.R * d.C; i < (k + 1) * d.R * d.C; ++i) d.g_M[i] += slope * d.M[i];
         for (Int r = k * d.R; r < (k + 1) * d.R; ++r)
-            d.g_log_row[r] = slope * d.column_trace[k] * std::exp(2 * d.log_row[r]) - d.C * g;
+            d.g_log_row[r] += slope * d.column_trace[k] * std::exp(2 * d.log_row[r]) - d.C * g;
         for (Int c = k * d.C; c < (k + 1) * d.C; ++c)
-            d.g_log_column[c] = slope * d.row_trace[k] * std::exp(2 * d.log_column[c]) - d.R * g;
+            d.g_log_column[c] += slope * d.row_trace[k] * std::exp(2 * d.log_column[c]) - d.R * g;
         if (!d.log_noise) continue;
         if (d.factored) {
             const T *l = d.log_noise + k * width, *lp = d.log_point_noise + k * d.P;
             const PowerSums points(lp, d.P), entries(l, width);
-            for (Int p = 0; p < d.P; ++p) d.g_log_point_noise[k * d.P + p] = g * log_uniform_slope(lp[p], entries, width);
-            for (Int j = 0; j < width; ++j) d.g_log_noise[k * width + j] = g * log_uniform_slope(l[j], points, d.P);
+            for (Int p = 0; p < d.P; ++p) d.g_log_point_noise[k * d.P + p] += g * log_uniform_slope(lp[p], entries, width);
+            for (Int j = 0; j < width; ++j) d.g_log_noise[k * width + j] += g * log_uniform_slope(l[j], points, d.P);
         } else {
             const T *l = d.log_noise + 2 * k, unit = 0;
             const PowerSums one(&unit, 1);
-            d.g_log_noise[2 * k] = g * d.P * d.R * log_uniform_slope(l[0], one, 1);
-            d.g_log_noise[2 * k + 1] = g * d.P * d.C * log_uniform_slope(l[1], one, 1);
+            d.g_log_noise[2 * k] += g * d.P * d.R * log_uniform_slope(l[0], one, 1);
+            d.g_log_noise[2 * k + 1] += g * d.P * d.C * log_uniform_slope(l[1], one, 1);
         }
     }
 }

@@ -74,8 +74,8 @@ int forward(const Layer<T>& layer) {
     API int vmg_divergence_##NAME(const Divergence<T>* d) noexcept {                                                   \
         return guarded([&] { return divergence(*d), 0; });                                                             \
     }                                                                                                                  \
-    API int vmg_divergence_backward_##NAME(const Divergence<T>* d) noexcept {                                          \
-        return guarded([&] { return divergence_backward(*d), 0; });                                                    \
+    API int vmg_add_divergence_gradient_##NAME(const Divergence<T>* d) noexcept {                                      \
+        return guarded([&] { return add_divergence_gradient(*d), 0; });                                                \
     }
 
 ENTRY_POINTS(float, f32)
