@@ -62,8 +62,8 @@ class Replicas(nn.Module):
         is_simple = len(self._same) == len(first)  # no tensor has two names
         self._steps = list(steps_of(self.model, list(self._same), in_form=is_simple))
         self._forms = {name: form for step in self._steps for name, form in forms_of(step).items()} if is_simple else {}
-        self._trained = {name: self._in_form(name, first[name]).shape for name in trained}
-        self._sizes = [math.prod(shape) for shape in self._trained.values()]
+        self._trained = {name: (self.n_members, *self._in_form(name, first[name]).shape) for name in trained}
+        self._sizes = [math.prod(shape[1:]) for shape in self._trained.values()]
         kept = [name for name in first if name not in self._trained]
         self._kept = {name: f"kept_{number}" for number, name in enumerate(kept)}
         self._frozen = {name for name in kept if isinstance(first[name], nn.Parameter)}
@@ -121,10 +121,7 @@ class Replicas(nn.Module):
     def _by_name(self) -> dict[str, Tensor]:
         """All tensors of the members, [E, ...], by their names in the model, in the forms that steps take."""
         parts = self.weights.split(self._sizes, 1)
-        found = {
-            name: part.view(self.n_members, *shape)
-            for (name, shape), part in zip(self._trained.items(), parts, strict=True)
-        }
+        found = {name: part.view(shape) for (name, shape), part in zip(self._trained.items(), parts, strict=True)}
         for name, attribute in self._kept.items():
             found[name] = self.get_buffer(attribute)
         return found if len(self._same) == len(found) else {name: found[same] for name, same in self._same.items()}
