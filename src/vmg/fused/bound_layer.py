@@ -132,7 +132,8 @@ class BoundLayer:
         passes = Backward(self._operands, own_g, own, checked=fit)
         add_kl = None
         if g_kl is not None and kl is not None:
-            to = [gradients[k] for k in (1, 2, 3, 5, 6)]
+            _, M, log_row, log_column, _, log_noise, log_point_noise = gradients
+            to = (M, log_row, log_column, log_noise, log_point_noise)
             add_kl = kl.bind_gradients(_of_kl(self._inputs), g_kl, to, checked=fit)
 
         def run() -> list[Tensor]:

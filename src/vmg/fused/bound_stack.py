@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from vmg.fused import library
 from vmg.fused.bound_layer import Activation, BoundLayer, Draw, Kept
 
 __all__ = ["BoundStack"]
@@ -43,14 +42,14 @@ class BoundStack:
             x = layer.activated
         self.parameters = [t for one in draws for t in one.parameters]
         self.of_priors = [p for one in draws if one.kl is not None for p in one.kl.parameters]
-        self._addresses = [library.address(t) for t in self.parameters]
+        self._addresses = _addresses(self.parameters)
 
     def at(self, parameters: Sequence[Tensor | None], x: Tensor) -> BoundStack:
         """This stack after its forward pass; or one in its stead, to go backwards, if parameters were moved since then.
 
         Processes that share a model (FSDP2) free the memory of parameters between the passes.
         """
-        if [library.address(t) for t in parameters] == self._addresses:
+        if _addresses(parameters) == self._addresses:
             return self
         each = iter(parameters)
         draws = [one._replace(parameters=tuple(next(each) for _ in one.parameters)) for one in self.draws]
@@ -113,6 +112,10 @@ class BoundStack:
         """
         make = torch.empty_like if self.checked else _without_gaps
         return [[None if t is None else make(t) for t in one.parameters] for one in self.draws]
+
+
+def _addresses(tensors: Sequence[Tensor | None]) -> list[int]:
+    return [0 if t is None else t.data_ptr() for t in tensors]
 
 
 def _without_gaps(like: Tensor) -> Tensor:

@@ -96,7 +96,8 @@ class DiagonalKL:
             _require("", self._shapes, tensors, log_row.dtype)
         self._native, self._tensors = native, tensors
         self._results = log_row.new_empty((4, *lead))  # the divergence; the precision, tr U and tr V, for its gradient
-        self._bound = self._record(tensors, None, (None,) * 5)
+        self._bound_operands = self._operands(tensors)
+        self._bound = _record(self._bound_operands, (None,) * 6)
         return self
 
     def value(self) -> Tensor:
@@ -123,14 +124,16 @@ class DiagonalKL:
     ) -> Callable[[], list[Tensor]]:
         """The same as a function that reads ``g`` and adds to the same memory as often as it is called.
 
-        ``checked`` says that the tensors and ``to`` are known to fit.
+        ``checked`` says that the tensors are those bound, and that ``g`` and ``to`` are known to fit.
         """
-        library.require("g", g, self._results.shape[1:], self._results.dtype)
+        operands = self._bound_operands
         if not checked:
+            library.require("g", g, self._results.shape[1:], self._results.dtype)
             tensors = library.packed(tensors)
             _require("the gradient of ", self._shapes, to, self._results.dtype)
+            operands = self._operands(tensors)
         memory = tensors, to  # the record has addresses only
-        return partial(self._add_gradients, self._record(tensors, g, to), g, memory)
+        return partial(self._add_gradients, _record(operands, (g, *to)), g, memory)
 
     def _add_gradients(self, record: bytes, g: Tensor, memory: object) -> list[Tensor]:
         own: list[Tensor] = []
@@ -141,16 +144,17 @@ class DiagonalKL:
         self._native.add_divergence_gradient(record)
         return own
 
-    def _record(self, tensors: Sequence[Tensor | None], g: Tensor | None, gradients: Sequence[Tensor | None]) -> bytes:
+    def _operands(self, tensors: Sequence[Tensor | None]) -> tuple[float, ...]:
+        """Numbers and addresses with which all records begin."""
         results = self._results
         first, step = results.data_ptr(), results.element_size() * self._scalars[0]
         rows = range(first, first + 4 * step, step)
-        return library.DIVERGENCE.pack(
-            *self._scalars,
-            *[0 if t is None else t.data_ptr() for t in tensors],
-            *rows,
-            *[0 if t is None else t.data_ptr() for t in (g, *gradients)],
-        )
+        return *self._scalars, *[0 if t is None else t.data_ptr() for t in tensors], *rows
+
+
+def _record(operands: tuple[float, ...], gradients: Sequence[Tensor | None]) -> bytes:
+    """The arguments of the kernels; the gradients are that of the value, and then those by the tensors."""
+    return library.DIVERGENCE.pack(*operands, *[0 if t is None else t.data_ptr() for t in gradients])
 
 
 @lru_cache(maxsize=256)
