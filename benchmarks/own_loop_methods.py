@@ -111,12 +111,12 @@ def start_replicas(n_members: int, seen_by: int, *, heads: bool = False) -> Call
     def start(plain: nn.Module, n_data: int, settings: Settings) -> Run:
         model = vmg.nn.replicate(plain, n_members, start_scale=settings["start_scale"])
         optimiser = torch.optim.AdamW(model.parameters(), lr=settings["lr"], weight_decay=settings["weight_decay"])
-        targets = smoothed(settings)
+        minus_targets = -smoothed(settings)
 
         def step(x: Tensor, y: Tensor, done: float) -> None:
             optimiser.zero_grad()
             f = model(x, seen_by=seen_by)
-            (-(f.log_softmax(-1) * targets[y]).sum(-1).mean()).backward()
+            (f.log_softmax(-1) * minus_targets[y]).sum().backward()
             optimiser.step()
 
         def finish(training: Rows, validation: Rows) -> Probabilities:

@@ -232,14 +232,16 @@ def measure(
 
 
 def measure_times(results: Results, name: str, task: Task, methods: Sequence[str], rounds: int) -> None:
-    """Milliseconds of the processor for one step, all methods in turn; ensembles take several."""
+    """Milliseconds of the processor for one step at the chosen settings, all in turn; ensembles take several."""
     x, y = (part[: task.batch_size] for part in task.rows["train"])
+    chosen = {row["method"]: row["settings"] for row in results.rows if (row["task"], row["part"]) == (name, "test")}
     steps: dict[str, Callable[[], None]] = {}
     for which in methods:
         if METHODS[which].n_members == 1:
-            run = METHODS[which].start(task.make(), len(task.rows["train"][0]), METHODS[which].grid[0])
+            settings = chosen.get(which, METHODS[which].grid[0])
+            run = METHODS[which].start(task.make(), len(task.rows["train"][0]), settings)
             steps[which] = lambda run=run: run.step(x, y, 0.5)
-    times = interleaved(steps, rounds, clock=time.process_time)
+    times = interleaved(steps, rounds, settle=True, clock=time.process_time)
     for which, ms in times.items():
         results.add({"task": name, "method": which, "part": "step", "ms": ms, "ratio": ms / times["plain"]})
 

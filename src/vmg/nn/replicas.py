@@ -21,8 +21,8 @@ class Replicas(nn.Module):
 
     All trained weights are one parameter ``weights`` [E, n]. A step of a small network is mostly the work of calling:
     of layers, of autograd, of the optimiser for each tensor. Here each is called once for all members.
-    ``nn.Sequential`` models of linear layers, activations, layer norms and dropout are batched products. Other modules
-    are called member by member, so any model is right; rows are dimension 0 of its inputs and of its output.
+    Linear layers, convolutions, layer norms, activations, pooling and dropout of an ``nn.Sequential`` are such calls.
+    Other modules are called member by member, so any model is right; rows are dimension 0 of inputs and of the output.
 
     Parameters
     ----------
@@ -62,8 +62,8 @@ class Replicas(nn.Module):
         is_simple = len(self._same) == len(first)  # no tensor has two names
         self._steps = list(steps_of(self.model, list(self._same), in_form=is_simple))
         self._forms = {name: form for step in self._steps for name, form in forms_of(step).items()} if is_simple else {}
-        self._trained = {name: self._in_form(name, first[name]).shape for name in trained}
-        self._sizes = [math.prod(shape) for shape in self._trained.values()]
+        self._trained = {name: (self.n_members, *self._in_form(name, first[name]).shape) for name in trained}
+        self._sizes = [math.prod(shape[1:]) for shape in self._trained.values()]
         kept = [name for name in first if name not in self._trained]
         self._kept = {name: f"kept_{number}" for number, name in enumerate(kept)}
         self._frozen = {name for name in kept if isinstance(first[name], nn.Parameter)}
@@ -121,10 +121,7 @@ class Replicas(nn.Module):
     def _by_name(self) -> dict[str, Tensor]:
         """All tensors of the members, [E, ...], by their names in the model, in the forms that steps take."""
         parts = self.weights.split(self._sizes, 1)
-        found = {
-            name: part.view(self.n_members, *shape)
-            for (name, shape), part in zip(self._trained.items(), parts, strict=True)
-        }
+        found = {name: part.view(shape) for (name, shape), part in zip(self._trained.items(), parts, strict=True)}
         for name, attribute in self._kept.items():
             found[name] = self.get_buffer(attribute)
         return found if len(self._same) == len(found) else {name: found[same] for name, same in self._same.items()}
@@ -156,7 +153,8 @@ def replicate(model: nn.Module, n_members: int, *, start_scale: float = 1.0) -> 
 
     Members that start apart differ most where the data say nothing, so what they start from is what they say there.
     PyTorch starts linear and convolutional layers so small that a network is nearly constant. ``start_scale``
-    multiplies these weights, not the biases; 2.4 keeps the size of signals through layers with ReLU (He et al. 2015).
+    multiplies their weights, not biases and embeddings; 2.4 keeps the size of signals through layers with ReLU (He et
+    al. 2015).
     """
     if n_members < 1:
         raise ValueError(f"n_members must be at least 1; got {n_members}")
@@ -178,8 +176,9 @@ def _started_anew(model: nn.Module, scale: float) -> nn.Module:
                 f"({type(part).__name__}) without: give models with starts of their own to vmg.nn.Replicas"
             )
         reset()
+    not_scaled = {id(part.weight) for part in copied.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)}
     for parameter in copied.parameters():
-        if parameter.requires_grad and parameter.dim() > 1:
+        if parameter.requires_grad and parameter.dim() > 1 and id(parameter) not in not_scaled:
             parameter.mul_(scale)
     return copied
 

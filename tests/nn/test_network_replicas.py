@@ -208,6 +208,12 @@ def test_starts_differ_and_are_scaled():
         assert_close(3 * one[0].weight, other[0].weight)
         assert_close(one[0].bias, other[0].bias)
     assert not torch.equal(*plain.weights)
+    embedding = nn.Embedding(4, 3)
+    torch.manual_seed(0)
+    scaled = replicate(embedding, 1, start_scale=3.0)
+    torch.manual_seed(0)
+    embedding.reset_parameters()
+    assert_close(scaled.weights, embedding.weight.flatten()[None])
 
 
 def test_an_exported_graph_gives_the_same():
