@@ -51,6 +51,13 @@ SETTINGS = {
 }
 
 
+def take_core(rank: int) -> None:
+    """Give each process a core of its own, where the system can: two on one core would wait for each other."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+
+
 def work(rank: int, setting: Setting, port: int, case: str, steps: int, together: Any, answers: Any) -> None:
     """Train, and answer with the seconds of a step, of its messages and of bare ones."""
     from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood
@@ -58,6 +65,7 @@ def work(rank: int, setting: Setting, port: int, case: str, steps: int, together
     from vmg.training import distributed as sharing
     from vmg.training import train
 
+    take_core(rank)
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     inputs, hidden, outputs, batch, points = CASES[case]

@@ -19,6 +19,7 @@ from typing import Any
 
 import large_data
 import torch
+from processes import take_core
 from torch import distributed, multiprocessing
 
 STEPS = 60
@@ -29,6 +30,7 @@ def work(rank: int, size: int, port: int, folder: str, answers: Any) -> None:
     """Fit, and answer with the seconds of each part."""
     from vmg.streaming import fit_dataset, fitting
 
+    take_core(rank)
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     if size > 1:
