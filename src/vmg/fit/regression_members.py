@@ -29,7 +29,7 @@ __all__ = ["MemberPredictions", "RegressionMembers"]
 Array = NDArray[np.float64]
 
 SCORE_DEGREES = 4.0  # of the Student t that scores held-out errors: one wild row decides nothing
-ROWS_AT_ONCE = 8192
+ROWS_AT_ONCE = 1024  # whose features of all members are small pieces of memory, which the allocator uses again
 
 
 class MemberPredictions(NamedTuple):
