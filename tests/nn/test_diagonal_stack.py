@@ -2,6 +2,7 @@
 
 import copy
 import math
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -177,6 +178,18 @@ def test_parameters_may_be_moved_before_the_backward_pass():
         old, p.data = p.data, p.data.clone()
         old.fill_(math.nan)
     assert all(map(torch.equal, gradients(network, outputs), expected))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.filterwarnings("ignore:n_pseudo should be")
+def test_rows_are_not_held_after_their_step(dtype):
+    """Layers stay bound to memory, of which the rows are no part; in single precision the last computes in double."""
+    network, x = make(dtype=dtype, hidden=(4, 4), n_pseudo=[2, 2, 5])
+    held = weakref.ref(x)
+    gradients(network, draw(network, x))
+    del x
+    assert held() is None
 
 
 @needs_kernels

@@ -77,6 +77,9 @@ class BoundLayer:
         numbers = draw.input_scale, draw.damping
         memory = PassMemory(plan, workspace)
         self._operands = bind_operands(_kernels(used.noise.dtype), memory, used, *numbers, checked=self._checked)
+        self._inputs = self._inputs._replace(x=torch.empty(0))  # the rows come with each pass, and are not held
+        if self._checked:
+            self._used, self._operands = self._inputs, self._operands._replace(inputs=self._inputs)
         out = None if kept is None else kept.out
         self.out = torch.empty(plan.shapes[-1], dtype=dtype) if out is None else out
         self._activation, self._in_place = activation, activation is None or activation is torch.relu
