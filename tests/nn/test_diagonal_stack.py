@@ -160,6 +160,17 @@ def test_what_changes_between_two_steps_is_seen(change):
 
 
 @needs_kernels
+def test_networks_may_share_their_first_layers():
+    """What is bound is found by the first layer, and belongs to one of the networks."""
+    long, x = make(hidden=(4, 4))
+    short = MLP(D, (4,), 4).double()
+    short.layers = torch.nn.ModuleList(long.layers[:2])
+    expected = [draw(one_by_one(network), x) for network in (long, short)]
+    for network, outputs in zip((long, short) * 2, expected * 2, strict=True):
+        torch.testing.assert_close(draw(network, x), outputs)  # no graph is left that holds what is bound
+
+
+@needs_kernels
 def test_parameters_changed_before_the_backward_pass_are_refused():
     network, x = make()
     outputs = draw(network, x)

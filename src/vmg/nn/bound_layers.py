@@ -39,7 +39,7 @@ class BoundLayers:
 
     def __init__(self, layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: Activation | None) -> None:
         self._thread = threading.get_ident()  # whose scratch memory the passes use
-        self._kind = x.shape, x.dtype, activation
+        self._kind = len(layers), x.shape, x.dtype, activation
         self._plans = [layer.plan_draw(x.shape[:-1]) for layer in layers]
         self._settings = [_settings(layer) for layer in layers]
         self._noises = []
@@ -56,7 +56,7 @@ class BoundLayers:
 
     def serves(self, layers: Sequence[MatrixGaussianLinear], x: Tensor, activation: Activation | None) -> bool:
         """Whether layers and rows still are as they were bound."""
-        if self._kind != (x.shape, x.dtype, activation) or self._thread != threading.get_ident():
+        if self._kind != (len(layers), x.shape, x.dtype, activation) or self._thread != threading.get_ident():
             return False
         for layer, bound, settings in zip(layers, self._parameters, self._settings, strict=True):
             if not all(map(_is_bound, bound, _own_tensors(layer))) or _settings(layer) != settings:
