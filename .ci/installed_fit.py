@@ -29,7 +29,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     X = rng.uniform(-2, 2, size=(80, 2))
     y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=80)
-    interval = vmg.VMGRegressor(random_state=0, max_iter=200).fit(X, y).predict_interval(X, coverage=0.9)
+    interval = vmg.TableRegressor(random_state=0, max_iter=200).fit(X, y).predict_interval(X, coverage=0.9)
     inside = ((interval[:, 0] <= y) & (y <= interval[:, 1])).mean()
 
     network, likelihood = MLP(2, (20,), 1, n_pseudo=2), GaussianLikelihood()

@@ -2,7 +2,7 @@
 
 Twelve tables (``VMG_DATA/tables/classification``, categories one-hot, holes at the median), the first folds of a
 stratified four-fold split, at most 2,500 rows of each; and scikit-learn's digits with two classes left out of training,
-told from the others by mutual information (AUROC). CatBoost takes part where it is installed; ``PseudoDataClassifier``
+told from the others by mutual information (AUROC). CatBoost takes part where it is installed; ``VMGClassifier``
 does with ``--former``. One JSON line is appended per fit, so a killed run resumes.
 
     python benchmarks/classes.py [--folds 2] [--out results/classes.jsonl] [--former] [--show]
@@ -31,8 +31,8 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from vmg import VMGClassifier
-from vmg.estimators import PseudoDataClassifier
+from vmg import TableClassifier
+from vmg.estimators import VMGClassifier
 
 Record = dict[str, Any]
 MOST_ROWS = 2_500
@@ -59,7 +59,7 @@ class MLPEnsemble:
 
 def methods(*, former: bool) -> dict[str, Callable[[], Any]]:
     found: dict[str, Callable[[], Any]] = {
-        "vmg": lambda: VMGClassifier(random_state=0),
+        "vmg": lambda: TableClassifier(random_state=0),
         "deep ensemble": MLPEnsemble,
         "gradient boosting": lambda: HistGradientBoostingClassifier(random_state=0),
     }
@@ -70,7 +70,7 @@ def methods(*, former: bool) -> dict[str, Callable[[], Any]]:
             verbose=False, random_seed=0, thread_count=1, allow_writing_files=False
         )
     if former:
-        found["pseudo-data"] = lambda: PseudoDataClassifier(random_state=0)
+        found["pseudo-data"] = lambda: VMGClassifier(random_state=0)
     return found
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vmg.estimators import PseudoDataRegressor, fit_splits
+from vmg.estimators import VMGRegressor, fit_splits
 from vmg.metrics import interval_coverage, interval_width, rmse
 from vmg_paper.data import TABLES, load_table, standard_splits
 from vmg_paper.experiments import results_file
@@ -33,7 +33,7 @@ def run(name: str, kind: str, numbers: list[int]) -> list[results_file.Record]:
         n_held = round(CALIBRATION * len(order)) if kind == "conformal" else 0
         calibration_rows.append(order[:n_held])
         fit_rows.append(order[n_held:])
-    fitted = fit_splits(PseudoDataRegressor(random_state=0), table.X, table.y, [(rows, None) for rows in fit_rows])
+    fitted = fit_splits(VMGRegressor(random_state=0), table.X, table.y, [(rows, None) for rows in fit_rows])
     earned = []
     for k, model, held, (_, test) in zip(numbers, fitted, calibration_rows, splits, strict=True):
         if kind == "conformal":

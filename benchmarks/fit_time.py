@@ -27,7 +27,7 @@ from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from vmg import VMGRegressor
+from vmg import TableRegressor
 
 GP_LIMIT, NGBOOST_LIMIT = 1_000, 10_000  # rows
 COLUMNS = {
@@ -45,7 +45,7 @@ def methods(n_rows: int, *, quick: bool) -> dict[str, Callable[[], Any]]:
     ours: dict[str, Any] = {"max_iter": 1, "n_members": 2, "hidden_layer_sizes": 4} if quick else {}
     plain, trees = ({"max_iter": 1}, {"n_estimators": 2}) if quick else ({}, {})
     found: dict[str, Callable[[], Any]] = {
-        "vmg": lambda: VMGRegressor(random_state=0, **ours),
+        "vmg": lambda: TableRegressor(random_state=0, **ours),
         "MLPRegressor": lambda: make_pipeline(StandardScaler(), MLPRegressor(random_state=0, **plain)),
     }
     if n_rows <= GP_LIMIT:

@@ -25,11 +25,11 @@ import torch
 from numpy.typing import NDArray
 
 from fleets import make_group
-from vmg import VMGRegressor
+from vmg import TableRegressor
 from vmg.fit.members import TrainingPlan
 from vmg.fit.size import Size
-from vmg.fleets import fitting
-from vmg.fleets.fitting import GroupTable, fit_together
+from vmg.scale import group_fits
+from vmg.scale.group_fits import GroupTable, fit_together
 
 Array = NDArray[np.float64]
 Group = tuple[Array, Array]  # training and scored rows, the target last
@@ -72,18 +72,18 @@ def groups() -> dict[str, list[Group]]:
     return {name: sorted(some, key=lambda group: len(group[0])) for name, some in found.items()}
 
 
-def fit_fleet(some: Sequence[Group]) -> list[VMGRegressor]:
+def fit_fleet(some: Sequence[Group]) -> list[TableRegressor]:
     """Models of groups in two batches of about the same size."""
     half = len(some) // 2
     tables = [GroupTable(k, rows[:, :-1], rows[:, -1], seed=5) for k, (rows, _) in enumerate(some)]
     return [*fit_together(tables[:half]), *fit_together(tables[half:])]
 
 
-def fit_separately(some: Sequence[Group]) -> list[VMGRegressor]:
-    return [VMGRegressor(random_state=k).fit(rows[:, :-1], rows[:, -1]) for k, (rows, _) in enumerate(some)]
+def fit_separately(some: Sequence[Group]) -> list[TableRegressor]:
+    return [TableRegressor(random_state=k).fit(rows[:, :-1], rows[:, -1]) for k, (rows, _) in enumerate(some)]
 
 
-def measure(fit: Callable[[Sequence[Group]], list[VMGRegressor]], tables: dict[str, list[Group]]) -> dict[str, Any]:
+def measure(fit: Callable[[Sequence[Group]], list[TableRegressor]], tables: dict[str, list[Group]]) -> dict[str, Any]:
     """Log-likelihoods of each group, and the work."""
     started, found, steps = time.process_time(), {}, []
     for name, some in tables.items():
@@ -119,7 +119,7 @@ def main() -> None:
         if plan is not None:
             hidden, members, rate, patience, refit_steps = plan
             training = TrainingPlan(rate=rate, patience=patience, refit_steps=refit_steps)
-            fitting.FLEET_SIZE = Size((hidden,), ("relu", "tanh"), members, training)
+            group_fits.FLEET_SIZE = Size((hidden,), ("relu", "tanh"), members, training)
             names = ("hidden", "members", "rate", "patience", "refit_steps")
             named = {"way": "fleet", **dict(zip(names, plan, strict=True))}
         found = measure(fit_separately if plan is None else fit_fleet, tables)

@@ -22,8 +22,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from vmg import VMGRegressor
-from vmg.fleets import fit_fleet, load_fleet
+from vmg import TableRegressor
+from vmg.scale import fit_fleet, load_fleet
 
 TEST = 200
 
@@ -78,7 +78,7 @@ def main() -> None:
         clock, found = Clock(), []
         for key, n, frame in chosen:
             X, y = frame[[f"x{k}" for k in range(5)]].to_numpy(), frame["y"].to_numpy()
-            model = VMGRegressor(random_state=key).fit(X[:n], y[:n])
+            model = TableRegressor(random_state=key).fit(X[:n], y[:n])
             found.append((model, frame[n:]))
         separate = [spent / len(chosen) * len(groups) for spent in clock.read()]
         common = {"rows": kind, "spread": asked.spread, "jobs": asked.jobs}

@@ -2,7 +2,7 @@
 
 RMSE and log-likelihood are in the target's own units; ``unit`` is the standard deviation of the training targets.
 The exact Gaussian process runs up to 3,000 training rows. Trees are LightGBM's where it is installed, else
-scikit-learn's. ``--former`` adds ``PseudoDataRegressor()``, the former default, on the ten tables that
+scikit-learn's. ``--former`` adds ``VMGRegressor()``, the former default, on the ten tables that
 ``results/coverage.jsonl`` does not have; it is slow.
 
 What is in the results file already is not run again. All tables have one split before any has a second.

@@ -53,8 +53,10 @@ def child(kind: str, data: str, folder: str, members: str, steps: str) -> dict[s
     """One measurement."""
     import torch
 
-    from vmg.scoring import score_dataset  # with all that it imports, before the clock starts
-    from vmg.streaming import fit_dataset
+    from vmg.scale import (
+        fit_dataset,
+        score_dataset,  # with all that it imports, before the clock starts
+    )
 
     torch.set_num_threads(1)
     model = f"{folder}/model.vmg"

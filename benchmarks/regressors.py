@@ -15,8 +15,8 @@ from scipy import stats
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.model_selection import train_test_split
 
-from vmg import VMGRegressor
-from vmg.estimators import PseudoDataRegressor
+from vmg import TableRegressor
+from vmg.estimators import VMGRegressor
 from vmg_paper.baselines import DeepEnsemble, HMCRegressor
 from vmg_paper.baselines.flat_network import LayerPrecisions
 
@@ -114,10 +114,10 @@ def sampled_network(noise: float, **options: Any) -> HMCRegressor:
     return HMCRegressor(weight_prior=LayerPrecisions(1.0, 0.5), noise_scale=noise, **options)
 
 
-def paper_recipe(n_rows: int, n_steps: int) -> PseudoDataRegressor:
+def paper_recipe(n_rows: int, n_steps: int) -> VMGRegressor:
     """The paper's model: 50 units, 10 pseudo-points a layer, √α <= 0.07, for about ``n_steps`` steps of 32 rows."""
     options: dict[str, Any] = {"n_pseudo": 10, "max_noise": 0.07, "noise": "constant", "batch_size": 32}
-    return PseudoDataRegressor(max_iter=max(1, round(n_steps * 32 / n_rows)), random_state=0, **options)
+    return VMGRegressor(max_iter=max(1, round(n_steps * 32 / n_rows)), random_state=0, **options)
 
 
 Make = Callable[[int], Any]
@@ -130,12 +130,12 @@ def methods(*, quick: bool = False) -> dict[str, Make]:
     process = {"n_starts": 1, "max_steps": 3} if quick else {}
     chains = dict(zip(("n_chains", "n_warmup", "n_draws"), (2, 5, 8) if quick else (4, 60, 60), strict=True))
     return {
-        "vmg": lambda n_rows: VMGRegressor(random_state=0, **few),
+        "vmg": lambda n_rows: TableRegressor(random_state=0, **few),
         "GP": lambda n_rows: ExactGP(**process),
         "deep ensemble": lambda n_rows: DeepEnsemble().regressor(random_state=0, **one_pass),
         "linear": lambda n_rows: Linear(),
         "trees": lambda n_rows: Trees(),
         "paper's recipe": lambda n_rows: paper_recipe(n_rows, 50 if quick else 3_000),
         "HMC": lambda n_rows: sampled_network(0.1, **chains),
-        "former default": lambda n_rows: PseudoDataRegressor(random_state=0, **one_pass),
+        "former default": lambda n_rows: VMGRegressor(random_state=0, **one_pass),
     }

@@ -14,7 +14,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_friedman1
 from sklearn.model_selection import ShuffleSplit
 
-from vmg.estimators import PseudoDataRegressor, fit_splits
+from vmg.estimators import VMGRegressor, fit_splits
 
 ROWS, FEATURES = 506, 13  # Boston's
 COLUMNS = {
@@ -33,9 +33,9 @@ def measure(n_splits: int, epochs: int, rounds: int, threads: int, n_rows: int) 
     torch.set_num_threads(threads)
     X, y = make_friedman1(n_rows, FEATURES, noise=1.0, random_state=0)
     splits = list(ShuffleSplit(n_splits, test_size=0.1, random_state=0).split(X))
-    estimator = PseudoDataRegressor(max_noise=0.2, batch_size=32, max_iter=epochs, random_state=0)
+    estimator = VMGRegressor(max_noise=0.2, batch_size=32, max_iter=epochs, random_state=0)
     clone(estimator).set_params(max_iter=1).fit(X, y)  # what is loaded at first use
-    fitted: dict[str, list[PseudoDataRegressor]] = {}
+    fitted: dict[str, list[VMGRegressor]] = {}
 
     def together() -> None:
         fitted["together"] = fit_splits(estimator, X, y, splits)

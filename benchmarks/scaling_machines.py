@@ -31,13 +31,13 @@ def measure(columns: int, n_rows: int = 2**16) -> dict[str, float]:
     import torch
     from pyarrow import parquet
 
-    from vmg import VMGRegressor
-    from vmg.streaming import open_dataset
-    from vmg.streaming.conditioning import condition_on_all, fit_on_sample
-    from vmg.streaming.encoding import fit_encoder, fit_scaling
-    from vmg.streaming.fitting import _encoded, _target_scaling
-    from vmg.streaming.sample import RowSample
-    from vmg.streaming.statistics import TableStatistics
+    from vmg import TableRegressor
+    from vmg.scale import open_dataset
+    from vmg.scale.conditioning import condition_on_all, fit_on_sample
+    from vmg.scale.encoding import fit_encoder, fit_scaling
+    from vmg.scale.row_sample import RowSample
+    from vmg.scale.statistics import TableStatistics
+    from vmg.scale.stream import _encoded, _target_scaling
 
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
@@ -59,7 +59,7 @@ def measure(columns: int, n_rows: int = 2**16) -> dict[str, float]:
         scaling = [fit_scaling(encoder, encoder.transform(rows[names]), statistics)]
         scaling.append(_target_scaling(rows["y"].to_numpy(), statistics, "y"))
         steps = 40
-        estimator = VMGRegressor(max_iter=steps, random_state=0)
+        estimator = TableRegressor(max_iter=steps, random_state=0)
         started = time.process_time()
         fit_on_sample(estimator, encoder.transform(rows[names]), rows["y"].to_numpy(), n_rows=n_rows, scaling=scaling)
         sampled = time.process_time() - started

@@ -28,8 +28,8 @@ from documents import markdown
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from vmg import VMGRegressor
-from vmg.estimators import PseudoDataRegressor
+from vmg import TableRegressor
+from vmg.estimators import VMGRegressor
 from vmg.metrics import interval_coverage, rmse
 from vmg_paper.experiments import results_file
 
@@ -58,12 +58,12 @@ NOISES: dict[str, Callable[[np.random.Generator, Array], Array]] = {  # by the i
     "uneven": lambda rng, x: 0.3 * np.exp(0.7 * x[:, 0]) * rng.normal(size=len(x)),
 }
 SETTINGS: dict[str, Callable[[], Any]] = {
-    "default": lambda: VMGRegressor(random_state=0),
-    'noise="constant"': lambda: VMGRegressor(noise="constant", random_state=0),
-    "n_members=1": lambda: VMGRegressor(n_members=1, random_state=0),
-    "n_pseudo=20": lambda: VMGRegressor(n_pseudo=20, random_state=0),
-    "PseudoDataRegressor()": lambda: PseudoDataRegressor(random_state=0),
-    "PseudoDataRegressor(max_noise=0.1)": lambda: PseudoDataRegressor(max_noise=0.1, random_state=0),
+    "default": lambda: TableRegressor(random_state=0),
+    'noise="constant"': lambda: TableRegressor(noise="constant", random_state=0),
+    "n_members=1": lambda: TableRegressor(n_members=1, random_state=0),
+    "n_pseudo=20": lambda: TableRegressor(n_pseudo=20, random_state=0),
+    "VMGRegressor()": lambda: VMGRegressor(random_state=0),
+    "VMGRegressor(max_noise=0.1)": lambda: VMGRegressor(max_noise=0.1, random_state=0),
 }
 
 

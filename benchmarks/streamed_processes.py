@@ -28,7 +28,7 @@ PARTS = ("first pass", "sample", "second pass")
 
 def work(rank: int, size: int, port: int, folder: str, answers: Any) -> None:
     """Fit, and answer with the seconds of each part."""
-    from vmg.streaming import fit_dataset, fitting
+    from vmg.scale import fit_dataset, stream
 
     take_core(rank)
     torch.set_num_threads(1)
@@ -47,7 +47,7 @@ def work(rank: int, size: int, port: int, folder: str, answers: Any) -> None:
         return wrapper
 
     for name in ("_first_pass", "fit_on_sample", "condition_on_all"):
-        setattr(fitting, name, marked(getattr(fitting, name)))
+        setattr(stream, name, marked(getattr(stream, name)))
     fit_dataset(folder, "y", options={"random_state": 0, "max_iter": STEPS, "n_iter_no_change": STEPS})
     answers.put((rank, dict(zip(PARTS, marks[1:], strict=True))))
     if size > 1:

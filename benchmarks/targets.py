@@ -25,7 +25,7 @@ from scipy import special
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.model_selection import cross_val_predict
 
-from vmg import VMGRegressor
+from vmg import TableRegressor
 
 Array = np.ndarray
 MOST_ROWS = 1_200
@@ -122,10 +122,10 @@ class QuantileBoosting:
 
 
 class Ours:
-    """``VMGRegressor`` with a likelihood."""
+    """``TableRegressor`` with a likelihood."""
 
     def __init__(self, likelihood: str) -> None:
-        self.model = VMGRegressor(likelihood=likelihood, random_state=0)
+        self.model = TableRegressor(likelihood=likelihood, random_state=0)
 
     def fit(self, X: Array, y: Array) -> Ours:
         self.model.fit(X, y)

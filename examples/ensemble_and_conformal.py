@@ -6,7 +6,7 @@ python examples/ensemble_and_conformal.py
 from sklearn.datasets import load_diabetes
 from sklearn.model_selection import train_test_split
 
-from vmg import VMGRegressor
+from vmg import TableRegressor
 from vmg.metrics import interval_coverage, interval_width
 
 
@@ -16,7 +16,7 @@ def main() -> None:
     X_train, X_calibration, y_train, y_calibration = train_test_split(X_rest, y_rest, test_size=0.25, random_state=0)
 
     for n_members in (1, "auto"):
-        model = VMGRegressor(n_members=n_members, random_state=0).fit(X_train, y_train)
+        model = TableRegressor(n_members=n_members, random_state=0).fit(X_train, y_train)
         log_likelihood = model.pred_dist(X_test).log_prob(y_test).mean()
         print(f"n_members={n_members!r}: R2 {model.score(X_test, y_test):.3f}, log-likelihood {log_likelihood:.3f}")
 

@@ -8,7 +8,7 @@ centre, and sellers of large houses differ more among themselves.
 
 import numpy as np
 
-from vmg import VMGRegressor
+from vmg import TableRegressor
 from vmg.metrics import interval_coverage, rmse
 
 
@@ -26,7 +26,7 @@ def main() -> None:
     X, y = simulate(400, rng)
     X_new, y_new = simulate(200, rng)
 
-    model = VMGRegressor(random_state=0).fit(X, y)
+    model = TableRegressor(random_state=0).fit(X, y)
 
     prediction = model.pred_dist(X_new)
     interval = model.predict_interval(X_new, coverage=0.9)

@@ -5,7 +5,7 @@ python examples/online_updates.py
 
 from sklearn.datasets import make_friedman1
 
-from vmg import VMGRegressor
+from vmg import TableRegressor
 from vmg.metrics import rmse
 
 
@@ -13,7 +13,7 @@ def main() -> None:
     X, y = make_friedman1(n_samples=1_200, noise=1.0, random_state=0)
     X_test, y_test = X[900:], y[900:]
 
-    model = VMGRegressor(random_state=0)
+    model = TableRegressor(random_state=0)
     print("rows seen   RMSE   mean ignorance")
     for start in range(0, 900, 300):
         rows = slice(start, start + 300)

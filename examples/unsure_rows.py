@@ -9,14 +9,14 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
-from vmg import VMGClassifier
+from vmg import TableClassifier
 
 
 def main() -> None:
     X, y = load_breast_cancer(return_X_y=True)
     X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, random_state=0, stratify=y)
 
-    model = VMGClassifier(random_state=0).fit(X_train, y_train)
+    model = TableClassifier(random_state=0).fit(X_train, y_train)
 
     prediction = model.pred_dist(X_test)
     wrong = prediction.label != y_test

@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import torch
 
-from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor, VMGClassifier, VMGRegressor
+from vmg.estimators import TableClassifier, TableRegressor, VMGClassifier, VMGRegressor
 from vmg.prediction import draw_functions
 
 OPTIONS = {
@@ -24,11 +24,11 @@ LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0}  # learns a linear table well
 
 def regressor(**options):
     """With constant noise, where exact answers are known; what else is special to input-dependent noise says so."""
-    return PseudoDataRegressor(**{**OPTIONS, "noise": "constant", **options})
+    return VMGRegressor(**{**OPTIONS, "noise": "constant", **options})
 
 
 def classifier(**options):
-    return PseudoDataClassifier(**{**OPTIONS, **options})
+    return VMGClassifier(**{**OPTIONS, **options})
 
 
 ENSEMBLE = {"hidden_layer_sizes": 8, "n_members": 4, "max_iter": 20, "random_state": 0}
@@ -36,11 +36,11 @@ ENSEMBLE = {"hidden_layer_sizes": 8, "n_members": 4, "max_iter": 20, "random_sta
 
 def ensemble_regressor(**options):
     """With the output layer integrated out."""
-    return VMGRegressor(**{**ENSEMBLE, **options})
+    return TableRegressor(**{**ENSEMBLE, **options})
 
 
 def ensemble_classifier(**options):
-    return VMGClassifier(**{**ENSEMBLE, **options})
+    return TableClassifier(**{**ENSEMBLE, **options})
 
 
 def linear_table(n=60, n_features=3, n_outputs=None, seed=0):

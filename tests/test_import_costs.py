@@ -34,7 +34,7 @@ def test_layers_load_torch_alone():
 
 
 def test_the_product_never_loads_the_experiments():
-    assert "vmg_paper" not in loaded("from vmg import VMGRegressor\nimport vmg\nvmg.load\nimport vmg.tables")
+    assert "vmg_paper" not in loaded("from vmg import TableRegressor\nimport vmg\nvmg.load\nimport vmg.tables")
 
 
 def test_every_public_name_is_there_and_listed():

@@ -101,10 +101,12 @@ def test_files_are_there(page):
 
 
 def test_the_check_finds_what_it_should():
-    assert missing("vmg.nn.MLP") is missing("vmg.estimators.VMGRegressor.fit") is missing("vmg_paper.baselines") is None
+    assert (
+        missing("vmg.nn.MLP") is missing("vmg.estimators.TableRegressor.fit") is missing("vmg_paper.baselines") is None
+    )
     assert missing("vmg.nothing.at_all") == "vmg.nothing"
     assert missing("vmg.nn.mlp.itertools") == "vmg.nn.mlp.itertools"  # there, but not of this library
-    assert missing("vmg.VMGRegressor.fitt") == "vmg.VMGRegressor.fitt"
+    assert missing("vmg.TableRegressor.fitt") == "vmg.TableRegressor.fitt"
     code = "import vmg.nn as layers\nfrom vmg import elbo\nimport vmg\nlayers.MLP(1)\nvmg.nn.Nothing.x\n"
     assert {"vmg.nn.MLP", "vmg.elbo", "vmg.nn.Nothing.x"} <= set(names_in_code(code))
     text = "[a](README.md), [b](none.md), `nn/mlp.py`, `python benchmarks/none.py --quick`, `nn/none.py`"

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 import vmg
-from vmg import VMGRegressor
+from vmg import TableRegressor
 from vmg.fit.members import MemberRows, MemberRun, TrainingPlan
 from vmg.fit.regression_members import RegressionMembers
 
@@ -49,7 +49,7 @@ def test_one_prediction_is_read_in_six_files():
     """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
-    model = VMGRegressor(n_members=4, max_iter=10, random_state=0).fit(X, X[:, 0])
+    model = TableRegressor(n_members=4, max_iter=10, random_state=0).fit(X, X[:, 0])
     model.predict(X)  # the posterior of the output layers is now known
     entered = files_entered(lambda: model.pred_dist(X).interval(0.9))
     assert {

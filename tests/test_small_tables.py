@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vmg import VMGRegressor
+from vmg import TableRegressor
 
 
 @pytest.fixture
@@ -33,7 +33,9 @@ def test_tables_have_a_signal_of_about_one_and_new_rows_of_the_same_kind(small_t
 def test_it_measures_resumes_and_shows(small_tables, monkeypatch, tmp_path):
     monkeypatch.setattr(small_tables, "N_TABLES", 2)
     monkeypatch.setattr(small_tables, "SETTING_TABLES", [1])
-    quick = {name: lambda: VMGRegressor((3,), n_members=2, max_iter=5, random_state=0) for name in ("default", "other")}
+    quick = {
+        name: lambda: TableRegressor((3,), n_members=2, max_iter=5, random_state=0) for name in ("default", "other")
+    }
     monkeypatch.setattr(small_tables, "SETTINGS", quick)
     out = tmp_path / "small.jsonl"
     small_tables.run(out, 5, 10, set(quick), {12, 20})

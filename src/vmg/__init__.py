@@ -12,12 +12,12 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ElboTerms",
+    "FrameClassifier",
+    "FrameRegressor",
     "MatrixNormal",
     "ModelFileError",
     "TableClassifier",
     "TableRegressor",
-    "VMGClassifier",
-    "VMGRegressor",
     "collapsed_elbo",
     "covariance",
     "elbo",
@@ -37,22 +37,22 @@ __all__ = [
 
 if TYPE_CHECKING:
     from vmg import covariance, estimators, likelihoods, mapped, metrics, nn, priors, training
-    from vmg.estimators import VMGClassifier, VMGRegressor
+    from vmg.estimators import TableClassifier, TableRegressor
     from vmg.estimators.saving import Estimator
     from vmg.math.matrix_normal import MatrixNormal
     from vmg.objective import ElboTerms, collapsed_elbo, elbo, kl_warmup
     from vmg.persistence import ModelFileError
     from vmg.prediction.functions import freeze_draws, predict, sample_functions
-    from vmg.tables import TableClassifier, TableModel, TableRegressor
+    from vmg.tables import FrameClassifier, FrameRegressor, TableModel
 else:  # hidden from type checkers, for which a module with __getattr__ has every name
     _MODULES = {
         "ElboTerms": "objective",
         "MatrixNormal": "math.matrix_normal",
         "ModelFileError": "persistence",
-        "TableClassifier": "tables",
-        "TableRegressor": "tables",
-        "VMGClassifier": "estimators",
-        "VMGRegressor": "estimators",
+        "FrameClassifier": "tables",
+        "FrameRegressor": "tables",
+        "TableClassifier": "estimators",
+        "TableRegressor": "estimators",
         "collapsed_elbo": "objective",
         "elbo": "objective",
         "freeze_draws": "prediction.functions",

@@ -22,7 +22,7 @@ from vmg.fingerprint import tensor_bytes
 __all__ = ["FORMAT_VERSION", "MAX_FILE_BYTES", "MAX_HEADER_BYTES", "ModelFileError", "read", "replacing", "write"]
 
 FORMAT = "vmg"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Raised whenever an older vmg could not read the file rightly."""
 
 DOCUMENT, DIGEST = "vmg", "sha256"  # keys of the safetensors metadata
@@ -73,6 +73,11 @@ def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_FILE_BYTES) -> tu
         raise ModelFileError(
             f"{name} was written by a newer vmg (file format {version}, this one reads up to {FORMAT_VERSION}); "
             "upgrade with: pip install --upgrade vmg"
+        )
+    if version < FORMAT_VERSION:
+        raise ModelFileError(
+            f"{name} was written before vmg 0.1.0 (file format {version}, this one reads {FORMAT_VERSION}), when its "
+            "names meant other models; fit the model again"
         )
     try:
         tensors = load(data)

@@ -325,9 +325,9 @@ def test_wrong_tables_and_models(model, houses, vmg_command):
     houses.drop(columns="price").to_csv("blind.csv", index=False)
     code, _, err = vmg_command("evaluate", model, "blind.csv")
     assert code == 2 and "no column 'price'" in one_line(err)
-    vmg.VMGRegressor(max_iter=1, hidden_layer_sizes=4, n_members=1).fit(np.eye(5), np.arange(5.0)).save("bare.vmg")
+    vmg.TableRegressor(max_iter=1, hidden_layer_sizes=4, n_members=1).fit(np.eye(5), np.arange(5.0)).save("bare.vmg")
     code, _, err = vmg_command("predict", "bare.vmg", "houses.csv")
-    assert code == 2 and "holds a VMGRegressor without a table's columns" in one_line(err)
+    assert code == 2 and "holds a TableRegressor without a table's columns" in one_line(err)
     with open(model, "r+b") as file:
         file.truncate(1000)
     code, _, err = vmg_command("predict", model, "houses.csv")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "streaming"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "scale"))
 
 from parquet_parts import make_frame, write_parts
 
@@ -107,7 +107,7 @@ def test_update_takes_new_rows_in(model, tmp_path, capsys):
 
 KILLED = """
 import os, signal
-from vmg.streaming.checkpoint import FitCheckpoint
+from vmg.scale.checkpoint import FitCheckpoint
 
 save = FitCheckpoint.save
 

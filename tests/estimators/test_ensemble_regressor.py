@@ -1,4 +1,4 @@
-"""``VMGRegressor``: what it promises besides scikit-learn's checks."""
+"""``TableRegressor``: what it promises besides scikit-learn's checks."""
 
 import copy
 import dataclasses
@@ -9,8 +9,8 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 from quick import assert_same_bits, ensemble_regressor, everything, linear_table
-from vmg import VMGClassifier, VMGRegressor
-from vmg.estimators import PseudoDataRegressor
+from vmg import TableClassifier, TableRegressor
+from vmg.estimators import VMGRegressor
 from vmg.fit.regression import soften
 from vmg.math.evidence import row_statistics
 from vmg.prediction import Prediction
@@ -234,11 +234,11 @@ WITHOUT_NUMBERS = "try a smaller learning_rate_init than 1e"
 def test_networks_that_training_left_without_numbers_are_no_fit(monkeypatch):
     X, y = linear_table(30)
     options = {"hidden_layer_sizes": (2,), "n_members": 2, "max_iter": 5, "learning_rate_init": 1e6, "random_state": 0}
-    classifier = VMGClassifier(**options)
+    classifier = TableClassifier(**options)
     with pytest.raises(TrainingError, match=WITHOUT_NUMBERS):
         classifier.fit(X, y > 0)
     assert not hasattr(classifier, "seed_")
-    model = VMGRegressor(**options)
+    model = TableRegressor(**options)
     monkeypatch.setattr(model, "_centre", lambda rows: np.full(len(rows), np.nan))
     with pytest.raises(TrainingError, match=WITHOUT_NUMBERS):
         model.fit(X, y)
@@ -282,7 +282,7 @@ def test_pseudo_points_ask_for_the_papers_model():
     X, y = linear_table(40)
     options = {"hidden_layer_sizes": 4, "max_iter": 2, "random_state": 0}
     model = ensemble_regressor(n_pseudo=2, **options, n_members=1).fit(X, y)
-    assert isinstance(model.pseudo_data_, PseudoDataRegressor) and model.ensemble_ is None
+    assert isinstance(model.pseudo_data_, VMGRegressor) and model.ensemble_ is None
     assert isinstance(model.pred_dist(X), Prediction)
     assert np.array_equal(model.predict(X), model.pseudo_data_.predict(X))
     np.testing.assert_array_equal(model.feature_relevance_, model.pseudo_data_.feature_relevance_)

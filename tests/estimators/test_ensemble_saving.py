@@ -4,16 +4,13 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 import vmg
 from quick import class_table, ensemble_classifier, ensemble_regressor, everything, linear_table
-from vmg import ModelFileError, VMGRegressor
-from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
+from vmg import ModelFileError
 from vmg.persistence import read, write
-from vmg.tables import TableModel
 
 FILES = Path(__file__).parents[1] / "data_files"
 
@@ -157,12 +154,6 @@ def test_forged_parts_are_refused(states, tmp_path, kind, change):
 # -- files from before ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def expected():
-    """What the version that wrote the files predicted with them."""
-    return json.loads((FILES / "before_ensembles.json").read_text())
-
-
 @pytest.mark.parametrize("options", [{}, {"n_pseudo": 2, "max_iter": 2}], ids=str)
 def test_a_classifier_that_began_with_partial_fit_can_be_saved(options, tmp_path):
     X, y = class_table(30)
@@ -171,35 +162,6 @@ def test_a_classifier_that_began_with_partial_fit_can_be_saved(options, tmp_path
     np.testing.assert_array_equal(vmg.load(tmp_path / "model.vmg").predict_proba(X), model.predict_proba(X))
 
 
-def test_a_regressor_from_before_is_one_with_pseudo_data(expected):
-    model = vmg.load(FILES / "before_ensembles_regressor.vmg")
-    assert type(model) is PseudoDataRegressor
-    np.testing.assert_allclose(model.predict(expected["rows"]), expected["mean"], rtol=1e-6)
-    np.testing.assert_allclose(model.predict_interval(expected["rows"], 0.8), expected["interval"], rtol=1e-6)
-
-
-def test_a_table_from_before_is_one_with_pseudo_data(expected, tmp_path):
-    model = vmg.load(FILES / "before_ensembles_table.vmg")
-    assert isinstance(model, TableModel) and type(model.estimator) is PseudoDataClassifier
-    rows = pd.DataFrame(expected["rows"], columns=["a", "b", "c"])
-    found = model.predict_frame(rows)
-    for name in ("probability_yes", "mutual_information"):
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-8)
-    model.save(tmp_path / "again.vmg")
-    assert vmg.load(tmp_path / "again.vmg").predict_frame(rows).equals(found)
-    assert model.evaluate(rows.assign(kind=["yes", "no", "no"]))["rows"] == 3
-
-
-def test_regressors_from_before_there_was_a_choice_of_likelihood_go_on(tmp_path):
-    X = np.random.default_rng(0).normal(size=(24, 3))
-    path = tmp_path / "model.vmg"
-    model = VMGRegressor((3,), likelihood="student", n_members=2, max_iter=5, random_state=0).fit(X, X[:, 0])
-    model.save(path)
-    tensors, document = read(path)
-    for name in ("likelihood_", "likelihood_reason_", "likelihood_scores_", "target_transform_", "n_outliers_"):
-        del document["attributes"][name]
-    write(path, tensors, document)
-    old = vmg.load(path)
-    assert np.array_equal(old.predict_interval(X), model.predict_interval(X))
-    assert old.likelihood_ == "student" and old.n_outliers_ == 0
-    assert np.array_equal(old.partial_fit(X, X[:, 0]).predict(X), model.partial_fit(X, X[:, 0]).predict(X))
+def test_a_file_of_an_earlier_format_is_refused_in_one_line():
+    with pytest.raises(ModelFileError, match=r"written before vmg 0\.1\.0 .* fit the model again$"):
+        vmg.load(FILES / "earlier_format.vmg")

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import save
 
 import vmg
-from vmg import ModelFileError, VMGRegressor
-from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
+from vmg import ModelFileError, TableRegressor
+from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.estimators.file_checks import MAX_DRAWS
 from vmg.persistence import MAX_FILE_BYTES, MAX_HEADER_BYTES, read, write
 
@@ -28,9 +28,9 @@ def states(tmp_path_factory):
     X = rng.normal(size=(24, 3))
     path = tmp_path_factory.mktemp("sound") / "model.vmg"
     found = {}
-    PseudoDataRegressor(**TINY).fit(X, X[:, 0]).save(path)
+    VMGRegressor(**TINY).fit(X, X[:, 0]).save(path)
     found["regressor"] = read(path)
-    PseudoDataClassifier(**TINY).fit(X, np.where(X[:, 0] > 0, "yes", "no")).save(path)
+    VMGClassifier(**TINY).fit(X, np.where(X[:, 0] > 0, "yes", "no")).save(path)
     found["classifier"] = read(path)
     return found
 
@@ -99,7 +99,7 @@ FORGERIES = {
 def test_ensembles_without_a_part_are_refused(tmp_path, attribute):
     X = np.random.default_rng(0).normal(size=(24, 3))
     path = tmp_path / "model.vmg"
-    VMGRegressor((3,), n_members=2, max_iter=5, random_state=0).fit(X, X[:, 0]).save(path)
+    TableRegressor((3,), n_members=2, max_iter=5, random_state=0).fit(X, X[:, 0]).save(path)
     forge(path, read(path), lambda document, tensors: document["attributes"].pop(attribute))
     with pytest.raises(ModelFileError, match=f"(must have|no attribute).*{attribute}"):
         vmg.load(path)
@@ -109,7 +109,7 @@ def test_ensembles_without_a_part_are_refused(tmp_path, attribute):
 def test_scalings_that_make_no_numbers_are_refused(tmp_path, part, value):
     X = np.random.default_rng(0).normal(size=(24, 3))
     path = tmp_path / "model.vmg"
-    VMGRegressor((3,), n_members=2, max_iter=5, random_state=0).fit(X, X[:, 0]).save(path)
+    TableRegressor((3,), n_members=2, max_iter=5, random_state=0).fit(X, X[:, 0]).save(path)
     forge(path, read(path), lambda document, tensors: tensors[part].fill_(value))
     with pytest.raises(ModelFileError, match="finite means and positive scales"):
         vmg.load(path)
@@ -132,7 +132,7 @@ def test_types_of_classes_are_those_of_their_texts(states, tmp_path, dtype):
 
 def test_what_could_not_be_read_is_not_written(states, tmp_path):
     X = np.random.default_rng(0).normal(size=(24, 3))
-    model = PseudoDataRegressor(**TINY).fit(X, X[:, 0]).set_params(n_draws=MAX_DRAWS + 1)
+    model = VMGRegressor(**TINY).fit(X, X[:, 0]).set_params(n_draws=MAX_DRAWS + 1)
     with pytest.raises(ModelFileError, match=f"n_draws must be a whole number from 1 to {MAX_DRAWS:,}"):
         model.save(tmp_path / "model.vmg")
     with pytest.raises(ModelFileError, match="header must have at most"):

@@ -1,4 +1,4 @@
-"""``VMGRegressor`` with every likelihood: what it promises of counts, amounts, shares, grades and bounds."""
+"""``TableRegressor`` with every likelihood: what it promises of counts, amounts, shares, grades and bounds."""
 
 import copy
 

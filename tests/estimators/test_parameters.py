@@ -4,12 +4,12 @@ import inspect
 
 import pytest
 
-from vmg import VMGClassifier, VMGRegressor
-from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
+from vmg import TableClassifier, TableRegressor
+from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg_paper.baselines import Dropout
 
 every_kind = pytest.mark.parametrize(
-    "kind", [VMGRegressor, VMGClassifier, PseudoDataRegressor, PseudoDataClassifier], ids=lambda kind: kind.__name__
+    "kind", [TableRegressor, TableClassifier, VMGRegressor, VMGClassifier], ids=lambda kind: kind.__name__
 )
 
 

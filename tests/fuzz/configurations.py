@@ -11,8 +11,8 @@ import numpy as np
 from findings import Finding
 
 import vmg
-from vmg import VMGClassifier, VMGRegressor
-from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
+from vmg import TableClassifier, TableRegressor
+from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.fit.targets import LIKELIHOODS
 
 SOUND: dict[str, tuple] = {
@@ -79,8 +79,8 @@ def choose_options(rng: random.Random, known: Collection[str]) -> dict[str, obje
 
 def configuration(rng: random.Random, folder: Path) -> str:
     """Fit, predict, save and load with some options out of the ordinary."""
-    kind = rng.choice((VMGRegressor, VMGClassifier, PseudoDataRegressor, PseudoDataClassifier))
-    classes = kind in (VMGClassifier, PseudoDataClassifier)
+    kind = rng.choice((TableRegressor, TableClassifier, VMGRegressor, VMGClassifier))
+    classes = kind in (TableClassifier, VMGClassifier)
     options = choose_options(rng, kind().get_params())
     draws = np.random.default_rng(rng.randrange(2**32))
     n, width = rng.choice((1, 2, 3, 8, 30, 30, 30)), rng.choice((1, 2, 5))

@@ -13,8 +13,8 @@ import torch
 from findings import Finding
 
 import vmg
-from vmg import ModelFileError, VMGClassifier, VMGRegressor
-from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
+from vmg import ModelFileError, TableClassifier, TableRegressor
+from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.persistence import read, write
 from vmg.tables import TableModel
 
@@ -55,12 +55,12 @@ def sound_files() -> tuple[bytes, ...]:
     X = rng.normal(size=(24, 3))
     labels = np.where(X[:, 0] > 0, "yes", "no")
     models = [
-        VMGRegressor(**TINY).fit(X, X[:, 0]),
-        VMGClassifier(**TINY).fit(X, labels),
-        PseudoDataRegressor(**PSEUDO).fit(X, X[:, 0]),
-        PseudoDataClassifier(**PSEUDO).fit(X, labels),
+        TableRegressor(**TINY).fit(X, X[:, 0]),
+        TableClassifier(**TINY).fit(X, labels),
+        VMGRegressor(**PSEUDO).fit(X, X[:, 0]),
+        VMGClassifier(**PSEUDO).fit(X, labels),
         TableModel.fit(_table(), "y", options=TINY),
-        *(VMGRegressor(**TINY, likelihood=name).fit(X, y) for name, y in _targets(rng).items()),
+        *(TableRegressor(**TINY, likelihood=name).fit(X, y) for name, y in _targets(rng).items()),
     ]
     found = []
     with tempfile.TemporaryDirectory() as folder:

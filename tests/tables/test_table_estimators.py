@@ -9,7 +9,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from vmg import TableClassifier, TableRegressor, VMGClassifier, VMGRegressor
+from vmg import FrameClassifier, FrameRegressor, TableClassifier, TableRegressor
 
 TINY = {"hidden_layer_sizes": (4,), "n_members": 2, "max_iter": 5}
 ELSEWHERE = "SCIPY_ARRAY_API is not set"  # a check that needs a process of its own
@@ -23,8 +23,8 @@ CHECKED = [  # those about frames, names, holes and shapes; the others are not r
 
 @parametrize_with_checks(
     [
-        TableRegressor(options={**TINY, "likelihood": "student"}, random_state=0),
-        TableClassifier(options=TINY, random_state=0),
+        FrameRegressor(options={**TINY, "likelihood": "student"}, random_state=0),
+        FrameClassifier(options=TINY, random_state=0),
     ]
 )
 def test_scikit_learn_check(estimator, check):
@@ -45,7 +45,7 @@ def table(n=80, seed=0):
 
 def test_a_raw_frame_with_holes_and_categories():
     X, y = table()
-    model = TableRegressor(options={**TINY, "max_iter": 60, "likelihood": "student"}, random_state=0)
+    model = FrameRegressor(options={**TINY, "max_iter": 60, "likelihood": "student"}, random_state=0)
     assert cross_val_score(model, X, y, cv=2).min() > 0.3
     model.fit(X, y)
     mean, std = model.predict(X, return_std=True)
@@ -62,17 +62,17 @@ def test_classes_of_any_kind_keep_their_names():
     X, y = table()
     for names in (["cheap", "dear"], [False, True], [10, 20]):
         labels = np.array(names)[(y > 120).astype(int)]
-        model = TableClassifier(options=TINY, random_state=0, ignore=["city"]).fit(X, labels)
+        model = FrameClassifier(options=TINY, random_state=0, ignore=["city"]).fit(X, labels)
         assert model.classes_.tolist() == names and set(model.predict(X)) <= set(names)
         np.testing.assert_allclose(model.predict_proba(X).sum(1), 1)
         assert model.model_.choices.ignored == ["city"]
 
 
-@pytest.mark.parametrize("estimator", [VMGRegressor, VMGClassifier])
+@pytest.mark.parametrize("estimator", [TableRegressor, TableClassifier])
 def test_sparse_one_hot_rows_are_those_of_dense_ones(estimator):
     X, y = table()
-    target = y if estimator is VMGRegressor else (y > 120).astype(int)
-    options = {**TINY, "random_state": 0} | ({"likelihood": "student"} if estimator is VMGRegressor else {})
+    target = y if estimator is TableRegressor else (y > 120).astype(int)
+    options = {**TINY, "random_state": 0} | ({"likelihood": "student"} if estimator is TableRegressor else {})
     rows = OneHotEncoder(handle_unknown="ignore").fit_transform(X[["city"]].fillna("none"))
     assert sparse.issparse(rows)
     found = estimator(**options).fit(rows, target)
@@ -85,7 +85,7 @@ def test_sparse_one_hot_rows_are_those_of_dense_ones(estimator):
 
 def test_a_transformed_target_with_return_std_is_refused_with_the_reason():
     X, y = np.random.default_rng(0).normal(size=(40, 2)), np.arange(1.0, 41.0)
-    inner = VMGRegressor(**TINY, random_state=0, likelihood="student")
+    inner = TableRegressor(**TINY, random_state=0, likelihood="student")
     model = TransformedTargetRegressor(inner, func=np.log, inverse_func=np.exp).fit(X, y)
     assert model.predict(X).shape == (40,)
     with pytest.raises(TypeError, match=r"return_std=True gives a mean and a standard deviation, which Transformed"):

@@ -222,7 +222,7 @@ def _classify(rank, x, labels):
 
 
 def _share(rank):
-    from vmg.streaming import sharing
+    from vmg.scale import sharing
 
     tensors = [torch.full((2, 2), float(rank + 1)), torch.tensor([10.0 * rank])]
     sharing.add_up(tensors)

@@ -86,7 +86,7 @@ def score_into_folder(
     quiet: bool,
 ) -> None:
     """Score a dataset into a folder of Parquet files, and say how it went."""
-    from vmg.scoring import score_dataset
+    from vmg.scale import score_dataset
     from vmg.tables import TableError
     from vmg.tables.wording import count
 

@@ -13,7 +13,7 @@ from vmg import metrics
 from vmg.cli.output import print_table, say
 from vmg.cli.progress import LOG_POSTERIOR, TrainingBar
 from vmg.datasets import load_diabetes
-from vmg.estimators import VMGRegressor
+from vmg.estimators import TableRegressor
 from vmg.persistence import replacing
 from vmg.tables import TableError, TableModel, write_table
 
@@ -66,7 +66,7 @@ def run_demo(folder: Path, *, quiet: bool = False) -> None:
     x, y = cubic(seed=SEED)
     with TrainingBar("Toy problem of Figure 1", quiet=quiet, terms=LOG_POSTERIOR) as bar:
         started = time.perf_counter()
-        toy = VMGRegressor(random_state=SEED).fit(x, y, callbacks=[bar])
+        toy = TableRegressor(random_state=SEED).fit(x, y, callbacks=[bar])
         toy_seconds = time.perf_counter() - started
     grid = np.linspace(*RANGE, 241)
     drawn = toy.pred_dist(grid[:, None])

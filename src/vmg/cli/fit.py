@@ -133,8 +133,8 @@ def fit(
     A dataset is read a batch at a time, twice: hidden layers learn from a sample of its rows, output layers from all.
     Under `torchrun` several processes share it. No rows of it are held out.
     """
-    from vmg.streaming import as_parquet, fit_dataset, open_dataset
-    from vmg.streaming.sharing import is_first
+    from vmg.scale import as_parquet, fit_dataset, open_dataset
+    from vmg.scale.sharing import is_first
     from vmg.tables.holdout import Holdout
     from vmg.training.distributed import joined_by_torchrun
 

@@ -15,7 +15,7 @@ from vmg.cli.progress import waiting
 if TYPE_CHECKING:
     import pandas as pd
 
-    from vmg.fleets import Fleet
+    from vmg.scale import Fleet
     from vmg.tables.target import Task
 
 __all__ = ["ByOption", "PoolOption", "fit_by_group", "load_fleet_and_table"]
@@ -53,8 +53,7 @@ def fit_by_group(
     import pandas as pd
 
     from vmg.cli.datasets import is_dataset
-    from vmg.fleets import fit_fleet
-    from vmg.streaming import open_dataset
+    from vmg.scale import fit_fleet, open_dataset
     from vmg.tables import read_table
     from vmg.tables.wording import count
 
@@ -93,7 +92,7 @@ def fit_by_group(
 
 def load_fleet_and_table(path: Path, data: Path, quiet: bool) -> tuple[Fleet, pd.DataFrame]:
     """The fleet and the table, with remarks on how they fit together on standard error."""
-    from vmg.fleets import load_fleet
+    from vmg.scale import load_fleet
     from vmg.tables import read_table
     from vmg.tables.wording import listing
 

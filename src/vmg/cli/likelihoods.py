@@ -30,7 +30,7 @@ def require_likelihood(name: str, task: str | None) -> str:
     """The name itself; a mistake of the user where there is no such likelihood, or the task has none."""
     if name in PAIRED:
         raise typer.BadParameter(
-            f"{name} takes two numbers a row; use VMGRegressor(likelihood={name!r}) in Python",
+            f"{name} takes two numbers a row; use TableRegressor(likelihood={name!r}) in Python",
             param_hint="--likelihood",
         )
     if name not in LIKELIHOODS:

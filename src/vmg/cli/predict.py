@@ -20,7 +20,7 @@ from vmg.cli.table_options import DecimalOption, split_names
 if TYPE_CHECKING:
     import pandas as pd
 
-    from vmg.fleets import Fleet
+    from vmg.scale import Fleet
     from vmg.tables import TableModel
 
 __all__ = ["predict"]

@@ -31,7 +31,7 @@ def update(
     What the model says of numbers is then what all rows together say of its output layers, exactly. Columns, hidden
     layers and calibration stay as they were; fit anew when the data have changed.
     """
-    from vmg.streaming import as_parquet, update_model
+    from vmg.scale import as_parquet, update_model
     from vmg.tables.wording import count
 
     path = check_output(model if out is None else out, Path(data))

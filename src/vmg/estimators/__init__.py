@@ -1,9 +1,9 @@
 """scikit-learn estimators."""
 
-from vmg.estimators.classifier import VMGClassifier
+from vmg.estimators.classifier import TableClassifier
 from vmg.estimators.network import fit_splits
-from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
-from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
-from vmg.estimators.regressor import VMGRegressor
+from vmg.estimators.pseudo_data.classifier import VMGClassifier
+from vmg.estimators.pseudo_data.regressor import VMGRegressor
+from vmg.estimators.regressor import TableRegressor
 
-__all__ = ["PseudoDataClassifier", "PseudoDataRegressor", "VMGClassifier", "VMGRegressor", "fit_splits"]
+__all__ = ["TableClassifier", "TableRegressor", "VMGClassifier", "VMGRegressor", "fit_splits"]

@@ -32,7 +32,7 @@ from vmg.training import Callback, History, Progress, TrainingError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["VMGEstimator"]
+__all__ = ["TableEstimator"]
 
 Array = NDArray[np.float64]
 
@@ -40,8 +40,8 @@ CHECKED_ROWS = 8  # at which a fitted model must be finite
 
 
 @dataclass(repr=False, eq=False)
-class VMGEstimator(ReadsRows, BaseEstimator):
-    """Parameters and fitting of both estimators; see :class:`VMGRegressor` for what each parameter means.
+class TableEstimator(ReadsRows, BaseEstimator):
+    """Parameters and fitting of both estimators; see :class:`TableRegressor` for what each parameter means.
 
     Parameters are fields of dataclasses, whose ``__init__`` scikit-learn reads; fields without ``init`` are set by
     ``fit``.

@@ -1,4 +1,4 @@
-"""``VMGClassifier``: class probabilities that say how unsure they are, behind scikit-learn's interface."""
+"""``TableClassifier``: class probabilities that say how unsure they are, behind scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from vmg.estimators.base import Array, VMGEstimator
-from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
+from vmg.estimators.base import Array, TableEstimator
+from vmg.estimators.pseudo_data.classifier import VMGClassifier
 from vmg.estimators.reading import ReadsClasses
 from vmg.fit.classification import ClassificationEnsemble, fit_classification
 from vmg.fit.scaling import Standardiser
@@ -26,21 +26,21 @@ from vmg.training import Callback
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["VMGClassifier"]
+__all__ = ["TableClassifier"]
 
 
 @dataclass(repr=False, eq=False)
-class VMGClassifier(ClassifierMixin, ReadsClasses, VMGEstimator):
+class TableClassifier(ClassifierMixin, ReadsClasses, TableEstimator):
     """Bayesian neural network classification with a matrix Gaussian output layer at its optimum.
 
-    An ensemble as in :class:`VMGRegressor`. The softmax layer's weights have a matrix Gaussian posterior with a dense
+    An ensemble as in :class:`TableRegressor`. The softmax layer's weights have a matrix Gaussian posterior with a dense
     row covariance, found by natural-gradient steps.
 
     Parameters
     ----------
     hidden_layer_sizes, activation, n_pseudo, n_members, batch_size, learning_rate_init, max_iter, n_iter_no_change, \
 random_state, verbose
-        As in :class:`VMGRegressor`.
+        As in :class:`TableRegressor`.
     n_draws : int
         Posterior draws behind a prediction, for each member.
     class_weight : dict, "balanced" or None
@@ -51,20 +51,20 @@ random_state, verbose
     classes_ : array [K]
         The classes, sorted.
     ensemble_, history_, n_features_in_, feature_names_in_, feature_relevance_
-        As in :class:`VMGRegressor`.
+        As in :class:`TableRegressor`.
 
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from vmg import VMGClassifier
+    >>> from vmg import TableClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = VMGClassifier(random_state=0).fit(X, y)
+    >>> model = TableClassifier(random_state=0).fit(X, y)
     >>> model.predict_proba(X).shape
     (150, 3)
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **VMGEstimator._parameter_constraints,
+        **TableEstimator._parameter_constraints,
         "n_draws": [Interval(Integral, 1, 10_000, closed="both")],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
@@ -76,7 +76,7 @@ random_state, verbose
     conformal_groups_: NDArray[Any] | None = field(init=False)
     class_weights_: Array | None = field(init=False)
     ensemble_: ClassificationEnsemble | None = field(init=False)
-    pseudo_data_: PseudoDataClassifier | None = field(init=False)
+    pseudo_data_: VMGClassifier | None = field(init=False)
 
     def partial_fit(
         self,
@@ -138,7 +138,7 @@ random_state, verbose
         self.pseudo_data_ = None
 
     def _fit_pseudo_data(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        model = PseudoDataClassifier(**self._pseudo_data_options())
+        model = VMGClassifier(**self._pseudo_data_options())
         self.pseudo_data_ = model.partial_fit(X, y, self.classes_, weight, callbacks=self._callbacks)
         self.ensemble_ = None
         self.input_scaling_, self.history_ = model.input_scaling_, model.history_

@@ -287,7 +287,7 @@ def fit_splits(
 
     Parameters
     ----------
-    estimator : PseudoDataRegressor or PseudoDataClassifier
+    estimator : VMGRegressor or VMGClassifier
         Left as it is.
     X, y : array-like
         The whole table.

@@ -1,4 +1,4 @@
-"""``VMGRegressor``: regression with honest intervals, behind scikit-learn's interface."""
+"""``TableRegressor``: regression with honest intervals, behind scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from vmg.estimators.base import Array, VMGEstimator
+from vmg.estimators.base import Array, TableEstimator
 from vmg.estimators.conformal_numbers import ConformalNumbers
-from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
+from vmg.estimators.pseudo_data.regressor import VMGRegressor
 from vmg.estimators.target_units import (
     UNSCALED,
     before_transform,
@@ -33,11 +33,11 @@ from vmg.prediction import NumberPrediction, ShapedPrediction, StudentPrediction
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["VMGRegressor"]
+__all__ = ["TableRegressor"]
 
 
 @dataclass(repr=False, eq=False)
-class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstimator):
+class TableRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, TableEstimator):
     """Bayesian neural network regression with the output layer integrated out [LW16, §2.3].
 
     An ensemble of networks. Hidden weights of each start at a draw from a matrix Gaussian prior and are anchored
@@ -53,7 +53,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
         "auto" gives half of the networks "relu" and half "tanh".
     n_pseudo : int, sequence of int or None
         None integrates the output layer out. A number fits the paper's own model with so many pseudo-points instead, as
-        :class:`~vmg.estimators.PseudoDataRegressor` does, which has all of its options.
+        :class:`~vmg.estimators.VMGRegressor` does, which has all of its options.
     noise : {"auto", "constant"}
         "auto" lets the noise depend on the input where held-out rows are predicted better so.
     likelihood : str
@@ -98,15 +98,15 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
-    >>> from vmg import VMGRegressor
+    >>> from vmg import TableRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = VMGRegressor(random_state=0).fit(X[:400], y[:400])
+    >>> model = TableRegressor(random_state=0).fit(X[:400], y[:400])
     >>> model.predict_interval(X[400:], coverage=0.9).shape
     (42, 2)
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **VMGEstimator._parameter_constraints,
+        **TableEstimator._parameter_constraints,
         "noise": [StrOptions({"auto", "constant"})],
         "likelihood": [StrOptions({"auto", *LIKELIHOODS})],
     }
@@ -118,7 +118,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
     likelihood_: str = field(init=False)
     likelihood_reason_: str = field(init=False)
     likelihood_scores_: dict[str, float] = field(init=False)
-    pseudo_data_: PseudoDataRegressor | None = field(init=False)
+    pseudo_data_: VMGRegressor | None = field(init=False)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Update with new rows only: output layers are conditioned on them exactly, in milliseconds.
@@ -223,7 +223,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, VMGEstima
         self.likelihood_, self.likelihood_reason_ = "normal", "the paper's own model has no other"
         self.likelihood_scores_, self.n_outliers_, self.target_transform_ = {}, 0, None
         noise = "constant" if self.noise == "constant" else "input"
-        model = PseudoDataRegressor(**self._pseudo_data_options(), noise=noise)
+        model = VMGRegressor(**self._pseudo_data_options(), noise=noise)
         self.pseudo_data_, self.ensemble_ = model.fit(X, y, weight, callbacks=self._callbacks), None
         self.input_scaling_, self.target_scaling_ = model.input_scaling_, model.target_scaling_
         self.history_ = model.history_

@@ -7,7 +7,6 @@ parameters: those may have been changed since the fit.
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
@@ -19,8 +18,8 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vmg.estimators.base import VMGEstimator
-from vmg.estimators.classifier import VMGClassifier
+from vmg.estimators.base import TableEstimator
+from vmg.estimators.classifier import TableClassifier
 from vmg.estimators.file_checks import (
     check_answers,
     check_layer,
@@ -29,9 +28,9 @@ from vmg.estimators.file_checks import (
     read_array,
 )
 from vmg.estimators.network import NetworkEstimator
-from vmg.estimators.pseudo_data.classifier import PseudoDataClassifier
-from vmg.estimators.pseudo_data.regressor import PseudoDataRegressor
-from vmg.estimators.regressor import VMGRegressor
+from vmg.estimators.pseudo_data.classifier import VMGClassifier
+from vmg.estimators.pseudo_data.regressor import VMGRegressor
+from vmg.estimators.regressor import TableRegressor
 from vmg.estimators.saving_ensembles import (
     decode_classification,
     decode_regression,
@@ -64,14 +63,10 @@ __all__ = ["from_state", "to_state"]
 Tensors = dict[str, Tensor]
 Document = dict[str, Any]
 
-Estimator = VMGEstimator | NetworkEstimator
+Estimator = TableEstimator | NetworkEstimator
 
-KINDS: tuple[type[Estimator], ...] = (VMGClassifier, VMGRegressor, PseudoDataClassifier, PseudoDataRegressor)
+KINDS: tuple[type[Estimator], ...] = (TableClassifier, TableRegressor, VMGClassifier, VMGRegressor)
 ESTIMATORS: dict[str, type[Estimator]] = {cls.__name__: cls for cls in KINDS}
-BEFORE_ENSEMBLES: dict[str, type[Estimator]] = {  # in files without "ensembles", these names meant what follows
-    "VMGClassifier": PseudoDataClassifier,
-    "VMGRegressor": PseudoDataRegressor,
-}
 
 # classes of modules, with the options of their constructors that are attributes, not part of their state_dict
 LIKELIHOODS: dict[type[Likelihood], tuple[str, ...]] = {
@@ -103,20 +98,10 @@ def to_state(estimator: Estimator) -> tuple[Tensors, Document]:
     }
     document = {
         "holds": kind.__name__,
-        "ensembles": True,
         "parameters": {name: _encode_parameter(name, value) for name, value in parameters.items()},
         "attributes": attributes,
     }
     return tensors, document
-
-
-BEFORE_LIKELIHOODS: Document = {  # of regressors from before there was a choice
-    "likelihood_": "student",
-    "likelihood_reason_": "there was no other",
-    "likelihood_scores_": {},
-    "target_transform_": None,
-    "n_outliers_": 0,
-}
 
 
 def from_state(tensors: Tensors, document: Document) -> Estimator:
@@ -124,17 +109,12 @@ def from_state(tensors: Tensors, document: Document) -> Estimator:
     try:
         parameters = {name: _decode_parameter(value) for name, value in document["parameters"].items()}
         check_parameters(parameters)
-        known = ESTIMATORS if document.get("ensembles") else BEFORE_ENSEMBLES
-        kind = known[document["holds"]]
+        kind = ESTIMATORS[document["holds"]]
         estimator = kind(**parameters)
         for name, value in document["attributes"].items():
             if name in parameters or hasattr(kind, name) or name.startswith("__"):
                 raise ValueError(f"{name} must not be a fitted attribute")
             setattr(estimator, name, _decode(name, value, tensors))
-        if kind is VMGRegressor:
-            for name, value in BEFORE_LIKELIHOODS.items():
-                if name not in document["attributes"]:
-                    setattr(estimator, name, copy.copy(value))
         check_answers(estimator)
     except ModelFileError:
         raise
@@ -342,7 +322,7 @@ def _encode_estimator(name: str, estimator: Estimator, tensors: Tensors) -> Docu
 
 
 def _decode_estimator(name: str, content: Document, tensors: Mapping[str, Tensor]) -> Estimator:
-    if content["holds"] not in ("PseudoDataClassifier", "PseudoDataRegressor"):
+    if content["holds"] not in ("VMGClassifier", "VMGRegressor"):
         raise ValueError(f"{name} must be an estimator with pseudo-data; got {content['holds']!r}")
     return from_state(_take(name, tensors), content)
 

@@ -21,6 +21,6 @@ def dense(X: Any) -> Any:
     if cells > MAX_DENSE_CELLS:
         raise ValueError(
             f"a sparse X must have at most {MAX_DENSE_CELLS:,} cells, zeros included, as it is made dense; got "
-            f"{X.shape[0]:,} rows of {X.shape[1]:,}. Encode fewer categories, or use vmg.TableRegressor."
+            f"{X.shape[0]:,} rows of {X.shape[1]:,}. Encode fewer categories, or use vmg.FrameRegressor."
         )
     return X.toarray()

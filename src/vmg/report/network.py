@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vmg.estimators.base import VMGEstimator
+from vmg.estimators.base import TableEstimator
 
 __all__ = ["NetworkSummary", "network_summary"]
 
@@ -25,7 +25,7 @@ class NetworkSummary:
 
 def network_summary(estimator: Any) -> NetworkSummary:
     """Read the networks off a fitted estimator, whatever its parameters have been set to since."""
-    if isinstance(estimator, VMGEstimator):
+    if isinstance(estimator, TableEstimator):
         if estimator.pseudo_data_ is None:
             features = estimator.ensemble_.members.features
             draws = estimator.get_params().get("n_draws")

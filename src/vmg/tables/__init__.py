@@ -2,8 +2,8 @@
 
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.errors import TableError
-from vmg.tables.estimators import TableClassifier, TableRegressor
+from vmg.tables.estimators import FrameClassifier, FrameRegressor
 from vmg.tables.files import read_table, write_table
 from vmg.tables.model import TableModel
 
-__all__ = ["TableClassifier", "TableEncoder", "TableError", "TableModel", "TableRegressor", "read_table", "write_table"]
+__all__ = ["FrameClassifier", "FrameRegressor", "TableEncoder", "TableError", "TableModel", "read_table", "write_table"]

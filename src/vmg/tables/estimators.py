@@ -1,4 +1,4 @@
-"""``TableRegressor`` and ``TableClassifier``: scikit-learn estimators of raw data frames, with holes and categories."""
+"""``FrameRegressor`` and ``FrameClassifier``: scikit-learn estimators of raw data frames, with holes and categories."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vmg.tables.target import Task
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TableClassifier", "TableRegressor"]
+__all__ = ["FrameClassifier", "FrameRegressor"]
 
 TARGET = "target"
 
@@ -94,7 +94,7 @@ class _TableEstimator(BaseEstimator):
         return self.model_.predict_frame(self._frame(X, reset=False), coverage)
 
 
-class TableRegressor(RegressorMixin, _TableEstimator):
+class FrameRegressor(RegressorMixin, _TableEstimator):
     """Regression on a raw data frame: numbers, words, dates and holes, inside scikit-learn's own tools.
 
     Parameters
@@ -106,7 +106,7 @@ class TableRegressor(RegressorMixin, _TableEstimator):
     decimal : {".", ","} or None
         What numbers in texts have; None: found out.
     options : mapping, optional
-        Parameters of :class:`~vmg.VMGRegressor`, such as ``{"n_members": 5, "likelihood": "gamma"}``.
+        Parameters of :class:`~vmg.TableRegressor`, such as ``{"n_members": 5, "likelihood": "gamma"}``.
     random_state : int or None
         Same seed, same numbers.
 
@@ -118,10 +118,10 @@ class TableRegressor(RegressorMixin, _TableEstimator):
     Examples
     --------
     >>> import pandas as pd
-    >>> from vmg import TableRegressor
+    >>> from vmg import FrameRegressor
     >>> X = pd.DataFrame({"area": [50, 70, None, 90, 40, 60] * 5, "city": ["Rome", "Oslo", None] * 10})
     >>> y = [100, 150, 120, 190, 85, 130] * 5
-    >>> model = TableRegressor(options={"max_iter": 20, "n_members": 2}, random_state=0).fit(X, y)
+    >>> model = FrameRegressor(options={"max_iter": 20, "n_members": 2}, random_state=0).fit(X, y)
     >>> model.predict_interval(X[:2]).shape
     (2, 2)
     """
@@ -147,8 +147,8 @@ class TableRegressor(RegressorMixin, _TableEstimator):
         return np.moveaxis(self.pred_dist(X).quantile(np.atleast_1d(alpha)), 0, -1)
 
 
-class TableClassifier(ClassifierMixin, _TableEstimator):
-    """Classification on a raw data frame; parameters as in :class:`TableRegressor`.
+class FrameClassifier(ClassifierMixin, _TableEstimator):
+    """Classification on a raw data frame; parameters as in :class:`FrameRegressor`.
 
     Attributes
     ----------

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor, VMGClassifier, VMGRegressor
+from vmg.estimators import TableClassifier, TableRegressor, VMGClassifier, VMGRegressor
 from vmg.prediction import ClassPrediction, NumberPrediction, row_pieces
 from vmg.prediction.conformal import calibration_scores, conformal_interval
 from vmg.tables.choices import TableChoices
@@ -41,8 +41,8 @@ __all__ = [
     "named_after",
 ]
 
-Regressor = VMGRegressor | PseudoDataRegressor  # the second where a file is from before the first was what it is
-Classifier = VMGClassifier | PseudoDataClassifier
+Regressor = TableRegressor | VMGRegressor  # the second where a file is from before the first was what it is
+Classifier = TableClassifier | VMGClassifier
 Outside = Literal["flag", "clip", "error"]
 
 MIXED_AT_ONCE = 64  # rows with unknown cells that are predicted together, each as a mixture
@@ -59,8 +59,8 @@ class TableModel:
     ----------
     encoder : TableEncoder
         How columns become features.
-    estimator : VMGRegressor or VMGClassifier
-        Fitted on those features; a PseudoDataRegressor or PseudoDataClassifier in files of earlier versions.
+    estimator : TableRegressor or TableClassifier
+        Fitted on those features; a VMGRegressor or VMGClassifier in files of earlier versions.
     target : str
         The column that is predicted.
     task : {"regression", "classification"}
@@ -146,7 +146,7 @@ class TableModel:
             *(encoder, estimator, target, found.task, found.decimal_comma, tuple(given.notes)),
             *(found.unit, reference, given.choices, {}, base_rate(given.values)),
         )
-        if isinstance(estimator, VMGRegressor) and len(given.aside):
+        if isinstance(estimator, TableRegressor) and len(given.aside):
             cdf = model.pred_dist(given.aside).cdf(given.aside_values)  # type: ignore[union-attr]
             estimator.conformal_scores_ = calibration_scores(cdf[:, None])
         return model

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.estimators import VMGClassifier, VMGRegressor
+from vmg.estimators import TableClassifier, TableRegressor
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma, require_columns
 from vmg.tables.errors import TableError
@@ -28,7 +28,7 @@ MIN_CONFORMAL_ROWS = 19  # fewer cannot promise a coverage of 95 %
 class PreparedTable(NamedTuple):
     """A table that is ready for training."""
 
-    estimator: VMGRegressor | VMGClassifier
+    estimator: TableRegressor | TableClassifier
     encoder: TableEncoder
     target: Target
     choices: TableChoices
@@ -63,7 +63,7 @@ def prepare_table(
         raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {len(frame)}")
     columns = frame.drop(columns=left_out)
     found = fit_target(frame[target], task, decide_comma(columns, choices))
-    kind = VMGRegressor if found.task == "regression" else VMGClassifier
+    kind = TableRegressor if found.task == "regression" else TableClassifier
     estimator = kind(**options)
     inside, outside = _split(len(frame), conformal, found.task, estimator.random_state)
     rows, values = columns.iloc[inside], found.values[inside]

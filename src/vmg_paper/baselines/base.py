@@ -101,7 +101,7 @@ class BaselineRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, NetworkE
         Constant noise is that of the sources of all methods but deep ensembles, which have their own.
     hidden_layer_sizes, activation, noise_prior, n_members, batch_size, learning_rate_init, max_iter, averaging, \
 early_stopping, validation_fraction, n_iter_no_change, tol, n_draws, random_state, verbose
-        As in :class:`vmg.estimators.PseudoDataRegressor`.
+        As in :class:`vmg.estimators.VMGRegressor`.
 
     Attributes
     ----------

@@ -40,7 +40,7 @@ class HMCRegressor(BatchedRegressor):
     Parameters
     ----------
     hidden_layer_sizes, activation
-        The network, as in :class:`~vmg.PseudoDataRegressor`.
+        The network, as in :class:`~vmg.VMGRegressor`.
     weight_prior : float, (float, float) or LayerPrecisions
         Standard deviation of the weights; Gamma(concentration, rate) of the precision that all weights share; or
         precisions of each layer, as the matrix Gaussian's Gamma prior has. Inputs of a layer are divided by √R.

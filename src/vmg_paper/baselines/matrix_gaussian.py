@@ -58,7 +58,7 @@ class PaperNoise:
 
 @dataclass(frozen=True)
 class MatrixGaussian(Baseline):
-    """The network of :class:`vmg.estimators.PseudoDataRegressor`, with what its parameters do not offer."""
+    """The network of :class:`vmg.estimators.VMGRegressor`, with what its parameters do not offer."""
 
     n_pseudo: int = 20
     sampling: str = "marginal"

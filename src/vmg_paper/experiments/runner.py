@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from vmg.fleets import spread
+from vmg.scale import spread
 from vmg.training import Callback
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.results_file import Record

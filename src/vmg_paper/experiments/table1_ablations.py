@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vmg.estimators import PseudoDataRegressor
+from vmg.estimators import VMGRegressor
 from vmg_paper.baselines import BaselineRegressor, MatrixGaussian
 from vmg_paper.data import load_table
 from vmg_paper.experiments.table_method import TableMethod, hidden_layers
@@ -15,8 +15,8 @@ POINTS = 20  # the default
 
 
 def _ablation(name: str, summary: str, **options: Any) -> TableMethod:
-    def make(table: str, seed: int) -> PseudoDataRegressor:
-        return PseudoDataRegressor(hidden_layers(table), random_state=seed, **options)
+    def make(table: str, seed: int) -> VMGRegressor:
+        return VMGRegressor(hidden_layers(table), random_state=seed, **options)
 
     return TableMethod(f"vmg-{name}", summary, make)
 
@@ -30,11 +30,11 @@ def _inside(name: str, summary: str, baseline: MatrixGaussian) -> TableMethod:
     return TableMethod(f"vmg-{name}", summary, make)
 
 
-def _capped(table: str, seed: int) -> PseudoDataRegressor:
+def _capped(table: str, seed: int) -> VMGRegressor:
     """P < R in every layer, which the paper asks for; its own experiments have P = 10 on tables of 4 to 8 inputs."""
     n_inputs = load_table(table).X.shape[1]
     [width] = hidden_layers(table)
-    return PseudoDataRegressor((width,), n_pseudo=(min(POINTS, n_inputs), min(POINTS, width)), random_state=seed)
+    return VMGRegressor((width,), n_pseudo=(min(POINTS, n_inputs), min(POINTS, width)), random_state=seed)
 
 
 ABLATIONS = (

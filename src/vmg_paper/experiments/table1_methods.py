@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from vmg.estimators import PseudoDataRegressor, VMGRegressor
+from vmg.estimators import TableRegressor, VMGRegressor
 from vmg_paper import baselines
 from vmg_paper.baselines import Baseline, BaselineRegressor, PaperVMG
 from vmg_paper.baselines.batched_regressor import fit_splits as batched_splits
@@ -42,12 +42,12 @@ def _paper_batch(table: str) -> int:
     return {"yacht": 5, "boston": 10, "concrete": 10, "energy": 10, "wine": 20}.get(table, 100)
 
 
-def _make_vmg(table: str, seed: int) -> VMGRegressor:
-    return VMGRegressor(random_state=seed)
+def _make_vmg(table: str, seed: int) -> TableRegressor:
+    return TableRegressor(random_state=seed)
 
 
-def _make_pseudo_data(table: str, seed: int) -> PseudoDataRegressor:
-    return PseudoDataRegressor(hidden_layers(table), n_members=5, random_state=seed)
+def _make_pseudo_data(table: str, seed: int) -> VMGRegressor:
+    return VMGRegressor(hidden_layers(table), n_members=5, random_state=seed)
 
 
 def _make_paper(table: str, seed: int) -> BaselineRegressor:

@@ -127,7 +127,7 @@ def test_tools():
     X, y = class_table(30)
     search = GridSearchCV(
         make_pipeline(StandardScaler(), classifier(max_iter=5)),
-        {"pseudodataclassifier__n_pseudo": [0, 2]},
+        {"vmgclassifier__n_pseudo": [0, 2]},
         cv=2,
         scoring="neg_log_loss",
         error_score="raise",

@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 
 from quick import assert_same_bits, everything, linear_table, regressor
-from vmg.estimators import PseudoDataRegressor
+from vmg.estimators import VMGRegressor
 
 # -- predictions ------------------------------------------------------------------------------------------------------
 
@@ -85,14 +85,14 @@ def test_both_std_and_cov(fitted):
 @pytest.mark.parametrize("method", ["predict", "predict_interval", "pred_dist", "sample"])
 def test_before_fitting(method):
     with pytest.raises(NotFittedError):
-        getattr(PseudoDataRegressor(), method)(np.zeros((2, 3)))
+        getattr(VMGRegressor(), method)(np.zeros((2, 3)))
 
 
 # -- scikit-learn's tools ---------------------------------------------------------------------------------------------
 
 
 def test_clone_and_set_params():
-    model = PseudoDataRegressor(hidden_layer_sizes=(7,), noise_prior=(2.0, 0.5)).set_params(n_draws=3, tol=0.1)
+    model = VMGRegressor(hidden_layer_sizes=(7,), noise_prior=(2.0, 0.5)).set_params(n_draws=3, tol=0.1)
     twin = clone(model)
     assert twin.get_params() == model.get_params()
     assert twin.get_params()["n_draws"] == 3
@@ -105,8 +105,8 @@ def test_pipeline_and_grid_search():
     X, y = linear_table(30)
     pipeline = make_pipeline(PolynomialFeatures(2, include_bias=False), regressor(max_iter=5))
     grid = {
-        "pseudodataregressor__hidden_layer_sizes": [(2,), (4, 2)],
-        "pseudodataregressor__noise": ["constant", "input"],
+        "vmgregressor__hidden_layer_sizes": [(2,), (4, 2)],
+        "vmgregressor__noise": ["constant", "input"],
     }
     search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit(X, y)
     assert len(search.cv_results_["params"]) == 4
@@ -166,7 +166,7 @@ def test_mistakes_in_the_data(fitted):
     ):
         with pytest.raises(ValueError, match=message):
             regressor(max_iter=1).fit(X_bad, y_bad)
-    with pytest.raises(ValueError, match="X has 2 features, but PseudoDataRegressor is expecting 3"):
+    with pytest.raises(ValueError, match="X has 2 features, but VMGRegressor is expecting 3"):
         fitted.predict(X[:, :2])
 
 

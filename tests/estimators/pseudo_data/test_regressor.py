@@ -1,4 +1,4 @@
-"""What PseudoDataRegressor learns: from all kinds of tables, by one network and by several, always the same bits."""
+"""What VMGRegressor learns: from all kinds of tables, by one network and by several, always the same bits."""
 
 import math
 import pickle

@@ -6,7 +6,7 @@ from sklearn.exceptions import NotFittedError
 import vmg
 from quick import functions
 from vmg import ModelFileError
-from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor, fit_splits
+from vmg.estimators import VMGClassifier, VMGRegressor, fit_splits
 from vmg.persistence import read, write
 from vmg.priors import FixedPrior
 
@@ -50,7 +50,7 @@ def round_trip(model, tmp_path):
 )
 def test_a_regressor_predicts_the_same_bits(X, rng, tmp_path, options):
     y = rng.normal(size=24)
-    model = PseudoDataRegressor(**{**TINY, **options}).fit(X, y)
+    model = VMGRegressor(**{**TINY, **options}).fit(X, y)
     loaded = round_trip(model, tmp_path)
     before, after = model.pred_dist(X), loaded.pred_dist(X)
     for part in ("loc", "scale", "df"):
@@ -62,7 +62,7 @@ def test_a_regressor_predicts_the_same_bits(X, rng, tmp_path, options):
 
 def test_several_outputs_and_calibration(X, rng, tmp_path):
     Y = rng.normal(size=(24, 2))
-    model = PseudoDataRegressor(**TINY).fit(X, Y).conformalize(X, Y)
+    model = VMGRegressor(**TINY).fit(X, Y).conformalize(X, Y)
     loaded = round_trip(model, tmp_path)
     assert np.array_equal(model.predict_interval(X), loaded.predict_interval(X))
     assert loaded.n_outputs_ == 2
@@ -75,7 +75,7 @@ def test_several_outputs_and_calibration(X, rng, tmp_path):
 )
 def test_classes_keep_their_values_and_type(X, tmp_path, classes):
     y = np.asarray(classes)[np.arange(24) % len(classes)]
-    model = PseudoDataClassifier(**TINY).fit(X, y)
+    model = VMGClassifier(**TINY).fit(X, y)
     loaded = round_trip(model, tmp_path)
     assert loaded.classes_.dtype == model.classes_.dtype
     assert np.array_equal(loaded.classes_, model.classes_)
@@ -86,13 +86,13 @@ def test_classes_keep_their_values_and_type(X, tmp_path, classes):
 def test_feature_names_are_kept_and_checked(X, tmp_path):
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
-    loaded = round_trip(PseudoDataRegressor(**TINY).fit(frame, X[:, 0]), tmp_path)
+    loaded = round_trip(VMGRegressor(**TINY).fit(frame, X[:, 0]), tmp_path)
     assert list(loaded.feature_names_in_) == ["a", "b", "c"]
     with pytest.raises(ValueError, match="feature names"):
         loaded.predict(frame[["b", "a", "c"]])
 
 
-@pytest.mark.parametrize("estimator", [PseudoDataRegressor, PseudoDataClassifier])
+@pytest.mark.parametrize("estimator", [VMGRegressor, VMGClassifier])
 def test_online_updates_continue_as_if_nothing_had_happened(X, tmp_path, estimator):
     y = (X[:, 0] > 0).astype(int)
     model = estimator(**TINY).fit(X, y)
@@ -105,19 +105,19 @@ def test_online_updates_continue_as_if_nothing_had_happened(X, tmp_path, estimat
 
 
 def test_warm_start_continues(X, tmp_path):
-    model = PseudoDataRegressor(**TINY, warm_start=True).fit(X, X[:, 0])
+    model = VMGRegressor(**TINY, warm_start=True).fit(X, X[:, 0])
     loaded = round_trip(model, tmp_path)
     assert np.array_equal(model.fit(X, X[:, 0]).predict(X), loaded.fit(X, X[:, 0]).predict(X))
 
 
 def test_one_of_many_splits_can_be_saved(X, tmp_path):
     rows = np.arange(24)
-    first, _ = fit_splits(PseudoDataRegressor(**TINY, n_members=2), X, X[:, 0], [(rows[:12], None), (rows[12:], None)])
+    first, _ = fit_splits(VMGRegressor(**TINY, n_members=2), X, X[:, 0], [(rows[:12], None), (rows[12:], None)])
     assert np.array_equal(first.predict(X), round_trip(first, tmp_path).predict(X))
 
 
 def test_parameters_changed_after_the_fit_do_not_change_the_network(X, tmp_path):
-    model = PseudoDataRegressor(**TINY).fit(X, X[:, 0])
+    model = VMGRegressor(**TINY).fit(X, X[:, 0])
     expected = model.predict(X)
     model.set_params(hidden_layer_sizes=(9,), activation="tanh", max_noise=0.1, n_members=2)
     loaded = round_trip(model, tmp_path)
@@ -127,7 +127,7 @@ def test_parameters_changed_after_the_fit_do_not_change_the_network(X, tmp_path)
 
 def test_loading_leaves_the_random_numbers_of_the_caller_alone(X, tmp_path):
     path = tmp_path / "model.vmg"
-    PseudoDataRegressor(**TINY).fit(X, X[:, 0]).save(path)
+    VMGRegressor(**TINY).fit(X, X[:, 0]).save(path)
     torch.manual_seed(1)
     expected = torch.rand(())
     torch.manual_seed(1)
@@ -138,21 +138,21 @@ def test_loading_leaves_the_random_numbers_of_the_caller_alone(X, tmp_path):
 def test_what_cannot_be_saved_is_said(X, tmp_path):
     path = tmp_path / "model.vmg"
     with pytest.raises(NotFittedError):
-        PseudoDataRegressor().save(path)
-    own = PseudoDataRegressor(**{**TINY, "activation": torch.sin}).fit(X, X[:, 0])
+        VMGRegressor().save(path)
+    own = VMGRegressor(**{**TINY, "activation": torch.sin}).fit(X, X[:, 0])
     with pytest.raises(ModelFileError, match=r"activation=.* cannot be saved; .* use one of \('relu'"):
         own.save(path)
-    state = PseudoDataRegressor(**{**TINY, "random_state": np.random.RandomState(0)}).fit(X, X[:, 0])
+    state = VMGRegressor(**{**TINY, "random_state": np.random.RandomState(0)}).fit(X, X[:, 0])
     with pytest.raises(ModelFileError, match=r"random_state=.*set_params\(random_state=None\)"):
         state.save(path)
     state.set_params(random_state=None).save(path)
 
-    class Mine(PseudoDataRegressor):
+    class Mine(VMGRegressor):
         pass
 
-    with pytest.raises(ModelFileError, match=r"only VMGClassifier and .* can be saved; got Mine"):
+    with pytest.raises(ModelFileError, match=r"only TableClassifier and .* can be saved; got Mine"):
         Mine(**TINY).fit(X, X[:, 0]).save(path)
-    odd = PseudoDataRegressor(**TINY).fit(X, X[:, 0])
+    odd = VMGRegressor(**TINY).fit(X, X[:, 0])
     odd.extra_ = object()
     with pytest.raises(ModelFileError, match="extra_ of type object cannot be saved"):
         odd.save(path)
@@ -160,7 +160,7 @@ def test_what_cannot_be_saved_is_said(X, tmp_path):
 
 def test_a_valid_file_that_does_not_hold_a_whole_model(X, tmp_path):
     path = tmp_path / "model.vmg"
-    PseudoDataRegressor(**TINY).fit(X, X[:, 0]).save(path)
+    VMGRegressor(**TINY).fit(X, X[:, 0]).save(path)
     tensors, document = read(path)
     del tensors["network_.layers.0.loc"]
     write(path, tensors, document)

@@ -6,7 +6,7 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from quick import LINEAR, assert_same_bits, everything, linear_table, regressor
-from vmg.estimators import PseudoDataClassifier
+from vmg.estimators import VMGClassifier
 from vmg.nn import MLP
 from vmg.training import TrainingError
 
@@ -156,7 +156,7 @@ def test_an_interrupted_first_fit_leaves_nothing():
 def test_a_network_that_training_left_without_numbers_is_no_fit():
     X, y = linear_table(30)
     options = {"hidden_layer_sizes": (2,), "n_pseudo": 1, "max_noise": 0.25, "n_draws": 5, "n_members": 2}
-    model = PseudoDataClassifier(
+    model = VMGClassifier(
         **options, max_iter=1, column_covariance="dense", learning_rate_init=1e6, activation="silu", random_state=0
     )
     with pytest.raises(TrainingError, match="try a smaller learning_rate_init than 1e"):

@@ -6,7 +6,7 @@ import pytest
 from small_fits import small_fitter, small_rows
 
 from quick import class_table, linear_table
-from vmg.estimators import PseudoDataClassifier, PseudoDataRegressor
+from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.fit.variational import LONG, STANDARD, Budget, Fitter
 from vmg_paper.baselines import Graves
 
@@ -37,16 +37,14 @@ def budgets(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize(
-    "kind", [PseudoDataRegressor, PseudoDataClassifier, Graves().regressor, Graves().classifier], ids=str
-)
+@pytest.mark.parametrize("kind", [VMGRegressor, VMGClassifier, Graves().regressor, Graves().classifier], ids=str)
 @pytest.mark.parametrize("n_members", [1, 5])
 def test_ensembles_for_regression_train_longest_and_so_do_their_trials(budgets, kind, n_members):
     """A trial is a single network, but stands for members of the ensemble."""
     table = class_table(40) if "lassifier" in str(kind) else linear_table(40)
     kind((4,), n_members=n_members, random_state=0).fit(*table)
     trials = 0 if "Graves" in str(kind) else 1
-    assert budgets == [LONG if kind is PseudoDataRegressor and n_members > 1 else STANDARD] * (trials + 1)
+    assert budgets == [LONG if kind is VMGRegressor and n_members > 1 else STANDARD] * (trials + 1)
 
 
 def test_automatic_sizes_are_those_of_the_budget():

@@ -7,7 +7,7 @@ import pytest
 
 import vmg
 from quick import assert_same_bits, linear_table, regressor
-from vmg.estimators import PseudoDataRegressor
+from vmg.estimators import VMGRegressor
 from vmg.fit.variational import Fitter
 from vmg.fit.variational.noise_search import CANDIDATES, choose_members, choose_one
 
@@ -100,7 +100,7 @@ def test_a_single_network_on_a_small_table_is_tried_for_longer(monkeypatch, n_me
     monkeypatch.setattr(Fitter, "train", spy)
     monkeypatch.setattr(Fitter, "held_out_log_probs", score)
     X = np.random.default_rng(0).normal(size=(n_rows, 2))
-    PseudoDataRegressor(n_members=n_members, random_state=0).fit(X, X[:, 0])
+    VMGRegressor(n_members=n_members, random_state=0).fit(X, X[:, 0])
     assert asked == [steps, None]  # the trials, then all rows
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vmg.cli.app import run
-from vmg.estimators import PseudoDataRegressor
+from vmg.estimators import VMGRegressor
 from vmg_paper.data import load_table, standard_splits
 from vmg_paper.experiments import table1
 from vmg_paper.experiments.table1_methods import TABLE_METHODS as METHODS
@@ -60,13 +60,13 @@ def test_fits_see_training_rows_alone(data_folder, monkeypatch):
         [(train, test)] = splits
         X, y = X.copy(), y.copy()
         X[test], y[test] = 1e6, -1e6
-        fitted.append(PseudoDataRegressor((3,), max_noise=0.1, max_iter=1, random_state=0).fit(X[train], y[train]))
+        fitted.append(VMGRegressor((3,), max_noise=0.1, max_iter=1, random_state=0).fit(X[train], y[train]))
         return fitted
 
     monkeypatch.setitem(METHODS, "probe", TableMethod("probe", "", METHODS["vmg"].make, remember))
     [record] = table1.execute(table1.Task("probe", "yacht", (0,), 0), "1")
     table, (train, test) = load_table("yacht"), standard_splits("yacht")[0]
-    alone = PseudoDataRegressor((3,), max_noise=0.1, max_iter=1, random_state=0).fit(table.X[train], table.y[train])
+    alone = VMGRegressor((3,), max_noise=0.1, max_iter=1, random_state=0).fit(table.X[train], table.y[train])
     error = np.sqrt(np.mean((alone.predict(table.X[test]) - table.y[test]) ** 2))
     assert record["rmse"] == pytest.approx(error)
 

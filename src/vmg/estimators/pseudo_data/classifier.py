@@ -1,4 +1,4 @@
-"""``PseudoDataClassifier``: class probabilities that say how unsure they are, behind scikit-learn's interface."""
+"""``VMGClassifier``: class probabilities that say how unsure they are, behind scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from vmg.estimators.reading import ReadsClasses
 from vmg.fit.variational import CategoricalClasses, Method
 from vmg.training import Callback
 
-__all__ = ["PseudoDataClassifier"]
+__all__ = ["VMGClassifier"]
 
 
 @dataclass(repr=False, eq=False)
-class PseudoDataClassifier(ClassifierMixin, ReadsClasses, PseudoDataParameters, NetworkEstimator):
+class VMGClassifier(ClassifierMixin, ReadsClasses, PseudoDataParameters, NetworkEstimator):
     """Bayesian neural network classification with matrix Gaussian posteriors and pseudo-data [LW16].
 
     Parameters
@@ -26,21 +26,21 @@ class PseudoDataClassifier(ClassifierMixin, ReadsClasses, PseudoDataParameters, 
     hidden_layer_sizes, activation, n_pseudo, max_noise, pseudo_noise, row_covariance, column_covariance, zero_mean, \
 prior, n_members, batch_size, learning_rate_init, max_iter, averaging, early_stopping, validation_fraction, \
 n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
-        As in :class:`PseudoDataRegressor`.
+        As in :class:`VMGRegressor`.
 
     Attributes
     ----------
     classes_ : array [K]
         The classes, sorted.
     network_, likelihood_, history_, n_features_in_, feature_names_in_, feature_relevance_
-        As in :class:`PseudoDataRegressor`.
+        As in :class:`VMGRegressor`.
 
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from vmg.estimators import PseudoDataClassifier
+    >>> from vmg.estimators import VMGClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> model = PseudoDataClassifier(random_state=0).fit(X, y)
+    >>> model = VMGClassifier(random_state=0).fit(X, y)
     >>> model.predict_proba(X).shape
     (150, 3)
     """
@@ -51,7 +51,7 @@ n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
 
     def partial_fit(
         self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()
-    ) -> PseudoDataClassifier:
+    ) -> VMGClassifier:
         """Update with new rows only: the posterior so far becomes the prior.
 
         Parameters

@@ -38,7 +38,7 @@ CONSTRAINTS: dict[str, list[Any]] = {
 
 @dataclass(repr=False, eq=False)
 class PseudoDataParameters:
-    """Parameters of the network in both estimators; see :class:`PseudoDataRegressor` for what each means."""
+    """Parameters of the network in both estimators; see :class:`VMGRegressor` for what each means."""
 
     n_pseudo: int | Sequence[int] = 10
     _: KW_ONLY

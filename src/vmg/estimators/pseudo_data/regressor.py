@@ -1,4 +1,4 @@
-"""``PseudoDataRegressor``: numbers with honest intervals, behind scikit-learn's interface."""
+"""``VMGRegressor``: numbers with honest intervals, behind scikit-learn's interface."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from vmg.math.moments import normal_points
 from vmg.prediction import Prediction, propagate_moments
 from vmg.training import Callback
 
-__all__ = ["PseudoDataRegressor"]
+__all__ = ["VMGRegressor"]
 
 MOMENT_POINTS = 32
 """Equally likely points that stand for a Gaussian of given mean and variance in a sampling-free prediction."""
 
 
 @dataclass(repr=False, eq=False)
-class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, PseudoDataParameters, NetworkEstimator):
+class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, PseudoDataParameters, NetworkEstimator):
     """Bayesian neural network regression with matrix Gaussian posteriors and pseudo-data [LW16].
 
     Parameters
@@ -94,9 +94,9 @@ class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, Pseudo
     Examples
     --------
     >>> from sklearn.datasets import load_diabetes
-    >>> from vmg.estimators import PseudoDataRegressor
+    >>> from vmg.estimators import VMGRegressor
     >>> X, y = load_diabetes(return_X_y=True)
-    >>> model = PseudoDataRegressor(n_pseudo=5, random_state=0).fit(X[:400], y[:400])
+    >>> model = VMGRegressor(n_pseudo=5, random_state=0).fit(X[:400], y[:400])
     >>> model.pred_dist(X[400:], method="moments").std.shape
     (42,)
     """
@@ -116,7 +116,7 @@ class PseudoDataRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, Pseudo
 
     def partial_fit(
         self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()
-    ) -> PseudoDataRegressor:
+    ) -> VMGRegressor:
         """Update with new rows only: the posterior so far becomes the prior.
 
         The first call is a :meth:`fit`; units stay those of the first call. Forgets a calibration, as ``fit`` does.

@@ -15,9 +15,9 @@ from gloo import Pair
 from vmg.fit.members import MemberRun
 from vmg.fit.regression_members import RegressionMembers
 from vmg.fit.shared_members import Crew, members_shared
-from vmg.streaming import fit_dataset
-from vmg.streaming.checkpoint import FitCheckpoint, KeptFit, Offer, choose_offers
-from vmg.streaming.dataset import Dataset
+from vmg.scale import fit_dataset
+from vmg.scale.checkpoint import FitCheckpoint, KeptFit, Offer, choose_offers
+from vmg.scale.dataset import Dataset
 
 FAST = {"n_members": 4, "hidden_layer_sizes": (8,), "max_iter": 20, "random_state": 0}
 

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vmg.estimators import VMGClassifier, VMGRegressor
+from vmg.estimators import TableClassifier, TableRegressor
 from vmg.fit.outliers import ordinary_rows
 from vmg.fit.regression import RegressionEnsemble
 from vmg.fit.scaling import InputRange, Standardiser, soften
-from vmg.streaming import sharing
-from vmg.streaming.checkpoint import RowsRead
+from vmg.scale import sharing
+from vmg.scale.checkpoint import RowsRead
 from vmg.training import Callback
 
 __all__ = ["condition_on_all", "fit_on_sample"]
@@ -26,7 +26,7 @@ Pieces = Iterable[tuple[int, Batches]]
 
 
 def fit_on_sample(
-    estimator: VMGRegressor | VMGClassifier,
+    estimator: TableRegressor | TableClassifier,
     X: Array,
     y: NDArray[Any],
     *,
@@ -40,7 +40,7 @@ def fit_on_sample(
     Rows of a classifier's sample stand for all rows: each counts n_rows/n times. A regressor's count once, since
     :func:`condition_on_all` comes after.
     """
-    if isinstance(estimator, VMGClassifier):
+    if isinstance(estimator, TableClassifier):
         weight = np.full(len(X), n_rows / len(X))
         estimator.partial_fit(X, y, classes, weight, callbacks=callbacks, scaling=scaling)
     else:
@@ -49,7 +49,7 @@ def fit_on_sample(
 
 @torch.no_grad()
 def condition_on_all(
-    estimator: VMGRegressor,
+    estimator: TableRegressor,
     pieces: Pieces,
     start: RowsRead | None = None,
     after_piece: Callable[[RowsRead], None] | None = None,

@@ -5,8 +5,8 @@ import pytest
 from parquet_parts import damage_pages, make_frame, write_parts
 from pyarrow import feather, parquet
 
-from vmg.streaming import open_dataset
-from vmg.streaming.parts import list_parts, make_pieces
+from vmg.scale import open_dataset
+from vmg.scale.parts import list_parts, make_pieces
 from vmg.tables import TableError
 
 

@@ -7,9 +7,9 @@ from parquet_parts import make_frame, write_parts
 import vmg
 from vmg.fit.scaling import soften
 from vmg.persistence import ModelFileError
-from vmg.streaming import as_parquet, fit_dataset, fitting, open_dataset, update_model
-from vmg.streaming.checkpoint import FitCheckpoint
-from vmg.streaming.dataset import Dataset
+from vmg.scale import as_parquet, fit_dataset, open_dataset, stream, update_model
+from vmg.scale.checkpoint import FitCheckpoint
+from vmg.scale.dataset import Dataset
 from vmg.tables import TableError, TableModel
 
 FAST = {"n_members": 4, "hidden_layer_sizes": (8,), "max_iter": 30, "random_state": 0}
@@ -111,7 +111,7 @@ def test_text_is_converted_once(tmp_path):
 
 
 def test_a_cell_that_does_not_fit_makes_texts(tmp_path, monkeypatch):
-    monkeypatch.setattr("vmg.streaming.conversion.BLOCK", 500)
+    monkeypatch.setattr("vmg.scale.conversion.BLOCK", 500)
     frame = make_frame(300).astype({"x": object})
     frame.loc[250, "x"] = "n. a."
     frame.to_csv(tmp_path / "a.csv", index=False)
@@ -175,7 +175,7 @@ def test_a_killed_fit_goes_on_to_the_same_bits(dataset, streamed, tmp_path, monk
             fit_dataset(dataset[0], "y", **settings)
     trained, read = [], []
     original = Dataset.frames_of
-    monkeypatch.setattr(fitting, "fit_on_sample", lambda *rows, **others: trained.append(1))
+    monkeypatch.setattr(stream, "fit_on_sample", lambda *rows, **others: trained.append(1))
     monkeypatch.setattr(
         Dataset, "frames_of", lambda self, piece, *rest: read.append(piece.number) or original(self, piece, *rest)
     )

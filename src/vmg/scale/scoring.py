@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from vmg.atomic_files import replacing
-from vmg.fleets.spreading import spread, start_ray
-from vmg.scoring.batches import load_scorer, score_batches
-from vmg.streaming.dataset import open_dataset
-from vmg.streaming.parts import Piece, Refused
+from vmg.scale.dataset import open_dataset
+from vmg.scale.parallel import spread, start_ray
+from vmg.scale.parts import Piece, Refused
+from vmg.scale.scoring_batches import load_scorer, score_batches
 from vmg.tables import TableError
 
 __all__ = ["ScoringReport", "ScoringTask", "score_dataset", "score_piece"]
@@ -62,7 +62,7 @@ def score_dataset(
 
     Args:
         model: a model file or a fleet's folder.
-        source: what :func:`vmg.streaming.open_dataset` opens.
+        source: what :func:`vmg.scale.open_dataset` opens.
         coverage: probability that an interval holds the truth.
         keep: columns that go along with the predictions.
         n_jobs: processes at once; -1 takes all cores.

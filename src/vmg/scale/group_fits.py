@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vmg.estimators import VMGClassifier, VMGRegressor
+from vmg.estimators import TableClassifier, TableRegressor
 from vmg.fit.calibration import Calibration, HeldOut
 from vmg.fit.members import TrainingPlan
 from vmg.fit.noise_field import NoiseField, fit_noise_field
 from vmg.fit.regression import RegressionEnsemble, held_out_errors
 from vmg.fit.scaling import InputRange, Standardiser, soften
 from vmg.fit.size import Size
-from vmg.fleets.calibrations import calibrate_groups
-from vmg.fleets.replicas import GroupRows, TrainedGroup, train_groups
+from vmg.scale.group_calibration import calibrate_groups
+from vmg.scale.group_training import GroupRows, TrainedGroup, train_groups
 from vmg.training import History, Progress
 
 __all__ = ["FLEET_SIZE", "Estimator", "GroupTable", "assemble", "fit_apart", "fit_together"]
 
 Array = NDArray[np.float64]
-Estimator = VMGRegressor | VMGClassifier
+Estimator = TableRegressor | TableClassifier
 
 FLEET_SIZE = Size((40,), ("relu", "tanh"), 6, TrainingPlan(max_steps=400, patience=20, refit_steps=10, rate=0.08))
 """Size of the model of a small group: fewer units and half the members of one that is fitted alone.
@@ -53,9 +53,9 @@ def fit_apart(table: GroupTable, kind: type[Estimator]) -> Estimator:
     return kind(**{**table.options, "random_state": table.own_seed}).fit(table.X, table.y)
 
 
-def fit_together(tables: Sequence[GroupTable]) -> list[VMGRegressor]:
+def fit_together(tables: Sequence[GroupTable]) -> list[TableRegressor]:
     """Fit a regression to each group, all of them at once."""
-    wanted = VMGRegressor(**{"learning_rate_init": FLEET_SIZE.plan.rate, **tables[0].options})
+    wanted = TableRegressor(**{"learning_rate_init": FLEET_SIZE.plan.rate, **tables[0].options})
     size = wanted.adjusted(FLEET_SIZE)
     scalings = [(Standardiser.fit(table.X), Standardiser.fit(table.y[:, None])) for table in tables]
     groups = [
@@ -117,9 +117,9 @@ def _noise_field(
 
 def assemble(
     table: GroupTable, ensemble: RegressionEnsemble, scaling: tuple[Standardiser, Standardiser], n_steps: int
-) -> VMGRegressor:
+) -> TableRegressor:
     """An estimator as ``fit`` would leave it, around an ensemble that was found otherwise."""
-    estimator = VMGRegressor(**{**table.options, "random_state": table.own_seed})
+    estimator = TableRegressor(**{**table.options, "random_state": table.own_seed})
     progress = Progress(n_steps, n_steps, 0.0, 0.0, 0.0, 0.0, 0.0)
     fitted: dict[str, Any] = {
         "seed_": table.own_seed,

@@ -6,10 +6,9 @@ import pytest
 
 import vmg
 from vmg import persistence
-from vmg.fleets import fit_fleet, load_fleet, run
-from vmg.fleets.fitting import GroupTable, fit_together
 from vmg.persistence import ModelFileError
-from vmg.scoring import score_dataset
+from vmg.scale import fit_fleet, fleet, load_fleet, score_dataset
+from vmg.scale.group_fits import GroupTable, fit_together
 from vmg.tables import TableError
 
 FAST = {"n_members": 4, "hidden_layer_sizes": (6,), "max_iter": 20, "random_state": 0}
@@ -104,16 +103,16 @@ def test_a_killed_run_goes_on_to_the_same_files(tmp_path, monkeypatch):
         calls.append(task)
         return original(task)
 
-    original = run.fit_task
-    monkeypatch.setattr(run, "BATCH_CELLS", 50)  # a batch for each group
-    monkeypatch.setattr(run, "fit_task", die)
+    original = fleet.fit_task
+    monkeypatch.setattr(fleet, "BATCH_CELLS", 50)  # a batch for each group
+    monkeypatch.setattr(fleet, "fit_task", die)
     folder = tmp_path / "shops"
     with pytest.raises(KeyboardInterrupt):
         fit_fleet(sales(), "y", "shop", folder, options=FAST)
     assert len(bits(folder)) == 1
     with pytest.raises(ModelFileError, match="not finished"):
         load_fleet(folder)
-    monkeypatch.setattr(run, "fit_task", original)
+    monkeypatch.setattr(fleet, "fit_task", original)
     report = fit_fleet(sales(), "y", "shop", folder, options=FAST)
     assert len(report.found) == 1 and len(report.fitted) == 2
     again = tmp_path / "again"

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vmg.estimators import VMGClassifier, VMGRegressor
+from vmg.estimators import TableClassifier, TableRegressor
 from vmg.persistence import ModelFileError
-from vmg.streaming.dataset import open_dataset
+from vmg.scale.dataset import open_dataset
 from vmg.tables import TableError, TableModel
 from vmg.tables.numbers import to_numbers
 from vmg.tables.target import label_positions
@@ -36,13 +36,13 @@ def update_model(model: TableModel, source: str | os.PathLike[str]) -> Update:
     hidden layers and calibration stay, and a conformal calibration is forgotten.
     """
     estimator = copy.deepcopy(model.estimator)
-    if not isinstance(estimator, VMGRegressor | VMGClassifier):
+    if not isinstance(estimator, TableRegressor | TableClassifier):
         raise ModelFileError(f"a {type(estimator).__name__} of an earlier version cannot be updated; fit it again")
     dataset = open_dataset(source, [*model.encoder.column_names, model.target])
     n_rows, n_left_out = 0, 0
     for _, frame in dataset.frames([*model.encoder.column_names, model.target]):
         column = frame[model.target]
-        if isinstance(estimator, VMGClassifier):
+        if isinstance(estimator, TableClassifier):
             place = label_positions(column, estimator.classes_)
             given, y = place >= 0, estimator.classes_[place]
         else:

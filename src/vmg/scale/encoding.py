@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.fit.scaling import Standardiser
-from vmg.streaming.statistics import TableStatistics
+from vmg.scale.statistics import TableStatistics
 from vmg.tables import TableEncoder
 from vmg.tables.category_columns import MAX_KNOWN, MAX_LEVELS, MIN_LEVEL_ROWS
 from vmg.tables.columns import CategoryColumn, Column, NumberColumn

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 import pyarrow as pa
 
-from vmg.streaming.parts import Part, Piece, Refused, list_parts, make_pieces
+from vmg.scale.parts import Part, Piece, Refused, list_parts, make_pieces
 from vmg.tables import TableError
 from vmg.tables.wording import listing
 

@@ -11,9 +11,8 @@ from parquet_parts import damage_pages, make_frame, write_parts
 from pyarrow import parquet
 
 import vmg
-from vmg.scoring import output_schema, score_batches, score_dataset
-from vmg.scoring.run import ScoringTask, score_piece
-from vmg.streaming import open_dataset
+from vmg.scale import open_dataset, output_schema, score_batches, score_dataset
+from vmg.scale.scoring import ScoringTask, score_piece
 from vmg.tables import TableError
 
 
@@ -43,7 +42,7 @@ def test_processes_write_the_same_bytes_as_one(model, tmp_path):
 
 
 def test_a_part_of_many_rows_becomes_several_files(model, tmp_path, monkeypatch):
-    from vmg.streaming import dataset, parts
+    from vmg.scale import dataset, parts
 
     whole = write_parts(tmp_path / "in" / "year=2024", [350])
     monkeypatch.setattr(dataset, "make_pieces", lambda good: parts.make_pieces(good, 200))
@@ -79,9 +78,9 @@ def test_another_run_may_not_go_on(model, tmp_path):
 
 def _slowly(task):
     """Score a piece, and say so once a batch is written, before the file is whole."""
-    from vmg.scoring import batches, run
+    from vmg.scale import scoring, scoring_batches
 
-    original = batches.score_batches
+    original = scoring_batches.score_batches
 
     def slow(*args, **kwargs):
         for batch in original(*args, **kwargs):
@@ -89,7 +88,7 @@ def _slowly(task):
             (open(task.out + ".begun", "w")).close()
             time.sleep(60)
 
-    run.score_batches = slow
+    scoring.score_batches = slow
     score_piece(task)
 
 

@@ -16,17 +16,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.estimators import VMGClassifier, VMGRegressor
+from vmg.estimators import TableClassifier, TableRegressor
 from vmg.fit.scaling import Standardiser
 from vmg.fit.shared_members import members_shared
-from vmg.streaming import sharing
-from vmg.streaming.checkpoint import KeptFit, RowsRead
-from vmg.streaming.conditioning import condition_on_all, fit_on_sample
-from vmg.streaming.dataset import Dataset, open_dataset
-from vmg.streaming.encoding import fit_encoder, fit_scaling
-from vmg.streaming.parts import Piece
-from vmg.streaming.sample import RowSample
-from vmg.streaming.statistics import TableStatistics
+from vmg.scale import sharing
+from vmg.scale.checkpoint import KeptFit, RowsRead
+from vmg.scale.conditioning import condition_on_all, fit_on_sample
+from vmg.scale.dataset import Dataset, open_dataset
+from vmg.scale.encoding import fit_encoder, fit_scaling
+from vmg.scale.parts import Piece
+from vmg.scale.row_sample import RowSample
+from vmg.scale.statistics import TableStatistics
 from vmg.tables import TableEncoder, TableError, TableModel
 from vmg.tables.numbers import to_numbers
 from vmg.tables.preparing import keep_rows
@@ -103,10 +103,10 @@ def fit_dataset(
         for note in notes:
             tell(note)
     scaling = [fit_scaling(encoder, encoded, statistics)]
-    kind = VMGRegressor if found.task == "regression" else VMGClassifier
+    kind = TableRegressor if found.task == "regression" else TableClassifier
     estimator = kind(**{**estimator_options, "random_state": _common_seed(seed)})
     classes = None
-    if isinstance(estimator, VMGRegressor):
+    if isinstance(estimator, TableRegressor):
         scaling.append(_target_scaling(found.values, statistics, target))
     else:
         classes = _all_classes(found.values, statistics, target)
@@ -129,7 +129,7 @@ def fit_dataset(
             )
         estimator, start, read_before = sharing.send(estimator), RowsRead.none(encoded.shape[1]), frozenset()
         kept.save(estimator, start)
-    if isinstance(estimator, VMGRegressor):
+    if isinstance(estimator, TableRegressor):
         regressor = estimator
         rest = _encoded(dataset, names, target, encoder, found.decimal_comma, read_before)
         condition_on_all(regressor, rest, start, lambda done: kept.save(regressor, done))

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, distributed
 
-from vmg.streaming.dataset import ALONE, Shard
+from vmg.scale.dataset import ALONE, Shard
 from vmg.training.distributed import watched
 
 __all__ = ["add_up", "gather", "is_first", "send", "shard", "smallest"]

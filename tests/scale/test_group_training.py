@@ -6,10 +6,10 @@ from vmg.fit.calibration import HeldOut, calibrate, t_log_density
 from vmg.fit.members import TrainingPlan
 from vmg.fit.regression_members import RegressionMembers
 from vmg.fit.scaling import Standardiser
-from vmg.fleets.calibrations import calibrate_groups
-from vmg.fleets.pooling import GroupPrior, learn_prior
-from vmg.fleets.replicas import GroupRows, train_groups
 from vmg.math.evidence import NoisePrior, RowStatistics, row_statistics
+from vmg.scale.group_calibration import calibrate_groups
+from vmg.scale.group_training import GroupRows, train_groups
+from vmg.scale.pooling import GroupPrior, learn_prior
 
 SIZE = {"hidden": (5,), "activations": ("relu", "tanh"), "n_members": 4}
 PLAN = TrainingPlan(max_steps=40, patience=20, refit_steps=10)

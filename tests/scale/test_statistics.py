@@ -3,9 +3,9 @@ import pandas as pd
 import pytest
 from parquet_parts import make_frame
 
-from vmg.streaming.encoding import fit_encoder, fit_scaling
-from vmg.streaming.sample import RowSample
-from vmg.streaming.statistics import ColumnStatistics, Moments, TableStatistics
+from vmg.scale.encoding import fit_encoder, fit_scaling
+from vmg.scale.row_sample import RowSample
+from vmg.scale.statistics import ColumnStatistics, Moments, TableStatistics
 from vmg.tables import TableEncoder
 
 
@@ -26,7 +26,7 @@ def test_levels_and_holes_are_counted():
 
 
 def test_many_levels_are_bounded(monkeypatch):
-    monkeypatch.setattr("vmg.streaming.statistics.KEPT_LEVELS", 10)
+    monkeypatch.setattr("vmg.scale.statistics.KEPT_LEVELS", 10)
     column = pd.Series([f"rare {k}" for k in range(100)] + ["often"] * 50)
     found = ColumnStatistics.of(column)
     assert not found.complete and len(found.levels) == 10 and found.levels["often"] == 50

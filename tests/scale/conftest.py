@@ -1,10 +1,4 @@
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "streaming"))  # parquet_parts
-
 from parquet_parts import make_frame
 
 from vmg.tables import TableModel

@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 
 import vmg
-from vmg.fleets import load_fleet
 from vmg.persistence import ModelFileError
+from vmg.scale import load_fleet
 from vmg.tables import TableError, TableModel
 from vmg.tables.wording import listing
 

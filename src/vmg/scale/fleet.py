@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.estimators import VMGClassifier, VMGRegressor
+from vmg.estimators import TableClassifier, TableRegressor
 from vmg.fit.size import MANY_ROWS
-from vmg.fleets.fitting import Estimator, GroupTable, fit_apart, fit_together
-from vmg.fleets.folder import FleetFolder, FleetIndex
-from vmg.fleets.pooling import Pool, fit_pool
-from vmg.fleets.spreading import spread
+from vmg.scale.fleet_folder import FleetFolder, FleetIndex
+from vmg.scale.group_fits import Estimator, GroupTable, fit_apart, fit_together
+from vmg.scale.parallel import spread
+from vmg.scale.pooling import Pool, fit_pool
 from vmg.tables import TableEncoder, TableError, TableModel
 from vmg.tables.target import Task, fit_target
 from vmg.tables.values import no_value, to_texts
@@ -80,7 +80,7 @@ def fit_fleet(
         Let groups share hidden layers and a learned prior of their output layers, so that a group of few rows borrows
         from the others. Groups that are not known are then predicted too, with more ignorance. Regression only.
     n_jobs, ray_address
-        As in :func:`vmg.fleets.spread`.
+        As in :func:`vmg.scale.spread`.
     tell : callable, optional
         Called with sentences about what is done.
     """
@@ -156,7 +156,7 @@ def fit_task(task: FleetTask) -> list[Estimator]:
         return [task.pool.estimator_of(table) for table in task.tables]
     if task.task == "regression" and len(task.tables[0].y) < MANY_ROWS:
         return list(fit_together(task.tables))
-    kind: type[Estimator] = VMGRegressor if task.task == "regression" else VMGClassifier
+    kind: type[Estimator] = TableRegressor if task.task == "regression" else TableClassifier
     return [fit_apart(table, kind) for table in task.tables]
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 import vmg
-from vmg.fleets.folder import FleetFolder
 from vmg.persistence import ModelFileError
+from vmg.scale.fleet_folder import FleetFolder
 from vmg.tables import TableError, TableModel
 from vmg.tables.values import to_texts
 
@@ -22,7 +22,7 @@ LOADED_MODELS = 2_000  # that a process keeps
 class Fleet:
     """The models in a fleet's folder, each loaded when its first row comes.
 
-    Make one with :func:`~vmg.fleets.fit_fleet`, get it back with :func:`load_fleet`.
+    Make one with :func:`~vmg.scale.fit_fleet`, get it back with :func:`load_fleet`.
     """
 
     def __init__(self, folder: FleetFolder) -> None:
@@ -89,5 +89,5 @@ class Fleet:
 
 
 def load_fleet(path: str | os.PathLike[str]) -> Fleet:
-    """The fleet in a folder that :func:`~vmg.fleets.fit_fleet` wrote."""
+    """The fleet in a folder that :func:`~vmg.scale.fit_fleet` wrote."""
     return Fleet(FleetFolder(path))

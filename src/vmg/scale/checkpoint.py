@@ -20,18 +20,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vmg.estimators import VMGClassifier, VMGRegressor
+from vmg.estimators import TableClassifier, TableRegressor
 from vmg.estimators.saving import from_state, to_state
 from vmg.fingerprint import fingerprint_tensors
 from vmg.fit.regression import RegressionEnsemble
 from vmg.math.evidence import RowStatistics
 from vmg.persistence import ModelFileError, read, write
-from vmg.streaming import sharing
+from vmg.scale import sharing
 
 __all__ = ["FitCheckpoint", "KeptFit", "Offer", "RowsRead", "choose_offers"]
 
 Array = NDArray[np.float64]
-Estimator = VMGRegressor | VMGClassifier
+Estimator = TableRegressor | TableClassifier
 
 PREFIX = "rows_read."
 
@@ -99,7 +99,7 @@ class FitCheckpoint:
             estimator = from_state(tensors, document["estimator"])
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"{self.path} is damaged; remove it to start anew") from error
-        assert isinstance(estimator, VMGRegressor | VMGClassifier)
+        assert isinstance(estimator, TableRegressor | TableClassifier)
         return estimator, found
 
     def remove(self) -> None:

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 from torch import Tensor
 
-from vmg.estimators import VMGRegressor
+from vmg.estimators import TableRegressor
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
 from vmg.fit.regression import RegressionEnsemble
 from vmg.fit.regression_members import RegressionMembers
 from vmg.fit.scaling import InputRange, Standardiser, soften
-from vmg.fleets.fitting import GroupTable, assemble
 from vmg.math.evidence import LinearPosterior, NoisePrior, RowStatistics, condition, group_precision, row_statistics
+from vmg.scale.group_fits import GroupTable, assemble
 
 __all__ = ["GroupPrior", "Pool", "fit_pool", "learn_prior"]
 
@@ -82,7 +82,7 @@ class Pool:
         """Statistics of the rows of a group."""
         return _statistics(self.trunk, *_standard(table.X, table.y, self.scaling))
 
-    def estimator_of(self, table: GroupTable | None) -> VMGRegressor:
+    def estimator_of(self, table: GroupTable | None) -> TableRegressor:
         """The model of a group; of one that is not known, for None."""
         n_inputs = len(self.scaling[0].mean)
         table = table or GroupTable(2**31, np.zeros((0, n_inputs)), np.zeros(0), self.options, self.seed)
@@ -104,7 +104,7 @@ def fit_pool(tables: Sequence[GroupTable], options: Mapping[str, Any], seed: int
     kept = [rng.permutation(len(t.y)) >= round(HELD_OUT_SHARE * len(t.y)) for t in tables]
     inside = np.flatnonzero(np.concatenate(kept))
     inside = rng.permutation(inside)[:TRUNK_ROWS]
-    estimator = VMGRegressor(**{**options, "noise": "constant", "random_state": seed})
+    estimator = TableRegressor(**{**options, "noise": "constant", "random_state": seed})
     estimator.fit(X[inside], y[inside], scaling=scaling)
     assert isinstance(estimator.ensemble_, RegressionEnsemble)
     trunk = estimator.ensemble_.members

@@ -1,0 +1,29 @@
+"""Tables larger than memory, one model for each of many groups, and predictions for datasets of any size."""
+
+from vmg.scale.conversion import as_parquet, convert_csv
+from vmg.scale.dataset import Dataset, open_dataset
+from vmg.scale.fleet import FleetReport, fit_fleet
+from vmg.scale.fleet_model import Fleet, load_fleet
+from vmg.scale.parallel import spread
+from vmg.scale.scoring import ScoringReport, score_dataset
+from vmg.scale.scoring_batches import output_schema, score_batches
+from vmg.scale.stream import fit_dataset
+from vmg.scale.updating import update_model
+
+__all__ = [
+    "Dataset",
+    "Fleet",
+    "FleetReport",
+    "ScoringReport",
+    "as_parquet",
+    "convert_csv",
+    "fit_dataset",
+    "fit_fleet",
+    "load_fleet",
+    "open_dataset",
+    "output_schema",
+    "score_batches",
+    "score_dataset",
+    "spread",
+    "update_model",
+]
