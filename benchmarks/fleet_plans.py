@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import regression_tables
 import torch
+from fleets import make_group
 from numpy.typing import NDArray
 
-from fleets import make_group
 from vmg import TableRegressor
 from vmg.fit.members import TrainingPlan
 from vmg.fit.size import Size

@@ -3,7 +3,7 @@ import stat
 
 import pytest
 
-from vmg.atomic_files import replacing, same_file
+from vmg.files import replacing, same_file
 
 
 def write(path, data=b"new"):

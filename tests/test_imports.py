@@ -11,8 +11,8 @@ CONTRIBUTING = Path(__file__).parents[1] / "CONTRIBUTING.md"
 
 # Groups from left to right; "vmg" is the package's own __init__. A new module needs a place here.
 ORDER = (
-    ("fingerprint", "atomic_files"),
-    ("persistence", "settings"),
+    ("files",),
+    ("model_file", "settings"),
     ("math", "mapped"),
     ("covariance", "fused"),
     ("priors",),

@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from vmg.estimators import TableClassifier, TableRegressor
     from vmg.estimators.saving import Estimator
     from vmg.math.matrix_normal import MatrixNormal
+    from vmg.model_file import ModelFileError
     from vmg.objective import ElboTerms, collapsed_elbo, elbo, kl_warmup
-    from vmg.persistence import ModelFileError
     from vmg.prediction.functions import freeze_draws, predict, sample_functions
     from vmg.tables import FrameClassifier, FrameRegressor, TableModel
 else:  # hidden from type checkers, for which a module with __getattr__ has every name
     _MODULES = {
         "ElboTerms": "objective",
         "MatrixNormal": "math.matrix_normal",
-        "ModelFileError": "persistence",
+        "ModelFileError": "model_file",
         "FrameClassifier": "tables",
         "FrameRegressor": "tables",
         "TableClassifier": "estimators",
@@ -80,7 +80,7 @@ def load(path: str | os.PathLike[str]) -> Estimator | TableModel:
 
     Loading runs no code from the file. A missing, damaged, foreign or newer file raises :class:`ModelFileError`.
     """
-    from vmg.persistence import read
+    from vmg.model_file import read
 
     tensors, document = read(path)
     if document.get("holds") == "TableModel":

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.persistence import replacing
+from vmg.files import replacing
 
 __all__ = ["convert_parquet", "open_rows", "parquet_moments"]
 

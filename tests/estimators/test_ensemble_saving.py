@@ -10,7 +10,7 @@ import torch
 import vmg
 from quick import class_table, ensemble_classifier, ensemble_regressor, everything, linear_table
 from vmg import ModelFileError
-from vmg.persistence import read, write
+from vmg.model_file import read, write
 
 FILES = Path(__file__).parents[1] / "data_files"
 

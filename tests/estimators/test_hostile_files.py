@@ -16,7 +16,7 @@ import vmg
 from vmg import ModelFileError, TableRegressor
 from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.estimators.file_checks import MAX_DRAWS
-from vmg.persistence import MAX_FILE_BYTES, MAX_HEADER_BYTES, read, write
+from vmg.model_file import MAX_FILE_BYTES, MAX_HEADER_BYTES, read, write
 
 TINY = {"hidden_layer_sizes": (4,), "n_pseudo": 2, "max_iter": 2, "n_draws": 8, "random_state": 0, "max_noise": 0.25}
 

@@ -7,7 +7,7 @@ import pytest
 
 import vmg
 from quick import assert_same_bits, ensemble_regressor, everything, linear_table
-from vmg.persistence import read, write
+from vmg.model_file import read, write
 from vmg.prediction import LinkedPrediction, StudentPrediction, TransformedPrediction
 
 NAMES = (

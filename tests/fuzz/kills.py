@@ -21,7 +21,7 @@ from findings import Finding
 from victims import Victim, Victims
 
 import vmg
-from vmg.persistence import read
+from vmg.model_file import read
 from vmg.training.checkpoint import Checkpoint
 from vmg_paper.experiments import results_file
 

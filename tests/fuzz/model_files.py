@@ -15,7 +15,7 @@ from findings import Finding
 import vmg
 from vmg import ModelFileError, TableClassifier, TableRegressor
 from vmg.estimators import VMGClassifier, VMGRegressor
-from vmg.persistence import read, write
+from vmg.model_file import read, write
 from vmg.tables import TableModel
 
 TINY = {"hidden_layer_sizes": (3,), "max_iter": 10, "n_members": 2, "random_state": 0}

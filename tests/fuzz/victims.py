@@ -97,7 +97,7 @@ def save(path: str) -> None:
     """Write one model file over another, and tell each."""
     import torch
 
-    from vmg.persistence import write
+    from vmg.model_file import write
 
     for number in range(10**6):
         write(path, {"a": torch.full((50_000,), float(number))}, {"holds": "number", "number": number})

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 import vmg
-from vmg import persistence
-from vmg.persistence import ModelFileError
+from vmg import model_file
+from vmg.model_file import ModelFileError
 from vmg.scale import fit_fleet, fleet, load_fleet, score_dataset
 from vmg.scale.group_fits import GroupTable, fit_together
 from vmg.tables import TableError
@@ -30,7 +30,7 @@ def bits(folder):
     """Everything in the model files; the order of a file's header has no meaning."""
     found = {}
     for path in sorted((folder / "models").iterdir()):
-        tensors, document = persistence.read(path)
+        tensors, document = model_file.read(path)
         found[path.name] = document, {name: tensor.numpy().tobytes() for name, tensor in sorted(tensors.items())}
     return found
 

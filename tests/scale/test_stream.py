@@ -6,7 +6,7 @@ from parquet_parts import make_frame, write_parts
 
 import vmg
 from vmg.fit.scaling import soften
-from vmg.persistence import ModelFileError
+from vmg.model_file import ModelFileError
 from vmg.scale import as_parquet, fit_dataset, open_dataset, stream, update_model
 from vmg.scale.checkpoint import FitCheckpoint
 from vmg.scale.dataset import Dataset

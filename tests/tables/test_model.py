@@ -4,7 +4,7 @@ import pytest
 from messy import OPTIONS, homes, houses
 
 import vmg
-from vmg.persistence import read, write
+from vmg.model_file import read, write
 from vmg.prediction.conformal import CoverageError
 from vmg.tables import TableError, TableModel
 

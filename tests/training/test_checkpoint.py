@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from vmg import persistence
+from vmg import model_file
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNoiseLikelihood
 from vmg.nn import MLP
 from vmg.training import cosine, train
@@ -163,11 +163,11 @@ def test_files_are_written_every_so_many_reports_and_at_the_end(tmp_path):
     path, seen = tmp_path / "run", []
 
     def look(progress):  # before the report's own file
-        seen.append(persistence.read(path)[1]["reports"][-1]["step"] if path.exists() else 0)
+        seen.append(model_file.read(path)[1]["reports"][-1]["step"] if path.exists() else 0)
 
     run(CASES["dropout"], path, every=3, callbacks=[look])
     assert seen == [0, 0, 0, 12, 12, 12, 24, 24]
-    assert persistence.read(path)[1]["reports"][-1]["step"] == STEPS
+    assert model_file.read(path)[1]["reports"][-1]["step"] == STEPS
     assert [file.name for file in tmp_path.iterdir()] == ["run"]  # nothing temporary is left
 
 
@@ -250,10 +250,10 @@ def test_a_file_of_a_run_that_differs_in_any_part_is_refused(options, message, t
 
 def test_a_file_that_lacks_a_part_is_refused(tmp_path):
     run(CASES["dropout"], tmp_path / "run")
-    tensors, document = persistence.read(tmp_path / "run")
+    tensors, document = model_file.read(tmp_path / "run")
     del tensors["optimiser.0.exp_avg"], tensors["generator"]
-    persistence.write(tmp_path / "run", tensors, document)
-    with pytest.raises(persistence.ModelFileError, match="does not hold a whole training run"):
+    model_file.write(tmp_path / "run", tensors, document)
+    with pytest.raises(model_file.ModelFileError, match="does not hold a whole training run"):
         run(CASES["dropout"], tmp_path / "run")
 
 
@@ -261,7 +261,7 @@ def test_other_files_and_networks_are_refused(tmp_path):
     run(CASES["dropout"], tmp_path / "run")
     with pytest.raises(ValueError, match="must be of a run with parameters = "):
         run(CASES["matrix Gaussian"], tmp_path / "run")
-    persistence.write(tmp_path / "model", {"a": torch.zeros(1)}, {"holds": "a model"})
+    model_file.write(tmp_path / "model", {"a": torch.zeros(1)}, {"holds": "a model"})
     with pytest.raises(ValueError, match="must hold a training run; got a model"):
         run(CASES["dropout"], tmp_path / "model")
     with pytest.raises(ValueError, match="every must be at least 1; got 0"):

@@ -14,7 +14,7 @@ from vmg.cli.output import print_table, say
 from vmg.cli.progress import LOG_POSTERIOR, TrainingBar
 from vmg.datasets import load_diabetes
 from vmg.estimators import TableRegressor
-from vmg.persistence import replacing
+from vmg.files import replacing
 from vmg.tables import TableError, TableModel, write_table
 
 __all__ = ["run_demo"]

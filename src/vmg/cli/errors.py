@@ -21,7 +21,7 @@ def explain(error: Exception) -> tuple[str, int]:
         return f"{place}{error.strerror or error}", MISTAKE
     if isinstance(error, ModuleNotFoundError):
         return f"this needs the package {error.name}; install it with: pip install 'vmg[app]'", MISTAKE
-    from vmg.persistence import ModelFileError
+    from vmg.model_file import ModelFileError
     from vmg.prediction.conformal import CoverageError  # these at last: a mistyped option needs no PyTorch
     from vmg.tables import TableError
     from vmg.training import TrainingError

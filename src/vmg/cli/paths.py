@@ -30,7 +30,7 @@ def prints(out: str) -> bool:
 
 def check_output(path: Path, *inputs: Path) -> Path:
     """Say what is wrong with an output path before the long work, not after."""
-    from vmg.atomic_files import check_output, same_file
+    from vmg.files import check_output, same_file
 
     if prints(str(path)):
         raise typer.BadParameter(f"must be a file; got {path}", param_hint="--out")
@@ -56,7 +56,7 @@ def check_ending(path: Path) -> Path:
 
 def load_model(path: Path) -> TableModel:
     """The model of a table in a file."""
-    from vmg.persistence import ModelFileError
+    from vmg.model_file import ModelFileError
     from vmg.tables import TableModel
 
     model = vmg.load(path)

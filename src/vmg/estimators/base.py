@@ -25,8 +25,8 @@ from vmg.estimators.whole_fit import whole_or_not_at_all
 from vmg.fit.scaling import Standardiser
 from vmg.fit.size import Size, choose_size
 from vmg.math.linalg import NotPositiveDefiniteError
+from vmg.model_file import write
 from vmg.nn.mlp import ACTIVATIONS
-from vmg.persistence import write
 from vmg.training import Callback, History, Progress, TrainingError
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from vmg.fit.scaling import Standardiser
 from vmg.fit.variational import STANDARD, Budget, EarlyStopping, Fitted, Fitter, Method, Targets, TrainingSet
 from vmg.fit.variational.same_network import check_same_network
 from vmg.likelihoods import Likelihood
+from vmg.model_file import write
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
-from vmg.persistence import write
 from vmg.training import Callback, History, Progress, TrainingError
 
 if TYPE_CHECKING:

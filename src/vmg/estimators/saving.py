@@ -50,10 +50,10 @@ from vmg.fit.regression import RegressionEnsemble
 from vmg.fit.scalar import ScalarEnsemble
 from vmg.fit.scaling import Standardiser
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
+from vmg.model_file import ModelFileError
 from vmg.nn.covariance_parameters import FAMILIES
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
-from vmg.persistence import ModelFileError
 from vmg.prediction.transforms import LogTransform, Rectified
 from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior
 from vmg.training import History, Progress

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 import vmg
-from vmg.persistence import replacing
+from vmg.files import replacing
 from vmg.report.classification import ClassificationContents, classification_contents
 from vmg.report.classification_plots import classification_figures
 from vmg.report.columns import read_columns, summarise_columns

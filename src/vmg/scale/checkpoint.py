@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 
 from vmg.estimators import TableClassifier, TableRegressor
 from vmg.estimators.saving import from_state, to_state
-from vmg.fingerprint import fingerprint_tensors
 from vmg.fit.regression import RegressionEnsemble
 from vmg.math.evidence import RowStatistics
-from vmg.persistence import ModelFileError, read, write
+from vmg.model_file import ModelFileError, fingerprint_tensors, read, write
 from vmg.scale import sharing
 
 __all__ = ["FitCheckpoint", "KeptFit", "Offer", "RowsRead", "choose_offers"]

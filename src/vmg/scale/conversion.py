@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
-from vmg.atomic_files import replacing
+from vmg.files import replacing
 from vmg.tables import TableError
 
 __all__ = ["as_parquet", "convert_csv"]

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vmg.atomic_files import replacing
-from vmg.persistence import ModelFileError
+from vmg.files import replacing
+from vmg.model_file import ModelFileError
 from vmg.tables import TableError
 
 __all__ = ["FleetFolder", "FleetIndex"]

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 import vmg
-from vmg.persistence import ModelFileError
+from vmg.model_file import ModelFileError
 from vmg.scale.fleet_folder import FleetFolder
 from vmg.tables import TableError, TableModel
 from vmg.tables.values import to_texts

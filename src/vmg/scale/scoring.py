@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from vmg.atomic_files import replacing
+from vmg.files import replacing
 from vmg.scale.dataset import open_dataset
 from vmg.scale.parallel import spread, start_ray
 from vmg.scale.parts import Piece, Refused

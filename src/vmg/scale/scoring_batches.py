@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 import vmg
-from vmg.persistence import ModelFileError
+from vmg.model_file import ModelFileError
 from vmg.scale import load_fleet
 from vmg.tables import TableError, TableModel
 from vmg.tables.wording import listing

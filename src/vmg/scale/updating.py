@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vmg.estimators import TableClassifier, TableRegressor
-from vmg.persistence import ModelFileError
+from vmg.model_file import ModelFileError
 from vmg.scale.dataset import open_dataset
 from vmg.tables import TableError, TableModel
 from vmg.tables.numbers import to_numbers

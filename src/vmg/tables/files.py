@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from vmg.persistence import replacing
+from vmg.files import replacing
 from vmg.tables.cells import CellOptions, decide_cells
 from vmg.tables.errors import TableError
 from vmg.tables.reading import TableBytes, open_table, spooled_input

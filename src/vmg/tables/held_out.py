@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from vmg.atomic_files import replacing
+from vmg.files import replacing
 from vmg.tables.comparison import Comparison, FoldScores, compare_fold, join_folds
 from vmg.tables.errors import TableError
 from vmg.tables.holdout import Holdout, Split

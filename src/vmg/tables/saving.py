@@ -9,7 +9,7 @@ from typing import Any, cast, get_args
 from torch import Tensor
 
 from vmg.estimators.saving import from_state, to_state
-from vmg.persistence import ModelFileError, write
+from vmg.model_file import ModelFileError, write
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.model import Classifier, Regressor, TableModel

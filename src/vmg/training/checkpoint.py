@@ -1,7 +1,7 @@
 """A training run on disk: killed at any moment, it goes on from its last file to the same bits.
 
 The next step of a run depends on the parameters, Adam's moments, the average, the order of the epoch's rows and the
-place in it, and the generator. All of these are in the file, which :mod:`vmg.persistence` writes beside its place and
+place in it, and the generator. All of these are in the file, which :mod:`vmg.model_file` writes beside its place and
 then renames: there is a whole file at any time, the old one or the new.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vmg import persistence
+from vmg import model_file
 from vmg.training.averaging import Average
 from vmg.training.batches import Minibatches
 from vmg.training.grouped_parameters import GroupedParameters
@@ -102,12 +102,12 @@ class Checkpoint:
         """
         if not self.path.exists():
             return None
-        tensors, document = persistence.read(self.path, max_bytes=MAX_BYTES)
+        tensors, document = model_file.read(self.path, max_bytes=MAX_BYTES)
         if document.get("holds") != HOLDS:
             raise ValueError(f"{self.path} must hold a {HOLDS}; got {document.get('holds')}")
         kept = document.get("run")
         if not isinstance(kept, dict) or not isinstance(kept.get("same", {}), dict):
-            raise persistence.ModelFileError(f"{self.path} does not hold a whole {HOLDS}: its settings are missing")
+            raise model_file.ModelFileError(f"{self.path} does not hold a whole {HOLDS}: its settings are missing")
         hint = "Give another path, or remove the file to start anew."
         for name, value in run.items():
             if name != "same" and kept.get(name) != value:
@@ -117,7 +117,7 @@ class Checkpoint:
                 raise ValueError(f"{self.path} must be of a run with the same {name}; got another. {hint}")
         reports, stopped = document.get("reports"), document.get("stopped")
         if not isinstance(reports, list) or not (stopped is None or isinstance(stopped, str)):
-            raise persistence.ModelFileError(f"{self.path} does not hold a whole {HOLDS}: its reports are missing")
+            raise model_file.ModelFileError(f"{self.path} does not hold a whole {HOLDS}: its reports are missing")
         return Saved(tensors, reports, stopped)
 
     def restore(self, state: RunState, saved: Saved) -> None:
@@ -125,7 +125,7 @@ class Checkpoint:
         try:
             state.load(saved.tensors)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise persistence.ModelFileError(f"{self.path} does not hold a whole {HOLDS}: {error}") from error
+            raise model_file.ModelFileError(f"{self.path} does not hold a whole {HOLDS}: {error}") from error
 
     def write(
         self, state: RunState, run: Mapping[str, Any], reports: Sequence[Mapping[str, Any]], stopped: str | None
@@ -133,7 +133,7 @@ class Checkpoint:
         """Put the run's state in the place of the last one."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         document = {"holds": HOLDS, "run": dict(run), "reports": list(reports), "stopped": stopped}
-        persistence.write(self.path, state.tensors(), document)
+        model_file.write(self.path, state.tensors(), document)
 
 
 class KeptRun:

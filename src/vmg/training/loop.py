@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vmg.fingerprint import fingerprint_function, fingerprint_modules, fingerprint_tensors
 from vmg.likelihoods import Likelihood
 from vmg.math.linalg import NotPositiveDefiniteError
+from vmg.model_file import fingerprint_function, fingerprint_modules, fingerprint_tensors
 from vmg.nn.bayesian import use_generator
 from vmg.objective import ElboTerms, Objective
 from vmg.training.averaging import Average

@@ -12,7 +12,7 @@ import typer
 import vmg
 from vmg.cli.output import say, say_aside
 from vmg.cli.progress import TrainingBar, waiting
-from vmg.persistence import replacing
+from vmg.files import replacing
 from vmg_paper.cli.option_lists import names, whole_numbers
 from vmg_paper.experiments import results_file, table2
 from vmg_paper.experiments.published import PAPER_TABLE2

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vmg.persistence import replacing
+from vmg.files import replacing
 
 DATA_VARIABLE = "VMG_DATA"
 

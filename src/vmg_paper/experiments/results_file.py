@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from vmg.atomic_files import sync_folder
+from vmg.files import sync_folder
 
 try:
     import fcntl

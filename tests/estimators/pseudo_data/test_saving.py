@@ -7,7 +7,7 @@ import vmg
 from quick import functions
 from vmg import ModelFileError
 from vmg.estimators import VMGClassifier, VMGRegressor, fit_splits
-from vmg.persistence import read, write
+from vmg.model_file import read, write
 from vmg.priors import FixedPrior
 
 TINY = {"hidden_layer_sizes": (4,), "n_pseudo": 2, "max_iter": 2, "n_draws": 8, "random_state": 0}

@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from vmg import persistence
-from vmg.persistence import ModelFileError, read, replacing, write
+from vmg import model_file
+from vmg.files import replacing
+from vmg.model_file import ModelFileError, read, write
 
 DOCUMENT = {"holds": "something", "names": ["a", "ü"], "half": 0.1, "nothing": None}
 
@@ -37,7 +38,7 @@ def file(tmp_path, tensors):
 def test_what_is_written_comes_back_to_the_last_bit(file, tensors):
     found, document = read(file)
     assert {name: document[name] for name in DOCUMENT} == DOCUMENT
-    assert document["format"] == "vmg" and document["version"] == persistence.FORMAT_VERSION
+    assert document["format"] == "vmg" and document["version"] == model_file.FORMAT_VERSION
     assert found.keys() == tensors.keys()
     for name, tensor in tensors.items():
         assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
@@ -112,7 +113,7 @@ def test_foreign_files(tmp_path, contents):
 def test_a_newer_version_says_to_upgrade(tmp_path, monkeypatch):
     path = tmp_path / "new.vmg"
     with monkeypatch.context() as future:
-        future.setattr(persistence, "FORMAT_VERSION", persistence.FORMAT_VERSION + 1)
+        future.setattr(model_file, "FORMAT_VERSION", model_file.FORMAT_VERSION + 1)
         write(path, {}, {"holds": "something"})
     with pytest.raises(ModelFileError, match=r"was written by a newer vmg .* upgrade"):
         read(path)
@@ -136,9 +137,9 @@ def test_a_kill_while_writing_leaves_the_old_file_whole(file):
     before = file.read_bytes()
     program = """
         import os, signal, sys
-        import vmg.persistence as persistence
-        persistence.os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
-        persistence.write(sys.argv[1], {}, {"holds": "another"})
+        import vmg.model_file as model_file
+        model_file.os.replace = lambda *paths: os.kill(os.getpid(), signal.SIGKILL)
+        model_file.write(sys.argv[1], {}, {"holds": "another"})
     """
     killed = subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(file)], check=False)
     assert killed.returncode == -9

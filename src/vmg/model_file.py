@@ -1,7 +1,8 @@
 """The model file: tensors and one JSON document in a single safetensors file, never pickle.
 
 The document names the format, its version and what the file holds. A SHA-256 digest over the document and every
-tensor shows that a file is as it was written; it is no signature, so it does not show by whom.
+tensor shows that a file is as it was written; it is no signature, so it does not show by whom. Fingerprints of what a
+training run depends on are made the same way, so that a run goes on only from a file of its own.
 """
 
 from __future__ import annotations
@@ -10,16 +11,26 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
-from vmg.atomic_files import replacing
-from vmg.fingerprint import tensor_bytes
+from vmg.files import replacing
 
-__all__ = ["FORMAT_VERSION", "MAX_FILE_BYTES", "MAX_HEADER_BYTES", "ModelFileError", "read", "replacing", "write"]
+__all__ = [
+    "FORMAT_VERSION",
+    "MAX_FILE_BYTES",
+    "MAX_HEADER_BYTES",
+    "ModelFileError",
+    "fingerprint_function",
+    "fingerprint_modules",
+    "fingerprint_tensors",
+    "read",
+    "write",
+]
 
 FORMAT = "vmg"
 FORMAT_VERSION = 2
@@ -33,6 +44,8 @@ MAX_FILE_BYTES = 2**30
 MAX_HEADER_BYTES = 2**23
 """Most bytes of the names, shapes and the document: its JSON takes some twenty times as much memory."""
 
+PIECE = 4096  # rows that are copied at once, so that a mapped table is never in memory whole
+PROBES = 33  # places at which a function is read
 LENGTH_BYTES = 8  # a safetensors file starts with the length of its JSON header, little-endian
 
 
@@ -116,11 +129,16 @@ def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
     """SHA-256 over the document and each tensor's name, type, shape and bytes."""
     digest = hashlib.sha256(text.encode())
     for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        for piece in tensor_bytes(tensor):
+        for piece in _tensor_bytes(name, tensors[name]):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def _tensor_bytes(name: str, tensor: Tensor) -> Iterator[bytes]:
+    """The name, type and shape of a tensor, then its numbers in their order, piece by piece."""
+    yield json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode()
+    for piece in tensor.split(PIECE) if tensor.dim() else (tensor,):
+        yield piece.cpu().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8).numpy().tobytes()
 
 
 def _parse(text: str, name: str) -> dict[str, Any]:
@@ -163,3 +181,50 @@ def _metadata(data: bytes, name: str) -> dict[str, str]:
     if not isinstance(metadata, dict) or not isinstance(metadata.get(DOCUMENT), str):
         raise ModelFileError(f"{name} is not a vmg model: expected a safetensors file with vmg's document")
     return metadata
+
+
+# -- fingerprints -----------------------------------------------------------------------------------------------------
+
+
+def fingerprint_tensors(tensors: Mapping[str, Tensor | None]) -> str:
+    """Fingerprint of names, types, shapes and every bit."""
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
+        pieces = [json.dumps([name, None]).encode()] if tensor is None else _tensor_bytes(name, tensor.detach())
+        for piece in pieces:
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def fingerprint_function(function: Callable[[float], float]) -> str:
+    """Fingerprint of a function by its values between 0 and 1; the last place is just below 1, where a step may be."""
+    values = [function(k / PROBES) for k in range(PROBES)]
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+def fingerprint_modules(modules: nn.Module) -> str:
+    """Fingerprint of the classes of all parts and their options, without their tensors."""
+    parts = [
+        [name, _name(type(part)), {key: _option(value) for key, value in sorted(vars(part).items()) if _is_option(key)}]
+        for name, part in modules.named_modules()
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _is_option(key: str) -> bool:
+    return not key.startswith("_") and key not in ("training", "generator")
+
+
+def _option(value: Any) -> Any:
+    """A JSON value that differs where options differ; of an object only its class is told."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, tuple | list):
+        return [_option(item) for item in value]
+    if isinstance(value, Tensor):
+        return fingerprint_tensors({"": value})
+    return _name(value if callable(value) and hasattr(value, "__qualname__") else type(value))
+
+
+def _name(thing: Any) -> str:
+    return f"{thing.__module__}.{thing.__qualname__}"
