@@ -7,7 +7,7 @@ import pytest
 
 import vmg
 
-COMMAND = "sys.argv = ['vmg', {!r}]\nfrom vmg.cli import main\ntry:\n    main()\nexcept SystemExit:\n    pass"
+COMMAND = "sys.argv = ['vmg', {!r}]\nfrom vmg.__main__ import main\ntry:\n    main()\nexcept SystemExit:\n    pass"
 HEAVY = {"torch", "numpy", "pandas", "sklearn", "scipy", "pyarrow", "matplotlib"}
 
 

@@ -26,7 +26,6 @@ ORDER = (
     ("scale", "report"),
     ("cli",),
     ("__main__",),
-    ("vmg_command",),
     # the paper's experiments, which may import all of the above
     ("vmg_paper.data", "vmg_paper.layers", "vmg_paper.figures"),
     ("vmg_paper.baselines",),

@@ -1,6 +1,43 @@
-"""``python -m vmg``, which ``torchrun -m vmg`` starts in every process."""
+"""The command ``vmg``, which ``python -m vmg`` and ``torchrun -m vmg`` start too.
 
-from vmg.cli import main
+It answers Ctrl-C while the command line is still being imported.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+
+__all__ = ["main"]
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Import the command line, run it and exit with its code."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _leave)
+    try:
+        from vmg.cli.app import run  # takes a second or two; an exception in its midst would print a traceback
+    except ModuleNotFoundError as error:
+        print(f"error: this needs the package {error.name}; install it with: pip install 'vmg[app]'", file=sys.stderr)
+        sys.exit(2)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names may have letters that a terminal's encoding has not
+    sys.exit(run(sys.argv[1:]))
+
+
+def _leave(number: int, frame: object) -> None:
+    """Report the interruption and end at once; there is nothing to tidy up yet."""
+    os.write(sys.stderr.fileno(), b"error: interrupted\n")
+    os._exit(INTERRUPTED)
+
 
 if __name__ == "__main__":
     main()

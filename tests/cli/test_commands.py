@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import vmg
-from vmg.cli import main
+from vmg.__main__ import main
 from vmg.cli.app import run
 from vmg.fit.members import TrainingPlan
 from vmg.fit.size import Size
@@ -374,7 +374,7 @@ def test_help_and_version(vmg_command):
 
 
 def test_ctrl_c_leaves_no_file_and_exits_with_130(houses):
-    command = [sys.executable, "-c", "from vmg.cli import main; main()"]
+    command = [sys.executable, "-c", "from vmg.__main__ import main; main()"]
     arguments = ["fit", "houses.csv", "--target", "price", "--hidden", "400,400,400", "--members", "60"]
     before = sorted(os.listdir())
     process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

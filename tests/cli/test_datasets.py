@@ -130,7 +130,7 @@ def test_torchrun_fits_one_model_with_two_processes_and_goes_on_where_one_was_ki
     """Processes read their own pieces, and the first writes the model; with one killed, two or one go on."""
     write_parts(tmp_path / "sales", [400, 300, 200, 100])
     command = ["fit", f"{tmp_path}/sales", "-t", "y", "--exclude", "key", *FAST]
-    (tmp_path / "killed.py").write_text(KILLED + "from vmg.cli import main\nmain()\n")
+    (tmp_path / "killed.py").write_text(KILLED + "from vmg.__main__ import main\nmain()\n")
     done = torchrun(f"{tmp_path}/killed.py", *command, "-o", f"{tmp_path}/two.vmg")
     assert done.returncode != 0 and not (tmp_path / "two.vmg").exists()
     shutil.copy(tmp_path / "two.vmg.partial.1", tmp_path / "alone.vmg.partial.1")  # the sums of one of four pieces

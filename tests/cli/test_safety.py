@@ -127,7 +127,7 @@ def test_write_report_raises_no_bare_error(tmp_path):
         write_table(frame, tmp_path / "none" / "t.csv")
 
 
-COMMAND = [sys.executable, "-c", "from vmg_command import main; main()"]
+COMMAND = [sys.executable, "-c", "from vmg.__main__ import main; main()"]
 
 
 def test_an_interrupt_in_the_midst_of_an_import(tmp_path):
@@ -152,7 +152,7 @@ def test_letters_that_the_terminal_has_not_are_written_out():
 def test_readers_that_leave_and_full_pipes(table):
     run(["fit", "table.csv", "-t", "x", *QUICK, "-q"])
     predict = " ".join(["predict", "table.vmg", "table.csv"])
-    start = f'{sys.executable} -c "from vmg_command import main; main()"'
+    start = f'{sys.executable} -c "from vmg.__main__ import main; main()"'
     done = subprocess.run(f"{start} {predict} > /dev/full", shell=True, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and done.stderr == "error: No space left on device\n"
 

@@ -211,7 +211,7 @@ def _interrupt_start(rng: random.Random, folder: Path) -> None:
     """Of a whole new process, from the moment on that the command has it."""
     write_table(folder / "t.csv")
     handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a campaign may ignore it
-    program = f"{handler}; from vmg_command import main; print(flush=True); main()"
+    program = f"{handler}; from vmg.__main__ import main; print(flush=True); main()"
     command = [sys.executable, "-c", program, "fit", "t.csv", "-t", "y", *LONG]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
     assert process.stdout is not None

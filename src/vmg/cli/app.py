@@ -9,15 +9,14 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import vmg
 from vmg.cli.bench import bench_command
-from vmg.cli.errors import INTERRUPTED, UNEXPECTED, explain
+from vmg.cli.demo import demo
 from vmg.cli.evaluate import evaluate
-from vmg.cli.first_look import demo
 from vmg.cli.fit import fit
 from vmg.cli.inspect import inspect
 from vmg.cli.options import FIRST_LOOK, PAPER, SPEED, TABLE
@@ -28,6 +27,9 @@ from vmg.cli.reproduce import reproduce
 from vmg.cli.update import update
 
 __all__ = ["app", "run"]
+
+UsageError: Any = typer.BadParameter.__base__  # typer's own class or, in older versions, click's
+UNEXPECTED, MISTAKE, INTERRUPTED = 1, 2, 130  # exit codes
 
 app = typer.Typer(
     name="vmg",
@@ -92,10 +94,29 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        message, code = explain(error)
+        message, code = _explain(error)
         if message:  # a group of commands without one has shown its help already
             print_error(message)
         return code
     if code == INTERRUPTED:  # newer versions of typer turn Ctrl-C into this code themselves
         print_error("interrupted")
     return code or 0
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """One line about an error, and the exit code."""
+    if isinstance(error, UsageError):
+        return error.format_message(), MISTAKE
+    if isinstance(error, OSError):
+        place = "" if error.filename is None else f"{error.filename}: "
+        return f"{place}{error.strerror or error}", MISTAKE
+    if isinstance(error, ModuleNotFoundError):
+        return f"this needs the package {error.name}; install it with: pip install 'vmg[app]'", MISTAKE
+    from vmg.model_file import ModelFileError
+    from vmg.prediction.conformal import CoverageError  # these at last: a mistyped option needs no PyTorch
+    from vmg.tables import TableError
+    from vmg.training import TrainingError
+
+    if isinstance(error, TableError | ModelFileError | CoverageError | TrainingError):
+        return str(error), MISTAKE
+    return f"{type(error).__name__}: {error} (add --debug for the traceback)", UNEXPECTED

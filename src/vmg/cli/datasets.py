@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from vmg.cli.output import print_json, say, say_aside
-from vmg.cli.progress import waiting
+from vmg.cli.output import print_json, say, say_aside, waiting
 
 __all__ = [
     "ENGINE",

@@ -5,19 +5,17 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
-import pandas as pd
+import typer
 
-from vmg import metrics
-from vmg.cli.output import print_table, say
-from vmg.cli.progress import LOG_POSTERIOR, TrainingBar
-from vmg.datasets import load_diabetes
-from vmg.estimators import TableRegressor
-from vmg.files import replacing
-from vmg.tables import TableError, TableModel, write_table
+from vmg.cli.options import DebugOption, QuietOption
+from vmg.cli.output import LOG_POSTERIOR, TrainingBar, print_table, say
 
-__all__ = ["run_demo"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["demo"]
 
 SEED = 0
 COVERAGE = 0.9
@@ -25,6 +23,17 @@ TOY_TEST_ROWS = 500
 RANGE = (-6.0, 6.0)  # drawn; data are in [-4, 4]
 DIABETES_TARGET = "progression"
 HELD_OUT = 0.2
+
+
+def demo(
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FOLDER", help="Where the figure and the model go.")
+    ] = Path("demo"),
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Fit the toy problem of the paper's Figure 1 and scikit-learn's diabetes table; some seconds."""
+    run_demo(out, quiet=quiet)
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,12 @@ class DemoScores:
 
 def run_demo(folder: Path, *, quiet: bool = False) -> None:
     """Fit both problems; print their scores; write figure, model and held-out rows to ``folder``."""
-    from vmg.report.toy_figure import ToyCurve, draw_toy_figure  # matplotlib takes its time
+    import numpy as np
+
+    from vmg import TableRegressor, metrics
+    from vmg.files import replacing
+    from vmg.report.toy_figure import ToyCurve, draw_toy_figure
+    from vmg.tables import TableError, TableModel, write_table
     from vmg_paper.data.toy import cubic
 
     try:
@@ -116,6 +130,11 @@ def run_demo(folder: Path, *, quiet: bool = False) -> None:
 
 def diabetes_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows to fit to, and a fifth of all rows held out, after a fixed shuffle."""
+    import numpy as np
+    import pandas as pd
+
+    from vmg.datasets import load_diabetes
+
     table = load_diabetes()
     frame = pd.DataFrame(table.X, columns=table.feature_names).assign(**{DIABETES_TARGET: table.y})
     frame = frame.iloc[np.random.default_rng(SEED).permutation(len(frame))].reset_index(drop=True)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from vmg.cli.options import CoverageOption, DataArgument, DebugOption, JsonOption, ModelArgument
-from vmg.cli.output import print_json, print_scores, say
+from vmg.cli.options import CoverageOption, DataArgument, DebugOption, DecimalOption, JsonOption, ModelArgument
+from vmg.cli.output import print_json, print_scores, say, waiting
 from vmg.cli.paths import load_both
-from vmg.cli.progress import waiting
-from vmg.cli.table_options import DecimalOption
 
 __all__ = ["evaluate"]
 

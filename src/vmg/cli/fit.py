@@ -10,21 +10,26 @@ import typer
 
 from vmg.cli.datasets import DatasetArgument, JobsOption, RayOption, StreamOption, streams
 from vmg.cli.fleets import ByOption, PoolOption, fit_by_group
-from vmg.cli.likelihoods import LikelihoodOption, require_likelihood
-from vmg.cli.options import NETWORK, DebugOption, JsonOption, QuietOption, TaskChoice
-from vmg.cli.output import bullet, print_comparison, print_json, say, say_aside
-from vmg.cli.paths import check_output, stem
-from vmg.cli.presets import Preset, preset_options
-from vmg.cli.progress import LOG_POSTERIOR, TrainingBar
-from vmg.cli.table_options import (
+from vmg.cli.options import (
+    NETWORK,
     CategoricalOption,
     DateFormatOption,
+    DebugOption,
     DecimalOption,
     IgnoreOption,
+    JsonOption,
+    LikelihoodOption,
+    Preset,
+    QuietOption,
+    TaskChoice,
     TypesOption,
     make_choices,
+    preset_options,
+    require_likelihood,
     split_names,
 )
+from vmg.cli.output import LOG_POSTERIOR, TrainingBar, bullet, print_comparison, print_json, say, say_aside
+from vmg.cli.paths import check_output, stem
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vmg.cli.datasets import ENGINE, ray_address
-from vmg.cli.output import bullet, print_json, say, say_aside
-from vmg.cli.progress import waiting
+from vmg.cli.output import bullet, print_json, say, say_aside, waiting
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,16 +6,19 @@ from typing import Annotated
 
 import typer
 
-from vmg.cli.options import DataArgument, DebugOption, JsonOption, TaskChoice
-from vmg.cli.output import bullet, print_json, print_table, say
-from vmg.cli.table_options import (
+from vmg.cli.options import (
     CategoricalOption,
+    DataArgument,
     DateFormatOption,
+    DebugOption,
     DecimalOption,
     IgnoreOption,
+    JsonOption,
+    TaskChoice,
     TypesOption,
     make_choices,
 )
+from vmg.cli.output import bullet, print_json, print_table, say
 
 __all__ = ["inspect"]
 

@@ -11,11 +11,17 @@ import typer
 
 from vmg.cli.datasets import DatasetArgument, JobsOption, RayOption, is_dataset, score_into_folder
 from vmg.cli.fleets import load_fleet_and_table
-from vmg.cli.options import CoverageOption, DebugOption, JsonOption, ModelArgument, QuietOption
-from vmg.cli.output import print_json, say, visible
+from vmg.cli.options import (
+    CoverageOption,
+    DebugOption,
+    DecimalOption,
+    JsonOption,
+    ModelArgument,
+    QuietOption,
+    split_names,
+)
+from vmg.cli.output import print_json, say, visible, waiting
 from vmg.cli.paths import check_ending, check_output, load_both, prints
-from vmg.cli.progress import waiting
-from vmg.cli.table_options import DecimalOption, split_names
 
 if TYPE_CHECKING:
     import pandas as pd

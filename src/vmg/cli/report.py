@@ -9,9 +9,8 @@ from typing import Annotated
 import typer
 
 from vmg.cli.options import DataArgument, DebugOption, ModelArgument, QuietOption
-from vmg.cli.output import say
+from vmg.cli.output import say, waiting
 from vmg.cli.paths import check_output, load_both, prints
-from vmg.cli.progress import waiting
 
 __all__ = ["report"]
 

@@ -9,9 +9,8 @@ import typer
 
 from vmg.cli.datasets import DatasetArgument
 from vmg.cli.options import DebugOption, JsonOption, ModelArgument, QuietOption
-from vmg.cli.output import print_json, say, say_aside
+from vmg.cli.output import print_json, say, say_aside, waiting
 from vmg.cli.paths import check_output, load_model
-from vmg.cli.progress import waiting
 
 __all__ = ["update"]
 

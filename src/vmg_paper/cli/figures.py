@@ -9,8 +9,7 @@ from typing import Annotated
 import torch
 import typer
 
-from vmg.cli.output import print_json, print_table, say, say_aside
-from vmg.cli.progress import waiting
+from vmg.cli.output import print_json, print_table, say, say_aside, waiting
 from vmg.files import replacing
 from vmg_paper.experiments import figure1, figure2
 from vmg_paper.experiments.bands import Band, ToyResult

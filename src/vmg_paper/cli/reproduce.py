@@ -11,8 +11,7 @@ import typer
 
 import vmg
 from vmg.cli.datasets import RayOption, ray_address
-from vmg.cli.output import say, say_aside
-from vmg.cli.progress import TrainingBar, waiting
+from vmg.cli.output import TrainingBar, say, say_aside, waiting
 from vmg_paper.cli.figures import figure1_command, figure2_command
 from vmg_paper.cli.option_lists import names
 from vmg_paper.cli.table2 import table2_command

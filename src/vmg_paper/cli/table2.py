@@ -10,8 +10,7 @@ import torch
 import typer
 
 import vmg
-from vmg.cli.output import say, say_aside
-from vmg.cli.progress import TrainingBar, waiting
+from vmg.cli.output import TrainingBar, say, say_aside, waiting
 from vmg.files import replacing
 from vmg_paper.cli.option_lists import names, whole_numbers
 from vmg_paper.experiments import results_file, table2
