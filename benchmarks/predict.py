@@ -1,9 +1,6 @@
-"""Time of predictions: many samples in one pass, no samples at all, and the mean network alone.
+"""Time of predictions: many samples in one pass, and the mean network alone.
 
-Each row compares a way with the reference that it should beat, or match, and states its goal. The
-sampling-free mean and variance are compared with draws as the estimators make them (whole functions, in double
-precision) and with the faster draws in single precision. Each way runs once more before its turn; how long the
-sampling-free one takes straight after the draws, whose hundreds of megabytes it then follows, is a row of its own.
+Each row compares a way with the reference that it should beat, or match, and states its goal.
 
     python benchmarks/predict.py [--json] [--rows 10000] [--samples 100] [--width 50] [--rounds 15]
 """
@@ -17,7 +14,7 @@ import torch
 from measuring import Row, interleaved, parser, plain_network, show
 
 from vmg.nn import MLP
-from vmg.prediction import draw_functions, propagate_moments, sample_outputs
+from vmg.prediction import sample_outputs
 
 INPUTS, OUTPUTS, N_PSEUDO = 13, 2, 10  # a table's regressor with input-dependent noise
 COLUMNS = {
@@ -39,23 +36,15 @@ def measure(rows: int, samples: int, width: int, rounds: int, threads: int) -> l
         network = MLP(INPUTS, (width,), OUTPUTS, n_pseudo=N_PSEUDO, max_noise=0.2)
     x = torch.randn(rows, INPUTS)
     folded, plain = network.to_sequential(), plain_network([INPUTS, width, OUTPUTS])
-    loop, one_pass, draws = f"{samples} calls in a loop", f"{samples} samples in one pass", f"{samples} draws, double"
+    loop, one_pass = f"{samples} calls in a loop", f"{samples} samples in one pass"
     ways: dict[str, Callable[[], object]] = {
         loop: lambda: torch.stack([network(x) for _ in range(samples)]),
         one_pass: lambda: sample_outputs(network, x, samples),
-        draws: lambda: draw_functions(network, x, samples, seed=0),
-        "sampling-free": lambda: propagate_moments(network, x),
     }
-    after = "sampling-free, straight after the draws"
-    medians = interleaved({draws: ways[draws], after: ways["sampling-free"]}, rounds, warm_up=2)
-    medians |= interleaved(ways, rounds, warm_up=1, settle=True)
+    medians = interleaved(ways, rounds, warm_up=1, settle=True)
     medians |= interleaved({"folded mean network": lambda: folded(x), "plain nn": lambda: plain(x)}, 10 * rounds)
     asked = (
         (one_pass, loop, ">= 5"),
-        ("sampling-free", draws, ">= 10"),
-        (after, draws, ""),
-        ("sampling-free", one_pass, ""),
-        ("sampling-free", loop, ""),
         ("folded mean network", "plain nn", ">= 1/1.05"),
     )
     results = []

@@ -13,7 +13,6 @@ from vmg.fused import library
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn import MLP
 from vmg.objective import Objective
-from vmg.prediction.propagation import propagate_moments
 from vmg.training.direct_step import DirectStep
 from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.step import AutogradStep
@@ -91,12 +90,3 @@ def test_workspace_of_a_direct_step():
     step, _ = make_step(DirectStep)
     found = sum(layer.kept().workspace.untyped_storage().nbytes() for layer in step.stack.layers)
     assert found <= 1_050_000  # 1,012,096: about as much as the parameters
-
-
-def test_operations_of_propagated_moments_do_not_grow_with_rows():
-    network = problem()[0]
-    few, many = (
-        counted(lambda n=n: propagate_moments(network, torch.rand(n, INPUTS), ignore_correlation=True)).operations
-        for n in (2, 200)
-    )
-    assert few == many <= 2_100  # 1,992, of which each of ten outputs takes a tenth

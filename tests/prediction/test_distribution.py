@@ -322,17 +322,6 @@ def test_rows_of_a_sample_share_the_draw_of_the_network():
     p = Prediction(loc, np.full((1, 1, 1), 0.1), GAUSSIAN)
     means = p.sample(20_000, random_state=0).mean(1)
     assert means.std() == pytest.approx(math.sqrt(p.row_covariance().mean()), rel=0.03)
-    alone = Prediction(loc, np.full((1, 1, 1), 0.1), GAUSSIAN, joint=False)
-    draws = alone.sample(20_000, random_state=0)
-    np.testing.assert_allclose(draws.std(0), p.std, rtol=0.05)
-    assert abs(np.corrcoef(draws[:, 0], draws[:, 1])[0, 1]) < 0.05
-
-
-def test_moments_know_nothing_of_how_rows_go_together():
-    p = Prediction(np.zeros((S, N, 1)), np.ones((1, 1, 1)), GAUSSIAN, joint=False)
-    with pytest.raises(ValueError, match="row_covariance needs draws of the network; got moments"):
-        p.row_covariance()
-    assert p.covariance().shape == (N, 1, 1)
 
 
 def test_samples_are_deterministic_given_a_seed():

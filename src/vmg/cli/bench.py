@@ -20,7 +20,7 @@ __all__ = ["BENCHMARKS", "bench_command"]
 BENCHMARKS = {
     "step": "One training step over a plain network's",
     "peers": "One training step of other Bayesian networks",
-    "predict": "Prediction: samples in one pass, no samples, the folded mean network",
+    "predict": "Prediction: samples in one pass, the folded mean network",
     "replicas": "Many splits as one batched network",
     "memory": "Peak memory of training over a plain network's",
     "scaling": "Scaling: a step against width, pseudo-points and rows",

@@ -332,8 +332,7 @@ class MatrixGaussianLinear(BayesianLinear):
         """E[W] [*batch_shape, R, C], the pseudo-inputs' noise averaged over ``MEAN_PAIRS`` fixed pairs of draws.
 
         W is linear in the pseudo-outputs, whose noise leaves the mean as it is, but not in the pseudo-inputs. At
-        √α = 0.5 the mean may be half of :meth:`centre_weight`, and the second order of
-        :func:`vmg.math.moments.fold_layer` is then no longer enough. Opposite noise in each pair cancels odd orders.
+        √α = 0.5 the mean may be half of :meth:`centre_weight`. Opposite noise in each pair cancels odd orders.
         """
         if self.pseudo_data is None:
             return self._loc_or_zeros()

@@ -1,8 +1,7 @@
-"""What fitted models say of new rows: distributions of targets, draws of functions, moments, conformal intervals."""
+"""What fitted models say of new rows: distributions of targets, draws of functions, conformal intervals."""
 
 from vmg.prediction.distribution import ClassPrediction, Prediction, draw_functions, row_pieces, sample_outputs
 from vmg.prediction.linked import LinkedPrediction
-from vmg.prediction.propagation import propagate_moments
 from vmg.prediction.shaped import ShapedPrediction
 from vmg.prediction.student import StudentPrediction
 from vmg.prediction.transformed import TransformedPrediction
@@ -16,7 +15,6 @@ __all__ = [
     "StudentPrediction",
     "TransformedPrediction",
     "draw_functions",
-    "propagate_moments",
     "row_pieces",
     "sample_outputs",
 ]

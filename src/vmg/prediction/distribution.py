@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from vmg.nn.bayesian import BayesianLinear, use_generator
 from vmg.nn.mlp import MLP
 from vmg.nn.weight_draws import evaluating, fixed_draw
-from vmg.prediction.propagation import propagate_moments
 
-__all__ = ["ClassPrediction", "Prediction", "draw_functions", "propagate_moments", "row_pieces", "sample_outputs"]
+__all__ = ["ClassPrediction", "Prediction", "draw_functions", "row_pieces", "sample_outputs"]
 
 Array = NDArray[np.float64]
 
@@ -114,16 +113,12 @@ class Prediction:
         Degrees of freedom; infinite for Gaussian noise.
     squeeze : bool
         Give [N] instead of [N, 1].
-    joint : bool
-        Whether component s is one function at all rows, as draws of a network are. Without it, as for propagated
-        moments, nothing is known of how rows go together.
     """
 
     loc: Array
     scale: Array
     df: Array
     squeeze: bool = True
-    joint: bool = True
 
     def _shape(self, values: Array) -> Array:
         return values[..., 0] if self.squeeze and values.shape[-1] == 1 else values
@@ -166,9 +161,7 @@ class Prediction:
         return np.sqrt(self.aleatoric_std**2 + self.epistemic_std**2)
 
     def row_covariance(self) -> Array:
-        """Covariance between rows, noise on the diagonal: [N, N], or [N, N, C]; needs a ``joint`` prediction."""
-        if not self.joint:
-            raise ValueError("row_covariance needs draws of the network; got moments, which know each row alone")
+        """Covariance between rows, noise on the diagonal: [N, N], or [N, N, C]."""
         centred = self.loc - self.loc.mean(0)
         between = np.einsum("snc,smc->nmc", centred, centred) / len(centred)
         rows = np.arange(self.n_rows)
@@ -257,13 +250,11 @@ class Prediction:
     def sample(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
         """Draws of the target, [n_samples, N] or [n_samples, N, C].
 
-        All rows and outputs of a sample share one draw of the network and have noise of their own. Where the
-        prediction is not ``joint``, each row has a draw of its own: right row by row, not for sums over rows.
+        All rows and outputs of a sample share one draw of the network and have noise of their own.
         """
         rng = np.random.default_rng(random_state)
-        which = rng.integers(len(self.loc), size=(n_samples, 1 if self.joint else self.n_rows))
-        rows = np.arange(self.n_rows)
-        loc, scale, df = (np.broadcast_to(a, self.loc.shape)[which, rows] for a in (self.loc, self.scale, self.df))
+        which = rng.integers(len(self.loc), size=n_samples)
+        loc, scale, df = (np.broadcast_to(a, self.loc.shape)[which] for a in (self.loc, self.scale, self.df))
         noise = rng.standard_normal(loc.shape)
         finite = np.isfinite(df)
         spread = np.ones_like(loc)

@@ -6,23 +6,16 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
-import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from vmg.estimators.network import Array, NetworkEstimator, one_or_all
 from vmg.estimators.pseudo_data.method import CONSTRAINTS, PseudoDataParameters, pseudo_data_method
 from vmg.estimators.reading import ReadsNumbers
 from vmg.fit.variational import LONG, STANDARD, Budget, GaussianNoise, Method
-from vmg.math.moments import normal_points
-from vmg.prediction import Prediction, propagate_moments
 from vmg.training import Callback
 
 __all__ = ["VMGRegressor"]
-
-MOMENT_POINTS = 32
-"""Equally likely points that stand for a Gaussian of given mean and variance in a sampling-free prediction."""
 
 
 @dataclass(repr=False, eq=False)
@@ -97,7 +90,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, PseudoDataPar
     >>> from vmg.estimators import VMGRegressor
     >>> X, y = load_diabetes(return_X_y=True)
     >>> model = VMGRegressor(n_pseudo=5, random_state=0).fit(X[:400], y[:400])
-    >>> model.pred_dist(X[400:], method="moments").std.shape
+    >>> model.pred_dist(X[400:]).std.shape
     (42,)
     """
 
@@ -144,40 +137,6 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, PseudoDataPar
 
     def _set_choices(self, choices: list[float]) -> None:
         self.max_noise_ = one_or_all(choices)
-
-    # -- predictions --------------------------------------------------------------------------------------------------
-
-    def pred_dist(self, X: Any, *, method: str = "draws") -> Prediction:
-        """The whole predictive distribution of each row of X.
-
-        Parameters
-        ----------
-        X : array-like [N, D]
-        method : {"draws", "moments"}
-            Average over ``n_draws`` posterior draws of the network; or carry mean and variance through it
-            (:func:`vmg.prediction.propagate_moments`), about ten times faster. "moments" takes the network's outputs
-            at a row for independent Gaussians, knows nothing of how rows go together (``row_covariance`` refuses), and
-            needs one hidden layer and diagonal covariances.
-
-        Returns
-        -------
-        Prediction
-            With ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``log_prob``, ``cdf``, ``quantile``,
-            ``interval`` and ``sample``, in the target's own units.
-        """
-        check_is_fitted(self, "network_")
-        if method not in ("draws", "moments"):
-            raise ValueError(f"method must be 'draws' or 'moments'; got {method!r}")
-        rows = self._check_X(X)
-        return self._distribution(rows) if method == "draws" else self._moments(rows)
-
-    def _moments(self, rows: Array) -> Prediction:
-        """The same as :meth:`_distribution`, from points spread evenly over the Gaussians of the propagated moments."""
-        x = torch.as_tensor(self.input_scaling_.transform(rows), dtype=torch.float32)
-        mean, variance = (part.double() for part in propagate_moments(self.network_, x))
-        points = normal_points(MOMENT_POINTS, mean.shape[-1])[:, None, None]  # [S, 1, 1, C]
-        functions = mean + points * variance.sqrt()  # [S, E, N, C]
-        return self._targets().prediction(self.likelihood_, functions, joint=False)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

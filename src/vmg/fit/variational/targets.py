@@ -39,11 +39,8 @@ class Targets(Protocol):
         ``functions`` [S, sets x members, N, C] are posterior draws at the sets' inputs, padded to the longest set's N.
         """
 
-    def prediction(self, likelihood: Likelihood, functions: Tensor, *, joint: bool = True) -> Any:
-        """The predictive distribution of rows, from draws [S, members, N, C] of the network's outputs there.
-
-        ``joint`` says whether the draws know how rows go together.
-        """
+    def prediction(self, likelihood: Likelihood, functions: Tensor) -> Any:
+        """The predictive distribution of rows, from draws [S, members, N, C] of the network's outputs there."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +71,9 @@ class NumericTargets:
             found.append(Prediction(loc, scale, df, squeeze=False).log_prob(y.numpy()))
         return found
 
-    def prediction(self, likelihood: Likelihood, functions: Tensor, *, joint: bool = True) -> Prediction:
+    def prediction(self, likelihood: Likelihood, functions: Tensor) -> Prediction:
         loc, scale, df = (_pool(part) for part in _components(likelihood, functions))
-        return Prediction(self.scaling.inverse(loc), scale * self.scaling.scale, df, squeeze=self.squeeze, joint=joint)
+        return Prediction(self.scaling.inverse(loc), scale * self.scaling.scale, df, squeeze=self.squeeze)
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ class ClassTargets:
             found.append(np.log(np.maximum(mean, np.finfo(np.float64).tiny)))
         return found
 
-    def prediction(self, likelihood: Likelihood, functions: Tensor, *, joint: bool = True) -> ClassPrediction:
+    def prediction(self, likelihood: Likelihood, functions: Tensor) -> ClassPrediction:
         return ClassPrediction(torch.softmax(functions, -1).flatten(0, 1).numpy(), self.classes)
 
 
