@@ -27,9 +27,10 @@ from torch.distributions import MultivariateNormal
 
 from vmg.likelihoods import KnownNoiseLikelihood
 from vmg.math.preactivations import augment
-from vmg.nn import MLP, GlobalInducingMLP, kl_divergence
+from vmg.nn import MLP, kl_divergence
 from vmg.priors import IsotropicPrior
 from vmg.training import cosine, train
+from vmg_paper.layers import GlobalInducingMLP
 
 QUIET = 1e-3  # bound on √α: the noise of pseudo-data is not what is measured
 PRIOR_SCALE = {"linear": 1.0, "tiny": 3.0, "gap": 3.0}

@@ -7,17 +7,19 @@ rate, and a ``finish``, which gives draws of class probabilities after training.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from scipy import optimize
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vmg
-from vmg.likelihoods import CategoricalLikelihood, TemperedCategoricalLikelihood
+from vmg.likelihoods import CategoricalLikelihood
 
 N_DRAWS, N_CLASSES = 20, 10
 
@@ -140,8 +142,27 @@ def tempered(model: nn.Module, validation: Rows) -> Probabilities:
 
     x, y = validation
     with torch.no_grad():
-        likelihood = TemperedCategoricalLikelihood().fit(functions(x), y)
-        return torch.no_grad()(lambda rows: likelihood.moments(functions(rows))[0])
+        best = temperature(functions(x), y)
+        return torch.no_grad()(lambda rows: torch.softmax(functions(rows) / best, -1))
+
+
+def temperature(f: Tensor, y: Tensor) -> float:
+    """T of softmax(f / T) with the best log-likelihood of the mean probabilities (Guo et al. 2017).
+
+    Args:
+        f: outputs [members, N, C] for rows that trained nothing; y: their classes [N].
+    """
+    f = f.double()
+
+    def loss(log_temperature: float) -> float:
+        log_p = torch.log_softmax(f / math.exp(log_temperature), -1)
+        own = log_p.gather(-1, y.expand(len(f), -1).unsqueeze(-1)).squeeze(-1)  # [members, N]
+        return (math.log(len(f)) - torch.logsumexp(own, 0)).mean().item()
+
+    grid = [step * math.log(2) / 2 for step in range(-12, 13)]
+    losses = [loss(point) for point in grid]
+    best = min(range(1, len(grid) - 1), key=losses.__getitem__)
+    return math.exp(optimize.minimize_scalar(loss, bounds=(grid[best - 1], grid[best + 1]), method="bounded").x)
 
 
 def smoothed(settings: Settings) -> Tensor:
@@ -266,9 +287,9 @@ def start_laplace(plain: nn.Module, n_data: int, settings: Settings) -> Run:
         plain.eval()
         if settings.get("tempered"):
             with torch.no_grad():
-                temperature = TemperedCategoricalLikelihood().fit(plain(validation[0]), validation[1]).temperature
+                best = temperature(plain(validation[0]).unsqueeze(0), validation[1])
                 for parameter in plain.get_submodule(last_layer(plain)).parameters():
-                    parameter /= temperature
+                    parameter /= best
         found = Laplace(
             plain,
             "classification",

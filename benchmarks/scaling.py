@@ -2,8 +2,8 @@
 
 Width and points: 784-h-h-h-10, batch 100, beside the plain network; a slope is that of log time in log width. The
 straight line through the times up to 50 points shows where work that is cubic in the points begins to tell.
-Rows: a table of 20 columns in mapped files (``vmg.mapped.open_rows``), every size in a process of its own; the time
-per row should be constant, and the memory of the process, apart from the files' pages, flat.
+Rows: a table of 20 columns in mapped files (``np.load(..., mmap_mode="c")``), every size in a process of its own; the
+time per row should be constant, and the memory of the process, apart from the files' pages, flat.
 
     python benchmarks/scaling.py [--json] [--parts width points rows] [--out results]
 """
@@ -23,7 +23,6 @@ import torch
 from measuring import Row, bayesian_step, interleaved, minibatch, parser, plain_step, print_table
 
 from vmg.likelihoods import GaussianLikelihood
-from vmg.mapped import open_rows
 from vmg.nn import MLP
 from vmg.training import Progress, train
 
@@ -86,7 +85,7 @@ def write_table(folder: Path, n: int, chunk: int = 100_000) -> None:
 
 def train_from_files(folder: Path, n_steps: int) -> dict[str, float]:
     """Median milliseconds a row, the most memory that was the process's own, and the size of the files."""
-    x, y = open_rows(folder / "x.npy"), open_rows(folder / "y.npy")
+    x, y = (torch.from_numpy(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in "xy")
     own: list[float] = [own_memory()]
 
     def look(progress: Progress) -> None:

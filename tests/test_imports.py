@@ -13,7 +13,7 @@ CONTRIBUTING = Path(__file__).parents[1] / "CONTRIBUTING.md"
 ORDER = (
     ("files",),
     ("model_file", "settings"),
-    ("math", "mapped"),
+    ("math",),
     ("covariance", "fused"),
     ("priors",),
     ("nn", "likelihoods"),

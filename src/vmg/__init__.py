@@ -26,7 +26,6 @@ __all__ = [
     "kl_warmup",
     "likelihoods",
     "load",
-    "mapped",
     "metrics",
     "nn",
     "predict",
@@ -36,7 +35,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from vmg import covariance, estimators, likelihoods, mapped, metrics, nn, priors, training
+    from vmg import covariance, estimators, likelihoods, metrics, nn, priors, training
     from vmg.estimators import TableClassifier, TableRegressor
     from vmg.estimators.saving import Estimator
     from vmg.math.matrix_normal import MatrixNormal

@@ -1,9 +1,9 @@
 """The variational objective: the one place where the number of data and the weight of the KL meet.
 
 E_q log p(y|f) − KL/N is a lower bound on the log evidence per datum where the divergence is that of the posterior which
-draws f: without pseudo-data, with ``MatrixGaussianLinear(kl="conditional")`` and in ``GlobalInducingMLP``. With
-pseudo-data and the paper's divergence [LW16, eq. 11], the layers' default, it is *not*: it may lie above the evidence,
-up to the largest log-likelihood there is. See ``docs/notation.md``.
+draws f: without pseudo-data, and with ``MatrixGaussianLinear(kl="conditional")``. With pseudo-data and the paper's
+divergence [LW16, eq. 11], the layers' default, it is *not*: it may lie above the evidence, up to the largest
+log-likelihood there is. See ``docs/notation.md``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 import copy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import vmg
 from vmg.likelihoods import GaussianLikelihood, KnownNoiseLikelihood
 from vmg.nn import MLP
 from vmg.training import cosine, train
+
+STATUS = Path("/proc/self/status")
 
 
 @pytest.mark.parametrize("n_pseudo", [0, 2])
@@ -110,3 +113,24 @@ def test_rows_may_stay_in_a_file(tmp_path):
         trained.append(values(*pair))
     for a, b in zip(*trained, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.skipif(not STATUS.exists(), reason="memory is read from /proc")
+def test_memory_does_not_grow_with_a_mapped_file(tmp_path):
+    n = 1_000_000
+    x, y = (
+        torch.from_numpy(np.lib.format.open_memmap(tmp_path / f"{name}.npy", "w+", np.float32, shape))
+        for name, shape in (("x", (n, 40)), ("y", (n, 1)))  # 160 MB, holes on disk
+    )
+    network = MLP(40, (5,), 1, n_pseudo=2)
+    train(network, GaussianLikelihood(), x[:100], y[:100], n_steps=5, batch_size=16)  # what is allocated at first use
+    seen = [own_megabytes()]
+    options = {"report_every": 10, "callbacks": [lambda progress: seen.append(own_megabytes())]}
+    train(network, GaussianLikelihood(), x, y, n_steps=100, batch_size=16, **options)
+    assert max(seen) - seen[0] < 20  # the order of an epoch takes 8
+
+
+def own_megabytes():
+    """Anonymous memory of this process: not the pages of mapped files."""
+    [line] = [line for line in STATUS.read_text().splitlines() if line.startswith("RssAnon")]
+    return int(line.split()[1]) / 1024

@@ -9,7 +9,6 @@ from vmg.likelihoods.categorical import CategoricalLikelihood
 from vmg.likelihoods.full_covariance import FullCovarianceLikelihood
 from vmg.likelihoods.gaussian import GaussianLikelihood, KnownNoiseLikelihood
 from vmg.likelihoods.heteroscedastic import HeteroscedasticLikelihood
-from vmg.likelihoods.tempered import TemperedCategoricalLikelihood
 
 __all__ = [
     "CategoricalLikelihood",
@@ -18,5 +17,4 @@ __all__ = [
     "HeteroscedasticLikelihood",
     "KnownNoiseLikelihood",
     "Likelihood",
-    "TemperedCategoricalLikelihood",
 ]

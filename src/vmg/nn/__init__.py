@@ -6,7 +6,6 @@ from vmg.nn.bayesian import BayesianLinear, BayesianModule, kl_divergence, use_g
 from vmg.nn.convert import Conversion, bayesianize, conversion
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.embedding import MatrixGaussianEmbedding
-from vmg.nn.global_inducing import GlobalInducingMLP
 from vmg.nn.head import BayesianHead, FunctionPosterior, HeadPrediction
 from vmg.nn.lora import MatrixGaussianLoRA, add_lora
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -26,7 +25,6 @@ __all__ = [
     "Conversion",
     "Draws",
     "FunctionPosterior",
-    "GlobalInducingMLP",
     "HeadPrediction",
     "MatrixGaussianConv1d",
     "MatrixGaussianConv2d",

@@ -11,10 +11,11 @@ import vmg
 from reference import assert_close, normal
 from vmg.likelihoods import KnownNoiseLikelihood
 from vmg.math.preactivations import augment
-from vmg.nn import GlobalInducingMLP, use_generator
-from vmg.nn.global_inducing import induced_posterior
+from vmg.nn import use_generator
 from vmg.prediction import sample_outputs
 from vmg.training import cosine, train
+from vmg_paper.layers import GlobalInducingMLP
+from vmg_paper.layers.global_inducing import induced_posterior
 
 P, R, C, TAU = 6, 4, 2, 0.7
 N, IN, NOISE = 10, 3, 0.5
