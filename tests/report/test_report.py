@@ -7,8 +7,8 @@ import pytest
 
 from vmg.report import number, percent, probability, render_report, verdict, write_report
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.errors import TableError
 from vmg.tables.model import TableModel
+from vmg.tables.wording import TableError
 
 VOID = {"meta", "br", "img", "path", "use", "rect", "image"}
 

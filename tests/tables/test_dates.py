@@ -5,8 +5,8 @@ from messy import OPTIONS
 
 from vmg.report import render_report
 from vmg.tables import TableEncoder, TableModel, read_table
+from vmg.tables.cells import to_texts
 from vmg.tables.dates import day_of_week, day_of_year, find_date_format, to_dates, to_days
-from vmg.tables.values import to_texts
 
 FAR = ["0001-01-01", "1066-10-14", "1600-02-29", "1970-01-01", "2020-12-31", "2400-02-29", "9999-12-31"]
 

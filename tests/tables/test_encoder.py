@@ -6,7 +6,7 @@ import pytest
 from messy import houses
 
 from vmg.tables import TableEncoder, TableError
-from vmg.tables.category_columns import MAX_LEVELS
+from vmg.tables.columns import MAX_LEVELS
 
 
 def encode(frame, new=None):

@@ -6,7 +6,7 @@ import pytest
 
 from vmg.tables import TableModel
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.marginal import LEARNED_ROWS, draw_shares, find_candidates
+from vmg.tables.missing import LEARNED_ROWS, draw_shares, find_candidates
 from vmg.tables.preparing import keep_rows
 
 OPTIONS = {"hidden_layer_sizes": (20,), "n_members": 4, "max_iter": 120, "random_state": 0}

@@ -8,10 +8,11 @@ from messy import OPTIONS
 import vmg
 from vmg.tables import TableEncoder, TableError, TableModel, read_table
 from vmg.tables.choices import TableChoices, read_choices
-from vmg.tables.columns import CategoryColumn, DateColumn, NumberColumn, TimeColumn
+from vmg.tables.columns import CategoryColumn, NumberColumn
+from vmg.tables.date_columns import DateColumn, TimeColumn
 from vmg.tables.dates import find_date_format
-from vmg.tables.decimals import count_comma_votes
 from vmg.tables.flags import split_flags
+from vmg.tables.numbers import count_comma_votes
 from vmg.tables.target import fit_target
 
 

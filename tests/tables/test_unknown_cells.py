@@ -12,7 +12,8 @@ from vmg.prediction import ClassPrediction
 from vmg.prediction.student import StudentPrediction
 from vmg.tables import TableError, TableModel
 from vmg.tables.flags import split_flags
-from vmg.tables.marginal import Candidates, MarginalPrediction, class_mixture
+from vmg.tables.marginal import MarginalPrediction, class_mixture
+from vmg.tables.missing import Candidates
 
 OPTIONS = {"hidden_layer_sizes": (20,), "n_members": 4, "max_iter": 120, "random_state": 0}
 

@@ -24,8 +24,8 @@ from vmg.report.regression import RegressionContents, regression_contents
 from vmg.report.regression_plots import regression_figures
 from vmg.report.shared_plots import class_legend, effect_figures, shared_figures
 from vmg.report.training import training_curve
-from vmg.tables.errors import TableError
 from vmg.tables.model import TableModel
+from vmg.tables.wording import TableError
 
 __all__ = ["render_report", "write_report"]
 

@@ -12,9 +12,9 @@ from scipy import special
 from vmg import metrics
 from vmg.prediction import ClassPrediction
 from vmg.report.shown_rows import Array, Positions, extremes, scored_rows
+from vmg.tables.cells import to_texts
 from vmg.tables.model import TableModel
 from vmg.tables.target import label_positions
-from vmg.tables.values import to_texts
 
 __all__ = ["Bin", "ClassificationContents", "ClassificationScores", "classification_contents"]
 

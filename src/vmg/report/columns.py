@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from vmg.tables.columns import DateColumn, NumberColumn
+from vmg.tables.cells import to_texts
+from vmg.tables.columns import NumberColumn
+from vmg.tables.date_columns import DateColumn
 from vmg.tables.dates import to_dates
 from vmg.tables.model import TableModel
-from vmg.tables.values import to_texts
 
 __all__ = ["ColumnSummary", "read_columns", "summarise_columns"]
 

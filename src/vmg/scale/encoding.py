@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from vmg.fit.scaling import Standardiser
 from vmg.scale.statistics import TableStatistics
 from vmg.tables import TableEncoder
-from vmg.tables.category_columns import MAX_KNOWN, MAX_LEVELS, MIN_LEVEL_ROWS
-from vmg.tables.columns import CategoryColumn, Column, NumberColumn
+from vmg.tables.columns import MAX_KNOWN, MAX_LEVELS, MIN_LEVEL_ROWS, CategoryColumn, Column, NumberColumn
 
 __all__ = ["fit_encoder", "fit_scaling"]
 

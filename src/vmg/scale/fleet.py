@@ -20,8 +20,8 @@ from vmg.scale.group_fits import Estimator, GroupTable, fit_apart, fit_together
 from vmg.scale.parallel import spread
 from vmg.scale.pooling import Pool, fit_pool
 from vmg.tables import TableEncoder, TableError, TableModel
+from vmg.tables.cells import no_value, to_texts
 from vmg.tables.target import Task, fit_target
-from vmg.tables.values import no_value, to_texts
 from vmg.tables.wording import count, listing
 
 __all__ = ["FleetReport", "fit_fleet"]

@@ -12,7 +12,7 @@ import vmg
 from vmg.model_file import ModelFileError
 from vmg.scale.fleet_folder import FleetFolder
 from vmg.tables import TableError, TableModel
-from vmg.tables.values import to_texts
+from vmg.tables.cells import to_texts
 
 __all__ = ["Fleet", "load_fleet"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.values import plain, to_texts
+from vmg.tables.cells import plain, to_texts
 
 __all__ = ["ColumnStatistics", "Moments", "TableStatistics"]
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from vmg.tables.dates import check_date_format
-from vmg.tables.errors import TableError
-from vmg.tables.wording import listing
+from vmg.tables.wording import TableError, listing
 
 __all__ = ["IGNORED", "TYPES", "TableChoices", "read_choices"]
 

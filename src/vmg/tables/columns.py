@@ -1,61 +1,340 @@
-"""The kinds of columns, in the order in which they are tried, and back from a model file.
-
-The fields of a fitted column are JSON-able; they are what a model file holds of it.
-"""
+"""Columns of numbers, booleans and categories: how cells become features, and which rows they know nothing of."""
 
 from __future__ import annotations
 
-from typing import Any, get_args, get_origin, get_type_hints
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
 
-from vmg.tables.category_columns import CategoryColumn
-from vmg.tables.column import Column, Features, Mask, Reading
-from vmg.tables.date_columns import DateColumn, TimeColumn
-from vmg.tables.dates import check_date_format
-from vmg.tables.number_columns import BooleanColumn, NumberColumn
+from vmg.tables.cells import plain, to_texts
+from vmg.tables.numbers import Numbers, find_unit, to_numbers
+from vmg.tables.wording import TableError, count, listing
 
 __all__ = [
-    "KINDS",
+    "LARGEST",
+    "MIN_NUMBER_SHARE",
     "BooleanColumn",
     "CategoryColumn",
     "Column",
-    "DateColumn",
     "Features",
     "Mask",
     "NumberColumn",
     "Reading",
-    "TimeColumn",
-    "column_from_document",
 ]
 
-KINDS: dict[str, type[Column]] = {
-    cls.kind: cls for cls in (BooleanColumn, TimeColumn, DateColumn, NumberColumn, CategoryColumn)
-}
-"""Kinds in the order in which they are tried."""
+Features = dict[str, NDArray[np.float64]]
+Mask = NDArray[np.bool_]
 
 
-def column_from_document(document: dict[str, Any]) -> Column:
-    """The column that :meth:`Column.to_document` described; a ValueError where it described none."""
-    fields = dict(document)
-    column = KINDS[fields.pop("kind")](**fields)
-    for field, kind in get_type_hints(type(column)).items():
-        if field in fields and not _is(fields[field], kind):
-            raise ValueError(f"{field} of a column must be {kind}; got {fields[field]!r:.40}")
-    if isinstance(column, DateColumn):
-        check_date_format(column.date_format)
-    if isinstance(column, CategoryColumn) and len(column.effects):
-        widths = {len(row) for row in column.effects}
-        if len(column.effects) != len(column.known) or len(widths) != 1 or 0 in widths:
-            raise ValueError("effects of a column must be a row of the same length for each known level")
-    return column
+class Reading(NamedTuple):
+    """How cells of a table are read, as far as it is not the column's own matter."""
+
+    decimal_comma: bool = False
+    day_first: bool | None = None
+    date_format: str | None = None
+    forced: bool = False  # the user says that the column is of this kind
 
 
-def _is(value: Any, kind: Any) -> bool:
-    """The same as isinstance, also for lists; True and False are no numbers, and numbers are finite."""
-    if get_origin(kind) is list:
-        return isinstance(value, list) and all(_is(item, get_args(kind)[0]) for item in value)
-    if isinstance(value, bool) and kind is not bool:
-        return False
-    wanted = (int, float) if kind is float else kind
-    return isinstance(value, wanted) and not (isinstance(value, float) and not np.isfinite(value))
+@dataclass(frozen=True)
+class Column(ABC):
+    """One column of the table; ``n_missing`` counts the training rows without a value."""
+
+    name: str
+    n_missing: int
+
+    kind: ClassVar[str]
+    plural: ClassVar[str]
+
+    @classmethod
+    @abstractmethod
+    def fit(cls, column: pd.Series, reading: Reading) -> Column | None:
+        """The column as this kind; None if its cells are not of this kind."""
+
+    @abstractmethod
+    def transform(self, column: pd.Series) -> Features:
+        """Named features of each row, none missing."""
+
+    @abstractmethod
+    def marks(self, column: pd.Series) -> dict[str, Mask]:
+        """Rows whose cell is ``missing`` (or cannot be read), ``unseen`` in training, or ``outside`` its range."""
+
+    @abstractmethod
+    def feature_scales(self) -> list[float]:
+        """The distance in each feature that counts as one, in the order of :meth:`transform`; inf leaves it out."""
+
+    def unseen(self, column: pd.Series) -> list[str]:
+        """Values that training rows did not have and that therefore say nothing."""
+        return []
+
+    def clipped(self, column: pd.Series) -> pd.Series:
+        """The column with values outside the training range moved to its ends."""
+        return column
+
+    def notes(self) -> list[str]:
+        """What is worth saying about how the column is read."""
+        return []
+
+    def to_document(self) -> dict[str, Any]:
+        """The fitted column for a model file."""
+        return {"kind": self.kind, **asdict(self)}
+
+    def _fill(self, values: NDArray[np.float64], filling: float) -> Features:
+        """Missing values filled, and marked by a second feature where training rows had some."""
+        return {self.name: np.where(np.isnan(values), filling, values)} | self._missing_mark(values)
+
+    def _missing_mark(self, values: ArrayLike) -> Features:
+        return {f"{self.name}: missing": np.asarray(pd.isna(values), dtype=np.float64)} if self.n_missing else {}
+
+
+LARGEST = 1e154  # the square of a larger number is infinite
+FAR = 1e6  # widths of the training range; what is farther out is taken to be there, where ignorance is immense already
+MIN_NUMBER_SHARE = 0.9  # of the cells that must be numbers for the rest to count as missing
+BOOLEAN_WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
+N_QUANTILES = 9
+
+
+@dataclass(frozen=True)
+class NumberColumn(Column):
+    """Numbers as they are, in one unit; missing ones become the median."""
+
+    median: float
+    decimal_comma: bool
+    not_numbers: list[str]
+    low: float = -LARGEST
+    high: float = LARGEST
+    spread: float = 1.0
+    unit: str = ""
+    quantiles: list[float] = field(default_factory=list)  # at 10 % to 90 %; a file of an earlier version has none
+
+    kind, plural = "number", "numbers"
+
+    @classmethod
+    def fit(cls, column: pd.Series, reading: Reading) -> NumberColumn | None:
+        if isinstance(column.dtype, pd.CategoricalDtype) and not reading.forced:  # somebody has decided
+            return None
+        unit = "" if pd.api.types.is_numeric_dtype(plain(column)) else find_unit(column) or ""
+        numbers = to_numbers(column, reading.decimal_comma, unit)
+        given = numbers.values[~np.isnan(numbers.values)]
+        n_numbers = len(given)
+        if n_numbers == 0 or (n_numbers < MIN_NUMBER_SHARE * int(column.notna().sum()) and not reading.forced):
+            return None
+        largest = float(np.abs(given).max())
+        if largest > LARGEST:
+            raise TableError(
+                f"the column '{column.name}' must hold numbers of at most {LARGEST:g} in size; got {largest:g}. "
+                "Leave it out, or use another unit."
+            )
+        scale = largest or 1.0
+        return cls(
+            str(column.name),
+            len(column) - n_numbers,
+            float(np.median(given / scale) * scale),
+            numbers.decimal_comma,
+            numbers.not_numbers,
+            float(given.min()),
+            float(given.max()),
+            float((given / scale).std() * scale) or 1.0,
+            unit,
+            np.quantile(given, np.linspace(0.1, 0.9, N_QUANTILES)).tolist(),
+        )
+
+    def read(self, column: pd.Series) -> Numbers:
+        """The cells as numbers, in the convention and the unit of the fit."""
+        return to_numbers(column, self.decimal_comma, self.unit)
+
+    def transform(self, column: pd.Series) -> Features:
+        reach = min(FAR * max(self.high - self.low, self.spread), LARGEST)
+        return self._fill(
+            self._between(column, max(self.low - reach, -LARGEST), min(self.high + reach, LARGEST)), self.median
+        )
+
+    def _between(self, column: pd.Series, low: float, high: float) -> NDArray[np.float64]:
+        """The cells as numbers, those beyond the ends moved there, infinite ones too; NaN where missing."""
+        numbers = self.read(column)
+        values = np.where(numbers.infinite != 0, np.copysign(np.inf, numbers.infinite), numbers.values)
+        return np.clip(values, low, high)
+
+    def marks(self, column: pd.Series) -> dict[str, Mask]:
+        numbers = self.read(column)
+        values, infinite = numbers.values, numbers.infinite != 0
+        with np.errstate(invalid="ignore"):
+            outside = infinite | (values < self.low) | (values > self.high)
+        return {"missing": np.isnan(values) & ~infinite, "outside": outside}
+
+    def clipped(self, column: pd.Series) -> pd.Series:
+        return pd.Series(self._between(column, self.low, self.high), index=column.index)
+
+    def feature_scales(self) -> list[float]:
+        return [self.spread, *[1.0] * bool(self.n_missing)]
+
+    def unseen(self, column: pd.Series) -> list[str]:
+        return [text for text in self.read(column).not_numbers if text not in self.not_numbers]
+
+    def notes(self) -> list[str]:
+        said = (
+            [f"Column '{self.name}': not numbers, so missing: {listing(self.not_numbers)}."] if self.not_numbers else []
+        )
+        if self.unit and self.unit != "%":
+            said.append(f"Column '{self.name}' is in '{self.unit}'.")
+        return said
+
+
+@dataclass(frozen=True)
+class BooleanColumn(Column):
+    """True and False as 1 and 0; missing ones become the median."""
+
+    median: float
+
+    kind, plural = "boolean", "booleans"
+
+    @classmethod
+    def fit(cls, column: pd.Series, reading: Reading) -> BooleanColumn | None:
+        given = column.dropna()
+        if reading.forced:
+            values = cls._values(column)
+            if values.notna().sum() < MIN_NUMBER_SHARE * len(given) or given.empty:
+                return None
+            return cls(str(column.name), int(values.isna().sum()), float(values.median()))
+        if given.empty or not (pd.api.types.is_bool_dtype(given) or pd.api.types.is_object_dtype(given)):
+            return None
+        if not given.map(lambda cell: isinstance(cell, bool | np.bool_)).all():
+            return None
+        return cls(str(column.name), len(column) - len(given), float(given.astype(float).median()))
+
+    @staticmethod
+    def _values(column: pd.Series) -> pd.Series:
+        return to_texts(column).str.lower().map(BOOLEAN_WORDS).astype(float)
+
+    def transform(self, column: pd.Series) -> Features:
+        return self._fill(self._values(column).to_numpy(), self.median)
+
+    def marks(self, column: pd.Series) -> dict[str, Mask]:
+        return {"missing": self._values(column).isna().to_numpy()}
+
+    def feature_scales(self) -> list[float]:
+        return [1.0, *[1.0] * bool(self.n_missing)]
+
+    def unseen(self, column: pd.Series) -> list[str]:
+        words = to_texts(column).dropna().astype(str)
+        return sorted(words[~words.str.lower().isin(list(BOOLEAN_WORDS))].unique())
+
+
+Array = NDArray[np.float64]
+
+MAX_LEVELS = 20
+MIN_LEVEL_ROWS = 2  # a category seen once teaches nothing of its own
+FREQUENT_ROWS = 50  # of a level that has a feature of its own beside the target's mean
+MAX_KNOWN = 10_000  # levels whose target statistics are kept; the rarest beyond count as unseen
+PRIOR_ROWS = 4.0  # rows' worth of the overall mean that every level's mean is drawn to
+FOLDS = 5
+SEED = 0
+
+
+@dataclass(frozen=True)
+class CategoryColumn(Column):
+    """A 0/1 feature for each frequent level, and what stands for the others.
+
+    Without a target they are one feature, ``other``. With one, every level has the mean of the target in its rows,
+    drawn to the overall mean as if by ``PRIOR_ROWS`` rows of it: ``effects`` [levels, outputs], in the
+    order of ``known``.
+    """
+
+    levels: list[str]
+    n_pooled: int
+    known: list[str] = field(default_factory=list)
+    effects: list[list[float]] = field(default_factory=list)
+
+    kind, plural = "category", "categories"
+
+    @classmethod
+    def fit(cls, column: pd.Series, reading: Reading) -> CategoryColumn | None:
+        texts = to_texts(column)
+        counts = texts.value_counts()  # most frequent first
+        order = sorted(counts.index, key=lambda level: (-counts[level], level))
+        levels = [level for level in order[:MAX_LEVELS] if counts[level] >= MIN_LEVEL_ROWS]
+        if not levels:
+            return None
+        return cls(str(column.name), int(texts.isna().sum()), levels, len(counts) - len(levels), order[:MAX_KNOWN])
+
+    def with_effects(self, column: pd.Series, target: Array) -> tuple[CategoryColumn, Array | None]:
+        """The column with target statistics, and those of the training rows themselves, each without its own fold.
+
+        ``target`` [N, outputs] is centred. A column of few levels needs none. On the development tables, with columns
+        cut into 23 to 60 levels of 11 to 15 rows, such means were better than 0/1 features of all levels, of the
+        largest, or of both.
+        """
+        if len(self.known) <= MAX_LEVELS:
+            return self, None
+        counts = to_texts(column).value_counts()
+        frequent = [level for level in self.levels if counts.get(level, 0) >= FREQUENT_ROWS]
+        place = self._places(column)
+        fold = np.random.default_rng(SEED).permutation(np.arange(len(place)) % FOLDS)
+        apart = np.zeros(target.shape)
+        for k in range(FOLDS):
+            apart[fold == k] = self._means(place[fold != k], target[fold != k])[place[fold == k]]
+        effects = self._means(place, target)[:-1].tolist()
+        return replace(self, levels=frequent, n_pooled=len(counts) - len(frequent), effects=effects), apart
+
+    def _means(self, place: NDArray[np.int64], target: Array) -> Array:
+        """Drawn means of each known level [levels + 1, outputs]; the last, for all else, is the overall mean."""
+        sums, rows = np.zeros((len(self.known) + 1, target.shape[1])), np.zeros(len(self.known) + 1)
+        np.add.at(sums, place, target)
+        np.add.at(rows, place, 1.0)
+        overall = target.mean(0)
+        means = (sums + PRIOR_ROWS * overall) / (rows + PRIOR_ROWS)[:, None]
+        means[-1] = overall
+        return means
+
+    def _places(self, column: pd.Series) -> NDArray[np.int64]:
+        """The place of each cell in ``known``; its length where it is none of them."""
+        places = {level: place for place, level in enumerate(self.known)}
+        return np.array([places.get(text, len(places)) for text in to_texts(column)], dtype=np.int64)
+
+    def transform(self, column: pd.Series) -> Features:
+        texts = to_texts(column)
+        features = {f"{self.name} = {level}": (texts == level).to_numpy(dtype=np.float64) for level in self.levels}
+        if len(self.effects):
+            effects = np.vstack([np.asarray(self.effects), np.zeros((1, len(self.effects[0])))])
+            features |= dict(zip(self.effect_names, effects[self._places(column)].T, strict=True))
+        elif self.n_pooled:
+            other = texts.notna() & ~texts.isin(self.levels)
+            features[f"{self.name}: other"] = other.to_numpy(dtype=np.float64)
+        return features | self._missing_mark(texts)
+
+    @property
+    def effect_names(self) -> list[str]:
+        """Names of the features that hold target statistics."""
+        n = len(self.effects[0]) if len(self.effects) else 0
+        return [f"{self.name}: effect" + (f" {k + 1}" if n > 1 else "") for k in range(n)]
+
+    def marks(self, column: pd.Series) -> dict[str, Mask]:
+        texts = to_texts(column)
+        return {"missing": texts.isna().to_numpy(), "unseen": (texts.notna() & ~texts.isin(self._seen())).to_numpy()}
+
+    def _seen(self) -> list[str]:
+        """Levels of training rows, as far as the file says; a file of an earlier version does not name pooled ones."""
+        return list(self.known) or list(self.levels)
+
+    def feature_scales(self) -> list[float]:
+        other = np.sqrt(2.0) if self.n_pooled and not len(self.effects) else np.inf
+        rest = [other] * (len(self.effects[0]) if len(self.effects) else bool(self.n_pooled))
+        return [*[float(np.sqrt(2.0))] * len(self.levels), *rest, *[1.0] * bool(self.n_missing)]
+
+    def unseen(self, column: pd.Series) -> list[str]:
+        if self.n_pooled and not len(self.known):  # they join the pooled ones
+            return []
+        texts = to_texts(column).dropna()
+        return sorted(texts[~texts.isin(self._seen())].unique())
+
+    def notes(self) -> list[str]:
+        if not self.n_pooled:
+            return []
+        rare = count(self.n_pooled, "rarer category", "rarer categories")
+        if len(self.effects):
+            n = len(self.levels) + self.n_pooled
+            return [f"Column '{self.name}': {n} categories, {rare} known by the target's mean in their rows."]
+        return [f"Column '{self.name}': {rare} pooled as 'other', {len(self.levels)} kept."]

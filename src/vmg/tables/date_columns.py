@@ -9,10 +9,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.column import Column, Features, Mask, Reading
-from vmg.tables.dates import DATE_FORMATS, day_of_week, day_of_year, find_date_format, to_dates, to_days
-from vmg.tables.times import looks_like_times, to_hours
-from vmg.tables.values import to_texts
+from vmg.tables.cells import to_texts
+from vmg.tables.columns import Column, Features, Mask, Reading
+from vmg.tables.dates import (
+    DATE_FORMATS,
+    day_of_week,
+    day_of_year,
+    find_date_format,
+    looks_like_times,
+    to_dates,
+    to_days,
+    to_hours,
+)
 from vmg.tables.wording import listing
 
 __all__ = ["DateColumn", "TimeColumn"]

@@ -1,4 +1,4 @@
-"""Cells as people write dates, read as moments of any year and as days since 1970."""
+"""Cells as people write dates and times of day, read as timestamps of any year, days since 1970, and hours."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.errors import TableError
-from vmg.tables.values import NUMBER, naive_moments, plain, to_texts
+from vmg.tables.cells import NUMBER, naive_moments, plain, to_texts
+from vmg.tables.wording import TableError
 
 __all__ = [
     "DATE_FORMATS",
@@ -19,8 +19,10 @@ __all__ = [
     "day_of_year",
     "find_date_format",
     "looks_like_dates",
+    "looks_like_times",
     "to_dates",
     "to_days",
+    "to_hours",
 ]
 
 DATE_FORMATS = (
@@ -165,3 +167,29 @@ def _count(moments: pd.Series, microseconds: int) -> NDArray[np.float64]:
     """Whole units since 1970."""
     values = moments.to_numpy()
     return np.where(np.isnat(values), np.nan, values.astype(np.int64) // microseconds)
+
+
+TIME = r"(?i)([01]?\d|2[0-4]):([0-5]\d)(?::([0-5]\d)(?:\.\d+)?)?\s*(am|pm)?"
+MIN_TIME_SHARE = 0.9
+
+
+def looks_like_times(column: pd.Series) -> bool:
+    """Whether nearly every cell that is not missing is like 14:30, 14:30:05 or 2:30 pm."""
+    column = plain(column)
+    if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_datetime64_any_dtype(column):
+        return False
+    given = to_texts(column).dropna().astype(str)
+    return not given.empty and bool(given.str.fullmatch(TIME).mean() >= MIN_TIME_SHARE)
+
+
+def to_hours(column: pd.Series) -> pd.Series:
+    """Hours since midnight, with their fractions; NaN where missing or no time of day."""
+    texts = to_texts(column)
+    hours = np.full(len(texts), np.nan)
+    here = texts.notna().to_numpy()
+    parts = texts[here].astype(str).str.extract(rf"^{TIME}$".replace("(?i)", "", 1), flags=2)  # 2: in either case
+    hour, minute, second = (pd.to_numeric(parts[k]) for k in range(3))
+    half = parts[3].str.lower()
+    hour = hour.where(half.isna(), hour % 12) + 12 * (half == "pm")
+    hours[here] = (hour + minute / 60 + second.fillna(0) / 3600).to_numpy()
+    return pd.Series(hours, index=texts.index)

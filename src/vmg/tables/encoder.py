@@ -11,14 +11,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vmg.tables.cells import no_value
 from vmg.tables.choices import TableChoices
-from vmg.tables.columns import CategoryColumn, Column, NumberColumn, Reading, column_from_document
-from vmg.tables.decimals import find_decimal_comma
-from vmg.tables.errors import TableError
-from vmg.tables.kinds import day_comes_first, find_kind
+from vmg.tables.columns import CategoryColumn, Column, NumberColumn, Reading
+from vmg.tables.kinds import column_from_document, day_comes_first, find_kind
+from vmg.tables.numbers import find_decimal_comma
 from vmg.tables.shifts import shift_remarks
-from vmg.tables.values import no_value
-from vmg.tables.wording import count, listing
+from vmg.tables.wording import TableError, count, listing
 
 __all__ = ["TableEncoder", "check_names", "decide_comma", "require_columns"]
 

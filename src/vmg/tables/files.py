@@ -9,7 +9,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from vmg.files import replacing
-from vmg.tables.cells import CellOptions, decide_cells
-from vmg.tables.errors import TableError
+from vmg.tables.cells import is_number
+from vmg.tables.numbers import count_comma_votes
 from vmg.tables.reading import TableBytes, open_table, spooled_input
-from vmg.tables.values import is_number
-from vmg.tables.wording import count, listing
+from vmg.tables.wording import TableError, count, listing
 
 __all__ = ["TableFile", "csv_safe", "read_table", "write_table"]
 
@@ -245,3 +244,58 @@ def _check_columns(frame: pd.DataFrame, name: str, notes: list[str]) -> pd.DataF
     if frame.empty:
         raise TableError(f"{name} has no {'rows, only a header' if len(frame.columns) else 'columns with a name'}")
     return frame
+
+
+BLANK = frozenset(["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "?", "-", "--", "."])  # missing cells
+CODE = re.compile(r"0\d+")  # 007 is no number
+
+
+class CellOptions(NamedTuple):
+    """What a caller asks for: columns to leave as they are written, and what a comma means (None: found out)."""
+
+    texts: frozenset[str] = frozenset()
+    decimal_comma: bool | None = None
+
+
+class CellReading(NamedTuple):
+    """What was decided; None where no cell has a comma. ``contradiction`` says which cells speak against it."""
+
+    texts: list[str]
+    decimal_comma: bool | None
+    contradiction: str
+
+
+def decide_cells(
+    header: Sequence[str], rows: Sequence[Sequence[str]], delimiter: str, asked: CellOptions
+) -> CellReading:
+    """Look at the first megabyte of a file before pandas takes its numbers for what they may not be.
+
+    With decimal commas 1.234 is a thousand, and a column in which some whole numbers begin with a zero holds codes.
+    """
+    columns: dict[str, list[str]] = {name: [] for name in header}
+    for row in rows:
+        for name, cell in zip(header, row, strict=False):
+            if cell.strip() not in BLANK:
+                columns[name].append(cell.strip())
+    votes = count_comma_votes(columns)
+    found = votes.decide(delimiter)
+    comma = found if asked.decimal_comma is None else asked.decimal_comma
+    texts = []
+    for name, cells in columns.items():
+        code = any(CODE.fullmatch(cell) for cell in cells) and all(map(str.isdigit, cells))
+        dotted = bool(comma) and any("." in cell for cell in cells)
+        if name.strip() in asked.texts or code or dotted:
+            texts.append(name)
+    return CellReading(texts, comma, _contradiction(votes.comma if comma is False else votes.point, comma, asked))
+
+
+def _contradiction(against: list[str], comma: bool | None, asked: CellOptions) -> str:
+    """What is worth saying where cells are numbers only in the other convention."""
+    if comma is None or not against:
+        return ""
+    mark, other = ("commas", "points") if comma else ("points", "commas")
+    why = "as asked or as at the fit" if asked.decimal_comma is not None else "as most columns have"
+    return (
+        f"Numbers are read with decimal {mark}, {why}, but {listing(against)} can only have decimal {other}; "
+        f"--decimal {'.' if comma else ','} reads them so."
+    )

@@ -13,12 +13,12 @@ from typing import Any
 import pandas as pd
 
 from vmg.files import replacing
+from vmg.tables.cells import no_value, to_texts
 from vmg.tables.comparison import Comparison, FoldScores, compare_fold, join_folds
-from vmg.tables.errors import TableError
 from vmg.tables.holdout import Holdout, Split
 from vmg.tables.model import TableModel
 from vmg.tables.target import Task, fit_target
-from vmg.tables.values import no_value, to_texts
+from vmg.tables.wording import TableError
 
 __all__ = ["FinishedFolds", "plan_splits", "run_digest", "score_held_out"]
 

@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vmg.tables.cells import to_texts
 from vmg.tables.dates import find_date_format, to_dates, to_days
-from vmg.tables.errors import TableError
 from vmg.tables.numbers import to_numbers
-from vmg.tables.values import to_texts
-from vmg.tables.wording import count
+from vmg.tables.wording import TableError, count
 
 __all__ = ["Holdout", "Split"]
 

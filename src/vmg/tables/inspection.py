@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from vmg.tables.cells import no_value, to_texts
 from vmg.tables.choices import TableChoices
-from vmg.tables.columns import Column, DateColumn, NumberColumn
+from vmg.tables.columns import Column, NumberColumn
+from vmg.tables.date_columns import DateColumn
 from vmg.tables.encoder import TableEncoder, check_names, decide_comma
-from vmg.tables.errors import TableError
 from vmg.tables.suspicions import find_suspicions
 from vmg.tables.target import Task, fit_target
-from vmg.tables.values import no_value, to_texts
-from vmg.tables.wording import listing
+from vmg.tables.wording import TableError, listing
 
 __all__ = ["ColumnFacts", "Inspection", "inspect_table"]
 

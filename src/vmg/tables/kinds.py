@@ -1,19 +1,53 @@
-"""Which kind a column of training rows is of, or why it is of no use."""
+"""The kinds of columns in the order in which they are tried, and which kind a column of training rows is of."""
 
 from __future__ import annotations
 
 import re
+from typing import Any, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pandas as pd
 
-from vmg.tables.columns import KINDS, Column, Reading
-from vmg.tables.dates import find_date_format, looks_like_dates
-from vmg.tables.errors import TableError
+from vmg.tables.cells import holds_collections, plain, to_texts
+from vmg.tables.columns import BooleanColumn, CategoryColumn, Column, NumberColumn, Reading
+from vmg.tables.date_columns import DateColumn, TimeColumn
+from vmg.tables.dates import check_date_format, find_date_format, looks_like_dates
 from vmg.tables.numbers import mixed_units
-from vmg.tables.values import holds_collections, plain, to_texts
-from vmg.tables.wording import listing
+from vmg.tables.wording import TableError, listing
 
-__all__ = ["IDENTIFIER_NAME", "day_comes_first", "find_kind", "has_leading_zeros"]
+__all__ = ["IDENTIFIER_NAME", "KINDS", "column_from_document", "day_comes_first", "find_kind", "has_leading_zeros"]
+
+KINDS: dict[str, type[Column]] = {
+    cls.kind: cls for cls in (BooleanColumn, TimeColumn, DateColumn, NumberColumn, CategoryColumn)
+}
+"""Kinds in the order in which they are tried."""
+
+
+def column_from_document(document: dict[str, Any]) -> Column:
+    """The column that :meth:`Column.to_document` described; a ValueError where it described none."""
+    fields = dict(document)
+    column = KINDS[fields.pop("kind")](**fields)
+    for field, kind in get_type_hints(type(column)).items():
+        if field in fields and not _is(fields[field], kind):
+            raise ValueError(f"{field} of a column must be {kind}; got {fields[field]!r:.40}")
+    if isinstance(column, DateColumn):
+        check_date_format(column.date_format)
+    if isinstance(column, CategoryColumn) and len(column.effects):
+        widths = {len(row) for row in column.effects}
+        if len(column.effects) != len(column.known) or len(widths) != 1 or 0 in widths:
+            raise ValueError("effects of a column must be a row of the same length for each known level")
+    return column
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """The same as isinstance, also for lists; True and False are no numbers, and numbers are finite."""
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_is(item, get_args(kind)[0]) for item in value)
+    if isinstance(value, bool) and kind is not bool:
+        return False
+    wanted = (int, float) if kind is float else kind
+    return isinstance(value, wanted) and not (isinstance(value, float) and not np.isfinite(value))
+
 
 IDENTIFIER_NAME = re.compile(
     r"(.*[_\s.-])?(id|ids|index|idx|row|rownum|rownames?|uuid|guid|pk)|.*(?-i:[a-z0-9]I[Dd])|(user|customer|order|client|item)id",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,79 +12,16 @@ from scipy.special import logsumexp
 
 from vmg.prediction import ClassPrediction
 from vmg.prediction.quantile_search import find_quantiles
-from vmg.tables.column import Column
-from vmg.tables.reference import ReferenceRows
+from vmg.tables.missing import Candidates
 
-__all__ = ["Candidates", "MarginalPrediction", "class_mixture", "draw_shares", "find_candidates"]
+__all__ = ["MarginalPrediction", "class_mixture"]
 
 Array = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 
-LEARNED_ROWS = 100.0  # training rows that lack a value, at which the mark of it and draws have half each
 GRID = 129  # points on either side of the truth at which a score is integrated
 TAIL = 1e-5  # probability beyond them
 PROBES = (0.123, 0.457, 0.789)  # levels at which only whole numbers have whole quantiles
 SEED = 0
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """What rows with unknown cells, at positions ``rows``, may be: ``features`` [G, K, D] with ``weights`` [G, K]."""
-
-    rows: NDArray[np.int64]
-    features: Array
-    weights: Array
-
-    @property
-    def flat(self) -> Array:
-        """Features of all candidates, [G K, D]."""
-        return self.features.reshape(-1, self.features.shape[-1])
-
-
-def draw_shares(columns: Sequence[Column], marks: Sequence[Mapping[str, Mask]], n_rows: int) -> Array:
-    """The share of each cell's probability [N, columns] that is drawn from training rows: 0 where the cell is known.
-
-    It is 1 where training rows never lacked a value: nobody knows what its absence means. Where n of them did, the
-    networks have learned that, the better the more there were, and n / (n + ``LEARNED_ROWS``) is left to the mark.
-    """
-    shares = np.zeros((n_rows, len(columns)))
-    for place, (column, of_column) in enumerate(zip(columns, marks, strict=True)):
-        if "missing" in of_column:
-            shares[of_column["missing"], place] = LEARNED_ROWS / (LEARNED_ROWS + column.n_missing)
-        if "unseen" in of_column:
-            shares[of_column["unseen"], place] = 1.0
-    return shares
-
-
-def find_candidates(features: Array, shares: Array, reference: ReferenceRows) -> Candidates | None:
-    """Candidates for the rows of ``features`` [N, D] that have unknown cells; None where all are known.
-
-    ``shares`` are those of :func:`draw_shares`.
-    """
-    rows = np.flatnonzero(shares.any(1))
-    if not len(rows):
-        return None
-    found = [_row_candidates(features[row], shares[row], reference) for row in rows]
-    width = max(len(weights) for _, weights in found)
-    filled = np.stack([np.concatenate([f, np.repeat(f[-1:], width - len(f), axis=0)]) for f, _ in found])
-    weights = np.stack([np.concatenate([w, np.zeros(width - len(w))]) for _, w in found])
-    return Candidates(rows, filled, weights)
-
-
-def _row_candidates(row: Array, shares: Array, reference: ReferenceRows) -> tuple[Array, Array]:
-    """What one row may be [K, D], and the weights [K]: all unknown cells drawn, or marked ones left as they are."""
-    drawn, weights = reference.donors(row, shares > 0, np.random.default_rng(SEED))
-    marked = (shares > 0) & (shares < 1)
-    if not marked.any():
-        return drawn, weights
-    share = shares[marked].max()
-    left = drawn.copy()
-    left[:, np.repeat(marked, reference.widths)] = row[np.repeat(marked, reference.widths)]
-    if not (shares == 1).any():  # nothing is drawn, so all are the same
-        left, left_weights = left[:1], np.ones(1)
-    else:
-        left_weights = weights
-    return np.concatenate([drawn, left]), np.concatenate([share * weights, (1 - share) * left_weights])
 
 
 def class_mixture(whole: ClassPrediction, parts: ClassPrediction, candidates: Candidates) -> ClassPrediction:

@@ -16,19 +16,17 @@ from torch import Tensor
 from vmg.estimators import TableClassifier, TableRegressor, VMGClassifier, VMGRegressor
 from vmg.prediction import ClassPrediction, NumberPrediction, row_pieces
 from vmg.prediction.conformal import calibration_scores, conformal_interval
+from vmg.tables.cells import as_frame, no_value
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder, require_columns
-from vmg.tables.errors import TableError
 from vmg.tables.flags import FLAGS, flag_texts, mark_not_finite
-from vmg.tables.frames import as_frame
-from vmg.tables.marginal import MarginalPrediction, class_mixture, draw_shares, find_candidates
+from vmg.tables.marginal import MarginalPrediction, class_mixture
+from vmg.tables.missing import ReferenceRows, draw_shares, find_candidates, row_digests
 from vmg.tables.numbers import to_numbers
 from vmg.tables.preparing import keep_rows, prepare_table
-from vmg.tables.reference import ReferenceRows, row_digests
 from vmg.tables.scores import base_rate, base_rate_scores, class_scores, mean_crps, number_scores
 from vmg.tables.target import Task, known_labels, require_numbers
-from vmg.tables.values import no_value
-from vmg.tables.wording import count
+from vmg.tables.wording import TableError, count
 from vmg.training import Callback
 
 __all__ = [

@@ -10,14 +10,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.estimators import TableClassifier, TableRegressor
+from vmg.tables.cells import no_value
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma, require_columns
-from vmg.tables.errors import TableError
-from vmg.tables.reference import ReferenceRows, row_digests
+from vmg.tables.missing import ReferenceRows, row_digests
 from vmg.tables.suspicions import find_suspicions
 from vmg.tables.target import Target, Task, centred_target, fit_target
-from vmg.tables.values import no_value
-from vmg.tables.wording import count, listing
+from vmg.tables.wording import TableError, count, listing
 
 __all__ = ["PreparedTable", "keep_rows", "prepare_table"]
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from vmg.tables.errors import TableError
+from vmg.tables.wording import TableError
 
 __all__ = ["MAX_BYTES", "MAX_UNPACKING", "TableBytes", "open_table", "spooled_input"]
 

@@ -12,8 +12,8 @@ from vmg.estimators.saving import from_state, to_state
 from vmg.model_file import ModelFileError, write
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder
+from vmg.tables.missing import ReferenceRows
 from vmg.tables.model import Classifier, Regressor, TableModel
-from vmg.tables.reference import ReferenceRows
 from vmg.tables.target import Task
 
 __all__ = ["model_from_state", "write_model"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from vmg.tables.number_columns import NumberColumn
+from vmg.tables.cells import plain
+from vmg.tables.columns import NumberColumn
 from vmg.tables.numbers import find_unit
-from vmg.tables.values import plain
 
 __all__ = ["shift_remarks"]
 

@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.columns import CategoryColumn, Column, DateColumn, NumberColumn
+from vmg.tables.cells import to_texts
+from vmg.tables.columns import CategoryColumn, Column, NumberColumn
+from vmg.tables.date_columns import DateColumn
 from vmg.tables.dates import to_dates, to_days
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.values import to_texts
 from vmg.tables.wording import count, listing
 
 __all__ = ["find_suspicions"]

@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.errors import TableError
-from vmg.tables.number_columns import LARGEST, MIN_NUMBER_SHARE
+from vmg.tables.cells import holds_collections, plain, to_texts
+from vmg.tables.columns import LARGEST, MIN_NUMBER_SHARE
 from vmg.tables.numbers import find_unit, to_numbers
-from vmg.tables.values import holds_collections, plain, to_texts
-from vmg.tables.wording import count, listing
+from vmg.tables.wording import TableError, count, listing
 
 __all__ = ["Target", "Task", "centred_target", "fit_target", "known_labels", "label_positions", "require_numbers"]
 

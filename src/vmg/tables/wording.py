@@ -1,10 +1,15 @@
-"""Wording of counts and lists in the sentences that say what was done with a table."""
+"""The exception for tables that cannot be used, and the wording of counts and lists in sentences about tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["count", "listing"]
+__all__ = ["TableError", "count", "listing"]
+
+
+class TableError(ValueError):
+    """A table, a column or a choice about them that its owner has to change; the message says which and how."""
+
 
 LISTED = 8  # names that a sentence shows before it says "and 5 more"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vmg.tables.flags import flag_texts
-from vmg.tables.reference import ROWS_AT_ONCE, ReferenceRows
+from vmg.tables.missing import ROWS_AT_ONCE, ReferenceRows
 
 WIDTHS = np.array([1, 2, 1])
 SCALES = np.array([2.0, 0.5, 1e-3, np.inf])  # the last feature does not count

@@ -2,8 +2,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from vmg.tables.cells import to_texts
 from vmg.tables.numbers import to_numbers
-from vmg.tables.values import to_texts
 
 NAN = float("nan")
 
