@@ -3,9 +3,9 @@
 Twelve tables (``VMG_DATA/tables/classification``, categories one-hot, holes at the median), the first folds of a
 stratified four-fold split, at most 2,500 rows of each; and scikit-learn's digits with two classes left out of training,
 told from the others by mutual information (AUROC). CatBoost takes part where it is installed; ``VMGClassifier``
-does with ``--former``. One JSON line is appended per fit, so a killed run resumes.
+does with ``--vmg``. One JSON line is appended per fit, so a killed run resumes.
 
-    python benchmarks/classes.py [--folds 2] [--out results/classes.jsonl] [--former] [--show]
+    python benchmarks/classes.py [--folds 2] [--out results/classes.jsonl] [--vmg] [--show]
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class MLPEnsemble:
         return self.samples(X).mean(0)
 
 
-def methods(*, former: bool) -> dict[str, Callable[[], Any]]:
+def methods(*, vmg: bool) -> dict[str, Callable[[], Any]]:
     found: dict[str, Callable[[], Any]] = {
-        "vmg": lambda: TableClassifier(random_state=0),
+        "table": lambda: TableClassifier(random_state=0),
         "deep ensemble": MLPEnsemble,
         "gradient boosting": lambda: HistGradientBoostingClassifier(random_state=0),
     }
@@ -69,8 +69,8 @@ def methods(*, former: bool) -> dict[str, Callable[[], Any]]:
         found["CatBoost"] = lambda: CatBoostClassifier(
             verbose=False, random_seed=0, thread_count=1, allow_writing_files=False
         )
-    if former:
-        found["pseudo-data"] = lambda: VMGClassifier(random_state=0)
+    if vmg:
+        found["vmg"] = lambda: VMGClassifier(random_state=0)
     return found
 
 
@@ -121,11 +121,11 @@ def fit_digits(make: Callable[[], Any], left_out: tuple[int, ...]) -> Record:
     return {"auroc": auroc, "accuracy": accuracy, "seconds": round(seconds, 2)}
 
 
-def tasks(folds: int, *, former: bool) -> Iterator[tuple[Record, Callable[[], Record]]]:
+def tasks(folds: int, *, vmg: bool) -> Iterator[tuple[Record, Callable[[], Record]]]:
     """Keys of records, and what measures them: every table once before any a second time."""
-    makers = methods(former=former)
+    makers = methods(vmg=vmg)
     for left_out in LEFT_OUT:
-        for name in ("vmg", "deep ensemble"):
+        for name in ("table", "deep ensemble"):
             key = {"experiment": "digits", "method": name, "left_out": list(left_out)}
             yield key, lambda name=name, left_out=left_out: fit_digits(makers[name], left_out)
     root = Path(os.environ["VMG_DATA"]) / "tables" / "classification"
@@ -155,7 +155,7 @@ def show(records: list[Record]) -> None:
     keys = ("accuracy", "confidence", "confidence_far", "seconds")
     print_table(["method", *keys], ([n, *(mean(k, experiment="classes", method=n) for k in keys)] for n in names))
     print("\nDigits, two classes left out: AUROC of mutual information:\n")
-    header = ["left out", "vmg", "deep ensemble"]
+    header = ["left out", "table", "deep ensemble"]
     found = (
         [f"{a} and {b}", *(mean("auroc", experiment="digits", method=n, left_out=[a, b]) for n in header[1:])]
         for a, b in LEFT_OUT
@@ -167,13 +167,13 @@ def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--folds", type=int, default=2)
     options.add_argument("--out", type=Path, default=Path("results/classes.jsonl"))
-    options.add_argument("--former", action="store_true")
+    options.add_argument("--vmg", action="store_true")
     options.add_argument("--show", action="store_true")
     a = options.parse_args()
     torch.set_num_threads(1)
     records = [json.loads(line) for line in a.out.read_text().splitlines()] if a.out.exists() else []
     if not a.show:
-        for key, measure in tasks(a.folds, former=a.former):
+        for key, measure in tasks(a.folds, vmg=a.vmg):
             if any(key.items() <= record.items() for record in records):
                 continue
             records.append({**key, **measure()})

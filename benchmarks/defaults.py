@@ -150,7 +150,7 @@ def main() -> None:
     settings = vars(parser.parse_args())
     out, tables, limits = (settings.pop(key) for key in ("out", "tables", "max_noise"))
     torch.set_num_threads(1)
-    lines = results_file.read(out, renamed={"bound": "max_noise"})  # its name in older lines
+    lines = results_file.read(out)
     earlier = [{"activation": ACTIVATION, **record} for record in lines]
     done = [{key: record[key] for key in ("table", "max_noise", *settings)} for record in earlier]
     for name in tables.split(","):

@@ -18,7 +18,7 @@ from typing import Any
 from vmg.training import Progress
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.digits import Digits, load_digits
-from vmg_paper.experiments.table2 import RENAMED, fit, validate
+from vmg_paper.experiments.table2 import fit, validate
 from vmg_paper.experiments.table2_methods import (
     DIGIT_METHODS,
     MAX_NOISE,
@@ -100,7 +100,7 @@ def main() -> None:
             "raw": args.raw,
         }
         last = {**run, "epoch": args.epochs, "config": method.config(method.recipe(args.epochs))}
-        if any(last.items() <= record.items() for record in results_file.read(args.out, renamed=RENAMED)):
+        if any(last.items() <= record.items() for record in results_file.read(args.out)):
             continue
         print(f"{method.name} {args.size}, seed {seed}, {last['config']}", flush=True)
         trial(method, run, args.every, digits, args.out)

@@ -45,7 +45,7 @@ def methods(n_rows: int, *, quick: bool) -> dict[str, Callable[[], Any]]:
     ours: dict[str, Any] = {"max_iter": 1, "n_members": 2, "hidden_layer_sizes": 4} if quick else {}
     plain, trees = ({"max_iter": 1}, {"n_estimators": 2}) if quick else ({}, {})
     found: dict[str, Callable[[], Any]] = {
-        "vmg": lambda: TableRegressor(random_state=0, **ours),
+        "table": lambda: TableRegressor(random_state=0, **ours),
         "MLPRegressor": lambda: make_pipeline(StandardScaler(), MLPRegressor(random_state=0, **plain)),
     }
     if n_rows <= GP_LIMIT:
@@ -59,7 +59,7 @@ def methods(n_rows: int, *, quick: bool) -> dict[str, Callable[[], Any]]:
 
 
 def log_likelihood(name: str, model: Any, X: np.ndarray, y: np.ndarray) -> float | None:
-    if name == "vmg":
+    if name == "table":
         return float(model.pred_dist(X).log_prob(y).mean())
     if name == "GaussianProcessRegressor":
         mean, std = model.predict(X, return_std=True)

@@ -42,9 +42,9 @@ Record = results_file.Record
 
 NOISE = 0.1
 SIZES = {"1-d, few": (40, 1), "1-d": (100, 1), "2-d": (200, 2), "5-d": (400, 5)}  # rows and inputs of the toys
-TOY_METHODS = ("vmg", "GP", "deep ensemble", "paper's recipe")
+TOY_METHODS = ("table", "GP", "deep ensemble", "vmg")
 HMC_TOY = "1-d, few"
-TABLE_METHODS = ("vmg", "GP", "deep ensemble", "linear")
+TABLE_METHODS = ("table", "GP", "deep ensemble", "linear")
 GRID = np.linspace(-3, 3, 121)
 MIN_VALUES, FEATURES, INSIDE = 8, 3, 0.2
 PARTS = ("gap", "tail")

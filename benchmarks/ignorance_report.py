@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Record = dict[str, Any]
 
-COLOURS = {"vmg": "#1f5fa8", "GP": "#d1581a", "deep ensemble": "#3a8f4d", "linear": "#999999", "HMC": "#222222"}
-MARKERS = {"vmg": "o", "GP": "s", "deep ensemble": "^", "linear": "x"}
+COLOURS = {"table": "#1f5fa8", "GP": "#d1581a", "deep ensemble": "#3a8f4d", "linear": "#999999", "HMC": "#222222"}
+MARKERS = {"table": "o", "GP": "s", "deep ensemble": "^", "linear": "x"}
 INK, MUTED, DOTS_PER_INCH = "#222222", "#666666", 200
-LINE_METHODS = ("vmg", "GP", "HMC", "deep ensemble")  # from left to right
+LINE_METHODS = ("table", "GP", "HMC", "deep ensemble")  # from left to right
 
 
 def unique(records: Sequence[Record], name: str) -> list[Any]:

@@ -2,7 +2,7 @@
 
 RMSE and log-likelihood are in the target's own units; ``unit`` is the standard deviation of the training targets.
 The exact Gaussian process runs up to 3,000 training rows. Trees are LightGBM's where it is installed, else
-scikit-learn's. ``--former`` adds ``VMGRegressor()``, the former default, on the ten tables that
+scikit-learn's. ``--vmg`` adds ``VMGRegressor()`` on the ten tables that
 ``results/coverage.jsonl`` does not have; it is slow.
 
 What is in the results file already is not run again. All tables have one split before any has a second.
@@ -34,16 +34,16 @@ from vmg_paper.experiments import results_file
 Record = results_file.Record
 
 GP_ROWS = 3_000
-FORMER = "former default"
-NAMES = {"vmg": "vmg", "GP": "GP", "trees": TREES, FORMER: FORMER}  # as recorded
+VMG = "vmg-defaults"
+NAMES = {"table": "table", "GP": "GP", "trees": TREES, VMG: VMG}  # as recorded
 
 
-def tasks(names: Sequence[str], n_splits: int, *, former: bool) -> Iterator[Record]:
+def tasks(names: Sequence[str], n_splits: int, *, vmg: bool) -> Iterator[Record]:
     """All methods of a split, all tables before the next split."""
     for split in range(n_splits):
         for name in names:
             for method in NAMES:
-                if method != FORMER or (former and name in OTHERS):
+                if method != VMG or (vmg and name in OTHERS):
                     yield {"method": NAMES[method], "table": name, "split": split}
 
 
@@ -87,11 +87,11 @@ def run(todo: Iterable[Record], out: Path, minutes: float, *, quick: bool) -> No
 # -- what was found ---------------------------------------------------------------------------------------------------
 
 
-def former_records(path: Path, found: Sequence[Record]) -> list[Record]:
-    """The former default on the same splits of the paper's tables; its seconds were not those of a CPU."""
+def earlier_records(path: Path, found: Sequence[Record]) -> list[Record]:
+    """``VMGRegressor()`` on the same splits of the paper's tables; its seconds were not those of a CPU."""
     wanted = {(r["table"], r["split"]) for r in found}
     plain = [r for r in results_file.read(path) if r["kind"] == "plain" and (r["table"], r["split"]) in wanted]
-    return [{**r, "method": FORMER, "seconds": None, "worst_row": None} for r in plain]
+    return [{**r, "method": VMG, "seconds": None, "worst_row": None} for r in plain]
 
 
 def means(records: Sequence[Record], name: str) -> dict[tuple[str, str], float]:
@@ -108,7 +108,7 @@ def table_of(records: Sequence[Record], tables: Sequence[str], shown: Sequence[s
     found = [means(records, name) for name in ("rmse", "log_likelihood", "coverage_90")]
     lines = []
     for table in tables:
-        splits_there = len({r["split"] for r in records if r["table"] == table and r["method"] == "vmg"})
+        splits_there = len({r["split"] for r in records if r["table"] == table and r["method"] == "table"})
         cells = []
         for method in shown:
             numbers = [values.get((table, method)) for values in found]
@@ -119,45 +119,52 @@ def table_of(records: Sequence[Record], tables: Sequence[str], shown: Sequence[s
 
 
 def summary_of(records: Sequence[Record], tables: Sequence[str], shown: Sequence[str]) -> str:
-    """How ``vmg`` does against each method, on the tables that both have."""
+    """How ``table`` does against each method, on the tables that both have."""
     errors, densities = means(records, "rmse"), means(records, "log_likelihood")
     lines = []
     for method in shown:
         shared = [t for t in tables if (t, method) in errors]
         own = [r for r in records if r["method"] == method]
-        ratio = np.exp(np.mean([np.log(errors[t, "vmg"] / errors[t, method]) for t in shared]))
-        gains = np.array([densities[t, "vmg"] - densities[t, method] for t in shared])
-        wins = [sum(errors[t, "vmg"] <= errors[t, method] for t in shared), int((gains >= 0).sum())]
+        ratio = np.exp(np.mean([np.log(errors[t, "table"] / errors[t, method]) for t in shared]))
+        gains = np.array([densities[t, "table"] - densities[t, method] for t in shared])
+        wins = [sum(errors[t, "table"] <= errors[t, method] for t in shared), int((gains >= 0).sum())]
         worst = [r["worst_row"] for r in own if r["worst_row"] is not None]
         seconds = [r["seconds"] for r in own if r["seconds"] is not None]
         against = ["", "", "", ""]
-        if method != "vmg":
+        if method != "table":
             against = [f"{ratio:.2f}", f"{wins[0]}", f"{gains.mean():+.2f}", f"{wins[1]}"]
         coverage = np.mean([r["coverage_90"] for r in own])
         row = [method, str(len(shared)), *against, f"{coverage:.3f}", f"{min(worst):.1f}" if worst else ""]
         lines.append([*row, f"{np.mean(seconds):.1f}" if seconds else ""])
-    header = ["method", "tables", "RMSE of vmg over its", "won by vmg", "log-likelihood of vmg minus its", "won by vmg"]
+    header = [
+        "method",
+        "tables",
+        "RMSE of table over its",
+        "won by table",
+        "log-likelihood of table minus its",
+        "won by table",
+    ]
     return markdown([*header, "coverage 90 %", "worst row", "CPU s"], lines)
 
 
 def show(path: Path, older: Path) -> str:
     found = results_file.read(path)
-    records = found + former_records(older, found)
+    records = found + earlier_records(older, found)
     tables = [t for t in ALL if any(r["table"] == t for r in found)]
     present = {r["method"] for r in records}
-    shown = [m for m in ("vmg", "GP", "LightGBM", "HistGradientBoosting", FORMER) if m in present]
+    shown = [m for m in ("table", "GP", "LightGBM", "HistGradientBoosting", VMG) if m in present]
     return summary_of(records, tables, shown) + "\n\n" + table_of(records, tables, shown)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/inside.jsonl"))
-    parser.add_argument("--older", type=Path, default=Path("results/coverage.jsonl"), help="of the former default")
+    parser.add_argument("--older", type=Path, default=Path("results/coverage.jsonl"), help="of VMGRegressor()")
     parser.add_argument("--page", type=Path, default=Path("docs/ignorance.md"))
     parser.add_argument("--tables", default=",".join(ALL), help=f"among {', '.join(PAPER + OTHERS)}")
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--former", action="store_true", help="run the former default where no file has it")
+    parser.add_argument("--vmg", action="store_true", help="run VMGRegressor() where no file has it")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="tiny settings: shows that it runs, measures nothing")
     parser.add_argument("--show", action="store_true", help="print the tables and write them into the page")
@@ -171,7 +178,7 @@ def main() -> None:
     warnings.filterwarnings("ignore", category=ConvergenceWarning)
     names = [name for name in a.tables.split(",") if name]
     with threadpool_limits(a.threads):
-        run(tasks(names, a.splits, former=a.former), a.out, a.minutes, quick=a.quick)
+        run(tasks(names, a.splits, vmg=a.vmg), a.out, a.minutes, quick=a.quick)
 
 
 if __name__ == "__main__":

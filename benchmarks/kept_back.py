@@ -32,7 +32,7 @@ from vmg_paper.experiments import results_file
 
 Record = results_file.Record
 
-INSIDE_METHODS, OUTSIDE_METHODS = ("vmg", "GP", "trees"), ("vmg", "GP", "linear")
+INSIDE_METHODS, OUTSIDE_METHODS = ("table", "GP", "trees"), ("table", "GP", "linear")
 GP_ROWS, OUTSIDE_ROWS = 1_500, 600  # at most
 
 
@@ -106,7 +106,7 @@ def show(path: Path) -> str:
     records = results_file.read(path)
     inside = [r for r in records if r["part"] == "inside"]
     tables = [name for name in SOURCES if any(r["table"] == name for r in inside)]
-    shown = [m for m in ("vmg", "GP", "LightGBM", "HistGradientBoosting") if any(r["method"] == m for r in inside)]
+    shown = [m for m in ("table", "GP", "LightGBM", "HistGradientBoosting") if any(r["method"] == m for r in inside)]
     parts = (summary_of(inside, tables, shown), table_of(inside, tables, shown), outside_table(records))
     return "\n\n".join(parts)
 

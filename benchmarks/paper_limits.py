@@ -1,7 +1,7 @@
 """Which of the paper's two limits on α, 0.005 or 0.05, its recipe takes on each table; no test row is read.
 
 The paper names both and does not say where each was used. The rows of a table's first standard training part are split
-again, three times 90 to 10, and `vmg-paper` trains on them for as many steps as in Table 1. One JSON line per (table,
+again, three times 90 to 10, and `vmg` trains on them for as many steps as in Table 1. One JSON line per (table,
 limit) is appended to the results file, and what is there already is not run again. Scores are in the target's units.
 
     python benchmarks/paper_limits.py --tables wine,boston
@@ -32,7 +32,7 @@ from vmg_paper.experiments.table1_methods import PAPER_LIMITS, TABLE_METHODS
 def validate(table: str, limit: float, n_splits: int) -> results_file.Record:
     X, y = training_rows(table, ALL_ROWS)
     splits = list(ShuffleSplit(n_splits, test_size=0.1, random_state=5).split(X))
-    recipe = TABLE_METHODS["vmg-paper"].make(table, 0)
+    recipe = TABLE_METHODS["vmg"].make(table, 0)
     longer = (len(X) // recipe.batch_size) / (len(splits[0][0]) // recipe.batch_size)  # epochs for the same steps
     recipe.set_params(
         baseline=replace(recipe.baseline, max_noise=math.sqrt(limit)), max_iter=round(recipe.max_iter * longer)
@@ -60,7 +60,7 @@ def main() -> None:
     for table in options.tables.split(","):
         for limit in PAPER_LIMITS:
             settings = {"table": table, "limit": limit, "splits": options.splits}
-            lines = results_file.read(options.out, renamed={"bound": "limit"})  # its name in older lines
+            lines = results_file.read(options.out)
             if not any(settings.items() <= record.items() for record in lines):
                 results_file.append(options.out, [validate(table, limit, options.splits)])
                 print(json.dumps(results_file.read(options.out)[-1]), flush=True)

@@ -75,7 +75,7 @@ def boosting_probabilities(train: pd.DataFrame, test: pd.DataFrame) -> pd.DataFr
 
 
 def methods() -> dict[str, Callable[[pd.DataFrame, pd.DataFrame], pd.DataFrame]]:
-    found = {"vmg fit": vmg_probabilities, "gradient boosting": boosting_probabilities}
+    found = {"table": vmg_probabilities, "gradient boosting": boosting_probabilities}
     return found | ({"CatBoost": catboost_probabilities} if importlib.util.find_spec("catboost") else {})
 
 

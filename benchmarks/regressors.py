@@ -130,12 +130,12 @@ def methods(*, quick: bool = False) -> dict[str, Make]:
     process = {"n_starts": 1, "max_steps": 3} if quick else {}
     chains = dict(zip(("n_chains", "n_warmup", "n_draws"), (2, 5, 8) if quick else (4, 60, 60), strict=True))
     return {
-        "vmg": lambda n_rows: TableRegressor(random_state=0, **few),
+        "table": lambda n_rows: TableRegressor(random_state=0, **few),
         "GP": lambda n_rows: ExactGP(**process),
         "deep ensemble": lambda n_rows: DeepEnsemble().regressor(random_state=0, **one_pass),
         "linear": lambda n_rows: Linear(),
         "trees": lambda n_rows: Trees(),
-        "paper's recipe": lambda n_rows: paper_recipe(n_rows, 50 if quick else 3_000),
+        "vmg": lambda n_rows: paper_recipe(n_rows, 50 if quick else 3_000),
         "HMC": lambda n_rows: sampled_network(0.1, **chains),
-        "former default": lambda n_rows: VMGRegressor(random_state=0, **one_pass),
+        "vmg-defaults": lambda n_rows: VMGRegressor(random_state=0, **one_pass),
     }

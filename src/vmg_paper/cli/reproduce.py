@@ -57,7 +57,7 @@ def experiments(
     """Run the paper's experiments and print its figures beside ours."""
 
 
-@reproduce.command("table1", epilog="Example: `vmg reproduce table1 --datasets yacht,boston --methods vmg,vmg-paper`")
+@reproduce.command("table1", epilog="Example: `vmg reproduce table1 --datasets yacht,boston --methods table,vmg`")
 def table1_command(
     datasets: Annotated[str, typer.Option(metavar="NAMES", help="Tables, separated by commas.")] = ",".join(
         TABLES[:-1]
@@ -71,6 +71,7 @@ def table1_command(
     out: Annotated[Path, typer.Option(help="Results file; what is in it already is not run again.")] = Path(
         "results/table1.jsonl"
     ),
+    show: Annotated[bool, typer.Option("--show", help="Run nothing: print all that the results file has.")] = False,
     form: Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}.")] = "markdown",
 ) -> None:
     """Test RMSE and log-likelihood on the regression tables, standard splits, all splits as one batched network.
@@ -80,6 +81,9 @@ def table1_command(
     chosen_tables = names(datasets, TABLES, "--datasets")
     chosen_methods = names(methods, tuple(METHODS["table1"]), "--methods")
     [form] = names(form, FORMATS, "--format")
+    if show:
+        say(render(summarise(results_file.read(out)), form))
+        return
     torch.set_num_threads(threads)
     missing = tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed)
     with waiting(f"{len(missing)} tables to run, {jobs} at once") if missing and (jobs > 1 or ray) else nullcontext():

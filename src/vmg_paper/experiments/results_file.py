@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from vmg.files import sync_folder
@@ -23,15 +22,8 @@ Record = dict[str, Any]
 BLOCK = 65_536  # bytes read at once on the way back to the last newline
 
 
-def read(path: Path, *, renamed: Mapping[str, str] = MappingProxyType({})) -> list[Record]:
-    """All records of a results file; a last line that a kill cut short is left out.
-
-    ``renamed`` gives the present names of keys that older lines have under other names.
-    """
-    return [{renamed.get(name, name): value for name, value in record.items()} for record in _whole_lines(path)]
-
-
-def _whole_lines(path: Path) -> list[Record]:
+def read(path: Path) -> list[Record]:
+    """All records of a results file; a last line that a kill cut short is left out."""
     if not path.exists():
         return []
     records = []

@@ -1,4 +1,4 @@
-"""What each part of the model is worth: the defaults with one change, one network each."""
+"""Ablations: VMGRegressor with its defaults, one network, and one thing changed in each row."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _capped(table: str, seed: int) -> VMGRegressor:
 
 
 ABLATIONS = (
-    _ablation("one", "a single network with the defaults; each row below changes one thing of it"),
+    _ablation("defaults", "VMGRegressor with its defaults; each row below changes one thing"),
     _ablation("no-pseudo-data", "no pseudo-data", n_pseudo=0),
     _ablation("zero-mean", "pseudo-data alone carry the mean", zero_mean=True),
     _ablation(

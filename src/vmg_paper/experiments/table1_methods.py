@@ -42,15 +42,15 @@ def _paper_batch(table: str) -> int:
     return {"yacht": 5, "boston": 10, "concrete": 10, "energy": 10, "wine": 20}.get(table, 100)
 
 
-def _make_vmg(table: str, seed: int) -> TableRegressor:
+def _make_table(table: str, seed: int) -> TableRegressor:
     return TableRegressor(random_state=seed)
 
 
-def _make_pseudo_data(table: str, seed: int) -> VMGRegressor:
+def _make_ensemble(table: str, seed: int) -> VMGRegressor:
     return VMGRegressor(hidden_layers(table), n_members=5, random_state=seed)
 
 
-def _make_paper(table: str, seed: int) -> BaselineRegressor:
+def _make_vmg(table: str, seed: int) -> BaselineRegressor:
     recipe = PaperVMG(_paper_points(table), math.sqrt(PAPER_LIMITS[table in NOISY]))
     return recipe.regressor(
         hidden_layers(table),
@@ -85,10 +85,14 @@ TABLE_METHODS = {
     method.name: method
     for method in (
         TableMethod(
-            "vmg", "the library's defaults: output layers integrated out", _make_vmg, fit_apart, together=False
+            "table",
+            "TableRegressor(), the default for tables",
+            _make_table,
+            fit_apart,
+            together=False,
         ),
-        TableMethod("vmg-pseudo-data", "an ensemble of five with pseudo-data, their noise chosen", _make_pseudo_data),
-        TableMethod("vmg-paper", "the paper's recipe; batch sizes and steps are ours, except on yacht", _make_paper),
+        TableMethod("vmg-ensemble", "five VMGRegressor networks, the limit on their noise chosen", _make_ensemble),
+        TableMethod("vmg", "the paper's model and recipe; batch sizes and steps are ours, except on yacht", _make_vmg),
         _baseline("mean-field", "factorised Gaussian, local reparametrisation", baselines.MeanField()),
         _baseline("graves-vi", "factorised Gaussian, Graves's estimator and prior", baselines.Graves()),
         _baseline("bayes-by-backprop", "factorised Gaussian, scale mixture prior", baselines.BayesByBackprop()),

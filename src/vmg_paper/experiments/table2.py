@@ -49,9 +49,6 @@ MEAN = "mean network"
 AVERAGES = {"20 draws": 20, "100 draws": 100}
 """Draws that an average is taken over, all members of an ensemble together."""
 
-RENAMED = {"bound": "max_noise"}
-"""Keys of lines that an earlier version wrote."""
-
 REPORTS_PER_EPOCH = 10  # the run's state is kept once an epoch
 
 
@@ -119,7 +116,7 @@ def tasks(
 
 def read_lines(out: Path) -> list[results_file.Record]:
     """The lines of Table 2 in ``out``."""
-    return [line for line in results_file.read(out, renamed=RENAMED) if line["experiment"] == "table2"]
+    return [line for line in results_file.read(out) if line["experiment"] == "table2"]
 
 
 def answered(out: Path) -> list[Task]:

@@ -1,8 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
 
+from vmg_paper.experiments import results_file
 from vmg_paper.experiments.published import BEST, BEST_ONE_LAYER, PAPER_BASELINES, PAPER_TABLE1
+from vmg_paper.experiments.table1_methods import TABLE_METHODS
 from vmg_paper.experiments.table1_summary import HEADER, render, summarise
 
 
@@ -62,3 +65,12 @@ def test_the_best_of_all_is_no_worse_than_the_best_with_one_layer():
     for name, (rmse, log_likelihood) in BEST.items():
         assert rmse.mean <= BEST_ONE_LAYER[name][0].mean
         assert log_likelihood.mean >= BEST_ONE_LAYER[name][1].mean
+
+
+def test_the_page_shows_what_the_results_file_holds():
+    root = Path(__file__).parents[3]
+    page = (root / "docs" / "table1.md").read_text(encoding="utf-8")
+    summary = summarise(results_file.read(root / "results" / "table1.jsonl"))
+    assert {row["method"] for row in summary} <= set(TABLE_METHODS)
+    for row in render(summary, "markdown").splitlines()[2:]:
+        assert row in page

@@ -227,15 +227,6 @@ def test_tasks_are_what_is_missing(tmp_path):
     assert [task.size for task in own] == ["2x400", "3x150", "3x250", "3x500", "3x750", "3x150"]
 
 
-def test_lines_that_call_the_limit_on_the_noise_a_bound_are_read(tmp_path):
-    """As earlier versions wrote them."""
-    out = tmp_path / "out.jsonl"
-    line = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "bound": 0.1}
-    line |= {"refit": False, "raw": False, "config": {"learning_rate": DIGIT_METHODS["vmg"].learning_rate}}
-    results_file.append(out, [{**line, "tried": [{"points": 3}]}])
-    assert table2.answered(out) == [table2.Task("vmg", "1x5", 1, 2, (3,), 0.1)]
-
-
 def test_all_layers_of_dropconnect_decay_and_the_last_drops_nothing():
     *hidden, last = DIGIT_METHODS["dropconnect"].make((8, 8), 0, 0).layers
     assert {type(layer) for layer in hidden} == {DropConnectLinear} and type(last) is DeterministicLinear
