@@ -55,7 +55,7 @@ def test_one_prediction_is_read_in_six_files():
     assert {
         "estimators/regressor.py",
         "fit/regression.py",
-        "nn/anchored_functions.py",
+        "nn/anchored.py",
         "prediction/student.py",
     } <= entered
     assert len((entered | {"nn/anchored.py"}) - {"fit/noise_field.py"}) <= 6, sorted(entered)

@@ -17,9 +17,9 @@ from torch import Tensor, distributed, nn
 from vmg.likelihoods import Likelihood
 from vmg.math.linalg import may_look
 from vmg.nn.bayesian import BayesianModule, kl_divergence
+from vmg.nn.draws import call
 from vmg.nn.head import BayesianHead
 from vmg.nn.kept_divergences import keep_divergences
-from vmg.nn.model_io import call
 from vmg.nn.sharding import is_parallel, project_pieces
 
 __all__ = [

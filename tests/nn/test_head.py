@@ -14,8 +14,8 @@ from vmg.likelihoods import (
     HeteroscedasticLikelihood,
     KnownNoiseLikelihood,
 )
-from vmg.math.class_weights import class_probabilities
 from vmg.math.evidence import NoisePrior, condition, row_statistics
+from vmg.math.softmax_evidence import class_probabilities
 from vmg.nn.head import BayesianHead
 
 

@@ -17,7 +17,7 @@ from vmg.fit.design import Design
 from vmg.fit.ensemble import rows_to_condition_on, train_ensemble
 from vmg.fit.scaling import InputRange, soften
 from vmg.fit.size import Size
-from vmg.math.categorical_evidence import SoftmaxPosterior, improve
+from vmg.math.softmax_evidence import SoftmaxPosterior, improve
 from vmg.training import Callback, History
 
 __all__ = ["ClassificationEnsemble", "fit_classification"]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vmg.fit.members import Members
-from vmg.math.categorical_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_bound, step_mean
 from vmg.math.evidence import group_precision, log_precision_prior
+from vmg.math.softmax_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_bound, step_mean
 from vmg.nn.anchored import AnchoredFeatures
 
 __all__ = ["ClassificationMembers", "MemberLogits"]

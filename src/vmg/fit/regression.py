@@ -21,7 +21,7 @@ from vmg.fit.regression_members import MemberPredictions, RegressionMembers
 from vmg.fit.scaling import InputRange, soften
 from vmg.fit.size import Size
 from vmg.math.evidence import LinearPosterior, NoisePrior
-from vmg.nn.anchored_functions import AnchoredFunctions
+from vmg.nn.anchored import AnchoredFunctions
 from vmg.training import Callback, History
 
 __all__ = ["RegressionEnsemble", "RowPredictions", "fit_regression"]

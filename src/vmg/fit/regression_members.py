@@ -22,7 +22,7 @@ from vmg.math.evidence import (
     log_precision_prior,
 )
 from vmg.nn.anchored import AnchoredFeatures
-from vmg.nn.gaussian_output import GaussianOutput
+from vmg.nn.outputs import GaussianOutput
 
 __all__ = ["MemberPredictions", "RegressionMembers"]
 

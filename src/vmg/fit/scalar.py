@@ -19,7 +19,7 @@ from vmg.fit.scaling import InputRange, soften
 from vmg.fit.size import Size
 from vmg.likelihoods.scalar import ScalarLikelihood
 from vmg.math.scalar_evidence import ScalarPosterior, settle
-from vmg.nn.anchored_functions import AnchoredFunctions
+from vmg.nn.anchored import AnchoredFunctions
 from vmg.training import Callback, History
 
 __all__ = ["FunctionRows", "ScalarEnsemble", "fit_scalar"]

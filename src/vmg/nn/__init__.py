@@ -2,19 +2,18 @@
 
 from vmg.nn.anchored import AnchoredFeatures
 from vmg.nn.attention import MatrixGaussianMultiheadAttention
-from vmg.nn.bayesian import BayesianLinear, BayesianModule, kl_divergence, use_generator
+from vmg.nn.bayesian import BayesianLinear, BayesianModule, kl_divergence, parameter_groups, use_generator
 from vmg.nn.convert import Conversion, bayesianize, conversion
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
+from vmg.nn.draws import Draws, fixed_draw
 from vmg.nn.embedding import MatrixGaussianEmbedding
 from vmg.nn.head import BayesianHead, FunctionPosterior, HeadPrediction
 from vmg.nn.lora import MatrixGaussianLoRA, add_lora
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
-from vmg.nn.optimiser_groups import parameter_groups
-from vmg.nn.plain_models import to_plain
+from vmg.nn.plain import to_plain
 from vmg.nn.pseudo_data import PseudoData
 from vmg.nn.replicas import Replicas, replicate
-from vmg.nn.weight_draws import Draws, fixed_draw
 
 __all__ = [
     "MLP",

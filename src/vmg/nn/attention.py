@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vmg.nn.bayesian import BayesianModule
-from vmg.nn.converted_linear import ConvertedLinear
+from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 
 __all__ = ["MatrixGaussianMultiheadAttention"]
 
@@ -41,8 +41,8 @@ class MatrixGaussianMultiheadAttention(BayesianModule):
             raise ValueError(f"embed_dim must be a multiple of num_heads ({num_heads}); got {embed_dim}")
         self.embed_dim, self.num_heads, self.dropout, self.batch_first = embed_dim, num_heads, dropout, batch_first
         self.head_dim = embed_dim // num_heads
-        self.in_proj = ConvertedLinear(embed_dim, 3 * embed_dim, bias, **layer_options)
-        self.out_proj = ConvertedLinear(embed_dim, embed_dim, bias, **layer_options)
+        self.in_proj = MatrixGaussianLinear(embed_dim, 3 * embed_dim, bias, **layer_options)
+        self.out_proj = MatrixGaussianLinear(embed_dim, embed_dim, bias, **layer_options)
 
     def extra_repr(self) -> str:
         return f"{self.embed_dim}, {self.num_heads}"
@@ -101,5 +101,5 @@ class MatrixGaussianMultiheadAttention(BayesianModule):
         return out.transpose(0, 1) if turn else out, weights
 
     @staticmethod
-    def _drawn(projection: ConvertedLinear, like: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _drawn(projection: MatrixGaussianLinear, like: Tensor) -> tuple[Tensor, Tensor | None]:
         return projection.as_linear(projection.current_weight().to(like.dtype))

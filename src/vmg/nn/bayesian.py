@@ -1,4 +1,4 @@
-"""What every Bayesian layer promises, and the two functions that act on all of them at once."""
+"""The contract of Bayesian layers, and functions that act on all layers of a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vmg.math.preactivations import augment, input_divisor
 from vmg.nn.kept_divergences import kept_divergences
 from vmg.nn.sharding import whole_divergence
 
-__all__ = ["BayesianLinear", "BayesianModule", "kl_divergence", "no_autocast", "use_generator"]
+__all__ = ["BayesianLinear", "BayesianModule", "kl_divergence", "no_autocast", "parameter_groups", "use_generator"]
 
 
 class BayesianModule(nn.Module, ABC):
@@ -27,7 +27,7 @@ class BayesianModule(nn.Module, ABC):
     """
 
     generator: torch.Generator | None = None
-    drawn: Any = None  # what draw_weights gave, which every call uses inside vmg.nn.fixed_draw
+    drawn: Any = None  # weights of draw_weights, which every call inside vmg.nn.fixed_draw uses
 
     @abstractmethod
     def kl_divergence(self) -> Tensor:
@@ -47,10 +47,21 @@ def _is_autocast(x: Tensor) -> bool:
     return not x.is_meta and torch.is_autocast_enabled(x.device.type)
 
 
+@torch.no_grad()
+def plain_linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    """An ``nn.Linear`` with a copy of these weights [out, in] and bias [out]."""
+    n_out, n_in = weight.shape
+    linear = nn.Linear(n_in, n_out, bias is not None, dtype=weight.dtype, device=weight.device)
+    linear.weight.copy_(weight)
+    if bias is not None:
+        linear.bias.copy_(bias)
+    return linear
+
+
 class BayesianLinear(BayesianModule):
     """A linear map y = x̂W with a random weight matrix W [R, C], x̂ = [x, 1]/√R.
 
-    What tells one kind of layer from another is the distribution of W and how ``forward`` draws outputs from it.
+    Kinds of layers differ in the distribution of W and in how ``forward`` draws outputs from it.
 
     Args:
         in_features, out_features, bias: as in ``nn.Linear``; the bias is one more row of W.
@@ -77,9 +88,9 @@ class BayesianLinear(BayesianModule):
         return self.as_linear(self.centre_weight())[0]
 
     @property
-    def bias(self) -> Any:
-        """Whether there is a bias."""
-        return self.has_bias
+    def bias(self) -> Tensor | None:
+        """The bias of :meth:`centre_weight`, [*batch_shape, out]; None where ``has_bias`` is False."""
+        return self.as_linear(self.centre_weight())[1]
 
     def as_linear(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
         """W [..., R, C] as the weight [..., out, in] and bias [..., out] that an ``nn.Linear`` would have."""
@@ -178,16 +189,9 @@ class BayesianLinear(BayesianModule):
             raise ValueError(f"to_linear needs a single layer; this one holds {tuple(self.batch_shape)} replicas")
         with torch.no_grad():
             weight, bias = self.as_linear(self.centre_weight() if centre else self.mean_weight())
-            like = next(self.parameters())
-            linear = nn.Linear(
-                self.in_features, self.out_features, bias=self.has_bias, dtype=like.dtype, device=like.device
-            )
-            linear.weight.copy_(weight)
-            if bias is not None:
-                linear.bias.copy_(bias)
-        return linear
+            return plain_linear(weight.to(self._dtype()), bias)
 
-    # -- small things -------------------------------------------------------------------------------------------------
+    # -- noise, precision and checks ----------------------------------------------------------------------------------
 
     def draw_noise(self, *shape: int) -> Tensor:
         """Standard normal, of the parameters' kind."""
@@ -245,7 +249,7 @@ class BayesianLinear(BayesianModule):
 
 
 def kl_divergence(module: nn.Module) -> Tensor:
-    """The KL divergence of every Bayesian module inside ``module``, summed; what one holds is its own to count."""
+    """The sum of the KL divergences of all Bayesian modules in ``module``; each counts the modules inside itself."""
     drawn = kept_divergences() or {}
     if module in drawn and not isinstance(module, BayesianModule):
         return drawn[module].kl
@@ -291,3 +295,25 @@ def use_generator(module: nn.Module, generator: torch.Generator | None) -> None:
     for m in module.modules():
         if isinstance(m, BayesianModule):
             m.generator = generator
+
+
+def parameter_groups(model: nn.Module, *, weight_decay: float = 0.01, **bayesian_options: Any) -> list[dict[str, Any]]:
+    """Groups for ``torch.optim.AdamW``: ``weight_decay`` for deterministic matrices only.
+
+    The KL divergence already draws the parameters of a Bayesian layer to its prior. Decay on top would count the prior
+    twice and pull logarithms of scales to zero. Biases and the weights of norms are not decayed either, as is usual.
+
+    Args:
+        model: of which all trainable parameters are taken, each once.
+        weight_decay: of deterministic weights with two or more dimensions.
+        **bayesian_options: of the Bayesian group, such as ``lr``.
+    """
+    bayesian = {p for m in model.modules() if isinstance(m, BayesianModule) for p in m.parameters()}
+    trained = [p for p in model.parameters() if p.requires_grad]
+    rest = [p for p in trained if p not in bayesian]
+    groups = [
+        {"params": [p for p in trained if p in bayesian], "weight_decay": 0.0, **bayesian_options},
+        {"params": [p for p in rest if p.dim() >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in rest if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]

@@ -14,8 +14,8 @@ from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNorm
 from linear_operator import to_linear_operator
 from torch import Tensor
 
-from vmg.nn.gaussian_output import GaussianOutput
 from vmg.nn.head import BayesianHead
+from vmg.nn.outputs import GaussianOutput
 
 __all__ = ["BotorchModel"]
 
@@ -69,11 +69,11 @@ class BotorchModel(Model):
         mean, covariance = mean.to(X.dtype), covariance.to(X.dtype)
         # lazily: more points than features have a singular covariance, which is factored with care when drawn from
         if mean.shape[-2] == 1:
-            found: Any = MultivariateNormal(mean.squeeze(-2), to_linear_operator(covariance.squeeze(-3)))
+            joint: Any = MultivariateNormal(mean.squeeze(-2), to_linear_operator(covariance.squeeze(-3)))
         else:
             each = MultivariateNormal(mean, to_linear_operator(covariance))
-            found = MultitaskMultivariateNormal.from_batch_mvn(each, task_dim=-1)
-        posterior = GPyTorchPosterior(found)
+            joint = MultitaskMultivariateNormal.from_batch_mvn(each, task_dim=-1)
+        posterior = GPyTorchPosterior(joint)
         return posterior if posterior_transform is None else posterior_transform(posterior)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> BotorchModel:

@@ -1,27 +1,58 @@
-"""Make any PyTorch model Bayesian, and say what was done to it."""
+"""Make any PyTorch model Bayesian, and report what was converted.
+
+Modules are found by name and replaced in place; ``layer_conversion.py`` makes the Bayesian counterpart of one module.
+"""
 
 from __future__ import annotations
 
 import copy
+import math
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
+from vmg.nn.bayesian import BayesianModule
 from vmg.nn.layer_conversion import Refusal, counterpart
-from vmg.nn.layer_settings import layer_settings
-from vmg.nn.module_edits import become, keep_from_fast_paths, select
+from vmg.priors import GammaPrior
 
-__all__ = ["ATTRIBUTE", "Conversion", "bayesianize", "conversion"]
+__all__ = [
+    "ATTRIBUTE",
+    "Conversion",
+    "bayesianize",
+    "conversion",
+    "keep_from_fast_paths",
+    "layer_settings",
+    "replace_in_place",
+    "select",
+]
 
 ATTRIBUTE = "_vmg_conversion"  # of a converted model, with its Conversion
+MOST_POINTS = 50  # the paper's number for its widest layers [LW16, §4.2]
+# Of 0.05, 0.1 and 0.25 the first fitted a surface of 700 rows best by far. On validation rows of 900 digits and 5,000
+# images 0.15 was better than 0.05 in five of six pairs, with one seed each (results/own_loop_quality.jsonl)
+MAX_NOISE = 0.05
+FEWEST, MOST = math.exp(-6), 0.1  # standard deviations of the weights at the start
+
+_KEPT = (  # attributes that a module keeps when its class changes
+    "training",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_is_full_backward_hook",
+)
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What :func:`bayesianize` did: by name, the modules it converted and those it left, with the reason."""
+    """Report of :func:`bayesianize`: the modules that it converted and those that it left, by name, with the reason."""
 
     converted: dict[str, str]
     left: dict[str, str]
@@ -49,7 +80,7 @@ def bayesianize(
     Converted are ``nn.Linear``, ``nn.Conv1d``, ``nn.Conv2d``, ``nn.Embedding``, ``nn.MultiheadAttention`` and the
     ``Conv1D`` of Hugging Face. A converted module stays the same object within the copy, so whatever refers to it, its
     hooks, its mode and its name stay. Weights that are frozen or shared with other modules are left as they are.
-    :func:`conversion` says what became of each module; what looks convertible and is left is warned of.
+    :func:`conversion` reports what became of each module. A warning names modules that look convertible and were left.
 
     Args:
         module: any model; it is left as it is.
@@ -78,16 +109,16 @@ def bayesianize(
         if not is_chosen:
             left[name] = "not chosen"
             continue
-        found = counterpart(old, owners, settings, named=only is not None)
-        if isinstance(found, Refusal):
-            if only is not None and found.is_surprising:
-                raise ValueError(f"{name or type(old).__name__} cannot be converted faithfully: {found.reason}")
-            left[name] = found.reason
-            if found.is_surprising:
-                surprising.append(f"{name} ({found.reason})")
+        made = counterpart(old, owners, settings, named=only is not None)
+        if isinstance(made, Refusal):
+            if only is not None and made.is_surprising:
+                raise ValueError(f"{name or type(old).__name__} cannot be converted faithfully: {made.reason}")
+            left[name] = made.reason
+            if made.is_surprising:
+                surprising.append(f"{name} ({made.reason})")
             continue
-        become(old, found)
-        done[name] = f"{type(found).__name__}({found.extra_repr()})"
+        replace_in_place(old, made)
+        done[name] = f"{type(made).__name__}({made.extra_repr()})"
     if not done:
         why = "; ".join(f"{name or 'itself'}: {reason}" for name, reason in left.items())
         raise ValueError(f"{type(module).__name__} holds no layer to convert ({why or 'it has no parameters'})")
@@ -105,11 +136,27 @@ def bayesianize(
 
 
 def conversion(model: nn.Module) -> Conversion:
-    """What :func:`bayesianize` did when it made this model."""
-    found = model.__dict__.get(ATTRIBUTE)
-    if not isinstance(found, Conversion):
+    """The report of the :func:`bayesianize` call that made this model."""
+    report = model.__dict__.get(ATTRIBUTE)
+    if not isinstance(report, Conversion):
         raise ValueError(f"{type(model).__name__} was not made by vmg.nn.bayesianize")
-    return found
+    return report
+
+
+def layer_settings(n_rows: int, n_data: float | None) -> dict[str, Any]:
+    """Options of :class:`~vmg.nn.MatrixGaussianLinear` for a layer with ``n_rows`` inputs, bias included.
+
+    Without pseudo-points the divergence of small data sets switches units off until nothing is left, so there are
+    always some: 2.5√R, fewer than R and at most 50. The prior learns its own scale, as trained weights have any.
+    Weights start with the standard deviation 1/√N, which is about what N data leave of a unit prior.
+    """
+    scale = FEWEST if n_data is None else min(max(n_data**-0.5, FEWEST), MOST)
+    return {
+        "n_pseudo": max(0, min(n_rows - 1, round(2.5 * math.sqrt(n_rows)), MOST_POINTS)),
+        "max_noise": MAX_NOISE,
+        "initial_scale": scale,
+        "prior": GammaPrior(),
+    }
 
 
 def _owners(model: nn.Module) -> Callable[[nn.Parameter], int]:
@@ -120,3 +167,56 @@ def _owners(model: nn.Module) -> Callable[[nn.Parameter], int]:
             if parameter is not None:
                 count[parameter] = count.get(parameter, 0) + 1
     return lambda parameter: count.get(parameter, 0)
+
+
+def select(model: nn.Module, only: str | None, skip: str | None) -> Iterator[tuple[str, nn.Module, bool]]:
+    """Modules with parameters of their own, by name, outermost first, and whether they are chosen.
+
+    What is inside a Bayesian module or an attention belongs to it. Patterns that match nothing are refused.
+    """
+    names = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    for option, pattern in (("only", only), ("skip", skip)):
+        if pattern is not None and not any(re.fullmatch(pattern, name) for name in names):
+            raise ValueError(f"{option} must match the name of a module; {pattern!r} matches none of {names[1:]}")
+    by_module: dict[nn.Module, list[str]] = {}
+    for name, part in model.named_modules(remove_duplicate=False):
+        by_module.setdefault(part, []).append(name)
+    inside: set[nn.Module] = set()
+    for part, own in by_module.items():
+        if part in inside:
+            continue
+        if isinstance(part, BayesianModule | nn.MultiheadAttention) or nn.utils.parametrize.is_parametrized(part):
+            inside.update(part.modules())
+        elif not part._parameters:
+            continue
+        wanted = only is None or any(_covers(only, name) for name in own)
+        yield own[0], part, wanted and not (skip is not None and any(_covers(skip, name) for name in own))
+
+
+def _covers(pattern: str, name: str) -> bool:
+    """Whether the pattern matches the name, or that of a module around it."""
+    parts = name.split(".")
+    return any(re.fullmatch(pattern, ".".join(parts[:n])) for n in range(1, len(parts) + 1))
+
+
+def replace_in_place(module: nn.Module, layer: nn.Module, *, forget: bool = False) -> None:
+    """Turn ``module`` into ``layer`` without changing its identity: references to it, its hooks and its mode stay.
+
+    With ``forget`` its other attributes are removed.
+    """
+    layer.train(module.training)
+    old, new = module.__dict__, layer.__dict__
+    kept = {name: old[name] for name in old if name in _KEPT or not (forget or name in new)}
+    module.__dict__ = {**new, **kept}
+    module.__class__ = type(layer)
+
+
+def keep_from_fast_paths(model: nn.Module) -> None:
+    """Switch off the fast paths of PyTorch's encoders, which in eval mode read the weights of layers directly."""
+    for part in model.modules():
+        if not any(isinstance(inner, BayesianModule) for inner in part.modules()):
+            continue
+        if isinstance(part, nn.TransformerEncoderLayer):
+            part.activation_relu_or_gelu = 0  # "not one that the fused kernel knows"
+        elif isinstance(part, nn.TransformerEncoder):
+            part.enable_nested_tensor = part.use_nested_tensor = False

@@ -10,22 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from vmg.math.evidence import NoisePrior, log_precision_prior
-from vmg.nn.gaussian_output import GaussianOutput
-from vmg.nn.model_io import call
-from vmg.nn.softmax_output import SoftmaxOutput
+from vmg.nn.draws import call
+from vmg.nn.outputs import GaussianOutput, SoftmaxOutput
 
 __all__ = ["BayesianHead", "FunctionPosterior", "HeadPrediction"]
 
 
 class HasNoisePrior(Protocol):
-    """What the head asks a likelihood for."""
+    """The part of a likelihood that the head uses."""
 
     def noise_prior(self) -> NoisePrior | None:
         """The prior of Gaussian noise; None of classes."""
 
 
 class HeadPrediction(NamedTuple):
-    """What the head says about each row and output, by its parts; the two variances add up.
+    """Prediction for each row and output, by its parts; the two variances add up.
 
     Targets have a Student t with these squared scales and ``degrees``. Of classes, ``mean`` is their probabilities, the
     variances are those of their indicators, and ``degrees`` is infinite.
@@ -54,8 +53,8 @@ class BayesianHead(nn.Module):
         With ``layer``, a whole model.
     likelihood : Likelihood, optional
         ``GaussianLikelihood()`` (as if None): exact. ``FullCovarianceLikelihood(C)``: exact, with noise that is
-        correlated between outputs. ``CategoricalLikelihood()``: a Gaussian for each class at its optimum. What the
-        likelihood has learned is not used, only its prior.
+        correlated between outputs. ``CategoricalLikelihood()``: a Gaussian for each class at its optimum. Only the
+        likelihood's prior is used, not what it has learned.
     layer : str, optional
         Name of the model's output layer, an ``nn.Linear``. The head works on a copy without it.
     keep_weights : bool
@@ -208,8 +207,9 @@ class BayesianHead(nn.Module):
 
     def _ensure_output(self, phi: Tensor, y: Tensor) -> GaussianOutput | SoftmaxOutput:
         if self._output is None:
-            found = int(y.max()) + 1 if self.is_classifier else 1
-            n_outputs = found if self._n_outputs is None else self._n_outputs
+            n_outputs = self._n_outputs
+            if n_outputs is None:
+                n_outputs = int(y.max()) + 1 if self.is_classifier else 1
             self._output = self._make_output(phi.shape[-1] - int(self.bias), n_outputs).to(phi.device)
         return self._output
 
@@ -247,14 +247,14 @@ class BayesianHead(nn.Module):
 
 def _without_layer(model: nn.Module, name: str) -> tuple[nn.Module, nn.Linear]:
     """A copy of a model whose linear layer ``name`` passes its inputs on, and that layer."""
-    found = dict(model.named_modules()).get(name)
-    if not name or not isinstance(found, nn.Linear):
+    layer = dict(model.named_modules()).get(name)
+    if not name or not isinstance(layer, nn.Linear):
         linear = [key for key, part in model.named_modules() if isinstance(part, nn.Linear)]
         raise ValueError(f"layer must name an nn.Linear of the model, one of {linear}; got {name!r}")
     copied = copy.deepcopy(model)
     holder, _, last = name.rpartition(".")
     setattr(copied.get_submodule(holder), last, nn.Identity())
-    return copied, found
+    return copied, layer
 
 
 def _weights_of(layer: nn.Linear, *, bias: bool) -> Tensor:

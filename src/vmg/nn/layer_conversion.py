@@ -1,4 +1,4 @@
-"""The Bayesian counterpart of one module, or why it has none."""
+"""Make the Bayesian counterpart of one module, or give the reason why it has none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from vmg.math.preactivations import input_divisor
 from vmg.nn.attention import MatrixGaussianMultiheadAttention
 from vmg.nn.bayesian import BayesianModule
-from vmg.nn.converted_linear import ConvertedLinear
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.embedding import MatrixGaussianEmbedding
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -27,7 +26,7 @@ Settings = Callable[..., dict[str, Any]]
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a module is left as it is, and whether its user would have thought otherwise."""
+    """The reason why a module is left as it is, and whether that would surprise its user."""
 
     reason: str
     is_surprising: bool = True
@@ -39,7 +38,7 @@ def counterpart(
     """A new module that starts at the weights of ``module``.
 
     Args:
-        module: one of those that :func:`vmg.nn.module_edits.select` gives.
+        module: one of those that :func:`vmg.nn.convert.select` gives.
         owners: how many modules hold a parameter.
         settings: options of the layers.
         named: asked for by name: then frozen weights become a frozen mean.
@@ -89,7 +88,7 @@ def _maker(module: nn.Module) -> Callable[[Any, Settings], BayesianModule] | Ref
     if kind not in makers:
         like = next((base.__name__ for base in makers if isinstance(module, base)), None)
         if like is not None:
-            return Refusal(f"a subclass of {like}, which may have ways of its own")
+            return Refusal(f"a subclass of {like}, which may compute something else")
         return Refusal(f"{kind.__name__} has no Bayesian counterpart", is_surprising=False)
     if "forward" in module.__dict__:
         return Refusal("its forward was replaced")
@@ -100,7 +99,7 @@ def _maker(module: nn.Module) -> Callable[[Any, Settings], BayesianModule] | Ref
 
 
 def _obstacle(module: Any) -> str | None:
-    """What of a known kind the counterpart cannot do."""
+    """An option of a convertible module that the counterpart does not support; None if there is none."""
     if isinstance(module, nn.Conv1d | nn.Conv2d) and module.groups > 1:
         return f"its channels are in {module.groups} groups"
     if isinstance(module, nn.Embedding) and (module.max_norm or module.scale_grad_by_freq or module.sparse):
@@ -126,12 +125,12 @@ def is_linear(module: nn.Module) -> bool:
 
 def _make_linear(module: nn.Linear, options: Settings) -> BayesianModule:
     bias = module.bias is not None
-    return ConvertedLinear(module.in_features, module.out_features, bias, **options(module.in_features + bias))
+    return MatrixGaussianLinear(module.in_features, module.out_features, bias, **options(module.in_features + bias))
 
 
 def _make_transposed(module: Any, options: Settings) -> BayesianModule:
     n_in, n_out = module.weight.shape
-    return ConvertedLinear(n_in, n_out, True, **options(n_in + 1))
+    return MatrixGaussianLinear(n_in, n_out, True, **options(n_in + 1))
 
 
 def _make_convolution(module: nn.Conv1d | nn.Conv2d, options: Settings) -> BayesianModule:

@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vmg.nn.bayesian import BayesianModule
+from vmg.nn.bayesian import BayesianModule, plain_linear
+from vmg.nn.convert import keep_from_fast_paths, layer_settings, replace_in_place, select
 from vmg.nn.layer_conversion import is_linear
-from vmg.nn.layer_settings import layer_settings
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
-from vmg.nn.module_edits import become, keep_from_fast_paths, select
 
 __all__ = ["MatrixGaussianLoRA", "add_lora"]
 
@@ -97,14 +96,7 @@ class MatrixGaussianLoRA(BayesianModule):
         """:meth:`forward_mean` (or :meth:`forward_centre`) as a plain ``nn.Linear``."""
         with torch.no_grad():
             down, up = (part.centre_weight() if centre else part.mean_weight() for part in (self.down, self.up))
-            weight, bias = self.adapted_weight(down, up), self.bias
-            linear = nn.Linear(
-                self.in_features, self.out_features, bias is not None, dtype=weight.dtype, device=weight.device
-            )
-            linear.weight.copy_(weight)
-            if bias is not None:
-                linear.bias.copy_(bias)
-        return linear
+            return plain_linear(self.adapted_weight(down, up), self.bias)
 
 
 def add_lora(
@@ -141,7 +133,7 @@ def add_lora(
             layer = MatrixGaussianLoRA(base, n_in, n_out, rank, alpha, **options)
         if next(layer.down.parameters()).dtype is not weight.dtype:
             layer.to(weight.dtype)
-        become(old, layer)
+        replace_in_place(old, layer)
     keep_from_fast_paths(adapted)
     return adapted
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from vmg.nn.model_io import output_tensor
+from vmg.nn.draws import output_tensor
 
 __all__ = [
     "Convolve",

@@ -15,8 +15,8 @@ from scipy import special
 from torch import Tensor, nn
 
 from vmg.nn.bayesian import BayesianLinear, use_generator
+from vmg.nn.draws import evaluating, fixed_draw
 from vmg.nn.mlp import MLP
-from vmg.nn.weight_draws import evaluating, fixed_draw
 
 __all__ = ["ClassPrediction", "Prediction", "draw_functions", "row_pieces", "sample_outputs"]
 

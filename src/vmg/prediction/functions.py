@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from vmg.likelihoods import Likelihood
+from vmg.nn.draws import Draws, call, evaluating, fixed_draw, output_tensor, split_rows
 from vmg.nn.head import BayesianHead
 from vmg.nn.mlp import MLP
-from vmg.nn.model_io import call, output_tensor, split_rows
-from vmg.nn.plain_models import to_plain
+from vmg.nn.plain import to_plain
 from vmg.nn.replicas import Replicas
-from vmg.nn.weight_draws import Draws, evaluating, fixed_draw
 
 __all__ = ["FrozenDraws", "ModelPrediction", "freeze_draws", "predict", "sample_functions"]
 

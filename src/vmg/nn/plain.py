@@ -1,4 +1,4 @@
-"""Models without a trace of this library, for serving: the centre, the mean, or one draw."""
+"""Plain PyTorch copies of Bayesian models, for serving: at the centre, at the mean, or of one draw."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from vmg.nn.attention import MatrixGaussianMultiheadAttention
-from vmg.nn.bayesian import BayesianLinear, BayesianModule
-from vmg.nn.convert import ATTRIBUTE
+from vmg.nn.bayesian import BayesianLinear, BayesianModule, plain_linear
+from vmg.nn.convert import ATTRIBUTE, replace_in_place
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.embedding import MatrixGaussianEmbedding
 from vmg.nn.lora import MatrixGaussianLoRA
-from vmg.nn.module_edits import become
 
 __all__ = ["to_plain"]
 
@@ -33,7 +32,7 @@ def to_plain(model: nn.Module, *, centre: bool = True) -> nn.Module:
     for part in list(copied.modules()):
         if isinstance(part, BayesianModule) and part not in inside:
             inside.update(part.modules())
-            become(part, _plain(part, centre), forget=True)
+            replace_in_place(part, _plain(part, centre), forget=True)
     copied.__dict__.pop(ATTRIBUTE, None)
     return copied
 
@@ -53,7 +52,7 @@ def _weight(matrix: BayesianLinear, centre: bool) -> tuple[Tensor, Tensor | None
 def _plain(module: BayesianModule, centre: bool) -> nn.Module:
     if isinstance(module, MatrixGaussianLoRA):
         down, up = _matrix(module.down, centre), _matrix(module.up, centre)
-        return _linear(module.adapted_weight(down, up), module.bias)
+        return plain_linear(module.adapted_weight(down, up), module.bias)
     if isinstance(module, MatrixGaussianMultiheadAttention):
         return _attention(module, centre)
     if isinstance(module, MatrixGaussianConv1d | MatrixGaussianConv2d):
@@ -64,17 +63,8 @@ def _plain(module: BayesianModule, centre: bool) -> nn.Module:
             table[module.padding_idx] = module.weight[module.padding_idx]
         return nn.Embedding.from_pretrained(table, freeze=False, padding_idx=module.padding_idx)
     if isinstance(module, BayesianLinear) and not module.batch_shape:
-        return _linear(*_weight(module, centre))
+        return plain_linear(*_weight(module, centre))
     raise ValueError(f"{type(module).__name__} has no plain counterpart")
-
-
-def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
-    n_out, n_in = weight.shape
-    linear = nn.Linear(n_in, n_out, bias is not None, dtype=weight.dtype, device=weight.device)
-    linear.weight.copy_(weight)
-    if bias is not None:
-        linear.bias.copy_(bias)
-    return linear
 
 
 def _convolution(module: MatrixGaussianConv1d | MatrixGaussianConv2d, centre: bool) -> nn.Module:
