@@ -7,6 +7,7 @@ from vmg.report import render_report
 from vmg.tables import TableEncoder, TableModel, read_table
 from vmg.tables.cells import to_texts
 from vmg.tables.dates import day_of_week, day_of_year, find_date_format, to_dates, to_days
+from vmg.tables.remarks import table_remarks
 
 FAR = ["0001-01-01", "1066-10-14", "1600-02-29", "1970-01-01", "2020-12-31", "2400-02-29", "9999-12-31"]
 
@@ -64,7 +65,7 @@ def test_columns_of_moments_in_any_year_and_zone(unit, zone):
     encoder = TableEncoder.fit(column.to_frame())
     days = encoder.transform(column.to_frame())[:, encoder.feature_names.index("d: days")]
     np.testing.assert_array_equal(days[:-1], reference_days(FAR))
-    assert not encoder.remarks(column.to_frame())
+    assert not table_remarks(encoder, column.to_frame())
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from messy import houses
 
 from vmg.tables import TableEncoder, TableError
 from vmg.tables.columns import MAX_LEVELS
+from vmg.tables.remarks import table_remarks
 
 
 def encode(frame, new=None):
@@ -60,7 +61,7 @@ def test_unseen_categories_without_a_pool_are_all_zero_and_said():
     frame = pd.DataFrame({"c": ["x", "y", "x", "y"]})
     new = pd.DataFrame({"c": ["z", "x"]})
     assert encode(frame, new) == {"c = x": [0, 1], "c = y": [0, 0]}
-    remarks = TableEncoder.fit(frame).remarks(new)
+    remarks = table_remarks(TableEncoder.fit(frame), new)
     assert remarks == ["Column 'c' has values unknown from the fit: 'z'."]
 
 
@@ -110,7 +111,7 @@ def test_dates_in_an_unknown_format_are_said():
 
 def test_what_is_missing_for_the_first_time_is_said():
     encoder = TableEncoder.fit(pd.DataFrame({"a": [1, 2, 3], "b": [1, None, 3]}))
-    found = encoder.remarks(pd.DataFrame({"a": [1, None, None], "b": [None, None, 1]}))
+    found = table_remarks(encoder, pd.DataFrame({"a": [1, None, None], "b": [None, None, 1]}))
     assert found == ["Missing here and never in the fit, so any of its values may be meant: 'a' (2)."]
 
 
@@ -163,8 +164,8 @@ def test_missing_columns_are_listed_and_extra_ones_ignored():
         encoder.transform(pd.DataFrame({"a": [1], "c": [2]}))
     more = pd.DataFrame({"c": [0], "b": [2], "a": [1]})
     assert encoder.transform(more).tolist() == [[1, 2]]
-    assert encoder.remarks(more) == ["Ignored, as not known from the fit: 'c'."]
-    assert encoder.remarks(more, target="c") == []
+    assert table_remarks(encoder, more) == ["Ignored, as not known from the fit: 'c'."]
+    assert table_remarks(encoder, more, target="c") == []
 
 
 def test_one_row_and_odd_row_labels():

@@ -13,6 +13,7 @@ from vmg.tables.date_columns import DateColumn, TimeColumn
 from vmg.tables.dates import find_date_format
 from vmg.tables.flags import split_flags
 from vmg.tables.numbers import count_comma_votes
+from vmg.tables.remarks import table_remarks
 from vmg.tables.target import fit_target
 
 
@@ -183,11 +184,11 @@ def test_a_change_of_unit_is_said_and_flagged():
     frame = pd.DataFrame({"rate": [f"{value:.0f}%" for value in rate], "y": rate + rng.normal(size=60)})
     model = TableModel.fit(frame, "y", options=OPTIONS)
     new = pd.DataFrame({"rate": rng.uniform(0.05, 0.4, 20)})
-    remarks = " ".join(model.encoder.remarks(new))
+    remarks = " ".join(table_remarks(model.encoder, new))
     assert "Column 'rate' was written with '%' at the fit and with no unit here." in remarks
     assert "about 1/100 of it; was its unit changed?" in remarks
     assert all(split_flags(text) == ["outside:rate"] for text in model.predict_frame(new)["flags"])
-    assert not model.encoder.remarks(frame, "y")
+    assert not table_remarks(model.encoder, frame, "y")
 
 
 def test_codes_are_read_as_they_are_written_whatever_the_other_rows(text_file):

@@ -34,9 +34,8 @@ from vmg.cli.paths import check_output, stem
 if TYPE_CHECKING:
     import pandas as pd
 
-    from vmg.tables.comparison import Comparison
-    from vmg.tables.held_out import FinishedFolds
-    from vmg.tables.holdout import Holdout
+    from vmg.review.comparison import Comparison
+    from vmg.review.holdout import FinishedFolds, Holdout
     from vmg.tables.model import TableModel
     from vmg.tables.target import Task
 
@@ -138,9 +137,9 @@ def fit(
     A dataset is read a batch at a time, twice: hidden layers learn from a sample of its rows, output layers from all.
     Under `torchrun` several processes share it. No rows of it are held out.
     """
+    from vmg.review.holdout import Holdout
     from vmg.scale import as_parquet, fit_dataset, open_dataset
     from vmg.scale.sharing import is_first
-    from vmg.tables.holdout import Holdout
     from vmg.training.distributed import joined_by_torchrun
 
     name = stem(Path(data.rstrip("/*")))
@@ -254,7 +253,7 @@ def _score(
     silent: bool,
 ) -> Comparison | None:
     """Scores on held-out rows, printed; None where there are too few rows."""
-    from vmg.tables.held_out import FinishedFolds, plan_splits, run_digest, score_held_out
+    from vmg.review.holdout import FinishedFolds, plan_splits, run_digest, score_held_out
 
     comma = settings["choices"].decimal_comma
     seed = settings["options"]["random_state"]

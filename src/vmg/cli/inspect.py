@@ -44,8 +44,8 @@ def inspect(
     Suspicions are columns that look like identifiers, tell the target, say the same as another, never change, or have a
     value far from all others.
     """
+    from vmg.review.inspection import inspect_table
     from vmg.tables import read_table
-    from vmg.tables.inspection import inspect_table
     from vmg.tables.wording import count
 
     choices = make_choices(types, categorical, ignore, date_format, decimal)

@@ -25,7 +25,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from vmg.tables.comparison import Comparison
+    from vmg.review.comparison import Comparison
     from vmg.training import Progress
 
 __all__ = [

@@ -74,6 +74,7 @@ def load_both(path: Path, data: Path, quiet: bool, decimal: str | None = None) -
     """
     from vmg.tables import read_table
     from vmg.tables.choices import TableChoices
+    from vmg.tables.remarks import table_remarks
 
     model = load_model(path)
     if decimal is not None:
@@ -81,6 +82,6 @@ def load_both(path: Path, data: Path, quiet: bool, decimal: str | None = None) -
     frame, notes = read_table(data, texts=model.text_columns, decimal_comma=model.decimal_comma)
     model.encoder.check(frame)
     if not quiet:
-        for note in [*notes, *model.encoder.remarks(frame, model.target, model.choices.ignored)]:
+        for note in [*notes, *table_remarks(model.encoder, frame, model.target, model.choices.ignored)]:
             say_aside(note)
     return model, frame

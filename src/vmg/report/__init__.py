@@ -25,6 +25,7 @@ from vmg.report.regression_plots import regression_figures
 from vmg.report.shared_plots import class_legend, effect_figures, shared_figures
 from vmg.report.training import training_curve
 from vmg.tables.model import TableModel
+from vmg.tables.remarks import table_remarks
 from vmg.tables.wording import TableError
 
 __all__ = ["render_report", "write_report"]
@@ -116,7 +117,7 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
         n_more_columns=max(0, len(columns) - MOST_SUMMARISED),
         kinds=Counter(column.kind for column in columns if not column.unused and column.kind != "target"),
         n_missing=sum(column.n_missing for column in columns),
-        remarks=model.encoder.remarks(frame, model.target),
+        remarks=table_remarks(model.encoder, frame, model.target),
         has_target=model.target in frame.columns,
         contents=contents,
         scores=contents.scores,

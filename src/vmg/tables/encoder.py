@@ -11,12 +11,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.cells import no_value
 from vmg.tables.choices import TableChoices
 from vmg.tables.columns import CategoryColumn, Column, NumberColumn, Reading
 from vmg.tables.kinds import column_from_document, day_comes_first, find_kind
 from vmg.tables.numbers import find_decimal_comma
-from vmg.tables.shifts import shift_remarks
 from vmg.tables.wording import TableError, count, listing
 
 __all__ = ["TableEncoder", "check_names", "decide_comma", "require_columns"]
@@ -160,21 +158,6 @@ class TableEncoder:
             how = " (numbers by the median)" if numbers else ""
             sentences.append(f"Missing values filled{how} and marked: {listing(holes)}.")
         return sentences + [note for column in self.columns for note in column.notes()]
-
-    def remarks(self, frame: pd.DataFrame, target: str | None = None, ignored: Sequence[str] = ()) -> list[str]:
-        """What in ``frame`` the model cannot use, or what is unlike its training rows, in short sentences."""
-        extra = [n for n in frame.columns if n not in {*self.column_names, *self.dropped, *ignored, target}]
-        sentences = [f"Ignored, as not known from the fit: {listing(extra)}."] if extra else []
-        here = [column for column in self.columns if column.name in frame.columns]
-        for column in here:
-            if unseen := column.unseen(frame[column.name]):
-                sentences.append(f"Column '{column.name}' has values unknown from the fit: {listing(unseen)}.")
-        holes = {c.name: int(no_value(frame[c.name]).sum()) for c in here}
-        new = [f"'{c.name}' ({holes[c.name]:,})" for c in here if not c.n_missing and holes[c.name]]
-        if new:
-            sentences.append(f"Missing here and never in the fit, so any of its values may be meant: {listing(new)}.")
-        numbers = [column for column in here if isinstance(column, NumberColumn)]
-        return sentences + [remark for column in numbers for remark in shift_remarks(column, frame[column.name])]
 
     # -- saving -------------------------------------------------------------------------------------------------------
 

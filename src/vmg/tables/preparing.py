@@ -14,7 +14,7 @@ from vmg.tables.cells import no_value
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma, require_columns
 from vmg.tables.missing import ReferenceRows, row_digests
-from vmg.tables.suspicions import find_suspicions
+from vmg.tables.remarks import find_suspicions
 from vmg.tables.target import Target, Task, centred_target, fit_target
 from vmg.tables.wording import TableError, count, listing
 

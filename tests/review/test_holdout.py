@@ -11,9 +11,9 @@ import pytest
 
 import vmg
 from vmg.cli.app import run
+from vmg.review.comparison import FoldScores, join_folds
+from vmg.review.holdout import Holdout
 from vmg.tables import TableError
-from vmg.tables.comparison import FoldScores, join_folds
-from vmg.tables.holdout import Holdout
 
 QUICK = ["--max-iter", "3", "--hidden", "8", "--members", "2", "--likelihood", "student"]
 
@@ -117,9 +117,9 @@ def test_the_sentence_says_no_more_than_rows_can_tell(others, words):
 
 
 def test_an_interrupted_run_goes_on_with_the_folds_it_has(shops, capfd, monkeypatch):
-    from vmg.tables import held_out
+    from vmg.review import holdout
 
-    real, calls = held_out.compare_fold, []
+    real, calls = holdout.compare_fold, []
 
     def compare(*arguments):
         calls.append(1)
@@ -127,7 +127,7 @@ def test_an_interrupted_run_goes_on_with_the_folds_it_has(shops, capfd, monkeypa
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(held_out, "compare_fold", compare)
+    monkeypatch.setattr(holdout, "compare_fold", compare)
     command = ["fit", "shops.csv", "-t", "y", "--cv", 4, *QUICK]
     code, _, err = call(capfd, *command)
     assert code == 130 and "2 of 4 held-out fits are kept in shops.vmg.partial; --resume goes on." in err

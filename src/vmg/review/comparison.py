@@ -1,4 +1,4 @@
-"""Scores on held-out rows beside a base rate, a linear model and boosted trees, and what they mean in a sentence."""
+"""A model beside baselines on held-out rows: base rate, linear model and boosted trees, with a verdict."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.dummy import DummyClassifier, DummyRegressor
+from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.model_selection import cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from vmg.estimators.yardsticks import BASE_RATE, cross_predict, make_yardsticks
 from vmg.tables.model import Classifier, TableModel
 from vmg.tables.scores import label_log_prob
 from vmg.tables.target import Task, label_positions
@@ -18,6 +23,9 @@ __all__ = ["OWN", "Comparison", "FoldScores", "compare_fold", "join_folds"]
 
 Array = NDArray[np.float64]
 OWN = "vmg"
+BASE_RATE = "base rate"
+PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+FOLDS = 3
 SURE = 2.0  # standard errors of a difference that is not taken for chance
 
 
@@ -34,7 +42,7 @@ class FoldScores:
 
 
 def compare_fold(model: TableModel, fitted_rows: Any, held_rows: Any, coverage: float = 0.9) -> FoldScores:
-    """Score a model on rows that it was not fitted to, and the yardsticks fitted to the same rows as it."""
+    """Score a model on rows that it was not fitted to, and the baselines fitted to the same rows as it."""
     scores = FoldScores()
     if isinstance(model.estimator, Classifier):  # a class that no fitted row has cannot be predicted by any of them
         held_rows = held_rows[label_positions(held_rows[model.target], model.estimator.classes_) >= 0]
@@ -49,12 +57,12 @@ def compare_fold(model: TableModel, fitted_rows: Any, held_rows: Any, coverage: 
         mean = np.concatenate([part.mean for part, _ in parts])
         _add(scores, OWN, (mean - truth) ** 2, np.concatenate([part.log_prob(t) for part, t in parts]))
         scores.hits[OWN] = ((truth >= interval[:, 0]) & (truth <= interval[:, 1])).astype(float).tolist()
-    for name, yardstick in make_yardsticks(classes=model.task == "classification").items():
-        fitted = yardstick.fit(X, y)
+    for name, baseline in _baselines(classes=model.task == "classification").items():
+        fitted = baseline.fit(X, y)
         if model.task == "classification":
             _add_classes(scores, name, fitted.predict_proba(X_held), fitted.classes_, truth)
             continue
-        spread = float(np.sqrt(np.mean((cross_predict(yardstick, X, y) - y) ** 2))) or 1.0
+        spread = float(np.sqrt(np.mean((_cross_predict(baseline, X, y) - y) ** 2))) or 1.0
         error = fitted.predict(X_held) - truth
         _add(scores, name, error**2, -0.5 * (error / spread) ** 2 - np.log(spread) - 0.5 * np.log(2 * np.pi))
     return scores
@@ -131,3 +139,23 @@ def _sentence(task: Task, losses: dict[str, Array]) -> str:
     if surely(best) == -1:
         return f"{start}, but {best} is better on these {n:,} rows ({size(best):.4g} against {size(OWN):.4g})."
     return f"{start}; against {best} ({size(best):.4g}, vmg {size(OWN):.4g}) {n:,} rows cannot tell which is better."
+
+
+def _baselines(*, classes: bool) -> dict[str, Any]:
+    """Unfitted scikit-learn estimators by name, with scikit-learn's own settings."""
+    if classes:
+        return {
+            BASE_RATE: DummyClassifier(),
+            "linear": make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)),
+            "gradient boosting": HistGradientBoostingClassifier(random_state=0),
+        }
+    return {
+        BASE_RATE: DummyRegressor(),
+        "linear": make_pipeline(StandardScaler(), RidgeCV(PENALTIES)),
+        "gradient boosting": HistGradientBoostingRegressor(random_state=0),
+    }
+
+
+def _cross_predict(estimator: Any, X: Any, y: Any) -> Any:
+    """Predictions of each row by an estimator that was fitted to other rows."""
+    return cross_val_predict(estimator, X, y, cv=min(FOLDS, len(y)))

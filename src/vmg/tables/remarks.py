@@ -1,23 +1,27 @@
-"""What is suspicious in a table of training rows: leaks, columns that are the same, values far from all others."""
+"""Remarks on a table in plain sentences: leaks and slips in training rows, changes in rows to predict."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.cells import to_texts
+from vmg.tables.cells import no_value, plain, to_texts
 from vmg.tables.columns import CategoryColumn, Column, NumberColumn
 from vmg.tables.date_columns import DateColumn
 from vmg.tables.dates import to_dates, to_days
 from vmg.tables.encoder import TableEncoder
+from vmg.tables.numbers import find_unit
 from vmg.tables.wording import count, listing
 
-__all__ = ["find_suspicions"]
+__all__ = ["find_suspicions", "table_remarks"]
 
 Array = NDArray[np.float64]
+
+# -- training rows ----------------------------------------------------------------------------------------------------
 
 MIN_ROWS = 20  # with fewer, anything may be chance
 LEAK = 0.9995  # correlation with the target, of values or of their ranks
@@ -100,8 +104,8 @@ def _same_order(numbers: Array, values: Array) -> bool:
         {"a": numbers[given] / (np.abs(numbers[given]).max() or 1.0), "b": values[given] / np.abs(values).max()}
     )
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = [abs(way.corr().iloc[0, 1]) for way in (pairs, pairs.rank())]
-    return any(value > LEAK for value in found)
+        correlations = [abs(way.corr().iloc[0, 1]) for way in (pairs, pairs.rank())]
+    return any(value > LEAK for value in correlations)
 
 
 def _same_columns(frame: pd.DataFrame, encoder: TableEncoder, numbers: dict[str, Array | None]) -> list[str]:
@@ -127,7 +131,66 @@ def _same_columns(frame: pd.DataFrame, encoder: TableEncoder, numbers: dict[str,
 
 
 def _row_numbers(numbers: dict[str, Array | None]) -> list[str]:
-    found = [
+    counters = [
         name for name, cells in numbers.items() if cells is not None and len(cells) > 1 and (np.diff(cells) == 1).all()
     ]
-    return [f"{listing(found)} counts the rows; if it means nothing, leave it out with --ignore."] if found else []
+    return [f"{listing(counters)} counts the rows; if that means nothing, use --ignore."] if counters else []
+
+
+# -- rows to predict --------------------------------------------------------------------------------------------------
+
+MEDIAN_ROWS = 10  # with fewer, a median says little
+FACTORS = {1e-3: "1/1000", 1e-2: "1/100", 1e-1: "1/10", 1e1: "10", 1e2: "100", 1e3: "1000"}
+NEAR = 1.5  # times a factor of ten that a ratio of medians may be off
+SHIFTED = 3.0  # widths of the training rows' middle 80 % between the medians
+
+
+def table_remarks(
+    encoder: TableEncoder, frame: pd.DataFrame, target: str | None = None, ignored: Sequence[str] = ()
+) -> list[str]:
+    """Sentences about values in ``frame`` that the model cannot use, or that are unlike its training rows."""
+    extra = [n for n in frame.columns if n not in {*encoder.column_names, *encoder.dropped, *ignored, target}]
+    sentences = [f"Ignored, as not known from the fit: {listing(extra)}."] if extra else []
+    here = [column for column in encoder.columns if column.name in frame.columns]
+    for column in here:
+        if unseen := column.unseen(frame[column.name]):
+            sentences.append(f"Column '{column.name}' has values unknown from the fit: {listing(unseen)}.")
+    holes = {c.name: int(no_value(frame[c.name]).sum()) for c in here}
+    new = [f"'{c.name}' ({holes[c.name]:,})" for c in here if not c.n_missing and holes[c.name]]
+    if new:
+        sentences.append(f"Missing here and never in the fit, so any of its values may be meant: {listing(new)}.")
+    numbers = [column for column in here if isinstance(column, NumberColumn)]
+    return sentences + [remark for column in numbers for remark in _shift_remarks(column, frame[column.name])]
+
+
+def _shift_remarks(column: NumberColumn, cells: pd.Series) -> list[str]:
+    """Sentences about numbers of a column that are unlike the training rows, as after a change of unit."""
+    remarks = []
+    values = column.read(cells).values
+    values = values[~np.isnan(values)]
+    if len(values) and not pd.api.types.is_bool_dtype(plain(cells)):
+        unit = "" if pd.api.types.is_numeric_dtype(plain(cells)) else find_unit(cells) or ""
+        if unit != column.unit:
+            before, now = (f"'{name}'" if name else "no unit" for name in (column.unit, unit))
+            remarks.append(f"Column '{column.name}' was written with {before} at the fit and with {now} here.")
+    if len(values) < MEDIAN_ROWS or not len(column.quantiles):
+        return remarks
+    here = float(np.median(values))
+    low, there, high = (column.quantiles[k] for k in (0, len(column.quantiles) // 2, -1))
+    outside = float(np.mean((values < column.low) | (values > column.high)))
+    factor = _factor(here, there)
+    far = abs(here - there) > SHIFTED * max(high - low, np.finfo(np.float64).tiny)
+    if outside > 0.5 or far or (factor and not low <= here <= high):
+        hint = f", about {factor} of it; was its unit changed?" if factor else "; is it the same quantity?"
+        remarks.append(
+            f"Column '{column.name}' is unlike the training rows: its median is {here:.4g}, there {there:.4g}{hint}"
+        )
+    return remarks
+
+
+def _factor(here: float, there: float) -> str:
+    """The power of ten that lies between two medians; empty where none does."""
+    if here * there <= 0:
+        return ""
+    ratio = here / there
+    return next((word for factor, word in FACTORS.items() if 1 / NEAR <= ratio / factor <= NEAR), "")

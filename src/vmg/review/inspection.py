@@ -11,7 +11,7 @@ from vmg.tables.choices import TableChoices
 from vmg.tables.columns import Column, NumberColumn
 from vmg.tables.date_columns import DateColumn
 from vmg.tables.encoder import TableEncoder, check_names, decide_comma
-from vmg.tables.suspicions import find_suspicions
+from vmg.tables.remarks import find_suspicions
 from vmg.tables.target import Task, fit_target
 from vmg.tables.wording import TableError, listing
 

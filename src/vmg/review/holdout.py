@@ -1,20 +1,29 @@
-"""Which rows a score is taken on: random ones, the last in time, whole groups, or each fold in turn."""
+"""Scores on held-out rows: which rows are held out, fits without them, and a file of what is done."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.cells import to_texts
+from vmg.files import replacing
+from vmg.review.comparison import Comparison, FoldScores, compare_fold, join_folds
+from vmg.tables.cells import no_value, to_texts
 from vmg.tables.dates import find_date_format, to_dates, to_days
+from vmg.tables.model import TableModel
 from vmg.tables.numbers import to_numbers
+from vmg.tables.target import Task, fit_target
 from vmg.tables.wording import TableError, count
 
-__all__ = ["Holdout", "Split"]
+__all__ = ["FinishedFolds", "Holdout", "Split", "plan_splits", "run_digest", "score_held_out"]
 
 Rows = NDArray[np.int64]
 Split = tuple[Rows, Rows]  # to fit to, to score on
@@ -75,8 +84,8 @@ class Holdout:
         return [split for split in splits if len(split[0]) >= MIN_FITTED and len(split[1]) >= MIN_SCORED]
 
     def _by_time(self, frame: pd.DataFrame) -> list[Split]:
-        moments = _moments(frame, str(self.time))
-        order = np.argsort(moments, kind="stable")
+        timestamps = _timestamps(frame, str(self.time))
+        order = np.argsort(timestamps, kind="stable")
         n_folds = self.folds or 1
         n_held = max(1, round(self.share * len(frame) / (n_folds if self.folds else 1)))
         splits = []
@@ -123,7 +132,7 @@ def _folds(place: Rows, n: int, n_folds: int, share: float | None) -> Rows:
     return np.where(np.isin(place, chosen), 0, 1)
 
 
-def _moments(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
+def _timestamps(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
     _require(frame, name)
     date_format = find_date_format(frame[name])
     column = frame[name]
@@ -139,3 +148,74 @@ def _moments(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
 def _require(frame: pd.DataFrame, name: str) -> None:
     if name not in frame.columns:
         raise TableError(f"the table has no column '{name}' to hold rows out by")
+
+
+class FinishedFolds:
+    """Scores of the folds that are done, in a file beside the model until the fit is whole.
+
+    ``run`` says what they are of; a file of another table or of other options is not used.
+    """
+
+    def __init__(self, path: Path, run: str, *, resume: bool) -> None:
+        self.path, self._run = path, run
+        self.folds: list[FoldScores] = self._read() if resume else []
+
+    def _read(self) -> list[FoldScores]:
+        try:
+            document = json.loads(self.path.read_text(encoding="utf-8"))
+            if document["run"] != self._run:
+                raise TableError(f"{self.path} is of another table or other options; leave --resume out to begin anew")
+            return [FoldScores(**fold) for fold in document["folds"]]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, TableError):
+                raise
+            raise TableError(f"{self.path} is damaged; leave --resume out to begin anew") from error
+
+    def add(self, fold: FoldScores) -> None:
+        """Keep one more."""
+        self.folds.append(fold)
+        document = {"run": self._run, "folds": [asdict(one) for one in self.folds]}
+        with replacing(self.path) as temporary:
+            temporary.write_text(json.dumps(document), encoding="utf-8")
+
+    def remove(self) -> None:
+        """Forget them: the fit is whole."""
+        self.path.unlink(missing_ok=True)
+
+
+def plan_splits(
+    frame: pd.DataFrame, target: str, task: Task | None, holdout: Holdout, comma: bool | None, seed: int
+) -> tuple[pd.DataFrame, Task, list[Split]]:
+    """The rows with a target, the task, and what is held out of them."""
+    if target not in frame.columns:  # the fit says so
+        return frame, "regression", []
+    rows = frame[~no_value(frame[target])]
+    if not len(rows):
+        return rows, "regression", []
+    known = fit_target(rows[target], task, comma)
+    return rows, known.task, holdout.splits(rows, known.values, seed)
+
+
+def score_held_out(
+    rows: pd.DataFrame,
+    task: Task,
+    splits: list[Split],
+    fit: Callable[[pd.DataFrame, int], TableModel],
+    finished: FinishedFolds,
+    coverage: float = 0.9,
+) -> Comparison:
+    """Fit and score each split that is not done yet; ``fit`` gets rows and the number of the split."""
+    for number in range(len(finished.folds), len(splits)):
+        inside, held = (rows.iloc[part] for part in splits[number])
+        finished.add(compare_fold(fit(inside, number), inside, held, coverage))
+    return join_folds(task, finished.folds[: len(splits)])
+
+
+def run_digest(path: str | os.PathLike[str], frame: pd.DataFrame, settings: Any) -> str:
+    """A digest of everything a run depends on: the table's cells and all options."""
+    digest = hashlib.sha256(json.dumps([os.fspath(path), list(frame.columns), settings], default=str).encode())
+    for name in frame.columns:
+        digest.update("\0".join(str(cell) for cell in to_texts(frame[name])).encode())
+    return digest.hexdigest()
