@@ -3,7 +3,7 @@
 RMSE and log-likelihood are in the target's own units; ``unit`` is the standard deviation of the training targets.
 The exact Gaussian process runs up to 3,000 training rows. Trees are LightGBM's where it is installed, else
 scikit-learn's. ``--vmg`` adds ``VMGRegressor()`` on the ten tables that
-``results/coverage.jsonl`` does not have; it is slow.
+``lab/results/coverage.jsonl`` does not have; it is slow.
 
 What is in the results file already is not run again. All tables have one split before any has a second.
 
@@ -159,7 +159,7 @@ def show(path: Path, older: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("results/inside.jsonl"))
-    parser.add_argument("--older", type=Path, default=Path("results/coverage.jsonl"), help="of VMGRegressor()")
+    parser.add_argument("--older", type=Path, default=Path("lab/results/coverage.jsonl"), help="of VMGRegressor()")
     parser.add_argument("--page", type=Path, default=Path("docs/ignorance.md"))
     parser.add_argument("--tables", default=",".join(ALL), help=f"among {', '.join(PAPER + OTHERS)}")
     parser.add_argument("--splits", type=int, default=3)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
+from documents import markdown
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -46,11 +47,8 @@ def show(rows: Sequence[Row], columns: Mapping[str, str], *, as_json: bool) -> N
 
 
 def print_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """A table in Markdown."""
-    header = list(header)
-    print("| " + " | ".join(header) + " |\n" + "|---" * len(header) + "|")
-    for row in rows:
-        print("| " + " | ".join(row) + " |")
+    """Print a table in Markdown."""
+    print(markdown(header, rows))
 
 
 def interleaved(

@@ -10,11 +10,11 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "lab/README.md", *sorted((ROOT / "docs").glob("*.md"))]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 PACKAGES = ("vmg", "vmg_paper")
-FOLDERS = ("", "src", "src/vmg", "docs", "benchmarks", "tests")  # that a page may name a file from
+FOLDERS = ("", "src", "src/vmg", "docs", "benchmarks", "lab", "tests")  # that a page may name a file from
 FILE = re.compile(r"[\w./-]*\w\.(?:py|md|jsonl|png|toml|txt|yml|cpp)")
 
 

@@ -14,12 +14,11 @@ from typing import Annotated, Any
 import typer
 
 import vmg
-from vmg.cli.bench import bench_command
 from vmg.cli.demo import demo
 from vmg.cli.evaluate import evaluate
 from vmg.cli.fit import fit
 from vmg.cli.inspect import inspect
-from vmg.cli.options import FIRST_LOOK, PAPER, SPEED, TABLE
+from vmg.cli.options import FIRST_LOOK, PAPER, TABLE
 from vmg.cli.output import print_error
 from vmg.cli.predict import predict
 from vmg.cli.report import report
@@ -73,7 +72,6 @@ app.command(rich_help_panel=TABLE, epilog="Example: `vmg evaluate houses.vmg tes
 app.command(rich_help_panel=TABLE, epilog="Example: `vmg update houses.vmg new.parquet`")(update)
 app.command(rich_help_panel=TABLE, epilog="Example: `vmg report houses.vmg test.csv --out report.html`")(report)
 app.command(rich_help_panel=FIRST_LOOK)(demo)
-app.command("bench", rich_help_panel=SPEED, epilog="Example: `vmg bench step predict`")(bench_command)
 app.command(
     rich_help_panel=PAPER,
     add_help_option=False,  # the experiments have help of their own

@@ -17,7 +17,6 @@ __all__ = [
     "OUTPUT",
     "PAPER",
     "READING",
-    "SPEED",
     "TABLE",
     "CategoricalOption",
     "CoverageOption",
@@ -40,7 +39,7 @@ __all__ = [
 ]
 
 TABLE, NETWORK, OUTPUT = "Your table", "Network and training", "Output"  # headings of the help
-SPEED, FIRST_LOOK, PAPER = "Speed", "A first look", "The paper"
+FIRST_LOOK, PAPER = "A first look", "The paper"
 
 
 class TaskChoice(str, Enum):

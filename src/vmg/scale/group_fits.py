@@ -28,7 +28,7 @@ Estimator = TableRegressor | TableClassifier
 FLEET_SIZE = Size((40,), ("relu", "tanh"), 6, TrainingPlan(max_steps=400, patience=20, refit_steps=10, rate=0.08))
 """Size of the model of a small group: fewer units and half the members of one that is fitted alone.
 
-It was chosen on held-out training rows by ``benchmarks/fleet_plans.py``.
+It was chosen on held-out training rows by ``lab/fleet_plans.py``.
 """
 
 

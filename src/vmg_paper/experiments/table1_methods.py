@@ -22,7 +22,7 @@ PAPER_STEPS = 110_000
 
 PAPER_LIMITS = (0.005, 0.05)  # on α, without saying where [LW16, §4.1]; the authors' code has the first on yacht
 NOISY = ("boston", "wine")
-"""Tables that take the second, by validation on training rows; see benchmarks/paper_limits.py."""
+"""Tables that take the second, by validation on training rows; see lab/paper_limits.py."""
 
 
 def _paper_points(table: str) -> int:

@@ -34,7 +34,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, PseudoDataPar
         Limit on the relative noise √α of pseudo-points: larger is more cautious. "auto" tries five limits on held-out
         rows first and then fits all rows with the best one, or with those whose mixture is best for an ensemble. A
         number skips these trials, as the paper's recipes do, and nothing then checks the intervals: with 0.1, those of
-        90 % covered 60 % on five synthetic tables of 20 rows (results/small_tables.jsonl).
+        90 % covered 60 % on five synthetic tables of 20 rows (lab/results/small_tables.jsonl).
     pseudo_noise : {"layer", "factored"}
         One √α per layer, or a factor per point and dimension.
     row_covariance, column_covariance : {"diagonal", "rank_one", "dense"}

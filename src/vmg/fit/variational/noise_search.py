@@ -29,7 +29,7 @@ CANDIDATES = (0.01, 0.03, 0.08, 0.2, 0.5)
 SHARPER = (0.1, 0.3, 1.0)
 """Shares of the smallest limit, tried where that one is chosen throughout and rows are many, down to ``SHARPEST``.
 Targets nearly free of noise want it: on validation rows of naval 0.001 has 2.92 nats a row and 0.01 has 1.38. Small
-tables do not, nor would short trials tell: on yacht 0.001 ends at 0.38 and 0.03 at 2.36 (results/defaults.jsonl)."""
+tables do not, nor would short trials tell: on yacht 0.001 ends at 0.38 and 0.03 at 2.36 (lab/defaults.py)."""
 SHARPEST = 1e-4
 
 FEW = 20
@@ -41,7 +41,7 @@ ENOUGH = 2_000
 
 TRIAL_STEPS, LONG_TRIAL_STEPS = 2_000, 5_000
 """A trial's steps, at most. Short trials are kind to small limits, which overfit later; a single network on a small
-table, which pays most for that, gets long ones. Validation (results/defaults.jsonl): on Friedman's first function 2,000
+table, which pays most for that, gets long ones. Validation (lab/defaults.py): on Friedman's first function 2,000
 steps leave 0.08 and 0.2 level and 5,000 prefer 0.2; on concrete the lead of 0.08 over 0.03 grows with the steps (10
 points). The long trials' choices themselves were not compared with full training."""
 

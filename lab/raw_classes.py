@@ -5,7 +5,7 @@ of each, as in ``classes.py``; but here categories and holes are in the files as
 installed, gets the texts as its own categories; gradient boosting gets pandas' categories. One JSON line is appended
 per fit, so a killed run resumes.
 
-    python benchmarks/raw_classes.py [--folds 1] [--out results/raw_classes.jsonl] [--show]
+    python lab/raw_classes.py [--folds 1] [--out lab/results/raw_classes.jsonl] [--show]
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import benchmarks_path  # noqa: F401
 import numpy as np
 import pandas as pd
 import torch
@@ -125,7 +126,7 @@ def show(records: list[Record]) -> None:
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--folds", type=int, default=1)
-    options.add_argument("--out", type=Path, default=Path("results/raw_classes.jsonl"))
+    options.add_argument("--out", type=Path, default=Path("lab/results/raw_classes.jsonl"))
     options.add_argument("--show", action="store_true")
     a = options.parse_args()
     torch.set_num_threads(1)

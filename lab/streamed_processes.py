@@ -3,7 +3,7 @@
 Both are started the same way, each process with one thread, in turns. The model takes the parts of one process: passes
 are divided by the processes, and the sample's training by the members that each has.
 
-    python benchmarks/streamed_processes.py [--rows 400000] [--rounds 3] [--out results/streamed_processes.jsonl]
+    python lab/streamed_processes.py [--rows 400000] [--rounds 3] [--out lab/results/streamed_processes.jsonl]
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import benchmarks_path  # noqa: F401
 import large_data
 import torch
 from processes import take_core

@@ -7,7 +7,7 @@ log-likelihood with the cell minus that without it, in nats a row, for several v
 the mark alone tells, with 1e9 draws alone do. "median" fills the hole as if it were known. "absent" has no hole in
 training, so draws are all there is.
 
-    python benchmarks/missing_cells.py [--out results/missing_cells.jsonl] [--tables airfoil ...] [--show]
+    python lab/missing_cells.py [--out lab/results/missing_cells.jsonl] [--tables airfoil ...] [--show]
 
 A line for each fit; what is in the file is not computed again. Needs the data folder in VMG_DATA.
 """
@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import benchmarks_path  # noqa: F401
 import numpy as np
 import pandas as pd
 import regression_tables
@@ -89,7 +90,7 @@ def show(records: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/missing_cells.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/missing_cells.jsonl"))
     parser.add_argument("--tables", nargs="+", default=list(TABLES))
     parser.add_argument("--show", action="store_true", help="print the table of what is there")
     options = parser.parse_args()

@@ -1,12 +1,12 @@
 """Steps of one network by one process and by two on loopback: throughput, and what the cost model says of them.
 
 With the same rows for each process (twice the batch), and with the same batch shared between them. One thread each. The
-model (``StepCost`` in ``benchmarks/scaling_machines.py``) is made of parts that are measured apart from the steps it
+model (``StepCost`` in ``lab/scaling_machines.py``) is made of parts that are measured apart from the steps it
 predicts: a step of one process with all and with half of the rows, two processes that run at the same time and know
 nothing of each other (contention), one process that sleeps after every step as one that waits for a message does (what
 it lost of its caches and its core), messages of two sizes after some work, and bare copies.
 
-    python benchmarks/processes.py [--quick] [--steps 60] [--out results/processes.jsonl]
+    python lab/processes.py [--quick] [--steps 60] [--out lab/results/processes.jsonl]
 """
 
 from __future__ import annotations

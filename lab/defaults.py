@@ -5,7 +5,7 @@ split and member is a replica of one batched network, so that a whole row of lim
 line per (settings, table, limit) is appended to the results file, and what is there already is not run again. Scores
 are in units of the target's standard deviation, of the ensemble and of its first member alone.
 
-    python benchmarks/defaults.py --tables yacht,boston --noise input --max-noise 0.03,0.08,0.2 --steps 5000
+    python lab/defaults.py --tables yacht,boston --noise input --max-noise 0.03,0.08,0.2 --steps 5000
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def _first(prediction: Prediction, n_members: int) -> Prediction:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/defaults.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/defaults.jsonl"))
     parser.add_argument("--tables", default=",".join([*TABLES[:-1], "diabetes", *SIMULATED]))
     parser.add_argument("--max-noise", default="0.01,0.03,0.08,0.2,0.5")
     parser.add_argument("--noise", choices=["input", "constant"], default="input")

@@ -7,7 +7,7 @@ the gap over that at the data. Each network trains from four starts at once, and
 One JSON line per network is appended to the results file, and what is there already is not run again; `--write` puts
 the tables at the end of the page.
 
-    python benchmarks/bounds.py --write docs/bounds.md
+    python lab/bounds.py --write docs/bounds.md
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ACTIVATION = {"linear": "identity", "tiny": "tanh", "gap": "relu"}
 STEPS = {"linear": 1_500, "tiny": 2_000, "gap": 1_500}
 STARTS = 4
 DAMPING = 1e-4
-MARKER = "<!-- what follows is written by benchmarks/bounds.py -->"
+MARKER = "<!-- what follows is written by lab/bounds.py -->"
 
 Row = dict[str, Any]
 
@@ -272,7 +272,7 @@ def tables(rows: list[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/bounds.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/bounds.jsonl"))
     parser.add_argument("--parts", default="linear,tiny,gap")
     parser.add_argument("--quick", action="store_true", help="few steps: shows that it runs, measures nothing")
     parser.add_argument("--write", type=Path, help="page that ends in these tables")

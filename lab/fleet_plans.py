@@ -5,7 +5,7 @@ Groups are cut at random from the training rows of the first fold of ten tables,
 each; no test row is read. Log-likelihoods are in units of the group's own standard deviation. Gains are those over the
 first plan, group by group, and one group counts for at most two nats.
 
-    python benchmarks/fleet_plans.py [--out results/fleet_plans.jsonl] [--separate]
+    python lab/fleet_plans.py [--out lab/results/fleet_plans.jsonl] [--separate]
 
 ``--separate`` fits each group by the default estimator too. Needs the data folder in VMG_DATA.
 """
@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import benchmarks_path  # noqa: F401
 import numpy as np
 import regression_tables
 import torch

@@ -5,7 +5,7 @@ straight line through the times up to 50 points shows where work that is cubic i
 Rows: a table of 20 columns in mapped files (``np.load(..., mmap_mode="c")``), every size in a process of its own; the
 time per row should be constant, and the memory of the process, apart from the files' pages, flat.
 
-    python benchmarks/scaling.py [--json] [--parts width points rows] [--out results]
+    python lab/scaling.py [--json] [--parts width points rows] [--out lab]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
+import benchmarks_path  # noqa: F401
 import numpy as np
 import torch
 from measuring import Row, bayesian_step, interleaved, minibatch, parser, plain_step, print_table
@@ -172,7 +173,7 @@ def show(rows: list[Row], part: str) -> None:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    options.add_argument("--out", type=Path, default=Path("results"), help="folder of the figures")
+    options.add_argument("--out", type=Path, default=Path("lab"), help="folder of the figures")
     options.add_argument("--rounds", type=int, default=40)
     options.add_argument("--steps", type=int, default=4_000, help="steps of each number of rows")
     options.add_argument("--child", type=Path, help=argparse.SUPPRESS)

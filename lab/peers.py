@@ -5,7 +5,7 @@ and optimises the bound with the divergence *summed* over weights and divided by
 where it brings no optimiser of its own. All networks of a width take turns; ratios are over ``nn.Linear`` there.
 A peer that is not installed is named and left out: ``pip install 'vmg[peers]'``.
 
-    python benchmarks/peers.py [--json] [--widths 150 400 750] [--rounds 60]
+    python lab/peers.py [--json] [--widths 150 400 750] [--rounds 60]
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from importlib.metadata import version
 
+import benchmarks_path  # noqa: F401
 import torch
 from measuring import (
     N_DATA,

@@ -5,7 +5,7 @@ each training part, as it is for users, and all splits and members train as one 
 (table, steps, settings) is appended to the results file, and what is there already is not run again. Scores are in
 units of the target's standard deviation.
 
-    python benchmarks/training_length.py --tables concrete,boston --steps 12000,30000
+    python lab/training_length.py --tables concrete,boston --steps 12000,30000
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def validate(settings: dict[str, Any]) -> results_file.Record:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/effort.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/effort.jsonl"))
     parser.add_argument("--tables", default="boston,concrete,energy,wine,diabetes")
     parser.add_argument("--steps", default="12000,20000,30000")
     parser.add_argument("--batch-size", type=int, default=0, help="0: the estimator's own")

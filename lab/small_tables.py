@@ -7,8 +7,8 @@ target lies in the 90 % interval. Settings other than the default run on ten of 
 What is in the results file already is not run again. Choices are made with other seeds (``--seed 1``), in another file,
 than with the 0 that is reported.
 
-    python benchmarks/small_tables.py            # measure, into results/small_tables.jsonl
-    python benchmarks/small_tables.py --show     # print the table
+    python lab/small_tables.py            # measure, into lab/results/small_tables.jsonl
+    python lab/small_tables.py --show     # print the table
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import benchmarks_path  # noqa: F401
 import numpy as np
 import torch
 from documents import markdown
@@ -144,7 +145,7 @@ def show(path: Path, seed: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/small_tables.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/small_tables.jsonl"))
     parser.add_argument("--seed", type=int, default=0, help="of the tables")
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS), help=f"among {', '.join(SETTINGS)}")
     parser.add_argument("--rows", type=int, nargs="*", default=list(ROWS))

@@ -4,7 +4,7 @@ Standard splits. "plain" fits all training rows; "conformal" fits 80 % of them a
 splits of a table train as one batched network. One JSON line per (table, kind, split) is appended; what is there
 already is not run again.
 
-    python benchmarks/coverage.py --splits 5 --out results/coverage.jsonl
+    python lab/coverage.py --splits 5 --out lab/results/coverage.jsonl
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def run(name: str, kind: str, numbers: list[int]) -> list[results_file.Record]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/coverage.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/coverage.jsonl"))
     parser.add_argument("--tables", default=",".join(TABLES[:-1]))
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)

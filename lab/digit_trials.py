@@ -4,8 +4,8 @@ A method of table 2 is trained on the first 50,000 images with some of its setti
 training images every few epochs. No test image is scored. One JSON line per reading is appended to the results file; a
 run that is there to its end is not run again.
 
-    python benchmarks/digit_trials.py --size 3x250 --seeds 0,1,2 --epochs 60 --set prior_scale=0.15
-    python benchmarks/digit_trials.py --method bayes-by-backprop --size 2x400 --epochs 40 --set plain_scale=0.05
+    python lab/digit_trials.py --size 3x250 --seeds 0,1,2 --epochs 60 --set prior_scale=0.15
+    python lab/digit_trials.py --method bayes-by-backprop --size 2x400 --epochs 40 --set plain_scale=0.05
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--schedule", choices=SCHEDULES)
     parser.add_argument("--raw", action="store_true", help="pixels as they are, not less their mean")
     parser.add_argument("--set", type=option, action="append", default=[], metavar="NAME=NUMBER", help="for the layers")
-    parser.add_argument("--out", type=Path, default=Path("results/digit_trials.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/digit_trials.jsonl"))
     args = parser.parse_args()
 
     given = {name: getattr(args, name) for name in ("learning_rate", "averaging", "schedule")}

@@ -4,7 +4,7 @@
 of 8 and of 100 columns, and the steps on the sample. Without it the numbers in the results file are used. The rest is
 arithmetic and a simulation with a fixed seed.
 
-    python benchmarks/scaling_machines.py [--measure] [--out results/scaling_machines.jsonl]
+    python lab/scaling_machines.py [--measure] [--out lab/results/scaling_machines.jsonl]
 """
 
 from __future__ import annotations
@@ -147,10 +147,8 @@ def lost_process(hours: float, processes: int, every_hours: float | None, rng: n
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--measure", action="store_true")
-    options.add_argument(
-        "--steps", type=Path, default=Path("results/processes.jsonl"), help="of benchmarks/processes.py"
-    )
-    options.add_argument("--out", type=Path, default=Path("results/scaling_machines.jsonl"))
+    options.add_argument("--steps", type=Path, default=Path("lab/results/processes.jsonl"), help="of lab/processes.py")
+    options.add_argument("--out", type=Path, default=Path("lab/results/scaling_machines.jsonl"))
     asked = options.parse_args()
     there = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
     kept = [record for record in there if record["part"] == "measured"]

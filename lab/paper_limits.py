@@ -4,7 +4,7 @@ The paper names both and does not say where each was used. The rows of a table's
 again, three times 90 to 10, and `vmg` trains on them for as many steps as in Table 1. One JSON line per (table,
 limit) is appended to the results file, and what is there already is not run again. Scores are in the target's units.
 
-    python benchmarks/paper_limits.py --tables wine,boston
+    python lab/paper_limits.py --tables wine,boston
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def validate(table: str, limit: float, n_splits: int) -> results_file.Record:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("results/paper_limits.jsonl"))
+    parser.add_argument("--out", type=Path, default=Path("lab/results/paper_limits.jsonl"))
     parser.add_argument("--tables", default=",".join(TABLES[:-1]))
     parser.add_argument("--splits", type=int, default=3)
     options = parser.parse_args()
