@@ -30,8 +30,8 @@ from reference import (
 )
 from vmg.covariance import Diagonal
 from vmg.fused import library
-from vmg.math.log_uniform import PseudoNoise, log_uniform_kl
 from vmg.math.matrix_normal import MatrixNormal
+from vmg.math.preactivations import PseudoNoise, log_uniform_kl
 from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior, diagonal_kl
 
 pytestmark = pytest.mark.usefixtures("double_precision")

@@ -100,6 +100,38 @@ def test_files_are_there(page):
     assert lost_files(page.read_text(encoding="utf-8"), page.parent) == set()
 
 
+def definitions(node):
+    """Names that a module or a class defines, a class's own attributes included."""
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef | ast.ClassDef):
+            yield part.name
+        elif isinstance(part, ast.Assign | ast.AnnAssign):
+            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+            yield from (name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+    for part in ast.walk(node) if isinstance(node, ast.ClassDef) else ():
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and dotted(part.value) == ["self"]:
+            yield part.attr
+
+
+def lost_definitions(text):
+    """Places such as `nn/mlp.py:MLP.forward` that a page names and that are not defined there."""
+    for path, name in re.findall(r"`([\w/]+\.py):([\w.]+)`", text):
+        source = ROOT / "src" / "vmg" / path
+        node = ast.parse(source.read_text(encoding="utf-8")) if source.exists() else ast.Module([], [])
+        for part in name.split("."):
+            if part not in definitions(node):
+                yield f"{path}:{name}"
+                break
+            node = next((n for n in node.body if getattr(n, "name", "") == part), None)
+
+
+@every_page
+def test_definitions_are_there(page):
+    text = page.read_text(encoding="utf-8")
+    assert list(lost_definitions(text)) == []
+    assert page.stem != "notation" or text.count(".py:") >= 30
+
+
 def test_the_check_finds_what_it_should():
     assert (
         missing("vmg.nn.MLP") is missing("vmg.estimators.TableRegressor.fit") is missing("vmg_paper.baselines") is None
@@ -112,3 +144,7 @@ def test_the_check_finds_what_it_should():
     text = "[a](README.md), [b](none.md), `nn/mlp.py`, `python benchmarks/none.py --quick`, `nn/none.py`"
     assert lost_files(text, ROOT) == {"none.md", "benchmarks/none.py", "nn/none.py"}
     assert names_in_prose("`vmg.elbo(x)` and `houses.vmg` and `a/vmg.py`") == {"vmg.elbo"}
+    text = (
+        "`nn/mlp.py:MLP.forward`, `nn/mlp.py:MLP.activation`, `nn/mlp.py:MLP.none`, `nn/none.py:MLP`, `nn/mlp.py:none`"
+    )
+    assert list(lost_definitions(text)) == ["nn/mlp.py:MLP.none", "nn/none.py:MLP", "nn/mlp.py:none"]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from vmg.likelihoods import Likelihood
-from vmg.math.linalg import may_look
+from vmg.math.linalg import values_readable
 from vmg.nn.bayesian import BayesianModule, kl_divergence
 from vmg.nn.draws import call
 from vmg.nn.head import BayesianHead
@@ -136,7 +136,7 @@ def elbo(
     """
     if n_samples < 1:
         raise ValueError(f"n_samples must be at least 1; got {n_samples}")
-    if y.is_floating_point() and may_look(y) and not torch.isfinite(y).all():
+    if y.is_floating_point() and values_readable(y) and not torch.isfinite(y).all():
         raise ValueError("y must be finite; got NaN or infinite values")
     project_pieces(network)
     with keep_divergences():

@@ -17,8 +17,8 @@ from torch.distributions import Gamma, kl_divergence
 
 from vmg.fused.diagonal_kl import OF_ONE, Coefficients, DiagonalKL, compiled_kl
 from vmg.math.covariance import Covariance, Diagonal
-from vmg.math.log_uniform import PseudoNoise, pseudo_data_kl
 from vmg.math.matrix_normal import MatrixNormal
+from vmg.math.preactivations import PseudoNoise, pseudo_data_kl
 from vmg.settings import KeepsSettings
 
 __all__ = [

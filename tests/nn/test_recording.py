@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, jacrev, vmap
 import vmg
 from vmg.fused import library
 from vmg.likelihoods import CategoricalLikelihood, KnownNoiseLikelihood
-from vmg.math.linalg import cholesky, is_recorded, may_look
+from vmg.math.linalg import cholesky, is_traced, values_readable
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize, fixed_draw, kl_divergence
 
 
@@ -44,13 +44,13 @@ def test_a_traced_model_draws_and_corrupts_nothing():
 
 def test_recording_is_noticed():
     x = torch.zeros(2)
-    assert not is_recorded(x)
-    assert may_look(x)
-    assert not may_look(torch.zeros(2, device="meta"))
+    assert not is_traced(x)
+    assert values_readable(x)
+    assert not values_readable(torch.zeros(2, device="meta"))
     seen = []
-    grad(lambda t: seen.append(is_recorded(t)) or t.sum())(x)
+    grad(lambda t: seen.append(is_traced(t)) or t.sum())(x)
     with torch._subclasses.FakeTensorMode():
-        seen.append(is_recorded(torch.zeros(2)))
+        seen.append(is_traced(torch.zeros(2)))
     assert seen == [True, True]
 
 

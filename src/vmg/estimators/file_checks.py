@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sklearn.base import is_regressor
 from torch import Tensor
 
-from vmg.nn.covariance_parameters import FAMILIES
+from vmg.nn.layer_parameters import FAMILIES
 
 __all__ = [
     "MAX_DRAWS",

@@ -51,7 +51,7 @@ from vmg.fit.scalar import ScalarEnsemble
 from vmg.fit.scaling import Standardiser
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.model_file import ModelFileError
-from vmg.nn.covariance_parameters import FAMILIES
+from vmg.nn.layer_parameters import FAMILIES
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
 from vmg.prediction.transforms import LogTransform, Rectified

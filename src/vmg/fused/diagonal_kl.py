@@ -1,6 +1,6 @@
 """The KL divergence of a whole diagonal layer, of its weights and its pseudo-data, in one compiled operation.
 
-:mod:`vmg.priors` and :func:`vmg.math.log_uniform.pseudo_data_kl` state it. A layer's draw takes it along
+:mod:`vmg.priors` and :func:`vmg.math.preactivations.pseudo_data_kl` state it. A layer's draw takes it along
 (:mod:`vmg.fused.stack`), so that each parameter has one gradient; :func:`compiled_kl` takes it alone.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from vmg.fused import library
-from vmg.math.log_uniform import PseudoNoise, log_uniform_at_bound
+from vmg.math.preactivations import PseudoNoise, log_uniform_at_bound
 
 __all__ = ["OF_ONE", "Coefficients", "DiagonalKL", "LearnedPrecisions", "compiled_kl"]
 

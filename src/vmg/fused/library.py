@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from vmg.math.linalg import is_recorded
+from vmg.math.linalg import is_traced
 
 __all__ = [
     "DIVERGENCE",
@@ -168,7 +168,7 @@ def native(*tensors: Tensor | None) -> SimpleNamespace | None:
 
     None too where operations are recorded (:mod:`vmg.math.linalg`): a kernel reads memory, and there is none to read.
     """
-    if is_recorded(*tensors):
+    if is_traced(*tensors):
         return None
     dtype = None
     for tensor in tensors:
@@ -204,7 +204,7 @@ def standard_normal(*shapes: tuple[int, ...], like: Tensor, generator: torch.Gen
     generator is serial and would take a tenth of a training step. So the numbers for a given seed differ between an
     installation with kernels and one without.
     """
-    if is_recorded(like):
+    if is_traced(like):
         return [randn(shape, like=like, generator=generator) for shape in shapes]
     drawn = [torch.empty(shape, dtype=like.dtype, device=like.device) for shape in shapes]
     fill_normal(drawn, generator)

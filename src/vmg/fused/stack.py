@@ -20,7 +20,7 @@ from vmg.fused.bound_stack import BoundStack
 from vmg.fused.diagonal_draw import draw
 from vmg.fused.layer_passes import fits
 from vmg.fused.pass_memory import make_plan
-from vmg.math.linalg import PLAIN, is_recorded, may_look
+from vmg.math.linalg import PLAIN, is_traced, values_readable
 from vmg.math.preactivations import DAMPING
 
 __all__ = ["sample_bound", "sample_diagonal", "sample_stack"]
@@ -68,7 +68,7 @@ def sample_diagonal(
     if R - x.shape[-1] not in (0, 1):
         raise ValueError(f"x must have {R - 1} or {R} columns; got {x.shape[-1]}")
     plan = None
-    if not is_recorded(x, log_row_scale):
+    if not is_traced(x, log_row_scale):
         sizes = log_column_scale.shape[-1], 0 if points is None else points.shape[-2], log_point_noise is not None
         plan = make_plan(log_row_scale.shape[:-1], *x.shape[-2:], R, *sizes)
     parameters = (M, log_row_scale, log_column_scale, points, log_noise, log_point_noise)
@@ -87,7 +87,7 @@ def sample_stack(
     ready = _is_ready(x, draws)
     if not ready and (draws[0].plan is None or not _has_kernels(x, draws)):
         _require_shapes(x, draws)
-        if check_finite and may_look(x):
+        if check_finite and values_readable(x):
             _require_finite(x)
         return _chain(x, draws, activation), None
     return sample_bound(BoundStack(draws, x, activation, checked=ready), x, check_finite=check_finite)

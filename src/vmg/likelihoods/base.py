@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg.math.evidence import NoisePrior
-from vmg.math.linalg import may_look
+from vmg.math.linalg import values_readable
 
 __all__ = ["Likelihood", "batch_mean", "is_positive", "require_outputs", "student_variance"]
 
@@ -61,7 +61,7 @@ class Likelihood(nn.Module, ABC):
 def is_positive(value: float | Tensor) -> bool:
     """Whether all of a setting is positive; taken for granted of tensors that cannot be looked at."""
     if isinstance(value, Tensor):
-        return not may_look(value) or bool((value > 0).all())
+        return not values_readable(value) or bool((value > 0).all())
     return value > 0
 
 

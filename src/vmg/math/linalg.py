@@ -15,10 +15,10 @@ __all__ = [
     "PLAIN",
     "NotPositiveDefiniteError",
     "all_finite",
+    "at_least_float32",
     "cholesky",
-    "is_recorded",
-    "may_look",
-    "widened",
+    "is_traced",
+    "values_readable",
 ]
 
 NARROW = (torch.float16, torch.bfloat16)
@@ -27,7 +27,7 @@ NARROW = (torch.float16, torch.bfloat16)
 PLAIN = (Tensor, nn.Parameter)  # anything else, such as a fake or distributed tensor, has ways of its own
 
 
-def widened(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
     """x in single precision where it has less: factorisations and sums over weights need that much."""
     return x.float() if x.dtype in NARROW else x
 
@@ -42,7 +42,7 @@ def all_finite(x: Tensor) -> bool:
     return all(bool(torch.isfinite(part).all()) for part in x.flatten().split(2**20))
 
 
-def is_recorded(*tensors: Tensor | None) -> bool:
+def is_traced(*tensors: Tensor | None) -> bool:
     """Whether operations on these tensors are recorded or transformed rather than run."""
     if torch.compiler.is_compiling():
         return True
@@ -51,9 +51,9 @@ def is_recorded(*tensors: Tensor | None) -> bool:
     return any(tensor is not None and type(tensor) not in PLAIN for tensor in tensors)
 
 
-def may_look(*tensors: Tensor) -> bool:
+def values_readable(*tensors: Tensor) -> bool:
     """Whether a branch may depend on the values of these tensors at no cost but reading them."""
-    return all(tensor.is_cpu for tensor in tensors) and not is_recorded(*tensors)
+    return all(tensor.is_cpu for tensor in tensors) and not is_traced(*tensors)
 
 
 class NotPositiveDefiniteError(ValueError):
@@ -67,7 +67,7 @@ def cholesky(
 
     The first try adds nothing. Try k adds ``jitter * 10**(k-1)`` times ``level``, to the failing
     members of the batch only, so that healthy members keep their exact factor. Where values may not be looked at
-    (:func:`may_look`) there is one more try, with the jitter of the middle one, and what fails it is NaN.
+    (:func:`values_readable`) there is one more try, with the jitter of the middle one, and what fails it is NaN.
 
     Args:
         matrix: symmetric matrices, [..., n, n].
@@ -78,7 +78,7 @@ def cholesky(
         name: what the matrix is, for the error message.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
-    if not may_look(matrix):
+    if not values_readable(matrix):
         return _cholesky_unseen(matrix, info, level, jitter * 10 ** (max_tries // 2))
     if not info.any():
         return factor

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from vmg.math.linalg import is_recorded
+from vmg.math.linalg import is_traced
 from vmg.nn.mlp import ACTIVATIONS
 
 __all__ = ["AnchoredFeatures", "AnchoredFunctions", "activate_"]
@@ -184,7 +184,7 @@ class AnchoredFeatures(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Features of x [N, D], the same for all members, or [n_members, N, D]."""
         x = x.expand(self.n_members, *x.shape[-2:])
-        if self.hidden and set(self.activations) <= set(_SLOPES) and not is_recorded(x):
+        if self.hidden and set(self.activations) <= set(_SLOPES) and not is_traced(x):
             return _Features.apply(x, self.activations, *self.layers())
         h = x
         for W in self.layers():

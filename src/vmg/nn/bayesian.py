@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg.fused.library import randn
-from vmg.math.linalg import NARROW, all_finite, may_look, widened
+from vmg.math.linalg import NARROW, all_finite, at_least_float32, values_readable
 from vmg.math.preactivations import augment, input_divisor
 from vmg.nn.kept_divergences import kept_divergences
 from vmg.nn.sharding import whole_divergence
@@ -195,7 +195,7 @@ class BayesianLinear(BayesianModule):
 
     def draw_noise(self, *shape: int) -> Tensor:
         """Standard normal, of the parameters' kind."""
-        return randn(shape, like=widened(next(self.parameters())), generator=self.generator)
+        return randn(shape, like=at_least_float32(next(self.parameters())), generator=self.generator)
 
     def _enter(self, x: Tensor) -> Tensor:
         """x in the precision the layer computes in, which is single at least: under autocast, or of narrow weights."""
@@ -243,7 +243,7 @@ class BayesianLinear(BayesianModule):
 
     def check_input(self, x: Tensor) -> Tensor:
         self.check_shape(x)
-        if self._looks_at(x) and may_look(x) and not all_finite(x):
+        if self._looks_at(x) and values_readable(x) and not all_finite(x):
             raise ValueError("x must be finite; got NaN or infinite values")
         return x
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from vmg.fused import library, operators
 from vmg.fused.bound_layer import Activation
 from vmg.fused.stack import sample_bound, sample_stack
-from vmg.math.linalg import NARROW, PLAIN, is_recorded
+from vmg.math.linalg import NARROW, PLAIN, is_traced
 from vmg.nn.bayesian import no_autocast
 from vmg.nn.bound_layers import BoundLayers, may_bind
 from vmg.nn.kept_divergences import KeptDivergence, kept_divergences
@@ -31,7 +31,7 @@ def may_stack(layers: Sequence[Any], x: Tensor) -> bool:
 
     It draws the same numbers. It is no call of each layer, so hooks would not run; and it is for training.
     """
-    if not torch.is_grad_enabled() or is_recorded(x):
+    if not torch.is_grad_enabled() or is_traced(x):
         return False
     if not all(getattr(layer, "draws_diagonally", False) and not _has_hooks(layer) for layer in layers):
         return False
@@ -56,7 +56,7 @@ def draw_layers(
 
     ``network`` holds these Bayesian layers and no others.
     """
-    trains = torch.is_grad_enabled() and not is_recorded(x)
+    trains = torch.is_grad_enabled() and not is_traced(x)
     kept, check_finite = kept_divergences() if trains else None, not x.requires_grad
     with_kl = kept is not None and (len(layers) == 1 or all(layer.has_own_divergence for layer in layers))
     with no_autocast(x):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vmg.math.linalg import is_recorded
+from vmg.math.linalg import is_traced
 from vmg.math.preactivations import input_divisor
 from vmg.nn.bayesian import BayesianModule
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -63,7 +63,7 @@ class MatrixGaussianEmbedding(BayesianModule):
         matrix = self.matrix
         if matrix.drawn is not None:
             return self._without_noise_of_padding(matrix.drawn[tokens], tokens)
-        if not matrix.is_diagonal or is_recorded(tokens):
+        if not matrix.is_diagonal or is_traced(tokens):
             return self._without_noise_of_padding(matrix.sample_weight()[tokens], tokens)
         present, place = tokens.unique(return_inverse=True)  # only these rows of the table are drawn
         rows, columns = matrix.row().scale[present], matrix.column().scale

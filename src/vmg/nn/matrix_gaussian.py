@@ -14,15 +14,13 @@ from vmg.fused.diagonal_draw import needs_double
 from vmg.fused.library import standard_normal
 from vmg.fused.pass_memory import Plan, make_plan
 from vmg.math import preactivations as F
-from vmg.math.conditioned_covariance import Conditioned
-from vmg.math.covariance import Covariance, Dense
-from vmg.math.linalg import cholesky, is_recorded, widened
+from vmg.math.covariance import Conditioned, Covariance, Dense
+from vmg.math.linalg import at_least_float32, cholesky, is_traced
 from vmg.math.matrix_normal import MatrixNormal
 from vmg.nn.bayesian import BayesianLinear
-from vmg.nn.covariance_parameters import FAMILIES, DiagonalParameters
 from vmg.nn.diagonal_stack import draw_layers
 from vmg.nn.kept_divergences import kept_divergences
-from vmg.nn.pseudo_data import NOISE_KINDS, PseudoData
+from vmg.nn.layer_parameters import FAMILIES, NOISE_KINDS, DiagonalParameters, PseudoData
 from vmg.priors import IsotropicPrior, Prior, diagonal_kl, short_kl
 
 __all__ = ["KL_KINDS", "SAMPLERS", "MatrixGaussianLinear"]
@@ -181,12 +179,12 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def _loc(self) -> Tensor | None:
         """M in the precision the layer computes in."""
-        return None if self.loc is None else widened(self.loc)
+        return None if self.loc is None else at_least_float32(self.loc)
 
     def _loc_or_zeros(self) -> Tensor:
         if self.loc is not None:
-            return widened(self.loc)
-        scale = widened(self.row.log_scale)
+            return at_least_float32(self.loc)
+        scale = at_least_float32(self.row.log_scale)
         return scale.new_zeros(*self.batch_shape, scale.shape[-1], self.out_features)
 
     def kl_divergence(self) -> Tensor:
@@ -206,14 +204,14 @@ class MatrixGaussianLinear(BayesianLinear):
         kept = kept_divergences()
         if kept and self in kept and len(kept[self].layers) == 1:
             return kept[self].kl
-        if not self.charges_marginally:
+        if not self.uses_marginal_kl:
             assert self.pseudo_data is not None
             q = self.posterior_given(*self.pseudo_data.sample((), self.generator))
             kl = self.prior.kl_divergence(q.loc, q.row_covariance, q.column_covariance)
             return kl.to(self._wide_dtype())
         if self.is_diagonal:
             noise = None if self.pseudo_data is None else self.pseudo_data.projected_noise()
-            row, column = widened(self.row.log_scale), widened(self.column.log_scale)
+            row, column = at_least_float32(self.row.log_scale), at_least_float32(self.column.log_scale)
             return diagonal_kl(self.prior, self._loc(), row, column, noise)
         kl = self.prior.kl_divergence(self._loc(), self.row(), self.column())
         return kl if self.pseudo_data is None else kl + self.pseudo_data.kl_divergence()
@@ -224,7 +222,7 @@ class MatrixGaussianLinear(BayesianLinear):
         return type(self).kl_divergence is MatrixGaussianLinear.kl_divergence
 
     @property
-    def charges_marginally(self) -> bool:
+    def uses_marginal_kl(self) -> bool:
         """Whether the divergence is the paper's, which asks for no draw."""
         return self.kl == "marginal" or self.pseudo_data is None
 
@@ -289,20 +287,24 @@ class MatrixGaussianLinear(BayesianLinear):
 
         ``noises`` is memory for the noise of the pseudo-points (or None) and of the outputs; None to draw it now.
         """
-        pseudo_data, row, column = self.pseudo_data, widened(self.row.log_scale), widened(self.column.log_scale)
+        pseudo_data, row, column = (
+            self.pseudo_data,
+            at_least_float32(self.row.log_scale),
+            at_least_float32(self.column.log_scale),
+        )
         points = log_noise = log_point_noise = pseudo = plan = None
         if pseudo_data is not None:
-            points, pseudo = widened(pseudo_data.points), pseudo_data.projected_noise()
+            points, pseudo = at_least_float32(pseudo_data.points), pseudo_data.projected_noise()
             _, log_noise, log_point_noise, _ = pseudo
         R, C = row.shape[-1], column.shape[-1]
-        if not is_recorded(row):
+        if not is_traced(row):
             plan = self.plan_draw(n_rows)
         if noises is None:
             shapes = (() if points is None else (points.shape,)) + ((*n_rows, C),)
             noises = standard_normal(*shapes, like=row, generator=self.generator)
         *point_noise, noise = noises
         own = self._loc(), row, column, points, log_noise, log_point_noise
-        kl = short_kl(self.prior, (R, C), pseudo) if with_kl and self.charges_marginally else None
+        kl = short_kl(self.prior, (R, C), pseudo) if with_kl and self.uses_marginal_kl else None
         return Draw(plan, own, (*(point_noise or (None,)), noise), 1 / F.input_divisor(R), self.damping, kl)
 
     def plan_draw(self, n_rows: Sequence[int]) -> Plan:
@@ -353,7 +355,7 @@ class MatrixGaussianLinear(BayesianLinear):
         noise = self.draw_noise(*sample_shape, *self.batch_shape, R, self.out_features)
         if self.pseudo_data is None:
             W = V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT
-            return W if self.loc is None else W + widened(self.loc)
+            return W if self.loc is None else W + at_least_float32(self.loc)
         A, B = self.pseudo_data.sample(sample_shape, self.generator)
         point_noise, loc = self.draw_noise(*B.shape), self._loc_or_zeros()
         if needs_double(self.n_pseudo, R, dtype):

@@ -23,7 +23,7 @@ from vmg.math.evidence import (
     log_evidence_of_statistics,
     row_statistics,
 )
-from vmg.math.linalg import cholesky, widened
+from vmg.math.linalg import at_least_float32, cholesky
 from vmg.math.softmax_evidence import ClassRows, ClassWeights, improve_classes
 
 __all__ = ["GaussianOutput", "SoftmaxOutput"]
@@ -268,7 +268,7 @@ class SoftmaxOutput(nn.Module):
     def _checked(self, features: Tensor, y: Tensor, weight: Tensor | None) -> ClassRows:
         if y.dim() != 1 or y.is_floating_point():
             raise ValueError(f"y must be integer classes, one per row; got shape {tuple(y.shape)} of {y.dtype}")
-        features = widened(features)
+        features = at_least_float32(features)
         weight = torch.ones_like(features[:, 0]) if weight is None else weight.to(features.dtype)
         return ClassRows(features, F.one_hot(y, self.n_outputs).to(features.dtype), weight)
 

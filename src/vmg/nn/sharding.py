@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vmg.nn.pseudo_data import PseudoData
+from vmg.nn.layer_parameters import PseudoData
 
 if TYPE_CHECKING:
     from vmg.nn.bayesian import BayesianModule

@@ -107,6 +107,6 @@ class DirectStep:
 def _allows(layer: nn.Module) -> bool:
     if not (isinstance(layer, MatrixGaussianLinear) and layer.is_diagonal and layer.sampling == "marginal"):
         return False
-    if not layer.charges_marginally:
+    if not layer.uses_marginal_kl:
         return False  # the kernels know the paper's divergence only
     return short_kl(layer.prior, (layer.n_rows, layer.out_features), None) is not None

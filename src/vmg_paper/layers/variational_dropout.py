@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from vmg.math.log_uniform import log_uniform_kl
+from vmg.math.preactivations import log_uniform_kl
 from vmg_paper.layers.noisy_inputs import NoisyInputLinear
 
 __all__ = ["VariationalDropoutLinear"]

@@ -13,9 +13,8 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from vmg.estimators.network import NetworkEstimator
 from vmg.fit.variational import Given, MatrixGaussianNetworks, Method, NoiseSearch
 from vmg.fit.variational.likelihood_factories import LikelihoodFactory
-from vmg.nn.covariance_parameters import FAMILIES
+from vmg.nn.layer_parameters import FAMILIES, NOISE_KINDS
 from vmg.nn.mlp import Activation
-from vmg.nn.pseudo_data import NOISE_KINDS
 from vmg.priors import GammaPrior, IsotropicPrior, Prior
 
 __all__ = ["CONSTRAINTS", "PseudoDataParameters", "pseudo_data_method"]

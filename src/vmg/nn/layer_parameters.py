@@ -1,8 +1,12 @@
-"""Learned pseudo-data of a layer and their posterior [LW16, §2.4]."""
+"""Trainable parameters of a layer: those of its covariances, and its pseudo-data with their posterior [LW16, §2.4].
+
+Calling a module of covariance parameters gives its :class:`~vmg.math.covariance.Covariance`.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +14,91 @@ import torch
 from torch import Tensor, nn
 
 from vmg.fused.library import randn
-from vmg.math.linalg import is_recorded, widened
-from vmg.math.log_uniform import PseudoNoise, pseudo_data_kl
-from vmg.math.preactivations import multiplicative_noise
+from vmg.math.covariance import Covariance, Dense, Diagonal, RankOne
+from vmg.math.linalg import at_least_float32, is_traced
+from vmg.math.preactivations import PseudoNoise, multiplicative_noise, pseudo_data_kl
 from vmg.settings import KeepsSettings
 
-__all__ = ["NOISE_KINDS", "PseudoData"]
+__all__ = [
+    "FAMILIES",
+    "NOISE_KINDS",
+    "CovarianceParameters",
+    "DenseParameters",
+    "DiagonalParameters",
+    "PseudoData",
+    "RankOneParameters",
+]
+
+INITIAL_SPREAD = 0.01  # of log scales and of u at the start, as in the authors' code
+
+
+class CovarianceParameters(nn.Module, ABC):
+    """Unconstrained parameters of a covariance; scales are kept as logarithms."""
+
+    log_scale: nn.Parameter
+
+    def __init__(self, n: int, batch_shape: Sequence[int] = ()) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.zeros(*batch_shape, n))
+
+    def reset(self, log_scale: Tensor, generator: torch.Generator | None = None) -> None:
+        """Start near diag(exp(2 log_scale)), for log_scale [n]."""
+        with torch.no_grad():
+            noise = randn(self.log_scale.shape, like=log_scale, generator=generator)
+            self.log_scale.copy_(log_scale + INITIAL_SPREAD * noise)
+
+    @abstractmethod
+    def forward(self) -> Covariance:
+        """The covariance at the present parameters."""
+
+
+class DiagonalParameters(CovarianceParameters):
+    """A diagonal."""
+
+    def forward(self) -> Diagonal:
+        return Diagonal.from_log_scale(at_least_float32(self.log_scale))
+
+
+class RankOneParameters(CovarianceParameters):
+    """A diagonal plus rank one in the square root [LW16, footnote 1]."""
+
+    def __init__(self, n: int, batch_shape: Sequence[int] = ()) -> None:
+        super().__init__(n, batch_shape)
+        self.vector = nn.Parameter(torch.zeros(*batch_shape, n))
+
+    def reset(self, log_scale: Tensor, generator: torch.Generator | None = None) -> None:
+        super().reset(log_scale, generator)
+        with torch.no_grad():  # u = 0 has no gradient, so it starts a little beside
+            self.vector.copy_(INITIAL_SPREAD * randn(self.vector.shape, like=log_scale, generator=generator))
+
+    def forward(self) -> RankOne:
+        return RankOne(at_least_float32(self.log_scale).exp(), at_least_float32(self.vector), validate=False)
+
+
+class DenseParameters(CovarianceParameters):
+    """A Cholesky factor: its log-diagonal, and its strict lower triangle relative to the row's scale."""
+
+    def __init__(self, n: int, batch_shape: Sequence[int] = ()) -> None:
+        super().__init__(n, batch_shape)
+        self.lower = nn.Parameter(torch.zeros(*batch_shape, n, n))
+
+    def reset(self, log_scale: Tensor, generator: torch.Generator | None = None) -> None:
+        super().reset(log_scale, generator)
+        with torch.no_grad():
+            self.lower.zero_()
+
+    def forward(self) -> Dense:
+        lower = at_least_float32(self.lower)
+        unit = lower.tril(-1) + torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
+        return Dense(at_least_float32(self.log_scale).exp().unsqueeze(-1) * unit, validate=False)
+
+
+FAMILIES: dict[str, type[CovarianceParameters]] = {
+    "diagonal": DiagonalParameters,
+    "rank_one": RankOneParameters,
+    "dense": DenseParameters,
+}
+
 
 NOISE_KINDS = ("layer", "factored")
 MIN_LOG_SCALE = -4.0  # the authors' lower limit of log √α; below it the noise has no effect and the KL only grows
@@ -80,12 +163,12 @@ class PseudoData(KeepsSettings):
     @property
     def inputs(self) -> Tensor:
         """Mean pseudo-inputs, [..., P, R], bias entry included."""
-        return widened(self.points[..., : self.n_rows])
+        return at_least_float32(self.points[..., : self.n_rows])
 
     @property
     def outputs(self) -> Tensor:
         """Mean pseudo-outputs, [..., P, C]."""
-        return widened(self.points[..., self.n_rows :])
+        return at_least_float32(self.points[..., self.n_rows :])
 
     @property
     def noise_scale(self) -> Tensor:
@@ -114,7 +197,7 @@ class PseudoData(KeepsSettings):
 
     def project_(self) -> None:
         """Move √α back into its bounds, without a trace in the graph; a recorded program leaves parameters alone."""
-        if is_recorded(self.log_noise):
+        if is_traced(self.log_noise):
             return
         lowest, highest = self.limits()
         for log_noise in self.log_noises():
@@ -122,8 +205,8 @@ class PseudoData(KeepsSettings):
 
     def _inside(self, log_noise: Tensor) -> Tensor:
         """A logarithm inside its bounds; where it cannot be moved there, its value is, and its gradient stays."""
-        log_noise = widened(log_noise)
-        if not is_recorded(log_noise):
+        log_noise = at_least_float32(log_noise)
+        if not is_traced(log_noise):
             return log_noise
         return log_noise + (log_noise.clamp(*self.limits()) - log_noise).detach()
 
@@ -135,7 +218,7 @@ class PseudoData(KeepsSettings):
         """The parameters of √α, moved back into their bounds."""
         self.project_()
         log_noise, log_point_noise = self.log_noise, self.log_point_noise
-        inside = self._inside if is_recorded(log_noise) else widened
+        inside = self._inside if is_traced(log_noise) else at_least_float32
         points = None if log_point_noise is None else inside(log_point_noise)
         return PseudoNoise(self.n_points, inside(log_noise), points, self.max_noise)
 
@@ -152,7 +235,7 @@ class PseudoData(KeepsSettings):
     ) -> tuple[Tensor, Tensor]:
         """One draw (Ã, B̃) for each index of ``sample_shape``."""
         self.project_()
-        points = widened(self.points)
+        points = at_least_float32(self.points)
         noise = randn((*sample_shape, *points.shape), like=points, generator=generator)
         drawn = multiplicative_noise(points, self._log_scale().exp(), noise)
         return drawn[..., : self.n_rows], drawn[..., self.n_rows :]
