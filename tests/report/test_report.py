@@ -246,3 +246,9 @@ def test_verdicts():
         "unknown",
         "unknown",
     ]
+
+
+def test_a_table_with_times_of_day_has_a_report():
+    frame = pd.DataFrame({"visit": [f"{9 + k % 9:02}:{7 * k % 60:02}" for k in range(40)], "y": np.arange(40.0)})
+    model = TableModel.fit(frame, "y", options={"max_iter": 5, "n_members": 2, "random_state": 0})
+    assert "1 time column" in render_report(model, frame)

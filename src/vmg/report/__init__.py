@@ -16,14 +16,13 @@ import vmg
 from vmg.files import replacing
 from vmg.report.classification import ClassificationContents, classification_contents
 from vmg.report.classification_plots import classification_figures
-from vmg.report.columns import read_columns, summarise_columns
 from vmg.report.influence import column_effects, column_influences
-from vmg.report.network import network_summary
+from vmg.report.model_facts import network_summary, training_curve
 from vmg.report.panel import short
 from vmg.report.regression import RegressionContents, regression_contents
 from vmg.report.regression_plots import regression_figures
 from vmg.report.shared_plots import class_legend, effect_figures, shared_figures
-from vmg.report.training import training_curve
+from vmg.report.table_facts import read_columns, summarise_columns
 from vmg.tables.model import TableModel
 from vmg.tables.remarks import table_remarks
 from vmg.tables.wording import TableError

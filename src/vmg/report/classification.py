@@ -11,7 +11,7 @@ from scipy import special
 
 from vmg import metrics
 from vmg.prediction import ClassPrediction
-from vmg.report.shown_rows import Array, Positions, extremes, scored_rows
+from vmg.report.table_facts import Array, Positions, extremes, scored_rows
 from vmg.tables.cells import to_texts
 from vmg.tables.model import TableModel
 from vmg.tables.target import label_positions

@@ -12,8 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.prediction import ClassPrediction, Prediction
-from vmg.report.columns import read_columns
-from vmg.report.shown_rows import SCORED_ROWS, SEED, Array, choose
+from vmg.report.table_facts import SCORED_ROWS, SEED, Array, choose, read_columns
 from vmg.tables.model import TableModel
 
 __all__ = ["EFFECT_GRID", "Effect", "Influence", "column_effects", "column_influences", "effect_grid", "function_draws"]

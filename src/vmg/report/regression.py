@@ -11,7 +11,7 @@ import pandas as pd
 from vmg import metrics
 from vmg.prediction import ClassPrediction, Prediction
 from vmg.prediction.conformal import CoverageError, conformal_level
-from vmg.report.shown_rows import INTERVAL_ROWS, Array, Positions, choose, extremes, scored_rows
+from vmg.report.table_facts import INTERVAL_ROWS, Array, Positions, choose, extremes, scored_rows
 from vmg.tables.marginal import MarginalPrediction
 from vmg.tables.model import NumberPrediction, TableModel, mean_crps
 

@@ -14,7 +14,7 @@ from vmg.metrics import calibration_curve
 from vmg.report.panel import BLUE, INK, MUTED, PAPER, RED, legend, panel, percent_axis, segments, short
 from vmg.report.regression import RegressionContents
 from vmg.report.shared_plots import shares_of_ignorance
-from vmg.report.shown_rows import Array, choose
+from vmg.report.table_facts import Array, choose
 
 __all__ = ["regression_figures"]
 

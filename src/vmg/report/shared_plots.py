@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from vmg.report.influence import Effect, Influence
+from vmg.report.model_facts import TrainingCurve
 from vmg.report.panel import (
     BLUE,
     CLASS_STYLES,
@@ -26,8 +27,7 @@ from vmg.report.panel import (
     segments,
     short,
 )
-from vmg.report.shown_rows import Array
-from vmg.report.training import TrainingCurve
+from vmg.report.table_facts import Array
 
 __all__ = ["class_legend", "effect_figures", "shared_figures", "shares_of_ignorance"]
 
