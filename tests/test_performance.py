@@ -15,8 +15,8 @@ from vmg.nn import MLP
 from vmg.objective import Objective
 from vmg.training.direct_step import DirectStep
 from vmg.training.grouped_parameters import GroupedParameters
+from vmg.training.rows import Batch
 from vmg.training.step import AutogradStep
-from vmg.training.training_rows import Batch
 
 INPUTS, WIDTH, CLASSES, BATCH, POINTS = 784, 150, 10, 100, 50  # the paper's MNIST network [LW16, §4.2]
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")

@@ -17,7 +17,7 @@ from vmg.likelihoods import (
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize
 from vmg.priors import GammaPrior
 from vmg.training import train
-from vmg.training.batches import take_rows
+from vmg.training.rows import take_rows
 
 DEVICE = torch.device("meta")
 LIKELIHOODS = {

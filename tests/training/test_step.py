@@ -20,8 +20,8 @@ from vmg.priors import GammaPrior
 from vmg.training import train
 from vmg.training.direct_step import DirectStep
 from vmg.training.grouped_parameters import GroupedParameters
+from vmg.training.rows import Batch
 from vmg.training.step import AutogradStep, make_step
-from vmg.training.training_rows import Batch
 
 B, D, C = 7, 5, 3
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")

@@ -1,11 +1,9 @@
 """Training by the variational objective."""
 
-from vmg.training.batches import minibatches
-from vmg.training.checkpoint import Checkpoint
-from vmg.training.last_good import TrainingError
+from vmg.training.checkpoint import Checkpoint, TrainingError
 from vmg.training.loop import train
-from vmg.training.reporting import Callback, History, Progress
-from vmg.training.schedule import Schedule, constant, cosine
+from vmg.training.progress import Callback, History, Progress, Schedule, constant, cosine
+from vmg.training.rows import minibatches
 
 __all__ = [
     "Callback",

@@ -20,7 +20,7 @@ from vmg.nn.mlp import MLP
 from vmg.objective import ElboTerms, Objective, with_likelihood
 from vmg.priors import short_kl
 from vmg.training.grouped_parameters import GroupedParameters
-from vmg.training.training_rows import Batch
+from vmg.training.rows import Batch
 
 __all__ = ["DirectStep"]
 

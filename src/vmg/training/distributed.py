@@ -23,10 +23,9 @@ from vmg.likelihoods import Likelihood
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.objective import ElboTerms
 from vmg.training.grouped_parameters import GroupedParameters
-from vmg.training.hooks import Finished, Hook
-from vmg.training.reporting import History
+from vmg.training.progress import Finished, History, Hook
+from vmg.training.rows import Batch
 from vmg.training.step import Step
-from vmg.training.training_rows import Batch
 
 __all__ = ["LostProcessError", "Processes", "joined_by_torchrun", "watched"]
 

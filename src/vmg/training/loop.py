@@ -15,17 +15,12 @@ from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.model_file import fingerprint_function, fingerprint_modules, fingerprint_tensors
 from vmg.nn.bayesian import use_generator
 from vmg.objective import ElboTerms, Objective
-from vmg.training.averaging import Average
-from vmg.training.batches import minibatches
-from vmg.training.checkpoint import Checkpoint, KeptRun, RunState
+from vmg.training.checkpoint import Checkpoint, KeptRun, LastGood, RunState
 from vmg.training.distributed import Processes
 from vmg.training.grouped_parameters import GroupedParameters
-from vmg.training.hooks import Finished, Hook
-from vmg.training.last_good import LastGood
-from vmg.training.reporting import Callback, History, Reports
-from vmg.training.schedule import Schedule, constant
+from vmg.training.progress import Average, Callback, Finished, History, Hook, Reports, Schedule, constant
+from vmg.training.rows import Batch, TrainingRows, minibatches
 from vmg.training.step import Step, make_step
-from vmg.training.training_rows import Batch, TrainingRows
 
 __all__ = ["train"]
 
@@ -52,7 +47,7 @@ def train(
     generator: torch.Generator | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> History:
-    """Maximise the bound with Adam and leave the averaged parameters in ``network`` and ``likelihood``.
+    """Maximise the objective with Adam and leave the averaged parameters in ``network`` and ``likelihood``.
 
     Under an initialised process group (``torchrun``) the processes train one model: each takes its share of every
     batch, and all end with the same bits. All must be given the same rows, which may be mapped files; see
@@ -65,8 +60,8 @@ def train(
         batch_size: rows per step and replica, of all processes together.
         learning_rate, schedule: Adam's rate and its factor over time.
         averaging: decay of the exponential average of parameters that is kept for prediction; None keeps the last.
-        kl_weight: 1 is the bound. A sequence gives one weight for each step and starts again when it ends; with mean 1
-            over an epoch it gives the bound of the epoch.
+        kl_weight: 1 is the objective of :func:`vmg.elbo`. A sequence gives one weight for each step and starts again
+            when it ends; with mean 1 over an epoch it gives the objective of the epoch.
         weight: of each row, shaped as y without its last dimension; it counts as that many rows.
         n_rows: rows of each replica, [*batch_shape], where these differ; the first ``n_rows[k]`` rows are replica k's.
         batch_shape: of the network.
@@ -116,7 +111,7 @@ def train(
             make_step(objective, parameters, rows.batch_shape(processes.n_own(n_batch))), parameters
         )
         last_good = LastGood(network, likelihood, parameters)
-        reports = Reports(history, n_steps, callbacks, average, last_good, x.device)
+        reports = Reports(history, n_steps, callbacks, average, last_good.restore, x.device)
         after_step: list[Hook] = [reports.add, *([] if average is None else [average.update])]
         at_report: list[Hook] = [last_good.keep, reports.report, processes.agree_on(history)]
         at_report += [kept.write] if kept is not None and processes.rank == 0 else []
@@ -166,11 +161,11 @@ def _finite_terms(evaluate: Step, batch: Batch, kl_weight: float) -> ElboTerms |
 def _fingerprints(
     modules: nn.Module, rows: Mapping[str, Tensor | None], schedule: Schedule, generator: torch.Generator | None
 ) -> dict[str, str]:
-    """What a run must share with the file that it goes on from, by the names that a refusal gives."""
-    found = {f"{name}, bit for bit": fingerprint_tensors({name: tensor}) for name, tensor in rows.items()}
-    found["layers and their options"] = fingerprint_modules(modules)
-    found["schedule of the learning rate"] = fingerprint_function(schedule)
+    """Digests that a run must share with the file that it goes on from, by the names that a refusal gives."""
+    digests = {f"{name}, bit for bit": fingerprint_tensors({name: tensor}) for name, tensor in rows.items()}
+    digests["layers and their options"] = fingerprint_modules(modules)
+    digests["schedule of the learning rate"] = fingerprint_function(schedule)
     if generator is not None:
-        found["seed"] = fingerprint_tensors({"generator": generator.get_state()})
-        found["parameters at the start"] = fingerprint_tensors(modules.state_dict())
-    return found
+        digests["seed"] = fingerprint_tensors({"generator": generator.get_state()})
+        digests["parameters at the start"] = fingerprint_tensors(modules.state_dict())
+    return digests

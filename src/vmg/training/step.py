@@ -8,7 +8,7 @@ from typing import Protocol
 from vmg.objective import ElboTerms, Objective
 from vmg.training.direct_step import DirectStep
 from vmg.training.grouped_parameters import GroupedParameters
-from vmg.training.training_rows import Batch
+from vmg.training.rows import Batch
 
 __all__ = ["AutogradStep", "Step", "make_step"]
 
