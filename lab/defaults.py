@@ -22,7 +22,7 @@ import torch
 from sklearn.datasets import load_diabetes, make_friedman1, make_friedman2, make_friedman3
 from sklearn.model_selection import ShuffleSplit
 
-from vmg.fit.scaling import Standardiser
+from vmg.fit.design import Standardiser
 from vmg.fit.variational import (
     LONG,
     STANDARD,

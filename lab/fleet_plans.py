@@ -27,8 +27,7 @@ from fleets import make_group
 from numpy.typing import NDArray
 
 from vmg import TableRegressor
-from vmg.fit.members import TrainingPlan
-from vmg.fit.size import Size
+from vmg.fit.design import Size, TrainingPlan
 from vmg.scale import group_fits
 from vmg.scale.group_fits import GroupTable, fit_together
 

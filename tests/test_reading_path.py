@@ -8,8 +8,9 @@ import torch
 
 import vmg
 from vmg import TableRegressor
-from vmg.fit.members import MemberRows, MemberRun, TrainingPlan
-from vmg.fit.regression_members import RegressionMembers
+from vmg.fit.design import TrainingPlan
+from vmg.fit.gaussian import RegressionMembers
+from vmg.fit.trainer import MemberRows, MemberRun
 
 SOURCE = Path(vmg.__file__).parent
 
@@ -38,14 +39,14 @@ def test_one_training_step_is_read_in_five_files():
     members = RegressionMembers(2, (5,), 1, ("relu", "tanh"), 4)
     run = MemberRun(members, MemberRows(x, y, weight, weight), TrainingPlan(), torch.Generator(), ())
     entered = files_entered(lambda: run.step(weight, 0.03))
-    assert {"fit/members.py", "nn/anchored.py", "math/evidence.py"} <= entered
+    assert {"fit/trainer.py", "nn/anchored.py", "math/evidence.py"} <= entered
     assert len(entered) <= 5, sorted(entered)
 
 
 def test_one_prediction_is_read_in_six_files():
     """``nn/anchored.py``, whose matrices are taken once, is counted.
 
-    Noise that depends on the input, where held-out rows ask for it, is one more: ``fit/noise_field.py``.
+    Noise that depends on the input, where held-out rows ask for it, is one more: ``fit/noise.py``.
     """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
@@ -54,8 +55,8 @@ def test_one_prediction_is_read_in_six_files():
     entered = files_entered(lambda: model.pred_dist(X).interval(0.9))
     assert {
         "estimators/regressor.py",
-        "fit/regression.py",
+        "fit/gaussian.py",
         "nn/anchored.py",
         "prediction/student.py",
     } <= entered
-    assert len((entered | {"nn/anchored.py"}) - {"fit/noise_field.py"}) <= 6, sorted(entered)
+    assert len((entered | {"nn/anchored.py"}) - {"fit/noise.py"}) <= 6, sorted(entered)

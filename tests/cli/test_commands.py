@@ -15,8 +15,7 @@ import pytest
 import vmg
 from vmg.__main__ import main
 from vmg.cli.app import run
-from vmg.fit.members import TrainingPlan
-from vmg.fit.size import Size
+from vmg.fit.design import Size, TrainingPlan
 from vmg.tables import TableModel, read_table
 
 QUICK = ["--max-iter", "3", "--hidden", "8", "--members", "2"]

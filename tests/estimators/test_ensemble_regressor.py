@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 from quick import assert_same_bits, ensemble_regressor, everything, linear_table
 from vmg import TableClassifier, TableRegressor
 from vmg.estimators import VMGRegressor
-from vmg.fit.regression import soften
+from vmg.fit.gaussian import squash
 from vmg.math.evidence import row_statistics
 from vmg.prediction import Prediction
 from vmg.prediction.student import StudentPrediction
@@ -166,7 +166,7 @@ def test_rows_in_two_parts_are_all_rows_for_the_output_layer():
     model = ensemble_regressor().fit(X[:30], y[:30])
     whole = copy.deepcopy(model)
     model.partial_fit(X[30:45], y[30:45]).partial_fit(X[45:], y[45:])
-    inputs = torch.as_tensor(soften(whole.input_scaling_.transform(X)))
+    inputs = torch.as_tensor(squash(whole.input_scaling_.transform(X)))
     targets = torch.as_tensor(whole.target_scaling_.transform(y[:, None]))
     with torch.no_grad():
         phi = whole.ensemble_.members.features(inputs)

@@ -139,7 +139,7 @@ def test_forged_ensembles_are_refused(states, tmp_path, kind, name):
         ("regression", {"noise_prior": {"rate": -1.0}}),
         ("classification", {"n_classes": 10**9}),
         ("classification", {"sharpness": -1.0}),
-        ("classification", {"stretch": float("inf")}),
+        ("classification", {"inflation": float("inf")}),
     ],
 )
 def test_forged_parts_are_refused(states, tmp_path, kind, change):

@@ -299,7 +299,7 @@ def test_one_output_may_be_binomial_with_other_trials():
         ("poisson", lambda t, d: d["constants"].update(ceiling=-1.0), "ceiling must be positive"),
         ("poisson", lambda t, d: d.update(likelihood="other"), "other"),
         ("gamma", lambda t, d: t.update({"ensemble_.theta": t["ensemble_.theta"].repeat(2)}), "shape"),
-        ("gamma", lambda t, d: d.update(stretch=-1.0), "positive factors"),
+        ("gamma", lambda t, d: d.update(inflation=-1.0), "positive factors"),
         ("ordinal", lambda t, d: d["constants"].update(levels=[1.0] * 200), "at most 100"),
         ("binomial", lambda t, d: d["constants"].update(trials=10**12), "trials must be a whole number"),
     ],

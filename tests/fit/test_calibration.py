@@ -1,4 +1,4 @@
-"""Noise, stretch and tails, learned from errors whose distribution is known."""
+"""Noise, inflation and tails, learned from errors whose distribution is known."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,10 @@ from scipy import stats
 from vmg.fit.calibration import FEWEST_DEGREES, HeldOut, calibrate, t_log_density
 
 
-def errors(n, noise, stretch, degrees, seed=0, variance=None):
+def errors(n, noise, inflation, degrees, seed=0, variance=None):
     rng = np.random.default_rng(seed)
     u = rng.gamma(1.0, 1.0, n) if variance is None else np.full(n, variance)
-    scale = np.sqrt(noise + stretch * u)
+    scale = np.sqrt(noise + inflation * u)
     return HeldOut(scale * rng.standard_t(degrees, n), u, np.ones(n))
 
 
@@ -20,19 +20,19 @@ def test_the_density_is_that_of_a_student_t():
     np.testing.assert_allclose(t_log_density(error, squared, 4.5), expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("noise", "stretch", "degrees"), [(1.0, 1.0, 10.0), (0.04, 3.0, 5.0), (2.0, 0.3, 30.0)])
-def test_known_parts_are_recovered(noise, stretch, degrees):
-    found = calibrate(errors(60_000, noise, stretch, degrees), None, 0.0)
+@pytest.mark.parametrize(("noise", "inflation", "degrees"), [(1.0, 1.0, 10.0), (0.04, 3.0, 5.0), (2.0, 0.3, 30.0)])
+def test_known_parts_are_recovered(noise, inflation, degrees):
+    found = calibrate(errors(60_000, noise, inflation, degrees), None, 0.0)
     assert found.noise == pytest.approx(noise, rel=0.2)
-    assert found.stretch == pytest.approx(stretch, rel=0.2)
+    assert found.inflation == pytest.approx(inflation, rel=0.2)
     assert 1 / found.degrees == pytest.approx(1 / degrees, abs=0.03)
 
 
-def test_regions_say_by_how_much_ignorance_must_be_stretched():
+def test_regions_say_by_how_much_ignorance_must_be_inflated():
     folds = errors(4_000, 1.0, 1.0, 20.0, variance=1e-4)  # in folds nothing can be seen of it
     regions = errors(4_000, 1.0, 6.0, 20.0, seed=1)
     found = calibrate(folds, regions, 0.0)
-    assert found.stretch == pytest.approx(6.0, rel=0.2) and found.noise == pytest.approx(1.0, rel=0.1)
+    assert found.inflation == pytest.approx(6.0, rel=0.2) and found.noise == pytest.approx(1.0, rel=0.1)
 
 
 def test_units_do_not_matter():
@@ -41,7 +41,7 @@ def test_units_do_not_matter():
     scaled = [HeldOut(100 * one.error, 1e4 * one.variance, one.weight) for one in (folds, regions)]
     found = calibrate(*scaled, 0.0)
     assert found.noise == pytest.approx(1e4 * plain.noise, rel=0.02)
-    assert found.stretch == pytest.approx(plain.stretch, rel=0.02)
+    assert found.inflation == pytest.approx(plain.inflation, rel=0.02)
 
 
 def test_noise_is_at_least_what_members_found():
@@ -55,14 +55,14 @@ def test_weights_count_as_rows():
     weighted = calibrate(one._replace(weight=weight.astype(float)), None, 0.0)
     repeated = calibrate(HeldOut(*(np.repeat(part, weight) for part in one)), None, 0.0)
     assert weighted.noise == pytest.approx(repeated.noise, rel=0.05)
-    assert weighted.stretch == pytest.approx(repeated.stretch, rel=0.2)
+    assert weighted.inflation == pytest.approx(repeated.inflation, rel=0.2)
 
 
 @pytest.mark.parametrize("error", [np.zeros(20), np.full(20, 1e-12), np.full(20, 1e9)])
 def test_strange_errors_give_finite_parts(error):
     found = calibrate(HeldOut(error, np.full(20, 0.1), np.ones(20)), None, 0.0)
-    assert np.isfinite([found.noise, found.stretch, found.degrees]).all()
-    assert found.noise > 0 and found.stretch > 0 and found.degrees >= FEWEST_DEGREES
+    assert np.isfinite([found.noise, found.inflation, found.degrees]).all()
+    assert found.noise > 0 and found.inflation > 0 and found.degrees >= FEWEST_DEGREES
 
 
 def test_no_rows_in_regions_are_no_regions():

@@ -6,15 +6,15 @@ import torch
 from scipy import integrate, optimize
 
 from likelihoods.scalar_cases import CASES
-from vmg.likelihoods.scalar import Censored, Poisson, Scatter
+from vmg.likelihoods.scalar import Censored, LikelihoodAt, Poisson
 from vmg.math.evidence import log_evidence_known_noise
 from vmg.math.scalar_evidence import (
     GaussianPrior,
     ScalarPosterior,
-    advance,
     mean_log_prob,
+    newton_step,
+    optimise,
     scalar_bound,
-    settle,
 )
 
 N, D = 24, 3
@@ -32,7 +32,7 @@ def problem(name, seed=0):
     if name == "censored":
         y[::3, 1], y[1::4, 0] = np.inf, -np.inf
     weight, precision = rng.uniform(0.5, 2, N), rng.uniform(0.5, 2, D)
-    scatter = Scatter(likelihood, torch.as_tensor(theta))
+    scatter = LikelihoodAt(likelihood, torch.as_tensor(theta))
     return torch.as_tensor(phi), torch.as_tensor(y), torch.as_tensor(weight), torch.as_tensor(precision), scatter
 
 
@@ -43,7 +43,7 @@ def bound_of(phi, y, weight, precision, scatter, posterior):
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_the_fixed_point_is_the_optimum_of_a_slow_search(name):
     phi, y, weight, precision, scatter = problem(name)
-    found = settle(None, phi, y, GaussianPrior.of(precision), weight, scatter, 400, 1e-12)
+    found = optimise(None, phi, y, GaussianPrior.of(precision), weight, scatter, 400, 1e-12)
     rows, columns = np.tril_indices(D)
 
     def posterior(values):
@@ -71,11 +71,11 @@ def test_normal_noise_is_exact_in_one_step():
     A = torch.diag(precision) + phi.mT @ (phi * omega[:, None])
     m = torch.linalg.solve(A, phi.mT @ (omega * targets))
     start = ScalarPosterior(torch.zeros(D, dtype=torch.float64), torch.linalg.cholesky(torch.diag(precision)))
-    found, _ = advance(start, phi, y, GaussianPrior.of(precision), weight, scatter)
+    found, _ = newton_step(start, phi, y, GaussianPrior.of(precision), weight, scatter)
     np.testing.assert_allclose(found.mean, m, rtol=1e-9)
     np.testing.assert_allclose(found.root @ found.root.mT, A, rtol=1e-9)
     ones = torch.ones_like(weight)
-    exact, _ = advance(start, phi, y, GaussianPrior.of(precision), ones, scatter)
+    exact, _ = newton_step(start, phi, y, GaussianPrior.of(precision), ones, scatter)
     evidence = log_evidence_known_noise(phi, targets, precision, ones / sigma**2) - N * np.log(likelihood.scale)
     np.testing.assert_allclose(bound_of(phi, y, ones, precision, scatter, exact), evidence, rtol=1e-9)
 
@@ -84,7 +84,7 @@ def test_normal_noise_is_exact_in_one_step():
 def test_the_bound_is_below_the_evidence(name):
     phi, y, weight, precision, scatter = problem(name)
     phi, precision, ones = phi[:, :1], precision[:1], torch.ones_like(weight)
-    found = settle(None, phi, y, GaussianPrior.of(precision), ones, scatter, 200, 1e-10)
+    found = optimise(None, phi, y, GaussianPrior.of(precision), ones, scatter, 200, 1e-10)
     bound = bound_of(phi, y, ones, precision, scatter, found).item()
 
     def joint(w):
@@ -99,13 +99,13 @@ def test_the_bound_is_below_the_evidence(name):
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_gradients_are_those_of_the_bound_at_a_fixed_posterior(name):
     phi, y, weight, precision, scatter = problem(name)
-    found = settle(None, phi, y, GaussianPrior.of(precision), weight, scatter, 100, 1e-10)
+    found = optimise(None, phi, y, GaussianPrior.of(precision), weight, scatter, 100, 1e-10)
     theta = scatter.theta.clone().requires_grad_()
     leaf, a = phi.clone().requires_grad_(), precision.clone().requires_grad_()
 
     def value(features, given, parameters):
         spread = features.detach() @ found.covariance
-        return scalar_bound(features, y, given, found, spread, weight, Scatter(scatter.likelihood, parameters))
+        return scalar_bound(features, y, given, found, spread, weight, LikelihoodAt(scatter.likelihood, parameters))
 
     value(leaf, a, theta).backward()
     rng = np.random.default_rng(1)
@@ -125,9 +125,9 @@ def test_members_side_by_side_are_members_alone():
     phi, y, weight, precision, scatter = problem("negative-binomial")
     several = torch.stack([phi, phi.flip(0)])
     weights, priors = weight.expand(2, -1), GaussianPrior.of(torch.stack([precision, 2 * precision]))
-    whole = settle(None, several, y, priors, weights, scatter, 30)
+    whole = optimise(None, several, y, priors, weights, scatter, 30)
     for e in range(2):
-        alone = settle(None, several[e], y, GaussianPrior.of((1 + e) * precision), weight, scatter, 30)
+        alone = optimise(None, several[e], y, GaussianPrior.of((1 + e) * precision), weight, scatter, 30)
         np.testing.assert_allclose(whole.mean[e], alone.mean, rtol=1e-6, atol=1e-8)
         np.testing.assert_allclose(whole.root[e], alone.root, rtol=1e-6, atol=1e-8)
 
@@ -136,8 +136,8 @@ def test_a_weight_counts_as_so_many_rows():
     phi, y, _, precision, scatter = problem("poisson")
     weight = torch.as_tensor(np.random.default_rng(0).integers(1, 4, N))
     prior = GaussianPrior.of(precision)
-    weighted = settle(None, phi, y, prior, weight.double(), scatter, 50)
-    repeated = settle(
+    weighted = optimise(None, phi, y, prior, weight.double(), scatter, 50)
+    repeated = optimise(
         None,
         phi.repeat_interleave(weight, 0),
         y.repeat_interleave(weight),
@@ -154,9 +154,9 @@ def test_the_posterior_of_some_rows_is_the_prior_of_the_rest():
     phi, y, weight, precision, scatter = problem("censored")
     y = torch.stack([y[:, 0].nan_to_num(neginf=1.0)] * 2, 1)
     prior = GaussianPrior.of(precision)
-    whole = settle(None, phi, y, prior, weight, scatter, 3)
-    first = settle(None, phi[:10], y[:10], prior, weight[:10], scatter, 3)
-    both = settle(first, phi[10:], y[10:], first.natural(), weight[10:], scatter, 3)
+    whole = optimise(None, phi, y, prior, weight, scatter, 3)
+    first = optimise(None, phi[:10], y[:10], prior, weight[:10], scatter, 3)
+    both = optimise(first, phi[10:], y[10:], first.natural(), weight[10:], scatter, 3)
     np.testing.assert_allclose(both.mean, whole.mean, rtol=1e-8)
     np.testing.assert_allclose(both.root, whole.root, rtol=1e-8)
 
@@ -165,11 +165,11 @@ def test_an_absurd_target_does_not_break_the_search():
     phi, y, weight, precision, _ = problem("poisson")
     y = y.clone()
     y[3] = 1e7
-    scatter = Scatter(Poisson(3.0, 3e7), torch.zeros(0))
+    scatter = LikelihoodAt(Poisson(3.0, 3e7), torch.zeros(0))
     prior = GaussianPrior.of(precision)
     bounds, posterior = [], None
     for _ in range(60):
-        posterior, _ = advance(posterior, phi, y, prior, weight, scatter)
+        posterior, _ = newton_step(posterior, phi, y, prior, weight, scatter)
         bounds.append(bound_of(phi, y, weight, precision, scatter, posterior).item())
     assert np.isfinite(bounds).all() and torch.isfinite(posterior.mean).all()
     assert bounds[-1] == max(bounds) or np.isclose(bounds[-1], max(bounds), rtol=1e-3)
@@ -178,7 +178,7 @@ def test_an_absurd_target_does_not_break_the_search():
 def test_the_mean_log_probability_is_an_integral():
     likelihood, theta, _ = CASES["negative-binomial"]
     y, centre, variance = torch.tensor([2.0]), torch.tensor([0.3]), torch.tensor([0.5])
-    scatter = Scatter(likelihood, torch.as_tensor(theta))
+    scatter = LikelihoodAt(likelihood, torch.as_tensor(theta))
     parts = (part.double() for part in (y, centre, variance))
     found = mean_log_prob(scatter, *parts, 25).item()
 
@@ -193,6 +193,6 @@ def test_censoring_alone_tells_something():
     likelihood = Censored(0.0, 1.0)
     phi, precision = torch.ones(50, 1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     y = torch.tensor([[2.0, np.inf]], dtype=torch.float64).expand(50, 2)
-    scatter = Scatter(likelihood, torch.tensor([0.0]).double())
-    found = settle(None, phi, y, GaussianPrior.of(precision), torch.ones(50).double(), scatter, 60)
+    scatter = LikelihoodAt(likelihood, torch.tensor([0.0]).double())
+    found = optimise(None, phi, y, GaussianPrior.of(precision), torch.ones(50).double(), scatter, 60)
     assert found.mean.item() > 2

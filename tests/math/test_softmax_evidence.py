@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from vmg.fit.classification import improve_on
+from vmg.fit.classes import improve_on
 from vmg.math.softmax_evidence import (
     ClassRows,
     ClassWeights,

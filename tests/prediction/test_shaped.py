@@ -5,7 +5,7 @@ import pytest
 from scipy import integrate
 
 from vmg.fit.calibration import Calibration, HeldOut
-from vmg.fit.noise_shape import NoiseShape, choose_shape, fit_noise_shape
+from vmg.fit.noise import NoiseShape, choose_shape, fit_noise_shape
 from vmg.prediction import ShapedPrediction, StudentPrediction
 
 SHAPE = NoiseShape(np.array([0.5, 0.3, 0.2]), np.array([-0.7, 0.4, 2.0]), np.array([0.3, 0.8, 0.5]))

@@ -3,9 +3,8 @@ import pytest
 import torch
 
 from vmg.fit.calibration import HeldOut, calibrate, t_log_density
-from vmg.fit.members import TrainingPlan
-from vmg.fit.regression_members import RegressionMembers
-from vmg.fit.scaling import Standardiser
+from vmg.fit.design import Standardiser, TrainingPlan
+from vmg.fit.gaussian import RegressionMembers
 from vmg.math.evidence import NoisePrior, RowStatistics, row_statistics
 from vmg.scale.group_calibration import calibrate_groups
 from vmg.scale.group_training import GroupRows, train_groups
@@ -59,9 +58,9 @@ def test_calibrations_of_many_groups_are_those_of_each():
         total = 0.0
         for rows in (fold, region):
             if len(rows.error):
-                scale = found.noise + found.stretch * rows.variance
+                scale = found.noise + found.inflation * rows.variance
                 total -= np.average(t_log_density(rows.error, scale, found.degrees), weights=rows.weight)
-        prior = 10 * np.log(found.stretch) ** 2 + 3 * ((np.log(found.degrees - 3) - 2) / 2) ** 2
+        prior = 10 * np.log(found.inflation) ** 2 + 3 * ((np.log(found.degrees - 3) - 2) / 2) ** 2
         return total + 0.5 * prior / len(fold.error)
 
     for found, fold, region, level in zip(calibrate_groups(folds, regions, least), folds, regions, least, strict=True):

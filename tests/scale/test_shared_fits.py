@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 from gloo import Pair
 
-from vmg.fit.members import MemberRun
-from vmg.fit.regression_members import RegressionMembers
-from vmg.fit.shared_members import Crew, members_shared
+from vmg.fit.gaussian import RegressionMembers
+from vmg.fit.shared_members import MemberShard, members_shared
+from vmg.fit.trainer import MemberRun
 from vmg.scale import fit_dataset
 from vmg.scale.checkpoint import FitCheckpoint, KeptFit, Offer, choose_offers
 from vmg.scale.dataset import Dataset
@@ -155,8 +155,8 @@ def test_a_callback_of_one_process_stops_all(pair, parts):
 
 def shared_or_not(rank):
     with members_shared():
-        inside = Crew(5)
-    return Crew(5).alone, inside.alone, inside.own
+        inside = MemberShard(5)
+    return MemberShard(5).alone, inside.alone, inside.own
 
 
 def test_members_are_shared_only_where_that_is_asked_for(pair):

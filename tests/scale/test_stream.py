@@ -5,7 +5,7 @@ import torch
 from parquet_parts import make_frame, write_parts
 
 import vmg
-from vmg.fit.scaling import soften
+from vmg.fit.design import squash
 from vmg.model_file import ModelFileError
 from vmg.scale import as_parquet, fit_dataset, open_dataset, stream, update_model
 from vmg.scale.checkpoint import FitCheckpoint
@@ -30,7 +30,7 @@ def test_output_layers_are_conditioned_on_every_row_exactly(dataset, streamed):
     estimator = streamed.estimator
     members = estimator.ensemble_.members
     X = streamed.encoder.transform(dataset[1])
-    x = soften(estimator.input_scaling_.transform(X))
+    x = squash(estimator.input_scaling_.transform(X))
     y = estimator.target_scaling_.transform(dataset[1][["y"]].to_numpy())
     with torch.no_grad():
         phi = members.features(torch.as_tensor(x)).numpy()

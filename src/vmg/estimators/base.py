@@ -22,8 +22,7 @@ from vmg.estimators.reading import ReadsRows
 from vmg.estimators.sparse import dense
 from vmg.estimators.weights import weighed
 from vmg.estimators.whole_fit import whole_or_not_at_all
-from vmg.fit.scaling import Standardiser
-from vmg.fit.size import Size, choose_size
+from vmg.fit.design import Size, Standardiser, choose_size
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.model_file import write
 from vmg.nn.mlp import ACTIVATIONS

@@ -17,8 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 from vmg.estimators.base import Array, TableEstimator
 from vmg.estimators.pseudo_data.classifier import VMGClassifier
 from vmg.estimators.reading import ReadsClasses
-from vmg.fit.classification import ClassificationEnsemble, fit_classification
-from vmg.fit.scaling import Standardiser
+from vmg.fit.classes import ClassificationEnsemble, fit_classification
+from vmg.fit.design import Standardiser
 from vmg.prediction import ClassPrediction
 from vmg.prediction.conformal import class_scores, class_sets
 from vmg.training import Callback

@@ -21,7 +21,7 @@ from torch import Tensor
 from vmg.estimators.reading import ReadsRows
 from vmg.estimators.weights import weighed
 from vmg.estimators.whole_fit import whole_or_not_at_all
-from vmg.fit.scaling import Standardiser
+from vmg.fit.design import Standardiser
 from vmg.fit.variational import STANDARD, Budget, EarlyStopping, Fitted, Fitter, Method, Targets, TrainingSet
 from vmg.fit.variational.same_network import check_same_network
 from vmg.likelihoods import Likelihood

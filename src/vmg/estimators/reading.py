@@ -13,7 +13,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vmg.estimators.sparse import dense
-from vmg.fit.scaling import Standardiser
+from vmg.fit.design import Standardiser
 from vmg.fit.variational.targets import ClassTargets, NumericTargets
 from vmg.prediction import row_pieces
 from vmg.prediction.conformal import calibration_scores, conformal_interval

@@ -22,11 +22,10 @@ from vmg.estimators.target_units import (
     scalar_distribution,
 )
 from vmg.fit.calibration import NORMAL_DEGREES
-from vmg.fit.likelihood_choice import LikelihoodChoice, choose_likelihood
-from vmg.fit.outliers import ordinary_rows
-from vmg.fit.regression import RegressionEnsemble, fit_regression
-from vmg.fit.scalar import ScalarEnsemble, fit_scalar
-from vmg.fit.scaling import Standardiser
+from vmg.fit.choice import LikelihoodChoice, choose_likelihood
+from vmg.fit.design import Standardiser, ordinary_rows
+from vmg.fit.gaussian import RegressionEnsemble, fit_regression
+from vmg.fit.glm import ScalarEnsemble, fit_scalar
 from vmg.fit.targets import COLLAPSED, LIKELIHOODS, PAIRED, make_likelihood, require_targets
 from vmg.prediction import NumberPrediction, ShapedPrediction, StudentPrediction, TransformedPrediction
 

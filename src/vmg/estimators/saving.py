@@ -45,10 +45,10 @@ from vmg.estimators.saving_targets import (
     encode_scores,
     encode_transform,
 )
-from vmg.fit.classification import ClassificationEnsemble
-from vmg.fit.regression import RegressionEnsemble
-from vmg.fit.scalar import ScalarEnsemble
-from vmg.fit.scaling import Standardiser
+from vmg.fit.classes import ClassificationEnsemble
+from vmg.fit.design import Standardiser
+from vmg.fit.gaussian import RegressionEnsemble
+from vmg.fit.glm import ScalarEnsemble
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.model_file import ModelFileError
 from vmg.nn.layer_parameters import FAMILIES

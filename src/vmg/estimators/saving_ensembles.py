@@ -13,13 +13,10 @@ from torch import Tensor, nn
 
 from vmg.estimators.file_checks import require_shapes, require_sizes
 from vmg.fit.calibration import Calibration
-from vmg.fit.classification import ClassificationEnsemble
-from vmg.fit.classification_members import ClassificationMembers
-from vmg.fit.noise_field import NoiseField
-from vmg.fit.noise_shape import COMPONENTS, NoiseShape
-from vmg.fit.regression import RegressionEnsemble
-from vmg.fit.regression_members import RegressionMembers
-from vmg.fit.scaling import InputRange
+from vmg.fit.classes import ClassificationEnsemble, ClassificationMembers
+from vmg.fit.design import InputRange
+from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers
+from vmg.fit.noise import COMPONENTS, NoiseField, NoiseShape
 from vmg.math.evidence import NoisePrior
 from vmg.nn.anchored import AnchoredFeatures
 
@@ -93,7 +90,7 @@ def decode_regression(name: str, content: Document, tensors: Mapping[str, Tensor
     shapes = tuple(_shape(name, one) for one in content.get("shapes", ()))
     if len(shapes) not in (0, n_outputs):
         raise ValueError(f"{name} must have one shape of noise for each of {n_outputs} outputs or none")
-    return RegressionEnsemble(members, noise, calibrations, fields, inputs, shapes)
+    return RegressionEnsemble(members, inputs, noise, calibrations, fields, shapes)
 
 
 def _shape(name: str, described: Document) -> NoiseShape:
@@ -122,7 +119,7 @@ def encode_classification(name: str, ensemble: ClassificationEnsemble, tensors: 
         "features": describe_features(ensemble.members.features),
         "n_classes": ensemble.members.n_classes,
         "sharpness": ensemble.sharpness,
-        "stretch": ensemble.stretch,
+        "inflation": ensemble.inflation,
     }
 
 
@@ -141,11 +138,11 @@ def decode_classification(name: str, content: Document, tensors: Mapping[str, Te
     )
     members = take_members(f"{name}.members", ClassificationMembers, described, tensors, n_classes=n_classes)
     weights = tensors[f"{name}.mean"].double().clone(), tensors[f"{name}.root"].double().clone()
-    sharpness, stretch = float(content["sharpness"]), float(content["stretch"])
-    if not (0 < sharpness < np.inf and 0 <= stretch < np.inf):
-        raise ValueError(f"{name} must have positive factors of its logits; got {sharpness} and {stretch}")
+    sharpness, inflation = float(content["sharpness"]), float(content["inflation"])
+    if not (0 < sharpness < np.inf and 0 <= inflation < np.inf):
+        raise ValueError(f"{name} must have positive factors of its logits; got {sharpness} and {inflation}")
     inputs = take_range(name, described["in_features"], tensors)
-    return ClassificationEnsemble(members, *weights, sharpness, stretch, inputs)
+    return ClassificationEnsemble(members, inputs, *weights, sharpness, inflation)
 
 
 def put_range(name: str, inputs: InputRange, tensors: Tensors) -> None:

@@ -19,9 +19,8 @@ from vmg.estimators.saving_ensembles import (
     take_members,
     take_range,
 )
-from vmg.fit.scalar import ScalarEnsemble
-from vmg.fit.scalar_calibration import ScalarCalibration
-from vmg.fit.scalar_members import ScalarMembers
+from vmg.fit.calibration import ScalarCalibration
+from vmg.fit.glm import ScalarEnsemble, ScalarMembers
 from vmg.fit.targets import MOST_LEVELS
 from vmg.likelihoods.scalar import SCALAR_LIKELIHOODS, ScalarLikelihood
 from vmg.prediction.transforms import LogTransform, Rectified
@@ -54,7 +53,7 @@ def encode_scalar(name: str, ensemble: ScalarEnsemble, tensors: Tensors) -> Docu
         "likelihood": likelihood.name,
         "constants": likelihood.constants(),
         "sharpness": ensemble.calibration.sharpness,
-        "stretch": ensemble.calibration.stretch,
+        "inflation": ensemble.calibration.inflation,
     }
 
 
@@ -73,13 +72,13 @@ def decode_scalar(name: str, content: Document, tensors: Mapping[str, Tensor]) -
         tensors,
     )
     members = take_members(f"{name}.members", ScalarMembers, described, tensors, likelihood=likelihood)
-    sharpness, stretch = float(content["sharpness"]), float(content["stretch"])
-    if not (0 < sharpness < np.inf and 0 <= stretch < np.inf):
-        raise ValueError(f"{name} must have positive factors of its function; got {sharpness} and {stretch}")
+    sharpness, inflation = float(content["sharpness"]), float(content["inflation"])
+    if not (0 < sharpness < np.inf and 0 <= inflation < np.inf):
+        raise ValueError(f"{name} must have positive factors of its function; got {sharpness} and {inflation}")
     theta = tensors[f"{name}.theta"].double().numpy().copy()
     weights = tensors[f"{name}.mean"].double().clone(), tensors[f"{name}.root"].double().clone()
     inputs = take_range(name, described["in_features"], tensors)
-    return ScalarEnsemble(members, *weights, ScalarCalibration(theta, sharpness, stretch), inputs)
+    return ScalarEnsemble(members, inputs, *weights, ScalarCalibration(theta, sharpness, inflation))
 
 
 def _likelihood(name: str, kind: str, constants: Document) -> ScalarLikelihood:

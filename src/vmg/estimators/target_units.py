@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vmg.fit.calibration import NORMAL_DEGREES
-from vmg.fit.scalar import ScalarEnsemble
-from vmg.fit.scaling import Standardiser
+from vmg.fit.design import Standardiser
+from vmg.fit.glm import ScalarEnsemble
 from vmg.fit.targets import HEADROOM, log_shift
 from vmg.likelihoods.scalar import Censored
 from vmg.prediction import LinkedPrediction, NumberPrediction, StudentPrediction, TransformedPrediction

@@ -1,35 +1,117 @@
 """Noise, ignorance and tails, learned from rows that their predictors have not seen.
 
-A held-out row has an error r and a *stated* variance u of the function: the variance of its output layer's weights
-and the disagreement between members that have not seen the row. The target's distribution is
+A held-out row has a function with centre μ and *stated* variance u: the variance of its output layer's weights and the
+disagreement between members that have not seen the row. The target's distribution is, for numbers,
 
-    y ~ Student t with ν degrees of freedom, centre f, squared scale σ² + c u.
+    y ~ Student t with ν degrees of freedom, centre μ, squared scale σ² + c u,
 
-σ², c and ν maximise the density of held-out errors: those of random folds and those of whole regions count alike. So c
-says by how much the members' own ignorance must be stretched to hold where there are no rows.
+and for a likelihood p(y | f, θ) of one function
+
+    p(y) = ∫ p(y | f, θ) N(f; κμ, c u + e) df,
+
+where e is what the mean of few members errs more than that of all will. The noise σ² or θ, the tails ν, the sharpness κ
+and the inflation c maximise the density of held-out targets: those of random folds and those of whole regions count
+alike. So c says by how much the members' own ignorance must be inflated to hold where there are no rows. Classes have
+κ and c of their logits.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-__all__ = ["NORMAL_DEGREES", "Calibration", "HeldOut", "calibrate", "t_log_density"]
+from vmg.fit.design import Design
+from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
+from vmg.math.scalar_evidence import mean_log_prob
+
+__all__ = [
+    "NORMAL_DEGREES",
+    "Calibration",
+    "HeldOut",
+    "HeldOutFunctions",
+    "HeldOutPredictions",
+    "ScalarCalibration",
+    "calibrate",
+    "calibrate_classes",
+    "calibrate_scalar",
+    "held_out_errors",
+    "held_out_functions",
+    "scalar_scores",
+    "t_log_density",
+]
 
 Array = NDArray[np.float64]
+Positions = NDArray[np.int64]
+
+INFLATION_ROWS = 10.0
+"""Rows that the prior log c ~ N(0, 1) counts as: few held-out rows change c little."""
+
+
+# -- rows that members have not seen ----------------------------------------------------------------------------------
+
+
+class Pooled(NamedTuple):
+    """Functions at held-out rows, each from the members that have not seen the row: [n] each."""
+
+    position: Positions  # of each row among those that were checked
+    loc: Array
+    variance: Array
+    excess: Array  # of the variance, as few members stand for all
+
+
+@dataclass(frozen=True)
+class HeldOutPredictions:
+    """Centre and variance [E, n, ...] of what members said of n rows before they saw them."""
+
+    loc: Array
+    variance: Array
+    held_out: tuple[NDArray[np.bool_], ...]  # of each group, which of the rows its members have not seen, [n]
+    factor: Array  # of each group's variance, as it must extrapolate, [G, n]
+    design: Design
+
+    @classmethod
+    def of(cls, loc: Array, variance: Array, design: Design, x: Array, index: Positions) -> HeldOutPredictions:
+        """Predictions of the rows ``index`` [n] among squashed rows x [N, D]."""
+        held_out = tuple(group.held_out[index] for group in design.groups)
+        return cls(loc, variance, held_out, design.extrapolation_factors(x)[:, index], design)
+
+    def of_groups(self, *, regions: bool) -> Iterator[tuple[Positions, Array, Array, Array]]:
+        """Positions [k] of the rows that a group has not seen, its members' centres and variances, and the factor."""
+        for g, group in enumerate(self.design.groups):
+            if group.region == regions:
+                outside = np.flatnonzero(self.held_out[g])
+                loc, variance = (part[group.members][:, outside] for part in (self.loc, self.variance))
+                yield outside, loc, variance, self.factor[g, outside]
+
+    def pooled(self, output: int | None = None, *, regions: bool) -> Pooled:
+        """One function a row, of one output or of the only one: the mean of the members that have not seen the row."""
+        parts = []
+        for position, loc, variance, factor in self.of_groups(regions=regions):
+            if output is not None:
+                loc, variance = loc[..., output], variance[..., output]
+            between = loc.var(0, ddof=1) if len(loc) > 1 else np.zeros(len(position))
+            excess = between * (1 / len(loc) - 1 / self.design.n_members)
+            parts.append((position, loc.mean(0), (variance.mean(0) + between) * factor, excess))
+        if not parts:
+            return Pooled(np.zeros(0, dtype=np.int64), *(np.zeros(0),) * 3)
+        return Pooled(*(np.concatenate(piece) for piece in zip(*parts, strict=True)))
+
+
+# -- numbers: a Student t ---------------------------------------------------------------------------------------------
 
 FEWEST_DEGREES = 3.0
 """Fewest degrees of freedom: below, a standard deviation says little."""
 MOST_DEGREES = 100.0
 NORMAL_DEGREES = 1e6
 """A Student t of so many is a normal distribution."""
-STRETCH_ROWS, DEGREES_ROWS = 10.0, 3.0
-"""Rows that the priors log c ~ N(0, 1) and log ν ~ N(2, 2²) count as: few held-out rows change c little."""
+DEGREES_ROWS = 3.0  # rows that the prior log ν ~ N(2, 2²) counts as
 
 
 class HeldOut(NamedTuple):
@@ -42,11 +124,27 @@ class HeldOut(NamedTuple):
 
 @dataclass(frozen=True)
 class Calibration:
-    """How one output's error is distributed: t with ``degrees``, squared scale noise + stretch · variance."""
+    """How one output's error is distributed: t with ``degrees``, squared scale noise + inflation · variance."""
 
     noise: float
-    stretch: float
+    inflation: float
     degrees: float
+
+
+def held_out_errors(
+    rows: HeldOutPredictions, y: Array, weight: Array, output: int, *, regions: bool
+) -> tuple[HeldOut, Positions]:
+    """Errors at targets y [n] with weights [n] of the members that have not seen a row, and the rows' positions.
+
+    Few members have not seen a row, so their mean errs more than that of all will. Errors of folds are shrunk by what a
+    mean over all members takes off.
+    """
+    pooled = rows.pooled(output, regions=regions)
+    error = y[pooled.position] - pooled.loc
+    total = float((error**2).sum())
+    if not regions and total > 0:
+        error = error * math.sqrt(max(0.5, 1 - float(pooled.excess.sum()) / total))
+    return HeldOut(error, pooled.variance, weight[pooled.position]), pooled.position
 
 
 def t_log_density(error: Array, squared_scale: Array, degrees: float) -> Array:
@@ -59,7 +157,7 @@ def t_log_density(error: Array, squared_scale: Array, degrees: float) -> Array:
 def calibrate(
     folds: HeldOut, regions: HeldOut | None, least_noise: float, fixed_degrees: float | None = None
 ) -> Calibration:
-    """Fit noise, stretch and degrees to held-out errors; the noise is at least what members find on rows they saw.
+    """Fit noise, inflation and degrees to held-out errors; the noise is at least what members find on rows they saw.
 
     ``fixed_degrees`` leaves the tails as they are asked for.
     """
@@ -69,22 +167,128 @@ def calibrate(
     floor = math.log(max(least_noise, 1e-12 * spread**2, np.finfo(np.float64).tiny))
 
     def parts(values: Array) -> tuple[float, float, float]:
-        log_noise, log_stretch, log_degrees = values
+        log_noise, log_inflation, log_degrees = values
         degrees = fixed_degrees or FEWEST_DEGREES + math.exp(min(log_degrees, math.log(MOST_DEGREES)))
-        return math.exp(max(log_noise, floor)), math.exp(np.clip(log_stretch, -20, 20)), degrees
+        return math.exp(max(log_noise, floor)), math.exp(np.clip(log_inflation, -20, 20)), degrees
 
     def loss(values: Array) -> float:
-        noise, stretch, degrees = parts(values)
-        total = -float(weight @ t_log_density(folds.error, noise + stretch * folds.variance, degrees))
+        noise, inflation, degrees = parts(values)
+        total = -float(weight @ t_log_density(folds.error, noise + inflation * folds.variance, degrees))
         if regions is not None and len(regions.error):
-            inside = t_log_density(regions.error, noise + stretch * regions.variance, degrees)
+            inside = t_log_density(regions.error, noise + inflation * regions.variance, degrees)
             total -= float(np.average(inside, weights=regions.weight))
-        prior = STRETCH_ROWS * values[1] ** 2 + DEGREES_ROWS * ((values[2] - 2) / 2) ** 2
+        prior = INFLATION_ROWS * values[1] ** 2 + DEGREES_ROWS * ((values[2] - 2) / 2) ** 2
         return total + 0.5 * prior / n_rows
 
     typical = 2 * math.log(max(float(np.median(np.abs(folds.error))), 1e-6 * spread, np.finfo(np.float64).tiny) * 1.5)
-    starts = [np.array([max(typical, floor), log_stretch, 2.0]) for log_stretch in (0.0, 2.0)]
+    starts = [np.array([max(typical, floor), log_inflation, 2.0]) for log_inflation in (0.0, 2.0)]
     options = {"maxiter": 300, "xatol": 1e-3, "fatol": 1e-6}
-    found = [optimize.minimize(loss, start, method="Nelder-Mead", options=options) for start in starts]
-    best = min(found, key=lambda result: float(result.fun))
+    results = [optimize.minimize(loss, start, method="Nelder-Mead", options=options) for start in starts]
+    best = min(results, key=lambda result: float(result.fun))
     return Calibration(*parts(best.x))
+
+
+# -- a likelihood of one function -------------------------------------------------------------------------------------
+
+SHARPNESS_ROWS, THETA_ROWS = 10.0, 1.0
+"""Rows that the priors log κ ~ N(0, ½²) and θ ~ N(members' own, 1) count as."""
+LIMIT = 20.0  # of |log c| and |log κ|
+NODES = 15
+
+
+class HeldOutFunctions(NamedTuple):
+    """Functions at rows that their predictors have not seen [n], with the targets there [n, ...] and weights [n]."""
+
+    loc: Array
+    variance: Array
+    excess: Array  # of the variance, as few members stand for all
+    y: Array
+    weight: Array
+
+
+@dataclass(frozen=True)
+class ScalarCalibration:
+    """θ of the likelihood, and the factors of the function's centre (sharpness) and variance (inflation)."""
+
+    theta: Array
+    sharpness: float
+    inflation: float
+
+
+def held_out_functions(rows: HeldOutPredictions, y: Array, weight: Array, *, regions: bool) -> HeldOutFunctions:
+    """Functions of the members that have not seen a row, with targets y [n, ...] and weights [n] of the rows."""
+    position, loc, variance, excess = rows.pooled(regions=regions)
+    return HeldOutFunctions(loc, variance, excess, y[position], weight[position])
+
+
+def scalar_scores(likelihood: ScalarLikelihood, rows: HeldOutFunctions, calibration: ScalarCalibration) -> Array:
+    """Log probability of each held-out target, [n]."""
+    values = np.concatenate([[math.log(calibration.inflation), math.log(calibration.sharpness)], calibration.theta])
+    return _scores(likelihood, rows, torch.as_tensor(values)).numpy()
+
+
+def _scores(likelihood: ScalarLikelihood, rows: HeldOutFunctions, values: torch.Tensor) -> torch.Tensor:
+    loc, variance, excess, y = (torch.as_tensor(part) for part in rows[:4])
+    inflation, sharpness = values[:2].clamp(-LIMIT, LIMIT).exp()
+    spread = inflation * variance + excess + 1e-12
+    return mean_log_prob(LikelihoodAt(likelihood, values[2:]), y, sharpness * loc, spread, NODES)
+
+
+def calibrate_scalar(
+    likelihood: ScalarLikelihood, folds: HeldOutFunctions, regions: HeldOutFunctions | None, start: Array
+) -> ScalarCalibration:
+    """Fit θ, sharpness and inflation to held-out targets, from the members' own θ [P]."""
+    sets = [rows for rows in (folds, regions) if rows is not None and len(rows.loc)]
+    shares = [torch.as_tensor(rows.weight / rows.weight.sum()) for rows in sets]
+    first, n_rows = torch.as_tensor(start), len(folds.loc)
+
+    def loss(values: Array) -> tuple[float, Array]:
+        leaf = torch.as_tensor(values).requires_grad_()
+        total = -sum((share @ _scores(likelihood, rows, leaf) for rows, share in zip(sets, shares, strict=True)))
+        prior = INFLATION_ROWS * leaf[0] ** 2 + SHARPNESS_ROWS * (2 * leaf[1]) ** 2
+        prior = prior + THETA_ROWS * (leaf[2:] - first).square().sum()
+        total = total + 0.5 * prior / n_rows
+        (gradient,) = torch.autograd.grad(total, leaf)
+        return (total.item(), gradient.numpy()) if torch.isfinite(total) else (1e300, np.zeros_like(values))
+
+    best = optimize.minimize(loss, np.concatenate([np.zeros(2), start]), jac=True, method="L-BFGS-B").x
+    log_inflation, log_sharpness = np.clip(best[:2], -LIMIT, LIMIT)
+    return ScalarCalibration(best[2:], math.exp(log_sharpness), math.exp(log_inflation))
+
+
+# -- classes ----------------------------------------------------------------------------------------------------------
+
+CLASS_DRAWS = 32
+REGION_WEIGHT = 0.3  # of all rows in held-out regions, beside all rows of folds
+CLASS_PRIOR_ROWS = 3.0  # the priors of log sharpness ~ N(0, 1) and log inflation ~ N(0, 2²) count as so many rows
+
+
+def calibrate_classes(rows: HeldOutPredictions, y: Positions, weight: Array, seed: int) -> tuple[float, float]:
+    """Sharpness and inflation of logits under which labels y [n] of held-out folds and regions are most probable."""
+    rng = np.random.default_rng(seed)
+    n_classes = rows.loc.shape[-1]
+    sets: list[tuple[float, list[tuple[Array, Array, Positions, Array, Array]]]] = []
+    for regions in (False, True):
+        parts = []
+        for outside, loc, variance, factor in rows.of_groups(regions=regions):
+            if len(outside):
+                noise = rng.standard_normal((CLASS_DRAWS, len(loc), 1, n_classes))
+                spread = np.sqrt(variance * factor)
+                parts.append((loc, spread[..., None], y[outside], weight[outside], noise))
+        if parts:
+            sets.append((sum(float(part[3].sum()) for part in parts), parts))
+    n_rows = sets[0][0]
+
+    def loss(values: Array) -> float:
+        sharpness, root = math.exp(np.clip(values[0], -5, 5)), math.exp(np.clip(values[1], -20, 20) / 2)
+        total = 0.0
+        for share, (size, parts) in zip((1.0, REGION_WEIGHT), sets, strict=False):
+            for loc, spread, labels, w, noise in parts:
+                p = special.softmax(sharpness * loc + root * spread * noise, -1).mean((0, 1))
+                chosen = p[np.arange(len(labels)), labels]
+                total -= float(w @ np.log(np.maximum(chosen, 1e-12))) * share / size
+        return total + 0.5 * (values[0] ** 2 + (values[1] / 2) ** 2) * CLASS_PRIOR_ROWS / n_rows
+
+    options = {"maxiter": 80, "xatol": 1e-2, "fatol": 1e-5}
+    best = optimize.minimize(loss, np.zeros(2), method="Nelder-Mead", options=options)
+    return math.exp(np.clip(best.x[0], -5, 5)), math.exp(np.clip(best.x[1], -20, 20))

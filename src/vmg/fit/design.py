@@ -1,20 +1,219 @@
-"""The rows that members hold out: members in groups, each group without its own fold of rows or region of inputs."""
+"""The plan of a fit: units of the rows, the size of the networks, and the rows that each member never sees.
+
+Random folds say how well members predict rows like the others. Regions say how well they predict where there are no
+rows: a member that has not seen a region must be unsure of it, and by how much is then measured, not assumed.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vmg.fit.held_out import random_folds, regions
-from vmg.fit.scaling import InputRange
+from vmg.fit.targets import log_shift
 
-__all__ = ["Design", "Group"]
+__all__ = [
+    "MANY_ROWS",
+    "Design",
+    "Group",
+    "InputRange",
+    "Size",
+    "Standardiser",
+    "TrainingPlan",
+    "choose_size",
+    "ordinary_rows",
+    "random_folds",
+    "regions",
+    "squash",
+]
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.bool_]
+
+# -- units ------------------------------------------------------------------------------------------------------------
+
+SQUASH_LIMIT = 3.0  # standard deviations, beyond which an input counts by its logarithm
+REACH = 30.0  # times the distance from the median that nine of ten targets keep
+LOG_REACH = 6.0  # the same, of the logarithm of amounts
+AMOUNTS = ("lognormal", "gamma", "poisson", "negative-binomial")
+
+
+@dataclass(frozen=True)
+class Standardiser:
+    """(values − mean)/scale of each column, fitted on training rows; constant columns get scale 1."""
+
+    mean: Array
+    scale: Array
+
+    @classmethod
+    def fit(cls, values: Array, weight: Array | None = None) -> Standardiser:
+        """Weighted mean and standard deviation of each column of values [N, D]."""
+        mean = np.average(values, axis=0, weights=weight)
+        centred = values - mean
+        largest = np.abs(centred).max(0)
+        unit = np.where(largest > 0, largest, 1.0)  # squares of huge or tiny numbers would leave the range of floats
+        scale = unit * np.sqrt(np.average((centred / unit) ** 2, axis=0, weights=weight))
+        # a column that varies by rounding alone counts as constant
+        constant = scale <= 1e-10 * np.maximum(np.abs(mean), np.finfo(np.float64).tiny)
+        return cls(mean, np.where(constant, 1.0, scale))
+
+    def transform(self, values: Array) -> Array:
+        """Values in standard units."""
+        return (values - self.mean) / self.scale
+
+    def inverse(self, values: Array) -> Array:
+        """Standard units back in the original ones."""
+        return values * self.scale + self.mean
+
+
+def squash(x: Array) -> Array:
+    """Inputs in standard units, beyond ±3 growing with the logarithm alone.
+
+    One row far outside then moves a network no more than its rank does, and is still farther than all others.
+    """
+    size = np.abs(x)
+    return np.where(size > SQUASH_LIMIT, np.sign(x) * (SQUASH_LIMIT + np.log1p(np.maximum(size - SQUASH_LIMIT, 0))), x)
+
+
+@dataclass(frozen=True)
+class InputRange:
+    """Smallest and largest value of each squashed input among rows, [D] each."""
+
+    low: Array
+    high: Array
+
+    @classmethod
+    def of(cls, x: Array) -> InputRange:
+        """The range of rows x [N, D]."""
+        return cls(x.min(0), x.max(0))
+
+    def extrapolation_factor(self, x: Array) -> Array:
+        """Factor of the function's variance at squashed rows [N, D]: 1 in the range, 1 + d² at a distance d from it.
+
+        Far from all rows a function is known no better than a straight line whose slope is unknown.
+        """
+        outside = np.maximum(np.maximum(x - self.high, self.low - x), 0.0)
+        return 1.0 + np.square(outside).sum(-1)
+
+
+def ordinary_rows(y: Array, likelihood: str) -> Rows:
+    """Rows [N] whose targets [N] or [N, C] are not absurd, on the scale that the likelihood works on.
+
+    A target is absurd beyond 30 times the ninth decile of the distance from the median; for amounts these are distances
+    of logarithms, 6 times the ninth decile, and only large ones count. Fractions, grades and bounds never are.
+    """
+    columns = y.reshape(len(y), -1)
+    if likelihood in AMOUNTS:
+        logs = np.log(columns + log_shift(y))
+        return np.asarray((logs - np.median(logs, axis=0) <= _reach(logs, LOG_REACH)).all(1))
+    if likelihood in ("student", "normal", "mixture"):
+        return np.asarray((np.abs(columns - np.median(columns, axis=0)) <= _reach(columns, REACH)).all(1))
+    return np.ones(len(y), dtype=np.bool_)
+
+
+def _reach(columns: Array, factor: float) -> Array:
+    limit = factor * np.quantile(np.abs(columns - np.median(columns, axis=0)), 0.9, axis=0)
+    return np.where(limit > 0, limit, np.inf)  # nine of ten are the same: the rest cannot be told from mistakes
+
+
+# -- size of the networks and length of their training ----------------------------------------------------------------
+
+MANY_ROWS = 2_000
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How long and how fast members train.
+
+    Members train at a constant rate until the held-out rows of all have not been predicted better for ``patience``
+    steps, go back to where they were best, and take ``refit_steps`` more on all rows, at a rate that falls to zero.
+    """
+
+    max_steps: int = 400
+    patience: int = 40
+    refit_steps: int = 40
+    rate: float = 0.03
+    batch_rows: int = 4096
+
+
+@dataclass(frozen=True)
+class Size:
+    """The hidden layers, the ensemble and its training."""
+
+    hidden: tuple[int, ...]
+    activations: tuple[str, ...]
+    n_members: int
+    plan: TrainingPlan
+
+    def changed(self, **asked: Any) -> Size:
+        """The same with what the user asks for; None asks for nothing."""
+        given = {name: value for name, value in asked.items() if value is not None}
+        training = ("max_steps", "patience", "batch_rows", "rate")
+        plan: dict[str, Any] = {name: given.pop(name) for name in training if name in given}
+        if "max_steps" in plan:  # a short training has a short end
+            plan["refit_steps"] = min(self.plan.refit_steps, plan["max_steps"])
+        if given.get("n_members") == 1:  # one network has one activation
+            given.setdefault("activations", self.activations[:1])
+        return replace(self, **given, plan=replace(self.plan, **plan))
+
+
+FEW = Size((100,), ("relu", "tanh"), 12, TrainingPlan(max_steps=400, patience=40, refit_steps=40, batch_rows=4096))
+"""One wide layer is nearest to a Gaussian process, and many members share the work of judging few rows."""
+
+MANY = Size((50, 50), ("relu", "tanh"), 6, TrainingPlan(max_steps=1500, patience=100, refit_steps=100, batch_rows=2048))
+"""With many rows two layers learn more than one, and fewer members are enough."""
+
+MANY_CLASSIFIED = Size(
+    (100,), ("relu", "tanh"), 8, TrainingPlan(max_steps=600, patience=60, refit_steps=60, batch_rows=2048)
+)
+"""One wide layer was better than two on most tables of classes."""
+
+
+def choose_size(n_rows: int, *, classes: bool = False) -> Size:
+    """Choose by the number of rows; sizes were chosen on held-out training rows of the development tables."""
+    if n_rows < MANY_ROWS:
+        return FEW
+    return MANY_CLASSIFIED if classes else MANY
+
+
+# -- rows that members never see --------------------------------------------------------------------------------------
 
 FOLDS = 4  # at least, so that a member sees three quarters of the rows
 REGION_SHARE = 0.25
 MIN_ROWS = 10  # fewer rows are not worth holding out
+SPARSITY = 2.0  # inputs that the direction of a region depends on, on average
+
+
+def random_folds(n_rows: int, n_folds: int, rng: np.random.Generator) -> Rows:
+    """Split rows into folds of equal size: True where fold k holds row n, [n_folds, N]."""
+    if not 2 <= n_folds <= n_rows:
+        raise ValueError(f"n_folds must be from 2 to the number of rows ({n_rows}); got {n_folds}")
+    fold = np.empty(n_rows, dtype=np.int64)
+    fold[rng.permutation(n_rows)] = np.arange(n_rows) % n_folds
+    return np.asarray(fold == np.arange(n_folds)[:, None])
+
+
+def regions(x: Array, n_regions: int, share: float, rng: np.random.Generator) -> Rows:
+    """Choose regions of standardised inputs x [N, D] that hold a ``share`` of the rows each: [n_regions, N].
+
+    A region is what lies between two parallel planes, across a random direction of few inputs: a gap between other rows
+    for every other region, one of the two ends for the rest.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"share must be inside (0, 1); got {share}")
+    n_rows, n_inputs = x.shape
+    inside = np.zeros((n_regions, n_rows), dtype=np.bool_)
+    for k in range(n_regions):
+        direction = rng.standard_normal(n_inputs) * (rng.random(n_inputs) < SPARSITY / n_inputs)
+        if not direction.any():
+            direction[rng.integers(n_inputs)] = 1.0
+        along = x @ direction + 1e-6 * rng.standard_normal(n_rows)  # equal rows in random order
+        rank = along.argsort().argsort() / n_rows
+        start = (1 - share) * (rng.random() if k % 2 else rng.integers(2))
+        inside[k] = (rank >= start) & (rank < start + share)
+    return inside
 
 
 @dataclass(frozen=True)
@@ -22,7 +221,7 @@ class Group:
     """Members that do not see the same rows."""
 
     members: NDArray[np.int64]
-    held_out: NDArray[np.bool_]  # [N]
+    held_out: Rows  # [N]
     region: bool
 
 
@@ -39,7 +238,7 @@ class Design:
     n_rows: int
 
     @classmethod
-    def choose(cls, x: NDArray[np.float64], n_members: int, rng: np.random.Generator) -> Design:
+    def choose(cls, x: Array, n_members: int, rng: np.random.Generator) -> Design:
         """Choose groups for standardised rows x [N, D]."""
         n_rows = len(x)
         if n_rows < MIN_ROWS:
@@ -56,18 +255,18 @@ class Design:
         return cls(tuple(groups), n_members, n_rows)
 
     @property
-    def held_out(self) -> NDArray[np.bool_]:
+    def held_out(self) -> Rows:
         """Rows that each member must not see, [E, N]."""
         whole = np.zeros((self.n_members, self.n_rows), dtype=np.bool_)
         for group in self.groups:
             whole[group.members] = group.held_out
         return whole
 
-    def remoteness(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How remote rows x [N, D] are from those that each group sees, [G, N]."""
-        return np.stack([InputRange.of(x[~group.held_out]).remoteness(x) for group in self.groups])
-
     @property
-    def judged(self) -> list[int]:
+    def stopping_members(self) -> list[int]:
         """Members whose held-out rows are like the others, and so say when to stop."""
         return [int(member) for group in self.groups if not group.region for member in group.members]
+
+    def extrapolation_factors(self, x: Array) -> Array:
+        """How far rows x [N, D] lie outside those that each group sees, as a factor of the variance, [G, N]."""
+        return np.stack([InputRange.of(x[~group.held_out]).extrapolation_factor(x) for group in self.groups])

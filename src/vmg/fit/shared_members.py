@@ -21,7 +21,7 @@ from torch import distributed, nn
 
 from vmg.training.distributed import Processes, watched
 
-__all__ = ["Crew", "members_shared"]
+__all__ = ["MemberShard", "members_shared"]
 
 Parts = TypeVar("Parts", bound=tuple[Any, ...])
 
@@ -38,7 +38,7 @@ def members_shared() -> Iterator[None]:
         _shared.reset(token)
 
 
-class Crew:
+class MemberShard:
     """The processes that train ``n_members`` members; one alone, where nothing is shared.
 
     Process k of K has a run of members. Where there are more processes than members, the last ones train the last

@@ -25,7 +25,15 @@ from torch import Tensor
 
 from vmg.math.linalg import cholesky
 
-__all__ = ["GaussianPrior", "ScalarPosterior", "advance", "hermite_rule", "mean_log_prob", "scalar_bound", "settle"]
+__all__ = [
+    "GaussianPrior",
+    "ScalarPosterior",
+    "hermite_rule",
+    "mean_log_prob",
+    "newton_step",
+    "optimise",
+    "scalar_bound",
+]
 
 NODES = 11  # of the quadrature: exact for polynomials of f up to degree 21
 HALVINGS = 8  # of a step of the mean that would make the bound smaller
@@ -121,7 +129,7 @@ def mean_log_prob(
     return torch.logsumexp(likelihood.log_prob(f, y) + weights.log(), 0)
 
 
-def advance(
+def newton_step(
     posterior: ScalarPosterior | None,
     features: Tensor,
     y: Tensor,
@@ -172,7 +180,7 @@ def advance(
     return moved_on, spread
 
 
-def settle(
+def optimise(
     posterior: ScalarPosterior | None,
     features: Tensor,
     y: Tensor,
@@ -186,7 +194,7 @@ def settle(
     """Take steps until none moves a weight by more than ``tolerance`` of its size, ``n_steps`` at most."""
     for _ in range(n_steps):
         before = posterior
-        posterior, _ = advance(before, features, y, prior, weight, likelihood, n_nodes=n_nodes)
+        posterior, _ = newton_step(before, features, y, prior, weight, likelihood, n_nodes=n_nodes)
         if before is not None and tolerance > 0:
             size = tolerance * (1 + posterior.mean.abs())
             if bool(((posterior.mean - before.mean).abs() <= size).all()):

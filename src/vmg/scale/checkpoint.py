@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from vmg.estimators import TableClassifier, TableRegressor
 from vmg.estimators.saving import from_state, to_state
-from vmg.fit.regression import RegressionEnsemble
+from vmg.fit.gaussian import RegressionEnsemble
 from vmg.math.evidence import RowStatistics
 from vmg.model_file import ModelFileError, fingerprint_tensors, read, write
 from vmg.scale import sharing

@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from vmg.estimators import TableClassifier, TableRegressor
-from vmg.fit.outliers import ordinary_rows
-from vmg.fit.regression import RegressionEnsemble
-from vmg.fit.scaling import InputRange, Standardiser, soften
+from vmg.fit.design import InputRange, Standardiser, ordinary_rows, squash
+from vmg.fit.gaussian import RegressionEnsemble
 from vmg.scale import sharing
 from vmg.scale.checkpoint import RowsRead
 from vmg.training import Callback
@@ -77,7 +76,7 @@ def condition_on_all(
                 continue
             kept = ordinary_rows(y, estimator.likelihood_)  # mistakes are left out, as in the fit to the sample
             X, y = X[kept], y[kept]
-            x = soften(estimator.input_scaling_.transform(X))
+            x = squash(estimator.input_scaling_.transform(X))
             targets = estimator.target_scaling_.transform(y.reshape(len(y), -1))
             members.update(torch.as_tensor(x), torch.as_tensor(targets), None)
             done = done.and_also(x)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.fit.scaling import Standardiser
+from vmg.fit.design import Standardiser
 from vmg.scale.statistics import TableStatistics
 from vmg.tables import TableEncoder
 from vmg.tables.columns import MAX_KNOWN, MAX_LEVELS, MIN_LEVEL_ROWS, CategoryColumn, Column, NumberColumn

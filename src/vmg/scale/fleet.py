@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.estimators import TableClassifier, TableRegressor
-from vmg.fit.size import MANY_ROWS
+from vmg.fit.design import MANY_ROWS
 from vmg.scale.fleet_folder import FleetFolder, FleetIndex
 from vmg.scale.group_fits import Estimator, GroupTable, fit_apart, fit_together
 from vmg.scale.parallel import spread

@@ -12,8 +12,8 @@ from torch import Tensor
 from vmg.fit.calibration import (
     DEGREES_ROWS,
     FEWEST_DEGREES,
+    INFLATION_ROWS,
     MOST_DEGREES,
-    STRETCH_ROWS,
     Calibration,
     HeldOut,
 )
@@ -27,7 +27,7 @@ STARTS = (0.0, 2.0)  # of log c, as there
 def calibrate_groups(
     folds: Sequence[HeldOut], regions: Sequence[HeldOut], least_noise: Sequence[float]
 ) -> list[Calibration]:
-    """Noise, stretch and degrees of each group from its own held-out errors."""
+    """Noise, inflation and degrees of each group from its own held-out errors."""
     inside, outside = _Errors(folds), _Errors(regions)
     spread = (inside.share * inside.squared).sum(-1).sqrt()
     tiny = torch.full_like(spread, np.finfo(np.float64).tiny)
@@ -47,12 +47,12 @@ def calibrate_groups(
         return torch.maximum(log_noise, floor).exp(), log_stretch.clamp(-20, 20).exp(), degrees
 
     def loss() -> Tensor:
-        noise, stretch, degrees = parts()
-        prior = STRETCH_ROWS * z[..., 1] ** 2 + DEGREES_ROWS * ((z[..., 2] - 2) / 2) ** 2
+        noise, inflation, degrees = parts()
+        prior = INFLATION_ROWS * z[..., 1] ** 2 + DEGREES_ROWS * ((z[..., 2] - 2) / 2) ** 2
         return (
             0.5 * prior / n_rows
-            - inside.mean_log_density(noise, stretch, degrees)
-            - outside.mean_log_density(noise, stretch, degrees)
+            - inside.mean_log_density(noise, inflation, degrees)
+            - outside.mean_log_density(noise, inflation, degrees)
         )
 
     mean, square = torch.zeros_like(z), torch.zeros_like(z)
@@ -83,9 +83,9 @@ class _Errors:
                 self.variance[k, :n] = torch.as_tensor(one.variance)
                 self.share[k, :n] = torch.as_tensor(one.weight / one.weight.sum())
 
-    def mean_log_density(self, noise: Tensor, stretch: Tensor, degrees: Tensor) -> Tensor:
+    def mean_log_density(self, noise: Tensor, inflation: Tensor, degrees: Tensor) -> Tensor:
         """Mean log-density of a Student t, [starts, G]; zero for a group without errors."""
-        squared_scale = noise.unsqueeze(-1) + stretch.unsqueeze(-1) * self.variance
+        squared_scale = noise.unsqueeze(-1) + inflation.unsqueeze(-1) * self.variance
         half = 0.5 * (degrees + 1)
         normaliser = torch.lgamma(half) - torch.lgamma(0.5 * degrees) - 0.5 * (math.pi * degrees).log()
         tail = torch.log1p(self.squared / (degrees.unsqueeze(-1) * squared_scale))

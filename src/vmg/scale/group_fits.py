@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vmg.estimators import TableClassifier, TableRegressor
-from vmg.fit.calibration import Calibration, HeldOut
-from vmg.fit.members import TrainingPlan
-from vmg.fit.noise_field import NoiseField, fit_noise_field
-from vmg.fit.regression import RegressionEnsemble, held_out_errors
-from vmg.fit.scaling import InputRange, Standardiser, soften
-from vmg.fit.size import Size
+from vmg.fit.calibration import Calibration, HeldOut, HeldOutPredictions, held_out_errors
+from vmg.fit.design import InputRange, Size, Standardiser, TrainingPlan, squash
+from vmg.fit.gaussian import RegressionEnsemble
+from vmg.fit.noise import NoiseField, fit_noise_field
 from vmg.scale.group_calibration import calibrate_groups
 from vmg.scale.group_training import GroupRows, TrainedGroup, train_groups
 from vmg.training import History, Progress
@@ -60,7 +58,7 @@ def fit_together(tables: Sequence[GroupTable]) -> list[TableRegressor]:
     scalings = [(Standardiser.fit(table.X), Standardiser.fit(table.y[:, None])) for table in tables]
     groups = [
         GroupRows(
-            soften(inputs.transform(table.X)),
+            squash(inputs.transform(table.X)),
             targets.transform(table.y[:, None])[:, 0].astype(np.float64),
             table.own_seed,
         )
@@ -74,7 +72,7 @@ def fit_together(tables: Sequence[GroupTable]) -> list[TableRegressor]:
     for table, group, one, said, scaling in zip(tables, groups, trained, calibrated, scalings, strict=True):
         calibration, noise_field = said
         noise = one.members.posterior().noise_variance.numpy() if one.held_out is None else one.held_out.noise
-        ensemble = RegressionEnsemble(one.members, noise, (calibration,), (noise_field,), InputRange.of(group.x))
+        ensemble = RegressionEnsemble(one.members, InputRange.of(group.x), noise, (calibration,), (noise_field,))
         found.append(assemble(table, ensemble, scaling, one.n_steps))
     return found
 
@@ -93,8 +91,10 @@ def _calibrated(
             degrees = max(3.0, float(posterior.t_degrees.mean()))
             found[k] = Calibration(float(posterior.noise_variance.mean()), 1.0, degrees), None
             continue
-        index, remote = np.arange(len(group.y)), one.design.remoteness(group.x)
-        arguments = (one.held_out, index, one.design, remote, group.y, np.ones(len(group.y)), 0)
+        rows = HeldOutPredictions.of(
+            one.held_out.loc, one.held_out.variance, one.design, group.x, np.arange(len(group.y))
+        )
+        arguments = (rows, group.y, np.ones(len(group.y)), 0)
         folds[k] = held_out_errors(*arguments, regions=False)
         regions.append(held_out_errors(*arguments, regions=True)[0])
         least.append(float(one.held_out.noise.mean()))

@@ -17,9 +17,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.fit.design import Design
-from vmg.fit.members import CHECK_EVERY, WARM_UP, Adam, TrainingPlan
-from vmg.fit.regression_members import SCORE_DEGREES, MemberPredictions, RegressionMembers
+from vmg.fit.design import Design, TrainingPlan
+from vmg.fit.gaussian import SCORE_DEGREES, MemberPredictions, RegressionMembers
+from vmg.fit.trainer import CHECK_EVERY, WARM_UP, Adam
 from vmg.math.evidence import LinearPosterior, condition_on_rows
 from vmg.math.linalg import NotPositiveDefiniteError
 
@@ -66,11 +66,15 @@ class _Batch:
     y: Tensor
     weight: Tensor
     seen: Tensor
-    judged: Tensor
+    stopping: Tensor
 
     def take(self, groups: Tensor) -> _Batch:
         return _Batch(
-            self.x[groups], self.y[groups], self.weight[:, groups], self.seen[:, groups], self.judged[:, groups]
+            self.x[groups],
+            self.y[groups],
+            self.weight[:, groups],
+            self.seen[:, groups],
+            self.stopping[:, groups],
         )
 
     def flat(self, rows: Tensor) -> Tensor:
@@ -136,14 +140,14 @@ def _pad(groups: Sequence[GroupRows], designs: Sequence[Design], n_members: int)
     n_rows = max(len(group.y) for group in groups)
     x = torch.zeros(len(groups), n_rows, groups[0].x.shape[1])
     y = torch.zeros(len(groups), n_rows, 1)
-    weight, seen, judged = (torch.zeros(n_members, len(groups), n_rows) for _ in range(3))
+    weight, seen, stopping_members = (torch.zeros(n_members, len(groups), n_rows) for _ in range(3))
     for k, (group, design) in enumerate(zip(groups, designs, strict=True)):
         n = len(group.y)
         x[k, :n], y[k, :n, 0] = torch.as_tensor(group.x), torch.as_tensor(group.y)
         hidden_rows = torch.as_tensor(design.held_out)
         weight[:, k, :n], seen[:, k, :n] = 1.0, (~hidden_rows).float()
-        judged[design.judged, k, :n] = hidden_rows[design.judged].float()
-    return _Batch(x, y, weight, seen, judged)
+        stopping_members[design.stopping_members, k, :n] = hidden_rows[design.stopping_members].float()
+    return _Batch(x, y, weight, seen, stopping_members)
 
 
 def _first_draws(
@@ -273,7 +277,7 @@ def _unpad(found: MemberPredictions, k: int, n_groups: int, n_rows: int) -> Memb
 def _score(errors: Tensor, batch: _Batch) -> Tensor:
     """The score of each group [G], as in :meth:`RegressionMembers.score`; without held-out rows no step is better."""
     error = errors.double().squeeze(-1).unflatten(0, batch.weight.shape[:2])
-    share = batch.judged.double()
+    share = batch.stopping.double()
     share = share / share.sum((0, 2)).clamp_min(1e-12)[:, None]
     squared = error.square()
     nu = SCORE_DEGREES

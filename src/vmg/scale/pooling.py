@@ -25,9 +25,8 @@ from torch import Tensor
 
 from vmg.estimators import TableRegressor
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
-from vmg.fit.regression import RegressionEnsemble
-from vmg.fit.regression_members import RegressionMembers
-from vmg.fit.scaling import InputRange, Standardiser, soften
+from vmg.fit.design import InputRange, Standardiser, squash
+from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers
 from vmg.math.evidence import LinearPosterior, NoisePrior, RowStatistics, condition, group_precision, row_statistics
 from vmg.scale.group_fits import GroupTable, assemble
 
@@ -90,8 +89,8 @@ class Pool:
         noise = self.prior.posterior(rows).noise_variance.numpy()  # [E, 1]
         members = _members_with(self.trunk, self.prior, rows)
         level = self.calibration.noise * float(noise.mean())
-        calibration = Calibration(level, self.calibration.stretch, self.calibration.degrees)
-        ensemble = RegressionEnsemble(members, noise, (calibration,), (None,), self.inputs)
+        calibration = Calibration(level, self.calibration.inflation, self.calibration.degrees)
+        ensemble = RegressionEnsemble(members, self.inputs, noise, (calibration,), (None,))
         constant = replace(table, options={**table.options, "noise": "constant"})
         return assemble(constant, ensemble, self.scaling, self.n_steps)
 
@@ -114,7 +113,7 @@ def fit_pool(tables: Sequence[GroupTable], options: Mapping[str, Any], seed: int
     rows = [_standard(tables[k].X[kept[k]], tables[k].y[kept[k]], scaling) for k in chosen]
     prior = learn_prior([_statistics(trunk, *one) for one in rows], trunk)
     calibration = _calibrate(trunk, prior, tables, kept, scaling, rng)
-    soft = soften(scaling[0].transform(X))
+    soft = squash(scaling[0].transform(X))
     return Pool(trunk, prior, calibration, scaling, InputRange.of(soft), estimator.n_steps_, dict(options), seed)
 
 
@@ -177,7 +176,7 @@ def _calibrate(
     scaling: tuple[Standardiser, Standardiser],
     rng: np.random.Generator,
 ) -> Calibration:
-    """Noise, stretch and degrees of held-out errors of all groups, in units of each group's own noise."""
+    """Noise, inflation and degrees of held-out errors of all groups, in units of each group's own noise."""
     errors, variances, n = [], [], 0
     for k in rng.permutation(len(tables)):
         table, inside = tables[k], kept[k]
@@ -202,7 +201,7 @@ def _calibrate(
 
 
 def _standard(X: Array, y: NDArray[Any], scaling: tuple[Standardiser, Standardiser]) -> tuple[Tensor, Tensor]:
-    x = soften(scaling[0].transform(X))
+    x = squash(scaling[0].transform(X))
     return torch.as_tensor(x), torch.as_tensor(scaling[1].transform(y.astype(np.float64)[:, None]))
 
 

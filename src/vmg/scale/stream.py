@@ -17,7 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.estimators import TableClassifier, TableRegressor
-from vmg.fit.scaling import Standardiser
+from vmg.fit.design import Standardiser
 from vmg.fit.shared_members import members_shared
 from vmg.scale import sharing
 from vmg.scale.checkpoint import KeptFit, RowsRead

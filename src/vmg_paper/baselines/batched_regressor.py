@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from vmg.fit.scaling import Standardiser
+from vmg.fit.design import Standardiser
 from vmg.prediction import Prediction
 
 __all__ = ["Array", "BatchedRegressor", "Rows", "fit_splits"]

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from quick import linear_table
-from vmg.fit.scaling import Standardiser
+from vmg.fit.design import Standardiser
 from vmg.fit.variational import (
     Fitter,
     GaussianNoise,

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.fit.scaling import Standardiser
+from vmg.fit.design import Standardiser
 from vmg.likelihoods import Likelihood
 from vmg.prediction import ClassPrediction, Prediction
 

@@ -1,7 +1,7 @@
 """Likelihoods of one function, for output layers without a closed form: counts, amounts, shares, grades, bounds."""
 
 from vmg.likelihoods.scalar.amounts import Gamma
-from vmg.likelihoods.scalar.base import ScalarLikelihood, Scatter
+from vmg.likelihoods.scalar.base import LikelihoodAt, ScalarLikelihood
 from vmg.likelihoods.scalar.censored import Censored
 from vmg.likelihoods.scalar.counts import NegativeBinomial, Poisson
 from vmg.likelihoods.scalar.ordinal import Ordinal
@@ -13,11 +13,11 @@ __all__ = [
     "Binomial",
     "Censored",
     "Gamma",
+    "LikelihoodAt",
     "NegativeBinomial",
     "Ordinal",
     "Poisson",
     "ScalarLikelihood",
-    "Scatter",
 ]
 
 SCALAR_LIKELIHOODS: dict[str, type[ScalarLikelihood]] = {

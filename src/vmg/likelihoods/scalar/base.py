@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["RateLink", "ScalarLikelihood", "Scatter"]
+__all__ = ["LikelihoodAt", "RateLink", "ScalarLikelihood"]
 
 Array = NDArray[np.float64]
 
@@ -94,7 +94,7 @@ class ScalarLikelihood(ABC):
 
 
 @dataclass(frozen=True)
-class Scatter:
+class LikelihoodAt:
     """A likelihood whose parameters are set: what an output layer must know of it."""
 
     likelihood: ScalarLikelihood

@@ -16,17 +16,23 @@ import torch
 from numpy.typing import NDArray
 from scipy import special
 
-from vmg.fit.calibration import HeldOut, calibrate, t_log_density
-from vmg.fit.design import MIN_ROWS, Design
-from vmg.fit.members import HeldOutRows, TrainingPlan, train_members
-from vmg.fit.noise_field import fit_noise_field
-from vmg.fit.outliers import ordinary_rows
-from vmg.fit.regression import held_out_errors
-from vmg.fit.regression_members import RegressionMembers
-from vmg.fit.scalar_calibration import HeldOutFunctions, calibrate_scalar, held_out_functions, scalar_scores
-from vmg.fit.scalar_members import ScalarMembers
-from vmg.fit.scaling import soften
+from vmg.fit.calibration import (
+    HeldOut,
+    HeldOutFunctions,
+    HeldOutPredictions,
+    calibrate,
+    calibrate_scalar,
+    held_out_errors,
+    held_out_functions,
+    scalar_scores,
+    t_log_density,
+)
+from vmg.fit.design import MIN_ROWS, Design, TrainingPlan, ordinary_rows, squash
+from vmg.fit.gaussian import RegressionMembers
+from vmg.fit.glm import ScalarMembers
+from vmg.fit.noise import fit_noise_field
 from vmg.fit.targets import find_support, log_shift, make_likelihood
+from vmg.fit.trainer import HeldOutRows, train_members
 
 __all__ = ["LikelihoodChoice", "choose_likelihood"]
 
@@ -60,13 +66,13 @@ def choose_likelihood(x: Array, y: Array, weight: Array | None, seed: int) -> Li
         return LikelihoodChoice(first, f"the target is {support.kind}, and {len(y)} rows are too few to compare")
     rng = np.random.default_rng(seed)
     some = rng.permutation(len(y))[:PILOT_ROWS] if len(y) > PILOT_ROWS else np.arange(len(y))
-    pilot = _Pilot(soften(x[some]), y[some], None if weight is None else weight[some], rng, seed)
-    found = {name: pilot.score(name) for name in support.candidates}
-    scores = {name: float(np.mean(rows)) for name, rows in found.items() if np.isfinite(rows).all()}
+    pilot = _Pilot(squash(x[some]), y[some], None if weight is None else weight[some], rng, seed)
+    by_row = {name: pilot.score(name) for name in support.candidates}
+    scores = {name: float(np.mean(rows)) for name, rows in by_row.items() if np.isfinite(rows).all()}
     name = first
     if first in scores:
         for other, score in sorted(scores.items(), key=lambda item: -item[1]):
-            gain = found[other] - found[first]
+            gain = by_row[other] - by_row[first]
             if score - scores[first] > MARGIN * float(gain.std()) / np.sqrt(len(gain)):
                 name = other
                 break
@@ -84,7 +90,6 @@ class _Pilot:
         self.given = np.ones(len(y)) if weight is None else weight
         self.whole = bool((y == np.floor(y)).all())
         self.design = Design.choose(soft, PILOT_MEMBERS, rng)
-        self.remote = self.design.remoteness(soft)
         self.shift = log_shift(y) if y.min() >= 0 else None
         scales = [y] if self.shift is None else [y, np.log(y + self.shift)]
         self.centre, self.unit = np.array([s.mean() for s in scales]), np.array([s.std() or 1.0 for s in scales])
@@ -96,7 +101,6 @@ class _Pilot:
             )
         self.members.features.reset_parameters(generator)
         self.held = self._train(self.members, self.targets, PILOT_PLAN)
-        self.errors: dict[int, tuple[HeldOut, NDArray[np.int64]]] = {}
 
     def _train(self, members: Any, targets: Array, plan: TrainingPlan) -> HeldOutRows:
         held, _ = train_members(
@@ -104,13 +108,17 @@ class _Pilot:
             torch.as_tensor(self.soft, dtype=torch.float32),
             torch.as_tensor(targets, dtype=torch.float32),
             self.design.held_out,
-            self.design.judged,
+            self.design.stopping_members,
             weight=torch.as_tensor(self.given, dtype=torch.float32),
             plan=plan,
             generator=torch.Generator().manual_seed(self.seed),
         )
         assert held is not None
         return held
+
+    def _held_out(self, held: HeldOutRows) -> HeldOutPredictions:
+        said = held.predictions
+        return HeldOutPredictions.of(said.loc, said.variance, self.design, self.soft, held.index)
 
     def score(self, name: str) -> Array:
         """Log density of held-out targets under a candidate, the same rows in the same order for all."""
@@ -123,29 +131,22 @@ class _Pilot:
     def _score_numbers(self, output: int, scale: str) -> Array:
         """The Student t of an output: calibrated on one half of the held-out rows, scored on the other."""
         index = self.held.index
-        folds, position = held_out_errors(
-            self.held.predictions,
-            index,
-            self.design,
-            self.remote[:, index],
-            self.targets[index, output],
-            self.given[index],
-            output,
-            regions=False,
-        )
-        y, centre = self.y[index][position], self.targets[index, output][position] - folds.error
+        targets = self.targets[index, output]
+        rows = self._held_out(self.held)
+        folds, position = held_out_errors(rows, targets, self.given[index], output, regions=False)
+        y, centre = self.y[index][position], targets[position] - folds.error
         least = float(self.held.predictions.noise[:, output].mean())
         inputs = np.column_stack([self.soft[index][position], centre])
         units = np.append(self.members.features.input_scale().numpy().astype(np.float64), 1.0)
         total = np.empty(len(y))
         for inside in self._halves(len(y)):
             part = HeldOut(*(column[inside] for column in folds))
-            found = calibrate(part, None, least)
-            noise_field = fit_noise_field(inputs[inside], part, found, units, self.rng)
-            noise = found.noise * (1.0 if noise_field is None else noise_field.factor(inputs[~inside]))
-            squared = noise + found.stretch * folds.variance[~inside]
+            calibration = calibrate(part, None, least)
+            noise_field = fit_noise_field(inputs[inside], part, calibration, units, self.rng)
+            noise = calibration.noise * (1.0 if noise_field is None else noise_field.factor(inputs[~inside]))
+            squared = noise + calibration.inflation * folds.variance[~inside]
             total[~inside] = self._log_score(
-                y[~inside], folds.error[~inside], squared, found.degrees, output, log=scale == "log"
+                y[~inside], folds.error[~inside], squared, calibration.degrees, output, log=scale == "log"
             )
         return total
 
@@ -177,13 +178,12 @@ class _Pilot:
             )
         members.features.load_state_dict(features.state_dict())
         held = self._train(members, targets, LAYER_PLAN)
-        remote = self.remote[:, held.index]
-        rows = held_out_functions(held.predictions, held.index, self.design, remote, targets, self.given, regions=False)
+        rows = held_out_functions(self._held_out(held), targets[held.index], self.given[held.index], regions=False)
         total = np.empty(len(rows.loc))
         for inside in self._halves(len(rows.loc)):
             part, rest = (HeldOutFunctions(*(column[which] for column in rows)) for which in (inside, ~inside))
-            found = calibrate_scalar(likelihood, part, None, held.predictions.theta.mean(0))
-            total[~inside] = scalar_scores(likelihood, rest, found)
+            calibration = calibrate_scalar(likelihood, part, None, held.predictions.theta.mean(0))
+            total[~inside] = scalar_scores(likelihood, rest, calibration)
         return total
 
     def _halves(self, n: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

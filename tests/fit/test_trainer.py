@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from vmg.fit.classification import fit_classification
-from vmg.fit.classification_members import ClassificationMembers
-from vmg.fit.design import Design
-from vmg.fit.members import Adam, TrainingPlan, train_members
-from vmg.fit.regression import fit_regression, soften
-from vmg.fit.regression_members import RegressionMembers
-from vmg.fit.size import Size, choose_size
+from vmg.fit.classes import ClassificationMembers, fit_classification
+from vmg.fit.design import Design, Size, TrainingPlan, choose_size
+from vmg.fit.gaussian import RegressionMembers, fit_regression, squash
+from vmg.fit.trainer import Adam, train_members
 
 NEVER_STOP = TrainingPlan(max_steps=15, patience=10_000, refit_steps=0)  # training on seen rows alone
 N, E = 40, 6
@@ -204,7 +201,7 @@ def test_class_probabilities_of_an_ensemble():
 
 def test_softening_keeps_order_and_leaves_usual_inputs_alone():
     x = np.linspace(-50, 50, 1_001)
-    soft = soften(x)
+    soft = squash(x)
     assert (np.diff(soft) > 0).all() and np.abs(soft).max() < 8
     inside = np.abs(x) <= 3
     np.testing.assert_array_equal(soft[inside], x[inside])

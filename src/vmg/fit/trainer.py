@@ -15,12 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vmg.fit.shared_members import Crew
+from vmg.fit.design import TrainingPlan
+from vmg.fit.shared_members import MemberShard
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.nn.anchored import AnchoredFeatures
 from vmg.training import Callback, History, Progress
 
-__all__ = ["Adam", "HeldOutRows", "Members", "TrainingPlan", "train_members"]
+__all__ = ["Adam", "HeldOutRows", "Members", "train_members"]
 
 CHECK_EVERY = 10  # steps between two looks at the held-out rows
 CHECKED_ROWS = 4096  # at most, of which a member's held-out ones are scored
@@ -57,21 +58,6 @@ class Members(nn.Module, ABC):
 
 
 @dataclass(frozen=True)
-class TrainingPlan:
-    """How long and how fast members train.
-
-    Members train at a constant rate until the held-out rows of all have not been predicted better for ``patience``
-    steps, go back to where they were best, and take ``refit_steps`` more on all rows, at a rate that falls to zero.
-    """
-
-    max_steps: int = 400
-    patience: int = 40
-    refit_steps: int = 40
-    rate: float = 0.03
-    batch_rows: int = 4096
-
-
-@dataclass(frozen=True)
 class HeldOutRows:
     """Positions [n] of the rows that were checked, and what members said of them before they saw them."""
 
@@ -95,7 +81,7 @@ def train_members(
     x: Tensor,
     y: Tensor,
     held_out: NDArray[np.bool_],
-    judged: Sequence[int],
+    stopping_members: Sequence[int],
     *,
     weight: Tensor | None = None,
     plan: TrainingPlan,
@@ -110,33 +96,33 @@ def train_members(
     Args:
         x, y: standardised inputs [N, D] and targets [N, ...].
         held_out: rows that a member must not see, [E, N]; none at all skips the held-out part.
-        judged: members whose held-out rows decide when to stop.
+        stopping_members: members whose held-out rows decide when to stop.
         weight: of each row, [N].
     """
     given = (torch.ones(len(x), dtype=x.dtype) if weight is None else weight).expand(held_out.shape)
     seen = given * ~torch.as_tensor(held_out)
-    crew = Crew(len(given))
-    part = members if crew.alone else members.part(crew.own)
-    run = MemberRun(part, MemberRows(x, y, given[crew.own], seen[crew.own]), plan, generator, callbacks)
+    shard = MemberShard(len(given))
+    part = members if shard.alone else members.part(shard.own)
+    run = MemberRun(part, MemberRows(x, y, given[shard.own], seen[shard.own]), plan, generator, callbacks)
     found = None
     if held_out.any():
         unseen = torch.zeros_like(seen)
-        unseen[list(judged)] = (given - seen)[list(judged)]
-        watch = _Watch(part, run.rows, unseen, plan, generator, crew)
+        unseen[list(stopping_members)] = (given - seen)[list(stopping_members)]
+        watch = _Watch(part, run.rows, unseen, plan, generator, shard)
         going = True
         for step in range(plan.max_steps):
             if step % CHECK_EVERY == 0 and not watch.goes_on(step):
                 break
             going = going and run.step(run.rows.seen, plan.rate * min(1.0, (step + 1) / WARM_UP))
-            if not crew.go_on(going, ask=_is_due(step)):
+            if not shard.go_on(going, ask=_is_due(step)):
                 break
         found = watch.restore()
     n_last, going = plan.refit_steps + (0 if found else WARM_UP), True
     for step in range(n_last):  # on all rows, at a rate that falls to zero
         going = going and run.step(run.rows.weight, plan.rate * (1 - step / n_last), last=step == n_last - 1)
-        if not crew.go_on(going, ask=_is_due(step)):
+        if not shard.go_on(going, ask=_is_due(step)):
             break
-    crew.put_together(members, part)
+    shard.put_together(members, part)
     return found, run.history
 
 
@@ -227,7 +213,7 @@ class MemberRun:
 class _Watch:
     """Keeps the members as they were when the held-out rows of all were predicted best.
 
-    ``unseen`` are the weights of the rows that say so, for all members of the crew [E, N].
+    ``unseen`` are the weights of the rows that say so, for all members of the shard [E, N].
     """
 
     def __init__(
@@ -237,9 +223,9 @@ class _Watch:
         unseen: Tensor,
         plan: TrainingPlan,
         generator: torch.Generator,
-        crew: Crew,
+        shard: MemberShard,
     ) -> None:
-        self.members, self.patience, self.crew = members, plan.patience, crew
+        self.members, self.patience, self.shard = members, plan.patience, shard
         n = len(rows)
         self.index = torch.arange(n) if n <= CHECKED_ROWS else torch.randperm(n, generator=generator)[:CHECKED_ROWS]
         self.x, self.y = rows.x[self.index], rows.y[self.index]
@@ -253,11 +239,11 @@ class _Watch:
 
     def _predict(self) -> Any:
         with torch.no_grad():
-            return self.crew.all_members(self.members.predict_held_out(self.x, self.y, self.seen))
+            return self.shard.all_members(self.members.predict_held_out(self.x, self.y, self.seen))
 
     def goes_on(self, step: int) -> bool:
         """Score the held-out rows; False once they have not been predicted better for long enough."""
-        score = self.crew.first(self.members.score(self._predict(), self.y, self.unseen))
+        score = self.shard.first(self.members.score(self._predict(), self.y, self.unseen))
         if score > self.best:
             self.best, self.best_step, self.state = score, step, self._copy()
         return step - self.best_step < self.patience

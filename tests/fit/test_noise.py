@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
-from vmg.fit.noise_field import LIMIT, MIN_ROWS, fit_noise_field
+from vmg.fit.noise import LIMIT, MIN_ROWS, fit_noise_field
 
 
 def rows(n, slope, seed=0, degrees=200.0):

@@ -1,0 +1,180 @@
+"""Ensembles for classes: a softmax layer on anchored features, with a matrix Gaussian posterior at its optimum.
+
+Members are trained on all rows but their own held-out ones, which then calibrate their logits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vmg.fit.calibration import calibrate_classes
+from vmg.fit.design import InputRange, Size, squash
+from vmg.fit.ensemble import Ensemble, rows_to_condition_on, train_ensemble
+from vmg.fit.trainer import Members
+from vmg.math.evidence import group_precision, log_precision_prior
+from vmg.math.softmax_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_bound, step_mean
+from vmg.nn.anchored import AnchoredFeatures
+from vmg.training import Callback, History
+
+__all__ = ["ClassificationEnsemble", "ClassificationMembers", "MemberLogits", "fit_classification", "improve_on"]
+
+Array = NDArray[np.float64]
+
+TRAINING_STEPS = 2  # of the output layer's mean where its covariance is set anew
+REFRESH_EVERY = 10  # steps of the hidden layers; in between the mean alone follows them
+FINAL_STEPS = 60  # where the hidden layers stand still
+CHECKING_STEPS = 8  # from the posterior of the last training step
+
+
+class MemberLogits(NamedTuple):
+    """Mean of each member's logits [E, n, K] and their variance [E, n]."""
+
+    loc: Array
+    variance: Array
+
+
+class ClassificationMembers(Members):
+    """E networks of anchored features with K classes."""
+
+    def __init__(
+        self, in_features: int, hidden: Sequence[int], n_classes: int, activations: Sequence[str], n_members: int
+    ) -> None:
+        super().__init__()
+        self.features = AnchoredFeatures(in_features, hidden, activation=activations, n_members=n_members)
+        self.n_classes = n_classes
+        self.log_precision = nn.Parameter(torch.zeros(n_members, len(self.features.group_sizes)))
+        self._posterior: SoftmaxPosterior | None = None  # of the last training step, to start the next one from
+        self._n_steps = 0
+
+    def prior_precision(self) -> Tensor:
+        """a [E, D]: every group of features has one precision."""
+        return group_precision(self.log_precision, self.features.group_sizes)
+
+    def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The bound of the output layer plus the anchored log prior, for labels y [N]."""
+        phi, labels = self.features(x), self._one_hot(y, x.dtype)
+        with torch.no_grad():
+            precision = self.prior_precision()
+            fresh = self._posterior is None or self._n_steps % REFRESH_EVERY == 0
+            if self._posterior is None or fresh:
+                self._posterior = improve(self._posterior, phi, labels, precision, weight, TRAINING_STEPS)
+            spread = phi @ self._posterior.covariance
+            if not fresh:
+                self._posterior = step_mean(self._posterior, phi, spread, labels, precision, weight)
+            self._n_steps += 1
+        bound = softmax_bound(phi, labels, self.prior_precision(), self._posterior, weight, spread)
+        return bound + self.features.log_prior() + log_precision_prior(self.log_precision), bound
+
+    def _one_hot(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        return nn.functional.one_hot(y, self.n_classes).to(dtype)
+
+    @torch.no_grad()
+    def posterior(self, x: Tensor, y: Tensor, weight: Tensor, n_steps: int = FINAL_STEPS) -> SoftmaxPosterior:
+        """The output layer's posterior given rows with weights [E, n]."""
+        phi = self.features(x)
+        labels, precision, weight = self._one_hot(y, phi.dtype), self.prior_precision(), weight.to(phi.dtype)
+        start = improve(None, phi, labels, precision, weight, n_steps)
+        return improve(start, phi, labels, precision, weight, n_steps)  # p now knows of the variance
+
+    @torch.no_grad()
+    def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberLogits:
+        """Logits of members that are conditioned on the rows they have seen, at all rows."""
+        phi = self.features(x)
+        labels, precision = self._one_hot(y, phi.dtype), self.prior_precision()
+        posterior = improve(self._posterior, phi, labels, precision, seen, CHECKING_STEPS)
+        loc = phi @ posterior.mean
+        return MemberLogits(loc.double().numpy(), posterior.variance(phi).double().numpy())
+
+    def score(self, predictions: MemberLogits, y: Tensor, weight: Tensor) -> float:
+        """Mean log probability of held-out labels."""
+        p = mean_probabilities(torch.as_tensor(predictions.loc), torch.as_tensor(predictions.variance))
+        chosen = p.gather(-1, y.expand(len(p), -1).unsqueeze(-1)).squeeze(-1).clamp_min(1e-12).log()
+        total = float((weight * chosen).sum() / weight.sum())
+        return total if math.isfinite(total) else -math.inf
+
+
+@dataclass(frozen=True)
+class ClassificationEnsemble(Ensemble[ClassificationMembers]):
+    """Members conditioned on all rows, and the factors of their logits that held-out rows ask for."""
+
+    mean: Tensor  # of the output weights, [E, D, K]
+    root: Tensor  # Cholesky factor of their row precision, [E, D, D]
+    sharpness: float  # factor of the logits
+    inflation: float  # factor of their variance
+
+    @torch.no_grad()
+    def sample_probabilities(self, x: Array, n_draws: int, seed: int) -> Array:
+        """Class probabilities of ``n_draws`` whole functions of each member, [E n_draws, N, K]."""
+        soft = squash(x)
+        phi = self.members.features(torch.as_tensor(soft))
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.randn(n_draws, *self.mean.shape, generator=generator, dtype=torch.float64)
+        half = n_draws // 2
+        noise[half : 2 * half] = -noise[:half]  # pairs of opposite draws: their mean has less noise
+        spread = SoftmaxPosterior(self.mean, self.root).weight_noise(noise)
+        factor = self.inflation * self.input_range.extrapolation_factor(soft)
+        logits = self.sharpness * (phi @ self.mean) + torch.as_tensor(factor).sqrt().unsqueeze(-1) * (phi @ spread)
+        return torch.softmax(logits, -1).flatten(0, 1).numpy()
+
+    def updated(self, x: Array, y: NDArray[np.int64], weight: Array | None) -> ClassificationEnsemble:
+        """Condition the output layers on more rows, the posterior so far being their prior."""
+        phi = self.members.features(torch.as_tensor(squash(x))).detach()
+        w = torch.ones(len(x), dtype=torch.float64) if weight is None else torch.as_tensor(weight)
+        labels = nn.functional.one_hot(torch.as_tensor(y), self.members.n_classes).double()
+        before = SoftmaxPosterior(self.mean, self.root)
+        after = improve_on(before, phi, labels, w.expand(len(phi), -1), 2 * FINAL_STEPS)
+        return replace(self, mean=after.mean.contiguous(), root=after.root.contiguous())
+
+
+def improve_on(
+    prior: SoftmaxPosterior, features: Tensor, labels: Tensor, weight: Tensor, n_steps: int
+) -> SoftmaxPosterior:
+    """Update a posterior MN(M₀, A₀⁻¹, I) with rows, in coordinates where it is a standard prior.
+
+    With W = M₀ + A₀^(-½)V the prior of V is MN(0, I, I) and features become ΦA₀^(-½), with offsets ΦM₀ of the logits.
+    """
+    whitened = torch.linalg.solve_triangular(prior.root, features.mT, upper=False).mT
+    offset = features @ prior.mean
+    ones = torch.ones(whitened.shape[:-2] + whitened.shape[-1:], dtype=features.dtype)
+    posterior = improve(None, whitened, labels, ones, weight, n_steps, offset=offset)
+    posterior = improve(posterior, whitened, labels, ones, weight, n_steps, offset=offset)
+    mean = prior.mean + torch.linalg.solve_triangular(prior.root.mT, posterior.mean, upper=True)
+    return SoftmaxPosterior(mean, prior.root @ posterior.root)
+
+
+def fit_classification(
+    x: Array,
+    y: NDArray[np.int64],
+    n_classes: int,
+    weight: Array | None,
+    *,
+    size: Size,
+    seed: int,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[ClassificationEnsemble, History]:
+    """Fit to rows in standard units, x [N, D], with labels y [N] from 0 to K − 1."""
+
+    def make_members() -> ClassificationMembers:
+        return ClassificationMembers(x.shape[1], size.hidden, n_classes, size.activations, size.n_members)
+
+    labels = torch.as_tensor(y)
+    trained = train_ensemble(make_members, x, labels, weight, size=size, seed=seed, callbacks=callbacks)
+    members, soft, held = trained.members, trained.x, trained.held
+    given = torch.ones(len(x)) if weight is None else torch.as_tensor(weight, dtype=torch.float32)
+    sharpness, inflation = 1.0, 1.0
+    if held is not None:
+        checked = given.double().numpy()[held.index]
+        sharpness, inflation = calibrate_classes(trained.held_out(held), y[held.index], checked, seed)
+    some, counted = rows_to_condition_on(given, trained.generator)
+    posterior = members.posterior(torch.as_tensor(soft)[some], labels[some], counted.expand(size.n_members, -1))
+    mean, root = posterior.mean.contiguous(), posterior.root.contiguous()
+    ensemble = ClassificationEnsemble(members, InputRange.of(soft), mean, root, sharpness, inflation)
+    return ensemble, trained.history

@@ -1,0 +1,235 @@
+"""Ensembles for numbers: a Bayesian head on anchored features, its weights and noise integrated out.
+
+Members are trained on all rows but their own held-out ones, which then calibrate them.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vmg.fit.calibration import Calibration, calibrate, held_out_errors, t_log_density
+from vmg.fit.design import InputRange, Size, squash
+from vmg.fit.ensemble import Ensemble, train_ensemble
+from vmg.fit.noise import NoiseField, NoiseShape, choose_shape, fit_noise_field
+from vmg.fit.trainer import Members
+from vmg.math.evidence import (
+    LinearPosterior,
+    NoisePrior,
+    condition_on_rows,
+    group_precision,
+    log_evidence,
+    log_precision_prior,
+)
+from vmg.nn.anchored import AnchoredFeatures, AnchoredFunctions
+from vmg.nn.outputs import GaussianOutput
+from vmg.training import Callback, History
+
+__all__ = ["MemberPredictions", "RegressionEnsemble", "RegressionMembers", "RowPredictions", "fit_regression"]
+
+Array = NDArray[np.float64]
+
+SCORE_DEGREES = 4.0  # of the Student t that scores held-out errors: one wild row decides nothing
+ROWS_AT_ONCE = 1024  # whose features of all members are small pieces of memory, which the allocator uses again
+
+
+class MemberPredictions(NamedTuple):
+    """Centre and variance of each member's function [E, n, C], and its estimate of the noise's variance [E, C]."""
+
+    loc: Array
+    variance: Array
+    noise: Array
+
+
+class RegressionMembers(Members):
+    """E networks of anchored features with C outputs."""
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: Sequence[int],
+        n_outputs: int,
+        activations: Sequence[str],
+        n_members: int,
+        noise_prior: NoisePrior | None = None,
+    ) -> None:
+        super().__init__()
+        self.features = AnchoredFeatures(in_features, hidden, activation=activations, n_members=n_members)
+        self.head = GaussianOutput(
+            self.features.group_sizes, n_outputs, noise_prior=noise_prior, batch_shape=(n_members,)
+        )
+
+    def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Log evidence of the rows plus the anchored log prior."""
+        log_precision = self.head.log_precision
+        precision = group_precision(log_precision, self.features.group_sizes)
+        evidence = log_evidence(self.features(x), y, precision, weight=weight, prior=self.head.noise_prior)
+        return evidence + self.features.log_prior() + log_precision_prior(log_precision), evidence
+
+    @torch.no_grad()
+    def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberPredictions:
+        """Functions of members that are conditioned on the rows they have seen, at all rows."""
+        phi = self.features(x)
+        targets = y.expand(len(phi), *y.shape)
+        posterior, _ = condition_on_rows(phi, targets, seen, self.head.prior_precision(), self.head.noise_prior)
+        noise = posterior.noise_variance
+        variance = posterior.relative_variance(phi).unsqueeze(-1) * noise.unsqueeze(-2)
+        return MemberPredictions(*(part.double().numpy() for part in (phi @ posterior.mean, variance, noise)))
+
+    def score(self, predictions: MemberPredictions, y: Tensor, weight: Tensor) -> float:
+        """Mean log density of held-out errors under a Student t whose scale is the best, summed over outputs."""
+        w = weight.double().numpy()
+        kept, share = w > 0, w[w > 0] / w.sum()
+        error = y.double().numpy() - predictions.loc
+        total = 0.0
+        for c in range(error.shape[-1]):
+            squared = error[..., c][kept] ** 2
+            scale = float(np.median(squared)) + 1e-12
+            for _ in range(15):
+                scale = float(share @ ((SCORE_DEGREES + 1) / (SCORE_DEGREES + squared / scale) * squared)) + 1e-12
+            total += float(share @ t_log_density(np.sqrt(squared), np.asarray(scale), SCORE_DEGREES))
+        return total if math.isfinite(total) else -math.inf
+
+    def condition_on(self, x: Tensor, y: Tensor, weight: Tensor | None) -> None:
+        """Condition every member on all rows, whatever it saw in training."""
+        self.head.forget()
+        self.update(x, y, weight)
+
+    @torch.no_grad()
+    def update(self, x: Tensor, y: Tensor, weight: Tensor | None) -> None:
+        """Condition every member on more rows."""
+        for start in range(0, len(x), ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            given = None if weight is None else weight[part].expand(self.features.n_members, -1)
+            self.head.update(self.features(x[part]), y[part], given)
+
+    def posterior(self) -> LinearPosterior:
+        """What members know of their output weights."""
+        return self.head.posterior()
+
+
+@dataclass(frozen=True)
+class RowPredictions:
+    """Predictions of N rows in standard units: the Student t's parts, [N, C] each, and its degrees [C]."""
+
+    loc: Array
+    noise_variance: Array
+    function_variance: Array
+    degrees: Array
+
+
+@dataclass(frozen=True)
+class RegressionEnsemble(Ensemble[RegressionMembers]):
+    """Members conditioned on all rows, and the noise and ignorance that their held-out rows showed."""
+
+    member_noise: Array  # variance of the noise by each member's estimate, [E, C]: the unit of its variances
+    calibrations: tuple[Calibration, ...]  # of each output
+    fields: tuple[NoiseField | None, ...]  # of each output
+    shapes: tuple[NoiseShape, ...] = ()  # of each output's noise, where it is no Student t
+
+    @cached_property
+    def posterior(self) -> LinearPosterior:
+        """What members know of their output weights."""
+        return self.members.posterior()
+
+    @cached_property
+    def functions(self) -> AnchoredFunctions:
+        """Functions of the members, in units of the noise's scale."""
+        return AnchoredFunctions(self.members.features, self.posterior.mean, self.posterior.root)
+
+    @property
+    def _inflation(self) -> Array:
+        return np.array([calibration.inflation for calibration in self.calibrations])
+
+    def predict(self, x: Array) -> RowPredictions:
+        """Predict rows of inputs in standard units [N, D]."""
+        soft = squash(x)
+        means, relative = self.functions(soft)  # [E, N, C], [E, N]
+        loc = means.mean(0)
+        own = relative.T @ self.member_noise / len(means)
+        between = means.var(0, ddof=1) if len(means) > 1 else np.zeros(loc.shape)
+        variance = (own + between) * self.input_range.extrapolation_factor(soft)[:, None]
+        noise = np.empty_like(loc)
+        for c, (calibration, field) in enumerate(zip(self.calibrations, self.fields, strict=True)):
+            inputs = np.column_stack([soft, loc[:, c]])
+            noise[:, c] = calibration.noise * (1.0 if field is None else field.factor(inputs))
+        degrees = np.array([calibration.degrees for calibration in self.calibrations])
+        return RowPredictions(loc, noise, self._inflation * variance, degrees)
+
+    def function_factor(self, x: Array) -> Array:
+        """F [K, N, C] with FᵀF the covariance between rows of each output's function, inflated as predictions are."""
+        posterior = self.posterior
+        return self._function_factor(x, posterior.mean, posterior.root, np.sqrt(self.member_noise), self._inflation)
+
+    def updated(self, x: Array, y: Array, weight: Array | None) -> RegressionEnsemble:
+        """Condition the output layers on more rows, exactly; hidden layers and calibration stay."""
+        members = copy.deepcopy(self.members)
+        given = None if weight is None else torch.as_tensor(weight)
+        members.update(torch.as_tensor(squash(x)), torch.as_tensor(y), given)
+        return replace(self, members=members)
+
+
+def fit_regression(
+    x: Array,
+    y: Array,
+    weight: Array | None,
+    *,
+    size: Size,
+    seed: int,
+    input_noise: bool,
+    noise_prior: NoisePrior | None = None,
+    degrees: float | None = None,
+    shape: str = "student",
+    callbacks: Sequence[Callback] = (),
+) -> tuple[RegressionEnsemble, History]:
+    """Fit to rows in standard units, x [N, D] and y [N, C]; held-out rows choose the tails unless ``degrees`` does.
+
+    ``shape`` of the noise is "student", "mixture", or "auto": a mixture where held-out errors clearly ask for it.
+    """
+
+    def make_members() -> RegressionMembers:
+        return RegressionMembers(x.shape[1], size.hidden, y.shape[1], size.activations, size.n_members, noise_prior)
+
+    single = torch.as_tensor(y, dtype=torch.float32)
+    trained = train_ensemble(make_members, x, single, weight, size=size, seed=seed, callbacks=callbacks)
+    members, soft, held, history = trained.members, trained.x, trained.held, trained.history
+    whole = InputRange.of(soft)
+    members.condition_on(torch.as_tensor(soft), torch.as_tensor(y), None if weight is None else torch.as_tensor(weight))
+    if held is None:  # too few rows to hold any out: members' own noise, and no inflation
+        posterior = members.posterior()
+        noise = posterior.noise_variance.numpy()
+        tails = degrees or max(3.0, float(posterior.t_degrees.mean()))
+        calibrations = tuple(Calibration(float(level), 1.0, tails) for level in noise.mean(0))
+        return RegressionEnsemble(members, whole, noise, calibrations, (None,) * y.shape[1]), history
+    index, rows, member_noise = held.index, trained.held_out(held), held.predictions.noise
+    given = np.ones(len(index)) if weight is None else weight[index]
+    scale = np.append(members.features.input_scale().numpy().astype(np.float64), 1.0)
+    learned: list[Calibration] = []
+    fields: list[NoiseField | None] = []
+    shapes: list[NoiseShape] = []
+    for c in range(y.shape[1]):
+        targets = y[index, c]
+        folds, positions = held_out_errors(rows, targets, given, c, regions=False)
+        outside, _ = held_out_errors(rows, targets, given, c, regions=True)
+        calibration = calibrate(folds, outside, float(member_noise[:, c].mean()), degrees)
+        learned.append(calibration)
+        field = None
+        at_rows = np.column_stack([soft[index][positions], targets[positions] - folds.error])
+        if input_noise:
+            field = fit_noise_field(at_rows, folds, calibration, scale, trained.rng)
+        fields.append(field)
+        if shape != "student":
+            variance = calibration.noise * (np.ones(len(at_rows)) if field is None else field.factor(at_rows))
+            one = choose_shape(folds, variance, calibration, seed, asked=shape == "mixture")
+            shapes += [one] if one is not None else []
+    shaped = tuple(shapes) if len(shapes) == y.shape[1] else ()
+    return RegressionEnsemble(members, whole, member_noise, tuple(learned), tuple(fields), shaped), history

@@ -1,0 +1,201 @@
+"""Ensembles for likelihoods without a closed form: an output layer of one function at its optimum.
+
+Held-out rows calibrate the function and the likelihood's parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vmg.fit.calibration import ScalarCalibration, calibrate_scalar, held_out_functions
+from vmg.fit.design import InputRange, Size, squash
+from vmg.fit.ensemble import Ensemble, rows_to_condition_on, train_ensemble
+from vmg.fit.trainer import Members
+from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
+from vmg.math.evidence import group_precision, log_precision_prior
+from vmg.math.scalar_evidence import GaussianPrior, ScalarPosterior, mean_log_prob, newton_step, optimise, scalar_bound
+from vmg.nn.anchored import AnchoredFeatures, AnchoredFunctions
+from vmg.training import Callback, History
+
+__all__ = ["FunctionRows", "MemberFunctions", "ScalarEnsemble", "ScalarMembers", "fit_scalar"]
+
+Array = NDArray[np.float64]
+
+FIRST_STEPS = 8  # of the output layer before training begins
+REFRESH_EVERY = 5  # steps of the hidden layers; in between the mean alone follows them
+TRAINING_NODES = 5  # of the quadrature over f, whose variance is small at rows that were seen
+CHECKING_STEPS = 2  # from the posterior of the last training step
+FINAL_STEPS, TOLERANCE = 60, 1e-6  # where the hidden layers stand still
+
+
+class MemberFunctions(NamedTuple):
+    """Centre and variance of each member's function [E, n], and its parameters of the likelihood [E, P]."""
+
+    loc: Array
+    variance: Array
+    theta: Array
+
+
+class ScalarMembers(Members):
+    """E networks of anchored features with one function each, and the likelihood's parameters θ."""
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: Sequence[int],
+        likelihood: ScalarLikelihood,
+        activations: Sequence[str],
+        n_members: int,
+    ) -> None:
+        super().__init__()
+        self.features = AnchoredFeatures(in_features, hidden, activation=activations, n_members=n_members)
+        self.likelihood = likelihood
+        self.log_precision = nn.Parameter(torch.zeros(n_members, len(self.features.group_sizes)))
+        start = torch.as_tensor(likelihood.start(), dtype=torch.float32)
+        self.theta = nn.Parameter(start.expand(n_members, -1).clone())
+        self._posterior: ScalarPosterior | None = None  # of the last training step, to start the next one from
+        self._n_steps = 0
+
+    def prior_precision(self) -> Tensor:
+        """a [E, D]: every group of features has one precision."""
+        return group_precision(self.log_precision, self.features.group_sizes)
+
+    @property
+    def likelihood_at(self) -> LikelihoodAt:
+        """The likelihood with each member's own parameters."""
+        return LikelihoodAt(self.likelihood, self.theta)
+
+    def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The bound of the output layer plus the anchored log prior."""
+        phi, precision = self.features(x), self.prior_precision()
+        with torch.no_grad():
+            prior, likelihood_at = GaussianPrior.of(precision), self.likelihood_at
+            before = self._posterior
+            if before is None:
+                before = optimise(None, phi, y, prior, weight, likelihood_at, FIRST_STEPS)
+            fresh = self._n_steps % REFRESH_EVERY == 0
+            self._posterior, spread = newton_step(
+                before, phi, y, prior, weight, likelihood_at, refresh=fresh, n_nodes=TRAINING_NODES
+            )
+            self._n_steps += 1
+            moved = ScalarPosterior(self._posterior.mean, before.root)
+            moved.__dict__["covariance"] = before.covariance  # the same A
+        bound = scalar_bound(phi, y, precision, moved, spread, weight, self.likelihood_at, TRAINING_NODES)
+        return bound + self.features.log_prior() + log_precision_prior(self.log_precision), bound
+
+    @torch.no_grad()
+    def posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> ScalarPosterior:
+        """The output layer's posterior given rows with weights [E, n]."""
+        phi, prior = self.features(x), GaussianPrior.of(self.prior_precision())
+        return optimise(None, phi, y, prior, weight.to(phi), self.likelihood_at, FINAL_STEPS, TOLERANCE)
+
+    @torch.no_grad()
+    def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberFunctions:
+        """Functions of members that are conditioned on the rows they have seen, at all rows."""
+        phi, prior = self.features(x), GaussianPrior.of(self.prior_precision())
+        n_steps = FIRST_STEPS if self._posterior is None else CHECKING_STEPS
+        posterior = optimise(self._posterior, phi, y, prior, seen, self.likelihood_at, n_steps, n_nodes=TRAINING_NODES)
+        loc, variance = posterior.centre(phi), posterior.variance(phi)
+        return MemberFunctions(*(part.double().numpy() for part in (loc, variance, self.theta.detach())))
+
+    def score(self, predictions: MemberFunctions, y: Tensor, weight: Tensor) -> float:
+        """Mean log probability of held-out targets."""
+        loc, variance, theta = (torch.as_tensor(part) for part in predictions)
+        log_prob = mean_log_prob(LikelihoodAt(self.likelihood, theta), y.double(), loc, variance)
+        kept = weight > 0
+        total = float((weight[kept] * log_prob[kept]).sum() / weight.sum())
+        return total if math.isfinite(total) else -math.inf
+
+
+@dataclass(frozen=True)
+class FunctionRows:
+    """The function of N rows: its centre and variance, [N] each."""
+
+    loc: Array
+    variance: Array
+
+
+@dataclass(frozen=True)
+class ScalarEnsemble(Ensemble[ScalarMembers]):
+    """Members conditioned on all rows, with the likelihood and the inflation that their held-out rows ask for."""
+
+    mean: Tensor  # of the output weights, [E, D]
+    root: Tensor  # Cholesky factor of their precision, [E, D, D]
+    calibration: ScalarCalibration
+
+    @cached_property
+    def functions(self) -> AnchoredFunctions:
+        """Functions of the members."""
+        return AnchoredFunctions(self.members.features, self.mean.unsqueeze(-1), self.root)
+
+    def predict(self, x: Array) -> FunctionRows:
+        """The function at rows of inputs in standard units [N, D]."""
+        soft = squash(x)
+        means, own = self.functions(soft)
+        centres = means[..., 0]
+        between = centres.var(0, ddof=1) if len(centres) > 1 else 0.0
+        variance = self.calibration.inflation * (own.mean(0) + between) * self.input_range.extrapolation_factor(soft)
+        return FunctionRows(self.calibration.sharpness * centres.mean(0), variance)
+
+    def function_factor(self, x: Array) -> Array:
+        """F [K, N] with FᵀF the covariance between rows of the function."""
+        ones, inflation = np.ones((len(self.mean), 1)), np.array([self.calibration.inflation])
+        return self._function_factor(x, self.mean.unsqueeze(-1), self.root, ones, inflation)[..., 0]
+
+    @torch.no_grad()
+    def updated(self, x: Array, y: Array, weight: Array | None) -> ScalarEnsemble:
+        """Condition the output layers on more rows, the posterior so far being their prior."""
+        phi = self.members.features(torch.as_tensor(squash(x)))
+        given = torch.ones(len(x), dtype=torch.float64) if weight is None else torch.as_tensor(weight)
+        before = ScalarPosterior(self.mean, self.root)
+        after = optimise(
+            before,
+            phi,
+            torch.as_tensor(y),
+            before.natural(),
+            given.expand(len(phi), -1),
+            self.members.likelihood_at,
+            FINAL_STEPS,
+            TOLERANCE,
+        )
+        return replace(self, mean=after.mean, root=after.root.contiguous())
+
+
+def fit_scalar(
+    x: Array,
+    y: Array,
+    likelihood: ScalarLikelihood,
+    weight: Array | None,
+    *,
+    size: Size,
+    seed: int,
+    callbacks: Sequence[Callback] = (),
+) -> tuple[ScalarEnsemble, History]:
+    """Fit to rows in standard units, x [N, D], and targets y [N] or [N, 2] as the likelihood takes them."""
+
+    def make_members() -> ScalarMembers:
+        return ScalarMembers(x.shape[1], size.hidden, likelihood, size.activations, size.n_members)
+
+    single = torch.as_tensor(y, dtype=torch.float32)
+    trained = train_ensemble(make_members, x, single, weight, size=size, seed=seed, callbacks=callbacks)
+    members, soft, held = trained.members, trained.x, trained.held
+    given = np.ones(len(x)) if weight is None else weight
+    calibration = ScalarCalibration(members.theta.detach().mean(0).numpy(), 1.0, 1.0)
+    if held is not None:
+        rows, index = trained.held_out(held), held.index
+        folds, regions = (held_out_functions(rows, y[index], given[index], regions=kind) for kind in (False, True))
+        calibration = calibrate_scalar(likelihood, folds, regions, held.predictions.theta.mean(0))
+    some, counted = rows_to_condition_on(torch.as_tensor(given), trained.generator)
+    targets = torch.as_tensor(y)[some]
+    posterior = members.posterior(torch.as_tensor(soft)[some], targets, counted.expand(size.n_members, -1))
+    root = posterior.root.contiguous()  # as files keep it: another order of memory may give another last bit
+    return ScalarEnsemble(members, InputRange.of(soft), posterior.mean, root, calibration), trained.history

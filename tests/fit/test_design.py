@@ -1,0 +1,159 @@
+"""Units of the rows, and which rows members never see: folds, regions, and how both are dealt out."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from vmg.fit.design import FOLDS, MIN_ROWS, REGION_SHARE, Design, Standardiser, random_folds, regions
+
+
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.mark.parametrize(("n_rows", "n_folds"), [(10, 4), (11, 4), (100, 8), (5, 5)])
+def test_folds_partition_the_rows(n_rows, n_folds):
+    folds = random_folds(n_rows, n_folds, rng())
+    assert folds.shape == (n_folds, n_rows) and folds.dtype == bool
+    assert (folds.sum(0) == 1).all()
+    assert folds.sum(1).max() - folds.sum(1).min() <= 1
+
+
+def test_folds_are_random():
+    first, second = (random_folds(100, 4, np.random.default_rng(seed)) for seed in (0, 1))
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("n_folds", [1, 11])
+def test_folds_that_cannot_be(n_folds):
+    with pytest.raises(ValueError, match=rf"n_folds must be from 2 to the number of rows \(10\); got {n_folds}"):
+        random_folds(10, n_folds, rng())
+
+
+@pytest.mark.parametrize("n_inputs", [1, 2, 7, 50])
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5])
+def test_regions_hold_the_share_that_was_asked_for(n_inputs, share):
+    x = rng().normal(size=(400, n_inputs))
+    found = regions(x, 6, share, rng())
+    assert found.shape == (6, 400)
+    assert np.abs(found.mean(1) - share).max() <= 1.01 / 400
+
+
+def test_a_region_of_one_input_is_an_interval():
+    x = rng().normal(size=(200, 1))
+    for k, inside in enumerate(regions(x, 6, 0.25, rng())):
+        low, high = x[inside, 0].min(), x[inside, 0].max()
+        assert not ((x[~inside, 0] > low + 1e-3) & (x[~inside, 0] < high - 1e-3)).any()
+        if k % 2 == 0:  # one of the two ends
+            assert low == x.min() or high == x.max()
+
+
+def test_equal_rows_can_be_split():
+    assert np.abs(regions(np.zeros((100, 2)), 4, 0.25, rng()).mean(1) - 0.25).max() < 0.011
+
+
+def test_a_share_that_cannot_be():
+    with pytest.raises(ValueError, match=r"share must be inside \(0, 1\); got 1"):
+        regions(np.zeros((5, 1)), 1, 1.0, rng())
+
+
+# -- the design -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_members", [1, 2, 3, 4, 5, 8, 12, 13])
+def test_every_member_is_in_one_group(n_members):
+    design = Design.choose(rng().normal(size=(60, 3)), n_members, rng())
+    members = np.concatenate([group.members for group in design.groups])
+    assert sorted(members.tolist()) == list(range(n_members))
+    assert design.held_out.shape == (n_members, 60)
+    for group in design.groups:
+        assert (design.held_out[group.members] == group.held_out).all()
+        share = group.held_out.mean()
+        assert share <= 1 / FOLDS + 1 / 60 if not group.region else abs(share - REGION_SHARE) < 2 / 60
+    assert set(design.stopping_members) == {
+        int(e) for group in design.groups if not group.region for e in group.members
+    }
+    assert design.stopping_members
+
+
+def test_every_row_is_held_out_by_a_fold_where_members_are_enough():
+    design = Design.choose(rng().normal(size=(60, 3)), 12, rng())
+    folds = [group for group in design.groups if not group.region]
+    assert (sum(group.held_out.astype(int) for group in folds) == 1).all()
+    assert len(design.groups) - len(folds) == 2
+    assert all(len(group.members) == 2 for group in design.groups)
+
+
+def test_few_rows_are_not_held_out():
+    design = Design.choose(np.zeros((MIN_ROWS - 1, 2)), 4, rng())
+    assert not design.groups and not design.held_out.any() and design.stopping_members == []
+
+
+# -- units ------------------------------------------------------------------------------------------------------------
+
+
+def values(n=20, d=3, seed=0):
+    return np.random.default_rng(seed).normal([1.0, -20.0, 300.0][:d], [0.1, 5.0, 1000.0][:d], size=(n, d))
+
+
+def test_columns_get_mean_zero_and_standard_deviation_one():
+    X = values()
+    scaling = Standardiser.fit(X)
+    np.testing.assert_allclose(scaling.mean, X.mean(0))
+    np.testing.assert_allclose(scaling.scale, X.std(0))
+    standard = scaling.transform(X)
+    np.testing.assert_allclose(standard.mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(standard.std(0), 1)
+
+
+def test_weights_count_rows():
+    X, counts = values(), np.arange(20) % 4
+    weighted, repeated = Standardiser.fit(X, counts.astype(float)), Standardiser.fit(X.repeat(counts, 0))
+    np.testing.assert_allclose(weighted.mean, repeated.mean)
+    np.testing.assert_allclose(weighted.scale, repeated.scale)
+    tenth = Standardiser.fit(X, 0.1 * counts)
+    np.testing.assert_allclose(tenth.scale, weighted.scale)
+
+
+@pytest.mark.parametrize("constant", [0.0, 1.0, 0.1, -3.7e9, 1e-30, 1e300])
+def test_a_constant_column_gets_scale_one(constant):
+    X = np.stack([np.full(7, constant), np.arange(7.0)], 1)
+    scaling = Standardiser.fit(X)
+    assert scaling.scale[0] == 1
+    assert scaling.scale[1] == 2
+    assert abs(scaling.transform(X)[:, 0]).max() <= 1e-9 * abs(constant)
+
+
+def test_rounding_is_no_variation():
+    X = 0.1 * np.arange(1, 8)[:, None] / np.arange(1, 8)[:, None]
+    X = np.concatenate([X, X + 1e-12 * np.arange(7)[:, None]], 1)
+    np.testing.assert_array_equal(Standardiser.fit(X).scale[0], 1)
+    wide = np.array([[1e6], [1e6 + 1]])
+    np.testing.assert_allclose(Standardiser.fit(wide).scale, 0.5)
+
+
+def test_one_row():
+    X = values(1)
+    scaling = Standardiser.fit(X)
+    np.testing.assert_array_equal(scaling.scale, 1)
+    np.testing.assert_array_equal(scaling.transform(X), 0)
+
+
+@pytest.mark.parametrize("unit", [1e-250, 1e-6, 1e6, 1e250])
+def test_units_do_not_matter(unit):
+    X = values()
+    moved = Standardiser.fit(unit * X)
+    np.testing.assert_allclose(moved.scale, unit * X.std(0))
+    np.testing.assert_allclose(moved.transform(unit * X), Standardiser.fit(X).transform(X), atol=1e-9)
+
+
+@settings(deadline=None)
+@given(hnp.arrays(np.float64, (5, 2), elements=st.floats(-1e12, 1e12)))
+def test_inverse_undoes_transform(X):
+    scaling = Standardiser.fit(X)
+    standard = scaling.transform(X)
+    assert np.isfinite(standard).all()
+    assert abs(standard).max() <= max(5.0, 1e-9 * abs(X).max()), "n rows are at most √(n − 1) deviations away"
+    np.testing.assert_allclose(scaling.inverse(standard), X, rtol=1e-9, atol=1e-9 * abs(X).max())
