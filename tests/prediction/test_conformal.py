@@ -1,22 +1,22 @@
-"""Conformal corrections: exact ranks, exact finite-sample coverage, groups, widths, boxes and sets."""
+"""Conformal corrections: exact ranks, exact finite-sample coverage, groups and sets of classes."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from quick import class_table, ensemble_classifier, ensemble_regressor, linear_table
+from quick import regressor as pseudo_data_regressor
+from vmg.prediction import Prediction
 from vmg.prediction.conformal import (
     CoverageError,
+    calibration_scores,
     class_scores,
     class_sets,
+    conformal_interval,
     conformal_level,
-    conformal_region,
-    group_intervals,
-    ignorance_groups,
-    row_scores,
-    widened_interval,
+    row_levels,
 )
 from vmg.prediction.student import StudentPrediction
 
@@ -25,6 +25,57 @@ def student(loc, noise, function, df=5.0):
     columns = [np.asarray(part, dtype=float).reshape(len(loc), -1) for part in (loc, noise, function)]
     squeeze = np.ndim(loc) == 1
     return StudentPrediction(*columns, np.full(columns[0].shape[1], df), lambda: columns[2][None], squeeze=squeeze)
+
+
+COVERAGES = pytest.mark.parametrize("coverage", [0.5, 0.8, 0.9, 0.99])
+
+
+def needed(coverage):
+    """The fewest rows n with ⌈(n + 1) coverage⌉ <= n."""
+    return next(n for n in range(1, 10_000) if math.ceil(round((n + 1) * coverage, 9)) <= n)
+
+
+# -- the rank ---------------------------------------------------------------------------------------------------------
+
+
+def test_scores_are_the_coverage_that_just_holds_the_target():
+    prediction = Prediction(np.zeros((1, 3, 2)), np.ones((1, 1, 1)), np.full((1, 1, 1), np.inf))
+    y = prediction.quantile(np.array([0.5, 0.05, 0.95, 0.4, 0.2, 0.999]))[:, 0, 0].reshape(3, 2)
+    expected = np.array([[0.0, 0.9], [0.9, 0.2], [0.6, 0.998]])
+    np.testing.assert_allclose(calibration_scores(prediction, y), expected, atol=1e-12)
+
+
+@COVERAGES
+@pytest.mark.parametrize("n", [1, 2, 9, 10, 19, 99, 100, 101])
+def test_the_level_is_the_smallest_score_with_enough_ranks_below(n, coverage):
+    scores = (np.arange(n) + 1.0)[:, None] / (n + 1)  # of uniform scores, the expected ones
+    if n < needed(coverage):
+        with pytest.raises(ValueError, match="conformalize needs"):
+            conformal_level(scores, coverage)
+        return
+    level = conformal_level(scores, coverage)
+    assert level.shape == (1,)
+    assert coverage - 1e-9 <= level[0] < coverage + 1 / (n + 1) - 1e-9
+
+
+@COVERAGES
+def test_too_few_rows(coverage):
+    enough = needed(coverage)
+    scores = (np.arange(enough) + 1.0)[:, None] / enough
+    assert conformal_level(scores, coverage) == 1, "the largest"
+    message = rf"conformalize needs at least {enough} rows for coverage {coverage}; got {enough - 1}$"
+    with pytest.raises(ValueError, match=message):
+        conformal_level(scores[:-1], coverage)
+
+
+@pytest.mark.parametrize("coverage", [0.0, 1.0, -0.5, 1.5, math.nan])
+def test_coverage_outside_of_its_range(coverage):
+    with pytest.raises(ValueError, match=r"coverage must be inside \(0, 1\)"):
+        conformal_level(np.linspace(0, 1, 50)[:, None], coverage)
+
+
+def test_a_tiny_coverage_takes_the_smallest_score():
+    assert conformal_level(np.linspace(0.1, 1, 10)[:, None], 1e-12) == 0.1
 
 
 @pytest.mark.parametrize("n", [4, 5, 9])
@@ -39,9 +90,36 @@ def test_the_level_covers_exactly_as_ranks_say(n, coverage):
     assert below / (n + 1) == math.ceil((n + 1) * coverage - 1e-9) / (n + 1) >= coverage
 
 
-def test_too_few_rows_are_told():
-    with pytest.raises(CoverageError, match="at least 9 rows"):
-        conformal_level(np.zeros((8, 1)), 0.9)
+# -- the promise ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coverage", [0.5, 0.9])
+@pytest.mark.parametrize("n", [9, 25, 40])
+@pytest.mark.parametrize("shape", [(1, 1), (8, 1), (1, 5)], ids=["calibrated", "overconfident", "timid"])
+def test_coverage_holds_in_finite_samples(n, coverage, shape):
+    """Over calibration sets and a new row, for scores of any distribution: c <= coverage <= c + 1/(n + 1)."""
+    n_trials = 40_000
+    rng = np.random.default_rng(0)
+    scores = np.sort(rng.beta(*shape, size=(n, n_trials)), axis=0)
+    covered = rng.beta(*shape, size=n_trials) <= conformal_level(scores, coverage)
+    error = 4 * math.sqrt(coverage * (1 - coverage) / n_trials)
+    assert coverage - error <= covered.mean() <= coverage + 1 / (n + 1) + error
+
+
+@pytest.mark.parametrize("spread", [0.2, 1.0, 4.0, 9.0, 100.0])
+def test_coverage_of_intervals_of_a_wrong_model(spread):
+    """The model says N(0, 1), or a mixture around it; the truth is ``spread`` times wider and not centred."""
+    n, n_new, n_trials, coverage = 19, 5, 400, 0.9
+    y = 0.3 + spread * np.random.default_rng(0).normal(size=(n + n_new, n_trials))
+    loc = np.array([-0.1, 0.1])[:, None, None] * np.ones((2, n + n_new, n_trials))  # a trial is an output
+    model = Prediction(loc, np.ones((1, 1, 1)), np.full((1, 1, 1), 30.0))
+    scores = calibration_scores(model, y)[:n]
+    low, high = np.moveaxis(model.interval_at(conformal_level(scores, coverage))[n:], -1, 0)
+    hits = ((low <= y[n:]) & (y[n:] <= high)).mean(0)
+    error = 4 * hits.std() / math.sqrt(n_trials)
+    assert coverage - error <= hits.mean()
+    if spread < 9:  # beyond, scores round to one and intervals may be infinite
+        assert hits.mean() <= coverage + 1 / (n + 1) + error
 
 
 def coverage_of(make, n_calibration, n_repeats=400, n_new=20, seed=0):
@@ -50,38 +128,20 @@ def coverage_of(make, n_calibration, n_repeats=400, n_new=20, seed=0):
     return np.mean([make(rng, n_calibration, n_new) for _ in range(n_repeats)])
 
 
-def rows(rng, n, *, outputs=None):
+def rows(rng, n):
     """Predictions that are wrong in shape and size, and targets."""
-    size = (n,) if outputs is None else (n, outputs)
     noise = rng.uniform(0.5, 3, n)
-    y = noise[:, None] * rng.standard_exponential((n, outputs or 1)) if outputs else noise * rng.standard_exponential(n)
-    scale = np.broadcast_to(0.3 * noise.reshape(-1, *[1] * (len(size) - 1)), size)
-    return student(np.zeros(size), scale, 0.1 * scale), y
+    return student(np.zeros(n), 0.3 * noise, 0.03 * noise), noise * rng.standard_exponential(n)
 
 
-@pytest.mark.parametrize("kind", ["coverage", "width"])
-def test_intervals_cover_in_finite_samples_whatever_the_model(kind):
+def test_intervals_cover_in_finite_samples_whatever_the_model():
     def covered(rng, n, n_new):
-        prediction, y = rows(rng, n)
-        scores = np.sort(row_scores(prediction, y, kind), axis=0)
+        scores = calibration_scores(*rows(rng, n))
         new, target = rows(rng, n_new)
-        level = conformal_level(scores, 0.8)
-        ends = new.interval_at(level) if kind == "coverage" else widened_interval(new, level)
+        ends = conformal_interval(new, scores, 0.8)
         return np.mean((ends[:, 0] <= target) & (target <= ends[:, 1]))
 
-    found = coverage_of(covered, 24)  # exactly 0.8 = 20/25
-    assert abs(found - 0.8) < 4 * np.sqrt(0.16 / 400 / 6)
-
-
-def test_boxes_cover_all_outputs_together():
-    def covered(rng, n, n_new):
-        prediction, y = rows(rng, n, outputs=3)
-        scores = row_scores(prediction, y, "coverage")
-        new, target = rows(rng, n_new, outputs=3)
-        box = conformal_region(new, scores, 0.8)
-        return np.mean(((box[..., 0] <= target) & (target <= box[..., 1])).all(1))
-
-    assert abs(coverage_of(covered, 24) - 0.8) < 4 * np.sqrt(0.16 / 400 / 6)
+    assert abs(coverage_of(covered, 24) - 0.8) < 4 * np.sqrt(0.16 / 400 / 6)  # exactly 0.8 = 20/25
 
 
 def test_groups_cover_each_on_its_own():
@@ -93,7 +153,7 @@ def test_groups_cover_each_on_its_own():
         new, target = rows(rng, n_new)
         new_label = np.arange(n_new) % 2
         target = np.where(new_label == 1, 10 * target, target)
-        ends = group_intervals(new, row_scores(prediction, y, "coverage"), label, new_label, 0.8, "coverage")
+        ends = new.interval_at(row_levels(calibration_scores(prediction, y), label, 0.8, new_label, n_new))
         inside = (ends[:, 0] <= target) & (target <= ends[:, 1])
         for group in (0, 1):
             found.append(inside[new_label == group].mean())
@@ -113,22 +173,10 @@ def test_sets_of_classes_cover():
 
         p, label = draw(n)
         new, target = draw(n_new)
-        return class_sets(new, class_scores(p, label), 0.8)[np.arange(n_new), target].mean()
+        return class_sets(new, conformal_level(class_scores(p, label), 0.8))[np.arange(n_new), target].mean()
 
     found = coverage_of(covered, 24, n_repeats=200)
     assert 0.8 - 4 * np.sqrt(0.16 / 200 / 6) < found < 0.87
-
-
-def test_groups_of_ignorance_are_what_they_say():
-    prediction = student(np.zeros(3), np.array([1.0, 1.0, 1.0]), np.array([0.1, 5.0, 0.9]))
-    assert ignorance_groups(prediction).tolist() == ["noise", "ignorance", "noise"]
-
-
-def test_widened_intervals_invert_scores_by_width():
-    prediction, _ = rows(np.random.default_rng(0), 5)
-    for level, side in itertools.product((-0.3, 0.0, 1.7), (0, 1)):
-        ends = widened_interval(prediction, np.array([level]))
-        np.testing.assert_allclose(row_scores(prediction, ends[:, side], "width")[:, 0], level, atol=1e-9)
 
 
 # -- estimators -------------------------------------------------------------------------------------------------------
@@ -137,17 +185,6 @@ def test_widened_intervals_invert_scores_by_width():
 @pytest.fixture(scope="module")
 def regressor():
     return ensemble_regressor(max_iter=40).fit(*linear_table(n_outputs=2))
-
-
-def test_a_region_is_a_box_of_all_outputs(regressor):
-    X, Y = linear_table(199, n_outputs=2, seed=3)
-    regressor.conformalize(X, Y)
-    X_new, Y_new = linear_table(500, n_outputs=2, seed=4)
-    box, each = regressor.predict_region(X_new, 0.8), regressor.predict_interval(X_new, 0.8)
-    inside = lambda ends: (ends[..., 0] <= Y_new) & (Y_new <= ends[..., 1])  # noqa: E731
-    assert 0.7 < inside(box).all(1).mean() < 0.9
-    assert inside(each).all(1).mean() < inside(box).all(1).mean()
-    assert (box[..., 1] - box[..., 0] >= each[..., 1] - each[..., 0] - 1e-9).all()
 
 
 def test_groups_of_rows(regressor):
@@ -164,17 +201,6 @@ def test_groups_of_rows(regressor):
     for one in ("left", "right"):
         alone = regressor.predict_interval(X[label == one], 0.8, groups=label[label == one])
         np.testing.assert_allclose(together[label == one], alone, rtol=1e-9)
-    regressor.conformalize(X, Y, groups="ignorance", score="width")
-    assert regressor.predict_interval(X, 0.6).shape == (120, 2, 2)
-    with pytest.raises(ValueError, match="predict_region needs"):
-        regressor.predict_region(X)
-
-
-def test_amounts_by_width_have_no_bound_below_zero():
-    X, y = linear_table(200)
-    model = ensemble_regressor(likelihood="lognormal").fit(X[:100], np.exp(y[:100]))
-    model.conformalize(X[100:], np.exp(y[100:]), score="width")
-    assert model.predict_interval(X, 0.95).min() >= 0
 
 
 def test_a_calibration_survives_its_file_and_not_an_update(regressor, tmp_path):
@@ -190,8 +216,38 @@ def test_a_calibration_survives_its_file_and_not_an_update(regressor, tmp_path):
     )
     loaded.partial_fit(X, Y)
     assert loaded.predict_interval(X, 0.7).shape == (120, 2, 2)
-    with pytest.raises(ValueError, match="predict_region needs"):
-        loaded.predict_region(X)
+
+
+def test_every_model_of_numbers_knows_groups():
+    X, y = linear_table(80)
+    label = np.where(X[:, 0] > 0, "right", "left")
+    counts = np.round(np.exp(y / 4))
+    for model, target in (
+        (pseudo_data_regressor(max_iter=3), y),
+        (ensemble_regressor(likelihood="poisson"), counts),
+        (ensemble_regressor(likelihood="mixture"), y),
+        (ensemble_regressor(likelihood="lognormal"), np.exp(y / 4)),
+    ):
+        model.fit(X, target).conformalize(X, target, groups=label)
+        together = model.predict_interval(X, 0.8, groups=label)
+        alone = model.conformalize(X[label == "left"], target[label == "left"]).predict_interval(X, 0.8)
+        np.testing.assert_allclose(together[label == "left"], alone[label == "left"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("sparse", [scipy.sparse.csr_matrix, scipy.sparse.csc_array])
+def test_sparse_rows_are_read_everywhere(sparse):
+    X, y = linear_table(60)
+    model = ensemble_regressor().fit(X, y)
+    given = sparse(X)
+    np.testing.assert_array_equal(model.pred_dist(given).mean, model.pred_dist(X).mean)
+    np.testing.assert_array_equal(model.predict(given, return_cov=True)[1], model.predict(X, return_cov=True)[1])
+    np.testing.assert_array_equal(model.sample(given, 3), model.sample(X, 3))
+    expected = model.conformalize(X, y).predict_interval(X)
+    np.testing.assert_array_equal(model.conformalize(given, y).predict_interval(given), expected)
+    X, y = class_table(60)
+    classifier = ensemble_classifier().fit(X, y)
+    expected = classifier.conformalize(X, y).predict_set(X)
+    np.testing.assert_array_equal(classifier.conformalize(sparse(X), y).predict_set(sparse(X)), expected)
 
 
 def test_sets_of_a_classifier(tmp_path):

@@ -18,8 +18,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from vmg.estimators.reading import ReadsRows
-from vmg.estimators.sparse import dense
+from vmg.estimators.reading import ReadsRows, dense
 from vmg.estimators.weights import weighed
 from vmg.estimators.whole_fit import whole_or_not_at_all
 from vmg.fit.design import Size, Standardiser, choose_size
@@ -80,11 +79,6 @@ class TableEstimator(ReadsRows, BaseEstimator):
 
     _callbacks: tuple[Callback, ...] = field(init=False, default=())  # of the present call of fit
     _known_scaling: tuple[Standardiser, ...] = field(init=False, default=())  # likewise
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
 
     @property
     def n_steps_(self) -> int:

@@ -20,7 +20,7 @@ from vmg.estimators.reading import ReadsClasses
 from vmg.fit.classes import ClassificationEnsemble, fit_classification
 from vmg.fit.design import Standardiser
 from vmg.prediction import ClassPrediction
-from vmg.prediction.conformal import class_scores, class_sets
+from vmg.prediction.conformal import check_groups, class_scores, class_sets, row_levels
 from vmg.training import Callback
 
 if TYPE_CHECKING:
@@ -186,10 +186,10 @@ random_state, verbose
             A label for each row: the coverage then holds within each group.
         """
         check_is_fitted(self, "seed_")
-        rows, labels = self._check_data(X, y, reset=False)
-        scores = class_scores(self.predict_proba(X), np.searchsorted(self.classes_, labels))
-        self.conformal_groups_ = None if groups is None else _labels(groups, len(rows))
-        self.conformal_scores_ = scores
+        rows, y = self._check_data(X, y, reset=False)
+        labels = None if groups is None else check_groups(groups, len(rows))
+        self.conformal_scores_ = class_scores(self.predict_proba(rows), np.searchsorted(self.classes_, y))
+        self.conformal_groups_ = labels
         return self
 
     def predict_set(self, X: Any, coverage: float = 0.9, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
@@ -202,15 +202,8 @@ random_state, verbose
         if self.conformal_scores_ is None:
             raise ValueError("predict_set needs conformalize first")
         probabilities = self.predict_proba(X)
-        if (groups is None) != (self.conformal_groups_ is None):
-            raise ValueError("groups of the rows are needed where conformalize was given groups, and only there")
-        if groups is None or self.conformal_groups_ is None:
-            return class_sets(probabilities, self.conformal_scores_, coverage)
-        found, labels = np.empty(probabilities.shape, dtype=np.bool_), _labels(groups, len(probabilities))
-        for label in np.unique(labels):
-            own, rows = self.conformal_scores_[self.conformal_groups_ == label], labels == label
-            found[rows] = class_sets(probabilities[rows], own, coverage)
-        return found
+        levels = row_levels(self.conformal_scores_, self.conformal_groups_, coverage, groups, len(probabilities))
+        return class_sets(probabilities, levels)
 
     @property
     def feature_relevance_(self) -> Array:
@@ -229,10 +222,3 @@ def _class_weights(
     if not (np.isfinite(found).all() and (found > 0).all()):
         raise ValueError(f"class_weight must have positive numbers; got {given}")
     return found
-
-
-def _labels(groups: ArrayLike, n_rows: int) -> NDArray[Any]:
-    labels = np.asarray(groups)
-    if labels.shape != (n_rows,):
-        raise ValueError(f"groups must have one label for each of {n_rows} rows; got shape {labels.shape}")
-    return labels

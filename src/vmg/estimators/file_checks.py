@@ -98,8 +98,8 @@ def read_array(name: str, dtype: np.dtype[Any], items: list[Any]) -> NDArray[Any
 def check_answers(estimator: Any) -> None:
     """Raise a ValueError unless the estimator predicts a row; other errors say themselves what is amiss."""
     missing = [name for name in REQUIRED if not hasattr(estimator, name)]
-    if is_regressor(estimator) and not hasattr(estimator, "conformal_scores_"):
-        missing.append("conformal_scores_")
+    if is_regressor(estimator):
+        missing += [name for name in ("conformal_scores_", "conformal_groups_") if not hasattr(estimator, name)]
     if missing:
         raise ValueError(f"a fitted {type(estimator).__name__} must have {', '.join(missing)}")
     n_features = _size("n_features_in_", estimator.n_features_in_)

@@ -9,21 +9,37 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from vmg.estimators.sparse import dense
 from vmg.fit.design import Standardiser
 from vmg.fit.variational.targets import ClassTargets, NumericTargets
 from vmg.prediction import row_pieces
-from vmg.prediction.conformal import calibration_scores, conformal_interval
+from vmg.prediction.conformal import calibration_scores, check_groups, row_levels
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["ReadsClasses", "ReadsNumbers", "ReadsRows"]
+__all__ = ["MAX_DENSE_CELLS", "ReadsClasses", "ReadsNumbers", "ReadsRows", "dense"]
 
 Array = NDArray[np.float64]
+
+MAX_DENSE_CELLS = 2**27
+"""Most numbers of a sparse table, zeros included; more would take over a gigabyte."""
+
+
+def dense(X: Any) -> Any:
+    """A sparse table as an array, anything else as it is; a ValueError where it is too large for that."""
+    if not sparse.issparse(X):
+        return X
+    cells = int(np.prod(X.shape, dtype=np.float64))
+    if cells > MAX_DENSE_CELLS:
+        raise ValueError(
+            f"a sparse X must have at most {MAX_DENSE_CELLS:,} cells, zeros included, as it is made dense; got "
+            f"{X.shape[0]:,} rows of {X.shape[1]:,}. Encode fewer categories, or use vmg.FrameRegressor."
+        )
+    return X.toarray()
 
 
 class MeanAndStd(tuple[NDArray[Any], NDArray[Any]]):
@@ -58,6 +74,11 @@ class ReadsRows(ABC):
         check_is_fitted(self, "seed_")
         return self._distribution(self._check_X(X))
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()  # type: ignore[misc]
+        tags.input_tags.sparse = True
+        return tags
+
     def _check_X(self, X: Any) -> Array:
         return validate_data(self, dense(X), dtype=np.float64, order="C", reset=False)
 
@@ -75,21 +96,26 @@ class ReadsNumbers(ReadsRows):
 
     n_outputs_: int
     target_scaling_: Standardiser
-    conformal_scores_: Array | None
+    conformal_scores_: Array | None  # of calibration rows, [n, C]
+    conformal_groups_: NDArray[Any] | None  # their groups [n]
 
     def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
         """Validated X [N, D] and y, with what must be remembered of them."""
         # one memory order, so that frames and arrays of the same numbers give the same bits
         options = {"dtype": np.float64, "order": "C", "reset": reset}
-        X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, **options)
+        X, y = validate_data(self, dense(X), y, multi_output=True, y_numeric=True, **options)
         y = np.asarray(y, dtype=np.float64)
         n_outputs = 1 if y.ndim == 1 else y.shape[1]
         if reset:
             self.n_outputs_, self._single_output = n_outputs, y.ndim == 1
-            self.conformal_scores_ = None
+            self._forget_calibration()
         elif n_outputs != self.n_outputs_:
             raise ValueError(f"y must have {self.n_outputs_} outputs, as in the first call; got shape {y.shape}")
         return X, y
+
+    def _forget_calibration(self) -> None:
+        """Give the model's own intervals again: scores are of the model before."""
+        self.conformal_scores_ = self.conformal_groups_ = None
 
     def _learn_targets(self, y: NDArray[Any], weight: Array | None) -> None:
         """Remember the targets' units of the training rows."""
@@ -124,13 +150,32 @@ class ReadsNumbers(ReadsRows):
         [mean] = self._in_pieces(X, lambda part: part.mean)
         return mean
 
-    def predict_interval(self, X: Any, coverage: float = 0.9) -> NDArray[Any]:
+    def predict_interval(self, X: Any, coverage: float = 0.9, groups: ArrayLike | None = None) -> NDArray[Any]:
         """Lower and upper end of the central interval: [N, 2], or [N, C, 2] for several outputs.
 
-        After :meth:`conformalize` the stated coverage holds on average over rows like the calibration rows.
+        After :meth:`conformalize` the stated coverage holds on average over rows like the calibration rows; where it
+        was given groups, over rows of each group.
+
+        Parameters
+        ----------
+        X : array-like [N, D]
+        coverage : float
+        groups : array-like [N]
+            Labels of the rows, where :meth:`conformalize` was given groups.
         """
-        [interval] = self._in_pieces(X, lambda part: conformal_interval(part, self.conformal_scores_, coverage))
-        return interval
+        check_is_fitted(self, "seed_")
+        rows = self._check_X(X)
+        if self.conformal_scores_ is None:
+            if groups is not None:
+                raise ValueError("groups are for a model that conformalize was given groups for")
+            pieces = (self._distribution(rows[piece]).interval(coverage) for piece in row_pieces(len(rows)))
+        else:
+            levels = row_levels(self.conformal_scores_, self.conformal_groups_, coverage, groups, len(rows))
+            pieces = (
+                self._distribution(rows[piece]).interval_at(levels if groups is None else levels[piece])
+                for piece in row_pieces(len(rows))
+            )
+        return np.concatenate(list(pieces))
 
     def predict_quantiles(self, X: Any, alpha: ArrayLike) -> NDArray[Any]:
         """Quantiles at the levels alpha: [N, Q], or [N, C, Q] for several outputs."""
@@ -143,17 +188,26 @@ class ReadsNumbers(ReadsRows):
         check_is_fitted(self, "seed_")
         return self.pred_dist(X).sample(n_samples, self.seed_ if random_state is None else random_state)
 
-    def conformalize(self, X: Any, y: Any) -> Self:
+    def conformalize(self, X: Any, y: Any, *, groups: ArrayLike | None = None) -> Self:
         """Calibrate intervals on rows that ``fit`` has not seen, so that their coverage holds in finite samples.
 
         Several outputs are calibrated one by one: the coverage is that of each output, not of all together. Changes
         :meth:`predict_interval` alone. Calling it again replaces the calibration; ``fit`` and
         ``partial_fit`` forget it.
+
+        Parameters
+        ----------
+        X, y
+            Rows like those to come, as in ``fit``.
+        groups : array-like [N], optional
+            A label for each row: the coverage then holds within each group of rows, and :meth:`predict_interval` needs
+            the groups of its rows.
         """
         check_is_fitted(self, "seed_")
-        _, y = self._check_data(dense(X), y, reset=False)
-        cdf = self.pred_dist(X).cdf(y).reshape(len(y), -1)
-        self.conformal_scores_ = calibration_scores(cdf)
+        rows, y = self._check_data(X, y, reset=False)
+        labels = None if groups is None else check_groups(groups, len(rows))
+        self.conformal_scores_ = calibration_scores(self._distribution(rows), y)
+        self.conformal_groups_ = labels
         return self
 
 
@@ -165,7 +219,7 @@ class ReadsClasses(ReadsRows):
 
     def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
         """Validated X [N, D] and y, with what must be remembered of them."""
-        X, y = validate_data(self, X, y, dtype=np.float64, order="C", reset=reset)
+        X, y = validate_data(self, dense(X), y, dtype=np.float64, order="C", reset=reset)
         check_classification_targets(y)
         found = np.unique(y)
         if reset:

@@ -13,8 +13,8 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vmg.estimators.base import Array, TableEstimator
-from vmg.estimators.conformal_numbers import ConformalNumbers
 from vmg.estimators.pseudo_data.regressor import VMGRegressor
+from vmg.estimators.reading import ReadsNumbers, dense
 from vmg.estimators.target_units import (
     UNSCALED,
     before_transform,
@@ -36,7 +36,7 @@ __all__ = ["TableRegressor"]
 
 
 @dataclass(repr=False, eq=False)
-class TableRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, TableEstimator):
+class TableRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, TableEstimator):
     """Bayesian neural network regression with the output layer integrated out [LW16, §2.3].
 
     An ensemble of networks. Hidden weights of each start at a draw from a matrix Gaussian prior and are anchored
@@ -141,11 +141,11 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, TableEs
         options = {"dtype": np.float64, "order": "C", "reset": reset}
         paired = (self.likelihood if reset else self.likelihood_) in PAIRED
         if paired:  # bounds may be infinite
-            X = validate_data(self, X, **options)
+            X = validate_data(self, dense(X), **options)
             y = check_array(y, dtype=np.float64, ensure_all_finite=False, input_name="y")
             check_consistent_length(X, y)
         else:
-            X, y = validate_data(self, X, y, multi_output=True, y_numeric=True, **options)
+            X, y = validate_data(self, dense(X), y, multi_output=True, y_numeric=True, **options)
         y = np.asarray(y, dtype=np.float64)
         n_outputs = 1 if y.ndim == 1 or paired else y.shape[1]
         if reset:
@@ -155,7 +155,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, TableEs
         return X, y
 
     def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        self.conformal_scores_ = None
+        self._forget_calibration()
         if self.n_pseudo is not None:
             self._fit_pseudo_data(X, y, weight)
             return
@@ -228,7 +228,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, TableEs
         self.history_ = model.history_
 
     def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        self.conformal_scores_ = None  # they were of the model before
+        self._forget_calibration()
         if self.pseudo_data_ is not None:
             self.pseudo_data_ = self.pseudo_data_.partial_fit(X, y, weight)
             return
@@ -255,7 +255,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, ConformalNumbers, TableEs
             :class:`~vmg.prediction.Prediction`, a mixture over draws.
         """
         check_is_fitted(self, "seed_")
-        return self._distribution(validate_data(self, X, dtype=np.float64, order="C", reset=False))
+        return self._distribution(self._check_X(X))
 
     def _centre(self, rows: Array) -> Array:
         return np.asarray(self._distribution(rows).mean)

@@ -199,7 +199,7 @@ class Prediction:
         return self._shape(found.reshape(*levels.shape, self.n_rows, self.n_outputs))
 
     def interval_at(self, coverage: Array) -> Array:
-        """The central interval with a coverage of its own for each output [C]: [N, 2], or [N, C, 2].
+        """The central interval with a coverage of its own for each output [C] (or row, [N, C]): [N, 2], or [N, C, 2].
 
         A coverage of 1 asks for everything, (−∞, ∞).
         """
@@ -215,7 +215,7 @@ class Prediction:
 
     def _quantile(self, level: float | Array) -> Array:
         """Newton's method on the cdf, kept inside a bracket; a row that has converged costs no more cdfs."""
-        loc, scale, df = self.loc, self.scale, self.df
+        loc, scale, df, level = self.loc, self.scale, self.df, np.atleast_2d(level)
         # a mixture's quantile lies between the smallest and the largest of its components' quantiles
         component = loc + scale * _component_quantile(level, df)
         low, high = component.min(0), component.max(0)
@@ -239,6 +239,7 @@ class Prediction:
                 break
             todo, low, high, guess, moved = (a[rest] for a in (todo, low, high, guess, moved))
             loc, scale, df = (a if a.shape[1] == 1 else a[:, rest] for a in (loc, scale, df))
+            level = level if len(level) == 1 else level[rest]
         return found
 
     def interval(self, coverage: float = 0.9) -> Array:

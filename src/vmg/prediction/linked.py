@@ -170,7 +170,7 @@ class LinkedPrediction:
         found = np.stack([self.likelihood.values(self._quantile(float(level))) for level in levels.reshape(-1)])
         return self._shape(found.reshape(*levels.shape, self.n_rows))
 
-    def _quantile(self, level: float) -> Array:
+    def _quantile(self, level: float | Array) -> Array:
         """The index of a quantile, between the components' own quantiles, which lie around it."""
         f, _ = self._rule
         component = self.likelihood.quantile(np.asarray(level), f, self.theta)
@@ -186,13 +186,12 @@ class LinkedPrediction:
 
     def interval_at(self, coverage: Array) -> Array:
         """The central interval with this coverage: [N, 2], or [N, 1, 2]; a coverage of 1 asks for all that can be."""
-        tail = (1 - float(np.asarray(coverage, dtype=np.float64).reshape(-1)[0])) / 2
-        if not 0 <= tail <= 0.5:
+        tail = (1 - np.asarray(coverage, dtype=np.float64).reshape(-1)) / 2
+        if not ((tail >= 0) & (tail <= 0.5)).all():
             raise ValueError(f"coverage must be from 0 to 1; got {coverage}")
-        if tail < 1e-15:
-            ends = np.broadcast_to(np.array(self.likelihood.support)[:, None], (2, self.n_rows))
-        else:
-            ends = np.stack([self.likelihood.values(self._quantile(level)) for level in (tail, 1 - tail)])
+        inner = np.where(tail < 1e-15, 0.25, tail)
+        ends = np.stack([self.likelihood.values(self._quantile(level)) for level in (inner, 1 - inner)])
+        ends = np.where(tail < 1e-15, np.array(self.likelihood.support)[:, None], ends)
         return np.moveaxis(self._shape(ends), 0, -1)
 
     def interval(self, coverage: float = 0.9) -> Array:

@@ -121,7 +121,8 @@ class ShapedPrediction:
 
     def interval_at(self, coverage: Array) -> Array:
         """The central interval with a coverage of its own for each output [C]: [N, 2], or [N, C, 2]."""
-        tail = np.broadcast_to((1 - np.asarray(coverage, dtype=np.float64)) / 2, (self.n_outputs,))
+        tail = (1 - np.asarray(coverage, dtype=np.float64)) / 2
+        tail = np.broadcast_to(tail, np.broadcast_shapes(tail.shape, (self.n_outputs,)))
         if not ((tail >= 0) & (tail <= 0.5)).all():
             raise ValueError(f"coverage must be from 0 to 1; got {coverage}")
         inner = np.clip(tail, 1e-15, 0.5)

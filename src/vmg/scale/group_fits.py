@@ -137,6 +137,7 @@ def assemble(
         "pseudo_data_": None,
         "history_": History([progress]),
         "conformal_scores_": None,
+        "conformal_groups_": None,
     }
     for name, value in fitted.items():
         setattr(estimator, name, value)

@@ -145,8 +145,7 @@ class TableModel:
             *(found.unit, reference, given.choices, {}, base_rate(given.values)),
         )
         if isinstance(estimator, TableRegressor) and len(given.aside):
-            cdf = model.pred_dist(given.aside).cdf(given.aside_values)  # type: ignore[union-attr]
-            estimator.conformal_scores_ = calibration_scores(cdf[:, None])
+            estimator.conformal_scores_ = calibration_scores(model.pred_dist(given.aside), given.aside_values)
         return model
 
     @staticmethod

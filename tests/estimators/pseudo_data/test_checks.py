@@ -21,16 +21,13 @@ ELSEWHERE = "SCIPY_ARRAY_API is not set"  # a check that needs a process of its 
 
 
 def expected_failures(estimator):
-    """The one check that scikit-learn excuses its own stochastic solvers from (its issue 16298).
+    """The check that scikit-learn excuses its own stochastic solvers from (its issue 16298), on dense and sparse rows.
 
     Minibatches and posterior draws are random numbers per row, so other rows give other numbers. That weights count
     rows is tested statistically, in test_regressor.py and test_classifier.py.
     """
-    return {
-        "check_sample_weight_equivalence_on_dense_data": (
-            "stochastic fit: sample_weight is equivalent to repeating samples in expectation only"
-        )
-    }
+    reason = "stochastic fit: sample_weight is equivalent to repeating samples in expectation only"
+    return {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in ("dense", "sparse")}
 
 
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures)

@@ -124,7 +124,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, PseudoDataPar
         self
         """
         self._update(X, y, sample_weight, callbacks=callbacks)
-        self.conformal_scores_ = None  # they were of the model before
+        self._forget_calibration()
         return self
 
     def _method(self) -> Method:
