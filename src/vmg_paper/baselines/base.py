@@ -1,10 +1,10 @@
-"""What a baseline is: a method of fitting, inside an estimator for numbers or for classes."""
+"""A baseline is a method of fitting, inside an estimator for numbers or for classes."""
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,18 +15,19 @@ from torch import Tensor
 
 from vmg.estimators.network import NetworkEstimator
 from vmg.estimators.reading import ReadsClasses, ReadsNumbers
-from vmg.fit.variational import CategoricalClasses, GaussianNoise, Method
+from vmg.fit.variational import CategoricalClasses, GaussianNoise, Given, Method
 from vmg.fit.variational.likelihood_factories import LikelihoodFactory
+from vmg.fit.variational.search import Search
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP, Activation
+from vmg.prediction import draw_functions
 
 __all__ = [
     "Baseline",
     "BaselineClassifier",
     "BaselineRegressor",
-    "LayerNetworks",
+    "LayerBaseline",
     "Place",
-    "layers_of",
     "mean_function",
 ]
 
@@ -57,36 +58,45 @@ class Place(NamedTuple):
     last: bool
 
 
-@dataclass(frozen=True)
-class LayerNetworks:
-    """Networks of one kind of layer."""
-
-    hidden: tuple[int, ...]
-    activation: str | Activation
-    make_layer: Callable[[int, int, Place, Sequence[Any]], BayesianLinear] = field(repr=False)
-    """(inputs, outputs, place, choice of each replica) to a layer of as many replicas."""
-
-    def __call__(self, n_inputs: int, n_outputs: int, choices: Sequence[Any]) -> MLP:
-        def make(position: int, n_in: int, n_out: int) -> BayesianLinear:
-            return self.make_layer(n_in, n_out, Place(position == 0, position == len(self.hidden)), choices)
-
-        with torch.random.fork_rng(devices=[]):
-            return MLP(n_inputs, self.hidden, n_outputs, activation=self.activation, make_layer=make)
-
-
-def layers_of(kind: Callable[..., BayesianLinear]) -> Callable[[int, int, Place, Sequence[Any]], BayesianLinear]:
-    """Layers of a kind with its own defaults, the same at every place, for methods that choose nothing."""
-
-    def layer(n_in: int, n_out: int, place: Place, choices: Sequence[Any]) -> BayesianLinear:
-        return kind(n_in, n_out, batch_shape=(len(choices),))
-
-    return layer
-
-
 @torch.no_grad()
 def mean_function(network: MLP, x: Tensor, n_draws: int = 1, seed: int = 0) -> Tensor:
     """The mean network at x as the one draw of a distribution: [1, *batch_shape, N, C], in double precision."""
     return copy.deepcopy(network).double().forward_centre(x.double()).unsqueeze(0)
+
+
+class LayerBaseline(Baseline):
+    """A network of one kind of layer."""
+
+    @abstractmethod
+    def layer(self, n_in: int, n_out: int, place: Place, choices: Sequence[Any]) -> BayesianLinear:
+        """The layer at a place, with one replica for each choice."""
+
+    def search(self) -> Search:
+        """What is chosen on held-out training rows; nothing unless a method says so."""
+        return Given()
+
+    def evaluate(self, network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
+        """Outputs at x [S, replicas, N, C]: draws from the posterior, unless a method predicts by other means."""
+        return draw_functions(network, x, n_draws, seed)
+
+    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
+        return Method(LayerNetworks(hidden, activation, self), likelihood, self.search(), evaluate=self.evaluate)
+
+
+@dataclass(frozen=True)
+class LayerNetworks:
+    """Networks of a baseline's layers."""
+
+    hidden: tuple[int, ...]
+    activation: str | Activation
+    baseline: LayerBaseline
+
+    def __call__(self, n_inputs: int, n_outputs: int, choices: Sequence[Any]) -> MLP:
+        def make(position: int, n_in: int, n_out: int) -> BayesianLinear:
+            return self.baseline.layer(n_in, n_out, Place(position == 0, position == len(self.hidden)), choices)
+
+        with torch.random.fork_rng(devices=[]):
+            return MLP(n_inputs, self.hidden, n_outputs, activation=self.activation, make_layer=make)
 
 
 @dataclass(repr=False, eq=False)

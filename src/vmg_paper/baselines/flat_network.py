@@ -168,27 +168,26 @@ class NetworkPosterior:
             return torch.as_tensor(self.noise_scale, dtype=state.dtype).expand(state.shape[:-1])
         return torch.exp(-0.5 * state[..., -1])
 
-    def log_density(self, state: Tensor, x: Tensor, y: Tensor, n_data: Tensor | float | None = None) -> ValueGradient:
-        """Log density [n] of states [n, dimensions] and its gradient, written out: autograd takes twice as long.
+    def log_density(self, state: Tensor, x: Tensor, y: Tensor) -> ValueGradient:
+        """Log density [n] of states [n, dimensions] given x [N, D] and y [N], and its gradient, written out.
 
-        With ``n_data`` the rows x [N, D] or [n, N, D], y [N] or [n, N] are a minibatch that stands for so many.
+        Autograd takes twice as long.
         """
         trace = self.network.trace(self.weights(state), x)
         r = y - trace.outputs[-1][..., 0]  # [n, N]
         squares = r.square().sum(-1)
         n_rows = r.shape[-1]
-        factor = 1.0 if n_data is None else n_data / n_rows
         known = self.noise_prior is None
         precision = torch.as_tensor(self.noise_scale, dtype=state.dtype) ** -2 if known else state[:, -1].exp()
-        slope = self.network.pull_back(trace, (factor * precision * r.mT).mT.unsqueeze(-1))
+        slope = self.network.pull_back(trace, (precision * r.mT).mT.unsqueeze(-1))
         value, gradient = self._log_prior(state, slope)
-        value = value - 0.5 * factor * precision * squares
+        value = value - 0.5 * precision * squares
         if self.noise_prior is None:
             return value, gradient
         log_precision, (concentration, rate) = state[:, -1], self.noise_prior
         # the Jacobian of log τ makes the exponent a, not a − 1
-        value = value + concentration * log_precision - rate * precision + 0.5 * factor * n_rows * log_precision
-        of_log_precision = concentration - rate * precision + 0.5 * factor * (n_rows - precision * squares)
+        value = value + concentration * log_precision - rate * precision + 0.5 * n_rows * log_precision
+        of_log_precision = concentration - rate * precision + 0.5 * (n_rows - precision * squares)
         return value, torch.cat([gradient, of_log_precision.unsqueeze(-1)], -1)
 
     def _log_prior(self, state: Tensor, slope: Tensor) -> ValueGradient:

@@ -19,9 +19,9 @@ from vmg.fit.variational.training_sets import stack
 from vmg.likelihoods import Likelihood
 from vmg.nn.mlp import Activation
 from vmg.prediction import draw_functions
-from vmg_paper.baselines.base import Baseline, LayerNetworks, Place
+from vmg_paper.baselines.base import LayerBaseline, Place
 from vmg_paper.baselines.held_out_search import DRAWS, candidate_rates, enough_rows, trial_scores
-from vmg_paper.layers.dropout import DropoutLinear
+from vmg_paper.layers import DropoutLinear
 
 __all__ = ["MCDropout", "PrecisionLikelihood", "RateAndPrecision"]
 
@@ -54,7 +54,7 @@ class PrecisionLikelihood(Likelihood):
 
 
 class RateAndPrecision(NamedTuple):
-    """What is chosen: a dropout rate, and τ of the standardised target."""
+    """The choice: a dropout rate, and τ of the standardised target."""
 
     rate: float
     precision: float = 1.0
@@ -111,7 +111,7 @@ def _score_precisions(trial: Fitter, trained: Fitted, held_out: list[TrainingSet
 
 
 @dataclass(frozen=True)
-class MCDropout(Baseline):
+class MCDropout(LayerBaseline):
     """Dropout on the inputs of every layer, kept at test time: each mask is a draw from an approximate posterior.
 
     With a prior length-scale l the weight decay is l²(1 − rate)/(2Nτ) for a loss of half the mean squared error.
@@ -125,10 +125,10 @@ class MCDropout(Baseline):
     length_scale: float = 0.01
     """l; 0.01 in the source."""
 
-    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
-        def layer(n_in: int, n_out: int, place: Place, choices: Sequence[RateAndPrecision]) -> DropoutLinear:
-            rate = per_replica([choice.rate for choice in choices])
-            return DropoutLinear(n_in, n_out, rate=rate, precision=self.length_scale**2, batch_shape=(len(choices),))
+    def layer(self, n_in: int, n_out: int, place: Place, choices: Sequence[RateAndPrecision]) -> DropoutLinear:
+        rate = per_replica([choice.rate for choice in choices])
+        return DropoutLinear(n_in, n_out, rate=rate, precision=self.length_scale**2, batch_shape=(len(choices),))
 
+    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
         search = RateAndPrecisionSearch(candidate_rates(self.rate), likelihood)
-        return Method(LayerNetworks(hidden, activation, layer), ChosenPrecision(), search)
+        return replace(super().method(hidden, activation, likelihood), likelihood=ChosenPrecision(), search=search)

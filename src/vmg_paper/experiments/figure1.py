@@ -18,8 +18,8 @@ from vmg_paper.baselines import PBPRegressor
 from vmg_paper.data.toy import cubic
 from vmg_paper.experiments.bands import Array, Band, ToyResult
 from vmg_paper.experiments.toy_fits import Settings, fit_network, sample_truth
-from vmg_paper.layers.dropout import DropoutLinear
-from vmg_paper.layers.mean_field import MeanFieldLinear
+from vmg_paper.layers.factorised import MeanFieldLinear
+from vmg_paper.layers.point_weights import DropoutLinear
 
 __all__ = ["matrix_gaussian", "run"]
 

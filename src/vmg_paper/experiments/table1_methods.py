@@ -103,7 +103,6 @@ TABLE_METHODS = {
         _baseline("dropconnect", "dropped weights, matched Gaussians at test time", baselines.DropConnect()),
         _baseline("deep-ensemble", "five plain networks, each with its variance", baselines.DeepEnsemble()),
         _batched("pbp", "probabilistic backpropagation", baselines.PBPRegressor),
-        _batched("sgld", "preconditioned stochastic gradient Langevin dynamics", baselines.SGLDRegressor),
         _batched("hmc", "Hamiltonian Monte Carlo: slow, for small tables", baselines.HMCRegressor),
         *ABLATIONS,
     )

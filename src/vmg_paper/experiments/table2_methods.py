@@ -14,10 +14,13 @@ from vmg.nn.bayesian import BayesianLinear
 from vmg.priors import IsotropicPrior
 from vmg.training import Schedule, constant, cosine
 from vmg_paper.layers.bayes_by_backprop import BayesByBackpropLinear, ScaleMixture
-from vmg_paper.layers.deterministic import DeterministicLinear, PointLinear
-from vmg_paper.layers.dropconnect import DropConnectLinear
-from vmg_paper.layers.dropout import DropoutLinear
-from vmg_paper.layers.variational_dropout import VariationalDropoutLinear
+from vmg_paper.layers.point_weights import (
+    DeterministicLinear,
+    DropConnectLinear,
+    DropoutLinear,
+    PointLinear,
+    VariationalDropoutLinear,
+)
 
 __all__ = ["DIGIT_METHODS", "MAX_NOISE", "MAX_POINTS", "SCHEDULES", "DigitMethod", "Recipe", "n_weights", "parse_size"]
 

@@ -1,16 +1,29 @@
-"""A weight matrix whose entries have independent Gaussian posteriors: what three baselines share."""
+"""Weights with independent Gaussian posteriors: mean field by local reparametrisation, and Graves's estimator."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
+from vmg.fused.diagonal_kl import Coefficients
 from vmg.nn.bayesian import BayesianLinear
+from vmg.priors import IsotropicPrior, Prior
 
-__all__ = ["FactorisedLinear", "he_normal_"]
+__all__ = [
+    "FactorisedLinear",
+    "GravesLinear",
+    "MeanFieldLinear",
+    "empirical_kl",
+    "he_normal_",
+    "isotropic_kl",
+    "sample_local",
+]
 
 
 def he_normal_(weight: Tensor, n_inputs: int, generator: torch.Generator | None = None) -> None:
@@ -70,3 +83,126 @@ class FactorisedLinear(BayesianLinear):
 
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         return self.loc + self.scale() * self.draw_noise(*sample_shape, *self.loc.shape)
+
+
+def sample_local(x: Tensor, M: Tensor, S: Tensor, noise: Tensor) -> Tensor:
+    """Each output on its own, N(x̂M, x̂² S²) (Kingma, Salimans & Welling 2015, eq. 6); noise [..., B, C]."""
+    variance = x.square() @ S.square()
+    return x @ M + variance.clamp_min(torch.finfo(x.dtype).tiny).sqrt() * noise  # √ has no slope at 0
+
+
+def isotropic_kl(energy: Tensor, logdet: Tensor, prior: Coefficients) -> Tensor:
+    """KL to a prior that knows a posterior by E = E‖W‖² and its log-determinant only: any Gaussian posterior's KL.
+
+    ½τE − ½ log|Σ| + constant; where the precisions have a conjugate posterior, τ = (a/b)² at its optimum b.
+    """
+    if not prior.concentration:
+        return 0.5 * (prior.precision * energy - logdet) + prior.constant
+    a, rate = prior.concentration, prior.rate
+    b = 0.5 * (rate + (rate**2 + 2 * a * energy).sqrt())  # b² − rate·b − ½aE = 0
+    own = 2 * a * (b.log() + rate / b)
+    return 0.5 * ((a / b).square() * energy - logdet) + own + prior.constant
+
+
+class MeanFieldLinear(FactorisedLinear):
+    """W_rc ~ N(M_rc, S_rc²), drawn through the outputs (Kingma, Salimans & Welling 2015).
+
+    Parameters
+    ----------
+    in_features, out_features, bias, initial_scale, batch_shape
+        As in :class:`FactorisedLinear`.
+    prior : Prior, optional
+        N(0, 1) for every weight if None, or any prior with ``coefficients``: the priors of the matrix Gaussian layers.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        prior: Prior | None = None,
+        initial_scale: float = 0.01,
+        batch_shape: Sequence[int] = (),
+    ) -> None:
+        super().__init__(in_features, out_features, bias, initial_scale=initial_scale, batch_shape=batch_shape)
+        self.prior = (IsotropicPrior() if prior is None else prior).fresh(self.batch_shape)
+        coefficients = self.prior.coefficients(self.n_rows * out_features)
+        if coefficients is None:
+            raise ValueError(f"prior must be isotropic, or have conjugate precisions; got {self.prior}")
+        self._coefficients = coefficients
+
+    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
+        noise = self.draw_noise(*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
+        return sample_local(x, self.loc, self.log_scale.exp(), noise)
+
+    def kl_divergence(self) -> Tensor:
+        energy = (self.loc.square() + (2 * self.log_scale).exp()).sum((-2, -1))
+        return isotropic_kl(energy, 2 * self.log_scale.sum((-2, -1)), self._coefficients)
+
+    def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return self.prior.sample((*sample_shape, *self.loc.shape), self.generator).to(self.loc)
+
+
+class _GravesProduct(Function):
+    """x̂W at W = M + S ⊙ E, with Graves's gradient of the variances in place of the exact one.
+
+    ∂L/∂M is that of the weights that were drawn (eq. 16). ∂L/∂S² = ½ E ∂²L/∂W² is replaced by half the mean over
+    rows of (∂ log p(y|x, W)/∂W)², the diagonal of the empirical Gauss-Newton matrix (eq. 17). A linear layer has it
+    as one product: the gradient of row n is x̂_nᵀ g_n, so its square is (x̂_n²)ᵀ g_n².
+    """
+
+    @staticmethod
+    def forward(ctx: Any, n_terms: int, x: Tensor, M: Tensor, log_S: Tensor, noise: Tensor) -> Tensor:
+        S = log_S.exp()
+        W = M + S * noise
+        ctx.n_terms = n_terms
+        ctx.save_for_backward(x, S, W)
+        return x @ W
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, S, W = ctx.saved_tensors
+        # the objective is a mean of n terms, so g holds a term's gradient over n: n Σ g² is the mean of the squares
+        squares = ctx.n_terms * (x.square().mT @ g.square())
+        g_log_S = S.square() * squares  # ½ squares for S², and dS²/d log S = 2S²
+        return None, g @ W.mT, x.mT @ g, g_log_S, None
+
+
+def empirical_kl(M: Tensor, log_S: Tensor) -> Tensor:
+    """KL to the Gaussian prior of all weights of the layer that makes it smallest (Graves 2011, eq. 20).
+
+    Its mean is μ = mean(M) and its variance σ² = mean(S² + (M − μ)²); what is left is Σ log(σ/S).
+    """
+    centred = M - M.mean((-2, -1), keepdim=True)
+    variance = ((2 * log_S).exp() + centred.square()).mean((-2, -1))
+    size = M.shape[-2] * M.shape[-1]
+    return 0.5 * size * variance.log() - log_S.sum((-2, -1))
+
+
+class GravesLinear(FactorisedLinear):
+    """W_rc ~ N(M_rc, S_rc²) with one draw of W for all rows of a batch and the biased estimator of Graves (2011).
+
+    The objective must be a mean over the rows of the batch, as :func:`vmg.elbo` is, and over samples.
+    Differs from Graves: each layer has a prior of its own.
+    """
+
+    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
+        leading = (*sample_shape, *self.batch_shape)
+        shape = (*leading, *self.loc.shape[-2:])
+        x = x.expand(*leading, *x.shape[-2:])
+        n_terms = math.prod(sample_shape) * x.shape[-2]
+        return _GravesProduct.apply(
+            n_terms, x, self.loc.expand(shape), self.log_scale.expand(shape), self.draw_noise(*shape)
+        )
+
+    def kl_divergence(self) -> Tensor:
+        return empirical_kl(self.loc, self.log_scale)
+
+    def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        """Weights from the Gaussian that :func:`empirical_kl` measures against."""
+        with torch.no_grad():
+            mean = self.loc.mean((-2, -1), keepdim=True)
+            variance = ((2 * self.log_scale).exp() + (self.loc - mean).square()).mean((-2, -1), keepdim=True)
+            return mean + variance.sqrt() * self.draw_noise(*sample_shape, *self.loc.shape)

@@ -5,7 +5,7 @@ import pytest
 from sklearn.base import clone
 
 from quick import linear_table
-from vmg_paper.baselines import HMCRegressor, PBPRegressor, SGLDRegressor
+from vmg_paper.baselines import HMCRegressor, PBPRegressor
 from vmg_paper.baselines.batched_regressor import fit_splits
 from vmg_paper.baselines.filtering import filter_rows
 from vmg_paper.experiments.table1_methods import TABLE_METHODS
@@ -13,7 +13,6 @@ from vmg_paper.experiments.table1_methods import TABLE_METHODS
 QUICK = {
     "pbp": PBPRegressor((5,), n_epochs=10),
     "hmc": HMCRegressor((), n_chains=2, n_warmup=60, n_draws=30),
-    "sgld": SGLDRegressor((5,), n_steps=800, n_draws=20),
 }
 original = np.random.default_rng
 methods = pytest.mark.parametrize("model", QUICK.values(), ids=QUICK.keys())
@@ -49,7 +48,7 @@ def test_units_of_the_target_do_not_matter(model):
     np.testing.assert_allclose(scaled.pred_dist(X).std, 1024 * plain.pred_dist(X).std, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["pbp", "hmc"])  # in SGLD replicas share one generator
+@pytest.mark.parametrize("name", ["pbp", "hmc"])
 def test_all_splits_at_once_equal_one_after_another(name):
     X, y = linear_table()
     together = fit_splits(QUICK[name], X, y, splits())
@@ -150,7 +149,7 @@ def test_bad_arguments_are_refused():
         clone(QUICK["pbp"]).fit(X, y).predict(X[:, :2])
 
 
-@pytest.mark.parametrize("name", ["pbp", "sgld", "hmc"])
+@pytest.mark.parametrize("name", QUICK)
 def test_each_is_a_method_of_the_comparison(name):
     method = TABLE_METHODS[name]
     model = method.make("yacht", 3)

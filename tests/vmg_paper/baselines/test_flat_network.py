@@ -16,8 +16,8 @@ from vmg_paper.baselines.flat_network import DERIVATIVES, FlatNetwork, LayerPrec
 @pytest.mark.parametrize("weight_prior", [1.3, (6.0, 5.0), LayerPrecisions(1.0, 0.5)])
 def test_the_gradient_equals_autograd(activation, noise, weight_prior):
     model = NetworkPosterior(FlatNetwork((2, 5, 4, 1), activation), weight_prior, **noise)
-    state, n_data = states(model).requires_grad_(), torch.tensor([20.0, 30.0, 7.0], dtype=torch.float64)
-    value, gradient = model.log_density(state, *data(), n_data)
+    state = states(model).requires_grad_()
+    value, gradient = model.log_density(state, *data())
     torch.testing.assert_close(gradient, torch.autograd.grad(value.sum(), state)[0])
 
 
@@ -75,15 +75,6 @@ def test_layers_precisions_give_the_papers_gamma_prior():
     found, _ = model.log_density(state, x, y)
     torch.testing.assert_close(found - found[0], expected - expected[0])
     assert model.n_dimensions == 21 + 4
-
-
-def test_a_minibatch_stands_for_all_rows():
-    model = NetworkPosterior(FlatNetwork((2, 3, 1)))
-    state, (x, y) = states(model), data(8)
-    whole = model.log_density(state, x, y)
-    halves = [model.log_density(state, x[part], y[part], 8.0) for part in (slice(4), slice(4, 8))]
-    for k in range(2):
-        torch.testing.assert_close(0.5 * (halves[0][k] + halves[1][k]), whole[k])
 
 
 def test_bad_arguments_are_refused():

@@ -14,6 +14,7 @@ from vmg.estimators import fit_splits
 from vmg.prediction import draw_functions
 from vmg_paper import baselines
 from vmg_paper.baselines.held_out_search import RATES
+from vmg_paper.baselines.layer_methods import MIXTURES, LearnedVarianceLikelihood
 
 REGRESSORS = (
     "MeanField",
@@ -120,16 +121,6 @@ def test_parameters_are_the_methods_own(name, kind):
 
 
 @every_method
-def test_an_estimator_is_a_composition(name, kind):
-    """A shell, what it reads out, and training: no class of another method among the bases; nothing to override."""
-    model = make(name, kind)
-    ours = [cls.__name__ for cls in type(model).__mro__ if cls.__module__.startswith("vmg")]
-    reads = {"regressor": "ReadsNumbers", "classifier": "ReadsClasses"}[kind]
-    assert ours == [f"Baseline{kind.capitalize()}", reads, "NetworkEstimator", "ReadsRows"]
-    assert type(model.baseline).__mro__[1:] == (baselines.Baseline, *baselines.Baseline.__mro__[1:])
-
-
-@every_method
 def test_there_is_no_online_update(name, kind):
     assert not hasattr(make(name, kind), "partial_fit")
 
@@ -151,41 +142,6 @@ def test_mean_field_takes_the_priors_of_the_library():
     assert [type(m.network_.layers[0].prior).__name__ for m in (gamma, isotropic)] == ["GammaPrior", "IsotropicPrior"]
 
 
-@pytest.mark.parametrize("n_batches", [1, 2, 7, 3_000])
-def test_geometric_weights(n_batches):
-    weights = baselines.bayes_by_backprop.geometric_kl_weights(n_batches)
-    assert len(weights) == n_batches
-    assert math.fsum(weights) == pytest.approx(1, abs=1e-15)
-    if n_batches <= 7:
-        exact = [2 ** (n_batches - i) / (2**n_batches - 1) for i in range(1, n_batches + 1)]
-        assert weights == pytest.approx(exact, rel=1e-14)
-
-
-def test_geometric_weights_need_batches():
-    with pytest.raises(ValueError, match="n_batches must be at least 1; got 0"):
-        baselines.bayes_by_backprop.geometric_kl_weights(0)
-
-
-def test_geometric_kl_reaches_the_objective(monkeypatch):
-    """Two epochs of three batches: the KL's share is 4/7, 2/7, 1/7, and again."""
-    from vmg import objective
-
-    seen, elbo_terms = [], objective.elbo_terms
-
-    def spy(*arguments, kl_weight, **options):
-        seen.append(kl_weight / 3)
-        return elbo_terms(*arguments, kl_weight=kl_weight, **options)
-
-    monkeypatch.setattr(objective, "elbo_terms", spy)
-    X, y = linear_table(30)
-    options = {"batch_size": 10, "max_iter": 2}
-    make("BayesByBackprop", geometric_kl=True, mixture=(0.5, 1.0, 0.1), **options).fit(X, y)
-    assert seen == pytest.approx([4 / 7, 2 / 7, 1 / 7] * 2)
-    seen.clear()
-    make("BayesByBackprop", mixture=(0.5, 1.0, 0.1), **options).fit(X, y)
-    assert seen == pytest.approx([1 / 3] * 6)
-
-
 def test_bayes_by_backprop_takes_its_prior():
     X, y = linear_table(30)
     model = make("BayesByBackprop", mixture=(0.25, 2.0, 0.1), max_iter=2).fit(X, y)
@@ -194,7 +150,7 @@ def test_bayes_by_backprop_takes_its_prior():
         make("BayesByBackprop", mixture="flat").fit(X, y)
     for chosen in fit_splits(make("BayesByBackprop", max_iter=2), X, y, list(KFold(2).split(X))):
         prior = chosen.choice_
-        assert prior in baselines.bayes_by_backprop.PRIORS
+        assert prior in MIXTURES
         assert chosen.network_.layers[0].prior[0].tolist() == pytest.approx([prior.share, prior.wide, prior.narrow])
 
 
@@ -282,7 +238,7 @@ def test_ensemble_is_the_mixture_of_its_members():
 
 
 def test_learned_variance_likelihood_by_hand():
-    likelihood = baselines.deep_ensemble.LearnedVarianceLikelihood(2)
+    likelihood = LearnedVarianceLikelihood(2)
     f, y = torch.randn(3, 5, 4), torch.randn(3, 5, 2)
     scale = (torch.nn.functional.softplus(f[..., 2:]) + 1e-6).sqrt()
     expected = torch.distributions.Normal(f[..., :2], scale).log_prob(y).sum(-1)

@@ -15,8 +15,7 @@ from vmg_paper.experiments import results_file, table2, table2_methods
 from vmg_paper.experiments.digits import UNKNOWN, load_digits
 from vmg_paper.experiments.published import PAPER_TABLE2
 from vmg_paper.experiments.table2_methods import DIGIT_METHODS, Recipe, n_weights, parse_size
-from vmg_paper.layers.deterministic import DeterministicLinear
-from vmg_paper.layers.dropconnect import DropConnectLinear
+from vmg_paper.layers.point_weights import DeterministicLinear, DropConnectLinear
 
 FEW = {"20 draws": 2, "100 draws": 5}
 POINTS = {True: ((3,), 0.1), False: ((), None)}  # and the limit, of methods with points and without

@@ -5,7 +5,7 @@ from torch.distributions import Normal, kl_divergence
 
 from reference import assert_close, normal
 from vmg_paper.layers import GravesLinear
-from vmg_paper.layers.graves import empirical_kl
+from vmg_paper.layers.factorised import empirical_kl
 
 
 def test_gradients_of_one_weight_by_hand():

@@ -12,7 +12,7 @@ from vmg.math.preactivations import augment
 from vmg.nn import MatrixGaussianLinear
 from vmg.priors import GammaPrior, IsotropicPrior
 from vmg_paper.layers import MeanFieldLinear
-from vmg_paper.layers.mean_field import sample_local
+from vmg_paper.layers.factorised import sample_local
 
 
 def test_reaches_the_known_optimum_of_bayesian_linear_regression():
