@@ -50,25 +50,27 @@ def inspect(
 
     choices = make_choices(types, categorical, ignore, date_format, decimal)
     frame, notes = read_table(data, texts=choices.texts, decimal_comma=choices.decimal_comma)
-    found = inspect_table(frame, target, None if task is TaskChoice.auto else task.value, choices)
+    inspection = inspect_table(frame, target, None if task is TaskChoice.auto else task.value, choices)
     if json:
         print_json(
             {
                 "rows": len(frame),
-                "columns": [column._asdict() for column in found.columns],
-                "notes": [*notes, *found.notes],
-                "suspicions": found.suspicions,
+                "columns": [column._asdict() for column in inspection.columns],
+                "notes": [*notes, *inspection.notes],
+                "suspicions": inspection.suspicions,
             }
         )
         return
     title = f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}"
     header = ["column", "type", "role", "missing", "different", "values"]
     print_table(
-        title, header, [[c.name, c.type, c.role, f"{c.missing:,}", f"{c.different:,}", c.values] for c in found.columns]
+        title,
+        header,
+        [[c.name, c.type, c.role, f"{c.missing:,}", f"{c.different:,}", c.values] for c in inspection.columns],
     )
-    for note in [*notes, *found.notes]:
+    for note in [*notes, *inspection.notes]:
         bullet(note)
-    if found.suspicions:
+    if inspection.suspicions:
         say("Worth a look:")
-        for suspicion in found.suspicions:
+        for suspicion in inspection.suspicions:
             bullet(suspicion)

@@ -103,7 +103,7 @@ DecimalOption = Annotated[
     typer.Option(
         metavar="MARK",
         help="The decimal mark, . or , in all columns.",
-        show_default="found out",
+        show_default="detected",
         rich_help_panel=READING,
     ),
 ]
@@ -121,7 +121,7 @@ def make_choices(
     date_format: list[str] | None,
     decimal: str | None,
 ) -> TableChoices:
-    """What the options say about the table, the later ones over the file."""
+    """Choices about the table from the options, which override the file of types."""
     from vmg.tables.choices import TableChoices, read_choices
 
     formats = {}

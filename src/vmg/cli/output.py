@@ -49,7 +49,7 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2
 
 def visible(text: str) -> str:
     """A text of a table or a file with its control characters written out, so that a terminal obeys none."""
-    return CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def say(text: str) -> None:
@@ -112,10 +112,10 @@ def _short(value: float) -> str:
 def print_comparison(title: str, comparison: Comparison) -> None:
     """Scores of several methods, and one sentence about them."""
     names = {"log_likelihood": "log score", "coverage": "inside 90 % interval"}
-    keys = list(dict.fromkeys(key for found in comparison.scores.values() for key in found))
+    keys = list(dict.fromkeys(key for scores in comparison.scores.values() for key in scores))
     rows = [
-        [name, *(_short(found[key]) if key in found else "" for key in keys)]
-        for name, found in comparison.scores.items()
+        [name, *(_short(scores[key]) if key in scores else "" for key in keys)]
+        for name, scores in comparison.scores.items()
     ]
     print_table(title, ["", *(names.get(key, key) for key in keys)], rows)
     say(comparison.sentence)

@@ -93,13 +93,15 @@ def predict(
     fitted: TableModel | Fleet
     if model.is_dir():
         fleet, frame = load_fleet_and_table(model, Path(data), quiet)
-        fitted, found = fleet, fleet.predict_frame(frame, coverage)
-        found = found.assign(flags=found["flags"].fillna(f"unseen:{fleet.index.by}"))  # groups without a model
+        fitted, predicted = fleet, fleet.predict_frame(frame, coverage)
+        predicted = predicted.assign(
+            flags=predicted["flags"].fillna(f"unseen:{fleet.index.by}")
+        )  # groups without a model
     else:
         one, frame = load_both(model, Path(data), quiet, decimal)
         with waiting("Predicting", quiet=quiet):
-            fitted, found = one, one.predict_frame(frame, coverage, outside=outside.value)
-    predictions = _beside(frame, named_after(fitted.target, found), split_names(keep))
+            fitted, predicted = one, one.predict_frame(frame, coverage, outside=outside.value)
+    predictions = _beside(frame, named_after(fitted.target, predicted), split_names(keep))
     if path is not None:
         write_table(predictions, path)
     if json:

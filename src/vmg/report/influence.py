@@ -1,4 +1,4 @@
-"""What columns do to the prediction: how far each moves it, and where to."""
+"""Influence of each column on the prediction: how far it moves it, and in which direction."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def column_influences(model: TableModel, frame: pd.DataFrame, most: int) -> list
     rows = read_columns(model, frame.iloc[choose(len(frame), INFLUENCE_ROWS)])
     order = np.random.default_rng(SEED).permutation(len(rows))
     base = function_draws(model, rows)
-    found = []
+    influences = []
     for name in sorted(joint, key=lambda name: -joint[name])[:most]:
         shuffled = rows.assign(**{name: rows[name].array[order]})
         change = function_draws(model, shuffled) - base  # [S, N, K]
@@ -91,8 +91,8 @@ def column_influences(model: TableModel, frame: pd.DataFrame, most: int) -> list
         else:
             moved = np.sqrt(np.mean(change[..., 0] ** 2, axis=-1))
         low, high = np.quantile(moved, BAND)
-        found.append(Influence(name, float(moved.mean()), float(low), float(high), joint[name] / largest))
-    return sorted(found, key=lambda influence: -influence.mean)
+        influences.append(Influence(name, float(moved.mean()), float(low), float(high), joint[name] / largest))
+    return sorted(influences, key=lambda influence: -influence.mean)
 
 
 def column_effects(model: TableModel, frame: pd.DataFrame, names: Sequence[str]) -> list[Effect]:

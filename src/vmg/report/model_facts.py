@@ -57,7 +57,7 @@ class TrainingCurve:
 
     @property
     def late_gain(self) -> float:
-        """What the last fifth of training added to the objective."""
+        """Gain of the objective over the last fifth of training."""
         start = np.searchsorted(self.step, 0.8 * self.step[-1])
         return float(self.objective[-1] - self.objective[min(start, len(self.objective) - 1)])
 

@@ -1,4 +1,4 @@
-"""What the report shows of a regression, as numbers: no pictures and no words, so that each can be tested."""
+"""Contents of a regression report as numbers, apart from pictures and words, so that each can be tested."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Coverage:
 
     @property
     def tolerance(self) -> float:
-        """What is still fine: two standard errors of chance, and two percent points."""
+        """Tolerated difference: two standard errors of chance, and two percentage points."""
         return 0.02 + 2 * float(np.sqrt(self.stated * (1 - self.stated) / self.n_rows))
 
 
@@ -145,7 +145,7 @@ def take(prediction: AnyPrediction, rows: Positions) -> AnyPrediction:
 
 
 def nominal_coverage(estimator: Any, coverage: float) -> float:
-    """What the model must be asked for to give ``coverage``: more or less than that once it is conformalised.
+    """The coverage to ask the model for to get ``coverage``: more or less than that once it is conformalised.
 
     Where too few rows were held out for so high a coverage, the uncorrected one.
     """

@@ -31,7 +31,7 @@ SURE = 2.0  # standard errors of a difference that is not taken for chance
 
 @dataclass(frozen=True)
 class FoldScores:
-    """What each method did on each held-out row; ``losses`` are squared errors, or log losses of classes.
+    """Results of each method on each held-out row; ``losses`` are squared errors, or log losses of classes.
 
     Everything is JSON-able, so that a fold that is done can be kept.
     """
@@ -102,19 +102,19 @@ def join_folds(task: Task, folds: Sequence[FoldScores]) -> Comparison:
     losses, log_probs, hits = joined["losses"], joined["log_probs"], joined["hits"]
     scores = {}
     for name, loss in losses.items():
-        found = {"log_likelihood": float(log_probs[name].mean())}
+        row = {"log_likelihood": float(log_probs[name].mean())}
         if task == "regression":
-            found = {"rmse": float(np.sqrt(loss.mean())), **found}
+            row = {"rmse": float(np.sqrt(loss.mean())), **row}
             if name in hits:
-                found["coverage"] = float(hits[name].mean())
+                row["coverage"] = float(hits[name].mean())
         else:
-            found = {"accuracy": float(hits[name].mean()), **found}
-        scores[name] = found
+            row = {"accuracy": float(hits[name].mean()), **row}
+        scores[name] = row
     return Comparison(task, len(losses[OWN]), scores, _sentence(task, losses))
 
 
 def _sentence(task: Task, losses: dict[str, Array]) -> str:
-    """What can be said of vmg against the others, and no more: a difference of two standard errors is one."""
+    """A verdict on vmg against the others; a difference counts from two standard errors on."""
     what = "error" if task == "regression" else "log loss"
     n = len(losses[OWN])
 

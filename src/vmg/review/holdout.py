@@ -110,7 +110,7 @@ class Holdout:
         return place
 
     def words(self, splits: list[Split]) -> str:
-        """What was held out, in a few words."""
+        """A few words about the rows that were held out."""
         n = sum(len(held) for _, held in splits)
         rows = count(n, "row")
         if self.time is not None:

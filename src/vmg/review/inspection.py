@@ -53,14 +53,16 @@ def inspect_table(
     columns = rows.drop(columns=choices.ignored)
     comma = decide_comma(columns, choices)
     notes, suspicions = [], []
-    found = None if target is None else fit_target(rows[target], task, comma)  # type: ignore[arg-type]
+    fitted_target = None if target is None else fit_target(rows[target], task, comma)  # type: ignore[arg-type]
     encoder = TableEncoder.fit(columns, choices, target=target)
-    if found is not None:
-        notes.append(found.reason)
-        suspicions += find_suspicions(columns, encoder, str(target), found.values)
+    if fitted_target is not None:
+        notes.append(fitted_target.reason)
+        suspicions += find_suspicions(columns, encoder, str(target), fitted_target.values)
     notes += encoder.describe()[1:]
     read = {column.name: column for column in encoder.columns}
-    facts = [_facts(frame[name], read.get(str(name)), encoder, choices, target, found) for name in frame.columns]
+    facts = [
+        _facts(frame[name], read.get(str(name)), encoder, choices, target, fitted_target) for name in frame.columns
+    ]
     return Inspection(facts, notes, suspicions)
 
 
@@ -70,12 +72,12 @@ def _facts(
     encoder: TableEncoder,
     choices: TableChoices,
     target: str | None,
-    found: object,
+    fitted_target: object,
 ) -> ColumnFacts:
     name, texts = str(cells.name), to_texts(cells)
     kind, role = (column.kind, "input") if column is not None else ("text", "left out")
     if name == target:
-        kind, role = ("number" if getattr(found, "task", "") == "regression" else "class"), "target"
+        kind, role = ("number" if getattr(fitted_target, "task", "") == "regression" else "class"), "target"
     elif name in choices.ignored:
         role = "ignored"
     missing = int(column.marks(cells)["missing"].sum()) if column is not None else int(texts.isna().sum())
