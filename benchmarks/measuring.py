@@ -19,8 +19,8 @@ from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn import MLP
 from vmg.objective import Objective, elbo
 from vmg.training.grouped_parameters import GroupedParameters
+from vmg.training.loop import differentiate
 from vmg.training.rows import Batch
-from vmg.training.step import make_step
 
 INPUTS, CLASSES, BATCH, N_DATA = 784, 10, 100, 50_000  # MNIST, as in the paper's experiments [LW16, §4.2]
 WARM_UP = 5  # turns before the clock runs: allocation, caches, Adam's state
@@ -112,10 +112,10 @@ def bayesian_step(width: int, x: torch.Tensor, y: torch.Tensor, **options: Any) 
     network, likelihood = MLP(INPUTS, (width,) * 3, CLASSES, **options), CategoricalLikelihood()
     parameters = GroupedParameters(network.parameters())
     optimiser = torch.optim.Adam(parameters.tensors, lr=1e-3, fused=True)
-    evaluate, batch = make_step(Objective(network, likelihood, N_DATA), parameters, x.shape), Batch(x, y, None)
+    objective, batch = Objective(network, likelihood, N_DATA), Batch(x, y, None)
 
     def step() -> None:
-        evaluate(batch, 1.0)
+        differentiate(objective, parameters, batch)
         optimiser.step()
 
     return step

@@ -13,10 +13,9 @@ from vmg.fused import library
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn import MLP
 from vmg.objective import Objective
-from vmg.training.direct_step import DirectStep
 from vmg.training.grouped_parameters import GroupedParameters
+from vmg.training.loop import differentiate
 from vmg.training.rows import Batch
-from vmg.training.step import AutogradStep
 
 INPUTS, WIDTH, CLASSES, BATCH, POINTS = 784, 150, 10, 100, 50  # the paper's MNIST network [LW16, §4.2]
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")
@@ -53,40 +52,22 @@ def problem():
     return network, CategoricalLikelihood(), GroupedParameters(network.parameters()), x, y
 
 
-def make_step(kind):
+def make_step():
     network, likelihood, parameters, x, y = problem()
     objective = Objective(network, likelihood, 50_000)
-    step = AutogradStep(objective, parameters) if kind is AutogradStep else DirectStep(objective, parameters, x.shape)
-    return step, lambda: step(Batch(x, y, None))
+    return lambda: differentiate(objective, parameters, Batch(x, y, None))
 
 
 @needs_kernels
-def test_operations_of_a_direct_step():
-    assert counted(make_step(DirectStep)[1]).operations <= 116  # 110
+def test_operations_of_a_step():
+    assert counted(make_step()).operations <= 190  # 178
 
 
-@needs_kernels
-def test_operations_of_an_autograd_step():
-    assert counted(make_step(AutogradStep)[1]).operations <= 190  # 178
-
-
-def test_operations_of_an_autograd_step_without_kernels(monkeypatch):
+def test_operations_of_a_step_without_kernels(monkeypatch):
     monkeypatch.setattr(library, "native", lambda *tensors: None)
-    assert counted(make_step(AutogradStep)[1]).operations <= 1_260  # 1,198
+    assert counted(make_step()).operations <= 1_260  # 1,198
 
 
 @needs_kernels
-def test_a_direct_step_makes_next_to_no_tensors():
-    assert counted(make_step(DirectStep)[1]).new_bytes <= 46_000  # 43,288; the parameters have a million
-
-
-@needs_kernels
-def test_an_autograd_steps_tensors():
-    assert counted(make_step(AutogradStep)[1]).new_bytes <= 1_520_000  # 1,428,480; the gradients have a million
-
-
-@needs_kernels
-def test_workspace_of_a_direct_step():
-    step, _ = make_step(DirectStep)
-    found = sum(layer.kept().workspace.untyped_storage().nbytes() for layer in step.stack.layers)
-    assert found <= 1_050_000  # 1,012,096: about as much as the parameters
+def test_new_tensors_of_a_step():
+    assert counted(make_step()).new_bytes <= 1_520_000  # 1,428,480; the gradients have a million

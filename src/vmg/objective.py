@@ -30,7 +30,6 @@ __all__ = [
     "elbo",
     "elbo_terms",
     "kl_warmup",
-    "with_likelihood",
 ]
 
 
@@ -71,13 +70,10 @@ def elbo_terms(
 ) -> ElboTerms:
     """The objective at outputs f that ``network`` has drawn already; see :func:`elbo`."""
     log_prob = likelihood.expected_log_prob(f, y)  # [..., B]
-    kl = with_likelihood(kl_divergence(network), likelihood)
+    kl = kl_divergence(network)
+    if likelihood.has_posterior:
+        kl = kl + likelihood.kl_divergence()
     return combine_terms(log_prob, kl, n_data=n_data, kl_weight=kl_weight, weight=weight)._replace(f=f)
-
-
-def with_likelihood(kl: Tensor, likelihood: Likelihood) -> Tensor:
-    """The divergence of all posteriors, from that of the network's."""
-    return kl + likelihood.kl_divergence() if likelihood.has_posterior else kl
 
 
 @dataclass(frozen=True)
@@ -94,10 +90,6 @@ class Objective:
         with keep_divergences():
             f = self.network(x)
             return elbo_terms(self.network, self.likelihood, f, y, **options)
-
-    def combine(self, log_prob: Tensor, kl: Tensor, weight: Tensor | None, kl_weight: float) -> ElboTerms:
-        """The same from its parts: log p(y | f) of each row, and the divergence of all posteriors."""
-        return combine_terms(log_prob, kl, n_data=self.n_data, kl_weight=kl_weight, weight=weight)
 
     def update_likelihood(self, terms: ElboTerms, y: Tensor, weight: Tensor | None) -> None:
         """Let a conjugate posterior of the likelihood, such as that of the noise, take in the outputs of a batch."""

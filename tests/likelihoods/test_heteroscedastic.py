@@ -165,6 +165,12 @@ def test_the_log_scale_fades_in():
         likelihood.update_(f, y, N)
 
 
+def log_prob_and_gradient(likelihood, f, y):
+    leaf = f.clone().requires_grad_()
+    log_prob = likelihood.expected_log_prob(leaf, y)
+    return log_prob.detach(), torch.autograd.grad(log_prob.sum(), leaf)[0]
+
+
 @pytest.mark.parametrize("balance", [0.0, 0.5, 1.0])
 def test_balance_reweighs_the_means_gradient_and_nothing_else(balance):
     """β = 1 gives the mean the gradient of constant noise of the same average variance."""
@@ -174,8 +180,8 @@ def test_balance_reweighs_the_means_gradient_and_nothing_else(balance):
     weighted = HeteroscedasticLikelihood(1, balance=balance).double()
     for likelihood in (plain, weighted):
         likelihood.n_updates.fill_(1)
-    value, gradient = plain.score(f, y)
-    found, reweighed = weighted.score(f, y)
+    value, gradient = log_prob_and_gradient(plain, f, y)
+    found, reweighed = log_prob_and_gradient(weighted, f, y)
     torch.testing.assert_close(found, value)
     torch.testing.assert_close(reweighed[:, 1], gradient[:, 1])
     variance = torch.exp(2 * 3.0 * torch.tanh(f[:, 1:] / 3.0))
@@ -184,9 +190,6 @@ def test_balance_reweighs_the_means_gradient_and_nothing_else(balance):
     if balance == 1:
         tau = (plain.log_concentration - plain.log_rate).exp()
         torch.testing.assert_close(reweighed[:, :1], tau * (y - f[:, :1]) / variance.mean())
-    leaf = f.clone().requires_grad_()
-    (through_autograd,) = torch.autograd.grad(weighted.expected_log_prob(leaf, y).sum(), leaf)
-    torch.testing.assert_close(through_autograd, reweighed)
 
 
 @pytest.mark.parametrize("balance", [0.0, 0.5])
@@ -199,7 +202,7 @@ def test_only_without_balance_do_steps_follow_a_gradient(balance):
     for k in range(6):
         unit = torch.zeros(6, dtype=torch.float64)
         unit[k] = step
-        up, down = (likelihood.score(f + sign * unit.view(3, 2), y)[1].flatten() for sign in (1, -1))
+        up, down = (log_prob_and_gradient(likelihood, f + sign * unit.view(3, 2), y)[1].flatten() for sign in (1, -1))
         field[k] = (up - down) / (2 * step)
     asymmetry = (field - field.mT).abs().max() / field.abs().max()
     assert asymmetry < 1e-6 if balance == 0 else asymmetry > 0.01

@@ -124,17 +124,6 @@ def test_nothing_small(shapes):
     assert all(v.grad is None for v in values)
 
 
-def test_memory_is_laid_out_as_the_parameters_and_made_when_asked_for():
-    values = parameters(*SHAPES)
-    grouped = GroupedParameters(values)
-    memory = grouped.memory()
-    memory[values[1]].fill_(7.0)
-    assert (memory.tensor(1)[6:10] == 7).all() and memory.tensor(1).sum() == 28
-    assert memory[values[3]].shape == values[3].shape
-    assert list(memory._tensors) == [1], "nobody asked for the large one"
-    assert memory[values[2]] is memory.tensor(0)
-
-
 def test_values_are_kept_in_the_same_place():
     grouped, kept = GroupedParameters(parameters(*SHAPES)), []
     grouped.copy_to(kept)

@@ -20,14 +20,6 @@ class Likelihood(nn.Module, ABC):
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """E log p(y | f) over the likelihood's own posterior, one number per row: [..., B]."""
 
-    def score(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """``expected_log_prob`` [..., B] and its gradient with respect to f, without graph."""
-        with torch.enable_grad():
-            leaf = f.detach().requires_grad_()
-            log_prob = self.expected_log_prob(leaf, y)
-            (gradient,) = torch.autograd.grad(log_prob.sum(), leaf)
-        return log_prob.detach(), gradient
-
     def kl_divergence(self) -> Tensor:
         """KL of the likelihood's own posterior to its prior, [*batch_shape]; zero where it has none."""
         return torch.zeros(())

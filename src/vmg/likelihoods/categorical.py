@@ -24,10 +24,3 @@ class CategoricalLikelihood(Likelihood):
     def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         p = torch.softmax(f, -1)
         return p, p * (1 - p)
-
-    @torch.no_grad()
-    def score(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        log_prob = torch.log_softmax(f, -1)
-        own = y.unsqueeze(-1)
-        gradient = log_prob.exp().neg_().scatter_add_(-1, own, torch.ones_like(log_prob[..., :1]))
-        return log_prob.gather(-1, own).squeeze(-1), gradient

@@ -101,13 +101,6 @@ class GaussianLikelihood(Likelihood):
         log_tau = (torch.digamma(self.log_concentration.exp()) - self.log_rate).unsqueeze(-2)
         return 0.5 * (log_tau - LOG_2PI - tau * residual.square()).sum(-1), tau
 
-    @torch.no_grad()
-    def score(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        require_outputs(f, y, self.n_outputs)
-        residual = y - f
-        log_prob, tau = self._expected_log_prob(residual)
-        return log_prob, tau * residual
-
     def kl_divergence(self) -> Tensor:
         a, b = self.log_concentration.exp(), self.log_rate.exp()
         return gamma_kl(a, b, self.get_buffer("prior_concentration"), self.get_buffer("prior_rate")).sum(-1)

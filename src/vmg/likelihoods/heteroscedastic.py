@@ -55,11 +55,6 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
 
     def _split(self, f: Tensor) -> tuple[Tensor, Tensor]:
         """Mean f and log scale g, each [..., B, C]."""
-        mean, raw, strength = self._halves(f)
-        return mean, strength * self.limit * torch.tanh(raw / self.limit)
-
-    def _halves(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean, log scale before its bound, and how far it is faded in."""
         if f.shape[-1] != self.n_network_outputs:
             raise ValueError(
                 f"the network must have {self.n_network_outputs} outputs, a mean and a log scale for each target; "
@@ -67,7 +62,8 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
             )
         start, stop = self.get_buffer("fade")
         strength = ((self.get_buffer("n_updates") - start) / (stop - start)).clamp(0, 1)
-        return f[..., : self.n_outputs], f[..., self.n_outputs :], strength
+        mean, raw = f[..., : self.n_outputs], f[..., self.n_outputs :]
+        return mean, strength * self.limit * torch.tanh(raw / self.limit)
 
     def _mean_weight(self, log_scale: Tensor) -> Tensor:
         """(s²/⟨s²⟩)^β of every row, held fixed where the mean's gradient is taken."""
@@ -84,21 +80,6 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
             fixed = mean.detach()
             mean = fixed + self._mean_weight(log_scale.detach()) * (mean - fixed)  # the same value, another gradient
         return self._expected_log_prob((y - mean) * torch.exp(-log_scale))[0] - log_scale.sum(-1)
-
-    @torch.no_grad()
-    def score(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        mean, raw, strength = self._halves(f)
-        require_outputs(mean, y, self.n_outputs)
-        bounded = torch.tanh(raw / self.limit)
-        log_scale = strength * self.limit * bounded
-        precision = torch.exp(-log_scale)  # of one unit of noise
-        relative = (y - mean) * precision
-        log_prob, tau = self._expected_log_prob(relative)
-        g_mean = tau * relative * precision
-        g_log_scale = (tau * relative.square() - 1) * strength * (1 - bounded.square())
-        if self.balance:
-            g_mean = g_mean * self._mean_weight(log_scale)
-        return log_prob - log_scale.sum(-1), torch.cat([g_mean, g_log_scale], -1)
 
     @torch.no_grad()
     def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:

@@ -10,7 +10,7 @@ the outputs of the joined batch, which are gathered, so they have the same bits 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import reduce
@@ -25,9 +25,11 @@ from vmg.objective import ElboTerms
 from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.progress import Finished, History, Hook
 from vmg.training.rows import Batch
-from vmg.training.step import Step
 
-__all__ = ["LostProcessError", "Processes", "joined_by_torchrun", "watched"]
+__all__ = ["LostProcessError", "Processes", "Step", "joined_by_torchrun", "watched"]
+
+Step = Callable[[Batch, float], ElboTerms]
+"""Takes the objective at a minibatch and leaves the gradient of its negative in the grouped parameters."""
 
 SILENCE = timedelta(minutes=30)  # after which a process that says nothing counts as lost
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GroupedParameters", "Memory"]
+__all__ = ["GroupedParameters"]
 
 SMALL = 16_384
 """Entries up to which a tensor is gathered. Above it one more pass over memory costs more than one more call."""
@@ -17,8 +17,7 @@ class GroupedParameters:
     """Trainable parameters regrouped for an optimiser: all small ones as a single vector, large ones as they are.
 
     While this object is in use the small parameters and their gradients are views; leaving its context
-    (:meth:`release`) makes them independent tensors again. ``tensors`` is what the optimiser and the average see,
-    ``position`` says in which of them each parameter is.
+    (:meth:`release`) makes them independent tensors again. ``tensors`` is what the optimiser and the average see.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -26,8 +25,6 @@ class GroupedParameters:
         self._small = [p for p in trainable if p.numel() <= SMALL]
         self._large = [p for p in trainable if p.numel() > SMALL]
         self.tensors: list[nn.Parameter] = list(self._large)
-        self.position = {p: k for k, p in enumerate(self._large)} | dict.fromkeys(self._small, len(self._large))
-        self._start: dict[nn.Parameter, int] = {}  # of the small ones, in their vector
         self._gradient: Tensor | None = None
         if not self._small:
             return
@@ -35,7 +32,7 @@ class GroupedParameters:
         self._gradient = vector.grad = torch.zeros_like(vector)
         start = 0
         for p in self._small:
-            self._start[p], stop = start, start + p.numel()
+            stop = start + p.numel()
             p.data = vector.data[start:stop].view(p.shape)
             p.grad = vector.grad[start:stop].view(p.shape)
             start = stop
@@ -53,15 +50,6 @@ class GroupedParameters:
             self._gradient.zero_()
         for p in self._large:
             p.grad = None
-
-    def memory(self) -> Memory:
-        """Zeros of the same layout, such as gradients need."""
-        return Memory(self)
-
-    def part(self, parameter: nn.Parameter, tensor: Tensor) -> Tensor:
-        """The part of a tensor that belongs to a parameter, the tensor being at the parameter's position."""
-        start = self._start.get(parameter)
-        return tensor if start is None else tensor[start : start + parameter.numel()].view(parameter.shape)
 
     def snapshot(self) -> list[Tensor]:
         """The present values."""
@@ -88,21 +76,3 @@ class GroupedParameters:
             p.data = p.data.clone()
             p.grad = None
         self.zero_grad()
-
-
-class Memory:
-    """Zeros laid out as grouped parameters are; a tensor is made when it is first asked for."""
-
-    def __init__(self, parameters: GroupedParameters) -> None:
-        self._parameters = parameters
-        self._tensors: dict[int, Tensor] = {}
-
-    def tensor(self, position: int) -> Tensor:
-        """The counterpart of the grouped tensor at this position."""
-        if position not in self._tensors:
-            self._tensors[position] = torch.zeros_like(self._parameters.tensors[position], requires_grad=False)
-        return self._tensors[position]
-
-    def __getitem__(self, parameter: nn.Parameter) -> Tensor:
-        """A parameter's part."""
-        return self._parameters.part(parameter, self.tensor(self._parameters.position[parameter]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,13 +17,12 @@ from vmg.model_file import fingerprint_function, fingerprint_modules, fingerprin
 from vmg.nn.bayesian import use_generator
 from vmg.objective import ElboTerms, Objective
 from vmg.training.checkpoint import Checkpoint, KeptRun, LastGood, RunState
-from vmg.training.distributed import Processes
+from vmg.training.distributed import Processes, Step
 from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.progress import Average, Callback, Finished, History, Hook, Reports, Schedule, constant
 from vmg.training.rows import Batch, TrainingRows, minibatches
-from vmg.training.step import Step, make_step
 
-__all__ = ["train"]
+__all__ = ["differentiate", "train"]
 
 FUSED = ("cpu", "cuda")  # devices on which Adam's fused step is at hand in every supported PyTorch
 
@@ -107,9 +107,7 @@ def train(
             done = kept.resume(n_steps)
         use_generator(network, processes.noise_generator(generator, done))
         objective = Objective(network, likelihood, rows.n_data)
-        evaluate = processes.share(
-            make_step(objective, parameters, rows.batch_shape(processes.n_own(n_batch))), parameters
-        )
+        evaluate = processes.share(partial(differentiate, objective, parameters), parameters)
         last_good = LastGood(network, likelihood, parameters)
         reports = Reports(history, n_steps, callbacks, average, last_good.restore, x.device)
         after_step: list[Hook] = [reports.add, *([] if average is None else [average.update])]
@@ -137,6 +135,16 @@ def train(
         if average is not None:
             average.put_in_place()
     return history
+
+
+def differentiate(
+    objective: Objective, parameters: GroupedParameters, batch: Batch, kl_weight: float = 1.0
+) -> ElboTerms:
+    """The objective at a minibatch; the gradient of its negative is left in the parameters."""
+    terms = objective.evaluate(*batch, kl_weight)
+    parameters.zero_grad()
+    (-terms.total.sum()).backward()  # replicas are independent: a sum leaves each one's gradient as it is
+    return ElboTerms(*(term.detach() for term in terms if term is not None))
 
 
 @contextmanager

@@ -110,15 +110,10 @@ class TrainingRows:
             self.n_data = weight.sum(-1)
             weight = weight / (self.n_data / self.sizes.to(x)).unsqueeze(-1)  # mean 1 over the rows that count
         self._x, self._y, self._weight = x, y, weight
-        self._row_shape, self._batch_shape = x.shape[place + 1 :], tuple(batch_shape)
 
     def tensors(self) -> dict[str, Tensor | None]:
         """The tensors that training reads, by name."""
         return {"x": self._x, "y": self._y, "weight": self._weight}
-
-    def batch_shape(self, batch_size: int) -> tuple[int, ...]:
-        """The shape of x in a batch of this many rows, or of all rows where there are fewer."""
-        return (*self._batch_shape, min(batch_size, int(self.sizes.min())), *self._row_shape)
 
     def take(self, index: Tensor) -> Batch:
         """The rows at index [*batch_shape, B]."""

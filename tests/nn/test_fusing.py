@@ -1,4 +1,4 @@
-"""The direct step is autograd's in every number; where it cannot be, autograd's is taken."""
+"""A training step on the compiled kernels is that of plain PyTorch in every number."""
 
 import copy
 
@@ -18,10 +18,9 @@ from vmg.nn.bayesian import use_generator
 from vmg.objective import Objective
 from vmg.priors import GammaPrior
 from vmg.training import train
-from vmg.training.direct_step import DirectStep
 from vmg.training.grouped_parameters import GroupedParameters
+from vmg.training.loop import differentiate
 from vmg.training.rows import Batch
-from vmg.training.step import AutogradStep, make_step
 
 B, D, C = 7, 5, 3
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")
@@ -49,32 +48,35 @@ def problem(kind="gaussian", batch_shape=(), dtype=torch.float64, hidden=(6, 4),
     return network.to(dtype), likelihood.to(dtype), x, y
 
 
-def evaluate(make, network, likelihood, x, y, weight=None, n_data=50.0, steps=2):
+def evaluate(network, likelihood, x, y, weight=None, n_data=50.0, steps=2):
     """Outputs, terms and gradients of a few evaluations from one seed."""
     network, likelihood = copy.deepcopy((network, likelihood))
     parameters = GroupedParameters([*network.parameters(), *likelihood.parameters()])
     use_generator(network, torch.Generator().manual_seed(1))
-    step = make(Objective(network, likelihood, n_data), parameters, x.shape)
+    objective = Objective(network, likelihood, n_data)
     for _ in range(steps):
-        terms = step(Batch(x, y, weight), 0.7)
+        terms = differentiate(objective, parameters, Batch(x, y, weight), 0.7)
     return [terms.f, terms.expected_log_likelihood, terms.kl, *(t.grad.clone() for t in parameters.tensors)]
 
 
-def autograd(objective, parameters, shape):
-    return AutogradStep(objective, parameters)
+def in_plain_pytorch(network, likelihood, x, y, **options):
+    """The same without kernels; noise is drawn as before."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("native", "kernels"):
+            patch.setattr(library, name, lambda *tensors: None)
+        return evaluate(network, likelihood, x, y, **options)
 
 
 def assert_equal_steps(network, likelihood, x, y, **options):
-    expected = evaluate(autograd, network, likelihood, x, y, **options)
-    found = evaluate(DirectStep, network, likelihood, x, y, **options)
-    for a, b in zip(found, expected, strict=True):
+    expected = in_plain_pytorch(network, likelihood, x, y, **options)
+    for a, b in zip(evaluate(network, likelihood, x, y, **options), expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
 @needs_kernels
 @pytest.mark.parametrize("batch_shape", [(), (3,)])
 @pytest.mark.parametrize("kind", ["gaussian", "learned noise", "heteroscedastic", "known", "categorical"])
-def test_direct_is_autograd_for_every_likelihood(kind, batch_shape):
+def test_kernels_are_plain_pytorch_for_every_likelihood(kind, batch_shape):
     assert_equal_steps(*problem(kind, batch_shape))
 
 
@@ -96,14 +98,14 @@ def test_direct_is_autograd_for_every_likelihood(kind, batch_shape):
         {"max_noise": torch.tensor([0.1, 0.2, 0.9], dtype=torch.float64), "batch_shape": (3,)},
     ],
 )
-def test_direct_is_autograd_for_every_layer(options):
+def test_kernels_are_plain_pytorch_for_every_layer(options):
     assert_equal_steps(*problem(**options))
 
 
 @needs_kernels
 @pytest.mark.parametrize("options", [{}, {"zero_mean": True}, {"n_pseudo": 0}])
 @pytest.mark.parametrize("batch_shape", [(), (2,)])
-def test_direct_is_autograd_for_large_layers(options, batch_shape, monkeypatch):
+def test_kernels_are_plain_pytorch_for_large_layers(options, batch_shape, monkeypatch):
     monkeypatch.setattr("vmg.fused.pass_memory.SMALL", 0)
     from vmg.fused.pass_memory import make_plan
 
@@ -119,7 +121,7 @@ def test_direct_is_autograd_for_large_layers(options, batch_shape, monkeypatch):
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("batch_shape", [(), (2,)])
 @pytest.mark.parametrize("options", [{}, {"zero_mean": True}, {"pseudo_noise": "factored"}], ids=str)
-def test_direct_is_autograd_where_single_precision_is_too_little(options, batch_shape, small, monkeypatch):
+def test_kernels_are_plain_pytorch_where_single_precision_is_too_little(options, batch_shape, small, monkeypatch):
     """As many pseudo-points as rows, or more: such layers compute in double, others beside them do not."""
     if not small:
         monkeypatch.setattr(pass_memory, "SMALL", 0)
@@ -131,8 +133,8 @@ def test_direct_is_autograd_where_single_precision_is_too_little(options, batch_
         for layer in network.layers:
             layer.pseudo_data.points.normal_()
     try:
-        expected = evaluate(autograd, network, likelihood, x, y)
-        found = evaluate(DirectStep, network, likelihood, x, y)
+        expected = in_plain_pytorch(network, likelihood, x, y)
+        found = evaluate(network, likelihood, x, y)
     finally:
         pass_memory.make_plan.cache_clear()
     for a, b in zip(found, expected, strict=True):
@@ -140,7 +142,7 @@ def test_direct_is_autograd_where_single_precision_is_too_little(options, batch_
 
 
 @needs_kernels
-def test_direct_counts_weights_and_each_replicas_rows():
+def test_kernels_count_weights_and_each_replicas_rows():
     network, likelihood, x, y = problem(batch_shape=(3,))
     weight = torch.rand(3, B, dtype=torch.float64)
     assert_equal_steps(
@@ -148,77 +150,8 @@ def test_direct_counts_weights_and_each_replicas_rows():
     )
 
 
-def frozen_network():
-    network, likelihood, *_ = problem()
-    network.layers[0].loc.requires_grad_(False)
-    return network, likelihood
-
-
-@pytest.mark.parametrize(
-    ("network", "likelihood"),
-    [
-        problem(row_covariance="dense")[:2],
-        frozen_network(),
-        (nn.Sequential(problem()[0]), problem()[1]),
-    ],
-    ids=["dense", "frozen", "another module"],
-)
-def test_what_has_no_direct_step_takes_autograds(network, likelihood):
-    parameters = GroupedParameters(p for m in (network, likelihood) for p in m.parameters())
-    assert isinstance(make_step(Objective(network, likelihood, 1.0), parameters, (B, D)), AutogradStep)
-
-
 def test_an_activation_with_parameters_is_trained_too():
     network, x = MLP(2, (6,), 1, n_pseudo=1, activation=nn.PReLU()), torch.randn(40, 2)
     before = network.activation.weight.clone()
     train(network, GaussianLikelihood(1), x, x[:, :1], n_steps=5, batch_size=20, averaging=None)
-    assert not DirectStep.allows(network) and not torch.equal(network.activation.weight, before)
-
-
-@needs_kernels
-def test_training_is_the_same_either_way(monkeypatch):
-    network, likelihood, x, y = problem(batch_shape=(2,))
-    trained = []
-    for allowed in (True, False):
-        monkeypatch.setattr(DirectStep, "allows", staticmethod(lambda *modules, allowed=allowed: allowed))
-        pair = copy.deepcopy((network, likelihood))
-        options = {"n_steps": 30, "batch_size": 4, "learning_rate": 0.01, "batch_shape": (2,)}
-        train(*pair, x, y, **options, generator=torch.Generator().manual_seed(3))
-        trained.append([*pair[0].state_dict().values(), *pair[1].state_dict().values()])
-    for direct, plain in zip(*trained, strict=True):
-        torch.testing.assert_close(direct, plain, rtol=1e-7, atol=1e-7)
-
-
-# -- memory -----------------------------------------------------------------------------------------------------------
-
-
-@needs_kernels
-@pytest.mark.parametrize("most", [pass_memory.MOST, 0])
-def test_layers_share_what_outlasts_no_pass(most, monkeypatch):
-    """However large it is; and what is large is gone with the step."""
-    monkeypatch.setattr(pass_memory, "SMALL", 0)
-    monkeypatch.setattr(pass_memory, "MOST", most)
-    monkeypatch.setattr(pass_memory, "_SCRATCH", type(pass_memory._SCRATCH)())
-    pass_memory.make_plan.cache_clear()
-    network, likelihood, x, _ = problem("known", hidden=(5, 5))
-    taken = []
-    take = pass_memory._SCRATCH.take
-    monkeypatch.setattr(pass_memory._SCRATCH, "take", lambda *size: taken.append(take(*size)) or taken[-1])
-    step = DirectStep(Objective(network, likelihood, 50.0), GroupedParameters(network.parameters()), x.shape)
-    pass_memory.make_plan.cache_clear()
-    assert len(taken) >= 3 and len({memory.data_ptr() for memory in taken}) == 1
-    taken.clear()
-    del step
-    assert len(pass_memory._SCRATCH._large) == 0
-
-
-@needs_kernels
-def test_parameters_that_were_moved_are_refused():
-    """The passes know addresses: new memory for a parameter would be left as it is, and the old trained, in silence."""
-    network, likelihood, x, y = problem()
-
-    def move(progress):
-        network.layers[0].loc.data = network.layers[0].loc.data.clone()
-
-    with pytest.raises(RuntimeError, match=r"layers\.0\.loc must stay where it is"):
-        train(network, likelihood, x, y, n_steps=3, report_every=1, callbacks=[move])
+    assert not torch.equal(network.activation.weight, before)
