@@ -147,12 +147,12 @@ def _calibration_error_by_chance(confidence: Array, n_bins: int = 15) -> float:
 def _reliability(probs: Array, labels: Positions, n_bins: int = 10) -> tuple[Bin, ...]:
     confidence, correct = probs.max(1), probs.argmax(1) == labels
     bins = np.clip(np.ceil(confidence * n_bins).astype(int) - 1, 0, n_bins - 1)
-    bins = []
+    filled: list[Bin] = []
     for b in np.unique(bins):
         inside = bins == b
         n, hits = int(inside.sum()), int(correct[inside].sum())
         # shares of hits that would not have been surprising, at 95 % (Clopper & Pearson 1934)
         low = float(special.betaincinv(hits, n - hits + 1, 0.025)) if hits else 0.0
         high = float(special.betaincinv(hits + 1, n - hits, 0.975)) if hits < n else 1.0
-        bins.append(Bin(float(confidence[inside].mean()), hits / n, low, high, n))
-    return tuple(bins)
+        filled.append(Bin(float(confidence[inside].mean()), hits / n, low, high, n))
+    return tuple(filled)
