@@ -32,7 +32,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from vmg import TableClassifier
-from vmg.estimators import VMGClassifier
+from vmg.variational import VMGClassifier
 
 Record = dict[str, Any]
 MOST_ROWS = 2_500

@@ -16,7 +16,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.model_selection import train_test_split
 
 from vmg import TableRegressor
-from vmg.estimators import VMGRegressor
+from vmg.variational import VMGRegressor
 from vmg_paper.baselines import DeepEnsemble, HMCRegressor
 from vmg_paper.baselines.flat_network import LayerPrecisions
 

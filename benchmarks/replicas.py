@@ -14,7 +14,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_friedman1
 from sklearn.model_selection import ShuffleSplit
 
-from vmg.estimators import VMGRegressor, fit_splits
+from vmg.variational import VMGRegressor, fit_splits
 
 ROWS, FEATURES = 506, 13  # Boston's
 COLUMNS = {

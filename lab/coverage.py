@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vmg.estimators import VMGRegressor, fit_splits
 from vmg.metrics import interval_coverage, interval_width, rmse
+from vmg.variational import VMGRegressor, fit_splits
 from vmg_paper.data import TABLES, load_table, standard_splits
 from vmg_paper.experiments import results_file
 

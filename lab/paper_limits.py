@@ -22,8 +22,8 @@ from defaults import training_rows
 from sklearn.model_selection import ShuffleSplit
 from training_length import ALL_ROWS
 
-from vmg.estimators import fit_splits
 from vmg.metrics import interval_coverage, rmse
+from vmg.variational import fit_splits
 from vmg_paper.data import TABLES
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.table1_methods import PAPER_LIMITS, TABLE_METHODS

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from vmg import TableRegressor
-from vmg.estimators import VMGRegressor
 from vmg.metrics import interval_coverage, rmse
+from vmg.variational import VMGRegressor
 from vmg_paper.experiments import results_file
 
 Array = NDArray[np.float64]
@@ -62,7 +62,6 @@ SETTINGS: dict[str, Callable[[], Any]] = {
     "default": lambda: TableRegressor(random_state=0),
     'noise="constant"': lambda: TableRegressor(noise="constant", random_state=0),
     "n_members=1": lambda: TableRegressor(n_members=1, random_state=0),
-    "n_pseudo=20": lambda: TableRegressor(n_pseudo=20, random_state=0),
     "VMGRegressor()": lambda: VMGRegressor(random_state=0),
     "VMGRegressor(max_noise=0.1)": lambda: VMGRegressor(max_noise=0.1, random_state=0),
 }

@@ -22,8 +22,10 @@ import torch
 from defaults import Rows, training_rows
 from sklearn.model_selection import ShuffleSplit
 
-from vmg.fit.variational import LONG, Fitter, GaussianNoise, MatrixGaussianNetworks, Method, NoiseSearch
 from vmg.metrics import interval_coverage, rmse
+from vmg.variational.fitter import Fitter
+from vmg.variational.method import LONG, GaussianNoise, MatrixGaussianNetworks, Method
+from vmg.variational.noise_search import NoiseSearch
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.table_method import hidden_layers
 

@@ -5,8 +5,9 @@ import inspect
 import numpy as np
 import torch
 
-from vmg.estimators import TableClassifier, TableRegressor, VMGClassifier, VMGRegressor
+from vmg.estimators import TableClassifier, TableRegressor
 from vmg.prediction import draw_functions
+from vmg.variational import VMGClassifier, VMGRegressor
 
 OPTIONS = {
     "hidden_layer_sizes": (8,),

@@ -6,7 +6,7 @@ Names and modules are loaded when they are first used, so that each costs only w
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -18,6 +18,8 @@ __all__ = [
     "ModelFileError",
     "TableClassifier",
     "TableRegressor",
+    "VMGClassifier",
+    "VMGRegressor",
     "collapsed_elbo",
     "covariance",
     "elbo",
@@ -37,12 +39,12 @@ __all__ = [
 if TYPE_CHECKING:
     from vmg import covariance, estimators, likelihoods, metrics, nn, priors, training
     from vmg.estimators import TableClassifier, TableRegressor
-    from vmg.estimators.saving import Estimator
     from vmg.math.matrix_normal import MatrixNormal
     from vmg.model_file import ModelFileError
     from vmg.objective import ElboTerms, collapsed_elbo, elbo, kl_warmup
     from vmg.prediction.functions import freeze_draws, predict, sample_functions
     from vmg.tables import FrameClassifier, FrameRegressor, TableModel
+    from vmg.variational import VMGClassifier, VMGRegressor
 else:  # hidden from type checkers, for which a module with __getattr__ has every name
     _MODULES = {
         "ElboTerms": "objective",
@@ -52,6 +54,8 @@ else:  # hidden from type checkers, for which a module with __getattr__ has ever
         "FrameRegressor": "tables",
         "TableClassifier": "estimators",
         "TableRegressor": "estimators",
+        "VMGClassifier": "variational",
+        "VMGRegressor": "variational",
         "collapsed_elbo": "objective",
         "elbo": "objective",
         "freeze_draws": "prediction.functions",
@@ -74,18 +78,27 @@ else:  # hidden from type checkers, for which a module with __getattr__ has ever
         return sorted({*globals(), *__all__})
 
 
-def load(path: str | os.PathLike[str]) -> Estimator | TableModel:
+def load(path: str | os.PathLike[str]) -> TableClassifier | TableModel | TableRegressor | VMGClassifier | VMGRegressor:
     """The model in a file that ``save`` or ``vmg fit`` wrote; its predictions are equal to the last bit.
 
     Loading runs no code from the file. A missing, damaged, foreign or newer file raises :class:`ModelFileError`.
     """
-    from vmg.model_file import read
+    from importlib import import_module
+
+    from vmg.model_file import ModelFileError, read
 
     tensors, document = read(path)
-    if document.get("holds") == "TableModel":
-        from vmg.tables import TableModel  # needs pandas, which the estimators do without
-
-        return TableModel.from_state(tensors, document)
-    from vmg.estimators.saving import from_state
-
-    return from_state(tensors, document)
+    modules = {
+        "TableClassifier": "estimators",
+        "TableModel": "tables",
+        "TableRegressor": "estimators",
+        "VMGClassifier": "variational",
+        "VMGRegressor": "variational",
+    }
+    name = str(document.get("holds"))
+    if name not in modules:
+        raise ModelFileError(f"{os.fspath(path)} does not describe a whole model: it holds {name:.40}")
+    kind: type[Any] = getattr(import_module(f"vmg.{modules[name]}"), name)
+    model: TableClassifier | TableModel | TableRegressor | VMGClassifier | VMGRegressor
+    model = kind.from_document(tensors, document)
+    return model

@@ -8,7 +8,6 @@ import torch
 
 import vmg
 from quick import class_table, ensemble_classifier
-from vmg.estimators import VMGClassifier
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +125,6 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was():
     with pytest.raises(KeyboardInterrupt):
         model.fit(X[:, :1], np.where(y == "no", "no", "yes"), callbacks=[interrupt])
     assert list(model.classes_) == ["no", "perhaps", "yes"] and np.array_equal(numbers(model, X), before)
-
-
-def test_pseudo_points_ask_for_the_papers_model():
-    X, y = class_table(40)
-    model = ensemble_classifier(n_pseudo=2, n_members=1, hidden_layer_sizes=4, max_iter=2).fit(X, y)
-    assert isinstance(model.pseudo_data_, VMGClassifier) and model.ensemble_ is None
-    assert np.array_equal(model.predict_proba(X), model.pseudo_data_.predict_proba(X))
-    assert model.partial_fit(X, y).predict(X).shape == (40,)
 
 
 # -- weights of classes -----------------------------------------------------------------------------------------------

@@ -10,10 +10,8 @@ from sklearn.exceptions import NotFittedError
 
 from quick import assert_same_bits, ensemble_regressor, everything, linear_table
 from vmg import TableClassifier, TableRegressor
-from vmg.estimators import VMGRegressor
 from vmg.fit.gaussian import squash
 from vmg.math.evidence import row_statistics
-from vmg.prediction import Prediction
 from vmg.prediction.student import StudentPrediction
 from vmg.training import TrainingError
 
@@ -273,18 +271,3 @@ def test_conformal_intervals_change_the_interval_alone(fitted):
         model.predict_interval(X, 0.999)
     model.partial_fit(X, y)
     assert model.conformal_scores_ is None
-
-
-# -- the paper's own model --------------------------------------------------------------------------------------------
-
-
-def test_pseudo_points_ask_for_the_papers_model():
-    X, y = linear_table(40)
-    options = {"hidden_layer_sizes": 4, "max_iter": 2, "random_state": 0}
-    model = ensemble_regressor(n_pseudo=2, **options, n_members=1).fit(X, y)
-    assert isinstance(model.pseudo_data_, VMGRegressor) and model.ensemble_ is None
-    assert isinstance(model.pred_dist(X), Prediction)
-    assert np.array_equal(model.predict(X), model.pseudo_data_.predict(X))
-    np.testing.assert_array_equal(model.feature_relevance_, model.pseudo_data_.feature_relevance_)
-    model.partial_fit(X, y)
-    assert model.fit(X, y).set_params(n_pseudo=None).fit(X, y).pseudo_data_ is None

@@ -14,9 +14,9 @@ from safetensors.torch import save
 
 import vmg
 from vmg import ModelFileError, TableRegressor
-from vmg.estimators import VMGClassifier, VMGRegressor
-from vmg.estimators.file_checks import MAX_DRAWS
+from vmg.estimators.documents import MAX_DRAWS
 from vmg.model_file import MAX_FILE_BYTES, MAX_HEADER_BYTES, read, write
+from vmg.variational import VMGClassifier, VMGRegressor
 
 TINY = {"hidden_layer_sizes": (4,), "n_pseudo": 2, "max_iter": 2, "n_draws": 8, "random_state": 0, "max_noise": 0.25}
 
@@ -205,7 +205,7 @@ def test_forged_sizes_allocate_nothing(states, tmp_path):
         forge(paths[-1], states["regressor"], FORGERIES[name])
     program = """
         import resource, sys, vmg
-        import vmg.estimators.saving  # what loading needs is there before memory gets scarce
+        import vmg.estimators.documents  # what loading needs is there before memory gets scarce
         used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + 400 * 2**20,) * 2)
         for path in sys.argv[1:]:

@@ -239,8 +239,6 @@ def test_several_outputs_and_pseudo_points_have_few_likelihoods():
     model = ensemble_regressor(likelihood="lognormal").fit(X, np.exp(Y))
     assert model.predict_interval(X).shape == (60, 2, 2) and model.predict_interval(X).min() > 0
     assert ensemble_regressor().fit(X, np.exp(Y)).likelihood_ == "student"
-    with pytest.raises(ValueError, match="likelihood must be auto or normal where n_pseudo is given; got gamma"):
-        ensemble_regressor(likelihood="gamma", n_pseudo=2).fit(X, np.exp(Y[:, 0]))
 
 
 def test_an_update_with_impossible_targets_is_refused():

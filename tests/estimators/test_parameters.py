@@ -5,7 +5,8 @@ import inspect
 import pytest
 
 from vmg import TableClassifier, TableRegressor
-from vmg.estimators import VMGClassifier, VMGRegressor
+from vmg.variational import VMGClassifier, VMGRegressor
+from vmg.variational.estimators import VMGEstimator
 from vmg_paper.baselines import Dropout
 
 every_kind = pytest.mark.parametrize(
@@ -17,12 +18,13 @@ every_kind = pytest.mark.parametrize(
 def test_the_network_may_be_given_by_position_and_all_else_by_name(kind):
     parameters = inspect.signature(kind).parameters
     by_position = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
-    assert by_position == ["hidden_layer_sizes", "activation", "n_pseudo"]
+    points = ["n_pseudo"] if issubclass(kind, VMGEstimator) else []
+    assert by_position == ["hidden_layer_sizes", "activation", *points]
     assert set(parameters) - set(by_position) == {
         name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY
     }
-    model = kind((3,), "tanh", 4, random_state=7)
-    assert (model.hidden_layer_sizes, model.activation, model.n_pseudo, model.random_state) == ((3,), "tanh", 4, 7)
+    model = kind((3,), "tanh", random_state=7)
+    assert (model.hidden_layer_sizes, model.activation, model.random_state) == ((3,), "tanh", 7)
 
 
 @every_kind

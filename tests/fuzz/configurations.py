@@ -12,13 +12,13 @@ from findings import Finding
 
 import vmg
 from vmg import TableClassifier, TableRegressor
-from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.fit.targets import LIKELIHOODS
+from vmg.variational import VMGClassifier, VMGRegressor
 
 SOUND: dict[str, tuple] = {
     "hidden_layer_sizes": ((), (3,), (3, 2), 4, [2], "auto", np.int64(3)),
     "activation": ("relu", "tanh", "cos", "silu", "auto"),
-    "n_pseudo": (0, 1, 3, 30, (2, 0), None),
+    "n_pseudo": (0, 1, 3, 30, (2, 0)),
     "max_noise": (0.25, 0.01, 1.0, "auto"),
     "pseudo_noise": ("layer", "factored"),
     "row_covariance": ("diagonal", "rank_one", "dense"),
@@ -67,8 +67,6 @@ def choose_options(rng: random.Random, known: Collection[str]) -> dict[str, obje
         "n_draws": 5,
         "n_members": 2,
     }
-    if rng.random() < 0.5:
-        options["n_pseudo"] = None
     sound = [name for name in SOUND if name in known]
     options |= {name: rng.choice(SOUND[name]) for name in rng.sample(sound, rng.choice((1, 2, 4)))}
     if rng.random() < 0.33:

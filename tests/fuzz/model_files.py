@@ -14,9 +14,9 @@ from findings import Finding
 
 import vmg
 from vmg import ModelFileError, TableClassifier, TableRegressor
-from vmg.estimators import VMGClassifier, VMGRegressor
 from vmg.model_file import read, write
 from vmg.tables import TableModel
+from vmg.variational import VMGClassifier, VMGRegressor
 
 TINY = {"hidden_layer_sizes": (3,), "max_iter": 10, "n_members": 2, "random_state": 0}
 PSEUDO = {"hidden_layer_sizes": (3,), "n_pseudo": 2, "max_iter": 2, "n_draws": 4, "random_state": 0, "max_noise": 0.25}

@@ -151,7 +151,7 @@ def reproduce(*arguments: str) -> int:
     """The command with a table and a method that take no time."""
     import numpy as np
 
-    from vmg.estimators import VMGRegressor
+    from vmg.variational import VMGRegressor
     from vmg_paper.data.uci import Table
     from vmg_paper.experiments import table1
     from vmg_paper.experiments.table_method import TableMethod, fit_apart
@@ -170,7 +170,7 @@ WORK: dict[str, Callable[..., int | None]] = {f.__name__: f for f in (save, appe
 
 
 NEEDED = (
-    *("vmg.cli.app", "vmg.cli.fit", "vmg.estimators.saving", "vmg.nn", "vmg.report", "vmg.tables", "vmg.training"),
+    *("vmg.cli.app", "vmg.cli.fit", "vmg.estimators.documents", "vmg.nn", "vmg.report", "vmg.tables", "vmg.training"),
     *("vmg_paper.cli", "vmg_paper.experiments.table1"),
 )
 

@@ -1,9 +1,12 @@
-"""scikit-learn estimators."""
+"""scikit-learn estimators of tables."""
 
 from vmg.estimators.classifier import TableClassifier
-from vmg.estimators.network import fit_splits
-from vmg.estimators.pseudo_data.classifier import VMGClassifier
-from vmg.estimators.pseudo_data.regressor import VMGRegressor
 from vmg.estimators.regressor import TableRegressor
 
-__all__ = ["TableClassifier", "TableRegressor", "VMGClassifier", "VMGRegressor", "fit_splits"]
+__all__ = ["ESTIMATORS", "TableClassifier", "TableRegressor"]
+
+ESTIMATORS: dict[str, type[TableClassifier | TableRegressor]] = {
+    "TableClassifier": TableClassifier,
+    "TableRegressor": TableRegressor,
+}
+"""Estimators by their name in a model file."""

@@ -1,96 +1,72 @@
-"""What the regressor and the classifier share: parameters, checks, a fit that happens whole or not at all."""
+"""What all estimators share: a fit that happens whole or not at all, checks of rows and targets, and predictions."""
 
 from __future__ import annotations
 
 import os
-import warnings
-from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from vmg.estimators.reading import ReadsRows, dense
-from vmg.estimators.weights import weighed
-from vmg.estimators.whole_fit import whole_or_not_at_all
-from vmg.fit.design import Size, Standardiser, choose_size
+from vmg.estimators.documents import CODECS, Codec, Document, Tensors, from_document, to_document
+from vmg.fit.design import Standardiser
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.model_file import write
-from vmg.nn.mlp import ACTIVATIONS
-from vmg.training import Callback, History, Progress, TrainingError
+from vmg.prediction import row_pieces
+from vmg.prediction.conformal import calibration_scores, check_groups, row_levels
+from vmg.training import Callback, History, TrainingError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TableEstimator"]
+__all__ = ["MAX_DENSE_CELLS", "Array", "ClassesMixin", "EstimatorBase", "NumbersMixin", "to_dense"]
 
 Array = NDArray[np.float64]
 
 CHECKED_ROWS = 8  # at which a fitted model must be finite
 
+MAX_DENSE_CELLS = 2**27
+"""Most numbers of a sparse table, zeros included; more would take over a gigabyte."""
 
-@dataclass(repr=False, eq=False)
-class TableEstimator(ReadsRows, BaseEstimator):
-    """Parameters and fitting of both estimators; see :class:`TableRegressor` for what each parameter means.
 
-    Parameters are fields of dataclasses, whose ``__init__`` scikit-learn reads; fields without ``init`` are set by
-    ``fit``.
+class MeanAndStd(tuple[NDArray[Any], NDArray[Any]]):
+    """A mean and a standard deviation, which some of scikit-learn's tools take for one array."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("ndim", "shape", "reshape"):
+            raise TypeError(
+                "predict with return_std=True gives a mean and a standard deviation, which TransformedTargetRegressor "
+                "cannot transform back; use likelihood='lognormal', or predict_interval of the inner regressor"
+            )
+        raise AttributeError(f"a mean and a standard deviation have no attribute {name!r}")
+
+
+class EstimatorBase(BaseEstimator, ABC):
+    """Fits whole or not at all, and reads predictions in pieces, in memory that does not grow with the rows.
+
+    Final classes are dataclasses, whose ``__init__`` scikit-learn reads; fields without ``init`` are set by ``fit``.
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "hidden_layer_sizes": [StrOptions({"auto"}), "array-like", Interval(Integral, 1, None, closed="left")],
-        "activation": [StrOptions({"auto", *ACTIVATIONS})],
-        "n_pseudo": [None, Interval(Integral, 0, None, closed="left"), "array-like"],
-        "n_members": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
-        "max_iter": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "n_iter_no_change": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-    }
+    learning_rate_init: float
+    random_state: int | np.random.RandomState | None
+    verbose: bool | int
 
-    hidden_layer_sizes: int | Sequence[int] | str = "auto"
-    activation: str = "auto"
-    n_pseudo: int | Sequence[int] | None = None
-    _: KW_ONLY
-    n_members: int | str = "auto"
-    batch_size: int | str = "auto"
-    learning_rate_init: float = 0.03
-    max_iter: int | str = "auto"
-    n_iter_no_change: int | str = "auto"
-    random_state: int | np.random.RandomState | None = None
-    verbose: bool | int = False
+    seed_: int
+    history_: History
+    conformal_scores_: Array | None  # of calibration rows, [n, C]
+    conformal_groups_: NDArray[Any] | None  # their groups [n]
 
-    input_scaling_: Standardiser = field(init=False)
-    history_: History = field(init=False)
-    ensemble_: Any = field(init=False)
-    pseudo_data_: Any = field(init=False)
-    n_features_in_: int = field(init=False)
-    seed_: int = field(init=False)
+    _callbacks: tuple[Callback, ...] = ()  # of the present call of fit
 
-    _callbacks: tuple[Callback, ...] = field(init=False, default=())  # of the present call of fit
-    _known_scaling: tuple[Standardiser, ...] = field(init=False, default=())  # likewise
-
-    @property
-    def n_steps_(self) -> int:
-        """Optimiser steps of the last fit."""
-        return self.history_.last.step
-
-    @property
-    def n_iter_(self) -> int:
-        """The same, under scikit-learn's name."""
-        return self.n_steps_
-
-    # -- what the two estimators answer differently -------------------------------------------------------------------
+    # -- what final classes say ---------------------------------------------------------------------------------------
 
     @abstractmethod
     def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
@@ -105,63 +81,71 @@ class TableEstimator(ReadsRows, BaseEstimator):
         """Learn from more checked rows."""
 
     @abstractmethod
-    def _centre(self, rows: Array) -> Array:
-        """What is predicted for checked rows: means, or probabilities of classes."""
+    def _distribution(self, rows: Array) -> Any:
+        """The predictive distribution of checked rows."""
+
+    @abstractmethod
+    def _centre(self, rows: Array) -> NDArray[Any]:
+        """Numbers of checked rows that are finite where the networks are."""
 
     # -- fitting ------------------------------------------------------------------------------------------------------
 
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        *,
-        callbacks: Sequence[Callback] = (),
-        scaling: Sequence[Standardiser] = (),
-    ) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()) -> Self:
         """Fit to rows X [N, D] with targets y; an interrupted or refused fit leaves the model as it was.
 
         Parameters
         ----------
-        X : array-like or data frame [N, D]
+        X : array-like, sparse matrix or data frame [N, D]
             Numbers, none missing. Scaling is done inside.
         y : array-like [N] or [N, C]
-            Targets in any unit.
+            Targets in any unit, or classes.
         sample_weight : array-like [N], optional
             A row with weight 2 counts as two rows.
         callbacks : sequence of callable
             Called with a :class:`~vmg.training.Progress` as training goes; one that returns True ends it.
-        scaling : sequence of Standardiser, optional
-            Units of the inputs, and of numeric targets, where more rows than these are known to say them.
 
         Returns
         -------
         self
         """
-        with whole_or_not_at_all(self):
-            self._callbacks, self._known_scaling = tuple(callbacks), tuple(scaling)
-            self._validate_params()
-            X, y = self._check_data(dense(X), y, reset=True)
-            X, y, weight = weighed(X, y, sample_weight)
+        with self._whole_or_not_at_all(callbacks):
+            X, y = self._check_data(X, y, reset=True)
+            X, y, weight = drop_unweighted_rows(X, y, sample_weight)
             self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
-            with self._with_numbers(X[:CHECKED_ROWS]):
+            with self._finite_after(X[:CHECKED_ROWS]):
                 self._fit(X, y, weight)
-            del self._callbacks, self._known_scaling
         return self
 
-    def _partial_fit(self, X: Any, y: Any, sample_weight: Any) -> Self:
+    def _partial_fit(self, X: Any, y: Any, sample_weight: Any, callbacks: Sequence[Callback] = ()) -> Self:
         if not hasattr(self, "seed_"):
-            return self.fit(X, y, sample_weight)
-        with whole_or_not_at_all(self):
-            self._validate_params()
-            X, y = self._check_data(dense(X), y, reset=False)
-            with self._with_numbers(X[:CHECKED_ROWS]):
-                self._update(*weighed(X, y, sample_weight))
+            return self.fit(X, y, sample_weight, callbacks=callbacks)
+        with self._whole_or_not_at_all(callbacks):
+            X, y = self._check_data(X, y, reset=False)
+            with self._finite_after(X[:CHECKED_ROWS]):
+                self._update(*drop_unweighted_rows(X, y, sample_weight))
         return self
 
     @contextmanager
-    def _with_numbers(self, rows: Array) -> Iterator[None]:
-        """Raise a TrainingError where the block leaves networks that predict no numbers for the rows."""
+    def _whole_or_not_at_all(self, callbacks: Sequence[Callback]) -> Iterator[None]:
+        """Keep the attributes as they were unless the block ends without an exception, Ctrl-C included.
+
+        Attributes are put back, not what they refer to: the block makes new objects and changes none of the old ones.
+        """
+        before = dict(self.__dict__)
+        try:
+            self._validate_params()
+            self._callbacks = tuple(callbacks)
+            self.conformal_scores_ = self.conformal_groups_ = None  # they were of the model before
+            yield
+            del self._callbacks
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
+    @contextmanager
+    def _finite_after(self, rows: Array) -> Iterator[None]:
+        """Raise a TrainingError where the block leaves networks that are not finite at the rows."""
         try:
             yield
             finite = bool(np.isfinite(self._centre(rows)).all())
@@ -171,63 +155,238 @@ class TableEstimator(ReadsRows, BaseEstimator):
             rate = self.learning_rate_init
             raise TrainingError(f"the trained networks are not finite; try a smaller learning_rate_init than {rate:g}")
 
-    def _size(self, n_rows: int, *, classes: bool = False) -> Size:
-        """The network and its training that parameters and table ask for."""
-        return self.adjusted(choose_size(n_rows, classes=classes))
-
-    def adjusted(self, size: Size) -> Size:
-        """A size with what parameters ask for."""
-        return size.changed(
-            hidden=_sizes(self.hidden_layer_sizes),
-            activations=None if self.activation == "auto" else (self.activation,),
-            n_members=None if self.n_members == "auto" else int(self.n_members),
-            max_steps=None if self.max_iter == "auto" else int(self.max_iter),
-            batch_rows=None if self.batch_size == "auto" else int(self.batch_size),
-            rate=float(self.learning_rate_init),
-            patience=None if self.n_iter_no_change == "auto" else 10 * int(self.n_iter_no_change),
-        )
-
-    def _pseudo_data_options(self) -> dict[str, Any]:
-        """Parameters of the estimator that fits the paper's own model, where the user gave them."""
-        most = int(np.max(np.asarray(self.n_pseudo)))
-        if most > self.n_features_in_:
-            warnings.warn(
-                f"n_pseudo should be < the inputs and a one ({self.n_features_in_ + 1}), or the first layer's own "
-                f"variance vanishes; got {most}",
-                UserWarning,
-                stacklevel=4,
-            )
-        shared = ("hidden_layer_sizes", "activation", "n_members", "batch_size", "max_iter")
-        given = {name: getattr(self, name) for name in shared}
-        asked = {name: value for name, value in given.items() if not (isinstance(value, str) and value == "auto")}
-        return {"n_pseudo": self.n_pseudo, "random_state": self.seed_, "verbose": self.verbose, **asked}
-
-    def _relevance(self) -> Array:
-        if self.pseudo_data_ is not None:
-            return self.pseudo_data_.feature_relevance_
-        relevance = self.ensemble_.relevance()
-        return relevance / max(relevance.max(), np.finfo(np.float64).tiny)
-
-    def _listeners(self) -> list[Callback]:
-        return [*self._callbacks, *([print_progress] if self.verbose else [])]
+    @property
+    def n_steps_(self) -> int:
+        """Optimiser steps of the last fit."""
+        return self.history_.last.step
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted estimator to one file, which :func:`vmg.load` reads.
 
         The file is safetensors inside, without code. It takes the place of an old one only when it is complete.
         """
+        write(path, *self.to_document())
+
+    def to_document(self) -> tuple[Tensors, Document]:
+        """Tensors and a document for a model file."""
         check_is_fitted(self, "seed_")
-        from vmg.estimators.saving import to_state  # knows both estimators, which are built on this class
+        return to_document(self, self._codecs())
 
-        write(path, *to_state(self))
+    @classmethod
+    def from_document(cls, tensors: Tensors, document: Document) -> Self:
+        """The estimator that :meth:`to_document` described; a ModelFileError where it describes none."""
+        return from_document(cls, tensors, document, cls._codecs())
+
+    @classmethod
+    def _codecs(cls) -> Mapping[type[Any], Codec]:
+        """How fitted attributes are written and read, by their type."""
+        return CODECS
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    # -- predicting ---------------------------------------------------------------------------------------------------
+
+    def _check_X(self, X: Any) -> Array:
+        return validate_data(self, to_dense(X), dtype=np.float64, order="C", reset=False)
+
+    def pred_dist(self, X: Any) -> Any:
+        """The whole predictive distribution of each row of X.
+
+        Returns
+        -------
+        NumberPrediction or ClassPrediction
+            In the target's own units, with ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``log_prob``,
+            ``cdf``, ``quantile``, ``interval``, ``crps`` and ``sample``; or over ``classes_``, with ``probabilities``,
+            ``label``, ``predictive_entropy``, ``expected_entropy``, ``mutual_information`` and ``log_prob``.
+        """
+        check_is_fitted(self, "seed_")
+        return self._distribution(self._check_X(X))
+
+    def _in_pieces(self, X: Any, *reads: Callable[[Any], NDArray[Any]]) -> list[NDArray[Any]]:
+        """What each function reads from the predictive distributions of rows."""
+        check_is_fitted(self, "seed_")
+        rows = self._check_X(X)
+        parts = (self._distribution(rows[piece]) for piece in row_pieces(len(rows)))
+        read_out = [[read(part) for read in reads] for part in parts]
+        return [np.concatenate(pieces) for pieces in zip(*read_out, strict=True)]
 
 
-def _sizes(given: int | Sequence[int] | str) -> tuple[int, ...] | None:
-    if isinstance(given, str):
-        return None
-    return (int(given),) if isinstance(given, Integral) else tuple(int(size) for size in np.atleast_1d(given))
+class NumbersMixin(EstimatorBase):
+    """Means, intervals, quantiles and draws of numeric targets."""
+
+    n_outputs_: int
+    target_scaling_: Standardiser
+    _single_output: bool
+
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
+        # one memory order, so that frames and arrays of the same numbers give the same bits
+        options = {"dtype": np.float64, "order": "C", "reset": reset}
+        X, y = validate_data(self, to_dense(X), y, multi_output=True, y_numeric=True, **options)
+        y = np.asarray(y, dtype=np.float64)
+        self._check_outputs(1 if y.ndim == 1 else y.shape[1], y.ndim == 1, reset=reset)
+        return X, y
+
+    def _check_outputs(self, n_outputs: int, single: bool, *, reset: bool) -> None:
+        """Remember how many numbers a target is, or refuse another number of them."""
+        if reset:
+            self.n_outputs_, self._single_output = n_outputs, single
+        elif n_outputs != self.n_outputs_:
+            raise ValueError(f"y must have {self.n_outputs_} outputs, as in the first call; got {n_outputs}")
+
+    def predict(
+        self, X: Any, return_std: bool = False, return_cov: bool = False
+    ) -> NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]:
+        """The mean of the target at each row of X, [N] or [N, C].
+
+        Parameters
+        ----------
+        X : array-like [N, D]
+        return_std : bool
+            Also give the standard deviation, [N] or [N, C].
+        return_cov : bool
+            Also give the covariance between all rows, noise on its diagonal: [N, N], or [N, N, C].
+        """
+        if return_std and return_cov:
+            raise ValueError("at most one of return_std and return_cov can be True; got both")
+        if return_cov:
+            prediction = self.pred_dist(X)
+            return prediction.mean, prediction.row_covariance()
+        if return_std:
+            return MeanAndStd(self._in_pieces(X, lambda part: part.mean, lambda part: part.std))
+        [mean] = self._in_pieces(X, lambda part: part.mean)
+        return mean
+
+    def predict_interval(self, X: Any, coverage: float = 0.9, groups: ArrayLike | None = None) -> NDArray[Any]:
+        """Lower and upper end of the central interval: [N, 2], or [N, C, 2] for several outputs.
+
+        After :meth:`conformalize` the stated coverage holds on average over rows like the calibration rows; where it
+        was given groups, over rows of each group.
+
+        Parameters
+        ----------
+        X : array-like [N, D]
+        coverage : float
+        groups : array-like [N]
+            Labels of the rows, where :meth:`conformalize` was given groups.
+        """
+        check_is_fitted(self, "seed_")
+        rows = self._check_X(X)
+        if self.conformal_scores_ is None:
+            if groups is not None:
+                raise ValueError("groups are for a model that conformalize was given groups for")
+            pieces = (self._distribution(rows[piece]).interval(coverage) for piece in row_pieces(len(rows)))
+        else:
+            levels = row_levels(self.conformal_scores_, self.conformal_groups_, coverage, groups, len(rows))
+            pieces = (
+                self._distribution(rows[piece]).interval_at(levels if groups is None else levels[piece])
+                for piece in row_pieces(len(rows))
+            )
+        return np.concatenate(list(pieces))
+
+    def predict_quantiles(self, X: Any, alpha: ArrayLike) -> NDArray[Any]:
+        """Quantiles at the levels alpha: [N, Q], or [N, C, Q] for several outputs."""
+        levels = np.atleast_1d(alpha)
+        [quantiles] = self._in_pieces(X, lambda part: np.moveaxis(part.quantile(levels), 0, -1))
+        return quantiles
+
+    def sample(self, X: Any, n_samples: int = 1, random_state: int | None = None) -> NDArray[Any]:
+        """Draws of the target, noise included: [n_samples, N] or [n_samples, N, C]."""
+        check_is_fitted(self, "seed_")
+        return self.pred_dist(X).sample(n_samples, self.seed_ if random_state is None else random_state)
+
+    def conformalize(self, X: Any, y: Any, *, groups: ArrayLike | None = None) -> Self:
+        """Calibrate intervals on rows that ``fit`` has not seen, so that their coverage holds in finite samples.
+
+        Several outputs are calibrated one by one: the coverage is that of each output, not of all together. Changes
+        :meth:`predict_interval` alone. Calling it again replaces the calibration; ``fit`` and
+        ``partial_fit`` forget it.
+
+        Parameters
+        ----------
+        X, y
+            Rows like those to come, as in ``fit``.
+        groups : array-like [N], optional
+            A label for each row: the coverage then holds within each group of rows, and :meth:`predict_interval` needs
+            the groups of its rows.
+        """
+        check_is_fitted(self, "seed_")
+        rows, y = self._check_data(X, y, reset=False)
+        labels = None if groups is None else check_groups(groups, len(rows))
+        self.conformal_scores_ = calibration_scores(self._distribution(rows), y)
+        self.conformal_groups_ = labels
+        return self
 
 
-def print_progress(progress: Progress) -> None:
-    """Print one line about training."""
-    print(f"step {progress.step:>6}  log posterior {progress.elbo:9.4f} a row  {progress.seconds:6.1f} s")
+class ClassesMixin(EstimatorBase):
+    """Probabilities and labels of classes."""
+
+    classes_: NDArray[Any]
+    _announced: NDArray[Any] | None = None  # classes of the first partial_fit, during that call
+
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
+        X, y = validate_data(self, to_dense(X), y, dtype=np.float64, order="C", reset=reset)
+        self._check_classes(y, reset=reset)
+        return X, y
+
+    def _check_classes(self, y: NDArray[Any], *, reset: bool) -> None:
+        """Remember the classes, or refuse others."""
+        check_classification_targets(y)
+        present = np.unique(y)
+        if reset:
+            classes = present if self._announced is None else self._announced
+            if len(classes) < 2:
+                raise ValueError(f"y must hold at least 2 classes; got one class, {classes[0]!r}")
+            if getattr(self, "warm_start", False) and not np.array_equal(classes, getattr(self, "classes_", classes)):
+                raise ValueError(f"warm_start needs the classes of the last fit, {self.classes_}; got {classes}")
+            self.classes_ = classes
+        unknown = np.setdiff1d(present, self.classes_)
+        if len(unknown):
+            raise ValueError(f"y must be among the classes {self.classes_}; got {unknown}")
+
+    @contextmanager
+    def _announce(self, classes: Any) -> Iterator[None]:
+        """Let the first fit inside the block know all classes that will ever come; None: those of its rows."""
+        if classes is not None and hasattr(self, "seed_") and not np.array_equal(np.unique(classes), self.classes_):
+            raise ValueError(f"classes must be those of the first call, {self.classes_}; got {np.unique(classes)}")
+        self._announced = None if classes is None else np.unique(classes)
+        try:
+            yield
+        finally:
+            del self._announced
+
+    def predict_proba(self, X: Any) -> NDArray[Any]:
+        """Probability of each class, [N, K], in the order of ``classes_``."""
+        [probabilities] = self._in_pieces(X, lambda part: part.probabilities)
+        return probabilities
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The most probable class of each row."""
+        [label] = self._in_pieces(X, lambda part: part.label)
+        return label
+
+
+def to_dense(X: Any) -> Any:
+    """A sparse table, such as that of a one-hot encoder, as an array; anything else as it is."""
+    if not sparse.issparse(X):
+        return X
+    cells = int(np.prod(X.shape, dtype=np.float64))
+    if cells > MAX_DENSE_CELLS:
+        raise ValueError(
+            f"a sparse X must have at most {MAX_DENSE_CELLS:,} cells, zeros included, as it is made dense; got "
+            f"{X.shape[0]:,} rows of {X.shape[1]:,}. Encode fewer categories, or give a data frame."
+        )
+    return X.toarray()
+
+
+def drop_unweighted_rows(X: Array, y: NDArray[Any], sample_weight: Any) -> tuple[Array, NDArray[Any], Array | None]:
+    """The rows with a positive weight, and their weights."""
+    if sample_weight is None:
+        return X, y, None
+    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if not weight.sum() > 0:
+        raise ValueError("sample_weight must have a positive sum; got all zeros")
+    kept = weight > 0
+    return X[kept], y[kept], weight[kept]

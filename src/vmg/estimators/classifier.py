@@ -14,9 +14,8 @@ from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from vmg.estimators.base import Array, TableEstimator
-from vmg.estimators.pseudo_data.classifier import VMGClassifier
-from vmg.estimators.reading import ReadsClasses
+from vmg.estimators.base import Array, ClassesMixin
+from vmg.estimators.table_estimator import TableEstimator
 from vmg.fit.classes import ClassificationEnsemble, fit_classification
 from vmg.fit.design import Standardiser
 from vmg.prediction import ClassPrediction
@@ -30,7 +29,7 @@ __all__ = ["TableClassifier"]
 
 
 @dataclass(repr=False, eq=False)
-class TableClassifier(ClassifierMixin, ReadsClasses, TableEstimator):
+class TableClassifier(ClassifierMixin, ClassesMixin, TableEstimator):
     """Bayesian neural network classification with a matrix Gaussian output layer at its optimum.
 
     An ensemble as in :class:`TableRegressor`. The softmax layer's weights have a matrix Gaussian posterior with a dense
@@ -38,7 +37,7 @@ class TableClassifier(ClassifierMixin, ReadsClasses, TableEstimator):
 
     Parameters
     ----------
-    hidden_layer_sizes, activation, n_pseudo, n_members, batch_size, learning_rate_init, max_iter, n_iter_no_change, \
+    hidden_layer_sizes, activation, n_members, batch_size, learning_rate_init, max_iter, n_iter_no_change, \
 random_state, verbose
         As in :class:`TableRegressor`.
     n_draws : int
@@ -75,8 +74,7 @@ random_state, verbose
     conformal_scores_: Array | None = field(init=False)
     conformal_groups_: NDArray[Any] | None = field(init=False)
     class_weights_: Array | None = field(init=False)
-    ensemble_: ClassificationEnsemble | None = field(init=False)
-    pseudo_data_: VMGClassifier | None = field(init=False)
+    ensemble_: ClassificationEnsemble = field(init=False)
 
     def partial_fit(
         self,
@@ -103,10 +101,9 @@ random_state, verbose
         -------
         self
         """
-        if hasattr(self, "seed_"):
-            self._check_announced(classes)
-            return self._partial_fit(X, y, sample_weight)
         with self._announce(classes):
+            if hasattr(self, "seed_"):
+                return self._partial_fit(X, y, sample_weight)
             return self.fit(X, y, sample_weight, callbacks=callbacks, scaling=scaling)
 
     def _weigh_classes(self, y: NDArray[Any], weight: Array | None) -> Array | None:
@@ -117,14 +114,10 @@ random_state, verbose
         return of_class if weight is None else of_class * weight
 
     def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        self.conformal_scores_ = None
         self.class_weights_ = None
         if self.class_weight is not None:
             self.class_weights_ = _class_weights(self.class_weight, self.classes_, y, weight)
         weight = self._weigh_classes(y, weight)
-        if self.n_pseudo is not None:
-            self._fit_pseudo_data(X, y, weight)
-            return
         (self.input_scaling_,) = self._known_scaling or (Standardiser.fit(X, weight),)
         self.ensemble_, self.history_ = fit_classification(
             self.input_scaling_.transform(X),
@@ -135,43 +128,16 @@ random_state, verbose
             seed=self.seed_,
             callbacks=self._listeners(),
         )
-        self.pseudo_data_ = None
-
-    def _fit_pseudo_data(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        model = VMGClassifier(**self._pseudo_data_options())
-        self.pseudo_data_ = model.partial_fit(X, y, self.classes_, weight, callbacks=self._callbacks)
-        self.ensemble_ = None
-        self.input_scaling_, self.history_ = model.input_scaling_, model.history_
 
     def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        self.conformal_scores_ = None  # they were of the model before
         weight = self._weigh_classes(y, weight)
-        if self.pseudo_data_ is not None:
-            self.pseudo_data_ = self.pseudo_data_.partial_fit(X, y, sample_weight=weight)
-            return
-        assert self.ensemble_ is not None
         labels = np.searchsorted(self.classes_, y)
         self.ensemble_ = self.ensemble_.updated(self.input_scaling_.transform(X), labels, weight)
-
-    def pred_dist(self, X: Any) -> ClassPrediction:
-        """The whole predictive distribution of each row of X.
-
-        Returns
-        -------
-        ClassPrediction
-            With ``probabilities``, ``label``, ``predictive_entropy``, ``expected_entropy``, ``mutual_information``
-            and ``log_prob``.
-        """
-        check_is_fitted(self, "seed_")
-        return self._distribution(self._check_X(X))
 
     def _centre(self, rows: Array) -> Array:
         return self._distribution(rows).probabilities
 
     def _distribution(self, rows: Array) -> ClassPrediction:
-        if self.pseudo_data_ is not None:
-            return self.pseudo_data_._distribution(rows)
-        assert self.ensemble_ is not None
         x = self.input_scaling_.transform(rows)
         return ClassPrediction(self.ensemble_.sample_probabilities(x, self.n_draws, self.seed_), self.classes_)
 
@@ -188,7 +154,7 @@ random_state, verbose
         check_is_fitted(self, "seed_")
         rows, y = self._check_data(X, y, reset=False)
         labels = None if groups is None else check_groups(groups, len(rows))
-        self.conformal_scores_ = class_scores(self.predict_proba(rows), np.searchsorted(self.classes_, y))
+        self.conformal_scores_ = class_scores(self._distribution(rows).probabilities, np.searchsorted(self.classes_, y))
         self.conformal_groups_ = labels
         return self
 
@@ -204,11 +170,6 @@ random_state, verbose
         probabilities = self.predict_proba(X)
         levels = row_levels(self.conformal_scores_, self.conformal_groups_, coverage, groups, len(probabilities))
         return class_sets(probabilities, levels)
-
-    @property
-    def feature_relevance_(self) -> Array:
-        """How much each input can move the first layer, [D], largest 1."""
-        return self._relevance()
 
 
 def _class_weights(

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
-from vmg.estimators.base import Array, TableEstimator
-from vmg.estimators.pseudo_data.regressor import VMGRegressor
-from vmg.estimators.reading import ReadsNumbers, dense
+from vmg.estimators.base import Array, NumbersMixin, to_dense
+from vmg.estimators.table_estimator import TableEstimator
 from vmg.estimators.target_units import (
     UNSCALED,
     before_transform,
@@ -36,7 +35,7 @@ __all__ = ["TableRegressor"]
 
 
 @dataclass(repr=False, eq=False)
-class TableRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, TableEstimator):
+class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstimator):
     """Bayesian neural network regression with the output layer integrated out [LW16, §2.3].
 
     An ensemble of networks. Hidden weights of each start at a draw from a matrix Gaussian prior and are anchored
@@ -50,9 +49,6 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, TableEstima
         Sizes of the hidden layers; "auto" follows the number of rows.
     activation : {"auto", "relu", "tanh", "silu", "gelu", "cos", "logistic", "identity"}
         "auto" gives half of the networks "relu" and half "tanh".
-    n_pseudo : int, sequence of int or None
-        None integrates the output layer out. A number fits the paper's own model with so many pseudo-points instead, as
-        :class:`~vmg.estimators.VMGRegressor` does, which has all of its options.
     noise : {"auto", "constant"}
         "auto" lets the noise depend on the input where held-out rows are predicted better so.
     likelihood : str
@@ -79,8 +75,8 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, TableEstima
 
     Attributes
     ----------
-    ensemble_ : RegressionEnsemble
-        The fitted networks; None where ``n_pseudo`` is given.
+    ensemble_ : RegressionEnsemble or ScalarEnsemble
+        The fitted networks.
     likelihood_, likelihood_reason_ : str
         The likelihood that was fitted, and why.
     likelihood_scores_ : dict
@@ -113,11 +109,10 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, TableEstima
     noise: str = field(default="auto", kw_only=True)
     likelihood: str = field(default="auto", kw_only=True)
 
-    ensemble_: RegressionEnsemble | ScalarEnsemble | None = field(init=False)
+    ensemble_: RegressionEnsemble | ScalarEnsemble = field(init=False)
     likelihood_: str = field(init=False)
     likelihood_reason_: str = field(init=False)
     likelihood_scores_: dict[str, float] = field(init=False)
-    pseudo_data_: VMGRegressor | None = field(init=False)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Update with new rows only: output layers are conditioned on them exactly, in milliseconds.
@@ -137,28 +132,15 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, TableEstima
         return self._partial_fit(X, y, sample_weight)
 
     def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
-        # one memory order, so that frames and arrays of the same numbers give the same bits
-        options = {"dtype": np.float64, "order": "C", "reset": reset}
-        paired = (self.likelihood if reset else self.likelihood_) in PAIRED
-        if paired:  # bounds may be infinite
-            X = validate_data(self, dense(X), **options)
-            y = check_array(y, dtype=np.float64, ensure_all_finite=False, input_name="y")
-            check_consistent_length(X, y)
-        else:
-            X, y = validate_data(self, dense(X), y, multi_output=True, y_numeric=True, **options)
-        y = np.asarray(y, dtype=np.float64)
-        n_outputs = 1 if y.ndim == 1 or paired else y.shape[1]
-        if reset:
-            self.n_outputs_, self._single_output = n_outputs, y.ndim == 1 or paired
-        elif n_outputs != self.n_outputs_:
-            raise ValueError(f"y must have {self.n_outputs_} outputs, as in the first call; got shape {y.shape}")
+        if (self.likelihood if reset else self.likelihood_) not in PAIRED:
+            return super()._check_data(X, y, reset=reset)
+        X = validate_data(self, to_dense(X), dtype=np.float64, order="C", reset=reset)
+        y = check_array(y, dtype=np.float64, ensure_all_finite=False, input_name="y")  # bounds may be infinite
+        check_consistent_length(X, y)
+        self._check_outputs(1, True, reset=reset)
         return X, y
 
     def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        self._forget_calibration()
-        if self.n_pseudo is not None:
-            self._fit_pseudo_data(X, y, weight)
-            return
         if y.ndim == 2 and y.shape[1] == 1:  # one output, however it comes
             y = y[:, 0]
         self.input_scaling_ = self._known_scaling[0] if self._known_scaling else Standardiser.fit(X, weight)
@@ -172,7 +154,6 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, TableEstima
             x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
         self.target_transform_ = choose_transform(choice.name, y, rectify=self.likelihood == "auto")
         self._fit_ensemble(x, before_transform(self.target_transform_, y), weight)
-        self.pseudo_data_ = None
 
     def _fit_ensemble(self, x: Array, y: Array, weight: Array | None) -> None:
         options: dict[str, Any] = {
@@ -216,23 +197,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, TableEstima
             return LikelihoodChoice("student", f"there are {self.n_outputs_} outputs")
         return choose_likelihood(x, y.reshape(len(y)), weight, self.seed_)
 
-    def _fit_pseudo_data(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        if self.likelihood not in ("auto", "normal"):
-            raise ValueError(f"likelihood must be auto or normal where n_pseudo is given; got {self.likelihood}")
-        self.likelihood_, self.likelihood_reason_ = "normal", "the paper's own model has no other"
-        self.likelihood_scores_, self.n_outliers_, self.target_transform_ = {}, 0, None
-        noise = "constant" if self.noise == "constant" else "input"
-        model = VMGRegressor(**self._pseudo_data_options(), noise=noise)
-        self.pseudo_data_, self.ensemble_ = model.fit(X, y, weight, callbacks=self._callbacks), None
-        self.input_scaling_, self.target_scaling_ = model.input_scaling_, model.target_scaling_
-        self.history_ = model.history_
-
     def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        self._forget_calibration()
-        if self.pseudo_data_ is not None:
-            self.pseudo_data_ = self.pseudo_data_.partial_fit(X, y, weight)
-            return
-        assert self.ensemble_ is not None
         require_targets(self.likelihood_, y)
         x, values = self.input_scaling_.transform(X), before_transform(self.target_transform_, y)
         if isinstance(self.ensemble_, ScalarEnsemble):
@@ -244,45 +209,24 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, TableEstima
             targets = self.target_scaling_.transform(values.reshape(len(y), -1))
         self.ensemble_ = self.ensemble_.updated(x, targets, weight)
 
-    def pred_dist(self, X: Any) -> NumberPrediction:
-        """The whole predictive distribution of each row of X.
-
-        Returns
-        -------
-        StudentPrediction, TransformedPrediction or LinkedPrediction
-            With ``mean``, ``std``, ``aleatoric_std``, ``epistemic_std``, ``log_prob``, ``cdf``, ``quantile``,
-            ``interval``, ``crps`` and ``sample``, in the target's own units. Where ``n_pseudo`` is given it is a
-            :class:`~vmg.prediction.Prediction`, a mixture over draws.
-        """
-        check_is_fitted(self, "seed_")
-        return self._distribution(self._check_X(X))
-
     def _centre(self, rows: Array) -> Array:
         return np.asarray(self._distribution(rows).mean)
 
     def _distribution(self, rows: Array) -> NumberPrediction:
-        if self.pseudo_data_ is not None:
-            return self.pseudo_data_._distribution(rows)
-        assert self.ensemble_ is not None
         x = self.input_scaling_.transform(rows)
         transform = self.target_transform_
         if isinstance(self.ensemble_, ScalarEnsemble):
             return scalar_distribution(self.ensemble_, x, transform, squeeze=self._single_output)
         ensemble, unit = self.ensemble_, self.target_scaling_.scale
-        found = ensemble.predict(x)
+        standard = ensemble.predict(x)
         base = StudentPrediction(
-            self.target_scaling_.inverse(found.loc),
-            np.sqrt(found.noise_variance) * unit,
-            np.sqrt(found.function_variance) * unit,
-            found.degrees,
+            self.target_scaling_.inverse(standard.loc),
+            np.sqrt(standard.noise_variance) * unit,
+            np.sqrt(standard.function_variance) * unit,
+            standard.degrees,
             lambda: ensemble.function_factor(x) * unit,
             squeeze=self._single_output,
         )
         if ensemble.shapes:
             return ShapedPrediction(base, ensemble.shapes)
         return base if transform is None else TransformedPrediction(base, transform)
-
-    @property
-    def feature_relevance_(self) -> Array:
-        """How much each input can move the first layer, [D], largest 1."""
-        return self._relevance()

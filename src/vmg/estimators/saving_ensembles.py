@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vmg.estimators.file_checks import require_shapes, require_sizes
+from vmg.estimators.file_checks import require_shapes, require_size
 from vmg.fit.calibration import Calibration
 from vmg.fit.classes import ClassificationEnsemble, ClassificationMembers
 from vmg.fit.design import InputRange
@@ -64,7 +64,7 @@ def decode_regression(name: str, content: Document, tensors: Mapping[str, Tensor
     """The ensemble that :func:`encode_regression` took apart."""
     described, n_outputs = content["features"], content["n_outputs"]
     n_features = check_features(f"{name}.members.features", described, tensors)
-    require_sizes(name, {"n_outputs": n_outputs})
+    require_size(f"{name}.n_outputs", n_outputs)
     n_members = described["n_members"]
     require_shapes(
         {
@@ -127,7 +127,7 @@ def decode_classification(name: str, content: Document, tensors: Mapping[str, Te
     """The ensemble that :func:`encode_classification` took apart."""
     described, n_classes = content["features"], content["n_classes"]
     n_features = check_features(f"{name}.members.features", described, tensors)
-    require_sizes(name, {"n_classes": n_classes})
+    require_size(f"{name}.n_classes", n_classes)
     n_members = described["n_members"]
     require_shapes(
         {
@@ -169,8 +169,9 @@ def describe_features(features: AnchoredFeatures) -> Document:
 def check_features(name: str, described: Document, tensors: Mapping[str, Tensor]) -> int:
     """Compare described sizes with the tensors before anything of that size is made; the number of features."""
     sizes = [described["in_features"], *described["hidden"]]
-    require_sizes(name, {"n_members": described["n_members"], **{f"layer {i}": size for i, size in enumerate(sizes)}})
-    members = described["n_members"]
+    members = require_size(f"{name}.n_members", described["n_members"])
+    for i, size in enumerate(sizes):
+        require_size(f"{name}.layer {i}", size)
     require_shapes(
         {f"{name}.weights.{i}": (members, n_in + 1, n_out) for i, (n_in, n_out) in enumerate(pairwise(sizes))}, tensors
     )

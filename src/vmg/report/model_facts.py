@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vmg.estimators.base import TableEstimator
+from vmg.estimators.table_estimator import TableEstimator
 from vmg.report.table_facts import Array, Positions
 
 __all__ = ["NetworkSummary", "TrainingCurve", "network_summary", "training_curve"]
@@ -27,12 +27,10 @@ class NetworkSummary:
 def network_summary(estimator: Any) -> NetworkSummary:
     """Read the networks off a fitted estimator, whatever its parameters have been set to since."""
     if isinstance(estimator, TableEstimator):
-        if estimator.pseudo_data_ is None:
-            features = estimator.ensemble_.members.features
-            draws = estimator.get_params().get("n_draws")
-            n_draws = None if draws is None else draws * features.n_members
-            return NetworkSummary(features.hidden, features.activations, features.n_members, None, n_draws)
-        estimator = estimator.pseudo_data_
+        features = estimator.ensemble_.members.features
+        draws = estimator.get_params().get("n_draws")
+        n_draws = None if draws is None else draws * features.n_members
+        return NetworkSummary(features.hidden, features.activations, features.n_members, None, n_draws)
     hidden = tuple(np.atleast_1d(estimator.hidden_layer_sizes).tolist())
     activation = estimator.activation if isinstance(estimator.activation, str) else "own activation"
     n_pseudo = tuple(np.atleast_1d(estimator.n_pseudo).tolist())

@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vmg.estimators import TableClassifier, TableRegressor
-from vmg.estimators.saving import from_state, to_state
+from vmg.estimators import ESTIMATORS, TableClassifier, TableRegressor
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.math.evidence import RowStatistics
 from vmg.model_file import ModelFileError, fingerprint_tensors, read, write
@@ -81,7 +80,7 @@ class FitCheckpoint:
 
     def save(self, estimator: Estimator, read_so_far: RowsRead) -> None:
         """Keep the present state; a crash on the way leaves the last one."""
-        tensors, document = to_state(estimator)
+        tensors, document = estimator.to_document()
         ends = {"low": read_so_far.low, "high": read_so_far.high}
         tensors |= {PREFIX + name: torch.from_numpy(end) for name, end in ends.items()}
         counts = {"pieces": list(read_so_far.pieces), "n_rows": read_so_far.n_rows}
@@ -95,7 +94,7 @@ class FitCheckpoint:
         try:
             low, high = (tensors.pop(PREFIX + name).numpy() for name in ("low", "high"))
             found = RowsRead(tuple(map(int, document["pieces"])), int(document["n_rows"]), low, high)
-            estimator = from_state(tensors, document["estimator"])
+            estimator = ESTIMATORS[document["estimator"]["holds"]].from_document(tensors, document["estimator"])
         except (KeyError, TypeError, ValueError) as error:
             raise ModelFileError(f"{self.path} is damaged; remove it to start anew") from error
         assert isinstance(estimator, TableRegressor | TableClassifier)

@@ -134,7 +134,6 @@ def assemble(
         "likelihood_scores_": {},
         "n_outliers_": 0,
         "ensemble_": ensemble,
-        "pseudo_data_": None,
         "history_": History([progress]),
         "conformal_scores_": None,
         "conformal_groups_": None,

@@ -80,8 +80,6 @@ def fit_dataset(
         raise TableError(f"the table has no column {listing(missing)}; it has {listing(dataset.schema.names)}")
     names = [name for name in dataset.schema.names if name not in exclude]
     estimator_options = dict(options or {})
-    if np.any(np.asarray(estimator_options.get("n_pseudo", 0))):
-        raise ValueError(f"n_pseudo must be 0 for rows in a stream; got {estimator_options['n_pseudo']}")
     seed = estimator_options.get("random_state")
     statistics, sample, n_without = _first_pass(
         dataset, names, target, sample_rows, seed if isinstance(seed, int) else 0

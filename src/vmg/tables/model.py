@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.estimators import TableClassifier, TableRegressor, VMGClassifier, VMGRegressor
+from vmg.estimators import TableClassifier, TableRegressor
 from vmg.prediction import ClassPrediction, NumberPrediction, row_pieces
 from vmg.prediction.conformal import calibration_scores, conformal_interval
 from vmg.tables.cells import as_frame, no_value
@@ -39,8 +39,8 @@ __all__ = [
     "named_after",
 ]
 
-Regressor = TableRegressor | VMGRegressor  # the second where a file is from before the first was what it is
-Classifier = TableClassifier | VMGClassifier
+Regressor = TableRegressor
+Classifier = TableClassifier
 Outside = Literal["flag", "clip", "error"]
 
 MIXED_AT_ONCE = 64  # rows with unknown cells that are predicted together, each as a mixture
@@ -58,7 +58,7 @@ class TableModel:
     encoder : TableEncoder
         How columns become features.
     estimator : TableRegressor or TableClassifier
-        Fitted on those features; a VMGRegressor or VMGClassifier in files of earlier versions.
+        Fitted on those features.
     target : str
         The column that is predicted.
     task : {"regression", "classification"}
@@ -363,7 +363,7 @@ class TableModel:
         write_model(self, path)
 
     @classmethod
-    def from_state(cls, tensors: dict[str, Tensor], document: dict[str, Any]) -> TableModel:
+    def from_document(cls, tensors: dict[str, Tensor], document: dict[str, Any]) -> TableModel:
         """The model in the contents of a file."""
         from vmg.tables.saving import model_from_state
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from torch import Tensor
 
-from vmg.estimators.saving import from_state, to_state
+from vmg.estimators import ESTIMATORS
 from vmg.model_file import ModelFileError, write
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder
@@ -21,7 +21,7 @@ __all__ = ["model_from_state", "write_model"]
 
 def write_model(model: TableModel, path: str | os.PathLike[str]) -> None:
     """Write a model to one file."""
-    tensors, estimator = to_state(model.estimator)
+    tensors, estimator = model.estimator.to_document()
     document = {
         "holds": "TableModel",
         "target": model.target,
@@ -49,7 +49,7 @@ def model_from_state(tensors: dict[str, Tensor], document: dict[str, Any]) -> Ta
         if "reference" in document:
             described = document["reference"]
             reference = ReferenceRows.from_state(tensors, described, encoder.feature_scales, encoder.widths)
-        estimator = cast(Regressor | Classifier, from_state(tensors, document["estimator"]))
+        estimator = ESTIMATORS[document["estimator"]["holds"]].from_document(tensors, document["estimator"])
         target, task, comma = (document[key] for key in ("target", "task", "decimal_comma"))
         kind = Regressor if task == "regression" else Classifier
         notes, unit, held_out = tuple(document["notes"]), document.get("unit", ""), document.get("held_out", {})

@@ -13,14 +13,11 @@ from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from vmg.estimators.network import NetworkEstimator
-from vmg.estimators.reading import ReadsClasses, ReadsNumbers
-from vmg.fit.variational import CategoricalClasses, GaussianNoise, Given, Method
-from vmg.fit.variational.likelihood_factories import LikelihoodFactory
-from vmg.fit.variational.search import Search
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP, Activation
 from vmg.prediction import draw_functions
+from vmg.variational.base import VariationalClasses, VariationalEstimator, VariationalNumbers
+from vmg.variational.method import CategoricalClasses, GaussianNoise, Given, LikelihoodFactory, Method, Search
 
 __all__ = [
     "Baseline",
@@ -100,7 +97,7 @@ class LayerNetworks:
 
 
 @dataclass(repr=False, eq=False)
-class BaselineRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, NetworkEstimator):
+class BaselineRegressor(MultiOutputMixin, RegressorMixin, VariationalNumbers):
     """A baseline for numbers.
 
     Parameters
@@ -111,7 +108,7 @@ class BaselineRegressor(MultiOutputMixin, RegressorMixin, ReadsNumbers, NetworkE
         Constant noise is that of the sources of all methods but deep ensembles, which have their own.
     hidden_layer_sizes, activation, noise_prior, n_members, batch_size, learning_rate_init, max_iter, averaging, \
 early_stopping, validation_fraction, n_iter_no_change, tol, n_draws, random_state, verbose
-        As in :class:`vmg.estimators.VMGRegressor`.
+        As in :class:`vmg.VMGRegressor`.
 
     Attributes
     ----------
@@ -120,7 +117,7 @@ early_stopping, validation_fraction, n_iter_no_change, tol, n_draws, random_stat
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **NetworkEstimator._parameter_constraints,
+        **VariationalEstimator._parameter_constraints,
         "baseline": [Baseline],
         "noise": [StrOptions({"constant", "input"})],
         "noise_prior": ["array-like"],
@@ -142,11 +139,11 @@ early_stopping, validation_fraction, n_iter_no_change, tol, n_draws, random_stat
 
 
 @dataclass(repr=False, eq=False)
-class BaselineClassifier(ClassifierMixin, ReadsClasses, NetworkEstimator):
+class BaselineClassifier(ClassifierMixin, VariationalClasses):
     """A baseline for classes; parameters and attributes are those of :class:`BaselineRegressor`, but for the noise."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **NetworkEstimator._parameter_constraints,
+        **VariationalEstimator._parameter_constraints,
         "baseline": [Baseline],
     }
 

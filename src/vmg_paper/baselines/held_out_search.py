@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vmg.fit.variational import Fitted, Fitter, TrainingSet
-from vmg.fit.variational.training_sets import hold_out
+from vmg.variational.fitter import Fitted, Fitter, TrainingSet, hold_out
 
 __all__ = ["DRAWS", "RATES", "HeldOutSearch", "candidate_rates", "trial_scores"]
 

@@ -10,14 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from vmg.fit.variational import Method
-from vmg.fit.variational.likelihood_factories import Array, LikelihoodFactory
-from vmg.fit.variational.search import per_replica
 from vmg.likelihoods import Likelihood
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP, Activation
 from vmg.prediction import draw_functions
 from vmg.priors import GammaPrior, IsotropicPrior
+from vmg.variational.method import Array, LikelihoodFactory, Method, per_replica
 from vmg_paper.baselines.base import LayerBaseline, Place, mean_function
 from vmg_paper.baselines.held_out_search import HeldOutSearch, candidate_rates
 from vmg_paper.layers import (

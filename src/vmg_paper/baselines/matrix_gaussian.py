@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from vmg.fit.variational import Given, MatrixGaussianNetworks, Method, NoiseSearch
-from vmg.fit.variational.likelihood_factories import Array, LikelihoodFactory
 from vmg.likelihoods import GaussianLikelihood, Likelihood
 from vmg.nn.mlp import Activation
 from vmg.priors import GammaPrior
 from vmg.training import constant
+from vmg.variational.method import Array, Given, LikelihoodFactory, MatrixGaussianNetworks, Method
+from vmg.variational.noise_search import NoiseSearch
 from vmg_paper.baselines.base import Baseline
 
 __all__ = ["MatrixGaussian", "PaperVMG"]
@@ -58,7 +58,7 @@ class PaperNoise:
 
 @dataclass(frozen=True)
 class MatrixGaussian(Baseline):
-    """The network of :class:`vmg.estimators.VMGRegressor`, with what its parameters do not offer."""
+    """The network of :class:`vmg.VMGRegressor`, with what its parameters do not offer."""
 
     n_pseudo: int = 20
     sampling: str = "marginal"

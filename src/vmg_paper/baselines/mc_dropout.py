@@ -12,13 +12,11 @@ import torch
 from scipy import special
 from torch import Tensor
 
-from vmg.fit.variational import Fitted, Fitter, Method, TrainingSet
-from vmg.fit.variational.likelihood_factories import Array, LikelihoodFactory
-from vmg.fit.variational.search import per_replica
-from vmg.fit.variational.training_sets import stack
 from vmg.likelihoods import Likelihood
 from vmg.nn.mlp import Activation
 from vmg.prediction import draw_functions
+from vmg.variational.fitter import Fitted, Fitter, TrainingSet, stack
+from vmg.variational.method import Array, LikelihoodFactory, Method, per_replica
 from vmg_paper.baselines.base import LayerBaseline, Place
 from vmg_paper.baselines.held_out_search import DRAWS, candidate_rates, enough_rows, trial_scores
 from vmg_paper.layers import DropoutLinear

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vmg import metrics
-from vmg.estimators import fit_splits
 from vmg.training import Callback
+from vmg.variational import fit_splits
 from vmg_paper.data import load_table, standard_splits
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.registry import METHODS

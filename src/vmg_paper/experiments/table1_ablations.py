@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vmg.estimators import VMGRegressor
+from vmg.variational import VMGRegressor
 from vmg_paper.baselines import BaselineRegressor, MatrixGaussian
 from vmg_paper.data import load_table
 from vmg_paper.experiments.table_method import TableMethod, hidden_layers

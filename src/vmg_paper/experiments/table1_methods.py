@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from vmg.estimators import TableRegressor, VMGRegressor
+from vmg.estimators import TableRegressor
+from vmg.variational import VMGRegressor
 from vmg_paper import baselines
 from vmg_paper.baselines import Baseline, BaselineRegressor, PaperVMG
 from vmg_paper.baselines.batched_regressor import fit_splits as batched_splits

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vmg.estimators import fit_splits
 from vmg.training import Callback
+from vmg.variational import fit_splits
 
 __all__ = ["LARGE", "TableMethod", "fit_apart", "hidden_layers"]
 

@@ -10,8 +10,8 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold
 
 from quick import class_table, linear_table
-from vmg.estimators import fit_splits
 from vmg.prediction import draw_functions
+from vmg.variational import fit_splits
 from vmg_paper import baselines
 from vmg_paper.baselines.held_out_search import RATES
 from vmg_paper.baselines.layer_methods import MIXTURES, LearnedVarianceLikelihood

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vmg.cli.app import run
-from vmg.estimators import VMGRegressor
+from vmg.variational import VMGRegressor
 from vmg_paper.data import load_table, standard_splits
 from vmg_paper.experiments import table1
 from vmg_paper.experiments.table1_methods import TABLE_METHODS as METHODS

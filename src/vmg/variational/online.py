@@ -1,4 +1,4 @@
-"""Online learning: the posterior of the rows so far becomes the prior of the rows to come."""
+"""Training a fitted network further, and online learning: the posterior so far becomes the prior of rows to come."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
-from vmg.nn.bayesian import use_generator
+from vmg.nn.bayesian import BayesianLinear, use_generator
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
 from vmg.priors import FixedPrior
 
-__all__ = ["likelihood_as_prior", "posterior_as_prior", "separate"]
+__all__ = ["check_same_network", "likelihood_as_prior", "posterior_as_prior", "separate"]
 
 DRAWS = 256  # weight draws behind the moments; their standard deviations are then known to 4 %
 
@@ -72,3 +72,29 @@ def separate(variance: Tensor) -> tuple[Tensor, Tensor]:
     row = log_variance.mean(-1) - 0.5 * level.squeeze(-1)
     column = log_variance.mean(-2) - 0.5 * level.squeeze(-2)
     return (0.5 * row).exp(), (0.5 * column).exp()
+
+
+def check_same_network(present: MLP, asked: MLP) -> None:
+    """Refuse to train further where layers differ; an online update leaves no pseudo-data, whatever is asked."""
+    before, now = _layer_sizes(present), _layer_sizes(asked)
+    if before != now:
+        raise ValueError(
+            "warm_start and partial_fit go on with the layers of the last fit, (inputs, outputs, members) "
+            f"{before}; parameters and data now ask for {now}"
+        )
+    updated = any(isinstance(module, FixedPrior) for module in present.modules())
+    if not updated and _shapes(present) != _shapes(asked):
+        raise ValueError(
+            "warm_start and partial_fit go on with the network of the last fit; n_pseudo, pseudo_noise, zero_mean, "
+            "row_covariance and column_covariance must be those of that fit"
+        )
+
+
+def _layer_sizes(network: MLP) -> list[tuple[int, ...]]:
+    layers = [layer for layer in network.layers if isinstance(layer, BayesianLinear)]
+    return [(layer.in_features, layer.out_features, *layer.batch_shape) for layer in layers]
+
+
+def _shapes(network: MLP) -> dict[str, torch.Size]:
+    """Shapes of what is trained, the priors' own parameters aside."""
+    return {name: p.shape for name, p in network.named_parameters() if "prior" not in name}

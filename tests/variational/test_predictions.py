@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 
 from quick import assert_same_bits, everything, linear_table, regressor
-from vmg.estimators import VMGRegressor
+from vmg.variational import VMGRegressor
 
 # -- predictions ------------------------------------------------------------------------------------------------------
 

@@ -1,52 +1,43 @@
-"""A scikit-learn estimator around a :class:`~vmg.fit.variational.Fitter`, and many fits as one."""
+"""A scikit-learn estimator around a :class:`~vmg.variational.fitter.Fitter`, and many fits as one."""
 
 from __future__ import annotations
 
 import copy
-import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import clone
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from vmg.estimators.reading import ReadsRows
-from vmg.estimators.weights import weighed
-from vmg.estimators.whole_fit import whole_or_not_at_all
+from vmg.estimators.base import Array, ClassesMixin, EstimatorBase, NumbersMixin
+from vmg.estimators.documents import Codec
 from vmg.fit.design import Standardiser
-from vmg.fit.variational import STANDARD, Budget, EarlyStopping, Fitted, Fitter, Method, Targets, TrainingSet
-from vmg.fit.variational.same_network import check_same_network
 from vmg.likelihoods import Likelihood
-from vmg.model_file import write
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
-from vmg.training import Callback, History, Progress, TrainingError
+from vmg.training import Callback, History, Progress
+from vmg.variational.documents import MODULE_CODECS
+from vmg.variational.fitter import EarlyStopping, Fitted, Fitter, TrainingSet
+from vmg.variational.method import STANDARD, Budget, Method
+from vmg.variational.online import check_same_network
+from vmg.variational.targets import ClassTargets, NumericTargets, Targets
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-__all__ = ["NetworkEstimator", "fit_splits", "one_or_all"]
-
-Array = NDArray[np.float64]
-
-CHECKED_ROWS = 8  # at which a trained network must be finite
+__all__ = ["Array", "VariationalClasses", "VariationalEstimator", "VariationalNumbers", "fit_splits"]
 
 
 @dataclass(repr=False, eq=False)
-class NetworkEstimator(ReadsRows, BaseEstimator):
+class VariationalEstimator(EstimatorBase):
     """Parameters of training, and what is left of a fit: the network and its likelihood.
 
-    A final class says which :class:`~vmg.fit.variational.Method` it fits, and is a regressor or a classifier. Its
-    parameters are fields of dataclasses, whose ``__init__`` scikit-learn reads; fields without ``init`` are set by
-    ``fit``.
+    A final class says which :class:`~vmg.variational.method.Method` it fits, and is a regressor or a classifier.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
@@ -89,11 +80,6 @@ class NetworkEstimator(ReadsRows, BaseEstimator):
     n_iter_: int = field(init=False)
     n_features_in_: int = field(init=False)
 
-    @property
-    def n_steps_(self) -> int:
-        """Optimiser steps of the last fit."""
-        return self.history_.last.step
-
     # -- what final classes say ---------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -103,10 +89,6 @@ class NetworkEstimator(ReadsRows, BaseEstimator):
     @abstractmethod
     def _set_choices(self, choices: list[Any]) -> None:
         """Remember what was chosen for each member."""
-
-    @abstractmethod
-    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
-        """Validated X [N, D] and y, with what must be remembered of them."""
 
     @abstractmethod
     def _learn_targets(self, y: NDArray[Any], weight: Array | None) -> None:
@@ -126,70 +108,34 @@ class NetworkEstimator(ReadsRows, BaseEstimator):
 
     # -- fitting ------------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()) -> Self:
-        """Fit to rows X [N, D] with targets y; an interrupted or refused fit leaves the model as it was.
-
-        Parameters
-        ----------
-        X : array-like or data frame [N, D]
-            Numbers, none missing. Scaling is done inside.
-        y : array-like [N] or [N, C]
-            Targets in any unit, or classes.
-        sample_weight : array-like [N], optional
-            A row with weight 2 counts as two rows.
-        callbacks : sequence of callable
-            Called with a :class:`~vmg.training.Progress` fifty times in a run; one that returns True ends it.
-
-        Returns
-        -------
-        self
-        """
-        with whole_or_not_at_all(self):
-            self._validate_params()
-            further = getattr(self, "warm_start", False) and hasattr(self, "network_")
-            X, y = self._check_data(X, y, reset=True)
-            X, y, weight = weighed(X, y, sample_weight)
-            if further:
-                self._check_network(X.shape[1])
-            self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
-            rows = self._prepare(X, y, weight)
-            fitter = self._fitter(callbacks)
-            if further:
-                present = copy.deepcopy((self.network_, self.likelihood_))
-                fitted = fitter.train_further(*present, self._present_choices(), rows)
-            else:
-                [fitted] = fitter.fit([rows])
-                self._set_choices(fitted.choices)
-            self._take(fitted)
-            self._check_functions(rows.x[:CHECKED_ROWS])
-        return self
-
-    def _update(self, X: Any, y: Any, sample_weight: Any, *, callbacks: Sequence[Callback] = ()) -> Self:
-        """Learn from new rows only: the posterior so far becomes the prior."""
-        if not hasattr(self, "network_"):
-            return self.fit(X, y, sample_weight, callbacks=callbacks)
-        with whole_or_not_at_all(self):
-            self._validate_params()
-            X, y = self._check_data(X, y, reset=False)
-            X, y, weight = weighed(X, y, sample_weight)
+    def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+        further = getattr(self, "warm_start", False) and hasattr(self, "network_")
+        if further:
             self._check_network(X.shape[1])
-            rows = self._encode_rows(X, y, weight)
-            self.seed_ = (self.seed_ + 1) % (2**31 - 1)
-            fitter = self._fitter(callbacks)
-            self._take(fitter.update(self.network_, self.likelihood_, self._present_choices(), rows))
-            self._check_functions(rows.x[:CHECKED_ROWS])
-        return self
+        rows = self._prepare(X, y, weight)
+        fitter = self._fitter(self._callbacks)
+        if further:
+            present = copy.deepcopy((self.network_, self.likelihood_))
+            fitted = fitter.train_further(*present, self._present_choices(), rows)
+        else:
+            [fitted] = fitter.fit([rows])
+            self._set_choices(fitted.choices)
+        self._take(fitted)
 
-    def _check_functions(self, x: Tensor) -> None:
-        """Raise a TrainingError where the last steps left a network whose functions are not finite."""
-        try:
-            finite = bool(self._method().evaluate(self.network_, x, self.n_draws, self.seed_).isfinite().all())
-        except ValueError:  # of a layer whose inputs are not finite
-            finite = False
-        if not finite:
-            raise TrainingError(
-                f"the trained network is not finite; try a smaller learning_rate_init than {self.learning_rate_init:g}"
-            )
+    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+        """Learn from new rows only: the posterior so far becomes the prior."""
+        self._check_network(X.shape[1])
+        rows = self._encode_rows(X, y, weight)
+        self.seed_ = (self.seed_ + 1) % (2**31 - 1)
+        fitter = self._fitter(self._callbacks)
+        self._take(fitter.update(self.network_, self.likelihood_, self._present_choices(), rows))
+
+    def _start(self, X: Any, y: Any) -> tuple[Array, NDArray[Any]]:
+        """Checked rows of a fit that :func:`fit_splits` does."""
+        self._validate_params()
+        self.conformal_scores_ = self.conformal_groups_ = None
+        self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return self._check_data(X, y, reset=True)
 
     def _fitter(self, callbacks: Sequence[Callback] = ()) -> Fitter:
         stopping = EarlyStopping(self.validation_fraction, self.n_iter_no_change, self.tol)
@@ -233,22 +179,26 @@ class NetworkEstimator(ReadsRows, BaseEstimator):
         self.network_, self.likelihood_ = fitted.network, fitted.likelihood
         self.history_, self.n_iter_ = fitted.history, fitted.n_epochs
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted estimator to one file, which :func:`vmg.load` reads.
-
-        The file is safetensors inside, without code. It takes the place of an old one only when it is complete.
-        """
-        from vmg.estimators.saving import to_state  # knows the estimators, which are built on this class
-
-        write(path, *to_state(self))
+    @classmethod
+    def _codecs(cls) -> Mapping[type[Any], Codec]:
+        return {**super()._codecs(), **MODULE_CODECS}
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
     def _distribution(self, rows: Array) -> Any:
         """The predictive distribution, from draws that depend on the fitted seed alone, not on other rows."""
+        return self._targets().prediction(self.likelihood_, self._functions(rows))
+
+    def _functions(self, rows: Array) -> Tensor:
+        """Posterior draws of the network's outputs, [S, members, N, C]."""
         x = torch.as_tensor(self.input_scaling_.transform(rows))
-        functions = self._method().evaluate(self.network_, x, self.n_draws, self.seed_)
-        return self._targets().prediction(self.likelihood_, functions)
+        return self._method().evaluate(self.network_, x, self.n_draws, self.seed_)
+
+    def _centre(self, rows: Array) -> NDArray[Any]:
+        try:
+            return self._functions(rows).numpy()
+        except ValueError:  # of a layer whose inputs are not finite
+            return np.full(1, np.nan)
 
     @property
     def feature_relevance_(self) -> Array:
@@ -268,7 +218,34 @@ class NetworkEstimator(ReadsRows, BaseEstimator):
         return tuple(int(size) for size in np.atleast_1d(self.hidden_layer_sizes))
 
 
-Estimator = TypeVar("Estimator", bound=NetworkEstimator)
+class VariationalNumbers(NumbersMixin, VariationalEstimator):
+    """Numeric targets of networks."""
+
+    def _learn_targets(self, y: NDArray[Any], weight: Array | None) -> None:
+        self.target_scaling_ = Standardiser.fit(y.reshape(len(y), -1), weight)
+
+    def _n_targets(self) -> int:
+        return self.n_outputs_
+
+    def _targets(self) -> Targets:
+        return NumericTargets(self.target_scaling_, self._single_output)
+
+
+class VariationalClasses(ClassesMixin, VariationalEstimator):
+    """Classes as targets of networks."""
+
+    def _learn_targets(self, y: NDArray[Any], weight: Array | None) -> None:
+        """Classes have no units."""
+        return None
+
+    def _n_targets(self) -> int:
+        return len(self.classes_)
+
+    def _targets(self) -> Targets:
+        return ClassTargets(self.classes_)
+
+
+Estimator = TypeVar("Estimator", bound=VariationalEstimator)
 
 
 def fit_splits(
@@ -306,21 +283,14 @@ def fit_splits(
     if any(np.size(train) == 0 for train, _ in pairs):
         raise ValueError("every split must have training rows; got one without")
     leader = clone(estimator)
-    leader._validate_params()
-    X, y = leader._check_data(X, y, reset=True)
-    leader.seed_ = int(check_random_state(leader.random_state).randint(2**31 - 1))
+    X, y = leader._start(X, y)
     fitted = [copy.deepcopy(leader) for _ in pairs]
     sets = [one._prepare(X[train], y[train], None) for one, (train, _) in zip(fitted, pairs, strict=True)]
     fitter = fitted[0]._fitter(callbacks)
-    for one, found in zip(fitted, fitter.fit(sets), strict=True):
-        one._set_choices(found.choices)
-        one._take(found)
+    for one, trained in zip(fitted, fitter.fit(sets), strict=True):
+        one._set_choices(trained.choices)
+        one._take(trained)
     return fitted
-
-
-def one_or_all(choices: Sequence[float]) -> float | Array:
-    """The choice of all members, or an array where members differ."""
-    return choices[0] if len(set(choices)) == 1 else np.array(choices)
 
 
 def print_progress(progress: Progress) -> None:

@@ -8,8 +8,7 @@ import torch
 from small_fits import small_fitter, small_rows
 
 from quick import linear_table, regressor
-from vmg.fit.variational import EarlyStopping, Fitter
-from vmg.fit.variational.early_stopping import VALIDATION_DRAWS, BestSoFar
+from vmg.variational.fitter import VALIDATION_DRAWS, BestSoFar, EarlyStopping, Fitter
 
 SCORES = (-3.0, -2.0, -2.5, -1.0, -1.0, -0.95, -4.0, -4.0)
 

@@ -6,9 +6,9 @@ from sklearn.exceptions import NotFittedError
 import vmg
 from quick import functions
 from vmg import ModelFileError
-from vmg.estimators import VMGClassifier, VMGRegressor, fit_splits
 from vmg.model_file import read, write
 from vmg.priors import FixedPrior
+from vmg.variational import VMGClassifier, VMGRegressor, fit_splits
 
 TINY = {"hidden_layer_sizes": (4,), "n_pseudo": 2, "max_iter": 2, "n_draws": 8, "random_state": 0}
 

@@ -52,7 +52,7 @@ def test_the_skipped_check_passes_where_it_runs():
     environment = {
         **os.environ,
         "SCIPY_ARRAY_API": "1",
-        "PYTHONPATH": os.path.dirname(os.path.dirname(os.path.dirname(__file__))),
+        "PYTHONPATH": os.path.dirname(os.path.dirname(__file__)),
     }
     options = {"capture_output": True, "text": True, "env": environment, "check": False}
     result = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], **options)

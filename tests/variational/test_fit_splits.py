@@ -9,9 +9,9 @@ from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, ShuffleSplit
 
 from quick import class_table, classifier, linear_table, regressor
-from vmg.estimators import fit_splits
 from vmg.fit.design import Standardiser
-from vmg.fit.variational.noise_search import CANDIDATES
+from vmg.variational import fit_splits
+from vmg.variational.noise_search import CANDIDATES
 
 LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0, "max_iter": 100}
 

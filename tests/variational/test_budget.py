@@ -6,8 +6,9 @@ import pytest
 from small_fits import small_fitter, small_rows
 
 from quick import class_table, linear_table
-from vmg.estimators import VMGClassifier, VMGRegressor
-from vmg.fit.variational import LONG, STANDARD, Budget, Fitter
+from vmg.variational import VMGClassifier, VMGRegressor
+from vmg.variational.fitter import Fitter
+from vmg.variational.method import LONG, STANDARD, Budget
 from vmg_paper.baselines import Graves
 
 

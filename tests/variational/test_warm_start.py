@@ -6,9 +6,9 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from quick import LINEAR, assert_same_bits, everything, linear_table, regressor
-from vmg.estimators import VMGClassifier
 from vmg.nn import MLP
 from vmg.training import TrainingError
+from vmg.variational import VMGClassifier
 
 # -- weights ----------------------------------------------------------------------------------------------------------
 

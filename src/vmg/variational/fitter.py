@@ -11,42 +11,131 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vmg.fit.variational.budget import STANDARD, Budget
-from vmg.fit.variational.early_stopping import VALIDATION_DRAWS, BestSoFar, EarlyStopping, State
-from vmg.fit.variational.likelihood_factories import LikelihoodFactory
-from vmg.fit.variational.networks import NetworkFactory
-from vmg.fit.variational.online import likelihood_as_prior, posterior_as_prior
-from vmg.fit.variational.search import Choice, Search
-from vmg.fit.variational.targets import Targets
-from vmg.fit.variational.training_sets import TrainingSet, hold_out, stack
 from vmg.likelihoods import Likelihood
 from vmg.nn.mlp import MLP
-from vmg.prediction import draw_functions
-from vmg.training import Callback, History, Schedule, cosine, train
+from vmg.training import Callback, History, Progress, train
+from vmg.variational.method import STANDARD, Budget, Choice, Method
+from vmg.variational.online import likelihood_as_prior, posterior_as_prior
+from vmg.variational.targets import Targets
 
-__all__ = ["Fitted", "Fitter", "Method"]
+__all__ = ["BestSoFar", "EarlyStopping", "Fitted", "Fitter", "State", "TrainingSet", "hold_out", "stack"]
 
 Array = NDArray[np.float64]
+
+State = tuple[dict[str, Tensor], dict[str, Tensor]]
+"""``state_dict`` of a network and of its likelihood."""
+
+VALIDATION_DRAWS = 32  # posterior draws behind one check of early stopping
 REPORTS = 50  # of a whole run
 
 
-def equal_kl_weights(n_batches: int) -> float:
-    """Let every batch of an epoch bear the same share of the KL."""
-    return 1.0
+# -- rows -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Method:
-    """What is fitted: factories, what is searched, how the network trains and how it is evaluated."""
+class TrainingSet:
+    """Rows of one replica in the network's units."""
 
-    network: NetworkFactory
-    likelihood: LikelihoodFactory
-    search: Search
-    evaluate: Callable[[MLP, Tensor, int, int], Tensor] = draw_functions
-    """(network, x [N, D], draws, seed) to the network's outputs [S, replicas, N, C], in double precision."""
-    schedule: Schedule = cosine
-    kl_weights: Callable[[int], float | Sequence[float]] = equal_kl_weights
-    """The number of batches to the weight of the KL in each batch of an epoch; see :func:`vmg.training.train`."""
+    x: Tensor  # [N, D]
+    y: Tensor  # [N, C] or, for classes, [N]
+    weight: Tensor | None  # [N]
+    unit: Array  # what one standard unit of each target is in the target's own, [C]
+
+
+def hold_out(
+    sets: list[TrainingSet], fraction: float, generator: torch.Generator
+) -> tuple[list[TrainingSet], list[TrainingSet]]:
+    """Every set without a random fraction of its rows, and these rows."""
+    inside: list[TrainingSet] = []
+    outside: list[TrainingSet] = []
+    for rows in sets:
+        n = len(rows.x)
+        n_held = min(max(1, round(fraction * n)), n - 1)
+        if n_held < 1:
+            raise ValueError(f"early_stopping needs at least 2 rows to hold one out; got {n}")
+        order = torch.randperm(n, generator=generator)
+        for target, index in ((outside, order[:n_held]), (inside, order[n_held:])):
+            w = None if rows.weight is None else rows.weight[index]
+            target.append(TrainingSet(rows.x[index], rows.y[index], w, rows.unit))
+    return inside, outside
+
+
+def stack(sets: list[TrainingSet], n_members: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Training sets as tensors of [replicas, N, ...], padded to one length, with the row counts where these differ."""
+    if len(sets) == 1:
+        only = sets[0]
+        return only.x, only.y, only.weight, None
+    longest = max(len(s.x) for s in sets)
+
+    def pad(rows: Tensor) -> Tensor:
+        return torch.cat([rows, rows.new_zeros(longest - len(rows), *rows.shape[1:])])
+
+    def gather(parts: list[Tensor]) -> Tensor:
+        return torch.stack([pad(part) for part in parts]).repeat_interleave(n_members, 0)
+
+    weights = [s.weight for s in sets if s.weight is not None]
+    sizes = torch.tensor([len(s.x) for s in sets]).repeat_interleave(n_members)
+    return gather([s.x for s in sets]), gather([s.y for s in sets]), gather(weights) if weights else None, sizes
+
+
+# -- early stopping ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Stop when held-out rows have not improved by ``tol`` for ``patience`` checks."""
+
+    fraction: float = 0.1  # of the rows that is held out
+    patience: int = 10
+    tol: float = 1e-4
+
+
+class BestSoFar:
+    """A callback of training: keeps the state with the best held-out score, and ends training when none improves.
+
+    Each set is judged by itself, so that none learns anything from another's rows.
+
+    Args:
+        network, likelihood: what is being trained.
+        held_out: rows of each set.
+        log_probs: gives log p(y) of the held-out rows of each set, under the present state.
+        rule: when to stop.
+    """
+
+    def __init__(
+        self,
+        network: MLP,
+        likelihood: Likelihood,
+        held_out: list[TrainingSet],
+        log_probs: Callable[[], list[NDArray[np.float64]]],
+        rule: EarlyStopping,
+    ) -> None:
+        self._modules, self._held_out, self._log_probs, self._rule = (network, likelihood), held_out, log_probs, rule
+        self._waited = [0] * len(held_out)
+        self.scores = [-math.inf] * len(held_out)
+        self.states: list[State | None] = [None] * len(held_out)
+
+    def __call__(self, progress: Progress) -> bool:
+        now: State | None = None
+        log_probs = self._log_probs()
+        for k, rows in enumerate(self._held_out):
+            if self._waited[k] >= self._rule.patience:
+                continue
+            score = float(np.average(log_probs[k], weights=None if rows.weight is None else rows.weight.numpy()))
+            if score > self.scores[k] + self._rule.tol:
+                network, likelihood = self._modules
+                now = now or (_copied(network.state_dict()), _copied(likelihood.state_dict()))
+                self.scores[k], self.states[k], self._waited[k] = score, now, 0
+            else:
+                self._waited[k] += 1
+        return min(self._waited) >= self._rule.patience
+
+
+def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in state.items()}
+
+
+# -- fitting ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass

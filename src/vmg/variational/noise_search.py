@@ -8,16 +8,12 @@ depends on the limit; held-out rows can.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vmg.fit.variational.training_sets import TrainingSet, hold_out
-
-if TYPE_CHECKING:
-    from vmg.fit.variational.fitter import Fitter
+from vmg.variational.fitter import Fitter, TrainingSet, hold_out
 
 __all__ = ["CANDIDATES", "NoiseSearch", "choose_members", "choose_one"]
 

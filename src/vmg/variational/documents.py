@@ -1,0 +1,160 @@
+"""Networks and likelihoods as tensors and a JSON document, and back.
+
+They are described by their own options, not by the estimator's parameters: those may have been changed since the fit.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vmg.estimators.documents import Codec, Document, Tensors
+from vmg.estimators.file_checks import require_shapes, require_size
+from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
+from vmg.model_file import ModelFileError
+from vmg.nn.layer_parameters import FAMILIES
+from vmg.nn.matrix_gaussian import MatrixGaussianLinear
+from vmg.nn.mlp import ACTIVATIONS, MLP
+from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior
+
+__all__ = ["MODULE_CODECS"]
+
+# classes of modules, with the options of their constructors that are attributes, not part of their state_dict
+LIKELIHOODS: dict[type[Likelihood], tuple[str, ...]] = {
+    CategoricalLikelihood: (),
+    GaussianLikelihood: ("n_outputs", "conjugate", "step_size"),
+    HeteroscedasticLikelihood: ("n_outputs", "step_size", "limit", "balance"),
+}
+PRIORS: dict[type[Prior], tuple[str, ...]] = {
+    FixedPrior: (),
+    GammaPrior: ("concentration", "rate", "conjugate"),
+    IsotropicPrior: ("scale",),
+}
+
+
+def _describe(name: str, module: Any, known: Mapping[type[Any], tuple[str, ...]]) -> Document:
+    """The name of a module's class and the options that it was made with."""
+    if type(module) not in known:
+        raise ModelFileError(f"{name} of type {type(module).__name__} cannot be saved")
+    return {"class": type(module).__name__, **{option: getattr(module, option) for option in known[type(module)]}}
+
+
+def _class_of(description: Document, known: Mapping[type[Any], tuple[str, ...]]) -> tuple[type[Any], Document]:
+    """A class and its options from :func:`_describe`; only classes of the table can be named."""
+    classes = {cls.__name__: cls for cls in known}
+    cls = classes[description["class"]]
+    return cls, {option: description[option] for option in known[cls]}
+
+
+def _put(name: str, module: torch.nn.Module, tensors: Tensors) -> None:
+    tensors.update({f"{name}.{key}": value for key, value in module.state_dict().items()})
+
+
+def _take(name: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+
+
+def _encode_likelihood(name: str, likelihood: Likelihood, tensors: Tensors) -> Document:
+    _put(name, likelihood, tensors)
+    return _describe(name, likelihood, LIKELIHOODS)
+
+
+def _decode_likelihood(name: str, content: Document, tensors: Mapping[str, Tensor]) -> Likelihood:
+    cls, options = _class_of(content, LIKELIHOODS)
+    state = _take(name, tensors)
+    if "n_outputs" in options:
+        batch = state["prior_rate"].shape[:-1]
+        n_outputs = require_size(f"{name}.n_outputs", options["n_outputs"])
+        require_shapes({f"{name}.prior_rate": (*batch, n_outputs)}, tensors)
+        options["batch_shape"] = batch
+    likelihood: Likelihood = cls(**options)
+    likelihood.load_state_dict(state)
+    return likelihood.eval()
+
+
+def _encode_network(name: str, network: MLP, tensors: Tensors) -> Document:
+    _put(name, network, tensors)
+    names = [known for known, function in ACTIVATIONS.items() if function is network.activation]
+    if not names:
+        raise ModelFileError(
+            f"activation={network.activation!r} cannot be saved; code is never saved: use one of {tuple(ACTIVATIONS)}"
+        )
+    return {
+        "activation": names[0],
+        "layers": [_describe_layer(f"{name}.layers.{i}", layer) for i, layer in enumerate(network.layers)],
+    }
+
+
+def _describe_layer(name: str, layer: Any) -> Document:
+    families = {parameters: family for family, parameters in FAMILIES.items()}
+    pseudo_data = layer.pseudo_data
+    options: Document = {
+        "in_features": layer.in_features,
+        "out_features": layer.out_features,
+        "bias": layer.has_bias,
+        "n_pseudo": layer.n_pseudo,
+        "row_covariance": families[type(layer.row)],
+        "column_covariance": families[type(layer.column)],
+        "zero_mean": layer.loc is None,
+        "sampling": layer.sampling,
+        "damping": layer.damping,
+        "batch_shape": list(layer.batch_shape),
+        "prior": _describe(f"{name}.prior", layer.prior, PRIORS),
+    }
+    if pseudo_data is not None:
+        bound = pseudo_data.max_noise
+        options |= {
+            "max_noise": bound.tolist() if isinstance(bound, Tensor) else bound,
+            "pseudo_noise": pseudo_data.noise,
+        }
+    return options
+
+
+def _decode_network(name: str, content: Document, tensors: Mapping[str, Tensor]) -> MLP:
+    layers = content["layers"]
+    for i, layer in enumerate(layers):
+        require_shapes(_layer_shapes(f"{name}.layers.{i}", layer), tensors)
+    inner = [layer["out_features"] for layer in layers]
+    with torch.random.fork_rng(devices=[]):  # a new layer draws its start; loading leaves the caller's numbers alone
+        network = MLP(layers[0]["in_features"], inner[:-1], inner[-1], activation=content["activation"])
+        for i, options in enumerate(layers):
+            network.layers[i] = _make_layer(f"{name}.layers.{i}", options, tensors)
+    network.load_state_dict(_take(name, tensors))
+    return network.eval()
+
+
+def _layer_shapes(name: str, layer: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shapes of a layer's tensors, by the sizes that its description gives."""
+    batch = tuple(require_size(f"{name}.batch_shape", size) for size in layer["batch_shape"])
+    n_rows = require_size(f"{name}.in_features", layer["in_features"]) + bool(layer["bias"])
+    n_columns = require_size(f"{name}.out_features", layer["out_features"])
+    shapes: dict[str, tuple[int, ...]] = {}
+    if not layer["zero_mean"]:
+        shapes[f"{name}.loc"] = (*batch, n_rows, n_columns)
+    if layer["n_pseudo"] != 0:
+        points = require_size(f"{name}.n_pseudo", layer["n_pseudo"])
+        shapes[f"{name}.pseudo_data.points"] = (*batch, points, n_rows + n_columns)
+    for side, size in (("row", n_rows), ("column", n_columns)):
+        with torch.device("meta"):  # shapes without numbers
+            parameters = FAMILIES[layer[f"{side}_covariance"]](size, batch)
+        shapes |= {f"{name}.{side}.{key}": tuple(value.shape) for key, value in parameters.state_dict().items()}
+    return shapes
+
+
+def _make_layer(name: str, description: Document, tensors: Mapping[str, Tensor]) -> MatrixGaussianLinear:
+    cls, prior_options = _class_of(description["prior"], PRIORS)
+    if cls is FixedPrior:  # its distribution is in the file
+        prior_options = _take(f"{name}.prior", tensors)
+    with warnings.catch_warnings():  # the estimators do not warn of many pseudo-points either
+        warnings.filterwarnings("ignore", message="n_pseudo should be <")
+        return MatrixGaussianLinear(**{**description, "prior": cls(**prior_options)})
+
+
+MODULE_CODECS: dict[type[Any], Codec] = {
+    MLP: Codec("network", _encode_network, _decode_network),
+    Likelihood: Codec("likelihood", _encode_likelihood, _decode_likelihood),
+}
