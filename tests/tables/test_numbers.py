@@ -1,9 +1,12 @@
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from vmg.tables.cells import to_texts
+from vmg.tables import TableEncoder, TableError
 from vmg.tables.numbers import to_numbers
+from vmg.tables.target import fit_target
 
 NAN = float("nan")
 
@@ -71,7 +74,45 @@ def test_repeated_row_labels_do_no_harm():
     np.testing.assert_array_equal(to_numbers(column).values, [1, NAN, 3])
 
 
-def test_texts_do_not_change_with_holes_in_a_column():
-    assert to_texts(pd.Series([1, 2])).tolist() == ["1", "2"]
-    assert to_texts(pd.Series([1, None])).tolist() == ["1", None]
-    assert to_texts(pd.Series([" a ", "", None, 1.5], dtype=object)).tolist() == ["a", None, None, "1.5"]
+# -- units and signs -------------------------------------------------------------------------------------------------
+
+
+def fitted(cells, name="a"):
+    encoder = TableEncoder.fit(pd.DataFrame({name: cells, "x": range(len(cells))}))
+    return encoder, {column.name: column for column in encoder.columns}
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (["79.9%", "0.799"] * 10, "'%', 'no sign'"),
+        (["12 €", "$13"] * 10, "'$', '€'"),
+        (["12 €", "$13", "14"] * 10, "'$', '€'"),
+    ],
+)
+def test_signs_that_mean_different_units_are_not_one_column(cells, said):
+    encoder, _ = fitted(cells)
+    assert f"in several units, {said}; write them in one" in encoder.dropped["a"]
+    with pytest.raises(TableError, match=f"the target 'a' is in several units, {re.escape(said)}"):
+        fit_target(pd.Series(cells, name="a"))
+
+
+def test_a_few_numbers_in_another_unit_are_missing_and_reported():
+    percents, dollars = [f"{k}.5%" for k in range(29)], [f"${k}" for k in range(29)]
+    for cells, unit in (([*percents, "0.799"], "%"), ([*dollars, "5 €"], "$")):
+        encoder, columns = fitted(cells)
+        assert columns["a"].unit == unit and columns["a"].n_missing == 1
+        assert f"Column 'a': not numbers, so missing: '{cells[-1]}'." in encoder.describe()
+    _, columns = fitted([*percents, "0"])
+    assert columns["a"].n_missing == 0  # nothing is nothing in any unit
+
+
+def test_a_currency_may_be_left_out_and_another_one_is_not_taken_for_it():
+    encoder, columns = fitted([f"${k}" for k in range(20)] + [str(k) for k in range(10)])
+    assert columns["a"].unit == "$" and columns["a"].n_missing == 0
+    marks = encoder.marks(pd.DataFrame({"a": ["7", "$7", "7 €", "7 km"], "x": 1}))[0]
+    assert marks["missing"].tolist() == [False, False, True, True]
+
+
+def test_digits_of_other_scripts():
+    np.testing.assert_array_equal(numbers(["٣", "४٥", "1"]).values, [3, 45, 1])

@@ -136,7 +136,7 @@ def _timestamps(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
     _require(frame, name)
     date_format = find_date_format(frame[name])
     column = frame[name]
-    values = to_numbers(column).values if date_format is None else to_days(to_dates(column, date_format)).to_numpy()
+    values = to_numbers(column).values if date_format is None else to_days(to_dates(column, date_format))
     if np.isnan(values).any():
         raise TableError(
             f"the column '{name}' must hold dates or numbers in every row to hold out the last; "

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from vmg.tables.cells import no_value, to_texts
+from vmg.tables.cells import Cells, CellTable
 from vmg.tables.choices import TableChoices
 from vmg.tables.columns import Column, NumberColumn
 from vmg.tables.date_columns import DateColumn
-from vmg.tables.encoder import TableEncoder, check_names, decide_comma
+from vmg.tables.encoder import TableEncoder, decide_comma
 from vmg.tables.remarks import find_suspicions
 from vmg.tables.target import Task, fit_target
 from vmg.tables.wording import TableError, listing
@@ -44,15 +45,15 @@ def inspect_table(
     frame: pd.DataFrame, target: str | None = None, task: Task | str | None = None, choices: TableChoices | None = None
 ) -> Inspection:
     """Look at a table as a fit would."""
-    check_names(frame)
+    whole = CellTable(frame)
     choices = choices or TableChoices()
     unknown = [name for name in [*([target] if target else []), *choices.named] if name not in frame.columns]
     if unknown:
         raise TableError(f"the table has no column {listing(unknown)}; it has {listing(frame.columns)}")
-    rows = frame if target is None else frame[~no_value(frame[target])]
-    columns = rows.drop(columns=choices.ignored)
-    comma = decide_comma(columns, choices)
+    rows = frame if target is None else frame[~whole[target].missing]
+    columns = CellTable(rows.drop(columns=choices.ignored), training=True)
     notes, suspicions = [], []
+    comma = decide_comma(columns, choices)
     fitted_target = None if target is None else fit_target(rows[target], task, comma)  # type: ignore[arg-type]
     encoder = TableEncoder.fit(columns, choices, target=target)
     if fitted_target is not None:
@@ -61,35 +62,35 @@ def inspect_table(
     notes += encoder.describe()[1:]
     read = {column.name: column for column in encoder.columns}
     facts = [
-        _facts(frame[name], read.get(str(name)), encoder, choices, target, fitted_target) for name in frame.columns
+        _facts(whole[name], read.get(str(name)), encoder, choices, target, fitted_target) for name in frame.columns
     ]
     return Inspection(facts, notes, suspicions)
 
 
 def _facts(
-    cells: pd.Series,
+    cells: Cells,
     column: Column | None,
     encoder: TableEncoder,
     choices: TableChoices,
     target: str | None,
     fitted_target: object,
 ) -> ColumnFacts:
-    name, texts = str(cells.name), to_texts(cells)
+    name = cells.name
     kind, role = (column.kind, "input") if column is not None else ("text", "left out")
     if name == target:
         kind, role = ("number" if getattr(fitted_target, "task", "") == "regression" else "class"), "target"
     elif name in choices.ignored:
         role = "ignored"
-    missing = int(column.marks(cells)["missing"].sum()) if column is not None else int(texts.isna().sum())
-    return ColumnFacts(name, kind, role, missing, int(texts.nunique()), _values(column, texts))
+    missing = int(column.marks(cells)["missing"].sum()) if column is not None else int(cells.missing.sum())
+    return ColumnFacts(name, kind, role, missing, cells.n_distinct, _values(column, cells))
 
 
-def _values(column: Column | None, texts: pd.Series) -> str:
+def _values(column: Column | None, cells: Cells) -> str:
     if isinstance(column, NumberColumn):
         return f"{column.low:.6g} to {column.high:.6g}" + (f" {column.unit}" if column.unit else "")
     if isinstance(column, DateColumn):
         ends = pd.to_datetime([column.low, column.high], unit="D", origin="unix", errors="coerce")
         if not ends.isna().any():
             return " to ".join(str(end)[:10] for end in ends)
-    shown = ", ".join(texts.value_counts().index[:SHOWN])
+    shown = ", ".join(cells.levels[np.argsort(-cells.counts, kind="stable")[:SHOWN]])
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"

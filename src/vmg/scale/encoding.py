@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from vmg.fit.design import Standardiser
 from vmg.scale.statistics import TableStatistics
 from vmg.tables import TableEncoder
-from vmg.tables.columns import MAX_KNOWN, MAX_LEVELS, MIN_LEVEL_ROWS, CategoryColumn, Column, NumberColumn
+from vmg.tables.columns import CategoryColumn, Column, NumberColumn
 
 __all__ = ["fit_encoder", "fit_scaling"]
 
@@ -30,10 +30,7 @@ def fit_encoder(sample: pd.DataFrame, statistics: TableStatistics) -> TableEncod
 def _counted(column: Column, statistics: TableStatistics) -> Column:
     found = statistics.columns[column.name]
     if isinstance(column, CategoryColumn) and found.levels:
-        order = sorted(found.levels, key=lambda level: (-found.levels[level], level))
-        levels = [level for level in order[:MAX_LEVELS] if found.levels[level] >= MIN_LEVEL_ROWS]
-        n_pooled = len(order) - len(levels)
-        return replace(column, n_missing=found.n_missing, levels=levels, n_pooled=n_pooled, known=order[:MAX_KNOWN])
+        return CategoryColumn.of_counts(column.name, found.n_missing, found.levels) or column
     if isinstance(column, NumberColumn) and found.numbers is None:  # numbers that are written as texts
         return replace(column, n_missing=max(column.n_missing, found.n_missing))
     return replace(column, n_missing=found.n_missing)

@@ -1,31 +1,252 @@
-"""Cells as people write them, in plain types and as texts; tables of other libraries as pandas data frames."""
+"""Cells of a table, read once: each different text of a column is looked at one time, however many rows have it."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from vmg.tables.wording import TableError
+from vmg.tables.wording import TableError, listing
 
-__all__ = ["NUMBER", "as_frame", "holds_collections", "is_number", "naive_moments", "no_value", "plain", "to_texts"]
+__all__ = [
+    "NUMBER",
+    "AnyCells",
+    "CellTable",
+    "Cells",
+    "as_cells",
+    "as_frame",
+    "check_names",
+    "full_matches",
+    "is_number",
+    "naive_timestamps",
+    "no_value",
+    "plain",
+    "require_columns",
+    "to_texts",
+]
 
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+T = TypeVar("T")
+
+NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
+NUMBER_PATTERN = re.compile(NUMBER)
 COLLECTIONS = (list, tuple, dict, set, np.ndarray)
+LONGEST_WORD = 1_000  # characters of a text that count: two texts that begin with as many equal ones are the same
+LONGEST_VALUE = 64  # characters of a number, a date or a time; a longer text is a word
 
 
 def is_number(text: str) -> bool:
     """Whether a text is a plain number."""
-    return NUMBER.fullmatch(text) is not None
+    return len(text) <= LONGEST_VALUE and NUMBER_PATTERN.fullmatch(text) is not None
+
+
+class Cells:
+    """The cells of one column, in plain types, as texts, and as whatever was read from them.
+
+    Texts are kept as ``levels``, the different ones in order of appearance, and ``codes``, the place of each cell among
+    them, -1 where the cell is missing or blank. Readers of numbers and dates work on levels, and :meth:`once` keeps
+    their results.
+
+    Parameters
+    ----------
+    column : Series
+        The column as it is in a data frame.
+    training : bool
+        Whether the rows are training rows, in which an infinite number counts as missing.
+    """
+
+    def __init__(self, column: pd.Series, *, training: bool = False) -> None:
+        self.name, self.index, self.training = str(column.name), column.index, training
+        self.column = plain(column)
+        self._kept: dict[Hashable, Any] = {}
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def once(self, key: Hashable, read: Callable[[], T]) -> T:
+        """The result of ``read``, which is called the first time alone."""
+        if key not in self._kept:
+            self._kept[key] = read()
+        return self._kept[key]
+
+    @cached_property
+    def is_numeric(self) -> bool:
+        """Whether the column is of a type of numbers or booleans."""
+        return bool(pd.api.types.is_numeric_dtype(self.column))
+
+    @cached_property
+    def is_time(self) -> bool:
+        """Whether the column is of a type of timestamps."""
+        return bool(pd.api.types.is_datetime64_any_dtype(self.column))
+
+    @cached_property
+    def values(self) -> NDArray[np.float64]:
+        """The cells of a column of numbers, NaN where missing."""
+        extension = pd.api.types.is_extension_array_dtype(self.column.dtype)
+        return self.column.to_numpy(dtype=np.float64, **({"na_value": np.nan} if extension else {}))
+
+    @cached_property
+    def _coded(self) -> tuple[NDArray[np.int64], NDArray[Any]]:
+        column = self.column
+        if self.is_time:
+            return pd.factorize(_timestamp_texts(column))
+        if column.dtype == object and pd.api.types.infer_dtype(column, skipna=True) != "string":
+            given = column.notna().to_numpy()  # equal cells may be written differently: 1 and True
+            texts = [_text(value) if here else None for value, here in zip(column, given, strict=True)]
+            return pd.factorize(np.array(texts, dtype=object))
+        places, cells = pd.factorize(column)
+        texts_of = np.array([*map(_text, cells.astype(object)), None], dtype=object)  # the last is for missing cells
+        if len(set(texts_of)) == len(texts_of) and None not in texts_of[:-1]:
+            return places, texts_of[:-1]
+        joined, levels = pd.factorize(texts_of)  # " a" and "a" are the same text
+        return joined[places], levels
+
+    @property
+    def codes(self) -> NDArray[np.int64]:
+        """The place of each cell among the levels; -1 where it is missing or blank."""
+        return self._coded[0]
+
+    @property
+    def levels(self) -> NDArray[Any]:
+        """The different texts, stripped, in order of appearance."""
+        return self._coded[1]
+
+    @cached_property
+    def arrow(self) -> pa.Array:
+        """The levels for Arrow's functions; texts that are too long for a number or a date are empty."""
+        return pa.array(["" if len(text) > LONGEST_VALUE else _valid(text) for text in self.levels], type=pa.string())
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """How many cells have each level."""
+        return np.bincount(self.codes[self.codes >= 0], minlength=len(self.levels))
+
+    @property
+    def level_counts(self) -> dict[str, int]:
+        """How many cells have each level, by the level."""
+        return dict(zip(self.levels, self.counts.tolist(), strict=True))
+
+    @cached_property
+    def missing(self) -> NDArray[np.bool_]:
+        """The cells that are missing or blank."""
+        return self.column.isna().to_numpy() if self.is_numeric else self.codes < 0
+
+    @property
+    def n_given(self) -> int:
+        """How many cells are not missing."""
+        return len(self) - int(self.missing.sum())
+
+    @cached_property
+    def n_distinct(self) -> int:
+        """How many different values there are, without the missing one."""
+        return int(self.column.nunique()) if self.is_numeric else len(self.levels)
+
+    def share(self, good: NDArray[np.bool_]) -> float:
+        """The share of the cells that are given whose level is among the ``good`` ones; 0 where none is given."""
+        return float(self.counts[good].sum() / max(self.counts.sum(), 1))
+
+    def spread(self, of_levels: NDArray[Any], missing: Any) -> NDArray[Any]:
+        """Something of each level, given to each cell; ``missing`` where there is none."""
+        return np.append(of_levels, np.array([missing], dtype=of_levels.dtype))[self.codes]
+
+    @property
+    def texts(self) -> NDArray[Any]:
+        """The text of each cell, None where missing."""
+        return self.spread(self.levels, None)
+
+    @property
+    def first(self) -> str:
+        """The first text."""
+        return str(self.levels[0])
+
+    def examples(self, n: int) -> str:
+        """The first different texts, for a sentence."""
+        return listing(self.levels[:n])
+
+    def holds_collections(self) -> bool:
+        """Whether some cell is a list, a structure or the like, which no feature and no target can be made of."""
+        return self.column.dtype == object and any(isinstance(cell, COLLECTIONS) for cell in self.column)
+
+
+AnyCells: TypeAlias = Cells | pd.Series
+
+
+def as_cells(column: AnyCells) -> Cells:
+    """The cells of a column; those that are read already stay as they are."""
+    return column if isinstance(column, Cells) else Cells(column)
+
+
+class CellTable:
+    """The columns of a data frame, each of them read once however often it is asked for.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Every column has a name of its own, a text.
+    training : bool
+        Whether these are training rows, in which an infinite number counts as missing.
+    """
+
+    def __init__(self, frame: pd.DataFrame, *, training: bool = False) -> None:
+        check_names(frame)
+        self.frame = frame
+        self._cells: dict[str, Cells] = {}
+        self._training = training
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame | CellTable, *, training: bool = False) -> CellTable:
+        """The columns of a data frame; those that are read already stay as they are."""
+        return frame if isinstance(frame, CellTable) else cls(frame, training=training)
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns."""
+        return list(self.frame.columns)
+
+    def __getitem__(self, name: str) -> Cells:
+        if name not in self._cells:
+            self._cells[name] = Cells(self.frame[name], training=self._training)
+        return self._cells[name]
+
+
+def check_names(frame: pd.DataFrame) -> None:
+    """Raise a TableError unless every column has a name of its own, a text."""
+    strange = [name for name in frame.columns if not isinstance(name, str)]
+    if strange:
+        raise TableError(
+            f"names of columns must be texts; got {listing(map(repr, strange))} (try frame.rename(columns=str))"
+        )
+    repeated = frame.columns[frame.columns.duplicated()].unique()
+    if len(repeated):
+        raise TableError(f"the table has several columns of the same name; rename {listing(repeated)}")
+
+
+def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
+    """Raise a TableError that names the columns which a table lacks."""
+    check_names(frame)
+    missing = [name for name in names if name not in frame.columns]
+    if missing:
+        raise TableError(f"the table has no column {listing(missing)}; it has {listing(frame.columns)}")
+
+
+def full_matches(texts: pa.Array | pa.ChunkedArray, pattern: str) -> NDArray[np.bool_]:
+    """Whether each text as a whole is of a pattern, in time that grows with its length alone."""
+    return pc.match_substring_regex(texts, f"^(?:{pattern})$").to_numpy(zero_copy_only=False)
 
 
 def plain(column: pd.Series) -> pd.Series:
-    """The column without layers that cells cannot be read through: dense, in pandas' own types, moments in UTC.
+    """The column without layers that cells cannot be read through: dense, in pandas' own types, timestamps in UTC.
 
-    No moment with a zone is turned into an object on the way: at years before 1600 pandas ends there in a crash.
+    No timestamp with a zone is turned into an object on the way: at years before 1600 pandas ends there in a crash.
     """
     if isinstance(column.dtype, pd.SparseDtype):
         column = column.sparse.to_dense()
@@ -39,54 +260,44 @@ def plain(column: pd.Series) -> pd.Series:
     return column
 
 
-def holds_collections(column: pd.Series) -> bool:
-    """Whether some cell is a list, a structure or the like, which no feature and no target can be made of."""
-    cells = plain(column)
-    return cells.dtype == object and bool(cells.map(lambda cell: isinstance(cell, COLLECTIONS)).any())
-
-
-def to_texts(column: pd.Series) -> pd.Series:
+def to_texts(column: AnyCells) -> pd.Series:
     """Cells as stripped texts, None where missing; 3.0 becomes "3" so that a hole in a column changes nothing."""
-    column = plain(column)
-
-    def text(value: Any) -> str | None:
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        return str(value).strip() or None
-
-    if pd.api.types.is_datetime64_any_dtype(column):
-        return _moment_texts(column)
-    if column.dtype == object and pd.api.types.infer_dtype(column, skipna=True) != "string":
-        given = column.notna().to_numpy()  # equal cells may be written differently: 1 and True
-        texts = [text(value) if here else None for value, here in zip(column, given, strict=True)]
-        return pd.Series(texts, index=column.index, name=column.name, dtype=object)
-    places, cells = pd.factorize(column)  # each value is written once; missing ones are at -1, the last place
-    texts = np.array([*(text(value) for value in cells.astype(object)), None], dtype=object)[places]
-    return pd.Series(texts, index=column.index, name=column.name, dtype=object)
+    cells = as_cells(column)
+    return pd.Series(cells.texts, index=cells.index, name=cells.column.name, dtype=object)
 
 
-def no_value(column: pd.Series) -> NDArray[np.bool_]:
+def no_value(column: AnyCells) -> NDArray[np.bool_]:
     """The cells that are missing or blank."""
-    cells = plain(column)
-    return (cells if pd.api.types.is_numeric_dtype(cells) else to_texts(cells)).isna().to_numpy()
+    return as_cells(column).missing
 
 
-def naive_moments(column: pd.Series) -> NDArray[np.datetime64]:
-    """Moments of a datetime column in UTC, without a zone, to the microsecond."""
+def _text(value: Any) -> str | None:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip()[:LONGEST_WORD] or None
+
+
+def _valid(text: str) -> str:
+    """The text with a question mark for half of a character, which no encoding has."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def naive_timestamps(column: pd.Series) -> NDArray[np.datetime64]:
+    """Timestamps of a datetime column in UTC, without a zone, to the microsecond."""
     try:
         return plain(column).to_numpy(dtype="datetime64[us]", copy=True)
     except (OverflowError, ValueError) as error:
         raise TableError(f"the column '{column.name}' has dates beyond any calendar: {error}") from error
 
 
-def _moment_texts(column: pd.Series) -> pd.Series:
+def _timestamp_texts(column: pd.Series) -> NDArray[Any]:
     """2020-01-31 10:30:00, with a fraction of the second only where there is one."""
-    moments = naive_moments(column)
+    times = naive_timestamps(column)
     texts = [
         None if missing else text.replace("T", " ").removesuffix(".000000")
-        for text, missing in zip(np.datetime_as_string(moments), np.isnat(moments), strict=True)
+        for text, missing in zip(np.datetime_as_string(times), np.isnat(times), strict=True)
     ]
-    return pd.Series(texts, index=column.index, name=column.name, dtype=object)
+    return np.array(texts, dtype=object)
 
 
 def as_frame(table: Any) -> pd.DataFrame:
@@ -96,8 +307,6 @@ def as_frame(table: Any) -> pd.DataFrame:
     if hasattr(table, "collect") and hasattr(table, "lazy"):  # a lazy frame of Polars
         table = table.collect()
     if hasattr(table, "__arrow_c_stream__"):
-        import pyarrow as pa
-
         arrow = table if isinstance(table, pa.Table) else pa.table(table)
         return arrow.to_pandas(date_as_object=False)
     if isinstance(table, dict):

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from vmg.tables.cells import plain, to_texts
+from vmg.tables.cells import AnyCells, Cells, as_cells
 from vmg.tables.numbers import Numbers, find_unit, to_numbers
 from vmg.tables.wording import TableError, count, listing
 
@@ -26,8 +26,22 @@ __all__ = [
     "Reading",
 ]
 
-Features = dict[str, NDArray[np.float64]]
+Array = NDArray[np.float64]
+Features = dict[str, Array]
 Mask = NDArray[np.bool_]
+
+LARGEST = 1e154  # the square of a larger number is infinite
+FAR = 1e6  # widths of the training range; what is farther out is taken to be there, where ignorance is immense already
+MIN_NUMBER_SHARE = 0.9  # of the cells that must be numbers for the rest to count as missing
+BOOLEAN_WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
+N_QUANTILES = 9
+MAX_LEVELS = 20
+MIN_LEVEL_ROWS = 2  # a category seen once teaches nothing of its own
+FREQUENT_ROWS = 50  # of a level that has a feature of its own beside the target's mean
+MAX_KNOWN = 10_000  # levels whose target statistics are kept; the rarest beyond count as unseen
+PRIOR_ROWS = 4.0  # rows' worth of the overall mean that every level's mean is drawn to
+FOLDS = 5
+SEED = 0
 
 
 class Reading(NamedTuple):
@@ -51,50 +65,49 @@ class Column(ABC):
 
     @classmethod
     @abstractmethod
-    def fit(cls, column: pd.Series, reading: Reading) -> Column | None:
+    def fit(cls, cells: Cells, reading: Reading) -> Column | None:
         """The column as this kind; None if its cells are not of this kind."""
 
+    @property
     @abstractmethod
-    def transform(self, column: pd.Series) -> Features:
+    def feature_names(self) -> list[str]:
+        """Names of the features, in the order of :meth:`transform`."""
+
+    @abstractmethod
+    def transform(self, column: AnyCells) -> Features:
         """Named features of each row, none missing."""
 
     @abstractmethod
-    def marks(self, column: pd.Series) -> dict[str, Mask]:
+    def marks(self, column: AnyCells) -> dict[str, Mask]:
         """Rows whose cell is ``missing`` (or cannot be read), ``unseen`` in training, or ``outside`` its range."""
 
     @abstractmethod
     def feature_scales(self) -> list[float]:
         """The distance in each feature that counts as one, in the order of :meth:`transform`; inf leaves it out."""
 
-    def unseen(self, column: pd.Series) -> list[str]:
+    @abstractmethod
+    def unseen(self, column: AnyCells) -> list[str]:
         """Values that training rows did not have and that therefore say nothing."""
-        return []
 
-    def clipped(self, column: pd.Series) -> pd.Series:
+    def clipped(self, column: AnyCells) -> pd.Series:
         """The column with values outside the training range moved to its ends."""
-        return column
+        return as_cells(column).column
 
     def notes(self) -> list[str]:
-        """What is worth saying about how the column is read."""
+        """Sentences about how the column is read."""
         return []
 
     def to_document(self) -> dict[str, Any]:
         """The fitted column for a model file."""
         return {"kind": self.kind, **asdict(self)}
 
-    def _fill(self, values: NDArray[np.float64], filling: float) -> Features:
-        """Missing values filled, and marked by a second feature where training rows had some."""
-        return {self.name: np.where(np.isnan(values), filling, values)} | self._missing_mark(values)
+    @property
+    def _missing_name(self) -> list[str]:
+        return [f"{self.name}: missing"] if self.n_missing else []
 
-    def _missing_mark(self, values: ArrayLike) -> Features:
-        return {f"{self.name}: missing": np.asarray(pd.isna(values), dtype=np.float64)} if self.n_missing else {}
-
-
-LARGEST = 1e154  # the square of a larger number is infinite
-FAR = 1e6  # widths of the training range; what is farther out is taken to be there, where ignorance is immense already
-MIN_NUMBER_SHARE = 0.9  # of the cells that must be numbers for the rest to count as missing
-BOOLEAN_WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
-N_QUANTILES = 9
+    def _missing_mark(self, missing: Mask) -> Features:
+        """A feature that marks missing cells, where training rows had some."""
+        return {name: missing.astype(np.float64) for name in self._missing_name}
 
 
 @dataclass(frozen=True)
@@ -108,30 +121,30 @@ class NumberColumn(Column):
     high: float = LARGEST
     spread: float = 1.0
     unit: str = ""
-    quantiles: list[float] = field(default_factory=list)  # at 10 % to 90 %; a file of an earlier version has none
+    quantiles: list[float] = field(default_factory=list)  # at 10 % to 90 %
 
     kind, plural = "number", "numbers"
 
     @classmethod
-    def fit(cls, column: pd.Series, reading: Reading) -> NumberColumn | None:
-        if isinstance(column.dtype, pd.CategoricalDtype) and not reading.forced:  # somebody has decided
+    def fit(cls, cells: Cells, reading: Reading) -> NumberColumn | None:
+        if isinstance(cells.column.dtype, pd.CategoricalDtype) and not reading.forced:  # somebody has decided
             return None
-        unit = "" if pd.api.types.is_numeric_dtype(plain(column)) else find_unit(column) or ""
-        numbers = to_numbers(column, reading.decimal_comma, unit)
+        unit = find_unit(cells) or ""
+        numbers = to_numbers(cells, reading.decimal_comma, unit)
         given = numbers.values[~np.isnan(numbers.values)]
         n_numbers = len(given)
-        if n_numbers == 0 or (n_numbers < MIN_NUMBER_SHARE * int(column.notna().sum()) and not reading.forced):
+        if n_numbers == 0 or (n_numbers < MIN_NUMBER_SHARE * cells.n_given and not reading.forced):
             return None
         largest = float(np.abs(given).max())
         if largest > LARGEST:
             raise TableError(
-                f"the column '{column.name}' must hold numbers of at most {LARGEST:g} in size; got {largest:g}. "
+                f"the column '{cells.name}' must hold numbers of at most {LARGEST:g} in size; got {largest:g}. "
                 "Leave it out, or use another unit."
             )
         scale = largest or 1.0
         return cls(
-            str(column.name),
-            len(column) - n_numbers,
+            cells.name,
+            len(cells) - n_numbers,
             float(np.median(given / scale) * scale),
             numbers.decimal_comma,
             numbers.not_numbers,
@@ -142,36 +155,41 @@ class NumberColumn(Column):
             np.quantile(given, np.linspace(0.1, 0.9, N_QUANTILES)).tolist(),
         )
 
-    def read(self, column: pd.Series) -> Numbers:
+    @property
+    def feature_names(self) -> list[str]:
+        return [self.name, *self._missing_name]
+
+    def read(self, column: AnyCells) -> Numbers:
         """The cells as numbers, in the convention and the unit of the fit."""
         return to_numbers(column, self.decimal_comma, self.unit)
 
-    def transform(self, column: pd.Series) -> Features:
+    def transform(self, column: AnyCells) -> Features:
         reach = min(FAR * max(self.high - self.low, self.spread), LARGEST)
-        return self._fill(
-            self._between(column, max(self.low - reach, -LARGEST), min(self.high + reach, LARGEST)), self.median
-        )
+        values = self._between(column, max(self.low - reach, -LARGEST), min(self.high + reach, LARGEST))
+        missing = np.isnan(values)
+        return {self.name: np.where(missing, self.median, values)} | self._missing_mark(missing)
 
-    def _between(self, column: pd.Series, low: float, high: float) -> NDArray[np.float64]:
+    def _between(self, column: AnyCells, low: float, high: float) -> Array:
         """The cells as numbers, those beyond the ends moved there, infinite ones too; NaN where missing."""
         numbers = self.read(column)
         values = np.where(numbers.infinite != 0, np.copysign(np.inf, numbers.infinite), numbers.values)
         return np.clip(values, low, high)
 
-    def marks(self, column: pd.Series) -> dict[str, Mask]:
+    def marks(self, column: AnyCells) -> dict[str, Mask]:
         numbers = self.read(column)
         values, infinite = numbers.values, numbers.infinite != 0
         with np.errstate(invalid="ignore"):
             outside = infinite | (values < self.low) | (values > self.high)
         return {"missing": np.isnan(values) & ~infinite, "outside": outside}
 
-    def clipped(self, column: pd.Series) -> pd.Series:
-        return pd.Series(self._between(column, self.low, self.high), index=column.index)
+    def clipped(self, column: AnyCells) -> pd.Series:
+        cells = as_cells(column)
+        return pd.Series(self._between(cells, self.low, self.high), index=cells.index)
 
     def feature_scales(self) -> list[float]:
         return [self.spread, *[1.0] * bool(self.n_missing)]
 
-    def unseen(self, column: pd.Series) -> list[str]:
+    def unseen(self, column: AnyCells) -> list[str]:
         return [text for text in self.read(column).not_numbers if text not in self.not_numbers]
 
     def notes(self) -> list[str]:
@@ -192,46 +210,43 @@ class BooleanColumn(Column):
     kind, plural = "boolean", "booleans"
 
     @classmethod
-    def fit(cls, column: pd.Series, reading: Reading) -> BooleanColumn | None:
-        given = column.dropna()
-        if reading.forced:
-            values = cls._values(column)
-            if values.notna().sum() < MIN_NUMBER_SHARE * len(given) or given.empty:
-                return None
-            return cls(str(column.name), int(values.isna().sum()), float(values.median()))
-        if given.empty or not (pd.api.types.is_bool_dtype(given) or pd.api.types.is_object_dtype(given)):
+    def fit(cls, cells: Cells, reading: Reading) -> BooleanColumn | None:
+        if not (reading.forced or _are_booleans(cells.column)):
             return None
-        if not given.map(lambda cell: isinstance(cell, bool | np.bool_)).all():
+        values = cls._values(cells)
+        given = values[~np.isnan(values)]
+        if not len(given) or len(given) < MIN_NUMBER_SHARE * cells.n_given:
             return None
-        return cls(str(column.name), len(column) - len(given), float(given.astype(float).median()))
+        return cls(cells.name, len(cells) - len(given), float(np.median(given)))
 
     @staticmethod
-    def _values(column: pd.Series) -> pd.Series:
-        return to_texts(column).str.lower().map(BOOLEAN_WORDS).astype(float)
+    def _values(column: AnyCells) -> Array:
+        cells = as_cells(column)
+        return cells.spread(np.array([BOOLEAN_WORDS.get(text.lower(), np.nan) for text in cells.levels]), np.nan)
 
-    def transform(self, column: pd.Series) -> Features:
-        return self._fill(self._values(column).to_numpy(), self.median)
+    @property
+    def feature_names(self) -> list[str]:
+        return [self.name, *self._missing_name]
 
-    def marks(self, column: pd.Series) -> dict[str, Mask]:
-        return {"missing": self._values(column).isna().to_numpy()}
+    def transform(self, column: AnyCells) -> Features:
+        values = self._values(column)
+        missing = np.isnan(values)
+        return {self.name: np.where(missing, self.median, values)} | self._missing_mark(missing)
+
+    def marks(self, column: AnyCells) -> dict[str, Mask]:
+        return {"missing": np.isnan(self._values(column))}
 
     def feature_scales(self) -> list[float]:
         return [1.0, *[1.0] * bool(self.n_missing)]
 
-    def unseen(self, column: pd.Series) -> list[str]:
-        words = to_texts(column).dropna().astype(str)
-        return sorted(words[~words.str.lower().isin(list(BOOLEAN_WORDS))].unique())
+    def unseen(self, column: AnyCells) -> list[str]:
+        return sorted(text for text in as_cells(column).levels if text.lower() not in BOOLEAN_WORDS)
 
 
-Array = NDArray[np.float64]
-
-MAX_LEVELS = 20
-MIN_LEVEL_ROWS = 2  # a category seen once teaches nothing of its own
-FREQUENT_ROWS = 50  # of a level that has a feature of its own beside the target's mean
-MAX_KNOWN = 10_000  # levels whose target statistics are kept; the rarest beyond count as unseen
-PRIOR_ROWS = 4.0  # rows' worth of the overall mean that every level's mean is drawn to
-FOLDS = 5
-SEED = 0
+def _are_booleans(column: pd.Series) -> bool:
+    if pd.api.types.is_bool_dtype(column):
+        return True
+    return column.dtype == object and pd.api.types.infer_dtype(column, skipna=True) == "boolean"
 
 
 @dataclass(frozen=True)
@@ -251,16 +266,17 @@ class CategoryColumn(Column):
     kind, plural = "category", "categories"
 
     @classmethod
-    def fit(cls, column: pd.Series, reading: Reading) -> CategoryColumn | None:
-        texts = to_texts(column)
-        counts = texts.value_counts()  # most frequent first
-        order = sorted(counts.index, key=lambda level: (-counts[level], level))
-        levels = [level for level in order[:MAX_LEVELS] if counts[level] >= MIN_LEVEL_ROWS]
-        if not levels:
-            return None
-        return cls(str(column.name), int(texts.isna().sum()), levels, len(counts) - len(levels), order[:MAX_KNOWN])
+    def fit(cls, cells: Cells, reading: Reading) -> CategoryColumn | None:
+        return cls.of_counts(cells.name, int(cells.missing.sum()), cells.level_counts)
 
-    def with_effects(self, column: pd.Series, target: Array) -> tuple[CategoryColumn, Array | None]:
+    @classmethod
+    def of_counts(cls, name: str, n_missing: int, counts: dict[str, int]) -> CategoryColumn | None:
+        """The column of a table in which texts come so often; None where none of them comes again."""
+        order = sorted(counts, key=lambda level: (-counts[level], level))
+        levels = [level for level in order[:MAX_LEVELS] if counts[level] >= MIN_LEVEL_ROWS]
+        return cls(name, n_missing, levels, len(order) - len(levels), order[:MAX_KNOWN]) if levels else None
+
+    def with_effects(self, cells: Cells, target: Array) -> tuple[CategoryColumn, Array | None]:
         """The column with target statistics, and those of the training rows themselves, each without its own fold.
 
         ``target`` [N, outputs] is centred. A column of few levels needs none. On the development tables, with columns
@@ -269,9 +285,9 @@ class CategoryColumn(Column):
         """
         if len(self.known) <= MAX_LEVELS:
             return self, None
-        counts = to_texts(column).value_counts()
+        counts = cells.level_counts
         frequent = [level for level in self.levels if counts.get(level, 0) >= FREQUENT_ROWS]
-        place = self._places(column)
+        place = self._places(cells)
         fold = np.random.default_rng(SEED).permutation(np.arange(len(place)) % FOLDS)
         apart = np.zeros(target.shape)
         for k in range(FOLDS):
@@ -289,21 +305,27 @@ class CategoryColumn(Column):
         means[-1] = overall
         return means
 
-    def _places(self, column: pd.Series) -> NDArray[np.int64]:
+    def _places(self, cells: Cells) -> NDArray[np.int64]:
         """The place of each cell in ``known``; its length where it is none of them."""
         places = {level: place for place, level in enumerate(self.known)}
-        return np.array([places.get(text, len(places)) for text in to_texts(column)], dtype=np.int64)
+        return cells.spread(np.array([places.get(text, len(places)) for text in cells.levels], np.int64), len(places))
 
-    def transform(self, column: pd.Series) -> Features:
-        texts = to_texts(column)
-        features = {f"{self.name} = {level}": (texts == level).to_numpy(dtype=np.float64) for level in self.levels}
+    @property
+    def feature_names(self) -> list[str]:
+        rest = self.effect_names or [f"{self.name}: other"] * bool(self.n_pooled)
+        return [*(f"{self.name} = {level}" for level in self.levels), *rest, *self._missing_name]
+
+    def transform(self, column: AnyCells) -> Features:
+        cells = as_cells(column)
+        places = {level: place for place, level in enumerate(self.levels)}
+        place = cells.spread(np.array([places.get(text, -1) for text in cells.levels], np.int64), -1)
+        features = {f"{self.name} = {level}": (place == k).astype(np.float64) for level, k in places.items()}
         if len(self.effects):
             effects = np.vstack([np.asarray(self.effects), np.zeros((1, len(self.effects[0])))])
-            features |= dict(zip(self.effect_names, effects[self._places(column)].T, strict=True))
+            features |= dict(zip(self.effect_names, effects[self._places(cells)].T, strict=True))
         elif self.n_pooled:
-            other = texts.notna() & ~texts.isin(self.levels)
-            features[f"{self.name}: other"] = other.to_numpy(dtype=np.float64)
-        return features | self._missing_mark(texts)
+            features[f"{self.name}: other"] = ((place < 0) & ~cells.missing).astype(np.float64)
+        return features | self._missing_mark(cells.missing)
 
     @property
     def effect_names(self) -> list[str]:
@@ -311,24 +333,23 @@ class CategoryColumn(Column):
         n = len(self.effects[0]) if len(self.effects) else 0
         return [f"{self.name}: effect" + (f" {k + 1}" if n > 1 else "") for k in range(n)]
 
-    def marks(self, column: pd.Series) -> dict[str, Mask]:
-        texts = to_texts(column)
-        return {"missing": texts.isna().to_numpy(), "unseen": (texts.notna() & ~texts.isin(self._seen())).to_numpy()}
+    def marks(self, column: AnyCells) -> dict[str, Mask]:
+        cells = as_cells(column)
+        return {"missing": cells.missing, "unseen": cells.spread(self._strange(cells), False)}
 
-    def _seen(self) -> list[str]:
-        """Levels of training rows, as far as the file says; a file of an earlier version does not name pooled ones."""
-        return list(self.known) or list(self.levels)
+    def _strange(self, cells: Cells) -> Mask:
+        """The levels that no training row had."""
+        known = set(self.known)
+        return np.array([text not in known for text in cells.levels], dtype=bool)
 
     def feature_scales(self) -> list[float]:
         other = np.sqrt(2.0) if self.n_pooled and not len(self.effects) else np.inf
         rest = [other] * (len(self.effects[0]) if len(self.effects) else bool(self.n_pooled))
         return [*[float(np.sqrt(2.0))] * len(self.levels), *rest, *[1.0] * bool(self.n_missing)]
 
-    def unseen(self, column: pd.Series) -> list[str]:
-        if self.n_pooled and not len(self.known):  # they join the pooled ones
-            return []
-        texts = to_texts(column).dropna()
-        return sorted(texts[~texts.isin(self._seen())].unique())
+    def unseen(self, column: AnyCells) -> list[str]:
+        cells = as_cells(column)
+        return sorted(cells.levels[self._strange(cells)])
 
     def notes(self) -> list[str]:
         if not self.n_pooled:

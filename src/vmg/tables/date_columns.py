@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.cells import to_texts
+from vmg.tables.cells import AnyCells, Cells, as_cells
 from vmg.tables.columns import Column, Features, Mask, Reading
 from vmg.tables.dates import (
     DATE_FORMATS,
@@ -17,9 +17,9 @@ from vmg.tables.dates import (
     day_of_year,
     find_date_format,
     looks_like_times,
-    to_dates,
     to_days,
     to_hours,
+    to_timestamps,
 )
 from vmg.tables.wording import listing
 
@@ -34,6 +34,15 @@ def _on_circle(name: str, turn: NDArray[np.float64]) -> Features:
     """Sine and cosine of a share of a turn; what is missing is at the centre."""
     angle = 2 * np.pi * turn
     return {f"{name} {part.__name__}": np.nan_to_num(part(angle), nan=0.0) for part in (np.sin, np.cos)}
+
+
+def _circle_names(*names: str) -> list[str]:
+    return [f"{name} {part}" for name in names for part in ("sin", "cos")]
+
+
+def _unread(cells: Cells, read: NDArray[np.float64]) -> list[str]:
+    """The texts of cells that are given and could not be read."""
+    return sorted(cells.levels[np.unique(cells.codes[np.isnan(read) & ~cells.missing])])
 
 
 @dataclass(frozen=True)
@@ -51,57 +60,64 @@ class DateColumn(Column):
     kind, plural = "date", "dates"
 
     @classmethod
-    def fit(cls, column: pd.Series, reading: Reading) -> DateColumn | None:
-        date_format = reading.date_format or find_date_format(column, reading.day_first)
+    def fit(cls, cells: Cells, reading: Reading) -> DateColumn | None:
+        date_format = reading.date_format or find_date_format(cells, reading.day_first)
         if date_format is None:
             return None
-        moments = to_dates(column, date_format)
-        days = to_days(moments)
-        given = days.dropna()
-        if given.empty:
+        days = to_days(to_timestamps(cells, date_format))
+        given = days[~np.isnan(days)]
+        if not len(given):
             return None
-        strange = to_texts(column[moments.isna() & column.notna()]).dropna().unique()
         return cls(
-            str(column.name),
-            int(days.isna().sum()),
-            float(given.median()),
+            cells.name,
+            len(days) - len(given),
+            float(np.median(given)),
             date_format,
-            bool((given % 1).nunique() > 1),
+            len(np.unique(given % 1)) > 1,
             float(given.min()),
             float(given.max()),
-            float(given.std(ddof=0)) or 1.0,
-            sorted(strange),
+            float(given.std()) or 1.0,
+            _unread(cells, days),
         )
 
-    def transform(self, column: pd.Series) -> Features:
-        moments = to_dates(column, self.date_format)
-        days = to_days(moments)
-        features = {f"{self.name}: days": days.fillna(self.median).to_numpy(dtype=np.float64)}
-        features |= _on_circle(f"{self.name}: year", day_of_year(moments) / YEAR_DAYS)
-        features |= _on_circle(f"{self.name}: week", day_of_week(moments) / WEEK_DAYS)
-        if self.time_of_day:
-            features |= _on_circle(f"{self.name}: day", days.to_numpy() % 1)
-        return features | self._missing_mark(days)
+    @property
+    def feature_names(self) -> list[str]:
+        circles = ("year", "week", "day") if self.time_of_day else ("year", "week")
+        return [f"{self.name}: days", *_circle_names(*(f"{self.name}: {c}" for c in circles)), *self._missing_name]
 
-    def marks(self, column: pd.Series) -> dict[str, Mask]:
-        days = to_days(to_dates(column, self.date_format)).to_numpy()
+    def days(self, column: AnyCells) -> NDArray[np.float64]:
+        """Days since 1970; NaN where missing or not in the format of the fit."""
+        return to_days(to_timestamps(column, self.date_format))
+
+    def transform(self, column: AnyCells) -> Features:
+        times = to_timestamps(column, self.date_format)
+        days = to_days(times)
+        features = {f"{self.name}: days": np.where(np.isnan(days), self.median, days)}
+        features |= _on_circle(f"{self.name}: year", day_of_year(times) / YEAR_DAYS)
+        features |= _on_circle(f"{self.name}: week", day_of_week(times) / WEEK_DAYS)
+        if self.time_of_day:
+            features |= _on_circle(f"{self.name}: day", days % 1)
+        return features | self._missing_mark(np.isnan(days))
+
+    def marks(self, column: AnyCells) -> dict[str, Mask]:
+        days = self.days(column)
         with np.errstate(invalid="ignore"):
             return {"missing": np.isnan(days), "outside": (days < self.low) | (days > self.high)}
 
-    def clipped(self, column: pd.Series) -> pd.Series:
-        moments = to_dates(column, self.date_format)
-        ends = [
-            np.datetime64(0, "us") + np.timedelta64(round(end * 86_400_000_000), "us") for end in (self.low, self.high)
-        ]
-        days = to_days(moments)
-        return moments.mask(days < self.low, ends[0]).mask(days > self.high, ends[1])
+    def clipped(self, column: AnyCells) -> pd.Series:
+        cells = as_cells(column)
+        days = np.clip(self.days(cells), self.low, self.high)
+        times = np.full(len(days), np.datetime64("NaT", "us"))
+        given = ~np.isnan(days)
+        times[given] = np.datetime64(0, "us") + np.round(days[given] * 86_400_000_000).astype("timedelta64[us]")
+        return pd.Series(times, index=cells.index)
 
     def feature_scales(self) -> list[float]:
         return [self.spread, *[RADIUS] * (6 if self.time_of_day else 4), *[1.0] * bool(self.n_missing)]
 
-    def unseen(self, column: pd.Series) -> list[str]:
-        unread = to_dates(column, self.date_format).isna() & column.notna()
-        return [text for text in sorted(to_texts(column[unread]).dropna().unique()) if text not in self.not_dates]
+    def unseen(self, column: AnyCells) -> list[str]:
+        cells = as_cells(column)
+        return [text for text in _unread(cells, self.days(cells)) if text not in self.not_dates]
 
     def notes(self) -> list[str]:
         said = [f"Column '{self.name}': not dates, so missing: {listing(self.not_dates)}."] if self.not_dates else []
@@ -127,36 +143,39 @@ class TimeColumn(Column):
     kind, plural = "time", "times of day"
 
     @classmethod
-    def fit(cls, column: pd.Series, reading: Reading) -> TimeColumn | None:
-        if not (looks_like_times(column) or reading.forced):
+    def fit(cls, cells: Cells, reading: Reading) -> TimeColumn | None:
+        if not (looks_like_times(cells) or reading.forced):
             return None
-        hours = to_hours(column)
-        given = hours.dropna()
-        if given.empty:
+        hours = to_hours(cells)
+        given = hours[~np.isnan(hours)]
+        if not len(given):
             return None
         ends = float(given.min()), float(given.max())
-        spread = float(given.std(ddof=0)) or 1.0
-        return cls(str(column.name), int(hours.isna().sum()), float(given.median()), *ends, spread)
+        return cls(cells.name, len(hours) - len(given), float(np.median(given)), *ends, float(given.std()) or 1.0)
 
-    def transform(self, column: pd.Series) -> Features:
+    @property
+    def feature_names(self) -> list[str]:
+        return [f"{self.name}: hours", *_circle_names(f"{self.name}: day"), *self._missing_name]
+
+    def transform(self, column: AnyCells) -> Features:
         hours = to_hours(column)
-        features = {f"{self.name}: hours": hours.fillna(self.median).to_numpy(dtype=np.float64)}
-        features |= _on_circle(f"{self.name}: day", hours.to_numpy() / DAY_HOURS)
-        return features | self._missing_mark(hours)
+        features = {f"{self.name}: hours": np.where(np.isnan(hours), self.median, hours)}
+        features |= _on_circle(f"{self.name}: day", hours / DAY_HOURS)
+        return features | self._missing_mark(np.isnan(hours))
 
-    def marks(self, column: pd.Series) -> dict[str, Mask]:
-        hours = to_hours(column).to_numpy()
+    def marks(self, column: AnyCells) -> dict[str, Mask]:
+        hours = to_hours(column)
         with np.errstate(invalid="ignore"):
             return {"missing": np.isnan(hours), "outside": (hours < self.low) | (hours > self.high)}
 
-    def clipped(self, column: pd.Series) -> pd.Series:
-        hours = to_hours(column).clip(self.low, self.high)
-        seconds = (3600 * hours).round()
+    def clipped(self, column: AnyCells) -> pd.Series:
+        cells = as_cells(column)
+        seconds = pd.Series(3600 * np.clip(to_hours(cells), self.low, self.high), index=cells.index).round()
         return seconds.map(lambda s: f"{int(s) // 3600}:{int(s) // 60 % 60:02d}:{int(s) % 60:02d}", na_action="ignore")
 
     def feature_scales(self) -> list[float]:
         return [self.spread, RADIUS, RADIUS, *[1.0] * bool(self.n_missing)]
 
-    def unseen(self, column: pd.Series) -> list[str]:
-        unread = to_hours(column).isna() & column.notna()
-        return sorted(to_texts(column[unread]).dropna().unique())
+    def unseen(self, column: AnyCells) -> list[str]:
+        cells = as_cells(column)
+        return _unread(cells, to_hours(cells))

@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vmg.tables.cells import CellTable
 from vmg.tables.choices import TableChoices
 from vmg.tables.columns import CategoryColumn, Column, NumberColumn, Reading
 from vmg.tables.kinds import column_from_document, day_comes_first, find_kind
 from vmg.tables.numbers import find_decimal_comma
 from vmg.tables.wording import TableError, count, listing
 
-__all__ = ["TableEncoder", "check_names", "decide_comma", "require_columns"]
+__all__ = ["TableEncoder", "decide_comma"]
 
 Array = NDArray[np.float64]
 
@@ -35,43 +36,45 @@ class TableEncoder:
 
     @classmethod
     def fit(
-        cls, frame: pd.DataFrame, choices: TableChoices | None = None, *, target: str | None = None
+        cls, frame: pd.DataFrame | CellTable, choices: TableChoices | None = None, *, target: str | None = None
     ) -> TableEncoder:
         """Find the kind of each column of ``frame``, which holds training rows.
 
         ``target`` is a column that only has a say in what commas mean.
         """
-        check_names(frame)
-        choices = choices or TableChoices()
-        comma = decide_comma(frame, choices)
-        day_first = day_comes_first(frame, comma)
+        table, choices = CellTable.of(frame, training=True), choices or TableChoices()
+        comma = decide_comma(table, choices)
+        day_first = day_comes_first(table, comma)
         columns: list[Column] = []
         dropped: dict[str, str] = {}
-        for name in frame.columns.drop([] if target is None else [target]):
+        for name in table.names:
+            if name == target:
+                continue
             kind, date_format = choices.types.get(name), choices.date_format(name)
             reading = Reading(comma, day_first, date_format, kind is not None)
-            found = find_kind(frame[name], reading, kind)
-            if isinstance(found, Column):
-                columns.append(found)
+            column = find_kind(table[name], reading, kind)
+            if isinstance(column, Column):
+                columns.append(column)
             else:
-                dropped[name] = found
+                dropped[name] = column
         if not columns:
             reasons = "; ".join(f"'{name}' {reason}" for name, reason in dropped.items()) or "there are no columns"
             raise TableError(f"no column is left to learn from: {reasons}")
         return cls(tuple(columns), dropped, comma)
 
-    def with_target(self, frame: pd.DataFrame, target: Array) -> tuple[TableEncoder, Array]:
+    def with_target(self, frame: pd.DataFrame | CellTable, target: Array) -> tuple[TableEncoder, Array]:
         """The encoder with target statistics of categories, and the features of the training rows.
 
         Those statistics are, for each training row, of other folds: its own target is not in its features. ``target``
         [N, outputs] is centred and of unit scale.
         """
+        table = CellTable.of(frame, training=True)
         columns, parts = [], []
         for column in self.columns:
             apart = None
             if isinstance(column, CategoryColumn):
-                column, apart = column.with_effects(frame[column.name], target)
-            features = column.transform(frame[column.name])
+                column, apart = column.with_effects(table[column.name], target)
+            features = column.transform(table[column.name])
             if apart is not None and isinstance(column, CategoryColumn):
                 features |= dict(zip(column.effect_names, apart.T, strict=True))
             columns.append(column)
@@ -91,8 +94,7 @@ class TableEncoder:
     @property
     def features_of(self) -> dict[str, list[str]]:
         """The features that each column of the table becomes."""
-        empty = pd.Series([np.nan])
-        return {column.name: list(column.transform(empty)) for column in self.columns}
+        return {column.name: column.feature_names for column in self.columns}
 
     @property
     def widths(self) -> NDArray[np.int64]:
@@ -109,30 +111,31 @@ class TableEncoder:
         """Columns whose cells a file must give as they are written: 01 is not 1 in them."""
         return [column.name for column in self.columns if column.kind in ("category", "date", "time")]
 
-    def check(self, frame: pd.DataFrame) -> None:
-        """Raise a TableError that names the columns which ``frame`` lacks."""
-        check_names(frame)
-        missing = [name for name in self.column_names if name not in frame.columns]
+    def check(self, frame: pd.DataFrame | CellTable) -> CellTable:
+        """The cells of a table; a TableError that names the columns which it lacks."""
+        table = CellTable.of(frame)
+        missing = [name for name in self.column_names if name not in table.frame.columns]
         if missing:
             raise TableError(
                 f"the table lacks {count(len(missing), 'column')} that the model was fitted on: {listing(missing)}; "
-                f"it has {listing(frame.columns)}"
+                f"it has {listing(table.names)}"
             )
+        return table
 
-    def transform(self, frame: pd.DataFrame) -> Array:
+    def transform(self, frame: pd.DataFrame | CellTable) -> Array:
         """Features of each row [N, D], all finite; columns that the encoder does not know are ignored."""
-        self.check(frame)
-        return _stack([column.transform(frame[column.name]) for column in self.columns])
+        table = self.check(frame)
+        return _stack([column.transform(table[column.name]) for column in self.columns])
 
-    def marks(self, frame: pd.DataFrame) -> list[dict[str, NDArray[np.bool_]]]:
+    def marks(self, frame: pd.DataFrame | CellTable) -> list[dict[str, NDArray[np.bool_]]]:
         """The rows of each column that are ``missing``, ``unseen`` or ``outside``."""
-        self.check(frame)
-        return [column.marks(frame[column.name]) for column in self.columns]
+        table = self.check(frame)
+        return [column.marks(table[column.name]) for column in self.columns]
 
-    def clipped(self, frame: pd.DataFrame) -> pd.DataFrame:
+    def clipped(self, frame: pd.DataFrame | CellTable) -> pd.DataFrame:
         """The table with numbers, dates and times outside the training range moved to its ends."""
-        self.check(frame)
-        return frame.assign(**{column.name: column.clipped(frame[column.name]) for column in self.columns})
+        table = self.check(frame)
+        return table.frame.assign(**{column.name: column.clipped(table[column.name]) for column in self.columns})
 
     def with_decimal(self, decimal_comma: bool) -> TableEncoder:
         """The encoder for tables that write numbers in the other convention."""
@@ -186,29 +189,9 @@ def _stack(parts: Sequence[Mapping[str, Array]]) -> Array:
     return np.column_stack([feature for part in parts for feature in part.values()])
 
 
-def decide_comma(frame: pd.DataFrame, choices: TableChoices) -> bool:
+def decide_comma(table: CellTable, choices: TableChoices) -> bool:
     """Whether a comma is the decimal point: as the user says, as its file showed, or as its columns of texts do."""
     if choices.decimal_comma is not None:
         return choices.decimal_comma
-    of_file = frame.attrs.get("decimal_comma")
-    return find_decimal_comma(frame) if of_file is None else bool(of_file)
-
-
-def check_names(frame: pd.DataFrame) -> None:
-    """Raise a TableError unless every column has a name of its own, a text."""
-    strange = [name for name in frame.columns if not isinstance(name, str)]
-    if strange:
-        raise TableError(
-            f"names of columns must be texts; got {listing(map(repr, strange))} (try frame.rename(columns=str))"
-        )
-    repeated = frame.columns[frame.columns.duplicated()].unique()
-    if len(repeated):
-        raise TableError(f"the table has several columns of the same name; rename {listing(repeated)}")
-
-
-def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
-    """Raise a TableError that names the columns which a table lacks."""
-    check_names(frame)
-    missing = [name for name in names if name not in frame.columns]
-    if missing:
-        raise TableError(f"the table has no column {listing(missing)}; it has {listing(frame.columns)}")
+    of_file = table.frame.attrs.get("decimal_comma")
+    return find_decimal_comma(table) if of_file is None else bool(of_file)

@@ -16,9 +16,9 @@ from torch import Tensor
 from vmg.estimators import TableClassifier, TableRegressor
 from vmg.prediction import ClassPrediction, NumberPrediction, row_pieces
 from vmg.prediction.conformal import calibration_scores, conformal_interval
-from vmg.tables.cells import as_frame, no_value
+from vmg.tables.cells import CellTable, as_frame, no_value, require_columns
 from vmg.tables.choices import TableChoices
-from vmg.tables.encoder import TableEncoder, require_columns
+from vmg.tables.encoder import TableEncoder
 from vmg.tables.flags import FLAGS, flag_texts, mark_not_finite
 from vmg.tables.marginal import MarginalPrediction, class_mixture
 from vmg.tables.missing import ReferenceRows, draw_shares, find_candidates, row_digests
@@ -168,9 +168,9 @@ class TableModel:
 
     def pred_dist(self, frame: Any) -> NumberPrediction | MarginalPrediction | ClassPrediction:
         """The whole predictive distribution of each row; a row with unknown cells is a mixture over their values."""
-        frame = as_frame(frame)
-        features = self.encoder.transform(frame)
-        return self._distribution(features, draw_shares(self.encoder.columns, self.encoder.marks(frame), len(frame)))
+        table = CellTable(as_frame(frame))
+        features = self.encoder.transform(table)
+        return self._distribution(features, draw_shares(self.encoder.columns, self.encoder.marks(table), len(table)))
 
     def filled_dist(self, frame: Any) -> NumberPrediction | ClassPrediction:
         """The same with unknown cells filled as in training, so that rows share draws of the function."""
@@ -218,12 +218,13 @@ class TableModel:
         if not 0 < coverage < 1:
             raise TableError(f"coverage must be between 0 and 1; got {coverage}")
         frame = as_frame(frame)
-        marks = self.encoder.marks(frame)
+        table = CellTable(frame)
+        marks = self.encoder.marks(table)
         if not len(frame):
             raise TableError("the table has no rows")
         if outside == "error":
             self._refuse_outside(marks)
-        features = self.encoder.transform(self.encoder.clipped(frame) if outside == "clip" else frame)
+        features = self.encoder.transform(self.encoder.clipped(table) if outside == "clip" else table)
         shares = draw_shares(self.encoder.columns, marks, len(frame))
         describe = self._describe_numbers if self.task == "regression" else self._describe_classes
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is flagged below
@@ -312,8 +313,9 @@ class TableModel:
 
     def predictions_of(self, rows: pd.DataFrame) -> Iterator[tuple[Any, NDArray[Any]]]:
         """Pieces of rows that all have a target: the prediction and the truth."""
-        truth, features = self.target_values(rows), self.encoder.transform(rows)
-        shares = draw_shares(self.encoder.columns, self.encoder.marks(rows), len(rows))
+        table = CellTable(rows)
+        truth, features = self.target_values(rows), self.encoder.transform(table)
+        shares = draw_shares(self.encoder.columns, self.encoder.marks(table), len(rows))
         for piece in self._pieces(shares):
             yield self._distribution(features[piece], shares[piece]), truth[piece]
 

@@ -1,44 +1,228 @@
-"""Cells as people write numbers: thousands, decimals, currency, percent, brackets and one unit a column."""
+"""Cells as people write numbers: thousands, decimals, currency, percent, brackets and one unit a column.
+
+What a comma between digits means is one convention for a whole table, decided from all of its columns.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from vmg.tables.cells import NUMBER, plain, to_texts
+from vmg.tables.cells import NUMBER, AnyCells, Cells, CellTable, as_cells, full_matches
 
 __all__ = [
     "UNITS",
     "CommaVotes",
     "Numbers",
-    "bare_numbers",
     "count_comma_votes",
     "find_decimal_comma",
     "find_unit",
     "mixed_units",
+    "split_mark",
     "to_numbers",
-    "to_points",
 ]
 
-THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")  # 1,234,567.8, and not 0,125
-DOT_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+")  # 1.234.567, where a comma is the decimal point
-DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+")  # 1.234.567,8
-SURELY_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}((,\d{3}){2,}(\.\d+)?|,\d{3}\.\d+)")  # 1,234,567 and 1,234.5
-SURELY_DOT_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3}){2,}")
+Array = NDArray[np.float64]
+
+THOUSANDS = r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?"  # 1,234,567.8, and not 0,125
+DOT_THOUSANDS = r"[+-]?[1-9]\d{0,2}(\.\d{3})+"  # 1.234.567, where a comma is the decimal point
+DECIMAL_COMMA = r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+"  # 1.234.567,8
+SURELY_THOUSANDS = r"[+-]?[1-9]\d{0,2}((,\d{3}){2,}(\.\d+)?|,\d{3}\.\d+)"  # 1,234,567 and 1,234.5
+SURELY_DOT_THOUSANDS = r"[+-]?[1-9]\d{0,2}(\.\d{3}){2,}"
+DIGITS_AND_MARKS = r"[+-]?[\d.,]+([eE][+-]?\d+)?"
+INFINITE = r"(?i)[+-]?(inf|infinity|∞)"
 CURRENCY = re.compile(r"^([+-]?)\s*[$€£¥]\s*|\s*[%€$£¥]$")  # $12, 12 €, 12 %
+CURRENCY_SIGNS = frozenset("$€£¥")
+SIGN = re.compile(r"[$€£¥%]")
 BRACKETS = re.compile(r"^\(\s*([^()+-][^()]*)\)$")  # (1,234) is -1,234 in accounts
 INNER_SPACE = re.compile(r"(?<=\d)[\s'](?=\d{3}(\D|$))")  # 1 234 567 and 1'234'567
 UNICODE_MINUS = "\u2212"
-UNIT_WORD = re.compile(r"\s*[^\W\d_]+$")  # km
-VOTING_SHARE = 0.9  # of a column's cells that must be numbers either way for its commas to be counted
-VOTING_CELLS = 20_000
+UNIT = re.compile(r"(.*?[\d.,)])\s*([^\W\d_]{1,12}[²³]?(?:/[^\W\d_]{1,6}[²³]?)?)", re.DOTALL)  # 3.5 km, 12 km/h
+MIN_UNIT_SHARE = 0.9
+VOTING_SHARE = 0.9  # of a column's texts that must be numbers either way for its commas to be counted
+VOTING_TEXTS = 20_000
+UNITS = frozenset(
+    [
+        *("mm", "cm", "dm", "m", "km", "in", "inch", "ft", "yd", "mi", "mile", "miles"),
+        *("mg", "g", "kg", "t", "lb", "lbs", "oz", "ml", "cl", "l", "k", "mio", "bn"),
+        *(
+            "ms",
+            "s",
+            "sec",
+            "min",
+            "h",
+            "hr",
+            "hrs",
+            "day",
+            "days",
+            "week",
+            "weeks",
+            "month",
+            "months",
+            "year",
+            "years",
+        ),
+    ]
+)
+"""Words that surely are units, so that cells with several of them are no categories."""
+
+
+class Numbers(NamedTuple):
+    """Cells read as numbers: NaN where missing or not a number; ``infinite`` says whose size no number has."""
+
+    values: Array
+    decimal_comma: bool
+    not_numbers: list[str]
+    infinite: Array  # 1, -1, or 0 where it is not
+
+
+class _Written(NamedTuple):
+    """The levels of a column without their units and signs, and these; both are empty for words."""
+
+    bare: pa.Array
+    marks: NDArray[Any]
+
+
+def to_numbers(column: AnyCells, decimal_comma: bool | None = None, unit: str | None = None) -> Numbers:
+    """Cells as numbers, also 1,234.5 and (12) and 12 % and $3; ``decimal_comma`` None asks this column alone.
+
+    Where ``unit`` is given, it may follow the number, as in 3.5 km, and a number with another one is none. A number
+    without any is taken to be in the unit, but not beside percents: 0.8 may be 80 %. Infinity and numbers beyond the
+    range of floating point are NaN, and told apart by ``infinite`` except in training rows.
+    """
+    cells = as_cells(column)
+    return cells.once(("numbers", decimal_comma, unit), lambda: _read_numbers(cells, decimal_comma, unit))
+
+
+def _read_numbers(cells: Cells, decimal_comma: bool | None, unit: str | None) -> Numbers:
+    if cells.is_numeric:
+        values, not_numbers = cells.values, []
+        infinite = np.where(np.isinf(values), np.sign(values), 0.0)
+    else:
+        if decimal_comma is None:
+            decimal_comma = bool(count_comma_votes({"": cells}).decide())
+        of_levels = _level_values(cells, decimal_comma)
+        of_levels = np.where(_in_unit(_written(cells).marks, of_levels, unit), of_levels, np.nan)
+        not_numbers = sorted(cells.levels[np.isnan(of_levels)])
+        words = full_matches(cells.arrow, INFINITE)
+        of_levels[words] = [-np.inf if text.startswith("-") else np.inf for text in cells.levels[words]]
+        values = cells.spread(of_levels, np.nan)
+        infinite = np.where(np.isinf(values), np.sign(values), 0.0)
+    if cells.training:
+        not_numbers = sorted({*not_numbers, *(f"{end:g}" for end in np.unique(infinite[infinite != 0]) * np.inf)})
+        infinite = np.zeros(len(values))
+    return Numbers(np.where(np.isfinite(values), values, np.nan), bool(decimal_comma), not_numbers, infinite)
+
+
+def _in_unit(marks: NDArray[Any], values: Array, unit: str | None) -> NDArray[np.bool_]:
+    """Whether numbers with these units and signs are in a unit; None takes any sign."""
+    currency = np.isin(marks, list(CURRENCY_SIGNS))
+    if unit is None:
+        return currency | (marks == "%") | (marks == "")
+    bare = (marks == "") & (True if unit != "%" else values == 0)
+    return np.asarray((marks == unit) | bare | (currency if unit == "" else False), dtype=bool)
+
+
+def _level_values(cells: Cells, decimal_comma: bool) -> Array:
+    """Each level as a number in one of the two conventions, whatever its unit; NaN where it is none."""
+
+    def read() -> Array:
+        bare = _written(cells).bare
+        grouped = full_matches(bare, f"{DECIMAL_COMMA}|{DOT_THOUSANDS}" if decimal_comma else THOUSANDS)
+        if grouped.any():
+            points = pc.replace_substring(bare, "." if decimal_comma else ",", "")
+            bare = pc.if_else(pa.array(grouped), pc.replace_substring(points, ",", "."), bare)
+        good = full_matches(bare, NUMBER)
+        values = np.full(len(good), np.nan)
+        values[good] = bare.filter(pa.array(good)).cast(pa.float64()).to_numpy()
+        return values
+
+    return cells.once(("level values", decimal_comma), read)
+
+
+def _written(cells: Cells) -> _Written:
+    """The levels without their units and signs; only what is no plain number is taken apart, one by one."""
+
+    def read() -> _Written:
+        simple = full_matches(cells.arrow, DIGITS_AND_MARKS)
+        digits = pc.match_substring_regex(cells.arrow, r"\pN").to_numpy(zero_copy_only=False)
+        bare = np.where(simple, cells.levels, "")
+        marks = np.full(len(bare), "", dtype=object)
+        for k in np.flatnonzero(digits & ~simple):
+            bare[k], marks[k] = split_mark(cells.levels[k])
+        return _Written(pa.array(bare, type=pa.string()), marks)
+
+    return cells.once("written", read)
+
+
+def split_mark(text: str) -> tuple[str, str]:
+    """A number without its currency, percent sign, unit, spaces between thousands and brackets; and that mark."""
+    mark = ""
+    if with_unit := UNIT.fullmatch(text):
+        text, mark = with_unit[1], with_unit[2]
+    elif sign := SIGN.search(text):
+        mark = sign[0]
+    text = BRACKETS.sub(r"-\1", text.replace(UNICODE_MINUS, "-"))
+    text = INNER_SPACE.sub("", CURRENCY.sub(r"\1", text)).strip()
+    if not text.isascii():  # digits of other scripts
+        text = re.sub(r"\d", lambda digit: str(int(digit[0])), text).encode(errors="replace").decode()
+    return text, mark
+
+
+# -- units -----------------------------------------------------------------------------------------------------------
+
+
+def find_unit(column: AnyCells) -> str | None:
+    """The word after the numbers of a column, as in 3.5 km, or their sign; None where cells do not agree."""
+    cells = as_cells(column)
+    marks, enough = _count_marks(cells), MIN_UNIT_SHARE * cells.n_given
+    for mark, n in marks.items():
+        if mark and n >= enough:
+            return mark
+    signs = [mark for mark in marks if mark]
+    return signs[0] if len(signs) == 1 and signs[0] in CURRENCY_SIGNS and sum(marks.values()) >= enough else None
+
+
+def mixed_units(column: AnyCells) -> list[str]:
+    """The units of a column that is written in several of them, as 3.5 km and 300 m; empty where it is not."""
+    cells = as_cells(column)
+    marks, enough = _count_marks(cells), MIN_UNIT_SHARE * cells.n_given
+    if sum(marks.values()) < enough or not any(marks):
+        return []
+    words = [mark for mark in marks if mark and not SIGN.fullmatch(mark)]
+    if len(words) > 1 and sum(marks[word] for word in words) >= enough:
+        return sorted(words) if all(word.lower() in UNITS for word in words) else []
+    signs = [mark for mark in marks if SIGN.fullmatch(mark)]
+    if len(signs) > 1 and max(marks.values()) < enough:
+        return sorted(signs)
+    few = (1 - MIN_UNIT_SHARE) * cells.n_given
+    return ["%", "no sign"] if signs == ["%"] and few < marks["%"] < enough else []
+
+
+def _count_marks(cells: Cells) -> Counter[str]:
+    """How many cells that are numbers have each unit or sign, "" for none."""
+
+    def read() -> Counter[str]:
+        if cells.is_numeric or cells.is_time:
+            return Counter()
+        bare, marks = _written(cells)
+        counts: Counter[str] = Counter()
+        for k in np.flatnonzero(full_matches(bare, DIGITS_AND_MARKS)):
+            counts[marks[k]] += int(cells.counts[k])
+        return counts
+
+    return cells.once("marks", read)
+
+
+# -- decimal marks ---------------------------------------------------------------------------------------------------
 
 
 class CommaVotes(NamedTuple):
@@ -59,169 +243,34 @@ class CommaVotes(NamedTuple):
         return separator == ";" if self.comma or self.either else None
 
 
-def bare_number(text: str) -> str:
-    """A text without currency, percent signs, spaces between thousands and brackets of negative amounts."""
-    text = BRACKETS.sub(r"-\1", text.replace(UNICODE_MINUS, "-"))
-    return INNER_SPACE.sub("", CURRENCY.sub(r"\1", text)).strip()
-
-
-def bare_numbers(texts: pd.Series) -> pd.Series:
-    """:func:`bare_number` of each text."""
-    return texts.map(bare_number)
-
-
-def to_points(bare: pd.Series, decimal_comma: bool) -> pd.Series:
-    """Numbers of a convention in the one that Python has: no thousands, a decimal point."""
-    if decimal_comma:
-        fits = bare.str.fullmatch(DECIMAL_COMMA) | bare.str.fullmatch(DOT_THOUSANDS)
-        return bare.mask(fits, bare.str.replace(".", "", regex=False).str.replace(",", ".", regex=False))
-    return bare.mask(bare.str.fullmatch(THOUSANDS), bare.str.replace(",", "", regex=False))
-
-
-def count_comma_votes(columns: Mapping[str, Iterable[str]]) -> CommaVotes:
+def count_comma_votes(columns: Mapping[str, Cells | Iterable[str]]) -> CommaVotes:
     """Ask each column of texts whether its commas can only be one thing."""
     votes = CommaVotes([], [], [])
     for name, texts in columns.items():
-        cells = [UNIT_WORD.sub("", bare_number(text)) for text in dict.fromkeys(islice(texts, VOTING_CELLS))]
-        numbers = [cell for cell in cells if _is_number_in_some_way(cell)]
-        if not cells or len(numbers) < VOTING_SHARE * len(cells):
+        cells = texts if isinstance(texts, Cells) else Cells(pd.Series(list(texts), dtype=object))
+        bare = _written(cells).bare[:VOTING_TEXTS]
+        thousands = full_matches(bare, THOUSANDS)
+        decimals = full_matches(bare, DECIMAL_COMMA)
+        points = full_matches(bare, NUMBER)
+        dotted = full_matches(bare, DOT_THOUSANDS)
+        if not len(bare) or (thousands | decimals | points | dotted).mean() < VOTING_SHARE:
             continue
-        marked = [cell for cell in numbers if "," in cell or "." in cell]
-        comma, point = sum(map(_needs_comma, marked)), sum(map(_needs_point, marked))
-        if comma or point:
-            (votes.comma if comma > point else votes.point).append(name)
-        elif any(THOUSANDS.fullmatch(cell) for cell in marked):
+        has_point = pc.match_substring(bare, ".").to_numpy(zero_copy_only=False)
+        comma = (decimals & ~thousands) | full_matches(bare, SURELY_DOT_THOUSANDS)
+        point = (has_point & points & ~dotted) | full_matches(bare, SURELY_THOUSANDS)
+        if comma.any() or point.any():
+            (votes.comma if comma.sum() > point.sum() else votes.point).append(name)
+        elif thousands.any():
             votes.either.append(name)
     return votes
 
 
-def _is_number_in_some_way(cell: str) -> bool:
-    return any(pattern.fullmatch(cell) for pattern in (NUMBER, THOUSANDS, DECIMAL_COMMA, DOT_THOUSANDS))
-
-
-def _needs_comma(cell: str) -> bool:
-    """Whether a cell is a number only where a comma is the decimal point."""
-    decimal = DECIMAL_COMMA.fullmatch(cell) and not THOUSANDS.fullmatch(cell)
-    return bool(decimal or SURELY_DOT_THOUSANDS.fullmatch(cell))
-
-
-def _needs_point(cell: str) -> bool:
-    """Whether a cell is a number only where a point is."""
-    has_point = "." in cell and NUMBER.fullmatch(cell) and not DOT_THOUSANDS.fullmatch(cell)
-    return bool(has_point or SURELY_THOUSANDS.fullmatch(cell))
-
-
-def find_decimal_comma(frame: pd.DataFrame, separator: str | None = None) -> bool:
+def find_decimal_comma(table: CellTable, separator: str | None = None) -> bool:
     """Whether a comma is the decimal point in the columns of texts of a table."""
-    columns = {str(name): frame[name] for name in frame.columns}
-    texts = {name: to_texts(c).dropna() for name, c in columns.items() if c.dtype == object or _is_text(c)}
+    columns = {name: table[name] for name in table.names}
+    texts = {
+        name: cells
+        for name, cells in columns.items()
+        if not (cells.is_numeric or cells.is_time or isinstance(cells.column.dtype, pd.CategoricalDtype))
+    }
     return bool(count_comma_votes(texts).decide(separator))
-
-
-def _is_text(column: pd.Series) -> bool:
-    return pd.api.types.is_string_dtype(column) and not pd.api.types.is_numeric_dtype(column)
-
-
-UNIT = r"(?i)^(.*?[\d.,)])\s*([^\W\d_]{1,12}[²³]?(?:/[^\W\d_]{1,6}[²³]?)?)$"  # 3.5 km, 12 km/h
-MIN_UNIT_SHARE = 0.9
-UNITS = frozenset(
-    [
-        *("mm", "cm", "dm", "m", "km", "in", "inch", "ft", "yd", "mi", "mile", "miles"),
-        *("mg", "g", "kg", "t", "lb", "lbs", "oz", "ml", "cl", "l"),
-        *(
-            "ms",
-            "s",
-            "sec",
-            "min",
-            "h",
-            "hr",
-            "hrs",
-            "day",
-            "days",
-            "week",
-            "weeks",
-            "month",
-            "months",
-            "year",
-            "years",
-        ),
-        *("k", "mio", "bn"),
-    ]
-)
-"""Words that surely are units, so that cells with several of them are no categories."""
-
-
-class Numbers(NamedTuple):
-    """Cells read as numbers: NaN where missing or not a number; ``infinite`` says whose size no number has."""
-
-    values: NDArray[np.float64]
-    decimal_comma: bool
-    not_numbers: list[str]
-    infinite: NDArray[np.float64]  # 1, -1, or 0 where it is not
-
-
-def find_unit(column: pd.Series) -> str | None:
-    """The word after the numbers of a column, as in 3.5 km, or the percent sign; None where cells do not agree."""
-    texts = to_texts(column).dropna().astype(str)
-    if texts.empty:
-        return None
-    if texts.str.contains(r"\d\s*%$", regex=True).mean() >= MIN_UNIT_SHARE:
-        return "%"
-    [(unit, times)] = _units(texts).most_common(1) or [("", 0)]
-    return unit if unit and times >= MIN_UNIT_SHARE * len(texts) else None
-
-
-def mixed_units(column: pd.Series) -> list[str]:
-    """The units of a column that is written in several of them, as 3.5 km and 300 m; empty where it is not."""
-    if pd.api.types.is_numeric_dtype(plain(column)):
-        return []
-    texts = to_texts(column).dropna().astype(str)
-    found = _units(texts)
-    if len(found) < 2 or sum(found.values()) < MIN_UNIT_SHARE * len(texts):
-        return []
-    return sorted(found) if all(unit.lower() in UNITS for unit in found) else []
-
-
-def _units(texts: pd.Series) -> Counter[str]:
-    parts = texts.str.extract(UNIT)
-    numbers = bare_numbers(parts[0].dropna())
-    good = numbers.str.fullmatch(r"[+-]?[\d.,]+")
-    return Counter(parts.loc[numbers.index[good], 1])
-
-
-def to_numbers(column: pd.Series, decimal_comma: bool | None = None, unit: str | None = None) -> Numbers:
-    """Cells as numbers, also 1,234.5 and (12) and 12 % and $3; ``decimal_comma`` None asks this column alone.
-
-    Where ``unit`` is given, it may follow the number, as in 3.5 km. Infinity and numbers beyond the range of floating
-    point are NaN, and told apart by ``infinite``.
-    """
-    column = plain(column)
-    if pd.api.types.is_bool_dtype(column) or pd.api.types.is_numeric_dtype(column):
-        extension = pd.api.types.is_extension_array_dtype(column.dtype)
-        cells = column.to_numpy(dtype=np.float64, **({"na_value": np.nan} if extension else {}))
-        return _numbers(cells, np.where(np.isinf(cells), np.sign(cells), 0.0), bool(decimal_comma), [])
-    texts = to_texts(column)
-    given = texts.dropna().astype(str)
-    if unit and unit != "%":
-        parts = given.str.extract(UNIT)
-        given_bare = given.mask((parts[1] == unit).to_numpy(), parts[0])
-    else:
-        given_bare = given
-    bare = bare_numbers(given_bare)
-    if decimal_comma is None:
-        decimal_comma = bool(count_comma_votes({"": given_bare}).decide())
-    bare = to_points(bare, decimal_comma)
-    good = bare.str.fullmatch(NUMBER)
-    here = texts.notna().to_numpy()
-    cells = np.full(len(column), np.nan)
-    cells[here] = bare.where(good).astype(np.float64)
-    infinite = np.where(np.isinf(cells), np.sign(cells), 0.0)
-    words = given.str.fullmatch(r"(?i)[+-]?(inf|infinity|∞)").to_numpy(dtype=bool)
-    infinite[here] += np.where(words, np.where(given.str.startswith("-"), -1.0, 1.0), 0.0)
-    return _numbers(cells, infinite, decimal_comma, sorted(given[~good].unique()))
-
-
-def _numbers(
-    cells: NDArray[np.float64], infinite: NDArray[np.float64], decimal_comma: bool, not_numbers: list[str]
-) -> Numbers:
-    return Numbers(np.where(np.isfinite(cells), cells, np.nan), decimal_comma, not_numbers, infinite)

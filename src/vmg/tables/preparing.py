@@ -10,9 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.estimators import TableClassifier, TableRegressor
-from vmg.tables.cells import no_value
+from vmg.tables.cells import CellTable, no_value, require_columns
 from vmg.tables.choices import TableChoices
-from vmg.tables.encoder import TableEncoder, decide_comma, require_columns
+from vmg.tables.encoder import TableEncoder, decide_comma
 from vmg.tables.missing import ReferenceRows, row_digests
 from vmg.tables.remarks import find_suspicions
 from vmg.tables.target import Target, Task, centred_target, fit_target
@@ -31,7 +31,7 @@ class PreparedTable(NamedTuple):
     encoder: TableEncoder
     target: Target
     choices: TableChoices
-    rows: pd.DataFrame
+    rows: CellTable
     values: NDArray[Any]
     features: NDArray[Any]
     aside: pd.DataFrame  # rows to calibrate with
@@ -61,11 +61,13 @@ def prepare_table(
     if len(frame) < MIN_ROWS:
         raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {len(frame)}")
     columns = frame.drop(columns=left_out)
-    found = fit_target(frame[target], task, decide_comma(columns, choices))
+    whole = CellTable(columns, training=True)
+    found = fit_target(whole[target], task, decide_comma(whole, choices))
     kind = TableRegressor if found.task == "regression" else TableClassifier
     estimator = kind(**options)
     inside, outside = _split(len(frame), conformal, found.task, estimator.random_state)
-    rows, values = columns.iloc[inside], found.values[inside]
+    rows = CellTable(columns.iloc[inside], training=True) if len(outside) else whole
+    values = found.values[inside]
     encoder = TableEncoder.fit(rows, choices, target=target)
     encoder, features = encoder.with_target(rows, centred_target(values))
 
@@ -86,8 +88,9 @@ def prepare_table(
     )
 
 
-def keep_rows(encoder: TableEncoder, rows: pd.DataFrame, values: NDArray[Any]) -> ReferenceRows:
+def keep_rows(encoder: TableEncoder, rows: pd.DataFrame | CellTable, values: NDArray[Any]) -> ReferenceRows:
     """The training rows that a model keeps."""
+    rows = CellTable.of(rows, training=True)
     features = encoder.transform(rows)
     given = np.column_stack([~of_column["missing"] for of_column in encoder.marks(rows)])
     return ReferenceRows.sample(

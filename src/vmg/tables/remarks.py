@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.cells import no_value, plain, to_texts
+from vmg.tables.cells import Cells, CellTable
 from vmg.tables.columns import CategoryColumn, Column, NumberColumn
 from vmg.tables.date_columns import DateColumn
-from vmg.tables.dates import to_dates, to_days
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.numbers import find_unit
 from vmg.tables.wording import count, listing
@@ -31,30 +30,30 @@ FEW = 0.005  # share of the values that may be far
 MOST_COLUMNS = 500  # that are compared with each other
 
 
-def find_suspicions(frame: pd.DataFrame, encoder: TableEncoder, target: str, values: NDArray[Any]) -> list[str]:
-    """Short sentences about the training rows ``frame`` and their targets ``values``, numbers or classes."""
-    if len(frame) < MIN_ROWS:
+def find_suspicions(table: CellTable, encoder: TableEncoder, target: str, values: NDArray[Any]) -> list[str]:
+    """Short sentences about the training rows ``table`` and their targets ``values``, numbers or classes."""
+    if len(table) < MIN_ROWS:
         return []
-    numbers = {column.name: _numbers(column, frame[column.name]) for column in encoder.columns}
+    numbers = {column.name: _numbers(column, table[column.name]) for column in encoder.columns}
     said = _far_values(f"The target '{target}'", values) if values.dtype.kind == "f" else []
     for name, column in numbers.items():
         if column is not None:
             said += _far_values(f"Column '{name}'", column)
-    leaks = [c.name for c in encoder.columns if _tells(c, numbers[c.name], frame[c.name], values)]
+    leaks = [c.name for c in encoder.columns if _tells(c, numbers[c.name], table[c.name], values)]
     if leaks:
         said.append(
             f"{listing(leaks)} alone {'tells' if len(leaks) == 1 else 'tell'} the target '{target}' almost exactly. If "
             "not known before the target is, this is a leak: leave it out with --ignore."
         )
     plain = {c.name: numbers[c.name] for c in encoder.columns if isinstance(c, NumberColumn)}
-    return said + _same_columns(frame, encoder, numbers) + _row_numbers(plain)
+    return said + _same_columns(table, encoder, numbers) + _row_numbers(plain)
 
 
-def _numbers(column: Column, cells: pd.Series) -> Array | None:
+def _numbers(column: Column, cells: Cells) -> Array | None:
     if isinstance(column, NumberColumn):
         return column.read(cells).values
     if isinstance(column, DateColumn):
-        return to_days(to_dates(cells, column.date_format)).to_numpy()
+        return column.days(cells)
     return None
 
 
@@ -76,7 +75,7 @@ def _far_values(what: str, values: Array) -> list[str]:
     return [f"{what} has {count(len(far), 'value')} far from all others ({shown}); {question}"]
 
 
-def _tells(column: Column, numbers: Array | None, cells: pd.Series, values: NDArray[Any]) -> bool:
+def _tells(column: Column, numbers: Array | None, cells: Cells, values: NDArray[Any]) -> bool:
     """Whether a column alone gives the target away."""
     if values.dtype.kind == "f":
         return numbers is not None and _same_order(numbers, values)
@@ -89,7 +88,7 @@ def _tells(column: Column, numbers: Array | None, cells: pd.Series, values: NDAr
         mixed = bool(((np.diff(ordered) != 0) & (np.diff(at) == 0)).any())
         return given.mean() > 0.9 and runs == len(np.unique(labels)) and not mixed
     if isinstance(column, CategoryColumn):
-        pairs = pd.DataFrame({"level": to_texts(cells), "label": labels}).dropna()
+        pairs = pd.DataFrame({"level": cells.texts, "label": labels}).dropna()
         n_levels = pairs["level"].nunique()
         pure = len(pairs) >= MIN_ROWS and pairs.groupby("level")["label"].nunique().max() == 1
         return bool(pure and 1 < n_levels <= len(pairs) / 4)
@@ -108,23 +107,23 @@ def _same_order(numbers: Array, values: Array) -> bool:
     return any(value > LEAK for value in correlations)
 
 
-def _same_columns(frame: pd.DataFrame, encoder: TableEncoder, numbers: dict[str, Array | None]) -> list[str]:
+def _same_columns(table: CellTable, encoder: TableEncoder, numbers: dict[str, Array | None]) -> list[str]:
     """Pairs of columns that hold the same, or the same in another unit."""
     pairs: list[tuple[str, str]] = []
     seen: dict[int, str] = {}
     for column in encoder.columns:
         cells = numbers[column.name]
-        key = tuple(to_texts(frame[column.name])) if cells is None else np.nan_to_num(cells, nan=np.inf).tobytes()
+        key = tuple(table[column.name].texts) if cells is None else np.nan_to_num(cells, nan=np.inf).tobytes()
         if hash(key) in seen:
             pairs.append((seen[hash(key)], column.name))
         seen.setdefault(hash(key), column.name)
     same = {name for _, name in pairs}
     whole = {n: c for n, c in numbers.items() if c is not None and np.isfinite(c).all() and n not in same}
     if 1 < len(whole) <= MOST_COLUMNS:
-        table = np.stack([cells / (np.abs(cells).max() or 1.0) for cells in whole.values()])
-        table = table - table.mean(1, keepdims=True)
-        table /= np.maximum(np.linalg.norm(table, axis=1, keepdims=True), 1e-300)
-        alike = np.argwhere(np.triu(np.abs(table @ table.T), 1) > SAME)
+        rows = np.stack([cells / (np.abs(cells).max() or 1.0) for cells in whole.values()])
+        rows = rows - rows.mean(1, keepdims=True)
+        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
+        alike = np.argwhere(np.triu(np.abs(rows @ rows.T), 1) > SAME)
         names = list(whole)
         pairs += [(names[a], names[b]) for a, b in alike]
     return [f"Columns '{a}' and '{b}' say the same; one of them is enough." for a, b in pairs]
@@ -146,30 +145,31 @@ SHIFTED = 3.0  # widths of the training rows' middle 80 % between the medians
 
 
 def table_remarks(
-    encoder: TableEncoder, frame: pd.DataFrame, target: str | None = None, ignored: Sequence[str] = ()
+    encoder: TableEncoder, frame: pd.DataFrame | CellTable, target: str | None = None, ignored: Sequence[str] = ()
 ) -> list[str]:
     """Sentences about values in ``frame`` that the model cannot use, or that are unlike its training rows."""
-    extra = [n for n in frame.columns if n not in {*encoder.column_names, *encoder.dropped, *ignored, target}]
+    table = CellTable.of(frame)
+    extra = [n for n in table.names if n not in {*encoder.column_names, *encoder.dropped, *ignored, target}]
     sentences = [f"Ignored, as not known from the fit: {listing(extra)}."] if extra else []
-    here = [column for column in encoder.columns if column.name in frame.columns]
+    here = [column for column in encoder.columns if column.name in table.frame.columns]
     for column in here:
-        if unseen := column.unseen(frame[column.name]):
+        if unseen := column.unseen(table[column.name]):
             sentences.append(f"Column '{column.name}' has values unknown from the fit: {listing(unseen)}.")
-    holes = {c.name: int(no_value(frame[c.name]).sum()) for c in here}
+    holes = {c.name: int(table[c.name].missing.sum()) for c in here}
     new = [f"'{c.name}' ({holes[c.name]:,})" for c in here if not c.n_missing and holes[c.name]]
     if new:
         sentences.append(f"Missing here and never in the fit, so any of its values may be meant: {listing(new)}.")
     numbers = [column for column in here if isinstance(column, NumberColumn)]
-    return sentences + [remark for column in numbers for remark in _shift_remarks(column, frame[column.name])]
+    return sentences + [remark for column in numbers for remark in _shift_remarks(column, table[column.name])]
 
 
-def _shift_remarks(column: NumberColumn, cells: pd.Series) -> list[str]:
+def _shift_remarks(column: NumberColumn, cells: Cells) -> list[str]:
     """Sentences about numbers of a column that are unlike the training rows, as after a change of unit."""
     remarks = []
     values = column.read(cells).values
     values = values[~np.isnan(values)]
-    if len(values) and not pd.api.types.is_bool_dtype(plain(cells)):
-        unit = "" if pd.api.types.is_numeric_dtype(plain(cells)) else find_unit(cells) or ""
+    if len(values) and not pd.api.types.is_bool_dtype(cells.column):
+        unit = find_unit(cells) or ""
         if unit != column.unit:
             before, now = (f"'{name}'" if name else "no unit" for name in (column.unit, unit))
             remarks.append(f"Column '{column.name}' was written with {before} at the fit and with {now} here.")

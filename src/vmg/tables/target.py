@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.cells import holds_collections, plain, to_texts
+from vmg.tables.cells import AnyCells, Cells, as_cells
 from vmg.tables.columns import LARGEST, MIN_NUMBER_SHARE
-from vmg.tables.numbers import find_unit, to_numbers
+from vmg.tables.numbers import find_unit, mixed_units, to_numbers
 from vmg.tables.wording import TableError, count, listing
 
 __all__ = ["Target", "Task", "centred_target", "fit_target", "known_labels", "label_positions", "require_numbers"]
@@ -36,22 +36,25 @@ class Target(NamedTuple):
     unit: str = ""
 
 
-def fit_target(column: pd.Series, task: Task | None = None, decimal_comma: bool | None = None) -> Target:
+def fit_target(column: AnyCells, task: Task | None = None, decimal_comma: bool | None = None) -> Target:
     """Values of a target column without holes, and the task (None: inferred) with the reason for it."""
-    name, column = str(column.name), plain(column)
-    if holds_collections(column):
+    cells = as_cells(column)
+    name, column = cells.name, cells.column
+    if cells.holds_collections():
         raise TableError(f"the target '{name}' must hold one number or text a row; got lists or structures")
-    unit = "" if pd.api.types.is_numeric_dtype(column) else find_unit(column) or ""
-    numbers = to_numbers(column, decimal_comma, unit)
+    if task != "classification" and (units := mixed_units(cells)):
+        raise TableError(f"the target '{name}' is in several units, {listing(units)}; write them in one")
+    unit = find_unit(cells) or ""
+    numbers = to_numbers(cells, decimal_comma, unit)
     decided = pd.api.types.is_bool_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype)
     numeric = not np.isnan(numbers.values).any() and not decided
-    n_distinct = int((column if pd.api.types.is_numeric_dtype(column) else to_texts(column)).nunique())
+    n_distinct = cells.n_distinct
     if n_distinct == 1:
-        raise TableError(f"the target '{name}' is always '{to_texts(column).iloc[0]}': there is nothing to learn")
+        raise TableError(f"the target '{name}' is always '{cells.first}': there is nothing to learn")
     many = n_distinct > FEW_VALUES or 2 * n_distinct > len(column)
     mostly_numbers = 1 - float(np.isnan(numbers.values).mean()) >= MIN_NUMBER_SHARE
     if task == "regression" or (task is None and many and mostly_numbers and not decided):
-        require_numbers(column, numbers.values)
+        require_numbers(cells, numbers.values)
     if task is None:
         if numeric:
             task = "regression" if many else "classification"
@@ -72,7 +75,7 @@ def fit_target(column: pd.Series, task: Task | None = None, decimal_comma: bool 
             f"the target '{name}' has {n_distinct:,} different values in {count(len(column), 'row')}, too many to be "
             "classes" + ("; use the task regression" if numeric else " and they are not numbers")
         )
-    return Target(task, _class_labels(column), numbers.decimal_comma, reason)
+    return Target(task, _class_labels(cells), numbers.decimal_comma, reason)
 
 
 def centred_target(values: NDArray[Any]) -> NDArray[np.float64]:
@@ -88,13 +91,14 @@ def centred_target(values: NDArray[Any]) -> NDArray[np.float64]:
     return shares - shares.mean(0)
 
 
-def require_numbers(column: pd.Series, values: NDArray[np.float64]) -> None:
+def require_numbers(column: AnyCells, values: NDArray[np.float64]) -> None:
     """Raise a TableError that names the cells of a target which could not be read as finite numbers."""
-    strange = plain(column)[np.isnan(values)]
+    cells = as_cells(column)
+    strange = cells.column[np.isnan(values)]
     if len(strange):
         raise TableError(
-            f"the target '{column.name}' must hold finite numbers; got {listing(strange.map(str).unique())} in "
-            f"{count(len(strange), 'row')} of {len(column):,}"
+            f"the target '{cells.name}' must hold finite numbers; got {listing(strange.map(str).unique())} in "
+            f"{count(len(strange), 'row')} of {len(cells):,}"
         )
 
 
@@ -108,30 +112,33 @@ def require_range(name: str, values: NDArray[Any]) -> None:
         )
 
 
-def _class_labels(column: pd.Series) -> NDArray[Any]:
+def _class_labels(cells: Cells) -> NDArray[Any]:
     """Classes as whole numbers where all are written as such, else as texts: "01" is not "1"."""
-    texts = to_texts(column).to_numpy(dtype=str)
-    values = to_numbers(column).values
-    if pd.api.types.is_bool_dtype(column) or not (values == np.round(values)).all():  # NaN is not equal to itself
-        return texts
-    numbers = values.astype(np.int64)
-    return numbers if (numbers.astype(str) == texts).all() else texts
+    texts, values = cells.levels.astype(str), to_numbers(pd.Series(cells.levels, dtype=object)).values
+    if not pd.api.types.is_bool_dtype(cells.column) and (values == np.round(values)).all():  # NaN equals nothing
+        numbers = values.astype(np.int64)
+        if (numbers.astype(str) == texts).all():
+            return numbers[cells.codes]
+    return texts[cells.codes]
 
 
-def label_positions(column: pd.Series, classes: NDArray[Any]) -> NDArray[np.int64]:
+def label_positions(column: AnyCells, classes: NDArray[Any]) -> NDArray[np.int64]:
     """The place of each cell among ``classes``, which are in order; -1 where it is none of them, or missing."""
-    texts = to_texts(column)
+    cells = as_cells(column)
+    if not len(cells.levels):
+        return np.full(len(cells), -1)
     is_text = classes.dtype.kind == "U"
-    labels = texts.to_numpy(dtype=str) if is_text else to_numbers(column).values
+    labels = cells.levels.astype(str) if is_text else to_numbers(pd.Series(cells.levels, dtype=object)).values
     place = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
-    return np.where((classes[place] == labels) & texts.notna().to_numpy(), place, -1)
+    return cells.spread(np.where(classes[place] == labels, place, -1), -1)
 
 
-def known_labels(column: pd.Series, classes: NDArray[Any]) -> NDArray[Any]:
+def known_labels(column: AnyCells, classes: NDArray[Any]) -> NDArray[Any]:
     """Classes of rows to come, written as ``classes`` are."""
-    place = label_positions(column, classes)
+    cells = as_cells(column)
+    place = label_positions(cells, classes)
     unknown = place < 0
     if unknown.any():
-        strange = listing(plain(column)[unknown].map(str).unique()[:3])
-        raise TableError(f"the target '{column.name}' must be one of {listing(classes)}; got {strange}")
+        strange = listing(cells.column[unknown].map(str).unique()[:3])
+        raise TableError(f"the target '{cells.name}' must be one of {listing(classes)}; got {strange}")
     return classes[place]
