@@ -12,7 +12,6 @@ import vmg
 from reference import assert_close
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn import Replicas, replicate
-from vmg.nn.member_steps import MemberByMember, Multiply
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -74,12 +73,34 @@ def hooked():
     return model
 
 
+class Repeated(nn.Module):
+    """One layer under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.there = self.back = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.back(torch.relu(self.there(x)))
+
+
+class Branching(nn.Module):
+    """A branch that depends on the weights, which ``vmap`` cannot follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.layer(x) if self.layer.bias[0] > 0 else self.layer(-x)
+
+
 def shared():
     layer = nn.Linear(3, 3)
     return nn.Sequential(layer, nn.ReLU(), layer)
 
 
-MODELS = [mlp, normed, cnn, grouped, tokens, Residual, Tied, hooked, shared]
+MODELS = [mlp, normed, cnn, grouped, tokens, Residual, Tied, Repeated, Branching, hooked, shared]
 every_model = pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 
 
@@ -101,6 +122,7 @@ def test_members_are_the_models_they_were_made_of(make):
         assert_close(output(model.eval(), x), output(other.eval(), x))
         assert_close(dict(other.state_dict()), dict(model.state_dict()))
         assert [name for name, _ in other.named_parameters()] == [name for name, _ in model.named_parameters()]
+        assert all(parameter.is_contiguous() for parameter in other.parameters())
 
 
 @every_model
@@ -160,11 +182,22 @@ def test_every_input_with_rows_is_dealt():
     assert_close(together(x, scale=torch.tensor(2.0))[1], models[1](x, 2.0)["logits"])
 
 
-def test_what_is_known_is_done_for_all_members_at_once():
-    together = replicate(mlp(), 2)
-    assert not any(isinstance(step, MemberByMember) for step in together._steps)
-    assert sum(isinstance(step, Multiply) for step in together._steps) == 3
-    assert len(list(together.parameters())) == 1
+def test_how_steps_are_taken():
+    how = {make: [step.how.__name__ for step in replicate(make(), 2)._steps] for make in (mlp, hooked, tokens)}
+    assert how[mlp] == ["_multiply", "_elementwise", "_multiply", "_elementwise", "_multiply"]
+    assert how[hooked] == ["_multiply", "_elementwise", "_one_by_one", "_elementwise", "_multiply"]
+    assert how[tokens][0] == how[tokens][-1] == "_by_vmap"
+    assert len(list(replicate(mlp(), 2).parameters())) == 1
+
+
+def test_arguments_of_another_length_are_not_dealt():
+    class Shifted(nn.Linear):
+        def forward(self, x, shift):
+            return super().forward(x) + shift.sum()
+
+    models, x, shift = [Shifted(3, 2) for _ in range(2)], rows(6), torch.arange(4.0)
+    for seen_by in (1, 2):
+        assert_close(Replicas(models)(x, shift, seen_by=seen_by)[0][0], models[0](x, shift)[0])
 
 
 def test_state_copies_and_pickles():
