@@ -1,10 +1,8 @@
 """The data of the paper's experiments: tables, their standard splits, images, toy problems."""
 
-from vmg_paper.data.catalogue import TABLES
 from vmg_paper.data.images import IMAGE_SETS, load_images
-from vmg_paper.data.splits import read_splits, standard_splits
+from vmg_paper.data.tables import TABLES, Table, load_table, standard_splits
 from vmg_paper.data.toy import cubic, osband
-from vmg_paper.data.uci import Table, load_table
 from vmg_paper.data.year import load_year
 
 __all__ = [
@@ -16,6 +14,5 @@ __all__ = [
     "load_table",
     "load_year",
     "osband",
-    "read_splits",
     "standard_splits",
 ]

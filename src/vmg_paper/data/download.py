@@ -3,12 +3,11 @@
 import hashlib
 import importlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from vmg.files import replacing
@@ -69,37 +68,12 @@ def write_whole(target: Path) -> Iterator[Path]:
 
 def check_content(values: npt.NDArray[Any], sha256: str, *, origin: str) -> None:
     """Raise unless `values` have this SHA-256 as little-endian bytes in C order, whatever file held them."""
-    found = hashlib.sha256(values.astype(values.dtype.newbyteorder("<"), order="C").tobytes()).hexdigest()
-    if found != sha256:
+    digest = hashlib.sha256(values.astype(values.dtype.newbyteorder("<"), order="C").tobytes()).hexdigest()
+    if digest != sha256:
         raise ValueError(
             f"{origin} does not hold the known values: expected an array with SHA-256 {sha256}; "
-            f"got shape {values.shape}, SHA-256 {found}"
+            f"got shape {values.shape}, SHA-256 {digest}"
         )
-
-
-def checked_numbers(
-    path: str,
-    fetch: Callable[[], npt.NDArray[Any]],
-    *,
-    sha256: str,
-    url: str,
-    dtype: npt.DTypeLike,
-    form: str,
-) -> npt.NDArray[Any]:
-    """A table of numbers with a known content: found as a file at ``path``, or fetched and kept there.
-
-    ``url`` is where ``fetch`` gets it, for messages; ``form`` is how numbers are written to the file.
-    """
-    file = find_file(path)
-    if file is not None:
-        values = np.loadtxt(file, delimiter=",", dtype=dtype, ndmin=2)
-        check_content(values, sha256, origin=str(file))
-        return values
-    values = fetch()
-    check_content(values, sha256, origin=url)
-    with write_whole(cache_folder() / path) as unfinished:
-        np.savetxt(unfinished, values, delimiter=",", fmt=form)
-    return values
 
 
 def _check_file(file: Path, sha256: str, *, origin: str) -> None:

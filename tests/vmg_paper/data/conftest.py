@@ -13,7 +13,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty cache folder, the only place to look in: `VMG_DATA` is not set."""
     folder = tmp_path / "cache"
     monkeypatch.delenv("VMG_DATA", raising=False)
-    for module in ("download", "year"):
+    for module in ("download", "year", "tables"):
         monkeypatch.setattr(f"vmg_paper.data.{module}.cache_folder", lambda: folder)
     return folder
 

@@ -90,4 +90,3 @@ def test_year_is_downloaded_converted_once_and_loaded_as_a_table(values, cache, 
     np.testing.assert_array_equal(table.y, y)
     assert table.y.dtype == np.float64
     assert table.n_splits == 1
-    assert table.feature_names is None

@@ -3,8 +3,8 @@ import gzip
 import numpy as np
 import pytest
 
-from vmg_paper.data import TABLES, load_table
-from vmg_paper.data.catalogue import ENTRIES
+from vmg_paper.data import TABLES, load_table, standard_splits
+from vmg_paper.data.tables import ENTRIES
 
 SHAPES = {
     "boston": (506, 13),
@@ -30,7 +30,7 @@ def published_yacht(data_folder, server, monkeypatch):
     np.savetxt(folder / "data.txt", np.hstack([table.y[:, None], unused, table.X]), fmt="%.17g")
     np.savetxt(folder / "index_features.txt", np.arange(2, 8), fmt="%d")
     np.savetxt(folder / "index_target.txt", [0])
-    monkeypatch.setattr("vmg_paper.data.catalogue.REPOSITORY", address)
+    monkeypatch.setattr("vmg_paper.data.tables.REPOSITORY", address)
     return table, folder
 
 
@@ -46,17 +46,14 @@ def test_tables_are_read(name, data_folder):
     assert table.y.shape == SHAPES[name][:1]
     assert table.X.dtype == table.y.dtype == np.float64
     assert np.isfinite(table.X).all() and np.isfinite(table.y).all()
-    assert table.feature_names is not None
-    assert len(set(table.feature_names)) == table.X.shape[1]
     assert table.n_splits == (5 if name == "protein" else 20)
     assert ENTRIES[name].n_rows == len(table.y)
 
 
 def test_the_columns_are_where_they_should_be(data_folder):
     naval, boston = load_table("naval"), load_table("boston")
-    constant = [name for name, column in zip(naval.feature_names, naval.X.T, strict=True) if np.ptp(column) == 0]
-    assert constant == ["compressor inlet temperature", "compressor inlet pressure"]
-    assert set(np.unique(boston.X[:, boston.feature_names.index("by the river")])) == {0, 1}
+    assert np.flatnonzero(np.ptp(naval.X, axis=0) == 0).tolist() == [8, 11]  # the compressor's inlet
+    assert set(np.unique(boston.X[:, 3])) == {0, 1}  # by the river
     assert boston.y.max() == 50  # prices were cut off there
     assert set(load_table("wine").y) == {3, 4, 5, 6, 7, 8}
 
@@ -104,6 +101,76 @@ def test_index_files_that_do_not_fit_the_data_are_refused(published_yacht, cache
 
 
 def test_offline_the_error_names_the_file_of_our_layout(cache, monkeypatch):
-    monkeypatch.setattr("vmg_paper.data.catalogue.REPOSITORY", "http://127.0.0.1:9")
+    monkeypatch.setattr("vmg_paper.data.tables.REPOSITORY", "http://127.0.0.1:9")
     with pytest.raises(ConnectionError, match=r"a folder that holds uci/yacht/data\.csv\.gz"):
         load_table("yacht")
+
+
+# -- splits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_regenerated_splits_are_the_published_ones(name, data_folder):
+    regenerated = standard_splits(name)
+    is_test = np.loadtxt(data_folder / f"uci/{name}/splits.csv.gz", delimiter=",", dtype=int)  # [N, splits]
+    assert len(regenerated) == is_test.shape[1] == ENTRIES[name].n_splits
+    for (train, test), column in zip(regenerated, is_test.T, strict=True):
+        np.testing.assert_array_equal(np.sort(train), np.flatnonzero(column == 0))
+        np.testing.assert_array_equal(np.sort(test), np.flatnonzero(column == 1))
+
+
+def test_the_recipe_is_the_one_of_the_papers():
+    random = np.random.RandomState(1)
+    for train, test in standard_splits("boston"):
+        permutation = random.choice(range(506), 506, replace=False)
+        np.testing.assert_array_equal(train, permutation[:455])
+        np.testing.assert_array_equal(test, permutation[455:])
+
+
+def test_the_callers_random_state_is_left_alone():
+    np.random.seed(3)  # noqa: NPY002 - the legacy state is what is under test
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    standard_splits(100)
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_split_is_a_partition(name):
+    (train, test) = standard_splits(name, 1)[0]
+    rows = np.concatenate([train, test])
+    np.testing.assert_array_equal(np.sort(rows), np.arange(len(rows)))
+
+
+@pytest.mark.parametrize(("n_rows", "n_train"), [(10, 9), (15, 14), (25, 23), (35, 32), (506, 455), (2, 1), (5, 4)])
+def test_a_number_of_rows_will_do_and_halves_round_up(n_rows, n_train):
+    splits = standard_splits(n_rows)
+    assert len(splits) == 20
+    assert all(len(train) == n_train and len(test) == n_rows - n_train for train, test in splits)
+
+
+def test_fewer_splits_are_the_first_ones():
+    for (train, test), (first_train, first_test) in zip(
+        standard_splits("wine")[:3], standard_splits("wine", 3), strict=True
+    ):
+        np.testing.assert_array_equal(train, first_train)
+        np.testing.assert_array_equal(test, first_test)
+
+
+def test_year_has_its_own_fixed_split():
+    [(train, test)] = standard_splits("year")
+    assert (train[0], train[-1], test[0], test[-1]) == (0, 463_714, 463_715, 515_344)
+    with pytest.raises(ValueError, match="n_splits must be 1; got 2"):
+        standard_splits("year", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("iris",), "must be one of boston"),
+        ((1,), "at least 2 rows; got 1"),
+        ((50, 0), "n_splits must be at least 1; got 0"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        standard_splits(*arguments)
