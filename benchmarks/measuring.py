@@ -1,4 +1,4 @@
-"""What the benchmarks share: turns, medians, tables, and the two networks that most of them compare."""
+"""Shared parts of the speed benchmarks: taking turns, medians, tables, and the two networks that most compare."""
 
 from __future__ import annotations
 

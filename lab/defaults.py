@@ -118,7 +118,7 @@ def _score(prediction: Prediction, y: np.ndarray, unit: float) -> tuple[float, f
 
 
 def _first(prediction: Prediction, n_members: int) -> Prediction:
-    """What the first member of an ensemble says alone; draws of members take turns in the mixture."""
+    """Prediction of the first member of an ensemble alone; draws of members take turns in the mixture."""
     parts = [np.broadcast_to(part, prediction.loc.shape)[::n_members] for part in (prediction.scale, prediction.df)]
     return Prediction(prediction.loc[::n_members], *parts, squeeze=prediction.squeeze)
 

@@ -1,4 +1,4 @@
-"""What missing cells cost, where training rows lack some too: marks that networks learn, draws, or both.
+"""The cost of missing cells, where training rows lack some too: marks that networks learn, draws, or both.
 
 The column that tells most of the target loses cells: at random, or mostly (four of five) where the target is above its
 median, as where "none" means much. Rates are 1 %, 5 % and 30 % of the training rows. Scored are rows that lack the cell

@@ -160,7 +160,7 @@ def bare_copies(parameters: int, n_times: int = 20) -> float:
 
 
 def measure(case: str, setting: Setting, steps: int) -> dict[str, Any]:
-    """What the first process answers, with the mean of all processes' steps."""
+    """Answer of the first process, with the mean of all processes' steps."""
     context = multiprocessing.get_context("spawn")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

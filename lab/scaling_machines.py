@@ -1,4 +1,4 @@
-"""What fits would take on 8 and 64 machines: costs measured here, a model of them, stragglers and a lost process.
+"""Time that fits would take on 8 and 64 machines: costs measured here, a model of them, stragglers and a lost process.
 
 ``--measure`` times the parts of a streamed fit on this machine, in seconds of one core's work: both passes over a row
 of 8 and of 100 columns, and the steps on the sample. Without it the numbers in the results file are used. The rest is
@@ -89,7 +89,7 @@ def sample_seconds(cost: dict[str, float], processes: int, steps: int = 800) -> 
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step of `train` costs a process, in seconds.
+    """Cost of a step of `train` for one process, in seconds.
 
     ``fixed`` is what does not depend on the rows: draws and KL of weights, the optimiser. ``contention`` is how many
     times as long processes on one machine take for it when they run at the same time, without a word to each other.

@@ -78,7 +78,7 @@ def make_table(number: int, n: int, seed: int) -> tuple[Array, Array, Array, Arr
 
 
 def kind_of(number: int) -> dict[str, str]:
-    """What a table is."""
+    """Function and noise of a table."""
     noise = list(NOISES)[number // len(FUNCTIONS) % len(NOISES)]
     return {"function": list(FUNCTIONS)[number % len(FUNCTIONS)], "noise": noise}
 

@@ -27,7 +27,7 @@ from vmg.variational.fitter import Fitter
 from vmg.variational.method import LONG, GaussianNoise, MatrixGaussianNetworks, Method
 from vmg.variational.noise_search import NoiseSearch
 from vmg_paper.experiments import results_file
-from vmg_paper.experiments.table_method import hidden_layers
+from vmg_paper.experiments.table1_methods import hidden_layers
 
 ALL_ROWS = 2**31
 

@@ -37,7 +37,7 @@ class Baseline(ABC):
 
     @abstractmethod
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
-        """What is fitted; ``likelihood`` is that of the targets unless the method has one of its own."""
+        """The method of fitting; ``likelihood`` is that of the targets, unless the method has its own."""
 
     def regressor(self, hidden_layer_sizes: int | Sequence[int] = (50,), **options: Any) -> BaselineRegressor:
         """The method as an estimator for numbers."""
@@ -69,7 +69,7 @@ class LayerBaseline(Baseline):
         """The layer at a place, with one replica for each choice."""
 
     def search(self) -> Search:
-        """What is chosen on held-out training rows; nothing unless a method says so."""
+        """Choices to be made on held-out training rows; none unless a method overrides this."""
         return Given()
 
     def evaluate(self, network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
@@ -103,7 +103,7 @@ class BaselineRegressor(MultiOutputMixin, RegressorMixin, VariationalNumbers):
     Parameters
     ----------
     baseline : Baseline
-        What is fitted.
+        The method of fitting.
     noise : {"constant", "input"}
         Constant noise is that of the sources of all methods but deep ensembles, which have their own.
     hidden_layer_sizes, activation, noise_prior, n_members, batch_size, learning_rate_init, max_iter, averaging, \
@@ -113,7 +113,7 @@ early_stopping, validation_fraction, n_iter_no_change, tol, n_draws, random_stat
     Attributes
     ----------
     choice_
-        What held-out rows chose, such as a dropout rate; None where nothing was to be chosen.
+        The choice made on held-out rows, such as a dropout rate; None where nothing was to be chosen.
     """
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {

@@ -1,4 +1,4 @@
-"""What the reference methods share: parameters, scaling, and fitting all splits of a table in one run."""
+"""Base of the reference methods: parameters, scaling, and fitting all splits of a table in one run."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ __all__ = ["CollapsedPosterior"]
 
 @dataclass(frozen=True)
 class Features:
-    """What the hidden layers give at N rows for n states."""
+    """Features of the output layer at N rows, for n states."""
 
     trace: Trace
     inputs: Tensor  # of the output layer, Φ = [z, 1]/√R: [n, N, R]

@@ -29,7 +29,7 @@ DERIVATIVES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class Trace(NamedTuple):
-    """What a forward pass leaves for the backward one."""
+    """Values of a forward pass that the backward pass needs."""
 
     layers: list[Tensor]
     inputs: list[Tensor]

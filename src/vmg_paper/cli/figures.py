@@ -1,4 +1,4 @@
-"""``vmg reproduce figure1`` and ``figure2``: the paper's toy problems, drawn, and each band's distance to the truth."""
+"""The figures of ``vmg reproduce``: toy problems with each band's distance to the truth, and Table 2 as a picture."""
 
 from __future__ import annotations
 
@@ -12,9 +12,14 @@ import typer
 from vmg.cli.output import print_json, print_table, say, say_aside, waiting
 from vmg.files import replacing
 from vmg_paper.experiments import figure1, figure2
-from vmg_paper.experiments.bands import Band, ToyResult
+from vmg_paper.experiments.published import PAPER_TABLE2
+from vmg_paper.experiments.results_file import Record
+from vmg_paper.experiments.table2 import MEAN
+from vmg_paper.experiments.table2_methods import n_weights
+from vmg_paper.experiments.table2_summary import common_size, foremost
+from vmg_paper.experiments.toys import Band, ToyResult
 
-__all__ = ["figure1_command", "figure2_command"]
+__all__ = ["draw_table2", "figure1_command", "figure2_command"]
 
 FORMATS = ("table", "json")
 TITLE = "Distance of each band to the true one, where there are data and where there are none"
@@ -127,3 +132,31 @@ def _show(
     for truth in result.truths:
         say(f"{truth.name}: {truth.note}")
     say(f"Figure: {out}")
+
+
+def draw_table2(summary: Sequence[Record], path: Path) -> None:
+    """Draw all methods of the results and of the paper, with the foremost run of each method and size."""
+    from vmg_paper.figures.table2_figure import MethodPicture, draw_table2_figure  # matplotlib takes its time
+
+    at_size = common_size(summary)
+    shown = foremost(summary)
+    pictures = []
+    for name in dict.fromkeys([*(row["method"] for row in shown), *(method for method, _ in PAPER_TABLE2)]):
+        rows = [row for row in shown if row["method"] == name]
+        errors = {row["size"]: row["error_percent"] for row in rows if row["prediction"] == MEAN}
+        paper = {size: error for (method, size), error in PAPER_TABLE2.items() if method == name and size}
+        anywhere = PAPER_TABLE2.get((name, ""))
+        there = [row for row in rows if row["size"] == at_size]
+        if not there:
+            pictures.append(MethodPicture(name, errors, paper, paper_error_anywhere=anywhere))
+            continue
+        widest = there[-1]  # the average over most draws, where there is one
+        accuracy = [100 - error for error in widest["rejection"]["error_percent"]]
+        auroc = {name: kinds["entropy"] for name, kinds in widest["auroc"].items()}
+        rejection = widest["rejection"]["rates_percent"], accuracy
+        pictures.append(MethodPicture(name, errors, paper, rejection, auroc, anywhere))
+    sizes = sorted({size for one in pictures for size in (*one.errors, *one.paper_errors)}, key=n_weights)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as temporary, waiting("Drawing"):
+        draw_table2_figure(pictures, sizes, temporary, at_size=at_size)
+    say_aside(f"Figure: {path}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -12,15 +13,13 @@ import typer
 import vmg
 from vmg.cli.datasets import RayOption, ray_address
 from vmg.cli.output import TrainingBar, say, say_aside, waiting
-from vmg_paper.cli.figures import figure1_command, figure2_command
-from vmg_paper.cli.option_lists import names
-from vmg_paper.cli.table2 import table2_command
+from vmg_paper.cli.figures import draw_table2, figure1_command, figure2_command
 from vmg_paper.data import TABLES
-from vmg_paper.experiments import results_file
-from vmg_paper.experiments.registry import METHODS, listing
+from vmg_paper.experiments import results_file, table1, table2, table2_summary
 from vmg_paper.experiments.runner import run
-from vmg_paper.experiments.table1 import Table1, tasks
-from vmg_paper.experiments.table1_summary import FORMATS, render, summarise
+from vmg_paper.experiments.table1_methods import TABLE_METHODS
+from vmg_paper.experiments.table2_methods import DIGIT_METHODS, MAX_NOISE, MAX_POINTS, parse_size
+from vmg_paper.experiments.typeset import FORMATS
 
 __all__ = ["reproduce"]
 
@@ -30,21 +29,20 @@ reproduce = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-
-TABLE2_EXAMPLE = "Example: `vmg reproduce table2 --methods vmg,dropout --sizes 3x150 --seeds 0,1,2`"
-
-reproduce.command("table2", epilog=TABLE2_EXAMPLE)(table2_command)
 reproduce.command("figure1")(figure1_command)
 reproduce.command("figure2")(figure2_command)
+
+Form = Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}.")]
+Show = Annotated[bool, typer.Option("--show", help="Run nothing: print all that the results file has.")]
+OUT_HELP = "Results file; what is in it already is not run again."
 
 
 def _list_methods(asked: bool) -> None:
     if not asked:
         return
-    methods = listing("table1")
-    width = max(len(name) for name, _ in methods)
-    for name, summary in methods:
-        say(f"{name:<{width}}  {summary}")
+    width = max(map(len, TABLE_METHODS))
+    for name, method in TABLE_METHODS.items():
+        say(f"{name:<{width}}  {method.summary}")
     raise typer.Exit
 
 
@@ -68,27 +66,25 @@ def table1_command(
     jobs: Annotated[int, typer.Option(min=1, help="Tables that run at once, each in a process of its own.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch in each.")] = 1,
     ray: RayOption = False,
-    out: Annotated[Path, typer.Option(help="Results file; what is in it already is not run again.")] = Path(
-        "results/table1.jsonl"
-    ),
-    show: Annotated[bool, typer.Option("--show", help="Run nothing: print all that the results file has.")] = False,
-    form: Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}.")] = "markdown",
+    out: Annotated[Path, typer.Option(help=OUT_HELP)] = Path("results/table1.jsonl"),
+    show: Show = False,
+    form: Form = "markdown",
 ) -> None:
     """Test RMSE and log-likelihood on the regression tables, standard splits, all splits as one batched network.
 
     One JSON line per (method, dataset, split) is appended to the results file; a killed run resumes where it was.
     """
-    chosen_tables = names(datasets, TABLES, "--datasets")
-    chosen_methods = names(methods, tuple(METHODS["table1"]), "--methods")
-    [form] = names(form, FORMATS, "--format")
+    chosen_tables = _names(datasets, TABLES, "--datasets")
+    chosen_methods = _names(methods, tuple(TABLE_METHODS), "--methods")
+    [form] = _names(form, FORMATS, "--format")
     if show:
-        say(render(summarise(results_file.read(out)), form))
+        say(table1.render(table1.summarise(results_file.read(out)), form))
         return
     torch.set_num_threads(threads)
-    missing = tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed)
+    missing = table1.tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed)
     with waiting(f"{len(missing)} tables to run, {jobs} at once") if missing and (jobs > 1 or ray) else nullcontext():
         for task, earned in run(
-            Table1(vmg.__version__),
+            table1.Table1(vmg.__version__),
             missing,
             out=out,
             jobs=jobs,
@@ -103,4 +99,124 @@ def table1_command(
         for line in results_file.read(out)
         if line["dataset"] in chosen_tables and line["method"] in chosen_methods and line["seed"] == seed
     ]
-    say(render(summarise(lines), form))
+    say(table1.render(table1.summarise(lines), form))
+
+
+@reproduce.command("table2", epilog="Example: `vmg reproduce table2 --methods vmg,dropout --sizes 3x150 --seeds 0,1,2`")
+def table2_command(
+    methods: Annotated[
+        str, typer.Option(metavar="NAMES", help=f"Separated by commas: {', '.join(DIGIT_METHODS)}.")
+    ] = "vmg",
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZES", help="Layers x units, such as 2x400,3x150.", show_default="each method's, as in the paper"
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option(metavar="NUMBERS", help="One network each.")] = "0",
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 80,
+    points: Annotated[
+        str,
+        typer.Option(
+            metavar="NUMBERS",
+            help="Pseudo-points of every layer; of several, the best on the validation images, with the first seed.",
+        ),
+    ] = "50,150",
+    max_noise: Annotated[
+        float, typer.Option(min=1e-4, max=1, help="Limit on √α, the noise of the pseudo-data.")
+    ] = MAX_NOISE,
+    refit: Annotated[
+        bool,
+        typer.Option("--refit", help="Once all is chosen, train on the validation images too, and score that network."),
+    ] = False,
+    raw: Annotated[
+        bool,
+        typer.Option("--raw", help="Pixels as they are, as in the paper; else less their mean over training images."),
+    ] = False,
+    learning_rate: Annotated[
+        float | None, typer.Option(min=1e-6, max=1, help="Of Adam.", show_default="each method's own")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 2,
+    out: Annotated[Path, typer.Option(help=OUT_HELP)] = Path("results/table2.jsonl"),
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep the state of every run here, once an epoch, and go on from it after a kill.",
+            show_default="checkpoints, beside the results",
+        ),
+    ] = None,
+    figure: Annotated[Path | None, typer.Option(metavar="PNG", help="Draw the results there.")] = None,
+    show: Show = False,
+    form: Form = "markdown",
+) -> None:
+    """Test errors on permutation-invariant MNIST, calibration, rejection and doubt about images of other things.
+
+    The last 10,000 training images are for validation. One JSON line per (method, size, seed) is appended to the
+    results file; a killed run goes on from its last epoch, to the same bits.
+    """
+    chosen_methods = _names(methods, tuple(DIGIT_METHODS), "--methods")
+    chosen_sizes = None if sizes is None else _sizes(sizes)
+    [form] = _names(form, FORMATS, "--format")
+    torch.set_num_threads(threads)
+    chosen_seeds = _whole_numbers(seeds, "--seeds", low=0, high=2**32 - 1)
+    chosen_points = _whole_numbers(points, "--points", low=1, high=MAX_POINTS)
+    if show:
+        wanted, missing = table2.answered(out), list[table2.Task]()
+        if not wanted:
+            raise typer.BadParameter(f"must hold results of this table; {out} has none", param_hint="--out")
+    else:
+        wanted, missing = table2.tasks(
+            chosen_methods,
+            chosen_sizes,
+            seeds=chosen_seeds,
+            epochs=epochs,
+            points=chosen_points,
+            max_noise=max_noise,
+            refit=refit,
+            raw=raw,
+            learning_rate=learning_rate,
+            out=out,
+        )
+    folder = out.parent / "checkpoints" if checkpoints is None else checkpoints
+    experiment = table2.Table2(vmg.__version__, out, folder)
+    for task, [record] in run(experiment, missing, out=out, watch=TrainingBar):
+        say_aside(
+            f"{task.method} {task.size}, seed {task.seed}: {record['error_percent']:.2f} % in {record['seconds']:.0f} s"
+        )
+    asked = set(wanted)
+    lines = [line for line in table2.read_lines(out) if table2.key(line) in asked]
+    summary = table2_summary.summarise(lines)
+    say(table2_summary.render(summary, form))
+    if figure is not None:
+        draw_table2(summary, figure)
+
+
+def _names(text: str, known: Sequence[str], option: str) -> list[str]:
+    """Names separated by commas, each of them known."""
+    chosen = text.split(",")
+    unknown = [name for name in chosen if name not in known]
+    if unknown:
+        raise typer.BadParameter(f"must be among {', '.join(known)}; got {', '.join(unknown)}", param_hint=option)
+    return chosen
+
+
+def _whole_numbers(text: str, option: str, *, low: int, high: int) -> list[int]:
+    """Different whole numbers from ``low`` to ``high``, separated by commas."""
+    parts = text.split(",")
+    in_range = all(part.strip().isdecimal() and low <= int(part) <= high for part in parts)
+    if not in_range or len(parts) != len(set(parts)):
+        raise typer.BadParameter(
+            f"must be different whole numbers from {low} to {high} such as 1,2; got '{text}'", param_hint=option
+        )
+    return [int(part) for part in parts]
+
+
+def _sizes(text: str) -> list[str]:
+    chosen = text.split(",")
+    for size in chosen:
+        try:
+            parse_size(size)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--sizes") from error
+    return chosen

@@ -27,7 +27,7 @@ class TableEntry:
     n_rows: int
     n_splits: int
     sha256: str
-    """Of the float64 array [N, D + 1], target last, in C order."""
+    """SHA-256 of the float64 array [N, D + 1], target last, in C order."""
 
     def url(self, file: str) -> str:
         """The public address of one of this table's files."""

@@ -1,17 +1,35 @@
-"""The digits of MNIST as the paper splits them, and images of other things that a network should doubt."""
+"""The digits of MNIST as the paper splits them, images of other sets, and scores of a classifier's uncertainty."""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vmg import metrics
+from vmg.nn.bayesian import use_generator
+from vmg.nn.mlp import MLP
+from vmg.prediction import ClassPrediction
+from vmg_paper.baselines.base import mean_function
 from vmg_paper.data import load_images
 
-__all__ = ["UNKNOWN", "Digits", "Rows", "load_digits"]
+__all__ = [
+    "REJECTION_RATES",
+    "UNKNOWN",
+    "Digits",
+    "Rows",
+    "draw_probabilities",
+    "load_digits",
+    "mean_probabilities",
+    "rejection_errors",
+    "score",
+]
 
 N_VALIDATION = 10_000  # the last rows of the training set [LW16, §4.2]
 UNKNOWN = ("notmnist", "fashion-mnist")  # letters in many fonts, and clothes
@@ -63,3 +81,65 @@ def load_digits() -> Digits:
         Rows(test_x, test_y),
         {name: torch.from_numpy(load_images(name, "test")[0]) for name in UNKNOWN},
     )
+
+
+REJECTION_RATES = (0, 1, 2, 5, 10, 20)  # percent
+DRAWS_AT_ONCE, ROWS_AT_ONCE = 10, 2_000  # weights and activations that are in memory together
+
+Array = NDArray[np.float64]
+
+
+def mean_probabilities(network: MLP, x: Tensor) -> Array:
+    """Probabilities of the mean network, [N, K]."""
+    return torch.cat([mean_function(network, rows)[0].softmax(-1) for rows in x.split(ROWS_AT_ONCE)]).numpy()
+
+
+@torch.no_grad()
+def draw_probabilities(network: MLP, x: Tensor, n_draws: int, seed: int) -> Array:
+    """Probabilities of networks drawn from the posterior, [n_draws, N, K].
+
+    A draw is one set of weights for all rows. As :func:`~vmg.prediction.draw_functions`, but a few draws at a time, as
+    all the weights of a hundred wide networks would not fit into memory; and only the draw itself is in double
+    precision, which its solves need. Products with the images take most of the time and are in theirs.
+    """
+    exact = copy.deepcopy(network).double()
+    use_generator(exact, torch.Generator().manual_seed(seed))
+    drawn = []
+    for start in range(0, n_draws, DRAWS_AT_ONCE):
+        functions = exact.sample_functions(min(DRAWS_AT_ONCE, n_draws - start))
+        drawn.append(torch.cat([functions(rows).double().softmax(-1) for rows in x.split(ROWS_AT_ONCE)], dim=-2))
+    return torch.cat(drawn).numpy()
+
+
+def rejection_errors(uncertainty: Array, correct: NDArray[np.bool_]) -> list[float]:
+    """Error in percent on what is left once the most uncertain are rejected, at each of the rejection rates."""
+    _, accuracy = metrics.rejection_curve(uncertainty, correct)
+    return [100 * (1 - float(accuracy[rate * len(correct) // 100])) for rate in REJECTION_RATES]
+
+
+def score(known: ClassPrediction, labels: NDArray[np.int64], unknown: Mapping[str, ClassPrediction]) -> dict[str, Any]:
+    """All scores of predictions for known classes, and how well doubt tells other images from them.
+
+    ``auroc`` has for each set of other images the area under the curve of the predictive entropy and of the mutual
+    information, which is None where there is only one draw.
+    """
+    probabilities = known.probabilities
+    return {
+        "error_percent": 100 * metrics.error_rate(probabilities, labels),
+        "log_likelihood": metrics.log_likelihood(known.log_prob(labels)),
+        "ece": metrics.expected_calibration_error(probabilities, labels),
+        "brier": metrics.brier_score(probabilities, labels),
+        "auroc": {
+            name: {
+                "entropy": metrics.auroc(known.predictive_entropy, other.predictive_entropy),
+                "mutual_information": None
+                if len(known.samples) == 1
+                else metrics.auroc(known.mutual_information, other.mutual_information),
+            }
+            for name, other in unknown.items()
+        },
+        "rejection": {
+            "rates_percent": list(REJECTION_RATES),
+            "error_percent": rejection_errors(known.predictive_entropy, known.label == labels),
+        },
+    }

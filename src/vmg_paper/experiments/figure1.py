@@ -16,8 +16,7 @@ import numpy as np
 from vmg.nn import MLP
 from vmg_paper.baselines import PBPRegressor
 from vmg_paper.data.toy import cubic
-from vmg_paper.experiments.bands import Array, Band, ToyResult
-from vmg_paper.experiments.toy_fits import Settings, fit_network, sample_truth
+from vmg_paper.experiments.toys import Array, Band, Settings, ToyResult, fit_network, sample_truth
 from vmg_paper.layers.factorised import MeanFieldLinear
 from vmg_paper.layers.point_weights import DropoutLinear
 

@@ -22,8 +22,7 @@ from vmg.priors import GammaPrior
 from vmg_paper.baselines import PBPRegressor
 from vmg_paper.baselines.flat_network import LayerPrecisions
 from vmg_paper.data.toy import osband
-from vmg_paper.experiments.bands import Array, Band, ToyResult
-from vmg_paper.experiments.toy_fits import Settings, fit_network, sample_truth
+from vmg_paper.experiments.toys import Array, Band, Settings, ToyResult, fit_network, sample_truth
 
 __all__ = ["curve", "matrix_gaussian", "run"]
 
@@ -62,7 +61,7 @@ def matrix_gaussian(activation: str, batch_shape: Sequence[int]) -> MLP:
 
 
 def curve(x: Array) -> Array:
-    """What the data are drawn from, but for the noise that moves x."""
+    """The function behind the data, without the noise that moves x."""
     return x + np.sin(4 * x) + np.sin(13 * x)
 
 

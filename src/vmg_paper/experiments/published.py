@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 __all__ = ["BEST", "BEST_ONE_LAYER", "PAPER_BASELINES", "PAPER_TABLE1", "PAPER_TABLE2", "Best", "Figure"]
 
+DATASETS = ("boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht")
+
 
 class Figure(NamedTuple):
     """A mean over splits and its standard error."""
@@ -14,54 +16,31 @@ class Figure(NamedTuple):
     error: float
 
 
-PAPER_TABLE1: dict[str, tuple[Figure, Figure]] = {
-    "boston": (Figure(2.70, 0.13), Figure(-2.46, 0.09)),
-    "concrete": (Figure(4.89, 0.12), Figure(-3.01, 0.03)),
-    "energy": (Figure(0.54, 0.02), Figure(-1.06, 0.03)),
-    "kin8nm": (Figure(0.08, 0.00), Figure(1.10, 0.01)),
-    "naval": (Figure(0.00, 0.00), Figure(2.46, 0.00)),
-    "power": (Figure(4.04, 0.04), Figure(-2.82, 0.01)),
-    "protein": (Figure(4.13, 0.02), Figure(-2.84, 0.00)),
-    "wine": (Figure(0.63, 0.01), Figure(-0.95, 0.01)),
-    "yacht": (Figure(0.71, 0.05), Figure(-1.30, 0.02)),
-}
+def _figures(rmse: str, log_likelihood: str) -> dict[str, tuple[Figure, Figure]]:
+    """Figures of each of the datasets, from a row of the paper's table such as "2.70±0.13 4.89±0.12"."""
+    rows = ([Figure(*map(float, cell.split("±"))) for cell in row.split()] for row in (rmse, log_likelihood))
+    return dict(zip(DATASETS, zip(*rows, strict=True), strict=True))
+
+
+PAPER_TABLE1 = _figures(
+    "2.70±0.13 4.89±0.12 0.54±0.02 0.08±0.00 0.00±0.00 4.04±0.04 4.13±0.02 0.63±0.01 0.71±0.05",
+    "-2.46±0.09 -3.01±0.03 -1.06±0.03 1.10±0.01 2.46±0.00 -2.82±0.01 -2.84±0.00 -0.95±0.01 -1.30±0.02",
+)
 """Test RMSE and log-likelihood of VMG [LW16, Table 1]; Year, one split without errors, is left out."""
 
-
-PAPER_BASELINES: dict[str, dict[str, tuple[Figure, Figure]]] = {
-    "graves-vi": {
-        "boston": (Figure(4.32, 0.29), Figure(-2.90, 0.07)),
-        "concrete": (Figure(7.19, 0.12), Figure(-3.39, 0.02)),
-        "energy": (Figure(2.65, 0.08), Figure(-2.39, 0.03)),
-        "kin8nm": (Figure(0.10, 0.00), Figure(0.90, 0.01)),
-        "naval": (Figure(0.01, 0.00), Figure(3.73, 0.12)),
-        "power": (Figure(4.33, 0.04), Figure(-2.89, 0.01)),
-        "protein": (Figure(4.84, 0.03), Figure(-2.99, 0.01)),
-        "wine": (Figure(0.65, 0.01), Figure(-0.98, 0.01)),
-        "yacht": (Figure(6.89, 0.67), Figure(-3.43, 0.16)),
-    },
-    "pbp": {
-        "boston": (Figure(3.01, 0.18), Figure(-2.57, 0.09)),
-        "concrete": (Figure(5.67, 0.09), Figure(-3.16, 0.02)),
-        "energy": (Figure(1.80, 0.05), Figure(-2.04, 0.02)),
-        "kin8nm": (Figure(0.10, 0.00), Figure(0.90, 0.01)),
-        "naval": (Figure(0.01, 0.00), Figure(3.73, 0.01)),
-        "power": (Figure(4.12, 0.03), Figure(-2.84, 0.01)),
-        "protein": (Figure(4.73, 0.01), Figure(-2.97, 0.00)),
-        "wine": (Figure(0.64, 0.01), Figure(-0.97, 0.01)),
-        "yacht": (Figure(1.02, 0.05), Figure(-1.63, 0.02)),
-    },
-    "mc-dropout": {
-        "boston": (Figure(2.97, 0.85), Figure(-2.46, 0.25)),
-        "concrete": (Figure(5.23, 0.53), Figure(-3.04, 0.09)),
-        "energy": (Figure(1.66, 0.19), Figure(-1.99, 0.09)),
-        "kin8nm": (Figure(0.10, 0.00), Figure(0.95, 0.03)),
-        "naval": (Figure(0.01, 0.00), Figure(3.80, 0.05)),
-        "power": (Figure(4.02, 0.18), Figure(-2.80, 0.05)),
-        "protein": (Figure(4.36, 0.04), Figure(-2.89, 0.01)),
-        "wine": (Figure(0.62, 0.04), Figure(-0.93, 0.06)),
-        "yacht": (Figure(1.11, 0.38), Figure(-1.55, 0.12)),
-    },
+PAPER_BASELINES = {
+    "graves-vi": _figures(
+        "4.32±0.29 7.19±0.12 2.65±0.08 0.10±0.00 0.01±0.00 4.33±0.04 4.84±0.03 0.65±0.01 6.89±0.67",
+        "-2.90±0.07 -3.39±0.02 -2.39±0.03 0.90±0.01 3.73±0.12 -2.89±0.01 -2.99±0.01 -0.98±0.01 -3.43±0.16",
+    ),
+    "pbp": _figures(
+        "3.01±0.18 5.67±0.09 1.80±0.05 0.10±0.00 0.01±0.00 4.12±0.03 4.73±0.01 0.64±0.01 1.02±0.05",
+        "-2.57±0.09 -3.16±0.02 -2.04±0.02 0.90±0.01 3.73±0.01 -2.84±0.01 -2.97±0.00 -0.97±0.01 -1.63±0.02",
+    ),
+    "mc-dropout": _figures(
+        "2.97±0.85 5.23±0.53 1.66±0.19 0.10±0.00 0.01±0.00 4.02±0.18 4.36±0.04 0.62±0.04 1.11±0.38",
+        "-2.46±0.25 -3.04±0.09 -1.99±0.09 0.95±0.03 3.80±0.05 -2.80±0.05 -2.89±0.01 -0.93±0.06 -1.55±0.12",
+    ),
 }
 """The same of the methods that the paper compares with, by their names here [LW16, Table 1, who quote the sources]."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +20,13 @@ from vmg.training import Callback
 from vmg.variational import fit_splits
 from vmg_paper.data import load_table, standard_splits
 from vmg_paper.experiments import results_file
-from vmg_paper.experiments.registry import METHODS
+from vmg_paper.experiments.published import BEST, BEST_ONE_LAYER, PAPER_BASELINES, PAPER_TABLE1
 from vmg_paper.experiments.results_file import Record
 from vmg_paper.experiments.runner import Watch
-from vmg_paper.experiments.table_method import fit_apart
+from vmg_paper.experiments.table1_methods import TABLE_METHODS, fit_apart
+from vmg_paper.experiments.typeset import FORMATS, mean_and_error, typeset
 
-__all__ = ["Table1", "Task", "config", "execute", "score", "tasks"]
+__all__ = ["FORMATS", "Table1", "Task", "config", "execute", "render", "score", "summarise", "tasks"]
 
 
 class Task(NamedTuple):
@@ -39,22 +41,22 @@ class Task(NamedTuple):
 def tasks(
     datasets: Sequence[str], methods: Sequence[str], *, out: Path, n_splits: int | None = None, seed: int = 0
 ) -> list[Task]:
-    """What is not in ``out`` yet."""
+    """The tasks that ``out`` does not answer yet."""
     done = {
         (r["method"], r["dataset"], r["split"], r["seed"])
         for r in results_file.read(out)
         if r["experiment"] == "table1"
     }
-    found = []
+    left = []
     for dataset in datasets:
         splits = range(len(standard_splits(dataset)[:n_splits]))
         for method in methods:
             missing = tuple(k for k in splits if (method, dataset, k, seed) not in done)
-            if missing and METHODS["table1"][method].together:
-                found.append(Task(method, dataset, missing, seed))
+            if missing and TABLE_METHODS[method].together:
+                left.append(Task(method, dataset, missing, seed))
             else:
-                found += [Task(method, dataset, (k,), seed) for k in missing]
-    return found
+                left += [Task(method, dataset, (k,), seed) for k in missing]
+    return left
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Table1:
 def execute(task: Task, version: str, on_progress: Callback | None = None) -> list[Record]:
     """Run a task: one record for each of its splits."""
     table, splits = load_table(task.dataset), standard_splits(task.dataset)
-    recipe = METHODS["table1"][task.method]
+    recipe = TABLE_METHODS[task.method]
     estimator = recipe.make(task.dataset, task.seed)
     # methods with a way of their own to fit have no progress to report
     options = (
@@ -117,3 +119,59 @@ def score(model: Any, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
         "interval_width_90": metrics.interval_width(interval),
         "crps": metrics.crps_from_samples(prediction.sample(200, 0), y),
     }
+
+
+SCORES = ("rmse", "log_likelihood", "coverage_90", "interval_width_90", "crps", "seconds")
+BESIDE = ("paper", "one layer", "any model")
+"""The paper's figure for the method, or for its own where it has none; the best of others with one hidden layer, and
+with any model."""
+
+HEADER = ("table", "method", "splits", "RMSE", *BESIDE, "log-likelihood", *BESIDE, "coverage 90 %", "s per split")
+
+
+def summarise(lines: Sequence[Record]) -> list[Record]:
+    """Mean and standard error over splits for each (dataset, method)."""
+    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for line in lines:
+        if line["experiment"] == "table1":
+            groups[line["dataset"], line["method"]].append(line)
+    summary = []
+    for (dataset, method), members in groups.items():
+        row: Record = {"dataset": dataset, "method": method, "splits": len(members)}
+        for score in SCORES:
+            row[score], row[f"{score}_error"] = mean_and_error([member[score] for member in members])
+        summary.append(row)
+    return sorted(summary, key=lambda row: (row["dataset"], row["method"]))
+
+
+def render(summary: Sequence[Record], form: str) -> str:
+    """The summary as a table; a figure of others is marked + where ours, rounded as theirs, is no worse, else −."""
+    return typeset(summary, HEADER, _cells, form)
+
+
+def _cells(row: Record) -> tuple[str, ...]:
+    return (
+        row["dataset"],
+        row["method"],
+        str(row["splits"]),
+        *_beside(row, "rmse", 0, sign=-1),
+        *_beside(row, "log_likelihood", 1, sign=1),
+        f"{row['coverage_90']:.3f}",
+        f"{row['seconds']:.1f}",
+    )
+
+
+def _beside(row: Record, score: str, column: int, sign: int) -> tuple[str, ...]:
+    """Ours with its standard error, then each figure to compare with."""
+    mean, error = row[score], row[f"{score}_error"]
+    ours = f"{mean:.4f} ± {error:.4f}" if abs(mean) < 0.1 else f"{mean:.3f} ± {error:.3f}"
+    others = []
+    for table in (PAPER_BASELINES.get(row["method"], PAPER_TABLE1), BEST_ONE_LAYER, BEST):
+        if row["dataset"] not in table:
+            others.append("")
+            continue
+        theirs = table[row["dataset"]][column].mean
+        digits = max(2, len(f"{theirs:g}".partition(".")[2]))
+        better = sign * (round(mean, digits) - theirs) >= 0
+        others.append(f"{theirs:.{digits}f} {'+' if better else '−'}")
+    return ours, *others

@@ -24,11 +24,9 @@ from vmg.nn.mlp import MLP
 from vmg.prediction import ClassPrediction
 from vmg.training import Callback, Checkpoint, History, train
 from vmg_paper.experiments import results_file
-from vmg_paper.experiments.digits import Digits, Rows, load_digits
-from vmg_paper.experiments.registry import METHODS
+from vmg_paper.experiments.digits import Array, Digits, Rows, draw_probabilities, load_digits, mean_probabilities, score
 from vmg_paper.experiments.runner import Watch, unwatched
-from vmg_paper.experiments.table2_methods import N_CLASSES, SCHEDULES, DigitMethod, Recipe, parse_size
-from vmg_paper.experiments.uncertainty_scores import Array, draw_probabilities, mean_probabilities, score
+from vmg_paper.experiments.table2_methods import DIGIT_METHODS, N_CLASSES, SCHEDULES, DigitMethod, Recipe, parse_size
 
 __all__ = [
     "AVERAGES",
@@ -75,7 +73,7 @@ def key(record: results_file.Record) -> Task:
     """The task that a line of the results answers."""
     tried = tuple(one["points"] for one in record["tried"] if one["points"] is not None)
     run = record["method"], record["size"], record["seed"], record["epochs"]
-    rate = _unless_own(record["config"]["learning_rate"], METHODS["table2"][record["method"]])
+    rate = _unless_own(record["config"]["learning_rate"], DIGIT_METHODS[record["method"]])
     return Task(*run, tried, record["max_noise"], record["refit"], record["raw"], rate)
 
 
@@ -100,7 +98,7 @@ def tasks(
     """All that is asked for, and the part of it that is not in ``out`` yet; without ``sizes`` each method's own."""
 
     def task(name: str, size: str, seed: int) -> Task:
-        method = METHODS["table2"][name]
+        method = DIGIT_METHODS[name]
         tried, limit = (tuple(points), max_noise) if method.has_points else ((), None)
         return Task(name, size, seed, epochs, tried, limit, refit, raw, _unless_own(learning_rate, method))
 
@@ -108,7 +106,7 @@ def tasks(
         task(name, size, seed)
         for seed in seeds
         for name in methods
-        for size in (METHODS["table2"][name].sizes if sizes is None else sizes)
+        for size in (DIGIT_METHODS[name].sizes if sizes is None else sizes)
     ]
     done = answered(out)
     return wanted, [one for one in wanted if one not in done]
@@ -168,7 +166,7 @@ def execute(
 
     With ``checkpoints``, a folder, every network's run keeps its state there and goes on from it after a kill.
     """
-    method = METHODS["table2"][task.method]
+    method = DIGIT_METHODS[task.method]
     if not task.raw:
         digits = digits.centred()
     recipe = method.recipe(task.epochs, task.learning_rate)
@@ -274,11 +272,11 @@ def _score(networks: Sequence[MLP], digits: Digits, seed: int, *, is_random: boo
         drawn = np.stack([draw_probabilities(one, x, max(1, most // members), seed) for one in networks])
         for name, n_draws in AVERAGES.items():
             predictions[name] = drawn[:, : max(1, n_draws // members)].reshape(-1, *drawn.shape[-2:])
-    found = {}
+    scores = {}
     for name, samples in predictions.items():
         parts = dict(zip(sets, map(_prediction, np.split(samples, ends, axis=1)), strict=True))
-        found[name] = score(parts.pop("test"), digits.test.labels, parts)
-    return found
+        scores[name] = score(parts.pop("test"), digits.test.labels, parts)
+    return scores
 
 
 def _mean_probabilities(networks: Sequence[MLP], x: Tensor) -> Array:

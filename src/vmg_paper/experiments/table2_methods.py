@@ -33,10 +33,10 @@ PAPER_SIZES = ("2x400", "3x150", "3x250", "3x500", "3x750")
 
 def parse_size(size: str) -> tuple[int, ...]:
     """Units of each hidden layer: "3x150" is three layers of 150."""
-    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", size)
-    if found is None:
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", size)
+    if match is None:
         raise ValueError(f"size must be layers x units, such as 3x150; got {size!r}")
-    layers, units = map(int, found.groups())
+    layers, units = map(int, match.groups())
     return (units,) * layers
 
 
@@ -67,7 +67,7 @@ class DigitMethod:
     """The untrained network for the sizes of hidden layers, a number of pseudo-points, the limit on their noise and
     the options."""
     options: dict[str, Any] = field(default_factory=dict)
-    """What the layers are told."""
+    """Settings of the layers."""
     sizes: tuple[str, ...] = PAPER_SIZES
     """Sizes at which it runs unless told otherwise."""
     has_points: bool = False

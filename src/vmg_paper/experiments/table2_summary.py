@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from vmg_paper.experiments.published import PAPER_TABLE2
 from vmg_paper.experiments.results_file import Record
 from vmg_paper.experiments.table2 import AVERAGES, MEAN
 from vmg_paper.experiments.table2_methods import DIGIT_METHODS, n_weights
-from vmg_paper.experiments.typeset import check_format, typeset
+from vmg_paper.experiments.typeset import mean_and_error, typeset
 
 __all__ = ["HEADER", "common_size", "foremost", "paper_error", "render", "summarise"]
 
@@ -42,7 +41,7 @@ HEADER = (
     "s",
 )
 RUN = ("method", "size", "epochs", "points", "max_noise", "learning_rate", "refit", "raw")
-"""What the lines of one run have in common; the seeds differ."""
+"""Fields that agree in all lines of one run; the seeds differ."""
 IMAGES = {False: "50,000", True: "all 60,000"}
 """That a network trained on."""
 PIXELS = {False: "less mean", True: "as they are"}
@@ -94,10 +93,10 @@ def _row(prediction: str, members: Sequence[Record]) -> Record:
         "paper": paper_error(members[0]["method"], members[0]["size"]),
     }
     for name in SCORES:
-        row[name], row[f"{name}_error"] = _mean_and_error([one[name] for one in scores])
-    row["seconds"], row["seconds_error"] = _mean_and_error([member["seconds"] for member in members])
+        row[name], row[f"{name}_error"] = mean_and_error([one[name] for one in scores])
+    row["seconds"], row["seconds_error"] = mean_and_error([member["seconds"] for member in members])
     validated = [member[VALIDATED] for member in members]  # a refit has none
-    row[VALIDATED], row[f"{VALIDATED}_error"] = (None, None) if row["refit"] else _mean_and_error(validated)
+    row[VALIDATED], row[f"{VALIDATED}_error"] = (None, None) if row["refit"] else mean_and_error(validated)
     row["auroc"] = {
         unknown: {kind: _mean_or_none([one["auroc"][unknown][kind] for one in scores]) for kind in kinds}
         for unknown, kinds in scores[0]["auroc"].items()
@@ -115,11 +114,6 @@ def _chosen_by(members: Sequence[Record]) -> float | None:
     return next((one[VALIDATED] for one in chosen if VALIDATED in one), None)
 
 
-def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return float(np.mean(values)), float(error)
-
-
 def _mean_or_none(values: Sequence[float | None]) -> float | None:
     given = [value for value in values if value is not None]
     return float(np.mean(given)) if given else None
@@ -127,10 +121,7 @@ def _mean_or_none(values: Sequence[float | None]) -> float | None:
 
 def render(summary: Sequence[Record], form: str) -> str:
     """The summary as a table; the paper's error is marked + where ours, rounded as it is, is no worse, else −."""
-    check_format(form)
-    if form == "json":
-        return json.dumps(list(summary), indent=1)
-    return typeset(HEADER, [_cells(row) for row in summary], form, n_words=3)
+    return typeset(summary, HEADER, _cells, form, n_words=3)
 
 
 def _cells(row: Record) -> tuple[str, ...]:

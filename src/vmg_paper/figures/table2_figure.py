@@ -24,7 +24,7 @@ SET_NAMES = {"notmnist": "notMNIST", "fashion-mnist": "Fashion-MNIST"}
 
 @dataclass(frozen=True)
 class MethodPicture:
-    """What one method contributes to each panel; a part may be empty."""
+    """One method's numbers in each panel; a part may be empty."""
 
     name: str
     errors: Mapping[str, float]

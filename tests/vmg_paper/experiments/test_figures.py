@@ -7,8 +7,7 @@ from tiny_figures import tiny_run
 
 from vmg.prediction import draw_functions
 from vmg_paper.experiments import figure1, figure2
-from vmg_paper.experiments.bands import Band, ToyResult, distance
-from vmg_paper.experiments.toy_fits import fit_network
+from vmg_paper.experiments.toys import Band, ToyResult, distance, fit_network
 
 NAMES = {
     figure1: ["Factorised Gaussian", "PBP", "Dropout", "Matrix Gaussian"],

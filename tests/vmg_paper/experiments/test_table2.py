@@ -9,7 +9,6 @@ import torch
 from tiny_digits import N_TEST, N_TRAIN, N_VALIDATION, tiny_digits  # noqa: F401
 
 from quick import command_runner
-from vmg_paper.cli import table2 as command
 from vmg_paper.cli.reproduce import reproduce
 from vmg_paper.experiments import results_file, table2, table2_methods
 from vmg_paper.experiments.digits import UNKNOWN, load_digits
@@ -270,7 +269,7 @@ def test_the_command_from_images_to_table_and_picture(vmg_table2, tmp_path, monk
     assert (tmp_path / "deep" / "a.png").read_bytes().startswith(b"\x89PNG")
 
     # nothing is run twice, and nothing at all to show
-    monkeypatch.setattr(command.table2, "execute", None)
+    monkeypatch.setattr(table2, "execute", None)
     again, _ = vmg_table2(*SMALL)
     assert [line for line in again.stdout.splitlines() if line.startswith("|")] == lines
     shown, _ = vmg_table2("--show", "--format", "json")

@@ -2,7 +2,7 @@
 
 import functools
 
-from vmg_paper.experiments.toy_fits import Settings
+from vmg_paper.experiments.toys import Settings
 
 TINY = Settings(n_steps=20, n_draws=10, n_starts=2, n_epochs=2, n_chains=2, n_warmup=10, n_kept=8, n_points=21)
 

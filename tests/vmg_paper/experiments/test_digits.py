@@ -4,8 +4,8 @@ import torch
 
 from vmg.nn import MLP
 from vmg.prediction import ClassPrediction, draw_functions
-from vmg_paper.experiments import uncertainty_scores
-from vmg_paper.experiments.uncertainty_scores import (
+from vmg_paper.experiments import digits
+from vmg_paper.experiments.digits import (
     REJECTION_RATES,
     draw_probabilities,
     mean_probabilities,
@@ -48,8 +48,8 @@ def test_errors_fall_when_the_doubtful_are_rejected():
 
 
 def test_draws_are_probabilities_of_whole_functions(monkeypatch):
-    monkeypatch.setattr(uncertainty_scores, "ROWS_AT_ONCE", 4)
-    monkeypatch.setattr(uncertainty_scores, "DRAWS_AT_ONCE", 3)
+    monkeypatch.setattr(digits, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(digits, "DRAWS_AT_ONCE", 3)
     network, x = MLP(5, (6,), 3, n_pseudo=2), torch.randn(9, 5)
     drawn = draw_probabilities(network, x, 4, seed=1)
     assert drawn.shape == (4, 9, 3)
