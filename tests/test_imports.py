@@ -11,7 +11,7 @@ CONTRIBUTING = Path(__file__).parents[1] / "CONTRIBUTING.md"
 
 # Groups from left to right; "vmg" is the package's own __init__. A new module needs a place here.
 ORDER = (
-    ("files",),
+    ("files", "processes"),
     ("model_file", "settings"),
     ("math",),
     ("covariance", "fused"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from vmg.likelihoods import Likelihood
 from vmg.math.linalg import values_readable
@@ -21,6 +21,7 @@ from vmg.nn.draws import call
 from vmg.nn.head import BayesianHead
 from vmg.nn.kept_divergences import keep_divergences
 from vmg.nn.sharding import is_parallel, project_pieces
+from vmg.processes import gather_rows
 
 __all__ = [
     "ElboTerms",
@@ -161,27 +162,14 @@ def _update(
         f, y = _samples_as_rows(f, rows), _samples_as_rows(y, rows)
         weight = None if weight is None else weight.repeat_interleave(n_samples, -1)
     if together:
-        f, y = _of_all_processes(f), _of_all_processes(y)
-        weight = None if weight is None else _of_all_processes(weight)
+        f, y = gather_rows(f), gather_rows(y)
+        weight = None if weight is None else gather_rows(weight)
     likelihood.update_(f, y, n_data, weight)
 
 
 def _samples_as_rows(values: Tensor, rows: int) -> Tensor:
     """[S, ..., B, ...] with B at dimension ``rows`` as [..., B·S, ...]."""
     return values.movedim(0, rows).flatten(rows - 1, rows)
-
-
-def _of_all_processes(rows: Tensor) -> Tensor:
-    """The rows of every process one after the other, for a tensor whose rows are dimension 0; batches may differ."""
-    count = torch.tensor([len(rows)], device=rows.device)
-    counts = [torch.empty_like(count) for _ in range(distributed.get_world_size())]
-    distributed.all_gather(counts, count)
-    sizes = [int(size) for size in counts]
-    padded = rows.new_zeros(max(sizes), *rows.shape[1:])
-    padded[: len(rows)] = rows
-    parts = [torch.empty_like(padded) for _ in sizes]
-    distributed.all_gather(parts, padded)
-    return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
 def kl_warmup(step: int, n_steps: int) -> float:

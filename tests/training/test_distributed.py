@@ -4,7 +4,6 @@ import os
 import signal
 from contextlib import contextmanager, nullcontext
 
-import numpy as np
 import pytest
 import torch
 from gloo import Pair
@@ -219,24 +218,3 @@ def _classify(rank, x, labels):
         network(outputs=2), CategoricalLikelihood(), x, labels, n_steps=100, batch_size=BATCH, learning_rate=0.02
     )
     return history.last.expected_log_likelihood
-
-
-def _share(rank):
-    from vmg.scale import sharing
-
-    tensors = [torch.full((2, 2), float(rank + 1)), torch.tensor([10.0 * rank])]
-    sharing.add_up(tensors)
-    low = sharing.smallest(np.array([1.0 - rank, 5.0 + rank]))
-    return (
-        [t.tolist() for t in tensors],
-        low.tolist(),
-        sharing.gather(rank),
-        sharing.send(f"from {rank}"),
-        sharing.is_first(),
-    )
-
-
-def test_sums_ranges_and_objects_are_shared(pair):
-    first, second = pair.run(_share)
-    assert first[:4] == second[:4] == ([[[3.0, 3.0], [3.0, 3.0]], [10.0]], [0.0, 5.0], [0, 1], "from 0")
-    assert (first[4], second[4]) == (True, False)

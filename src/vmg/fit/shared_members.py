@@ -17,9 +17,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import distributed, nn
+from torch import nn
 
-from vmg.training.distributed import Processes, watched
+from vmg import processes
 
 __all__ = ["MemberShard", "members_shared"]
 
@@ -46,8 +46,7 @@ class MemberShard:
     """
 
     def __init__(self, n_members: int) -> None:
-        processes = Processes()
-        self._rank, self._size = (processes.rank, processes.size) if _shared.get() else (0, 1)
+        self._rank, self._size = processes.rank_and_size() if _shared.get() else (0, 1)
         self._n_used = min(self._size, n_members)
         edges = [n_members * k // self._n_used for k in range(self._n_used + 1)]
         mine = min(self._rank, self._n_used - 1)
@@ -62,20 +61,15 @@ class MemberShard:
         """Arrays of all members from those of each process's own: [E, ...] each, in a tuple of the same kind."""
         if self.alone:
             return own
-        found: list[Any] = [None] * self._size
-        with watched("gathering what members say"):
-            distributed.all_gather_object(found, tuple(own))
-        joined = [np.concatenate(parts) for parts in zip(*found[: self._n_used], strict=True)]
+        shards = processes.gather(list(own), "gathering the predictions of members")
+        joined = [np.concatenate(parts) for parts in zip(*shards[: self._n_used], strict=True)]
         return type(own)(*joined) if hasattr(own, "_fields") else type(own)(joined)
 
     def first(self, value: float) -> float:
-        """What the first process has found."""
+        """The value of the first process."""
         if self.alone:
             return value
-        found = torch.tensor([value], dtype=torch.float64)
-        with watched("waiting for the first process"):
-            distributed.broadcast(found, 0)
-        return float(found)
+        return processes.send(value)
 
     def go_on(self, answer: bool, *, ask: bool) -> bool:
         """Whether to go on: alone by the own answer, with others while all say yes where it is time to ``ask``."""
@@ -83,10 +77,7 @@ class MemberShard:
             return answer
         if not ask:
             return True
-        least = torch.tensor([float(answer)])
-        with watched("at a step on the sample"):
-            distributed.all_reduce(least, op=distributed.ReduceOp.MIN)
-        return bool(least)
+        return not processes.any_true(not answer, "at a step on the sample")
 
     def put_together(self, whole: nn.Module, part: nn.Module) -> None:
         """Give ``whole`` the parameters and buffers of all parts; in every process the same bits."""

@@ -1,13 +1,14 @@
-"""Parameters that FSDP2 spreads over processes: bounds are kept on the pieces, divergences see the whole."""
+"""Parameters that FSDP2 shards over processes: limits are applied to the pieces, divergences see the whole."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vmg.nn.layer_parameters import PseudoData
+from vmg.processes import in_group
 
 if TYPE_CHECKING:
     from vmg.nn.bayesian import BayesianModule
@@ -15,17 +16,13 @@ if TYPE_CHECKING:
 __all__ = ["is_parallel", "is_sharded", "project_pieces", "whole_divergence"]
 
 
-def _processes_are_joined() -> bool:
-    return distributed.is_available() and distributed.is_initialized()
-
-
 def is_parallel(model: nn.Module) -> bool:
     """Whether several processes train this model together, each on rows of its own."""
-    return _processes_are_joined() and (isinstance(model, DistributedDataParallel) or _is_fsdp(model))
+    return in_group() and (isinstance(model, DistributedDataParallel) or _is_fsdp(model))
 
 
 def _is_fsdp(module: nn.Module) -> bool:
-    if not _processes_are_joined():
+    if not in_group():
         return False
     from torch.distributed.fsdp import FSDPModule  # takes seconds
 
@@ -34,7 +31,7 @@ def _is_fsdp(module: nn.Module) -> bool:
 
 def is_sharded(module: nn.Module) -> bool:
     """Whether this process holds, at this moment, a piece of some parameter only."""
-    if not _processes_are_joined():
+    if not in_group():
         return False
     from torch.distributed.tensor import DTensor
 

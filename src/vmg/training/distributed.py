@@ -9,69 +9,31 @@ the outputs of the joined batch, which are gathered, so they have the same bits 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from collections.abc import Callable
 from functools import reduce
-from typing import Any
 
 import torch
-from torch import Tensor, distributed, nn
+from torch import Tensor, nn
 
 from vmg.likelihoods import Likelihood
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.objective import ElboTerms
+from vmg.processes import add_up_, any_true, gather, gather_rows, rank_and_size, send_
 from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.progress import Finished, History, Hook
 from vmg.training.rows import Batch
 
-__all__ = ["LostProcessError", "Processes", "Step", "joined_by_torchrun", "watched"]
+__all__ = ["Processes", "SharedStep", "Step"]
 
 Step = Callable[[Batch, float], ElboTerms]
 """Takes the objective at a minibatch and leaves the gradient of its negative in the grouped parameters."""
-
-SILENCE = timedelta(minutes=30)  # after which a process that says nothing counts as lost
-
-
-class LostProcessError(RuntimeError):
-    """Another process of the group has ended, or has not answered for long."""
-
-
-@contextmanager
-def watched(what: str) -> Iterator[None]:
-    """Say clearly what was under way when the other processes could not be reached."""
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error, LostProcessError):
-            raise
-        first_line = (str(error).strip().splitlines() or [""])[0]
-        raise LostProcessError(
-            f"another process of this run has ended or does not answer ({what}: {first_line:.120}). Start the run "
-            "again; it goes on from its checkpoint, where it keeps one."
-        ) from error
-
-
-@contextmanager
-def joined_by_torchrun() -> Iterator[bool]:
-    """Join the process group that ``torchrun`` has prepared, where it has; whether it has."""
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or "TORCHELASTIC_RUN_ID" not in os.environ:
-        yield False
-        return
-    distributed.init_process_group("gloo", timeout=SILENCE)
-    try:
-        yield True
-    finally:
-        distributed.destroy_process_group()
 
 
 class Processes:
     """The processes of the default group; one alone where there is none."""
 
     def __init__(self) -> None:
-        there = distributed.is_available() and distributed.is_initialized()
-        self.rank, self.size = (distributed.get_rank(), distributed.get_world_size()) if there else (0, 1)
+        self.rank, self.size = rank_and_size()
         self._seed = 0
         self._noise: torch.Generator | None = None
 
@@ -92,18 +54,15 @@ class Processes:
         if self.alone:
             return generator
         common = torch.Generator() if generator is None else generator
-        with watched("before the first step"):
-            shapes: list[Any] = [None] * self.size
-            distributed.all_gather_object(shapes, list(rows.shape))
-            if any(shape != shapes[0] for shape in shapes):
-                raise ValueError(f"x must have the same shape in all processes; got {shapes}")
-            if generator is None:  # each process draws its own seed, the first one's counts
-                common.manual_seed(int(torch.randint(2**62, ())))
-            state = common.get_state()
-            distributed.broadcast(state, 0)
-            common.set_state(state)
-            for tensor in (*modules.parameters(), *modules.buffers()):
-                distributed.broadcast(tensor.detach(), 0)
+        shapes = gather(list(rows.shape), "before the first step")
+        if any(shape != shapes[0] for shape in shapes):
+            raise ValueError(f"x must have the same shape in all processes; got {shapes}")
+        if generator is None:  # each process draws its own seed, the first one's counts
+            common.manual_seed(int(torch.randint(2**62, ())))
+        state = common.get_state()
+        tensors = [tensor.detach() for tensor in (*modules.parameters(), *modules.buffers())]
+        send_([state, *tensors], "before the first step")
+        common.set_state(state)
         self._seed = int(torch.empty((), dtype=torch.int64).random_(generator=_copy_of(common)))
         return common
 
@@ -137,7 +96,7 @@ class Processes:
         return index if self.alone else index.split(self.sizes(index.shape[-1]), -1)[self.rank]
 
     def weigh(self, batch: Batch, n: int) -> Batch:
-        """Rows that count so that the mean over processes of the means over slices is the mean over all ``n`` rows."""
+        """Weights that make the mean over processes of the means over slices the mean over all ``n`` rows."""
         own = self.n_own(n)
         if self.alone or own * self.size == n:
             return batch
@@ -155,10 +114,9 @@ class Processes:
             return terms, batch
         assert terms.f is not None
         parts = [terms.f, batch.y, *([] if batch.weight is None else [batch.weight.unsqueeze(-1)])]
-        with watched("gathering outputs"):
-            found = _gathered(torch.cat(parts, -1), self.sizes(n)).split([part.shape[-1] for part in parts], -1)
-        weight = None if batch.weight is None else found[2].squeeze(-1)
-        return terms._replace(f=found[0]), batch._replace(y=found[1], weight=weight)
+        rows = gather_rows(torch.cat(parts, -1), -2, sizes=self.sizes(n), task="gathering outputs")
+        f, y, *weights = rows.split([part.shape[-1] for part in parts], -1)
+        return terms._replace(f=f), batch._replace(y=y, weight=weights[0].squeeze(-1) if weights else None)
 
     # -- at reports ---------------------------------------------------------------------------------------------------
 
@@ -168,10 +126,7 @@ class Processes:
         def agree(done: Finished) -> None:
             if self.alone:
                 return
-            stopped = torch.tensor([float(history.was_stopped)])
-            with watched(f"at step {done.step}"):
-                distributed.all_reduce(stopped, op=distributed.ReduceOp.MAX)
-            if stopped.item() and not history.was_stopped:
+            if any_true(history.was_stopped, f"at step {done.step}") and not history.was_stopped:
                 history.stopped = f"stopped by a callback of another process at step {done.step}"
             self._seed_noise(done.step)
 
@@ -199,8 +154,7 @@ class SharedStep:
         for part, gradient in zip(self._parts, gradients, strict=True):
             if gradient is not None:
                 part.copy_(gradient.reshape(-1))
-        with watched("adding gradients up"):
-            distributed.all_reduce(self._flat)
+        add_up_([self._flat], "adding gradients up")
         if terms is None or not torch.isfinite(self._terms).all():
             raise NotPositiveDefiniteError("the objective of a process is not finite")
         for part, gradient in zip(self._parts, gradients, strict=True):
@@ -208,15 +162,6 @@ class SharedStep:
                 torch.div(part.view(gradient.shape), self._size, out=gradient)
         likelihood, kl = (self._terms / self._size).unbind()
         return ElboTerms(likelihood, kl, terms.f)
-
-
-def _gathered(rows: Tensor, sizes: list[int]) -> Tensor:
-    """Rows, dimension -2, of all processes one after the other; ``sizes`` says how many each has."""
-    padded = rows.new_zeros(*rows.shape[:-2], max(sizes), rows.shape[-1])
-    padded[..., : rows.shape[-2], :] = rows
-    parts = [torch.empty_like(padded) for _ in sizes]
-    distributed.all_gather(parts, padded)
-    return torch.cat([part[..., :own, :] for part, own in zip(parts, sizes, strict=True)], -2)
 
 
 def _copy_of(generator: torch.Generator) -> torch.Generator:
