@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from threadpoolctl import threadpool_limits
 
-from vmg.tables import TableModel, marginal
+from vmg.estimators import TableModel
+from vmg.tables import marginal
 
 TABLES = ("airfoil", "autompg", "boston", "concrete", "energy", "kin8nm", "stock", "wine")
 MECHANISMS = {"absent": (0.0,), "at random": (0.01, 0.05, 0.3), "by target": (0.01, 0.05, 0.3)}

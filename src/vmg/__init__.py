@@ -38,20 +38,19 @@ __all__ = [
 
 if TYPE_CHECKING:
     from vmg import covariance, estimators, likelihoods, metrics, nn, priors, training
-    from vmg.estimators import TableClassifier, TableRegressor
+    from vmg.estimators import FrameClassifier, FrameRegressor, TableClassifier, TableModel, TableRegressor
     from vmg.math.matrix_normal import MatrixNormal
     from vmg.model_file import ModelFileError
     from vmg.objective import ElboTerms, collapsed_elbo, elbo, kl_warmup
     from vmg.prediction.functions import freeze_draws, predict, sample_functions
-    from vmg.tables import FrameClassifier, FrameRegressor, TableModel
     from vmg.variational import VMGClassifier, VMGRegressor
 else:  # hidden from type checkers, for which a module with __getattr__ has every name
     _MODULES = {
         "ElboTerms": "objective",
         "MatrixNormal": "math.matrix_normal",
         "ModelFileError": "model_file",
-        "FrameClassifier": "tables",
-        "FrameRegressor": "tables",
+        "FrameClassifier": "estimators",
+        "FrameRegressor": "estimators",
         "TableClassifier": "estimators",
         "TableRegressor": "estimators",
         "VMGClassifier": "variational",
@@ -90,7 +89,7 @@ def load(path: str | os.PathLike[str]) -> TableClassifier | TableModel | TableRe
     tensors, document = read(path)
     modules = {
         "TableClassifier": "estimators",
-        "TableModel": "tables",
+        "TableModel": "estimators",
         "TableRegressor": "estimators",
         "VMGClassifier": "variational",
         "VMGRegressor": "variational",

@@ -15,8 +15,10 @@ import pytest
 import vmg
 from vmg.__main__ import main
 from vmg.cli.app import run
+from vmg.estimators import TableModel
+from vmg.estimators.prediction_table import named_after
 from vmg.fit.design import Size, TrainingPlan
-from vmg.tables import TableModel, read_table
+from vmg.tables import read_table
 
 QUICK = ["--max-iter", "3", "--hidden", "8", "--members", "2"]
 
@@ -113,7 +115,7 @@ def test_fit_says_what_it_did_and_writes_the_model(houses, vmg_command):
 def test_predictions_are_those_of_the_model_to_the_last_bit(model, vmg_command):
     frame = read_table("houses.csv").frame
     fitted = vmg.load(model)
-    expected = fitted.named_after_target(fitted.predict_frame(frame, 0.8))
+    expected = named_after(fitted.target, fitted.predict_frame(frame, 0.8))
     for name in ("out.csv", "out.csv.gz", "out.parquet"):
         code, out, _ = vmg_command("predict", model, "houses.csv", "--out", name, "--coverage", 0.8)
         assert (code, out) == (0, f"60 predictions written to {name}.\n")
@@ -218,7 +220,7 @@ def test_report_passes_model_and_table_on(model, vmg_command, monkeypatch):
 
 def test_demo(vmg_command, monkeypatch):
     small = Size((8,), ("relu",), 4, TrainingPlan(max_steps=20, refit_steps=10))
-    monkeypatch.setattr("vmg.estimators.base.choose_size", lambda n_rows, *, classes: small)
+    monkeypatch.setattr("vmg.estimators.table_estimator.choose_size", lambda n_rows, *, classes: small)
     code, out, _ = vmg_command("demo", "--out", "shown")
     assert code == 0 and "RMSE" in out and "diabetes" in out
     assert sorted(os.listdir("shown")) == ["diabetes.vmg", "diabetes_test.csv", "figure1.png"]

@@ -12,8 +12,9 @@ import pytest
 
 from vmg.cli.app import run
 from vmg.cli.output import visible
+from vmg.estimators import TableModel
 from vmg.report import write_report
-from vmg.tables import TableError, TableModel, read_table, write_table
+from vmg.tables import TableError, read_table, write_table
 from vmg.tables.files import csv_safe
 
 QUICK = ["--max-iter", "3", "--hidden", "8"]

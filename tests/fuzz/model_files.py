@@ -14,8 +14,8 @@ from findings import Finding
 
 import vmg
 from vmg import ModelFileError, TableClassifier, TableRegressor
+from vmg.estimators import TableModel
 from vmg.model_file import read, write
-from vmg.tables import TableModel
 from vmg.variational import VMGClassifier, VMGRegressor
 
 TINY = {"hidden_layer_sizes": (3,), "max_iter": 10, "n_members": 2, "random_state": 0}

@@ -5,9 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from vmg.estimators.table_model import TableModel
 from vmg.prediction import Prediction
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.model import TableModel
 from vmg.training import History, Progress
 
 TINY = {"hidden_layer_sizes": (8,), "n_members": 4, "max_iter": 20, "random_state": 0}

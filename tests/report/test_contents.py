@@ -5,13 +5,13 @@ import pandas as pd
 import pytest
 
 from vmg import metrics
+from vmg.estimators import TableModel
 from vmg.report.classification import _calibration_error_by_chance, classification_contents
 from vmg.report.influence import EFFECT_GRID, column_effects, column_influences, effect_grid, function_draws
 from vmg.report.model_facts import training_curve
 from vmg.report.regression import nominal_coverage, regression_contents, take
 from vmg.report.table_facts import CERTAIN_ROWS, choose, extremes, read_columns, summarise_columns
-from vmg.tables import TableModel
-from vmg.tables.model import mean_crps
+from vmg.tables.scores import mean_crps
 
 
 def test_regression_scores_are_those_of_metrics(regression):

@@ -5,9 +5,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from vmg.estimators.table_model import TableModel
 from vmg.report import number, percent, probability, render_report, verdict, write_report
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.model import TableModel
 from vmg.tables.wording import TableError
 
 VOID = {"meta", "br", "img", "path", "use", "rect", "image"}

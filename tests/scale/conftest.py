@@ -1,7 +1,7 @@
 import pytest
 from parquet_parts import make_frame
 
-from vmg.tables import TableModel
+from vmg.estimators import TableModel
 
 
 @pytest.fixture(scope="session")

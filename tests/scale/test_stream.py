@@ -5,12 +5,13 @@ import torch
 from parquet_parts import make_frame, write_parts
 
 import vmg
+from vmg.estimators import TableModel
 from vmg.fit.design import squash
 from vmg.model_file import ModelFileError
 from vmg.scale import as_parquet, fit_dataset, open_dataset, stream, update_model
 from vmg.scale.checkpoint import FitCheckpoint
 from vmg.scale.dataset import Dataset
-from vmg.tables import TableError, TableModel
+from vmg.tables import TableError
 
 FAST = {"n_members": 4, "hidden_layer_sizes": (8,), "max_iter": 30, "random_state": 0}
 

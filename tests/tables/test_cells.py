@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vmg.tables import TableEncoder, TableModel
+from vmg.estimators import TableModel
+from vmg.tables import TableEncoder
 from vmg.tables.cells import LONGEST_WORD, Cells, CellTable, to_texts
 from vmg.tables.remarks import table_remarks
 

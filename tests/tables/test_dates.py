@@ -1,10 +1,11 @@
 import numpy as np
 import pandas as pd
 import pytest
-from messy import OPTIONS
 
+from messy import OPTIONS
+from vmg.estimators import TableModel
 from vmg.report import render_report
-from vmg.tables import TableEncoder, TableModel, read_table
+from vmg.tables import TableEncoder, read_table
 from vmg.tables.cells import to_texts
 from vmg.tables.dates import day_of_week, day_of_year, find_date_format, to_dates, to_days
 from vmg.tables.remarks import table_remarks

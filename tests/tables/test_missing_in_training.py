@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vmg.tables import TableModel
+from vmg.estimators import TableModel
+from vmg.estimators.preparing import keep_rows
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.missing import LEARNED_ROWS, draw_shares, find_candidates
-from vmg.tables.preparing import keep_rows
 
 OPTIONS = {"hidden_layer_sizes": (20,), "n_members": 4, "max_iter": 120, "random_state": 0}
 

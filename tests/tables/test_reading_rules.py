@@ -3,15 +3,16 @@
 import numpy as np
 import pandas as pd
 import pytest
-from messy import OPTIONS
 
 import vmg
-from vmg.tables import TableEncoder, TableError, TableModel, read_table
+from messy import OPTIONS
+from vmg.estimators import TableModel
+from vmg.estimators.prediction_table import split_flags
+from vmg.tables import TableEncoder, TableError, read_table
 from vmg.tables.choices import TableChoices, read_choices
 from vmg.tables.columns import CategoryColumn, NumberColumn
 from vmg.tables.date_columns import DateColumn, TimeColumn
 from vmg.tables.dates import find_date_format
-from vmg.tables.flags import split_flags
 from vmg.tables.numbers import count_comma_votes
 from vmg.tables.remarks import table_remarks
 from vmg.tables.target import fit_target

@@ -8,10 +8,11 @@ import pytest
 from scipy import stats
 
 import vmg
+from vmg.estimators import TableModel
+from vmg.estimators.prediction_table import split_flags, tabulate_numbers
 from vmg.prediction import ClassPrediction
 from vmg.prediction.student import StudentPrediction
-from vmg.tables import TableError, TableModel
-from vmg.tables.flags import split_flags
+from vmg.tables import TableError
 from vmg.tables.marginal import MarginalPrediction, class_mixture
 from vmg.tables.missing import Candidates
 
@@ -196,12 +197,10 @@ def test_no_input_gives_a_number_that_is_not_finite_without_a_flag(model, classi
 
 
 def test_numbers_that_leave_the_range_of_floating_point_are_flagged(model, monkeypatch):
-    real = TableModel._describe_numbers
+    def overflow(*arguments):
+        return tabulate_numbers(*arguments).assign(std=np.inf)
 
-    def overflow(self, prediction, coverage):
-        return real(self, prediction, coverage).assign(std=np.inf)
-
-    monkeypatch.setattr(TableModel, "_describe_numbers", overflow)
+    monkeypatch.setattr("vmg.estimators.table_model.tabulate_numbers", overflow)
     assert all("not-finite" in split_flags(text) for text in model.predict_frame(table(3))["flags"])
 
 

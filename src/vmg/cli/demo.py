@@ -66,9 +66,10 @@ def run_demo(folder: Path, *, quiet: bool = False) -> None:
     import numpy as np
 
     from vmg import TableRegressor, metrics
+    from vmg.estimators import TableModel
     from vmg.files import replacing
     from vmg.report.toy_figure import ToyCurve, draw_toy_figure
-    from vmg.tables import TableError, TableModel, write_table
+    from vmg.tables import TableError, write_table
     from vmg_paper.data.toy import cubic
 
     try:

@@ -34,9 +34,9 @@ from vmg.cli.paths import check_output, stem
 if TYPE_CHECKING:
     import pandas as pd
 
+    from vmg.estimators.table_model import TableModel
     from vmg.review.comparison import Comparison
     from vmg.review.holdout import FinishedFolds, Holdout
-    from vmg.tables.model import TableModel
     from vmg.tables.target import Task
 
 __all__ = ["fit"]
@@ -215,7 +215,8 @@ def _fit_table(
     data: Path, plan: Holdout | None, settings: dict[str, Any], path: Path, *, resume: bool, quiet: bool, silent: bool
 ) -> tuple[TableModel, int]:
     """A model of all rows of a table that fits in memory, with scores on held-out rows; and the number of rows."""
-    from vmg.tables import TableModel, read_table
+    from vmg.estimators import TableModel
+    from vmg.tables import read_table
     from vmg.tables.wording import count
 
     choices = settings["choices"]
@@ -277,7 +278,7 @@ def _score(
 
 def _fitter(settings: dict[str, Any], n_splits: int, *, quiet: bool) -> Any:
     """Fits to the rows of a split, with a bar of its own."""
-    from vmg.tables import TableModel
+    from vmg.estimators import TableModel
 
     def fit_rows(rows: pd.DataFrame, number: int) -> TableModel:
         label = "Held-out fit" if n_splits == 1 else f"Held-out fit {number + 1} of {n_splits}"

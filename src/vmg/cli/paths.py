@@ -13,7 +13,7 @@ from vmg.cli.output import say_aside
 if TYPE_CHECKING:
     import pandas as pd
 
-    from vmg.tables import TableModel
+    from vmg.estimators import TableModel
 
 __all__ = ["check_ending", "check_output", "load_both", "load_model", "prints", "stem"]
 
@@ -56,8 +56,8 @@ def check_ending(path: Path) -> Path:
 
 def load_model(path: Path) -> TableModel:
     """The model of a table in a file."""
+    from vmg.estimators import TableModel
     from vmg.model_file import ModelFileError
-    from vmg.tables import TableModel
 
     model = vmg.load(path)
     if not isinstance(model, TableModel):

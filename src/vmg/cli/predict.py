@@ -26,8 +26,8 @@ from vmg.cli.paths import check_ending, check_output, load_both, prints
 if TYPE_CHECKING:
     import pandas as pd
 
+    from vmg.estimators import TableModel
     from vmg.scale import Fleet
-    from vmg.tables import TableModel
 
 __all__ = ["predict"]
 
@@ -84,9 +84,8 @@ def predict(
             raise typer.BadParameter("must be a folder where DATA is a dataset; got -", param_hint="--out")
         score_into_folder(model, data, Path(out), coverage, split_names(keep), jobs, ray, json, quiet)
         return
+    from vmg.estimators.prediction_table import named_after, split_flags
     from vmg.tables import write_table
-    from vmg.tables.flags import split_flags
-    from vmg.tables.model import named_after
     from vmg.tables.wording import count
 
     path = None if prints(out) else check_ending(check_output(Path(out), model, Path(data)))

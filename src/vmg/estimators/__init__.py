@@ -1,12 +1,8 @@
 """scikit-learn estimators of tables."""
 
 from vmg.estimators.classifier import TableClassifier
+from vmg.estimators.frames import FrameClassifier, FrameRegressor
 from vmg.estimators.regressor import TableRegressor
+from vmg.estimators.table_model import ESTIMATORS, TableModel
 
-__all__ = ["ESTIMATORS", "TableClassifier", "TableRegressor"]
-
-ESTIMATORS: dict[str, type[TableClassifier | TableRegressor]] = {
-    "TableClassifier": TableClassifier,
-    "TableRegressor": TableRegressor,
-}
-"""Estimators by their name in a model file."""
+__all__ = ["ESTIMATORS", "FrameClassifier", "FrameRegressor", "TableClassifier", "TableModel", "TableRegressor"]

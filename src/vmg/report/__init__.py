@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 import vmg
+from vmg.estimators.table_model import TableModel
 from vmg.files import replacing
 from vmg.report.classification import ClassificationContents, classification_contents
 from vmg.report.classification_plots import classification_figures
@@ -23,7 +24,6 @@ from vmg.report.regression import RegressionContents, regression_contents
 from vmg.report.regression_plots import regression_figures
 from vmg.report.shared_plots import class_legend, effect_figures, shared_figures
 from vmg.report.table_facts import read_columns, summarise_columns
-from vmg.tables.model import TableModel
 from vmg.tables.remarks import table_remarks
 from vmg.tables.wording import TableError
 

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from scipy import special
 
 from vmg import metrics
+from vmg.estimators.table_model import TableModel
 from vmg.prediction import ClassPrediction
 from vmg.report.table_facts import Array, Positions, extremes, scored_rows
 from vmg.tables.cells import to_texts
-from vmg.tables.model import TableModel
 from vmg.tables.target import label_positions
 
 __all__ = ["Bin", "ClassificationContents", "ClassificationScores", "classification_contents"]

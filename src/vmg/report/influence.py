@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vmg.estimators.table_model import TableModel
 from vmg.prediction import ClassPrediction, Prediction
 from vmg.report.table_facts import SCORED_ROWS, SEED, Array, choose, read_columns
-from vmg.tables.model import TableModel
 
 __all__ = ["EFFECT_GRID", "Effect", "Influence", "column_effects", "column_influences", "effect_grid", "function_draws"]
 

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 
 from vmg import metrics
-from vmg.prediction import ClassPrediction, Prediction
+from vmg.estimators import TableModel
+from vmg.prediction import ClassPrediction, NumberPrediction, Prediction
 from vmg.prediction.conformal import CoverageError, conformal_level
 from vmg.report.table_facts import INTERVAL_ROWS, Array, Positions, choose, extremes, scored_rows
 from vmg.tables.marginal import MarginalPrediction
-from vmg.tables.model import NumberPrediction, TableModel, mean_crps
+from vmg.tables.scores import mean_crps
 
 __all__ = [
     "Coverage",

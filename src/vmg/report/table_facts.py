@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vmg.estimators.table_model import TableModel
 from vmg.prediction import ClassPrediction
 from vmg.tables.cells import to_texts
 from vmg.tables.columns import NumberColumn
 from vmg.tables.date_columns import DateColumn
 from vmg.tables.dates import to_dates
-from vmg.tables.model import TableModel
 
 __all__ = [
     "INTERVAL_ROWS",

@@ -15,7 +15,7 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from vmg.tables.model import Classifier, TableModel
+from vmg.estimators import TableClassifier, TableModel
 from vmg.tables.scores import label_log_prob
 from vmg.tables.target import Task, label_positions
 
@@ -44,7 +44,7 @@ class FoldScores:
 def compare_fold(model: TableModel, fitted_rows: Any, held_rows: Any, coverage: float = 0.9) -> FoldScores:
     """Score a model on rows that it was not fitted to, and the baselines fitted to the same rows as it."""
     scores = FoldScores()
-    if isinstance(model.estimator, Classifier):  # a class that no fitted row has cannot be predicted by any of them
+    if isinstance(model.estimator, TableClassifier):  # none can predict a class that no fitted row has
         held_rows = held_rows[label_positions(held_rows[model.target], model.estimator.classes_) >= 0]
     parts = list(model.predictions_of(held_rows))
     truth = np.concatenate([y for _, y in parts])

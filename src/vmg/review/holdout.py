@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vmg.estimators.table_model import TableModel
 from vmg.files import replacing
 from vmg.review.comparison import Comparison, FoldScores, compare_fold, join_folds
 from vmg.tables.cells import no_value, to_texts
 from vmg.tables.dates import find_date_format, to_dates, to_days
-from vmg.tables.model import TableModel
 from vmg.tables.numbers import to_numbers
 from vmg.tables.target import Task, fit_target
 from vmg.tables.wording import TableError, count

@@ -13,13 +13,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.estimators import TableClassifier, TableRegressor
+from vmg.estimators import TableClassifier, TableModel, TableRegressor
 from vmg.fit.design import MANY_ROWS
 from vmg.scale.fleet_folder import FleetFolder, FleetIndex
 from vmg.scale.group_fits import Estimator, GroupTable, fit_apart, fit_together
 from vmg.scale.parallel import spread
 from vmg.scale.pooling import Pool, fit_pool
-from vmg.tables import TableEncoder, TableError, TableModel
+from vmg.tables import TableEncoder, TableError
 from vmg.tables.cells import no_value, to_texts
 from vmg.tables.target import Task, fit_target
 from vmg.tables.wording import count, listing
@@ -71,7 +71,7 @@ def fit_fleet(
     frame : DataFrame
         Rows of all groups. Columns are read in one way for all of them.
     target, task, exclude, options
-        As in :meth:`vmg.tables.TableModel.fit`. Options that are not given are those of small groups.
+        As in :meth:`vmg.estimators.TableModel.fit`. Options that are not given are those of small groups.
     by : str
         The column that tells groups apart.
     out : path

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 import vmg
+from vmg.estimators import TableModel
 from vmg.model_file import ModelFileError
 from vmg.scale.fleet_folder import FleetFolder
-from vmg.tables import TableError, TableModel
+from vmg.tables import TableError
 from vmg.tables.cells import to_texts
 
 __all__ = ["Fleet", "load_fleet"]

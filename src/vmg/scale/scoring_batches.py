@@ -11,9 +11,10 @@ import pandas as pd
 import pyarrow as pa
 
 import vmg
+from vmg.estimators import TableModel
 from vmg.model_file import ModelFileError
 from vmg.scale import load_fleet
-from vmg.tables import TableError, TableModel
+from vmg.tables import TableError
 from vmg.tables.wording import listing
 
 __all__ = ["PredictsFrames", "load_scorer", "output_schema", "score_batches"]
@@ -31,7 +32,7 @@ class PredictsFrames(Protocol):
 
 
 class _OneModel:
-    """A :class:`~vmg.tables.TableModel` as what scores batches."""
+    """A :class:`~vmg.estimators.TableModel` as what scores batches."""
 
     def __init__(self, model: TableModel) -> None:
         self.model = model

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.estimators import TableClassifier, TableRegressor
+from vmg.estimators import TableClassifier, TableModel, TableRegressor
+from vmg.estimators.preparing import keep_rows
 from vmg.fit.design import Standardiser
 from vmg.fit.shared_members import members_shared
 from vmg.scale import sharing
@@ -27,9 +28,8 @@ from vmg.scale.encoding import fit_encoder, fit_scaling
 from vmg.scale.parts import Piece
 from vmg.scale.row_sample import RowSample
 from vmg.scale.statistics import TableStatistics
-from vmg.tables import TableEncoder, TableError, TableModel
+from vmg.tables import TableEncoder, TableError
 from vmg.tables.numbers import to_numbers
-from vmg.tables.preparing import keep_rows
 from vmg.tables.target import Task, fit_target
 from vmg.tables.wording import count, listing
 from vmg.training import Callback
@@ -63,7 +63,7 @@ def fit_dataset(
     source : path
         What :func:`open_dataset` opens.
     target, task, exclude, options, callbacks, tell
-        As in :meth:`vmg.tables.TableModel.fit`. Options are those of the estimator.
+        As in :meth:`vmg.estimators.TableModel.fit`. Options are those of the estimator.
     sample_rows : int
         Rows that hidden layers and calibration learn from. A dataset with fewer is learned from whole.
     checkpoint : path, optional

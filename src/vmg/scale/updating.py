@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vmg.estimators import TableClassifier, TableRegressor
+from vmg.estimators import TableClassifier, TableModel, TableRegressor
 from vmg.model_file import ModelFileError
 from vmg.scale.dataset import open_dataset
-from vmg.tables import TableError, TableModel
+from vmg.tables import TableError
 from vmg.tables.numbers import to_numbers
 from vmg.tables.target import label_positions
 

@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from torch import Tensor
 
-from vmg.estimators import TableClassifier, TableRegressor
+from vmg.estimators.classifier import TableClassifier
+from vmg.estimators.documents import Document, Tensors
+from vmg.estimators.prediction_table import (
+    FLAGS,
+    flag_texts,
+    mark_not_finite,
+    tabulate_classes,
+    tabulate_numbers,
+)
+from vmg.estimators.preparing import keep_rows, prepare_table
+from vmg.estimators.regressor import TableRegressor
+from vmg.model_file import ModelFileError, write
 from vmg.prediction import ClassPrediction, NumberPrediction, row_pieces
-from vmg.prediction.conformal import calibration_scores, conformal_interval
+from vmg.prediction.conformal import calibration_scores
 from vmg.tables.cells import CellTable, as_frame, no_value, require_columns
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.flags import FLAGS, flag_texts, mark_not_finite
 from vmg.tables.marginal import MarginalPrediction, class_mixture
 from vmg.tables.missing import ReferenceRows, draw_shares, find_candidates, row_digests
 from vmg.tables.numbers import to_numbers
-from vmg.tables.preparing import keep_rows, prepare_table
-from vmg.tables.scores import base_rate, base_rate_scores, class_scores, mean_crps, number_scores
+from vmg.tables.scores import base_rate, base_rate_scores, class_scores, number_scores
 from vmg.tables.target import Task, known_labels, require_numbers
 from vmg.tables.wording import TableError, count
 from vmg.training import Callback
 
-__all__ = [
-    "Classifier",
-    "NumberPrediction",
-    "Outside",
-    "Regressor",
-    "TableModel",
-    "mean_crps",
-    "named_after",
-]
+__all__ = ["ESTIMATORS", "Outside", "TableModel"]
 
-Regressor = TableRegressor
-Classifier = TableClassifier
 Outside = Literal["flag", "clip", "error"]
+
+ESTIMATORS: dict[str, type[TableClassifier | TableRegressor]] = {
+    "TableClassifier": TableClassifier,
+    "TableRegressor": TableRegressor,
+}
+"""Estimators by their name in a model file."""
 
 MIXED_AT_ONCE = 64  # rows with unknown cells that are predicted together, each as a mixture
 
@@ -80,7 +85,7 @@ class TableModel:
     """
 
     encoder: TableEncoder
-    estimator: Regressor | Classifier
+    estimator: TableRegressor | TableClassifier
     target: str
     task: Task
     decimal_comma: bool = False
@@ -226,10 +231,13 @@ class TableModel:
             self._refuse_outside(marks)
         features = self.encoder.transform(self.encoder.clipped(table) if outside == "clip" else table)
         shares = draw_shares(self.encoder.columns, marks, len(frame))
-        describe = self._describe_numbers if self.task == "regression" else self._describe_classes
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is flagged below
+            distributions = (self._distribution(features[rows], shares[rows]) for rows in self._pieces(shares))
             parts = [
-                describe(self._distribution(features[rows], shares[rows]), coverage) for rows in self._pieces(shares)
+                tabulate_classes(part)
+                if isinstance(part, ClassPrediction)
+                else tabulate_numbers(part, self.estimator.conformal_scores_, coverage)
+                for part in distributions
             ]
         found = pd.concat(parts, ignore_index=True).set_axis(frame.index)
         if self.reference is not None:
@@ -247,39 +255,6 @@ class TableModel:
             where = ", ".join(f"'{name}' in {count(n, 'row')}" for name, n in found.items())
             raise TableError(f"values must be inside the range of the training rows; they are outside in {where}")
 
-    def _describe_numbers(self, prediction: Any, coverage: float) -> pd.DataFrame:
-        lower, upper = conformal_interval(prediction, cast(Regressor, self.estimator).conformal_scores_, coverage).T
-        std = prediction.std
-        return pd.DataFrame(
-            {
-                "mean": prediction.mean,
-                "std": std,
-                "lower": lower,
-                "upper": upper,
-                "aleatoric_std": prediction.aleatoric_std,
-                "epistemic_std": prediction.epistemic_std,
-                "ignorance": (prediction.epistemic_std / std) ** 2,
-            }
-        )
-
-    def _describe_classes(self, prediction: Any, coverage: float) -> pd.DataFrame:
-        probabilities = {
-            f"probability_{label}": column
-            for label, column in zip(prediction.classes, prediction.probabilities.T, strict=True)
-        }
-        return pd.DataFrame(
-            {
-                "class": prediction.label,
-                **probabilities,
-                "entropy": prediction.predictive_entropy,
-                "mutual_information": prediction.mutual_information,
-            }
-        )
-
-    def named_after_target(self, predictions: pd.DataFrame) -> pd.DataFrame:
-        """The table of :meth:`predict_frame` with columns named after the target: ``price``, ``price_std``, ..."""
-        return named_after(self.target, predictions)
-
     # -- scoring ------------------------------------------------------------------------------------------------------
 
     @property
@@ -296,7 +271,7 @@ class TableModel:
         """The true targets of rows that all have one: numbers, or classes as the estimator writes them."""
         require_columns(frame, [self.target])
         column = frame[self.target]
-        if isinstance(self.estimator, Classifier):
+        if isinstance(self.estimator, TableClassifier):
             return known_labels(column, self.estimator.classes_)
         values = self.read_target(column)
         require_numbers(column, values)
@@ -329,14 +304,17 @@ class TableModel:
         parts = list(self.predictions_of(rows))
         if self.task == "classification":
             return {"rows": len(rows), **class_scores(parts)}
-        return {"rows": len(rows), **number_scores(parts, cast(Regressor, self.estimator).conformal_scores_, coverage)}
+        return {
+            "rows": len(rows),
+            **number_scores(parts, self.estimator.conformal_scores_, coverage),
+        }
 
     def evaluate_base_rate(self, frame: Any) -> dict[str, float]:
         """The scores that knowing the training targets alone gives; empty for files of earlier versions."""
         if not self.base_rate:
             return {}
         truth = self.target_values(self.with_target(frame))
-        classes = self.estimator.classes_ if isinstance(self.estimator, Classifier) else None
+        classes = self.estimator.classes_ if isinstance(self.estimator, TableClassifier) else None
         return base_rate_scores(self.base_rate, truth, classes)
 
     def training_share(self, frame: Any) -> float:
@@ -360,19 +338,60 @@ class TableModel:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, which :func:`vmg.load` reads."""
-        from vmg.tables.saving import write_model  # knows this class
+        write(path, *self.to_document())
 
-        write_model(self, path)
+    def to_document(self) -> tuple[Tensors, Document]:
+        """Tensors and a document for a model file."""
+        tensors, estimator = self.estimator.to_document()
+        document = {
+            "holds": "TableModel",
+            "target": self.target,
+            "task": self.task,
+            "decimal_comma": self.decimal_comma,
+            "notes": list(self.notes),
+            "unit": self.unit,
+            "choices": self.choices.to_document(),
+            "held_out": dict(self.held_out),
+            "base_rate": list(self.base_rate),
+            "encoder": self.encoder.to_document(),
+            "estimator": estimator,
+        }
+        if self.reference is not None:
+            rows, document["reference"] = self.reference.to_state()
+            tensors = {**tensors, **rows}
+        return tensors, document
 
     @classmethod
-    def from_document(cls, tensors: dict[str, Tensor], document: dict[str, Any]) -> TableModel:
-        """The model in the contents of a file."""
-        from vmg.tables.saving import model_from_state
-
-        return model_from_state(tensors, document)
-
-
-def named_after(target: str, predictions: pd.DataFrame) -> pd.DataFrame:
-    """Predictions with columns named after the target, but for those that are about the row."""
-    names = {name: target if name in ("mean", "class") else f"{target}_{name}" for name in predictions.columns}
-    return predictions.rename(columns={**names, "familiarity": "familiarity", FLAGS: FLAGS})
+    def from_document(cls, tensors: Tensors, document: Document) -> TableModel:
+        """The model that :meth:`to_document` described; a ModelFileError where it describes none."""
+        try:
+            encoder = TableEncoder.from_document(document["encoder"])
+            reference = None
+            if "reference" in document:
+                described = document["reference"]
+                reference = ReferenceRows.from_state(tensors, described, encoder.feature_scales, encoder.widths)
+            described = document["estimator"]
+            estimator = ESTIMATORS[described["holds"]].from_document(tensors, described)
+            target, task, comma = (document[key] for key in ("target", "task", "decimal_comma"))
+            kind = TableRegressor if task == "regression" else TableClassifier
+            notes, unit, held_out = tuple(document["notes"]), document["unit"], document["held_out"]
+            if task not in get_args(Task) or not isinstance(estimator, kind):
+                raise ValueError(f"task must be that of the estimator {type(estimator).__name__}; got {task!r:.40}")
+            texts = (target, unit, *notes)
+            if not (
+                isinstance(comma, bool) and all(isinstance(text, str) for text in texts) and isinstance(held_out, dict)
+            ):
+                raise ValueError("target, unit and notes must be texts, and decimal_comma true or false")
+            base = tuple(document["base_rate"])
+            n_base = (0, 2) if isinstance(estimator, TableRegressor) else (0, len(estimator.classes_))
+            if len(base) not in n_base or not all(isinstance(part, float) and math.isfinite(part) for part in base):
+                raise ValueError("base_rate must be a mean and a deviation, or a share of each class")
+            choices = TableChoices.from_document(document["choices"])
+            n_features = len(encoder.feature_names)
+            if n_features != estimator.n_features_in_:
+                raise ValueError(f"columns must give {estimator.n_features_in_} features; got {n_features}")
+        except ModelFileError:
+            raise
+        except Exception as error:  # a document may be wrong in any way
+            raise ModelFileError(f"the file does not describe a whole model: {error!r}") from error
+        return cls(encoder, estimator, target, task, comma, notes, unit, reference, choices, held_out, base)

@@ -1,12 +1,13 @@
 import numpy as np
 import pandas as pd
 import pytest
-from messy import OPTIONS, homes, houses
 
 import vmg
+from messy import OPTIONS, homes, houses
+from vmg.estimators import TableModel
 from vmg.model_file import read, write
 from vmg.prediction.conformal import CoverageError
-from vmg.tables import TableError, TableModel
+from vmg.tables import TableError
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.estimators import TableClassifier, TableRegressor
+from vmg.estimators.classifier import TableClassifier
+from vmg.estimators.regressor import TableRegressor
 from vmg.tables.cells import CellTable, no_value, require_columns
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma

@@ -13,9 +13,9 @@ from sklearn.utils import check_array
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
+from vmg.estimators.table_model import TableModel
 from vmg.tables.cells import as_frame
 from vmg.tables.choices import TableChoices
-from vmg.tables.model import TableModel
 from vmg.tables.target import Task
 
 if TYPE_CHECKING:
