@@ -33,11 +33,10 @@ def measure(columns: int, n_rows: int = 2**16) -> dict[str, float]:
 
     from vmg import TableRegressor
     from vmg.scale import open_dataset
-    from vmg.scale.conditioning import condition_on_all, fit_on_sample
     from vmg.scale.encoding import fit_encoder, fit_scaling
-    from vmg.scale.row_sample import RowSample
-    from vmg.scale.statistics import TableStatistics
-    from vmg.scale.stream import _encoded, _target_scaling
+    from vmg.scale.statistics import RowSample, TableStatistics
+    from vmg.scale.stream import _encoded, _target_scaling, condition_on_all, fit_on_sample
+    from vmg.tables.target import fit_target
 
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
@@ -64,7 +63,7 @@ def measure(columns: int, n_rows: int = 2**16) -> dict[str, float]:
         fit_on_sample(estimator, encoder.transform(rows[names]), rows["y"].to_numpy(), n_rows=n_rows, scaling=scaling)
         sampled = time.process_time() - started
         started = time.process_time()
-        condition_on_all(estimator, _encoded(dataset, [*names, "y"], "y", encoder, False))
+        condition_on_all(estimator, _encoded(dataset, [*names, "y"], "y", encoder, fit_target(rows["y"]), ()))
         second = time.process_time() - started
     taken = max(1, estimator.n_steps_)
     return {

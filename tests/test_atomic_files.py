@@ -1,9 +1,11 @@
 import os
 import stat
+import threading
+import time
 
 import pytest
 
-from vmg.files import replacing, same_file
+from vmg.files import Run, RunError, locked, replacing, same_file
 
 
 def write(path, data=b"new"):
@@ -77,3 +79,82 @@ def test_same_files_are_found_through_links_and_spellings(tmp_path, monkeypatch)
     for other in ("a", "./a", "link", "hard", tmp_path / "a"):
         assert same_file("a", other)
     assert same_file("none", "./none") and not same_file("a", "b") and not same_file("a", "none")
+
+
+# -- runs that can be resumed -----------------------------------------------------------------------------------------
+
+
+def test_parts_count_as_done_only_as_they_were_written(tmp_path):
+    run = Run({"data": "abc", "options": {"seed": 0}})
+    with run.claim(tmp_path / "out") as folder:
+        for name in ("a", "b", "c", "d"):
+            write(folder.path / name, name.encode())
+            folder.add(name, source=f"rows of {name}")
+    (tmp_path / "out" / "b").write_bytes(b"damaged")
+    (tmp_path / "out" / "c").unlink()
+    with run.claim(tmp_path / "out") as folder:
+        done = {name: folder.is_done(name, f"rows of {name}") for name in ("a", "b", "c", "d", "e")}
+        assert done == {"a": True, "b": False, "c": False, "d": True, "e": False}
+        assert not folder.is_done("d", "other rows")
+
+
+def test_a_folder_of_another_run_or_with_other_files_is_refused(tmp_path):
+    with Run({"data": "abc", "seed": 0}).claim(tmp_path / "out"):
+        pass
+    with pytest.raises(RunError, match="must be of a run with seed = 1; got 0"):
+        Run({"data": "abc", "seed": 1}).claim(tmp_path / "out").__enter__()
+    with pytest.raises(RunError, match="must be of a run with the same data; got another"):
+        Run({"data": "d" * 64, "seed": 0}).claim(tmp_path / "out").__enter__()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter").write_text("dear")
+    with pytest.raises(RunError, match="must be empty or of this run; it has letter"):
+        Run({}).claim(tmp_path / "mine").__enter__()
+    assert os.listdir(tmp_path / "mine") == ["letter"]
+
+
+def test_a_kill_between_any_two_steps_of_a_claim_leaves_a_folder_that_can_be_claimed(tmp_path):
+    run, out = Run({"seed": 0}), tmp_path / "out"
+    out.mkdir()
+    (out / ".0123abcd._run.jsonl").write_text('{"se')  # the note, half written
+    with run.claim(out) as folder:
+        write(folder.path / "a")
+        folder.add("a")
+    with open(out / "_run.jsonl", "a") as note:
+        note.write('{"name": "b", "dig')  # a line that was cut short
+    (out / ".0123abcd.c").write_text("a part, half written")
+    with run.claim(out) as folder:
+        assert folder.is_done("a") and folder.names == {"a"}
+        write(folder.path / "b")
+        folder.add("b")
+    with run.claim(out) as folder:
+        assert folder.names == {"a", "b"} and sorted(os.listdir(out)) == ["_run.jsonl", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    "contents", [b"", b"[]\n", b"{}\n[]\n", b"{}\n{}\n", b"no\n", b"\xff\n", b"[" * 100_000 + b"\n"]
+)
+def test_a_damaged_note_is_one_clear_error(tmp_path, contents):
+    (tmp_path / "_run.jsonl").write_bytes(contents)
+    with pytest.raises(RunError, match="damaged"):
+        Run({"seed": 0}).claim(tmp_path).__enter__()
+
+
+def test_a_lock_is_on_the_file_that_is_there_when_it_is_given(tmp_path):
+    """A process that waits for a file which is replaced meanwhile gets the new one."""
+    path, seen = tmp_path / "model", []
+    path.write_bytes(b"old")
+
+    def wait():
+        with locked(path):
+            seen.append(path.read_bytes())
+
+    with locked(path):
+        with pytest.raises(RunError, match="in use by another process"), locked(path, wait=False):
+            pass
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        time.sleep(0.1)
+        assert not seen
+        write(path)
+    waiting.join(10)
+    assert seen == [b"new"]

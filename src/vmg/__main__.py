@@ -12,7 +12,7 @@ import sys
 
 __all__ = ["main"]
 
-INTERRUPTED = 130
+INTERRUPTED, TERMINATED = 130, 143
 
 
 def main() -> None:
@@ -27,6 +27,8 @@ def main() -> None:
         sys.exit(2)
     finally:
         signal.signal(signal.SIGINT, before)
+    if "TORCHELASTIC_RUN_ID" not in os.environ:  # a process that waits for others must end at once
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # which removes temporary files
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names may have letters that a terminal's encoding has not

@@ -1,18 +1,46 @@
-"""Files that are written whole or not at all, and only where a file belongs."""
+"""Files that are written whole or not at all, and runs that can be stopped and resumed.
+
+Every resumable run works the same way. A :class:`Run` states what the results depend on: digests of the data, options,
+the version. Files on disk state the run that they belong to, and another run is refused. Results are written in parts,
+each whole or not at all; a folder of parts has a note with a digest of every part that is finished.
+"""
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
+import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["check_output", "replacing", "same_file", "sync_folder"]
+try:
+    import fcntl
+except ImportError:  # Windows, which has no such locks
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = [
+    "Run",
+    "RunError",
+    "RunFolder",
+    "check_output",
+    "digest_file",
+    "locked",
+    "replacing",
+    "same_file",
+    "sync_folder",
+]
 
 NAME_PART = 60  # characters of the old name in the temporary one, which must not become too long for the disk
+TEMPORARY = re.compile(r"\.[0-9a-f]{8}\..+")  # names of temporary files
+NOTE = "_run.jsonl"  # in a run's folder; readers of Parquet pass over names that start with an underscore
+SHOWN = 40  # characters of a setting in a message; longer ones are digests and lists
 KINDS = {
     stat.S_ISDIR: "a folder",
     stat.S_ISCHR: "a device",
@@ -81,3 +109,142 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str], *, wait: bool = True) -> Iterator[None]:
+    """Keep other processes that lock the same file or folder waiting until the block ends.
+
+    A RunError where ``wait`` is False and another process has it. The lock is on the file itself: one that was replaced
+    in the meantime is locked again.
+    """
+    descriptor = _lock(path, wait) if fcntl is not None else None
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)  # which unlocks it
+
+
+def _lock(path: str | os.PathLike[str], wait: bool) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            with suppress(OSError):  # of file systems without locks
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                except BlockingIOError as error:
+                    raise RunError(
+                        f"{os.fspath(path)} is in use by another process; try again when it is done"
+                    ) from error
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+
+
+def digest_file(path: str | os.PathLike[str]) -> str:
+    """SHA-256 of the contents of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+# -- resumable runs ---------------------------------------------------------------------------------------------------
+
+
+class RunError(ValueError):
+    """Files that belong to another run, are damaged, or are in use by another process."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The settings that the results of a run depend on, by name; JSON holds their values."""
+
+    settings: Mapping[str, Any]
+
+    def to_document(self) -> dict[str, Any]:
+        """The settings as JSON gives them back."""
+        document: dict[str, Any] = json.loads(json.dumps(self.settings, default=str))
+        return document
+
+    def require_same(self, kept: Any, place: str | os.PathLike[str]) -> None:
+        """Raise a RunError where ``kept``, the settings that are stated at ``place``, are those of another run."""
+        hint = "Give another path, or remove it to start again."
+        if not isinstance(kept, dict):
+            raise RunError(f"{os.fspath(place)} is damaged: it does not state its run. {hint}")
+        for name, value in self.to_document().items():
+            if kept.get(name) == value:
+                continue
+            texts = [json.dumps(one, ensure_ascii=False) for one in (value, kept.get(name))]
+            if max(map(len, texts)) <= SHOWN:
+                raise RunError(f"{os.fspath(place)} must be of a run with {name} = {texts[0]}; got {texts[1]}. {hint}")
+            raise RunError(f"{os.fspath(place)} must be of a run with the same {name}; got another. {hint}")
+
+    @contextmanager
+    def claim(self, folder: str | os.PathLike[str]) -> Iterator[RunFolder]:
+        """Take a folder for this run until the block ends; a RunError where it is another's or in use."""
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        with locked(path, wait=False):
+            note = path / NOTE
+            if note.exists():
+                kept, *parts = _whole_lines(note)
+                self.require_same(kept, path)
+            else:
+                others = sorted(entry.name for entry in path.iterdir() if not TEMPORARY.fullmatch(entry.name))
+                if others:
+                    raise RunError(f"{path} must be empty or of this run; it has {others[0]}. Give another path.")
+                with replacing(note) as temporary:
+                    temporary.write_text(json.dumps(self.to_document()) + "\n", encoding="utf-8")
+                parts = []
+            for left in path.rglob(".*"):
+                if TEMPORARY.fullmatch(left.name):  # of a run that was killed
+                    left.unlink()
+            yield RunFolder(path, {part["name"]: part for part in parts})
+
+
+class RunFolder:
+    """The folder of a run, with parts that are finished."""
+
+    def __init__(self, path: Path, parts: dict[str, Any]) -> None:
+        self.path, self._parts = path, parts
+
+    @property
+    def names(self) -> set[str]:
+        """Parts that were finished at some time."""
+        return set(self._parts)
+
+    def is_done(self, name: str, source: str = "") -> bool:
+        """Whether the part is there as it was written, from data with the digest ``source``."""
+        part = self._parts.get(name)
+        if part is None or part.get("source") != source or not (self.path / name).is_file():
+            return False
+        return bool(part.get("digest") == digest_file(self.path / name))
+
+    def add(self, name: str, source: str = "") -> None:
+        """Note a part that was written just now."""
+        self._parts[name] = {"name": name, "source": source, "digest": digest_file(self.path / name)}
+        with open(self.path / NOTE, "a", encoding="utf-8") as file:
+            file.write(json.dumps(self._parts[name]) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _whole_lines(note: Path) -> list[Any]:
+    """The lines of a note; a last one that a kill cut short is cut off."""
+    data = note.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    try:
+        lines = [json.loads(line) for line in whole.splitlines()]
+        if not lines or not all(isinstance(line, dict) and "name" in line for line in lines[1:]):
+            raise ValueError("it must have the settings and a line for each part")
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{note} is damaged; give another path, or remove the folder to start again") from error
+    if len(whole) < len(data):
+        os.truncate(note, len(whole))
+    return lines

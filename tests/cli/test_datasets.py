@@ -2,10 +2,10 @@
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +17,7 @@ from parquet_parts import make_frame, write_parts
 
 import vmg
 from vmg.cli.app import run
+from vmg.scale import load_fleet
 
 FAST = ["--members", "2", "--hidden", "8", "--max-iter", "20", "--quiet"]
 
@@ -126,23 +127,22 @@ def torchrun(*command):
     return subprocess.run([*start, *command], env=environment, capture_output=True, text=True, timeout=120)
 
 
-def test_torchrun_fits_one_model_with_two_processes_and_goes_on_where_one_was_killed(tmp_path):
-    """Processes read their own pieces, and the first writes the model; with one killed, two or one go on."""
+def test_torchrun_fits_one_model_with_two_processes_and_goes_on_where_one_was_killed(tmp_path, capsys):
+    """Processes read their own pieces, and the first writes the model; with one killed, two go on."""
     write_parts(tmp_path / "sales", [400, 300, 200, 100])
     command = ["fit", f"{tmp_path}/sales", "-t", "y", "--exclude", "key", *FAST]
     (tmp_path / "killed.py").write_text(KILLED + "from vmg.__main__ import main\nmain()\n")
     done = torchrun(f"{tmp_path}/killed.py", *command, "-o", f"{tmp_path}/two.vmg")
     assert done.returncode != 0 and not (tmp_path / "two.vmg").exists()
-    shutil.copy(tmp_path / "two.vmg.partial.1", tmp_path / "alone.vmg.partial.1")  # the sums of one of four pieces
+    assert run([*command, "-o", f"{tmp_path}/two.vmg", "--resume"]) == 2
+    assert "must be of a run with processes = 1; got 2" in capsys.readouterr().err
     done = torchrun("-m", "vmg", *command, "-o", f"{tmp_path}/two.vmg", "--resume")
     assert done.returncode == 0, done.stderr[-2000:]
-    assert run([*command, "-o", f"{tmp_path}/alone.vmg", "--resume"]) == 0
     assert run([*command, "-o", f"{tmp_path}/one.vmg"]) == 0
     assert not list(tmp_path.glob("*.partial*"))
     frame = make_frame(40, seed=5)
-    one, two, alone = (vmg.load(tmp_path / f"{name}.vmg") for name in ("one", "two", "alone"))
+    one, two = (vmg.load(tmp_path / f"{name}.vmg") for name in ("one", "two"))
     assert two.estimator.ensemble_.members.head.count[0] == 1000
-    pd.testing.assert_frame_equal(two.predict_frame(frame), alone.predict_frame(frame), rtol=1e-8)
     pd.testing.assert_frame_equal(one.predict_frame(frame), two.predict_frame(frame), rtol=1e-4)
 
 
@@ -176,3 +176,107 @@ def test_fit_by_group_and_predict_by_group(tmp_path, capsys):
     assert "not predicted: 'shop 2'" in capsys.readouterr().err
     assert pd.read_csv(tmp_path / "p.csv")["y"].notna().sum() == 100
     assert run([*command, *FAST[:-1], "--conformal", "0.2"]) == 2
+
+
+def test_options_that_a_dataset_or_a_fleet_cannot_follow_are_refused(model, tmp_path, capsys):
+    write_parts(tmp_path / "sales", [60])
+    fit = ["fit", f"{tmp_path}/sales", "-t", "y", "-o", f"{tmp_path}/m", *FAST]
+    for option in (["--cv", "3"], ["--time", "key"], ["--holdout-by", "kind"], ["--conformal", "0.2"]):
+        assert run([*fit, *option]) == 2
+        assert f"{option[0]}: needs a table that is read whole" in " ".join(capsys.readouterr().err.split())
+        assert run([*fit, "--by", "kind", *option]) == 2
+        assert f"{option[0]}: cannot be had together with --by" in " ".join(capsys.readouterr().err.split())
+    for option in (["--pool"], ["--jobs", "2"]):
+        assert run([*fit, *option]) == 2 and "needs --by" in capsys.readouterr().err
+    score = ["predict", model, f"{tmp_path}/sales", "-o", f"{tmp_path}/out/", "--jobs", "1"]
+    assert run([*score, "--decimal", ","]) == 2 and "--decimal" in capsys.readouterr().err
+    assert not (tmp_path / "m").exists() and not (tmp_path / "out").exists()
+
+
+def test_options_about_columns_hold_for_datasets_and_fleets(tmp_path):
+    frame = make_frame(90).assign(code=lambda rows: rows.index % 3, day="03/04/2024")
+    (tmp_path / "sales").mkdir()
+    frame.to_parquet(tmp_path / "sales" / "a.parquet", index=False)
+    fit = ["fit", f"{tmp_path}/sales", "-t", "y", "--ignore", "key", "--categorical", "code", *FAST]
+    assert run([*fit, "-o", f"{tmp_path}/one.vmg"]) == 0
+    assert run([*fit, "-o", f"{tmp_path}/fleet", "--by", "kind"]) == 0
+    fleet = load_fleet(tmp_path / "fleet")
+    for one in (vmg.load(tmp_path / "one.vmg"), fleet.model("red")):
+        assert {column.name: column.kind for column in one.encoder.columns}["code"] == "category"
+        assert "key" not in one.encoder.column_names
+
+
+def test_values_outside_are_an_error_where_that_is_asked_for(model, tmp_path, capsys):
+    write_parts(tmp_path / "in", [30])
+    frame = make_frame(30).assign(x=1e6)
+    frame.to_parquet(tmp_path / "in" / "a.parquet")
+    assert run(["predict", model, f"{tmp_path}/in", "-o", f"{tmp_path}/out/", "--outside", "error", "--jobs", "1"]) == 2
+    assert "must be inside the range of the training rows" in capsys.readouterr().err
+    train = f"{tmp_path}/train.parquet"
+    make_frame(90).to_parquet(train)
+    assert run(["fit", train, "-t", "y", "--ignore", "key", "--by", "kind", "-o", f"{tmp_path}/fleet", *FAST]) == 0
+    command = ["predict", f"{tmp_path}/fleet", f"{tmp_path}/in/a.parquet", "-o", f"{tmp_path}/p.csv"]
+    assert run([*command, "--outside", "error"]) == 2
+    assert "must be inside the range of the training rows" in capsys.readouterr().err
+
+
+def test_a_fleet_without_its_column_is_one_line(tmp_path, capsys):
+    train = f"{tmp_path}/train.parquet"
+    make_frame(90).to_parquet(train)
+    assert run(["fit", train, "-t", "y", "--ignore", "key", "--by", "kind", "-o", f"{tmp_path}/fleet", *FAST]) == 0
+    make_frame(9).drop(columns="kind").to_parquet(tmp_path / "new.parquet")
+    assert run(["predict", f"{tmp_path}/fleet", f"{tmp_path}/new.parquet"]) == 2
+    assert "the table has no column 'kind'" in capsys.readouterr().err
+    for contents in ("[]", "{", '{"holds": "fleet"}'):
+        (tmp_path / "fleet" / "index.json").write_text(contents)
+        assert run(["predict", f"{tmp_path}/fleet", train]) == 2
+        assert "does not describe a fleet" in capsys.readouterr().err
+
+
+def test_an_update_in_place_keeps_the_model_as_it_was(model, tmp_path, capsys):
+    path = tmp_path / "m.vmg"
+    path.write_bytes(Path(model).read_bytes())
+    make_frame(30, seed=3).to_parquet(tmp_path / "new.parquet")
+    command = ["update", str(path), f"{tmp_path}/new.parquet"]
+    assert run(command) == 0
+    assert (tmp_path / "m.vmg.before").read_bytes() == Path(model).read_bytes() != path.read_bytes()
+    updated = path.read_bytes()
+    assert run(command) == 2 and "would count twice" in capsys.readouterr().err
+    assert path.read_bytes() == updated
+    assert run([*command, "--again"]) == 0
+
+
+def test_two_updates_at_once_are_both_taken_in(model, tmp_path):
+    path = tmp_path / "m.vmg"
+    path.write_bytes(Path(model).read_bytes())
+    commands = []
+    for k in (1, 2):
+        make_frame(30, seed=k).to_parquet(tmp_path / f"{k}.parquet")
+        commands.append([sys.executable, "-m", "vmg", "update", str(path), f"{tmp_path}/{k}.parquet"])
+    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+    errors = [process.communicate(timeout=120)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], errors
+    assert vmg.load(path).estimator.ensemble_.members.head.count[0] == 120 + 60
+
+
+def test_terminated_commands_leave_no_copies_of_standard_input(tmp_path):
+    (tmp_path / "tmp").mkdir()
+    environment = {**os.environ, "TMPDIR": f"{tmp_path}/tmp"}
+    command = [sys.executable, "-m", "vmg", "fit", "-", "-t", "y", "--max-iter", "1000000", "--hidden", "400,400"]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=tmp_path,
+        env=environment,
+    )
+    process.stdin.write(make_frame(400).to_csv(index=False).encode())
+    process.stdin.close()
+    deadline = time.monotonic() + 60
+    while not list((tmp_path / "tmp").glob("vmg-*")) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert list((tmp_path / "tmp").glob("vmg-*"))
+    process.terminate()
+    assert process.wait(60) == 143
+    assert not list((tmp_path / "tmp").iterdir())

@@ -133,7 +133,7 @@ def test_an_interrupted_run_goes_on_with_the_folds_it_has(shops, capfd, monkeypa
     assert code == 130 and "2 of 4 held-out fits are kept in shops.vmg.partial; --resume goes on." in err
     assert not os.path.exists("shops.vmg")
     code, _, err = call(capfd, *command, "--seed", 1, "--resume")
-    assert code == 2 and "is of another table or other options" in err
+    assert code == 2 and "must be of a run with the same options; got another" in err
     calls[:] = [1] * 5
     code, out, _ = call(capfd, *command, "--resume")
     assert code == 0 and len(calls) == 7 and "100 rows in 4 folds" in out  # two more, not four

@@ -5,8 +5,9 @@ import pytest
 from parquet_parts import damage_pages, make_frame, write_parts
 from pyarrow import feather, parquet
 
+from vmg.scale import dataset as dataset_module
 from vmg.scale import open_dataset
-from vmg.scale.parts import list_parts, make_pieces
+from vmg.scale.dataset import list_parts
 from vmg.tables import TableError
 
 
@@ -53,10 +54,19 @@ def test_hidden_files_are_passed_over(tmp_path):
     assert [part.name for part in list_parts(tmp_path)] == ["a.parquet"]
 
 
-def test_pieces_are_runs_of_row_groups_and_shards_divide_them(tmp_path):
+def test_a_pattern_passes_over_hidden_files_unless_it_names_them(tmp_path):
+    write_parts(tmp_path, [3])
+    write_parts(tmp_path / "_temporary", [3])
+    (tmp_path / ".b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes())
+    assert [part.name for part in list_parts(f"{tmp_path}/*.parquet")] == ["a.parquet"]
+    assert [part.name for part in list_parts(f"{tmp_path}/**/*.parquet")] == ["a.parquet"]
+    assert [part.name for part in list_parts(f"{tmp_path}/.*.parquet")] == [".b.parquet"]
+
+
+def test_pieces_are_runs_of_row_groups_and_shards_divide_them(tmp_path, monkeypatch):
     whole = write_parts(tmp_path, [1000, 150])
+    monkeypatch.setattr(dataset_module, "PIECE_ROWS", 250)
     dataset = open_dataset(tmp_path)
-    dataset.pieces = make_pieces([(part, part.layout()[1]) for part in list_parts(tmp_path)], rows=250)
     assert [(list(piece.groups), piece.n_rows) for piece in dataset.pieces] == [
         ([0, 1, 2], 300),
         ([3, 4, 5], 300),

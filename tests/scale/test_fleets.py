@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -6,6 +7,7 @@ import pytest
 
 import vmg
 from vmg import model_file
+from vmg.files import RunError
 from vmg.model_file import ModelFileError
 from vmg.scale import fit_fleet, fleet, load_fleet, score_dataset
 from vmg.scale.group_fits import GroupTable, fit_together
@@ -72,12 +74,13 @@ def test_rows_find_their_model(fitted):
     for shop in fleet.groups:
         rows = frame["shop"] == shop
         pd.testing.assert_frame_equal(found[rows], fleet.model(shop).predict_frame(frame[rows], 0.8))
-    assert found[frame["shop"].isin(["one", "flat"])].isna().all().all()
+    without = found[frame["shop"].isin(["one", "flat"])]
+    assert without.drop(columns="flags").isna().all().all() and set(without["flags"]) == {"unseen:shop"}
     assert fleet.unknown(frame) == ["flat", "one"]
     with pytest.raises(TableError, match="there is no model of 'one': it has 1 row"):
         fleet.model("one")
-    assert fleet.predict_frame(frame[frame["shop"] == "one"]).isna().all().all()
-    with pytest.raises(TableError, match="no column 'shop', which tells groups apart"):
+    assert fleet.predict_frame(frame[frame["shop"] == "one"])["mean"].isna().all()
+    with pytest.raises(TableError, match="the table has no column 'shop'"):
         fleet.predict_frame(frame.drop(columns="shop"))
 
 
@@ -109,7 +112,7 @@ def test_a_killed_run_goes_on_to_the_same_files(tmp_path, monkeypatch):
     folder = tmp_path / "shops"
     with pytest.raises(KeyboardInterrupt):
         fit_fleet(sales(), "y", "shop", folder, options=FAST)
-    assert len(bits(folder)) == 1
+    assert len(bits(folder)) == 1 and not (folder / "index.json").exists()
     with pytest.raises(ModelFileError, match="not finished"):
         load_fleet(folder)
     monkeypatch.setattr(fleet, "fit_task", original)
@@ -120,24 +123,45 @@ def test_a_killed_run_goes_on_to_the_same_files(tmp_path, monkeypatch):
     assert bits(folder) == bits(again)
 
 
+@pytest.mark.parametrize("note", [None, "", '{"settings": 1', "[1, 2]", '{"target": "y"}\n[1]\n'])
+def test_a_run_that_was_killed_or_damaged_before_its_first_model(tmp_path, note):
+    folder = tmp_path / "shops"
+    folder.mkdir()
+    (folder / ".0a1b2c3d._run.jsonl").write_text("half")  # written by the run that was killed
+    if note is None:
+        report = fit_fleet(sales(), "y", "shop", folder, options=FAST)
+        assert len(report.fitted) == 3 and not list(folder.glob(".*"))
+        return
+    (folder / "_run.jsonl").write_text(note)
+    with pytest.raises(RunError, match="is damaged"):
+        fit_fleet(sales(), "y", "shop", folder, options=FAST)
+
+
+def test_model_files_that_were_swapped_are_noticed(fitted, tmp_path):
+    folder = tmp_path / "shops"
+    shutil.copytree(fitted[0], folder)
+    north, south = (folder / "models" / load_fleet(folder).index.files[shop] for shop in ("north", "south"))
+    one, other = north.read_bytes(), south.read_bytes()
+    north.write_bytes(other)
+    south.write_bytes(one)
+    with pytest.raises(ModelFileError, match="must hold the model of the group 'north'; it holds another group's"):
+        load_fleet(folder).predict_frame(sales())
+    report = fit_fleet(sales(), "y", "shop", folder, options=FAST)
+    assert report.fitted == ["north", "south"] and report.found == ["east"]
+    assert bits(folder) == bits(fitted[0])
+
+
 def test_another_run_may_not_use_the_folder(fitted):
     folder, _ = fitted
-    with pytest.raises(TableError, match="rows; got another"):
+    with pytest.raises(RunError, match="same rows; got another"):
         fit_fleet(sales(seed=5), "y", "shop", folder, options=FAST)
-    with pytest.raises(TableError, match="must be of a run with the same seed"):
+    with pytest.raises(RunError, match="must be of a run with seed = 1; got 0"):
         fit_fleet(sales(), "y", "shop", folder, options={**FAST, "random_state": 1})
 
 
 def test_processes_write_the_same_models_as_one(fitted, tmp_path):
     fit_fleet(sales(), "y", "shop", tmp_path / "two", options=FAST, n_jobs=2)
     assert bits(tmp_path / "two") == bits(fitted[0])
-
-
-@pytest.mark.filterwarnings("ignore")  # of Ray itself
-def test_ray_writes_the_same_models(fitted, tmp_path):
-    pytest.importorskip("ray")
-    fit_fleet(sales(), "y", "shop", tmp_path / "ray", options=FAST, ray_address="local")
-    assert bits(tmp_path / "ray") == bits(fitted[0])
 
 
 def test_classes_are_fitted_one_by_one(tmp_path):
@@ -160,10 +184,10 @@ def test_an_index_may_not_lead_out_of_its_folder(fitted, tmp_path):
     index = json.loads((fitted[0] / "index.json").read_text())
     index["files"]["south"] = "../../secret.vmg"
     (tmp_path / "index.json").write_text(json.dumps(index))
-    with pytest.raises(ModelFileError, match="names of files must be plain names"):
+    with pytest.raises(ModelFileError, match="files must have one plain name or more"):
         load_fleet(tmp_path)
     (tmp_path / "index.json").write_text("{")
-    with pytest.raises(ModelFileError, match="it is not JSON"):
+    with pytest.raises(ModelFileError, match="does not describe a fleet: JSONDecodeError"):
         load_fleet(tmp_path)
 
 

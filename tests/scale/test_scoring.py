@@ -11,6 +11,8 @@ from parquet_parts import damage_pages, make_frame, write_parts
 from pyarrow import parquet
 
 import vmg
+from vmg.estimators import TableModel
+from vmg.files import RunError
 from vmg.scale import open_dataset, output_schema, score_batches, score_dataset
 from vmg.scale.scoring import ScoringTask, score_piece
 from vmg.tables import TableError
@@ -42,10 +44,10 @@ def test_processes_write_the_same_bytes_as_one(model, tmp_path):
 
 
 def test_a_part_of_many_rows_becomes_several_files(model, tmp_path, monkeypatch):
-    from vmg.scale import dataset, parts
+    from vmg.scale import dataset
 
     whole = write_parts(tmp_path / "in" / "year=2024", [350])
-    monkeypatch.setattr(dataset, "make_pieces", lambda good: parts.make_pieces(good, 200))
+    monkeypatch.setattr(dataset, "PIECE_ROWS", 200)
     report = score_dataset(model, tmp_path / "in", tmp_path / "out", keep=["year", "key"], n_jobs=1)
     assert report.written == ["year=2024/a-00000.parquet", "year=2024/a-00001.parquet"]
     found = pd.concat([parquet.ParquetFile(tmp_path / "out" / name).read().to_pandas() for name in report.written])
@@ -65,22 +67,22 @@ def test_a_run_goes_on_where_it_was(model, tmp_path):
 def test_another_run_may_not_go_on(model, tmp_path):
     write_parts(tmp_path / "in", [30])
     score_dataset(model, tmp_path / "in", tmp_path / "out", n_jobs=1)
-    with pytest.raises(TableError, match=r"coverage = 0\.5; got 0\.9"):
+    with pytest.raises(RunError, match=r"coverage = 0\.5; got 0\.9"):
         score_dataset(model, tmp_path / "in", tmp_path / "out", coverage=0.5, n_jobs=1)
-    write_parts(tmp_path / "in", [31])
-    with pytest.raises(TableError, match="must hold predictions with rows"):
+    (tmp_path / "in" / "a.parquet").rename(tmp_path / "in" / "b.parquet")
+    with pytest.raises(RunError, match=r"predictions of rows that are no longer in .*: 'a\.parquet'"):
         score_dataset(model, tmp_path / "in", tmp_path / "out", n_jobs=1)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "letter.txt").write_text("dear")
-    with pytest.raises(TableError, match=r"must be empty or hold predictions of this run; it has letter\.txt"):
+    with pytest.raises(RunError, match=r"must be empty or of this run; it has letter\.txt"):
         score_dataset(model, tmp_path / "in", tmp_path / "full", n_jobs=1)
 
 
 def _slowly(task):
     """Score a piece, and say so once a batch is written, before the file is whole."""
-    from vmg.scale import scoring, scoring_batches
+    from vmg.scale import scoring
 
-    original = scoring_batches.score_batches
+    original = scoring.score_batches
 
     def slow(*args, **kwargs):
         for batch in original(*args, **kwargs):
@@ -140,12 +142,66 @@ def test_the_plain_function_takes_and_gives_record_batches(model):
         list(score_batches([batches[0].append_column("mean", batches[0].column("x"))], str(model), keep=["mean"]))
 
 
-@pytest.mark.filterwarnings("ignore")  # of Ray itself
-def test_ray_writes_the_same_bytes(model, tmp_path):
-    pytest.importorskip("ray")
-    write_parts(tmp_path / "in", [250, 90, 10])
-    score_dataset(model, tmp_path / "in", tmp_path / "one", n_jobs=1)
-    (tmp_path / "in" / "d.parquet").write_bytes(b"PAR1")
-    report = score_dataset(model, tmp_path / "in", tmp_path / "ray", ray_address="local")
-    assert files(tmp_path / "one") == files(tmp_path / "ray")
-    assert report.n_rows == 350 and [refused.name for refused in report.refused] == ["d.parquet"]
+def test_a_part_that_was_replaced_is_scored_again(model, tmp_path):
+    """With as many rows as before, which is all that was compared."""
+    write_parts(tmp_path / "in", [30, 40])
+    score_dataset(model, tmp_path / "in", tmp_path / "out", n_jobs=1)
+    make_frame(30, seed=77).to_parquet(tmp_path / "in" / "a.parquet")
+    report = score_dataset(model, tmp_path / "in", tmp_path / "out", n_jobs=1)
+    assert report.written == ["a.parquet"] and report.found == ["b.parquet"]
+    expected = vmg.load(model).predict_frame(make_frame(30, seed=77))
+    pd.testing.assert_frame_equal(pd.read_parquet(tmp_path / "out" / "a.parquet"), expected, rtol=1e-12)
+
+
+def test_a_damaged_output_is_written_again(model, tmp_path):
+    write_parts(tmp_path / "in", [30, 40])
+    score_dataset(model, tmp_path / "in", tmp_path / "out", n_jobs=1)
+    whole = files(tmp_path / "out")
+    damage_pages(tmp_path / "out" / "a.parquet")
+    report = score_dataset(model, tmp_path / "in", tmp_path / "out", n_jobs=1)
+    assert report.written == ["a.parquet"] and files(tmp_path / "out") == whole
+
+
+def test_a_model_that_was_replaced_is_loaded_again_and_may_not_go_on(model, tmp_path):
+    write_parts(tmp_path / "in", [30])
+    path = tmp_path / "model.vmg"
+    path.write_bytes(model.read_bytes())
+    score_dataset(path, tmp_path / "in", tmp_path / "out", n_jobs=1)
+    frame = make_frame(120, seed=9)
+    options = {"n_members": 2, "hidden_layer_sizes": (8,), "max_iter": 20, "random_state": 0}
+    other = TableModel.fit(frame.assign(y=-frame["y"]), "y", exclude=["key"], options=options)
+    other.save(path)
+    batch = pa.RecordBatch.from_pandas(frame)
+    [scored] = score_batches([batch], str(path))
+    np.testing.assert_allclose(scored.column("mean"), other.predict_frame(frame)["mean"], rtol=1e-12)
+    with pytest.raises(RunError, match="must be of a run with the same model; got another"):
+        score_dataset(path, tmp_path / "in", tmp_path / "out", n_jobs=1)
+
+
+def test_parts_of_one_stem_have_outputs_of_their_own(model, tmp_path):
+    write_parts(tmp_path / "in", [20])
+    make_frame(10, seed=5).to_parquet(tmp_path / "in" / "a.pq")
+    report = score_dataset(model, tmp_path / "in", tmp_path / "out", n_jobs=1)
+    assert report.written == ["a.parquet", "a.pq.parquet"] and report.n_rows == 30
+    assert len(pd.read_parquet(tmp_path / "out" / "a.parquet")) == 20
+
+
+def test_values_outside_the_range_can_be_refused(model, tmp_path):
+    write_parts(tmp_path / "in", [30, 20])
+    make_frame(20, seed=1).assign(x=1e6).to_parquet(tmp_path / "in" / "b.parquet")
+    report = score_dataset(model, tmp_path / "in", tmp_path / "out", outside="error", n_jobs=1)
+    assert "values must be inside the range of the training rows" in str(report.refused)
+    assert "b.parquet" in [refused.name for refused in report.refused] and "b.parquet" not in report.written
+
+
+def test_two_runs_may_not_share_a_folder_at_one_time(model, tmp_path):
+    write_parts(tmp_path / "in", [30])
+    told = []
+
+    def second(report):
+        with pytest.raises(RunError, match="in use by another process"):
+            score_dataset(model, tmp_path / "in", tmp_path / "out", n_jobs=1)
+        told.append(report)
+
+    score_dataset(model, tmp_path / "in", tmp_path / "out", n_jobs=1, tell=second)
+    assert told

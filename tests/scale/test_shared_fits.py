@@ -1,6 +1,5 @@
-"""Streamed fits by several processes: members are shared, and a fit that was killed goes on with any number."""
+"""Streamed fits by several processes: members are shared, and a fit that was killed goes on."""
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -12,11 +11,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 from gloo import Pair
 
+from vmg.files import RunError
 from vmg.fit.gaussian import RegressionMembers
 from vmg.fit.shared_members import MemberShard, members_shared
 from vmg.fit.trainer import MemberRun
 from vmg.scale import fit_dataset
-from vmg.scale.checkpoint import FitCheckpoint, KeptFit, Offer, choose_offers
+from vmg.scale.checkpoint import FitCheckpoint
 from vmg.scale.dataset import Dataset
 
 FAST = {"n_members": 4, "hidden_layer_sizes": (8,), "max_iter": 20, "random_state": 0}
@@ -71,38 +71,29 @@ def equal(first, second, *, rtol=0.0):
         torch.testing.assert_close(torch.as_tensor(second[name]), torch.as_tensor(value), rtol=rtol, atol=rtol)
 
 
-def copied(checkpoint, name):
-    """The files of a run that was killed, for another try."""
-    for path in checkpoint.parent.glob(f"{checkpoint.name}*"):
-        shutil.copy(path, path.with_name(path.name.replace(checkpoint.name, name)))
-    return checkpoint.with_name(name)
-
-
-def test_a_killed_fit_of_two_processes_goes_on_with_two_and_with_one(pair, parts, tmp_path):
+def test_a_killed_fit_of_two_processes_goes_on_with_two_and_not_with_one(pair, parts, tmp_path):
     (whole, _), (other, _) = pair.run(fit, parts, None)
     equal(whole, other)  # both processes end with the same bits
     run = tmp_path / "run"
     assert pair.run(fit, parts, run, 2)[0].startswith("Killed")  # after one piece each
-    again = copied(run, "again")
-    (found, first_read), (other, second_read) = pair.run(fit, parts, run)
+    with pytest.raises(RunError, match="must be of a run with processes = 1; got 2"):
+        fit(0, parts, run)
+    (resumed, first_read), (other, second_read) = pair.run(fit, parts, run)
     assert (first_read, second_read) == ([0, 2, 4, 2, 4], [1, 3, 5, 3, 5])  # the first pass, and what was left
-    equal(whole, found)
+    equal(whole, resumed)
     equal(whole, other)
-    found, read = fit(0, parts, again)  # and with one process, which takes both sums
-    assert read == [0, 1, 2, 3, 4, 5, 2, 3, 4, 5]
-    equal(whole, found, rtol=1e-9)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_killed_fit_of_one_process_goes_on_with_two(pair, parts, tmp_path):
-    whole, _ = fit(0, parts, None)
-    with pytest.raises(Killed):
-        fit(0, parts, tmp_path / "run", 4)  # after three pieces
-    (found, first_read), (other, second_read) = pair.run(fit, parts, tmp_path / "run")
-    assert (first_read[3:], second_read[3:]) == ([4], [3, 5])
-    equal(found, other)
-    equal(whole, found, rtol=1e-9)
-    assert not list(tmp_path.iterdir())
+def test_a_fit_goes_on_only_where_all_processes_have_kept_the_same_networks(pair, parts, tmp_path):
+    """A run may be killed when some processes have written their first file and others have not."""
+    (whole, _), _ = pair.run(fit, parts, None)
+    run = tmp_path / "run"
+    assert pair.run(fit, parts, run, 2)[0].startswith("Killed")
+    (tmp_path / "run.1").unlink()
+    (resumed, first_read), (_, second_read) = pair.run(fit, parts, run)
+    assert (first_read[3:], second_read[3:]) == ([0, 2, 4], [1, 3, 5])  # from the sample on
+    equal(whole, resumed)
 
 
 def train(rank, folder, target, options):
@@ -175,16 +166,8 @@ def test_a_part_of_members_has_their_activations():
         )
 
 
-def test_files_that_were_joined_count_once():
-    """A run may be killed after sums were joined and before the file that they came from was removed."""
-    joined, left, apart = Offer(0, "a", (0, 2, 1)), Offer(1, "a", (1,)), Offer(2, "a", (5,))
-    assert choose_offers([left, apart, joined]) == [joined, apart]
-    assert choose_offers([joined, Offer(3, "b", (7,))]) == [joined]  # sums of other networks
-    assert choose_offers([]) == []
-
-
-def test_a_fit_that_starts_anew_forgets_the_files_of_all(tmp_path):
+def test_a_fit_that_starts_again_forgets_the_files_of_all(tmp_path):
     for name in ("run", "run.1", "run.12", "run.txt"):
         (tmp_path / name).write_text("kept")
-    KeptFit(tmp_path / "run", [], resume=False)
+    FitCheckpoint(tmp_path / "run", {}, resume=False)
     assert [path.name for path in tmp_path.iterdir()] == ["run.txt"]

@@ -4,8 +4,7 @@ import pytest
 from parquet_parts import make_frame
 
 from vmg.scale.encoding import fit_encoder, fit_scaling
-from vmg.scale.row_sample import RowSample
-from vmg.scale.statistics import ColumnStatistics, Moments, TableStatistics
+from vmg.scale.statistics import ColumnStatistics, Moments, RowSample, TableStatistics
 from vmg.tables import TableEncoder
 
 

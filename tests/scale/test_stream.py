@@ -6,12 +6,14 @@ from parquet_parts import make_frame, write_parts
 
 import vmg
 from vmg.estimators import TableModel
+from vmg.files import RunError
 from vmg.fit.design import squash
 from vmg.model_file import ModelFileError
 from vmg.scale import as_parquet, fit_dataset, open_dataset, stream, update_model
 from vmg.scale.checkpoint import FitCheckpoint
 from vmg.scale.dataset import Dataset
 from vmg.tables import TableError
+from vmg.tables.choices import TableChoices
 
 FAST = {"n_members": 4, "hidden_layer_sizes": (8,), "max_iter": 30, "random_state": 0}
 
@@ -196,9 +198,82 @@ def test_a_checkpoint_of_another_run_is_refused_or_passed_over(dataset, tmp_path
         with pytest.raises(Killed):
             fit_dataset(dataset[0], "y", **settings, options=FAST)
     others = {**FAST, "max_iter": 10}
-    with pytest.raises(ModelFileError, match="must be of the same data and settings; remove it to start anew"):
+    with pytest.raises(RunError, match="must be of a run with the same options; got another"):
         fit_dataset(dataset[0], "y", **settings, options=others)
     fit_dataset(dataset[0], "y", **settings, options=others, resume=False)
     (tmp_path / "part").write_bytes(b"nothing of the kind")
     with pytest.raises(ModelFileError):
         fit_dataset(dataset[0], "y", **settings, options=others)
+
+
+def test_a_checkpoint_of_other_rows_is_refused(tmp_path, monkeypatch):
+    """Of files with the same names and numbers of rows, whose contents are others."""
+    write_parts(tmp_path / "in", [300, 200])
+    settings = {"exclude": ["key"], "sample_rows": 200, "options": FAST, "checkpoint": tmp_path / "part"}
+    with monkeypatch.context() as patched:
+        killed_after(patched, 2)
+        with pytest.raises(Killed):
+            fit_dataset(tmp_path / "in", "y", **settings)
+    frame = pd.read_parquet(tmp_path / "in" / "b.parquet")
+    frame.assign(y=-frame["y"]).to_parquet(tmp_path / "in" / "b.parquet", index=False)
+    with pytest.raises(RunError, match="must be of a run with the same rows; got another"):
+        fit_dataset(tmp_path / "in", "y", **settings)
+
+
+def test_choices_about_columns_hold_for_datasets(tmp_path):
+    frame = make_frame(300)
+    frame["code"] = np.arange(300) % 4
+    frame["day"] = [f"{1 + k % 9:02d}/03/2024" for k in range(300)]
+    (tmp_path / "in").mkdir()
+    frame.to_parquet(tmp_path / "in" / "a.parquet")
+    choices = TableChoices({"code": "category", "key": "ignore"}, {"day": "%m/%d/%Y"})
+    model = fit_dataset(tmp_path / "in", "y", choices=choices, options=FAST)
+    kinds = {column.name: column.kind for column in model.encoder.columns}
+    assert kinds["code"] == "category" and "key" not in kinds and model.choices == choices
+    with pytest.raises(TableError, match="has no column 'colour'"):
+        fit_dataset(tmp_path / "in", "y", choices=TableChoices({"colour": "category"}), options=FAST)
+
+
+def test_targets_with_a_unit_and_decimal_commas_are_read_in_every_pass(tmp_path):
+    frame = make_frame(300)
+    text = frame["y"].map(lambda y: f"{y:.3f} km".replace(".", ","))
+    (tmp_path / "in").mkdir()
+    frame.assign(y=text).to_parquet(tmp_path / "in" / "a.parquet")
+    model = fit_dataset(tmp_path / "in", "y", exclude=["key"], options=FAST)
+    assert model.unit == "km" and model.decimal_comma
+    assert model.estimator.ensemble_.members.head.count[0] == 300
+    frame.to_parquet(tmp_path / "in" / "a.parquet")
+    numbers = fit_dataset(tmp_path / "in", "y", exclude=["key"], options=FAST)
+    rows = make_frame(50, seed=3)
+    np.testing.assert_allclose(model.predict_frame(rows)["mean"], numbers.predict_frame(rows)["mean"], atol=0.01)
+    new = make_frame(40, seed=8)
+    new = new.assign(y=new["y"].map(lambda y: f"{y:.3f} km".replace(".", ",")))
+    new.to_parquet(tmp_path / "new.parquet")
+    assert update_model(model, tmp_path / "new.parquet").n_rows == 40
+
+
+# -- updates that would do harm ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_rows", [1, 50])
+def test_an_absurd_target_is_left_out_of_an_update(streamed, tmp_path, n_rows):
+    new = make_frame(n_rows + 5, seed=3)
+    new.loc[0, "y"] = 1e9
+    new[: n_rows if n_rows > 1 else 2].to_parquet(tmp_path / "new.parquet")
+    update = update_model(streamed, tmp_path / "new.parquet")
+    assert update.n_left_out == 1 and "1 row left out: the target is absurdly far" in update.notes[0]
+    rows = make_frame(100, seed=4)
+    assert update.model.evaluate(rows)["rmse"] < 1.2 * streamed.evaluate(rows)["rmse"]
+
+
+def test_rows_that_a_model_has_seen_are_not_counted_twice_without_a_word(dataset, streamed, tmp_path):
+    dataset[1][:60].to_parquet(tmp_path / "old.parquet")  # a quarter of them in the sample, whose digests are kept
+    with pytest.raises(TableError, match=r"has seen at least 15 rows of 60 .*before.*--again"):
+        update_model(streamed, tmp_path / "old.parquet")
+    again = update_model(streamed, tmp_path / "old.parquet", again=True)
+    assert again.n_rows == 60 and "At least 15 rows seen by the model before, counted once more." in again.notes
+    make_frame(60, seed=31).to_parquet(tmp_path / "new.parquet")
+    once = update_model(streamed, tmp_path / "new.parquet")
+    assert once.notes == []
+    with pytest.raises(TableError, match="at least 60 rows of 60"):  # nor those of an earlier update
+        update_model(once.model, tmp_path / "new.parquet")

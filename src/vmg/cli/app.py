@@ -110,11 +110,12 @@ def _explain(error: Exception) -> tuple[str, int]:
         return f"{place}{error.strerror or error}", MISTAKE
     if isinstance(error, ModuleNotFoundError):
         return f"this needs the package {error.name}; install it with: pip install 'vmg[app]'", MISTAKE
+    from vmg.files import RunError
     from vmg.model_file import ModelFileError
     from vmg.prediction.conformal import CoverageError  # these at last: a mistyped option needs no PyTorch
     from vmg.tables import TableError
     from vmg.training import TrainingError
 
-    if isinstance(error, TableError | ModelFileError | CoverageError | TrainingError):
+    if isinstance(error, TableError | ModelFileError | RunError | CoverageError | TrainingError):
         return str(error), MISTAKE
     return f"{type(error).__name__}: {error} (add --debug for the traceback)", UNEXPECTED

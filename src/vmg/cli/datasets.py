@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vmg.cli.output import print_json, say, say_aside, waiting
 
+if TYPE_CHECKING:
+    from vmg.estimators.table_model import Outside
+
 __all__ = [
     "ENGINE",
     "DatasetArgument",
     "JobsOption",
-    "RayOption",
     "StreamOption",
     "is_dataset",
-    "ray_address",
+    "refuse_options",
     "score_into_folder",
     "streams",
 ]
@@ -36,14 +37,6 @@ DatasetArgument = Annotated[
 ]
 JobsOption = Annotated[
     int, typer.Option("--jobs", metavar="N", help="Processes at once; -1 takes all cores.", rich_help_panel=ENGINE)
-]
-RayOption = Annotated[
-    bool,
-    typer.Option(
-        "--ray",
-        help="Use Ray: the cluster that RAY_ADDRESS names, or a new one on this machine.",
-        rich_help_panel=ENGINE,
-    ),
 ]
 StreamOption = Annotated[
     bool | None,
@@ -68,9 +61,11 @@ def streams(data: str, asked: bool | None, *, shared: bool) -> bool:
     return shared or is_dataset(data) or (Path(data).is_file() and Path(data).stat().st_size > LARGE_FILE)
 
 
-def ray_address(wanted: bool) -> str | None:
-    """The address of Ray; None where it is not wanted."""
-    return os.environ.get("RAY_ADDRESS", "local") if wanted else None
+def refuse_options(why: str, **given: object) -> None:
+    """Raise a usage error where an option was given that the command cannot follow; names are those of parameters."""
+    for name, value in given.items():
+        if value:
+            raise typer.BadParameter(why, param_hint=f"--{name.replace('_', '-')}")
 
 
 def score_into_folder(
@@ -79,8 +74,8 @@ def score_into_folder(
     out: Path,
     coverage: float,
     keep: Sequence[str],
+    outside: Outside,
     jobs: int,
-    ray: bool,
     json: bool,
     quiet: bool,
 ) -> None:
@@ -90,9 +85,7 @@ def score_into_folder(
     from vmg.tables.wording import count
 
     with waiting("Predicting", quiet=quiet):
-        report = score_dataset(
-            model, data, out, coverage=coverage, keep=keep, n_jobs=jobs, ray_address=ray_address(ray)
-        )
+        report = score_dataset(model, data, out, coverage=coverage, keep=keep, outside=outside, n_jobs=jobs)
     if json:
         refused = [{"part": part.name, "reason": part.reason} for part in report.refused]
         found = {"rows": report.n_rows, "written": report.written, "found": report.found, "empty": report.empty}

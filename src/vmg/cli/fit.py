@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from vmg.cli.datasets import DatasetArgument, JobsOption, RayOption, StreamOption, streams
+from vmg.cli.datasets import DatasetArgument, JobsOption, StreamOption, refuse_options, streams
 from vmg.cli.fleets import ByOption, PoolOption, fit_by_group
 from vmg.cli.options import (
     NETWORK,
@@ -124,7 +124,6 @@ def fit(
     by: ByOption = None,
     pool: PoolOption = False,
     jobs: JobsOption = 1,
-    ray: RayOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -150,24 +149,24 @@ def fit(
     if require_likelihood(likelihood, wanted) != "auto":
         options["likelihood"], wanted = likelihood, "regression"
     choices = make_choices(types, categorical, [*split_names(ignore), *(exclude or [])], date_format, decimal)
+    scored: dict[str, Any] = {"cv": cv, "holdout_by": holdout_by, "time": time, "conformal": conformal}
     if by is not None:
-        if conformal:
-            raise typer.BadParameter("cannot be had together with --by", param_hint="--conformal")
+        refuse_options("cannot be had together with --by", **scored, stream=stream)
         folder = Path(f"{name}-by-{by}") if out is None else out
-        common: dict[str, Any] = {"task": wanted, "exclude": choices.ignored, "pool": pool, "options": options}
-        fit_by_group(data, target, by, folder, **common, jobs=jobs, ray=ray, json=json, quiet=quiet)
+        common: dict[str, Any] = {"task": wanted, "choices": choices, "pool": pool, "options": options}
+        fit_by_group(data, target, by, folder, **common, jobs=jobs, json=json, quiet=quiet)
         return
+    refuse_options("needs --by", pool=pool, jobs=jobs != 1)
     path = check_output(Path(f"{name}.vmg") if out is None else out, Path(data))
     with joined_by_torchrun() as shared:
         silent = quiet or json or not is_first()
         if streams(data, stream, shared=shared):
-            if conformal:
-                raise typer.BadParameter("needs a table that is read whole, with --in-memory", param_hint="--conformal")
+            refuse_options("needs a table that is read whole, with --in-memory", **scored)
             hidden_bar = quiet or not is_first()
             with as_parquet(data) as source, TrainingBar("Training", quiet=hidden_bar, terms=LOG_POSTERIOR) as bar:
                 common = {
                     "task": wanted,
-                    "exclude": choices.ignored,
+                    "choices": choices,
                     "options": options,
                     "callbacks": [bar],
                     "checkpoint": Path(f"{path}.partial"),
@@ -254,7 +253,7 @@ def _score(
     silent: bool,
 ) -> Comparison | None:
     """Scores on held-out rows, printed; None where there are too few rows."""
-    from vmg.review.holdout import FinishedFolds, plan_splits, run_digest, score_held_out
+    from vmg.review.holdout import FinishedFolds, describe_run, plan_splits, score_held_out
 
     comma = settings["choices"].decimal_comma
     seed = settings["options"]["random_state"]
@@ -264,7 +263,10 @@ def _score(
         if not silent:
             bullet("Too few rows to hold some out: no score.")
         return None
-    run = run_digest(data, frame, [plan.to_document(), {**settings, "choices": settings["choices"].to_document()}])
+    run = describe_run(
+        frame,
+        {"data": str(data), **settings, "choices": settings["choices"].to_document(), "held out": plan.to_document()},
+    )
     finished = FinishedFolds(_finished(path), run, resume=resume)
     try:
         comparison = score_held_out(rows, task, splits, _fitter(settings, len(splits), quiet=quiet), finished)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vmg.cli.datasets import ENGINE, ray_address
+from vmg.cli.datasets import ENGINE, is_dataset
 from vmg.cli.output import bullet, print_json, say, say_aside, waiting
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from vmg.scale import Fleet
+    from vmg.tables.choices import TableChoices
     from vmg.tables.target import Task
 
 __all__ = ["ByOption", "PoolOption", "fit_by_group", "load_fleet_and_table"]
@@ -40,18 +41,16 @@ def fit_by_group(
     out: Path,
     *,
     task: Task | None,
-    exclude: Sequence[str],
+    choices: TableChoices,
     pool: bool,
     options: Mapping[str, Any],
     jobs: int,
-    ray: bool,
     json: bool,
     quiet: bool,
 ) -> None:
     """Fit a fleet into a folder, and say how it went."""
     import pandas as pd
 
-    from vmg.cli.datasets import is_dataset
     from vmg.scale import fit_fleet, open_dataset
     from vmg.tables import read_table
     from vmg.tables.wording import count
@@ -62,7 +61,7 @@ def fit_by_group(
         frame = pd.concat([part for _, part in dataset.frames()], ignore_index=True)
         notes = dataset.notes()
     else:
-        frame, notes = read_table(data)
+        frame, notes = read_table(data, texts=[*choices.texts, by], decimal_comma=choices.decimal_comma)
     if not silent:
         say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
         for note in notes:
@@ -74,11 +73,10 @@ def fit_by_group(
             by,
             out,
             task=task,
-            exclude=exclude,
+            choices=choices,
             pool=pool,
             options=options,
             n_jobs=jobs,
-            ray_address=ray_address(ray),
             tell=None if silent else bullet,
         )
     if json:
@@ -96,7 +94,9 @@ def load_fleet_and_table(path: Path, data: Path, quiet: bool) -> tuple[Fleet, pd
     from vmg.tables.wording import listing
 
     fleet = load_fleet(path)
-    frame, notes = read_table(data)
+    one = fleet.any_model
+    frame, notes = read_table(data, texts=[*one.text_columns, fleet.index.by], decimal_comma=one.decimal_comma)
+    one.encoder.check(frame)
     unknown = fleet.unknown(frame)
     if unknown:
         how = "predicted as a group that is not known" if fleet.index.others else "not predicted"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vmg.cli.datasets import DatasetArgument, JobsOption, RayOption, is_dataset, score_into_folder
+from vmg.cli.datasets import DatasetArgument, JobsOption, is_dataset, refuse_options, score_into_folder
 from vmg.cli.fleets import load_fleet_and_table
 from vmg.cli.options import (
     CoverageOption,
@@ -63,7 +63,6 @@ def predict(
     ] = OutsideChoice.flag,
     decimal: DecimalOption = None,
     jobs: JobsOption = -1,
-    ray: RayOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
@@ -82,7 +81,8 @@ def predict(
     if out.endswith("/") or is_dataset(data) or (out != "-" and Path(out).is_dir()):
         if prints(out):
             raise typer.BadParameter("must be a folder where DATA is a dataset; got -", param_hint="--out")
-        score_into_folder(model, data, Path(out), coverage, split_names(keep), jobs, ray, json, quiet)
+        refuse_options("needs one table and one model; the cells of a dataset have types", decimal=decimal)
+        score_into_folder(model, data, Path(out), coverage, split_names(keep), outside.value, jobs, json, quiet)
         return
     from vmg.estimators.prediction_table import named_after, split_flags
     from vmg.tables import write_table
@@ -91,11 +91,10 @@ def predict(
     path = None if prints(out) else check_ending(check_output(Path(out), model, Path(data)))
     fitted: TableModel | Fleet
     if model.is_dir():
+        refuse_options("needs one model; a fleet reads numbers as in its fit", decimal=decimal)
         fleet, frame = load_fleet_and_table(model, Path(data), quiet)
-        fitted, predicted = fleet, fleet.predict_frame(frame, coverage)
-        predicted = predicted.assign(
-            flags=predicted["flags"].fillna(f"unseen:{fleet.index.by}")
-        )  # groups without a model
+        with waiting("Predicting", quiet=quiet):
+            fitted, predicted = fleet, fleet.predict_frame(frame, coverage, outside=outside.value)
     else:
         one, frame = load_both(model, Path(data), quiet, decimal)
         with waiting("Predicting", quiet=quiet):

@@ -19,30 +19,48 @@ def update(
     model: ModelArgument,
     data: DatasetArgument,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="MODEL", help="Where it goes.", show_default="MODEL itself")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="MODEL",
+            help="Where it goes. In place, the model as it was is kept beside it, with the ending .before.",
+            show_default="MODEL itself",
+        ),
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Count rows once more that the model has seen before.")
+    ] = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Take new rows into a model, without the old ones and in memory that does not grow with them.
+    """Update a model with new rows only, in constant memory.
 
     What the model says of numbers is then what all rows together say of its output layers, exactly. Columns, hidden
-    layers and calibration stay as they were; fit anew when the data have changed.
+    layers and calibration stay as they were; fit anew when the data have changed. Rows whose target is absurdly far
+    beyond those of the fit are left out.
     """
+    from vmg.files import locked, replacing, same_file
     from vmg.scale import as_parquet, update_model
     from vmg.tables.wording import count
 
     path = check_output(model if out is None else out, Path(data))
-    fitted = load_model(model)
-    with waiting("Updating", quiet=quiet), as_parquet(data) as source:
-        found = update_model(fitted, source)
-    found.model.save(path)
+    load_model(model)  # says what is wrong with the file
+    with locked(model):  # an update that comes meanwhile waits, and starts from this one's result
+        fitted = load_model(model)
+        with waiting("Updating", quiet=quiet), as_parquet(data) as source:
+            updated = update_model(fitted, source, again=again)
+        if same_file(path, model):
+            with replacing(path.with_name(f"{path.name}.before")) as backup:
+                backup.write_bytes(path.read_bytes())
+        updated.model.save(path)
     if not quiet:
-        for note in found.notes:
+        for note in updated.notes:
             say_aside(note)
     if json:
-        print_json({"model": str(path), "rows": found.n_rows, "left_out": found.n_left_out, "notes": found.notes})
+        counts = {"rows": updated.n_rows, "left_out": updated.n_left_out}
+        print_json({"model": str(path), **counts, "notes": updated.notes})
     elif not quiet:
-        without = f"; {count(found.n_left_out, 'row')} without a usable target left out" if found.n_left_out else ""
-        say(f"{count(found.n_rows, 'row')} taken in{without}. Model written to {path}.")
+        without = f"; {count(updated.n_left_out, 'row')} left out" if updated.n_left_out else ""
+        say(f"{count(updated.n_rows, 'row')} taken in{without}. Model written to {path}.")

@@ -98,18 +98,22 @@ class InputRange:
         return 1.0 + np.square(outside).sum(-1)
 
 
-def ordinary_rows(y: Array, likelihood: str) -> Rows:
+def ordinary_rows(y: Array, likelihood: str, like: Array | None = None) -> Rows:
     """Rows [N] whose targets [N] or [N, C] are not absurd, on the scale that the likelihood works on.
 
     A target is absurd beyond 30 times the ninth decile of the distance from the median; for amounts these are distances
-    of logarithms, 6 times the ninth decile, and only large ones count. Fractions, grades and bounds never are.
+    of logarithms, 6 times the ninth decile, and only large ones count. Fractions, grades and bounds never are. Median
+    and decile are those of the targets themselves, or of other targets ``like`` [M] or [M, C].
     """
-    columns = y.reshape(len(y), -1)
+    like = y if like is None else like
+    columns, usual = y.reshape(len(y), -1), like.reshape(len(like), -1)
     if likelihood in AMOUNTS:
-        logs = np.log(columns + log_shift(y))
-        return np.asarray((logs - np.median(logs, axis=0) <= _reach(logs, LOG_REACH)).all(1))
+        shift = log_shift(like)
+        with np.errstate(divide="ignore", invalid="ignore"):  # an amount below all that are usual is not large
+            columns, usual = np.log(columns + shift), np.log(usual + shift)
+        return np.asarray(~(columns - np.median(usual, axis=0) > _reach(usual, LOG_REACH)).any(1))
     if likelihood in ("student", "normal", "mixture"):
-        return np.asarray((np.abs(columns - np.median(columns, axis=0)) <= _reach(columns, REACH)).all(1))
+        return np.asarray((np.abs(columns - np.median(usual, axis=0)) <= _reach(usual, REACH)).all(1))
     return np.ones(len(y), dtype=np.bool_)
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +13,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.estimators.table_model import TableModel
-from vmg.files import replacing
+from vmg.files import Run, RunError, replacing
 from vmg.review.comparison import Comparison, FoldScores, compare_fold, join_folds
-from vmg.tables.cells import no_value, to_texts
+from vmg.tables.cells import RowDigest, no_value, to_texts
 from vmg.tables.dates import find_date_format, to_dates, to_days
 from vmg.tables.numbers import to_numbers
 from vmg.tables.target import Task, fit_target
 from vmg.tables.wording import TableError, count
 
-__all__ = ["FinishedFolds", "Holdout", "Split", "plan_splits", "run_digest", "score_held_out"]
+__all__ = ["FinishedFolds", "Holdout", "Split", "describe_run", "plan_splits", "score_held_out"]
 
 Rows = NDArray[np.int64]
 Split = tuple[Rows, Rows]  # to fit to, to score on
@@ -153,30 +151,29 @@ def _require(frame: pd.DataFrame, name: str) -> None:
 class FinishedFolds:
     """Scores of the folds that are done, in a file beside the model until the fit is whole.
 
-    ``run`` says what they are of; a file of another table or of other options is not used.
+    A file of another run is refused.
     """
 
-    def __init__(self, path: Path, run: str, *, resume: bool) -> None:
+    def __init__(self, path: Path, run: Run, *, resume: bool) -> None:
         self.path, self._run = path, run
         self.folds: list[FoldScores] = self._read() if resume else []
 
     def _read(self) -> list[FoldScores]:
         try:
             document = json.loads(self.path.read_text(encoding="utf-8"))
-            if document["run"] != self._run:
-                raise TableError(f"{self.path} is of another table or other options; leave --resume out to begin anew")
+            self._run.require_same(document["run"], self.path)
             return [FoldScores(**fold) for fold in document["folds"]]
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, TableError):
+            if isinstance(error, RunError):
                 raise
-            raise TableError(f"{self.path} is damaged; leave --resume out to begin anew") from error
+            raise RunError(f"{self.path} is damaged; leave --resume out to start again") from error
 
     def add(self, fold: FoldScores) -> None:
         """Keep one more."""
         self.folds.append(fold)
-        document = {"run": self._run, "folds": [asdict(one) for one in self.folds]}
+        document = {"run": self._run.to_document(), "folds": [asdict(one) for one in self.folds]}
         with replacing(self.path) as temporary:
             temporary.write_text(json.dumps(document), encoding="utf-8")
 
@@ -213,9 +210,8 @@ def score_held_out(
     return join_folds(task, finished.folds[: len(splits)])
 
 
-def run_digest(path: str | os.PathLike[str], frame: pd.DataFrame, settings: Any) -> str:
-    """A digest of everything a run depends on: the table's cells and all options."""
-    digest = hashlib.sha256(json.dumps([os.fspath(path), list(frame.columns), settings], default=str).encode())
-    for name in frame.columns:
-        digest.update("\0".join(str(cell) for cell in to_texts(frame[name])).encode())
-    return digest.hexdigest()
+def describe_run(frame: pd.DataFrame, settings: Mapping[str, Any]) -> Run:
+    """Everything that scores on held-out rows depend on: the table's cells and all options."""
+    digest = RowDigest()
+    digest.add(frame)
+    return Run({"columns": list(frame.columns), "rows": digest.hexdigest(), **settings})

@@ -2,11 +2,9 @@
 
 from vmg.scale.conversion import as_parquet, convert_csv
 from vmg.scale.dataset import Dataset, open_dataset
-from vmg.scale.fleet import FleetReport, fit_fleet
-from vmg.scale.fleet_model import Fleet, load_fleet
-from vmg.scale.parallel import spread
-from vmg.scale.scoring import ScoringReport, score_dataset
-from vmg.scale.scoring_batches import output_schema, score_batches
+from vmg.scale.fleet import Fleet, FleetReport, fit_fleet, load_fleet
+from vmg.scale.parallel import run_parallel
+from vmg.scale.scoring import ScoringReport, output_schema, score_batches, score_dataset
 from vmg.scale.stream import fit_dataset
 from vmg.scale.updating import update_model
 
@@ -22,8 +20,8 @@ __all__ = [
     "load_fleet",
     "open_dataset",
     "output_schema",
+    "run_parallel",
     "score_batches",
     "score_dataset",
-    "spread",
     "update_model",
 ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.fit.design import Standardiser
 from vmg.scale.statistics import TableStatistics
 from vmg.tables import TableEncoder
+from vmg.tables.cells import CellTable
+from vmg.tables.choices import TableChoices
 from vmg.tables.columns import CategoryColumn, Column, NumberColumn
 
 __all__ = ["fit_encoder", "fit_scaling"]
@@ -18,12 +19,14 @@ __all__ = ["fit_encoder", "fit_scaling"]
 Array = NDArray[np.float64]
 
 
-def fit_encoder(sample: pd.DataFrame, statistics: TableStatistics) -> TableEncoder:
-    """Find the kind of each column, its median and its format of dates on a sample, without the target.
+def fit_encoder(
+    sample: CellTable, statistics: TableStatistics, choices: TableChoices | None = None, target: str | None = None
+) -> TableEncoder:
+    """Find the kind of each column, its median and its format of dates on a sample.
 
     Counts of missing cells, and the levels of categories with theirs, are those of all rows.
     """
-    encoder = TableEncoder.fit(sample)
+    encoder = TableEncoder.fit(sample, choices, target=target)
     return replace(encoder, columns=tuple(_counted(column, statistics) for column in encoder.columns))
 
 

@@ -1,28 +1,117 @@
-"""Scoring a dataset into a folder: one output file for each piece, written whole or not at all.
+"""Predictions for a dataset: a plain function over record batches, and a resumable run of it into a folder.
 
-A killed run is taken up where it was: pieces whose file is there are passed over. A note in the folder says of which
-model and dataset the files are, and another run is refused.
+Each piece of the dataset becomes one Parquet file, written whole or not at all. A run that was killed goes on where it
+was. A file is kept only where model, rows and the file itself are as they were; otherwise it is written again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from vmg.files import replacing
-from vmg.scale.dataset import open_dataset
-from vmg.scale.parallel import spread, start_ray
-from vmg.scale.parts import Piece, Refused
-from vmg.scale.scoring_batches import load_scorer, score_batches
+import pyarrow as pa
+from pyarrow import parquet
+
+import vmg
+from vmg.estimators import TableModel
+from vmg.estimators.table_model import Outside
+from vmg.files import Run, RunError, digest_file, replacing
+from vmg.model_file import ModelFileError
+from vmg.scale.dataset import Piece, Refused, open_dataset
+from vmg.scale.fleet import Fleet, load_fleet
+from vmg.scale.parallel import run_parallel
 from vmg.tables import TableError
+from vmg.tables.cells import RowDigest
+from vmg.tables.wording import listing
 
-__all__ = ["ScoringReport", "ScoringTask", "score_dataset", "score_piece"]
+__all__ = ["ScoringReport", "ScoringTask", "output_schema", "score_batches", "score_dataset", "score_piece"]
 
-NOTE = "_vmg.json"
+Scorer = TableModel | Fleet
+
+
+# -- record batches ---------------------------------------------------------------------------------------------------
+
+
+def score_batches(
+    batches: Iterable[pa.RecordBatch],
+    model: str | Scorer,
+    *,
+    coverage: float = 0.9,
+    keep: Sequence[str] = (),
+    outside: Outside = "flag",
+) -> Iterator[pa.RecordBatch]:
+    """Predict each batch of rows.
+
+    Args:
+        batches: rows with the columns that the model was fitted on, and any others.
+        model: what `vmg fit` wrote, by its path, which is loaded once a process; or a loaded one.
+        coverage: probability that an interval holds the truth.
+        keep: columns that go along with the predictions, such as keys of rows.
+        outside: "flag", "clip" or "error", as in :meth:`vmg.estimators.TableModel.predict_frame`.
+    """
+    scorer = load_scorer(model) if isinstance(model, str) else model
+    for batch in batches:
+        if batch.num_rows:
+            yield _score(batch, scorer, coverage, keep, outside)
+
+
+def output_schema(
+    model: str | Scorer, batch: pa.RecordBatch, *, coverage: float = 0.9, keep: Sequence[str] = ()
+) -> pa.Schema:
+    """The columns and types that :func:`score_batches` gives for batches like this one, which has a row or more."""
+    scorer = load_scorer(model) if isinstance(model, str) else model
+    return _score(batch.slice(0, 1), scorer, coverage, keep, "flag").schema
+
+
+def load_scorer(path: str) -> Scorer:
+    """The model in a file, or the fleet in a folder; loaded again only where its file has changed."""
+    return _load_scorer(path, _stamp(path))
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    file = os.path.join(path, "index.json") if os.path.isdir(path) else path
+    try:
+        status = os.stat(file)
+    except OSError:  # loading says what is wrong
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+@lru_cache(maxsize=2)
+def _load_scorer(path: str, stamp: tuple[int, ...]) -> Scorer:
+    model = load_fleet(path) if os.path.isdir(path) else vmg.load(path)
+    if not isinstance(model, Scorer):
+        raise ModelFileError(f"{path} holds a {type(model).__name__} without a table's columns; use vmg.load in Python")
+    return model
+
+
+def _columns(scorer: Scorer) -> list[str]:
+    return scorer.column_names if isinstance(scorer, Fleet) else scorer.encoder.column_names
+
+
+def _score(
+    batch: pa.RecordBatch, scorer: Scorer, coverage: float, keep: Sequence[str], outside: Outside
+) -> pa.RecordBatch:
+    columns = _columns(scorer)
+    missing = [name for name in (*columns, *keep) if name not in batch.schema.names]
+    if missing:
+        raise TableError(f"it lacks the column {listing(missing)}; it has {listing(batch.schema.names)}")
+    predicted = scorer.predict_frame(batch.select(columns).to_pandas(), coverage, outside=outside)
+    kept: dict[str, Any] = {name: batch.column(name) for name in keep}
+    scored = pa.RecordBatch.from_pandas(predicted, preserve_index=False)
+    clash = sorted(set(kept) & set(scored.schema.names))
+    if clash:
+        raise TableError(f"columns that are kept must not have the name of a prediction; got {listing(clash)}")
+    return pa.RecordBatch.from_arrays([*kept.values(), *scored.columns], names=[*kept, *scored.schema.names])
+
+
+# -- into a folder ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -34,6 +123,13 @@ class ScoringTask:
     out: str
     coverage: float
     keep: tuple[str, ...]
+    outside: Outside = "flag"
+
+    def batches(self, digest: RowDigest) -> Iterator[pa.RecordBatch]:
+        """The rows of the piece, which are added to a digest on the way."""
+        for batch in self.piece.batches([*_columns(load_scorer(self.model)), *self.keep]):
+            digest.add(batch.to_pandas())
+            yield batch
 
 
 @dataclass
@@ -54,8 +150,8 @@ def score_dataset(
     *,
     coverage: float = 0.9,
     keep: Sequence[str] = (),
+    outside: Outside = "flag",
     n_jobs: int = -1,
-    ray_address: str | None = None,
     tell: Callable[[ScoringReport], None] | None = None,
 ) -> ScoringReport:
     """Write predictions for every row of a dataset as Parquet files in the folder ``out``.
@@ -63,57 +159,67 @@ def score_dataset(
     Args:
         model: a model file or a fleet's folder.
         source: what :func:`vmg.scale.open_dataset` opens.
-        coverage: probability that an interval holds the truth.
-        keep: columns that go along with the predictions.
+        coverage, keep, outside: as in :func:`score_batches`.
         n_jobs: processes at once; -1 takes all cores.
-        ray_address: a Ray cluster to use instead, "local" to start one here; ``out`` must be a folder that all of its
-            machines have.
         tell: called after each piece.
     """
     if not 0 < coverage < 1:
         raise TableError(f"coverage must be between 0 and 1; got {coverage}")
-    path, folder = os.path.abspath(model), Path(out).absolute()
-    scorer = load_scorer(path)
-    dataset = open_dataset(source, [*scorer.column_names, *keep])
+    path = os.path.abspath(model)
+    dataset = open_dataset(source, [*_columns(load_scorer(path)), *keep])
     report = ScoringReport(refused=list(dataset.refused), empty=list(dataset.empty))
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = hashlib.sha256(json.dumps([[p.part.name, list(p.groups), p.n_rows] for p in dataset.pieces]).encode())
-    run = {"model": _digest(path), "data": dataset.name, "rows": rows.hexdigest(), "coverage": coverage}
-    _claim(folder, {**run, "keep": list(keep)})
-    tasks = []
-    for piece, place in zip(dataset.pieces, _places(dataset.pieces), strict=True):
-        target = folder / place
-        if target.exists():
-            report.found.append(place)
-        else:
-            tasks.append(ScoringTask(piece, path, str(target), coverage, tuple(keep)))
-    for position, outcome in _outcomes(tasks, n_jobs, ray_address):
-        task = tasks[position]
-        if isinstance(outcome, str):
-            report.refused.append(Refused(task.piece.part.name, outcome))
-        else:
-            report.n_rows += outcome
-            report.written.append(os.path.relpath(task.out, folder))
-        if tell is not None:
-            tell(report)
-    report.written.sort()
+    settings = {"model": _digest_model(path), "data": dataset.name, "coverage": coverage, "keep": list(keep)}
+    run = Run({**settings, "outside": outside, "version": vmg.__version__})
+    with run.claim(Path(out).absolute()) as folder:
+        tasks = {
+            place: ScoringTask(piece, path, str(folder.path / place), coverage, tuple(keep), outside)
+            for piece, place in zip(dataset.pieces, _places(dataset.pieces), strict=True)
+        }
+        stale = sorted(set(folder.names) - set(tasks))
+        if stale:
+            raise RunError(f"{out} has predictions of rows that are no longer in {dataset.name}: {listing(stale)}")
+        there = [place for place in tasks if place in folder.names]
+        for position, digest in run_parallel(digest_piece, [tasks[place] for place in there], n_jobs=n_jobs):
+            if folder.is_done(there[position], digest):
+                report.found.append(there[position])
+        left = [place for place in tasks if place not in set(report.found)]
+        for position, outcome in run_parallel(score_piece, [tasks[place] for place in left], n_jobs=n_jobs):
+            place = left[position]
+            if isinstance(outcome, str):
+                report.refused.append(Refused(tasks[place].piece.part.name, outcome))
+            else:
+                folder.add(place, outcome[1])
+                report.n_rows += outcome[0]
+                report.written.append(place)
+            if tell is not None:
+                tell(report)
+    for names in (report.found, report.written):
+        names.sort()
     report.refused.sort(key=lambda refused: refused.name)
     return report
 
 
-def score_piece(task: ScoringTask) -> int | str:
-    """Score one piece into its file; the number of rows, or why there is no file."""
-    import pyarrow as pa
-    from pyarrow import parquet
+def digest_piece(task: ScoringTask) -> str:
+    """The digest of the rows of a piece; empty where it cannot be read."""
+    digest = RowDigest()
+    try:
+        for _ in task.batches(digest):
+            pass
+    except TableError:
+        return ""
+    return digest.hexdigest()
 
+
+def score_piece(task: ScoringTask) -> tuple[int, str] | str:
+    """Score one piece into its file; the number of rows and their digest, or the reason why there is no file."""
     target = Path(task.out)
     target.parent.mkdir(parents=True, exist_ok=True)
-    n_rows, writer = 0, None
+    n_rows, writer, digest = 0, None, RowDigest()
+    options: dict[str, Any] = {"coverage": task.coverage, "keep": task.keep, "outside": task.outside}
     try:
         with replacing(target) as temporary:
             try:
-                batches = task.piece.batches([*load_scorer(task.model).column_names, *task.keep])
-                for scored in score_batches(batches, task.model, coverage=task.coverage, keep=task.keep):
+                for scored in score_batches(task.batches(digest), task.model, **options):
                     if writer is None:  # numbers hardly ever repeat, so a dictionary of them would be built in vain
                         repeated = [field.name for field in scored.schema if not pa.types.is_floating(field.type)]
                         writer = parquet.ParquetWriter(temporary, scored.schema, use_dictionary=repeated)
@@ -123,85 +229,30 @@ def score_piece(task: ScoringTask) -> int | str:
                 if writer is not None:
                     writer.close()
     except TableError as error:
+        target.unlink(missing_ok=True)  # predictions of rows that were there before
         return str(error)
-    return n_rows
-
-
-def _outcomes(tasks: Sequence[ScoringTask], n_jobs: int, ray_address: str | None) -> Iterator[tuple[int, int | str]]:
-    if ray_address is None or not tasks:
-        yield from spread(score_piece, tasks, n_jobs=n_jobs)
-        return
-    ray = start_ray(ray_address)
-    actors = max(1, min(len(tasks), int(ray.cluster_resources().get("CPU", 1))))
-    rows = ray.data.from_items([{"position": k} for k in range(len(tasks))], override_num_blocks=len(tasks))
-    scored = rows.map_batches(
-        ScoringActor, fn_constructor_args=(list(tasks),), batch_size=1, compute=ray.data.ActorPoolStrategy(size=actors)
-    )
-    for row in scored.iter_rows():
-        yield int(row["position"]), row["reason"] or int(row["n_rows"])
-
-
-class ScoringActor:
-    """One process of Ray Data's ``map_batches``, which loads the model once."""
-
-    def __init__(self, tasks: Sequence[ScoringTask]) -> None:
-        import torch
-
-        torch.set_num_threads(1)  # as everywhere else, so that numbers are the same
-        self.tasks = tasks
-
-    def __call__(self, batch: dict[str, Iterable[int]]) -> dict[str, list[int] | list[str]]:
-        """Score the pieces at some positions."""
-        positions = [int(position) for position in batch["position"]]
-        found = [score_piece(self.tasks[position]) for position in positions]
-        return {
-            "position": positions,
-            "n_rows": [outcome if isinstance(outcome, int) else 0 for outcome in found],
-            "reason": [outcome if isinstance(outcome, str) else "" for outcome in found],
-        }
+    return n_rows, digest.hexdigest()
 
 
 def _places(pieces: Sequence[Piece]) -> list[str]:
     """The output file of each piece: named as its part, numbered where a part has several pieces."""
-    counts: dict[str, int] = {}
+    counts, seen = Counter(piece.part.name for piece in pieces), Counter[str]()
+    places: dict[str, str] = {}
     for piece in pieces:
-        counts[piece.part.name] = counts.get(piece.part.name, 0) + 1
-    seen: dict[str, int] = {}
-    places = []
-    for piece in pieces:
-        name = PurePosixPath(piece.part.name)
-        number = seen.get(piece.part.name, 0)
-        seen[piece.part.name] = number + 1
-        stem = f"{name.stem}-{number:05d}" if counts[piece.part.name] > 1 else name.stem
-        ending = ".parquet" if name.suffix.lower() in (".parquet", ".pq") else f"{name.suffix}.parquet"
-        places.append(str(name.with_name(stem + ending)))
-    return places
+        name = piece.part.name
+        path = PurePosixPath(name)
+        number = f"-{seen[name]:05d}" if counts[name] > 1 else ""
+        seen[name] += 1
+        stem = path.stem if path.suffix == ".parquet" else path.name  # a.pq beside a.parquet has a file of its own
+        place = str(path.with_name(f"{stem}{number}.parquet"))
+        if place in places:
+            raise TableError(f"the parts {listing([places[place], name])} would be written to one file; rename one")
+        places[place] = name
+    return list(places)
 
 
-def _claim(folder: Path, run: dict[str, object]) -> None:
-    """Note in the folder whose predictions it holds; a TableError where they are another run's."""
-    note = folder / NOTE
-    if note.exists():
-        try:
-            kept = json.loads(note.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise TableError(f"{note} is damaged; remove the folder to start anew") from error
-        for name, value in run.items():
-            if kept.get(name) != value:
-                raise TableError(
-                    f"{folder} must hold predictions with {name} = {value}; got {kept.get(name)}. Give another folder, "
-                    "or remove it to start anew."
-                )
-        return
-    others = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
-    if others:
-        raise TableError(f"{folder} must be empty or hold predictions of this run; it has {others[0].name}")
-    with replacing(note) as temporary:
-        temporary.write_text(json.dumps(run) + "\n", encoding="utf-8")
-
-
-def _digest(path: str) -> str:
-    """Fingerprint of a model file, or of a fleet's index."""
-    file = os.path.join(path, "index.json") if os.path.isdir(path) else path
-    with open(file, "rb") as opened:
-        return hashlib.sha256(opened.read()).hexdigest()
+def _digest_model(path: str) -> str:
+    """The digest of a model file, or of all files of a fleet."""
+    if not os.path.isdir(path):
+        return digest_file(path)
+    return hashlib.sha256("".join(map(digest_file, load_fleet(path).files)).encode()).hexdigest()

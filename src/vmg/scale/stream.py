@@ -1,4 +1,4 @@
-"""Fitting a table's model to a dataset of any size, in two passes and in memory that does not grow with its rows.
+"""Fits to datasets of any size, in two passes and in memory that does not grow with the rows.
 
 The first pass takes statistics of all columns and a fair sample of rows. What needs rows in memory is done on the
 sample: kinds of columns, medians, hidden layers, held-out rows and what they say of noise and ignorance. What is a
@@ -7,34 +7,42 @@ sum over rows is done on all of them: counts, levels, scales and, in the second 
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
+import torch
 from numpy.typing import NDArray
 
 from vmg.estimators import TableClassifier, TableModel, TableRegressor
 from vmg.estimators.preparing import keep_rows
-from vmg.fit.design import Standardiser
+from vmg.fit.design import InputRange, Standardiser, ordinary_rows, squash
+from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.shared_members import members_shared
 from vmg.scale import sharing
-from vmg.scale.checkpoint import KeptFit, RowsRead
-from vmg.scale.conditioning import condition_on_all, fit_on_sample
-from vmg.scale.dataset import Dataset, open_dataset
+from vmg.scale.checkpoint import FitCheckpoint, RowsRead
+from vmg.scale.dataset import Dataset, Piece, open_dataset
 from vmg.scale.encoding import fit_encoder, fit_scaling
-from vmg.scale.parts import Piece
-from vmg.scale.row_sample import RowSample
-from vmg.scale.statistics import TableStatistics
+from vmg.scale.statistics import RowSample, TableStatistics
 from vmg.tables import TableEncoder, TableError
+from vmg.tables.cells import CellTable, RowDigest, no_value
+from vmg.tables.choices import TableChoices
+from vmg.tables.encoder import decide_comma
 from vmg.tables.numbers import to_numbers
-from vmg.tables.target import Task, fit_target
+from vmg.tables.scores import base_rate
+from vmg.tables.target import Target, Task, fit_target
 from vmg.tables.wording import count, listing
 from vmg.training import Callback
 
-__all__ = ["SAMPLE_ROWS", "fit_dataset"]
+__all__ = ["SAMPLE_ROWS", "condition_on_all", "fit_dataset", "fit_on_sample"]
+
+Array = NDArray[np.float64]
+Batches = Iterable[tuple[Array, Array]]
+Pieces = Iterable[tuple[int, Batches]]
 
 SAMPLE_ROWS = 65_536
 MIN_ROWS = 5
@@ -46,6 +54,7 @@ def fit_dataset(
     *,
     task: Task | None = None,
     exclude: Sequence[str] = (),
+    choices: TableChoices | None = None,
     sample_rows: int = SAMPLE_ROWS,
     options: Mapping[str, Any] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -62,7 +71,7 @@ def fit_dataset(
     ----------
     source : path
         What :func:`open_dataset` opens.
-    target, task, exclude, options, callbacks, tell
+    target, task, exclude, choices, options, callbacks, tell
         As in :meth:`vmg.estimators.TableModel.fit`. Options are those of the estimator.
     sample_rows : int
         Rows that hidden layers and calibration learn from. A dataset with fewer is learned from whole.
@@ -70,71 +79,75 @@ def fit_dataset(
         A file that keeps what is done, after the sample and after every piece of about a million rows; each process
         has its own. It is removed at the end.
     resume : bool
-        Go on from the checkpoint where it is there: with as many processes as before, to the same bits. With another
-        number sums are added in another order, and files must be where the processes that go on find them. False
-        starts anew.
+        Go on from the checkpoint where it is there, with as many processes as before, to the same bits. A checkpoint
+        of other rows or settings is refused. False starts again.
     """
+    choices, estimator_options = choices or TableChoices(), dict(options or {})
     dataset = open_dataset(source)
-    missing = [name for name in (target, *exclude) if name not in dataset.schema.names]
+    missing = [name for name in (target, *exclude, *choices.named) if name not in dataset.schema.names]
     if missing:
         raise TableError(f"the table has no column {listing(missing)}; it has {listing(dataset.schema.names)}")
-    names = [name for name in dataset.schema.names if name not in exclude]
-    estimator_options = dict(options or {})
+    left_out = list(dict.fromkeys([*exclude, *choices.ignored]))
+    names = [name for name in dataset.schema.names if name not in left_out]
+    if target not in names:
+        raise TableError(f"the target '{target}' cannot be excluded")
     seed = estimator_options.get("random_state")
-    statistics, sample, n_without = _first_pass(
-        dataset, names, target, sample_rows, seed if isinstance(seed, int) else 0
-    )
+    first = _first_pass(dataset, names, target, sample_rows, seed if isinstance(seed, int) else 0)
+    statistics, sample = first.statistics, first.sample.rows()
     if statistics.n_rows < MIN_ROWS:
         raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {statistics.n_rows}")
-    found = fit_target(sample[target], task)
-    columns = sample.drop(columns=[target])
-    encoder = fit_encoder(columns, statistics)
-    encoded = encoder.transform(columns)
-    notes = [*dataset.notes(), found.reason]
-    notes += [f"{count(n_without, 'row')} without a target left out."] if n_without else []
+    table = CellTable(sample, training=True)
+    encoder = fit_encoder(table, statistics, choices, target)
+    read = fit_target(table[target], task, decide_comma(table, choices))
+    encoded = encoder.transform(table)
+    notes = [*dataset.notes(), read.reason]
+    notes += [f"{count(first.n_without, 'row')} without a target left out."] if first.n_without else []
+    notes += [f"Columns left out as asked: {listing(left_out)}."] if left_out else []
     notes += encoder.describe()
     notes.append(
         f"Hidden layers and calibration learned from {len(sample):,} of {statistics.n_rows:,} rows, drawn at random"
-        + ("; output layers from all." if found.task == "regression" else ", each counted for many.")
+        + ("; output layers from all." if read.task == "regression" else ", each counted for many.")
     )
     if tell is not None and sharing.is_first():
         for note in notes:
             tell(note)
     scaling = [fit_scaling(encoder, encoded, statistics)]
-    kind = TableRegressor if found.task == "regression" else TableClassifier
+    kind = TableRegressor if read.task == "regression" else TableClassifier
     estimator = kind(**{**estimator_options, "random_state": _common_seed(seed)})
     classes = None
     if isinstance(estimator, TableRegressor):
-        scaling.append(_target_scaling(found.values, statistics, target))
+        scaling.append(_target_scaling(read.values, statistics, target))
     else:
-        classes = _all_classes(found.values, statistics, target)
-    settings = [names, target, task, sample_rows, repr(sorted(estimator_options.items()))]
-    pieces = [[piece.part.name, list(piece.groups), piece.n_rows] for piece in dataset.pieces]
-    kept = KeptFit(checkpoint, [pieces, *settings], resume=resume)
+        classes = _all_classes(read.values, statistics, target)
+    settings: dict[str, Any] = {"columns": names, "target": target, "task": task, "sample_rows": sample_rows}
+    settings |= {"choices": choices.to_document(), "options": repr(sorted(estimator_options.items()))}
+    kept = FitCheckpoint(checkpoint, {**settings, "rows": first.digest}, resume=resume)
     resumed = kept.load()
     if resumed is not None:
-        estimator, start, read_before = resumed
+        estimator, start = resumed
     else:
         with members_shared():
             fit_on_sample(
                 estimator,
                 encoded,
-                found.values,
+                read.values,
                 n_rows=statistics.n_rows,
                 scaling=scaling,
                 classes=classes,
                 callbacks=callbacks,
             )
-        estimator, start, read_before = sharing.send(estimator), RowsRead.none(encoded.shape[1]), frozenset()
+        estimator, start = sharing.send(estimator), RowsRead.none(encoded.shape[1])
         kept.save(estimator, start)
     if isinstance(estimator, TableRegressor):
         regressor = estimator
-        rest = _encoded(dataset, names, target, encoder, found.decimal_comma, read_before)
-        condition_on_all(regressor, rest, start, lambda done: kept.save(regressor, done))
+        rest = _encoded(dataset, names, target, encoder, read, start.pieces)
+        condition_on_all(regressor, rest, read.values, start, lambda done: kept.save(regressor, done))
     kept.remove()
     return TableModel(
-        *(encoder, estimator, target, found.task, found.decimal_comma, tuple(notes)),
-        reference=keep_rows(encoder, columns, found.values),
+        *(encoder, estimator, target, read.task, read.decimal_comma, tuple(notes), read.unit),
+        reference=keep_rows(encoder, table, read.values),
+        choices=choices,
+        base_rate=base_rate(read.values),
     )
 
 
@@ -145,24 +158,37 @@ def _common_seed(seed: Any) -> Any:
     return sharing.send(int(np.random.default_rng().integers(2**31)))
 
 
-def _first_pass(
-    dataset: Dataset, names: Sequence[str], target: str, sample_rows: int, seed: int
-) -> tuple[TableStatistics, pd.DataFrame, int]:
-    """Statistics of all columns, a sample of rows, and the number of rows without a target; of all processes."""
+class _FirstPass(NamedTuple):
+    """What the first pass gives: statistics and a sample of rows with a target, and a digest of all rows."""
+
+    statistics: TableStatistics
+    sample: RowSample
+    n_without: int
+    digest: str
+
+
+def _first_pass(dataset: Dataset, names: Sequence[str], target: str, sample_rows: int, seed: int) -> _FirstPass:
+    """Read all rows once; processes each read their own, and all get what they have found together."""
     statistics, sample, n_without = TableStatistics(), RowSample(sample_rows, seed), 0
+    digests: dict[int, RowDigest] = {}
     for piece, frame in dataset.frames(names, shard=sharing.shard()):
-        given = frame[frame[target].notna()]
+        digests.setdefault(piece.number, RowDigest()).add(frame)
+        given = frame[~no_value(frame[target])]
         n_without += len(frame) - len(given)
         statistics.add(given)
         sample.add(given, piece.number)
-    found = sharing.gather((statistics, sample, n_without, dataset.refused))
-    statistics, sample, n_without, _ = found[0]
-    for more, rows, without, refused in found[1:]:
+    texts = {number: digest.hexdigest() for number, digest in digests.items()}
+    (statistics, sample, n_without, texts, _), *others = sharing.gather(
+        (statistics, sample, n_without, texts, dataset.refused)
+    )
+    for more, rows, without, of_others, refused in others:
         statistics.merge(more)
         sample.merge(rows)
         n_without += without
+        texts |= of_others
         dataset.refused += [part for part in refused if part not in dataset.refused]
-    return statistics, sample.rows(), n_without
+    whole = hashlib.sha256("".join(texts[number] for number in sorted(texts)).encode())
+    return _FirstPass(statistics, sample, n_without, whole.hexdigest())
 
 
 def _encoded(
@@ -170,17 +196,17 @@ def _encoded(
     names: Sequence[str],
     target: str,
     encoder: TableEncoder,
-    decimal_comma: bool,
-    read_before: frozenset[int] = frozenset(),
-) -> Iterator[tuple[int, Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]]]:
+    read: Target,
+    read_before: Sequence[int],
+) -> Iterator[tuple[int, Iterator[tuple[Array, Array]]]]:
     """Features and numeric targets of the pieces that were not read before, a batch at a time.
 
     Rows whose target is no finite number are left out.
     """
 
-    def batches(piece: Piece) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    def batches(piece: Piece) -> Iterator[tuple[Array, Array]]:
         for frame in dataset.frames_of(piece, names):
-            values = to_numbers(frame[target], decimal_comma).values
+            values = to_numbers(frame[target], read.decimal_comma, read.unit).values
             given = np.isfinite(values)
             yield encoder.transform(frame[given]), values[given]
 
@@ -199,5 +225,80 @@ def _target_scaling(sampled: NDArray[Any], statistics: TableStatistics, target: 
 
 def _all_classes(sampled: NDArray[Any], statistics: TableStatistics, target: str) -> NDArray[Any]:
     """Classes of the sample and those that it missed, written as the sample's are."""
-    found, levels = np.unique(sampled), statistics.columns[target].levels
-    return np.unique([*found, *levels]) if found.dtype.kind == "U" else found
+    classes, levels = np.unique(sampled), statistics.columns[target].levels
+    return np.unique([*classes, *levels]) if classes.dtype.kind == "U" else classes
+
+
+# -- hidden layers from a sample, output layers from all rows ---------------------------------------------------------
+
+
+def fit_on_sample(
+    estimator: TableRegressor | TableClassifier,
+    X: Array,
+    y: NDArray[Any],
+    *,
+    n_rows: int,
+    scaling: Sequence[Standardiser],
+    classes: NDArray[Any] | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> None:
+    """Fit an estimator to a sample of ``n_rows`` rows, in units that are those of all rows.
+
+    Rows of a classifier's sample stand for all rows: each counts n_rows/n times. A regressor's count once, since
+    :func:`condition_on_all` comes after.
+    """
+    if isinstance(estimator, TableClassifier):
+        weight = np.full(len(X), n_rows / len(X))
+        estimator.partial_fit(X, y, classes, weight, callbacks=callbacks, scaling=scaling)
+    else:
+        estimator.fit(X, y, callbacks=callbacks, scaling=scaling)
+
+
+@torch.no_grad()
+def condition_on_all(
+    estimator: TableRegressor,
+    pieces: Pieces,
+    sampled: Array | None = None,
+    start: RowsRead | None = None,
+    after_piece: Callable[[RowsRead], None] | None = None,
+) -> int:
+    """Condition the output layers on every row of ``pieces``, exactly; the number of rows.
+
+    The posterior of output weights and noise depends on rows through sums alone (``RowStatistics``), so it is the one
+    that all rows at once would give. Hidden layers and calibration stay those of the sample. Processes of a group each
+    go through their own rows, and the sums are added up.
+
+    Args:
+        pieces: the number of each piece with batches of its X [n, D] and y [n].
+        sampled: targets of the sample, by which absurd ones are told; those of each batch itself without them.
+        start: what was read before, whose sums the estimator has; None begins anew.
+        after_piece: called when a piece was read.
+    """
+    ensemble = estimator.ensemble_
+    assert isinstance(ensemble, RegressionEnsemble)
+    members = ensemble.members
+    done = RowsRead.none(estimator.n_features_in_) if start is None else start
+    if not done.pieces:
+        members.head.forget()
+    for number, batches in pieces:
+        for X, y in batches:
+            if not len(X):
+                continue
+            kept = ordinary_rows(y, estimator.likelihood_, sampled)  # mistakes are left out, as in the fit
+            X, y = X[kept], y[kept]
+            x = squash(estimator.input_scaling_.transform(X))
+            targets = estimator.target_scaling_.transform(y.reshape(len(y), -1))
+            members.update(torch.as_tensor(x), torch.as_tensor(targets), None)
+            done = done.and_also(x)
+        done = done.after(number)
+        if after_piece is not None:
+            after_piece(done)
+    sharing.add_up(list(members.head.statistics))
+    n_rows = sum(sharing.gather(done.n_rows))
+    if not n_rows:
+        raise TableError(
+            "no row of the dataset has a target that could be read as a number, although the sample's were"
+        )
+    low, high = sharing.smallest(done.low), -sharing.smallest(-done.high)
+    estimator.ensemble_ = replace(ensemble, members=members, input_range=InputRange(low, high))
+    return n_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
@@ -20,6 +21,7 @@ __all__ = [
     "AnyCells",
     "CellTable",
     "Cells",
+    "RowDigest",
     "as_cells",
     "as_frame",
     "check_names",
@@ -312,3 +314,22 @@ def as_frame(table: Any) -> pd.DataFrame:
     if isinstance(table, dict):
         return pd.DataFrame(table)
     raise TableError(f"a table must be a data frame of pandas or Polars, or an Arrow table; got {type(table).__name__}")
+
+
+class RowDigest:
+    """SHA-256 of the cells of rows, in their order; how they are cut into frames changes nothing."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+
+    def add(self, frame: pd.DataFrame) -> None:
+        """Read more rows."""
+        try:
+            hashes = pd.util.hash_pandas_object(frame, index=False)
+        except TypeError:  # lists and structures
+            hashes = pd.util.hash_pandas_object(frame.map(repr), index=False)
+        self._digest.update(hashes.to_numpy().tobytes())
+
+    def hexdigest(self) -> str:
+        """The digest of all rows so far."""
+        return self._digest.hexdigest()

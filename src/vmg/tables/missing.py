@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -141,6 +141,11 @@ class ReferenceRows:
     def known_share(self, digests: NDArray[np.int64]) -> float:
         """The share of rows with these digests that are training rows, as far as digests of them were kept."""
         return float(np.isin(digests, self.digests).mean()) if len(digests) else 0.0
+
+    def with_digests(self, digests: NDArray[np.int64]) -> ReferenceRows:
+        """The same rows with digests of more rows that the model has seen, as many as are kept."""
+        whole = np.union1d(self.digests, digests)
+        return replace(self, digests=np.random.default_rng(0).permutation(whole)[:MAX_DIGESTS])
 
     # -- saving -------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ import torch
 import typer
 
 import vmg
-from vmg.cli.datasets import RayOption, ray_address
 from vmg.cli.output import TrainingBar, say, say_aside, waiting
 from vmg_paper.cli.figures import draw_table2, figure1_command, figure2_command
 from vmg_paper.data import TABLES
@@ -65,7 +64,6 @@ def table1_command(
     seed: Annotated[int, typer.Option(help="Of training.")] = 0,
     jobs: Annotated[int, typer.Option(min=1, help="Tables that run at once, each in a process of its own.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch in each.")] = 1,
-    ray: RayOption = False,
     out: Annotated[Path, typer.Option(help=OUT_HELP)] = Path("results/table1.jsonl"),
     show: Show = False,
     form: Form = "markdown",
@@ -82,14 +80,13 @@ def table1_command(
         return
     torch.set_num_threads(threads)
     missing = table1.tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed)
-    with waiting(f"{len(missing)} tables to run, {jobs} at once") if missing and (jobs > 1 or ray) else nullcontext():
+    with waiting(f"{len(missing)} tables to run, {jobs} at once") if missing and jobs > 1 else nullcontext():
         for task, earned in run(
             table1.Table1(vmg.__version__),
             missing,
             out=out,
             jobs=jobs,
             threads=threads,
-            ray_address=ray_address(ray),
             watch=TrainingBar,
         ):
             seconds = sum(record["seconds"] for record in earned)

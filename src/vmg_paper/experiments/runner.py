@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from vmg.scale import spread
+from vmg.scale import run_parallel
 from vmg.training import Callback
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.results_file import Record
@@ -45,17 +45,13 @@ def run(
     out: Path,
     jobs: int = 1,
     threads: int = 1,
-    ray_address: str | None = None,
     watch: Watch = unwatched,
 ) -> Iterator[tuple[Task, list[Record]]]:
     """Every task with what it earned, as soon as that is in the results file.
 
-    Several ``jobs``, and those of a Ray cluster, run in processes of their own, which nobody watches.
+    Several ``jobs`` run in processes of their own, which nobody watches.
     """
-    if jobs == 1 and ray_address is None:
-        earned = _one_by_one(experiment, tasks, watch)
-    else:
-        earned = _spread_out(experiment, tasks, jobs, threads, ray_address)
+    earned = _one_by_one(experiment, tasks, watch) if jobs == 1 else _in_parallel(experiment, tasks, jobs, threads)
     for task, records in earned:
         results_file.append(out, records)
         yield task, records
@@ -69,9 +65,9 @@ def _one_by_one(
         yield task, experiment.execute(task, lambda label, count=count: watch(f"{label} {count}"))  # type: ignore[misc]
 
 
-def _spread_out(
-    experiment: Experiment[Task], tasks: Sequence[Task], jobs: int, threads: int, ray_address: str | None
+def _in_parallel(
+    experiment: Experiment[Task], tasks: Sequence[Task], jobs: int, threads: int
 ) -> Iterator[tuple[Task, list[Record]]]:
     execute = partial(experiment.execute, watch=unwatched)
-    for position, records in spread(execute, tasks, n_jobs=jobs, ray_address=ray_address, threads=threads):
+    for position, records in run_parallel(execute, tasks, n_jobs=jobs, threads=threads):
         yield tasks[position], records
