@@ -1,9 +1,9 @@
 """The variational objective: the one place where the number of data and the weight of the KL meet.
 
-E_q log p(y|f) − KL/N is a lower bound on the log evidence per datum where the divergence is that of the posterior which
-draws f: without pseudo-data, and with ``MatrixGaussianLinear(kl="conditional")``. With pseudo-data and the paper's
-divergence [LW16, eq. 11], the layers' default, it is *not*: it may lie above the evidence, up to the largest
-log-likelihood there is. See ``docs/notation.md``.
+E_q log p(y|f) − KL/N is a lower bound on the log evidence per datum where the KL is that of the posterior which draws
+f: without pseudo-data, and with ``MatrixGaussianLinear(kl="conditional")``. With pseudo-data and the paper's KL [LW16,
+eq. 11], the layers' default, it is an objective but *no* bound: it may exceed the log evidence, up to the largest
+log-likelihood. See ``docs/notation.md``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ __all__ = [
     "ElboTerms",
     "Objective",
     "collapsed_elbo",
-    "combine_terms",
     "elbo",
     "elbo_terms",
     "kl_warmup",
@@ -35,7 +34,7 @@ __all__ = [
 
 
 class ElboTerms(NamedTuple):
-    """The objective per datum: E log p(y|f) and KL/N, each [*batch_shape]; and f, the outputs drawn."""
+    """The objective per datum: E log p(y|f) and KL/N, each [*batch_shape]; and f, the drawn outputs."""
 
     expected_log_likelihood: Tensor
     kl: Tensor
@@ -43,20 +42,8 @@ class ElboTerms(NamedTuple):
 
     @property
     def total(self) -> Tensor:
-        """The objective per datum, a lower bound on the log evidence where its KL is honest; up is better."""
+        """The objective per datum; larger is better."""
         return self.expected_log_likelihood - self.kl
-
-
-def combine_terms(
-    log_prob: Tensor, kl: Tensor, *, n_data: Tensor | float, kl_weight: float = 1.0, weight: Tensor | None = None
-) -> ElboTerms:
-    """The objective per datum from log p(y | f) of the rows of a batch, [..., B], and the sum of all divergences.
-
-    Every objective of a minibatch is made here, so that N and the weights have one meaning; see :func:`elbo`.
-    """
-    if weight is not None:
-        log_prob = log_prob * weight
-    return ElboTerms(log_prob.mean(-1), (kl_weight / n_data) * kl)
 
 
 def elbo_terms(
@@ -71,15 +58,17 @@ def elbo_terms(
 ) -> ElboTerms:
     """The objective at outputs f that ``network`` has drawn already; see :func:`elbo`."""
     log_prob = likelihood.expected_log_prob(f, y)  # [..., B]
+    if weight is not None:
+        log_prob = log_prob * weight
     kl = kl_divergence(network)
     if likelihood.has_posterior:
         kl = kl + likelihood.kl_divergence()
-    return combine_terms(log_prob, kl, n_data=n_data, kl_weight=kl_weight, weight=weight)._replace(f=f)
+    return ElboTerms(log_prob.mean(-1), (kl_weight / n_data) * kl, f)
 
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective of one training set: what is trained, and N, by which a batch stands for all rows."""
+    """The objective of one training set: the network, the likelihood, and N, by which a batch stands for all rows."""
 
     network: nn.Module
     likelihood: Likelihood
@@ -89,8 +78,7 @@ class Objective:
         """Draw f at a minibatch and take the objective there, with a graph."""
         options: dict[str, Any] = {"n_data": self.n_data, "kl_weight": kl_weight, "weight": weight}
         with keep_divergences():
-            f = self.network(x)
-            return elbo_terms(self.network, self.likelihood, f, y, **options)
+            return elbo_terms(self.network, self.likelihood, self.network(x), y, **options)
 
     def update_likelihood(self, terms: ElboTerms, y: Tensor, weight: Tensor | None) -> None:
         """Let a conjugate posterior of the likelihood, such as that of the noise, take in the outputs of a batch."""
@@ -115,8 +103,8 @@ def elbo(
     one step of it from the same draws: a loop of one's own needs no call of ``likelihood.update_``. A network in
     ``DistributedDataParallel`` or FSDP2 takes it from the rows of all processes, so that these stay equal.
 
-    An unbiased estimate of a lower bound on the log evidence per datum, but for layers with pseudo-data and the paper's
-    KL, where it may exceed it (``kl="conditional"`` makes it a bound).
+    The estimate is unbiased. Its expectation is a lower bound on the log evidence per datum, except for layers with
+    pseudo-data and the paper's KL, where it may exceed it (``kl="conditional"`` makes it a bound).
 
     Args:
         network: holds the Bayesian layers; ``network(x)`` draws f.
@@ -138,10 +126,9 @@ def elbo(
             f = torch.stack([f, *(call(network, x) for _ in range(n_samples - 1))])
             y = y.expand(n_samples, *y.shape)
         if likelihood.training and torch.is_grad_enabled() and likelihood.has_posterior:
-            # before the bound: at a prior that expects little noise the first gradient would be a thousand times the
-            # second, and an optimiser with a memory of squares would take small steps long afterwards
-            together = is_parallel(network)
-            _update(likelihood, f.detach(), y, n_data, weight, n_samples, together=together)
+            # before the objective: at a prior that expects little noise the first gradient would be a thousand times
+            # the second, and an optimiser with a memory of squares would take small steps long afterwards
+            _update(likelihood, f.detach(), y, n_data, weight, n_samples, together=is_parallel(network))
         terms = elbo_terms(network, likelihood, f, y, n_data=n_data, kl_weight=kl_weight, weight=weight)
     return terms if n_samples == 1 else ElboTerms(terms.expected_log_likelihood.mean(0), terms.kl, f)
 
@@ -162,8 +149,9 @@ def _update(
         f, y = _samples_as_rows(f, rows), _samples_as_rows(y, rows)
         weight = None if weight is None else weight.repeat_interleave(n_samples, -1)
     if together:
-        f, y = gather_rows(f), gather_rows(y)
-        weight = None if weight is None else gather_rows(weight)
+        rows = f.dim() - 2
+        f, y = gather_rows(f, rows), gather_rows(y, rows)
+        weight = None if weight is None else gather_rows(weight, -1)
     likelihood.update_(f, y, n_data, weight)
 
 
@@ -175,8 +163,8 @@ def _samples_as_rows(values: Tensor, rows: int) -> Tensor:
 def kl_warmup(step: int, n_steps: int) -> float:
     """The weight of the KL at a step, counted from zero: it grows in equal parts to one at step ``n_steps``.
 
-    Early on the data then speak louder than the prior, which keeps units from being switched off before they are
-    used. From step ``n_steps`` on the objective is the bound.
+    A smaller weight early on keeps units from being switched off before they are used. From step ``n_steps`` on the
+    objective is that of :func:`elbo`.
     """
     if n_steps < 1 or step < 0:
         raise ValueError(f"n_steps must be at least 1 and step at least 0; got {n_steps} and {step}")

@@ -8,7 +8,7 @@ from torch import multiprocessing, nn
 
 import vmg
 from vmg.likelihoods import GaussianLikelihood, KnownNoiseLikelihood
-from vmg.nn import bayesianize
+from vmg.nn import MLP, bayesianize
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this PyTorch has no gloo")
 
@@ -52,6 +52,27 @@ def test_processes_that_train_together_believe_in_the_same_noise(tmp_path):
     for a, b in zip(states[0][1], states[1][1], strict=True):
         assert torch.equal(a, b)
     assert states[0][0]["n_updates"] == 3
+
+
+def run_replicas(rank, folder):
+    meet(rank, folder)
+    try:
+        torch.manual_seed(0)
+        network = nn.parallel.DistributedDataParallel(MLP(2, (), 1, batch_shape=(3,)))
+        likelihood = GaussianLikelihood(batch_shape=(3,))
+        torch.manual_seed(rank)
+        x, y = line(5 + rank, noise=1.0 + 3 * rank)
+        vmg.elbo(network, likelihood, x, y.expand(3, -1, -1), n_data=100)
+        torch.save(likelihood.posterior.rate.detach(), f"{folder}/{rank}.pt")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_the_noise_of_replicas_comes_from_the_rows_of_all_processes(tmp_path):
+    multiprocessing.spawn(run_replicas, (str(tmp_path),), nprocs=2)
+    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert first.shape == (3, 1)
+    assert torch.equal(first, second)
 
 
 def make_still():

@@ -4,11 +4,13 @@ Networks work in standardised units (targets with mean 0 and standard deviation 
 paper's Gamma(6, 6) prior on the precision in the target's own units is Gamma(6, 6/σ_y²) here.
 """
 
-from vmg.likelihoods.base import Likelihood
-from vmg.likelihoods.categorical import CategoricalLikelihood
-from vmg.likelihoods.full_covariance import FullCovarianceLikelihood
-from vmg.likelihoods.gaussian import GaussianLikelihood, KnownNoiseLikelihood
-from vmg.likelihoods.heteroscedastic import HeteroscedasticLikelihood
+from vmg.likelihoods.base import CategoricalLikelihood, Likelihood
+from vmg.likelihoods.gaussian import (
+    FullCovarianceLikelihood,
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    KnownNoiseLikelihood,
+)
 
 __all__ = [
     "CategoricalLikelihood",

@@ -1,4 +1,4 @@
-"""What every likelihood offers."""
+"""The contract of likelihoods, what several of them share, and the likelihood of classes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from vmg.math.evidence import NoisePrior
 from vmg.math.linalg import values_readable
 
-__all__ = ["Likelihood", "batch_mean", "is_positive", "require_outputs", "student_variance"]
+__all__ = ["CategoricalLikelihood", "Likelihood", "batch_mean", "is_positive", "require_outputs", "student_variance"]
 
 
 class Likelihood(nn.Module, ABC):
@@ -51,7 +51,7 @@ class Likelihood(nn.Module, ABC):
 
 
 def is_positive(value: float | Tensor) -> bool:
-    """Whether all of a setting is positive; taken for granted of tensors that cannot be looked at."""
+    """Whether all numbers of a setting are positive; assumed of tensors whose values cannot be read."""
     if isinstance(value, Tensor):
         return not values_readable(value) or bool((value > 0).all())
     return value > 0
@@ -76,3 +76,19 @@ def batch_mean(values: Tensor, weight: Tensor | None, dim: int) -> Tensor:
     if weight is None:
         return values.mean(dim)
     return (values * weight.reshape(*weight.shape, *[1] * (-1 - dim))).mean(dim)
+
+
+class CategoricalLikelihood(Likelihood):
+    """y ~ Categorical(softmax f) for integer classes y [..., B]."""
+
+    def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        if f.shape[:-1] != y.shape:
+            raise ValueError(f"y must have shape {tuple(f.shape[:-1])}, one class per row; got {tuple(y.shape)}")
+        return torch.log_softmax(f, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+    def noise_prior(self) -> None:
+        return None
+
+    def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        p = torch.softmax(f, -1)
+        return p, p * (1 - p)

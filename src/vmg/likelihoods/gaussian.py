@@ -1,4 +1,4 @@
-"""Gaussian noise, the same for all rows: its precision learned, or known."""
+"""Gaussian noise: its precision learned or known, dependent on the input, or correlated between outputs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from vmg.likelihoods.base import Likelihood, batch_mean, is_positive, require_ou
 from vmg.math.evidence import NoisePrior
 from vmg.priors import gamma_kl
 
-__all__ = ["LOG_2PI", "GaussianLikelihood", "KnownNoiseLikelihood"]
+__all__ = [
+    "LOG_2PI",
+    "FullCovarianceLikelihood",
+    "GaussianLikelihood",
+    "HeteroscedasticLikelihood",
+    "KnownNoiseLikelihood",
+]
 
 LOG_2PI = math.log(2 * math.pi)
 
@@ -38,7 +44,7 @@ class GaussianLikelihood(Likelihood):
     rate : float or Tensor [*batch_shape, n_outputs]
         b₀ of the prior.
     conjugate : bool
-        How the posterior is found.
+        Whether the posterior follows natural-gradient steps instead of the optimiser.
     step_size : float
         Smallest natural-gradient step; early steps are larger, 1/t.
     batch_shape : sequence of int
@@ -122,7 +128,7 @@ class GaussianLikelihood(Likelihood):
             log_value.copy_(torch.lerp(log_value.exp(), target, step).log_())
 
     def posterior_as_prior(self) -> GaussianLikelihood:
-        """The same likelihood, its posterior now being its prior: what earlier rows said about the noise."""
+        """The same likelihood with its posterior, which holds what earlier rows say about the noise, as its prior."""
         updated = copy.deepcopy(self)
         with torch.no_grad():
             updated.get_buffer("prior_concentration").copy_(self.log_concentration.exp())
@@ -174,3 +180,179 @@ class KnownNoiseLikelihood(Likelihood):
 
     def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
         return f, self.get_buffer("scale").square()
+
+
+class HeteroscedasticLikelihood(GaussianLikelihood):
+    """y_c ~ N(f_c, e^{2g_c}/τ_c): noise that depends on the input, through a second half of outputs g.
+
+    g = 0 is constant noise, which the prior of the weights pulls towards; a bounded g, |g| < ``limit``, cannot run
+    away where there are no data. Learned from the start, g would explain everything that the mean has not fitted yet
+    as noise, and the mean would never be fitted; so g is faded in between the updates ``fade[0]`` and ``fade[1]``.
+
+    Even then rows of little noise outweigh all others in the mean's gradient. ``balance`` β multiplies that gradient
+    by (s²/⟨s²⟩)^β, where s = e^g and ⟨⟩ is the mean over the batch: 0 follows the objective, 1 fits the mean as under
+    constant noise, and values between are a compromise (after Seitzer et al. 2022, whose β-NLL lacks the mean in the
+    denominator; with it the likelihood keeps its weight against the KL). With β > 0 a step follows the gradient of
+    *no* objective: the weight is held fixed while the mean's gradient is taken, and no function has both parts as its
+    gradient. :func:`vmg.elbo` still reports the objective, but its gradient is not the one that steps follow.
+
+    Beyond the paper.
+    """
+
+    def __init__(
+        self,
+        n_outputs: int = 1,
+        *,
+        concentration: float = 1.0,
+        rate: float | Tensor = 1e-3,
+        step_size: float = 0.02,
+        limit: float = 3.0,
+        balance: float = 0.0,
+        fade: tuple[int, int] = (0, 1),
+        batch_shape: Sequence[int] = (),
+    ) -> None:
+        super().__init__(
+            n_outputs, concentration=concentration, rate=rate, step_size=step_size, batch_shape=batch_shape
+        )
+        if not fade[0] < fade[1]:
+            raise ValueError(f"fade must be two growing numbers of updates; got {fade}")
+        if not 0 <= balance <= 1:
+            raise ValueError(f"balance must be in [0, 1]; got {balance}")
+        self.n_network_outputs, self.limit, self.balance = 2 * n_outputs, limit, balance
+        self.register_buffer("fade", torch.tensor(fade, dtype=torch.get_default_dtype()))
+
+    def _split(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean f and log scale g, each [..., B, C]."""
+        if f.shape[-1] != self.n_network_outputs:
+            raise ValueError(
+                f"the network must have {self.n_network_outputs} outputs, a mean and a log scale for each target; "
+                f"got {f.shape[-1]}"
+            )
+        start, stop = self.get_buffer("fade")
+        strength = ((self.get_buffer("n_updates") - start) / (stop - start)).clamp(0, 1)
+        mean, raw = f[..., : self.n_outputs], f[..., self.n_outputs :]
+        return mean, strength * self.limit * torch.tanh(raw / self.limit)
+
+    def _mean_weight(self, log_scale: Tensor) -> Tensor:
+        """(s²/⟨s²⟩)^β of every row, held fixed where the mean's gradient is taken."""
+        square = torch.exp(2 * log_scale)
+        return (square / square.mean(-2, keepdim=True)) ** self.balance
+
+    def noise_prior(self) -> NoisePrior:
+        raise TypeError("HeteroscedasticLikelihood has noise that differs between rows: it cannot be integrated out")
+
+    def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        mean, log_scale = self._split(f)
+        require_outputs(mean, y, self.n_outputs)
+        if self.balance and f.requires_grad:
+            fixed = mean.detach()
+            mean = fixed + self._mean_weight(log_scale.detach()) * (mean - fixed)  # the same value, another gradient
+        return self._expected_log_prob((y - mean) * torch.exp(-log_scale))[0] - log_scale.sum(-1)
+
+    @torch.no_grad()
+    def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
+        mean, log_scale = self._split(f)
+        require_outputs(mean, y, self.n_outputs)
+        super().update_((mean - y) * torch.exp(-log_scale), torch.zeros_like(y), n_data, weight)
+
+    def components(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mean, log_scale = self._split(f)
+        df, scale = self.student()
+        return mean, scale.unsqueeze(-2) * torch.exp(log_scale), df.unsqueeze(-2)
+
+
+class FullCovarianceLikelihood(Likelihood):
+    """y ~ N(f, Λ⁻¹): several outputs whose noise is correlated, Wishart posterior on Λ [LW16, footnote 2].
+
+    Prior W(ν₀, Ψ₀⁻¹) with ν₀ = 2a₀ + C − 1 and Ψ₀ = 2b₀I, which for one output is Gamma(a₀, b₀). The optimal
+    posterior is W(ν₀ + N, (Ψ₀ + E Σ rrᵀ)⁻¹), r = y − f, reached by natural-gradient steps. Integrating Λ out gives a
+    multivariate Student-t.
+    """
+
+    def __init__(
+        self,
+        n_outputs: int,
+        *,
+        concentration: float = 1.0,
+        rate: float = 1e-3,
+        step_size: float = 0.02,
+        batch_shape: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        if not (concentration > 0 and rate > 0):
+            raise ValueError(f"concentration and rate must be positive; got {concentration} and {rate}")
+        self.n_outputs = self.n_network_outputs = n_outputs
+        self.step_size = step_size
+        self.prior_df = 2 * concentration + n_outputs - 1
+        self.prior_rate = 2 * rate
+        self.register_buffer("n_updates", torch.zeros(()))
+        self.register_buffer("df", torch.full(tuple(batch_shape), self.prior_df))
+        eye = self.prior_rate * torch.eye(n_outputs)
+        self.register_buffer("rate_matrix", eye.expand(*batch_shape, n_outputs, n_outputs).clone())  # Ψ
+
+    def extra_repr(self) -> str:
+        return f"{self.n_outputs}"
+
+    def noise_prior(self) -> NoisePrior:
+        return NoisePrior((self.prior_df - self.n_outputs + 1) / 2, self.prior_rate / 2, full=True)
+
+    def _root(self) -> Tensor:
+        return torch.linalg.cholesky(self.get_buffer("rate_matrix"))
+
+    def _expected_logdet(self, root: Tensor) -> Tensor:
+        """E log|Λ| = Σ ψ((ν + 1 − i)/2) + C log 2 − log|Ψ|."""
+        C = self.n_outputs
+        halves = (self.get_buffer("df").unsqueeze(-1) - torch.arange(C, device=root.device)) / 2
+        logdet = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return torch.digamma(halves).sum(-1) + C * math.log(2) - logdet
+
+    def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        require_outputs(f, y, self.n_outputs)
+        root = self._root()
+        whitened = torch.linalg.solve_triangular(root, (y - f).mT, upper=False)  # [..., C, B]
+        df = self.get_buffer("df").clone()  # update_ changes it in place, perhaps before the backward pass
+        mahalanobis = df.unsqueeze(-1) * whitened.square().sum(-2)
+        return 0.5 * (self._expected_logdet(root).unsqueeze(-1) - self.n_outputs * LOG_2PI - mahalanobis)
+
+    def kl_divergence(self) -> Tensor:
+        C, df, root = self.n_outputs, self.get_buffer("df"), self._root()
+        logdet = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        prior_logdet = C * math.log(self.prior_rate)
+        prior_df = torch.full_like(df, self.prior_df)
+        eye = torch.eye(C, dtype=root.dtype, device=root.device)
+        inverse_trace = torch.linalg.solve_triangular(root, eye, upper=False).square().sum((-2, -1))
+        shape = 0.5 * (df - prior_df) * self._expected_logdet(root)
+        trace = 0.5 * df * (self.prior_rate * inverse_trace - C)
+        normaliser = (
+            0.5 * (df * logdet - prior_df * prior_logdet)
+            - 0.5 * (df - prior_df) * C * math.log(2)
+            - torch.mvlgamma(df / 2, C)
+            + torch.mvlgamma(prior_df / 2, C)
+        )
+        return shape + trace + normaliser
+
+    @torch.no_grad()
+    def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
+        require_outputs(f, y, self.n_outputs)
+        count = self.get_buffer("n_updates").add_(1)
+        step = torch.clamp_min(1 / count, self.step_size)
+        n = torch.as_tensor(n_data, dtype=f.dtype, device=f.device)
+        r = y - f
+        outer = batch_mean(r.unsqueeze(-1) * r.unsqueeze(-2), weight, -3)  # [..., C, C]
+        eye = torch.eye(self.n_outputs, dtype=outer.dtype, device=outer.device)
+        target = self.prior_rate * eye + n[..., None, None] * outer
+        self.get_buffer("df").lerp_((self.prior_df + n).expand_as(self.get_buffer("df")), step)
+        self.get_buffer("rate_matrix").lerp_(target, step)
+
+    def moments(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        df, root = self.student()
+        scale = root.square().sum(-1).sqrt().unsqueeze(-2)
+        return f, student_variance(scale, df[..., None, None])
+
+    def is_untouched(self) -> bool:
+        return not self.get_buffer("n_updates")
+
+    def student(self) -> tuple[Tensor, Tensor]:
+        """Degrees of freedom [*batch_shape] and scale factor (lower triangular) of the multivariate Student-t."""
+        df = self.get_buffer("df") - self.n_outputs + 1
+        return df, self._root() / df[..., None, None].sqrt()
