@@ -12,6 +12,13 @@ SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in H
 PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.fixture(autouse=True)
+def _lab(monkeypatch):
+    """The paths of a script; a second import of benchmarks_path adds none."""
+    for folder in (FOLDER.parent / "benchmarks", FOLDER):
+        monkeypatch.syspath_prepend(str(folder))
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_starts_and_the_page_names_it(name, run_script):
     with pytest.raises(SystemExit, match="0"):
@@ -37,12 +44,6 @@ def test_a_script_measures_finite_numbers(name, options, run_script, tmp_path):
         assert {path.suffix for path in tmp_path.iterdir()} == {".png"}
 
 
-@pytest.fixture
-def lab(monkeypatch):
-    monkeypatch.syspath_prepend(str(FOLDER))
-
-
-@pytest.mark.usefixtures("lab")
 def test_one_process_does_not_talk_and_many_share_the_rows():
     from scaling_machines import BANDWIDTH, LATENCY, StepCost
 
@@ -53,7 +54,6 @@ def test_one_process_does_not_talk_and_many_share_the_rows():
     assert talk == pytest.approx(4e6 / BANDWIDTH + 2 * LATENCY)  # 2 (W - 1)/W = 1
 
 
-@pytest.mark.usefixtures("lab")
 def test_the_parts_of_the_cost_model_are_recovered_from_steps_that_follow_it():
     import processes
 
