@@ -1,6 +1,6 @@
 """The methods that the paper compares: ``Dropout(rate=0.1).regressor()`` is an estimator."""
 
-from vmg_paper.baselines.base import Baseline, BaselineClassifier, BaselineRegressor
+from vmg_paper.baselines.base import Baseline, BaselineRegressor
 from vmg_paper.baselines.batched_regressor import BatchedRegressor
 from vmg_paper.baselines.hmc import HMCRegressor
 from vmg_paper.baselines.layer_methods import (
@@ -19,7 +19,6 @@ from vmg_paper.baselines.pbp import PBPRegressor
 
 __all__ = [
     "Baseline",
-    "BaselineClassifier",
     "BaselineRegressor",
     "BatchedRegressor",
     "BayesByBackprop",

@@ -1,4 +1,4 @@
-"""A baseline is a method of fitting, inside an estimator for numbers or for classes."""
+"""A baseline is a method of fitting, inside an estimator for numbers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP, Activation
 from vmg.prediction import draw_functions
-from vmg.variational.base import VariationalClasses, VariationalEstimator, VariationalNumbers
-from vmg.variational.method import CategoricalClasses, GaussianNoise, Given, LikelihoodFactory, Method, Search
+from vmg.variational.base import VariationalEstimator, VariationalNumbers
+from vmg.variational.method import GaussianNoise, Given, LikelihoodFactory, Method, Search
 
 __all__ = [
     "Baseline",
-    "BaselineClassifier",
     "BaselineRegressor",
     "LayerBaseline",
     "Place",
@@ -42,10 +41,6 @@ class Baseline(ABC):
     def regressor(self, hidden_layer_sizes: int | Sequence[int] = (50,), **options: Any) -> BaselineRegressor:
         """The method as an estimator for numbers."""
         return BaselineRegressor(hidden_layer_sizes, baseline=self, **{**self.defaults, **options})
-
-    def classifier(self, hidden_layer_sizes: int | Sequence[int] = (50,), **options: Any) -> BaselineClassifier:
-        """The method as an estimator for classes."""
-        return BaselineClassifier(hidden_layer_sizes, baseline=self, **{**self.defaults, **options})
 
 
 class Place(NamedTuple):
@@ -133,27 +128,6 @@ early_stopping, validation_fraction, n_iter_no_change, tol, n_draws, random_stat
     def _method(self) -> Method:
         likelihood = GaussianNoise(self.noise == "input", self.noise_prior)
         return self.baseline.method(self.hidden_sizes(), self.activation, likelihood)
-
-    def _set_choices(self, choices: list[Any]) -> None:
-        self.choice_ = choices[0]  # the same for all members
-
-
-@dataclass(repr=False, eq=False)
-class BaselineClassifier(ClassifierMixin, VariationalClasses):
-    """A baseline for classes; parameters and attributes are those of :class:`BaselineRegressor`, but for the noise."""
-
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **VariationalEstimator._parameter_constraints,
-        "baseline": [Baseline],
-    }
-
-    _: KW_ONLY
-    baseline: Baseline
-
-    choice_: Any = field(init=False)
-
-    def _method(self) -> Method:
-        return self.baseline.method(self.hidden_sizes(), self.activation, CategoricalClasses())
 
     def _set_choices(self, choices: list[Any]) -> None:
         self.choice_ = choices[0]  # the same for all members

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -17,7 +17,7 @@ from vmg_paper.experiments.results_file import Record
 from vmg_paper.experiments.table2 import MEAN
 from vmg_paper.experiments.table2_methods import n_weights
 from vmg_paper.experiments.table2_summary import common_size, foremost
-from vmg_paper.experiments.toys import Band, ToyResult
+from vmg_paper.experiments.toys import ToyResult
 
 __all__ = ["draw_table2", "figure1_command", "figure2_command"]
 
@@ -43,9 +43,7 @@ def figure1_command(
     _check_format(form)
     with waiting("Fitting every method of figure 1"):
         result = figure1.run(seed=seed, tell=_tell)
-    _show(
-        result, out, form, widths=[3], height=(-160.0, 160.0), columns=3, target_label="truth, $x^3$", truth_label="HMC"
-    )
+    _show(result, out, form, widths=[3], height=(-160.0, 160.0), columns=3, target_label="truth, $x^3$")
 
 
 def figure2_command(
@@ -60,16 +58,7 @@ def figure2_command(
     _check_format(form)
     with waiting("Fitting every method of figure 2"):
         result = figure2.run(seed=seed, tell=_tell)
-    _show(
-        result,
-        out,
-        form,
-        widths=[1, 2],
-        height=(-4.0, 5.0),
-        columns=4,
-        target_label="truth",
-        truth_label="HMC",
-    )
+    _show(result, out, form, widths=[1, 2], height=(-4.0, 5.0), columns=4, target_label="truth")
 
 
 def _check_format(form: str) -> None:
@@ -82,45 +71,13 @@ def _tell(name: str) -> None:
     say_aside(f"{name} ...")
 
 
-def _show(
-    result: ToyResult,
-    out: Path,
-    form: str,
-    *,
-    widths: Sequence[float],
-    height: tuple[float, float],
-    columns: int,
-    target_label: str,
-    truth_label: str,
-) -> None:
-    """Draw the figure, its legend where the grid has room, and print the distances."""
-    from vmg_paper.figures.band_figure import Panel, draw_band_figure  # matplotlib takes its time
+def _show(result: ToyResult, out: Path, form: str, **options: Any) -> None:
+    """Draw the figure and print the distances."""
+    from vmg_paper.figures.band_figure import draw_band_figure  # matplotlib takes its time
 
-    truths = {band.name: band for band in result.truths}
-
-    def panel(band: Band) -> Panel:
-        truth = truths.get(band.truth)
-        if truth is None:
-            return Panel(f"{band.name} (R̂ {band.rhat:.2f})", band.x, band.mean, band.std, is_truth=True)
-        return Panel(band.name, band.x, band.mean, band.std, truth.mean, truth.std)
-
-    panels: list[Panel | None] = [panel(band) for band in (*result.bands, *result.truths)]
-    if len(result.truths) > 1:
-        panels.insert(len(result.bands), None)  # each truth below its approximation, the legend below the first panel
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as temporary:
-        draw_band_figure(
-            panels,
-            result.x,
-            result.y,
-            result.target,
-            temporary,
-            widths=widths,
-            height=height,
-            columns=columns,
-            target_label=target_label,
-            truth_label=truth_label,
-        )
+        draw_band_figure(result, temporary, **options)
     if form == "json":
         print_json({"figure": str(out), **result.document()})
         return

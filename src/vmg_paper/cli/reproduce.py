@@ -10,7 +10,6 @@ from typing import Annotated
 import torch
 import typer
 
-import vmg
 from vmg.cli.output import TrainingBar, say, say_aside, waiting
 from vmg_paper.cli.figures import draw_table2, figure1_command, figure2_command
 from vmg_paper.data import TABLES
@@ -82,7 +81,7 @@ def table1_command(
     missing = table1.tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed)
     with waiting(f"{len(missing)} tables to run, {jobs} at once") if missing and jobs > 1 else nullcontext():
         for task, earned in run(
-            table1.Table1(vmg.__version__),
+            table1.execute,
             missing,
             out=out,
             jobs=jobs,
@@ -176,8 +175,8 @@ def table2_command(
             out=out,
         )
     folder = out.parent / "checkpoints" if checkpoints is None else checkpoints
-    experiment = table2.Table2(vmg.__version__, out, folder)
-    for task, [record] in run(experiment, missing, out=out, watch=TrainingBar):
+    experiment = table2.Table2(out, folder)
+    for task, [record] in run(experiment.execute, missing, out=out, watch=TrainingBar):
         say_aside(
             f"{task.method} {task.size}, seed {task.seed}: {record['error_percent']:.2f} % in {record['seconds']:.0f} s"
         )

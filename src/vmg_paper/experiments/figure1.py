@@ -8,15 +8,11 @@ times as wide beyond the data.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from vmg.nn import MLP
-from vmg_paper.baselines import PBPRegressor
 from vmg_paper.data.toy import cubic
-from vmg_paper.experiments.toys import Array, Band, Settings, ToyResult, fit_network, sample_truth
+from vmg_paper.experiments.toys import Array, Settings, Toy, ToyResult, paper_network
 from vmg_paper.layers.factorised import MeanFieldLinear
 from vmg_paper.layers.point_weights import DropoutLinear
 
@@ -48,10 +44,8 @@ def dropout(batch_shape: Sequence[int]) -> MLP:
 
 
 def matrix_gaussian(batch_shape: Sequence[int]) -> MLP:
-    """2 and 4 pseudo-points; the paper's 0.2 is a limit on √α."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="n_pseudo should be <")  # the paper's own choice
-        return MLP(1, [HIDDEN], 1, n_pseudo=[2, 4], max_noise=0.2, batch_shape=batch_shape)
+    """Matrix Gaussian layers with 2 and 4 pseudo-points."""
+    return paper_network([HIDDEN], [2, 4], batch_shape)
 
 
 VARIATIONAL = {"Factorised Gaussian": factorised, "Dropout": dropout, "Matrix Gaussian": matrix_gaussian}
@@ -60,19 +54,12 @@ ORDER = ("Factorised Gaussian", "PBP", "Dropout", "Matrix Gaussian")  # the pape
 
 def run(*, seed: int = 0, settings: Settings | None = None, tell: Callable[[str], None] = print) -> ToyResult:
     """Fit all methods to the same 20 points; ``tell`` hears of each as it starts."""
-    s = Settings() if settings is None else settings
     X, y = cubic(seed=seed)
-    x, grid = X[:, 0], np.linspace(*RANGE, s.n_points)
-    bands = {}
-    for name, make in VARIATIONAL.items():
-        tell(name)
-        fitted = fit_network(make, x, y, noise_scale=NOISE, n_steps=s.n_steps, n_starts=s.n_starts, seed=seed)
-        bands[name] = Band.of(name, grid, fitted.predict(grid, s.n_draws, seed), truth=TRUTH)
-    tell("PBP")
-    pbp = PBPRegressor((HIDDEN,), n_epochs=s.n_epochs, noise_scale=NOISE, n_starts=s.n_starts, random_state=seed)
-    bands["PBP"] = Band.of("PBP", grid, pbp.fit(X, y).pred_dist(grid[:, None]), truth=TRUTH)
-    tell(TRUTH)
-    truth = sample_truth(TRUTH, (HIDDEN,), "relu", PRIOR_SCALE, NOISE, (X, y), grid, s, seed)
+    toy = Toy(X, y, NOISE, RANGE, Settings() if settings is None else settings, seed, tell)
+    bands = {name: toy.network_band(name, make, TRUTH) for name, make in VARIATIONAL.items()}
+    bands["PBP"] = toy.pbp_band((HIDDEN,), TRUTH)
+    truth = toy.true_band(TRUTH, (HIDDEN,), "relu", PRIOR_SCALE)
+    x = X[:, 0]
     return ToyResult(x, y, _cube, [bands[name] for name in ORDER], [truth], [(float(x.min()), float(x.max()))])
 
 

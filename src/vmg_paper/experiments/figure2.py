@@ -11,7 +11,6 @@ between the rows, and some chains stay there. Its distances say little.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -19,10 +18,9 @@ import numpy as np
 
 from vmg.nn import MLP
 from vmg.priors import GammaPrior
-from vmg_paper.baselines import PBPRegressor
 from vmg_paper.baselines.flat_network import LayerPrecisions
 from vmg_paper.data.toy import osband
-from vmg_paper.experiments.toys import Array, Band, Settings, ToyResult, fit_network, sample_truth
+from vmg_paper.experiments.toys import Array, Settings, Toy, ToyResult, paper_network
 
 __all__ = ["curve", "matrix_gaussian", "run"]
 
@@ -44,20 +42,10 @@ INITIAL_SCALE = 0.01
 
 
 def matrix_gaussian(activation: str, batch_shape: Sequence[int]) -> MLP:
-    """2 pseudo-points for the input layer and 4 for the rest; the paper's 0.2 is a limit on √α."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="n_pseudo should be <")  # the paper's own choice
-        return MLP(
-            1,
-            HIDDEN,
-            1,
-            activation=activation,
-            n_pseudo=[2, 4, 4],
-            max_noise=0.2,
-            prior=GammaPrior(PRIOR.concentration, PRIOR.rate),
-            initial_scale=INITIAL_SCALE,
-            batch_shape=batch_shape,
-        )
+    """Matrix Gaussian layers with 2 pseudo-points in the input layer and 4 in the rest."""
+    prior = GammaPrior(PRIOR.concentration, PRIOR.rate)
+    options = {"activation": activation, "prior": prior, "initial_scale": INITIAL_SCALE}
+    return paper_network(HIDDEN, [2, 4, 4], batch_shape, **options)
 
 
 def curve(x: Array) -> Array:
@@ -67,20 +55,14 @@ def curve(x: Array) -> Array:
 
 def run(*, seed: int = 0, settings: Settings | None = None, tell: Callable[[str], None] = print) -> ToyResult:
     """Fit all methods to the same 20 points; ``tell`` hears of each as it starts."""
-    s = Settings(n_chains=8, n_warmup=120, n_kept=120) if settings is None else settings
     X, y = osband(seed)
-    x, grid = X[:, 0], np.linspace(*RANGE, s.n_points)
-    tell("PBP")
-    pbp = PBPRegressor(HIDDEN, n_epochs=s.n_epochs, noise_scale=NOISE, n_starts=s.n_starts, random_state=seed).fit(X, y)
-    bands = [Band.of("PBP", grid, pbp.pred_dist(grid[:, None]), truth="HMC ReLU")]
-    truths = []
+    settings = Settings(n_chains=8, n_warmup=120, n_kept=120) if settings is None else settings
+    toy = Toy(X, y, NOISE, RANGE, settings, seed, tell)
+    bands, truths = [toy.pbp_band(HIDDEN, "HMC ReLU")], []
     for label, activation in ACTIVATIONS.items():
-        name, truth = f"Matrix Gaussian, {label}", f"HMC {label}"
-        tell(name)
-        make = partial(matrix_gaussian, activation)
-        fitted = fit_network(make, x, y, noise_scale=NOISE, n_steps=s.n_steps, n_starts=s.n_starts, seed=seed)
-        bands.append(Band.of(name, grid, fitted.predict(grid, s.n_draws, seed), truth=truth))
-        tell(truth)
-        truths.append(sample_truth(truth, HIDDEN, activation, PRIOR, NOISE, (X, y), grid, s, seed))
+        truth = f"HMC {label}"
+        bands.append(toy.network_band(f"Matrix Gaussian, {label}", partial(matrix_gaussian, activation), truth))
+        truths.append(toy.true_band(truth, HIDDEN, activation, PRIOR))
+    x = X[:, 0]
     ranges = [(float(part.min()), float(part.max())) for part in (x[x < 0.7], x[x > 0.7])]
     return ToyResult(x, y, curve, bands, truths, ranges)

@@ -9,24 +9,23 @@ import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+import vmg
 from vmg import metrics
-from vmg.training import Callback
 from vmg.variational import fit_splits
 from vmg_paper.data import load_table, standard_splits
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.published import BEST, BEST_ONE_LAYER, PAPER_BASELINES, PAPER_TABLE1
 from vmg_paper.experiments.results_file import Record
-from vmg_paper.experiments.runner import Watch
+from vmg_paper.experiments.runner import Watch, unwatched
 from vmg_paper.experiments.table1_methods import TABLE_METHODS, fit_apart
 from vmg_paper.experiments.typeset import FORMATS, mean_and_error, typeset
 
-__all__ = ["FORMATS", "Table1", "Task", "config", "execute", "render", "score", "summarise", "tasks"]
+__all__ = ["FORMATS", "Task", "config", "execute", "render", "score", "summarise", "tasks"]
 
 
 class Task(NamedTuple):
@@ -59,28 +58,16 @@ def tasks(
     return left
 
 
-@dataclass(frozen=True)
-class Table1:
-    """The experiment, for :func:`~vmg_paper.experiments.runner.run`."""
-
-    version: str
-
-    def execute(self, task: Task, watch: Watch) -> list[Record]:
-        with watch(f"{task.dataset}: {task.method}") as tell:
-            return execute(task, self.version, tell)
-
-
-def execute(task: Task, version: str, on_progress: Callback | None = None) -> list[Record]:
+def execute(task: Task, watch: Watch = unwatched) -> list[Record]:
     """Run a task: one record for each of its splits."""
     table, splits = load_table(task.dataset), standard_splits(task.dataset)
     recipe = TABLE_METHODS[task.method]
     estimator = recipe.make(task.dataset, task.seed)
-    # methods with a way of their own to fit have no progress to report
-    options = (
-        {"callbacks": [on_progress]} if on_progress is not None and recipe.fit_splits in (fit_splits, fit_apart) else {}
-    )
     started = time.perf_counter()
-    fitted = recipe.fit_splits(estimator, table.X, table.y, [splits[k] for k in task.splits], **options)
+    with watch(f"{task.dataset}: {task.method}") as tell:
+        # methods with a way of their own to fit have no progress to report
+        options = {"callbacks": [tell]} if recipe.fit_splits in (fit_splits, fit_apart) else {}
+        fitted = recipe.fit_splits(estimator, table.X, table.y, [splits[k] for k in task.splits], **options)
     seconds = time.perf_counter() - started
     return [
         {
@@ -93,7 +80,7 @@ def execute(task: Task, version: str, on_progress: Callback | None = None) -> li
             "seconds": round(seconds / len(task.splits), 3),
             "steps": model.n_steps_,
             "config": config(estimator),
-            "version": version,
+            "version": vmg.__version__,
         }
         for model, k in zip(fitted, task.splits, strict=True)
     ]

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import vmg
 from vmg import metrics
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn.mlp import MLP
@@ -138,7 +139,6 @@ def chosen_already(task: Task, out: Path) -> results_file.Record | None:
 class Table2:
     """The experiment, for :func:`~vmg_paper.experiments.runner.run`."""
 
-    version: str
     out: Path
     checkpoints: Path
 
@@ -149,14 +149,13 @@ class Table2:
 
     def execute(self, task: Task, watch: Watch) -> list[results_file.Record]:
         earlier = chosen_already(task, self.out)
-        record = execute(task, self.digits, self.version, earlier=earlier, checkpoints=self.checkpoints, watch=watch)
+        record = execute(task, self.digits, earlier=earlier, checkpoints=self.checkpoints, watch=watch)
         return [record]
 
 
 def execute(
     task: Task,
     digits: Digits,
-    version: str,
     *,
     earlier: results_file.Record | None = None,
     checkpoints: Path | None = None,
@@ -224,7 +223,7 @@ def execute(
         "seconds": round(sum(history.last.seconds for history in histories), 3),
         "steps": histories[-1].last.step,
         "config": method.config(recipe),
-        "version": version,
+        "version": vmg.__version__,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,21 +16,21 @@ from vmg.likelihoods import KnownNoiseLikelihood
 from vmg.nn.mlp import MLP
 from vmg.objective import elbo
 from vmg.prediction import Prediction, draw_functions
-from vmg.training import Callback, cosine, train
-from vmg_paper.baselines import HMCRegressor
+from vmg.training import cosine, train
+from vmg_paper.baselines import HMCRegressor, PBPRegressor
 from vmg_paper.baselines.diagnostics import bulk_ess, split_rhat
 from vmg_paper.baselines.flat_network import WeightPrior
 
 __all__ = [
     "Band",
     "Distance",
-    "FittedToy",
     "MakeNetwork",
     "Settings",
+    "Toy",
     "ToyResult",
     "distance",
     "fit_network",
-    "sample_truth",
+    "paper_network",
 ]
 
 Array = NDArray[np.float64]
@@ -123,6 +124,13 @@ MakeNetwork = Callable[[Sequence[int]], MLP]
 BOUND_DRAWS = 200  # of the posterior, to tell one start's bound from another's
 
 
+def paper_network(hidden: Sequence[int], n_pseudo: Sequence[int], batch_shape: Sequence[int], **options: Any) -> MLP:
+    """Matrix Gaussian layers with few pseudo-points; the paper's 0.2 is a limit on √α."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="n_pseudo should be <")  # the paper's own choice
+        return MLP(1, hidden, 1, n_pseudo=n_pseudo, max_noise=0.2, batch_shape=batch_shape, **options)
+
+
 @dataclass(frozen=True)
 class Settings:
     """How much work each method of a figure may do."""
@@ -162,17 +170,7 @@ class FittedToy:
 
 
 def fit_network(
-    make: MakeNetwork,
-    x: Array,
-    y: Array,
-    *,
-    noise_scale: float,
-    n_steps: int,
-    n_starts: int,
-    seed: int,
-    learning_rate: float = 0.02,
-    callbacks: Sequence[Callback] = (),
-    n_reports: int = 10,
+    make: MakeNetwork, x: Array, y: Array, *, noise_scale: float, n_steps: int, n_starts: int, seed: int
 ) -> FittedToy:
     """Train ``n_starts`` networks as one on x, y [N] in standard units, the noise known in the target's own."""
     generator = torch.Generator().manual_seed(seed)
@@ -193,10 +191,9 @@ def fit_network(
         n_steps=n_steps,
         batch_size=len(x),
         batch_shape=(n_starts,),
-        learning_rate=learning_rate,
+        learning_rate=0.02,
         schedule=cosine,
-        callbacks=callbacks,
-        report_every=max(1, n_steps // n_reports),
+        report_every=max(1, n_steps // 10),
         generator=generator,
     )
     with torch.no_grad():
@@ -205,33 +202,56 @@ def fit_network(
     return FittedToy(network, bounds, noise_scale, x_mean, x_scale, y_mean, y_scale)
 
 
-def sample_truth(
-    name: str,
-    hidden: Sequence[int],
-    activation: str,
-    weight_prior: WeightPrior,
-    noise_scale: float,
-    rows: tuple[Array, Array],
-    grid: Array,
-    settings: Settings,
-    seed: int,
-) -> Band:
-    """The band of Hamiltonian Monte Carlo along ``grid`` [M], with how well its chains agree as a note."""
-    hmc = HMCRegressor(
-        hidden,
-        activation,
-        weight_prior=weight_prior,
-        noise_scale=noise_scale,
-        n_chains=settings.n_chains,
-        n_warmup=settings.n_warmup,
-        n_draws=settings.n_kept,
-        random_state=seed,
-    ).fit(*rows)
-    posterior, prediction = hmc.posterior_, hmc.pred_dist(grid[:, None])
-    functions = prediction.loc.reshape(*posterior.chains.draws.shape[:2], len(grid))
-    along = float(split_rhat(functions).max()), float(bulk_ess(functions).min())
-    note = (
-        f"split R̂ {posterior.rhat:.3f} at the data and {along[0]:.3f} along the whole line, "
-        f"effective draws {posterior.ess:.0f} and {along[1]:.0f}"
-    )
-    return Band.of(name, grid, prediction, note=note, rhat=posterior.rhat)
+@dataclass(frozen=True)
+class Toy:
+    """Rows of a toy problem whose noise is known, and how much work a method may do on them."""
+
+    X: Array  # [N, 1]
+    y: Array  # [N]
+    noise_scale: float
+    range: tuple[float, float]  # that is drawn
+    settings: Settings
+    seed: int
+    tell: Callable[[str], None]
+    """Hears the name of each method as it starts."""
+
+    @property
+    def grid(self) -> Array:
+        return np.linspace(*self.range, self.settings.n_points)
+
+    def network_band(self, name: str, make: MakeNetwork, truth: str) -> Band:
+        """The band of the best of several variational networks."""
+        self.tell(name)
+        s = self.settings
+        work = {"n_steps": s.n_steps, "n_starts": s.n_starts, "seed": self.seed}
+        fitted = fit_network(make, self.X[:, 0], self.y, noise_scale=self.noise_scale, **work)
+        return Band.of(name, self.grid, fitted.predict(self.grid, s.n_draws, self.seed), truth=truth)
+
+    def pbp_band(self, hidden: Sequence[int], truth: str) -> Band:
+        """The band of probabilistic backpropagation."""
+        self.tell("PBP")
+        s, noise = self.settings, self.noise_scale
+        pbp = PBPRegressor(hidden, s.n_epochs, noise_scale=noise, n_starts=s.n_starts, random_state=self.seed)
+        return Band.of("PBP", self.grid, pbp.fit(self.X, self.y).pred_dist(self.grid[:, None]), truth=truth)
+
+    def true_band(self, name: str, hidden: Sequence[int], activation: str, weight_prior: WeightPrior) -> Band:
+        """The band of Hamiltonian Monte Carlo, with how well its chains agree as a note."""
+        self.tell(name)
+        hmc = HMCRegressor(
+            hidden,
+            activation,
+            weight_prior=weight_prior,
+            noise_scale=self.noise_scale,
+            n_chains=self.settings.n_chains,
+            n_warmup=self.settings.n_warmup,
+            n_draws=self.settings.n_kept,
+            random_state=self.seed,
+        ).fit(self.X, self.y)
+        posterior, prediction = hmc.posterior_, hmc.pred_dist(self.grid[:, None])
+        functions = prediction.loc.reshape(*posterior.chains.draws.shape[:2], len(self.grid))
+        along = float(split_rhat(functions).max()), float(bulk_ess(functions).min())
+        note = (
+            f"split R̂ {posterior.rhat:.3f} at the data and {along[0]:.3f} along the whole line, "
+            f"effective draws {posterior.ess:.0f} and {along[1]:.0f}"
+        )
+        return Band.of(name, self.grid, prediction, note=note, rhat=posterior.rhat)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-__all__ = ["Panel", "draw_band_figure"]
+from vmg_paper.experiments.toys import Band, ToyResult
 
-Array = NDArray[np.float64]
+__all__ = ["draw_band_figure"]
 
 PANEL_WIDTH, PANEL_HEIGHT, DOTS_PER_INCH = 2.9, 2.35, 200
 INK, MUTED, BLUE, ORANGE = "#222222", "#666666", "#1f5fa8", "#d1581a"
@@ -23,48 +21,35 @@ SHADES = ("#a9c1df", "#d3e0ef")  # the inner band, and the outer
 TRUE_SHADES = ("#c4c4c4", "#e2e2e2")
 
 
-@dataclass(frozen=True)
-class Panel:
-    """One method's mean and standard deviation along x, with the true ones where they are known: all [N]."""
-
-    title: str
-    x: Array
-    mean: Array
-    std: Array
-    true_mean: Array | None = None
-    true_std: Array | None = None
-    is_truth: bool = False
-
-
 def draw_band_figure(
-    panels: Sequence[Panel | None],
-    x: Array,
-    y: Array,
-    target: Callable[[Array], Array],
+    result: ToyResult,
     path: str | os.PathLike[str],
     *,
     widths: Sequence[float],
     height: tuple[float, float],
     columns: int,
     target_label: str,
-    truth_label: str = "HMC",
 ) -> None:
-    """Draw a grid of panels: mean and bands of ±widths standard deviations, data (x, y) and the function behind them.
+    """Draw a panel for each band: its mean and ±widths standard deviations, the data and the function behind them.
 
-    The edge of the widest true band is a dotted line in the panels of approximations. The legend takes the place of
-    the panel that is None.
+    The edge of the widest true band is a dotted line in the panels of approximations. The legend takes a free place of
+    the grid: with several truths, each below its approximation, the one below the first panel.
     """
+    panels: list[Band | None] = [*result.bands, *result.truths]
+    if len(result.truths) > 1:
+        panels.insert(len(result.bands), None)
+    truths = {band.name: band for band in result.truths}
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(PANEL_WIDTH * columns, PANEL_HEIGHT * rows), dpi=DOTS_PER_INCH, layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    cells: list[Panel | None] = [*panels, *[None] * (rows * columns - len(panels))]
+    cells: list[Band | None] = [*panels, *[None] * (rows * columns - len(panels))]
     drawn = np.array([cell is not None for cell in cells]).reshape(rows, columns)
     handles: dict[str, Any] = {}
     for axes, panel in zip(grid.flat, cells, strict=True):
         if panel is None:
             axes.set_axis_off()
             continue
-        for handle in _draw_panel(axes, panel, x, y, target, sorted(widths), target_label, truth_label):
+        for handle in _draw_panel(axes, panel, truths.get(panel.truth), result, sorted(widths), target_label):
             handles.setdefault(str(handle.get_label()), handle)
         axes.set(xlim=(panel.x[0], panel.x[-1]), ylim=height)
     for row in range(rows):  # axes are labelled at the outer panels, wherever the legend is
@@ -86,40 +71,45 @@ def draw_band_figure(
 
 
 def _draw_panel(
-    axes: Axes,
-    panel: Panel,
-    x: Array,
-    y: Array,
-    target: Callable[[Array], Array],
-    widths: Sequence[float],
-    target_label: str,
-    truth_label: str,
+    axes: Axes, panel: Band, truth: Band | None, result: ToyResult, widths: Sequence[float], target_label: str
 ) -> list[Any]:
-    shades = (TRUE_SHADES if panel.is_truth else SHADES)[-len(widths) :]
-    colour = INK if panel.is_truth else BLUE
+    """Draw one band, and the edges of its truth unless it is one itself; what the legend shows."""
+    is_truth = truth is None
+    shades = (TRUE_SHADES if is_truth else SHADES)[-len(widths) :]
+    colour = INK if is_truth else BLUE
     handles: list[Any] = []
     for width, shade in reversed(list(zip(widths, shades, strict=True))):
         lower, upper = panel.mean - width * panel.std, panel.mean + width * panel.std
         band = axes.fill_between(panel.x, lower, upper, color=shade, linewidth=0, label=f"±{width:g} std")
-        if not panel.is_truth:
+        if not is_truth:
             handles.append(band)
     (line,) = axes.plot(panel.x, panel.mean, color=colour, linewidth=1.6, label="mean")
-    (true,) = axes.plot(panel.x, target(panel.x), color=MUTED, linewidth=0.9, linestyle=(0, (5, 3)), label=target_label)
-    if not panel.is_truth:
+    (true,) = axes.plot(
+        panel.x, result.target(panel.x), color=MUTED, linewidth=0.9, linestyle=(0, (5, 3)), label=target_label
+    )
+    if not is_truth:
         handles.append(line)
     handles.append(true)
-    if panel.true_mean is not None and panel.true_std is not None:
+    if truth is not None:
         for sign in (-1, 1):
-            edge = panel.true_mean + sign * widths[-1] * panel.true_std
-            (dots,) = axes.plot(
-                panel.x, edge, color=INK, linewidth=0.9, linestyle=":", label=f"±{widths[-1]:g} std of {truth_label}"
-            )
+            edge = truth.mean + sign * widths[-1] * truth.std
+            label = f"±{widths[-1]:g} std of HMC"
+            (dots,) = axes.plot(panel.x, edge, color=INK, linewidth=0.9, linestyle=":", label=label)
         handles.append(dots)
     (points,) = axes.plot(
-        x, y, "o", color=ORANGE, markersize=3.6, markeredgecolor="white", markeredgewidth=0.5, label="data", zorder=5
+        result.x,
+        result.y,
+        "o",
+        color=ORANGE,
+        markersize=3.6,
+        markeredgecolor="white",
+        markeredgewidth=0.5,
+        label="data",
+        zorder=5,
     )
     handles.append(points)
-    axes.set_title(panel.title, loc="left", fontsize=9.5, color=INK)
+    title = panel.name if panel.rhat is None else f"{panel.name} (R̂ {panel.rhat:.2f})"
+    axes.set_title(title, loc="left", fontsize=9.5, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=INK, labelsize=8)
     return handles

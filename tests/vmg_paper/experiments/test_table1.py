@@ -69,7 +69,7 @@ def test_fits_see_training_rows_alone(data_folder, monkeypatch):
         return fitted
 
     monkeypatch.setitem(METHODS, "probe", TableMethod("probe", "", METHODS["vmg"].make, remember))
-    [record] = table1.execute(table1.Task("probe", "yacht", (0,), 0), "1")
+    [record] = table1.execute(table1.Task("probe", "yacht", (0,), 0))
     table, (train, test) = load_table("yacht"), standard_splits("yacht")[0]
     alone = VMGRegressor((3,), max_noise=0.1, max_iter=1, random_state=0).fit(table.X[train], table.y[train])
     error = np.sqrt(np.mean((alone.predict(table.X[test]) - table.y[test]) ** 2))

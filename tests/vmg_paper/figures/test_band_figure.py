@@ -5,16 +5,17 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.image import imread
 
-from vmg_paper.figures.band_figure import Panel, draw_band_figure
+from vmg_paper.experiments.toys import Band, ToyResult
+from vmg_paper.figures.band_figure import draw_band_figure
 
 X = np.linspace(-1, 1, 31)
 
 
-def panels(n):
-    mean, std = X, 0.1 + X**2
-    return [Panel(f"method {k}", X, mean, std, 0 * X, std) for k in range(n - 1)] + [
-        Panel("HMC", X, 0 * X, std, is_truth=True)
-    ]
+def result(n):
+    """n bands, the last of them the truth of the others."""
+    std = 0.1 + X**2
+    bands = [Band(f"method {k}", X, X, std, std, truth="HMC") for k in range(n - 1)]
+    return ToyResult(X[::3], X[::3], np.sin, bands, [Band("HMC", X, 0 * X, std, std, rhat=1.0)], [(-1.0, 1.0)])
 
 
 @pytest.mark.parametrize(("n", "columns", "widths"), [(5, 3, [3]), (4, 4, [1, 2]), (1, 2, [2])])
@@ -24,9 +25,7 @@ def test_a_figure_is_drawn_from_whole_curves(tmp_path, monkeypatch, n, columns, 
     monkeypatch.setattr(Axes, "fill_between", lambda self, *a, **k: bands.append(a) or fill(self, *a, **k))
     monkeypatch.setattr(Axes, "plot", lambda self, *a, **k: lines.append(a) or plot(self, *a, **k))
     path = tmp_path / "figure.png"
-    draw_band_figure(
-        panels(n), X[::3], X[::3], np.sin, path, widths=widths, height=(-2.0, 2.0), columns=columns, target_label="sin"
-    )
+    draw_band_figure(result(n), path, widths=widths, height=(-2.0, 2.0), columns=columns, target_label="sin")
     image = imread(path)
     assert image.ndim == 3 and min(image.shape[:2]) > 300
     assert len(bands) == n * len(widths)
@@ -40,5 +39,5 @@ def test_wider_bands_are_drawn_first(tmp_path, monkeypatch):
     fill = Axes.fill_between
     monkeypatch.setattr(Axes, "fill_between", lambda self, *a, **k: drawn.append(k["label"]) or fill(self, *a, **k))
     options = {"widths": [1, 2], "height": (-2.0, 2.0), "columns": 1, "target_label": "sin"}
-    draw_band_figure(panels(1), X, X, np.sin, tmp_path / "figure.png", **options)
+    draw_band_figure(result(1), tmp_path / "figure.png", **options)
     assert drawn == ["±2 std", "±1 std"]
