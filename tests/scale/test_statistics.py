@@ -71,7 +71,7 @@ def test_a_sample_is_fair_and_does_not_depend_on_who_reads_what():
 
     whole = sample(range(6)).rows()
     first, second = sample([0, 2, 4]), sample([1, 3, 5])
-    first.merge(second)
+    first.merge(second.to_document())
     pd.testing.assert_frame_equal(first.rows(), whole)
     assert len(whole) == 50 and whole["k"].is_unique
     counts = np.zeros(600)

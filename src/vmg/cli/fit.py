@@ -136,10 +136,9 @@ def fit(
     A dataset is read a batch at a time, twice: hidden layers learn from a sample of its rows, output layers from all.
     Under `torchrun` several processes share it. No rows of it are held out.
     """
-    from vmg.processes import joined_by_torchrun
+    from vmg.processes import is_first, joined_by_torchrun
     from vmg.review.holdout import Holdout
     from vmg.scale import as_parquet, fit_dataset, open_dataset
-    from vmg.scale.sharing import is_first
 
     name = stem(Path(data.rstrip("/*")))
     asked = {"n_members": members, "max_iter": max_iter, "hidden_layer_sizes": _hidden_sizes(hidden)}

@@ -20,12 +20,12 @@ import torch
 from numpy.typing import NDArray
 
 import vmg
+from vmg import processes
 from vmg.estimators import ESTIMATORS, TableClassifier, TableRegressor
 from vmg.files import Run
 from vmg.model_file import ModelFileError, fingerprint_tensors, read, write
-from vmg.scale import sharing
 
-__all__ = ["FitCheckpoint", "RowsRead"]
+__all__ = ["Estimator", "FitCheckpoint", "RowsRead"]
 
 Array = NDArray[np.float64]
 Estimator = TableRegressor | TableClassifier
@@ -71,7 +71,7 @@ class FitCheckpoint:
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, settings: Mapping[str, Any], *, resume: bool) -> None:
-        rank, size = sharing.shard()
+        rank, size = processes.rank_and_size()
         self.path = None if path is None else Path(os.fspath(path) + (f".{rank}" if rank else ""))
         self._run = Run({**settings, "processes": size, "version": vmg.__version__})
         if path is not None and not resume and rank == 0:
@@ -94,7 +94,7 @@ class FitCheckpoint:
         """The state that was kept; None where a process of the run has kept none, or other networks than the rest."""
         state = self._load_own()
         networks = "" if state is None else _fingerprint(state[0])
-        return state if set(sharing.gather(networks)) == {networks} else None
+        return state if set(processes.gather(networks)) == {networks} else None
 
     def _load_own(self) -> tuple[Estimator, RowsRead] | None:
         if self.path is None or not self.path.exists():

@@ -6,9 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from vmg.tables.cells import plain, to_texts
@@ -133,9 +135,25 @@ class TableStatistics:
         """Take in the rows behind other statistics."""
         self.n_rows += other.n_rows
         own: Mapping[str, ColumnStatistics] = self.columns
-        self.columns = {
-            name: own[name].plus(found) if name in own else found for name, found in other.columns.items()
-        } | {name: found for name, found in own.items() if name not in other.columns}
+        both = {name: own[name].plus(more) if name in own else more for name, more in other.columns.items()}
+        self.columns = both | {name: alone for name, alone in own.items() if name not in both}
+
+    def to_document(self) -> dict[str, Any]:
+        """The statistics as a message for another process."""
+        columns = {
+            name: {**vars(column), "numbers": None if column.numbers is None else vars(column.numbers)}
+            for name, column in self.columns.items()
+        }
+        return {"columns": columns, "n_rows": self.n_rows}
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> TableStatistics:
+        """The statistics that :meth:`to_document` described."""
+        columns = {}
+        for name, column in document["columns"].items():
+            numbers = None if column["numbers"] is None else Moments(**column["numbers"])
+            columns[name] = ColumnStatistics(**{**column, "numbers": numbers, "levels": Counter(column["levels"])})
+        return cls(columns, document["n_rows"])
 
 
 class RowSample:
@@ -179,10 +197,18 @@ class RowSample:
         if self._held == self._size:
             self._limit = float(keys[order[-1]])
 
-    def merge(self, other: RowSample) -> None:
-        """Take in the sample of other pieces."""
-        for keys, frame in zip(other._keys, other._frames, strict=True):
-            self._take(keys, frame)
+    def to_document(self) -> dict[str, Any]:
+        """The sample as a message for another process: keys, and rows as a file of Arrow."""
+        file = pa.BufferOutputStream()
+        table = pa.Table.from_pandas(self.rows(), preserve_index=False)
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        keys = self._keys[0] if self._keys else np.zeros(0)
+        return {"keys": keys, "rows": file.getvalue().to_pybytes()}
+
+    def merge(self, document: Mapping[str, Any]) -> None:
+        """Take in the sample that :meth:`to_document` described."""
+        self._take(document["keys"], pa.ipc.open_file(document["rows"]).read_pandas())
 
     def rows(self) -> pd.DataFrame:
         """The sample, in random order."""

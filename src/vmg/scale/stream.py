@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import starmap
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -18,14 +19,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vmg import processes
 from vmg.estimators import TableClassifier, TableModel, TableRegressor
 from vmg.estimators.preparing import keep_rows
 from vmg.fit.design import InputRange, Standardiser, ordinary_rows, squash
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.shared_members import members_shared
-from vmg.scale import sharing
-from vmg.scale.checkpoint import FitCheckpoint, RowsRead
-from vmg.scale.dataset import Dataset, Piece, open_dataset
+from vmg.scale.checkpoint import Estimator, FitCheckpoint, RowsRead
+from vmg.scale.dataset import Dataset, Piece, Refused, open_dataset
 from vmg.scale.encoding import fit_encoder, fit_scaling
 from vmg.scale.statistics import RowSample, TableStatistics
 from vmg.tables import TableEncoder, TableError
@@ -108,7 +109,7 @@ def fit_dataset(
         f"Hidden layers and calibration learned from {len(sample):,} of {statistics.n_rows:,} rows, drawn at random"
         + ("; output layers from all." if read.task == "regression" else ", each counted for many.")
     )
-    if tell is not None and sharing.is_first():
+    if tell is not None and processes.is_first():
         for note in notes:
             tell(note)
     scaling = [fit_scaling(encoder, encoded, statistics)]
@@ -136,7 +137,7 @@ def fit_dataset(
                 classes=classes,
                 callbacks=callbacks,
             )
-        estimator, start = sharing.send(estimator), RowsRead.none(encoded.shape[1])
+        estimator, start = _first_ones(estimator), RowsRead.none(encoded.shape[1])
         kept.save(estimator, start)
     if isinstance(estimator, TableRegressor):
         regressor = estimator
@@ -153,9 +154,17 @@ def fit_dataset(
 
 def _common_seed(seed: Any) -> Any:
     """A seed that is the same in all processes; the given one, where there is one process or it is a number."""
-    if sharing.shard()[1] == 1 or isinstance(seed, Integral):
+    if processes.rank_and_size()[1] == 1 or isinstance(seed, Integral):
         return seed
-    return sharing.send(int(np.random.default_rng().integers(2**31)))
+    return processes.send(int(np.random.default_rng().integers(2**31)))
+
+
+def _first_ones(estimator: Estimator) -> Estimator:
+    """The estimator of the first process, in all of them."""
+    if processes.rank_and_size()[1] == 1:
+        return estimator
+    tensors, document = processes.send(estimator.to_document())
+    return estimator if processes.is_first() else type(estimator).from_document(tensors, document)
 
 
 class _FirstPass(NamedTuple):
@@ -171,22 +180,23 @@ def _first_pass(dataset: Dataset, names: Sequence[str], target: str, sample_rows
     """Read all rows once; processes each read their own, and all get what they have found together."""
     statistics, sample, n_without = TableStatistics(), RowSample(sample_rows, seed), 0
     digests: dict[int, RowDigest] = {}
-    for piece, frame in dataset.frames(names, shard=sharing.shard()):
+    for piece, frame in dataset.frames(names, shard=processes.rank_and_size()):
         digests.setdefault(piece.number, RowDigest()).add(frame)
         given = frame[~no_value(frame[target])]
         n_without += len(frame) - len(given)
         statistics.add(given)
         sample.add(given, piece.number)
-    texts = {number: digest.hexdigest() for number, digest in digests.items()}
-    (statistics, sample, n_without, texts, _), *others = sharing.gather(
-        (statistics, sample, n_without, texts, dataset.refused)
-    )
-    for more, rows, without, of_others, refused in others:
-        statistics.merge(more)
-        sample.merge(rows)
-        n_without += without
-        texts |= of_others
-        dataset.refused += [part for part in refused if part not in dataset.refused]
+    texts = {f"{number:09d}": digest.hexdigest() for number, digest in digests.items()}
+    if processes.rank_and_size()[1] > 1:
+        own: list[Any] = [statistics.to_document(), sample.to_document(), n_without, texts]
+        refused = [[part.name, part.reason] for part in dataset.refused]
+        statistics, sample, n_without, texts = TableStatistics(), RowSample(sample_rows, seed), 0, {}
+        for of_columns, rows, without, digests_of_others, parts in processes.gather([*own, refused]):
+            statistics.merge(TableStatistics.from_document(of_columns))
+            sample.merge(rows)
+            n_without += without
+            texts |= digests_of_others
+            dataset.refused += [part for part in starmap(Refused, parts) if part not in dataset.refused]
     whole = hashlib.sha256("".join(texts[number] for number in sorted(texts)).encode())
     return _FirstPass(statistics, sample, n_without, whole.hexdigest())
 
@@ -210,7 +220,7 @@ def _encoded(
             given = np.isfinite(values)
             yield encoder.transform(frame[given]), values[given]
 
-    for piece in dataset.own_pieces(sharing.shard()):
+    for piece in dataset.own_pieces(processes.rank_and_size()):
         if piece.number not in read_before:
             yield piece.number, batches(piece)
 
@@ -293,12 +303,12 @@ def condition_on_all(
         done = done.after(number)
         if after_piece is not None:
             after_piece(done)
-    sharing.add_up(list(members.head.statistics))
-    n_rows = sum(sharing.gather(done.n_rows))
+    processes.add_up_(list(members.head.statistics))
+    n_rows = sum(processes.gather(done.n_rows))
     if not n_rows:
         raise TableError(
             "no row of the dataset has a target that could be read as a number, although the sample's were"
         )
-    low, high = sharing.smallest(done.low), -sharing.smallest(-done.high)
+    low, high = processes.smallest(done.low), -processes.smallest(-done.high)
     estimator.ensemble_ = replace(ensemble, members=members, input_range=InputRange(low, high))
     return n_rows
