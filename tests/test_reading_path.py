@@ -10,7 +10,8 @@ import vmg
 from vmg import TableRegressor
 from vmg.fit.design import TrainingPlan
 from vmg.fit.gaussian import RegressionMembers
-from vmg.fit.trainer import MemberRows, MemberRun
+from vmg.fit.members import Batch
+from vmg.fit.trainer import MemberRun
 
 SOURCE = Path(vmg.__file__).parent
 
@@ -35,10 +36,11 @@ def files_entered(action):
 
 
 def test_one_training_step_is_read_in_five_files():
-    x, y, weight = torch.randn(30, 2), torch.randn(30, 1), torch.ones(4, 30)
+    x, y, weight = torch.randn(1, 30, 2), torch.randn(1, 30, 1), torch.ones(4, 1, 30)
     members = RegressionMembers(2, (5,), 1, ("relu", "tanh"), 4)
-    run = MemberRun(members, MemberRows(x, y, weight, weight), TrainingPlan(), torch.Generator(), ())
-    entered = files_entered(lambda: run.step(weight, 0.03))
+    batch = Batch(x, y, weight, weight, weight)
+    run = MemberRun(members, batch, TrainingPlan(), torch.Generator(), ())
+    entered = files_entered(lambda: run.step(0.03))
     assert {"fit/trainer.py", "nn/anchored.py", "math/evidence.py"} <= entered
     assert len(entered) <= 5, sorted(entered)
 

@@ -1,10 +1,12 @@
 """Noise, inflation and tails, learned from errors whose distribution is known."""
 
+from dataclasses import astuple
+
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
-from vmg.fit.calibration import FEWEST_DEGREES, HeldOut, calibrate, t_log_density
+from vmg.fit.calibration import FEWEST_DEGREES, NO_ERRORS, HeldOut, calibrate, calibrate_groups, t_log_density
 
 
 def errors(n, noise, inflation, degrees, seed=0, variance=None):
@@ -68,3 +70,33 @@ def test_strange_errors_give_finite_parts(error):
 def test_no_rows_in_regions_are_no_regions():
     folds = errors(100, 1.0, 1.0, 10.0)
     assert calibrate(folds, HeldOut(*(np.zeros(0),) * 3), 0.0) == calibrate(folds, None, 0.0)
+
+
+def test_calibrations_of_many_groups_are_those_of_each():
+    folds = [errors(n, 0.09, 2.0, 5.0, seed=k) for k, n in enumerate([25, 60, 200])]
+    regions = [errors(20, 0.09, 2.0, 5.0, seed=10), NO_ERRORS, errors(50, 0.09, 4.0, 5.0, seed=11)]
+    least = [0.01, 0.02, 0.5]
+    for degrees in (None, 7.0):
+        together = calibrate_groups(folds, regions, least, degrees)
+        for one, fold, region, level in zip(together, folds, regions, least, strict=True):
+            alone = calibrate(fold, region, level, degrees)
+            assert one.noise >= level * (1 - 1e-9) and (degrees is None or one.degrees == degrees)
+            assert astuple(one) == pytest.approx(astuple(alone), rel=1e-9)
+
+
+def test_the_calibration_is_where_scipy_ends():
+    """One group against SciPy's simplex search on the loss as it is written in the module's first lines."""
+    folds, regions = errors(60, 0.09, 2.0, 5.0), errors(30, 0.09, 4.0, 5.0, seed=1)
+
+    def loss(values):
+        noise, inflation, degrees = np.exp(values[0]), np.exp(values[1]), 3 + np.exp(values[2])
+        total = 0.5 * (10 * values[1] ** 2 + 3 * ((values[2] - 2) / 2) ** 2) / 60
+        for rows in (folds, regions):
+            scale = np.sqrt(noise + inflation * rows.variance)
+            total -= stats.t.logpdf(rows.error, degrees, scale=scale).mean()
+        return total
+
+    best = optimize.minimize(loss, [-2.0, 0.0, 2.0], method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-12})
+    found = calibrate(folds, regions, 0.0)
+    at = [np.log(found.noise), np.log(found.inflation), np.log(found.degrees - 3)]
+    assert loss(at) == pytest.approx(best.fun, abs=1e-5)

@@ -157,3 +157,7 @@ def test_inverse_undoes_transform(X):
     assert np.isfinite(standard).all()
     assert abs(standard).max() <= max(5.0, 1e-9 * abs(X).max()), "n rows are at most √(n − 1) deviations away"
     np.testing.assert_allclose(scaling.inverse(standard), X, rtol=1e-9, atol=1e-9 * abs(X).max())
+
+
+def test_standardiser_of_one_row_is_finite():
+    assert np.isfinite(Standardiser.fit(np.array([[3.0, -1.0]])).scale).all()

@@ -6,7 +6,8 @@ import torch
 
 from vmg.fit.classes import ClassificationMembers, fit_classification
 from vmg.fit.design import Design, Size, TrainingPlan, choose_size
-from vmg.fit.gaussian import RegressionMembers, fit_regression, squash
+from vmg.fit.gaussian import MemberPredictions, RegressionMembers, fit_regression, squash
+from vmg.fit.members import GroupRows, Members
 from vmg.fit.trainer import Adam, train_members
 
 NEVER_STOP = TrainingPlan(max_steps=15, patience=10_000, refit_steps=0)  # training on seen rows alone
@@ -31,18 +32,20 @@ def classification_members():
     return members
 
 
-def trained(members, x, y, held_out, plan=NEVER_STOP, callbacks=()):
-    generator = torch.Generator().manual_seed(1)
-    return train_members(
-        members,
+def rows(x, y, held_out, stopping=None, seed=1, weight=None):
+    return GroupRows(
         torch.as_tensor(x, dtype=torch.float32),
-        y,
+        torch.as_tensor(y),
+        torch.ones(len(x)) if weight is None else weight,
         held_out,
-        list(range(E)),
-        plan=plan,
-        generator=generator,
-        callbacks=callbacks,
+        list(range(len(held_out))) if stopping is None else stopping,
+        torch.Generator().manual_seed(seed),
     )
+
+
+def trained(members, x, y, held_out, plan=NEVER_STOP, callbacks=()):
+    [one] = train_members([members], [rows(x, y, held_out)], plan=plan, callbacks=callbacks)
+    return one.held, one.history
 
 
 def perturbed(x, y, rows):
@@ -56,10 +59,10 @@ def perturbed(x, y, rows):
 def test_held_out_rows_change_no_regression_member(batch_rows):
     x, y = table()
     design = Design.choose(x, E, np.random.default_rng(0))
-    rows = design.groups[0].held_out
+    hidden = design.groups[0].held_out
     blind = design.groups[0].members
     plan = TrainingPlan(max_steps=15, patience=10_000, refit_steps=0, batch_rows=batch_rows)
-    last = [_last_step(*rows_of, design, plan) for rows_of in ((x, y), perturbed(x, y, rows))]
+    last = [_last_step(*rows_of, design, plan) for rows_of in ((x, y), perturbed(x, y, hidden))]
     for a, b in zip(*last, strict=True):
         assert torch.equal(a[blind], b[blind])
     others = [e for e in range(E) if e not in blind]
@@ -82,13 +85,13 @@ def test_held_out_labels_change_no_classification_member():
     x, y = table()
     labels = torch.as_tensor(y[:, 0] > 0).long()
     design = Design.choose(x, E, np.random.default_rng(0))
-    rows, blind = design.groups[0].held_out, design.groups[0].members
+    hidden, blind = design.groups[0].held_out, design.groups[0].members
     last = []
     for change in (False, True):
         inputs, given = x.copy(), labels.clone()
         if change:
-            inputs[rows] *= 20
-            given[torch.as_tensor(rows)] = 1 - given[torch.as_tensor(rows)]
+            inputs[hidden] *= 20
+            given[torch.as_tensor(hidden)] = 1 - given[torch.as_tensor(hidden)]
         members, states = classification_members(), []
 
         def keep(progress, members=members, states=states):
@@ -218,14 +221,16 @@ def test_sizes_can_be_asked_for():
     assert changed.plan.refit_steps <= 7 and changed.plan.patience == 5
 
 
-def test_the_optimiser_is_adam_to_the_last_bit():
+# -- the optimiser ----------------------------------------------------------------------------------------------------
+
+
+def some_parameters():
     torch.manual_seed(0)
-    ours = [
-        torch.nn.Parameter(torch.randn(4, 3)),
-        torch.nn.Parameter(torch.randn(5)),
-        torch.nn.Parameter(torch.ones(2)),
-    ]
-    theirs = [torch.nn.Parameter(p.detach().clone()) for p in ours]
+    return [torch.nn.Parameter(torch.randn(4, *shape)) for shape in ((3, 8), (6,), (2,))]
+
+
+def test_the_optimiser_is_adam():
+    ours, theirs = some_parameters(), some_parameters()
     one, other = Adam(ours), torch.optim.Adam(theirs, betas=(0.9, 0.99), fused=True)
     for step in range(1, 21):  # the last parameter has no gradient and stays
         for optimiser, parameters in ((one, ours), (other, theirs)):
@@ -234,5 +239,113 @@ def test_the_optimiser_is_adam_to_the_last_bit():
         other.param_groups[0]["lr"] = 0.01 * step
         one.step(0.01 * step)
         other.step()
-    for a, b in zip(ours, theirs, strict=True):
-        assert torch.equal(a, b)
+    assert torch.equal(ours[0], theirs[0]) and torch.equal(ours[2], theirs[2])
+    torch.testing.assert_close(ours[1], theirs[1], rtol=1e-6, atol=1e-6)
+
+
+def test_replicas_of_the_optimiser_count_their_own_steps():
+    """Two replicas that have taken different numbers of steps move as each does alone."""
+    whole = some_parameters()
+    together = Adam(whole)
+    alone = [Adam([torch.nn.Parameter(p.detach()[[k]].clone()) for p in whole]) for k in range(4)]
+    for k, one in enumerate(alone):
+        for _ in range(k):  # replica k has a head start of k steps
+            one.zero_grad()
+            sum((p**3).sum() for p in one._parameters).backward()
+            one.step(0.02)
+        for part, mine in zip(together.state, one.state, strict=True):
+            part[[k]] = mine
+    assert together.count.tolist() == [0, 1, 2, 3]
+    for optimiser in (together, *alone):
+        optimiser.zero_grad()
+        sum((p**3).sum() for p in optimiser._parameters).backward()
+        optimiser.step(0.02)
+    for k, one in enumerate(alone):
+        for part, mine in zip(together.state, one.state, strict=True):
+            torch.testing.assert_close(part[[k]], mine, rtol=1e-6, atol=1e-6)
+
+
+# -- many groups at once ----------------------------------------------------------------------------------------------
+
+
+def group(n, k):
+    """Rows of group k, without held-out ones where they are few."""
+    rng = np.random.default_rng(k)
+    x = rng.normal(size=(n, 2))
+    y = np.sin(x[:, :1]) * (k + 1) / 2 + 0.1 * rng.normal(size=(n, 1))
+    design = Design.choose(x, E, rng)
+    return rows(x, y.astype(np.float32), design.held_out, design.stopping_members)
+
+
+def fresh(k):
+    members = RegressionMembers(2, (5,), 1, ("relu", "tanh"), E)
+    members.features.reset_parameters(torch.Generator().manual_seed(k))
+    return members
+
+
+SIZES = (30, 24, 37, 8)
+GROUP_PLAN = TrainingPlan(max_steps=60, patience=20, refit_steps=10)
+
+
+def test_a_batch_of_groups_is_one_group_after_the_other():
+    together = train_members([fresh(k) for k in range(4)], [group(n, k) for k, n in enumerate(SIZES)], plan=GROUP_PLAN)
+    assert len({one.history.last.step for one in together}) > 1  # groups stop one after the other
+    for k, (n, one) in enumerate(zip(SIZES, together, strict=True)):
+        [alone] = train_members([fresh(k)], [group(n, k)], plan=GROUP_PLAN)
+        assert one.history.last.step == alone.history.last.step
+        for name, value in alone.members.state_dict().items():
+            torch.testing.assert_close(one.members.state_dict()[name], value, rtol=2e-3, atol=2e-4, msg=name)
+        if n == 8:
+            assert one.held is None and alone.held is None  # too few rows
+            continue
+        assert one.held.predictions.loc.shape == (E, n, 1)
+        for part, expected in zip(one.held.predictions, alone.held.predictions, strict=True):
+            np.testing.assert_allclose(part, expected, rtol=5e-3, atol=1e-3)
+
+
+def test_padding_has_no_say():
+    plan = TrainingPlan(max_steps=1, refit_steps=1)
+    [alone] = train_members([fresh(0)], [group(20, 0)], plan=plan)
+    padded, _ = train_members([fresh(0), fresh(1)], [group(20, 0), group(60, 1)], plan=plan)
+    for a, b in zip(alone.held.predictions, padded.held.predictions, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
+    for name, value in alone.members.state_dict().items():
+        torch.testing.assert_close(padded.members.state_dict()[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_group_that_cannot_be_trained_leaves_the_others_alone():
+    broken = group(24, 1)
+    broken.y.mul_(1e30)  # whose squares are beyond single precision
+    sound, failed, last = train_members(
+        [fresh(k) for k in range(3)], [group(30, 0), broken, group(37, 2)], plan=GROUP_PLAN
+    )
+    assert failed.history.stopped == "ended where the log posterior was no longer finite"
+    for one, n, k in ((sound, 30, 0), (last, 37, 2)):
+        [alone] = train_members([fresh(k)], [group(n, k)], plan=GROUP_PLAN)
+        assert one.history.last.step == alone.history.last.step and not one.history.was_stopped
+        for name, value in alone.members.state_dict().items():
+            torch.testing.assert_close(one.members.state_dict()[name], value, rtol=2e-3, atol=2e-4, msg=name)
+
+
+@pytest.mark.parametrize("n_members", [2, 3, 5])
+def test_joined_members_keep_their_activations(n_members):
+    groups = [RegressionMembers(3, (4,), 1, ("relu", "tanh"), n_members) for _ in range(3)]
+    whole, x = Members.join(groups), torch.randn(6, 3)
+    features = whole.features(x).unflatten(0, (n_members, 3))
+    for k, one in enumerate(groups):
+        torch.testing.assert_close(features[:, k], one.features(x))
+        back = whole.part(torch.arange(n_members) * 3 + k)
+        assert back.features.activations == one.features.activations
+        torch.testing.assert_close(back.features(x), one.features(x))
+
+
+def test_the_score_of_a_group_is_its_score_alone():
+    rng = np.random.default_rng(0)
+    loc, y = rng.normal(size=(2 * 3, 10, 2)), torch.as_tensor(rng.normal(size=(2 * 3, 10, 2)))
+    weight = torch.as_tensor(rng.integers(0, 3, (2, 3, 10))).double()
+    members = RegressionMembers(3, (4,), 2, ("relu",), 2)
+    nothing = np.zeros(0)
+    whole = members.score(MemberPredictions(loc, nothing, nothing), y, weight)
+    for g in range(3):
+        own = MemberPredictions(loc[g::3], nothing, nothing)
+        np.testing.assert_allclose(members.score(own, y[g::3], weight[:, [g]]), whole[[g]], rtol=1e-12)

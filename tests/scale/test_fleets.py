@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 
 import vmg
-from vmg import model_file
+from vmg import TableRegressor, model_file
 from vmg.files import RunError
 from vmg.model_file import ModelFileError
 from vmg.scale import fit_fleet, fleet, load_fleet, score_dataset
-from vmg.scale.group_fits import GroupTable, fit_together
+from vmg.scale.group_fits import FLEET_SIZE, GroupTable, fit_together
 from vmg.tables import TableError
 
 FAST = {"n_members": 4, "hidden_layer_sizes": (6,), "max_iter": 20, "random_state": 0}
@@ -210,3 +210,39 @@ def test_pooled_groups_borrow_from_each_other(tmp_path):
     assert stranger["epistemic_std"].mean() > 2 * known["epistemic_std"].mean()
     again = fit_fleet(frame, "y", "shop", tmp_path / "pooled", pool=True, options=options)
     assert again.fitted == [] and len(again.found) == 7
+
+
+@pytest.mark.parametrize("n", [8, 60])
+def test_a_fleet_of_one_group_is_a_single_fit(n, monkeypatch):
+    """With the same seed, size and plan; also beside other groups, up to rounding."""
+    rng = np.random.default_rng(0)
+    tables = [GroupTable(k, *_rows(rng, m, k), {**FAST, "likelihood": "student"}) for k, m in enumerate([n, 40, 30])]
+    tables[0].y[0] += 1e9 * (n > 8)  # left out by both
+    single = TableRegressor(**{**tables[0].options, "random_state": tables[0].own_seed})
+    single.set_params(learning_rate_init=FLEET_SIZE.plan.rate)
+    size = single.adjusted(FLEET_SIZE)
+    monkeypatch.setattr(single, "adjusted", lambda _: size)
+    single.fit(tables[0].X, tables[0].y)
+    X, y = _rows(rng, 50, 0)
+    [alone] = fit_together(tables[:1])
+    for model, tolerance in ((alone, 1e-6), (fit_together(tables)[0], 0.05)):
+        assert model.n_outliers_ == single.n_outliers_ == (n > 8)
+        for said, expected in zip(_said(model, X, y), _said(single, X, y), strict=True):
+            np.testing.assert_allclose(said, expected, rtol=tolerance, atol=tolerance)
+
+
+def _rows(rng, n, k):
+    X = rng.normal(size=(n, 3))
+    return X, np.sin(2 * X[:, 0]) + k + 0.1 * rng.normal(size=n)
+
+
+def _said(model, X, y):
+    said = model.pred_dist(X)
+    return said.mean, said.epistemic_std, said.aleatoric_std, said.interval(0.9), said.log_prob(y)
+
+
+def test_groups_of_amounts_have_no_negative_bounds():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    [model] = fit_together([GroupTable(0, X, 100 * rng.exponential(size=40), FAST)])
+    assert (model.predict_interval(X) >= 0).all()

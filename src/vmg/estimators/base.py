@@ -27,7 +27,7 @@ from vmg.training import Callback, History, TrainingError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MAX_DENSE_CELLS", "Array", "ClassesMixin", "EstimatorBase", "NumbersMixin", "to_dense"]
+__all__ = ["MAX_DENSE_CELLS", "Array", "ClassesMixin", "EstimatorBase", "NumbersMixin", "draw_seed", "to_dense"]
 
 Array = NDArray[np.float64]
 
@@ -111,7 +111,7 @@ class EstimatorBase(BaseEstimator, ABC):
         with self._whole_or_not_at_all(callbacks):
             X, y = self._check_data(X, y, reset=True)
             X, y, weight = drop_unweighted_rows(X, y, sample_weight)
-            self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
+            self.seed_ = draw_seed(self.random_state)
             with self._finite_after(X[:CHECKED_ROWS]):
                 self._fit(X, y, weight)
         return self
@@ -390,3 +390,8 @@ def drop_unweighted_rows(X: Array, y: NDArray[Any], sample_weight: Any) -> tuple
         raise ValueError("sample_weight must have a positive sum; got all zeros")
     kept = weight > 0
     return X[kept], y[kept], weight[kept]
+
+
+def draw_seed(random_state: Any) -> int:
+    """The seed of a fit, from ``random_state`` as scikit-learn takes it."""
+    return int(check_random_state(random_state).randint(2**31 - 1))

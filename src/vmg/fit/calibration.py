@@ -18,7 +18,7 @@ alike. So c says by how much the members' own ignorance must be inflated to hold
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from scipy import optimize, special
 
 from vmg.fit.design import Design
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
+from vmg.math.nelder_mead import nelder_mead
 from vmg.math.scalar_evidence import mean_log_prob
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "ScalarCalibration",
     "calibrate",
     "calibrate_classes",
+    "calibrate_groups",
     "calibrate_scalar",
     "held_out_errors",
     "held_out_functions",
@@ -112,6 +114,7 @@ MOST_DEGREES = 100.0
 NORMAL_DEGREES = 1e6
 """A Student t of so many is a normal distribution."""
 DEGREES_ROWS = 3.0  # rows that the prior log ν ~ N(2, 2²) counts as
+INFLATION_STARTS = (0.0, 2.0)  # of log c, where the search begins
 
 
 class HeldOut(NamedTuple):
@@ -120,6 +123,9 @@ class HeldOut(NamedTuple):
     error: Array
     variance: Array
     weight: Array
+
+
+NO_ERRORS = HeldOut(*(np.zeros(0),) * 3)
 
 
 @dataclass(frozen=True)
@@ -147,45 +153,77 @@ def held_out_errors(
     return HeldOut(error, pooled.variance, weight[pooled.position]), pooled.position
 
 
-def t_log_density(error: Array, squared_scale: Array, degrees: float) -> Array:
+def t_log_density(error: Array, squared_scale: Array, degrees: float | Array) -> Array:
     """Log density of a Student t around zero."""
     half = 0.5 * (degrees + 1)
-    normaliser = special.gammaln(half) - special.gammaln(0.5 * degrees) - 0.5 * math.log(math.pi * degrees)
+    normaliser = special.gammaln(half) - special.gammaln(0.5 * degrees) - 0.5 * np.log(math.pi * degrees)
     return normaliser - 0.5 * np.log(squared_scale) - half * np.log1p(error**2 / (degrees * squared_scale))
+
+
+class _Errors:
+    """Held-out errors of G groups, padded: [G, n] each, with shares that add up to one where there are errors."""
+
+    def __init__(self, held_out: Sequence[HeldOut]) -> None:
+        longest = max(len(one.error) for one in held_out)
+        self.error, self.variance, self.share = (np.zeros((len(held_out), longest)) for _ in range(3))
+        for k, one in enumerate(held_out):
+            n = len(one.error)
+            if n:
+                self.error[k, :n], self.variance[k, :n] = one.error, one.variance
+                self.share[k, :n] = one.weight / one.weight.sum()
+
+    def mean_log_density(self, group: Positions, noise: Array, inflation: Array, degrees: Array) -> Array:
+        """Mean log density [k] of the errors of a group under a Student t, for k groups and their parts [k, 1]."""
+        squared_scale = noise + inflation * self.variance[group]
+        return (self.share[group] * t_log_density(self.error[group], squared_scale, degrees)).sum(-1)
+
+
+def calibrate_groups(
+    folds: Sequence[HeldOut],
+    regions: Sequence[HeldOut],
+    least_noise: Sequence[float],
+    fixed_degrees: float | None = None,
+) -> list[Calibration]:
+    """Fit noise, inflation and degrees of each group to its held-out errors, of folds and of regions if it has any.
+
+    The noise is at least what members find on rows they saw. ``fixed_degrees`` leaves the tails as they are asked for.
+    """
+    n_groups = len(folds)
+    inside, outside = _Errors(folds), _Errors(regions)
+    n_rows = np.array([len(rows.error) for rows in folds], dtype=np.float64)
+    tiny = np.finfo(np.float64).tiny
+    spread = np.sqrt((inside.share * inside.error**2).sum(1))
+    middle = np.array([np.median(np.abs(rows.error)) for rows in folds])
+    floor = np.log(np.maximum(np.maximum(least_noise, 1e-12 * spread**2), tiny))
+    typical = 2 * np.log(1.5 * np.maximum(np.maximum(middle, 1e-6 * spread), tiny))
+    first = np.stack([np.maximum(typical, floor), np.zeros(n_groups), np.full(n_groups, 2.0)], 1)
+    starts = np.concatenate([first + np.array([0.0, log_inflation, 0.0]) for log_inflation in INFLATION_STARTS])
+
+    def parts(values: Array, group: Positions) -> tuple[Array, Array, Array]:
+        log_noise, log_inflation, log_degrees = values.T
+        degrees = FEWEST_DEGREES + np.exp(np.minimum(log_degrees, math.log(MOST_DEGREES)))
+        if fixed_degrees is not None:
+            degrees = np.full_like(degrees, fixed_degrees)
+        return np.exp(np.maximum(log_noise, floor[group])), np.exp(np.clip(log_inflation, -20, 20)), degrees
+
+    def loss(values: Array, problem: Positions) -> Array:
+        group = problem % n_groups
+        scales = [part[:, None] for part in parts(values, group)]
+        fit = inside.mean_log_density(group, *scales) + outside.mean_log_density(group, *scales)
+        prior = INFLATION_ROWS * values[:, 1] ** 2 + DEGREES_ROWS * ((values[:, 2] - 2) / 2) ** 2
+        return 0.5 * prior / n_rows[group] - fit
+
+    points, losses = nelder_mead(loss, starts, max_rounds=300, x_tolerance=1e-3, loss_tolerance=1e-6)
+    best = losses.reshape(-1, n_groups).argmin(0) * n_groups + np.arange(n_groups)
+    values = parts(points[best], np.arange(n_groups))
+    return [Calibration(*one) for one in zip(*(part.tolist() for part in values), strict=True)]
 
 
 def calibrate(
     folds: HeldOut, regions: HeldOut | None, least_noise: float, fixed_degrees: float | None = None
 ) -> Calibration:
-    """Fit noise, inflation and degrees to held-out errors; the noise is at least what members find on rows they saw.
-
-    ``fixed_degrees`` leaves the tails as they are asked for.
-    """
-    weight = folds.weight / folds.weight.sum()
-    n_rows = len(folds.error)
-    spread = float(np.sqrt(weight @ folds.error**2))
-    floor = math.log(max(least_noise, 1e-12 * spread**2, np.finfo(np.float64).tiny))
-
-    def parts(values: Array) -> tuple[float, float, float]:
-        log_noise, log_inflation, log_degrees = values
-        degrees = fixed_degrees or FEWEST_DEGREES + math.exp(min(log_degrees, math.log(MOST_DEGREES)))
-        return math.exp(max(log_noise, floor)), math.exp(np.clip(log_inflation, -20, 20)), degrees
-
-    def loss(values: Array) -> float:
-        noise, inflation, degrees = parts(values)
-        total = -float(weight @ t_log_density(folds.error, noise + inflation * folds.variance, degrees))
-        if regions is not None and len(regions.error):
-            inside = t_log_density(regions.error, noise + inflation * regions.variance, degrees)
-            total -= float(np.average(inside, weights=regions.weight))
-        prior = INFLATION_ROWS * values[1] ** 2 + DEGREES_ROWS * ((values[2] - 2) / 2) ** 2
-        return total + 0.5 * prior / n_rows
-
-    typical = 2 * math.log(max(float(np.median(np.abs(folds.error))), 1e-6 * spread, np.finfo(np.float64).tiny) * 1.5)
-    starts = [np.array([max(typical, floor), log_inflation, 2.0]) for log_inflation in (0.0, 2.0)]
-    options = {"maxiter": 300, "xatol": 1e-3, "fatol": 1e-6}
-    results = [optimize.minimize(loss, start, method="Nelder-Mead", options=options) for start in starts]
-    best = min(results, key=lambda result: float(result.fun))
-    return Calibration(*parts(best.x))
+    """The calibration of one group; see :func:`calibrate_groups`."""
+    return calibrate_groups([folds], [regions or NO_ERRORS], [least_noise], fixed_degrees)[0]
 
 
 # -- a likelihood of one function -------------------------------------------------------------------------------------
@@ -279,7 +317,7 @@ def calibrate_classes(rows: HeldOutPredictions, y: Positions, weight: Array, see
             sets.append((sum(float(part[3].sum()) for part in parts), parts))
     n_rows = sets[0][0]
 
-    def loss(values: Array) -> float:
+    def loss_at(values: Array) -> float:
         sharpness, root = math.exp(np.clip(values[0], -5, 5)), math.exp(np.clip(values[1], -20, 20) / 2)
         total = 0.0
         for share, (size, parts) in zip((1.0, REGION_WEIGHT), sets, strict=False):
@@ -289,6 +327,8 @@ def calibrate_classes(rows: HeldOutPredictions, y: Positions, weight: Array, see
                 total -= float(w @ np.log(np.maximum(chosen, 1e-12))) * share / size
         return total + 0.5 * (values[0] ** 2 + (values[1] / 2) ** 2) * CLASS_PRIOR_ROWS / n_rows
 
-    options = {"maxiter": 80, "xatol": 1e-2, "fatol": 1e-5}
-    best = optimize.minimize(loss, np.zeros(2), method="Nelder-Mead", options=options)
-    return math.exp(np.clip(best.x[0], -5, 5)), math.exp(np.clip(best.x[1], -20, 20))
+    def loss(points: Array, problem: Positions) -> Array:
+        return np.array([loss_at(values) for values in points])
+
+    best, _ = nelder_mead(loss, np.zeros((1, 2)), max_rounds=80, x_tolerance=1e-2, loss_tolerance=1e-5)
+    return math.exp(np.clip(best[0, 0], -5, 5)), math.exp(np.clip(best[0, 1], -20, 20))

@@ -28,6 +28,7 @@ from vmg.fit.calibration import (
     t_log_density,
 )
 from vmg.fit.design import MIN_ROWS, Design, TrainingPlan, ordinary_rows, squash
+from vmg.fit.ensemble import group_rows
 from vmg.fit.gaussian import RegressionMembers
 from vmg.fit.glm import ScalarMembers
 from vmg.fit.noise import fit_noise_field
@@ -103,18 +104,11 @@ class _Pilot:
         self.held = self._train(self.members, self.targets, PILOT_PLAN)
 
     def _train(self, members: Any, targets: Array, plan: TrainingPlan) -> HeldOutRows:
-        held, _ = train_members(
-            members,
-            torch.as_tensor(self.soft, dtype=torch.float32),
-            torch.as_tensor(targets, dtype=torch.float32),
-            self.design.held_out,
-            self.design.stopping_members,
-            weight=torch.as_tensor(self.given, dtype=torch.float32),
-            plan=plan,
-            generator=torch.Generator().manual_seed(self.seed),
-        )
-        assert held is not None
-        return held
+        generator = torch.Generator().manual_seed(self.seed)
+        rows = group_rows(self.soft, targets, self.given, self.design, generator)
+        [trained] = train_members([members], [rows], plan=plan)
+        assert trained.held is not None
+        return trained.held
 
     def _held_out(self, held: HeldOutRows) -> HeldOutPredictions:
         said = held.predictions

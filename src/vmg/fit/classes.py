@@ -5,7 +5,6 @@ Members are trained on all rows but their own held-out ones, which then calibrat
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,8 +16,8 @@ from torch import Tensor, nn
 
 from vmg.fit.calibration import calibrate_classes
 from vmg.fit.design import InputRange, Size, squash
-from vmg.fit.ensemble import Ensemble, rows_to_condition_on, train_ensemble
-from vmg.fit.trainer import Members
+from vmg.fit.ensemble import Ensemble, FitRows, rows_to_condition_on, train_ensembles
+from vmg.fit.members import Members, mean_score
 from vmg.math.evidence import group_precision, log_precision_prior
 from vmg.math.softmax_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_bound, step_mean
 from vmg.nn.anchored import AnchoredFeatures
@@ -93,12 +92,11 @@ class ClassificationMembers(Members):
         loc = phi @ posterior.mean
         return MemberLogits(loc.double().numpy(), posterior.variance(phi).double().numpy())
 
-    def score(self, predictions: MemberLogits, y: Tensor, weight: Tensor) -> float:
+    def score(self, predictions: MemberLogits, y: Tensor, weight: Tensor) -> Array:
         """Mean log probability of held-out labels."""
         p = mean_probabilities(torch.as_tensor(predictions.loc), torch.as_tensor(predictions.variance))
         chosen = p.gather(-1, y.expand(len(p), -1).unsqueeze(-1)).squeeze(-1).clamp_min(1e-12).log()
-        total = float((weight * chosen).sum() / weight.sum())
-        return total if math.isfinite(total) else -math.inf
+        return mean_score(chosen, weight)
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ def fit_classification(
         return ClassificationMembers(x.shape[1], size.hidden, n_classes, size.activations, size.n_members)
 
     labels = torch.as_tensor(y)
-    trained = train_ensemble(make_members, x, labels, weight, size=size, seed=seed, callbacks=callbacks)
+    [trained] = train_ensembles(make_members, [FitRows(x, y, weight, seed)], size=size, callbacks=callbacks)
     members, soft, held = trained.members, trained.x, trained.held
     given = torch.ones(len(x)) if weight is None else torch.as_tensor(weight, dtype=torch.float32)
     sharpness, inflation = 1.0, 1.0

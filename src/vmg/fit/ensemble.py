@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from vmg.fit.calibration import HeldOutPredictions
 from vmg.fit.design import Design, InputRange, Size, squash
-from vmg.fit.trainer import HeldOutRows, Members, train_members
+from vmg.fit.members import GroupRows, Members
+from vmg.fit.trainer import HeldOutRows, train_members
 from vmg.training import Callback, History
 
-__all__ = ["Ensemble", "TrainedMembers", "rows_to_condition_on", "train_ensemble"]
+__all__ = ["Ensemble", "FitRows", "TrainedMembers", "group_rows", "rows_to_condition_on", "train_ensembles"]
 
 Array = NDArray[np.float64]
 Kind = TypeVar("Kind", bound=Members)
@@ -55,6 +56,16 @@ class Ensemble(Generic[Kind]):
 
 
 @dataclass(frozen=True)
+class FitRows:
+    """Rows of one fit in standard units: inputs [N, D], targets [N, ...], weights [N] and the seed of its draws."""
+
+    x: Array
+    y: NDArray[Any]
+    weight: Array | None
+    seed: int
+
+
+@dataclass(frozen=True)
 class TrainedMembers(Generic[Kind]):
     """Members after training, and what the rest of a fit goes on with."""
 
@@ -72,36 +83,39 @@ class TrainedMembers(Generic[Kind]):
         return HeldOutPredictions.of(said.loc, said.variance, self.design, self.x, held.index)
 
 
-def train_ensemble(
-    make_members: Callable[[], Kind],
-    x: Array,
-    y: Tensor,
-    weight: Array | None,
-    *,
-    size: Size,
-    seed: int,
-    callbacks: Sequence[Callback] = (),
-) -> TrainedMembers[Kind]:
-    """Choose the rows that members must not see, and train new members on rows in standard units, x [N, D]."""
-    rng = np.random.default_rng(seed)
-    generator = torch.Generator().manual_seed(seed)
-    soft = squash(x)
-    design = Design.choose(soft, size.n_members, rng)
+def train_ensembles(
+    make_members: Callable[[], Kind], fits: Sequence[FitRows], *, size: Size, callbacks: Sequence[Callback] = ()
+) -> list[TrainedMembers[Kind]]:
+    """Choose for each fit the rows that members must not see, and train new members of all fits at once."""
+    random = [(np.random.default_rng(fit.seed), torch.Generator().manual_seed(fit.seed)) for fit in fits]
+    inputs = [squash(fit.x) for fit in fits]
+    designs = [Design.choose(x, size.n_members, rng) for x, (rng, _) in zip(inputs, random, strict=True)]
     with torch.random.fork_rng(devices=[]):
-        members = make_members()
-    members.features.reset_parameters(generator)
-    held, history = train_members(
-        members,
-        torch.as_tensor(soft, dtype=torch.float32),
-        y,
+        members = [make_members() for _ in fits]
+    rows = []
+    for one, fit, x, design, (_, generator) in zip(members, fits, inputs, designs, random, strict=True):
+        one.features.reset_parameters(generator)
+        rows.append(group_rows(x, fit.y, fit.weight, design, generator))
+    trained = train_members(members, rows, plan=size.plan, callbacks=callbacks)
+    return [
+        TrainedMembers(one.members.double(), x, design, one.held, one.history, *sources)
+        for one, x, design, sources in zip(trained, inputs, designs, random, strict=True)
+    ]
+
+
+def group_rows(
+    x: Array, y: NDArray[Any], weight: Array | None, design: Design, generator: torch.Generator
+) -> GroupRows:
+    """Rows as training takes them, in single precision."""
+    targets = torch.as_tensor(y)
+    return GroupRows(
+        torch.as_tensor(x, dtype=torch.float32),
+        targets.float() if targets.is_floating_point() else targets,
+        torch.ones(len(x)) if weight is None else torch.as_tensor(weight, dtype=torch.float32),
         design.held_out,
         design.stopping_members,
-        weight=None if weight is None else torch.as_tensor(weight, dtype=torch.float32),
-        plan=size.plan,
-        generator=generator,
-        callbacks=callbacks,
+        generator,
     )
-    return TrainedMembers(members.double(), soft, design, held, history, rng, generator)
 
 
 def rows_to_condition_on(weight: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

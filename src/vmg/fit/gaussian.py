@@ -6,22 +6,21 @@ Members are trained on all rows but their own held-out ones, which then calibrat
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.fit.calibration import Calibration, calibrate, held_out_errors, t_log_density
+from vmg.fit.calibration import Calibration, HeldOut, calibrate_groups, held_out_errors, t_log_density
 from vmg.fit.design import InputRange, Size, squash
-from vmg.fit.ensemble import Ensemble, train_ensemble
+from vmg.fit.ensemble import Ensemble, FitRows, TrainedMembers, train_ensembles
+from vmg.fit.members import Members
 from vmg.fit.noise import NoiseField, NoiseShape, choose_shape, fit_noise_field
-from vmg.fit.trainer import Members
 from vmg.math.evidence import (
     LinearPosterior,
     NoisePrior,
@@ -34,7 +33,14 @@ from vmg.nn.anchored import AnchoredFeatures, AnchoredFunctions
 from vmg.nn.outputs import GaussianOutput
 from vmg.training import Callback, History
 
-__all__ = ["MemberPredictions", "RegressionEnsemble", "RegressionMembers", "RowPredictions", "fit_regression"]
+__all__ = [
+    "MemberPredictions",
+    "RegressionEnsemble",
+    "RegressionMembers",
+    "RowPredictions",
+    "fit_regression",
+    "fit_regressions",
+]
 
 Array = NDArray[np.float64]
 
@@ -79,25 +85,30 @@ class RegressionMembers(Members):
     def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberPredictions:
         """Functions of members that are conditioned on the rows they have seen, at all rows."""
         phi = self.features(x)
-        targets = y.expand(len(phi), *y.shape)
+        targets = y.expand(len(phi), *y.shape[-2:])
         posterior, _ = condition_on_rows(phi, targets, seen, self.head.prior_precision(), self.head.noise_prior)
         noise = posterior.noise_variance
         variance = posterior.relative_variance(phi).unsqueeze(-1) * noise.unsqueeze(-2)
         return MemberPredictions(*(part.double().numpy() for part in (phi @ posterior.mean, variance, noise)))
 
-    def score(self, predictions: MemberPredictions, y: Tensor, weight: Tensor) -> float:
+    def score(self, predictions: MemberPredictions, y: Tensor, weight: Tensor) -> Array:
         """Mean log density of held-out errors under a Student t whose scale is the best, summed over outputs."""
-        w = weight.double().numpy()
-        kept, share = w > 0, w[w > 0] / w.sum()
-        error = y.double().numpy() - predictions.loc
-        total = 0.0
-        for c in range(error.shape[-1]):
-            squared = error[..., c][kept] ** 2
-            scale = float(np.median(squared)) + 1e-12
+        w = weight.double().numpy()  # [E, G, n]
+        n_groups = w.shape[1]
+        squared = ((y.double().numpy() - predictions.loc) ** 2).reshape(*w.shape, -1)
+        squared, share = (np.swapaxes(part, 0, 1).reshape(n_groups, -1, *part.shape[3:]) for part in (squared, w))
+        if n_groups == 1:  # of several, each has other rows
+            squared, share = squared[:, share[0] > 0], share[:, share[0] > 0]
+        kept = share > 0
+        share = share / share.sum(1, keepdims=True)
+        total = np.zeros(n_groups)
+        for errors in np.moveaxis(squared, -1, 0):
+            scale = np.nanmedian(np.where(kept, errors, np.nan), axis=1, keepdims=True) + 1e-12
             for _ in range(15):
-                scale = float(share @ ((SCORE_DEGREES + 1) / (SCORE_DEGREES + squared / scale) * squared)) + 1e-12
-            total += float(share @ t_log_density(np.sqrt(squared), np.asarray(scale), SCORE_DEGREES))
-        return total if math.isfinite(total) else -math.inf
+                ratio = (SCORE_DEGREES + 1) / (SCORE_DEGREES + errors / scale)
+                scale = (share * ratio * errors).sum(1, keepdims=True) + 1e-12
+            total += (share * t_log_density(np.sqrt(errors), scale, SCORE_DEGREES)).sum(1)
+        return np.where(np.isfinite(total), total, -np.inf)
 
     def condition_on(self, x: Tensor, y: Tensor, weight: Tensor | None) -> None:
         """Condition every member on all rows, whatever it saw in training."""
@@ -178,58 +189,112 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
         return replace(self, members=members)
 
 
-def fit_regression(
-    x: Array,
-    y: Array,
-    weight: Array | None,
+def fit_regressions(
+    fits: Sequence[FitRows],
     *,
     size: Size,
-    seed: int,
     input_noise: bool,
     noise_prior: NoisePrior | None = None,
     degrees: float | None = None,
     shape: str = "student",
     callbacks: Sequence[Callback] = (),
-) -> tuple[RegressionEnsemble, History]:
-    """Fit to rows in standard units, x [N, D] and y [N, C]; held-out rows choose the tails unless ``degrees`` does.
+) -> list[tuple[RegressionEnsemble, History]]:
+    """Fit an ensemble to each of several sets of rows with targets [N, C], all of them at once.
 
-    ``shape`` of the noise is "student", "mixture", or "auto": a mixture where held-out errors clearly ask for it.
+    Held-out rows choose the tails unless ``degrees`` does. ``shape`` of the noise is "student", "mixture", or "auto": a
+    mixture where held-out errors clearly ask for it.
     """
+    n_inputs, n_outputs = fits[0].x.shape[1], fits[0].y.shape[1]
 
     def make_members() -> RegressionMembers:
-        return RegressionMembers(x.shape[1], size.hidden, y.shape[1], size.activations, size.n_members, noise_prior)
+        return RegressionMembers(n_inputs, size.hidden, n_outputs, size.activations, size.n_members, noise_prior)
 
-    single = torch.as_tensor(y, dtype=torch.float32)
-    trained = train_ensemble(make_members, x, single, weight, size=size, seed=seed, callbacks=callbacks)
-    members, soft, held, history = trained.members, trained.x, trained.held, trained.history
-    whole = InputRange.of(soft)
-    members.condition_on(torch.as_tensor(soft), torch.as_tensor(y), None if weight is None else torch.as_tensor(weight))
-    if held is None:  # too few rows to hold any out: members' own noise, and no inflation
-        posterior = members.posterior()
-        noise = posterior.noise_variance.numpy()
-        tails = degrees or max(3.0, float(posterior.t_degrees.mean()))
-        calibrations = tuple(Calibration(float(level), 1.0, tails) for level in noise.mean(0))
-        return RegressionEnsemble(members, whole, noise, calibrations, (None,) * y.shape[1]), history
-    index, rows, member_noise = held.index, trained.held_out(held), held.predictions.noise
-    given = np.ones(len(index)) if weight is None else weight[index]
-    scale = np.append(members.features.input_scale().numpy().astype(np.float64), 1.0)
-    learned: list[Calibration] = []
+    trained = train_ensembles(make_members, fits, size=size, callbacks=callbacks)
+    for fit, one in zip(fits, trained, strict=True):
+        weight = None if fit.weight is None else torch.as_tensor(fit.weight)
+        one.members.condition_on(torch.as_tensor(one.x), torch.as_tensor(fit.y), weight)
+    errors = [_HeldOutErrors.of(fit, one) for fit, one in zip(fits, trained, strict=True) if one.held is not None]
+    calibrations = iter(_calibrate_all(errors, degrees))
+    ensembles, checked = [], iter(errors)
+    for one in trained:
+        if one.held is None:
+            ensembles.append(_uncalibrated(one, degrees))
+        else:
+            ensembles.append(_calibrated(one, next(checked), next(calibrations), input_noise, shape))
+    return [(ensemble, one.history) for ensemble, one in zip(ensembles, trained, strict=True)]
+
+
+def fit_regression(
+    x: Array, y: Array, weight: Array | None, *, seed: int, **options: Any
+) -> tuple[RegressionEnsemble, History]:
+    """Fit to rows in standard units, x [N, D] and y [N, C]; options as in :func:`fit_regressions`."""
+    return fit_regressions([FitRows(x, y, weight, seed)], **options)[0]
+
+
+@dataclass(frozen=True)
+class _HeldOutErrors:
+    """Errors of one fit: for each output those of folds with the rows' positions, and those of regions."""
+
+    fit: FitRows
+    folds: list[tuple[HeldOut, NDArray[np.int64]]]
+    regions: list[HeldOut]
+    member_noise: Array  # [E, C]
+    index: NDArray[np.int64]  # of the rows that were checked
+
+    @classmethod
+    def of(cls, fit: FitRows, trained: TrainedMembers[RegressionMembers]) -> _HeldOutErrors:
+        assert trained.held is not None
+        index, rows = trained.held.index, trained.held_out(trained.held)
+        weight = np.ones(len(index)) if fit.weight is None else fit.weight[index]
+        outputs = list(enumerate(fit.y[index].T))
+        folds = [held_out_errors(rows, y, weight, c, regions=False) for c, y in outputs]
+        regions = [held_out_errors(rows, y, weight, c, regions=True)[0] for c, y in outputs]
+        return cls(fit, folds, regions, trained.held.predictions.noise, index)
+
+
+def _calibrate_all(errors: Sequence[_HeldOutErrors], degrees: float | None) -> list[tuple[Calibration, ...]]:
+    """Calibrations of the outputs of each fit."""
+    if not errors:
+        return []
+    folds = [rows for one in errors for rows, _ in one.folds]
+    regions = [rows for one in errors for rows in one.regions]
+    least = [float(level) for one in errors for level in one.member_noise.mean(0)]
+    n_outputs = len(errors[0].folds)
+    learned = calibrate_groups(folds, regions, least, degrees)
+    return [tuple(learned[start : start + n_outputs]) for start in range(0, len(learned), n_outputs)]
+
+
+def _uncalibrated(trained: TrainedMembers[RegressionMembers], degrees: float | None) -> RegressionEnsemble:
+    """An ensemble of too few rows to hold any out: members' own noise, and no inflation."""
+    posterior = trained.members.posterior()
+    noise = posterior.noise_variance.numpy()
+    tails = degrees or max(3.0, float(posterior.t_degrees.mean()))
+    calibrations = tuple(Calibration(float(level), 1.0, tails) for level in noise.mean(0))
+    return RegressionEnsemble(
+        trained.members, InputRange.of(trained.x), noise, calibrations, (None,) * len(calibrations)
+    )
+
+
+def _calibrated(
+    trained: TrainedMembers[RegressionMembers],
+    errors: _HeldOutErrors,
+    calibrations: tuple[Calibration, ...],
+    input_noise: bool,
+    shape: str,
+) -> RegressionEnsemble:
+    """An ensemble with the noise that held-out errors show: its size at each input, and its shape."""
+    scale = np.append(trained.members.features.input_scale().numpy().astype(np.float64), 1.0)
     fields: list[NoiseField | None] = []
     shapes: list[NoiseShape] = []
-    for c in range(y.shape[1]):
-        targets = y[index, c]
-        folds, positions = held_out_errors(rows, targets, given, c, regions=False)
-        outside, _ = held_out_errors(rows, targets, given, c, regions=True)
-        calibration = calibrate(folds, outside, float(member_noise[:, c].mean()), degrees)
-        learned.append(calibration)
-        field = None
-        at_rows = np.column_stack([soft[index][positions], targets[positions] - folds.error])
-        if input_noise:
-            field = fit_noise_field(at_rows, folds, calibration, scale, trained.rng)
+    for c, (calibration, (folds, positions)) in enumerate(zip(calibrations, errors.folds, strict=True)):
+        rows = errors.index[positions]
+        at_rows = np.column_stack([trained.x[rows], errors.fit.y[rows, c] - folds.error])
+        field = fit_noise_field(at_rows, folds, calibration, scale, trained.rng) if input_noise else None
         fields.append(field)
         if shape != "student":
             variance = calibration.noise * (np.ones(len(at_rows)) if field is None else field.factor(at_rows))
-            one = choose_shape(folds, variance, calibration, seed, asked=shape == "mixture")
+            one = choose_shape(folds, variance, calibration, errors.fit.seed, asked=shape == "mixture")
             shapes += [one] if one is not None else []
-    shaped = tuple(shapes) if len(shapes) == y.shape[1] else ()
-    return RegressionEnsemble(members, whole, member_noise, tuple(learned), tuple(fields), shaped), history
+    shaped = tuple(shapes) if len(shapes) == len(calibrations) else ()
+    inputs = InputRange.of(trained.x)
+    return RegressionEnsemble(trained.members, inputs, errors.member_noise, calibrations, tuple(fields), shaped)

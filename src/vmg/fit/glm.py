@@ -5,7 +5,6 @@ Held-out rows calibrate the function and the likelihood's parameters.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,8 +17,8 @@ from torch import Tensor, nn
 
 from vmg.fit.calibration import ScalarCalibration, calibrate_scalar, held_out_functions
 from vmg.fit.design import InputRange, Size, squash
-from vmg.fit.ensemble import Ensemble, rows_to_condition_on, train_ensemble
-from vmg.fit.trainer import Members
+from vmg.fit.ensemble import Ensemble, FitRows, rows_to_condition_on, train_ensembles
+from vmg.fit.members import Members, mean_score
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
 from vmg.math.evidence import group_precision, log_precision_prior
 from vmg.math.scalar_evidence import GaussianPrior, ScalarPosterior, mean_log_prob, newton_step, optimise, scalar_bound
@@ -107,13 +106,10 @@ class ScalarMembers(Members):
         loc, variance = posterior.centre(phi), posterior.variance(phi)
         return MemberFunctions(*(part.double().numpy() for part in (loc, variance, self.theta.detach())))
 
-    def score(self, predictions: MemberFunctions, y: Tensor, weight: Tensor) -> float:
+    def score(self, predictions: MemberFunctions, y: Tensor, weight: Tensor) -> Array:
         """Mean log probability of held-out targets."""
         loc, variance, theta = (torch.as_tensor(part) for part in predictions)
-        log_prob = mean_log_prob(LikelihoodAt(self.likelihood, theta), y.double(), loc, variance)
-        kept = weight > 0
-        total = float((weight[kept] * log_prob[kept]).sum() / weight.sum())
-        return total if math.isfinite(total) else -math.inf
+        return mean_score(mean_log_prob(LikelihoodAt(self.likelihood, theta), y.double(), loc, variance), weight)
 
 
 @dataclass(frozen=True)
@@ -185,8 +181,7 @@ def fit_scalar(
     def make_members() -> ScalarMembers:
         return ScalarMembers(x.shape[1], size.hidden, likelihood, size.activations, size.n_members)
 
-    single = torch.as_tensor(y, dtype=torch.float32)
-    trained = train_ensemble(make_members, x, single, weight, size=size, seed=seed, callbacks=callbacks)
+    [trained] = train_ensembles(make_members, [FitRows(x, y, weight, seed)], size=size, callbacks=callbacks)
     members, soft, held = trained.members, trained.x, trained.held
     given = np.ones(len(x)) if weight is None else weight
     calibration = ScalarCalibration(members.theta.detach().mean(0).numpy(), 1.0, 1.0)

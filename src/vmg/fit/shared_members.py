@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from vmg import processes
@@ -45,8 +46,8 @@ class MemberShard:
     member too, and what they find is not used.
     """
 
-    def __init__(self, n_members: int) -> None:
-        self._rank, self._size = processes.rank_and_size() if _shared.get() else (0, 1)
+    def __init__(self, n_members: int, *, shared: bool = True) -> None:
+        self._rank, self._size = processes.rank_and_size() if shared and _shared.get() else (0, 1)
         self._n_used = min(self._size, n_members)
         edges = [n_members * k // self._n_used for k in range(self._n_used + 1)]
         mine = min(self._rank, self._n_used - 1)
@@ -65,11 +66,9 @@ class MemberShard:
         joined = [np.concatenate(parts) for parts in zip(*shards[: self._n_used], strict=True)]
         return type(own)(*joined) if hasattr(own, "_fields") else type(own)(joined)
 
-    def first(self, value: float) -> float:
-        """The value of the first process."""
-        if self.alone:
-            return value
-        return processes.send(value)
+    def first(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The values of the first process."""
+        return values if self.alone else processes.send(values)
 
     def go_on(self, answer: bool, *, ask: bool) -> bool:
         """Whether to go on: alone by the own answer, with others while all say yes where it is time to ``ask``."""

@@ -1,14 +1,16 @@
-"""Training the members of an ensemble, each without the rows that it must not see."""
+"""Training the members of ensembles, each without the rows that it must not see.
+
+One or many groups of rows train at once, each with an ensemble of its own. A small network spends its time in the
+bookkeeping of a step, not in arithmetic, so the members of all groups are replicas in one module. A group stops when
+its own held-out rows say so, and leaves the batch.
+"""
 
 from __future__ import annotations
 
-import copy
-import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,114 +18,102 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vmg.fit.design import TrainingPlan
+from vmg.fit.members import Batch, GroupRows, Members
 from vmg.fit.shared_members import MemberShard
 from vmg.math.linalg import NotPositiveDefiniteError
-from vmg.nn.anchored import AnchoredFeatures
 from vmg.training import Callback, History, Progress
 
-__all__ = ["Adam", "HeldOutRows", "Members", "train_members"]
+__all__ = ["Adam", "HeldOutRows", "MemberRun", "Trained", "train_members"]
+
+Kind = TypeVar("Kind", bound=Members)
 
 CHECK_EVERY = 10  # steps between two looks at the held-out rows
 CHECKED_ROWS = 4096  # at most, of which a member's held-out ones are scored
 WARM_UP = 10  # steps
-
-
-class Members(nn.Module, ABC):
-    """Networks that train side by side, with output layers that are conditioned on rows, not trained."""
-
-    features: AnchoredFeatures
-
-    @abstractmethod
-    def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Log posterior of each member's hidden layers up to a constant, and the part that is the data's: [E] each."""
-
-    @abstractmethod
-    def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> Any:
-        """What each member says of rows x when it is conditioned on those that it has ``seen`` [E, n]."""
-
-    @abstractmethod
-    def score(self, predictions: Any, y: Tensor, weight: Tensor) -> float:
-        """How well held-out rows are predicted, their weights [E, n] being zero for rows that were seen."""
-
-    def part(self, own: slice) -> Members:
-        """Some of the members in a module of their own; every parameter and buffer has members first."""
-        found = copy.deepcopy(self)
-        for module in found.modules():
-            for name, parameter in list(module.named_parameters(recurse=False)):
-                setattr(module, name, nn.Parameter(parameter.detach()[own].clone()))
-            for name, buffer in list(module.named_buffers(recurse=False)):
-                setattr(module, name, buffer[own].clone())
-        found.features.name_members(self.features.member_activations[own])
-        return found
+BETA1, BETA2, EPSILON = 0.9, 0.99, 1e-8  # of Adam
 
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """Positions [n] of the rows that were checked, and what members said of them before they saw them."""
+    """Positions [n] of the rows that were checked, and what members predicted there before they saw them."""
 
     index: NDArray[np.int64]
     predictions: Any
 
 
 @dataclass(frozen=True)
-class MemberRows:
-    x: Tensor
-    y: Tensor
-    weight: Tensor  # [E, N]
-    seen: Tensor  # the same, zero where a member must not look
+class Trained(Generic[Kind]):
+    """Members of one group after training; ``held`` is None where no rows were held out."""
 
-    def __len__(self) -> int:
-        return len(self.x)
+    members: Kind
+    held: HeldOutRows | None
+    history: History
 
 
 def train_members(
-    members: Members,
-    x: Tensor,
-    y: Tensor,
-    held_out: NDArray[np.bool_],
-    stopping_members: Sequence[int],
-    *,
-    weight: Tensor | None = None,
-    plan: TrainingPlan,
-    generator: torch.Generator,
-    callbacks: Sequence[Callback] = (),
-) -> tuple[HeldOutRows | None, History]:
-    """Train in place; give back what members predicted of rows they had not seen.
+    members: Sequence[Kind], groups: Sequence[GroupRows], *, plan: TrainingPlan, callbacks: Sequence[Callback] = ()
+) -> list[Trained[Kind]]:
+    """Train the members of each group on its rows, in place.
 
-    Inside :func:`vmg.fit.shared_members.members_shared` each process trains its own members, and all end with all; the
-    history is that of a process's own.
-
-    Args:
-        x, y: standardised inputs [N, D] and targets [N, ...].
-        held_out: rows that a member must not see, [E, N]; none at all skips the held-out part.
-        stopping_members: members whose held-out rows decide when to stop.
-        weight: of each row, [N].
+    A step of several groups takes all rows, however many the plan allows in a batch. Inside
+    :func:`vmg.fit.shared_members.members_shared` each process trains its own members of a single group, and all end
+    with all; the history is that of a process's own.
     """
-    given = (torch.ones(len(x), dtype=x.dtype) if weight is None else weight).expand(held_out.shape)
-    seen = given * ~torch.as_tensor(held_out)
-    shard = MemberShard(len(given))
-    part = members if shard.alone else members.part(shard.own)
-    run = MemberRun(part, MemberRows(x, y, given[shard.own], seen[shard.own]), plan, generator, callbacks)
-    found = None
-    if held_out.any():
-        unseen = torch.zeros_like(seen)
-        unseen[list(stopping_members)] = (given - seen)[list(stopping_members)]
-        watch = _Watch(part, run.rows, unseen, plan, generator, shard)
-        going = True
-        for step in range(plan.max_steps):
-            if step % CHECK_EVERY == 0 and not watch.goes_on(step):
-                break
-            going = going and run.step(run.rows.seen, plan.rate * min(1.0, (step + 1) / WARM_UP))
-            if not shard.go_on(going, ask=_is_due(step)):
-                break
-        found = watch.restore()
-    n_last, going = plan.refit_steps + (0 if found else WARM_UP), True
-    for step in range(n_last):  # on all rows, at a rate that falls to zero
-        going = going and run.step(run.rows.weight, plan.rate * (1 - step / n_last), last=step == n_last - 1)
+    shard = MemberShard(len(groups[0].held_out), shared=len(groups) == 1)
+    whole, batch = Members.join(members), Batch.of(groups)
+    part = whole if shard.alone else whole.part(shard.own)
+    run = MemberRun(part, batch.of_members(shard.own), plan, groups[0].generator, callbacks)
+    blind = torch.tensor([bool(group.held_out.any()) for group in groups])
+    held = _train_blind(run, blind, [len(group.x) for group in groups], shard)
+    for some, n_steps in ((blind, plan.refit_steps), (~blind, plan.refit_steps + WARM_UP)):
+        if some.any():
+            _train_last(run, some, n_steps, shard)
+    shard.put_together(whole, part)
+    if len(groups) > 1:
+        _share_out(whole, members)
+    return [Trained(*parts) for parts in zip(members, held, run.histories, strict=True)]
+
+
+@torch.no_grad()
+def _share_out(whole: Members, groups: Sequence[Members]) -> None:
+    """Give the members of each group their parameters."""
+    for k, one in enumerate(groups):
+        for own, common in zip(one.parameters(), whole.parameters(), strict=True):
+            own.copy_(common.unflatten(0, (-1, len(groups)))[:, k])
+
+
+def _train_blind(run: MemberRun, blind: Tensor, n_rows: Sequence[int], shard: MemberShard) -> list[HeldOutRows | None]:
+    """Train without held-out rows, go back to where these were predicted best, and predict them.
+
+    ``blind`` [G] is True for the groups that hold rows out.
+    """
+    if not blind.any():
+        return [None] * len(blind)
+    if not blind.all():
+        run.leave_out(~blind)
+    run.see_all(False)
+    watch, going = _Watch(run, shard), True
+    for step in range(run.plan.max_steps):
+        if step % CHECK_EVERY == 0 and not watch.goes_on(step):
+            break
+        going = going and run.step(run.plan.rate * min(1.0, (step + 1) / WARM_UP))
         if not shard.go_on(going, ask=_is_due(step)):
             break
-    shard.put_together(members, part)
-    return found, run.history
+    held = watch.restore(n_rows)
+    return [one if there else None for one, there in zip(held, blind.tolist(), strict=True)]
+
+
+def _train_last(run: MemberRun, some: Tensor, n_steps: int, shard: MemberShard) -> None:
+    """Train some groups on all rows, at a rate that falls to zero."""
+    if not some.all():
+        run.leave_out(~some)
+    run.see_all(True)
+    going = True
+    for step in range(n_steps):
+        going = going and run.step(run.plan.rate * (1 - step / n_steps), last=step == n_steps - 1)
+        if not shard.go_on(going, ask=_is_due(step)):
+            break
+    run.gather_all()
 
 
 def _is_due(step: int) -> bool:
@@ -131,61 +121,110 @@ def _is_due(step: int) -> bool:
     return (step + 1) % CHECK_EVERY == 0
 
 
-class Adam:
-    """Adam by PyTorch's own fused operation: ``torch.optim`` would first load a compiler, which takes two seconds."""
+class _Watch:
+    """Keeps the members of each group as they were when the group's held-out rows were predicted best."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        self.parameters = list(parameters)
-        self.means = [torch.zeros_like(p) for p in self.parameters]
-        self.squares = [torch.zeros_like(p) for p in self.parameters]
-        self.counts = [torch.zeros(()) for _ in self.parameters]
+    def __init__(self, run: MemberRun, shard: MemberShard) -> None:
+        self.run, self.shard = run, shard
+        n_rows, n_groups = run.batch.x.shape[1], len(run.histories)
+        self.index = torch.arange(n_rows)
+        self._some: Batch | None = None
+        if run.batch.n_groups == 1 and n_rows > CHECKED_ROWS:
+            self.index = torch.randperm(n_rows, generator=run.generator)[:CHECKED_ROWS]
+            self._some = run.batch.of_rows(self.index)
+        self.best, self.best_step = np.full(n_groups, -np.inf), np.zeros(n_groups, dtype=np.int64)
+        self.values = [value.clone() for value in run.whole.optimiser.values]
 
-    def zero_grad(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = None
+    @property
+    def _checked(self) -> Batch:
+        return self._some or self.run.batch
 
-    @torch.no_grad()
-    def step(self, rate: float) -> None:
-        moving = [k for k, parameter in enumerate(self.parameters) if parameter.grad is not None]
-        parameters: list[Tensor] = [self.parameters[k] for k in moving]
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        means, squares, counts = ([part[k] for k in moving] for part in (self.means, self.squares, self.counts))
-        for count in counts:
-            count += 1
-        options = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": False, "maximize": False}
-        torch._fused_adam_(parameters, gradients, means, squares, [], counts, lr=rate, **options)  # type: ignore[call-overload]
+    def _predict(self) -> Any:
+        with torch.no_grad():
+            own = self.run.members.predict_held_out(*self._checked.inputs(), self._checked.seen.flatten(0, 1))
+        return self.shard.all_members(own)
+
+    def goes_on(self, step: int) -> bool:
+        """Score the held-out rows; groups leave once theirs have not been predicted better for long enough."""
+        run, groups = self.run, self.run.groups.numpy()
+        score = run.members.score(self._predict(), self._checked.inputs()[1], self._checked.stopping)
+        score = self.shard.first(score)
+        better = score > self.best[groups]
+        self.best[groups[better]], self.best_step[groups[better]] = score[better], step
+        improved = torch.from_numpy(better).nonzero().squeeze(-1)
+        kept, now = run.replicas(run.groups[improved], len(self.best)), run.replicas(improved, len(groups))
+        for best, value in zip(self.values, run.optimiser.values, strict=True):
+            best[kept] = value[now]
+        leaving = torch.from_numpy(step - self.best_step[groups] >= run.plan.patience)
+        if leaving.all():
+            return False
+        if leaving.any():
+            run.leave_out(leaving)
+        return True
+
+    def restore(self, n_rows: Sequence[int]) -> list[HeldOutRows]:
+        """Go back to the best members, and give what those of each group predict for its checked rows."""
+        self.run.gather_all()
+        for value, best in zip(self.run.optimiser.values, self.values, strict=True):
+            value.copy_(best)
+        predictions, n_groups = self._predict(), len(n_rows)
+        if n_groups == 1:
+            return [HeldOutRows(self.index.numpy(), predictions)]
+        by_group = [part.reshape(-1, n_groups, *part.shape[1:]) for part in predictions]
+        held = []
+        for k, n in enumerate(n_rows):
+            own = type(predictions)(*(part[:, k] for part in by_group))
+            held.append(HeldOutRows(np.arange(n), own._replace(loc=own.loc[:, :n], variance=own.variance[:, :n])))
+        return held
+
+
+class _Whole(NamedTuple):
+    """All groups of a run, whether they train now or not."""
+
+    members: Members
+    batch: Batch
+    optimiser: Adam
+    groups: Tensor
 
 
 class MemberRun:
-    """Optimiser steps, and the reports about them."""
+    """Optimiser steps of the groups that train now, and the reports about them."""
 
     def __init__(
         self,
         members: Members,
-        rows: MemberRows,
+        batch: Batch,
         plan: TrainingPlan,
         generator: torch.Generator,
         callbacks: Sequence[Callback],
     ) -> None:
-        self.members, self.rows, self.plan = members, rows, plan
+        self.members, self.batch, self.plan = members, batch, plan
         self.optimiser = Adam(members.parameters())
+        self.groups = torch.arange(batch.n_groups)  # that train now
+        self.whole = _Whole(self.members, self.batch, self.optimiser, self.groups)
+        self.histories = [History() for _ in range(batch.n_groups)]
         self.generator, self.callbacks = generator, callbacks
-        self.history = History()
         self.started, self.n_taken = time.perf_counter(), 0
+        self.see_all(True)
 
-    def step(self, weight: Tensor, rate: float, *, last: bool = False) -> bool:
-        """Move all members up their log posterior once; False where a callback wants no more."""
-        x, y, n_rows = self.rows.x, self.rows.y, len(self.rows)
-        if n_rows > self.plan.batch_rows:  # the rows of a batch stand for all rows
-            batch = torch.randint(n_rows, (self.plan.batch_rows,), generator=self.generator)
-            x, y, weight = x[batch], y[batch], weight[:, batch] * (n_rows / len(batch))
+    def see_all(self, everything: bool) -> None:
+        """Let members see all rows, or not those that they hold out."""
+        self._sees_all = everything
+        self._rows = self.batch.weighted(self.batch.weight if everything else self.batch.seen)
+
+    def step(self, rate: float, *, last: bool = False) -> bool:
+        """Move all members up their log posterior once; False where a callback wants no more, or none can move."""
+        x, y, weight = self._rows
+        if x.dim() == 2 and len(x) > self.plan.batch_rows:  # the rows of a batch stand for all rows
+            batch = torch.randint(len(x), (self.plan.batch_rows,), generator=self.generator)
+            x, y, weight = x[batch], y[batch], weight[:, batch] * (len(x) / len(batch))
         self.optimiser.zero_grad()
         try:
             total, fit = self.members.log_posterior(x, y, weight)
         except NotPositiveDefiniteError:
-            return self._give_up()
+            return self._without_failing() and self.step(rate, last=last)
         if not torch.isfinite(total).all():
-            return self._give_up()
+            return self._without_failing() and self.step(rate, last=last)
         size = weight.sum(-1)
         (-total / size).sum().backward()
         self.optimiser.step(rate)
@@ -193,62 +232,110 @@ class MemberRun:
         due = last or self.n_taken % CHECK_EVERY == 0
         return not due or self._report(total / size, fit / size, rate)
 
-    def _give_up(self) -> bool:
-        self.history.stopped = "ended where the log posterior was no longer finite"
-        return False
-
     def _report(self, total: Tensor, fit: Tensor, rate: float) -> bool:
-        objective, fitted = total.mean().item(), fit.mean().item()
         seconds = time.perf_counter() - self.started
-        n_steps = self.plan.max_steps + self.plan.refit_steps
-        progress = Progress(self.n_taken, n_steps, objective, fitted, fitted - objective, rate, seconds)
-        self.history.records.append(progress)
-        answers = [callback(progress) for callback in self.callbacks]  # all of them are told
-        wants_no_more = any(answers)
+        n_steps, n_groups = self.plan.max_steps + self.plan.refit_steps, len(self.groups)
+        means = (part.unflatten(0, (-1, n_groups)).mean(0).tolist() for part in (total, fit))
+        wants_no_more = False
+        for group, taken, objective, fitted in zip(self.groups.tolist(), self.optimiser.count, *means, strict=False):
+            progress = Progress(int(taken), n_steps, objective, fitted, fitted - objective, rate, seconds)
+            self.histories[group].records.append(progress)
+            answers = [callback(progress) for callback in self.callbacks]  # all of them are told
+            wants_no_more = wants_no_more or any(answers)
         if wants_no_more:
-            self.history.stopped = f"stopped by a callback at step {self.n_taken}"
+            for group in self.groups.tolist():
+                self.histories[group].stopped = f"stopped by a callback at step {self.histories[group].last.step}"
         return not wants_no_more
 
+    # -- groups that leave the batch ----------------------------------------------------------------------------------
 
-class _Watch:
-    """Keeps the members as they were when the held-out rows of all were predicted best.
+    def replicas(self, groups: Tensor, n_groups: int) -> Tensor:
+        """Positions of the replicas of some of ``n_groups`` groups."""
+        return torch.arange(len(self.batch.weight) * n_groups).unflatten(0, (-1, n_groups))[:, groups].flatten()
 
-    ``unseen`` are the weights of the rows that say so, for all members of the shard [E, N].
+    def leave_out(self, leaving: Tensor) -> None:
+        """Go on without some groups; ``leaving`` [G] is True for those."""
+        self._keep_state()
+        staying = (~leaving).nonzero().squeeze(-1)
+        rows, before = self.replicas(staying, len(leaving)), self.optimiser.state
+        self.members, self.batch = self.members.part(rows), self.batch.of_groups(staying)
+        self.groups, self.optimiser = self.groups[staying], Adam(self.members.parameters())
+        for mine, part in zip(self.optimiser.state, before, strict=True):
+            mine.copy_(part[rows])
+        self.see_all(self._sees_all)
+
+    def gather_all(self) -> None:
+        """Go on with all groups again, each as it was when it left."""
+        self._keep_state()
+        self.members, self.batch, self.optimiser, self.groups = self.whole
+
+    def _keep_state(self) -> None:
+        if self.optimiser is not self.whole.optimiser:
+            rows = self.replicas(self.groups, len(self.whole.groups))
+            for kept, part in zip(self.whole.optimiser.state, self.optimiser.state, strict=True):
+                kept[rows] = part
+
+    def _without_failing(self) -> bool:
+        """Leave out the groups whose log posterior is not finite; False where no other is left."""
+        n_groups = len(self.groups)
+        failing = torch.ones(n_groups, dtype=torch.bool)
+        for k in range(n_groups if n_groups > 1 else 0):
+            members = self.members.part(self.replicas(torch.tensor([k]), n_groups))
+            alone = self.batch.of_groups(torch.tensor([k]))
+            try:
+                total, _ = members.log_posterior(*alone.weighted(alone.weight if self._sees_all else alone.seen))
+                failing[k] = not torch.isfinite(total).all()
+            except NotPositiveDefiniteError:
+                pass
+        for group in self.groups[failing].tolist():
+            self.histories[group].stopped = "ended where the log posterior was no longer finite"
+        if failing.all() or not failing.any():
+            return False
+        self.leave_out(failing)
+        return True
+
+
+class Adam:
+    """Adam on parameters of R replicas, which come first in each; every replica has a count of its own steps.
+
+    It is ``torch.optim.Adam(fused=True)`` to the last bit. That one would first load a compiler, which takes two
+    seconds.
     """
 
-    def __init__(
-        self,
-        members: Members,
-        rows: MemberRows,
-        unseen: Tensor,
-        plan: TrainingPlan,
-        generator: torch.Generator,
-        shard: MemberShard,
-    ) -> None:
-        self.members, self.patience, self.shard = members, plan.patience, shard
-        n = len(rows)
-        self.index = torch.arange(n) if n <= CHECKED_ROWS else torch.randperm(n, generator=generator)[:CHECKED_ROWS]
-        self.x, self.y = rows.x[self.index], rows.y[self.index]
-        self.seen = rows.seen[:, self.index] * (n / len(self.index))  # the checked rows stand for all rows
-        self.unseen = unseen[:, self.index]
-        self.best, self.best_step = -math.inf, 0
-        self.state = self._copy()
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self._parameters = list(parameters)
+        self.values = [parameter.detach() for parameter in self._parameters]  # the same memory
+        self.means, self.squares = ([torch.zeros_like(value) for value in self.values] for _ in range(2))
+        self.count = np.zeros(len(self.values[0]))
 
-    def _copy(self) -> dict[str, Tensor]:
-        return {name: value.clone() for name, value in self.members.state_dict().items()}
+    @property
+    def state(self) -> list[Tensor]:
+        """Parameters, running means of their gradients and squared gradients, and counts: replicas first, in place."""
+        return [*self.values, *self.means, *self.squares, torch.from_numpy(self.count)]
 
-    def _predict(self) -> Any:
-        with torch.no_grad():
-            return self.shard.all_members(self.members.predict_held_out(self.x, self.y, self.seen))
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
 
-    def goes_on(self, step: int) -> bool:
-        """Score the held-out rows; False once they have not been predicted better for long enough."""
-        score = self.shard.first(self.members.score(self._predict(), self.y, self.unseen))
-        if score > self.best:
-            self.best, self.best_step, self.state = score, step, self._copy()
-        return step - self.best_step < self.patience
-
-    def restore(self) -> HeldOutRows:
-        """Go back to the best members, and give what they say of the checked rows."""
-        self.members.load_state_dict(self.state)
-        return HeldOutRows(self.index.numpy(), self._predict())
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        """Move every replica by its gradient; a parameter without one stays."""
+        self.count += 1
+        factors = -rate / (1 - BETA1**self.count), np.sqrt(1 - BETA2**self.count)
+        length, correction = (torch.from_numpy(factor.astype(np.float32)) for factor in factors)
+        for parameter, value, mean, square in zip(self._parameters, self.values, self.means, self.squares, strict=True):
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if len(set(self.count)) == 1:
+                options = {"beta1": BETA1, "beta2": BETA2, "eps": EPSILON, "weight_decay": 0.0, "amsgrad": False}
+                steps = [torch.tensor(float(self.count[0]))]
+                torch._fused_adam_([value], [gradient], [mean], [square], [], steps, lr=rate, maximize=False, **options)  # type: ignore[call-overload]
+                continue
+            mean.lerp_(gradient, 1 - BETA1)
+            square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+            root = torch.from_numpy(np.sqrt(square.numpy()))  # torch's own square root may be one bit off
+            shape = (-1, *[1] * (value.dim() - 1))
+            root.div_(correction.view(shape)).add_(EPSILON)
+            value.add_((mean * length.view(shape)).div_(root))

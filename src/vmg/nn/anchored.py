@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -160,9 +160,12 @@ class AnchoredFeatures(nn.Module):
         return tuple(name for name, run in zip(self.activations, runs, strict=True) for _ in run)
 
     def name_members(self, activations: Sequence[str]) -> None:
-        """Set the activation of each member, after members were removed from the module."""
+        """Set the activation of each member, after members were added to the module or removed from it."""
         self.n_members = len(activations)
-        self.activations = tuple(activations[:1] if len(set(activations)) == 1 else activations)
+        runs = [(name, len(list(run))) for name, run in groupby(activations)]
+        self.activations = tuple(name for name, _ in runs)
+        if self.member_activations != tuple(activations):  # runs of another length than the module deals out
+            self.activations = tuple(activations[:: math.gcd(*(length for _, length in runs))])
 
     @property
     def anchors(self) -> list[Tensor]:

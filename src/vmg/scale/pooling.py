@@ -29,6 +29,7 @@ from vmg.fit.design import InputRange, Standardiser, squash
 from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers
 from vmg.math.evidence import LinearPosterior, NoisePrior, RowStatistics, condition, group_precision, row_statistics
 from vmg.scale.group_fits import GroupTable, assemble
+from vmg.training import History
 
 __all__ = ["GroupPrior", "Pool", "fit_pool", "learn_prior"]
 
@@ -73,7 +74,7 @@ class Pool:
     calibration: Calibration  # of errors in units of a group's own noise
     scaling: tuple[Standardiser, Standardiser]
     inputs: InputRange
-    n_steps: int
+    history: History
     options: Mapping[str, Any]
     seed: int
 
@@ -92,7 +93,8 @@ class Pool:
         calibration = Calibration(level, self.calibration.inflation, self.calibration.degrees)
         ensemble = RegressionEnsemble(members, self.inputs, noise, (calibration,), (None,))
         constant = replace(table, options={**table.options, "noise": "constant"})
-        return assemble(constant, ensemble, self.scaling, self.n_steps)
+        units = {"input_scaling_": self.scaling[0], "target_scaling_": self.scaling[1]}
+        return assemble(constant, ensemble, self.history, **units)
 
 
 def fit_pool(tables: Sequence[GroupTable], options: Mapping[str, Any], seed: int) -> Pool:
@@ -114,7 +116,7 @@ def fit_pool(tables: Sequence[GroupTable], options: Mapping[str, Any], seed: int
     prior = learn_prior([_statistics(trunk, *one) for one in rows], trunk)
     calibration = _calibrate(trunk, prior, tables, kept, scaling, rng)
     soft = squash(scaling[0].transform(X))
-    return Pool(trunk, prior, calibration, scaling, InputRange.of(soft), estimator.n_steps_, dict(options), seed)
+    return Pool(trunk, prior, calibration, scaling, InputRange.of(soft), estimator.history_, dict(options), seed)
 
 
 def learn_prior(rows: Sequence[RowStatistics], trunk: RegressionMembers) -> GroupPrior:
