@@ -174,3 +174,10 @@ def test_the_check_finds_what_it_should(tmp_path):
         "vmg_paper/data/run.py imports vmg_paper.extra, which has no place in the table of tests/test_imports.py",
         "vmg_paper/data/toy.py imports vmg_paper.experiments: vmg_paper.data may not depend on vmg_paper.experiments",
     ]
+
+
+def test_processes_talk_in_one_file():
+    """Collectives, and who is there, are asked for in ``vmg/processes.py``; ``nn/sharding.py`` knows FSDP's types."""
+    asks = re.compile(r"\bdistributed\.(?!fsdp|tensor\b)\w+|^from torch import .*\bdistributed\b", re.MULTILINE)
+    files = {str(p.relative_to(SOURCE)) for p in SOURCE.rglob("*.py") if asks.search(p.read_text(encoding="utf-8"))}
+    assert files == {"vmg/processes.py"}

@@ -14,7 +14,19 @@ from gloo import Pair
 
 from vmg import processes
 
-VALUES = [None, True, 3, 0.1, -math.inf, "ä", b"\x00\xff", [1, [2.5, "b"]], {"a": {"b": []}}, ["list", {"list": 1}]]
+VALUES = [
+    None,
+    True,
+    3,
+    0.1,
+    -math.inf,
+    "ä",
+    b"\x00\xff",
+    b"",
+    [1, [2.5, "b"]],
+    {"a": {"b": []}},
+    ["list", {"list": 1}],
+]
 ARRAYS = [np.arange(6).reshape(2, 3), np.array(2.5), np.zeros((0, 4)), np.array(["a", "bcd"]), np.array([True, False])]
 
 
