@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from vmg.math.matrix_normal import MatrixNormal
     from vmg.model_file import ModelFileError
     from vmg.objective import ElboTerms, collapsed_elbo, elbo, kl_warmup
-    from vmg.prediction.functions import freeze_draws, predict, sample_functions
+    from vmg.prediction.networks import freeze_draws, predict, sample_functions
     from vmg.variational import VMGClassifier, VMGRegressor
 else:  # hidden from type checkers, for which a module with __getattr__ has every name
     _MODULES = {
@@ -57,10 +57,10 @@ else:  # hidden from type checkers, for which a module with __getattr__ has ever
         "VMGRegressor": "variational",
         "collapsed_elbo": "objective",
         "elbo": "objective",
-        "freeze_draws": "prediction.functions",
+        "freeze_draws": "prediction.networks",
         "kl_warmup": "objective",
-        "predict": "prediction.functions",
-        "sample_functions": "prediction.functions",
+        "predict": "prediction.networks",
+        "sample_functions": "prediction.networks",
     }
 
     def __getattr__(name):

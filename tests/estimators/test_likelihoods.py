@@ -8,7 +8,7 @@ import pytest
 import vmg
 from quick import assert_same_bits, ensemble_regressor, everything, linear_table
 from vmg.model_file import read, write
-from vmg.prediction import LinkedPrediction, StudentPrediction, TransformedPrediction
+from vmg.prediction import GLMPrediction, StudentPrediction, TransformedPrediction
 
 NAMES = (
     "student",
@@ -168,7 +168,7 @@ def test_amounts_that_suit_a_student_t_have_no_bound_below_zero():
     amount = np.maximum(y + 2, 0.01)
     model = ensemble_regressor(max_iter=60).fit(X, amount)
     prediction = model.pred_dist(X)
-    assert isinstance(prediction, TransformedPrediction | LinkedPrediction)
+    assert isinstance(prediction, TransformedPrediction | GLMPrediction)
     assert prediction.interval(0.999).min() >= 0 and prediction.sample(50, 0).min() >= 0
     asked = ensemble_regressor(likelihood="student", max_iter=60).fit(X, amount)
     if model.likelihood_ == "student":

@@ -209,7 +209,7 @@ def test_predictions_of_classes(classification):
 
 def test_long_tables_are_cut_into_pieces_that_do_not_show(regression, monkeypatch):
     whole = regression.predict_frame(houses())
-    monkeypatch.setattr("vmg.prediction.distribution.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("vmg.prediction.base.ROWS_AT_ONCE", 7)
     pd.testing.assert_frame_equal(regression.predict_frame(houses()), whole, rtol=1e-6)
 
 

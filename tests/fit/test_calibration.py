@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from vmg.fit.calibration import FEWEST_DEGREES, NO_ERRORS, HeldOut, calibrate, calibrate_groups, t_log_density
+from vmg.fit.calibration import FEWEST_DEGREES, NO_ERRORS, HeldOut, calibrate, calibrate_groups
+from vmg.math.distributions import student_log_density
 
 
 def errors(n, noise, inflation, degrees, seed=0, variance=None):
@@ -19,7 +20,7 @@ def errors(n, noise, inflation, degrees, seed=0, variance=None):
 def test_the_density_is_that_of_a_student_t():
     error, squared = np.linspace(-9, 9, 7), np.linspace(0.1, 4, 7)
     expected = stats.t.logpdf(error, 4.5, scale=np.sqrt(squared))
-    np.testing.assert_allclose(t_log_density(error, squared, 4.5), expected, rtol=1e-12)
+    np.testing.assert_allclose(student_log_density(error, squared, 4.5), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("noise", "inflation", "degrees"), [(1.0, 1.0, 10.0), (0.04, 3.0, 5.0), (2.0, 0.3, 30.0)])

@@ -105,7 +105,7 @@ def test_equal_rows_have_equal_draws():
 
 
 def test_samples_of_sequences_and_images_are_cut_by_rows(monkeypatch):
-    monkeypatch.setattr(vmg.prediction.distribution, "NUMBERS_AT_ONCE", 2)
+    monkeypatch.setattr(vmg.prediction.networks, "NUMBERS_AT_ONCE", 2)
     model = nn.Sequential(nn.Flatten(), nn.Linear(20, 1))
     drawn = sample_outputs(bayesianize(model), torch.randn(3, 4, 5), 2)
     assert drawn.shape == (2, 3, 1)

@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate, stats
 
 from vmg.prediction import StudentPrediction, TransformedPrediction
-from vmg.prediction.transforms import LogTransform, Rectified
+from vmg.prediction.transformed import LogTransform, Rectified
 
 TRANSFORMS = {
     "log": LogTransform(60.0),
@@ -30,7 +30,7 @@ def prediction(request):
 
 def expectation(prediction, row, what):
     """E what(T(z)), or of z itself in doubt, by adaptive integration over z."""
-    base, doubt = prediction.base, prediction.transform.doubt
+    base, doubt = prediction.base, prediction.transform.negative_probability
     loc, scale = base.loc[row, 0], base.scale[row, 0]
 
     def weighted(t):
@@ -91,19 +91,19 @@ def test_negative_targets_are_unlikely_in_doubt():
 def test_doubt_wanes_with_the_number_of_targets():
     """The mean of the posterior Beta(1/2, 1/2 + N) of the share of negative targets after N that are not."""
     for n in (1, 10, 500):
-        assert Rectified.after(n).doubt == pytest.approx(stats.beta(0.5, 0.5 + n).mean())
+        assert Rectified.after(n).negative_probability == pytest.approx(stats.beta(0.5, 0.5 + n).mean())
 
 
 def test_no_bound_is_below_zero(prediction):
     assert prediction.interval(0.9999).min() >= 0
-    assert prediction.transform.doubt or prediction.sample(100, 0).min() >= 0
+    assert prediction.transform.negative_probability or prediction.sample(100, 0).min() >= 0
     everything = prediction.interval_at(np.ones(1))
     assert (everything[:, 0] == 0).all() and np.isposinf(everything[:, 1]).all()
 
 
 def test_crps_against_a_slow_version(prediction):
     for y in (np.array([0.3, 2.0, 9.0]), np.array([0.0, 40.0, 3.0]), np.array([-1.0, -0.2, 1.0])):
-        if y.min() < 0 and not prediction.transform.doubt:
+        if y.min() < 0 and not prediction.transform.negative_probability:
             continue
         found = prediction.crps(y)
         for row in range(3):
@@ -112,7 +112,7 @@ def test_crps_against_a_slow_version(prediction):
             def gap(t, one=one, y=y[row]):
                 return (one.cdf(np.array([t]))[0] - (t >= y)) ** 2
 
-            lowest = [-5e2, -5.0] if one.transform.doubt else []
+            lowest = [-5e2, -5.0] if one.transform.negative_probability else []
             ends = sorted({*lowest, 0.0, float(y[row]), *one.quantile([0.1, 0.5, 0.9, 0.999])[:, 0], 5e3})
             slow = sum(integrate.quad(gap, a, b, limit=200)[0] for a, b in pairwise(ends))
             np.testing.assert_allclose(found[row], slow, rtol=2e-3, atol=2e-4)

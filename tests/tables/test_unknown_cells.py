@@ -10,11 +10,9 @@ from scipy import stats
 import vmg
 from vmg.estimators import TableModel
 from vmg.estimators.prediction_table import split_flags, tabulate_numbers
-from vmg.prediction import ClassPrediction
+from vmg.prediction import ClassPrediction, MixturePrediction, class_mixture
 from vmg.prediction.student import StudentPrediction
 from vmg.tables import TableError
-from vmg.tables.marginal import MarginalPrediction, class_mixture
-from vmg.tables.missing import Candidates
 
 OPTIONS = {"hidden_layer_sizes": (20,), "n_members": 4, "max_iter": 120, "random_state": 0}
 
@@ -118,8 +116,8 @@ def mixture():
     parts = StudentPrediction(
         centres, np.full((3, 1), 0.6), np.full((3, 1), 0.8), np.array([6.0]), lambda: 0.8 * np.eye(3)[..., None]
     )
-    candidates = Candidates(np.array([1]), np.zeros((1, 3, 2)), np.array([[0.2, 0.5, 0.3]]))
-    return MarginalPrediction(whole, parts, candidates), stats.t(6, centres[:, 0], 1.0), np.array([0.2, 0.5, 0.3])
+    mixed = MixturePrediction(whole, parts, np.array([1]), np.array([[0.2, 0.5, 0.3]]))
+    return mixed, stats.t(6, centres[:, 0], 1.0), np.array([0.2, 0.5, 0.3])
 
 
 def test_moments_density_and_quantiles_of_a_mixture(mixture):
@@ -157,13 +155,7 @@ def test_some_rows_of_a_mixture(model):
     frame = table(12, seed=8)
     frame.loc[[2, 5, 9], "a"] = np.nan
     whole, rows = model.pred_dist(frame), np.array([9, 0, 5])
-
-    def take(part, rows):
-        return StudentPrediction(
-            part.loc[rows], part.noise_scale[rows], part.function_scale[rows], part.df, part.factor
-        )
-
-    np.testing.assert_allclose(whole.take(rows, take).std, whole.std[rows])
+    np.testing.assert_allclose(whole.take(rows).std, whole.std[rows])
 
 
 def test_draws_of_classes_go_over_candidates_by_their_weights():
@@ -171,9 +163,11 @@ def test_draws_of_classes_go_over_candidates_by_their_weights():
     samples = rng.dirichlet([1, 1], (40, 1))  # [S, N, C]
     parts = np.zeros((40, 2, 2))
     parts[:, 0], parts[:, 1] = [1, 0], [0, 1]
-    candidates = Candidates(np.array([0]), np.zeros((1, 2, 1)), np.array([[0.25, 0.75]]))
     found = class_mixture(
-        ClassPrediction(samples, np.array([0, 1])), ClassPrediction(parts, np.array([0, 1])), candidates
+        ClassPrediction(samples, np.array([0, 1])),
+        ClassPrediction(parts, np.array([0, 1])),
+        np.array([0]),
+        np.array([[0.25, 0.75]]),
     )
     np.testing.assert_allclose(found.probabilities, [[0.25, 0.75]])
     assert found.mutual_information[0] == pytest.approx(-(0.25 * np.log(0.25) + 0.75 * np.log(0.75)))

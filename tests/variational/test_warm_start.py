@@ -173,7 +173,7 @@ def test_many_rows_are_predicted_in_pieces_that_do_not_show(monkeypatch):
         return mean, model.predict(X), std, model.predict_interval(X, 0.8), model.predict_quantiles(X, [0.1, 0.6, 0.7])
 
     whole = predicted()
-    monkeypatch.setattr("vmg.prediction.distribution.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("vmg.prediction.base.ROWS_AT_ONCE", 7)
     asked, sample_functions = set(), MLP.sample_functions
 
     def draw(self, *arguments, **options):

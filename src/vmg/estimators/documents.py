@@ -38,7 +38,7 @@ from vmg.fit.design import Standardiser
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.glm import ScalarEnsemble
 from vmg.model_file import ModelFileError
-from vmg.prediction.transforms import LogTransform, Rectified
+from vmg.prediction.transformed import LogTransform, Rectified
 from vmg.training import History, Progress
 
 __all__ = ["CODECS", "MAX_ARRAY_BYTES", "MAX_DRAWS", "Codec", "Document", "Tensors", "from_document", "to_document"]

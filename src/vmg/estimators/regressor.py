@@ -26,7 +26,8 @@ from vmg.fit.design import Standardiser, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble, fit_regression
 from vmg.fit.glm import ScalarEnsemble, fit_scalar
 from vmg.fit.targets import COLLAPSED, LIKELIHOODS, PAIRED, make_likelihood, require_targets
-from vmg.prediction import NumberPrediction, ShapedPrediction, StudentPrediction, TransformedPrediction
+from vmg.prediction import MixtureNoisePrediction, NumberPrediction, StudentPrediction, TransformedPrediction
+from vmg.prediction.base import scaled_factor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -219,14 +220,16 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
             return scalar_distribution(self.ensemble_, x, transform, squeeze=self._single_output)
         ensemble, unit = self.ensemble_, self.target_scaling_.scale
         standard = ensemble.predict(x)
-        base = StudentPrediction(
-            self.target_scaling_.inverse(standard.loc),
-            np.sqrt(standard.noise_variance) * unit,
-            np.sqrt(standard.function_variance) * unit,
-            standard.degrees,
-            lambda: ensemble.function_factor(x) * unit,
-            squeeze=self._single_output,
-        )
+        parts: dict[str, Any] = {
+            "loc": self.target_scaling_.inverse(standard.loc),
+            "noise_scale": np.sqrt(standard.noise_variance) * unit,
+            "function_scale": np.sqrt(standard.function_variance) * unit,
+            "df": standard.degrees,
+            "factor": scaled_factor(ensemble.function_factor, x, unit),
+            "squeeze": self._single_output,
+            "n_shared": ensemble.members.features.n_members,
+        }
         if ensemble.shapes:
-            return ShapedPrediction(base, ensemble.shapes)
+            return MixtureNoisePrediction(**parts, shapes=ensemble.shapes)
+        base = StudentPrediction(**parts)
         return base if transform is None else TransformedPrediction(base, transform)

@@ -23,7 +23,7 @@ from vmg.fit.calibration import ScalarCalibration
 from vmg.fit.glm import ScalarEnsemble, ScalarMembers
 from vmg.fit.targets import MOST_LEVELS
 from vmg.likelihoods.scalar import SCALAR_LIKELIHOODS, ScalarLikelihood
-from vmg.prediction.transforms import LogTransform, Rectified
+from vmg.prediction.transformed import LogTransform, Rectified
 
 __all__ = [
     "decode_scalar",
@@ -106,8 +106,8 @@ def decode_transform(name: str, content: Document, tensors: Mapping[str, Tensor]
     values = {key: float(value) for key, value in content.items() if key != "kind"}
     if not all(np.isfinite(value) and value >= 0 for value in values.values()) or values.get("ceiling", 1.0) <= 0:
         raise ValueError(f"{name} must have finite numbers from 0 on; got {values}")
-    if values.get("doubt", 0.0) >= 1:
-        raise ValueError(f"{name}.doubt must be below 1; got {values['doubt']}")
+    if values.get("negative_probability", 0.0) >= 1:
+        raise ValueError(f"{name}.negative_probability must be below 1; got {values['negative_probability']}")
     return TRANSFORMS[content["kind"]](**values)
 
 

@@ -25,12 +25,11 @@ from vmg.estimators.prediction_table import (
 from vmg.estimators.preparing import keep_rows, prepare_table
 from vmg.estimators.regressor import TableRegressor
 from vmg.model_file import ModelFileError, write
-from vmg.prediction import ClassPrediction, NumberPrediction, row_pieces
+from vmg.prediction import ClassPrediction, MixturePrediction, NumberPrediction, class_mixture, row_pieces
 from vmg.prediction.conformal import calibration_scores
 from vmg.tables.cells import CellTable, as_frame, no_value, require_columns
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.marginal import MarginalPrediction, class_mixture
 from vmg.tables.missing import ReferenceRows, draw_shares, find_candidates, row_digests
 from vmg.tables.numbers import to_numbers
 from vmg.tables.scores import base_rate, base_rate_scores, class_scores, number_scores
@@ -171,7 +170,7 @@ class TableModel:
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
-    def pred_dist(self, frame: Any) -> NumberPrediction | MarginalPrediction | ClassPrediction:
+    def pred_dist(self, frame: Any) -> NumberPrediction | ClassPrediction:
         """The whole predictive distribution of each row; a row with unknown cells is a mixture over their values."""
         table = CellTable(as_frame(frame))
         features = self.encoder.transform(table)
@@ -181,17 +180,15 @@ class TableModel:
         """The same with unknown cells filled as in training, so that rows share draws of the function."""
         return self.estimator.pred_dist(self.encoder.transform(as_frame(frame)))
 
-    def _distribution(
-        self, features: NDArray[Any], shares: NDArray[np.float64]
-    ) -> NumberPrediction | MarginalPrediction | ClassPrediction:
+    def _distribution(self, features: NDArray[Any], shares: NDArray[np.float64]) -> NumberPrediction | ClassPrediction:
         whole = self.estimator.pred_dist(features)
         candidates = None if self.reference is None else find_candidates(features, shares, self.reference)
         if candidates is None:
             return whole
         parts = self.estimator.pred_dist(candidates.flat)
         if isinstance(whole, ClassPrediction):
-            return class_mixture(whole, cast(ClassPrediction, parts), candidates)
-        return MarginalPrediction(whole, parts, candidates)
+            return class_mixture(whole, cast(ClassPrediction, parts), candidates.rows, candidates.weights)
+        return MixturePrediction(whole, cast(NumberPrediction, parts), candidates.rows, candidates.weights)
 
     def _pieces(self, shares: NDArray[np.float64]) -> Iterator[slice]:
         """Rows that are predicted together, in memory that does not grow with them."""

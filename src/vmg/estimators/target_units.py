@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,8 +12,9 @@ from vmg.fit.design import Standardiser
 from vmg.fit.glm import ScalarEnsemble
 from vmg.fit.targets import HEADROOM, log_shift
 from vmg.likelihoods.scalar import Censored
-from vmg.prediction import LinkedPrediction, NumberPrediction, StudentPrediction, TransformedPrediction
-from vmg.prediction.transforms import LogTransform, Rectified, TargetTransform
+from vmg.prediction import GLMPrediction, NumberPrediction, StudentPrediction, TransformedPrediction
+from vmg.prediction.base import scaled_factor
+from vmg.prediction.transformed import LogTransform, Rectified, TargetTransform
 
 __all__ = ["UNSCALED", "before_transform", "choose_transform", "scalar_distribution"]
 
@@ -23,7 +26,7 @@ UNSCALED = Standardiser(np.zeros(1), np.ones(1))
 
 def choose_transform(likelihood: str, y: Array, *, rectify: bool) -> TargetTransform | None:
     """The map from an unbounded scale to targets y; with ``rectify`` numbers that are never negative
-    stay so, but for a doubt that wanes with their number."""
+    stay so, but for a probability of negative ones that falls with their number."""
     if likelihood == "lognormal":
         return LogTransform(HEADROOM * float(y.max() + log_shift(y)), log_shift(y))
     finite = y[np.isfinite(y)]
@@ -47,12 +50,12 @@ def scalar_distribution(
         base = _normal(ensemble, x, ensemble.members.likelihood, squeeze)
         return base if transform is None else TransformedPrediction(base, transform)
     rows = ensemble.predict(x)
-    return LinkedPrediction(
+    return GLMPrediction(
         rows.loc,
         np.sqrt(rows.variance),
         ensemble.members.likelihood,
         ensemble.calibration.theta,
-        lambda: ensemble.function_factor(x),
+        scaled_factor(ensemble.function_factor, x, 1.0),
         squeeze,
     )
 
@@ -66,6 +69,11 @@ def _normal(ensemble: ScalarEnsemble, x: Array, likelihood: Censored, squeeze: b
         noise[:, None],
         unit * np.sqrt(rows.variance)[:, None],
         np.full(1, NORMAL_DEGREES),
-        lambda: ensemble.function_factor(x)[..., None] * unit,
+        scaled_factor(partial(_as_output, ensemble), x, unit),
         squeeze=squeeze,
     )
+
+
+def _as_output(ensemble: ScalarEnsemble, x: Array) -> Array:
+    """The function's factor [K, N, 1], as of several outputs."""
+    return ensemble.function_factor(x)[..., None]

@@ -29,6 +29,7 @@ from scipy import optimize, special
 
 from vmg.fit.design import Design
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
+from vmg.math.distributions import student_log_density
 from vmg.math.nelder_mead import nelder_mead
 from vmg.math.scalar_evidence import mean_log_prob
 
@@ -46,7 +47,6 @@ __all__ = [
     "held_out_errors",
     "held_out_functions",
     "scalar_scores",
-    "t_log_density",
 ]
 
 Array = NDArray[np.float64]
@@ -153,13 +153,6 @@ def held_out_errors(
     return HeldOut(error, pooled.variance, weight[pooled.position]), pooled.position
 
 
-def t_log_density(error: Array, squared_scale: Array, degrees: float | Array) -> Array:
-    """Log density of a Student t around zero."""
-    half = 0.5 * (degrees + 1)
-    normaliser = special.gammaln(half) - special.gammaln(0.5 * degrees) - 0.5 * np.log(math.pi * degrees)
-    return normaliser - 0.5 * np.log(squared_scale) - half * np.log1p(error**2 / (degrees * squared_scale))
-
-
 class _Errors:
     """Held-out errors of G groups, padded: [G, n] each, with shares that add up to one where there are errors."""
 
@@ -175,7 +168,7 @@ class _Errors:
     def mean_log_density(self, group: Positions, noise: Array, inflation: Array, degrees: Array) -> Array:
         """Mean log density [k] of the errors of a group under a Student t, for k groups and their parts [k, 1]."""
         squared_scale = noise + inflation * self.variance[group]
-        return (self.share[group] * t_log_density(self.error[group], squared_scale, degrees)).sum(-1)
+        return (self.share[group] * student_log_density(self.error[group], squared_scale, degrees)).sum(-1)
 
 
 def calibrate_groups(

@@ -25,7 +25,6 @@ from vmg.fit.calibration import (
     held_out_errors,
     held_out_functions,
     scalar_scores,
-    t_log_density,
 )
 from vmg.fit.design import MIN_ROWS, Design, TrainingPlan, ordinary_rows, squash
 from vmg.fit.ensemble import group_rows
@@ -34,6 +33,7 @@ from vmg.fit.glm import ScalarMembers
 from vmg.fit.noise import fit_noise_field
 from vmg.fit.targets import find_support, log_shift, make_likelihood
 from vmg.fit.trainer import HeldOutRows, train_members
+from vmg.math.distributions import student_log_density
 
 __all__ = ["LikelihoodChoice", "choose_likelihood"]
 
@@ -158,7 +158,7 @@ class _Pilot:
 
             low = np.where((y <= 0) if self.y.min() >= 0 else False, 0.0, below(y - 0.5))
             return np.log(np.maximum(below(y + 0.5) - low, 1e-300))
-        density = t_log_density(error, squared, degrees) - np.log(unit)
+        density = student_log_density(error, squared, degrees) - np.log(unit)
         return density - np.log(y + shift) if log else density
 
     def _score_layer(self, name: str) -> Array:

@@ -16,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.fit.calibration import Calibration, HeldOut, calibrate_groups, held_out_errors, t_log_density
+from vmg.fit.calibration import Calibration, HeldOut, calibrate_groups, held_out_errors
 from vmg.fit.design import InputRange, Size, squash
 from vmg.fit.ensemble import Ensemble, FitRows, TrainedMembers, train_ensembles
 from vmg.fit.members import Members
 from vmg.fit.noise import NoiseField, NoiseShape, choose_shape, fit_noise_field
+from vmg.math.distributions import student_log_density
 from vmg.math.evidence import (
     LinearPosterior,
     NoisePrior,
@@ -107,7 +108,7 @@ class RegressionMembers(Members):
             for _ in range(15):
                 ratio = (SCORE_DEGREES + 1) / (SCORE_DEGREES + errors / scale)
                 scale = (share * ratio * errors).sum(1, keepdims=True) + 1e-12
-            total += (share * t_log_density(np.sqrt(errors), scale, SCORE_DEGREES)).sum(1)
+            total += (share * student_log_density(np.sqrt(errors), scale, SCORE_DEGREES)).sum(1)
         return np.where(np.isfinite(total), total, -np.inf)
 
     def condition_on(self, x: Tensor, y: Tensor, weight: Tensor | None) -> None:

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from scipy import linalg, special
 from scipy.linalg import lapack
 
-from vmg.fit.calibration import Calibration, HeldOut, t_log_density
-from vmg.prediction.quantile_search import find_quantiles
+from vmg.fit.calibration import Calibration, HeldOut
+from vmg.math.distributions import find_quantiles, student_log_density
 
 __all__ = ["COMPONENTS", "NoiseField", "NoiseShape", "choose_shape", "fit_noise_field", "fit_noise_shape"]
 
@@ -80,12 +80,12 @@ def fit_noise_field(
     phi = _features(inputs, input_scale, directions)
     fold = rng.permutation(n_rows) % FOLDS
     epistemic = calibration.inflation * held_out.variance
-    constant = t_log_density(held_out.error, calibration.noise + epistemic, calibration.degrees)
+    constant = student_log_density(held_out.error, calibration.noise + epistemic, calibration.degrees)
     inside = fold != np.arange(FOLDS)[:, None]
     weights = _fit_fields(phi, held_out, calibration, PRECISIONS, inside)  # [precisions, folds, F]
     logs = (phi * weights[:, fold]).sum(-1)  # each row by the field that has not seen it, [precisions, n]
     noise = calibration.noise * np.exp(np.clip(logs, -LIMIT, LIMIT))
-    gain = t_log_density(held_out.error, noise + epistemic, calibration.degrees) - constant
+    gain = student_log_density(held_out.error, noise + epistemic, calibration.degrees) - constant
     sure = np.average(gain, axis=1, weights=held_out.weight) - 0.5 * gain.std(1) / math.sqrt(n_rows)
     best = int(np.argmax(sure))
     if not sure[best] > 0:
@@ -210,7 +210,7 @@ def choose_shape(
         return fit_noise_shape(r, weight)
     if len(r) < SHAPE_ROWS:
         return None
-    student = t_log_density(r, np.ones(1), calibration.degrees)
+    student = student_log_density(r, np.ones(1), calibration.degrees)
     fold = np.random.default_rng(seed).permutation(len(r)) % FOLDS
     gain = np.empty(len(r))
     for k in range(FOLDS):

@@ -16,19 +16,18 @@ bound at a fixed q, ω(g m − h A⁻¹φ).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from vmg.math.distributions import hermite_rule
 from vmg.math.linalg import cholesky
 
 __all__ = [
     "GaussianPrior",
     "ScalarPosterior",
-    "hermite_rule",
     "mean_log_prob",
     "newton_step",
     "optimise",
@@ -87,21 +86,9 @@ class ScalarPosterior:
         return GaussianPrior(precision, (precision @ self.mean.unsqueeze(-1)).squeeze(-1))
 
 
-@cache
-def _rule(n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
-    return nodes, weights / weights.sum()
-
-
-def hermite_rule(n_nodes: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Nodes and weights [K] of the mean over a standard normal, in the precision of ``like``."""
-    nodes, weights = _rule(n_nodes)
-    return torch.as_tensor(nodes).to(like), torch.as_tensor(weights).to(like)
-
-
 def _at_nodes(centre: Tensor, variance: Tensor, n_nodes: int) -> tuple[Tensor, Tensor]:
     """Values of f [K, ..., N] and their weights [K, 1, ...]."""
-    nodes, weights = hermite_rule(n_nodes, centre)
+    nodes, weights = (torch.as_tensor(part).to(centre) for part in hermite_rule(n_nodes))
     shape = (-1, *[1] * centre.dim())
     return centre + variance.clamp_min(0.0).sqrt() * nodes.reshape(shape), weights.reshape(shape)
 

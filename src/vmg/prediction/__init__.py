@@ -1,23 +1,24 @@
-"""What fitted models say of new rows: distributions of targets, draws of functions, conformal intervals."""
+"""Predictions of fitted models: distributions of targets, draws of functions, conformal intervals."""
 
-from vmg.prediction.distribution import ClassPrediction, Prediction, draw_functions, row_pieces, sample_outputs
-from vmg.prediction.linked import LinkedPrediction
-from vmg.prediction.shaped import ShapedPrediction
-from vmg.prediction.student import StudentPrediction
+from vmg.prediction.base import NumberPrediction, row_pieces
+from vmg.prediction.classes import ClassPrediction, class_mixture
+from vmg.prediction.glm import GLMPrediction
+from vmg.prediction.mixture import MixturePrediction, Prediction
+from vmg.prediction.networks import draw_functions, sample_outputs
+from vmg.prediction.student import MixtureNoisePrediction, StudentPrediction
 from vmg.prediction.transformed import TransformedPrediction
 
 __all__ = [
     "ClassPrediction",
-    "LinkedPrediction",
+    "GLMPrediction",
+    "MixtureNoisePrediction",
+    "MixturePrediction",
     "NumberPrediction",
     "Prediction",
-    "ShapedPrediction",
     "StudentPrediction",
     "TransformedPrediction",
+    "class_mixture",
     "draw_functions",
     "row_pieces",
     "sample_outputs",
 ]
-
-NumberPrediction = StudentPrediction | ShapedPrediction | TransformedPrediction | LinkedPrediction | Prediction
-"""What a regressor may say of rows."""

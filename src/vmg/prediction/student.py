@@ -1,26 +1,31 @@
-"""A prediction in closed form: one Student t for each row, and how the rows' functions go together."""
+"""Predictions in closed form: the target is a centre plus a scale times noise that is Student t, or a mixture."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from numpy.typing import ArrayLike
+from scipy import special
 
-__all__ = ["StudentPrediction"]
+from vmg.math.distributions import student_cdf, student_log_density, student_quantile, student_variance
+from vmg.prediction.base import Array, Factor, NumberPrediction, Rows, row_factor
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["MixtureNoisePrediction", "Shape", "StudentPrediction"]
+
+KNOTS = np.linspace(-7.9, 7.9, 2**12 + 1)
+"""Standard normal numbers at which draws know the quantiles of the noise; beyond are 1e-15 of probability."""
 
 
-@dataclass(frozen=True)
-class StudentPrediction:
+@dataclass(frozen=True, repr=False)
+class StudentPrediction(NumberPrediction):
     """The target of each of N rows: Student t with squared scale ``noise_scale² + function_scale²``.
-
-    All numbers are in the target's own units. Where there is one output, results are [N]; otherwise [N, C].
 
     Parameters
     ----------
@@ -36,145 +41,176 @@ class StudentPrediction:
         F with FᵀF the covariance between rows of the function, before the Student t's factor df/(df − 2).
     squeeze : bool
         Give [N] instead of [N, 1].
+    n_shared : int
+        How many of F's first K rows are functions that all outputs share; the others are each output's own.
     """
 
     loc: Array
     noise_scale: Array
     function_scale: Array
     df: Array
-    factor: Callable[[], Array]
+    factor: Factor
     squeeze: bool = True
+    n_shared: int = 0
 
-    def squeezed(self, values: Array) -> Array:
-        return values[..., 0] if self.squeeze and values.shape[-1] == 1 else values
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.loc.shape[0], self.loc.shape[1]
 
-    def take(self, rows: NDArray[Any]) -> StudentPrediction:
+    def take(self, rows: Rows) -> Self:
         """Some rows of the prediction."""
         parts = {name: getattr(self, name)[rows] for name in ("loc", "noise_scale", "function_scale")}
-        factor = self.factor
-        return replace(self, **parts, factor=lambda: factor()[:, rows])
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.loc)
-
-    @property
-    def n_outputs(self) -> int:
-        return self.loc.shape[1]
+        return replace(self, **parts, factor=row_factor(self.factor, rows))
 
     @cached_property
     def scale(self) -> Array:
+        """The scale of the target, [N, C]."""
         return np.hypot(self.noise_scale, self.function_scale)
+
+    # -- the noise in units of the scale, [..., C] --------------------------------------------------------------------
 
     @property
     def tails(self) -> Array:
-        """Standard deviation of the Student t over its scale, [C]."""
-        return np.sqrt(self.df / (self.df - 2))
+        """Standard deviation over the scale, [C]."""
+        return np.sqrt(student_variance(self.df))
+
+    def _error_cdf(self, r: Array) -> Array:
+        return student_cdf(r, self.df)
+
+    def _error_quantile(self, tail: Array, *, upper: bool) -> Array:
+        lower = student_quantile(tail, self.df)
+        return -lower if upper else lower
+
+    # -- primitives ---------------------------------------------------------------------------------------------------
 
     @property
-    def mean(self) -> Array:
-        """Mean of the target."""
-        return self.squeezed(self.loc)
+    def _mean(self) -> Array:
+        return self.loc
 
     @property
-    def aleatoric_std(self) -> Array:
-        """The noise's share of the standard deviation: what more data would not remove."""
-        return self.squeezed(self.noise_scale * self.tails)
+    def _aleatoric(self) -> Array:
+        return self.noise_scale * self.tails
 
     @property
-    def epistemic_std(self) -> Array:
-        """Ignorance's share: how far the function may be from its mean."""
-        return self.squeezed(self.function_scale * self.tails)
+    def _epistemic(self) -> Array:
+        return self.function_scale * self.tails
 
     @property
-    def std(self) -> Array:
-        """Standard deviation of the target; std² = aleatoric_std² + epistemic_std²."""
-        return self.squeezed(self.scale * self.tails)
-
-    @cached_property
-    def spread(self) -> Array:
-        """F with the Student t's factor, [K, N, C]."""
-        return self.factor() * self.tails
-
-    def row_covariance(self) -> Array:
-        """Covariance between rows, noise on the diagonal: [N, N], or [N, N, C]."""
-        between = np.einsum("knc,kmc->nmc", self.spread, self.spread)
-        rows = np.arange(self.n_rows)
-        between[rows, rows] += (self.noise_scale * self.tails) ** 2
-        return self.squeezed(between)
-
-    def covariance(self) -> Array:
-        """Covariance between the outputs of each row, [N, C, C]."""
-        between = np.einsum("knc,knd->ncd", self.spread, self.spread)
-        outputs = np.arange(self.n_outputs)
-        between[:, outputs, outputs] += (self.noise_scale * self.tails) ** 2
-        return between
-
-    def log_prob(self, y: ArrayLike) -> Array:
-        """log p(y) of each row [N], summed over outputs."""
-        return self.log_density(self.as_rows(y)).sum(-1)
+    def _std(self) -> Array:
+        return self.scale * self.tails
 
     def log_density(self, y: Array) -> Array:
-        z = (y - self.loc) / self.scale
-        half = 0.5 * (self.df + 1)
-        normaliser = special.gammaln(half) - special.gammaln(0.5 * self.df) - 0.5 * np.log(np.pi * self.df)
-        return normaliser - np.log(self.scale) - half * np.log1p(z**2 / self.df)
+        """log p(y) of each row and output, [N, C]."""
+        return student_log_density(y - self.loc, self.scale**2, self.df)
 
-    def cdf(self, y: ArrayLike) -> Array:
-        """P(target <= y) of each row and output."""
-        return self.squeezed(self.below(self.as_rows(y)))
+    def _log_prob(self, y: Array) -> Array:
+        return self.log_density(y).sum(-1)
 
-    def below(self, y: Array) -> Array:
-        return special.stdtr(self.df, (y - self.loc) / self.scale)
+    def _cdf(self, y: Array) -> Array:
+        return self._error_cdf((y - self.loc) / self.scale)
 
-    def quantile(self, q: ArrayLike) -> Array:
-        """The value that the target stays below with probability q: [N] (or [N, C]), or [Q, N, ...] for several q."""
-        levels = np.asarray(q, dtype=np.float64)
-        if not ((levels > 0) & (levels < 1)).all():
-            raise ValueError(f"q must be inside (0, 1); got {levels}")
-        return self.squeezed(self.loc + self.scale * stats.t.ppf(levels[..., None, None], self.df))
-
-    def interval_at(self, coverage: Array) -> Array:
-        """The central interval with a coverage of its own for each output [C]: [N, 2], or [N, C, 2].
-
-        A coverage of 1 asks for everything, (−∞, ∞).
-        """
-        tail = (1 - np.asarray(coverage, dtype=np.float64)) / 2
-        if not ((tail >= 0) & (tail <= 0.5)).all():
-            raise ValueError(f"coverage must be from 0 to 1; got {coverage}")
-        half = -self.scale * stats.t.ppf(tail, self.df)  # the lower tail: 1 − tail would round to 1
-        return np.moveaxis(self.squeezed(np.stack([self.loc - half, self.loc + half])), 0, -1)
-
-    def interval(self, coverage: float = 0.9) -> Array:
-        """The central interval that holds the target with probability ``coverage``: [N, 2], or [N, C, 2]."""
-        if not 0 < coverage < 1:
-            raise ValueError(f"coverage must be inside (0, 1); got {coverage}")
-        return self.interval_at(np.asarray(coverage))
+    def _quantile(self, tail: Array, *, upper: bool = False) -> Array:
+        r = self._error_quantile(np.broadcast_to(tail, (*tail.shape[:-1], self.n_outputs)), upper=upper)
+        return self.loc + self.scale * r
 
     def crps(self, y: ArrayLike) -> Array:
         """Continuous ranked probability score of each row and output, in the target's units (Jordan et al. 2019)."""
-        nu, z = self.df, (self.as_rows(y) - self.loc) / self.scale
-        density, below = stats.t.pdf(z, nu), special.stdtr(nu, z)
+        nu, z = self.df, (self._as_rows(y) - self.loc) / self.scale
+        density, below = np.exp(student_log_density(z, np.ones(1), nu)), student_cdf(z, nu)
         spread = 2 * np.sqrt(nu) / (nu - 1) * special.beta(0.5, nu - 0.5) / special.beta(0.5, 0.5 * nu) ** 2
-        return self.squeezed(self.scale * (z * (2 * below - 1) + 2 * density * (nu + z**2) / (nu - 1) - spread))
+        return self._shaped(self.scale * (z * (2 * below - 1) + 2 * density * (nu + z**2) / (nu - 1) - spread))
 
-    def sample_functions(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
-        """Draws of the function, noise aside, [n_samples, N] or [n_samples, N, C]; rows of a draw go together."""
-        return self.squeezed(self.functions(n_samples, np.random.default_rng(random_state)))
+    # -- draws --------------------------------------------------------------------------------------------------------
 
-    def functions(self, n_samples: int, rng: np.random.Generator) -> Array:
-        z = rng.standard_normal((n_samples, len(self.spread), self.n_outputs))
-        return self.loc + np.einsum("skc,knc->snc", z, self.spread, optimize=True)
+    @cached_property
+    def _function_factor(self) -> Array:
+        return self.factor()
 
-    def sample(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
-        """Draws of the target, [n_samples, N] or [n_samples, N, C]: one function a draw, with noise of each row."""
-        rng = np.random.default_rng(random_state)
-        functions = self.functions(n_samples, rng)
-        return self.squeezed(functions + self.noise_scale * rng.standard_t(self.df, functions.shape))
+    def _factors(self) -> tuple[Array, Array]:
+        spread = self._function_factor * self.tails
+        return spread[: self.n_shared], spread[self.n_shared :]
 
-    def as_rows(self, y: ArrayLike) -> Array:
-        values = np.asarray(y, dtype=np.float64)
-        n, c = self.loc.shape
-        if values.shape not in ((n,), (n, c)) or values.size != n * c:
-            raise ValueError(f"y must have {n} rows and {c} outputs; got shape {values.shape}")
-        return values.reshape(n, c)
+    def draw_deviations(self, n_samples: int, rng: np.random.Generator) -> Array:
+        """Draws Fᵀz of the function's Gaussian deviation from its centre, [S, N, C], before the factor of the tails."""
+        z = rng.standard_normal((n_samples, len(self._function_factor), self.n_outputs))
+        z[:, : self.n_shared] = z[:, : self.n_shared, :1]
+        return np.einsum("skc,knc->snc", z, self._function_factor, optimize=True)
+
+    def _draw_functions(self, n_samples: int, rng: np.random.Generator) -> Array:
+        return self._mean + self.draw_deviations(n_samples, rng) * self.tails
+
+    def _draw(self, n_samples: int, rng: np.random.Generator) -> Array:
+        """Normal draws of the function and of each row's noise, and of their sum the quantile at the same level.
+
+        So a row's draws have exactly its distribution, and rows and outputs go together as their functions do.
+        """
+        normal = self.draw_deviations(n_samples, rng)
+        normal += self.noise_scale * rng.standard_normal(normal.shape)
+        normal /= np.sqrt(np.square(self._function_factor).sum(0) + self.noise_scale**2)
+        for c, quantiles in enumerate(self._error_knots.T):
+            normal[..., c] = np.interp(normal[..., c], KNOTS, quantiles)
+        return self.loc + self.scale * normal
+
+    @property
+    def _error_knots(self) -> Array:
+        """Quantiles of the noise at the levels of ``KNOTS``, [Q, C]."""
+        middle = len(KNOTS) // 2
+        tails = np.repeat(special.ndtr(KNOTS[: middle + 1])[:, None], self.n_outputs, 1)
+        low, high = (self._error_quantile(tails, upper=upper) for upper in (False, True))
+        return np.concatenate([low, high[-2::-1]])
+
+
+class Shape(Protocol):
+    """The distribution of errors in units of a row's scale."""
+
+    @property
+    def mean(self) -> float: ...
+
+    @property
+    def std(self) -> float: ...
+
+    def log_density(self, r: Array) -> Array: ...
+
+    def cdf(self, r: Array) -> Array: ...
+
+    def quantile(self, q: Array) -> Array: ...
+
+    def crps(self, r: Array) -> Array: ...
+
+
+@dataclass(frozen=True, repr=False)
+class MixtureNoisePrediction(StudentPrediction):
+    """The target of each of N rows: y = loc + scale · r, where r has the shape of a mixture of normals for each output.
+
+    ``df`` does not matter; everything else is as in a Student t, in closed form or by a search in one dimension.
+    """
+
+    shapes: Sequence[Shape] = ()
+
+    def _each(self, values: Array, what: str) -> Array:
+        """A function of each output's shape at values [..., C]."""
+        return np.stack([getattr(shape, what)(values[..., c]) for c, shape in enumerate(self.shapes)], -1)
+
+    @property
+    def tails(self) -> Array:
+        """Standard deviation over the scale, [C]."""
+        return np.array([shape.std for shape in self.shapes])
+
+    def _error_cdf(self, r: Array) -> Array:
+        return self._each(r, "cdf")
+
+    def _error_quantile(self, tail: Array, *, upper: bool) -> Array:
+        tail = np.maximum(tail, np.finfo(np.float64).epsneg)
+        return self._each(1 - tail if upper else tail, "quantile")
+
+    @property
+    def _mean(self) -> Array:
+        return self.loc + self.scale * np.array([shape.mean for shape in self.shapes])
+
+    def log_density(self, y: Array) -> Array:
+        """log p(y) of each row and output, [N, C]."""
+        return self._each((y - self.loc) / self.scale, "log_density") - np.log(self.scale)
+
+    def crps(self, y: ArrayLike) -> Array:
+        """Continuous ranked probability score of each row and output, in the target's units."""
+        return self._shaped(self.scale * self._each((self._as_rows(y) - self.loc) / self.scale, "crps"))

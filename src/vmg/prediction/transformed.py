@@ -2,97 +2,187 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
 
-from vmg.prediction.row_covariance import bent_row_covariance
+from vmg.math.distributions import hermite_rule, student_cdf, student_log_density, student_quantile
+from vmg.prediction.base import Array, NumberPrediction, Rows, rescaled_factor
 from vmg.prediction.student import StudentPrediction
-from vmg.prediction.transforms import Rectified, TargetTransform
 
-__all__ = ["TransformedPrediction"]
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
-Array = NDArray[np.float64]
+__all__ = ["LogTransform", "Rectified", "TargetTransform", "TransformedPrediction"]
 
 GRID = np.linspace(-9, 9, 181)  # of t in x = sinh t: far enough for tails of three degrees of freedom
 FUNCTION_NODES = 15
-SCORE_NODES = 48  # of each of two integrals of the CRPS
 UNTOUCHED = 1e-4  # of probability below zero: less leaves a rectified row's moments as they are
 
 
+class TargetTransform(Protocol):
+    """y = T(z), not falling, with zero as the smallest y; or, with a small probability, y = z."""
+
+    @property
+    def negative_probability(self) -> float:
+        """The probability that targets can be below zero after all."""
+
+    def forward(self, z: Array) -> Array:
+        """T(z)."""
+
+    def inverse(self, y: Array) -> Array:
+        """The largest z with T(z) = y, for y from 0 on."""
+
+    def log_slope(self, y: Array) -> Array:
+        """log dz/dy where y > 0."""
+
+    def floor(self) -> float:
+        """The z up to which targets are zero: −∞ where none are."""
+
+
 @dataclass(frozen=True)
-class TransformedPrediction:
+class LogTransform:
+    """y = e^z − shift, nothing below zero, and from ``ceiling`` on a straight line.
+
+    The line keeps means and standard deviations finite, which a Student t in log units does not have. With a shift some
+    targets are zero: those with e^z up to the shift.
+    """
+
+    ceiling: float
+    shift: float = 0.0
+
+    @property
+    def negative_probability(self) -> float:
+        return 0.0
+
+    def forward(self, z: Array) -> Array:
+        bend = np.log(self.ceiling)
+        amount = np.exp(np.minimum(z, bend)) * (1 + np.maximum(z - bend, 0))
+        return np.maximum(amount - self.shift, 0.0)
+
+    def inverse(self, y: Array) -> Array:
+        amount = np.maximum(y, 0.0) + self.shift
+        with np.errstate(divide="ignore"):
+            below = np.log(np.minimum(amount, self.ceiling))
+        return below + np.maximum(amount / self.ceiling - 1, 0)
+
+    def log_slope(self, y: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            return -np.log(np.minimum(np.maximum(y, 0.0) + self.shift, self.ceiling))
+
+    def floor(self) -> float:
+        return float(np.log(self.shift)) if self.shift > 0 else -np.inf
+
+
+@dataclass(frozen=True)
+class Rectified:
+    """y = max(z, 0): amounts that behave like any number, only that none is below zero.
+
+    That N targets are not negative does not show that none can be. A target is z itself with the probability
+    ``negative_probability``; a negative one is then unlikely and not impossible.
+    """
+
+    negative_probability: float = 0.0
+
+    @classmethod
+    def after(cls, n_rows: int) -> Rectified:
+        """Rectified after N targets, none of them negative: the probability is the mean of a Beta(1/2, 1/2 + N)."""
+        return cls(0.5 / (n_rows + 1))
+
+    def forward(self, z: Array) -> Array:
+        return np.maximum(z, 0.0)
+
+    def inverse(self, y: Array) -> Array:
+        return np.maximum(y, 0.0)
+
+    def log_slope(self, y: Array) -> Array:
+        return np.zeros(np.shape(y))
+
+    def floor(self) -> float:
+        return 0.0
+
+
+@dataclass(frozen=True, repr=False)
+class TransformedPrediction(NumberPrediction):
     """The target of each of N rows: y = T(z) with z as ``base`` says, T monotone and never below zero.
 
-    With the small probability ``transform.doubt`` the target is z itself, so that no number is impossible. Results have
-    the shapes of :class:`~vmg.prediction.student.StudentPrediction`. Quantiles, cdf and log density are exact; means
-    and deviations are quadratures.
+    With the small probability ``transform.negative_probability`` the target is z itself, so that no number is
+    impossible; intervals have no end below zero all the same. Quantiles, cdf and log density are exact; means and
+    deviations are quadratures.
     """
 
     base: StudentPrediction
     transform: TargetTransform
 
     @property
+    def squeeze(self) -> bool:  # type: ignore[override]
+        return self.base.squeeze
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.base.shape
+
+    @property
     def loc(self) -> Array:
         """Centres before the transform, [N, C]."""
         return self.base.loc
 
-    @property
-    def n_rows(self) -> int:
-        return self.base.n_rows
-
-    @property
-    def n_outputs(self) -> int:
-        return self.base.n_outputs
-
-    def take(self, rows: NDArray[Any]) -> TransformedPrediction:
+    def take(self, rows: Rows) -> Self:
         """Some rows of the prediction."""
         return replace(self, base=self.base.take(rows))
 
-    # -- moments ------------------------------------------------------------------------------------------------------
+    @property
+    def _support(self) -> tuple[float, float]:
+        return 0.0, np.inf
 
-    def _mean_over(self, centre: Array, scale: Array, power: int = 1) -> Array:
-        """E T(centre + scale · t)^power over the Student t, for centre [..., N, C] and scale [N, C]."""
-        nodes, weights = self._rule
-        total = np.zeros(np.broadcast_shapes(centre.shape, scale.shape))
-        for node, weight in zip(nodes, weights, strict=True):
-            z = centre + scale * node
-            total += weight * self._either(self.transform.forward(z) ** power, z**power)
-        return total
+    # -- moments ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def _rule(self) -> tuple[Array, Array]:
         """Values of the Student t [K] and their weights [K, C], by the trapezium rule in t of x = sinh t."""
         nodes = np.sinh(GRID)
-        weights = stats.t.pdf(nodes[:, None], self.base.df) * np.cosh(GRID)[:, None]
+        density = np.exp(student_log_density(nodes[:, None], np.ones(1), self.base.df))
+        weights = density * np.cosh(GRID)[:, None]
         return nodes, weights / weights.sum(0)
 
-    @cached_property
-    def _touched(self) -> NDArray[np.int64]:
-        """Rows with an output whose moments need a quadrature."""
-        return np.flatnonzero(~self._untouched.all(1))
+    def _mean_over(self, centre: Array, scale: Array) -> Array:
+        """E T(centre + scale · t) over the Student t, for centre [..., N, C] and scale [N, C]."""
+        return self._average(lambda y: y, centre, scale)
 
-    def _with_touched(self, known: Array, found: Array) -> Array:
-        """What is known of all rows [N, C], but for touched outputs, of whose rows it was ``found``."""
-        values = known.copy()
-        values[self._touched] = np.where(self._untouched[self._touched], known[self._touched], found)
-        return values
+    def _average(self, what: Callable[[Array], Array], centre: Array, scale: Array) -> Array:
+        """The mean of a function of the target, over z = centre + scale · t."""
+        nodes, weights = self._rule
+        total = np.zeros(np.broadcast_shapes(centre.shape, scale.shape))
+        for node, weight in zip(nodes, weights, strict=True):
+            z = centre + scale * node
+            total += weight * self._either(what(self.transform.forward(z)), what(z))
+        return total
 
     def _either(self, bounded: Array, free: Array) -> Array:
-        """The mean of what is so with T and what is so without it."""
-        doubt = self.transform.doubt
-        return (1 - doubt) * bounded + doubt * free if doubt > 0 else bounded
+        """The mean of a number that holds with T and of one that holds without it."""
+        share = self.transform.negative_probability
+        return (1 - share) * bounded + share * free if share > 0 else bounded
 
     @cached_property
     def _untouched(self) -> Array:
         """Rows whose moments are those of the Student t itself, [N, C]."""
         if not isinstance(self.transform, Rectified):
-            return np.zeros(self.base.loc.shape, dtype=np.bool_)
-        return np.asarray(special.stdtr(self.base.df, -self.base.loc / self.base.scale) < UNTOUCHED)
+            return np.zeros(self.shape, dtype=np.bool_)
+        return np.asarray(student_cdf(-self.base.loc / self.base.scale, self.base.df) < UNTOUCHED)
+
+    @cached_property
+    def _touched(self) -> Rows:
+        """Rows with an output whose moments need a quadrature."""
+        return np.flatnonzero(~self._untouched.all(1))
+
+    def _with_touched(self, known: Array, at_touched: Array) -> Array:
+        """Numbers that are ``known`` of all rows [N, C], but for touched outputs, which have those of their rows."""
+        values = known.copy()
+        values[self._touched] = np.where(self._untouched[self._touched], known[self._touched], at_touched)
+        return values
 
     @cached_property
     def _mean(self) -> Array:
@@ -102,144 +192,85 @@ class TransformedPrediction:
     @cached_property
     def _std(self) -> Array:
         loc, scale, mean = (part[self._touched] for part in (self.base.loc, self.base.scale, self._mean))
-        square = self._mean_over(loc, scale, 2)
-        return self._with_touched(self.base.scale * self.base.tails, np.sqrt(np.maximum(square - mean**2, 0.0)))
+        variance = self._average(lambda y: (y - mean) ** 2, loc, scale)
+        return self._with_touched(self.base.scale * self.base.tails, np.sqrt(variance))
+
+    @cached_property
+    def _ignorance(self) -> Array:
+        """The share of a touched row's variance that is ignorance: Var E[y | f] over Var E[y | f] + E Var[y | f].
+
+        Both parts are of a Gaussian function f with Student t noise, which together are not quite the Student t that
+        the whole variance is of. So it is their ratio that counts.
+        """
+        nodes, weights = hermite_rule(FUNCTION_NODES)
+        parts = (self.base.loc, self.base.function_scale * self.base.tails, self.base.noise_scale)
+        loc, size, noise = (part[self._touched] for part in parts)
+        f = loc + size * nodes[:, None, None]
+        means = self._mean_over(f, noise)
+        within = np.tensordot(weights, self._average(lambda y: (y - means) ** 2, f, noise), 1)
+        between = np.tensordot(weights, (means - np.tensordot(weights, means, 1)) ** 2, 1)
+        return between / np.maximum(within + between, np.finfo(np.float64).tiny)
 
     @cached_property
     def _epistemic(self) -> Array:
-        """Deviation over functions of the target's mean given the function, [N, C]."""
         known = self.base.function_scale * self.base.tails
-        nodes, weights = np.polynomial.hermite_e.hermegauss(FUNCTION_NODES)
-        weights = weights / weights.sum()
-        loc, size, noise, std = (
-            part[self._touched] for part in (self.base.loc, known, self.base.noise_scale, self._std)
-        )
-        means = self._mean_over(loc + size * nodes[:, None, None], noise)
-        centre = np.tensordot(weights, means, 1)
-        spread = np.sqrt(np.tensordot(weights, (means - centre) ** 2, 1))
-        return self._with_touched(known, np.minimum(spread, std))
-
-    @property
-    def mean(self) -> Array:
-        """Mean of the target."""
-        return self.base.squeezed(self._mean)
-
-    @property
-    def std(self) -> Array:
-        """Standard deviation of the target; std² = aleatoric_std² + epistemic_std²."""
-        return self.base.squeezed(self._std)
-
-    @property
-    def epistemic_std(self) -> Array:
-        """Ignorance's share: how far the target's mean may be from what is predicted."""
-        return self.base.squeezed(self._epistemic)
+        return self._with_touched(known, self._std[self._touched] * np.sqrt(self._ignorance))
 
     @cached_property
     def _aleatoric(self) -> Array:
-        rest = np.sqrt(np.maximum(self._std**2 - self._epistemic**2, 0.0))
-        return np.where(self._untouched, self.base.noise_scale * self.base.tails, rest)
+        known = self.base.noise_scale * self.base.tails
+        return self._with_touched(known, self._std[self._touched] * np.sqrt(1 - self._ignorance))
 
-    @property
-    def aleatoric_std(self) -> Array:
-        """The noise's share: what more data would not remove."""
-        return self.base.squeezed(self._aleatoric)
-
-    def row_covariance(self) -> Array:
-        """Covariance between rows, noise on the diagonal: [N, N], or [N, N, C]; rows correlate as their functions."""
-        return self.base.squeezed(bent_row_covariance(self.base.spread, self._epistemic, self._aleatoric))
+    def _factors(self) -> tuple[Array, Array]:
+        shared, own = self.base._factors()
+        whole = rescaled_factor(np.concatenate([shared, own]), self._epistemic)
+        return whole[: len(shared)], whole[len(shared) :]
 
     # -- the distribution ---------------------------------------------------------------------------------------------
 
-    def log_prob(self, y: ArrayLike) -> Array:
-        """log p(y) of each row [N], summed over outputs; of a zero that has a probability, its logarithm."""
-        target, doubt = self.base.as_rows(y), self.transform.doubt
-        inside = target > 0
-        z = self.transform.inverse(np.where(inside, target, 1.0))
-        density = self.base.log_density(z) + self.transform.log_slope(np.where(inside, target, 1.0))
+    def _log_prob(self, y: Array) -> Array:
+        share, inside = self.transform.negative_probability, y > 0
+        safe = np.where(inside, y, 1.0)
+        density = self.base.log_density(self.transform.inverse(safe)) + self.transform.log_slope(safe)
         with np.errstate(divide="ignore"):
-            at_zero = np.log((1 - doubt) * self._mass_at_zero)
-            below = np.log(doubt) + self.base.log_density(np.minimum(target, 0.0))
-        return np.where(inside, density, np.where(target == 0, at_zero, below)).sum(-1)
+            at_zero = np.log((1 - share) * self._mass_at_zero)
+            below = np.log(share) + self.base.log_density(np.minimum(y, 0.0))
+        return np.where(inside, density, np.where(y == 0, at_zero, below)).sum(-1)
 
     @cached_property
     def _mass_at_zero(self) -> Array:
         """The probability that T(z) is zero, [N, C]."""
         floor = self.transform.floor()
-        return self.base.below(np.full_like(self.base.loc, floor)) if np.isfinite(floor) else np.zeros(self.loc.shape)
+        return self.base._cdf(np.full(self.shape, floor)) if np.isfinite(floor) else np.zeros(self.shape)
 
-    def cdf(self, y: ArrayLike) -> Array:
-        """P(target <= y) of each row and output."""
-        return self.base.squeezed(self._below(self.base.as_rows(y)))
+    def _atom(self, y: Array) -> Array:
+        return np.where(y == 0, (1 - self.transform.negative_probability) * self._mass_at_zero, 0.0)
 
-    def _below(self, target: Array) -> Array:
-        z = self.transform.inverse(target)
-        possible = (target >= 0) & np.isfinite(z)
-        bounded = np.where(possible, self.base.below(np.where(possible, z, 0.0)), 0.0)
-        return np.where(target < 0, self._either(bounded, self.base.below(target)), bounded)
+    def _cdf(self, y: Array) -> Array:
+        z = self.transform.inverse(y)
+        possible = (y >= 0) & np.isfinite(z)
+        bounded = np.where(possible, self.base._cdf(np.where(possible, z, 0.0)), 0.0)
+        return np.where(y < 0, self._either(bounded, self.base._cdf(y)), bounded)
 
-    def quantile(self, q: ArrayLike) -> Array:
-        """The value that the target stays below with probability q: [N] (or [N, C]), or [Q, N, ...] for several q."""
-        z = self.base.quantile(q)  # refuses a q that is none
-        levels = np.asarray(q, dtype=np.float64)[..., None, None]
-        return self.base.squeezed(self._at(levels, z.reshape(*levels.shape[:-2], *self.base.loc.shape)))
-
-    def _at(self, level: Array, z: Array) -> Array:
-        """The quantile of the target at a level, where z [..., N, C] is that of the base."""
-        bounded = self._bounded(z)
-        doubt = self.transform.doubt
-        if doubt == 0:
+    def _quantile(self, tail: Array, *, upper: bool = False) -> Array:
+        z = self.base._quantile(tail, upper=upper)
+        bounded = self.transform.forward(z)
+        share = self.transform.negative_probability
+        if share == 0:
             return bounded
-        free = np.minimum(level / doubt, 1.0)
-        return np.where(
-            free < self._mass_at_zero, self.base.loc + self.base.scale * stats.t.ppf(free, self.base.df), bounded
-        )
+        free = np.minimum((1 - tail if upper else tail) / share, 1.0)
+        negative = self.base.loc + self.base.scale * student_quantile(free, self.base.df)
+        return np.where(free < self._mass_at_zero, negative, bounded)
 
-    def interval_at(self, coverage: Array) -> Array:
-        """The central interval with a coverage of its own for each output [C]: [N, 2], or [N, C, 2].
-
-        It is that of T(z): no end is below zero, also in doubt.
-        """
-        return self._bounded(self.base.interval_at(coverage))
-
-    def interval(self, coverage: float = 0.9) -> Array:
-        """The central interval that holds the target with probability ``coverage``: [N, 2], or [N, C, 2]."""
-        return self._bounded(self.base.interval(coverage))
-
-    def _bounded(self, z: Array) -> Array:
-        """T(z), also where z is infinite."""
-        return np.where(np.isposinf(z), np.inf, self.transform.forward(np.where(np.isposinf(z), 0.0, z)))
-
-    def crps(self, y: ArrayLike) -> Array:
-        """Continuous ranked probability score of each row and output, in the target's units.
-
-        2 ∫₀^F(y) u (y − Q(u)) du + 2 ∫_F(y)¹ (1 − u)(Q(u) − y) du, with Q the quantiles (Gneiting & Raftery 2007).
-        """
-        target = self.base.as_rows(y)
-        at_y = self._below(target)
-        nodes, weights = np.polynomial.legendre.leggauss(SCORE_NODES)
-        nodes, weights = 0.5 * (nodes + 1), 0.5 * weights
-        total = np.zeros_like(target)
-        for node, weight in zip(nodes, weights, strict=True):
-            tail, slope = node**4, 4 * node**3 * weight  # many nodes near the ends, where quantiles run away
-            for share, sign in ((at_y, 1.0), (1 - at_y, -1.0)):
-                u = np.maximum(share * tail, 1e-50)
-                z = self.base.loc + sign * self.base.scale * stats.t.ppf(u, self.base.df)
-                level = u if sign > 0 else 1 - u
-                total += 2 * share * slope * u * sign * (target - self._at(level, z))
-        return self.base.squeezed(total)
+    def _score_knots(self) -> Array:
+        return np.concatenate([super()._score_knots(), np.zeros((1, *self.shape))])  # where the cdf may jump
 
     # -- draws --------------------------------------------------------------------------------------------------------
 
-    def sample_functions(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
-        """Draws of the target's mean given the function, [n_samples, N] or [n_samples, N, C]."""
-        functions = self.base.functions(n_samples, np.random.default_rng(random_state))
-        return self.base.squeezed(self._mean_over(functions, self.base.noise_scale))
+    def _draw_functions(self, n_samples: int, rng: np.random.Generator) -> Array:
+        return self._mean_over(self.base._draw_functions(n_samples, rng), self.base.noise_scale)
 
-    def sample(self, n_samples: int, random_state: int | np.random.Generator | None = None) -> Array:
-        """Draws of the target, [n_samples, N] or [n_samples, N, C]: one function a draw, with noise of each row."""
-        rng = np.random.default_rng(random_state)
-        z = self.base.sample(n_samples, rng)
-        doubt = self.transform.doubt
-        return (
-            np.where(rng.random(z.shape) < doubt, z, self.transform.forward(z)) if doubt else self.transform.forward(z)
-        )
+    def _draw(self, n_samples: int, rng: np.random.Generator) -> Array:
+        z = self.base._draw(n_samples, rng)
+        share, bounded = self.transform.negative_probability, self.transform.forward(z)
+        return np.where(rng.random(z.shape) < share, z, bounded) if share else bounded

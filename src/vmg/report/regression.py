@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,9 @@ import pandas as pd
 
 from vmg import metrics
 from vmg.estimators import TableModel
-from vmg.prediction import ClassPrediction, NumberPrediction, Prediction
+from vmg.prediction import ClassPrediction, NumberPrediction
 from vmg.prediction.conformal import CoverageError, conformal_level
 from vmg.report.table_facts import INTERVAL_ROWS, Array, Positions, choose, extremes, scored_rows
-from vmg.tables.marginal import MarginalPrediction
-from vmg.tables.scores import mean_crps
 
 __all__ = [
     "Coverage",
@@ -23,10 +21,8 @@ __all__ = [
     "nominal_coverage",
     "predict_interval",
     "regression_contents",
-    "take",
 ]
 
-AnyPrediction = NumberPrediction | MarginalPrediction
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 
@@ -111,10 +107,10 @@ def regression_contents(model: TableModel, frame: pd.DataFrame) -> RegressionCon
     drawn = choose(len(rows), INTERVAL_ROWS)
     certain, uncertain = extremes(prediction.std)
     extreme = np.concatenate([certain, uncertain])
-    ends = predict_interval(model.estimator, take(prediction, extreme), 0.9)
+    ends = predict_interval(model.estimator, prediction.take(extreme), 0.9)
     scores, cdf = None, np.empty(0)
     if len(known):
-        of_known = take(prediction, known)
+        of_known = prediction.take(known)
         cdf = of_known.cdf(truth[known])
         scores = _regression_scores(model.estimator, of_known, truth[known], cdf)
     return RegressionContents(
@@ -124,7 +120,7 @@ def regression_contents(model: TableModel, frame: pd.DataFrame) -> RegressionCon
         noise=prediction.aleatoric_std,
         ignorance=prediction.epistemic_std,
         drawn=drawn,
-        interval=predict_interval(model.estimator, take(prediction, drawn), 0.9),
+        interval=predict_interval(model.estimator, prediction.take(drawn), 0.9),
         certain=certain,
         uncertain=uncertain,
         interval_of={int(row): (float(low), float(high)) for row, (low, high) in zip(extreme, ends, strict=True)},
@@ -133,16 +129,6 @@ def regression_contents(model: TableModel, frame: pd.DataFrame) -> RegressionCon
         cdf=cdf,
         scores=scores,
     )
-
-
-def take(prediction: AnyPrediction, rows: Positions) -> AnyPrediction:
-    """Some rows of a prediction."""
-    if isinstance(prediction, MarginalPrediction):
-        return prediction.take(rows, take)
-    if not isinstance(prediction, Prediction):
-        return prediction.take(rows)
-    scale, df = (part if part.shape[1] == 1 else part[:, rows] for part in (prediction.scale, prediction.df))
-    return replace(prediction, loc=prediction.loc[:, rows], scale=scale, df=df)
 
 
 def nominal_coverage(estimator: Any, coverage: float) -> float:
@@ -159,14 +145,14 @@ def nominal_coverage(estimator: Any, coverage: float) -> float:
         return coverage
 
 
-def predict_interval(estimator: Any, prediction: AnyPrediction, coverage: float) -> Array:
+def predict_interval(estimator: Any, prediction: NumberPrediction, coverage: float) -> Array:
     """The interval a user gets from ``estimator.predict_interval``, [N, 2]."""
     return prediction.interval_at(np.asarray(nominal_coverage(estimator, coverage)))
 
 
-def _regression_scores(estimator: Any, prediction: AnyPrediction, y: Array, cdf: Array) -> RegressionScores:
+def _regression_scores(estimator: Any, prediction: NumberPrediction, y: Array, cdf: Array) -> RegressionScores:
     some = choose(len(y), INTERVAL_ROWS)
-    of_some = take(prediction, some)
+    of_some = prediction.take(some)
     # y is inside the central interval of coverage c exactly where |2 F(y) − 1| <= c
     centrality = np.abs(2 * cdf - 1)
     coverages = tuple(
@@ -188,7 +174,7 @@ def _regression_scores(estimator: Any, prediction: AnyPrediction, y: Array, cdf:
         r2=1 - metrics.rmse(y, prediction.mean) ** 2 / spread**2 if varies else None,
         log_likelihood=metrics.log_likelihood(prediction.log_prob(y)),
         log_likelihood_guess=float(-0.5 * np.log(2 * np.pi * np.e * spread**2)) if varies else None,
-        crps=mean_crps(prediction, y),
+        crps=float(prediction.crps(y).mean()),
         crps_guess=metrics.crps_from_samples(guesses, y[some]),
         coverages=coverages,
         width_guess=float(np.subtract(*np.quantile(y, (0.95, 0.05)))),

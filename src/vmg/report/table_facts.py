@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.estimators.table_model import TableModel
-from vmg.prediction import ClassPrediction
+from vmg.prediction import ClassPrediction, Prediction
 from vmg.tables.cells import to_texts
 from vmg.tables.columns import NumberColumn
 from vmg.tables.date_columns import DateColumn
@@ -51,7 +51,7 @@ def choose(n: int, most: int, seed: int = SEED) -> Positions:
 def scored_rows(model: TableModel, frame: pd.DataFrame) -> Positions:
     """Positions of the rows that are predicted and scored."""
     one = model.filled_dist(frame.iloc[:1])
-    draws = one.samples if isinstance(one, ClassPrediction) else one.loc  # a Student t has one centre
+    draws = one.samples if isinstance(one, ClassPrediction) else one.loc if isinstance(one, Prediction) else one.mean
     in_memory = SCORED_DRAWS // draws.size
     return choose(len(frame), min(SCORED_ROWS, max(in_memory, INTERVAL_ROWS)))
 

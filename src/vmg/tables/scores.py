@@ -8,21 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vmg import metrics
-from vmg.prediction import ClassPrediction, Prediction
+from vmg.prediction import ClassPrediction
 from vmg.prediction.conformal import conformal_interval
 
-__all__ = ["base_rate", "base_rate_scores", "class_scores", "label_log_prob", "mean_crps", "number_scores"]
+__all__ = ["base_rate", "base_rate_scores", "class_scores", "label_log_prob", "number_scores"]
 
 Array = NDArray[np.float64]
-
-CRPS_DRAWS = 200
-
-
-def mean_crps(prediction: Any, y: NDArray[Any]) -> float:
-    """Mean continuous ranked probability score of one output: by draws for a mixture, else from the distribution."""
-    if isinstance(prediction, Prediction):
-        return metrics.crps_from_samples(prediction.sample(CRPS_DRAWS, 0), y)
-    return float(prediction.crps(y).mean())
 
 
 def number_scores(parts: list[tuple[Any, Array]], conformal: Array | None, coverage: float) -> dict[str, float]:
@@ -31,7 +22,7 @@ def number_scores(parts: list[tuple[Any, Array]], conformal: Array | None, cover
     mean = np.concatenate([prediction.mean for prediction, _ in parts])
     log_prob = np.concatenate([prediction.log_prob(y) for prediction, y in parts])
     interval = np.concatenate([conformal_interval(prediction, conformal, coverage) for prediction, _ in parts])
-    crps = sum(len(y) * mean_crps(prediction, y) for prediction, y in parts) / len(truth)
+    crps = sum(len(y) * float(prediction.crps(y).mean()) for prediction, y in parts) / len(truth)
     error, spread = metrics.rmse(truth, mean), float(np.std(truth))
     return {
         "rmse": error,

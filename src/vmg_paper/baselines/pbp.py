@@ -24,21 +24,19 @@ class Weights(NamedTuple):
     noise_variance: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GaussianPrediction(Prediction):
     """One Gaussian for each row, of which ``function_share`` of the variance is ignorance [N]."""
 
     function_share: Array = field(default_factory=lambda: np.zeros(1))
 
     @property
-    def aleatoric_std(self) -> Array:
-        """The noise's share of the standard deviation."""
-        return self._shape(self.scale[0]) * np.sqrt(1 - self.function_share)
+    def _aleatoric(self) -> Array:
+        return self.scale[0] * np.sqrt(1 - self.function_share)[:, None]
 
     @property
-    def epistemic_std(self) -> Array:
-        """Ignorance's share."""
-        return self._shape(self.scale[0]) * np.sqrt(self.function_share)
+    def _epistemic(self) -> Array:
+        return self.scale[0] * np.sqrt(self.function_share)[:, None]
 
 
 @dataclass(eq=False)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from vmg.prediction.quantile_search import find_quantiles
+from vmg.math.distributions import find_quantiles
 
 LEVELS = np.array([1e-9, 0.05, 0.5, 0.95, 1 - 1e-9])
 

@@ -6,7 +6,7 @@ from scipy import integrate
 
 from vmg.fit.calibration import Calibration, HeldOut
 from vmg.fit.noise import NoiseShape, choose_shape, fit_noise_shape
-from vmg.prediction import ShapedPrediction, StudentPrediction
+from vmg.prediction import MixtureNoisePrediction
 
 SHAPE = NoiseShape(np.array([0.5, 0.3, 0.2]), np.array([-0.7, 0.4, 2.0]), np.array([0.3, 0.8, 0.5]))
 
@@ -14,8 +14,7 @@ SHAPE = NoiseShape(np.array([0.5, 0.3, 0.2]), np.array([-0.7, 0.4, 2.0]), np.arr
 @pytest.fixture
 def prediction():
     loc, noise, function = (np.array(part)[:, None] for part in ([0.0, 3.0, -2.0], [1.0, 0.5, 2.0], [0.2, 0.5, 1.0]))
-    base = StudentPrediction(loc, noise, function, np.array([5.0]), lambda: function.T[..., None])
-    return ShapedPrediction(base, (SHAPE,))
+    return MixtureNoisePrediction(loc, noise, function, np.array([5.0]), lambda: function.T[..., None], shapes=(SHAPE,))
 
 
 def density(prediction, row):

@@ -1,4 +1,4 @@
-"""Functions drawn from the posterior of any model, and what they predict."""
+"""Functions drawn from the posterior of a network, and what they predict."""
 
 from __future__ import annotations
 
@@ -7,17 +7,90 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vmg.likelihoods import Likelihood
+from vmg.nn.bayesian import BayesianLinear, use_generator
 from vmg.nn.draws import Draws, call, evaluating, fixed_draw, output_tensor, split_rows
 from vmg.nn.head import BayesianHead
 from vmg.nn.mlp import MLP
 from vmg.nn.plain import to_plain
 from vmg.nn.replicas import Replicas
 
-__all__ = ["FrozenDraws", "ModelPrediction", "freeze_draws", "predict", "sample_functions"]
+__all__ = [
+    "FrozenDraws",
+    "ModelPrediction",
+    "draw_functions",
+    "freeze_draws",
+    "predict",
+    "sample_functions",
+    "sample_outputs",
+]
+
+NUMBERS_AT_ONCE = 2**19
+"""Numbers of a layer's output, all samples together: more rows come in chunks, which fit into the processor's cache."""
+
+WEIGHTS_AT_ONCE = 2**24
+"""Weights of drawn networks: more samples come in groups, so that memory does not grow with their number."""
+
+
+# -- draws at many rows ----------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def sample_outputs(network: nn.Module, x: Tensor, n_samples: int, *, batch_shape: Sequence[int] = ()) -> Tensor:
+    """Posterior draws of the output at x: [n_samples, *batch_shape, N, C].
+
+    A sample is one set of weights. For an :class:`~vmg.nn.MLP` all samples of a chunk of rows come from one vectorised
+    pass; any other module is called once a sample and chunk of rows, in eval mode. Its rows are dimension 0, or the
+    one after those of replicas.
+    """
+    if n_samples < 1:
+        raise ValueError(f"n_samples must be at least 1; got {n_samples}")
+    if isinstance(network, MLP):
+        return _evaluate_functions(network, x, n_samples)
+    replicas = int(np.prod(batch_shape)) if batch_shape else 1
+    chunk = max(1, NUMBERS_AT_ONCE // replicas)
+    n_batch = len(batch_shape)
+    own = n_batch > 0 and x.dim() >= n_batch + 2 and x.shape[:n_batch] == tuple(batch_shape)
+    outputs = []
+    with evaluating(network):
+        for _ in range(n_samples):
+            with fixed_draw(network):
+                pieces = [network(rows) for rows in x.split(chunk, dim=n_batch if own else 0)]
+            outputs.append(torch.cat(pieces, dim=n_batch))
+    return torch.stack(outputs)
+
+
+@torch.no_grad()
+def draw_functions(network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
+    """Whole functions drawn from the posterior, evaluated at x in double precision: [n_draws, *batch_shape, N, C].
+
+    One draw is one set of weights and depends on ``seed`` alone, so a row gets the same values whatever other rows
+    come with it. ``network`` itself stays as it is.
+    """
+    exact = copy.deepcopy(network).double()
+    use_generator(exact, torch.Generator().manual_seed(seed))
+    return _evaluate_functions(exact, x.double(), n_draws)
+
+
+def _evaluate_functions(network: MLP, x: Tensor, n_draws: int) -> Tensor:
+    layers = [layer for layer in network.layers if isinstance(layer, BayesianLinear)]
+    replicas = layers[0].batch_shape.numel()
+    n_weights = replicas * sum(layer.n_rows * layer.out_features for layer in layers)
+    widest = max(layer.out_features for layer in layers)
+    group = min(n_draws, max(1, WEIGHTS_AT_ONCE // n_weights))
+    chunk = max(1, NUMBERS_AT_ONCE // (group * replicas * widest))
+    outputs = []
+    for start in range(0, n_draws, group):
+        functions = network.sample_functions(min(group, n_draws - start))
+        outputs.append(torch.cat([functions(rows) for rows in x.split(chunk, dim=-2)], dim=-2))
+    return torch.cat(outputs)
+
+
+# -- any model -------------------------------------------------------------------------------------------------------
 
 
 def sample_functions(model: nn.Module, n_functions: int, *, prior: bool = False) -> Callable[..., Tensor]:

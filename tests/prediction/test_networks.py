@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-import vmg.prediction.distribution
+import vmg.prediction.networks
 from reference import assert_moments
 from vmg.nn import MLP, bayesianize
 from vmg.prediction import draw_functions, sample_outputs
@@ -27,7 +27,7 @@ def test_sample_outputs_of_any_module():
 
 
 def test_long_inputs_are_cut_into_chunks(monkeypatch):
-    monkeypatch.setattr(vmg.prediction.distribution, "NUMBERS_AT_ONCE", 2)
+    monkeypatch.setattr(vmg.prediction.networks, "NUMBERS_AT_ONCE", 2)
     network, x, sizes = bayesianize(nn.Sequential(nn.Linear(3, 1))), torch.randn(5, 3), []
     network.register_forward_hook(lambda module, inputs, output: sizes.append(len(inputs[0])))
     assert sample_outputs(network, x, 6).shape == (6, 5, 1)
@@ -38,7 +38,7 @@ def test_many_samples_are_drawn_in_groups(monkeypatch):
     network, x, groups = MLP(3, (4,), 2, n_pseudo=2), torch.randn(5, 3), []
     original = MLP.sample_functions
     monkeypatch.setattr(MLP, "sample_functions", lambda self, n: groups.append(n) or original(self, n))
-    monkeypatch.setattr(vmg.prediction.distribution, "WEIGHTS_AT_ONCE", 3 * (4 * 4 + 5 * 2))
+    monkeypatch.setattr(vmg.prediction.networks, "WEIGHTS_AT_ONCE", 3 * (4 * 4 + 5 * 2))
     assert sample_outputs(network, x, 7).shape == (7, 5, 2)
     assert draw_functions(network, x, 7, seed=0).shape == (7, 5, 2)
     assert groups == [3, 3, 1] * 2
@@ -66,7 +66,7 @@ def test_a_row_gets_the_same_functions_in_any_company(batch_shape, monkeypatch):
     order = torch.tensor([4, 0, 6])
     torch.testing.assert_close(draw_functions(network, x[order], 5, seed=3), together[..., order, :])
     for limit in (1, 20):
-        monkeypatch.setattr(vmg.prediction.distribution, "NUMBERS_AT_ONCE", limit)
+        monkeypatch.setattr(vmg.prediction.networks, "NUMBERS_AT_ONCE", limit)
         torch.testing.assert_close(draw_functions(network, x, 5, seed=3), together)
     assert (draw_functions(network, x, 5, seed=4) != together).all()
 
@@ -74,7 +74,7 @@ def test_a_row_gets_the_same_functions_in_any_company(batch_shape, monkeypatch):
 def test_memory_of_functions_does_not_grow_with_replicas(monkeypatch):
     sizes = []
     network = MLP(3, (1,), 1, batch_shape=(4,), activation=lambda h: sizes.append(h.shape[-2]) or h)
-    monkeypatch.setattr(vmg.prediction.distribution, "NUMBERS_AT_ONCE", 40)
+    monkeypatch.setattr(vmg.prediction.networks, "NUMBERS_AT_ONCE", 40)
     draw_functions(network, torch.randn(5, 3), 5, seed=0)
     assert sizes == [2, 2, 1]
 

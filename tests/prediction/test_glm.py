@@ -7,7 +7,7 @@ import pytest
 
 from likelihoods.scalar_cases import CASES
 from vmg.likelihoods.scalar import Censored, Poisson
-from vmg.prediction import LinkedPrediction
+from vmg.prediction import GLMPrediction
 
 NAMES = [name for name in CASES if name != "censored"]
 LOC, SCALE = np.array([-0.5, 0.2, 0.9]), np.array([0.1, 0.6, 0.3])
@@ -15,7 +15,7 @@ LOC, SCALE = np.array([-0.5, 0.2, 0.9]), np.array([0.1, 0.6, 0.3])
 
 def make(name, squeeze=True):
     likelihood, theta, _ = CASES[name]
-    return LinkedPrediction(LOC, SCALE, likelihood, theta, lambda: np.diag(SCALE), squeeze)
+    return GLMPrediction(LOC, SCALE, likelihood, theta, lambda: np.diag(SCALE), squeeze)
 
 
 @pytest.fixture(params=NAMES)
@@ -62,7 +62,7 @@ def test_the_mass_is_one_and_moments_are_stated(prediction):
 
 
 def test_ignorance_is_what_the_function_adds(prediction):
-    sure = LinkedPrediction(LOC, 1e-9 * SCALE, prediction.likelihood, prediction.theta, prediction.factor)
+    sure = GLMPrediction(LOC, 1e-9 * SCALE, prediction.likelihood, prediction.theta, prediction.factor)
     assert (sure.epistemic_std < 1e-6 * prediction.epistemic_std).all()
     np.testing.assert_allclose(sure.mean, prediction.likelihood.mean(LOC, prediction.theta), rtol=1e-6)
 
@@ -119,7 +119,7 @@ def test_columns_impossible_targets_and_everything(prediction):
 
 
 def test_a_vague_function_has_finite_moments():
-    far = LinkedPrediction(np.zeros(1), np.array([50.0]), Poisson(3.0, 60.0), np.zeros(0), lambda: np.ones((1, 1)))
+    far = GLMPrediction(np.zeros(1), np.array([50.0]), Poisson(3.0, 60.0), np.zeros(0), lambda: np.ones((1, 1)))
     assert np.isfinite([far.mean, far.std, far.quantile(0.99)]).all()
     assert far.mean < 60 * 50
 
@@ -131,7 +131,7 @@ def test_other_trials_are_for_binomial_targets():
 
 def test_seen_targets_of_a_censored_likelihood_are_normal():
     likelihood = Censored(2.0, 3.0)
-    prediction = LinkedPrediction(LOC, SCALE, likelihood, np.array([0.0]), lambda: np.diag(SCALE))
+    prediction = GLMPrediction(LOC, SCALE, likelihood, np.array([0.0]), lambda: np.diag(SCALE))
     spread = 3 * np.hypot(1, SCALE)
     y = np.array([1.0, 2.0, 5.0])
     exact = -0.5 * ((y - 2 - 3 * LOC) / spread) ** 2 - np.log(spread) - 0.5 * np.log(2 * np.pi)

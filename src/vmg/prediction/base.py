@@ -1,0 +1,308 @@
+"""Predictive distributions of numbers: the primitives of each kind, and everything that follows from them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = [
+    "SCORE_LEVELS",
+    "Array",
+    "Factor",
+    "NumberPrediction",
+    "Rows",
+    "integrated_score",
+    "rescaled_factor",
+    "row_factor",
+    "row_pieces",
+    "scaled_factor",
+]
+
+Array = NDArray[np.float64]
+Rows = NDArray[np.int64]
+Seed = int | np.random.Generator | None
+
+Factor = Callable[[], Array]
+"""Makes F [K, N, C], with FᵀF the covariance between rows of each output's function, where it is asked for."""
+
+ROWS_AT_ONCE = 5_000
+"""Rows that are predicted together, so that memory does not grow with them."""
+
+SCORE_LEVELS = special.ndtr(np.linspace(-5.2, 5.2, 41))[:, None, None]
+"""Levels of the quantiles between which the CRPS is integrated: what lies beyond them has a squared weight of 1e-14."""
+
+SCORE_NODES, SCORE_WEIGHTS = np.polynomial.legendre.leggauss(3)
+"""Nodes on [−1, 1] of each of these integrals."""
+
+
+def row_pieces(n_rows: int) -> Iterator[slice]:
+    """All rows in pieces whose draws fit in memory, however many rows there are; one piece at least."""
+    for start in range(0, max(n_rows, 1), ROWS_AT_ONCE):
+        yield slice(start, start + ROWS_AT_ONCE)
+
+
+class NumberPrediction(ABC):
+    """The predictive distributions of N rows with C outputs, all numbers in the target's own units.
+
+    Results are [N, C], or [N] where there is one output and ``squeeze`` is set. A subclass gives the primitives, whose
+    names begin with an underscore, for arrays [..., N, C]; everything else is derived here.
+    """
+
+    squeeze: bool
+
+    # -- primitives ---------------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """N and C."""
+
+    @abstractmethod
+    def take(self, rows: Rows) -> Self:
+        """Some rows of the prediction."""
+
+    @property
+    @abstractmethod
+    def _mean(self) -> Array: ...
+
+    @property
+    @abstractmethod
+    def _aleatoric(self) -> Array: ...
+
+    @property
+    @abstractmethod
+    def _epistemic(self) -> Array: ...
+
+    @abstractmethod
+    def _cdf(self, y: Array) -> Array:
+        """P(target <= y) at y [..., N, C]."""
+
+    @abstractmethod
+    def _quantile(self, tail: Array, *, upper: bool = False) -> Array:
+        """The value with probability ``tail`` below it, or above it; ``tail`` broadcasts to [..., N, C]."""
+
+    @abstractmethod
+    def _log_prob(self, y: Array) -> Array:
+        """log p(y) of rows, [N], of all outputs together."""
+
+    @abstractmethod
+    def _factors(self) -> tuple[Array, Array]:
+        """F [K, N, C] of functions that all outputs share, and of those that each output has alone."""
+
+    @abstractmethod
+    def _draw(self, n_samples: int, rng: np.random.Generator) -> Array:
+        """Draws of the target, [S, N, C]."""
+
+    @abstractmethod
+    def _draw_functions(self, n_samples: int, rng: np.random.Generator) -> Array:
+        """Draws of the target's mean given the function, [S, N, C]."""
+
+    def _atom(self, y: Array) -> Array:
+        """P(target = y): zero for a continuous distribution."""
+        return np.zeros(y.shape)
+
+    @property
+    def _support(self) -> tuple[float, float]:
+        """The smallest and the largest target that an interval may have as an end."""
+        return -np.inf, np.inf
+
+    def _snapped(self, values: Array) -> Array:
+        """The largest possible targets up to the values: these themselves for a continuous distribution."""
+        return values
+
+    def _score_knots(self) -> Array:
+        """Values [Q, N, C] between which the cdf is smooth enough for a short rule."""
+        return self._quantile(SCORE_LEVELS)
+
+    # -- shapes -------------------------------------------------------------------------------------------------------
+
+    @property
+    def n_rows(self) -> int:
+        return self.shape[0]
+
+    @property
+    def n_outputs(self) -> int:
+        return self.shape[1]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n_rows={self.n_rows}, n_outputs={self.n_outputs})"
+
+    def _shaped(self, values: Array) -> Array:
+        return values[..., 0] if self.squeeze and values.shape[-1] == 1 else values
+
+    def _as_rows(self, y: ArrayLike) -> Array:
+        """Targets as [N, C]."""
+        values, (n, c) = np.asarray(y, dtype=np.float64), self.shape
+        if values.shape not in ((n,), (n, c)) or values.size != n * c:
+            raise ValueError(f"y must have {n} rows and {c} outputs; got shape {values.shape}")
+        return values.reshape(n, c)
+
+    # -- moments ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _std(self) -> Array:
+        return np.hypot(self._aleatoric, self._epistemic)
+
+    @property
+    def mean(self) -> Array:
+        """Mean of the target."""
+        return self._shaped(self._mean)
+
+    @property
+    def std(self) -> Array:
+        """Standard deviation of the target; std² = aleatoric_std² + epistemic_std²."""
+        return self._shaped(self._std)
+
+    @property
+    def aleatoric_std(self) -> Array:
+        """The noise's share of the standard deviation: what more data would not remove."""
+        return self._shaped(self._aleatoric)
+
+    @property
+    def epistemic_std(self) -> Array:
+        """Ignorance's share: how far the target's mean may be from the predicted one."""
+        return self._shaped(self._epistemic)
+
+    def row_covariance(self) -> Array:
+        """Covariance between rows, [N, N], or [N, N, C]: that of the functions, and all variance on the diagonal."""
+        factor = np.concatenate(self._factors())
+        between = np.einsum("knc,kmc->nmc", factor, factor, optimize=True)
+        rows = np.arange(self.n_rows)
+        between[rows, rows] = self._std**2
+        return self._shaped(between)
+
+    def covariance(self) -> Array:
+        """Covariance between the outputs of each row, [N, C, C]: that of functions which outputs share."""
+        shared, _ = self._factors()
+        between = np.einsum("knc,knd->ncd", shared, shared, optimize=True)
+        outputs = np.arange(self.n_outputs)
+        between[:, outputs, outputs] = self._std**2
+        return between
+
+    # -- the distribution ---------------------------------------------------------------------------------------------
+
+    def log_prob(self, y: ArrayLike) -> Array:
+        """log p(y) of each row [N], all outputs together; of a value that has a probability, its logarithm."""
+        return self._log_prob(self._as_rows(y))
+
+    def cdf(self, y: ArrayLike) -> Array:
+        """P(target <= y) of each row and output."""
+        return self._shaped(self._cdf(self._as_rows(y)))
+
+    def probability(self, above: ArrayLike | None = None, below: ArrayLike | None = None) -> Array:
+        """P(target > above), P(target < below), or with both P(above < target < below), of each row and output.
+
+        Each bound is one number, or one for each row and output.
+        """
+        if above is None and below is None:
+            raise ValueError("probability needs above, below or both; got none")
+        upto, least = np.ones(self.shape), np.zeros(self.shape)
+        if below is not None:
+            bound = self._bound(below)
+            upto = self._cdf(bound) - self._atom(bound)
+        if above is not None:
+            least = self._cdf(self._bound(above))
+        return self._shaped(np.clip(upto - least, 0.0, 1.0))
+
+    def _bound(self, value: ArrayLike) -> Array:
+        return np.full(self.shape, value, dtype=np.float64) if np.ndim(value) == 0 else self._as_rows(value)
+
+    def quantile(self, q: ArrayLike) -> Array:
+        """The value that the target stays below with probability q: [N] (or [N, C]), or [Q, N, ...] for several q."""
+        levels = np.asarray(q, dtype=np.float64)
+        if not ((levels > 0) & (levels < 1)).all():
+            raise ValueError(f"q must be inside (0, 1); got {levels}")
+        return self._shaped(self._quantile(levels.reshape(-1, 1, 1)).reshape(*levels.shape, *self.shape))
+
+    def interval(self, coverage: float = 0.9) -> Array:
+        """The central interval that holds the target with probability ``coverage``: [N, 2], or [N, C, 2]."""
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage must be inside (0, 1); got {coverage}")
+        return self.interval_at(np.asarray(coverage))
+
+    def interval_at(self, coverage: Array) -> Array:
+        """The central interval with a coverage for each output [C], or each row and output [N, C]: [N, 2] or [N, C, 2].
+
+        A coverage of 1 asks for everything that the target can be.
+        """
+        tail = np.atleast_2d((1 - np.asarray(coverage, dtype=np.float64)) / 2)
+        if not ((tail >= 0) & (tail <= 0.5)).all():
+            raise ValueError(f"coverage must be from 0 to 1; got {coverage}")
+        inner = np.where(tail == 0, 0.25, tail)
+        # by its own tail, as 1 − tail rounds to 1: conformal calibration of an overconfident model asks for such tails
+        ends = [self._quantile(inner), self._quantile(inner, upper=True)]
+        low, high = (np.where(tail == 0, last, end) for end, last in zip(ends, self._support, strict=True))
+        return np.moveaxis(self._shaped(np.clip([low, high], *self._support)), 0, -1)
+
+    def crps(self, y: ArrayLike) -> Array:
+        """Continuous ranked probability score of each row and output, ∫ (P(target <= t) − 1{t >= y})² dt."""
+        return self._shaped(integrated_score(self._cdf, self._score_knots(), self._as_rows(y)))
+
+    # -- draws --------------------------------------------------------------------------------------------------------
+
+    def sample(self, n_samples: int, random_state: Seed = None) -> Array:
+        """Draws of the target, [n_samples, N] or [n_samples, N, C], each row and output as its quantiles say.
+
+        All rows of a draw share one function and have noise of their own.
+        """
+        return self._shaped(self._draw(n_samples, np.random.default_rng(random_state)))
+
+    def sample_functions(self, n_samples: int, random_state: Seed = None) -> Array:
+        """Draws of the target's mean given the function, [n_samples, N] or [n_samples, N, C]."""
+        return self._shaped(self._draw_functions(n_samples, np.random.default_rng(random_state)))
+
+
+def integrated_score(cdf: Callable[[Array], Array], knots: Array, y: Array) -> Array:
+    """∫ (cdf(t) − 1{t >= y})² dt [N, C], by Gauss and Legendre between ``knots`` [Q, N, C] and y [N, C]."""
+    low, high = np.minimum(knots.min(0), y), np.maximum(knots.max(0), y)
+    knots = np.sort(np.concatenate([knots, y[None], low[None], high[None]]), axis=0)
+    total = np.zeros(y.shape)
+    for left, right in pairwise(knots):
+        if not (right > left).any():
+            continue
+        for node, weight in zip(SCORE_NODES, SCORE_WEIGHTS, strict=True):
+            gap = cdf(0.5 * (left + right + node * (right - left))) - (left >= y)
+            total += 0.5 * weight * (right - left) * gap**2
+    return total
+
+
+# -- factors of functions ---------------------------------------------------------------------------------------------
+# Made of module functions, not of lambdas, so that predictions pickle.
+
+
+def scaled_factor(make: Callable[[Array], Array], x: Array, scale: ArrayLike) -> Factor:
+    """The factor that ``make`` gives for rows x [N, D], in the target's unit ``scale``."""
+    return partial(_scaled, make, x, scale)
+
+
+def row_factor(factor: Factor, rows: Rows) -> Factor:
+    """The factor of some rows."""
+    return partial(_rows_of, factor, rows)
+
+
+def _scaled(make: Callable[[Array], Array], x: Array, scale: Any) -> Array:
+    return make(x) * scale
+
+
+def _rows_of(factor: Factor, rows: Rows) -> Array:
+    return factor()[:, rows]
+
+
+def rescaled_factor(factor: Array, deviation: Array) -> Array:
+    """F whose rows have the ``deviation`` [N, C] and correlate as in ``factor`` [K, N, C].
+
+    For targets that are no linear function of what is Gaussian: their deviations are known, and they correlate nearly
+    as the functions before the transform.
+    """
+    size = np.sqrt(np.maximum(np.square(factor).sum(0), np.finfo(np.float64).tiny))
+    return factor * (deviation / size)

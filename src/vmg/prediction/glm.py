@@ -1,0 +1,182 @@
+"""Predictions of targets whose likelihood has no closed form: p(y | f) averaged over a Gaussian function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy import special
+
+from vmg.likelihoods.scalar import Binomial, ScalarLikelihood
+from vmg.math.distributions import find_quantiles, hermite_rule
+from vmg.prediction.base import Array, Factor, NumberPrediction, Rows, rescaled_factor, row_factor
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["GLMPrediction"]
+
+NODES = 32  # of f
+LEAST_WEIGHT = 1e-9  # of a node: those of less are left out
+TAIL = 1e-6  # of probability on each side of the values between which the CRPS of a discrete target is summed
+MOST_VALUES = 512  # of a discrete target between its tails; more are scored as if continuous
+
+
+@dataclass(frozen=True, repr=False)
+class GLMPrediction(NumberPrediction):
+    """The target of each of N rows: the likelihood with parameters θ, averaged over f ~ N(loc, function_scale²).
+
+    Parameters
+    ----------
+    loc, function_scale : array [N]
+        Of the function f, on the likelihood's own scale.
+    likelihood : ScalarLikelihood
+        Of one output.
+    theta : array [P]
+        Its parameters.
+    factor : callable () -> array [K, N]
+        F with FᵀF the covariance between rows of f.
+    squeeze : bool
+        Give [N] instead of [N, 1].
+    """
+
+    loc: Array
+    function_scale: Array
+    likelihood: ScalarLikelihood
+    theta: Array
+    factor: Factor
+    squeeze: bool = True
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.loc), 1
+
+    def take(self, rows: Rows) -> Self:
+        """Some rows of the prediction."""
+        loc, function_scale = self.loc[rows], self.function_scale[rows]
+        return replace(self, loc=loc, function_scale=function_scale, factor=row_factor(self.factor, rows))
+
+    def with_trials(self, trials: int) -> Self:
+        """The share of successes among another number of trials, where the likelihood is binomial."""
+        if not isinstance(self.likelihood, Binomial):
+            raise ValueError(f"trials are of the likelihood binomial; got {self.likelihood.name}")
+        if trials < 1:
+            raise ValueError(f"trials must be at least 1; got {trials}")
+        return replace(self, likelihood=replace(self.likelihood, trials=int(trials)))
+
+    @property
+    def _support(self) -> tuple[float, float]:
+        return self.likelihood.support
+
+    # -- moments ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _rule(self) -> tuple[Array, Array]:
+        """Values of f [K, N] and their weights [K]."""
+        nodes, weights = hermite_rule(NODES)
+        kept = weights > LEAST_WEIGHT
+        nodes, weights = nodes[kept], weights[kept] / weights[kept].sum()
+        return self.loc + self.function_scale * nodes[:, None], weights
+
+    @cached_property
+    def _means(self) -> Array:
+        return self.likelihood.mean(self._rule[0], self.theta)
+
+    @cached_property
+    def _mean(self) -> Array:
+        return (self._rule[1] @ self._means)[:, None]
+
+    @cached_property
+    def _epistemic(self) -> Array:
+        return np.sqrt(self._rule[1] @ (self._means - self._mean[:, 0]) ** 2)[:, None]
+
+    @cached_property
+    def _aleatoric(self) -> Array:
+        f, weights = self._rule
+        return np.sqrt(weights @ self.likelihood.variance(f, self.theta))[:, None]
+
+    def _factors(self) -> tuple[Array, Array]:
+        factor = self.factor()[..., None]
+        return factor[:0], rescaled_factor(factor, self._epistemic)
+
+    # -- the distribution ---------------------------------------------------------------------------------------------
+
+    def log_prob(self, y: ArrayLike) -> Array:
+        """log p(y) of each row [N]: a probability of discrete targets and of intervals, else a density.
+
+        ``y`` may be [N, 2] where the likelihood's targets are: successes and trials.
+        """
+        values = np.asarray(y, dtype=np.float64)
+        return self._log_prob(values if values.shape == (self.n_rows, 2) else self._as_rows(values))
+
+    def _log_prob(self, y: Array) -> Array:
+        target = self.likelihood.targets(y if y.shape[1] == 2 else y[:, 0])
+        possible = np.asarray(~np.isnan(target.reshape(self.n_rows, -1)).any(-1))
+        safe = np.where(possible if target.ndim == 1 else possible[:, None], target, self.likelihood.example())
+        f, weights = self._rule
+        log_prob = self.likelihood.log_prob(*(torch.as_tensor(part) for part in (f, safe, self.theta))).numpy()
+        return np.where(possible, special.logsumexp(log_prob, axis=0, b=weights[:, None]), -np.inf)
+
+    def _cdf(self, y: Array) -> Array:
+        return self._below(self.likelihood.index(y[..., 0]))[..., None]
+
+    def _below(self, index: Array) -> Array:
+        """P(target's index <= index) at indices [..., N]."""
+        f, weights = self._rule
+        return np.minimum(weights @ self.likelihood.cdf(index[..., None, :], f, self.theta), 1.0)
+
+    def _atom(self, y: Array) -> Array:
+        if not self.likelihood.discrete:
+            return super()._atom(y)
+        index = self.likelihood.index(y)
+        mass = self._below(index[..., 0]) - self._below(index[..., 0] - 1)
+        return np.where(np.isclose(self.likelihood.values(index), y, rtol=1e-9), mass[..., None], 0.0)
+
+    def _quantile(self, tail: Array, *, upper: bool = False) -> Array:
+        level = np.minimum(1 - tail, 1 - np.finfo(np.float64).epsneg) if upper else tail
+        return self.likelihood.values(self._index_quantile(level[..., 0]))[..., None]
+
+    def _index_quantile(self, level: Array) -> Array:
+        """Indices of quantiles [..., N], between those at the smallest and the largest f, in which they rise."""
+        level = np.broadcast_to(level, (*level.shape[:-1], self.n_rows))
+        f, _ = self._rule
+        low, high = (self.likelihood.quantile(level, end, self.theta) for end in (f[0], f[-1]))
+        if not self.likelihood.discrete:
+            return find_quantiles(self._below, level, low, high)
+        low = low - 1
+        while (high - low > 1).any():
+            middle = np.floor(0.5 * (low + high))
+            enough = self._below(middle) >= level
+            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+        return high
+
+    def _snapped(self, values: Array) -> Array:
+        return self.likelihood.values(self.likelihood.index(values)) if self.likelihood.discrete else values
+
+    def _score_knots(self) -> Array:
+        """All values of a discrete target, between which the cdf is constant; quantiles of a continuous one."""
+        if not self.likelihood.discrete:
+            return super()._score_knots()
+        low, high = (self._index_quantile(np.full((1, 1), level)) for level in (TAIL, 1 - TAIL))
+        if (high - low).max() > MOST_VALUES:
+            return super()._score_knots()
+        steps = np.arange(int((high - low).max()) + 1)[:, None]
+        return self.likelihood.values(np.minimum(low + steps, high))[..., None]
+
+    # -- draws --------------------------------------------------------------------------------------------------------
+
+    def _functions(self, n_samples: int, rng: np.random.Generator) -> Array:
+        """Draws of f, [S, N]."""
+        factor = self.factor()
+        return self.loc + rng.standard_normal((n_samples, len(factor))) @ factor
+
+    def _draw_functions(self, n_samples: int, rng: np.random.Generator) -> Array:
+        return self.likelihood.mean(self._functions(n_samples, rng), self.theta)[..., None]
+
+    def _draw(self, n_samples: int, rng: np.random.Generator) -> Array:
+        index = self.likelihood.sample(self._functions(n_samples, rng), self.theta, rng)
+        return self.likelihood.values(index)[..., None]
