@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.utils.validation import check_array, check_is_fitted, check_X_y
 
 from vmg.fit.design import Standardiser
 from vmg.prediction import Prediction
@@ -28,10 +30,10 @@ class Rows:
     unit: float  # what one standard unit of the target is in the target's own
 
 
-class BatchedRegressor(ABC):
+class BatchedRegressor(RegressorMixin, BaseEstimator, ABC):
     """A regressor of one target whose fits of several training sets run as one.
 
-    Subclasses are dataclasses: their fields are the parameters, as scikit-learn means the word.
+    Subclasses are dataclasses: their fields are the parameters of a scikit-learn estimator.
     """
 
     input_scaling_: Standardiser
@@ -47,34 +49,19 @@ class BatchedRegressor(ABC):
     def _predict_standard(self, x: Array) -> Prediction:
         """The predictive distribution at standardised rows x [N, D], in standard units."""
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Parameters by name."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-
-    def set_params(self: Model, **params: Any) -> Model:
-        """Change parameters by name."""
-        known = self.get_params()
-        for name, value in params.items():
-            if name not in known:
-                raise ValueError(f"parameter must be one of {sorted(known)}; got {name!r}")
-            setattr(self, name, value)
-        return self
-
     def fit(self: Model, X: ArrayLike, y: ArrayLike) -> Model:
         """Fit to rows X [N, D] with targets y [N]; scaling is done inside."""
-        X, y = _check_rows(X, y)
-        _fit_together([self], [(X, y)])
+        _fit_together([self], [check_X_y(X, y, dtype=np.float64, y_numeric=True)])
         return self
 
     def pred_dist(self, X: ArrayLike) -> Prediction:
         """The whole predictive distribution of each row of X, in the target's own units."""
-        if not hasattr(self, "posterior_"):
-            raise ValueError(f"{type(self).__name__} must be fitted before it predicts; got no call of fit")
-        X = np.asarray(X, dtype=np.float64)
+        check_is_fitted(self)
+        rows: Array = check_array(X, dtype=np.float64)
         n_features = len(self.input_scaling_.mean)
-        if X.ndim != 2 or X.shape[1] != n_features:
-            raise ValueError(f"X must be [N, {n_features}], as in fit; got shape {X.shape}")
-        standard = self._predict_standard(self.input_scaling_.transform(X))
+        if rows.shape[1] != n_features:
+            raise ValueError(f"X must be [N, {n_features}], as in fit; got shape {rows.shape}")
+        standard = self._predict_standard(self.input_scaling_.transform(rows))
         unit = self.target_scaling_.scale
         return dataclasses.replace(
             standard, loc=self.target_scaling_.inverse(standard.loc), scale=standard.scale * unit
@@ -97,9 +84,9 @@ def fit_splits(estimator: Model, X: ArrayLike, y: ArrayLike, splits: Iterable[tu
     pairs = list(splits)
     if not pairs:
         raise ValueError("splits must hold at least one (train, test) pair; got none")
-    X, y = _check_rows(X, y)
-    models = [type(estimator)(**estimator.get_params()) for _ in pairs]
-    _fit_together(models, [(X[np.asarray(train)], y[np.asarray(train)]) for train, _ in pairs])
+    models: list[Model] = [clone(estimator) for _ in pairs]
+    rows, targets = check_X_y(X, y, dtype=np.float64, y_numeric=True)
+    _fit_together(models, [(rows[np.asarray(train)], targets[np.asarray(train)]) for train, _ in pairs])
     return models
 
 
@@ -112,12 +99,3 @@ def _fit_together(models: Sequence[BatchedRegressor], tables: Sequence[tuple[Arr
     posteriors, n_steps = models[0]._fit_all(sets)
     for model, posterior in zip(models, posteriors, strict=True):
         model.posterior_, model.n_steps_ = posterior, n_steps
-
-
-def _check_rows(X: ArrayLike, y: ArrayLike) -> tuple[Array, Array]:
-    X, y = np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if X.ndim != 2 or y.shape != X.shape[:1] or not len(y):
-        raise ValueError(f"X must be [N, D] and y [N] with N >= 1; got shapes {X.shape} and {y.shape}")
-    if not (np.isfinite(X).all() and np.isfinite(y).all()):
-        raise ValueError("X and y must be finite; got NaN or infinite values")
-    return X, y

@@ -15,9 +15,21 @@ from torch import Tensor
 
 from vmg.math.preactivations import input_divisor
 from vmg.nn.mlp import ACTIVATIONS
-from vmg_paper.baselines.flat_network import DERIVATIVES, FlatNetwork, LayerPrecisions, Trace, ValueGradient
+from vmg_paper.baselines.flat_network import DERIVATIVES, FlatNetwork, Trace, ValueGradient
 
-__all__ = ["CollapsedPosterior"]
+__all__ = ["CollapsedPosterior", "LayerPrecisions"]
+
+
+@dataclass(frozen=True)
+class LayerPrecisions:
+    """Weights N(0, 1/(τ_r τ_c)) in each layer, Gamma(concentration, rate) on both: :class:`~vmg.priors.GammaPrior`."""
+
+    concentration: float = 1.0
+    rate: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not min(self.concentration, self.rate) > 0:
+            raise ValueError(f"concentration and rate must be positive; got {self.concentration} and {self.rate}")
 
 
 @dataclass(frozen=True)
@@ -36,7 +48,8 @@ class CollapsedPosterior:
     """log p(hidden weights | data) up to a constant for one output with noise N(0, ``noise_scale``²).
 
     A state is [..., hidden weights]; with layers' precisions it is [hidden weights · √(τ_r τ_c), log τ_r and log τ_c of
-    each layer], as in :class:`~vmg_paper.baselines.flat_network.NetworkPosterior`.
+    each layer]: so scaled, weights and precisions are independent before the data, and chains avoid a funnel
+    (Papaspiliopoulos, Roberts & Sköld 2007).
     """
 
     network: FlatNetwork

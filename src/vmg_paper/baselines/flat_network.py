@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vmg.nn.mlp import ACTIVATIONS
 
-__all__ = ["FlatNetwork", "LayerPrecisions", "NetworkPosterior", "Trace", "ValueGradient", "WeightPrior"]
+__all__ = ["FlatNetwork", "NetworkPosterior", "Trace", "ValueGradient"]
 
 ValueGradient = tuple[Tensor, Tensor]
 
@@ -93,51 +93,33 @@ class FlatNetwork:
 
 
 @dataclass(frozen=True)
-class LayerPrecisions:
-    """Weights N(0, 1/(τ_r τ_c)) in each layer, Gamma(concentration, rate) on both: :class:`~vmg.priors.GammaPrior`."""
-
-    concentration: float = 1.0
-    rate: float = 0.5
-
-
-WeightPrior = float | tuple[float, float] | LayerPrecisions
-"""Standard deviation of the weights; Gamma(concentration, rate) of the precision that all share; or layer by layer."""
-
-
-@dataclass(frozen=True)
 class NetworkPosterior:
     """log p(θ, log τ | data) up to a constant: weights N(0, 1/λ), noise precision τ known or Gamma.
 
     A state is [..., n_weights], with log τ as one more entry where the noise is not known. A Gamma prior on a λ that
-    all weights share is integrated out, which makes the weights a multivariate Student-t. With layers' precisions the
-    state is [weights · √(τ_r τ_c), log τ_r and log τ_c of each layer, log τ]: so scaled, weights and precisions are
-    independent before the data, and chains need not squeeze through a funnel (Papaspiliopoulos, Roberts & Sköld 2007).
+    all weights share is integrated out, which makes the weights a multivariate Student-t.
     """
 
     network: FlatNetwork
-    weight_prior: WeightPrior = 1.0
+    weight_prior: float | tuple[float, float] = 1.0
+    """Standard deviation of the weights, or Gamma(concentration, rate) of the precision that all share."""
     noise_prior: tuple[float, float] | None = (6.0, 6.0)
     """Gamma(concentration, rate) of τ; None where the noise is known."""
-    noise_scale: float | Tensor | None = None
-    """The known noise's standard deviation, one for all or [...]."""
+    noise_scale: float | None = None
+    """The known noise's standard deviation."""
 
     def __post_init__(self) -> None:
         if (self.noise_prior is None) == (self.noise_scale is None):
             raise ValueError("exactly one of noise_prior and noise_scale must be given")
-        prior = self.weight_prior
-        if not min(np.atleast_1d(astuple(prior) if isinstance(prior, LayerPrecisions) else prior)) > 0:
+        if not np.min(self.weight_prior) > 0:
             raise ValueError(f"weight_prior must be positive; got {self.weight_prior}")
 
     @property
     def n_dimensions(self) -> int:
-        return self.network.n_weights + self._n_precisions + (self.noise_prior is not None)
-
-    @property
-    def _n_precisions(self) -> int:
-        return 2 * len(self.network.layer_sizes) if isinstance(self.weight_prior, LayerPrecisions) else 0
+        return self.network.n_weights + (self.noise_prior is not None)
 
     def start(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
-        """Weights N(0, 1), unit precisions and noise: [*shape, n_dimensions] in double precision."""
+        """Weights N(0, 1) and unit noise: [*shape, n_dimensions] in double precision."""
         state = torch.zeros(*shape, self.n_dimensions, dtype=torch.float64)
         weights = state[..., : self.network.n_weights]
         weights.copy_(torch.randn(weights.shape, generator=generator, dtype=torch.float64))
@@ -145,22 +127,7 @@ class NetworkPosterior:
 
     def functions(self, state: Tensor, x: Tensor) -> Tensor:
         """The network's outputs [..., N, C]."""
-        return self.network(self.weights(state), x)
-
-    def weights(self, state: Tensor) -> Tensor:
-        """The network's weights, [..., n_weights]."""
-        weights = state[..., : self.network.n_weights]
-        return weights * self._scales(state) if self._n_precisions else weights
-
-    def _log_precisions(self, state: Tensor) -> Tensor:
-        """log τ_r and log τ_c of each layer, [..., layers, 2]."""
-        n = self.network.n_weights
-        return state[..., n : n + self._n_precisions].unflatten(-1, (-1, 2))
-
-    def _scales(self, state: Tensor) -> Tensor:
-        """1/√(τ_r τ_c) for every weight, [..., n_weights]."""
-        scales = torch.exp(-0.5 * self._log_precisions(state).sum(-1))
-        return scales.repeat_interleave(torch.tensor(self.network.layer_sizes), -1)
+        return self.network(state[..., : self.network.n_weights], x)
 
     def noise(self, state: Tensor) -> Tensor:
         """Standard deviation of the noise, [...]."""
@@ -173,14 +140,15 @@ class NetworkPosterior:
 
         Autograd takes twice as long.
         """
-        trace = self.network.trace(self.weights(state), x)
+        weights = state[:, : self.network.n_weights]
+        trace = self.network.trace(weights, x)
         r = y - trace.outputs[-1][..., 0]  # [n, N]
         squares = r.square().sum(-1)
         n_rows = r.shape[-1]
         known = self.noise_prior is None
         precision = torch.as_tensor(self.noise_scale, dtype=state.dtype) ** -2 if known else state[:, -1].exp()
         slope = self.network.pull_back(trace, (precision * r.mT).mT.unsqueeze(-1))
-        value, gradient = self._log_prior(state, slope)
+        value, gradient = self._log_prior(weights, slope)
         value = value - 0.5 * precision * squares
         if self.noise_prior is None:
             return value, gradient
@@ -190,19 +158,9 @@ class NetworkPosterior:
         of_log_precision = concentration - rate * precision + 0.5 * (n_rows - precision * squares)
         return value, torch.cat([gradient, of_log_precision.unsqueeze(-1)], -1)
 
-    def _log_prior(self, state: Tensor, slope: Tensor) -> ValueGradient:
+    def _log_prior(self, weights: Tensor, slope: Tensor) -> ValueGradient:
         """The prior, and the gradient of the whole, given the likelihood's at the weights, ``slope`` [n, n_weights]."""
-        weights = state[:, : self.network.n_weights]
         half_squares = 0.5 * weights.square().sum(-1)
-        if isinstance(self.weight_prior, LayerPrecisions):
-            a, b = self.weight_prior.concentration, self.weight_prior.rate
-            logs = self._log_precisions(state)
-            slope = slope * self._scales(state)
-            parts = (slope * weights).split(self.network.layer_sizes, -1)
-            through_scales = torch.stack([part.sum(-1) for part in parts], -1).unsqueeze(-1)  # [n, layers, 1]
-            of_logs = a - b * logs.exp() - 0.5 * through_scales
-            value = (a * logs - b * logs.exp()).sum((-2, -1)) - half_squares
-            return value, torch.cat([slope - weights, of_logs.flatten(-2)], -1)
         if isinstance(self.weight_prior, tuple):
             concentration, rate = self.weight_prior
             exponent = concentration + 0.5 * self.network.n_weights

@@ -113,7 +113,6 @@ def sample(
     *,
     n_warmup: int = 1000,
     n_draws: int = 1000,
-    thinning: int = 1,
     path_length: float = math.pi / 2,
     max_leapfrog: int = 200,
     target_acceptance: float = 0.8,
@@ -127,8 +126,8 @@ def sample(
         max_leapfrog: the most steps of a trajectory.
         target_acceptance: what the step size is tuned to.
     """
-    if min(n_warmup, n_draws, thinning) < 1:
-        raise ValueError(f"n_warmup, n_draws and thinning must be at least 1; got {n_warmup}, {n_draws}, {thinning}")
+    if min(n_warmup, n_draws) < 1:
+        raise ValueError(f"n_warmup and n_draws must be at least 1; got {n_warmup} and {n_draws}")
     chains = Leapfrog(log_density, start)
     variance = torch.ones(start.shape[-1], dtype=start.dtype)
     adapting = DualAveraging(_first_step_size(chains, variance, generator), target_acceptance)
@@ -154,12 +153,11 @@ def sample(
 
     step_size = math.exp(adapting.log_average)
     draws, accepted, diverged = [], 0.0, 0
-    for index in range(n_draws * thinning):
+    for _ in range(n_draws):
         acceptance, divergent = transition(step_size)
         accepted, diverged = accepted + acceptance, diverged + divergent
-        if (index + 1) % thinning == 0:
-            draws.append(chains.position)
-    return Chains(torch.stack(draws), step_size, accepted / (n_draws * thinning), diverged, chains.n_gradients)
+        draws.append(chains.position)
+    return Chains(torch.stack(draws), step_size, accepted / n_draws, diverged, chains.n_gradients)
 
 
 def _first_step_size(chains: Leapfrog, variance: Tensor, generator: torch.Generator) -> float:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from vmg.prediction import Prediction
 from vmg_paper.baselines.batched_regressor import Array, BatchedRegressor, Rows
-from vmg_paper.baselines.collapsed_posterior import CollapsedPosterior
+from vmg_paper.baselines.collapsed_posterior import CollapsedPosterior, LayerPrecisions
 from vmg_paper.baselines.diagnostics import bulk_ess, split_rhat
-from vmg_paper.baselines.flat_network import FlatNetwork, NetworkPosterior, WeightPrior
+from vmg_paper.baselines.flat_network import FlatNetwork, NetworkPosterior
 from vmg_paper.baselines.hamiltonian import Chains, sample
 
 __all__ = ["HMCRegressor", "SampledNetwork"]
@@ -42,14 +42,15 @@ class HMCRegressor(BatchedRegressor):
     hidden_layer_sizes, activation
         The network, as in :class:`~vmg.VMGRegressor`.
     weight_prior : float, (float, float) or LayerPrecisions
-        Standard deviation of the weights; Gamma(concentration, rate) of the precision that all weights share; or
-        precisions of each layer, as the matrix Gaussian's Gamma prior has. Inputs of a layer are divided by √R.
+        Standard deviation of the weights; Gamma(concentration, rate) of the precision that all weights share; or, with
+        known noise, precisions of each layer, as the matrix Gaussian's Gamma prior has. Inputs of a layer are divided
+        by √R.
     noise_prior : (float, float)
         Gamma(concentration, rate) of the noise precision in standardised units.
     noise_scale : float, optional
         Standard deviation of the noise in the target's own units, where it is known.
-    n_chains, n_warmup, n_draws, thinning : int
-        Chains, iterations thrown away, draws kept of each chain, and iterations for each of them.
+    n_chains, n_warmup, n_draws : int
+        Chains, iterations thrown away, and draws kept of each chain.
     collapse : bool
         Integrate the output layer out where that is exact: the noise known, and hidden layers with weights N(0, s²) or
         with precisions of their own. The posterior is the same; chains mix faster.
@@ -60,20 +61,19 @@ class HMCRegressor(BatchedRegressor):
 
     hidden_layer_sizes: Sequence[int] = (50,)
     activation: str = "relu"
-    weight_prior: WeightPrior = (6.0, 6.0)
+    weight_prior: float | tuple[float, float] | LayerPrecisions = (6.0, 6.0)
     noise_prior: tuple[float, float] = (1.0, 1e-3)
     noise_scale: float | None = None
     n_chains: int = 8
     n_warmup: int = 500
     n_draws: int = 500
-    thinning: int = 1
     collapse: bool = True
     path_length: float = 1.5
     random_state: int = 0
 
     def _fit_all(self, sets: Sequence[Rows]) -> tuple[list[SampledNetwork], int]:
         sampled = [self._sample(rows) for rows in sets]  # each tunes its own step size and mass
-        return sampled, self.n_warmup + self.n_draws * self.thinning
+        return sampled, self.n_warmup + self.n_draws
 
     def _sample(self, rows: Rows) -> SampledNetwork:
         network = FlatNetwork((rows.x.shape[1], *self.hidden_layer_sizes, 1), self.activation)
@@ -86,6 +86,8 @@ class HMCRegressor(BatchedRegressor):
             weights = hidden.draw_weights(chains.draws.flatten(0, 1), x, y, generator)
             chains = replace(chains, draws=weights.unflatten(0, chains.draws.shape[:2]))
             model = NetworkPosterior(network, 1.0, None, scale)  # its states are weights as they are
+        elif isinstance(prior, LayerPrecisions):
+            raise ValueError("weight_prior of each layer needs known noise, hidden layers and collapse; got others")
         else:
             model = NetworkPosterior(network, prior, self.noise_prior if scale is None else None, scale)
             chains = self._run(model, x, y, generator)
@@ -104,16 +106,12 @@ class HMCRegressor(BatchedRegressor):
             model.start((self.n_chains,), generator),
             n_warmup=self.n_warmup,
             n_draws=self.n_draws,
-            thinning=self.thinning,
             path_length=self.path_length,
             generator=generator,
         )
 
     def _predict_standard(self, x: Array) -> Prediction:
-        return mixture(self.posterior_.model, self.posterior_.chains.draws.flatten(0, 1), x)
-
-
-def mixture(model: NetworkPosterior, draws: Tensor, x: Array) -> Prediction:
-    """The equal mixture of Gaussians of draws [S, dimensions] at x [N, D]."""
-    loc = model.functions(draws, torch.as_tensor(x)).numpy()  # [S, N, 1]
-    return Prediction(loc, model.noise(draws).numpy()[:, None, None], np.full((1, 1, 1), np.inf))
+        """The equal mixture of the draws' Gaussians at x [N, D]."""
+        model, draws = self.posterior_.model, self.posterior_.chains.draws.flatten(0, 1)
+        loc = model.functions(draws, torch.as_tensor(x)).numpy()  # [S, N, 1]
+        return Prediction(loc, model.noise(draws).numpy()[:, None, None], np.full((1, 1, 1), np.inf))

@@ -18,8 +18,8 @@ from vmg.objective import elbo
 from vmg.prediction import Prediction, draw_functions
 from vmg.training import cosine, train
 from vmg_paper.baselines import HMCRegressor, PBPRegressor
+from vmg_paper.baselines.collapsed_posterior import LayerPrecisions
 from vmg_paper.baselines.diagnostics import bulk_ess, split_rhat
-from vmg_paper.baselines.flat_network import WeightPrior
 
 __all__ = [
     "Band",
@@ -234,13 +234,13 @@ class Toy:
         pbp = PBPRegressor(hidden, s.n_epochs, noise_scale=noise, n_starts=s.n_starts, random_state=self.seed)
         return Band.of("PBP", self.grid, pbp.fit(self.X, self.y).pred_dist(self.grid[:, None]), truth=truth)
 
-    def true_band(self, name: str, hidden: Sequence[int], activation: str, weight_prior: WeightPrior) -> Band:
+    def true_band(self, name: str, hidden: Sequence[int], activation: str, prior: float | LayerPrecisions) -> Band:
         """The band of Hamiltonian Monte Carlo, with how well its chains agree as a note."""
         self.tell(name)
         hmc = HMCRegressor(
             hidden,
             activation,
-            weight_prior=weight_prior,
+            weight_prior=prior,
             noise_scale=self.noise_scale,
             n_chains=self.settings.n_chains,
             n_warmup=self.settings.n_warmup,

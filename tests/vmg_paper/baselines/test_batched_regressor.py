@@ -129,24 +129,22 @@ def test_hmc_is_exact_bayesian_linear_regression():
     np.testing.assert_allclose(prediction.epistemic_std, spread, rtol=5 / np.sqrt(ess))
 
 
-def test_bad_arguments_are_refused():
-    X, y = linear_table()
-    with pytest.raises(ValueError, match="must be fitted"):
-        PBPRegressor().pred_dist(X)
-    with pytest.raises(ValueError, match="X must be"):
-        QUICK["pbp"].fit(X[:, 0], y)
-    with pytest.raises(ValueError, match="finite"):
-        PBPRegressor().fit(X, np.full(60, np.nan))
-    with pytest.raises(ValueError, match="n_epochs must be"):
-        PBPRegressor(n_epochs=0).fit(X, y)
-    with pytest.raises(ValueError, match="weight_prior must have"):
-        PBPRegressor(weight_prior=(1.0, 1.0)).fit(X, y)
-    with pytest.raises(ValueError, match="at least one"):
-        fit_splits(PBPRegressor(), X, y, [])
-    with pytest.raises(ValueError, match="parameter must be one of"):
-        PBPRegressor().set_params(depth=3)
-    with pytest.raises(ValueError, match="as in fit"):
-        clone(QUICK["pbp"]).fit(X, y).predict(X[:, :2])
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (lambda X, y: PBPRegressor().pred_dist(X), "not fitted yet"),
+        (lambda X, y: PBPRegressor().fit(X[:, 0], y), "Expected 2D array"),
+        (lambda X, y: PBPRegressor().fit(X, np.full(60, np.nan)), "NaN"),
+        (lambda X, y: PBPRegressor(n_epochs=0).fit(X, y), "n_epochs must be"),
+        (lambda X, y: PBPRegressor(weight_prior=(1.0, 1.0)).fit(X, y), "weight_prior must have"),
+        (lambda X, y: fit_splits(PBPRegressor(), X, y, []), "at least one"),
+        (lambda X, y: PBPRegressor().set_params(depth=3), "Invalid parameter 'depth'"),
+        (lambda X, y: clone(QUICK["pbp"]).fit(X, y).predict(X[:, :2]), "as in fit"),
+    ],
+)
+def test_bad_arguments_are_refused(action, message):
+    with pytest.raises(ValueError, match=message):
+        action(*linear_table())
 
 
 @pytest.mark.parametrize("name", QUICK)

@@ -9,8 +9,8 @@ from random_problem import data, states
 from torch.distributions import Gamma, MultivariateNormal, Normal
 
 from vmg_paper.baselines import HMCRegressor
-from vmg_paper.baselines.collapsed_posterior import CollapsedPosterior
-from vmg_paper.baselines.flat_network import DERIVATIVES, FlatNetwork, LayerPrecisions, NetworkPosterior
+from vmg_paper.baselines.collapsed_posterior import CollapsedPosterior, LayerPrecisions
+from vmg_paper.baselines.flat_network import DERIVATIVES, FlatNetwork
 
 
 @pytest.mark.parametrize("activation", list(DERIVATIVES))
@@ -27,26 +27,30 @@ def test_the_gradient_equals_autograd(activation, prior, sizes):
 def test_bayes_rule_links_it_to_the_whole_posterior(prior):
     """p(hidden, w | y) = p(hidden | y) p(w | hidden, y), whatever w is."""
     network, (x, y) = FlatNetwork((2, 5, 4, 1)), data()
-    collapsed, whole = CollapsedPosterior(network, prior, 0.3), NetworkPosterior(network, prior, None, 0.3)
+    collapsed = CollapsedPosterior(network, prior, 0.3)
     hidden = states(collapsed)
     output = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     n = collapsed.hidden.n_weights
     weights, scales = hidden[:, :n], torch.full((3,), 1.3, dtype=torch.float64)
     if isinstance(prior, LayerPrecisions):
-        of_layers = torch.exp(-0.5 * hidden[:, n:].reshape(3, 3, 2).sum(-1))  # of two hidden layers and the output
+        logs = hidden[:, n:]
+        of_layers = torch.exp(-0.5 * logs.reshape(3, 3, 2).sum(-1))  # of two hidden layers and the output
         weights = weights * of_layers[:, :2].repeat_interleave(torch.tensor([3 * 5, 6 * 4]), -1)
         scales = of_layers[:, 2]
-        joint, _ = whole.log_density(torch.cat([hidden[:, :n], output, hidden[:, n:]], -1), x, y)
-        joint = joint - 5 * scales.log()  # the density of w itself, not of w over its scale
+        joint = Normal(0.0, 1.0).log_prob(hidden[:, :n]).sum(-1)  # the state is weights over their scale
+        joint = joint + (Gamma(1.5, 0.4).log_prob(logs.exp()) + logs).sum(-1)
     else:
-        joint, _ = whole.log_density(torch.cat([hidden, output * scales[:, None]], -1), x, y)
+        joint = Normal(0.0, 1.3).log_prob(hidden).sum(-1)
+    drawn = output * scales[:, None]
+    f = network(torch.cat([weights, drawn], -1), x)[..., 0]
+    joint = joint + Normal(0.0, scales[:, None]).log_prob(drawn).sum(-1) + Normal(f, 0.3).log_prob(y).sum(-1)
     z = torch.relu(collapsed.hidden(weights, x))
     inputs = torch.nn.functional.pad(z, (0, 1), value=1.0) / math.sqrt(5)
     conditional = []
     for k in range(3):
         precision = torch.eye(5, dtype=torch.float64) / scales[k] ** 2 + inputs[k].mT @ inputs[k] / 0.09
         mean = torch.linalg.solve(precision, inputs[k].mT @ y / 0.09)
-        conditional.append(MultivariateNormal(mean, precision_matrix=precision).log_prob(output[k] * scales[k]))
+        conditional.append(MultivariateNormal(mean, precision_matrix=precision).log_prob(drawn[k]))
     found, _ = collapsed.log_density(hidden, x, y)
     expected = joint - torch.stack(conditional)
     torch.testing.assert_close(found - found[0], expected - expected[0])
@@ -89,3 +93,10 @@ def test_both_ways_of_sampling_agree():
     assert ess > 100
     assert (np.abs(one.mean - other.mean) < 7 * one.epistemic_std / np.sqrt(ess)).all()
     np.testing.assert_allclose(one.epistemic_std, other.epistemic_std, rtol=7 / np.sqrt(ess))
+
+
+def test_layer_precisions_need_known_noise_and_positive_numbers():
+    with pytest.raises(ValueError, match="needs known noise"):
+        HMCRegressor((3,), weight_prior=LayerPrecisions()).fit(np.zeros((4, 1)), np.arange(4.0))
+    with pytest.raises(ValueError, match="must be positive"):
+        LayerPrecisions(rate=0.0)

@@ -8,12 +8,12 @@ from random_problem import data, states
 from torch.distributions import Gamma, Normal
 
 from vmg.nn import MLP
-from vmg_paper.baselines.flat_network import DERIVATIVES, FlatNetwork, LayerPrecisions, NetworkPosterior
+from vmg_paper.baselines.flat_network import DERIVATIVES, FlatNetwork, NetworkPosterior
 
 
 @pytest.mark.parametrize("activation", list(DERIVATIVES))
 @pytest.mark.parametrize("noise", [{"noise_prior": None, "noise_scale": 0.3}, {"noise_prior": (6.0, 2.0)}])
-@pytest.mark.parametrize("weight_prior", [1.3, (6.0, 5.0), LayerPrecisions(1.0, 0.5)])
+@pytest.mark.parametrize("weight_prior", [1.3, (6.0, 5.0)])
 def test_the_gradient_equals_autograd(activation, noise, weight_prior):
     model = NetworkPosterior(FlatNetwork((2, 5, 4, 1), activation), weight_prior, **noise)
     state = states(model).requires_grad_()
@@ -60,23 +60,6 @@ def test_a_gamma_prior_on_the_precision_is_integrated_out():
     torch.testing.assert_close(found - found[0], expected - expected[0], rtol=1e-5, atol=1e-6)
 
 
-def test_layers_precisions_give_the_papers_gamma_prior():
-    """The density of weights and logarithms of precisions, with the Jacobian of the state's scaling."""
-    prior = LayerPrecisions(1.5, 0.4)
-    model = NetworkPosterior(FlatNetwork((2, 5, 1)), prior, None, 0.7)
-    state, (x, y) = states(model), data()
-    weights, logs = model.weights(state), state[:, 21:].reshape(3, 2, 2)  # 15 and 6 weights
-    expected = Normal(model.functions(state, x)[..., 0], 0.7).log_prob(y).sum(-1)
-    for layer, part in enumerate(weights.split([15, 6], -1)):
-        log_scale = -0.5 * logs[:, layer].sum(-1)
-        own = Normal(0.0, log_scale.exp()[:, None]).log_prob(part).sum(-1) + part.shape[-1] * log_scale
-        own = own + (Gamma(1.5, 0.4).log_prob(logs[:, layer].exp()) + logs[:, layer]).sum(-1)
-        expected = expected + own
-    found, _ = model.log_density(state, x, y)
-    torch.testing.assert_close(found - found[0], expected - expected[0])
-    assert model.n_dimensions == 21 + 4
-
-
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="activation must be one of"):
         FlatNetwork((1, 2, 1), "cubic")
@@ -84,5 +67,3 @@ def test_bad_arguments_are_refused():
         NetworkPosterior(FlatNetwork((1, 2, 1)), 1.0, None)
     with pytest.raises(ValueError, match="weight_prior must be positive"):
         NetworkPosterior(FlatNetwork((1, 2, 1)), -1.0)
-    with pytest.raises(ValueError, match="weight_prior must be positive"):
-        NetworkPosterior(FlatNetwork((1, 2, 1)), LayerPrecisions(rate=0.0))
