@@ -280,3 +280,24 @@ def test_terminated_commands_leave_no_copies_of_standard_input(tmp_path):
     process.terminate()
     assert process.wait(60) == 143
     assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_fleets_are_scored_and_reported(tmp_path, capsys):
+    train, test = f"{tmp_path}/train.parquet", f"{tmp_path}/test.parquet"
+    make_frame(150).to_parquet(train)
+    make_frame(90, seed=4).to_parquet(test)
+    fleet = f"{tmp_path}/fleet"
+    assert run(["fit", train, "-t", "y", "--ignore", "key", "--by", "kind", "-o", fleet, *FAST]) == 0
+    assert run(["evaluate", fleet, test, "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    truth, predicted = pd.read_parquet(test), load_fleet(fleet).predict_frame(pd.read_parquet(test))
+    assert scores["rows"] == 90 and scores["training_rows"] == 0
+    assert scores["rmse"] == pytest.approx(((truth["y"] - predicted["mean"]) ** 2).mean() ** 0.5)
+    assert scores["coverage"] == pytest.approx(truth["y"].between(predicted["lower"], predicted["upper"]).mean())
+    assert scores["rmse"] < scores["base_rate"]["rmse"]
+    page = tmp_path / "page.html"
+    assert run(["report", fleet, test, "-o", str(page)]) == 0
+    largest = truth["kind"].value_counts().index[0]
+    assert f"The page is about the group '{largest}'" in capsys.readouterr().err and page.stat().st_size > 10_000
+    assert run(["report", fleet, test, "-o", str(page), "--group", "violet"]) == 2
+    assert "there is no model of 'violet'" in capsys.readouterr().err

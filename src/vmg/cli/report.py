@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
+from vmg.cli.datasets import refuse_options
+from vmg.cli.fleets import load_fleet_and_table
 from vmg.cli.options import DataArgument, DebugOption, ModelArgument, QuietOption
-from vmg.cli.output import say, waiting
+from vmg.cli.output import say, say_aside, waiting
 from vmg.cli.paths import check_output, load_both, prints
 
 __all__ = ["report"]
@@ -21,14 +23,26 @@ def report(
     out: Annotated[
         str, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes; - prints it.")
     ] = "report.html",
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The group of a fleet that the page is about.", show_default="the largest"),
+    ] = None,
     quiet: QuietOption = False,
     debug: DebugOption = False,
 ) -> None:
-    """Write one self-contained HTML page about a model and the rows of a table."""
+    """Write one self-contained HTML page about a model and the rows of a table; of a fleet, about one of its groups."""
     from vmg.report import render_report, write_report
+    from vmg.tables.wording import count
 
     path = None if prints(out) else check_output(Path(out), model, data)
-    fitted, frame = load_both(model, data, quiet)
+    if model.is_dir():
+        fleet, frame = load_fleet_and_table(model, data, quiet)
+        group, fitted, frame = fleet.rows_of(frame, group)
+        if not quiet:
+            say_aside(f"The page is about the group '{group}', {count(len(frame), 'row')}; --group names another.")
+    else:
+        refuse_options("needs a fleet", group=group)
+        fitted, frame = load_both(model, data, quiet)
     if path is None:
         sys.stdout.write(render_report(fitted, frame))
         return

@@ -2,7 +2,8 @@
 
 from vmg.scale.conversion import as_parquet, convert_csv
 from vmg.scale.dataset import Dataset, open_dataset
-from vmg.scale.fleet import Fleet, FleetReport, fit_fleet, load_fleet
+from vmg.scale.fleet import Fleet, load_fleet
+from vmg.scale.fleet_fit import FleetReport, fit_fleet
 from vmg.scale.parallel import run_parallel
 from vmg.scale.scoring import ScoringReport, output_schema, score_batches, score_dataset
 from vmg.scale.stream import fit_dataset

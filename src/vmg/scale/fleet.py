@@ -1,51 +1,31 @@
-"""A fleet: one model for each group of a table's rows, in a folder of model files with an index.
-
-Groups are fitted in batches, each written as soon as it is fitted; a run that was killed goes on from there. The index
-comes last: a folder without one is unfinished.
-"""
+"""A fleet: one model for each group of a table's rows, in a folder of model files with an index."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 import vmg
-from vmg.estimators import TableClassifier, TableModel, TableRegressor
+from vmg.estimators import TableModel
 from vmg.estimators.prediction_table import FLAGS
-from vmg.estimators.preparing import PreparedTable, prepare_table
 from vmg.estimators.table_model import Outside
-from vmg.files import Run, replacing
-from vmg.fit.design import MANY_ROWS
+from vmg.files import replacing
 from vmg.model_file import ModelFileError
-from vmg.scale.group_fits import Estimator, GroupTable, fit_apart, fit_together
-from vmg.scale.parallel import run_parallel
-from vmg.scale.pooling import Pool, fit_pool
 from vmg.tables import TableError
-from vmg.tables.cells import RowDigest, require_columns, to_texts
-from vmg.tables.choices import TableChoices
-from vmg.tables.missing import ReferenceRows, row_digests
-from vmg.tables.scores import base_rate
-from vmg.tables.target import Task
-from vmg.tables.wording import count
+from vmg.tables.cells import no_value, require_columns, to_texts
 
-__all__ = ["Fleet", "FleetIndex", "FleetReport", "fit_fleet", "load_fleet"]
+__all__ = ["INDEX", "MODELS", "Fleet", "FleetIndex", "load_fleet"]
 
 INDEX, MODELS = "index.json", "models"
-OTHERS = "others.vmg"  # the model of groups that are not known
 LOADED_MODELS = 2_000  # that a process keeps
-MIN_ROWS = 5  # of a group with a model of its own alone
-BATCH_CELLS = 12_000  # rows of a batch, padding included: what fits into the caches of a core
-MOST_PADDING = 1.3  # times the rows of the smallest group
-MIN_REFERENCE = 32  # rows of a pooled group that unknown cells are drawn from; with fewer, rows of all groups
 
 
 @dataclass(frozen=True)
@@ -91,190 +71,6 @@ class FleetIndex:
             return cls(**{**fields, "notes": tuple(fields["notes"])})
         except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
             raise ModelFileError(f"{place} does not describe a fleet: {error!r:.200}") from error
-
-
-@dataclass(frozen=True)
-class FleetReport:
-    """What was done: groups fitted now, groups whose files were there already, and groups without a model."""
-
-    fitted: list[str]
-    found: list[str]
-    refused: Mapping[str, str]
-    notes: list[str]
-
-
-# -- fitting ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class FleetTask:
-    """Groups that are fitted together, or one that is fitted on its own; with a pool, groups that borrow from it."""
-
-    tables: tuple[GroupTable, ...]
-    task: Task
-    pool: Pool | None = None
-
-
-def fit_fleet(
-    frame: pd.DataFrame,
-    target: str,
-    by: str,
-    out: str | os.PathLike[str],
-    *,
-    task: Task | None = None,
-    exclude: Sequence[str] = (),
-    pool: bool = False,
-    choices: TableChoices | None = None,
-    options: Mapping[str, Any] | None = None,
-    n_jobs: int = 1,
-    tell: Callable[[str], None] | None = None,
-) -> FleetReport:
-    """Fit one model for each value of a column, and write them into a folder with an index.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        Rows of all groups. Columns are read in one way for all of them.
-    target, task, exclude, choices, options
-        As in :meth:`vmg.estimators.TableModel.fit`. Options that are not given are those of small groups.
-    by : str
-        The column that tells groups apart.
-    out : path
-        A folder; what is in it of the same run is not fitted again.
-    pool : bool
-        Let groups share hidden layers and a learned prior of their output layers, so that a group of few rows borrows
-        from the others. Groups that are not known are then predicted too, with more ignorance. Regression only.
-    n_jobs : int
-        As in :func:`vmg.scale.run_parallel`.
-    tell : callable, optional
-        Called with sentences about what is done.
-    """
-    options, choices = {"random_state": 0, **(options or {})}, choices or TableChoices()
-    require_columns(frame, [target, by, *exclude])
-    frame = frame.reset_index(drop=True)
-    keys = to_texts(frame[by])
-    if keys.isna().all():
-        raise TableError(f"no row has both a target '{target}' and a group '{by}'")
-    if by == target:
-        raise TableError(f"the target must be another column than the groups'; got '{by}' for both")
-    choices = replace(choices, types={name: kind for name, kind in choices.types.items() if name != by})
-    columns = frame[keys.notna()].drop(columns=by)
-    table = prepare_table(columns, target, task, [name for name in exclude if name != by], 0.0, choices, options)
-    if pool and table.target.task != "regression":
-        raise TableError("groups can be pooled in regression; the task is classification")
-    keys = keys[table.rows.frame.index]
-    groups = pd.Series(np.arange(len(keys))).groupby(keys.to_numpy()).indices
-    rows: dict[str, NDArray[np.int64]] = {str(key): places for key, places in groups.items()}
-    refused = _refused(rows, table.values, pool)
-    notes = [*table.notes, f"{count(len(rows), 'group')} by '{by}'."]
-    notes += [f"Group '{key}' has no model of its own: {reason}." for key, reason in refused.items()]
-    for note in notes if tell is not None else ():
-        tell(note)  # type: ignore[misc]
-
-    digest = RowDigest()
-    digest.add(table.rows.frame.assign(**{target: table.values, f"{by} ": keys}))
-    seed = options.pop("random_state")
-    settings = {"target": target, "by": by, "task": table.target.task, "pool": pool, "seed": seed}
-    settings |= {"options": repr(sorted(options.items())), "choices": choices.to_document(), "rows": digest.hexdigest()}
-    with Run({**settings, "version": vmg.__version__}).claim(out) as folder:
-        (folder.path / MODELS).mkdir(exist_ok=True)
-        files = {key: f"{number:06d}.vmg" for number, key in enumerate(rows) if key not in refused}
-        tables = {
-            key: GroupTable(number, table.features[rows[key]], table.values[rows[key]], options, seed)
-            for number, key in enumerate(rows)
-            if key in files
-        }
-        make = _ModelMaker(table, target)
-
-        def save(model: TableModel, name: str) -> None:
-            model.save(folder.path / MODELS / name)
-            folder.add(f"{MODELS}/{name}")
-
-        done = [key for key, name in files.items() if folder.is_done(f"{MODELS}/{name}")]
-        shared = None
-        if pool and (len(done) < len(files) or not folder.is_done(f"{MODELS}/{OTHERS}")):
-            shared = fit_pool(list(tables.values()), options, seed)
-            about = "Model of groups that are not known."
-            save(make(shared.estimator_of(None), np.arange(len(keys)), about), OTHERS)
-        left = {tables[key].number: key for key in files if key not in set(done)}
-        tasks = _tasks([tables[key] for key in left.values()], list(tables.values()), table.target.task, shared)
-        fitted = []
-        for position, estimators in run_parallel(fit_task, tasks, n_jobs=n_jobs):
-            for group, estimator in zip(tasks[position].tables, estimators, strict=True):
-                key = left.get(group.number)
-                if key is not None:
-                    about = f"Model of the group '{key}', {count(len(group.y), 'row')}."
-                    save(make(estimator, rows[key], about, pooled=pool), files[key])
-                    fitted.append(key)
-        sizes = {key: len(rows[key]) for key in files}
-        others = OTHERS if pool else None
-        FleetIndex(by, target, table.target.task, files, sizes, refused, others, tuple(notes)).write(folder.path)
-    return FleetReport(sorted(fitted), sorted(done), refused, notes)
-
-
-class _ModelMaker:
-    """Makes the table models of groups, which read columns in one way and keep reference rows of their own."""
-
-    def __init__(self, table: PreparedTable, target: str) -> None:
-        self._table, self._target = table, target
-        self._given = np.column_stack([~marks["missing"] for marks in table.encoder.marks(table.rows)])
-        self._digests = row_digests(table.features, table.values)
-
-    def __call__(
-        self, estimator: Estimator, rows: NDArray[np.int64], about: str, *, pooled: bool = False
-    ) -> TableModel:
-        """The model of a group with these rows; a small pooled one draws unknown cells from rows of all groups."""
-        table, encoder = self._table, self._table.encoder
-        near = np.arange(len(table.values)) if pooled and len(rows) < MIN_REFERENCE else rows
-        reference = ReferenceRows.sample(
-            table.features[near], self._given[near], encoder.feature_scales, encoder.widths, self._digests[near], seed=0
-        )
-        return TableModel(
-            *(encoder, estimator, self._target, table.target.task, table.target.decimal_comma),
-            notes=(table.target.reason, about),
-            unit=table.target.unit,
-            reference=reference,
-            choices=table.choices,
-            base_rate=base_rate(table.values[rows]),
-        )
-
-
-def fit_task(task: FleetTask) -> list[Estimator]:
-    """Fit the groups of a task; the same numbers in any process."""
-    if task.pool is not None:
-        return [task.pool.estimator_of(table) for table in task.tables]
-    if task.task == "regression" and len(task.tables[0].y) < MANY_ROWS:
-        return list(fit_together(task.tables))
-    kind: type[Estimator] = TableRegressor if task.task == "regression" else TableClassifier
-    return [fit_apart(table, kind) for table in task.tables]
-
-
-def _tasks(left: Sequence[GroupTable], planned: Sequence[GroupTable], task: Task, pool: Pool | None) -> list[FleetTask]:
-    """Batches with a group that is left; batches are made of all groups, so that they are the same after a kill."""
-    wanted = {table.number for table in left}
-    batches: list[list[GroupTable]] = []
-    for table in sorted(planned, key=lambda table: (len(table.y), table.number)):
-        alone = pool is None and (task == "classification" or len(table.y) >= MANY_ROWS)
-        last = batches[-1] if batches else []
-        padded = len(table.y) * (len(last) + 1)
-        if alone or not last or padded > BATCH_CELLS or len(table.y) > MOST_PADDING * len(last[0].y) + 8:
-            batches.append([])
-        batches[-1].append(table)
-    return [FleetTask(tuple(batch), task, pool) for batch in batches if any(t.number in wanted for t in batch)]
-
-
-def _refused(rows: Mapping[str, NDArray[np.int64]], y: NDArray[Any], pool: bool) -> dict[str, str]:
-    """Groups that no model of their own can be fitted to, and the reason."""
-    reasons: dict[str, str] = {}
-    for key, places in rows.items() if not pool else ():
-        if len(places) < MIN_ROWS:
-            reasons[key] = f"it has {count(len(places), 'row')}, and a fit needs {MIN_ROWS}"
-        elif len(np.unique(y[places])) < 2:
-            reasons[key] = f"its target is always {y[places][0]}"
-    return reasons
-
-
-# -- predicting -------------------------------------------------------------------------------------------------------
 
 
 class Fleet:
@@ -341,6 +137,20 @@ class Fleet:
         groups = pd.Series(np.arange(len(frame))).groupby(np.array(names, dtype=object)).indices
         return [(self._load(name), places) for name, places in groups.items()]
 
+    def rows_of(self, frame: pd.DataFrame, group: str | None = None) -> tuple[str, TableModel, pd.DataFrame]:
+        """A group, its model and its rows in ``frame``; the group with most rows and a model, if none is named."""
+        require_columns(frame, [self.index.by])
+        keys = to_texts(frame[self.index.by])
+        if group is None:
+            known = keys[keys.isin(self.groups)] if self.index.others is None else keys.dropna()
+            if known.empty:
+                raise TableError("no row is of a group with a model")
+            group = str(known.value_counts().index[0])
+        model, rows = self.model(group), frame[(keys == group).to_numpy()]
+        if rows.empty:
+            raise TableError(f"no row is of the group '{group}'")
+        return group, model, rows
+
     def predict_frame(self, frame: pd.DataFrame, coverage: float = 0.9, *, outside: Outside = "flag") -> pd.DataFrame:
         """Predictions with a row for each row of ``frame``, each by the model of its own group.
 
@@ -358,6 +168,37 @@ class Fleet:
         predicted = predicted.reindex(range(len(frame))).set_axis(frame.index)
         return predicted.assign(**{FLAGS: predicted[FLAGS].fillna(f"unseen:{self.index.by}")})
 
+    def evaluate(self, frame: pd.DataFrame, coverage: float = 0.9) -> dict[str, float]:
+        """The scores of :meth:`vmg.estimators.TableModel.evaluate`, each row scored by the model of its own group.
+
+        Rows without a target or without a model are left out. Scores of groups are averaged by their rows; ``r2`` is
+        of all rows together.
+        """
+        parts = self._scored_parts(frame)
+        scores = _average([(len(rows), model.evaluate(rows, coverage)) for model, rows in parts])
+        if "rmse" in scores:
+            spread = float(np.std(np.concatenate([model.target_values(rows) for model, rows in parts])))
+            scores["r2"] = 1 - (scores["rmse"] / spread) ** 2 if spread > 0 else float("nan")
+        return {**scores, "rows": sum(len(rows) for _, rows in parts)}
+
+    def evaluate_base_rate(self, frame: pd.DataFrame) -> dict[str, float]:
+        """The scores that knowing the training targets of each group alone gives."""
+        return _average([(len(rows), model.evaluate_base_rate(rows)) for model, rows in self._scored_parts(frame)])
+
+    def training_share(self, frame: pd.DataFrame) -> float:
+        """The share of the rows with a target that the models were fitted to, as far as their files know."""
+        parts = self._scored_parts(frame)
+        return _average([(len(rows), {"share": model.training_share(rows)}) for model, rows in parts])["share"]
+
+    def _scored_parts(self, frame: pd.DataFrame) -> list[tuple[TableModel, pd.DataFrame]]:
+        """Models with their rows that have a target."""
+        require_columns(frame, [self.target])
+        rows = frame[~no_value(frame[self.target])]
+        parts = [(model, rows.iloc[places]) for model, places in self.parts(rows)]
+        if not parts:
+            raise TableError(f"no row has both a value in the target '{self.target}' and a group with a model")
+        return parts
+
     def unknown(self, frame: pd.DataFrame) -> list[str]:
         """Groups of ``frame`` that have no model of their own."""
         require_columns(frame, [self.index.by])
@@ -367,3 +208,10 @@ class Fleet:
 def load_fleet(path: str | os.PathLike[str]) -> Fleet:
     """The fleet in a folder that :func:`fit_fleet` wrote."""
     return Fleet(path)
+
+
+def _average(scores: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    """Scores of groups as one of all rows: means weighted by rows, of squares for the root mean squared error."""
+    n_rows, names = sum(n for n, _ in scores), scores[0][1]
+    means = {name: sum(n * own[name] ** (1 + (name == "rmse")) for n, own in scores) / n_rows for name in names}
+    return {name: value**0.5 if name == "rmse" else value for name, value in means.items()}
