@@ -2,10 +2,15 @@ import gzip
 import os
 import subprocess
 import sys
+import threading
+import time
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from messy import OPTIONS
+from vmg.estimators import TableModel
 from vmg.tables import TableError, read_table, write_table
 
 
@@ -191,3 +196,101 @@ def test_damaged_parquet_is_said(tmp_path):
         path.write_bytes(whole[:length])
         with pytest.raises(TableError, match=r"cannot read .* as Parquet"):
             read_table(path)
+
+
+# -- rows and cells that readers disagree on --------------------------------------------------------------------------
+
+
+def test_short_rows_are_filled(text_file):
+    frame, _ = read_table(text_file("a,b,c\n1,x,2\n3\n\n4,y\n"))
+    assert frame["a"].tolist() == [1, 3, 4] and frame["b"].isna().tolist() == [False, True, False]
+    assert frame["c"].isna().tolist() == [False, True, True]
+
+
+def test_spaces_before_quotes_and_breaks_inside_them(text_file):
+    frame, _ = read_table(text_file('a, "b"\n1, "x, y"\n2,"u\nv"\n'))
+    assert frame.to_dict("list") == {"a": [1, 2], "b": ["x, y", "u\nv"]}
+    frame, _ = read_table(text_file('a,b\n1,5" pipe\n2,"say ""so"""\n'))
+    assert frame["b"].tolist() == ['5" pipe', 'say "so"']
+
+
+@pytest.mark.parametrize("rows", ['1,"x\n2,y\n3,z\n', '1,x\n2,"y', '1,x\n2,"' + "y\n" * 200_000])
+def test_a_quote_that_is_never_closed_does_not_hide_rows(text_file, rows):
+    with pytest.raises(TableError, match="not a regular table"):
+        read_table(text_file("a,b\n" + rows))
+
+
+def test_a_column_of_signs_has_no_missing_minus(text_file):
+    frame, _ = read_table(text_file("a,b,c\n+,-,-\n-,?,5\n,-,+\n"))
+    assert frame["a"].isna().tolist() == [False, False, True] and frame["a"].tolist()[:2] == ["+", "-"]
+    assert frame["b"].isna().all() and frame["c"].isna().tolist() == [True, False, False]
+
+
+def test_words_that_are_missing_can_be_chosen(text_file):
+    path = text_file("country,x,y\nNA,-999,1\nDE,4,none\n")
+    frame, _ = read_table(path, na_values=["-999", "none"])
+    assert frame["country"].tolist() == ["NA", "DE"]
+    assert frame["x"].isna().tolist() == [True, False] and frame["y"].isna().tolist() == [False, True]
+
+
+def test_a_model_reads_a_minus_as_at_its_fit(text_file):
+    rows = "".join(f"{'+-'[k % 2]},{'-NA'[k % 3 :: 3]},{k % 7},{'+-'[k // 2 % 2]}\n" for k in range(60))
+    frame = read_table(text_file("sign,other,x,y\n" + rows)).frame
+    model = TableModel.fit(frame, "y", options=OPTIONS)
+    assert list(model.estimator.classes_) == ["+", "-"]
+    new = read_table(text_file("sign,x,other,y\n-,3,a,-\n-,4,-,-\n", "new.csv"), **model.reading).frame
+    assert new["sign"].tolist() == ["-", "-"] and new["y"].tolist() == ["-", "-"]
+    assert new["other"].isna().tolist() == [False, True]
+    assert not any("missing:sign" in text for text in model.predict_frame(new)["flags"])
+
+
+def test_signs_alone_are_written_as_they_are(tmp_path):
+    frame = pd.DataFrame({"class": ["+", "-", "+1+1", "a\r=1+1", "\r=2"]})
+    write_table(frame, tmp_path / "out.csv")
+    assert (tmp_path / "out.csv").read_bytes() == b'class\n+\n-\n\'+1+1\n"a\n=1+1"\n"\'\n=2"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("5.1,3.5,setosa\n4.9,3.0,setosa\n", "'5.1', '3.5'; --no-header"),
+        ("2020-01-01,5,a\n2020-01-02,6,b\n", "'2020-01-01', '5'; --no-header"),
+        ("country,1990,1991\nA,1,2\nB,3,4\n", None),
+        ("1990,x\nu,1\n", None),
+        ("a,b\n1,2\n", None),
+        ("id1,day2\n1,2020-01-01\n", None),
+    ],
+)
+def test_a_first_line_of_values_is_noticed(text_file, text, said):
+    notes = read_table(text_file(text)).notes
+    assert notes == [] if said is None else said in notes[0]
+
+
+def test_a_table_without_a_header(text_file):
+    path = text_file("2020-01-01;1,5;x\n2020-01-02;2,5;y\n")
+    with pytest.raises(TableError, match="must name the columns; got the values '2020-01-01', '5'"):
+        read_table(text_file("2020-01-01,5\n2020-01-02,6\n", "values.csv"))
+    frame, _ = read_table(path, header=False)
+    assert list(frame.columns) == ["column 1", "column 2", "column 3"] and len(frame) == 2
+    assert frame.attrs["decimal_comma"]
+    assert len(read_table(text_file("\n1,2\n3,4\n"), header=False).frame) == 2
+
+
+def test_pipes_are_read_in_any_encoding(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    text = "größe,b\n1,2\n3\n".encode("cp1252")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(text))
+    writer.start()
+    frame, notes = read_table(tmp_path / "pipe")
+    writer.join()
+    assert frame["größe"].tolist() == [1, 3] and "Windows-1252" in notes[0]
+
+
+def test_a_huge_text_in_parquet_is_read_in_no_time(tmp_path):
+    frame = pd.DataFrame({"a": ["1 " * 5_000_000, *["u", "v"] * 20], "x": range(41), "y": np.arange(41) / 7})
+    frame.to_parquet(tmp_path / "t.parquet")
+    start = time.process_time()
+    read = read_table(tmp_path / "t.parquet").frame
+    notes = TableModel.check(read, "y")
+    assert time.process_time() - start < 5
+    assert all(len(note) < 400 for note in notes)

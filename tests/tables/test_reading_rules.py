@@ -56,7 +56,7 @@ def test_the_mark_of_the_fit_holds_at_prediction(text_file):
     one = {}
     for name, cells in {"both": "1,500;1\n-0,250;2\n", "alone": "1,500;1\n"}.items():
         path = text_file(f"a;key\n{cells}", f"{name}.csv")
-        frame = read_table(path, texts=model.text_columns, decimal_comma=model.decimal_comma).frame
+        frame = read_table(path, **model.reading).frame
         one[name] = model.encoder.transform(frame)[0, 0]
     assert one == {"both": 1.5, "alone": 1.5}
     other = model.with_decimal(False)
@@ -199,7 +199,7 @@ def test_codes_are_read_as_they_are_written_whatever_the_other_rows(text_file):
     path = text_file("code,x\n01,3\n02,3\n", "new.csv")
     assert read_table(path).frame["code"].tolist() == ["01", "02"]  # even alone: a zero in front makes a code
     path = text_file("code,x\n1,3\n10,3\n", "new.csv")
-    new = read_table(path, texts=model.text_columns, decimal_comma=model.decimal_comma).frame
+    new = read_table(path, **model.reading).frame
     assert new["code"].tolist() == ["1", "10"]
     assert not any("unseen" in text for text in model.predict_frame(new)["flags"])
 
@@ -207,7 +207,7 @@ def test_codes_are_read_as_they_are_written_whatever_the_other_rows(text_file):
 def test_numbers_stay_numbers_whatever_the_other_rows(text_file):
     frame = read_table(text_file("a,y\n" + "".join(f"{k % 13},{k}\n" for k in range(60)))).frame
     model = TableModel.fit(frame, "y", options=OPTIONS)
-    new = read_table(text_file("a\n01\n02\n", "new.csv"), texts=model.text_columns).frame
+    new = read_table(text_file("a\n01\n02\n", "new.csv"), **model.reading).frame
     np.testing.assert_array_equal(model.encoder.transform(new)[:, 0], [1, 2])
 
 
@@ -329,7 +329,7 @@ def test_choices_in_a_file_are_kept_with_the_model(tmp_path):
     [
         ('[columns]\na = "colour"', "type of 'a' must be one of number, category"),
         ("[columns]\na = 3", "'a' in .* must have a type and perhaps a format; got 3"),
-        ('speed = "fast"', "'decimal' and a section .columns. alone; got 'speed'"),
+        ('speed = "fast"', "'decimal', 'na', 'header' and a section .columns. alone; got 'speed'"),
         ("decimal = 5", "decimal must be a point or a comma; got 5"),
         ("[columns", "must be a TOML file"),
     ],

@@ -19,6 +19,8 @@ from vmg.cli.options import (
     IgnoreOption,
     JsonOption,
     LikelihoodOption,
+    NaOption,
+    NoHeaderOption,
     Preset,
     QuietOption,
     TaskChoice,
@@ -63,6 +65,8 @@ def fit(
     ignore: IgnoreOption = None,
     date_format: DateFormatOption = None,
     decimal: DecimalOption = None,
+    na: NaOption = None,
+    no_header: NoHeaderOption = None,
     holdout: Annotated[
         float, typer.Option(metavar="SHARE", help="Share of the rows that is held out.", rich_help_panel=SCORE)
     ] = 0.2,
@@ -147,7 +151,8 @@ def fit(
     wanted = None if task is TaskChoice.auto else cast("Task", task.value)
     if require_likelihood(likelihood, wanted) != "auto":
         options["likelihood"], wanted = likelihood, "regression"
-    choices = make_choices(types, categorical, [*split_names(ignore), *(exclude or [])], date_format, decimal)
+    left_out = [*split_names(ignore), *(exclude or [])]
+    choices = make_choices(types, categorical, left_out, date_format, decimal, na, no_header)
     scored: dict[str, Any] = {"cv": cv, "holdout_by": holdout_by, "time": time, "conformal": conformal}
     if by is not None:
         refuse_options("cannot be had together with --by", **scored, stream=stream)
@@ -162,7 +167,10 @@ def fit(
         if streams(data, stream, shared=shared):
             refuse_options("needs a table that is read whole, with --in-memory", **scored)
             hidden_bar = quiet or not is_first()
-            with as_parquet(data) as source, TrainingBar("Training", quiet=hidden_bar, terms=LOG_POSTERIOR) as bar:
+            with (
+                as_parquet(data, **choices.reading) as source,
+                TrainingBar("Training", quiet=hidden_bar, terms=LOG_POSTERIOR) as bar,
+            ):
                 common = {
                     "task": wanted,
                     "choices": choices,
@@ -218,7 +226,7 @@ def _fit_table(
     from vmg.tables.wording import count
 
     choices = settings["choices"]
-    frame, notes = read_table(data, texts=choices.texts, decimal_comma=choices.decimal_comma)
+    frame, notes = read_table(data, **choices.reading)
     if not silent:
         say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
         for note in notes:

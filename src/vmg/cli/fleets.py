@@ -61,7 +61,7 @@ def fit_by_group(
         frame = pd.concat([part for _, part in dataset.frames()], ignore_index=True)
         notes = dataset.notes()
     else:
-        frame, notes = read_table(data, texts=[*choices.texts, by], decimal_comma=choices.decimal_comma)
+        frame, notes = read_table(data, **{**choices.reading, "texts": [*choices.reading["texts"], by]})
     if not silent:
         say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
         for note in notes:
@@ -95,7 +95,7 @@ def load_fleet_and_table(path: Path, data: Path, quiet: bool) -> tuple[Fleet, pd
 
     fleet = load_fleet(path)
     one = fleet.any_model
-    frame, notes = read_table(data, texts=[*one.text_columns, fleet.index.by], decimal_comma=one.decimal_comma)
+    frame, notes = read_table(data, **{**one.reading, "texts": {**one.reading["texts"], fleet.index.by: ()}})
     one.encoder.check(frame)
     unknown = fleet.unknown(frame)
     if unknown:

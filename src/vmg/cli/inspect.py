@@ -14,6 +14,8 @@ from vmg.cli.options import (
     DecimalOption,
     IgnoreOption,
     JsonOption,
+    NaOption,
+    NoHeaderOption,
     TaskChoice,
     TypesOption,
     make_choices,
@@ -36,6 +38,8 @@ def inspect(
     ignore: IgnoreOption = None,
     date_format: DateFormatOption = None,
     decimal: DecimalOption = None,
+    na: NaOption = None,
+    no_header: NoHeaderOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -48,8 +52,8 @@ def inspect(
     from vmg.tables import read_table
     from vmg.tables.wording import count
 
-    choices = make_choices(types, categorical, ignore, date_format, decimal)
-    frame, notes = read_table(data, texts=choices.texts, decimal_comma=choices.decimal_comma)
+    choices = make_choices(types, categorical, ignore, date_format, decimal, na, no_header)
+    frame, notes = read_table(data, **choices.reading)
     inspection = inspect_table(frame, target, None if task is TaskChoice.auto else task.value, choices)
     if json:
         print_json(

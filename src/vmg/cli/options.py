@@ -28,6 +28,8 @@ __all__ = [
     "JsonOption",
     "LikelihoodOption",
     "ModelArgument",
+    "NaOption",
+    "NoHeaderOption",
     "Preset",
     "QuietOption",
     "TaskChoice",
@@ -107,6 +109,25 @@ DecimalOption = Annotated[
         rich_help_panel=READING,
     ),
 ]
+NaOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--na",
+        metavar="WORD,...",
+        help="Words that mean a missing cell, as an empty one does.",
+        show_default="NA, ?, - and the like",
+        rich_help_panel=READING,
+    ),
+]
+NoHeaderOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--no-header",
+        help="The first line is a row; columns are called 'column 1', 'column 2', ...",
+        show_default=False,
+        rich_help_panel=READING,
+    ),
+]
 
 
 def split_names(given: list[str] | None) -> list[str]:
@@ -120,6 +141,8 @@ def make_choices(
     ignore: list[str] | None,
     date_format: list[str] | None,
     decimal: str | None,
+    na: list[str] | None,
+    no_header: bool | None,
 ) -> TableChoices:
     """Choices about the table from the options, which override the file of types."""
     from vmg.tables.choices import TableChoices, read_choices
@@ -130,7 +153,12 @@ def make_choices(
         formats[name if sign else ""] = form if sign else text
     choices = TableChoices() if types is None else read_choices(types)
     return choices.changed(
-        categorical=split_names(categorical), ignore=split_names(ignore), date_formats=formats, decimal=decimal
+        categorical=split_names(categorical),
+        ignore=split_names(ignore),
+        date_formats=formats,
+        decimal=decimal,
+        na_values=None if na is None else split_names(na),
+        header=False if no_header else None,
     )
 
 

@@ -79,7 +79,7 @@ def load_both(path: Path, data: Path, quiet: bool, decimal: str | None = None) -
     model = load_model(path)
     if decimal is not None:
         model = model.with_decimal(bool(TableChoices().changed(decimal=decimal).decimal_comma))
-    frame, notes = read_table(data, texts=model.text_columns, decimal_comma=model.decimal_comma)
+    frame, notes = read_table(data, **model.reading)
     model.encoder.check(frame)
     if not quiet:
         for note in [*notes, *table_remarks(model.encoder, frame, model.target, model.choices.ignored)]:

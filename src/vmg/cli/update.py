@@ -49,7 +49,7 @@ def update(
     load_model(model)  # says what is wrong with the file
     with locked(model):  # an update that comes meanwhile waits, and starts from this one's result
         fitted = load_model(model)
-        with waiting("Updating", quiet=quiet), as_parquet(data) as source:
+        with waiting("Updating", quiet=quiet), as_parquet(data, **fitted.reading) as source:
             updated = update_model(fitted, source, again=again)
         if same_file(path, model):
             with replacing(path.with_name(f"{path.name}.before")) as backup:

@@ -34,6 +34,7 @@ from vmg.tables.missing import ReferenceRows, draw_shares, find_candidates, row_
 from vmg.tables.numbers import to_numbers
 from vmg.tables.scores import base_rate, base_rate_scores, class_scores, number_scores
 from vmg.tables.target import Task, known_labels, require_numbers
+from vmg.tables.text_files import MISSING
 from vmg.tables.wording import TableError, count
 from vmg.training import Callback
 
@@ -322,10 +323,12 @@ class TableModel:
         return self.reference.known_share(row_digests(self.encoder.transform(rows), self.target_values(rows)))
 
     @property
-    def text_columns(self) -> list[str]:
-        """Columns whose cells a file must give as they are written: 01 is not 1 in them."""
-        labels = [self.target] if self.task == "classification" else []
-        return [*self.encoder.text_columns, *labels]
+    def reading(self) -> dict[str, Any]:
+        """The arguments of :func:`~vmg.tables.read_table` with which a file is read as at the fit."""
+        texts = self.encoder.text_columns
+        if isinstance(self.estimator, TableClassifier):
+            texts[self.target] = [str(label) for label in self.estimator.classes_ if str(label) in MISSING]
+        return {**self.choices.reading, "texts": texts, "decimal_comma": self.decimal_comma}
 
     def with_decimal(self, decimal_comma: bool) -> TableModel:
         """The model for tables that write numbers in the other convention."""

@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import fs, ipc, parquet
 
+from vmg.scale.conversion import DECIMAL_COMMA
 from vmg.tables import TableError
 from vmg.tables.wording import listing
 
@@ -81,9 +82,9 @@ class Part:
                     rows = [opened.get_batch(k).num_rows for k in range(opened.num_record_batches)]
                     schema = opened.schema
                 else:
-                    metadata = parquet.ParquetFile(file).metadata
+                    opened_parquet = parquet.ParquetFile(file)
+                    metadata, schema = opened_parquet.metadata, opened_parquet.schema_arrow
                     rows = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
-                    schema = metadata.schema.to_arrow_schema()
         except (OSError, ValueError, pa.ArrowException) as error:
             raise TableError(f"cannot be read: {_first_line(error)}") from error
         for name, value in self.keys.items():
@@ -149,6 +150,12 @@ class Dataset:
     def n_rows(self) -> int:
         """Rows of all parts together, as the files state them."""
         return sum(piece.n_rows for piece in self.pieces)
+
+    @property
+    def decimal_comma(self) -> bool | None:
+        """Whether a comma is the decimal point, as the text said that was converted; None where none did."""
+        said = (self.schema.metadata or {}).get(DECIMAL_COMMA)
+        return None if said is None else said == b"True"
 
     def frames(
         self, columns: Sequence[str] | None = None, *, shard: Shard = ALONE

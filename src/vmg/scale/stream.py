@@ -97,6 +97,8 @@ def fit_dataset(
     statistics, sample = first.statistics, first.sample.rows()
     if statistics.n_rows < MIN_ROWS:
         raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {statistics.n_rows}")
+    if dataset.decimal_comma is not None:
+        sample.attrs["decimal_comma"] = dataset.decimal_comma
     table = CellTable(sample, training=True)
     encoder = fit_encoder(table, statistics, choices, target)
     read = fit_target(table[target], task, decide_comma(table, choices))
@@ -218,7 +220,7 @@ def _encoded(
         for frame in dataset.frames_of(piece, names):
             values = to_numbers(frame[target], read.decimal_comma, read.unit).values
             given = np.isfinite(values)
-            yield encoder.transform(frame[given]), values[given]
+            yield encoder.transform(CellTable(frame[given], training=True)), values[given]
 
     for piece in dataset.own_pieces(processes.rank_and_size()):
         if piece.number not in read_before:

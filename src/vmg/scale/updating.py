@@ -16,6 +16,7 @@ from vmg.fit.gaussian import RegressionEnsemble
 from vmg.model_file import ModelFileError
 from vmg.scale.dataset import open_dataset
 from vmg.tables import TableError
+from vmg.tables.cells import CellTable
 from vmg.tables.missing import row_digests
 from vmg.tables.target import label_positions
 from vmg.tables.wording import count
@@ -74,7 +75,7 @@ def update_model(model: TableModel, source: str | os.PathLike[str], *, again: bo
         n_unusable += int((~given).sum())
         n_absurd += int((given & ~taken).sum())
         if taken.any():
-            X, targets = model.encoder.transform(frame[taken]), y[taken]
+            X, targets = model.encoder.transform(CellTable(frame[taken], training=True)), y[taken]
             digests = row_digests(X, targets)
             n_known += int(np.isin(digests, known).sum())
             reference = None if reference is None else reference.with_digests(digests)

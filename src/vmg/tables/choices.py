@@ -31,11 +31,17 @@ class TableChoices:
         Formats of dates by column, as in ``{"sold": "%d/%m/%Y"}``; the column "" stands for all others.
     decimal_comma : bool or None
         Whether a comma is the decimal point; None: found out.
+    na_values : tuple of str or None
+        Words of a file that mean a missing cell, as an empty one does; None: NA, ?, - and the like.
+    header : bool
+        Whether the first line of a file names the columns.
     """
 
     types: Mapping[str, str] = field(default_factory=dict)
     date_formats: Mapping[str, str] = field(default_factory=dict)
     decimal_comma: bool | None = None
+    na_values: tuple[str, ...] | None = None
+    header: bool = True
 
     def __post_init__(self) -> None:
         for name, kind in self.types.items():
@@ -55,11 +61,16 @@ class TableChoices:
         return list(dict.fromkeys([*self.types, *(name for name in self.date_formats if name)]))
 
     @property
-    def texts(self) -> list[str]:
-        """Columns whose cells must be read as they are written: 01 is not 1 in them."""
-        return [name for name, kind in self.types.items() if kind in ("category", "date", "time")] + [
-            name for name in self.date_formats if name
-        ]
+    def reading(self) -> dict[str, Any]:
+        """The arguments of :func:`~vmg.tables.read_table`: cells of some columns are read as they are written."""
+        texts = [name for name, kind in self.types.items() if kind in ("category", "date", "time")]
+        texts += [name for name in self.date_formats if name]
+        return {
+            "texts": texts,
+            "decimal_comma": self.decimal_comma,
+            "na_values": self.na_values,
+            "header": self.header,
+        }
 
     def date_format(self, name: str) -> str | None:
         """The format of a column's dates."""
@@ -72,6 +83,8 @@ class TableChoices:
         ignore: Iterable[str] = (),
         date_formats: Mapping[str, str] | None = None,
         decimal: str | None = None,
+        na_values: Iterable[str] | None = None,
+        header: bool | None = None,
     ) -> TableChoices:
         """The choices with others on top."""
         types = {**self.types, **dict.fromkeys(categorical, "category"), **dict.fromkeys(ignore, IGNORED)}
@@ -79,7 +92,13 @@ class TableChoices:
             if name:
                 types.setdefault(name, "date")
         comma = self.decimal_comma if decimal is None else _comma(decimal)
-        return TableChoices(types, {**self.date_formats, **(date_formats or {})}, comma)
+        return TableChoices(
+            types,
+            {**self.date_formats, **(date_formats or {})},
+            comma,
+            self.na_values if na_values is None else tuple(na_values),
+            self.header if header is None else header,
+        )
 
     def to_document(self) -> dict[str, Any]:
         """The choices for a model file."""
@@ -87,23 +106,28 @@ class TableChoices:
             "types": dict(self.types),
             "date_formats": dict(self.date_formats),
             "decimal_comma": self.decimal_comma,
+            "na_values": None if self.na_values is None else list(self.na_values),
+            "header": self.header,
         }
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> TableChoices:
         """The choices that :meth:`to_document` described."""
         types, formats, comma = (document[key] for key in ("types", "date_formats", "decimal_comma"))
-        texts = [*types, *types.values(), *formats, *formats.values()]
-        if not all(isinstance(text, str) for text in texts) or not (comma is None or isinstance(comma, bool)):
+        words, header = document["na_values"], document["header"]
+        texts = [*types, *types.values(), *formats, *formats.values(), *(words or [])]
+        if not all(isinstance(text, str) for text in texts) or comma not in (None, True, False):
             raise ValueError("choices must be texts, and decimal_comma true, false or null")
-        return cls(types, formats, comma)
+        if not isinstance(header, bool) or not isinstance(words, list | None):
+            raise ValueError("header must be true or false, and na_values a list of texts or null")
+        return cls(types, formats, comma, None if words is None else tuple(words), header)
 
 
 def read_choices(path: str | os.PathLike[str]) -> TableChoices:
     """The choices in a TOML file.
 
-    ``decimal = ","`` at the top, and a section ``[columns]`` with lines such as ``zip = "category"`` or
-    ``sold = {type = "date", format = "%d/%m/%Y"}``.
+    ``decimal = ","``, ``na = ["-", "none"]`` and ``header = false`` at the top, and a section ``[columns]`` with lines
+    such as ``zip = "category"`` or ``sold = {type = "date", format = "%d/%m/%Y"}``.
     """
     if sys.version_info >= (3, 11):
         import tomllib
@@ -116,11 +140,15 @@ def read_choices(path: str | os.PathLike[str]) -> TableChoices:
         raise TableError(f"cannot read {name}: {error.strerror or error}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise TableError(f"{name} must be a TOML file; {error}") from error
-    unknown = [key for key in document if key not in ("decimal", "columns")]
+    unknown = [key for key in document if key not in ("decimal", "na", "header", "columns")]
     if unknown or not isinstance(document.get("columns", {}), dict):
         raise TableError(
-            f"{name} must have 'decimal' and a section [columns] alone; got {listing(unknown or ['columns'])}"
+            f"{name} must have 'decimal', 'na', 'header' and a section [columns] alone; got "
+            f"{listing(unknown or ['columns'])}"
         )
+    words, header = document.get("na"), document.get("header", True)
+    if not isinstance(header, bool) or not (words is None or all(isinstance(word, str) for word in list(words))):
+        raise TableError(f"in {name} 'na' must be a list of texts, and 'header' true or false")
     types, formats = {}, {}
     for column, said in document.get("columns", {}).items():
         parts = {"type": said} if isinstance(said, str) else said
@@ -134,7 +162,8 @@ def read_choices(path: str | os.PathLike[str]) -> TableChoices:
         if "format" in parts:
             formats[column] = parts["format"]
     decimal = document.get("decimal")
-    return TableChoices(types, formats, None if decimal is None else _comma(decimal))
+    comma = None if decimal is None else _comma(decimal)
+    return TableChoices(types, formats, comma, None if words is None else tuple(words), header)
 
 
 def _comma(decimal: Any) -> bool:

@@ -172,8 +172,10 @@ class NumberColumn(Column):
     def _between(self, column: AnyCells, low: float, high: float) -> Array:
         """The cells as numbers, those beyond the ends moved there, infinite ones too; NaN where missing."""
         numbers = self.read(column)
-        values = np.where(numbers.infinite != 0, np.copysign(np.inf, numbers.infinite), numbers.values)
-        return np.clip(values, low, high)
+        values = np.clip(numbers.values, low, high)
+        far = numbers.infinite != 0
+        values[far] = np.where(numbers.infinite[far] > 0, high, low)
+        return values
 
     def marks(self, column: AnyCells) -> dict[str, Mask]:
         numbers = self.read(column)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from vmg.tables.choices import TableChoices
 from vmg.tables.columns import CategoryColumn, Column, NumberColumn, Reading
 from vmg.tables.kinds import column_from_document, day_comes_first, find_kind
 from vmg.tables.numbers import find_decimal_comma
+from vmg.tables.text_files import MISSING
 from vmg.tables.wording import TableError, count, listing
 
 __all__ = ["TableEncoder", "decide_comma"]
@@ -69,17 +70,20 @@ class TableEncoder:
         [N, outputs] is centred and of unit scale.
         """
         table = CellTable.of(frame, training=True)
-        columns, parts = [], []
+        columns: list[Column] = []
+        of_other_folds: dict[str, Array] = {}
         for column in self.columns:
-            apart = None
             if isinstance(column, CategoryColumn):
                 column, apart = column.with_effects(table[column.name], target)
-            features = column.transform(table[column.name])
-            if apart is not None and isinstance(column, CategoryColumn):
-                features |= dict(zip(column.effect_names, apart.T, strict=True))
+                if apart is not None:
+                    of_other_folds |= dict(zip(column.effect_names, apart.T, strict=True))
             columns.append(column)
-            parts.append(features)
-        return replace(self, columns=tuple(columns)), _stack(parts)
+        encoder = replace(self, columns=tuple(columns))
+        features = encoder.transform(table)
+        for place, name in enumerate(encoder.feature_names):
+            if name in of_other_folds:
+                features[:, place] = of_other_folds[name]
+        return encoder, features
 
     @property
     def column_names(self) -> list[str]:
@@ -107,9 +111,13 @@ class TableEncoder:
         return np.array([scale for column in self.columns for scale in column.feature_scales()], dtype=np.float64)
 
     @property
-    def text_columns(self) -> list[str]:
-        """Columns whose cells a file must give as they are written: 01 is not 1 in them."""
-        return [column.name for column in self.columns if column.kind in ("category", "date", "time")]
+    def text_columns(self) -> dict[str, list[str]]:
+        """Columns whose cells a file must give as they are written, each with words that are not missing in it.
+
+        01 is not 1 in them, and a hyphen is not missing where training rows had it as a category.
+        """
+        texts = [column for column in self.columns if column.kind in ("category", "date", "time")]
+        return {c.name: sorted(MISSING & {*c.known}) if isinstance(c, CategoryColumn) else [] for c in texts}
 
     def check(self, frame: pd.DataFrame | CellTable) -> CellTable:
         """The cells of a table; a TableError that names the columns which it lacks."""
@@ -125,7 +133,13 @@ class TableEncoder:
     def transform(self, frame: pd.DataFrame | CellTable) -> Array:
         """Features of each row [N, D], all finite; columns that the encoder does not know are ignored."""
         table = self.check(frame)
-        return _stack([column.transform(table[column.name]) for column in self.columns])
+        features = np.empty((len(table), len(self.feature_names)))
+        place = 0
+        for column in self.columns:
+            for feature in column.transform(table[column.name]).values():
+                features[:, place] = feature
+                place += 1
+        return features
 
     def marks(self, frame: pd.DataFrame | CellTable) -> list[dict[str, NDArray[np.bool_]]]:
         """The rows of each column that are ``missing``, ``unseen`` or ``outside``."""
@@ -183,10 +197,6 @@ class TableEncoder:
         if not isinstance(comma, bool):
             raise ValueError(f"decimal_comma must be true or false; got {comma!r:.40}")
         return cls(columns, dropped, comma)
-
-
-def _stack(parts: Sequence[Mapping[str, Array]]) -> Array:
-    return np.column_stack([feature for part in parts for feature in part.values()])
 
 
 def decide_comma(table: CellTable, choices: TableChoices) -> bool:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from vmg.tables.cells import NUMBER, AnyCells, Cells, CellTable, as_cells, full_matches
+from vmg.tables.cells import LONGEST_VALUE, NUMBER, AnyCells, Cells, CellTable, as_cells, full_matches
 
 __all__ = [
     "UNITS",
@@ -105,7 +105,6 @@ def to_numbers(column: AnyCells, decimal_comma: bool | None = None, unit: str | 
 def _read_numbers(cells: Cells, decimal_comma: bool | None, unit: str | None) -> Numbers:
     if cells.is_numeric:
         values, not_numbers = cells.values, []
-        infinite = np.where(np.isinf(values), np.sign(values), 0.0)
     else:
         if decimal_comma is None:
             decimal_comma = bool(count_comma_votes({"": cells}).decide())
@@ -115,11 +114,14 @@ def _read_numbers(cells: Cells, decimal_comma: bool | None, unit: str | None) ->
         words = full_matches(cells.arrow, INFINITE)
         of_levels[words] = [-np.inf if text.startswith("-") else np.inf for text in cells.levels[words]]
         values = cells.spread(of_levels, np.nan)
-        infinite = np.where(np.isinf(values), np.sign(values), 0.0)
-    if cells.training:
-        not_numbers = sorted({*not_numbers, *(f"{end:g}" for end in np.unique(infinite[infinite != 0]) * np.inf)})
-        infinite = np.zeros(len(values))
-    return Numbers(np.where(np.isfinite(values), values, np.nan), bool(decimal_comma), not_numbers, infinite)
+    infinite = np.broadcast_to(0.0, len(values))
+    if (far := np.isinf(values)).any():
+        if cells.training:
+            not_numbers = sorted({*not_numbers, *(f"{end:g}" for end in np.unique(values[far]))})
+        else:
+            infinite = np.where(far, np.sign(values), 0.0)
+        values = np.where(far, np.nan, values)
+    return Numbers(values, bool(decimal_comma), not_numbers, infinite)
 
 
 def _in_unit(marks: NDArray[Any], values: Array, unit: str | None) -> NDArray[np.bool_]:
@@ -151,16 +153,20 @@ def _level_values(cells: Cells, decimal_comma: bool) -> Array:
 def _written(cells: Cells) -> _Written:
     """The levels without their units and signs; only what is no plain number is taken apart, one by one."""
 
-    def read() -> _Written:
-        simple = full_matches(cells.arrow, DIGITS_AND_MARKS)
-        digits = pc.match_substring_regex(cells.arrow, r"\pN").to_numpy(zero_copy_only=False)
-        bare = np.where(simple, cells.levels, "")
-        marks = np.full(len(bare), "", dtype=object)
-        for k in np.flatnonzero(digits & ~simple):
-            bare[k], marks[k] = split_mark(cells.levels[k])
-        return _Written(pa.array(bare, type=pa.string()), marks)
+    return cells.once("written", lambda: _take_apart(cells.arrow))
 
-    return cells.once("written", read)
+
+def _take_apart(texts: pa.Array) -> _Written:
+    simple = full_matches(texts, DIGITS_AND_MARKS)
+    digits = pc.match_substring_regex(texts, r"\pN").to_numpy(zero_copy_only=False)
+    marks = np.full(len(texts), "", dtype=object)
+    complicated = np.flatnonzero(digits & ~simple)
+    bare = pc.if_else(pa.array(simple), texts, "")
+    if len(complicated):
+        parts = [split_mark(text) for text in texts.take(pa.array(complicated)).to_pylist()]
+        marks[complicated] = [mark for _, mark in parts]
+        bare = pc.replace_with_mask(bare, pa.array(digits & ~simple), pa.array([number for number, _ in parts]))
+    return _Written(bare, marks)
 
 
 def split_mark(text: str) -> tuple[str, str]:
@@ -243,12 +249,12 @@ class CommaVotes(NamedTuple):
         return separator == ";" if self.comma or self.either else None
 
 
-def count_comma_votes(columns: Mapping[str, Cells | Iterable[str]]) -> CommaVotes:
+def count_comma_votes(columns: Mapping[str, Cells | pa.Array | Iterable[str]]) -> CommaVotes:
     """Ask each column of texts whether its commas can only be one thing."""
     votes = CommaVotes([], [], [])
     for name, texts in columns.items():
-        cells = texts if isinstance(texts, Cells) else Cells(pd.Series(list(texts), dtype=object))
-        bare = _written(cells).bare[:VOTING_TEXTS]
+        bare = _written(texts).bare if isinstance(texts, Cells) else _take_apart(_short(texts)).bare
+        bare = bare[:VOTING_TEXTS]
         thousands = full_matches(bare, THOUSANDS)
         decimals = full_matches(bare, DECIMAL_COMMA)
         points = full_matches(bare, NUMBER)
@@ -263,6 +269,12 @@ def count_comma_votes(columns: Mapping[str, Cells | Iterable[str]]) -> CommaVote
         elif thousands.any():
             votes.either.append(name)
     return votes
+
+
+def _short(texts: pa.Array | Iterable[str]) -> pa.Array:
+    """Texts to vote, without those that are too long for a number."""
+    array = texts if isinstance(texts, pa.Array) else pa.array(list(texts), type=pa.string())
+    return pc.if_else(pc.greater(pc.utf8_length(array), LONGEST_VALUE), "", array)[:VOTING_TEXTS]
 
 
 def find_decimal_comma(table: CellTable, separator: str | None = None) -> bool:
