@@ -5,8 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+import vmg
 from reference import tensors_of
-from vmg.nn import MLP, MatrixGaussianLinear, kl_divergence, use_generator
+from vmg.nn import MLP, BayesianModule, MatrixGaussianLinear, fixed_draw, kl_divergence, to_plain, use_generator
 from vmg.priors import GammaPrior
 
 
@@ -69,7 +70,8 @@ def test_layers_share_no_prior():
 )
 def test_activations_and_the_mean_network_as_plain_modules(build, activation, function):
     network, x = build(3, (4, 5), 2, activation=activation, n_pseudo=2), rows(6)
-    plain = network.to_sequential()
+    plain = to_plain(network, centre=False)
+    assert type(plain) is nn.Sequential
     assert not any(isinstance(m, MatrixGaussianLinear) for m in plain.modules())
     assert sum(isinstance(m, nn.Linear) for m in plain.modules()) == 3
     torch.testing.assert_close(plain(x), network.forward_mean(x))
@@ -85,8 +87,8 @@ def test_folded_networks_are_the_unfolded(build, family, n_pseudo, zero_mean):
     hidden = network.activation(network.layers[0].predictive(x[:2]).mean)
     expected = network.layers[1].predictive(hidden).mean  # the conditional mean, never folded
     torch.testing.assert_close(network.forward_centre(x[:2]), expected)
-    torch.testing.assert_close(network.to_sequential(centre=True)(x[:2]), expected)
-    torch.testing.assert_close(network.to_sequential()(x[:2]), network.forward_mean(x[:2]))
+    torch.testing.assert_close(to_plain(network)(x[:2]), expected)
+    torch.testing.assert_close(to_plain(network, centre=False)(x[:2]), network.forward_mean(x[:2]))
 
 
 @pytest.mark.parametrize("prior", [False, True])
@@ -157,6 +159,22 @@ def test_n_functions_must_be_positive():
         MLP(3, (4,), 1).sample_functions(0)
 
 
-def test_to_sequential_needs_a_single_network():
-    with pytest.raises(ValueError, match=r"needs a single layer; this one holds \(2,\) replicas"):
-        MLP(3, (4,), 1, batch_shape=(2,)).to_sequential()
+def test_replicas_have_no_plain_counterpart():
+    with pytest.raises(ValueError, match=r"no plain counterpart: it holds \(2,\) replicas"):
+        to_plain(MLP(3, (4,), 1, batch_shape=(2,)))
+
+
+def test_networks_inside_other_models_become_plain(build):
+    network, x = build(3, (4,), 2, n_pseudo=2), rows(6)
+    model = nn.Sequential(network, nn.Softmax(-1))
+    torch.testing.assert_close(to_plain(model)(x), torch.softmax(network.forward_centre(x), -1))
+    assert type(model[0]) is MLP
+    with fixed_draw(network):
+        torch.testing.assert_close(to_plain(network)(x), network(x))
+
+
+def test_frozen_draws_of_a_network(build):
+    network, x = build(3, (4,), 2, n_pseudo=2), rows(6)
+    served = vmg.freeze_draws(network, 3)
+    assert served(x).mean.shape == (6, 2)
+    assert not any(isinstance(part, BayesianModule) for part in served.modules())

@@ -99,13 +99,13 @@ class GaussianLikelihood(Likelihood):
 
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         require_outputs(f, y, self.n_outputs)
-        return self._expected_log_prob(y - f)[0]
+        return self._expected_log_prob(y - f)
 
-    def _expected_log_prob(self, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """E log N(residual; 0, 1/τ), [..., B], and E τ, [..., 1, C]."""
+    def _expected_log_prob(self, residual: Tensor) -> Tensor:
+        """E log N(residual; 0, 1/τ), [..., B]."""
         tau = (self.log_concentration - self.log_rate).exp().unsqueeze(-2)
         log_tau = (torch.digamma(self.log_concentration.exp()) - self.log_rate).unsqueeze(-2)
-        return 0.5 * (log_tau - LOG_2PI - tau * residual.square()).sum(-1), tau
+        return 0.5 * (log_tau - LOG_2PI - tau * residual.square()).sum(-1)
 
     def kl_divergence(self) -> Tensor:
         a, b = self.log_concentration.exp(), self.log_rate.exp()
@@ -247,7 +247,7 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
         if self.balance and f.requires_grad:
             fixed = mean.detach()
             mean = fixed + self._mean_weight(log_scale.detach()) * (mean - fixed)  # the same value, another gradient
-        return self._expected_log_prob((y - mean) * torch.exp(-log_scale))[0] - log_scale.sum(-1)
+        return self._expected_log_prob((y - mean) * torch.exp(-log_scale)) - log_scale.sum(-1)
 
     @torch.no_grad()
     def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:

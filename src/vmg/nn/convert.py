@@ -160,7 +160,7 @@ def layer_settings(n_rows: int, n_data: float | None) -> dict[str, Any]:
 
 
 def _owners(model: nn.Module) -> Callable[[nn.Parameter], int]:
-    """How many modules hold a parameter."""
+    """A function that gives the number of modules which hold a parameter."""
     count: dict[nn.Parameter, int] = {}
     for part in model.modules():
         for parameter in part._parameters.values():

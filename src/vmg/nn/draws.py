@@ -45,7 +45,7 @@ class Draws:
 
     @contextmanager
     def in_use(self) -> Iterator[Draws]:
-        """The model with these draws, the first to begin with; as it was before, afterwards."""
+        """Use these draws inside the block, the first one to begin with, and restore the model afterwards."""
         before = [layer.drawn for layer in self._layers]
         self.use(0)
         try:
@@ -56,7 +56,7 @@ class Draws:
 
 @contextmanager
 def fixed_draw(model: nn.Module, n: int = 1) -> Iterator[Draws]:
-    """Inside, the model is a function: every call uses one set of weights, drawn on entry.
+    """Make the model a fixed function inside the block: every call uses one set of weights, drawn on entry.
 
     With ``n`` > 1 there are as many functions, and iterating over what ``as`` gives uses one after the other::
 
@@ -71,7 +71,7 @@ def fixed_draw(model: nn.Module, n: int = 1) -> Iterator[Draws]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model in eval mode, and every module back in its own mode afterwards."""
+    """Set the model to eval mode inside the block, and every module back to its own mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -128,7 +128,7 @@ class BayesianHead(nn.Module):
 
     @property
     def output(self) -> GaussianOutput | SoftmaxOutput:
-        """The layer that is integrated out, on features and the one that is the bias."""
+        """The layer that is integrated out; its inputs are the features and, for the bias, a one."""
         if self._output is None:
             raise ValueError("the head has seen no rows yet: call fit or update, or give n_features and n_outputs")
         return self._output
@@ -228,7 +228,7 @@ class BayesianHead(nn.Module):
 
     @torch.no_grad()
     def predict(self, x: Any, n_samples: int = 200, generator: torch.Generator | None = None) -> HeadPrediction:
-        """What targets to expect at each row, in double precision; probabilities come from ``n_samples`` draws."""
+        """Predict targets at each row, in double precision; probabilities come from ``n_samples`` draws."""
         phi, output = self.design(x).double(), self.output
         if isinstance(output, GaussianOutput):
             mean, variance, noise = output.functions(phi)

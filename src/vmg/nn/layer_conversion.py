@@ -71,7 +71,7 @@ def counterpart(
 
 
 def _maker(module: nn.Module) -> Callable[[Any, Settings], BayesianModule] | Refusal:
-    """How to make the counterpart of a module of this kind."""
+    """The function that makes the counterpart of a module of this kind, or why there is none."""
     kind = type(module)
     if nn.utils.parametrize.is_parametrized(module):
         return Refusal("its weight is parametrised")

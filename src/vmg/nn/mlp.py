@@ -14,7 +14,7 @@ from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.diagonal_stack import draw_layers, may_stack
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 
-__all__ = ["ACTIVATIONS", "MLP", "Activation", "LayerFactory"]
+__all__ = ["ACTIVATIONS", "MLP", "Activation", "LayerFactory", "as_module"]
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -34,6 +34,15 @@ ACTIVATIONS: dict[str, Activation] = {
     "cos": torch.cos,
     "logistic": torch.sigmoid,
     "identity": _identity,
+}
+
+MODULES: dict[Activation, type[nn.Module]] = {
+    torch.relu: nn.ReLU,
+    torch.tanh: nn.Tanh,
+    F.silu: nn.SiLU,
+    F.gelu: nn.GELU,
+    torch.sigmoid: nn.Sigmoid,
+    _identity: nn.Identity,
 }
 
 
@@ -130,13 +139,12 @@ class MLP(nn.Module):
                 functions[layer] = layer.sample_function(n_functions, prior=prior)
         return lambda x: self._chain(x, lambda layer, h: functions[layer](h))
 
-    def to_sequential(self, *, centre: bool = False) -> nn.Sequential:
-        """:meth:`forward_mean` (or :meth:`forward_centre`) as plain PyTorch modules, without this library's layers."""
-        modules: list[nn.Module] = []
-        for layer in self.layers:
-            assert isinstance(layer, BayesianLinear)
-            modules += [layer.to_linear(centre=centre), Elementwise(self.activation)]
-        return nn.Sequential(*modules[:-1])
+
+def as_module(activation: Activation) -> nn.Module:
+    """An activation as a module, PyTorch's own where there is one."""
+    if isinstance(activation, nn.Module):
+        return activation
+    return MODULES[activation]() if activation in MODULES else Elementwise(activation)
 
 
 class Elementwise(nn.Module):

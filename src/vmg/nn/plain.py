@@ -13,13 +13,14 @@ from vmg.nn.convert import ATTRIBUTE, replace_in_place
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.embedding import MatrixGaussianEmbedding
 from vmg.nn.lora import MatrixGaussianLoRA
+from vmg.nn.mlp import MLP, as_module
 
 __all__ = ["to_plain"]
 
 
 @torch.no_grad()
 def to_plain(model: nn.Module, *, centre: bool = True) -> nn.Module:
-    """A copy of ``model`` whose Bayesian modules are plain ones of PyTorch.
+    """A copy of ``model`` whose Bayesian modules are plain ones of PyTorch; an ``MLP`` becomes an ``nn.Sequential``.
 
     They have the weights at the mean pseudo-data, so that a model which was converted and not trained comes back as it
     was; with ``centre=False`` the mean weights E[W], which the noise of pseudo-inputs moves away from these.
@@ -30,7 +31,10 @@ def to_plain(model: nn.Module, *, centre: bool = True) -> nn.Module:
     copied = copy.deepcopy(model, {id(weight): weight.detach() for weight in drawn if weight is not None})
     inside: set[nn.Module] = set()
     for part in list(copied.modules()):
-        if isinstance(part, BayesianModule) and part not in inside:
+        if type(part) is MLP:
+            modules = [module for layer in part.layers for module in (as_module(part.activation), layer)]
+            replace_in_place(part, nn.Sequential(*modules[1:]), forget=True)  # its layers come later in this loop
+        elif isinstance(part, BayesianModule) and part not in inside:
             inside.update(part.modules())
             replace_in_place(part, _plain(part, centre), forget=True)
     copied.__dict__.pop(ATTRIBUTE, None)
@@ -64,7 +68,10 @@ def _plain(module: BayesianModule, centre: bool) -> nn.Module:
         return nn.Embedding.from_pretrained(table, freeze=False, padding_idx=module.padding_idx)
     if isinstance(module, BayesianLinear) and not module.batch_shape:
         return plain_linear(*_weight(module, centre))
-    raise ValueError(f"{type(module).__name__} has no plain counterpart")
+    shape = tuple(module.batch_shape) if isinstance(module, BayesianLinear) else ()
+    raise ValueError(
+        f"{type(module).__name__} has no plain counterpart" + (f": it holds {shape} replicas" if shape else "")
+    )
 
 
 def _convolution(module: MatrixGaussianConv1d | MatrixGaussianConv2d, centre: bool) -> nn.Module:

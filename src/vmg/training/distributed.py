@@ -39,7 +39,7 @@ class Processes:
 
     @property
     def alone(self) -> bool:
-        """Whether there is nobody to talk to."""
+        """Whether there is no other process."""
         return self.size == 1
 
     # -- before the first step ----------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class Processes:
     # -- at every step ------------------------------------------------------------------------------------------------
 
     def sizes(self, n: int) -> list[int]:
-        """How many of the ``n`` rows of a batch each process takes."""
+        """The number of rows that each process takes of the ``n`` rows of a batch."""
         if n < self.size:
             raise ValueError(f"batch_size must be at least the number of processes ({self.size}); got {n}")
         return [n // self.size + (rank < n % self.size) for rank in range(self.size)]

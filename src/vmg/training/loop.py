@@ -149,7 +149,7 @@ def differentiate(
 
 @contextmanager
 def _train_mode(modules: nn.Module) -> Iterator[None]:
-    """Train mode inside, eval mode ever after."""
+    """Set train mode inside the block and eval mode afterwards."""
     modules.train()
     try:
         yield
@@ -158,7 +158,7 @@ def _train_mode(modules: nn.Module) -> Iterator[None]:
 
 
 def _finite_terms(evaluate: Step, batch: Batch, kl_weight: float) -> ElboTerms | None:
-    """The objective at a batch, its gradient being left in the parameters; None where it is not finite."""
+    """The objective at a batch, with its gradient left in the parameters; None where it is not finite."""
     try:
         terms = evaluate(batch, kl_weight)
     except NotPositiveDefiniteError:
