@@ -10,7 +10,7 @@ from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNois
 from vmg.nn import MLP
 from vmg.training import cosine, train
 from vmg.training.checkpoint import Checkpoint
-from vmg_paper.layers.bayes_by_backprop import BayesByBackpropLinear
+from vmg_paper.layers.factorised import BayesByBackpropLinear
 from vmg_paper.layers.point_weights import DropConnectLinear, DropoutLinear, VariationalDropoutLinear
 
 N, D, BATCH = 22, 3, 4

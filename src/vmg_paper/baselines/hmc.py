@@ -12,10 +12,8 @@ from torch import Tensor
 
 from vmg.prediction import Prediction
 from vmg_paper.baselines.batched_regressor import Array, BatchedRegressor, Rows
-from vmg_paper.baselines.collapsed_posterior import CollapsedPosterior, LayerPrecisions
-from vmg_paper.baselines.diagnostics import bulk_ess, split_rhat
-from vmg_paper.baselines.flat_network import FlatNetwork, NetworkPosterior
-from vmg_paper.baselines.hamiltonian import Chains, sample
+from vmg_paper.baselines.hamiltonian import Chains, bulk_ess, sample, split_rhat
+from vmg_paper.baselines.network_posterior import CollapsedPosterior, FlatNetwork, LayerPrecisions, NetworkPosterior
 
 __all__ = ["HMCRegressor", "SampledNetwork"]
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from vmg.nn import MLP
 from vmg.priors import GammaPrior
-from vmg_paper.baselines.collapsed_posterior import LayerPrecisions
+from vmg_paper.baselines.network_posterior import LayerPrecisions
 from vmg_paper.data.toy import osband
 from vmg_paper.experiments.toys import Array, Settings, Toy, ToyResult, paper_network
 

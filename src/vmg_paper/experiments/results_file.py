@@ -19,7 +19,6 @@ except ImportError:  # Windows; there only one process may write
 __all__ = ["append", "read"]
 
 Record = dict[str, Any]
-BLOCK = 65_536  # bytes read at once on the way back to the last newline
 
 
 def read(path: Path) -> list[Record]:
@@ -51,8 +50,9 @@ def append(path: Path, records: Iterable[Record]) -> None:
     try:
         with _locked(descriptor):
             end = os.fstat(descriptor).st_size
-            start = _after_last_newline(descriptor, end)
-            if _parses(os.pread(descriptor, end - start, start)):
+            content = os.pread(descriptor, end, 0)
+            start = content.rfind(b"\n") + 1
+            if _parses(content[start:]):
                 data = b"\n" + data
             else:
                 end = start
@@ -75,16 +75,6 @@ def _write_all(descriptor: int, data: bytes, start: int) -> None:
     except OSError:
         os.ftruncate(descriptor, start)
         raise
-
-
-def _after_last_newline(descriptor: int, end: int) -> int:
-    while end > 0:
-        start = max(0, end - BLOCK)
-        found = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
-        end = start
-    return 0
 
 
 def _parses(line: bytes) -> bool:

@@ -13,7 +13,7 @@ from vmg.nn import MLP
 from vmg.nn.bayesian import BayesianLinear
 from vmg.priors import IsotropicPrior
 from vmg.training import Schedule, constant, cosine
-from vmg_paper.layers.bayes_by_backprop import BayesByBackpropLinear, ScaleMixture
+from vmg_paper.layers.factorised import BayesByBackpropLinear, ScaleMixture
 from vmg_paper.layers.point_weights import (
     DeterministicLinear,
     DropConnectLinear,

@@ -7,8 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from vmg_paper.baselines.diagnostics import bulk_ess, split_rhat
-from vmg_paper.baselines.hamiltonian import DualAveraging, sample, windows
+from vmg_paper.baselines.hamiltonian import DualAveraging, bulk_ess, sample, split_rhat, windows
 
 
 def gaussian(mean, covariance):

@@ -1,13 +1,27 @@
-"""The two toy figures with tiny settings: shapes, finite distances, and distances that mean what they say."""
+"""The two toy figures with tiny settings, from the command line too: shapes, distances and what they mean."""
+
+import functools
+import json
 
 import numpy as np
 import pytest
 import torch
-from tiny_figures import tiny_run
 
+from quick import command_runner
 from vmg.prediction import draw_functions
+from vmg_paper.cli.reproduce import reproduce
 from vmg_paper.experiments import figure1, figure2
-from vmg_paper.experiments.toys import Band, ToyResult, distance, fit_network
+from vmg_paper.experiments.toys import Band, Settings, ToyResult, distance, fit_network
+
+TINY = Settings(n_steps=20, n_draws=10, n_starts=2, n_epochs=2, n_chains=2, n_warmup=10, n_kept=8, n_points=21)
+
+
+@functools.cache
+def tiny_run(figure):
+    """What a figure gives, and the names that were told while it ran."""
+    told = []
+    return figure.run(seed=1, settings=TINY, tell=told.append), tuple(told)
+
 
 NAMES = {
     figure1: ["Factorised Gaussian", "PBP", "Dropout", "Matrix Gaussian"],
@@ -86,3 +100,45 @@ def test_longer_training_raises_the_bound(make):
     options = {"noise_scale": figure1.NOISE, "n_starts": 2, "seed": 0}
     short, long = (fit_network(make, x, x**3, n_steps=n, **options).bounds.max() for n in (5, 400))
     assert long > short + 10
+
+
+@pytest.fixture
+def seeds():
+    """Those that a command has asked for."""
+    return []
+
+
+@pytest.fixture(params=[figure1, figure2], ids=["figure1", "figure2"])
+def command(request, monkeypatch, tmp_path, seeds):
+    figure = request.param
+    result, told = tiny_run(figure)
+
+    def run(*, seed, tell):
+        seeds.append(seed)
+        for name in told:
+            tell(name)
+        return result
+
+    monkeypatch.setattr(figure, "run", run)
+    name = figure.__name__.rpartition(".")[2]
+    return lambda *options: (command_runner().invoke(reproduce, [name, *options]), tmp_path / "here" / "a.png")
+
+
+def test_a_table_is_printed_and_a_picture_drawn(command, tmp_path):
+    done, path = command("--out", str(tmp_path / "here" / "a.png"))
+    assert done.exit_code == 0, done.output
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert "Distance of each band" in done.stdout and "split R̂" in done.stdout
+
+
+def test_numbers_are_printed_as_json(command, seeds, tmp_path):
+    done, _ = command("--out", str(tmp_path / "a.png"), "--format", "json", "--seed", "2")
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert len(document["distances"]) == 4 and len(document["x"]) == 20
+    assert seeds == [2]
+
+
+def test_an_unknown_format_is_refused(command):
+    done, _ = command("--format", "xml")
+    assert done.exit_code == 2
