@@ -26,7 +26,7 @@ from vmg.fit.calibration import (
     held_out_functions,
     scalar_scores,
 )
-from vmg.fit.design import MIN_ROWS, Design, TrainingPlan, ordinary_rows, squash
+from vmg.fit.design import MIN_ROWS, Design, Size, TrainingPlan, ordinary_rows, squash, threads_for
 from vmg.fit.ensemble import group_rows
 from vmg.fit.gaussian import RegressionMembers
 from vmg.fit.glm import ScalarMembers
@@ -39,9 +39,9 @@ __all__ = ["LikelihoodChoice", "choose_likelihood"]
 
 Array = NDArray[np.float64]
 
-PILOT_ROWS, PILOT_MEMBERS, PILOT_UNITS = 1_000, 4, 50
+PILOT_ROWS = 1_000
 FEWEST_ROWS = 40  # fewer rows cannot tell likelihoods apart
-PILOT_PLAN = TrainingPlan(max_steps=60, patience=30, refit_steps=0)
+PILOT_SIZE = Size((50,), ("relu", "tanh"), 4, TrainingPlan(max_steps=60, patience=30, refit_steps=0))
 LAYER_PLAN = TrainingPlan(max_steps=20, patience=20, refit_steps=0)
 MARGIN = 1.0  # standard errors by which a candidate must beat the first
 
@@ -67,8 +67,10 @@ def choose_likelihood(x: Array, y: Array, weight: Array | None, seed: int) -> Li
         return LikelihoodChoice(first, f"the target is {support.kind}, and {len(y)} rows are too few to compare")
     rng = np.random.default_rng(seed)
     some = rng.permutation(len(y))[:PILOT_ROWS] if len(y) > PILOT_ROWS else np.arange(len(y))
-    pilot = _Pilot(squash(x[some]), y[some], None if weight is None else weight[some], rng, seed)
-    by_row = {name: pilot.score(name) for name in support.candidates}
+    given = None if weight is None else weight[some]
+    with threads_for(PILOT_SIZE.step_work(len(some), x.shape[1])):
+        pilot = _Pilot(squash(x[some]), y[some], given, rng, seed)
+        by_row = {name: pilot.score(name) for name in support.candidates}
     scores = {name: float(np.mean(rows)) for name, rows in by_row.items() if np.isfinite(rows).all()}
     name = first
     if first in scores:
@@ -90,7 +92,7 @@ class _Pilot:
         self.soft, self.y, self.rng, self.seed = soft, y, rng, seed
         self.given = np.ones(len(y)) if weight is None else weight
         self.whole = bool((y == np.floor(y)).all())
-        self.design = Design.choose(soft, PILOT_MEMBERS, rng)
+        self.design = Design.choose(soft, PILOT_SIZE.n_members, rng)
         self.shift = log_shift(y) if y.min() >= 0 else None
         scales = [y] if self.shift is None else [y, np.log(y + self.shift)]
         self.centre, self.unit = np.array([s.mean() for s in scales]), np.array([s.std() or 1.0 for s in scales])
@@ -98,10 +100,10 @@ class _Pilot:
         generator = torch.Generator().manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             self.members = RegressionMembers(
-                soft.shape[1], (PILOT_UNITS,), len(scales), ("relu", "tanh"), PILOT_MEMBERS
+                soft.shape[1], PILOT_SIZE.hidden, len(scales), PILOT_SIZE.activations, PILOT_SIZE.n_members
             )
         self.members.features.reset_parameters(generator)
-        self.held = self._train(self.members, self.targets, PILOT_PLAN)
+        self.held = self._train(self.members, self.targets, PILOT_SIZE.plan)
 
     def _train(self, members: Any, targets: Array, plan: TrainingPlan) -> HeldOutRows:
         generator = torch.Generator().manual_seed(self.seed)
@@ -168,7 +170,7 @@ class _Pilot:
         features = self.members.features
         with torch.random.fork_rng(devices=[]):
             members = ScalarMembers(
-                features.in_features, features.hidden, likelihood, features.activations, PILOT_MEMBERS
+                features.in_features, features.hidden, likelihood, features.activations, PILOT_SIZE.n_members
             )
         members.features.load_state_dict(features.state_dict())
         held = self._train(members, targets, LAYER_PLAN)

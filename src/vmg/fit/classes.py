@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vmg.fit.calibration import calibrate_classes
-from vmg.fit.design import InputRange, Size, squash
+from vmg.fit.design import InputRange, Size, squash, threads_for
 from vmg.fit.ensemble import Ensemble, FitRows, rows_to_condition_on, train_ensembles
 from vmg.fit.members import Members, mean_score
 from vmg.math.evidence import group_precision, log_precision_prior
@@ -112,15 +112,16 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
     def sample_probabilities(self, x: Array, n_draws: int, seed: int) -> Array:
         """Class probabilities of ``n_draws`` whole functions of each member, [E n_draws, N, K]."""
         soft = squash(x)
-        phi = self.members.features(torch.as_tensor(soft))
-        generator = torch.Generator().manual_seed(seed)
-        noise = torch.randn(n_draws, *self.mean.shape, generator=generator, dtype=torch.float64)
-        half = n_draws // 2
-        noise[half : 2 * half] = -noise[:half]  # pairs of opposite draws: their mean has less noise
-        spread = SoftmaxPosterior(self.mean, self.root).weight_noise(noise)
-        factor = self.inflation * self.input_range.extrapolation_factor(soft)
-        logits = self.sharpness * (phi @ self.mean) + torch.as_tensor(factor).sqrt().unsqueeze(-1) * (phi @ spread)
-        return torch.softmax(logits, -1).flatten(0, 1).numpy()
+        with threads_for(self.members.features.work(len(x)) + n_draws * self.mean[0].numel() * len(self.mean) * len(x)):
+            phi = self.members.features(torch.as_tensor(soft))
+            generator = torch.Generator().manual_seed(seed)
+            noise = torch.randn(n_draws, *self.mean.shape, generator=generator, dtype=torch.float64)
+            half = n_draws // 2
+            noise[half : 2 * half] = -noise[:half]  # pairs of opposite draws: their mean has less noise
+            spread = SoftmaxPosterior(self.mean, self.root).weight_noise(noise)
+            factor = self.inflation * self.input_range.extrapolation_factor(soft)
+            logits = self.sharpness * (phi @ self.mean) + torch.as_tensor(factor).sqrt().unsqueeze(-1) * (phi @ spread)
+            return torch.softmax(logits, -1).flatten(0, 1).numpy()
 
     def updated(self, x: Array, y: NDArray[np.int64], weight: Array | None) -> ClassificationEnsemble:
         """Condition the output layers on more rows, the posterior so far being their prior."""
@@ -164,15 +165,16 @@ def fit_classification(
         return ClassificationMembers(x.shape[1], size.hidden, n_classes, size.activations, size.n_members)
 
     labels = torch.as_tensor(y)
-    [trained] = train_ensembles(make_members, [FitRows(x, y, weight, seed)], size=size, callbacks=callbacks)
-    members, soft, held = trained.members, trained.x, trained.held
-    given = torch.ones(len(x)) if weight is None else torch.as_tensor(weight, dtype=torch.float32)
-    sharpness, inflation = 1.0, 1.0
-    if held is not None:
-        checked = given.double().numpy()[held.index]
-        sharpness, inflation = calibrate_classes(trained.held_out(held), y[held.index], checked, seed)
-    some, counted = rows_to_condition_on(given, trained.generator)
-    posterior = members.posterior(torch.as_tensor(soft)[some], labels[some], counted.expand(size.n_members, -1))
-    mean, root = posterior.mean.contiguous(), posterior.root.contiguous()
-    ensemble = ClassificationEnsemble(members, InputRange.of(soft), mean, root, sharpness, inflation)
-    return ensemble, trained.history
+    with threads_for(size.step_work(len(x), x.shape[1])):
+        [trained] = train_ensembles(make_members, [FitRows(x, y, weight, seed)], size=size, callbacks=callbacks)
+        members, soft, held = trained.members, trained.x, trained.held
+        given = torch.ones(len(x)) if weight is None else torch.as_tensor(weight, dtype=torch.float32)
+        sharpness, inflation = 1.0, 1.0
+        if held is not None:
+            checked = given.double().numpy()[held.index]
+            sharpness, inflation = calibrate_classes(trained.held_out(held), y[held.index], checked, seed)
+        some, counted = rows_to_condition_on(given, trained.generator)
+        posterior = members.posterior(torch.as_tensor(soft)[some], labels[some], counted.expand(size.n_members, -1))
+        mean, root = posterior.mean.contiguous(), posterior.root.contiguous()
+        ensemble = ClassificationEnsemble(members, InputRange.of(soft), mean, root, sharpness, inflation)
+        return ensemble, trained.history

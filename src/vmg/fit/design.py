@@ -1,4 +1,4 @@
-"""The plan of a fit: units of the rows, the size of the networks, and the rows that each member never sees.
+"""The plan of a fit: units of the rows, size of the networks, threads, and the rows that each member never sees.
 
 Random folds say how well members predict rows like the others. Regions say how well they predict where there are no
 rows: a member that has not seen a region must be unsure of it, and by how much is then measured, not assumed.
@@ -6,10 +6,15 @@ rows: a member that has not seen a region must be unsure of it, and by how much 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from threading import Lock
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from vmg.fit.targets import log_shift
@@ -27,6 +32,8 @@ __all__ = [
     "random_folds",
     "regions",
     "squash",
+    "threads_for",
+    "use_threads",
 ]
 
 Array = NDArray[np.float64]
@@ -162,6 +169,13 @@ class Size:
             given.setdefault("activations", self.activations[:1])
         return replace(self, **given, plan=replace(self.plan, **plan))
 
+    def step_work(self, n_rows: int, n_inputs: int) -> float:
+        """Multiply-adds of a training step on rows of so many inputs, about."""
+        widths = (n_inputs, *self.hidden)
+        layers = sum((n_in + 1) * n_out for n_in, n_out in pairwise(widths))
+        n_features = sum((*self.hidden[-1:], n_inputs, 1))
+        return float(self.n_members * min(n_rows, self.plan.batch_rows) * (layers + n_features**2))
+
 
 FEW = Size((100,), ("relu", "tanh"), 12, TrainingPlan(max_steps=400, patience=40, refit_steps=40, batch_rows=4096))
 """One wide layer is nearest to a Gaussian process, and many members share the work of judging few rows."""
@@ -180,6 +194,61 @@ def choose_size(n_rows: int, *, classes: bool = False) -> Size:
     if n_rows < MANY_ROWS:
         return FEW
     return MANY_CLASSIFIED if classes else MANY
+
+
+# -- threads ----------------------------------------------------------------------------------------------------------
+# Small matrices gain nothing from several threads, and on a busy machine threads that wait for each other take many
+# times as long as one. Sums of several threads also round differently. So small work runs in one thread: a seed then
+# gives one model, whatever number of threads the user has set.
+
+WORK_OF_A_THREAD = 3e7  # multiply-adds between two waits for all threads, which take a thread some milliseconds
+
+
+class _OpenBlocks:
+    """Blocks of all Python threads that are open, and PyTorch's number of threads before the first."""
+
+    def __init__(self) -> None:
+        self.lock, self.count, self.common = Lock(), 0, 1
+
+
+_open = _OpenBlocks()
+
+
+@contextmanager
+def use_threads(n_threads: int) -> Iterator[None]:
+    """Let PyTorch use ``n_threads`` in this block, and as many as before afterwards, also after an error.
+
+    The number belongs to the Python thread that sets it, but Python threads that start meanwhile begin with it. The
+    last block that ends puts back what new ones begin with.
+    """
+    before = torch.get_num_threads()
+    with _open.lock:
+        if _open.count == 0:
+            _open.common = before
+        _open.count += 1
+    torch.set_num_threads(n_threads)
+    try:
+        yield
+    finally:
+        with _open.lock:
+            _open.count -= 1
+            torch.set_num_threads(before if _open.count else _open.common)
+
+
+@contextmanager
+def threads_for(work: float) -> Iterator[None]:
+    """Let PyTorch use as many threads in this block as ``work`` is worth, at most those that are set.
+
+    Args:
+        work: multiply-adds of one step, or of one call.
+    """
+    allowed = torch.get_num_threads()
+    wanted = max(1, min(allowed, int(work / WORK_OF_A_THREAD)))
+    if wanted == allowed:
+        yield
+        return
+    with use_threads(wanted):
+        yield
 
 
 # -- rows that members never see --------------------------------------------------------------------------------------

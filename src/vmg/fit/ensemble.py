@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vmg.fit.calibration import HeldOutPredictions
-from vmg.fit.design import Design, InputRange, Size, squash
+from vmg.fit.design import Design, InputRange, Size, squash, threads_for
 from vmg.fit.members import GroupRows, Members
 from vmg.fit.trainer import HeldOutRows, train_members
 from vmg.training import Callback, History
@@ -45,11 +45,12 @@ class Ensemble(Generic[Kind]):
         ``inflation`` [C] is the factor of all variances.
         """
         soft = squash(x)
-        phi = self.members.features(torch.as_tensor(soft, dtype=torch.float64))
-        centres = (phi @ mean).numpy()
+        with threads_for(self.members.features.work(len(x))):
+            phi = self.members.features(torch.as_tensor(soft, dtype=torch.float64))
+            centres = (phi @ mean).numpy()
+            half = torch.linalg.solve_triangular(root, phi.mT, upper=False).numpy()  # [E, D, N]
         n_members = len(centres)
         between = (centres - centres.mean(0)) / math.sqrt(max(n_members - 1, 1))
-        half = torch.linalg.solve_triangular(root, phi.mT, upper=False).numpy()  # [E, D, N]
         own = half[..., None] * (scale / math.sqrt(n_members))[:, None, None]
         factor = np.sqrt(self.input_range.extrapolation_factor(soft))[:, None]
         return np.concatenate([between, own.reshape(-1, *own.shape[2:])]) * np.sqrt(inflation) * factor

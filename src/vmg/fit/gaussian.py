@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vmg.fit.calibration import Calibration, HeldOut, calibrate_groups, held_out_errors
-from vmg.fit.design import InputRange, Size, squash
+from vmg.fit.design import InputRange, Size, squash, threads_for
 from vmg.fit.ensemble import Ensemble, FitRows, TrainedMembers, train_ensembles
 from vmg.fit.members import Members
 from vmg.fit.noise import NoiseField, NoiseShape, choose_shape, fit_noise_field
@@ -165,7 +165,8 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
     def predict(self, x: Array) -> RowPredictions:
         """Predict rows of inputs in standard units [N, D]."""
         soft = squash(x)
-        means, relative = self.functions(soft)  # [E, N, C], [E, N]
+        with threads_for(self.members.features.work(len(x))):
+            means, relative = self.functions(soft)  # [E, N, C], [E, N]
         loc = means.mean(0)
         own = relative.T @ self.member_noise / len(means)
         between = means.var(0, ddof=1) if len(means) > 1 else np.zeros(loc.shape)
@@ -186,7 +187,8 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
         """Condition the output layers on more rows, exactly; hidden layers and calibration stay."""
         members = copy.deepcopy(self.members)
         given = None if weight is None else torch.as_tensor(weight)
-        members.update(torch.as_tensor(squash(x)), torch.as_tensor(y), given)
+        with threads_for(self.members.features.work(len(x))):
+            members.update(torch.as_tensor(squash(x)), torch.as_tensor(y), given)
         return replace(self, members=members)
 
 
@@ -210,7 +212,19 @@ def fit_regressions(
     def make_members() -> RegressionMembers:
         return RegressionMembers(n_inputs, size.hidden, n_outputs, size.activations, size.n_members, noise_prior)
 
-    trained = train_ensembles(make_members, fits, size=size, callbacks=callbacks)
+    with threads_for(sum(size.step_work(len(fit.x), n_inputs) for fit in fits)):
+        trained = train_ensembles(make_members, fits, size=size, callbacks=callbacks)
+        return _calibrate_ensembles(fits, trained, input_noise, degrees, shape)
+
+
+def _calibrate_ensembles(
+    fits: Sequence[FitRows],
+    trained: Sequence[TrainedMembers[RegressionMembers]],
+    input_noise: bool,
+    degrees: float | None,
+    shape: str,
+) -> list[tuple[RegressionEnsemble, History]]:
+    """Condition members on all rows, and learn noise and ignorance from the held-out ones."""
     for fit, one in zip(fits, trained, strict=True):
         weight = None if fit.weight is None else torch.as_tensor(fit.weight)
         one.members.condition_on(torch.as_tensor(one.x), torch.as_tensor(fit.y), weight)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vmg.fit.calibration import ScalarCalibration, calibrate_scalar, held_out_functions
-from vmg.fit.design import InputRange, Size, squash
+from vmg.fit.design import InputRange, Size, squash, threads_for
 from vmg.fit.ensemble import Ensemble, FitRows, rows_to_condition_on, train_ensembles
 from vmg.fit.members import Members, mean_score
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
@@ -136,7 +136,8 @@ class ScalarEnsemble(Ensemble[ScalarMembers]):
     def predict(self, x: Array) -> FunctionRows:
         """The function at rows of inputs in standard units [N, D]."""
         soft = squash(x)
-        means, own = self.functions(soft)
+        with threads_for(self.members.features.work(len(x))):
+            means, own = self.functions(soft)
         centres = means[..., 0]
         between = centres.var(0, ddof=1) if len(centres) > 1 else 0.0
         variance = self.calibration.inflation * (own.mean(0) + between) * self.input_range.extrapolation_factor(soft)
@@ -181,16 +182,17 @@ def fit_scalar(
     def make_members() -> ScalarMembers:
         return ScalarMembers(x.shape[1], size.hidden, likelihood, size.activations, size.n_members)
 
-    [trained] = train_ensembles(make_members, [FitRows(x, y, weight, seed)], size=size, callbacks=callbacks)
-    members, soft, held = trained.members, trained.x, trained.held
-    given = np.ones(len(x)) if weight is None else weight
-    calibration = ScalarCalibration(members.theta.detach().mean(0).numpy(), 1.0, 1.0)
-    if held is not None:
-        rows, index = trained.held_out(held), held.index
-        folds, regions = (held_out_functions(rows, y[index], given[index], regions=kind) for kind in (False, True))
-        calibration = calibrate_scalar(likelihood, folds, regions, held.predictions.theta.mean(0))
-    some, counted = rows_to_condition_on(torch.as_tensor(given), trained.generator)
-    targets = torch.as_tensor(y)[some]
-    posterior = members.posterior(torch.as_tensor(soft)[some], targets, counted.expand(size.n_members, -1))
-    root = posterior.root.contiguous()  # as files keep it: another order of memory may give another last bit
-    return ScalarEnsemble(members, InputRange.of(soft), posterior.mean, root, calibration), trained.history
+    with threads_for(size.step_work(len(x), x.shape[1])):
+        [trained] = train_ensembles(make_members, [FitRows(x, y, weight, seed)], size=size, callbacks=callbacks)
+        members, soft, held = trained.members, trained.x, trained.held
+        given = np.ones(len(x)) if weight is None else weight
+        calibration = ScalarCalibration(members.theta.detach().mean(0).numpy(), 1.0, 1.0)
+        if held is not None:
+            rows, index = trained.held_out(held), held.index
+            folds, regions = (held_out_functions(rows, y[index], given[index], regions=kind) for kind in (False, True))
+            calibration = calibrate_scalar(likelihood, folds, regions, held.predictions.theta.mean(0))
+        some, counted = rows_to_condition_on(torch.as_tensor(given), trained.generator)
+        targets = torch.as_tensor(y)[some]
+        posterior = members.posterior(torch.as_tensor(soft)[some], targets, counted.expand(size.n_members, -1))
+        root = posterior.root.contiguous()  # as files keep it: another order of memory may give another last bit
+        return ScalarEnsemble(members, InputRange.of(soft), posterior.mean, root, calibration), trained.history

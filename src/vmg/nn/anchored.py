@@ -153,6 +153,10 @@ class AnchoredFeatures(nn.Module):
         """All features of a row."""
         return sum(self.group_sizes)
 
+    def work(self, n_rows: int) -> float:
+        """Multiply-adds that functions of so many rows and their variances take, about."""
+        return float(self.n_members * n_rows * self.n_features**2)
+
     @property
     def member_activations(self) -> tuple[str, ...]:
         """The activation of each member."""

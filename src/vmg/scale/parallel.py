@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TypeVar
 
-import torch
+from vmg.fit.design import use_threads
 
 __all__ = ["run_parallel"]
 
@@ -44,9 +44,5 @@ def run_parallel(
 
 def _run(function: Callable[[Task], Result], position: int, task: Task, threads: int) -> tuple[int, Result]:
     """A task with its own number of threads; the caller's is put back."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with use_threads(threads):
         return position, function(task)
-    finally:
-        torch.set_num_threads(before)
