@@ -30,11 +30,7 @@ Seed = Annotated[int, typer.Option(help="Of the data and of every method.")]
 Form = Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}.")]
 
 
-def figure1_command(
-    out: Out = Path("figure1.png"),
-    seed: Seed = 0,
-    form: Form = "table",
-) -> None:
+def figure1_command(out: Out = Path("figure1.png"), seed: Seed = 0, form: Form = "table") -> None:
     """Predictive bands on twenty points of x³: every method of the paper's Figure 1, with HMC as the truth.
 
     Prints how far each band is from the true one: means in true standard deviations, widths as |log ratio|, averaged
@@ -46,11 +42,7 @@ def figure1_command(
     _show(result, out, form, widths=[3], height=(-160.0, 160.0), columns=3, target_label="truth, $x^3$")
 
 
-def figure2_command(
-    out: Out = Path("figure2.png"),
-    seed: Seed = 0,
-    form: Form = "table",
-) -> None:
+def figure2_command(out: Out = Path("figure2.png"), seed: Seed = 0, form: Form = "table") -> None:
     """Predictive bands on Osband's toy: PBP and matrix Gaussians with three activations, each with its own HMC.
 
     Prints how far each band is from that of HMC on the same network, as figure1 does. Takes a few minutes.

@@ -121,16 +121,9 @@ class MeanFieldLinear(FactorisedLinear):
     """
 
     def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
-        prior: Prior | None = None,
-        initial_scale: float = 0.01,
-        batch_shape: Sequence[int] = (),
+        self, in_features: int, out_features: int, bias: bool = True, *, prior: Prior | None = None, **options: Any
     ) -> None:
-        super().__init__(in_features, out_features, bias, initial_scale=initial_scale, batch_shape=batch_shape)
+        super().__init__(in_features, out_features, bias, **options)
         self.prior = (IsotropicPrior() if prior is None else prior).fresh(self.batch_shape)
         coefficients = self.prior.coefficients(self.n_rows * out_features)
         if coefficients is None:
