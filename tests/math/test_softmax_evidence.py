@@ -15,7 +15,7 @@ from vmg.math.softmax_evidence import (
     improve,
     improve_classes,
     mean_probabilities,
-    softmax_bound,
+    softmax_objective,
 )
 
 D, N, K = 4, 30, 3
@@ -63,7 +63,7 @@ def test_the_value_is_the_log_of_a_mean_less_the_divergence():
     posterior = random_posterior()
     p = mean_probabilities(features @ posterior.mean, posterior.variance(features))
     expected = (weight * (labels * p.log()).sum(-1)).sum() - kl(posterior, precision)
-    torch.testing.assert_close(softmax_bound(features, labels, precision, posterior, weight), expected)
+    torch.testing.assert_close(softmax_objective(features, labels, precision, posterior, weight), expected)
 
 
 def test_the_gradient_is_that_of_the_bound_at_a_fixed_posterior():
@@ -72,7 +72,7 @@ def test_the_gradient_is_that_of_the_bound_at_a_fixed_posterior():
     posterior = random_posterior()
     features.requires_grad_()
     precision.requires_grad_()
-    softmax_bound(features, labels, precision, posterior, weight).backward()
+    softmax_objective(features, labels, precision, posterior, weight).backward()
 
     again, a = features.detach().clone().requires_grad_(), precision.detach().clone().requires_grad_()
     with torch.no_grad():
@@ -147,12 +147,12 @@ def test_weights_are_repeated_rows():
 def test_replicas_are_a_loop():
     features, labels, precision, weight = problem(batch=(2,))
     together = improve(None, features, labels, precision, weight, 20)
-    value = softmax_bound(features, labels, precision, together, weight)
+    value = softmax_objective(features, labels, precision, together, weight)
     for i in range(2):
         alone = improve(None, features[i], labels, precision[i], weight[i], 20)
         torch.testing.assert_close(together.mean[i], alone.mean)
         torch.testing.assert_close(together.root[i], alone.root)
-        torch.testing.assert_close(value[i], softmax_bound(features[i], labels, precision[i], alone, weight[i]))
+        torch.testing.assert_close(value[i], softmax_objective(features[i], labels, precision[i], alone, weight[i]))
 
 
 def test_draws_have_the_posteriors_covariance():

@@ -160,7 +160,7 @@ def test_n_functions_must_be_positive():
 
 
 def test_replicas_have_no_plain_counterpart():
-    with pytest.raises(ValueError, match=r"no plain counterpart: it holds \(2,\) replicas"):
+    with pytest.raises(ValueError, match=r"needs single layers; got one with \(2,\) replicas"):
         to_plain(MLP(3, (4,), 1, batch_shape=(2,)))
 
 

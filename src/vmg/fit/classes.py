@@ -19,7 +19,7 @@ from vmg.fit.design import InputRange, Size, squash, threads_for
 from vmg.fit.ensemble import Ensemble, FitRows, rows_to_condition_on, train_ensembles
 from vmg.fit.members import Members, mean_score
 from vmg.math.evidence import group_precision, log_precision_prior
-from vmg.math.softmax_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_bound, step_mean
+from vmg.math.softmax_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_objective, step_mean
 from vmg.nn.anchored import AnchoredFeatures
 from vmg.training import Callback, History
 
@@ -69,8 +69,8 @@ class ClassificationMembers(Members):
             if not fresh:
                 self._posterior = step_mean(self._posterior, phi, spread, labels, precision, weight)
             self._n_steps += 1
-        bound = softmax_bound(phi, labels, self.prior_precision(), self._posterior, weight, spread)
-        return bound + self.features.log_prior() + log_precision_prior(self.log_precision), bound
+        value = softmax_objective(phi, labels, self.prior_precision(), self._posterior, weight, spread)
+        return value + self.features.log_prior() + log_precision_prior(self.log_precision), value
 
     def _one_hot(self, y: Tensor, dtype: torch.dtype) -> Tensor:
         return nn.functional.one_hot(y, self.n_classes).to(dtype)

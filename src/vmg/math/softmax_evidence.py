@@ -39,7 +39,7 @@ __all__ = [
     "improve",
     "improve_classes",
     "mean_probabilities",
-    "softmax_bound",
+    "softmax_objective",
     "step_mean",
 ]
 
@@ -143,8 +143,8 @@ def step_mean(
     return moved
 
 
-class _SoftmaxBound(torch.autograd.Function):
-    """The bound of one set of rows at a fixed q, with its gradient written out."""
+class _SoftmaxObjective(torch.autograd.Function):
+    """The objective of one set of rows at a fixed q, with its gradient written out."""
 
     @staticmethod
     def forward(
@@ -178,7 +178,7 @@ class _SoftmaxBound(torch.autograd.Function):
         return of_features * outer[..., None, None], of_precision * outer[..., None], None, None, None, None
 
 
-def softmax_bound(
+def softmax_objective(
     features: Tensor,
     labels: Tensor,
     prior_precision: Tensor,
@@ -188,12 +188,13 @@ def softmax_bound(
 ) -> Tensor:
     """Σ ω log E_q softmax(φᵀW)_y − KL(q ‖ prior), [...]; see the module for the gradient it passes on.
 
-    The first term is the log of a mean, which lies above the bound's mean of a log; the gradient is the bound's.
+    This is no bound: its first term is the log of a mean, which lies above the bound's mean of a log. The gradient is
+    the bound's.
     ``spread`` is ΦS where the caller has it already.
     """
     if spread is None:
         spread = features.detach() @ posterior.covariance
-    return _SoftmaxBound.apply(features, prior_precision, posterior, spread, labels, weight)
+    return _SoftmaxObjective.apply(features, prior_precision, posterior, spread, labels, weight)
 
 
 LEAST_CURVATURE = 0.02  # the most that 2p(1 − p) can be is 0.5

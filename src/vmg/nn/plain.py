@@ -66,12 +66,11 @@ def _plain(module: BayesianModule, centre: bool) -> nn.Module:
         if module.padding_idx is not None:
             table[module.padding_idx] = module.weight[module.padding_idx]
         return nn.Embedding.from_pretrained(table, freeze=False, padding_idx=module.padding_idx)
-    if isinstance(module, BayesianLinear) and not module.batch_shape:
-        return plain_linear(*_weight(module, centre))
-    shape = tuple(module.batch_shape) if isinstance(module, BayesianLinear) else ()
-    raise ValueError(
-        f"{type(module).__name__} has no plain counterpart" + (f": it holds {shape} replicas" if shape else "")
-    )
+    if not isinstance(module, BayesianLinear):
+        raise ValueError(f"{type(module).__name__} has no plain counterpart")
+    if module.batch_shape:
+        raise ValueError(f"to_plain needs single layers; got one with {tuple(module.batch_shape)} replicas")
+    return plain_linear(*_weight(module, centre))
 
 
 def _convolution(module: MatrixGaussianConv1d | MatrixGaussianConv2d, centre: bool) -> nn.Module:
