@@ -30,6 +30,17 @@ MOST_KNOTS = 512
 """Values between which a score is integrated, of all rows together; more are thinned for each row."""
 
 
+SCORE_POINTS = 4096
+"""Points of all components together that stand for a mixture in its score."""
+
+SCORE_ROWS = 500
+"""Rows whose points are in memory together."""
+
+
+def _finite_part(df: Array) -> Array:
+    return np.where(np.isinf(df), 2.0, df)
+
+
 def _pooled_knots(values: Array) -> Array:
     """Values [Q, N, C] of all components' [..., N, C]: all there are, where few are different, else an even choice."""
     different = np.unique(values)
@@ -134,6 +145,26 @@ class Prediction(NumberPrediction):
 
     def _score_knots(self) -> Array:
         return _pooled_knots(self.loc + self.scale * student_quantile(SCORE_LEVELS[::8, None], self.df))
+
+    def crps(self, y: ArrayLike) -> Array:
+        """Continuous ranked probability score of each row and output: E|target − y| − ½ E|target − target'|.
+
+        Each component counts as equally likely points, the means of as many parts of it with the same probability.
+        """
+        target, n_points = self._as_rows(y), max(8, SCORE_POINTS // len(self.loc))
+        edges = student_quantile(np.linspace(0, 1, n_points + 1)[1:-1, None, None, None], self.df)
+        density = np.exp(student_log_density(edges, np.ones(1), self.df))
+        ratio = np.where(np.isinf(self.df), 1.0, (_finite_part(self.df) + edges**2) / (_finite_part(self.df) - 1))
+        means = -n_points * np.diff(ratio * density, axis=0, prepend=0.0, append=0.0)  # [M, S or 1, N or 1, C]
+        score = np.empty(self.shape)
+        for start in range(0, self.n_rows, SCORE_ROWS):
+            rows = slice(start, start + SCORE_ROWS)
+            scale, means_here = (a if a.shape[-2] == 1 else a[..., rows, :] for a in (self.scale, means))
+            points = self.loc[:, rows] + scale * means_here
+            points = np.sort(points.reshape(-1, *points.shape[-2:]), axis=0)
+            rank = (2 * np.arange(len(points)) + 1 - len(points))[:, None, None] / len(points) ** 2
+            score[rows] = np.abs(points - target[rows]).mean(0) - (rank * points).sum(0)
+        return self._shaped(score)
 
     def _draw_functions(self, n_samples: int, rng: np.random.Generator) -> Array:
         return self.loc[rng.integers(len(self.loc), size=n_samples)]

@@ -1,0 +1,233 @@
+"""Promises of every prediction of numbers: scores, probabilities, draws and covariances all follow from its cdf."""
+
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from likelihoods.scalar_cases import CASES
+from quick import ensemble_regressor, linear_table
+from vmg.fit.noise import NoiseShape
+from vmg.prediction import (
+    GLMPrediction,
+    MixtureNoisePrediction,
+    MixturePrediction,
+    Prediction,
+    StudentPrediction,
+    TransformedPrediction,
+)
+from vmg.prediction.base import row_factor
+from vmg.prediction.transformed import LogTransform, Rectified
+
+N = 3
+LOC, NOISE = np.array([0.5, 1.0, 2.0]), np.array([0.5, 0.8, 0.3])
+FACTOR = np.array([[0.3, -0.2, 0.6], [0.1, 0.7, 0.2]])  # of the function, [K, N]
+SCALE = np.sqrt((FACTOR**2).sum(0))
+SHAPE = NoiseShape(np.array([0.5, 0.3, 0.2]), np.array([-0.7, 0.4, 2.0]), np.array([0.3, 0.8, 0.5]))
+
+
+class Known:
+    """A factor that is known; a class, so that it pickles."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self):
+        return self.factor
+
+
+def student(c=1, df=4.0, rows=slice(None), scale=1.0):
+    columns = [np.repeat(part[rows][:, None], c, 1) * np.linspace(1, 2, c) for part in (LOC, scale * NOISE, SCALE)]
+    factor = np.repeat(FACTOR[:, rows, None], c, 2) * np.linspace(1, 2, c)
+    return StudentPrediction(*columns, np.full(c, df), Known(factor), n_shared=1)
+
+
+def mixture_noise(c=1):
+    base = student(c)
+    return MixtureNoisePrediction(
+        base.loc, base.noise_scale, base.function_scale, base.df, base.factor, n_shared=1, shapes=(SHAPE,) * c
+    )
+
+
+def draws(c=1):
+    rng = np.random.default_rng(0)
+    loc = rng.normal(size=(7, N, c))
+    return Prediction(loc, rng.uniform(0.3, 1.5, (1, N, c)), np.full((1, 1, 1), 5.0))
+
+
+def glm(name):
+    likelihood, theta, _ = CASES[name]
+    return GLMPrediction(LOC - 1, SCALE, likelihood, theta, Known(FACTOR))
+
+
+def mixture(whole):
+    """The last two rows of a prediction as mixtures over rows of the same prediction."""
+    parts = whole.take(np.array([0, 1, 2, 2, 0, 1]))
+    return MixturePrediction(whole, parts, np.array([1, 2]), np.array([[0.2, 0.5, 0.3], [0.6, 0.4, 0.0]]))
+
+
+KINDS = {
+    "student": student,
+    "two outputs": lambda: student(2),
+    "mixture noise": mixture_noise,
+    "mixture noise, two outputs": lambda: mixture_noise(2),
+    "lognormal": lambda: TransformedPrediction(student(), LogTransform(60.0)),
+    "shifted lognormal": lambda: TransformedPrediction(student(2), LogTransform(60.0, 0.5)),
+    "rectified": lambda: TransformedPrediction(student(), Rectified()),
+    "seldom negative": lambda: TransformedPrediction(student(), Rectified(0.2)),
+    "draws": draws,
+    "draws, two outputs": lambda: draws(2),
+    "mixture": lambda: mixture(student()),
+    "mixture, two outputs": lambda: mixture(student(2)),
+    "mixture of lognormals": lambda: mixture(TransformedPrediction(student(scale=3.0), LogTransform(1e4))),
+    "mixture of counts": lambda: mixture(glm("poisson")),
+    "mixture of levels": lambda: mixture(glm("ordinal")),
+    **{name: (lambda name=name: glm(name)) for name in CASES if name != "censored"},
+}
+
+
+@pytest.fixture(params=KINDS)
+def prediction(request):
+    return KINDS[request.param]()
+
+
+def columns(prediction, values):
+    """Results [N] or [N, C] as [N, C]."""
+    return np.asarray(values).reshape(prediction.shape)
+
+
+def test_draws_have_the_distribution_of_quantiles_and_intervals(prediction):
+    n = 40_000
+    drawn = prediction.sample(n, 0).reshape(n, *prediction.shape)
+    for q in (0.03, 0.2, 0.5, 0.8, 0.97):
+        value = prediction.quantile(q)
+        below, p = (drawn <= columns(prediction, value)).mean(0), columns(prediction, prediction.cdf(value))
+        assert (np.abs(below - p) < 5 * np.sqrt(p * (1 - p) / n) + 1e-9).all()
+    low, high = np.moveaxis(prediction.interval(0.8), -1, 0)
+    inside = ((drawn >= columns(prediction, low)) & (drawn <= columns(prediction, high))).mean(0)
+    assert (inside > 0.8 - 5 * np.sqrt(0.16 / n)).all()
+
+
+def slow_crps(prediction, row, y):
+    """∫ (cdf(t) − 1{t >= y})² dt of one row [C], by many short steps between quantiles."""
+    levels = np.array([1e-7, 1e-4, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1 - 1e-4, 1 - 1e-7])
+    knots = prediction.quantile(levels).reshape(-1, *prediction.shape)[:, row]
+    scores = []
+    for output, target in enumerate(y):
+        ends = np.unique([*knots[:, output], target, 0.0])
+        grid = np.unique(np.concatenate([np.linspace(a, b, 500) for a, b in pairwise(ends)]))
+        middle = np.repeat(0.5 * (grid[:-1] + grid[1:])[:, None], prediction.n_outputs, 1)
+        below = prediction.take(np.full(len(middle), row)).cdf(middle).reshape(middle.shape)[:, output]
+        scores.append(np.sum(np.diff(grid) * (below - (middle[:, output] >= target)) ** 2))
+    return scores
+
+
+def test_crps_is_the_integral_of_its_own_cdf(prediction):
+    for q in (0.1, 0.6, 0.999):
+        y = columns(prediction, prediction.quantile(q)) + 0.013
+        score = columns(prediction, prediction.crps(y))
+        for row in range(N):
+            np.testing.assert_allclose(score[row], slow_crps(prediction, row, y[row]), rtol=3e-3)
+
+
+def test_probabilities_are_those_of_the_cdf(prediction):
+    y = prediction.quantile(0.6)
+    np.testing.assert_allclose(prediction.probability(above=y), 1 - prediction.cdf(y), atol=1e-12)
+    drawn, n = prediction.sample(20_000, 1), 20_000
+    low, high = prediction.quantile(0.2), prediction.quantile(0.7)
+    for asked, hits in (
+        ({"below": high}, drawn < high),
+        ({"above": low}, drawn > low),
+        ({"above": low, "below": high}, (drawn > low) & (drawn < high)),
+        ({"below": 0.0}, drawn < 0),
+        ({"above": 1.0, "below": 2.0}, (drawn > 1) & (drawn < 2)),
+        ({"above": 2.0, "below": 1.0}, drawn > np.inf),
+    ):
+        p = prediction.probability(**asked)
+        assert p.shape == prediction.mean.shape
+        assert (np.abs(hits.mean(0) - p) < 5 * np.sqrt(p * (1 - p) / n) + 1e-9).all()
+    with pytest.raises(ValueError, match="probability needs above, below or both"):
+        prediction.probability()
+
+
+def test_moments_are_those_of_draws(prediction):
+    drawn = prediction.sample(40_000, 2)
+    error = drawn.std(0) / 200
+    assert (np.abs(drawn.mean(0) - prediction.mean) < 6 * error).all()
+    assert (prediction.aleatoric_std > 0).all() and (prediction.epistemic_std > 0).all()
+    np.testing.assert_allclose(prediction.std**2, prediction.aleatoric_std**2 + prediction.epistemic_std**2, rtol=1e-9)
+
+
+def test_some_rows_and_copies_are_the_same_prediction(prediction):
+    rows = np.array([2, 0])
+    y = columns(prediction, prediction.quantile(0.4))
+    copy, some = pickle.loads(pickle.dumps(prediction)), prediction.take(rows)
+    assert np.array_equal(copy.sample(3, 0), prediction.sample(3, 0))
+    for name in ("mean", "std", "aleatoric_std", "epistemic_std"):
+        np.testing.assert_allclose(getattr(some, name), getattr(prediction, name)[rows], rtol=1e-12)
+    np.testing.assert_allclose(some.crps(y[rows]), prediction.crps(y)[rows], rtol=1e-3)
+    np.testing.assert_allclose(some.interval(0.7), prediction.interval(0.7)[rows], rtol=1e-9)
+    assert repr(prediction) == f"{type(prediction).__name__}(n_rows=3, n_outputs={prediction.n_outputs})"
+    between = prediction.row_covariance().reshape(N, N, -1)
+    np.testing.assert_allclose(np.einsum("nnc->nc", between), columns(prediction, prediction.std) ** 2)
+    np.testing.assert_allclose(some.row_covariance().reshape(2, 2, -1), between[np.ix_(rows, rows)], rtol=1e-9)
+
+
+def test_levels_of_many_rows_and_outputs(prediction):
+    levels = np.random.default_rng(0).uniform(0.2, 0.95, prediction.shape)
+    together = prediction.interval_at(levels).reshape(*prediction.shape, 2)
+    for row, output in np.ndindex(prediction.shape):
+        alone = prediction.interval(levels[row, output]).reshape(*prediction.shape, 2)[row, output]
+        np.testing.assert_allclose(together[row, output], alone, rtol=1e-9)
+
+
+# -- models -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("likelihood", ["student", "mixture", "lognormal", "gamma", "poisson"])
+def test_predictions_of_models_pickle(likelihood):
+    X, y = linear_table(40)
+    y = np.round(np.exp(y / 4)) + 1 if likelihood == "poisson" else np.exp(y / 4)
+    prediction = ensemble_regressor(likelihood=likelihood).fit(X, y).pred_dist(X[:5])
+    copy = pickle.loads(pickle.dumps(prediction))
+    assert np.array_equal(copy.row_covariance(), prediction.row_covariance())
+    assert np.array_equal(copy.sample(4, 0), prediction.sample(4, 0))
+
+
+def test_outputs_go_together_as_members_disagree():
+    """Output weights of a member are independent over outputs; members' disagreement is of all outputs at once."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 2))
+    Y = np.stack([np.sin(2 * X[:, 0]), -np.sin(2 * X[:, 0])], 1) + 0.1 * rng.normal(size=(40, 2))
+    model = ensemble_regressor(max_iter=40).fit(X, Y)
+    rows = 3 * rng.normal(size=(4, 2))
+    prediction, ensemble = model.pred_dist(rows), model.ensemble_
+    features, unit = ensemble.members.features, model.target_scaling_.scale
+    factor = ensemble.function_factor(model.input_scaling_.transform(rows))
+    between = factor[: features.n_members] * unit * prediction.tails
+    expected = np.einsum("knc,knd->ncd", between, between)
+    stated = prediction.covariance()
+    np.testing.assert_allclose(stated[:, 0, 1], expected[:, 0, 1], rtol=1e-9)
+    drawn = prediction.sample_functions(100_000, 0)
+    for row in range(len(rows)):
+        found = np.cov(drawn[:, row].T)[0, 1]
+        error = 5 * drawn[:, row].std(0).prod() / np.sqrt(100_000)
+        assert abs(found - stated[row, 0, 1]) < error
+
+
+@pytest.mark.parametrize("transform", [LogTransform(10.0), Rectified()], ids=["log", "rectified"])
+@pytest.mark.parametrize("df", [3.0, 8.0, 100.0])
+def test_noise_of_amounts_does_not_vanish_far_from_the_data(transform, df):
+    """A hundredth of noise beside any ignorance: small, and never exactly zero."""
+    loc, function = (part.reshape(-1, 1) for part in np.meshgrid([-10.0, 0.0, 3.0, 10.0], [0.1, 1.0, 10.0, 50.0]))
+    base = StudentPrediction(loc, np.full(loc.shape, 0.01), function, np.full(1, df), Known(function[None]))
+    prediction = TransformedPrediction(base, transform)
+    assert (prediction.aleatoric_std > 1e-6 * prediction.std).all()
+    vague = function[:, 0] > 5
+    assert (prediction.aleatoric_std[vague] < 0.1 * prediction.std[vague]).all()
+
+
+def test_some_rows_of_a_factor():
+    factor = np.random.default_rng(0).normal(size=(2, 5, 1))
+    assert np.array_equal(row_factor(Known(factor), np.array([3, 1]))(), factor[:, [3, 1]])
