@@ -246,3 +246,84 @@ def test_groups_of_amounts_have_no_negative_bounds():
     X = rng.normal(size=(40, 2))
     [model] = fit_together([GroupTable(0, X, 100 * rng.exponential(size=40), FAST)])
     assert (model.predict_interval(X) >= 0).all()
+
+
+# -- what one model of a table can, a fleet can too -------------------------------------------------------------------
+
+
+def shops(n_rows, seed, *, positive=False):
+    """Six shops with slopes of their own; a target that depends on every column."""
+    rng, frames = np.random.default_rng(seed), []
+    for k in range(6):
+        slope, level = np.random.default_rng(100 + k).normal(size=2)
+        a, b = rng.normal(size=(2, n_rows))
+        kind = rng.choice(["x", "y", "z"], n_rows)
+        y = (1.5 + slope) * a + np.sin(2 * b) + level + 2 * (kind == "x") + 0.3 * rng.normal(size=n_rows)
+        columns = {"a": a, "b": b, "kind": kind, "shop": f"shop {k}", "y": np.exp(y) if positive else y}
+        frames.append(pd.DataFrame(columns))
+    return pd.concat(frames, ignore_index=True)
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["apart", "pooled"])
+def six_shops(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("six") / "shops"
+    fit_fleet(shops(80, 1), "y", "shop", folder, pool=request.param)
+    return load_fleet(folder)
+
+
+@pytest.mark.parametrize("unknown", [{}, {"a": np.nan}, {"kind": "unseen"}, {"a": np.nan, "kind": None}], ids=str)
+def test_intervals_hold_where_cells_are_missing_or_unseen(six_shops, unknown):
+    test = shops(150, 2)
+    predicted = six_shops.predict_frame(test.assign(**unknown))
+    assert test["y"].between(predicted["lower"], predicted["upper"]).mean() > 0.8
+    assert (predicted["flags"] != "").all() == bool(unknown)
+
+
+def test_strange_rows_are_less_familiar(six_shops):
+    test = shops(50, 2)
+    usual, strange = (six_shops.predict_frame(rows)["familiarity"] for rows in (test, test.assign(b=40.0)))
+    assert usual.mean() > 0.9 and strange.max() < 0.3
+
+
+@pytest.mark.parametrize("pool", [False, True])
+def test_amounts_have_intervals_of_amounts(tmp_path, pool):
+    train, test = shops(80, 1, positive=True), shops(150, 2, positive=True)
+    fit_fleet(train, "y", "shop", tmp_path / "fleet", pool=pool)
+    fleet = load_fleet(tmp_path / "fleet")
+    predicted, scores = fleet.predict_frame(test), fleet.evaluate(test)
+    assert fleet.any_model.estimator.likelihood_ == "lognormal"
+    assert predicted["lower"].min() >= 0 and scores["coverage"] > 0.8
+    assert scores["log_likelihood"] > -1.6  # -3.6 and -5.5 where the target itself is taken to be a Student t
+
+
+def test_targets_with_a_unit_and_decimal_commas_are_read(tmp_path):
+    frame = sales({"north": 60, "south": 40})
+    written = frame.assign(y=frame["y"].map(lambda y: f"{y:.6f} km".replace(".", ",")))
+    for name, rows in (("numbers", frame), ("texts", written)):
+        fit_fleet(rows, "y", "shop", tmp_path / name, options=FAST)
+    one, other = (load_fleet(tmp_path / name) for name in ("numbers", "texts"))
+    assert other.any_model.unit == "km" and other.any_model.decimal_comma
+    columns = ["mean", "lower", "upper"]
+    pd.testing.assert_frame_equal(one.predict_frame(frame)[columns], other.predict_frame(frame)[columns], atol=1e-3)
+    assert other.evaluate(written)["rows"] == 100
+
+
+def test_a_likelihood_that_is_asked_for_is_fitted_or_refused(tmp_path):
+    frame = sales({"north": 60, "south": 40}).assign(y=lambda rows: np.exp(rows["y"]))
+    for name in ("gamma", "normal", "lognormal"):
+        fit_fleet(frame, "y", "shop", tmp_path / name, options={**FAST, "likelihood": name})
+        fleet = load_fleet(tmp_path / name)
+        assert {fleet.model(shop).estimator.likelihood_ for shop in fleet.groups} == {name}
+    with pytest.raises(TableError, match="can be pooled in regression with the likelihoods auto, student, lognormal"):
+        fit_fleet(frame, "y", "shop", tmp_path / "pool", pool=True, options={**FAST, "likelihood": "gamma"})
+
+
+@pytest.mark.parametrize("pool", [False, True])
+def test_absurd_targets_are_left_out(tmp_path, pool):
+    frame = sales({"north": 60, "south": 40})
+    fit_fleet(frame, "y", "shop", tmp_path / "clean", pool=pool, options=FAST)
+    frame.loc[frame.index[frame["shop"] == "south"][0], "y"] = 1e9
+    fit_fleet(frame, "y", "shop", tmp_path / "absurd", pool=pool, options=FAST)
+    test = sales({"north": 50, "south": 50}, seed=4)
+    clean, absurd = (load_fleet(tmp_path / name).evaluate(test)["rmse"] for name in ("clean", "absurd"))
+    assert absurd < 1.3 * clean

@@ -19,9 +19,10 @@ import vmg
 from vmg.estimators import TableClassifier, TableModel, TableRegressor
 from vmg.estimators.preparing import PreparedTable, prepare_table
 from vmg.files import Run
-from vmg.fit.design import MANY_ROWS
+from vmg.fit.design import MANY_ROWS, ordinary_rows
+from vmg.fit.targets import COLLAPSED
 from vmg.scale.fleet import MODELS, FleetIndex
-from vmg.scale.group_fits import Estimator, GroupTable, fit_apart, fit_together
+from vmg.scale.group_fits import Estimator, GroupTable, choose_group_likelihood, fit_apart, fit_together
 from vmg.scale.parallel import run_parallel
 from vmg.scale.pooling import Pool, fit_pool
 from vmg.tables import TableError
@@ -38,6 +39,7 @@ OTHERS = "others.vmg"  # the model of groups that are not known
 MIN_ROWS = 5  # of a group with a model of its own alone
 BATCH_CELLS = 12_000  # rows of a batch, padding included: what fits into the caches of a core
 MOST_PADDING = 1.3  # times the rows of the smallest group
+POOLED = ("auto", "student", "lognormal")  # likelihoods of groups that borrow from each other
 MIN_REFERENCE = 32  # rows of a pooled group that unknown cells are drawn from; with fewer, rows of all groups
 
 
@@ -105,8 +107,9 @@ def fit_fleet(
     choices = replace(choices, types={name: kind for name, kind in choices.types.items() if name != by})
     columns = frame[keys.notna()].drop(columns=by)
     table = prepare_table(columns, target, task, [name for name in exclude if name != by], 0.0, choices, options)
-    if pool and table.target.task != "regression":
-        raise TableError("groups can be pooled in regression; the task is classification")
+    regression = table.target.task == "regression"
+    if pool and (not regression or options.get("likelihood", "auto") not in POOLED):
+        raise TableError(f"groups can be pooled in regression with the likelihoods {', '.join(POOLED)}; got another")
     keys = keys[table.rows.frame.index]
     groups = pd.Series(np.arange(len(keys))).groupby(keys.to_numpy()).indices
     rows: dict[str, NDArray[np.int64]] = {str(key): places for key, places in groups.items()}
@@ -129,6 +132,11 @@ def fit_fleet(
             for number, key in enumerate(rows)
             if key in files
         }
+        if regression and tables:
+            choice = choose_group_likelihood(list(tables.values()))
+            tables = {key: replace(one, likelihood=choice) for key, one in tables.items()}
+        if pool:  # groups on their own leave absurd targets out themselves
+            tables = {key: _ordinary(one, table.values) for key, one in tables.items()}
         make = _ModelMaker(table, target)
 
         def save(model: TableModel, name: str) -> None:
@@ -188,10 +196,21 @@ def fit_task(task: FleetTask) -> list[Estimator]:
     """Fit the groups of a task; the same numbers in any process."""
     if task.pool is not None:
         return [task.pool.estimator_of(table) for table in task.tables]
-    if task.task == "regression" and len(task.tables[0].y) < MANY_ROWS:
+    if _is_together(task.tables[0], task.task):
         return list(fit_together(task.tables))
     kind: type[Estimator] = TableRegressor if task.task == "regression" else TableClassifier
     return [fit_apart(table, kind) for table in task.tables]
+
+
+def _ordinary(table: GroupTable, values: NDArray[Any]) -> GroupTable:
+    """A group without rows whose target is absurd beside those of all groups."""
+    kept = ordinary_rows(table.y, table.likelihood.name, values)
+    return replace(table, X=table.X[kept], y=table.y[kept])
+
+
+def _is_together(table: GroupTable, task: Task) -> bool:
+    """Whether a group is fitted with others: one of few rows whose output layer is integrated out."""
+    return task == "regression" and len(table.y) < MANY_ROWS and table.likelihood.name in COLLAPSED
 
 
 def _tasks(left: Sequence[GroupTable], planned: Sequence[GroupTable], task: Task, pool: Pool | None) -> list[FleetTask]:
@@ -199,7 +218,7 @@ def _tasks(left: Sequence[GroupTable], planned: Sequence[GroupTable], task: Task
     wanted = {table.number for table in left}
     batches: list[list[GroupTable]] = []
     for table in sorted(planned, key=lambda table: (len(table.y), table.number)):
-        alone = pool is None and (task == "classification" or len(table.y) >= MANY_ROWS)
+        alone = pool is None and not _is_together(table, task)
         last = batches[-1] if batches else []
         padded = len(table.y) * (len(last) + 1)
         if alone or not last or padded > BATCH_CELLS or len(table.y) > MOST_PADDING * len(last[0].y) + 8:

@@ -11,18 +11,28 @@ from numpy.typing import NDArray
 
 from vmg.estimators import TableClassifier, TableRegressor
 from vmg.estimators.base import draw_seed
-from vmg.estimators.target_units import choose_transform
+from vmg.estimators.target_units import before_transform, choose_transform
+from vmg.fit.calibration import NORMAL_DEGREES
+from vmg.fit.choice import FEWEST_ROWS, LikelihoodChoice, choose_likelihood
 from vmg.fit.design import Size, Standardiser, TrainingPlan, ordinary_rows
 from vmg.fit.ensemble import FitRows
 from vmg.fit.gaussian import RegressionEnsemble, fit_regressions
 from vmg.training import History
 
-__all__ = ["FLEET_SIZE", "Estimator", "GroupTable", "assemble", "fit_apart", "fit_together"]
+__all__ = [
+    "FLEET_SIZE",
+    "Estimator",
+    "GroupTable",
+    "assemble",
+    "choose_group_likelihood",
+    "fit_apart",
+    "fit_together",
+]
 
 Array = NDArray[np.float64]
 Estimator = TableRegressor | TableClassifier
 
-LIKELIHOOD = "student"  # of groups that are fitted together
+PILOT_GROUPS = 5  # the largest, which say whether the logarithm of the target is predicted better
 
 FLEET_SIZE = Size((40,), ("relu", "tanh"), 6, TrainingPlan(max_steps=400, patience=20, refit_steps=10, rate=0.08))
 """Size of the model of a small group: fewer units and half the members of one that is fitted alone.
@@ -31,15 +41,22 @@ It was chosen on held-out training rows by ``lab/fleet_plans.py``.
 """
 
 
+STUDENT = LikelihoodChoice("student", "groups are fitted together")
+
+
 @dataclass(frozen=True)
 class GroupTable:
-    """Features [n, D] and targets [n] of one group, with its number, from which its random numbers come."""
+    """Features [n, D] and targets [n] of one group, with its number, from which its random numbers come.
+
+    ``likelihood`` is that of a group which is fitted with others.
+    """
 
     number: int
     X: Array
     y: NDArray[Any]
     options: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
+    likelihood: LikelihoodChoice = STUDENT
 
     @property
     def own_seed(self) -> int:
@@ -52,6 +69,31 @@ class GroupTable:
         return draw_seed(self.own_seed)
 
 
+def choose_group_likelihood(tables: Sequence[GroupTable]) -> LikelihoodChoice:
+    """The likelihood of groups that are fitted together: as asked, or "lognormal" where it is better than "student".
+
+    The largest groups compare the two on held-out rows, as :func:`vmg.fit.choice.choose_likelihood` does for one table;
+    scores count by rows. Where all groups are small, they are compared as one.
+    """
+    asked = tables[0].options.get("likelihood", "auto")
+    if asked != "auto":
+        return LikelihoodChoice(asked, "as asked")
+    if any((table.y < 0).any() for table in tables):
+        return STUDENT
+    largest = sorted(tables, key=lambda table: -len(table.y))[:PILOT_GROUPS]
+    pilots = [(table.X, table.y) for table in largest if len(table.y) >= FEWEST_ROWS]
+    pilots = pilots or [(np.concatenate([t.X for t in tables]), np.concatenate([t.y for t in tables]))]
+    scores: dict[str, list[float]] = {"student": [], "lognormal": []}
+    for X, y in pilots:
+        choice = choose_likelihood(Standardiser.fit(X).transform(X), y.astype(np.float64), None, tables[0].seed)
+        if choice.scores.keys() >= scores.keys():
+            for name, one in scores.items():
+                one.append(len(y) * choice.scores[name])
+    if sum(scores["lognormal"]) <= sum(scores["student"]):
+        return STUDENT
+    return LikelihoodChoice("lognormal", "the logarithm of the target is predicted better in the largest groups")
+
+
 def fit_apart(table: GroupTable, kind: type[Estimator]) -> Estimator:
     """Fit one group on its own, as the estimator does: for classes, and for groups of many rows."""
     return kind(**{**table.options, "random_state": table.own_seed}).fit(table.X, table.y)
@@ -60,11 +102,12 @@ def fit_apart(table: GroupTable, kind: type[Estimator]) -> Estimator:
 def fit_together(tables: Sequence[GroupTable]) -> list[TableRegressor]:
     """Fit a regression to each group, all of them at once; one group alone gets what the estimator would fit."""
     wanted = TableRegressor(**{"learning_rate_init": FLEET_SIZE.plan.rate, **tables[0].options})
-    fits, units = [], []
+    likelihood, fits, units = tables[0].likelihood.name, [], []
     for table in tables:
-        kept = ordinary_rows(table.y, LIKELIHOOD)
+        kept = ordinary_rows(table.y, likelihood)
         y = table.y[kept].astype(np.float64)
-        transform = choose_transform(LIKELIHOOD, y, rectify=wanted.likelihood == "auto")
+        transform = choose_transform(likelihood, y, rectify=wanted.likelihood == "auto")
+        y = before_transform(transform, y)
         inputs, targets = Standardiser.fit(table.X), Standardiser.fit(y[:, None])
         fits.append(FitRows(inputs.transform(table.X[kept]), targets.transform(y[:, None]), None, table.fit_seed))
         units.append(
@@ -75,7 +118,13 @@ def fit_together(tables: Sequence[GroupTable]) -> list[TableRegressor]:
                 "n_outliers_": int((~kept).sum()),
             }
         )
-    fitted = fit_regressions(fits, size=wanted.adjusted(FLEET_SIZE), input_noise=wanted.noise == "auto")
+    fitted = fit_regressions(
+        fits,
+        size=wanted.adjusted(FLEET_SIZE),
+        input_noise=wanted.noise == "auto",
+        degrees=NORMAL_DEGREES if likelihood == "normal" else None,
+        shape="mixture" if likelihood == "mixture" else "student",
+    )
     return [
         assemble(table, ensemble, history, **unit)
         for table, unit, (ensemble, history) in zip(tables, units, fitted, strict=True)
@@ -92,8 +141,8 @@ def assemble(table: GroupTable, ensemble: RegressionEnsemble, history: History, 
         "n_outputs_": 1,
         "_single_output": True,
         "target_transform_": None,
-        "likelihood_": LIKELIHOOD,
-        "likelihood_reason_": "groups are fitted together",
+        "likelihood_": table.likelihood.name,
+        "likelihood_reason_": table.likelihood.reason,
         "likelihood_scores_": {},
         "n_outliers_": 0,
         "ensemble_": ensemble,

@@ -24,10 +24,13 @@ from scipy import optimize, special
 from torch import Tensor
 
 from vmg.estimators import TableRegressor
+from vmg.estimators.target_units import before_transform, choose_transform
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
+from vmg.fit.choice import LikelihoodChoice
 from vmg.fit.design import InputRange, Standardiser, squash
 from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers
 from vmg.math.evidence import LinearPosterior, NoisePrior, RowStatistics, condition, group_precision, row_statistics
+from vmg.prediction.transformed import TargetTransform
 from vmg.scale.group_fits import GroupTable, assemble
 from vmg.training import History
 
@@ -77,10 +80,13 @@ class Pool:
     history: History
     options: Mapping[str, Any]
     seed: int
+    likelihood: LikelihoodChoice
+    transform: TargetTransform | None
 
     def statistics(self, table: GroupTable) -> RowStatistics:
         """Statistics of the rows of a group."""
-        return _statistics(self.trunk, *_standard(table.X, table.y, self.scaling))
+        y = before_transform(self.transform, table.y)
+        return _statistics(self.trunk, *_standard(table.X, y, self.scaling))
 
     def estimator_of(self, table: GroupTable | None) -> TableRegressor:
         """The model of a group; of one that is not known, for None."""
@@ -92,8 +98,9 @@ class Pool:
         level = self.calibration.noise * float(noise.mean())
         calibration = Calibration(level, self.calibration.inflation, self.calibration.degrees)
         ensemble = RegressionEnsemble(members, self.inputs, noise, (calibration,), (None,))
-        constant = replace(table, options={**table.options, "noise": "constant"})
-        units = {"input_scaling_": self.scaling[0], "target_scaling_": self.scaling[1]}
+        constant = replace(table, options={**table.options, "noise": "constant"}, likelihood=self.likelihood)
+        units: dict[str, Any] = {"input_scaling_": self.scaling[0], "target_scaling_": self.scaling[1]}
+        units |= {"target_transform_": self.transform}
         return assemble(constant, ensemble, self.history, **units)
 
 
@@ -101,11 +108,15 @@ def fit_pool(tables: Sequence[GroupTable], options: Mapping[str, Any], seed: int
     """Learn what groups share: hidden layers on three quarters of each group's rows, calibration on the last."""
     rng = np.random.default_rng(seed)
     X, y = np.concatenate([t.X for t in tables]), np.concatenate([t.y for t in tables]).astype(np.float64)
+    likelihood = tables[0].likelihood
+    transform = choose_transform(likelihood.name, y, rectify=options.get("likelihood", "auto") == "auto")
+    y = before_transform(transform, y)
+    tables = [replace(table, y=before_transform(transform, table.y)) for table in tables]
     scaling = Standardiser.fit(X), Standardiser.fit(y[:, None])
     kept = [rng.permutation(len(t.y)) >= round(HELD_OUT_SHARE * len(t.y)) for t in tables]
     inside = np.flatnonzero(np.concatenate(kept))
     inside = rng.permutation(inside)[:TRUNK_ROWS]
-    estimator = TableRegressor(**{**options, "noise": "constant", "random_state": seed})
+    estimator = TableRegressor(**{**options, "likelihood": "student", "noise": "constant", "random_state": seed})
     estimator.fit(X[inside], y[inside], scaling=scaling)
     assert isinstance(estimator.ensemble_, RegressionEnsemble)
     trunk = estimator.ensemble_.members
@@ -116,7 +127,8 @@ def fit_pool(tables: Sequence[GroupTable], options: Mapping[str, Any], seed: int
     prior = learn_prior([_statistics(trunk, *one) for one in rows], trunk)
     calibration = _calibrate(trunk, prior, tables, kept, scaling, rng)
     soft = squash(scaling[0].transform(X))
-    return Pool(trunk, prior, calibration, scaling, InputRange.of(soft), estimator.history_, dict(options), seed)
+    shared = trunk, prior, calibration, scaling, InputRange.of(soft), estimator.history_
+    return Pool(*shared, dict(options), seed, likelihood, transform)
 
 
 def learn_prior(rows: Sequence[RowStatistics], trunk: RegressionMembers) -> GroupPrior:
