@@ -180,7 +180,7 @@ class Run:
         for name, value in self.to_document().items():
             if kept.get(name) == value:
                 continue
-            texts = [json.dumps(one, ensure_ascii=False) for one in (value, kept.get(name))]
+            texts = [str(one) for one in (value, kept.get(name))]
             if max(map(len, texts)) <= SHOWN:
                 raise RunError(f"{os.fspath(place)} must be of a run with {name} = {texts[0]}; got {texts[1]}. {hint}")
             raise RunError(f"{os.fspath(place)} must be of a run with the same {name}; got another. {hint}")

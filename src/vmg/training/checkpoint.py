@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg import model_file
+from vmg.files import Run
 from vmg.likelihoods import Likelihood
 from vmg.math.linalg import all_finite
 from vmg.nn.bayesian import BayesianModule, kl_divergence
@@ -170,24 +171,14 @@ class Checkpoint:
     def read(self, settings: Mapping[str, Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]], str | None] | None:
         """The state in the file, the reports so far, and why the run ended if it has; None where there is no file.
 
-        The file must be of a run with the same settings. ``settings["same"]`` has digests, by name, of settings that
-        are too large to be written out.
+        The file must be of a run with the same settings; those that are too large to be written out are digests.
         """
         if not self.path.exists():
             return None
         tensors, document = model_file.read(self.path, max_bytes=MAX_BYTES)
         if document.get("holds") != HOLDS:
             raise ValueError(f"{self.path} must hold a {HOLDS}; got {document.get('holds')}")
-        kept = document.get("run")
-        if not isinstance(kept, dict) or not isinstance(kept.get("same", {}), dict):
-            raise self.damaged("its settings are missing")
-        hint = "Give another path, or remove the file to start anew."
-        for name, value in settings.items():
-            if name != "same" and kept.get(name) != value:
-                raise ValueError(f"{self.path} must be of a run with {name} = {value}; got {kept.get(name)}. {hint}")
-        for name, digest in settings.get("same", {}).items():
-            if kept.get("same", {}).get(name) != digest:
-                raise ValueError(f"{self.path} must be of a run with the same {name}; got another. {hint}")
+        Run(settings).require_same(document.get("run"), self.path)
         reports, stopped = document.get("reports"), document.get("stopped")
         if not isinstance(reports, list) or not (stopped is None or isinstance(stopped, str)):
             raise self.damaged("its reports are missing")

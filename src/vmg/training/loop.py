@@ -94,7 +94,7 @@ def train(
         "parameters": sum(p.numel() for p in both.parameters()),
     }
     if checkpoint is not None:
-        settings["same"] = _fingerprints(both, rows.tensors() | {"n_rows": n_rows}, schedule, generator)
+        settings |= _fingerprints(both, rows.tensors() | {"n_rows": n_rows}, schedule, generator)
 
     with GroupedParameters(both.parameters()) as parameters, _train_mode(both):
         fused = all(tensor.device.type in FUSED for tensor in parameters.tensors)
