@@ -12,8 +12,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ElboTerms",
-    "FrameClassifier",
-    "FrameRegressor",
     "MatrixNormal",
     "ModelFileError",
     "TableClassifier",
@@ -38,7 +36,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from vmg import covariance, estimators, likelihoods, metrics, nn, priors, training
-    from vmg.estimators import FrameClassifier, FrameRegressor, TableClassifier, TableModel, TableRegressor
+    from vmg.estimators import TableClassifier, TableModel, TableRegressor
     from vmg.math.matrix_normal import MatrixNormal
     from vmg.model_file import ModelFileError
     from vmg.objective import ElboTerms, collapsed_elbo, elbo, kl_warmup
@@ -49,8 +47,6 @@ else:  # hidden from type checkers, for which a module with __getattr__ has ever
         "ElboTerms": "objective",
         "MatrixNormal": "math.matrix_normal",
         "ModelFileError": "model_file",
-        "FrameClassifier": "estimators",
-        "FrameRegressor": "estimators",
         "TableClassifier": "estimators",
         "TableRegressor": "estimators",
         "VMGClassifier": "variational",

@@ -262,7 +262,7 @@ def test_a_file_without_its_encoder(regression, tmp_path):
     path = tmp_path / "model.vmg"
     regression.save(path)
     tensors, document = read(path)
-    del document["encoder"]
+    del document["inputs"]["encoder"]
     write(path, tensors, document)
     with pytest.raises(vmg.ModelFileError, match="does not describe a whole model"):
         vmg.load(path)
@@ -276,18 +276,19 @@ def test_a_file_without_its_encoder(regression, tmp_path):
         lambda document: document.update(target=5),
         lambda document: document.update(notes=[1]),
         lambda document: document.update(decimal_comma="no"),
-        lambda document: document.update(encoder=[]),
+        lambda document: document["inputs"].update(encoder=[]),
         lambda document: document.update(estimator=None),
-        lambda document: document["encoder"]["columns"].pop(),
-        lambda document: document["encoder"]["columns"].append(document["encoder"]["columns"][0]),
-        lambda document: document["encoder"]["columns"][0].update(kind="os"),
-        lambda document: document["encoder"]["columns"][0].update(median="much"),
-        lambda document: document["encoder"]["columns"][0].update(median=float("nan")),
-        lambda document: document["encoder"]["columns"][0].update(name=["a"]),
-        lambda document: document["encoder"]["columns"][1].update(levels="Rome"),
-        lambda document: document["encoder"]["columns"][1].update(levels=[1, 2]),
-        lambda document: document["encoder"]["columns"][3].update(date_format="%Y" * 1000),
-        lambda document: document["encoder"].update(dropped=["a"]),
+        lambda document: document["inputs"]["encoder"]["columns"].pop(),
+        lambda document: document["inputs"]["encoder"]["columns"].append(document["inputs"]["encoder"]["columns"][0]),
+        lambda document: document["inputs"]["encoder"]["columns"][0].update(kind="os"),
+        lambda document: document["inputs"]["encoder"]["columns"][0].update(median="much"),
+        lambda document: document["inputs"]["encoder"]["columns"][0].update(median=float("nan")),
+        lambda document: document["inputs"]["encoder"]["columns"][0].update(name=["a"]),
+        lambda document: document["inputs"]["encoder"]["columns"][1].update(levels="Rome"),
+        lambda document: document["inputs"]["encoder"]["columns"][1].update(levels=[1, 2]),
+        lambda document: document["inputs"]["encoder"]["columns"][3].update(date_format="%Y" * 1000),
+        lambda document: document["inputs"].update(plain="no"),
+        lambda document: document["inputs"]["encoder"].update(dropped=["a"]),
     ],
 )
 def test_forged_tables_are_refused(regression, tmp_path, change):

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from vmg.estimators import TableModel
-from vmg.estimators.preparing import keep_rows
+from vmg.estimators.table_inputs import keep_rows
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.missing import LEARNED_ROWS, draw_shares, find_candidates
 

@@ -194,7 +194,7 @@ def test_numbers_that_leave_the_range_of_floating_point_are_flagged(model, monke
     def overflow(*arguments):
         return tabulate_numbers(*arguments).assign(std=np.inf)
 
-    monkeypatch.setattr("vmg.estimators.table_model.tabulate_numbers", overflow)
+    monkeypatch.setattr("vmg.estimators.table_inputs.tabulate_numbers", overflow)
     assert all("not-finite" in split_flags(text) for text in model.predict_frame(table(3))["flags"])
 
 

@@ -11,7 +11,7 @@ import typer
 from vmg.cli.output import print_json, say, say_aside, waiting
 
 if TYPE_CHECKING:
-    from vmg.estimators.table_model import Outside
+    from vmg.estimators.table_inputs import Outside
 
 __all__ = [
     "ENGINE",

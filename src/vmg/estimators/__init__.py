@@ -1,8 +1,7 @@
-"""scikit-learn estimators of tables."""
+"""scikit-learn estimators of tables, and a model of a whole table around them."""
 
 from vmg.estimators.classifier import TableClassifier
-from vmg.estimators.frames import FrameClassifier, FrameRegressor
 from vmg.estimators.regressor import TableRegressor
 from vmg.estimators.table_model import ESTIMATORS, TableModel
 
-__all__ = ["ESTIMATORS", "FrameClassifier", "FrameRegressor", "TableClassifier", "TableModel", "TableRegressor"]
+__all__ = ["ESTIMATORS", "TableClassifier", "TableModel", "TableRegressor"]

@@ -12,11 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_y as check_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vmg.estimators.documents import CODECS, Codec, Document, Tensors, from_document, to_document
+from vmg.estimators.prediction_table import MeanAndStd
+from vmg.estimators.rows import drop_unweighted_rows, to_dense
+from vmg.estimators.table_inputs import EncodedRows, TableInputs
 from vmg.fit.design import Standardiser
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.model_file import write
@@ -27,26 +31,11 @@ from vmg.training import Callback, History, TrainingError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MAX_DENSE_CELLS", "Array", "ClassesMixin", "EstimatorBase", "NumbersMixin", "draw_seed", "to_dense"]
+__all__ = ["Array", "ClassesMixin", "EstimatorBase", "NumbersMixin", "draw_seed"]
 
 Array = NDArray[np.float64]
 
 CHECKED_ROWS = 8  # at which a fitted model must be finite
-
-MAX_DENSE_CELLS = 2**27
-"""Most numbers of a sparse table, zeros included; more would take over a gigabyte."""
-
-
-class MeanAndStd(tuple[NDArray[Any], NDArray[Any]]):
-    """A mean and a standard deviation, which some of scikit-learn's tools take for one array."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("ndim", "shape", "reshape"):
-            raise TypeError(
-                "predict with return_std=True gives a mean and a standard deviation, which TransformedTargetRegressor "
-                "cannot transform back; use likelihood='lognormal', or predict_interval of the inner regressor"
-            )
-        raise AttributeError(f"a mean and a standard deviation have no attribute {name!r}")
 
 
 class EstimatorBase(BaseEstimator, ABC):
@@ -61,6 +50,7 @@ class EstimatorBase(BaseEstimator, ABC):
 
     seed_: int
     history_: History
+    inputs_: TableInputs | None  # how rows that are not all numbers are read
     conformal_scores_: Array | None  # of calibration rows, [n, C]
     conformal_groups_: NDArray[Any] | None  # their groups [n]
 
@@ -69,23 +59,23 @@ class EstimatorBase(BaseEstimator, ABC):
     # -- what final classes say ---------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
-        """Validated X [N, D] and y, with what must be remembered of them."""
+    def _check_y(self, y: Any, *, reset: bool) -> NDArray[Any]:
+        """Validated targets, with what must be remembered of them."""
 
     @abstractmethod
-    def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+    def _fit(self, X: Any, y: NDArray[Any], weight: Array | None) -> None:
         """Fit to checked rows and set every fitted attribute."""
 
     @abstractmethod
-    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+    def _update(self, X: Any, y: NDArray[Any], weight: Array | None) -> None:
         """Learn from more checked rows."""
 
     @abstractmethod
-    def _distribution(self, rows: Array) -> Any:
-        """The predictive distribution of checked rows."""
+    def _predict_features(self, X: Array) -> Any:
+        """The predictive distributions of rows of numbers."""
 
     @abstractmethod
-    def _centre(self, rows: Array) -> NDArray[Any]:
+    def _centre(self, rows: Any) -> NDArray[Any]:
         """Numbers of checked rows that are finite where the networks are."""
 
     # -- fitting ------------------------------------------------------------------------------------------------------
@@ -144,7 +134,7 @@ class EstimatorBase(BaseEstimator, ABC):
             raise
 
     @contextmanager
-    def _finite_after(self, rows: Array) -> Iterator[None]:
+    def _finite_after(self, rows: Any) -> Iterator[None]:
         """Raise a TrainingError where the block leaves networks that are not finite at the rows."""
         try:
             yield
@@ -187,10 +177,49 @@ class EstimatorBase(BaseEstimator, ABC):
         tags.input_tags.sparse = True
         return tags
 
+    # -- checking -----------------------------------------------------------------------------------------------------
+
+    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, NDArray[Any]]:
+        """Validated rows and targets."""
+        X = self._check_training_X(X) if reset else self._check_X(X)
+        if y is None:
+            raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
+        y = self._check_y(y, reset=reset)
+        check_consistent_length(X, y)
+        return X, y
+
+    def _check_training_X(self, X: Any) -> Any:
+        """Validated rows of a fit, a number in every cell."""
+        # one memory order, so that frames and arrays of the same numbers give the same bits
+        return validate_data(self, to_dense(X), dtype=np.float64, order="C", reset=True)
+
+    def _check_X(self, X: Any) -> Array | EncodedRows:
+        """Validated rows for a fitted model; only one with ``inputs_`` takes other cells than numbers."""
+        inputs = getattr(self, "inputs_", None)
+        if inputs is not None and not inputs.plain:
+            return self._read_table(X)
+        X = to_dense(X) if sparse.issparse(X) else X
+        finite = True if inputs is None else "allow-nan"
+        rows = validate_data(self, X, dtype=np.float64, order="C", ensure_all_finite=finite, reset=False)
+        return rows if inputs is None or not np.isnan(rows).any() else inputs.read_numbers(rows)
+
+    def _read_table(self, X: Any) -> EncodedRows:
+        """Rows with words, dates or missing cells, of an estimator with ``inputs_``."""
+        raise NotImplementedError
+
     # -- predicting ---------------------------------------------------------------------------------------------------
 
-    def _check_X(self, X: Any) -> Array:
-        return validate_data(self, to_dense(X), dtype=np.float64, order="C", reset=False)
+    def _pieces(self, rows: Array | EncodedRows) -> Iterator[slice]:
+        """Checked rows that are predicted together, in memory that does not grow with them."""
+        return row_pieces(len(rows)) if isinstance(rows, np.ndarray) else rows.pieces()
+
+    def _distribution(self, rows: Any) -> Any:
+        """The predictive distribution of checked rows."""
+        if isinstance(rows, np.ndarray):
+            return self._predict_features(rows)
+        assert self.inputs_ is not None
+        encoded = rows if isinstance(rows, EncodedRows) else self.inputs_.read(rows)
+        return self.inputs_.distribution(encoded, self._predict_features)
 
     def pred_dist(self, X: Any) -> Any:
         """The whole predictive distribution of each row of X.
@@ -209,7 +238,7 @@ class EstimatorBase(BaseEstimator, ABC):
         """What each function reads from the predictive distributions of rows."""
         check_is_fitted(self, "seed_")
         rows = self._check_X(X)
-        parts = (self._distribution(rows[piece]) for piece in row_pieces(len(rows)))
+        parts = (self._distribution(rows[piece]) for piece in self._pieces(rows))
         read_out = [[read(part) for read in reads] for part in parts]
         return [np.concatenate(pieces) for pieces in zip(*read_out, strict=True)]
 
@@ -221,13 +250,10 @@ class NumbersMixin(EstimatorBase):
     target_scaling_: Standardiser
     _single_output: bool
 
-    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
-        # one memory order, so that frames and arrays of the same numbers give the same bits
-        options = {"dtype": np.float64, "order": "C", "reset": reset}
-        X, y = validate_data(self, to_dense(X), y, multi_output=True, y_numeric=True, **options)
-        y = np.asarray(y, dtype=np.float64)
+    def _check_y(self, y: Any, *, reset: bool) -> NDArray[Any]:
+        y = np.asarray(check_targets(y, multi_output=True, y_numeric=True, estimator=self), dtype=np.float64)
         self._check_outputs(1 if y.ndim == 1 else y.shape[1], y.ndim == 1, reset=reset)
-        return X, y
+        return y
 
     def _check_outputs(self, n_outputs: int, single: bool, *, reset: bool) -> None:
         """Remember how many numbers a target is, or refuse another number of them."""
@@ -277,12 +303,12 @@ class NumbersMixin(EstimatorBase):
         if self.conformal_scores_ is None:
             if groups is not None:
                 raise ValueError("groups are for a model that conformalize was given groups for")
-            pieces = (self._distribution(rows[piece]).interval(coverage) for piece in row_pieces(len(rows)))
+            pieces = (self._distribution(rows[piece]).interval(coverage) for piece in self._pieces(rows))
         else:
             levels = row_levels(self.conformal_scores_, self.conformal_groups_, coverage, groups, len(rows))
             pieces = (
                 self._distribution(rows[piece]).interval_at(levels if groups is None else levels[piece])
-                for piece in row_pieces(len(rows))
+                for piece in self._pieces(rows)
             )
         return np.concatenate(list(pieces))
 
@@ -326,13 +352,8 @@ class ClassesMixin(EstimatorBase):
     classes_: NDArray[Any]
     _announced: NDArray[Any] | None = None  # classes of the first partial_fit, during that call
 
-    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
-        X, y = validate_data(self, to_dense(X), y, dtype=np.float64, order="C", reset=reset)
-        self._check_classes(y, reset=reset)
-        return X, y
-
-    def _check_classes(self, y: NDArray[Any], *, reset: bool) -> None:
-        """Remember the classes, or refuse others."""
+    def _check_y(self, y: Any, *, reset: bool) -> NDArray[Any]:
+        y = check_targets(y, estimator=self)
         check_classification_targets(y)
         present = np.unique(y)
         if reset:
@@ -345,6 +366,7 @@ class ClassesMixin(EstimatorBase):
         unknown = np.setdiff1d(present, self.classes_)
         if len(unknown):
             raise ValueError(f"y must be among the classes {self.classes_}; got {unknown}")
+        return y
 
     @contextmanager
     def _announce(self, classes: Any) -> Iterator[None]:
@@ -366,30 +388,6 @@ class ClassesMixin(EstimatorBase):
         """The most probable class of each row."""
         [label] = self._in_pieces(X, lambda part: part.label)
         return label
-
-
-def to_dense(X: Any) -> Any:
-    """A sparse table, such as that of a one-hot encoder, as an array; anything else as it is."""
-    if not sparse.issparse(X):
-        return X
-    cells = int(np.prod(X.shape, dtype=np.float64))
-    if cells > MAX_DENSE_CELLS:
-        raise ValueError(
-            f"a sparse X must have at most {MAX_DENSE_CELLS:,} cells, zeros included, as it is made dense; got "
-            f"{X.shape[0]:,} rows of {X.shape[1]:,}. Encode fewer categories, or give a data frame."
-        )
-    return X.toarray()
-
-
-def drop_unweighted_rows(X: Array, y: NDArray[Any], sample_weight: Any) -> tuple[Array, NDArray[Any], Array | None]:
-    """The rows with a positive weight, and their weights."""
-    if sample_weight is None:
-        return X, y, None
-    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-    if not weight.sum() > 0:
-        raise ValueError("sample_weight must have a positive sum; got all zeros")
-    kept = weight > 0
-    return X[kept], y[kept], weight[kept]
 
 
 def draw_seed(random_state: Any) -> int:

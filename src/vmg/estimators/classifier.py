@@ -20,6 +20,7 @@ from vmg.fit.classes import ClassificationEnsemble, fit_classification
 from vmg.fit.design import Standardiser
 from vmg.prediction import ClassPrediction
 from vmg.prediction.conformal import check_groups, class_scores, class_sets, row_levels
+from vmg.tables.target import centred_target
 from vmg.training import Callback
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class TableClassifier(ClassifierMixin, ClassesMixin, TableEstimator):
     Parameters
     ----------
     hidden_layer_sizes, activation, n_members, batch_size, learning_rate_init, max_iter, n_iter_no_change, \
-random_state, verbose
+categorical, ignore, date_formats, decimal, random_state, verbose
         As in :class:`TableRegressor`.
     n_draws : int
         Posterior draws behind a prediction, for each member.
@@ -113,7 +114,10 @@ random_state, verbose
         of_class = self.class_weights_[np.searchsorted(self.classes_, y)]
         return of_class if weight is None else of_class * weight
 
-    def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+    def _centred_targets(self, y: NDArray[Any]) -> Array:
+        return centred_target(np.searchsorted(self.classes_, y))
+
+    def _fit_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         self.class_weights_ = None
         if self.class_weight is not None:
             self.class_weights_ = _class_weights(self.class_weight, self.classes_, y, weight)
@@ -129,16 +133,16 @@ random_state, verbose
             callbacks=self._listeners(),
         )
 
-    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+    def _update_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         weight = self._weigh_classes(y, weight)
         labels = np.searchsorted(self.classes_, y)
         self.ensemble_ = self.ensemble_.updated(self.input_scaling_.transform(X), labels, weight)
 
-    def _centre(self, rows: Array) -> Array:
+    def _centre(self, rows: Any) -> NDArray[Any]:
         return self._distribution(rows).probabilities
 
-    def _distribution(self, rows: Array) -> ClassPrediction:
-        x = self.input_scaling_.transform(rows)
+    def _predict_features(self, X: Array) -> ClassPrediction:
+        x = self.input_scaling_.transform(X)
         return ClassPrediction(self.ensemble_.sample_probabilities(x, self.n_draws, self.seed_), self.classes_)
 
     def conformalize(self, X: Any, y: Any, *, groups: ArrayLike | None = None) -> Self:

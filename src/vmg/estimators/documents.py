@@ -13,6 +13,7 @@ from dataclasses import astuple
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
@@ -33,6 +34,7 @@ from vmg.estimators.saving_targets import (
     encode_scores,
     encode_transform,
 )
+from vmg.estimators.table_inputs import TableInputs
 from vmg.fit.classes import ClassificationEnsemble
 from vmg.fit.design import Standardiser
 from vmg.fit.gaussian import RegressionEnsemble
@@ -209,16 +211,28 @@ def _decode_history(name: str, content: Document, tensors: Mapping[str, Tensor])
     return History(records, content["stopped"])
 
 
+def _encode_inputs(name: str, inputs: TableInputs, tensors: Tensors) -> Document:
+    own, document = inputs.to_document()
+    tensors.update({f"{name}.{key}": value for key, value in own.items()})
+    return document
+
+
+def _decode_inputs(name: str, content: Document, tensors: Mapping[str, Tensor]) -> TableInputs:
+    own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+    return TableInputs.from_document(own, content)
+
+
 def _check_answers(estimator: Any) -> None:
     """Raise a ValueError unless the estimator predicts a row; other errors say themselves what is amiss."""
     missing = [name for name in REQUIRED if not hasattr(estimator, name)]
     if missing:
         raise ValueError(f"a fitted {type(estimator).__name__} must have {', '.join(missing)}")
     n_features = require_size("n_features_in_", estimator.n_features_in_)
+    names, inputs = (getattr(estimator, name, None) for name in ("feature_names_in_", "inputs_"))
+    width = n_features if inputs is None else int(inputs.encoder.widths.sum())
     scaled = estimator.input_scaling_.mean.shape
-    if scaled != (n_features,):
-        raise ValueError(f"n_features_in_ must fit the inputs' scaling, of shape {scaled}; got {n_features}")
-    names = getattr(estimator, "feature_names_in_", None)
+    if scaled != (width,):
+        raise ValueError(f"n_features_in_ must fit the inputs' scaling, of shape {scaled}; got {width}")
     if names is not None and np.shape(names) != (n_features,):
         raise ValueError(f"feature_names_in_ must be {n_features} names; got shape {np.shape(names)}")
     scores = getattr(estimator, "conformal_scores_", None)
@@ -226,7 +240,12 @@ def _check_answers(estimator: Any) -> None:
         raise ValueError(f"conformal_scores_ must be an array; got {scores!r:.40}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of a row without names, or far from all others
-        predicted = np.asarray(estimator.predict(np.zeros((1, n_features))))
+        row: Any = np.zeros((1, n_features))
+        if inputs is not None and not inputs.plain:  # a row without a value
+            row = (
+                np.full((1, n_features), None) if names is None else pd.DataFrame([[None] * n_features], columns=names)
+            )
+        predicted = np.asarray(estimator.predict(row))
     if len(predicted) != 1:
         raise ValueError(f"one row must get one prediction; got {len(predicted)}")
 
@@ -240,5 +259,6 @@ CODECS: dict[type[Any], Codec] = {
     ScalarEnsemble: Codec("scalar", encode_scalar, decode_scalar),
     LogTransform: Codec("transform", encode_transform, decode_transform),
     Rectified: Codec("transform", encode_transform, decode_transform),
+    TableInputs: Codec("inputs", _encode_inputs, _decode_inputs),
     dict: Codec("scores", encode_scores, decode_scores),
 }

@@ -1,4 +1,4 @@
-"""Predictions as a table: columns for numbers and classes, and flags for the cells that they were made from."""
+"""Predictions as callers take them: a mean and its deviation, or a table with columns and flags."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from vmg.prediction.conformal import conformal_interval
 __all__ = [
     "FLAGS",
     "NOT_FINITE",
+    "MeanAndStd",
     "flag_texts",
     "mark_not_finite",
     "named_after",
@@ -28,6 +29,18 @@ Mask = NDArray[np.bool_]
 FLAGS = "flags"
 NOT_FINITE = "not-finite"
 SEPARATOR = ";"
+
+
+class MeanAndStd(tuple[NDArray[Any], NDArray[Any]]):
+    """A mean and a standard deviation, which some of scikit-learn's tools take for one array."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("ndim", "shape", "reshape"):
+            raise TypeError(
+                "predict with return_std=True gives a mean and a standard deviation, which TransformedTargetRegressor "
+                "cannot transform back; use likelihood='lognormal', or predict_interval of the inner regressor"
+            )
+        raise AttributeError(f"a mean and a standard deviation have no attribute {name!r}")
 
 
 def tabulate_numbers(prediction: Any, conformal_scores: NDArray[Any] | None, coverage: float) -> pd.DataFrame:

@@ -14,12 +14,11 @@ from vmg.estimators.regressor import TableRegressor
 from vmg.tables.cells import CellTable, no_value, require_columns
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma
-from vmg.tables.missing import ReferenceRows, row_digests
 from vmg.tables.remarks import find_suspicions
 from vmg.tables.target import Target, Task, centred_target, fit_target
 from vmg.tables.wording import TableError, count, listing
 
-__all__ = ["PreparedTable", "keep_rows", "prepare_table"]
+__all__ = ["PreparedTable", "prepare_table"]
 
 MIN_ROWS = 5
 MIN_CONFORMAL_ROWS = 19  # fewer cannot promise a coverage of 95 %
@@ -86,16 +85,6 @@ def prepare_table(
     return PreparedTable(
         *(estimator, encoder, found, choices, rows, values, features),
         *(columns.iloc[outside], found.values[outside], notes, "likelihood" in options),
-    )
-
-
-def keep_rows(encoder: TableEncoder, rows: pd.DataFrame | CellTable, values: NDArray[Any]) -> ReferenceRows:
-    """The training rows that a model keeps."""
-    rows = CellTable.of(rows, training=True)
-    features = encoder.transform(rows)
-    given = np.column_stack([~of_column["missing"] for of_column in encoder.marks(rows)])
-    return ReferenceRows.sample(
-        features, given, encoder.feature_scales, encoder.widths, row_digests(features, values), seed=0
     )
 
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
-from sklearn.utils import check_array, check_consistent_length
+from sklearn.utils import check_array
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import validate_data
 
-from vmg.estimators.base import Array, NumbersMixin, to_dense
+from vmg.estimators.base import Array, NumbersMixin
 from vmg.estimators.table_estimator import TableEstimator
 from vmg.estimators.target_units import (
     UNSCALED,
@@ -28,6 +27,7 @@ from vmg.fit.glm import ScalarEnsemble, fit_scalar
 from vmg.fit.targets import COLLAPSED, LIKELIHOODS, PAIRED, make_likelihood, require_targets
 from vmg.prediction import MixtureNoisePrediction, NumberPrediction, StudentPrediction, TransformedPrediction
 from vmg.prediction.base import scaled_factor
+from vmg.tables.target import centred_target
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,6 +38,10 @@ __all__ = ["TableRegressor"]
 @dataclass(repr=False, eq=False)
 class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstimator):
     """Bayesian neural network regression with the output layer integrated out [LW16, §2.3].
+
+    Rows are arrays or data frames. Numbers, none missing, are taken as they are. A frame with words, dates or missing
+    cells, or an array with NaN, is encoded column by column. Rows with unknown cells are predicted as mixtures over
+    the values that training rows have there.
 
     An ensemble of networks. Hidden weights of each start at a draw from a matrix Gaussian prior and are anchored
     there; the output layer and its noise are integrated out in closed form. Each network leaves out a part of the rows,
@@ -69,6 +73,12 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         Most steps before the last ones on all rows.
     n_iter_no_change : "auto" or int
         Training ends when held-out rows were not predicted better for as many checks, one every ten steps.
+    categorical, ignore : sequence of str
+        Columns whose values are names, and columns to leave out.
+    date_formats : dict of str to str, optional
+        Such as ``{"sold": "%d/%m/%Y"}``.
+    decimal : {".", ","} or None
+        What numbers in texts have; None: found out.
     random_state : int, RandomState or None
         Same seed, same numbers.
     verbose : bool
@@ -86,10 +96,12 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         Rows that were left out, for their targets are absurdly far beyond all others.
     history_ : History
         What training reported.
+    inputs_ : TableInputs or None
+        How columns become features (``inputs_.encoder``), and the training rows that missing cells are drawn from.
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
-    feature_relevance_ : array [n_features_in_]
-        How strongly each input can move the first layer, largest 1.
+    feature_relevance_ : array
+        How strongly each feature can move the first layer, largest 1.
 
     Examples
     --------
@@ -132,16 +144,22 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         """
         return self._partial_fit(X, y, sample_weight)
 
-    def _check_data(self, X: Any, y: Any, *, reset: bool) -> tuple[Array, NDArray[Any]]:
+    def _check_y(self, y: Any, *, reset: bool) -> NDArray[Any]:
         if (self.likelihood if reset else self.likelihood_) not in PAIRED:
-            return super()._check_data(X, y, reset=reset)
-        X = validate_data(self, to_dense(X), dtype=np.float64, order="C", reset=reset)
-        y = check_array(y, dtype=np.float64, ensure_all_finite=False, input_name="y")  # bounds may be infinite
-        check_consistent_length(X, y)
+            return super()._check_y(y, reset=reset)
         self._check_outputs(1, True, reset=reset)
-        return X, y
+        return check_array(y, dtype=np.float64, ensure_all_finite=False, input_name="y")  # bounds may be infinite
 
-    def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+    def _centred_targets(self, y: NDArray[Any]) -> Array:
+        if self.likelihood == "binomial":
+            return centred_target(y[:, 0] / np.maximum(y[:, 1], 1.0))
+        if self.likelihood == "censored":  # the middle of the bounds, or the finite one
+            low, high = np.where(np.isfinite(y), y, y[:, ::-1]).T
+            middle = (low + high) / 2
+            return centred_target(np.where(np.isfinite(middle), middle, np.median(middle[np.isfinite(middle)])))
+        return np.column_stack([centred_target(column) for column in y.reshape(len(y), -1).T])
+
+    def _fit_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         if y.ndim == 2 and y.shape[1] == 1:  # one output, however it comes
             y = y[:, 0]
         self.input_scaling_ = self._known_scaling[0] if self._known_scaling else Standardiser.fit(X, weight)
@@ -198,7 +216,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
             return LikelihoodChoice("student", f"there are {self.n_outputs_} outputs")
         return choose_likelihood(x, y.reshape(len(y)), weight, self.seed_)
 
-    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+    def _update_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         require_targets(self.likelihood_, y)
         x, values = self.input_scaling_.transform(X), before_transform(self.target_transform_, y)
         if isinstance(self.ensemble_, ScalarEnsemble):
@@ -210,11 +228,11 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
             targets = self.target_scaling_.transform(values.reshape(len(y), -1))
         self.ensemble_ = self.ensemble_.updated(x, targets, weight)
 
-    def _centre(self, rows: Array) -> Array:
+    def _centre(self, rows: Any) -> NDArray[Any]:
         return np.asarray(self._distribution(rows).mean)
 
-    def _distribution(self, rows: Array) -> NumberPrediction:
-        x = self.input_scaling_.transform(rows)
+    def _predict_features(self, X: Array) -> NumberPrediction:
+        x = self.input_scaling_.transform(X)
         transform = self.target_transform_
         if isinstance(self.ensemble_, ScalarEnsemble):
             return scalar_distribution(self.ensemble_, x, transform, squeeze=self._single_output)

@@ -1,24 +1,39 @@
-"""Parameters of both table estimators."""
+"""Parameters of both table estimators, and their rows: arrays, or data frames with words, dates and holes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.utils import check_array
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vmg.estimators.base import Array, EstimatorBase
+from vmg.estimators.rows import to_dense
+from vmg.estimators.table_inputs import EncodedRows, Outside, TableInputs
 from vmg.fit.design import Size, Standardiser, choose_size
 from vmg.nn.mlp import ACTIVATIONS
+from vmg.tables.cells import as_frame
+from vmg.tables.choices import TableChoices
 from vmg.training import Callback, History, Progress
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["TableEstimator"]
+__all__ = ["MIN_ROWS", "TableEstimator"]
+
+MIN_ROWS = 5
+"""Fewest rows of a fit: with fewer, none can be left out to learn the noise from."""
+
+MOST_COLUMNS = 1000  # of numbers, of which training rows are kept to draw missing ones from
+OBJECTS_THAT_ARE_NUMBERS = ("floating", "integer", "mixed-integer-float", "boolean")
 
 
 @dataclass(repr=False, eq=False)
@@ -33,6 +48,10 @@ class TableEstimator(EstimatorBase):
         "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
         "max_iter": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "n_iter_no_change": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "categorical": ["array-like"],
+        "ignore": ["array-like"],
+        "date_formats": [dict, None],
+        "decimal": [StrOptions({".", ","}), None],
         "random_state": ["random_state"],
         "verbose": ["verbose"],
     }
@@ -45,9 +64,14 @@ class TableEstimator(EstimatorBase):
     learning_rate_init: float = 0.03
     max_iter: int | str = "auto"
     n_iter_no_change: int | str = "auto"
+    categorical: Sequence[str] = ()
+    ignore: Sequence[str] = ()
+    date_formats: Mapping[str, str] | None = None
+    decimal: str | None = None
     random_state: int | np.random.RandomState | None = None
     verbose: bool | int = False
 
+    inputs_: TableInputs | None = field(init=False)
     input_scaling_: Standardiser = field(init=False)
     history_: History = field(init=False)
     ensemble_: Any = field(init=False)
@@ -55,11 +79,33 @@ class TableEstimator(EstimatorBase):
     seed_: int = field(init=False)
 
     _known_scaling: tuple[Standardiser, ...] = field(init=False, default=())  # of the present call of fit
+    _keeps_rows: bool = field(init=False, default=True)  # likewise
+
+    @abstractmethod
+    def _fit_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+        """Fit to features and set every fitted attribute."""
+
+    @abstractmethod
+    def _update_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+        """Learn from features of more rows."""
+
+    @abstractmethod
+    def _centred_targets(self, y: NDArray[Any]) -> Array:
+        """Targets for statistics of categories, centred and of unit scale, [N, outputs]."""
 
     @property
     def n_iter_(self) -> int:
         """Optimiser steps of the last fit, under scikit-learn's name."""
         return self.n_steps_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        return tags
+
+    # -- fitting ------------------------------------------------------------------------------------------------------
 
     def fit(
         self,
@@ -69,13 +115,14 @@ class TableEstimator(EstimatorBase):
         *,
         callbacks: Sequence[Callback] = (),
         scaling: Sequence[Standardiser] = (),
+        keep_rows: bool = True,
     ) -> Self:
         """Fit to rows X [N, D] with targets y; an interrupted or refused fit leaves the model as it was.
 
         Parameters
         ----------
         X : array-like, sparse matrix or data frame [N, D]
-            Numbers, none missing. Scaling is done inside.
+            Numbers, words, dates and booleans; cells may be missing. Scaling is done inside.
         y : array-like [N] or [N, C]
             Targets in any unit, or classes.
         sample_weight : array-like [N], optional
@@ -84,16 +131,33 @@ class TableEstimator(EstimatorBase):
             Called with a :class:`~vmg.training.Progress` as training goes; one that returns True ends it.
         scaling : sequence of Standardiser, optional
             Units of the inputs, and of numeric targets, where more rows than these are known to say them.
+        keep_rows : bool
+            Keep up to 512 training rows, from which missing numbers of rows to come are drawn. Without them, and where
+            ``scaling`` is given, rows to come must be complete.
 
         Returns
         -------
         self
         """
-        self._known_scaling = tuple(scaling)
+        self._known_scaling, self._keeps_rows = tuple(scaling), keep_rows
         try:
             return super().fit(X, y, sample_weight, callbacks=callbacks)
         finally:
-            del self._known_scaling
+            del self._known_scaling, self._keeps_rows
+
+    def _fit(self, X: Array | pd.DataFrame, y: NDArray[Any], weight: Array | None) -> None:
+        if len(X) < MIN_ROWS:
+            raise ValueError(f"a fit needs at least {MIN_ROWS} rows; got n_samples={len(X)}")
+        if isinstance(X, pd.DataFrame):
+            first = y.reshape(len(y), -1)[:, 0]
+            self.inputs_, features = TableInputs.fit(X, self._centred_targets(y), first, self._choices())
+        else:
+            features, keeps = X, self._keeps_rows and not self._known_scaling and X.shape[1] <= MOST_COLUMNS
+            self.inputs_ = TableInputs.of_numbers(X, self._column_names(), y) if keeps else None
+        self._fit_features(features, y, weight)
+
+    def _update(self, X: Array | EncodedRows, y: NDArray[Any], weight: Array | None) -> None:
+        self._update_features(X.features if isinstance(X, EncodedRows) else X, y, weight)
 
     def _size(self, n_rows: int, *, classes: bool = False) -> Size:
         """The network and its training that parameters and table ask for."""
@@ -111,14 +175,80 @@ class TableEstimator(EstimatorBase):
             patience=None if self.n_iter_no_change == "auto" else 10 * int(self.n_iter_no_change),
         )
 
+    def _listeners(self) -> list[Callback]:
+        return [*self._callbacks, *([print_progress] if self.verbose else [])]
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def _choices(self) -> TableChoices:
+        """What parameters say about columns."""
+        return TableChoices().changed(
+            categorical=self.categorical, ignore=self.ignore, date_formats=self.date_formats, decimal=self.decimal
+        )
+
+    def _check_training_X(self, X: Any) -> Array | pd.DataFrame:
+        """Validated rows of a fit: an array where all cells are numbers, else a frame."""
+        X = to_dense(X)
+        if self._choices() != TableChoices() or not _is_numeric(X):
+            return self._as_frame(X, reset=True)
+        options = {"dtype": np.float64, "order": "C", "ensure_all_finite": "allow-nan"}
+        rows = validate_data(self, X, **options, reset=True)
+        return pd.DataFrame(rows, columns=self._column_names()) if np.isnan(rows).any() else rows
+
+    def _read_table(self, X: Any) -> EncodedRows:
+        assert self.inputs_ is not None
+        return self.inputs_.read(self._as_frame(X))
+
+    def _as_frame(self, X: Any, *, reset: bool = False) -> pd.DataFrame:
+        """X as a frame whose columns have the names of the fit."""
+        try:
+            frame = as_frame(X)
+        except ValueError:  # not a table of any library
+            frame = pd.DataFrame(check_array(to_dense(X), dtype=None, ensure_all_finite=False))
+        validate_data(self, frame, skip_check_array=True, reset=reset)
+        return frame.set_axis(self._column_names(), axis=1).reset_index(drop=True)
+
+    def _column_names(self) -> list[str]:
+        """The names of the columns, x0, x1, ... where they have none."""
+        named = getattr(self, "feature_names_in_", None)
+        return [f"x{k}" for k in range(self.n_features_in_)] if named is None else list(named)
+
+    # -- predicting ---------------------------------------------------------------------------------------------------
+
+    def predict_frame(self, X: Any, coverage: float = 0.9, *, outside: Outside = "flag") -> pd.DataFrame:
+        """Predictions as a table with a row for each row of X, with intervals or probabilities, familiarity and flags.
+
+        Its columns are those of :meth:`vmg.estimators.TableModel.predict_frame`. Several outputs have none.
+        """
+        check_is_fitted(self, "seed_")
+        if self.inputs_ is None:
+            raise ValueError("predict_frame needs training rows, which this fit did not keep")
+        if getattr(self, "n_outputs_", 1) > 1:
+            raise ValueError("predict_frame is for one output; use pred_dist for several")
+        scores = self.conformal_scores_
+        return self.inputs_.predict_frame(self._as_frame(X), self._predict_features, scores, coverage, outside)
+
     @property
     def feature_relevance_(self) -> Array:
-        """How much each input can move the first layer, [D], largest 1."""
+        """How much each feature can move the first layer, largest 1.
+
+        Features are the columns of X where all are numbers, else those of ``inputs_.encoder.feature_names``.
+        """
         relevance = self.ensemble_.relevance()
         return relevance / max(relevance.max(), np.finfo(np.float64).tiny)
 
-    def _listeners(self) -> list[Callback]:
-        return [*self._callbacks, *([print_progress] if self.verbose else [])]
+
+def _is_numeric(X: Any) -> bool:
+    """Whether rows are numbers, as far as their types say."""
+    if hasattr(X, "dtypes"):  # a frame
+        return all(pd.api.types.is_numeric_dtype(dtype) for dtype in as_frame(X).dtypes)
+    try:
+        array = np.asarray(X)
+    except ValueError:  # of rows that are not of one length, which the checks of numbers tell
+        return True
+    if array.dtype == object and array.ndim == 2:
+        return pd.api.types.infer_dtype(array.ravel(), skipna=False) in OBJECTS_THAT_ARE_NUMBERS
+    return array.dtype.kind in "biufc" or array.ndim != 2
 
 
 def _sizes(given: int | Sequence[int] | str) -> tuple[int, ...] | None:

@@ -6,8 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import Any, Literal, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -15,40 +14,30 @@ from numpy.typing import NDArray
 
 from vmg.estimators.classifier import TableClassifier
 from vmg.estimators.documents import Document, Tensors
-from vmg.estimators.prediction_table import (
-    FLAGS,
-    flag_texts,
-    mark_not_finite,
-    tabulate_classes,
-    tabulate_numbers,
-)
-from vmg.estimators.preparing import keep_rows, prepare_table
+from vmg.estimators.preparing import prepare_table
 from vmg.estimators.regressor import TableRegressor
+from vmg.estimators.table_inputs import Outside, TableInputs, keep_rows
 from vmg.model_file import ModelFileError, write
-from vmg.prediction import ClassPrediction, MixturePrediction, NumberPrediction, class_mixture, row_pieces
+from vmg.prediction import ClassPrediction, NumberPrediction
 from vmg.prediction.conformal import calibration_scores
-from vmg.tables.cells import CellTable, as_frame, no_value, require_columns
+from vmg.tables.cells import as_frame, no_value, require_columns
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.missing import ReferenceRows, draw_shares, find_candidates, row_digests
+from vmg.tables.missing import ReferenceRows, row_digests
 from vmg.tables.numbers import to_numbers
 from vmg.tables.scores import base_rate, base_rate_scores, class_scores, number_scores
 from vmg.tables.target import Task, known_labels, require_numbers
 from vmg.tables.text_files import MISSING
-from vmg.tables.wording import TableError, count
+from vmg.tables.wording import TableError
 from vmg.training import Callback
 
-__all__ = ["ESTIMATORS", "Outside", "TableModel"]
-
-Outside = Literal["flag", "clip", "error"]
+__all__ = ["ESTIMATORS", "TableModel"]
 
 ESTIMATORS: dict[str, type[TableClassifier | TableRegressor]] = {
     "TableClassifier": TableClassifier,
     "TableRegressor": TableRegressor,
 }
 """Estimators by their name in a model file."""
-
-MIXED_AT_ONCE = 64  # rows with unknown cells that are predicted together, each as a mixture
 
 
 @dataclass(frozen=True)
@@ -139,7 +128,7 @@ class TableModel:
         given = prepare_table(as_frame(frame), target, task, exclude, conformal, choices, options, tell)
         estimator, encoder, found = given.estimator, given.encoder, given.target
         try:
-            estimator.fit(given.features, given.values, callbacks=callbacks)
+            estimator.fit(given.features, given.values, callbacks=callbacks, keep_rows=False)
         except ValueError as error:
             if given.asks_likelihood:  # the target is not of its kind
                 raise TableError(f"the target '{target}' does not suit the likelihood: {error}") from error
@@ -171,32 +160,18 @@ class TableModel:
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
-    def pred_dist(self, frame: Any) -> NumberPrediction | ClassPrediction:
+    @property
+    def inputs(self) -> TableInputs:
+        """How rows of a table are read."""
+        return TableInputs(self.encoder, self.reference)
+
+    def pred_dist(self, frame: Any) -> Any:
         """The whole predictive distribution of each row; a row with unknown cells is a mixture over their values."""
-        table = CellTable(as_frame(frame))
-        features = self.encoder.transform(table)
-        return self._distribution(features, draw_shares(self.encoder.columns, self.encoder.marks(table), len(table)))
+        return self.inputs.distribution(self.inputs.read(as_frame(frame)), self.estimator.pred_dist)
 
     def filled_dist(self, frame: Any) -> NumberPrediction | ClassPrediction:
         """The same with unknown cells filled as in training, so that rows share draws of the function."""
         return self.estimator.pred_dist(self.encoder.transform(as_frame(frame)))
-
-    def _distribution(self, features: NDArray[Any], shares: NDArray[np.float64]) -> NumberPrediction | ClassPrediction:
-        whole = self.estimator.pred_dist(features)
-        candidates = None if self.reference is None else find_candidates(features, shares, self.reference)
-        if candidates is None:
-            return whole
-        parts = self.estimator.pred_dist(candidates.flat)
-        if isinstance(whole, ClassPrediction):
-            return class_mixture(whole, cast(ClassPrediction, parts), candidates.rows, candidates.weights)
-        return MixturePrediction(whole, cast(NumberPrediction, parts), candidates.rows, candidates.weights)
-
-    def _pieces(self, shares: NDArray[np.float64]) -> Iterator[slice]:
-        """Rows that are predicted together, in memory that does not grow with them."""
-        for piece in row_pieces(len(shares)):
-            mixed = piece.start + np.flatnonzero(shares[piece].any(1))
-            ends = [piece.start, *mixed[MIXED_AT_ONCE::MIXED_AT_ONCE], min(piece.stop, len(shares))]
-            yield from (slice(int(start), int(end)) for start, end in pairwise(ends))
 
     def predict_frame(self, frame: Any, coverage: float = 0.9, *, outside: Outside = "flag") -> pd.DataFrame:
         """Predictions as a table with a row for each row of ``frame``.
@@ -218,40 +193,8 @@ class TableModel:
             What to do with values outside the range of the training rows: flag them, move them to its ends and flag
             them, or raise a TableError.
         """
-        if not 0 < coverage < 1:
-            raise TableError(f"coverage must be between 0 and 1; got {coverage}")
-        frame = as_frame(frame)
-        table = CellTable(frame)
-        marks = self.encoder.marks(table)
-        if not len(frame):
-            raise TableError("the table has no rows")
-        if outside == "error":
-            self._refuse_outside(marks)
-        features = self.encoder.transform(self.encoder.clipped(table) if outside == "clip" else table)
-        shares = draw_shares(self.encoder.columns, marks, len(frame))
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is flagged below
-            distributions = (self._distribution(features[rows], shares[rows]) for rows in self._pieces(shares))
-            parts = [
-                tabulate_classes(part)
-                if isinstance(part, ClassPrediction)
-                else tabulate_numbers(part, self.estimator.conformal_scores_, coverage)
-                for part in distributions
-            ]
-        found = pd.concat(parts, ignore_index=True).set_axis(frame.index)
-        if self.reference is not None:
-            found["familiarity"] = self.reference.familiarity(features, shares > 0)
-        found[FLAGS] = flag_texts(self.encoder.column_names, marks, len(frame))
-        return mark_not_finite(found)
-
-    def _refuse_outside(self, marks: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-        found = {
-            name: int(of_column["outside"].sum())
-            for name, of_column in zip(self.encoder.column_names, marks, strict=True)
-            if "outside" in of_column and of_column["outside"].any()
-        }
-        if found:
-            where = ", ".join(f"'{name}' in {count(n, 'row')}" for name, n in found.items())
-            raise TableError(f"values must be inside the range of the training rows; they are outside in {where}")
+        predict, scores = self.estimator.pred_dist, self.estimator.conformal_scores_
+        return self.inputs.predict_frame(as_frame(frame), predict, scores, coverage, outside)
 
     # -- scoring ------------------------------------------------------------------------------------------------------
 
@@ -286,11 +229,9 @@ class TableModel:
 
     def predictions_of(self, rows: pd.DataFrame) -> Iterator[tuple[Any, NDArray[Any]]]:
         """Pieces of rows that all have a target: the prediction and the truth."""
-        table = CellTable(rows)
-        truth, features = self.target_values(rows), self.encoder.transform(table)
-        shares = draw_shares(self.encoder.columns, self.encoder.marks(table), len(rows))
-        for piece in self._pieces(shares):
-            yield self._distribution(features[piece], shares[piece]), truth[piece]
+        truth, encoded = self.target_values(rows), self.inputs.read(rows)
+        for piece in encoded.pieces():
+            yield self.inputs.distribution(encoded[piece], self.estimator.pred_dist), truth[piece]
 
     def evaluate(self, frame: Any, coverage: float = 0.9) -> dict[str, float]:
         """Scores on rows with a known target; rows without are left out.
@@ -343,6 +284,7 @@ class TableModel:
     def to_document(self) -> tuple[Tensors, Document]:
         """Tensors and a document for a model file."""
         tensors, estimator = self.estimator.to_document()
+        rows, inputs = self.inputs.to_document()
         document = {
             "holds": "TableModel",
             "target": self.target,
@@ -353,24 +295,16 @@ class TableModel:
             "choices": self.choices.to_document(),
             "held_out": dict(self.held_out),
             "base_rate": list(self.base_rate),
-            "encoder": self.encoder.to_document(),
+            "inputs": inputs,
             "estimator": estimator,
         }
-        if self.reference is not None:
-            rows, document["reference"] = self.reference.to_state()
-            tensors = {**tensors, **rows}
-        return tensors, document
+        return {**tensors, **rows}, document
 
     @classmethod
     def from_document(cls, tensors: Tensors, document: Document) -> TableModel:
         """The model that :meth:`to_document` described; a ModelFileError where it describes none."""
         try:
-            encoder = TableEncoder.from_document(document["encoder"])
-            reference = None
-            if "reference" in document:
-                described = document["reference"]
-                reference = ReferenceRows.from_state(tensors, described, encoder.feature_scales, encoder.widths)
-            described = document["estimator"]
+            inputs, described = TableInputs.from_document(tensors, document["inputs"]), document["estimator"]
             estimator = ESTIMATORS[described["holds"]].from_document(tensors, described)
             target, task, comma = (document[key] for key in ("target", "task", "decimal_comma"))
             kind = TableRegressor if task == "regression" else TableClassifier
@@ -387,11 +321,12 @@ class TableModel:
             if len(base) not in n_base or not all(isinstance(part, float) and math.isfinite(part) for part in base):
                 raise ValueError("base_rate must be a mean and a deviation, or a share of each class")
             choices = TableChoices.from_document(document["choices"])
-            n_features = len(encoder.feature_names)
+            n_features = len(inputs.encoder.feature_names)
             if n_features != estimator.n_features_in_:
                 raise ValueError(f"columns must give {estimator.n_features_in_} features; got {n_features}")
         except ModelFileError:
             raise
         except Exception as error:  # a document may be wrong in any way
             raise ModelFileError(f"the file does not describe a whole model: {error!r}") from error
-        return cls(encoder, estimator, target, task, comma, notes, unit, reference, choices, held_out, base)
+        kept = (inputs.reference, choices, held_out, base)
+        return cls(inputs.encoder, estimator, target, task, comma, notes, unit, *kept)

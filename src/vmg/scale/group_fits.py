@@ -96,7 +96,7 @@ def choose_group_likelihood(tables: Sequence[GroupTable]) -> LikelihoodChoice:
 
 def fit_apart(table: GroupTable, kind: type[Estimator]) -> Estimator:
     """Fit one group on its own, as the estimator does: for classes, and for groups of many rows."""
-    return kind(**{**table.options, "random_state": table.own_seed}).fit(table.X, table.y)
+    return kind(**{**table.options, "random_state": table.own_seed}).fit(table.X, table.y, keep_rows=False)
 
 
 def fit_together(tables: Sequence[GroupTable]) -> list[TableRegressor]:
@@ -138,6 +138,7 @@ def assemble(table: GroupTable, ensemble: RegressionEnsemble, history: History, 
     fitted: dict[str, Any] = {
         "seed_": table.fit_seed,
         "n_features_in_": table.X.shape[1],
+        "inputs_": None,
         "n_outputs_": 1,
         "_single_output": True,
         "target_transform_": None,

@@ -20,7 +20,7 @@ from pyarrow import parquet
 
 import vmg
 from vmg.estimators import TableModel
-from vmg.estimators.table_model import Outside
+from vmg.estimators.table_inputs import Outside
 from vmg.files import Run, RunError, digest_file, replacing
 from vmg.model_file import ModelFileError
 from vmg.scale.dataset import Piece, Refused, open_dataset

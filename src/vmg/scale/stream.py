@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from vmg import processes
 from vmg.estimators import TableClassifier, TableModel, TableRegressor
-from vmg.estimators.preparing import keep_rows
+from vmg.estimators.table_inputs import keep_rows
 from vmg.fit.design import InputRange, Standardiser, ordinary_rows, squash
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.shared_members import members_shared

@@ -72,7 +72,14 @@ class ReferenceRows:
         most = int(np.clip(MAX_CELLS // max(features.shape[1], 1), 16, MAX_ROWS))
         rng = np.random.default_rng(seed)
         rows = np.sort(rng.permutation(n)[:most])
-        kept = cls(features[rows], given[rows], scales, widths, 1.0, digests[np.sort(rng.permutation(n)[:MAX_DIGESTS])])
+        kept = cls(
+            features[rows],
+            given[rows],
+            scales,
+            widths,
+            1.0,
+            digests[np.sort(rng.permutation(len(digests))[:MAX_DIGESTS])],
+        )
         apart = kept._nearest(features[rows], apart=True)
         typical = float(np.quantile(apart, TYPICAL)) if len(rows) > 1 else 1.0
         return cls(kept.features, kept.given, scales, widths, typical or 1.0, kept.digests)

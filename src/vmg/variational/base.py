@@ -185,9 +185,9 @@ class VariationalEstimator(EstimatorBase):
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
-    def _distribution(self, rows: Array) -> Any:
+    def _predict_features(self, X: Array) -> Any:
         """The predictive distribution, from draws that depend on the fitted seed alone, not on other rows."""
-        return self._targets().prediction(self.likelihood_, self._functions(rows))
+        return self._targets().prediction(self.likelihood_, self._functions(X))
 
     def _functions(self, rows: Array) -> Tensor:
         """Posterior draws of the network's outputs, [S, members, N, C]."""

@@ -1,0 +1,199 @@
+"""Rows of a table as estimators read them: features, unknown cells, and predictions that average over these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vmg.estimators.prediction_table import FLAGS, flag_texts, mark_not_finite, tabulate_classes, tabulate_numbers
+from vmg.prediction import ClassPrediction, MixturePrediction, class_mixture, row_pieces
+from vmg.tables.cells import CellTable, require_columns
+from vmg.tables.choices import TableChoices
+from vmg.tables.columns import NumberColumn
+from vmg.tables.encoder import TableEncoder
+from vmg.tables.missing import ReferenceRows, draw_shares, find_candidates, row_digests
+from vmg.tables.wording import TableError, count
+
+__all__ = ["EncodedRows", "Outside", "TableInputs", "keep_rows"]
+
+Array = NDArray[np.float64]
+Outside = Literal["flag", "clip", "error"]
+
+MIXED_AT_ONCE = 64  # rows with unknown cells that are predicted together, each as a mixture
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """Rows as features [N, D]; ``shares`` [N, columns] say how much of a cell is drawn from training rows."""
+
+    features: Array
+    shares: Array
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, rows: Any) -> EncodedRows:
+        return EncodedRows(self.features[rows], self.shares[rows])
+
+    def pieces(self) -> Iterator[slice]:
+        """Rows that are predicted together, in memory that does not grow with them."""
+        for piece in row_pieces(len(self)):
+            mixed = piece.start + np.flatnonzero(self.shares[piece].any(1))
+            ends = [piece.start, *mixed[MIXED_AT_ONCE::MIXED_AT_ONCE], min(piece.stop, len(self))]
+            yield from (slice(int(start), int(end)) for start, end in pairwise(ends))
+
+
+@dataclass(frozen=True)
+class TableInputs:
+    """How the columns of a table become features, and training rows that unknown cells are drawn from.
+
+    Parameters
+    ----------
+    encoder : TableEncoder
+        The columns.
+    reference : ReferenceRows or None
+        Some of the training rows; None where unknown cells are filled as in training.
+    plain : bool
+        Whether every column was a number in every training row, so that features are the rows themselves.
+    """
+
+    encoder: TableEncoder
+    reference: ReferenceRows | None
+    plain: bool = False
+
+    @classmethod
+    def fit(
+        cls, frame: pd.DataFrame, target: Array, values: NDArray[Any], choices: TableChoices
+    ) -> tuple[TableInputs, Array]:
+        """Read the columns of training rows, and give back their features too.
+
+        ``target`` [N, outputs] is centred and of unit scale; ``values`` [N] are the targets as they are.
+        """
+        require_columns(frame, choices.named)
+        table = CellTable(frame.drop(columns=choices.ignored), training=True)
+        encoder, features = TableEncoder.fit(table, choices).with_target(table, target)
+        return cls(encoder, keep_rows(encoder, table, values)), features
+
+    @classmethod
+    def of_numbers(cls, X: Array, names: Sequence[str], values: NDArray[Any]) -> TableInputs:
+        """Columns that are numbers in every training row, as they are."""
+        low, high, median, spread = X.min(0), X.max(0), np.median(X, 0), X.std(0)
+        columns = tuple(
+            NumberColumn(name, 0, float(median[k]), False, [], float(low[k]), float(high[k]), float(spread[k]) or 1.0)
+            for k, name in enumerate(names)
+        )
+        encoder = TableEncoder(columns, {})
+        given = np.ones(X.shape, dtype=np.bool_)
+        reference = ReferenceRows.sample(
+            X, given, encoder.feature_scales, encoder.widths, row_digests(X[:0], values[:0]), seed=0
+        )
+        return cls(encoder, reference, plain=True)
+
+    def read_numbers(self, X: Array) -> EncodedRows:
+        """Rows of a plain table, in which missing numbers are NaN."""
+        missing = np.isnan(X)
+        median = np.array([column.median for column in self.encoder.columns if isinstance(column, NumberColumn)])
+        return EncodedRows(np.where(missing, median, X), missing.astype(np.float64))
+
+    def read(self, frame: pd.DataFrame | CellTable) -> EncodedRows:
+        """Rows of any table that has the columns of the fit."""
+        table = CellTable.of(frame)
+        shares = draw_shares(self.encoder.columns, self.encoder.marks(table), len(table))
+        return EncodedRows(self.encoder.transform(table), shares)
+
+    def distribution(self, rows: EncodedRows, predict: Callable[[Array], Any]) -> Any:
+        """The predictive distribution of each row; one with unknown cells is a mixture over their values.
+
+        ``predict`` gives the distributions of features.
+        """
+        whole = predict(rows.features)
+        candidates = None if self.reference is None else find_candidates(rows.features, rows.shares, self.reference)
+        if candidates is None:
+            return whole
+        parts = predict(candidates.flat)
+        if isinstance(whole, ClassPrediction):
+            return class_mixture(whole, parts, candidates.rows, candidates.weights)
+        return MixturePrediction(whole, parts, candidates.rows, candidates.weights)
+
+    def predict_frame(
+        self,
+        frame: pd.DataFrame,
+        predict: Callable[[Array], Any],
+        conformal_scores: Array | None,
+        coverage: float,
+        outside: Outside = "flag",
+    ) -> pd.DataFrame:
+        """Predictions as a table with a row for each row of ``frame``; see :meth:`TableModel.predict_frame`."""
+        if not 0 < coverage < 1:
+            raise TableError(f"coverage must be between 0 and 1; got {coverage}")
+        table = CellTable(frame)
+        marks = self.encoder.marks(table)
+        if not len(frame):
+            raise TableError("the table has no rows")
+        if outside == "error":
+            self._refuse_outside(marks)
+        features = self.encoder.transform(self.encoder.clipped(table) if outside == "clip" else table)
+        rows = EncodedRows(features, draw_shares(self.encoder.columns, marks, len(table)))
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is flagged below
+            distributions = (self.distribution(rows[piece], predict) for piece in rows.pieces())
+            parts = [
+                tabulate_classes(part)
+                if isinstance(part, ClassPrediction)
+                else tabulate_numbers(part, conformal_scores, coverage)
+                for part in distributions
+            ]
+        predictions = pd.concat(parts, ignore_index=True).set_axis(frame.index)
+        if self.reference is not None:
+            predictions["familiarity"] = self.reference.familiarity(rows.features, rows.shares > 0)
+        predictions[FLAGS] = flag_texts(self.encoder.column_names, marks, len(frame))
+        return mark_not_finite(predictions)
+
+    def _refuse_outside(self, marks: Sequence[Mapping[str, NDArray[Any]]]) -> None:
+        n_outside = {
+            name: int(of_column["outside"].sum())
+            for name, of_column in zip(self.encoder.column_names, marks, strict=True)
+            if "outside" in of_column and of_column["outside"].any()
+        }
+        if n_outside:
+            where = ", ".join(f"'{name}' in {count(n, 'row')}" for name, n in n_outside.items())
+            raise TableError(f"values must be inside the range of the training rows; they are outside in {where}")
+
+    # -- saving -------------------------------------------------------------------------------------------------------
+
+    def to_document(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and a document for a model file."""
+        document = {"encoder": self.encoder.to_document(), "plain": self.plain}
+        if self.reference is None:
+            return {}, document
+        tensors, document["reference"] = self.reference.to_state()
+        return tensors, document
+
+    @classmethod
+    def from_document(cls, tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> TableInputs:
+        """The inputs that :meth:`to_document` described."""
+        encoder, reference = TableEncoder.from_document(document["encoder"]), None
+        if "reference" in document:
+            described, own = document["reference"], dict(tensors)
+            reference = ReferenceRows.from_state(own, described, encoder.feature_scales, encoder.widths)
+        plain = document["plain"]
+        numbers = all(isinstance(column, NumberColumn) and not column.n_missing for column in encoder.columns)
+        if not isinstance(plain, bool) or (plain and not numbers):
+            raise ValueError(f"plain must be true or false, and true for numbers alone; got {plain!r:.40}")
+        return cls(encoder, reference, plain)
+
+
+def keep_rows(encoder: TableEncoder, rows: pd.DataFrame | CellTable, values: NDArray[Any]) -> ReferenceRows:
+    """The training rows that a model keeps."""
+    rows = CellTable.of(rows, training=True)
+    features = encoder.transform(rows)
+    given = np.column_stack([~of_column["missing"] for of_column in encoder.marks(rows)])
+    return ReferenceRows.sample(
+        features, given, encoder.feature_scales, encoder.widths, row_digests(features, values), seed=0
+    )
