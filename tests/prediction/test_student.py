@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from vmg.prediction.student import StudentPrediction
+from vmg.fit.noise import NoiseShape
+from vmg.prediction.student import MixtureNoisePrediction, StudentPrediction
 
 
 def prediction(n=5, c=1, k=3, squeeze=True, seed=0, df=None):
@@ -139,3 +140,59 @@ def test_the_factor_is_asked_for_only_where_it_is_needed():
 def test_wrong_questions(ask, message):
     with pytest.raises(ValueError, match=message):
         ask(prediction())
+
+
+# -- noise with the shape of a mixture ---------------------------------------------------------------------------------
+
+SHAPE = NoiseShape(np.array([0.5, 0.3, 0.2]), np.array([-0.7, 0.4, 2.0]), np.array([0.3, 0.8, 0.5]))
+
+
+@pytest.fixture
+def shaped():
+    loc, noise, function = (np.array(part)[:, None] for part in ([0.0, 3.0, -2.0], [1.0, 0.5, 2.0], [0.2, 0.5, 1.0]))
+    return MixtureNoisePrediction(loc, noise, function, np.array([5.0]), lambda: function.T[..., None], shapes=(SHAPE,))
+
+
+def density(shaped, row):
+    return lambda y: float(np.exp(shaped.take(np.array([row])).log_prob(np.array([y]))[0]))
+
+
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_density_mean_and_deviation(shaped, row):
+    p = density(shaped, row)
+    low, high = shaped.quantile(1e-9)[row], shaped.quantile(1 - 1e-9)[row]
+    points = shaped.quantile([0.1, 0.3, 0.5, 0.7, 0.9])[:, row]
+    total, mean, square = (
+        integrate.quad(lambda y, k=k: y**k * p(y), low, high, points=points, limit=200)[0] for k in range(3)
+    )
+    np.testing.assert_allclose(total, 1, rtol=1e-6)
+    np.testing.assert_allclose(mean, shaped.mean[row], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(np.sqrt(square - mean**2), shaped.std[row], rtol=1e-5)
+    np.testing.assert_allclose(shaped.std**2, shaped.aleatoric_std**2 + shaped.epistemic_std**2)
+
+
+def test_quantiles_invert_the_cdf_and_intervals_are_quantiles(shaped):
+    for q in (0.001, 0.2, 0.5, 0.97):
+        np.testing.assert_allclose(shaped.cdf(shaped.quantile(q)), q, rtol=1e-9)
+    ends = np.stack([shaped.quantile(0.1), shaped.quantile(0.9)], 1)
+    np.testing.assert_allclose(shaped.interval(0.8), ends, rtol=1e-9)
+    assert np.isinf(shaped.interval_at(np.ones(1))).all()
+
+
+def test_crps_of_mixture_noise_is_its_integral(shaped):
+    y = np.array([0.5, 1.0, 4.0])
+    for row in range(3):
+        one = shaped.take(np.array([row]))
+
+        def gap(t, one=one, y=y[row]):
+            return (one.cdf(np.array([t]))[0] - (t >= y)) ** 2
+
+        low, high = one.quantile(1e-9)[0], one.quantile(1 - 1e-9)[0]
+        exact = integrate.quad(gap, low, y[row], limit=300)[0] + integrate.quad(gap, y[row], high, limit=300)[0]
+        np.testing.assert_allclose(shaped.crps(y)[row], exact, rtol=1e-5)
+
+
+def test_draws_of_mixture_noise_have_the_stated_moments(shaped):
+    drawn = shaped.sample(40_000, 0)
+    np.testing.assert_allclose(drawn.mean(0), shaped.mean, atol=0.05)
+    np.testing.assert_allclose(drawn.std(0), shaped.std, rtol=0.05)
