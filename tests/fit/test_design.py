@@ -6,7 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from vmg import TableRegressor
 from vmg.fit.design import FOLDS, MIN_ROWS, REGION_SHARE, Design, Standardiser, random_folds, regions
+from vmg.fit.repeats import find_repeats
 
 
 def rng():
@@ -161,3 +163,77 @@ def test_inverse_undoes_transform(X):
 
 def test_standardiser_of_one_row_is_finite():
     assert np.isfinite(Standardiser.fit(np.array([[3.0, -1.0]])).scale).all()
+
+
+# -- copies of rows ---------------------------------------------------------------------------------------------------
+
+
+def table(n, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 3))
+    return x, np.sin(2 * x[:, 0]) + x[:, 1] + 0.3 * rng.normal(size=n)
+
+
+@pytest.mark.parametrize("jitter", [0.0, 1e-6])
+def test_copies_are_found_in_any_order(jitter):
+    x, y = table(100)
+    order = rng().permutation(300)
+    copies, targets = np.tile(x, (3, 1))[order], np.tile(y, 3)[order]
+    noise = jitter * rng().normal(size=(300, 3))
+    label = find_repeats(copies + noise, targets)
+    assert len(np.unique(label)) == 100
+    assert len(np.unique(np.stack([label, order % 100]), axis=1).T) == 100
+
+
+def test_rows_that_are_equal_by_nature_are_no_copies():
+    x, y = table(500)
+    assert len(np.unique(find_repeats(x, y))) == 500
+    categories = (x > 0).astype(float)
+    assert len(np.unique(find_repeats(categories, y > 0))) == 500  # few values: equal rows are to be expected
+    assert len(np.unique(find_repeats(categories, y))) > 490  # another target each
+    line = np.linspace(0, 1, 5_000)[:, None]
+    assert len(np.unique(find_repeats(line, line[:, 0]))) == 5_000  # dense, but no two are equal
+
+
+def test_infinite_bounds_and_constant_columns_are_compared():
+    bounds = np.array([[0.0, np.inf], [0.0, np.inf], [1.0, 2.0], [-np.inf, 0.5]])
+    x = np.array([[1.5, 7.0], [1.5, 7.0], [2.5, 7.0], [3.5, 7.0]])
+    assert find_repeats(x, bounds).tolist()[0] == find_repeats(x, bounds).tolist()[1]
+    assert len(np.unique(find_repeats(x, bounds))) == 3
+
+
+def test_copies_are_held_out_together_and_counted_once():
+    x, y = table(50)
+    design = Design.choose(np.repeat(x, 4, axis=0), 12, rng(), np.repeat(y, 4))
+    assert design.first.sum() == 50 and design.first[::4].all()
+    for group in design.groups:
+        assert (group.held_out.reshape(50, 4) == group.held_out[::4, None]).all()
+    [note] = design.notes
+    assert note.startswith("150 of 200 rows repeat others, exactly or nearly: they are held out together")
+    assert Design.choose(x, 12, rng(), y).notes == ()
+
+
+def test_few_different_rows_are_not_held_out():
+    x, y = table(MIN_ROWS - 1)
+    assert not Design.choose(np.repeat(x, 30, axis=0), 4, rng(), np.repeat(y, 30)).groups
+
+
+@pytest.mark.parametrize("n_rows", [10, 15, 40])
+def test_more_members_than_rows_leave_no_fold_empty(n_rows):
+    design = Design.choose(table(n_rows)[0], 100, rng())
+    assert all(group.held_out.any() and not group.held_out.all() for group in design.groups)
+
+
+@pytest.mark.parametrize(("n", "copies", "worst"), [(100, 2, 0.3), (15, 20, 1.2)])
+def test_copies_do_not_make_a_model_overconfident(n, copies, worst):
+    """The score of new rows is near that of a fit to each row once, and the interval covers."""
+    x, y = table(n)
+    new, truth = table(500, seed=1)
+    scores = []
+    for times in (1, copies):
+        model = TableRegressor(random_state=0, likelihood="student").fit(np.tile(x, (times, 1)), np.tile(y, times))
+        low, high = model.predict_interval(new).T
+        scores.append(model.pred_dist(new).log_prob(truth).mean())
+    assert scores[1] > scores[0] - worst
+    assert 0.8 < np.mean((low <= truth) & (truth <= high)) <= 1
+    assert model.history_.notes[0].startswith(f"{n * (copies - 1)} of {n * copies} rows repeat others")

@@ -203,12 +203,12 @@ def _decode_scaling(name: str, content: Document, tensors: Mapping[str, Tensor])
 def _encode_history(name: str, history: History, tensors: Tensors) -> Document:
     records = [astuple(record) for record in history.records]
     tensors[name] = torch.tensor(records, dtype=torch.float64)  # whole numbers of steps stay exact
-    return {"stopped": history.stopped}
+    return {"stopped": history.stopped, "notes": list(history.notes)}
 
 
 def _decode_history(name: str, content: Document, tensors: Mapping[str, Tensor]) -> History:
     records = [Progress(int(step), int(n_steps), *rest) for step, n_steps, *rest in tensors[name].tolist()]
-    return History(records, content["stopped"])
+    return History(records, content["stopped"], tuple(str(note) for note in content["notes"]))
 
 
 def _encode_inputs(name: str, inputs: TableInputs, tensors: Tensors) -> Document:

@@ -122,7 +122,7 @@ class TableModel:
         callbacks : sequence of callables
             Called with a :class:`~vmg.training.Progress` as training goes.
         tell : callable, optional
-            Called with each sentence of ``notes`` before training starts.
+            Called with each sentence of ``notes``, those about copies of rows after training and the others before.
         """
         choices, options = choices or TableChoices(), options or {}
         given = prepare_table(as_frame(frame), target, task, exclude, conformal, choices, options, tell)
@@ -133,9 +133,13 @@ class TableModel:
             if given.asks_likelihood:  # the target is not of its kind
                 raise TableError(f"the target '{target}' does not suit the likelihood: {error}") from error
             raise
+        if tell is not None:
+            for note in estimator.history_.notes:
+                tell(note)
         reference = keep_rows(encoder, given.rows, given.values)
+        notes = (*given.notes, *estimator.history_.notes)
         model = cls(
-            *(encoder, estimator, target, found.task, found.decimal_comma, tuple(given.notes)),
+            *(encoder, estimator, target, found.task, found.decimal_comma, notes),
             *(found.unit, reference, given.choices, {}, base_rate(given.values)),
         )
         if isinstance(estimator, TableRegressor) and len(given.aside):

@@ -74,14 +74,14 @@ class HeldOutPredictions:
 
     loc: Array
     variance: Array
-    held_out: tuple[NDArray[np.bool_], ...]  # of each group, which of the rows its members have not seen, [n]
+    held_out: tuple[NDArray[np.bool_], ...]  # of each group, rows unseen by its members, copies once, [n]
     factor: Array  # of each group's variance, as it must extrapolate, [G, n]
     design: Design
 
     @classmethod
     def of(cls, loc: Array, variance: Array, design: Design, x: Array, index: Positions) -> HeldOutPredictions:
         """Predictions of the rows ``index`` [n] among squashed rows x [N, D]."""
-        held_out = tuple(group.held_out[index] for group in design.groups)
+        held_out = tuple((group.held_out & design.first)[index] for group in design.groups)
         return cls(loc, variance, held_out, design.extrapolation_factors(x)[:, index], design)
 
     def of_groups(self, *, regions: bool) -> Iterator[tuple[Positions, Array, Array, Array]]:

@@ -92,7 +92,7 @@ class _Pilot:
         self.soft, self.y, self.rng, self.seed = soft, y, rng, seed
         self.given = np.ones(len(y)) if weight is None else weight
         self.whole = bool((y == np.floor(y)).all())
-        self.design = Design.choose(soft, PILOT_SIZE.n_members, rng)
+        self.design = Design.choose(soft, PILOT_SIZE.n_members, rng, y)
         self.shift = log_shift(y) if y.min() >= 0 else None
         scales = [y] if self.shift is None else [y, np.log(y + self.shift)]
         self.centre, self.unit = np.array([s.mean() for s in scales]), np.array([s.std() or 1.0 for s in scales])

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from vmg.fit.repeats import find_repeats
 from vmg.fit.targets import log_shift
 
 __all__ = [
@@ -303,29 +304,47 @@ class Design:
     """Held-out rows of every member.
 
     Two members share a group where there are enough, so that their disagreement on rows that neither has seen is
-    known: member e is in group e mod G. A third of the groups hold out a region, the others random folds.
+    known: member e is in group e mod G. A third of the groups hold out a region, the others random folds. Copies of a
+    row are held out together, and the first of them alone counts in what held-out rows say.
     """
 
     groups: tuple[Group, ...]
     n_members: int
-    n_rows: int
+    first: Rows  # of the copies of a row, [N]
 
     @classmethod
-    def choose(cls, x: Array, n_members: int, rng: np.random.Generator) -> Design:
-        """Choose groups for standardised rows x [N, D]."""
-        n_rows = len(x)
-        if n_rows < MIN_ROWS:
-            return cls((), n_members, n_rows)
+    def choose(cls, x: Array, n_members: int, rng: np.random.Generator, y: NDArray[np.generic] | None = None) -> Design:
+        """Choose groups for standardised rows x [N, D]; targets y [N, ...] tell copies from other rows."""
+        _, position, copy = np.unique(find_repeats(x, y), return_index=True, return_inverse=True)
+        first = np.zeros(len(x), dtype=np.bool_)
+        first[position] = True
+        if len(position) < MIN_ROWS:
+            return cls((), n_members, first)
+        if first.all():
+            position = copy = np.arange(len(x))  # in the order of the rows
         n_groups = max(1, n_members // 2)
+        n_groups = min(n_groups, len(position) + len(position) // 3)  # no fold is empty
         n_regions = n_groups // 3
         n_folds = n_groups - n_regions
-        folds = random_folds(n_rows, max(FOLDS, n_folds), rng)[:n_folds]
-        apart = regions(x, n_regions, REGION_SHARE, rng)
+        folds = random_folds(len(position), max(FOLDS, n_folds), rng)[:n_folds]
+        apart = regions(x[position], n_regions, REGION_SHARE, rng)
         groups = [
-            Group(np.arange(g, n_members, n_groups), held_out, g >= n_folds)
+            Group(np.arange(g, n_members, n_groups), held_out[copy], g >= n_folds)
             for g, held_out in enumerate([*folds, *apart])
         ]
-        return cls(tuple(groups), n_members, n_rows)
+        return cls(tuple(groups), n_members, first)
+
+    @property
+    def n_rows(self) -> int:
+        """N."""
+        return len(self.first)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about the rows that a user should read."""
+        n_copies = int((~self.first).sum())
+        said = f"{n_copies} of {self.n_rows} rows repeat others, exactly or nearly: they are held out together"
+        return (f"{said} and count once in held-out scores.",) if n_copies else ()
 
     @property
     def held_out(self) -> Rows:

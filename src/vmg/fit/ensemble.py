@@ -90,7 +90,9 @@ def train_ensembles(
     """Choose for each fit the rows that members must not see, and train new members of all fits at once."""
     random = [(np.random.default_rng(fit.seed), torch.Generator().manual_seed(fit.seed)) for fit in fits]
     inputs = [squash(fit.x) for fit in fits]
-    designs = [Design.choose(x, size.n_members, rng) for x, (rng, _) in zip(inputs, random, strict=True)]
+    designs = [
+        Design.choose(x, size.n_members, rng, fit.y) for x, fit, (rng, _) in zip(inputs, fits, random, strict=True)
+    ]
     with torch.random.fork_rng(devices=[]):
         members = [make_members() for _ in fits]
     rows = []
@@ -98,6 +100,8 @@ def train_ensembles(
         one.features.reset_parameters(generator)
         rows.append(group_rows(x, fit.y, fit.weight, design, generator))
     trained = train_members(members, rows, plan=size.plan, callbacks=callbacks)
+    for fitted, design in zip(trained, designs, strict=True):
+        fitted.history.notes = design.notes
     return [
         TrainedMembers(one.members.double(), x, design, one.held, one.history, *sources)
         for one, x, design, sources in zip(trained, inputs, designs, random, strict=True)

@@ -107,6 +107,7 @@ class History:
 
     records: list[Progress] = field(default_factory=list)
     stopped: str = ALL_DONE
+    notes: tuple[str, ...] = ()  # sentences about the rows
 
     @property
     def was_stopped(self) -> bool:
