@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 from findings import Finding
 from victims import Victim, Victims
 
@@ -50,8 +52,8 @@ def kill(rng: random.Random, folder: Path) -> str:
 
 def empty(folder: Path) -> None:
     """Take out all files."""
-    for file in folder.iterdir():
-        file.unlink()
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def start(work: str, *arguments: str | int, folder: Path, file_limit: int | None = None) -> Victim:
@@ -180,6 +182,81 @@ def _reproduce(rng: random.Random, folder: Path) -> None:
         raise Finding(f"a killed run ended with {code}, {victim.said()[-300:]!r} and {len(found)} records")
 
 
+def write_parts(folder: Path) -> None:
+    """A dataset of three parts with shops."""
+    (folder / "parts").mkdir()
+    rng = np.random.default_rng(0)
+    for k in range(3):
+        a, b = rng.normal(size=(2, 90))
+        rows = pd.DataFrame({"a": a, "b": b, "shop": [f"s{n % 3}" for n in range(90)], "y": a + k * b})
+        rows.to_parquet(folder / "parts" / f"{k}.parquet")
+
+
+@functools.cache
+def model_of_parts() -> bytes:
+    """The bytes of a model of that dataset."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_parts(folder)
+        victim = start("command", *RESUMABLE["streamed fit"], folder=folder)
+        assert victim.wait() == 0, victim.said()
+        return (folder / "whole.vmg").read_bytes()
+
+
+RESUMABLE = {
+    "streamed fit": ("fit", "parts", "-t", "y", *QUICK, "-o", "whole.vmg", "--resume"),
+    "fleet": ("fit", "parts", "-t", "y", "--by", "shop", *QUICK, "-o", "fleet"),
+    "scoring": ("predict", "m.vmg", "parts", "-o", "scored/", "--jobs", "1"),
+}
+
+
+def _outputs(folder: Path) -> dict[str, object]:
+    """What a resumable run has written, but for times."""
+    models = {path: vmg.load(path) for path in [*folder.glob("fleet/models/*"), *folder.glob("whole.vmg")]}
+    rows = pd.read_parquet(folder / "parts" / "0.parquet")
+    predicted = {str(path.relative_to(folder)): model.predict_frame(rows).to_csv() for path, model in models.items()}
+    return predicted | {path.name: path.read_bytes() for path in sorted(folder.glob("scored/*.parquet"))}
+
+
+@functools.cache
+def whole_outputs(name: str) -> dict[str, object]:
+    """What the run writes when nobody kills it."""
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        write_parts(folder)
+        (folder / "m.vmg").write_bytes(model_of_parts())
+        victim = start("command", *RESUMABLE[name], folder=folder)
+        assert victim.wait() == 0, victim.said()
+        return _outputs(folder)
+
+
+def _resumable(rng: random.Random, folder: Path) -> None:
+    """A streamed fit, a fleet or a scoring that is killed some times ends with what one writes that is not."""
+    name = rng.choice(list(RESUMABLE))
+    expected = whole_outputs(name)
+    write_parts(folder)
+    (folder / "m.vmg").write_bytes(model_of_parts())
+    for _ in range(rng.randrange(1, 4)):
+        start("command", *RESUMABLE[name], folder=folder).end_after(0, rng.random() * 0.8, signal.SIGKILL)
+    victim = start("command", *RESUMABLE[name], folder=folder)
+    code = victim.wait()
+    if code or _outputs(folder) != expected:
+        raise Finding(f"a killed {name} ended with {code}, {victim.said()[-500:]!r} and {sorted(_outputs(folder))}")
+
+
+def _update(rng: random.Random, folder: Path) -> None:
+    """A model that is updated is the old one or the new one, and the old one is kept."""
+    old = model_of_parts()
+    write_parts(folder)
+    (folder / "m.vmg").write_bytes(old)
+    rows = pd.read_parquet(folder / "parts" / "0.parquet")
+    rows.assign(a=rows["a"] + 0.01).to_parquet(folder / "new.parquet")
+    start("command", "update", "m.vmg", "new.parquet", folder=folder).end_after(0, rng.random() * 0.4, signal.SIGKILL)
+    vmg.load(folder / "m.vmg")
+    if (folder / "m.vmg").read_bytes() != old and (folder / "m.vmg.before").read_bytes() != old:
+        raise Finding("an update that was killed lost the model as it was")
+
+
 # -- Ctrl-C -----------------------------------------------------------------------------------------------------------
 
 
@@ -298,6 +375,8 @@ SITUATIONS: dict[str, Callable[[random.Random, Path], None]] = {
     "checkpoints": _checkpoints,
     "fit": _fit,
     "reproduce": _reproduce,
+    "resumable": _resumable,
+    "update": _update,
     "interrupt": _interrupt,
     "interrupt from the start": _interrupt_start,
     "file limit": _file_limit,

@@ -17,7 +17,17 @@ def test_a_slice_of_the_campaign_finds_nothing(kind, tmp_path):
 
 
 def test_kills_at_one_moment_each(tmp_path):
-    for name in ("saving", "two writers", "fit", "reproduce", "interrupt", "file limit", "full disk"):
+    for name in (
+        "saving",
+        "two writers",
+        "fit",
+        "reproduce",
+        "resumable",
+        "update",
+        "interrupt",
+        "file limit",
+        "full disk",
+    ):
         folder = tmp_path / name
         folder.mkdir()
         kills.SITUATIONS[name](random.Random(0), folder)
