@@ -33,8 +33,7 @@ def measure(columns: int, n_rows: int = 2**16) -> dict[str, float]:
 
     from vmg import TableRegressor
     from vmg.scale import open_dataset
-    from vmg.scale.encoding import fit_encoder, fit_scaling
-    from vmg.scale.statistics import RowSample, TableStatistics
+    from vmg.scale.statistics import RowSample, TableStatistics, fit_encoder, fit_scaling
     from vmg.scale.stream import _encoded, _target_scaling, condition_on_all, fit_on_sample
     from vmg.tables.target import fit_target
 

@@ -3,8 +3,7 @@ import pandas as pd
 import pytest
 from parquet_parts import make_frame
 
-from vmg.scale.encoding import fit_encoder, fit_scaling
-from vmg.scale.statistics import ColumnStatistics, Moments, RowSample, TableStatistics
+from vmg.scale.statistics import ColumnStatistics, Moments, RowSample, TableStatistics, fit_encoder, fit_scaling
 from vmg.tables import TableEncoder
 
 

@@ -27,8 +27,7 @@ from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.shared_members import members_shared
 from vmg.scale.checkpoint import Estimator, FitCheckpoint, RowsRead
 from vmg.scale.dataset import Dataset, Piece, Refused, open_dataset
-from vmg.scale.encoding import fit_encoder, fit_scaling
-from vmg.scale.statistics import RowSample, TableStatistics
+from vmg.scale.statistics import RowSample, TableStatistics, fit_encoder, fit_scaling
 from vmg.tables import TableEncoder, TableError
 from vmg.tables.cells import CellTable, RowDigest, no_value
 from vmg.tables.choices import TableChoices
