@@ -121,9 +121,15 @@ def bayesian_step(width: int, x: torch.Tensor, y: torch.Tensor, **options: Any) 
     return step
 
 
-def own_loop_step(width: int, x: torch.Tensor, y: torch.Tensor, **options: Any) -> Callable[[], None]:
-    """One step of a loop of one's own: :func:`vmg.elbo`, ``backward`` and fused Adam."""
-    network, likelihood = MLP(INPUTS, (width,) * 3, CLASSES, **options), CategoricalLikelihood()
+def own_loop_step(
+    width: int, x: torch.Tensor, y: torch.Tensor, *, sequential: bool = False, **options: Any
+) -> Callable[[], None]:
+    """One step of a loop of one's own: :func:`vmg.elbo`, ``backward``, fused Adam, of an MLP or ``nn.Sequential``."""
+    network: nn.Module = MLP(INPUTS, (width,) * 3, CLASSES, **options)
+    if sequential:
+        modules = [part for layer in network.layers for part in (layer, nn.ReLU())]  # type: ignore[operator, union-attr]
+        network = nn.Sequential(*modules[:-1])
+    likelihood = CategoricalLikelihood()
     optimiser = torch.optim.Adam(network.parameters(), lr=1e-3, fused=True)
 
     def step() -> None:

@@ -44,12 +44,12 @@ COLUMNS = {
     "over train's step": "{over_train}",
     "goal of it": "{goal_over_train}",
 }
+OWN_LOOP, SEQUENTIAL = "P=50, own loop", "P=50, own loop, nn.Sequential"
 ASKED = {  # at most; by width
-    150: {"P=50": 3.0, "P=20": 2.2},
+    150: {"P=50": 3.0, "P=20": 2.2, SEQUENTIAL: 2.9},
     400: {"P=50": 2.4, "P=20": 1.9, "zero mean, P=50": 1.5},
     750: {"P=50": 2.1, "P=20": 1.7, "zero mean, P=50": 1.0},
 }
-OWN_LOOP = "P=50, own loop"
 ASKED_OF_OWN_LOOP = {150: 1.15, 750: 1.05}  # over the step of train, at most
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -62,6 +62,7 @@ def measure(widths: list[int], rounds: int, threads: int, clock: str = "wall") -
     for width in widths:
         steps = {name: bayesian_step(width, x, y, **options) for name, options in VARIANTS.items()}
         steps[OWN_LOOP] = own_loop_step(width, x, y, **VARIANTS["P=50"])
+        steps[SEQUENTIAL] = own_loop_step(width, x, y, sequential=True, **VARIANTS["P=50"])
         medians = interleaved({"nn.Linear": plain_step(width, x, y), **steps}, rounds, clock=CLOCKS[clock])
         plain = medians.pop("nn.Linear")
         for name, milliseconds in medians.items():

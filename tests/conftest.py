@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from vmg.fused import pass_memory
+from vmg.fused import passes
 
 
 @pytest.fixture(autouse=True)
@@ -62,10 +62,10 @@ def perturb() -> Callable[..., nn.Module]:
 @pytest.fixture(params=["one call", "with PyTorch's products"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Both ways through the kernels, whatever the size of the layer."""
-    monkeypatch.setattr(pass_memory, "SMALL", math.inf if request.param == "one call" else 0)
-    pass_memory.make_plan.cache_clear()
+    monkeypatch.setattr(passes, "SMALL", math.inf if request.param == "one call" else 0)
+    passes.make_plan.cache_clear()
     yield
-    pass_memory.make_plan.cache_clear()
+    passes.make_plan.cache_clear()
 
 
 @pytest.fixture

@@ -30,9 +30,10 @@ from reference import (
 )
 from vmg.covariance import Diagonal
 from vmg.fused import library
+from vmg.fused.divergence import compiled_kl
 from vmg.math.matrix_normal import MatrixNormal
 from vmg.math.preactivations import PseudoNoise, log_uniform_kl
-from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior, diagonal_kl
+from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior, compiled_form
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -142,11 +143,23 @@ def test_fused_kl_is_the_sum_of_its_parts(prior, kind, zero_mean, batch_shape):
         entries = log_point_noise.unsqueeze(-1) + log_noise.unsqueeze(-2)
         parts = parts + log_uniform_kl(entries, max_noise).sum((-2, -1))
         pseudo, wanted = PseudoNoise(P, log_noise, log_point_noise, max_noise), [*wanted, log_noise, log_point_noise]
-    kl = diagonal_kl(prior, M, log_row, log_column, pseudo)
+    form = compiled_form(prior, None, (R, C), pseudo)
+    kl = compiled_kl(form, (M, log_row, log_column, *((None, None) if pseudo is None else pseudo[1:3])))
     assert kl.shape == batch_shape
     assert_close(kl, parts)
     for a, e in zip(*(torch.autograd.grad(value.sum(), wanted) for value in (kl, parts)), strict=True):
         assert_close(a, e)
+
+
+@pytest.mark.parametrize("prior", [IsotropicPrior(0.3), GammaPrior(), GammaPrior(6.0, 2.0, conjugate=False)])
+@over_means
+@over_batches
+def test_the_divergence_of_a_diagonal_posterior(prior, zero_mean, batch_shape):
+    prior = prior.fresh(batch_shape).double()
+    M = None if zero_mean else normal(*batch_shape, R, C, seed=1)
+    log_row, log_column = (normal(*batch_shape, n, seed=n) for n in (R, C))
+    U, V = Diagonal.from_log_scale(log_row), Diagonal.from_log_scale(log_column)
+    assert_close(prior.kl_of_diagonal(M, log_row, log_column), prior.kl_divergence(M, U, V))
 
 
 # Gradients

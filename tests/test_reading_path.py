@@ -1,9 +1,10 @@
-"""How many files a reader goes through to follow one training step, and one prediction, of the default."""
+"""How many files a reader goes through: a training step and a prediction of the default, the paper's objective."""
 
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 import vmg
@@ -12,6 +13,10 @@ from vmg.fit.design import TrainingPlan
 from vmg.fit.gaussian import RegressionMembers
 from vmg.fit.members import Batch
 from vmg.fit.trainer import MemberRun
+from vmg.fused import library
+from vmg.likelihoods import CategoricalLikelihood
+from vmg.nn import MatrixGaussianLinear
+from vmg.nn.bayesian import SHARDED
 
 SOURCE = Path(vmg.__file__).parent
 
@@ -63,3 +68,17 @@ def test_predict_interval_is_read_in_eight_files():
         "prediction/student.py",
     } <= entered
     assert len((entered | {"nn/anchored.py"}) - {"fit/noise.py"}) <= 8, sorted(entered)
+
+
+@pytest.mark.parametrize(("n_pseudo", "most"), [(0, 6), (2, 8)])
+def test_one_objective_of_the_papers_layer_is_read_in_few_files(n_pseudo, most, monkeypatch):
+    """``vmg.elbo`` and its backward pass in plain PyTorch; pseudo-data add their parameters and their mathematics."""
+    monkeypatch.setattr(library, "available", lambda: False)  # as with VMG_NATIVE=0
+    layer, likelihood = MatrixGaussianLinear(3, 2, n_pseudo=n_pseudo), CategoricalLikelihood()
+    x, y = torch.randn(10, 3), torch.randint(2, (10,))
+    monkeypatch.delitem(sys.modules, SHARDED, raising=False)  # loaded by other tests of the same process
+    elbo = vmg.elbo  # loaded when first asked for
+    entered = files_entered(lambda: (-elbo(layer, likelihood, x, y, n_data=10).total).backward())
+    assert {"objective.py", "nn/matrix_gaussian.py", "priors.py"} <= entered
+    assert not any(path.startswith("fused/") or path == "nn/fusing.py" for path in entered)
+    assert len(entered) <= most, sorted(entered)

@@ -8,18 +8,22 @@ log-likelihood. See ``docs/notation.md``.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from vmg.fused import library
 from vmg.likelihoods import Likelihood
 from vmg.math.linalg import values_readable
-from vmg.nn.bayesian import BayesianModule, kl_divergence
-from vmg.nn.draws import call
+from vmg.nn.bayesian import SHARDED, BayesianModule, DrawnRun, kl_divergence
+from vmg.nn.draws import call, output_tensor
+from vmg.nn.fusing import fused_runs
 from vmg.nn.head import BayesianHead
-from vmg.nn.kept_divergences import keep_divergences
 from vmg.nn.sharding import is_parallel, project_pieces
 from vmg.processes import gather_rows
 
@@ -55,15 +59,22 @@ def elbo_terms(
     n_data: Tensor | float,
     kl_weight: float = 1.0,
     weight: Tensor | None = None,
+    drawn: Sequence[DrawnRun] = (),
 ) -> ElboTerms:
-    """The objective at outputs f that ``network`` has drawn already; see :func:`elbo`."""
+    """The objective at outputs f that ``network`` has drawn already; see :func:`elbo` and :func:`kl_divergence`."""
     log_prob = likelihood.expected_log_prob(f, y)  # [..., B]
     if weight is not None:
         log_prob = log_prob * weight
-    kl = kl_divergence(network)
+    kl = kl_divergence(network, drawn)
     if likelihood.has_posterior:
         kl = kl + likelihood.kl_divergence()
     return ElboTerms(log_prob.mean(-1), (kl_weight / n_data) * kl, f)
+
+
+def _fused(network: nn.Module) -> AbstractContextManager[Sequence[DrawnRun]]:
+    """Runs of layers in one call, where there are compiled kernels."""
+    fuses = not torch.compiler.is_compiling() and library.available()
+    return fused_runs(network) if fuses else nullcontext(())
 
 
 @dataclass(frozen=True)
@@ -77,8 +88,9 @@ class Objective:
     def evaluate(self, x: Tensor, y: Tensor, weight: Tensor | None, kl_weight: float) -> ElboTerms:
         """Draw f at a minibatch and take the objective there, with a graph."""
         options: dict[str, Any] = {"n_data": self.n_data, "kl_weight": kl_weight, "weight": weight}
-        with keep_divergences():
-            return elbo_terms(self.network, self.likelihood, self.network(x), y, **options)
+        with _fused(self.network) as drawn:
+            f = self.network(x)
+            return elbo_terms(self.network, self.likelihood, f, y, drawn=drawn, **options)
 
     def update_likelihood(self, terms: ElboTerms, y: Tensor, weight: Tensor | None) -> None:
         """Let a conjugate posterior of the likelihood, such as that of the noise, take in the outputs of a batch."""
@@ -119,18 +131,26 @@ def elbo(
         raise ValueError(f"n_samples must be at least 1; got {n_samples}")
     if y.is_floating_point() and values_readable(y) and not torch.isfinite(y).all():
         raise ValueError("y must be finite; got NaN or infinite values")
-    project_pieces(network)
-    with keep_divergences():
-        f = call(network, x)
+    if SHARDED in sys.modules:
+        project_pieces(network)
+    with _fused(network) as drawn:
+        f = _draw(network, x)
         if n_samples > 1:
-            f = torch.stack([f, *(call(network, x) for _ in range(n_samples - 1))])
+            f = torch.stack([f, *(_draw(network, x) for _ in range(n_samples - 1))])
             y = y.expand(n_samples, *y.shape)
         if likelihood.training and torch.is_grad_enabled() and likelihood.has_posterior:
             # before the objective: at a prior that expects little noise the first gradient would be a thousand times
             # the second, and an optimiser with a memory of squares would take small steps long afterwards
             _update(likelihood, f.detach(), y, n_data, weight, n_samples, together=is_parallel(network))
-        terms = elbo_terms(network, likelihood, f, y, n_data=n_data, kl_weight=kl_weight, weight=weight)
+        options: dict[str, Any] = {"n_data": n_data, "kl_weight": kl_weight, "weight": weight}
+        terms = elbo_terms(network, likelihood, f, y, drawn=drawn, **options)
     return terms if n_samples == 1 else ElboTerms(terms.expected_log_likelihood.mean(0), terms.kl, f)
+
+
+def _draw(network: nn.Module, x: Any) -> Tensor:
+    """One draw of the outputs, from inputs of any kind that :func:`call` takes."""
+    f = network(x) if isinstance(x, Tensor) else call(network, x)
+    return f if isinstance(f, Tensor) else output_tensor(f)
 
 
 def _update(

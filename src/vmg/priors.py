@@ -1,4 +1,4 @@
-"""Priors of a layer's weights: what the posterior MN(M, U, V) is measured against.
+"""Priors of a layer's weights, against which the posterior MN(M, U, V) is measured.
 
 A prior answers one question, its expected KL divergence, given M (``None`` for a zero mean), U and V.
 """
@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Gamma, kl_divergence
 
-from vmg.fused.diagonal_kl import OF_ONE, Coefficients, DiagonalKL, compiled_kl
+from vmg.fused.divergence import OF_ONE, Coefficients, DiagonalKL
 from vmg.math.covariance import Covariance, Diagonal
 from vmg.math.matrix_normal import MatrixNormal
-from vmg.math.preactivations import PseudoNoise, pseudo_data_kl
+from vmg.math.preactivations import PseudoNoise
 from vmg.settings import KeepsSettings
 
 __all__ = [
@@ -26,9 +25,8 @@ __all__ = [
     "GammaPrior",
     "IsotropicPrior",
     "Prior",
-    "diagonal_kl",
+    "compiled_form",
     "gamma_kl",
-    "short_kl",
 ]
 
 
@@ -38,6 +36,10 @@ class Prior(nn.Module, ABC):
     @abstractmethod
     def kl_divergence(self, M: Tensor | None, U: Covariance, V: Covariance) -> Tensor:
         """KL of MN(M, U, V) to the prior, with the KL of the prior's own posterior where it has one; [*batch_shape]."""
+
+    def kl_of_diagonal(self, M: Tensor | None, log_row: Tensor, log_column: Tensor) -> Tensor:
+        """The same where U and V are diagonal with the standard deviations σ_r and σ_c, from their logarithms."""
+        return self.kl_divergence(M, Diagonal.from_log_scale(log_row), Diagonal.from_log_scale(log_column))
 
     @abstractmethod
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
@@ -53,49 +55,24 @@ class Prior(nn.Module, ABC):
 
 
 class _Moments(NamedTuple):
-    """What an isotropic prior needs to know of a posterior."""
+    """The moments of a posterior that an isotropic prior depends on."""
 
     energy: Tensor  # E‖W‖² = tr U tr V + ‖M‖²
     logdet: Tensor  # log|V ⊗ U|
     size: int  # RC
 
 
-def diagonal_kl(
-    prior: Prior, M: Tensor | None, log_row: Tensor, log_column: Tensor, pseudo: PseudoNoise | None
-) -> Tensor:
-    """KL of a diagonal layer's weights and pseudo-data, [*batch_shape]: compiled, where prior and tensors allow it."""
-    tensors = (M, log_row, log_column, *((None, None) if pseudo is None else pseudo[1:3]))
-    sizes = log_row.shape[-1], log_column.shape[-1]
-    kl = short_kl(prior, sizes, pseudo)
-    found = None if kl is None else compiled_kl(kl, tensors)
-    return _plain_kl(prior, sizes, pseudo, *tensors) if found is None else found
+def compiled_form(
+    prior: Prior, plain: Callable[..., Tensor], sizes: tuple[int, int], pseudo: PseudoNoise | None
+) -> DiagonalKL | None:
+    """The divergence of a diagonal layer with R, C = ``sizes`` as the kernels take it; None if they cannot.
 
-
-def short_kl(prior: Prior, sizes: tuple[int, int], pseudo: PseudoNoise | None) -> DiagonalKL | None:
-    """The same as the kernels take it, alone or with a draw, for a layer with R, C = ``sizes``; None if they cannot."""
-    plain = partial(_plain_kl, prior, sizes, pseudo)
+    ``plain`` is the same divergence in PyTorch.
+    """
     if isinstance(prior, GammaPrior) and prior.log_concentration is not None and prior.log_rate is not None:
         return DiagonalKL(plain, OF_ONE, sizes, pseudo, prior, (prior.log_concentration, prior.log_rate))
     coefficients = prior.coefficients(sizes[0] * sizes[1])
     return None if coefficients is None else DiagonalKL(plain, coefficients, sizes, pseudo)
-
-
-def _plain_kl(
-    prior: Prior,
-    sizes: tuple[int, int],
-    pseudo: PseudoNoise | None,
-    M: Tensor | None,
-    log_row: Tensor,
-    log_column: Tensor,
-    log_noise: Tensor | None,
-    log_point_noise: Tensor | None,
-) -> Tensor:
-    """The same in PyTorch."""
-    kl = prior.kl_divergence(M, Diagonal.from_log_scale(log_row), Diagonal.from_log_scale(log_column))
-    if pseudo is None:
-        return kl
-    assert log_noise is not None
-    return kl + pseudo_data_kl(pseudo._replace(log_noise=log_noise, log_point_noise=log_point_noise), *sizes)
 
 
 def _moments(M: Tensor | None, U: Covariance, V: Covariance) -> _Moments:
@@ -104,6 +81,14 @@ def _moments(M: Tensor | None, U: Covariance, V: Covariance) -> _Moments:
     if M is not None:
         energy = energy + M.square().sum((-2, -1))
     return _Moments(energy, C * U.logdet() + R * V.logdet(), R * C)
+
+
+def _diagonal_moments(M: Tensor | None, log_row: Tensor, log_column: Tensor) -> _Moments:
+    R, C = log_row.shape[-1], log_column.shape[-1]
+    energy = torch.exp(2 * log_row).sum(-1) * torch.exp(2 * log_column).sum(-1)
+    if M is not None:
+        energy = energy + M.square().sum((-2, -1))
+    return _Moments(energy, 2 * (C * log_row.sum(-1) + R * log_column.sum(-1)), R * C)
 
 
 def _standard_kl(m: _Moments, tau: float, log_tau: float) -> Tensor:
@@ -129,7 +114,13 @@ class IsotropicPrior(KeepsSettings, Prior):
         return IsotropicPrior(self.scale)
 
     def kl_divergence(self, M: Tensor | None, U: Covariance, V: Covariance) -> Tensor:
-        return _standard_kl(_moments(M, U, V), self.scale**-2, -2 * math.log(self.scale))
+        return self._kl(_moments(M, U, V))
+
+    def kl_of_diagonal(self, M: Tensor | None, log_row: Tensor, log_column: Tensor) -> Tensor:
+        return self._kl(_diagonal_moments(M, log_row, log_column))
+
+    def _kl(self, m: _Moments) -> Tensor:
+        return _standard_kl(m, self.scale**-2, -2 * math.log(self.scale))
 
     def coefficients(self, size: int) -> Coefficients:
         return Coefficients(self.scale**-2, 0.0, 0.0, size * (math.log(self.scale) - 0.5))
@@ -206,7 +197,12 @@ class GammaPrior(KeepsSettings, Prior):
         return _GammaPair(both, both)
 
     def kl_divergence(self, M: Tensor | None, U: Covariance, V: Covariance) -> Tensor:
-        m = _moments(M, U, V)
+        return self._kl(_moments(M, U, V))
+
+    def kl_of_diagonal(self, M: Tensor | None, log_row: Tensor, log_column: Tensor) -> Tensor:
+        return self._kl(_diagonal_moments(M, log_row, log_column))
+
+    def _kl(self, m: _Moments) -> Tensor:
         return self.kl_of_energy(m.energy, m.size) - 0.5 * m.logdet
 
     def kl_of_energy(self, energy: Tensor, size: int) -> Tensor:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from sampling import sample_diagonal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import vmg
 from vmg.fused import library
 from vmg.fused.library import standard_normal
-from vmg.fused.stack import sample_diagonal
 from vmg.likelihoods import GaussianLikelihood
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.nn import MLP, MatrixGaussianLinear
@@ -209,6 +209,7 @@ def test_a_failed_factor_is_found_again_with_jitter(way, monkeypatch, batch_shap
     torch.testing.assert_close(actual, expected, rtol=0.1, atol=0.1)
 
 
+@needs_kernels
 def test_shapes_are_checked():
     given, drawn = arguments((4, 3, 2, 2))
     with pytest.raises(ValueError, match=r"M must have shape \(4, 2\); got \(4, 3\)"):

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from sampling import sample_diagonal
 from torch.func import vmap
 
 from reference import normal
-from vmg.fused.operators import sample_diagonal as operator
-from vmg.fused.stack import sample_diagonal
+from vmg.nn.fusing import operator
 
 N, R, C, P = 4, 5, 3, 2
 

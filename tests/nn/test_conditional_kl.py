@@ -24,7 +24,7 @@ over_points = pytest.mark.parametrize("n_pseudo", [1, 3, R, R + 2])
 
 def dense_posterior(layer, A, B):
     """q(W | Ã, B̃) as the Gaussian of vec(W), by Bayesian regression on explicit Kronecker products."""
-    U, V = (part.to_dense() for part in layer.covariances())
+    U, V = (part().to_dense() for part in (layer.row, layer.column))
     A = A / math.sqrt(R)
     eye = torch.eye(OUT, dtype=torch.float64)
     design, noise = kronecker(eye, A), kronecker(V, layer.damping * torch.eye(len(A), dtype=torch.float64))

@@ -6,7 +6,6 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import vmg
-from vmg.fused.library import on_device
 from vmg.likelihoods import (
     CategoricalLikelihood,
     FullCovarianceLikelihood,
@@ -14,6 +13,7 @@ from vmg.likelihoods import (
     HeteroscedasticLikelihood,
     KnownNoiseLikelihood,
 )
+from vmg.math.linalg import on_device
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize
 from vmg.priors import GammaPrior
 from vmg.training import train

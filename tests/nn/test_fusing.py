@@ -1,157 +1,361 @@
-"""A training step on the compiled kernels is that of plain PyTorch in every number."""
+"""Layers drawn from by one node, with their divergence: numbers and gradients of layers called one by one."""
 
 import copy
+import math
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from torch import nn
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
 
-from vmg.fused import library, pass_memory
-from vmg.likelihoods import (
-    CategoricalLikelihood,
-    GaussianLikelihood,
-    HeteroscedasticLikelihood,
-    KnownNoiseLikelihood,
-)
-from vmg.nn import MLP
+import vmg
+from vmg.fused import library
+from vmg.likelihoods import KnownNoiseLikelihood
+from vmg.nn import MLP, MatrixGaussianLinear, kl_divergence
 from vmg.nn.bayesian import use_generator
-from vmg.objective import Objective
-from vmg.priors import GammaPrior
-from vmg.training import train
-from vmg.training.grouped_parameters import GroupedParameters
-from vmg.training.loop import differentiate
-from vmg.training.rows import Batch
+from vmg.nn.fusing import fused_runs
+from vmg.priors import GammaPrior, IsotropicPrior
 
-B, D, C = 7, 5, 3
+B, D, C = 5, 3, 2
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")
+OPTIONS = [
+    {"n_pseudo": 2},
+    {"n_pseudo": 2, "activation": "tanh", "zero_mean": True, "pseudo_noise": "factored"},
+    {"n_pseudo": 0, "prior": GammaPrior()},
+    {"n_pseudo": 2, "prior": GammaPrior(2.0, 0.7, conjugate=False), "batch_shape": (2,)},
+    {"n_pseudo": 2, "max_noise": torch.tensor([0.2, 0.8], dtype=torch.float64), "batch_shape": (2,), "bias": False},
+]
 
 
-def likelihood_of(kind, batch_shape):
-    if kind == "gaussian":
-        return GaussianLikelihood(C, batch_shape=batch_shape)
-    if kind == "learned noise":
-        return GaussianLikelihood(C, concentration=2.0, rate=0.5, conjugate=False, batch_shape=batch_shape)
-    if kind == "heteroscedastic":
-        return HeteroscedasticLikelihood(C, balance=0.5, fade=(0, 8), batch_shape=batch_shape)
-    return {"known": KnownNoiseLikelihood(0.3), "categorical": CategoricalLikelihood()}[kind]
-
-
-def problem(kind="gaussian", batch_shape=(), dtype=torch.float64, hidden=(6, 4), **options):
-    torch.manual_seed(0)
-    likelihood = likelihood_of(kind, batch_shape)
-    outputs = 2 * C if kind == "heteroscedastic" else C
-    network = MLP(D, hidden, outputs, batch_shape=batch_shape, **{"n_pseudo": 2, "max_noise": 0.3} | options)
-    if likelihood.state_dict().get("n_updates") is not None:
-        likelihood.n_updates.fill_(5)
-    x = torch.randn(*batch_shape, B, D, dtype=dtype)
-    y = torch.randint(C, (*batch_shape, B)) if kind == "categorical" else torch.randn(*batch_shape, B, C, dtype=dtype)
-    return network.to(dtype), likelihood.to(dtype), x, y
-
-
-def evaluate(network, likelihood, x, y, weight=None, n_data=50.0, steps=2):
-    """Outputs, terms and gradients of a few evaluations from one seed."""
-    network, likelihood = copy.deepcopy((network, likelihood))
-    parameters = GroupedParameters([*network.parameters(), *likelihood.parameters()])
-    use_generator(network, torch.Generator().manual_seed(1))
-    objective = Objective(network, likelihood, n_data)
-    for _ in range(steps):
-        terms = differentiate(objective, parameters, Batch(x, y, weight), 0.7)
-    return [terms.f, terms.expected_log_likelihood, terms.kl, *(t.grad.clone() for t in parameters.tensors)]
-
-
-def in_plain_pytorch(network, likelihood, x, y, **options):
-    """The same without kernels; noise is drawn as before."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("native", "kernels"):
-            patch.setattr(library, name, lambda *tensors: None)
-        return evaluate(network, likelihood, x, y, **options)
-
-
-def assert_equal_steps(network, likelihood, x, y, **options):
-    expected = in_plain_pytorch(network, likelihood, x, y, **options)
-    for a, b in zip(evaluate(network, likelihood, x, y, **options), expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
-
-
-@needs_kernels
-@pytest.mark.parametrize("batch_shape", [(), (3,)])
-@pytest.mark.parametrize("kind", ["gaussian", "learned noise", "heteroscedastic", "known", "categorical"])
-def test_kernels_are_plain_pytorch_for_every_likelihood(kind, batch_shape):
-    assert_equal_steps(*problem(kind, batch_shape))
-
-
-@needs_kernels
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"n_pseudo": 0},
-        {"zero_mean": True},
-        {"pseudo_noise": "factored"},
-        {"prior": GammaPrior()},
-        {"prior": GammaPrior(2.0, 0.7, conjugate=False)},
-        {"prior": GammaPrior(conjugate=False), "batch_shape": (3,)},
-        {"prior": GammaPrior(conjugate=False), "zero_mean": True},
-        {"activation": "tanh"},
-        {"activation": lambda x: x * torch.sigmoid(x)},
-        {"bias": False},
-        {"hidden": ()},
-        {"max_noise": torch.tensor([0.1, 0.2, 0.9], dtype=torch.float64), "batch_shape": (3,)},
-    ],
-)
-def test_kernels_are_plain_pytorch_for_every_layer(options):
-    assert_equal_steps(*problem(**options))
-
-
-@needs_kernels
-@pytest.mark.parametrize("options", [{}, {"zero_mean": True}, {"n_pseudo": 0}])
-@pytest.mark.parametrize("batch_shape", [(), (2,)])
-def test_kernels_are_plain_pytorch_for_large_layers(options, batch_shape, monkeypatch):
-    monkeypatch.setattr("vmg.fused.pass_memory.SMALL", 0)
-    from vmg.fused.pass_memory import make_plan
-
-    make_plan.cache_clear()
-    try:
-        assert_equal_steps(*problem(batch_shape=batch_shape, **options))
-    finally:
-        make_plan.cache_clear()
-
-
-@needs_kernels
-@pytest.mark.filterwarnings("ignore:n_pseudo should be")
-@pytest.mark.parametrize("small", [True, False])
-@pytest.mark.parametrize("batch_shape", [(), (2,)])
-@pytest.mark.parametrize("options", [{}, {"zero_mean": True}, {"pseudo_noise": "factored"}], ids=str)
-def test_kernels_are_plain_pytorch_where_single_precision_is_too_little(options, batch_shape, small, monkeypatch):
-    """As many pseudo-points as rows, or more: such layers compute in double, others beside them do not."""
-    if not small:
-        monkeypatch.setattr(pass_memory, "SMALL", 0)
-        pass_memory.make_plan.cache_clear()
-    network, likelihood, x, y = problem(
-        batch_shape=batch_shape, dtype=torch.float32, hidden=(12, 4), n_pseudo=[8, 3, 5], **options
-    )
+def make(seed=0, dtype=torch.float64, hidden=(4,), **options):
+    torch.manual_seed(seed)
+    network = MLP(D, hidden, C, **{"n_pseudo": 2} | options).to(dtype)
     with torch.no_grad():
         for layer in network.layers:
-            layer.pseudo_data.points.normal_()
-    try:
-        expected = in_plain_pytorch(network, likelihood, x, y)
-        found = evaluate(network, likelihood, x, y)
-    finally:
-        pass_memory.make_plan.cache_clear()
-    for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4 * b.abs().max().item())
+            if layer.pseudo_data is not None:
+                layer.pseudo_data.points.normal_()
+                for log_noise in layer.pseudo_data.log_noises():
+                    log_noise.sub_(0.5)  # off the bound, at which a difference would be moved back
+    return network, torch.randn(*network.layers[0].batch_shape, B, D, dtype=dtype)
+
+
+def draw(network, x, seed=1):
+    """Outputs and divergence, from one draw."""
+    use_generator(network, torch.Generator().manual_seed(seed))
+    with fused_runs(network) as drawn:
+        return network(x), kl_divergence(network, drawn)
+
+
+def gradients(network, outputs, **options):
+    loss = sum(((k + 1) * output.square()).sum() for k, output in enumerate(outputs))
+    return torch.autograd.grad(loss, list(network.parameters()), **options)
+
+
+def one_by_one(network):
+    """A copy whose layers are called, as they have hooks."""
+    network = copy.deepcopy(network)
+    for layer in network.layers:
+        layer.register_forward_hook(lambda *arguments: None)
+    return network
 
 
 @needs_kernels
-def test_kernels_count_weights_and_each_replicas_rows():
-    network, likelihood, x, y = problem(batch_shape=(3,))
-    weight = torch.rand(3, B, dtype=torch.float64)
-    assert_equal_steps(
-        network, likelihood, x, y, weight=weight, n_data=torch.tensor([10.0, 20.0, 40.0], dtype=torch.float64)
-    )
+@pytest.mark.parametrize("options", OPTIONS, ids=range(len(OPTIONS)))
+def test_gradcheck(options, way):
+    network, x = make(**options)
+    names, values = zip(*network.named_parameters(), strict=True)
+
+    def outputs(x, *values):
+        use_generator(network, torch.Generator().manual_seed(1))
+        with fused_runs(network) as drawn:
+            out = functional_call(network, dict(zip(names, values, strict=True)), x)
+            assert [list(run.layers) for run in drawn] == [list(network.layers)]
+            return out, kl_divergence(network, drawn)
+
+    inputs = (x.requires_grad_(), *(value.detach().clone().requires_grad_() for value in values))
+    assert gradcheck(outputs, inputs, fast_mode=True)
+    assert gradgradcheck(outputs, inputs, fast_mode=True)
 
 
-def test_an_activation_with_parameters_is_trained_too():
-    network, x = MLP(2, (6,), 1, n_pseudo=1, activation=nn.PReLU()), torch.randn(40, 2)
-    before = network.activation.weight.clone()
-    train(network, GaussianLikelihood(1), x, x[:, :1], n_steps=5, batch_size=20, averaging=None)
-    assert not torch.equal(network.activation.weight, before)
+@needs_kernels
+@pytest.mark.parametrize("options", OPTIONS, ids=range(len(OPTIONS)))
+def test_a_stack_is_its_layers_one_by_one(options, way):
+    network, x = make(hidden=(4, 6), **options)
+    apart = one_by_one(network)
+    found, expected = draw(network, x), draw(apart, x)
+    assert torch.equal(found[0], expected[0])
+    torch.testing.assert_close(found[1], sum(layer.kl_divergence() for layer in apart.layers))
+    for a, b in zip(gradients(network, found), gradients(apart, expected), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.filterwarnings("ignore:n_pseudo should be")
+def test_layers_that_compute_in_double_beside_others():
+    network, x = make(dtype=torch.float32, hidden=(12, 4), n_pseudo=[8, 3, 5])
+    found, expected = (draw(model, x) for model in (network, one_by_one(network)))
+    torch.testing.assert_close(found, expected)
+    exact = copy.deepcopy(network).double()
+    assert all(g.dtype is torch.float32 and torch.isfinite(g).all() for g in gradients(network, found))
+    assert exact(x.double()).dtype is torch.float64
+
+
+@needs_kernels
+def test_memory_is_used_again_only_when_no_graph_needs_it():
+    """Graphs that live at the same time, one that is gone through twice, and one whose gradient has a graph."""
+    network, x = make(hidden=(4, 6))
+    expected = [gradients(network, draw(network, x, seed)) for seed in range(4)]
+    alive = [draw(network, x, seed) for seed in range(4)]
+    for seed in (2, 0, 3, 1):
+        first = gradients(network, alive[seed], retain_graph=True)
+        assert all(map(torch.equal, first, gradients(network, alive[seed])))
+        assert all(map(torch.equal, first, expected[seed]))
+
+    def second(between):
+        outputs = draw(network, x)
+        found = gradients(network, outputs, create_graph=True)
+        del outputs
+        between()
+        return torch.autograd.grad(sum(g.square().sum() for g in found), list(network.parameters()))
+
+    def others():
+        for seed in range(4):
+            gradients(network, draw(network, 2 * x, seed))
+
+    assert all(map(torch.equal, second(others), second(lambda: None)))
+
+
+def replace(module, name, value):
+    setattr(module, name, torch.nn.Parameter(value))
+
+
+CHANGES = {
+    "values": lambda layer: layer.loc.data.mul_(2),
+    "memory": lambda layer: setattr(layer.loc, "data", 2 * layer.loc.data),
+    "order": lambda layer: setattr(layer.loc, "data", layer.loc.data.mT.contiguous().mT),
+    "parameter": lambda layer: replace(layer, "loc", 2 * layer.loc.detach()),
+    "noise": lambda layer: replace(layer.pseudo_data, "log_noise", layer.pseudo_data.log_noise.detach() - 1),
+    "noise's bound": lambda layer: setattr(layer.pseudo_data, "max_noise", 0.3),
+    "damping": lambda layer: setattr(layer, "damping", 0.5),
+    "prior": lambda layer: setattr(layer, "prior", IsotropicPrior(3.0)),
+    "prior's scale": lambda layer: setattr(layer.prior, "scale", 3.0),
+    "divergence": lambda layer: setattr(layer, "kl", "conditional"),
+}
+
+
+@needs_kernels
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_between_two_steps_is_seen(change):
+    """A step keeps addresses and settings of the one before, but only as long as they hold."""
+    network, x = make(hidden=(4, 4))
+    gradients(network, draw(network, x))
+    CHANGES[change](network.layers[1])
+    apart = one_by_one(network)
+    found, expected = draw(network, x), draw(apart, x)
+    torch.testing.assert_close(found, expected)
+    for a, b in zip(gradients(network, found), gradients(apart, expected), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@needs_kernels
+def test_networks_may_share_their_first_layers():
+    """What is bound is found by the first layer, and belongs to one of the networks."""
+    long, x = make(hidden=(4, 4))
+    short = MLP(D, (4,), 4).double()
+    short.layers = torch.nn.ModuleList(long.layers[:2])
+    expected = [draw(one_by_one(network), x) for network in (long, short)]
+    for network, outputs in zip((long, short) * 2, expected * 2, strict=True):
+        torch.testing.assert_close(draw(network, x), outputs)  # no graph is left that holds what is bound
+
+
+@needs_kernels
+def test_parameters_changed_before_the_backward_pass_are_refused():
+    network, x = make()
+    outputs = draw(network, x)
+    with torch.no_grad():
+        network.layers[0].loc.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        gradients(network, outputs)
+
+
+@needs_kernels
+def test_parameters_may_be_moved_before_the_backward_pass():
+    """As FSDP2 does, which frees them between the passes; the old memory is no longer theirs."""
+    network, x = make(hidden=(4, 4))
+    expected, outputs = gradients(network, draw(network, x)), draw(network, x)
+    for p in network.parameters():
+        old, p.data = p.data, p.data.clone()
+        old.fill_(math.nan)
+    assert all(map(torch.equal, gradients(network, outputs), expected))
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.filterwarnings("ignore:n_pseudo should be")
+def test_rows_are_not_held_after_their_step(dtype):
+    """Layers stay bound to memory, of which the rows are no part; in single precision the last computes in double."""
+    network, x = make(dtype=dtype, hidden=(4, 4), n_pseudo=[2, 2, 5])
+    held = weakref.ref(x)
+    gradients(network, draw(network, x))
+    del x
+    assert held() is None
+
+
+@needs_kernels
+def test_threads_that_train_at_the_same_time_do_not_meet(way):
+    """Memory is a thread's own, also where a step ends in another thread than it began."""
+    network, x = make(hidden=(6, 6))
+    expected = [gradients(network, draw(network, x, seed)) for seed in range(8)]
+    with ThreadPoolExecutor(4) as pool:
+        networks = [copy.deepcopy(network) for _ in range(8)]
+        for _ in range(3):
+            drawn = list(pool.map(draw, networks, [x] * 8, range(8)))
+            for a, b in zip(pool.map(gradients, networks, drawn), expected, strict=True):
+                assert all(map(torch.equal, a, b))
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpointed_network_neither_loses_nor_doubles_its_divergence(reentrant):
+    network, x = make(hidden=(4, 6))
+    likelihood, y = KnownNoiseLikelihood(0.5), torch.randn(B, C, dtype=torch.float64)
+
+    class Checkpointed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.network = network
+
+        def forward(self, x):
+            return checkpoint(self.network, x.clone().requires_grad_(), use_reentrant=reentrant)
+
+    found = []
+    for model in (network, Checkpointed()):
+        network.zero_grad()
+        torch.manual_seed(5)
+        (-vmg.elbo(model, likelihood, x, y, n_data=3).total).backward()
+        found.append([p.grad.clone() for p in network.parameters()])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_call_without_a_graph_is_no_run():
+    network, x = make()
+    with fused_runs(network) as drawn:
+        with torch.no_grad():
+            network(x)
+        assert drawn == []
+    before = kl_divergence(network).item()
+    with torch.no_grad():
+        network.layers[0].loc.mul_(2)
+    assert kl_divergence(network).item() > before
+
+
+def test_a_divergence_of_ones_own_is_the_one_that_counts():
+    class Tempered(MatrixGaussianLinear):
+        def kl_divergence(self):
+            return 0.5 * super().kl_divergence()
+
+    torch.manual_seed(0)
+    network = MLP(D, (4,), C, make_layer=lambda k, a, b: Tempered(a, b, n_pseudo=2))
+    x, y = torch.randn(B, D), torch.randn(B, C)
+    terms = vmg.elbo(network, KnownNoiseLikelihood(0.5), x, y, n_data=1)
+    plain = sum(MatrixGaussianLinear.kl_divergence(layer) for layer in network.layers)
+    torch.testing.assert_close(terms.kl, 0.5 * plain)
+
+
+def test_frozen_parameters_have_no_gradient_and_others_theirs():
+    network, x = make()
+    network.layers[0].loc.requires_grad_(False)
+    network.layers[1].requires_grad_(False)
+    likelihood, y = KnownNoiseLikelihood(0.5), torch.zeros(B, C, dtype=torch.float64)
+    (-vmg.elbo(network, likelihood, x, y, n_data=10).total).backward()
+    assert {name for name, p in network.named_parameters() if p.grad is not None} == {
+        name for name, p in network.named_parameters() if p.requires_grad
+    }
+
+
+# -- runs in models of one's own ---------------------------------------------------------------------------------------
+
+
+def layer(n_in, n_out, **options):
+    return MatrixGaussianLinear(n_in, n_out, **{"n_pseudo": 2} | options)
+
+
+def sequential(*modules):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*modules).double(), torch.randn(B, D, dtype=torch.float64)
+
+
+def lengths(model, x):
+    """Number of layers of each run, where a draw, its divergence and gradients are those of the layers one by one."""
+    apart = copy.deepcopy(model)
+    for part in apart.modules():
+        if isinstance(part, MatrixGaussianLinear):
+            part.register_forward_hook(lambda *arguments: None)
+    outputs = []
+    for network in (model, apart):
+        use_generator(network, torch.Generator().manual_seed(1))
+        with fused_runs(network) as drawn:
+            outputs.append((network(x), kl_divergence(network, drawn)))
+        if network is model:
+            runs = [len(run.layers) for run in drawn]
+    assert not any("forward" in part.__dict__ for part in model.modules())
+    torch.testing.assert_close(*outputs)
+    for a, b in zip(*map(gradients, (model, apart), outputs), strict=True):
+        torch.testing.assert_close(a, b)
+    return runs
+
+
+@needs_kernels
+def test_a_sequential_is_one_run():
+    modules = [layer(D, 4), torch.nn.ReLU(), layer(4, 6), torch.nn.Tanh(), layer(6, C), torch.nn.SiLU()]
+    assert lengths(*sequential(*modules)) == [3]
+
+
+@needs_kernels
+def test_other_modules_end_a_run():
+    inner = torch.nn.Sequential(layer(4, 4), torch.nn.GELU(), layer(4, 4))
+    modules = [layer(D, 4), torch.nn.ReLU(), layer(4, 4), torch.nn.LayerNorm(4), inner, torch.nn.PReLU(), layer(4, C)]
+    assert lengths(*sequential(*modules)) == [2, 2, 1]
+
+
+@needs_kernels
+def test_layers_of_another_kind_are_called():
+    modules = [layer(D, 4), torch.nn.ReLU(), layer(4, 4, row_covariance="dense"), torch.nn.ReLU(), layer(4, C)]
+    assert lengths(*sequential(*modules)) == [1, 1]
+    modules = [layer(D, 4), torch.nn.ReLU(), layer(4, 4, kl="conditional"), torch.nn.ReLU(), layer(4, C)]
+    model, x = sequential(*modules)
+    with fused_runs(model) as drawn:
+        model(x)
+    assert drawn == [], "the conditional divergence is not the kernels'"
+
+
+@needs_kernels
+def test_a_layer_used_twice_is_counted_once():
+    shared = layer(D, D)
+    assert lengths(*sequential(shared, torch.nn.ReLU(), shared)) == [1, 1]
+
+
+@needs_kernels
+def test_converted_models_and_layers_in_a_forward_of_ones_own():
+    class Own(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.body = torch.nn.Linear(D, 4), torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.ReLU())
+            self.body.append(torch.nn.Linear(5, C))
+
+        def forward(self, x):
+            return self.body(torch.sin(self.first(x)))
+
+    torch.manual_seed(0)
+    model = vmg.nn.bayesianize(Own(), n_pseudo=2, initial_scale=0.5).double()
+    assert lengths(model, torch.randn(B, D, dtype=torch.float64)) == [1, 2]
+
+
+@needs_kernels
+def test_a_model_is_as_it_was_after_an_error():
+    model, _ = sequential(layer(D, 4), torch.nn.ReLU(), layer(4, C))
+    with pytest.raises(ValueError, match="x must have 3 features"), fused_runs(model):
+        model(torch.zeros(2, 7, dtype=torch.float64))
+    assert not any("forward" in part.__dict__ for part in model.modules())

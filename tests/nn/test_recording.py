@@ -203,21 +203,6 @@ def test_a_step_sees_strides(width):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
-def test_kernels_refuse_what_they_would_misread():
-    from vmg.fused.layer_passes import Inputs, bind_operands
-    from vmg.fused.pass_memory import PassMemory, make_plan
-
-    native = library.native(torch.zeros(1))
-    if native is None:
-        pytest.skip("no compiled kernels")
-    inputs = Inputs(
-        torch.zeros(2, 3), torch.zeros(2, 3).mT, torch.zeros(3), torch.zeros(2), *[None] * 4, torch.zeros(2, 2)
-    )
-    plan = make_plan((), 2, 3, 3, 2, 0, False)
-    with pytest.raises(ValueError, match=r"M must be contiguous; got strides \(1, 3\) for \(3, 2\)"):
-        bind_operands(native, PassMemory(plan, torch.empty(plan.total)), inputs, 1.0, 1e-6)
-
-
 def test_tokens_are_trained_on():
     from vmg.training import train
 

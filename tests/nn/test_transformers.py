@@ -50,8 +50,8 @@ def test_tokens_share_one_weight_matrix(n_pseudo, family):
 @pytest.mark.works_with("activation checkpointing", "both kinds, with PyTorch's default generator")
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointed_gradients_are_those_without(reentrant):
-    model = bayesianize(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), initial_scale=0.5)
-    x = torch.randn(5, 3, requires_grad=True)
+    model = bayesianize(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), initial_scale=0.5).double()
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     found = []
     for run in (model, lambda x: checkpoint(model, x, use_reentrant=reentrant)):
         torch.manual_seed(1)

@@ -18,26 +18,21 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
-from vmg.math.linalg import is_traced
+from vmg.math.linalg import is_traced, on_device, randn
 
 __all__ = [
     "DIVERGENCE",
     "LAYER",
-    "MOMENTS_LAYER",
-    "MOMENTS_NETWORK",
     "NOT_FINITE",
     "NOT_POSITIVE",
-    "address",
     "available",
     "fill_normal",
+    "fit",
     "function",
     "kernels",
     "native",
-    "on_device",
     "packed",
-    "randn",
     "require",
-    "serves",
     "standard_normal",
 ]
 
@@ -87,15 +82,10 @@ MOMENTS_LAYER = Record(
 LAYOUT = "".join(record.layout for record in (LAYER, DIVERGENCE, MOMENTS_NETWORK, MOMENTS_LAYER))
 
 
-def address(tensor: Tensor | None) -> int:
-    """The address of a tensor's numbers; 0, which kernels.cpp takes for none, where there is no tensor."""
-    return 0 if tensor is None else tensor.data_ptr()
-
-
 _NAMES = (
     *("forward", "finish", "backward", "prepare", "factorise", "solve", "add_noise"),
     *("backward_noise", "backward_solve", "backward_inputs", "backward_points"),
-    *("divergence", "add_divergence_gradient", "moments"),
+    *("divergence", "add_divergence_gradient"),
 )
 
 
@@ -139,23 +129,19 @@ def kernels(dtype: torch.dtype) -> SimpleNamespace | None:
     library, suffix = _library(), {torch.float32: "f32", torch.float64: "f64"}.get(dtype)
     if library is None or suffix is None:
         return None
-    found: dict[str, Callable[[bytes], int]] = {}
+    functions: dict[str, Callable[[bytes], int]] = {}
     for name in _NAMES:
         function = getattr(library, f"vmg_{name}_{suffix}")
         function.argtypes = [ctypes.c_char_p]
         function.restype = _checked
-        found[name] = function
-    return SimpleNamespace(**found)
+        functions[name] = function
+    return SimpleNamespace(**functions)
 
 
+@functools.cache
 def available() -> bool:
     """Whether the compiled kernels are there and not switched off."""
     return _library() is not None
-
-
-def serves(tensor: Tensor) -> bool:
-    """Whether there are kernels for tensors of this kind; it may be asked of one without numbers."""
-    return tensor.is_cpu and kernels(tensor.dtype) is not None
 
 
 def function(name: str) -> Callable[..., object] | None:
@@ -179,6 +165,16 @@ def native(*tensors: Tensor | None) -> SimpleNamespace | None:
         if tensor.dtype is not dtype or not tensor.is_cpu:
             return None
     return None if dtype is None else kernels(dtype)
+
+
+def fit(tensors: Sequence[Tensor | None], shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> bool:
+    """Whether the kernels can take all these tensors as they are; the quick form of :func:`require`."""
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        if tensor is not None and not (
+            tensor.dtype is dtype and tensor.shape == shape and tensor.is_contiguous() and tensor.is_cpu
+        ):
+            return False
+    return True
 
 
 def require(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
@@ -211,14 +207,6 @@ def standard_normal(*shapes: tuple[int, ...], like: Tensor, generator: torch.Gen
     return drawn
 
 
-def randn(shape: Sequence[int], *, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal numbers by PyTorch's own generator, of the dtype and on the device of ``like``."""
-    shape = tuple(shape)
-    if generator is None:  # PyTorch's compiler knows no generators, and takes no argument of that name
-        return torch.randn(shape, dtype=like.dtype, device=like.device)
-    return torch.randn(shape, dtype=like.dtype, device=like.device, generator=on_device(generator, like.device))
-
-
 def fill_normal(tensors: Sequence[Tensor], generator: torch.Generator | None) -> None:
     """Fill contiguous tensors of one kind with the numbers of :func:`standard_normal`."""
     library, like = _library(), tensors[0]
@@ -238,21 +226,3 @@ def fill_normal(tensors: Sequence[Tensor], generator: torch.Generator | None) ->
         # an odd multiple of a large number keeps the streams of one seed and of neighbouring seeds apart
         stream = (seed + number * 0xD1342543DE82EF95) & 0xFFFFFFFFFFFFFFFF
         library.vmg_normals(tensor.data_ptr(), tensor.numel(), stream)
-
-
-def on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:
-    """A generator that can fill tensors on ``device``: this one, or one seeded from it.
-
-    Raises RuntimeError inside a backward pass. Activation checkpointing runs a layer again there and puts back the
-    state of PyTorch's default generator only, so a generator of one's own would give other noise, and gradients of
-    another function than the one that was evaluated.
-    """
-    if torch._C._current_graph_task_id() != -1:
-        raise RuntimeError(
-            "a checkpointed layer must draw from PyTorch's default generator, whose state checkpointing keeps; got a "
-            "generator of its own: call vmg.nn.use_generator(model, None) and torch.manual_seed(seed)"
-        )
-    if generator.device.type == device.type:
-        return generator
-    seed = int(torch.empty((), dtype=torch.int64, device=generator.device).random_(generator=generator))
-    return torch.Generator(device).manual_seed(seed)

@@ -1,228 +1,186 @@
 """Draws of diagonal layers one after the other, an activation between them, as one node of autograd's graph.
 
-The passes are those of a :class:`~vmg.fused.bound_stack.BoundStack`. One node for all of them saves a small
-network most of what autograd and Python cost, and makes one gradient for each parameter, instead of one from the draw
-and one from the divergence.
+One node for all layers saves a small network most of what autograd and Python cost. Where it takes the layers'
+divergence along, each parameter has one gradient, instead of one from the draw and one from the divergence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
 from vmg.fused import library
-from vmg.fused.bound_layer import Activation, Draw, Kept
-from vmg.fused.bound_stack import BoundStack
-from vmg.fused.diagonal_draw import draw
-from vmg.fused.layer_passes import fits
-from vmg.fused.pass_memory import make_plan
-from vmg.math.linalg import PLAIN, is_traced, values_readable
-from vmg.math.preactivations import DAMPING
+from vmg.fused.divergence import DiagonalKL
+from vmg.fused.passes import LayerPass, make_plan
 
-__all__ = ["sample_bound", "sample_diagonal", "sample_stack"]
+__all__ = ["Activation", "DiagonalDraw", "kernels_serve", "sample_stack"]
 
+Activation = Callable[[Tensor], Tensor]
 N_PARAMETERS = 6  # of a layer
 
 
-def sample_diagonal(
-    x: Tensor,
-    M: Tensor | None,
-    log_row_scale: Tensor,
-    log_column_scale: Tensor,
-    points: Tensor | None,
-    log_noise: Tensor | None = None,
-    log_point_noise: Tensor | None = None,
-    point_noise: Tensor | None = None,
-    *,
-    noise: Tensor,
-    input_scale: float,
-    damping: float = DAMPING,
-    check_finite: bool = False,
-) -> Tensor:
-    """Draw each row, from the layer's raw quantities: augmentation, scaling and the noise of pseudo-data are inside.
+class DiagonalDraw(NamedTuple):
+    """The tensors and numbers that one draw of a layer depends on, but for its inputs."""
 
-    Args:
-        x: inputs [..., B, R], or [..., B, R−1] to have a one appended.
-        M: mean [..., R, C], or None for the zero-mean layer.
-        log_row_scale, log_column_scale: log σ_r [..., R] and log σ_c [..., C].
-        points: mean pseudo-inputs and pseudo-outputs side by side [..., P, R+C], or None.
-        log_noise: log √α of pseudo-inputs and pseudo-outputs [..., 2]; or the dimensions' factors [..., R+C], if
-            ``log_point_noise`` has the points' factors [..., P].
-        point_noise: standard normal [..., P, R+C], or None to take the points as they are.
-        noise: standard normal [..., B, C].
-        input_scale: factor of [x, 1] and of the pseudo-inputs, 1/√R in a network [LW16, §4].
-        damping: σ² of Σ₁₁.
-        check_finite: refuse NaN and infinity in x, at no cost where there are none.
+    parameters: tuple[Any, ...]  # M, log σ_r, log σ_c, points and the two logarithms of √α; None where there is none
+    noises: tuple[Any, Any]  # of the points, or None, and of the outputs
+    input_scale: float
+    damping: float
+    plain: Callable[..., Tensor]  # the same draw in PyTorch, of x, parameters, noises and the two numbers
+    kl: DiagonalKL | None = None  # the layer's divergence, where it is wanted too
 
-    All leading dimensions must be equal; nothing is broadcast.
+    def in_pytorch(self, x: Tensor) -> Tensor:
+        """The draw without kernels, on any device and to any order of differentiation."""
+        return self.plain(x, *self.parameters, *self.noises, self.input_scale, self.damping)
+
+
+def kernels_serve(*tensors: Tensor | None) -> bool:
+    """Whether the kernels can take these tensors.
+
+    They keep memory out of sight of hooks on saved tensors, such as those of activation checkpointing, so they stand
+    aside for them. PyTorch says that such hooks are in use by refusing to switch them off.
     """
-    if M is None and points is None:
-        raise ValueError("M and points must not both be None: nothing would carry the mean")
-    if (log_noise is None) != (point_noise is None) or (log_noise is None and log_point_noise is not None):
-        raise ValueError("log_noise and point_noise must be given together, log_point_noise with them only")
-    R = log_row_scale.shape[-1]
-    if R - x.shape[-1] not in (0, 1):
-        raise ValueError(f"x must have {R - 1} or {R} columns; got {x.shape[-1]}")
-    plan = None
-    if not is_traced(x, log_row_scale):
-        sizes = log_column_scale.shape[-1], 0 if points is None else points.shape[-2], log_point_noise is not None
-        plan = make_plan(log_row_scale.shape[:-1], *x.shape[-2:], R, *sizes)
-    parameters = (M, log_row_scale, log_column_scale, points, log_noise, log_point_noise)
-    one = Draw(plan, parameters, (point_noise, noise), input_scale, damping)
-    return sample_stack(x, [one], check_finite=check_finite)[0]
+    if library.native(*tensors) is None:
+        return False
+    try:
+        with torch.autograd.graph.disable_saved_tensors_hooks("hooks on saved tensors are in use"):
+            return True
+    except RuntimeError:
+        return False
 
 
 def sample_stack(
-    x: Tensor, draws: Sequence[Draw], activation: Activation | None = None, *, check_finite: bool = False
+    x: Tensor, draws: Sequence[DiagonalDraw], activations: Sequence[Activation] = (), *, check_finite: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """The outputs of the last layer, drawn as :func:`sample_diagonal` does, and the divergence of all, [*batch_shape].
+    """The outputs of the last layer, and the sum of the divergences [*batch_shape] or None where some layer has none.
 
-    The divergence is None where a layer has none, or where there are no kernels for the tensors. ``activation`` must
-    have no parameters.
+    An activation, which must have no parameters, follows each layer but the last. The kernels must serve
+    (:func:`kernels_serve`).
     """
-    ready = _is_ready(x, draws)
-    if not ready and (draws[0].plan is None or not _has_kernels(x, draws)):
-        _require_shapes(x, draws)
-        if check_finite and values_readable(x):
-            _require_finite(x)
-        return _chain(x, draws, activation), None
-    return sample_bound(BoundStack(draws, x, activation, checked=ready), x, check_finite=check_finite)
-
-
-def _is_ready(x: Tensor, draws: Sequence[Draw]) -> bool:
-    """Whether the kernels can take all tensors as they are."""
-    plan, dtype = draws[0].plan, x.dtype
-    if plan is None or type(x) not in PLAIN or library.kernels(dtype) is None:
-        return False
-    if not (x.is_cpu and x.is_contiguous() and x.shape == plan.shapes[0]):
-        return False
-    return all(one.plan is not None and fits(one.plan, (*one.parameters, *one.noises), dtype) for one in draws)
-
-
-def _has_kernels(x: Tensor, draws: Sequence[Draw]) -> bool:
-    return library.native(x, *[t for one in draws for t in (*one.parameters, *one.noises)]) is not None
-
-
-def _chain(x: Tensor, draws: Sequence[Draw], activation: Activation | None) -> Tensor:
-    """The same in PyTorch."""
-    for k, one in enumerate(draws):
-        x = x if k == 0 or activation is None else activation(x)
-        x = draw(one.inputs(x), one.input_scale, one.damping)
-    return x
-
-
-def _require_shapes(x: Tensor, draws: Sequence[Draw]) -> None:
-    for k, one in enumerate(draws):
-        inputs = one.inputs(x)
-        shapes = () if one.plan is None else one.plan.shapes
-        for name, tensor, shape in zip(inputs._fields, (None if k else x, *inputs[1:]), shapes, strict=False):
-            if tensor is not None and tensor.shape != shape:
-                raise ValueError(f"{name} must have shape {shape}; got {tuple(tensor.shape)}")
-
-
-def _require_finite(x: Tensor) -> None:
-    if not torch.isfinite(x).all():
-        raise ValueError("x must be finite; got NaN or infinite values")
-
-
-def sample_bound(
-    stack: BoundStack, x: Tensor, *, check_finite: bool = False, with_kl: bool = True, holder: object = None
-) -> tuple[Tensor, Tensor | None]:
-    """A draw at x as one node of autograd's graph, and the divergence of all layers, None where one has none.
-
-    With a ``holder`` the node keeps it and the stack, for its backward pass: until the node is gone, and the holder
-    with it, no other pass may run. Without one the graph saves tensors, as hooks on what it saves suppose.
-    """
-    options = stack, check_finite, with_kl and stack.has_divergence, holder
-    out, *kl = _Stack.apply(options, x, *stack.parameters, *stack.of_priors)
+    run = _Run(draws, activations, x.shape)
+    parameters = [t for draw in draws for t in draw.parameters]
+    of_priors = [p for draw in draws if draw.kl is not None for p in draw.kl.parameters]
+    out, *kl = _Stack.apply(run, check_finite, x, *parameters, *of_priors)
     return out, kl[0] if kl else None
+
+
+class _Run:
+    """The passes of all layers; it holds what the backward pass needs, but for the parameters."""
+
+    def __init__(self, draws: Sequence[DiagonalDraw], activations: Sequence[Activation], shape: Sequence[int]) -> None:
+        self.draws, self.activations, self.passes = draws, activations, []
+        self.outputs: list[Tensor] = []  # of all layers but the last: after the activation if that is ReLU, else before
+        self.with_kl = all(draw.kl is not None for draw in draws)
+        for draw in draws:
+            _, log_row, log_column, points, _, log_point_noise = draw.parameters
+            R, C = log_row.shape[-1], log_column.shape[-1]
+            P = 0 if points is None else points.shape[-2]
+            plan = make_plan(tuple(log_row.shape[:-1]), *shape[-2:], R, C, P, log_point_noise is not None)
+            self.passes.append(LayerPass(plan, draw.noises, draw.input_scale, draw.damping))
+            shape = plan.shapes[-1]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, bool]:
+        finite = True
+        for k, (draw, one) in enumerate(zip(self.draws, self.passes, strict=True)):
+            x, own = one.forward(x, draw.parameters)
+            finite = finite and own
+            if k < len(self.activations):
+                activation = self.activations[k]
+                self.outputs.append(x)
+                x = x.clamp_min_(0) if activation is torch.relu else activation(x)
+        return x, finite
+
+    def divergence(self) -> Tensor:
+        """The divergences of all layers, summed."""
+        total: Any = None
+        for draw in self.draws:
+            assert draw.kl is not None
+            kl = draw.kl.value(library.kernels(draw.parameters[1].dtype), _of_kl(draw.parameters))
+            total = kl if total is None else total.add_(kl)
+        return total
+
+    def backward(
+        self, parameters: Sequence[Sequence[Tensor | None]], g: Tensor | None, g_kl: Tensor | None, *, needs_x: bool
+    ) -> tuple[Tensor | None, list[Tensor | None], list[Tensor | None]]:
+        """Gradients by x, by the parameters of all layers, and by those of the priors."""
+        by_layer: list[list[Tensor | None]] = [[] for _ in self.draws]
+        of_priors: list[list[Tensor | None]] = [[] for _ in self.draws]
+        for k in reversed(range(len(self.draws))):
+            own, kl = parameters[k], self.draws[k].kl
+            if g is None:
+                by_layer[k] = [None if t is None or g_kl is None else torch.zeros_like(t) for t in own]
+            else:
+                g, *by_layer[k] = self.passes[k].backward(own, g, needs_x=needs_x or k > 0)
+                if k:
+                    assert g is not None
+                    g = self._before_activation(k - 1, g)
+            if kl is not None:
+                of_priors[k] = [None] * len(kl.parameters)
+                if g_kl is not None:
+                    of_priors[k] = [*kl.add_gradients(_of_kl(own), g_kl, _of_kl(by_layer[k]))]
+        return g, [t for layer in by_layer for t in layer], [t for prior in of_priors for t in prior]
+
+    def _before_activation(self, k: int, g: Tensor) -> Tensor:
+        """The gradient by the outputs of layer k, from that after its activation."""
+        out, activation = self.outputs[k], self.activations[k]
+        if activation is torch.relu:
+            return torch.ops.aten.threshold_backward(g, out, 0)
+        with torch.enable_grad():
+            leaf = out.detach().requires_grad_()
+            return torch.autograd.grad(activation(leaf), leaf, g)[0]
+
+
+def _of_kl(parameters: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """The tensors that a layer's divergence depends on: all parameters but the points."""
+    M, log_row, log_column, _, log_noise, log_point_noise = parameters
+    return [M, log_row, log_column, log_noise, log_point_noise]
 
 
 class _Stack(Function):
     """The layers' passes on the kernels, forwards and then backwards."""
 
     @staticmethod
-    def forward(ctx: Any, options: tuple[Any, ...], x: Tensor, *tensors: Any) -> tuple[Tensor, ...]:
-        stack, check_finite, with_kl, ctx.holder = options
-        if not stack.forward(x) and check_finite:
-            _require_finite(x)
-        out, kl = stack.layers[-1].out, [stack.divergence()] if with_kl else []
+    def forward(ctx: Any, run: _Run, check_finite: bool, x: Tensor, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        out, finite = run.forward(x)
+        if check_finite and not finite and not torch.isfinite(x).all():
+            raise ValueError("x must be finite; got NaN or infinite values")
+        ctx.run = run
         ctx.set_materialize_grads(False)
-        if ctx.holder is not None:
-            ctx.stack = stack
-            ctx.save_for_backward(x, *stack.parameters)  # so that changes of them in place are noticed
-            return out.clone(), *kl
-        # the same tensors with a divergence as without: checkpointing draws again without it and compares them
-        draws = stack.draws
-        ctx.stack = [one._replace(parameters=(), noises=()) for one in draws], stack.activation, stack.checked
-        noises = [noise for one in draws for noise in one.noises]
-        kept = [t for layer in stack.layers for t in layer.kept()]
-        ctx.save_for_backward(x, *stack.parameters, *noises, *kept[:-1])
-        return out, *kl
+        ctx.save_for_backward(x, *tensors)  # so that changes of them in place are noticed
+        return (out, run.divergence()) if run.with_kl else (out,)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor | None, g_kl: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        x, *saved = ctx.saved_tensors  # once: checkpointing forgets them as they are read
-        stack = _restored(ctx.stack, x, saved) if ctx.holder is None else ctx.stack.at(saved, x)
+        run, (x, *tensors) = ctx.run, ctx.saved_tensors
         if torch.is_grad_enabled():  # a gradient of this gradient is wanted
-            return _by_autograd(stack, x, ctx.needs_input_grad, g, g_kl)
-        g_x = None
-        if g is None:
-            gradients, by_prior = _gradients_of_divergence(stack, g_kl)
-        else:
-            gradients = stack.empty_gradients()
-            g_x = torch.empty(x.shape, dtype=x.dtype) if ctx.needs_input_grad[1] else None  # without x's gaps
-            g, g_kl = g.contiguous(), None if g_kl is None else g_kl.contiguous()
-            fit = stack.checked and g.shape == stack.draws[-1].noises[1].shape and g.dtype is x.dtype
-            by_prior = stack.bind_gradients(g, gradients, g_x, g_kl, checked=fit)()
-        of_priors: list[Tensor | None] = []
-        for one, found in zip(stack.draws, by_prior, strict=True):
-            if one.kl is not None:
-                of_priors += [None] * len(one.kl.parameters) if g_kl is None else found
-        return None, g_x, *[t for own in gradients for t in own], *of_priors
-
-
-def _restored(recipe: tuple[Any, ...], x: Tensor, saved: list[Tensor]) -> BoundStack:
-    """The stack of a forward pass, from what the graph has saved of it."""
-    draws, activation, checked = recipe
-    n, found = len(draws), iter(saved)
-    parameters = [tuple(next(found) for _ in range(N_PARAMETERS)) for _ in range(n)]
-    noises = [(next(found), next(found)) for _ in range(n)]
-    kept = [Kept(next(found), next(found, None)) for _ in range(n)]  # the last layer's outputs are not needed again
-    draws = [one._replace(parameters=p, noises=e) for one, p, e in zip(draws, parameters, noises, strict=True)]
-    return BoundStack(draws, x, activation, kept, checked=checked)
-
-
-def _gradients_of_divergence(
-    stack: BoundStack, g_kl: Tensor | None
-) -> tuple[list[list[Tensor | None]], list[list[Tensor]]]:
-    """Gradients by parameters and by those of priors, where the outputs have none."""
-    gradients, by_prior = [], []
-    for layer in stack.layers:
-        own, of_prior = layer.differentiate_divergence(g_kl)
-        gradients.append(own)
-        by_prior.append(of_prior)
-    return gradients, by_prior
+            return _by_autograd(run, x, tensors, ctx.needs_input_grad, g, g_kl)
+        n = N_PARAMETERS
+        parameters = [tensors[n * k : n * (k + 1)] for k in range(len(run.draws))]
+        needs_x = ctx.needs_input_grad[2]
+        g_x, gradients, of_priors = run.backward(parameters, g, g_kl, needs_x=needs_x)
+        return None, None, g_x if needs_x else None, *gradients, *of_priors
 
 
 def _by_autograd(
-    stack: BoundStack, x: Tensor, needed: Sequence[bool], g: Tensor | None, g_kl: Tensor | None
+    run: _Run, x: Tensor, tensors: Sequence[Any], needed: Sequence[bool], g: Tensor | None, g_kl: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """The gradients in PyTorch, which can be differentiated again; the graph may outlive the stack and its noise."""
-    draws = []
-    for one in stack.draws:
-        of_points, noise = one.noises
-        draws.append(one._replace(noises=(None if of_points is None else of_points.clone(), noise.clone())))
-    wanted = [t for t, need in zip((x, *stack.parameters, *stack.of_priors), needed[1:], strict=True) if need]
-    found = [] if g is None else [(_chain(x, draws, stack.activation), g)]
-    for one in draws:
-        if one.kl is not None and g_kl is not None:
-            M, log_row, log_column, _, *log_noises = one.parameters
-            found.append((one.kl.plain(M, log_row, log_column, *log_noises), g_kl))
-    outputs, slopes = zip(*found, strict=True)
-    each = iter(torch.autograd.grad(outputs, wanted, slopes, create_graph=True, materialize_grads=True))
-    return tuple(next(each) if need else None for need in needed)
+    """The gradients in PyTorch, which can be differentiated again."""
+    wanted = [t for t, need in zip((x, *tensors), needed[2:], strict=True) if need]
+    each = iter(tensors)
+    draws = [draw._replace(parameters=tuple(next(each) for _ in range(N_PARAMETERS))) for draw in run.draws]
+    terms = []
+    if g is not None:
+        out = draws[0].in_pytorch(x)
+        for draw, activation in zip(draws[1:], run.activations, strict=True):
+            out = draw.in_pytorch(activation(out))
+        terms.append((out, g))
+    for draw in draws:
+        if draw.kl is not None and g_kl is not None:
+            terms.append((draw.kl.plain(*_of_kl(draw.parameters)), g_kl))
+    outputs, slopes = zip(*terms, strict=True)
+    gradients = iter(torch.autograd.grad(outputs, wanted, slopes, create_graph=True, materialize_grads=True))
+    return tuple(next(gradients) if need else None for need in needed)

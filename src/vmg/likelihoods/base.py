@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ __all__ = ["CategoricalLikelihood", "Likelihood", "batch_mean", "is_positive", "
 class Likelihood(nn.Module, ABC):
     """p(y | f), with a posterior over its own parameters where it has some."""
 
+    has_posterior: ClassVar[bool] = False  # whether there is a divergence to count, or a conjugate update to make
+
     @abstractmethod
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """E log p(y | f) over the likelihood's own posterior, one number per row: [..., B]."""
@@ -24,11 +27,9 @@ class Likelihood(nn.Module, ABC):
         """KL of the likelihood's own posterior to its prior, [*batch_shape]; zero where it has none."""
         return torch.zeros(())
 
-    @property
-    def has_posterior(self) -> bool:
-        """Whether there is a posterior of its own: a divergence to count, or a conjugate update to make."""
-        own, base = type(self), Likelihood
-        return own.kl_divergence is not base.kl_divergence or own.update_ is not base.update_
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.has_posterior = cls.kl_divergence is not Likelihood.kl_divergence or cls.update_ is not Likelihood.update_
 
     def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
         """A natural-gradient step of a conjugate posterior, from one batch that stands for ``n_data`` rows.

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from vmg.fused.library import randn
-from vmg.math.linalg import NARROW, all_finite, at_least_float32, values_readable
+from vmg.math.linalg import NARROW, all_finite, at_least_float32, randn, values_readable
 from vmg.math.preactivations import augment, input_divisor
-from vmg.nn.kept_divergences import kept_divergences
 from vmg.nn.sharding import whole_divergence
 
-__all__ = ["BayesianLinear", "BayesianModule", "kl_divergence", "no_autocast", "parameter_groups", "use_generator"]
+__all__ = [
+    "SHARDED",
+    "BayesianLinear",
+    "BayesianModule",
+    "DrawnRun",
+    "kl_divergence",
+    "no_autocast",
+    "parameter_groups",
+    "use_generator",
+]
+
+SHARDED = "torch.distributed.tensor"  # loaded wherever parameters are spread over processes, and not before
 
 
 class BayesianModule(nn.Module, ABC):
@@ -248,21 +258,29 @@ class BayesianLinear(BayesianModule):
         return x
 
 
-def kl_divergence(module: nn.Module) -> Tensor:
-    """The sum of the KL divergences of all Bayesian modules in ``module``; each counts the modules inside itself."""
-    drawn = kept_divergences() or {}
-    if module in drawn and not isinstance(module, BayesianModule):
-        return drawn[module].kl
-    found: dict[Any, None] = dict.fromkeys(_outermost(module, set()))
-    if not found:
+class DrawnRun(NamedTuple):
+    """Layers that drew together (:mod:`vmg.nn.fusing`), and the sum of their divergences."""
+
+    layers: Sequence[nn.Module]
+    kl: Tensor
+
+
+def kl_divergence(module: nn.Module, drawn: Sequence[DrawnRun] = ()) -> Tensor:
+    """The KL divergence of every Bayesian module inside ``module``, summed; what one holds is its own to count.
+
+    ``drawn`` has divergences that were taken together with a draw, the last one first to be used.
+    """
+    parts: dict[Any, None] = dict.fromkeys(_outermost(module, set()))
+    if not parts:
         raise ValueError(f"{type(module).__name__} holds no Bayesian layer; see vmg.nn.bayesianize")
     terms = []
-    for kept in {id(kept): kept for kept in drawn.values()}.values():
-        if len(kept.layers) > 1 and all(layer in found for layer in kept.layers):
-            terms.append(kept.kl)
-            for layer in kept.layers:
-                del found[layer]
-    terms += [whole_divergence(m) for m in found]
+    for run in reversed(drawn):
+        if all(layer in parts for layer in run.layers):
+            terms.append(run.kl)
+            for layer in run.layers:
+                del parts[layer]
+    whole = SHARDED not in sys.modules
+    terms += [part.kl_divergence() if whole else whole_divergence(part) for part in parts]
     total = terms[0]
     for term in terms[1:]:
         total = total + term
@@ -278,8 +296,9 @@ def _outermost(module: nn.Module, seen: set[nn.Module]) -> Iterator[BayesianModu
         yield module
         _add_parts(module, seen)
         return
-    for child in module.children():
-        yield from _outermost(child, seen)
+    for child in module._modules.values():
+        if child is not None:
+            yield from _outermost(child, seen)
 
 
 def _add_parts(module: nn.Module, seen: set[nn.Module]) -> None:
@@ -287,7 +306,8 @@ def _add_parts(module: nn.Module, seen: set[nn.Module]) -> None:
     for part in module._modules.values():
         if part is not None and part not in seen:
             seen.add(part)
-            _add_parts(part, seen)
+            if part._modules:
+                _add_parts(part, seen)
 
 
 def use_generator(module: nn.Module, generator: torch.Generator | None) -> None:

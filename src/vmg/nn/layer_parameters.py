@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vmg.fused.library import randn
 from vmg.math.covariance import Covariance, Dense, Diagonal, RankOne
-from vmg.math.linalg import at_least_float32, is_traced
+from vmg.math.linalg import at_least_float32, is_traced, randn
 from vmg.math.preactivations import PseudoNoise, multiplicative_noise, pseudo_data_kl
 from vmg.settings import KeepsSettings
 
@@ -210,15 +209,18 @@ class PseudoData(KeepsSettings):
             return log_noise
         return log_noise + (log_noise.clamp(*self.limits()) - log_noise).detach()
 
+    def _moved_inside(self, log_noise: Tensor) -> Tensor:
+        log_noise.data.clamp_(*self.limits())
+        return at_least_float32(log_noise)
+
     def log_noises(self) -> list[nn.Parameter]:
         """The parameters of √α."""
         return [self.log_noise] if self.log_point_noise is None else [self.log_noise, self.log_point_noise]
 
     def projected_noise(self) -> PseudoNoise:
         """The parameters of √α, moved back into their bounds."""
-        self.project_()
         log_noise, log_point_noise = self.log_noise, self.log_point_noise
-        inside = self._inside if is_traced(log_noise) else at_least_float32
+        inside = self._inside if is_traced(log_noise) else self._moved_inside
         points = None if log_point_noise is None else inside(log_point_noise)
         return PseudoNoise(self.n_points, inside(log_noise), points, self.max_noise)
 

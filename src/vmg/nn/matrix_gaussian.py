@@ -5,31 +5,26 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from vmg.fused.bound_layer import Draw
-from vmg.fused.diagonal_draw import needs_double
-from vmg.fused.library import standard_normal
-from vmg.fused.pass_memory import Plan, make_plan
+from vmg.fused import library
 from vmg.math import preactivations as F
-from vmg.math.covariance import Conditioned, Covariance, Dense
-from vmg.math.linalg import at_least_float32, cholesky, is_traced
+from vmg.math.covariance import Conditioned, Dense
+from vmg.math.linalg import at_least_float32, cholesky, needs_double
 from vmg.math.matrix_normal import MatrixNormal
-from vmg.nn.bayesian import BayesianLinear
-from vmg.nn.diagonal_stack import draw_layers
-from vmg.nn.kept_divergences import kept_divergences
+from vmg.nn.bayesian import BayesianLinear, no_autocast
 from vmg.nn.layer_parameters import FAMILIES, NOISE_KINDS, DiagonalParameters, PseudoData
-from vmg.priors import IsotropicPrior, Prior, diagonal_kl, short_kl
+from vmg.priors import IsotropicPrior, Prior
 
-__all__ = ["KL_KINDS", "SAMPLERS", "MatrixGaussianLinear"]
+__all__ = ["KL_KINDS", "SAMPLERS", "MatrixGaussianLinear", "sample_diagonal"]
 
 SAMPLERS = ("marginal", "joint", "weights")
 KL_KINDS = ("marginal", "conditional")
 INITIAL_LOG_BIAS_SCALE = -4.0  # of the bias row, as in the authors' code
-MEAN_PAIRS = 64
-"""Antithetic pairs of draws behind a mean weight: its error is a tenth to a quarter of what the noise moves it by."""
+MEAN_PAIRS = 64  # of antithetic draws behind a mean weight: its error is at most a quarter of the noise's effect
 
 
 class MatrixGaussianLinear(BayesianLinear):
@@ -95,19 +90,18 @@ class MatrixGaussianLinear(BayesianLinear):
             raise ValueError(f"n_pseudo must be >= 0; got {n_pseudo}")
         if zero_mean and n_pseudo == 0:
             raise ValueError("zero_mean needs n_pseudo >= 1: without pseudo-data nothing would carry the mean; got 0")
-        for name, family in (("row_covariance", row_covariance), ("column_covariance", column_covariance)):
-            if family not in FAMILIES:
-                raise ValueError(f"{name} must be one of {tuple(FAMILIES)}; got {family!r}")
-        if pseudo_noise not in NOISE_KINDS:
-            raise ValueError(f"pseudo_noise must be one of {NOISE_KINDS}; got {pseudo_noise!r}")
-        if sampling not in SAMPLERS:
-            raise ValueError(f"sampling must be one of {SAMPLERS}; got {sampling!r}")
-        if kl not in KL_KINDS:
-            raise ValueError(f"kl must be one of {KL_KINDS}; got {kl!r}")
-        if not damping > 0:
-            raise ValueError(f"damping must be positive; got {damping}")
-        if not initial_scale > 0:
-            raise ValueError(f"initial_scale must be positive; got {initial_scale}")
+        for name, choice, allowed in (
+            ("row_covariance", row_covariance, tuple(FAMILIES)),
+            ("column_covariance", column_covariance, tuple(FAMILIES)),
+            ("pseudo_noise", pseudo_noise, NOISE_KINDS),
+            ("sampling", sampling, SAMPLERS),
+            ("kl", kl, KL_KINDS),
+        ):
+            if choice not in allowed:
+                raise ValueError(f"{name} must be one of {allowed}; got {choice!r}")
+        for name, number in (("damping", damping), ("initial_scale", initial_scale)):
+            if not number > 0:
+                raise ValueError(f"{name} must be positive; got {number}")
         self.n_pseudo, self.sampling, self.kl, self.damping = n_pseudo, sampling, kl, damping
         self.initial_scale = initial_scale
         R, C = self.n_rows, out_features
@@ -132,25 +126,20 @@ class MatrixGaussianLinear(BayesianLinear):
         self.reset_parameters()
 
     def extra_repr(self) -> str:
-        text = super().extra_repr()
-        for name, value in (("sampling", self.sampling), ("kl", self.kl)):
-            text += "" if value == "marginal" else f", {name}={value}"
-        return text
+        options = {"sampling": self.sampling, "kl": self.kl}
+        return super().extra_repr() + "".join(f", {k}={v}" for k, v in options.items() if v != "marginal")
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Start as the authors' code does: M ~ N(0, 4/(in + out)) with bias row 0, the bias row's scale at most e⁻⁴.
 
-        The paper names He's scheme; 4/(in + out) is the authors' form of it. Rows and columns share ``initial_scale``
-        equally.
+        The paper names He's scheme; 4/(in + out) is the authors' form of it. Rows and columns share ``initial_scale``.
         """
-        R = self.n_rows
-        with torch.no_grad():
-            if self.loc is not None:
-                std = math.sqrt(4 / (self.in_features + self.out_features))
-                self.loc.normal_(0, std, generator=generator)
+        if self.loc is not None:
+            with torch.no_grad():
+                self.loc.normal_(0, math.sqrt(4 / (self.in_features + self.out_features)), generator=generator)
                 self.loc[..., self.in_features :, :] = 0
         half = 0.5 * math.log(self.initial_scale)
-        log_row_scale = torch.full((R,), half)
+        log_row_scale = torch.full((self.n_rows,), half)
         log_row_scale[self.in_features :] = min(INITIAL_LOG_BIAS_SCALE, half)
         self.row.reset(log_row_scale, generator)
         self.column.reset(torch.full((self.out_features,), half), generator)
@@ -173,12 +162,11 @@ class MatrixGaussianLinear(BayesianLinear):
             raise ValueError("posterior_given needs a layer with pseudo-data; got n_pseudo=0")
         A = self._scaled((self.pseudo_data.inputs if inputs is None else inputs).double())
         B = (self.pseudo_data.outputs if outputs is None else outputs).double()
-        U, V = (part.to(torch.float64) for part in self.covariances())
+        U, V = (part().to(torch.float64) for part in (self.row, self.column))
         loc = F.fold_mean(None if self.loc is None else self.loc.double(), U, A, B, self.damping)
         return MatrixNormal(loc, Conditioned(U, A, self.damping), V, validate_args=False)
 
     def _loc(self) -> Tensor | None:
-        """M in the precision the layer computes in."""
         return None if self.loc is None else at_least_float32(self.loc)
 
     def _loc_or_zeros(self) -> Tensor:
@@ -188,38 +176,39 @@ class MatrixGaussianLinear(BayesianLinear):
         return scale.new_zeros(*self.batch_shape, scale.shape[-1], self.out_features)
 
     def kl_divergence(self) -> Tensor:
-        """What the layer's posterior costs, with what the prior's own precisions cost; [*batch_shape].
+        """KL of the posterior to the prior, with that of the prior's own precisions; [*batch_shape].
 
         ``kl="marginal"`` is the paper's KL(q(W) ‖ p(W)) + KL(q(Ã) ‖ p(Ã)) + KL(q(B̃) ‖ p(B̃)) [LW16, eq. 11]. The layer
-        draws from q(W | Ã, B̃), so that what the pseudo-data know of the weights is free of charge. With pseudo-data the
-        objective is therefore not a bound; without them it is.
+        draws from q(W | Ã, B̃), so this KL does not penalise information in the pseudo-data: with them the objective is
+        no bound, without them it is.
 
-        ``kl="conditional"`` is KL(q(W | Ã, B̃) ‖ p(W)) at a draw of the pseudo-data, an unbiased estimate of its mean
-        over them. For any fixed Ã, B̃ the objective with it is a bound on the log evidence of the model p(y | W) p(W),
-        so its mean over q(Ã) q(B̃) is one too: that of q(W) = E q(W | Ã, B̃), whose own divergence is at most this.
-        The pseudo-data are part of the posterior and no part of the model, so their noise has no prior and no charge.
-        It can only loosen the bound: a small ``max_noise`` suits. The draw need not be that of a forward pass, for the
-        mean of a difference is the difference of the means.
+        ``kl="conditional"`` is KL(q(W | Ã, B̃) ‖ p(W)) at a draw of the pseudo-data, without bias for its mean. For any
+        fixed Ã, B̃ the objective with it bounds the log evidence of the model p(y | W) p(W), so its mean over q(Ã) q(B̃)
+        does too. The pseudo-data are part of the posterior and not of the model, so their noise has no prior and no KL;
+        it can only loosen the bound. The draw need not be that of a forward pass.
         """
-        kept = kept_divergences()
-        if kept and self in kept and len(kept[self].layers) == 1:
-            return kept[self].kl
         if not self.uses_marginal_kl:
             assert self.pseudo_data is not None
             q = self.posterior_given(*self.pseudo_data.sample((), self.generator))
             kl = self.prior.kl_divergence(q.loc, q.row_covariance, q.column_covariance)
             return kl.to(self._wide_dtype())
         if self.is_diagonal:
-            noise = None if self.pseudo_data is None else self.pseudo_data.projected_noise()
-            row, column = at_least_float32(self.row.log_scale), at_least_float32(self.column.log_scale)
-            return diagonal_kl(self.prior, self._loc(), row, column, noise)
+            if library.available() and not torch.compiler.is_compiling():
+                from vmg.nn.fusing import fused_kl  # which imports this file
+
+                return fused_kl(self)  # equal in value and gradient
+            M, log_row, log_column, _, *log_noises = self.quantities()
+            return self.kl_of_diagonal(M, log_row, log_column, *log_noises)
         kl = self.prior.kl_divergence(self._loc(), self.row(), self.column())
         return kl if self.pseudo_data is None else kl + self.pseudo_data.kl_divergence()
 
-    @property
-    def has_own_divergence(self) -> bool:
-        """Whether the divergence is the one stated here, and no derived class has another."""
-        return type(self).kl_divergence is MatrixGaussianLinear.kl_divergence
+    def kl_of_diagonal(self, M: Any, log_row: Any, log_column: Any, log_noise: Any, log_point_noise: Any) -> Tensor:
+        """The paper's divergence of a layer with diagonal covariances, from :meth:`quantities`."""
+        kl = self.prior.kl_of_diagonal(M, log_row, log_column)
+        if self.pseudo_data is None:
+            return kl
+        noise = F.PseudoNoise(self.n_pseudo, log_noise, log_point_noise, self.pseudo_data.max_noise)
+        return kl + F.pseudo_data_kl(noise, self.n_rows, self.out_features)
 
     @property
     def uses_marginal_kl(self) -> bool:
@@ -254,64 +243,48 @@ class MatrixGaussianLinear(BayesianLinear):
     def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
         """Draw outputs as every layer does; each index of ``sample_shape`` has its own draw of the pseudo-data.
 
-        Tokens or positions, dimensions of x between the first and the last, belong together: one weight matrix serves
-        them all, whatever ``sampling`` says. Drawn one by one, their noise would average out in whatever pools them.
+        Tokens or positions, dimensions of x between the first and the last, share one weight matrix, whatever
+        ``sampling`` says. Drawn one by one, their noise would average out in whatever pools them.
         """
         if self.drawn is None and self.sampling == "marginal" and not sample_shape:
             if x.dim() > 2 and not self.batch_shape:
                 return self.apply_weight(x, self.sample_weight())
             if self.is_diagonal:
-                shape, rows = x.shape, self.as_drawn(x)
-                out = self._leave(draw_layers([self], rows))
-                return out if self.batch_shape or len(shape) == 2 else out.reshape(*shape[:-1], self.out_features)
+                rows = self._draw_rows(self.as_rows(x))
+                return self._leave(rows if self.batch_shape else rows.reshape(*x.shape[:-1], self.out_features))
         return super().forward(x, sample_shape)
+
+    def as_rows(self, x: Tensor) -> Tensor:
+        """x as [*batch_shape, B, in], in the precision the layer computes in."""
+        x = self._as_rows(self.check_shape(self._enter(x)), self.batch_shape)
+        return x.expand(*self.batch_shape, *x.shape) if self.batch_shape and x.dim() == 2 else x
+
+    def _draw_rows(self, x: Tensor) -> Tensor:
+        """Draw each row on its own, with diagonal covariances, for x [*batch_shape, B, in]."""
+        with no_autocast(x):
+            if torch.compiler.is_compiling() or library.available():
+                from vmg.nn.fusing import fused_draw  # which imports this file
+
+                return fused_draw(self, x)  # equal in distribution and gradient
+            quantities, point_noise = self.quantities(), None
+            if self.pseudo_data is not None:
+                point_noise = self.draw_noise(*self.pseudo_data.points.shape)
+            noise = self.draw_noise(*x.shape[:-1], self.out_features)
+            numbers = 1 / math.sqrt(self.n_rows), self.damping
+            return sample_diagonal(self.check_input(x), *quantities, point_noise, noise, *numbers)
+
+    def quantities(self) -> tuple[Any, Any, Any, Any, Any, Any]:
+        """M, log σ_r, log σ_c, the pseudo-points and the two logarithms of √α, moved back into their bounds."""
+        scales = at_least_float32(self.row.log_scale), at_least_float32(self.column.log_scale)
+        if self.pseudo_data is None:
+            return self._loc(), *scales, None, None, None
+        noise = self.pseudo_data.projected_noise()
+        return self._loc(), *scales, at_least_float32(self.pseudo_data.points), noise.log_noise, noise.log_point_noise
 
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         if self.sampling == "weights":
             return x @ self.sample_weight(sample_shape)
         return self._sample_given(x, sample_shape)
-
-    @property
-    def draws_diagonally(self) -> bool:
-        """Whether a call is the paper's sampler: marginal rows and diagonal covariances."""
-        own = type(self).forward is MatrixGaussianLinear.forward
-        return own and self.is_diagonal and self.sampling == "marginal" and self.drawn is None
-
-    def as_drawn(self, x: Tensor) -> Tensor:
-        """x as that sampler takes it: [*batch_shape, B, in], in the precision the layer computes in."""
-        x, batch_shape = self._as_rows(self.check_shape(self._enter(x)), self.batch_shape), self.batch_shape
-        return x.expand(*batch_shape, *x.shape) if batch_shape and x.dim() == 2 else x
-
-    def prepare_draw(self, n_rows: Sequence[int], noises: Sequence[Tensor | None] | None, *, with_kl: bool) -> Draw:
-        """What that sampler needs for [..., B] = ``n_rows`` rows, with the divergence, where it can.
-
-        ``noises`` is memory for the noise of the pseudo-points (or None) and of the outputs; None to draw it now.
-        """
-        pseudo_data, row, column = (
-            self.pseudo_data,
-            at_least_float32(self.row.log_scale),
-            at_least_float32(self.column.log_scale),
-        )
-        points = log_noise = log_point_noise = pseudo = plan = None
-        if pseudo_data is not None:
-            points, pseudo = at_least_float32(pseudo_data.points), pseudo_data.projected_noise()
-            _, log_noise, log_point_noise, _ = pseudo
-        R, C = row.shape[-1], column.shape[-1]
-        if not is_traced(row):
-            plan = self.plan_draw(n_rows)
-        if noises is None:
-            shapes = (() if points is None else (points.shape,)) + ((*n_rows, C),)
-            noises = standard_normal(*shapes, like=row, generator=self.generator)
-        *point_noise, noise = noises
-        own = self._loc(), row, column, points, log_noise, log_point_noise
-        kl = short_kl(self.prior, (R, C), pseudo) if with_kl and self.uses_marginal_kl else None
-        return Draw(plan, own, (*(point_noise or (None,)), noise), 1 / F.input_divisor(R), self.damping, kl)
-
-    def plan_draw(self, n_rows: Sequence[int]) -> Plan:
-        """Lay out the memory of that sampler's passes, for so many rows."""
-        data = self.pseudo_data
-        sizes = self.in_features, self.n_rows, self.out_features, self.n_pseudo
-        return make_plan(self.batch_shape, n_rows[-1], *sizes, data is not None and data.log_point_noise is not None)
 
     def _sample_given(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         """Rows one by one or jointly, for any family of covariances and any number of draws."""
@@ -350,8 +323,7 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""
-        U, V = self.covariances()
-        R, dtype = self.n_rows, self._wide_dtype()
+        U, V, R, dtype = self.row(), self.column(), self.n_rows, self._wide_dtype()
         noise = self.draw_noise(*sample_shape, *self.batch_shape, R, self.out_features)
         if self.pseudo_data is None:
             W = V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT
@@ -366,19 +338,61 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the prior."""
-        R = self.row.log_scale.shape[-1]
-        drawn = self.prior.sample((*sample_shape, *self.batch_shape, R, self.out_features), self.generator)
-        return drawn.to(self.row.log_scale)
-
-    # -- small things -------------------------------------------------------------------------------------------------
-
-    def _dtype(self) -> torch.dtype:
-        return self.row.log_scale.dtype  # found faster than the first parameter, in every call
+        shape = (*sample_shape, *self.batch_shape, self.n_rows, self.out_features)
+        return self.prior.sample(shape, self.generator).to(self.row.log_scale)
 
     def _scaled(self, A: Tensor) -> Tensor:
         """Ã/√R: pseudo-inputs have all R entries, bias included, and share the inputs' scaling."""
         return A / F.input_divisor(A.shape[-1])
 
-    def covariances(self) -> tuple[Covariance, Covariance]:
-        """U and V at the present parameters."""
-        return self.row(), self.column()
+
+def sample_diagonal(
+    x: Tensor,
+    M: Tensor | None,
+    log_row: Tensor,
+    log_column: Tensor,
+    points: Tensor | None,
+    log_noise: Tensor | None,
+    log_point_noise: Tensor | None,
+    point_noise: Tensor | None,
+    noise: Tensor,
+    input_scale: float,
+    damping: float,
+) -> Tensor:
+    """Draw each row where U and V are diagonal, [LW16, eq. 8] without its cancellation (:mod:`vmg.fused.passes`).
+
+    The tensors are those of :class:`vmg.fused.passes.Inputs`. ``input_scale`` is the factor of [x, 1] and of the
+    pseudo-inputs, 1/√R in a network [LW16, §4]; ``damping`` is σ² of Σ₁₁.
+    """
+    R, C, dtype = log_row.shape[-1], log_column.shape[-1], log_row.dtype
+    if points is not None and needs_double(points.shape[-2], R, dtype):
+        x, log_row, log_column, points, noise = (t.double() for t in (x, log_row, log_column, points, noise))
+        optional = M, log_noise, log_point_noise, point_noise
+        M, log_noise, log_point_noise, point_noise = (None if t is None else t.double() for t in optional)
+    u, v = torch.exp(2 * log_row).unsqueeze(-2), log_column.exp().unsqueeze(-2)
+    if x.shape[-1] < R:
+        x = torch.cat([x, x.new_ones(*x.shape[:-1], 1)], dim=-1)
+    x = x * input_scale
+    limits = torch.finfo(x.dtype)
+    floor = ((x.square() @ u.mT) * (10 * limits.eps) + limits.tiny).detach()  # the rounding of σ₂₂, [..., B, 1]
+    out: Tensor | float = 0.0
+    variance: Tensor | float = 0.0
+    if points is not None:
+        if point_noise is not None and log_noise is not None:
+            if log_point_noise is not None:
+                scale = (log_point_noise.unsqueeze(-1) + log_noise.unsqueeze(-2)).exp()  # √α, [..., P, R+C]
+            else:
+                kinds = log_noise.exp().unsqueeze(-2).split(1, -1)
+                scale = torch.cat([k.expand(*k.shape[:-1], n) for k, n in zip(kinds, (R, C), strict=True)], dim=-1)
+            points = F.multiplicative_noise(points, scale, point_noise)
+        A, B = points[..., :R] * input_scale, points[..., R:]
+        AU = A * u
+        S = AU @ A.mT
+        S.diagonal(dim1=-2, dim2=-1).add_(damping)
+        gain = torch.cholesky_solve(AU @ x.mT, cholesky(S, name="Σ₁₁ = ÃUÃᵀ + σ²I"))  # G = Σ₁₁⁻¹σ₁₂
+        x = x - gain.mT @ A  # the part of the input that pseudo-data do not explain
+        out = gain.mT @ B
+        variance = damping * gain.square().sum(-2).unsqueeze(-1)
+    variance = variance + x.square() @ u.mT  # s, [..., B, 1]
+    deviation = torch.maximum(variance, floor).sqrt()  # a variance at the floor passes no gradient
+    return (out + (0.0 if M is None else x @ M) + deviation * (noise * v)).to(dtype)

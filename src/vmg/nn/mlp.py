@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vmg.nn.bayesian import BayesianLinear
-from vmg.nn.diagonal_stack import draw_layers, may_stack
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 
 __all__ = ["ACTIVATIONS", "MLP", "Activation", "LayerFactory", "as_module"]
@@ -107,9 +106,6 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
         """One posterior draw of the outputs, or one for each index of ``sample_shape``, in one pass."""
-        layers: list[Any] = list(self.layers)
-        if not sample_shape and self.activation in ACTIVATIONS.values() and may_stack(layers, x):
-            return draw_layers(layers, layers[0].as_drawn(x), self.activation, self if type(self) is MLP else None)
         return self._chain(x, lambda layer, h: layer(h, sample_shape))
 
     def forward_mean(self, x: Tensor) -> Tensor:

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from vmg.fused import filtering as native
 from vmg.math.preactivations import input_divisor
+from vmg_paper.baselines import compiled_filtering as native
 
 __all__ = ["Moments", "WeightPrior", "filter_rows", "forward", "gaussian_update", "refine_prior", "tilted_gamma"]
 

@@ -13,7 +13,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
-from vmg.fused.diagonal_kl import Coefficients
+from vmg.fused.divergence import Coefficients
 from vmg.nn.bayesian import BayesianLinear
 from vmg.priors import IsotropicPrior, Prior
 

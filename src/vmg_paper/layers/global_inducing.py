@@ -16,8 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from vmg.fused.library import randn
-from vmg.math.linalg import all_finite, cholesky
+from vmg.math.linalg import all_finite, cholesky, randn
 from vmg.math.preactivations import augment
 from vmg.nn.bayesian import BayesianModule
 from vmg.nn.mlp import ACTIVATIONS, Activation

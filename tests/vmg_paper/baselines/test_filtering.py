@@ -8,7 +8,7 @@ import torch
 from scipy import integrate, stats
 
 from vmg.fused import library
-from vmg_paper.baselines import filtering
+from vmg_paper.baselines import compiled_filtering, filtering
 from vmg_paper.baselines.filtering import (
     WeightPrior,
     filter_rows,
@@ -299,3 +299,31 @@ def test_the_compiled_refinement_equals_numpy():
         results.append((m, v, *vars(prior).values()))
     for native, fallback in zip(*results, strict=True):
         np.testing.assert_allclose(native, fallback, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.skipif(not library.available(), reason="no compiled kernels, or VMG_NATIVE=0")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": np.zeros((2, 4))}, r"y must have shape \(2, 5\); got \(2, 4\)"),
+        ({"order": np.full((2, 5), 5)}, "order hold row numbers below"),
+        ({"n_rows": np.array([5, 6])}, "n_rows must be at most 5"),
+        ({"m": np.zeros((2, 12))}, r"m must have shape \(2, 13\); got \(2, 12\)"),
+        ({"v": np.ones((13, 2)).T}, "v must be contiguous, writeable and float64"),
+        ({"noise": np.ones((2, 2), dtype=np.float32)}, "noise must be contiguous, writeable and float64"),
+    ],
+)
+def test_the_filter_refuses_what_it_would_misread(changes, message):
+    given = {
+        "sizes": np.array([2, 3, 1]),
+        "n_rows": np.array([5, 4]),
+        "x": np.zeros((2, 5, 2)),
+        "y": np.zeros((2, 5)),
+        "order": np.tile(np.arange(5), (2, 1)),
+        "m": np.zeros((2, 13)),
+        "v": np.ones((2, 13)),
+        "noise": np.full((2, 2), 3.0),
+    }
+    assert np.isfinite(compiled_filtering.filter_rows(**given, known=False)).all()
+    with pytest.raises(ValueError, match=message):
+        compiled_filtering.filter_rows(**{**given, **changes}, known=False)

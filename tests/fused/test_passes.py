@@ -2,11 +2,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sampling import sample_diagonal
 
 from reference import assert_close, members, normal
 from vmg.covariance import Diagonal
 from vmg.fused import library
-from vmg.fused.stack import sample_diagonal
 from vmg.math.preactivations import DAMPING, augment, multiplicative_noise, sample_conditional, sample_marginal
 
 N, R, C, P = 4, 5, 3, 2

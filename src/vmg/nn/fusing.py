@@ -1,0 +1,322 @@
+"""The fast form of diagonal layers: compiled kernels, and one call for layers one after the other.
+
+A layer alone draws by :func:`fused_draw` and takes its divergence by :func:`fused_kl`. Inside :func:`fused_runs`, which
+the objective opens, each run of ``[layer, activation, layer, ...]`` in an ``nn.Sequential`` or a :class:`~vmg.nn.MLP`,
+and each layer elsewhere, draws and takes its divergence as one node of autograd's graph. The numbers drawn, and the
+gradients, are those of the layers called one by one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from vmg.fused import library
+from vmg.fused.divergence import DiagonalKL, compiled_kl
+from vmg.fused.stack import Activation, DiagonalDraw, kernels_serve, sample_stack
+from vmg.math.linalg import NARROW, all_finite, is_traced, values_readable
+from vmg.math.preactivations import PseudoNoise
+from vmg.nn.bayesian import BayesianModule, DrawnRun, no_autocast
+from vmg.nn.matrix_gaussian import MatrixGaussianLinear, sample_diagonal
+from vmg.nn.mlp import ACTIVATIONS, MLP, Elementwise
+from vmg.priors import compiled_form
+
+__all__ = ["fused_draw", "fused_kl", "fused_runs", "operator", "sample_fused"]
+
+
+def sample_fused(
+    x: Tensor, M: Tensor | None, log_row: Tensor, log_column: Tensor, *rest: Any, check_finite: bool = False
+) -> Tensor:
+    """:func:`~vmg.nn.matrix_gaussian.sample_diagonal` on the kernels where they serve, and in PyTorch elsewhere.
+
+    Nothing is broadcast: all leading dimensions must be equal.
+    """
+    points, log_noise, log_point_noise, point_noise, noise, input_scale, damping = rest
+    if M is None and points is None:
+        raise ValueError("M and points must not both be None: nothing would carry the mean")
+    if (log_noise is None) != (point_noise is None) or (log_noise is None and log_point_noise is not None):
+        raise ValueError("log_noise and point_noise must be given together, log_point_noise with them only")
+    if log_row.shape[-1] - x.shape[-1] not in (0, 1):
+        R = log_row.shape[-1]
+        raise ValueError(f"x must have {R - 1} or {R} columns; got {x.shape[-1]}")
+    parameters, noises = (M, log_row, log_column, points, log_noise, log_point_noise), (point_noise, noise)
+    draw = DiagonalDraw(parameters, noises, input_scale, damping, sample_diagonal)
+    if kernels_serve(x, *parameters, *noises):
+        return sample_stack(x, [draw], check_finite=check_finite)[0]
+    if check_finite and values_readable(x) and not all_finite(x):
+        raise ValueError("x must be finite; got NaN or infinite values")
+    return draw.in_pytorch(x)
+
+
+def fused_draw(layer: MatrixGaussianLinear, x: Tensor) -> Tensor:
+    """One draw of a diagonal layer for x [*batch_shape, B, in]."""
+    draw = _prepare(layer, x)
+    arguments = (*draw.parameters, *draw.noises, draw.input_scale, draw.damping)
+    if torch.compiler.is_dynamo_compiling() and x.is_cpu:
+        return operator(x, *arguments)
+    return sample_fused(x, *arguments, check_finite=not x.requires_grad)
+
+
+def fused_kl(layer: MatrixGaussianLinear) -> Tensor:
+    """The paper's divergence of a diagonal layer."""
+    M, log_row, log_column, _, *log_noises = layer.quantities()
+    tensors = M, log_row, log_column, *log_noises
+    form = _divergence(layer, tensors)
+    kl = None if form is None else compiled_kl(form, tensors)
+    return layer.kl_of_diagonal(*tensors) if kl is None else kl
+
+
+def _prepare(layer: MatrixGaussianLinear, x: Tensor, *, with_kl: bool = False) -> DiagonalDraw:
+    """The parameters, and new noise, for a draw at rows like those of x."""
+    quantities: Any = layer.quantities()
+    M, log_row, log_column, points, *log_noises = quantities
+    shapes = [*([] if points is None else [points.shape]), (*x.shape[:-1], layer.out_features)]
+    *point_noise, noise = library.standard_normal(*shapes, like=log_row, generator=layer.generator)
+    kl = _divergence(layer, (M, log_row, log_column, *log_noises)) if with_kl else None
+    noises = point_noise[0] if point_noise else None, noise
+    return DiagonalDraw(quantities, noises, layer.n_rows**-0.5, layer.damping, sample_diagonal, kl)
+
+
+def _divergence(layer: MatrixGaussianLinear, tensors: Sequence[Tensor | None]) -> DiagonalKL | None:
+    """The paper's divergence as the kernels take it; None where they cannot."""
+    noise, data = None, layer.pseudo_data
+    if data is not None:
+        assert tensors[3] is not None
+        noise = PseudoNoise(layer.n_pseudo, tensors[3], tensors[4], data.max_noise)
+    return compiled_form(layer.prior, layer.kl_of_diagonal, (layer.n_rows, layer.out_features), noise)
+
+
+# -- runs of layers ---------------------------------------------------------------------------------------------------
+
+_MODULES: dict[type[nn.Module], Activation] = {
+    nn.ReLU: torch.relu,
+    nn.Tanh: torch.tanh,
+    nn.Sigmoid: torch.sigmoid,
+    nn.SiLU: F.silu,
+}
+_ELEMENTWISE = {function: Elementwise(function) for function in ACTIVATIONS.values()}  # known to have no parameters
+
+
+@contextmanager
+def fused_runs(network: nn.Module) -> Iterator[list[DrawnRun]]:
+    """Let runs of layers in ``network`` draw and take their divergence in one call; gives a list of these runs.
+
+    The parameters must stay as they are inside. A call without a graph, in another thread, or of tensors that the
+    kernels cannot take goes through the layers one by one and is not listed.
+    """
+    drawn: list[DrawnRun] = []
+    replaced: list[nn.Module] = []
+    try:
+        if torch.is_grad_enabled() and not is_traced():
+            for module, forward in _fused_forwards(network, drawn, set()):
+                module.__dict__["forward"] = forward
+                replaced.append(module)
+        yield drawn
+    finally:
+        for module in replaced:
+            module.__dict__.pop("forward", None)
+
+
+def _fused_forwards(
+    module: nn.Module, drawn: list[DrawnRun], seen: set[nn.Module]
+) -> Iterator[tuple[nn.Module, Callable[..., Tensor]]]:
+    """Modules that hold runs of layers, each with the function that takes the place of its ``forward``."""
+    if module in seen:
+        return
+    seen.add(module)
+    if isinstance(module, BayesianModule):
+        if _is_fusable(module):
+            yield module, _Fused(module, [_Run([module], drawn)])
+        return
+    parts: list[Any] = [part for part in module._modules.values() if part is not None]
+    is_mlp = _has_forward_of(module, MLP) and module.activation in _ELEMENTWISE
+    if isinstance(module, MLP) and is_mlp:
+        activation = _ELEMENTWISE[module.activation]
+        parts = [part for layer in module.layers for part in (layer, activation)][:-1]
+    if is_mlp or _has_forward_of(module, nn.Sequential):
+        steps = _group(parts, drawn)
+        if any(isinstance(step, _Run) for step in steps):
+            yield module, _Fused(module, steps)
+        parts = [step for step in steps if isinstance(step, nn.Module)]
+    for part in parts:
+        yield from _fused_forwards(part, drawn, seen)
+
+
+def _group(modules: Sequence[nn.Module], drawn: list[DrawnRun]) -> list[Any]:
+    """Modules in their order, the longest runs of ``[layer, activation, layer, ...]`` taken together."""
+    steps: list[Any] = []
+    k = 0
+    while k < len(modules):
+        stop = k + 1
+        if _is_fusable(modules[k]):
+            while stop + 1 < len(modules) and _follows(modules, k, stop):
+                stop += 2
+            steps.append(_Run(modules[k:stop], drawn))
+        else:
+            steps.append(modules[k])
+        k = stop
+    return steps
+
+
+def _follows(modules: Sequence[Any], start: int, stop: int) -> bool:
+    """Whether ``modules[stop : stop + 2]``, an activation and a layer, belong to the run that begins at ``start``."""
+    last, activation, layer = modules[stop - 1], modules[stop], modules[stop + 1]
+    if _function(activation) is None or not _is_fusable(layer) or layer in modules[start:stop]:
+        return False
+    return last.out_features == layer.in_features and last.batch_shape == layer.batch_shape
+
+
+def _function(module: nn.Module) -> Activation | None:
+    """The function without parameters that a module applies; None if it is something else."""
+    if _has_hooks(module):
+        return None
+    if type(module) is Elementwise and module.function in _ELEMENTWISE:
+        return module.function
+    if type(module) is nn.GELU and module.approximate == "none":
+        return F.gelu
+    return _MODULES.get(type(module))
+
+
+def _is_fusable(layer: nn.Module) -> bool:
+    """Whether a call of the layer is the paper's sampler, marginal rows and diagonal covariances, and nothing else."""
+    return (
+        isinstance(layer, MatrixGaussianLinear)
+        and _has_forward_of(layer, MatrixGaussianLinear)
+        and layer.is_diagonal
+        and layer.sampling == "marginal"
+        and layer.drawn is None
+        and layer.row.log_scale.dtype not in NARROW
+        and not _has_hooks(layer)
+    )
+
+
+def _has_forward_of(module: nn.Module, kind: type[nn.Module]) -> Any:
+    return isinstance(module, kind) and type(module).forward is kind.forward and "forward" not in module.__dict__
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    return any(hooks)
+
+
+class _Fused:
+    """The ``forward`` of a module that holds runs, in the thread that made it."""
+
+    def __init__(self, module: nn.Module, steps: Sequence[Any]) -> None:
+        self._module, self._steps, self._thread = module, steps, threading.get_ident()
+
+    def __call__(self, x: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        if arguments or options or threading.get_ident() != self._thread:
+            return type(self._module).forward(self._module, x, *arguments, **options)
+        for step in self._steps:
+            x = step(x)
+        return x
+
+
+class _Run:
+    """Layers with an activation between them."""
+
+    def __init__(self, modules: Sequence[Any], drawn: list[DrawnRun]) -> None:
+        self._modules, self._drawn = modules, drawn
+        self._layers: list[MatrixGaussianLinear] = list(modules[::2])
+        self._activations: list[Any] = [_function(module) for module in modules[1::2]]
+        self._with_kl = all(map(_has_own_kl, self._layers))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        first = self._layers[0]
+        if x.dim() not in (2, len(first.batch_shape) + 2) or not torch.is_grad_enabled():
+            return self._one_by_one(x)
+        rows = first.as_rows(x)
+        if not kernels_serve(rows, first.row.log_scale):
+            return self._one_by_one(x)
+        with no_autocast(rows):
+            draws = [_prepare(layer, rows, with_kl=self._with_kl) for layer in self._layers]
+            out, kl = sample_stack(rows, draws, self._activations, check_finite=not x.requires_grad)
+        if kl is not None:
+            self._drawn.append(DrawnRun(self._layers, kl))
+        return out
+
+    def _one_by_one(self, x: Tensor) -> Tensor:
+        for module in self._modules:
+            x = type(module).forward(module, x)  # none has hooks, and a layer's own ``forward`` may be this run's
+        return x
+
+
+def _has_own_kl(layer: MatrixGaussianLinear) -> bool:
+    """Whether the layer's divergence is the paper's, and no derived class has another."""
+    own = type(layer).kl_divergence is MatrixGaussianLinear.kl_divergence and "kl_divergence" not in layer.__dict__
+    return own and layer.uses_marginal_kl
+
+
+# -- an operator for PyTorch's compiler -------------------------------------------------------------------------------
+
+_TENSORS = (
+    "Tensor x, Tensor? M, Tensor log_row, Tensor log_column, Tensor? points, Tensor? log_noise, "
+    "Tensor? log_point_noise, Tensor? point_noise, Tensor noise"
+)
+_N_TENSORS, _N_LEARNED = 9, 7  # the noise of pseudo-data and outputs has no gradient
+_NUMBERS = "float input_scale, float damping"
+
+
+@torch.library.custom_op("vmg::sample_diagonal", mutates_args=(), schema=f"({_TENSORS}, {_NUMBERS}) -> Tensor")
+def operator(*arguments: Any) -> Tensor:
+    """:func:`sample_fused` as ``torch.ops.vmg.sample_diagonal``, one node of a compiled graph."""
+    with torch.no_grad():
+        return sample_fused(*arguments)
+
+
+@torch.library.custom_op(
+    "vmg::sample_diagonal_backward", mutates_args=(), schema=f"(Tensor g, {_TENSORS}, {_NUMBERS}) -> Tensor[]"
+)
+def _gradients(g: Tensor, *arguments: Any) -> list[Tensor]:
+    """Gradients of those of the first seven arguments that are there: the draw is made again, with the same noise."""
+    return [gradient.contiguous() for gradient in _differentiate(g, arguments[:_N_TENSORS], *arguments[_N_TENSORS:])]
+
+
+def _differentiate(g: Tensor, tensors: Sequence[Any], *numbers: float) -> Sequence[Tensor]:
+    leaves = [None if t is None else t.detach().requires_grad_() for t in tensors[:_N_LEARNED]]
+    with torch.enable_grad():
+        out = sample_fused(*cast("list[Any]", leaves), *tensors[_N_LEARNED:], *numbers)
+    return torch.autograd.grad(out, [t for t in leaves if t is not None], g, materialize_grads=True)
+
+
+@operator.register_fake
+def _(*arguments: Any) -> Tensor:
+    return arguments[_N_TENSORS - 1].new_empty(arguments[_N_TENSORS - 1].shape)
+
+
+@_gradients.register_fake
+def _(g: Tensor, *arguments: Any) -> list[Tensor]:
+    return [t.new_empty(t.shape) for t in arguments[:_N_LEARNED] if t is not None]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:_N_TENSORS])
+    ctx.numbers = inputs[_N_TENSORS:]
+
+
+def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    saved = ctx.saved_tensors
+    on_kernels = g.is_cpu and library.kernels(g.dtype) is not None  # within an operator PyTorch's own are not recorded
+    each = iter(_gradients(g, *saved, *ctx.numbers) if on_kernels else _differentiate(g, saved, *ctx.numbers))
+    return (*(None if t is None else next(each) for t in saved[:_N_LEARNED]), None, None, None, None)
+
+
+operator.register_autograd(_backward, setup_context=_keep)
+
+
+@operator.register_vmap
+def _(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
+    """One more leading dimension, which the operation takes for replicas."""
+    tensors = []
+    for tensor, dim in zip(arguments[:_N_TENSORS], in_dims, strict=False):
+        if tensor is not None:
+            tensor = tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        tensors.append(tensor)
+    return operator(*tensors, *arguments[_N_TENSORS:]), 0

@@ -1,0 +1,157 @@
+"""A training step on the compiled kernels is that of plain PyTorch in every number."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from vmg.fused import library, passes
+from vmg.likelihoods import (
+    CategoricalLikelihood,
+    GaussianLikelihood,
+    HeteroscedasticLikelihood,
+    KnownNoiseLikelihood,
+)
+from vmg.nn import MLP
+from vmg.nn.bayesian import use_generator
+from vmg.objective import Objective
+from vmg.priors import GammaPrior
+from vmg.training import train
+from vmg.training.grouped_parameters import GroupedParameters
+from vmg.training.loop import differentiate
+from vmg.training.rows import Batch
+
+B, D, C = 7, 5, 3
+needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")
+
+
+def likelihood_of(kind, batch_shape):
+    if kind == "gaussian":
+        return GaussianLikelihood(C, batch_shape=batch_shape)
+    if kind == "learned noise":
+        return GaussianLikelihood(C, concentration=2.0, rate=0.5, conjugate=False, batch_shape=batch_shape)
+    if kind == "heteroscedastic":
+        return HeteroscedasticLikelihood(C, balance=0.5, fade=(0, 8), batch_shape=batch_shape)
+    return {"known": KnownNoiseLikelihood(0.3), "categorical": CategoricalLikelihood()}[kind]
+
+
+def problem(kind="gaussian", batch_shape=(), dtype=torch.float64, hidden=(6, 4), **options):
+    torch.manual_seed(0)
+    likelihood = likelihood_of(kind, batch_shape)
+    outputs = 2 * C if kind == "heteroscedastic" else C
+    network = MLP(D, hidden, outputs, batch_shape=batch_shape, **{"n_pseudo": 2, "max_noise": 0.3} | options)
+    if likelihood.state_dict().get("n_updates") is not None:
+        likelihood.n_updates.fill_(5)
+    x = torch.randn(*batch_shape, B, D, dtype=dtype)
+    y = torch.randint(C, (*batch_shape, B)) if kind == "categorical" else torch.randn(*batch_shape, B, C, dtype=dtype)
+    return network.to(dtype), likelihood.to(dtype), x, y
+
+
+def evaluate(network, likelihood, x, y, weight=None, n_data=50.0, steps=2):
+    """Outputs, terms and gradients of a few evaluations from one seed."""
+    network, likelihood = copy.deepcopy((network, likelihood))
+    parameters = GroupedParameters([*network.parameters(), *likelihood.parameters()])
+    use_generator(network, torch.Generator().manual_seed(1))
+    objective = Objective(network, likelihood, n_data)
+    for _ in range(steps):
+        terms = differentiate(objective, parameters, Batch(x, y, weight), 0.7)
+    return [terms.f, terms.expected_log_likelihood, terms.kl, *(t.grad.clone() for t in parameters.tensors)]
+
+
+def in_plain_pytorch(network, likelihood, x, y, **options):
+    """The same without kernels; noise is drawn as before."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("native", "kernels"):
+            patch.setattr(library, name, lambda *tensors: None)
+        return evaluate(network, likelihood, x, y, **options)
+
+
+def assert_equal_steps(network, likelihood, x, y, **options):
+    expected = in_plain_pytorch(network, likelihood, x, y, **options)
+    for a, b in zip(evaluate(network, likelihood, x, y, **options), expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+@needs_kernels
+@pytest.mark.parametrize("batch_shape", [(), (3,)])
+@pytest.mark.parametrize("kind", ["gaussian", "learned noise", "heteroscedastic", "known", "categorical"])
+def test_kernels_are_plain_pytorch_for_every_likelihood(kind, batch_shape):
+    assert_equal_steps(*problem(kind, batch_shape))
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_pseudo": 0},
+        {"zero_mean": True},
+        {"pseudo_noise": "factored"},
+        {"prior": GammaPrior()},
+        {"prior": GammaPrior(2.0, 0.7, conjugate=False)},
+        {"prior": GammaPrior(conjugate=False), "batch_shape": (3,)},
+        {"prior": GammaPrior(conjugate=False), "zero_mean": True},
+        {"activation": "tanh"},
+        {"activation": lambda x: x * torch.sigmoid(x)},
+        {"bias": False},
+        {"hidden": ()},
+        {"max_noise": torch.tensor([0.1, 0.2, 0.9], dtype=torch.float64), "batch_shape": (3,)},
+    ],
+)
+def test_kernels_are_plain_pytorch_for_every_layer(options):
+    assert_equal_steps(*problem(**options))
+
+
+@needs_kernels
+@pytest.mark.parametrize("options", [{}, {"zero_mean": True}, {"n_pseudo": 0}])
+@pytest.mark.parametrize("batch_shape", [(), (2,)])
+def test_kernels_are_plain_pytorch_for_large_layers(options, batch_shape, monkeypatch):
+    monkeypatch.setattr("vmg.fused.passes.SMALL", 0)
+    from vmg.fused.passes import make_plan
+
+    make_plan.cache_clear()
+    try:
+        assert_equal_steps(*problem(batch_shape=batch_shape, **options))
+    finally:
+        make_plan.cache_clear()
+
+
+@needs_kernels
+@pytest.mark.filterwarnings("ignore:n_pseudo should be")
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("batch_shape", [(), (2,)])
+@pytest.mark.parametrize("options", [{}, {"zero_mean": True}, {"pseudo_noise": "factored"}], ids=str)
+def test_kernels_are_plain_pytorch_where_single_precision_is_too_little(options, batch_shape, small, monkeypatch):
+    """As many pseudo-points as rows, or more: such layers compute in double, others beside them do not."""
+    if not small:
+        monkeypatch.setattr(passes, "SMALL", 0)
+        passes.make_plan.cache_clear()
+    network, likelihood, x, y = problem(
+        batch_shape=batch_shape, dtype=torch.float32, hidden=(12, 4), n_pseudo=[8, 3, 5], **options
+    )
+    with torch.no_grad():
+        for layer in network.layers:
+            layer.pseudo_data.points.normal_()
+    try:
+        expected = in_plain_pytorch(network, likelihood, x, y)
+        found = evaluate(network, likelihood, x, y)
+    finally:
+        passes.make_plan.cache_clear()
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4 * b.abs().max().item())
+
+
+@needs_kernels
+def test_kernels_count_weights_and_each_replicas_rows():
+    network, likelihood, x, y = problem(batch_shape=(3,))
+    weight = torch.rand(3, B, dtype=torch.float64)
+    assert_equal_steps(
+        network, likelihood, x, y, weight=weight, n_data=torch.tensor([10.0, 20.0, 40.0], dtype=torch.float64)
+    )
+
+
+def test_an_activation_with_parameters_is_trained_too():
+    network, x = MLP(2, (6,), 1, n_pseudo=1, activation=nn.PReLU()), torch.randn(40, 2)
+    before = network.activation.weight.clone()
+    train(network, GaussianLikelihood(1), x, x[:, :1], n_steps=5, batch_size=20, averaging=None)
+    assert not torch.equal(network.activation.weight, before)
