@@ -19,20 +19,20 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from vmg.estimators.file_checks import require_size
-from vmg.estimators.saving_ensembles import (
+from vmg.estimators.ensemble_documents import (
+    Document,
+    Tensors,
     decode_classification,
     decode_regression,
-    encode_classification,
-    encode_regression,
-)
-from vmg.estimators.saving_targets import (
     decode_scalar,
     decode_scores,
     decode_transform,
+    encode_classification,
+    encode_regression,
     encode_scalar,
     encode_scores,
     encode_transform,
+    require_size,
 )
 from vmg.estimators.table_inputs import TableInputs
 from vmg.fit.classes import ClassificationEnsemble
@@ -45,8 +45,6 @@ from vmg.training import History, Progress
 
 __all__ = ["CODECS", "MAX_ARRAY_BYTES", "MAX_DRAWS", "Codec", "Document", "Tensors", "from_document", "to_document"]
 
-Tensors = dict[str, Tensor]
-Document = dict[str, Any]
 Estimator = TypeVar("Estimator", bound=BaseEstimator)
 
 MAX_DRAWS = 10_000

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vmg.estimators.documents import Codec, Document, Tensors
-from vmg.estimators.file_checks import require_shapes, require_size
+from vmg.estimators.documents import Codec
+from vmg.estimators.ensemble_documents import Document, Tensors, require_shapes, require_size
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.model_file import ModelFileError
 from vmg.nn.layer_parameters import FAMILIES
