@@ -72,14 +72,7 @@ DIVERGENCE = Record(
     pointers="M log_row log_column log_noise log_point_noise value precisions row_trace column_trace g "
     "g_M g_log_row g_log_column g_log_noise g_log_point_noise",
 )
-MOMENTS_NETWORK = Record("moments_network", integers="n_layers n_rows lowest", doubles="", pointers="x mean variance")
-MOMENTS_LAYER = Record(
-    "moments_layer",
-    integers="R I C P E",
-    doubles="",
-    pointers="first inputs squares spread carry weight level cross slopes noise row",
-)
-LAYOUT = "".join(record.layout for record in (LAYER, DIVERGENCE, MOMENTS_NETWORK, MOMENTS_LAYER))
+LAYOUT = LAYER.layout + DIVERGENCE.layout
 
 
 _NAMES = (

@@ -8,7 +8,6 @@
 #include "divergence.hpp"
 #include "filtering.hpp"  // with entry points of its own
 #include "layer.hpp"
-#include "moments.hpp"  // and these
 #include "normals.hpp"
 
 namespace {
@@ -87,8 +86,7 @@ API int vmg_normals(float* out, Int n, std::uint64_t seed) noexcept {
 
 // Names and types of all records' fields, by which Python knows a library of another version.
 API const char* vmg_fields() noexcept {
-    return "layer{" LAYOUT(LAYER_FIELDS) "}divergence{" LAYOUT(DIVERGENCE_FIELDS) "}"
-           "moments_network{" LAYOUT(MOMENTS_NETWORK_FIELDS) "}moments_layer{" LAYOUT(MOMENTS_LAYER_FIELDS) "}";
+    return "layer{" LAYOUT(LAYER_FIELDS) "}divergence{" LAYOUT(DIVERGENCE_FIELDS) "}";
 }
 
 // Whether this processor, and the system on it, run code of the level x86-64-v3; asked of the library for any processor.
