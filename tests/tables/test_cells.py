@@ -9,7 +9,7 @@ import pytest
 
 from vmg.estimators import TableModel
 from vmg.tables import TableEncoder
-from vmg.tables.cells import LONGEST_WORD, Cells, CellTable, to_texts
+from vmg.tables.cells import LONGEST_WORD, Cells, CellTable, RowDigest, to_texts
 from vmg.tables.remarks import table_remarks
 
 
@@ -117,3 +117,12 @@ def test_one_infinite_cell_does_not_destroy_a_column():
     model = TableModel.fit(frame, "y", options=options)
     held = pd.DataFrame({"x": rng.uniform(-2, 2, 50)})
     assert np.sqrt(np.mean((model.predict_frame(held)["mean"] - 3 * held["x"]) ** 2)) < 0.5
+
+
+def test_rows_with_lists_beside_old_dates_have_a_digest():
+    days = pd.Series(np.array(["0001-01-01", "2020-01-01"], dtype="datetime64[us]")).dt.tz_localize("UTC")
+    frame = pd.DataFrame({"d": days.dt.tz_convert("Europe/Paris"), "a": [[1, 2], [3]]})  # objects of such dates crash
+    one, other = RowDigest(), RowDigest()
+    one.add(frame)
+    other.add(frame.assign(a=[[1, 2], [4]]))
+    assert one.hexdigest() != other.hexdigest()

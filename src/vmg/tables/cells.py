@@ -327,7 +327,8 @@ class RowDigest:
         try:
             hashes = pd.util.hash_pandas_object(frame, index=False)
         except TypeError:  # lists and structures
-            hashes = pd.util.hash_pandas_object(frame.map(repr), index=False)
+            written = {name: frame[name].map(repr) for name in frame.select_dtypes("object")}
+            hashes = pd.util.hash_pandas_object(frame.assign(**written), index=False)
         self._digest.update(hashes.to_numpy().tobytes())
 
     def hexdigest(self) -> str:
