@@ -7,6 +7,8 @@ import time
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from messy import OPTIONS
@@ -150,8 +152,15 @@ def test_a_table_of_too_many_bytes_or_cells_is_refused(text_file, tmp_path, monk
     monkeypatch.undo()
     monkeypatch.setattr("vmg.tables.files.MAX_CELLS", 10)
     pd.DataFrame({"a": range(6), "b": 0}).to_parquet(tmp_path / "t")
-    with pytest.raises(TableError, match="at most 10 cells; got 6 rows of 2"):
+    with pytest.raises(TableError, match=r"at most 10 cells in [0-9,]+ bytes; got 6 rows of 2"):
         read_table(tmp_path / "t")
+
+
+def test_a_small_parquet_file_of_very_many_cells_is_refused(tmp_path):
+    pa.parquet.write_table(pa.table({f"c{k}": np.zeros(1_000_000) for k in range(10)}), tmp_path / "t.parquet")
+    assert (tmp_path / "t.parquet").stat().st_size < 100_000
+    with pytest.raises(TableError, match=r"at most 8,388,608 cells in [0-9,]+ bytes; got 1,000,000 rows of 10"):
+        read_table(tmp_path / "t.parquet")
 
 
 def test_memory_is_a_few_times_that_of_the_file(tmp_path):

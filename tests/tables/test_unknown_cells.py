@@ -10,6 +10,7 @@ from scipy import stats
 import vmg
 from vmg.estimators import TableModel
 from vmg.estimators.prediction_table import split_flags, tabulate_numbers
+from vmg.estimators.table_inputs import TableInputs
 from vmg.prediction import ClassPrediction, MixturePrediction, class_mixture
 from vmg.prediction.student import StudentPrediction
 from vmg.tables import TableError
@@ -95,6 +96,17 @@ def test_rows_do_not_change_with_the_rows_beside_them(model, classifier):
     for one in (model, classifier):
         whole = one.predict_frame(frame)
         pd.testing.assert_frame_equal(one.predict_frame(frame.iloc[:7]), whole.iloc[:7], rtol=1e-9)
+
+
+def test_few_rows_with_unknown_cells_at_once_where_there_are_many_features(model, monkeypatch):
+    frame = table(40, seed=6).assign(a=np.nan)
+    expected, sizes = model.predict_frame(frame), []
+    n_features = len(model.encoder.feature_names)
+    monkeypatch.setattr("vmg.estimators.table_inputs.MIXED_CELLS", 2 * 128 * n_features)
+    mixed = TableInputs.distribution
+    monkeypatch.setattr(TableInputs, "distribution", lambda *given: sizes.append(len(given[1])) or mixed(*given))
+    pd.testing.assert_frame_equal(model.predict_frame(frame), expected, rtol=1e-9)
+    assert max(sizes) == 2 and sum(sizes) == 40
 
 
 def test_a_model_keeps_all_this_in_its_file(model, tmp_path):

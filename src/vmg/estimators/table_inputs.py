@@ -27,6 +27,7 @@ Array = NDArray[np.float64]
 Outside = Literal["flag", "clip", "error"]
 
 MIXED_AT_ONCE = 64  # rows with unknown cells that are predicted together, each as a mixture
+MIXED_CELLS = 2**24  # most features of the candidates of such rows, of which each has up to 128
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,10 @@ class EncodedRows:
 
     def pieces(self) -> Iterator[slice]:
         """Rows that are predicted together, in memory that does not grow with them."""
+        at_once = int(np.clip(MIXED_CELLS // (128 * self.features.shape[1]), 1, MIXED_AT_ONCE))
         for piece in row_pieces(len(self)):
             mixed = piece.start + np.flatnonzero(self.shares[piece].any(1))
-            ends = [piece.start, *mixed[MIXED_AT_ONCE::MIXED_AT_ONCE], min(piece.stop, len(self))]
+            ends = [piece.start, *mixed[at_once::at_once], min(piece.stop, len(self))]
             yield from (slice(int(start), int(end)) for start, end in pairwise(ends))
 
 

@@ -25,6 +25,7 @@ from vmg.tables.wording import TableError, count, listing
 __all__ = ["TableFile", "csv_safe", "read_table", "text_rules", "write_table"]
 
 MAX_CELLS = 2**28  # of a Parquet file, which can hold any number of equal cells in a few bytes
+FREE_CELLS, CELLS_A_BYTE = 2**23, 8  # cells of any file, and those that a byte of a larger one may stand for
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 PARQUET_ENDINGS = (".parquet", ".pq")
 
@@ -172,9 +173,11 @@ def _read_parquet(stream: TableBytes, name: str) -> pd.DataFrame:
     data = io.BytesIO(io.BufferedReader(stream).read())
     try:
         shape = ParquetFile(data).metadata
-        if shape.num_rows * max(shape.num_columns, 1) > MAX_CELLS:
+        limit = min(MAX_CELLS, max(FREE_CELLS, CELLS_A_BYTE * data.getbuffer().nbytes))
+        if shape.num_rows * max(shape.num_columns, 1) > limit:
             raise TableError(
-                f"{name} must have at most {MAX_CELLS:,} cells; got {shape.num_rows:,} rows of {shape.num_columns:,}"
+                f"{name} must have at most {limit:,} cells in {data.getbuffer().nbytes:,} bytes; got "
+                f"{shape.num_rows:,} rows of {shape.num_columns:,}"
             )
         return pd.read_parquet(data, coerce_int96_timestamp_unit="us")
     except TableError:
