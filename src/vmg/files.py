@@ -31,6 +31,7 @@ __all__ = [
     "RunFolder",
     "check_output",
     "digest_file",
+    "file_stamp",
     "locked",
     "replacing",
     "same_file",
@@ -152,6 +153,15 @@ def digest_file(path: str | os.PathLike[str]) -> str:
         while block := file.read(2**20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def file_stamp(path: str | os.PathLike[str]) -> tuple[int, ...]:
+    """Numbers that change when a file is replaced or written to; empty where there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 # -- resumable runs ---------------------------------------------------------------------------------------------------

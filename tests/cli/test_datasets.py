@@ -181,7 +181,13 @@ def test_fit_by_group_and_predict_by_group(tmp_path, capsys):
 def test_options_that_a_dataset_or_a_fleet_cannot_follow_are_refused(model, tmp_path, capsys):
     write_parts(tmp_path / "sales", [60])
     fit = ["fit", f"{tmp_path}/sales", "-t", "y", "-o", f"{tmp_path}/m", *FAST]
-    for option in (["--cv", "3"], ["--time", "key"], ["--holdout-by", "kind"], ["--conformal", "0.2"]):
+    for option in (
+        ["--cv", "3"],
+        ["--time", "key"],
+        ["--holdout-by", "kind"],
+        ["--conformal", "0.2"],
+        ["--holdout", "0.3"],
+    ):
         assert run([*fit, *option]) == 2
         assert f"{option[0]}: needs a table that is read whole" in " ".join(capsys.readouterr().err.split())
         assert run([*fit, "--by", "kind", *option]) == 2

@@ -9,7 +9,7 @@ import vmg
 from vmg import TableRegressor, model_file
 from vmg.files import RunError
 from vmg.model_file import ModelFileError
-from vmg.scale import fit_fleet, fleet_fit, load_fleet, score_dataset
+from vmg.scale import fit_fleet, fleet_fit, load_fleet, score_dataset, update_model
 from vmg.scale.group_fits import FLEET_SIZE, GroupTable, fit_together
 from vmg.tables import TableError
 
@@ -149,6 +149,19 @@ def test_model_files_that_were_swapped_are_noticed(fitted, tmp_path):
     report = fit_fleet(sales(), "y", "shop", folder, options=FAST)
     assert report.fitted == ["north", "south"] and report.found == ["east"]
     assert bits(folder) == bits(fitted[0])
+
+
+def test_a_model_that_was_updated_is_loaded_again(fitted, tmp_path):
+    folder, frame = tmp_path / "shops", sales(seed=3)
+    shutil.copytree(fitted[0], folder)
+    fleet = load_fleet(folder)
+    before = fleet.predict_frame(frame)["mean"]
+    rows = frame[frame["shop"] == "north"].assign(y=lambda rows: rows["y"] + 0.5)
+    rows.to_parquet(tmp_path / "new.parquet")
+    path = folder / "models" / fleet.index.files["north"]
+    update_model(vmg.load(path), tmp_path / "new.parquet").model.save(path)
+    changed = (fleet.predict_frame(frame)["mean"] != before) & before.notna()
+    assert changed[frame["shop"] == "north"].all() and not changed[frame["shop"] != "north"].any()
 
 
 def test_another_run_may_not_use_the_folder(fitted):

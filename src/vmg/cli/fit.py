@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["fit"]
 
 SCORE = "Score on held-out rows"  # heading of the help
+HOLDOUT = 0.2
 
 
 def fit(
@@ -69,7 +70,7 @@ def fit(
     no_header: NoHeaderOption = None,
     holdout: Annotated[
         float, typer.Option(metavar="SHARE", help="Share of the rows that is held out.", rich_help_panel=SCORE)
-    ] = 0.2,
+    ] = HOLDOUT,
     cv: Annotated[
         int, typer.Option("--cv", metavar="K", help="Hold out each of K folds in turn.", rich_help_panel=SCORE)
     ] = 0,
@@ -154,6 +155,7 @@ def fit(
     left_out = [*split_names(ignore), *(exclude or [])]
     choices = make_choices(types, categorical, left_out, date_format, decimal, na, no_header)
     scored: dict[str, Any] = {"cv": cv, "holdout_by": holdout_by, "time": time, "conformal": conformal}
+    scored["holdout"] = holdout != HOLDOUT and not no_holdout
     if by is not None:
         refuse_options("cannot be had together with --by", **scored, stream=stream)
         folder = Path(f"{name}-by-{by}") if out is None else out

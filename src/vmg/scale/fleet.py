@@ -17,7 +17,7 @@ import vmg
 from vmg.estimators import TableModel
 from vmg.estimators.prediction_table import FLAGS
 from vmg.estimators.table_inputs import Outside
-from vmg.files import replacing
+from vmg.files import file_stamp, replacing
 from vmg.model_file import ModelFileError
 from vmg.tables import TableError
 from vmg.tables.cells import no_value, require_columns, to_texts
@@ -83,7 +83,7 @@ class Fleet:
         self.path = Path(path)
         self.index = FleetIndex.read(self.path)
         self.target, self.task = self.index.target, self.index.task
-        self._loaded: OrderedDict[str, TableModel] = OrderedDict()
+        self._loaded: OrderedDict[str, tuple[tuple[int, ...], TableModel]] = OrderedDict()
 
     @property
     def groups(self) -> list[str]:
@@ -115,17 +115,18 @@ class Fleet:
         return self._load(name)
 
     def _load(self, name: str) -> TableModel:
-        if name in self._loaded:
-            self._loaded.move_to_end(name)
-            return self._loaded[name]
         path = self.path / MODELS / name
+        stamp = file_stamp(path)
+        if name in self._loaded and self._loaded[name][0] == stamp:
+            self._loaded.move_to_end(name)
+            return self._loaded[name][1]
         model = vmg.load(path)
         if not isinstance(model, TableModel) or (model.target, model.task) != (self.target, self.task):
             raise ModelFileError(f"{path} must hold a model of this fleet's target '{self.target}'; it does not")
         group = next((key for key, file in self.index.files.items() if file == name), None)
         if group is not None and not any(note.startswith(f"Model of the group '{group}',") for note in model.notes):
             raise ModelFileError(f"{path} must hold the model of the group '{group}'; it holds another group's")
-        self._loaded[name] = model
+        self._loaded[name] = stamp, model
         if len(self._loaded) > LOADED_MODELS:
             self._loaded.popitem(last=False)
         return model

@@ -21,10 +21,10 @@ from pyarrow import parquet
 import vmg
 from vmg.estimators import TableModel
 from vmg.estimators.table_inputs import Outside
-from vmg.files import Run, RunError, digest_file, replacing
+from vmg.files import Run, RunError, digest_file, file_stamp, replacing
 from vmg.model_file import ModelFileError
 from vmg.scale.dataset import Piece, Refused, open_dataset
-from vmg.scale.fleet import Fleet, load_fleet
+from vmg.scale.fleet import INDEX, Fleet, load_fleet
 from vmg.scale.parallel import run_parallel
 from vmg.tables import TableError
 from vmg.tables.cells import RowDigest
@@ -71,16 +71,7 @@ def output_schema(
 
 def load_scorer(path: str) -> Scorer:
     """The model in a file, or the fleet in a folder; loaded again only where its file has changed."""
-    return _load_scorer(path, _stamp(path))
-
-
-def _stamp(path: str) -> tuple[int, ...]:
-    file = os.path.join(path, "index.json") if os.path.isdir(path) else path
-    try:
-        status = os.stat(file)
-    except OSError:  # loading says what is wrong
-        return ()
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    return _load_scorer(path, file_stamp(os.path.join(path, INDEX) if os.path.isdir(path) else path))
 
 
 @lru_cache(maxsize=2)
