@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "lab"
-HELPERS = ("benchmarks_path", "scaling_figures")
+HELPERS = ("benchmarks_path", "hard_tables", "scaling_figures")
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in HELPERS)
 PAGE = (FOLDER / "README.md").read_text(encoding="utf-8")
 
