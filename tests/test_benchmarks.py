@@ -46,7 +46,7 @@ def test_without_json_a_table_is_printed(run):
     header, rule, *rows = run("step").splitlines()
     assert header.startswith("| layers | network |")
     assert set(rule) == {"|", "-", " "}
-    assert len(rows) == 4 and "own loop" in rows[-1]
+    assert len(rows) == 5 and "own loop, nn.Sequential" in rows[-1]
 
 
 def test_rows_of_large_data_are_made_in_pieces(tmp_path, monkeypatch):
