@@ -1,4 +1,4 @@
-"""What a user says about a table: kinds of columns, dates, decimals, columns to leave out."""
+"""Choices of a user about a table: kinds of columns, dates, decimals, columns to leave out."""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ MIN_LEVEL_ROWS = 2  # a category seen once teaches nothing of its own
 FREQUENT_ROWS = 50  # of a level that has a feature of its own beside the target's mean
 MAX_KNOWN = 10_000  # levels whose target statistics are kept; the rarest beyond count as unseen
 PRIOR_ROWS = 4.0  # rows' worth of the overall mean that every level's mean is drawn to
+SAME_SCALE = float(np.sqrt(2.0))  # of 0/1 features, two of which differ between two categories
 FOLDS = 5
 SEED = 0
 
@@ -70,8 +71,8 @@ class Column(ABC):
 
     @property
     @abstractmethod
-    def feature_names(self) -> list[str]:
-        """Names of the features, in the order of :meth:`transform`."""
+    def feature_scales(self) -> dict[str, float]:
+        """The features of :meth:`transform`, in its order, and the distance in each that counts as one; inf: none."""
 
     @abstractmethod
     def transform(self, column: AnyCells) -> Features:
@@ -80,10 +81,6 @@ class Column(ABC):
     @abstractmethod
     def marks(self, column: AnyCells) -> dict[str, Mask]:
         """Rows whose cell is ``missing`` (or cannot be read), ``unseen`` in training, or ``outside`` its range."""
-
-    @abstractmethod
-    def feature_scales(self) -> list[float]:
-        """The distance in each feature that counts as one, in the order of :meth:`transform`; inf leaves it out."""
 
     @abstractmethod
     def unseen(self, column: AnyCells) -> list[str]:
@@ -102,12 +99,12 @@ class Column(ABC):
         return {"kind": self.kind, **asdict(self)}
 
     @property
-    def _missing_name(self) -> list[str]:
-        return [f"{self.name}: missing"] if self.n_missing else []
+    def _missing_scale(self) -> dict[str, float]:
+        return {f"{self.name}: missing": 1.0} if self.n_missing else {}
 
     def _missing_mark(self, missing: Mask) -> Features:
         """A feature that marks missing cells, where training rows had some."""
-        return {name: missing.astype(np.float64) for name in self._missing_name}
+        return {name: missing.astype(np.float64) for name in self._missing_scale}
 
 
 @dataclass(frozen=True)
@@ -156,8 +153,8 @@ class NumberColumn(Column):
         )
 
     @property
-    def feature_names(self) -> list[str]:
-        return [self.name, *self._missing_name]
+    def feature_scales(self) -> dict[str, float]:
+        return {self.name: self.spread} | self._missing_scale
 
     def read(self, column: AnyCells) -> Numbers:
         """The cells as numbers, in the convention and the unit of the fit."""
@@ -187,9 +184,6 @@ class NumberColumn(Column):
     def clipped(self, column: AnyCells) -> pd.Series:
         cells = as_cells(column)
         return pd.Series(self._between(cells, self.low, self.high), index=cells.index)
-
-    def feature_scales(self) -> list[float]:
-        return [self.spread, *[1.0] * bool(self.n_missing)]
 
     def unseen(self, column: AnyCells) -> list[str]:
         return [text for text in self.read(column).not_numbers if text not in self.not_numbers]
@@ -227,8 +221,8 @@ class BooleanColumn(Column):
         return cells.spread(np.array([BOOLEAN_WORDS.get(text.lower(), np.nan) for text in cells.levels]), np.nan)
 
     @property
-    def feature_names(self) -> list[str]:
-        return [self.name, *self._missing_name]
+    def feature_scales(self) -> dict[str, float]:
+        return {self.name: 1.0} | self._missing_scale
 
     def transform(self, column: AnyCells) -> Features:
         values = self._values(column)
@@ -237,9 +231,6 @@ class BooleanColumn(Column):
 
     def marks(self, column: AnyCells) -> dict[str, Mask]:
         return {"missing": np.isnan(self._values(column))}
-
-    def feature_scales(self) -> list[float]:
-        return [1.0, *[1.0] * bool(self.n_missing)]
 
     def unseen(self, column: AnyCells) -> list[str]:
         return sorted(text for text in as_cells(column).levels if text.lower() not in BOOLEAN_WORDS)
@@ -313,9 +304,13 @@ class CategoryColumn(Column):
         return cells.spread(np.array([places.get(text, len(places)) for text in cells.levels], np.int64), len(places))
 
     @property
-    def feature_names(self) -> list[str]:
-        rest = self.effect_names or [f"{self.name}: other"] * bool(self.n_pooled)
-        return [*(f"{self.name} = {level}" for level in self.levels), *rest, *self._missing_name]
+    def feature_scales(self) -> dict[str, float]:
+        scales = {f"{self.name} = {level}": SAME_SCALE for level in self.levels}
+        if len(self.effects):
+            scales |= dict.fromkeys(self.effect_names, np.inf)
+        elif self.n_pooled:
+            scales[f"{self.name}: other"] = SAME_SCALE
+        return scales | self._missing_scale
 
     def transform(self, column: AnyCells) -> Features:
         cells = as_cells(column)
@@ -343,11 +338,6 @@ class CategoryColumn(Column):
         """The levels that no training row had."""
         known = set(self.known)
         return np.array([text not in known for text in cells.levels], dtype=bool)
-
-    def feature_scales(self) -> list[float]:
-        other = np.sqrt(2.0) if self.n_pooled and not len(self.effects) else np.inf
-        rest = [other] * (len(self.effects[0]) if len(self.effects) else bool(self.n_pooled))
-        return [*[float(np.sqrt(2.0))] * len(self.levels), *rest, *[1.0] * bool(self.n_missing)]
 
     def unseen(self, column: AnyCells) -> list[str]:
         cells = as_cells(column)

@@ -36,8 +36,8 @@ def _on_circle(name: str, turn: NDArray[np.float64]) -> Features:
     return {f"{name} {part.__name__}": np.nan_to_num(part(angle), nan=0.0) for part in (np.sin, np.cos)}
 
 
-def _circle_names(*names: str) -> list[str]:
-    return [f"{name} {part}" for name in names for part in ("sin", "cos")]
+def _circle_scales(name: str, *circles: str) -> dict[str, float]:
+    return {f"{name}: {circle} {part}": RADIUS for circle in circles for part in ("sin", "cos")}
 
 
 def _unread(cells: Cells, read: NDArray[np.float64]) -> list[str]:
@@ -81,9 +81,9 @@ class DateColumn(Column):
         )
 
     @property
-    def feature_names(self) -> list[str]:
+    def feature_scales(self) -> dict[str, float]:
         circles = ("year", "week", "day") if self.time_of_day else ("year", "week")
-        return [f"{self.name}: days", *_circle_names(*(f"{self.name}: {c}" for c in circles)), *self._missing_name]
+        return {f"{self.name}: days": self.spread} | _circle_scales(self.name, *circles) | self._missing_scale
 
     def days(self, column: AnyCells) -> NDArray[np.float64]:
         """Days since 1970; NaN where missing or not in the format of the fit."""
@@ -111,9 +111,6 @@ class DateColumn(Column):
         given = ~np.isnan(days)
         times[given] = np.datetime64(0, "us") + np.round(days[given] * 86_400_000_000).astype("timedelta64[us]")
         return pd.Series(times, index=cells.index)
-
-    def feature_scales(self) -> list[float]:
-        return [self.spread, *[RADIUS] * (6 if self.time_of_day else 4), *[1.0] * bool(self.n_missing)]
 
     def unseen(self, column: AnyCells) -> list[str]:
         cells = as_cells(column)
@@ -154,8 +151,8 @@ class TimeColumn(Column):
         return cls(cells.name, len(hours) - len(given), float(np.median(given)), *ends, float(given.std()) or 1.0)
 
     @property
-    def feature_names(self) -> list[str]:
-        return [f"{self.name}: hours", *_circle_names(f"{self.name}: day"), *self._missing_name]
+    def feature_scales(self) -> dict[str, float]:
+        return {f"{self.name}: hours": self.spread} | _circle_scales(self.name, "day") | self._missing_scale
 
     def transform(self, column: AnyCells) -> Features:
         hours = to_hours(column)
@@ -172,9 +169,6 @@ class TimeColumn(Column):
         cells = as_cells(column)
         seconds = pd.Series(3600 * np.clip(to_hours(cells), self.low, self.high), index=cells.index).round()
         return seconds.map(lambda s: f"{int(s) // 3600}:{int(s) // 60 % 60:02d}:{int(s) % 60:02d}", na_action="ignore")
-
-    def feature_scales(self) -> list[float]:
-        return [self.spread, RADIUS, RADIUS, *[1.0] * bool(self.n_missing)]
 
     def unseen(self, column: AnyCells) -> list[str]:
         cells = as_cells(column)

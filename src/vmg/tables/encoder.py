@@ -98,7 +98,7 @@ class TableEncoder:
     @property
     def features_of(self) -> dict[str, list[str]]:
         """The features that each column of the table becomes."""
-        return {column.name: column.feature_names for column in self.columns}
+        return {column.name: list(column.feature_scales) for column in self.columns}
 
     @property
     def widths(self) -> NDArray[np.int64]:
@@ -108,7 +108,7 @@ class TableEncoder:
     @property
     def feature_scales(self) -> Array:
         """The distance in each feature that counts as one."""
-        return np.array([scale for column in self.columns for scale in column.feature_scales()], dtype=np.float64)
+        return np.array([scale for column in self.columns for scale in column.feature_scales.values()])
 
     @property
     def text_columns(self) -> dict[str, list[str]]:
@@ -162,7 +162,7 @@ class TableEncoder:
     # -- saying what was done -----------------------------------------------------------------------------------------
 
     def describe(self) -> list[str]:
-        """What was done with the columns, in short sentences."""
+        """Short sentences about how the columns are read."""
         kinds = Counter(type(column) for column in self.columns)
         used = ", ".join(count(n, kind.kind, kind.plural) for kind, n in kinds.items())
         sentences = [f"Columns used: {len(self.columns)} ({used})."]

@@ -111,7 +111,7 @@ class ReferenceRows:
         rows, mine = (features[:, counted] - centre) / scales, (self.features[:, counted] - centre) / scales
         known = np.ones(rows.shape) if weight is None else weight[:, counted].astype(np.float64)
         references, squares = torch.from_numpy(-2 * mine.T), torch.from_numpy((mine**2).T.copy())
-        of_all, found = squares.sum(0), np.empty(len(rows))
+        of_all, distances = squares.sum(0), np.empty(len(rows))
         for start in range(0, len(rows), ROWS_AT_ONCE):
             x, w = rows[start : start + ROWS_AT_ONCE], known[start : start + ROWS_AT_ONCE]
             size = of_all if w.all() else torch.from_numpy(w) @ squares
@@ -120,8 +120,8 @@ class ReferenceRows:
                 compared[np.arange(len(x)), start + np.arange(len(x))] = np.inf
             squared = (w * (x - mine[compared.argmin(1)]) ** 2).sum(1)
             # as if unknown columns were as far away as the known ones
-            found[start : start + ROWS_AT_ONCE] = np.sqrt(squared * (counted.sum() / np.maximum(w.sum(1), 1)))
-        return np.zeros(len(rows)) if apart and len(mine) < 2 else found
+            distances[start : start + ROWS_AT_ONCE] = np.sqrt(squared * (counted.sum() / np.maximum(w.sum(1), 1)))
+        return np.zeros(len(rows)) if apart and len(mine) < 2 else distances
 
     def donors(self, row: Array, unknown: Mask, rng: np.random.Generator) -> tuple[Array, Array]:
         """Rows [K, D] that differ from ``row`` in the columns of its unknown cells alone, and their weights [K].
@@ -195,16 +195,16 @@ class ReferenceRows:
 def row_digests(features: Array, target: NDArray[Any]) -> NDArray[np.int64]:
     """A number for each row and its target that another row hardly ever has."""
     texts = target.astype(str)
-    found = [
+    digests = [
         hashlib.blake2b(row.tobytes() + text.encode(), digest_size=8).digest()
         for row, text in zip(np.ascontiguousarray(features), texts, strict=True)
     ]
-    return np.frombuffer(b"".join(found), dtype=np.int64)
+    return np.frombuffer(b"".join(digests), dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """What rows with unknown cells, at positions ``rows``, may be: ``features`` [G, K, D] with ``weights`` [G, K]."""
+    """Rows that may stand for those at positions ``rows``: ``features`` [G, K, D] with ``weights`` [G, K]."""
 
     rows: NDArray[np.int64]
     features: Array
@@ -239,15 +239,15 @@ def find_candidates(features: Array, shares: Array, reference: ReferenceRows) ->
     rows = np.flatnonzero(shares.any(1))
     if not len(rows):
         return None
-    found = [_row_candidates(features[row], shares[row], reference) for row in rows]
-    width = max(len(weights) for _, weights in found)
-    filled = np.stack([np.concatenate([f, np.repeat(f[-1:], width - len(f), axis=0)]) for f, _ in found])
-    weights = np.stack([np.concatenate([w, np.zeros(width - len(w))]) for _, w in found])
+    of_rows = [_row_candidates(features[row], shares[row], reference) for row in rows]
+    width = max(len(weights) for _, weights in of_rows)
+    filled = np.stack([np.concatenate([f, np.repeat(f[-1:], width - len(f), axis=0)]) for f, _ in of_rows])
+    weights = np.stack([np.concatenate([w, np.zeros(width - len(w))]) for _, w in of_rows])
     return Candidates(rows, filled, weights)
 
 
 def _row_candidates(row: Array, shares: Array, reference: ReferenceRows) -> tuple[Array, Array]:
-    """What one row may be [K, D], and the weights [K]: all unknown cells drawn, or marked ones left as they are."""
+    """Candidates of one row [K, D] and weights [K]: all unknown cells drawn, or marked ones left as they are."""
     drawn, weights = reference.donors(row, shares > 0, np.random.default_rng(SEED))
     marked = (shares > 0) & (shares < 1)
     if not marked.any():

@@ -131,7 +131,7 @@ class TextColumn:
 
 
 class TextTable(NamedTuple):
-    """What was found out about a text: its columns, the meaning of commas (None: no cell has one), and notes."""
+    """A text that was read: its columns, the meaning of commas (None: no cell has one), and notes."""
 
     columns: list[TextColumn]
     decimal_comma: bool | None
