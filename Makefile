@@ -13,7 +13,7 @@ demo: $(STAMP)
 test: export OMP_NUM_THREADS = 1
 test: lint types
 	$(BIN)/python -m pytest -n 2
-	VMG_NATIVE=0 $(BIN)/python -m pytest -n 2 tests/fused/test_diagonal_draw.py tests/test_priors.py tests/test_gamma_prior.py \
+	VMG_NATIVE=0 $(BIN)/python -m pytest -n 2 tests/fused/test_passes.py tests/test_priors.py tests/test_gamma_prior.py \
 	tests/nn/test_bayesian.py tests/nn/test_layer_kinds.py
 
 # The lowest versions that pyproject.toml allows, and the newest there are but for PyTorch; each in an environment of its own.
@@ -53,7 +53,7 @@ sanitize: $(STAMP)
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
 	PYTHONPATH=$(SANITIZED)/src:. $(BIN)/python -m pytest -n 0 -p no:cacheprovider \
 	--ignore tests/fused/test_building.py -k "not memory_that_is_not_there" \
-	tests/fused tests/training/test_step.py tests/nn/test_diagonal_stack.py \
+	tests/fused tests/nn/test_fusing.py \
 	tests/test_priors.py tests/test_gamma_prior.py \
 	tests/vmg_paper/baselines/test_filtering.py
 
