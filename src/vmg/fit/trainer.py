@@ -298,8 +298,7 @@ class MemberRun:
 class Adam:
     """Adam on parameters of R replicas, which come first in each; every replica has a count of its own steps.
 
-    It is ``torch.optim.Adam(fused=True)`` to the last bit. That one would first load a compiler, which takes two
-    seconds.
+    ``torch.optim`` would first load a compiler, which takes two seconds.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -327,11 +326,6 @@ class Adam:
         for parameter, value, mean, square in zip(self._parameters, self.values, self.means, self.squares, strict=True):
             gradient = parameter.grad
             if gradient is None:
-                continue
-            if len(set(self.count)) == 1:
-                options = {"beta1": BETA1, "beta2": BETA2, "eps": EPSILON, "weight_decay": 0.0, "amsgrad": False}
-                steps = [torch.tensor(float(self.count[0]))]
-                torch._fused_adam_([value], [gradient], [mean], [square], [], steps, lr=rate, maximize=False, **options)  # type: ignore[call-overload]
                 continue
             mean.lerp_(gradient, 1 - BETA1)
             square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
