@@ -12,7 +12,7 @@ from findings import Finding
 
 import vmg
 from vmg import TableClassifier, TableRegressor
-from vmg.fit.targets import LIKELIHOODS
+from vmg.likelihoods.families import LIKELIHOODS
 from vmg.variational import VMGClassifier, VMGRegressor
 
 SOUND: dict[str, tuple] = {

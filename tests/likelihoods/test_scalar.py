@@ -6,7 +6,8 @@ import torch
 from scipy import integrate, stats
 
 from likelihoods.scalar_cases import CASES
-from vmg.likelihoods.scalar import Censored, Poisson
+from vmg.likelihoods.bounded import Censored
+from vmg.likelihoods.families import Poisson
 
 F = np.array([-1.2, -0.3, 0.4, 1.1])
 

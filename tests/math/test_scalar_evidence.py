@@ -6,7 +6,9 @@ import torch
 from scipy import integrate, optimize
 
 from likelihoods.scalar_cases import CASES
-from vmg.likelihoods.scalar import Censored, LikelihoodAt, Poisson
+from vmg.likelihoods.bounded import Censored
+from vmg.likelihoods.families import Poisson
+from vmg.likelihoods.scalar import LikelihoodAt
 from vmg.math.evidence import log_evidence_known_noise
 from vmg.math.scalar_evidence import (
     GaussianPrior,

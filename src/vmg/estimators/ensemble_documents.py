@@ -17,8 +17,7 @@ from vmg.fit.design import InputRange
 from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers
 from vmg.fit.glm import ScalarEnsemble, ScalarMembers
 from vmg.fit.noise import COMPONENTS, NoiseField, NoiseShape
-from vmg.fit.targets import MOST_LEVELS
-from vmg.likelihoods.scalar import SCALAR_LIKELIHOODS, ScalarLikelihood
+from vmg.likelihoods.families import scalar_likelihood
 from vmg.math.evidence import NoisePrior
 from vmg.prediction.transformed import LogTransform, Rectified
 
@@ -46,7 +45,6 @@ Kind = TypeVar("Kind", bound=nn.Module)
 SHAPE_PARTS = ("weights", "means", "scales")
 FIELD_PARTS = ("input_scale", "directions", "weights")
 TRANSFORMS: dict[str, type[LogTransform] | type[Rectified]] = {"log": LogTransform, "rectified": Rectified}
-MOST_TRIALS = 1_000_000
 
 
 # -- sizes ------------------------------------------------------------------------------------------------------------
@@ -232,7 +230,7 @@ def encode_scalar(name: str, ensemble: ScalarEnsemble, tensors: Tensors) -> Docu
     return {
         "features": _put_members(name, ensemble, tensors),
         "likelihood": likelihood.name,
-        "constants": likelihood.constants(),
+        "constants": likelihood.to_document(),
         "sharpness": ensemble.calibration.sharpness,
         "inflation": ensemble.calibration.inflation,
     }
@@ -240,27 +238,14 @@ def encode_scalar(name: str, ensemble: ScalarEnsemble, tensors: Tensors) -> Docu
 
 def decode_scalar(name: str, content: Document, tensors: Mapping[str, Tensor]) -> ScalarEnsemble:
     """The ensemble that :func:`encode_scalar` took apart."""
-    described, likelihood = content["features"], _likelihood(name, content["likelihood"], content["constants"])
+    described = content["features"]
+    likelihood = scalar_likelihood(content["likelihood"]).from_document(name, content["constants"])
     weights = _take_posterior(name, described, (), tensors)
     require_shapes({f"{name}.theta": (likelihood.n_parameters,)}, tensors)
     members = _take_members(name, ScalarMembers, described, tensors, likelihood=likelihood)
     theta = tensors[f"{name}.theta"].double().numpy().copy()
     inputs = _take_range(name, described["in_features"], tensors)
     return ScalarEnsemble(members, inputs, *weights, ScalarCalibration(theta, *_take_factors(name, content)))
-
-
-def _likelihood(name: str, kind: str, constants: Document) -> ScalarLikelihood:
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in constants.items()}
-    for key, value in values.items():
-        numbers = value if isinstance(value, tuple) else (value,)
-        if len(numbers) > MOST_LEVELS or not all(np.isfinite(float(number)) for number in numbers):
-            raise ValueError(f"{name}.{key} must be finite numbers, at most {MOST_LEVELS}; got {value!r:.40}")
-        if key in ("ceiling", "scale", "trials", "shares") and not all(number > 0 for number in numbers):
-            raise ValueError(f"{name}.{key} must be positive; got {value!r:.40}")
-    trials = values.get("trials", 1)
-    if isinstance(trials, bool) or not isinstance(trials, int) or trials > MOST_TRIALS:
-        raise ValueError(f"{name}.trials must be a whole number up to {MOST_TRIALS:,}; got {trials!r:.40}")
-    return SCALAR_LIKELIHOODS[kind](**values)
 
 
 def encode_transform(name: str, transform: LogTransform | Rectified, tensors: Tensors) -> Document:

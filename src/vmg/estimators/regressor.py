@@ -24,7 +24,7 @@ from vmg.fit.choice import LikelihoodChoice, choose_likelihood
 from vmg.fit.design import Standardiser, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble, fit_regression
 from vmg.fit.glm import ScalarEnsemble, fit_scalar
-from vmg.fit.targets import COLLAPSED, LIKELIHOODS, PAIRED, make_likelihood, require_targets
+from vmg.likelihoods.families import LIKELIHOODS, make_likelihood
 from vmg.prediction import MixtureNoisePrediction, NumberPrediction, StudentPrediction, TransformedPrediction
 from vmg.prediction.base import scaled_factor
 from vmg.tables.target import centred_target
@@ -145,7 +145,8 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         return self._partial_fit(X, y, sample_weight)
 
     def _check_y(self, y: Any, *, reset: bool) -> NDArray[Any]:
-        if (self.likelihood if reset else self.likelihood_) not in PAIRED:
+        name = self.likelihood if reset else self.likelihood_
+        if name == "auto" or not LIKELIHOODS[name].paired:
             return super()._check_y(y, reset=reset)
         self._check_outputs(1, True, reset=reset)
         return check_array(y, dtype=np.float64, ensure_all_finite=False, input_name="y")  # bounds may be infinite
@@ -180,7 +181,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
             "seed": self.seed_,
             "callbacks": self._listeners(),
         }
-        if self.likelihood_ in COLLAPSED:
+        if LIKELIHOODS[self.likelihood_].closed_form:
             targets = y.reshape(len(y), -1)
             self.target_scaling_ = self._known_scaling[1] if self._known_scaling else Standardiser.fit(targets, weight)
             options |= {"degrees": NORMAL_DEGREES if self.likelihood_ == "normal" else None}
@@ -191,7 +192,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
                 self.likelihood_ = "mixture"
                 self.likelihood_reason_ += "; held-out errors have another shape than a Student t"
         else:
-            targets = y if self.likelihood_ in PAIRED else y.reshape(len(y))
+            targets = y if LIKELIHOODS[self.likelihood_].paired else y.reshape(len(y))
             likelihood = make_likelihood(self.likelihood_, targets, weight)
             self.target_scaling_ = UNSCALED
             self.ensemble_, self.history_ = fit_scalar(x, likelihood.targets(targets), likelihood, weight, **options)
@@ -204,11 +205,11 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
 
     def _choose(self, x: Array, y: NDArray[Any], weight: Array | None) -> LikelihoodChoice:
         if self.likelihood != "auto":
-            if self.n_outputs_ > 1 and self.likelihood not in COLLAPSED:
+            if self.n_outputs_ > 1 and not LIKELIHOODS[self.likelihood].closed_form:
                 raise ValueError(f"the likelihood {self.likelihood} is of one output; got {self.n_outputs_}")
             if self._known_scaling and self.likelihood not in ("student", "normal"):
                 raise ValueError(f"likelihood must be student or normal for rows in a stream; got {self.likelihood}")
-            require_targets(self.likelihood, y)
+            LIKELIHOODS[self.likelihood].require(y)
             return LikelihoodChoice(self.likelihood, "as asked")
         if self._known_scaling:
             return LikelihoodChoice("student", "the rows come in a stream")
@@ -217,11 +218,11 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         return choose_likelihood(x, y.reshape(len(y)), weight, self.seed_)
 
     def _update_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        require_targets(self.likelihood_, y)
+        LIKELIHOODS[self.likelihood_].require(y)
         x, values = self.input_scaling_.transform(X), before_transform(self.target_transform_, y)
         if isinstance(self.ensemble_, ScalarEnsemble):
             likelihood = self.ensemble_.members.likelihood
-            targets = likelihood.targets(values if self.likelihood_ in PAIRED else values.reshape(len(y)))
+            targets = likelihood.targets(values if LIKELIHOODS[self.likelihood_].paired else values.reshape(len(y)))
             if np.isnan(targets).any():
                 raise ValueError(f"y must be among the values of the first call for {self.likelihood_}; got others")
         else:

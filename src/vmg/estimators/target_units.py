@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from vmg.fit.calibration import NORMAL_DEGREES
 from vmg.fit.design import Standardiser
 from vmg.fit.glm import ScalarEnsemble
-from vmg.fit.targets import HEADROOM, log_shift
-from vmg.likelihoods.scalar import Censored
+from vmg.likelihoods.bounded import Censored
+from vmg.likelihoods.families import LogNormal
+from vmg.likelihoods.scalar import HEADROOM
 from vmg.prediction import GLMPrediction, NumberPrediction, StudentPrediction, TransformedPrediction
 from vmg.prediction.base import scaled_factor
 from vmg.prediction.transformed import LogTransform, Rectified, TargetTransform
@@ -28,7 +29,7 @@ def choose_transform(likelihood: str, y: Array, *, rectify: bool) -> TargetTrans
     """The map from an unbounded scale to targets y; with ``rectify`` numbers that are never negative
     stay so, but for a probability of negative ones that falls with their number."""
     if likelihood == "lognormal":
-        return LogTransform(HEADROOM * float(y.max() + log_shift(y)), log_shift(y))
+        return LogTransform(HEADROOM * float(y.max() + LogNormal.shift(y)), LogNormal.shift(y))
     finite = y[np.isfinite(y)]
     if likelihood == "censored" and (finite > 0).all() and (y[:, 0] >= 0).all():
         return LogTransform(HEADROOM * float(finite.max()))

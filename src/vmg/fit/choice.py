@@ -31,8 +31,9 @@ from vmg.fit.ensemble import group_rows
 from vmg.fit.gaussian import RegressionMembers
 from vmg.fit.glm import ScalarMembers
 from vmg.fit.noise import fit_noise_field
-from vmg.fit.targets import find_support, log_shift, make_likelihood
 from vmg.fit.trainer import HeldOutRows, train_members
+from vmg.likelihoods.families import LIKELIHOODS, LogNormal, make_likelihood
+from vmg.likelihoods.scalar import TargetKind, is_whole
 from vmg.math.distributions import student_log_density
 
 __all__ = ["LikelihoodChoice", "choose_likelihood"]
@@ -44,6 +45,11 @@ FEWEST_ROWS = 40  # fewer rows cannot tell likelihoods apart
 PILOT_SIZE = Size((50,), ("relu", "tanh"), 4, TrainingPlan(max_steps=60, patience=30, refit_steps=0))
 LAYER_PLAN = TrainingPlan(max_steps=20, patience=20, refit_steps=0)
 MARGIN = 1.0  # standard errors by which a candidate must beat the first
+
+
+FEW_LEVELS = 10  # whole numbers with at most so many different values are grades
+ROWS_OF_LEVEL = 5  # on average, of grades
+LARGE_COUNT = 30.0  # whole numbers whose median is above are amounts
 
 
 @dataclass(frozen=True)
@@ -59,18 +65,18 @@ def choose_likelihood(x: Array, y: Array, weight: Array | None, seed: int) -> Li
     """Choose for rows in standard units x [N, D] and targets y [N] in their own unit."""
     kept = ordinary_rows(y, "lognormal" if y.min() >= 0 else "student")
     x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
-    support = find_support(y)
-    first = support.candidates[0]
-    if len(support.candidates) == 1:
-        return LikelihoodChoice(first, f"the target is {support.kind}")
+    kind, candidates = find_candidates(y)
+    first = candidates[0]
+    if len(candidates) == 1:
+        return LikelihoodChoice(first, f"the target is {kind.value}")
     if len(y) < max(FEWEST_ROWS, MIN_ROWS):
-        return LikelihoodChoice(first, f"the target is {support.kind}, and {len(y)} rows are too few to compare")
+        return LikelihoodChoice(first, f"the target is {kind.value}, and {len(y)} rows are too few to compare")
     rng = np.random.default_rng(seed)
     some = rng.permutation(len(y))[:PILOT_ROWS] if len(y) > PILOT_ROWS else np.arange(len(y))
     given = None if weight is None else weight[some]
     with threads_for(PILOT_SIZE.step_work(len(some), x.shape[1])):
         pilot = _Pilot(squash(x[some]), y[some], given, rng, seed)
-        by_row = {name: pilot.score(name) for name in support.candidates}
+        by_row = {name: pilot.score(name) for name in candidates}
     scores = {name: float(np.mean(rows)) for name, rows in by_row.items() if np.isfinite(rows).all()}
     name = first
     if first in scores:
@@ -82,7 +88,29 @@ def choose_likelihood(x: Array, y: Array, weight: Array | None, seed: int) -> Li
     elif scores:
         name = max(scores, key=lambda other: scores[other])
     listed = ", ".join(f"{other} {score:.3f}" for other, score in sorted(scores.items(), key=lambda item: -item[1]))
-    return LikelihoodChoice(name, f"the target is {support.kind}; mean log score of held-out rows: {listed}", scores)
+    return LikelihoodChoice(name, f"the target is {kind.value}; mean log score of held-out rows: {listed}", scores)
+
+
+def find_candidates(y: Array) -> tuple[TargetKind, list[str]]:
+    """The kind of a target [N], and the likelihoods that suit it, the first where nothing speaks for another."""
+    kind = _kind_of(y)
+    suitable = [one for one in LIKELIHOODS.values() if kind in one.kinds and (one.closed_form or one.accepts(y))]
+    return kind, [one.name for one in sorted(suitable, key=lambda one: kind not in one.first_for)]
+
+
+def _kind_of(y: Array) -> TargetKind:
+    levels = np.unique(y)
+    whole = is_whole(levels)
+    few = whole and 3 <= len(levels) <= FEW_LEVELS and len(y) >= ROWS_OF_LEVEL * len(levels)
+    if levels[0] < 0 or len(levels) < 3:
+        return TargetKind.GRADES if few else TargetKind.ANY
+    if whole and float(np.median(y)) <= LARGE_COUNT:
+        return TargetKind.GRADES if few else TargetKind.COUNT
+    if levels[0] > 0 and levels[-1] < 1:
+        return TargetKind.FRACTION
+    if levels[0] > 0 and float(y.std()) < 0.1 * float(y.mean()):
+        return TargetKind.NARROW
+    return TargetKind.POSITIVE if levels[0] > 0 else TargetKind.AMOUNT
 
 
 class _Pilot:
@@ -93,7 +121,7 @@ class _Pilot:
         self.given = np.ones(len(y)) if weight is None else weight
         self.whole = bool((y == np.floor(y)).all())
         self.design = Design.choose(soft, PILOT_SIZE.n_members, rng, y)
-        self.shift = log_shift(y) if y.min() >= 0 else None
+        self.shift = LogNormal.shift(y) if y.min() >= 0 else None
         scales = [y] if self.shift is None else [y, np.log(y + self.shift)]
         self.centre, self.unit = np.array([s.mean() for s in scales]), np.array([s.std() or 1.0 for s in scales])
         self.targets = (np.stack(scales, 1) - self.centre) / self.unit

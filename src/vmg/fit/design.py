@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from vmg.fit.repeats import find_repeats
-from vmg.fit.targets import log_shift
+from vmg.likelihoods.families import LIKELIHOODS, LogNormal
 
 __all__ = [
     "MANY_ROWS",
@@ -45,7 +45,6 @@ Rows = NDArray[np.bool_]
 SQUASH_LIMIT = 3.0  # standard deviations, beyond which an input counts by its logarithm
 REACH = 30.0  # times the distance from the median that nine of ten targets keep
 LOG_REACH = 6.0  # the same, of the logarithm of amounts
-AMOUNTS = ("lognormal", "gamma", "poisson", "negative-binomial")
 
 
 @dataclass(frozen=True)
@@ -115,12 +114,12 @@ def ordinary_rows(y: Array, likelihood: str, like: Array | None = None) -> Rows:
     """
     like = y if like is None else like
     columns, usual = y.reshape(len(y), -1), like.reshape(len(like), -1)
-    if likelihood in AMOUNTS:
-        shift = log_shift(like)
+    if LIKELIHOODS[likelihood].amounts:
+        shift = LogNormal.shift(like)
         with np.errstate(divide="ignore", invalid="ignore"):  # an amount below all that are usual is not large
             columns, usual = np.log(columns + shift), np.log(usual + shift)
         return np.asarray(~(columns - np.median(usual, axis=0) > _reach(usual, LOG_REACH)).any(1))
-    if likelihood in ("student", "normal", "mixture"):
+    if LIKELIHOODS[likelihood].closed_form:
         return np.asarray((np.abs(columns - np.median(usual, axis=0)) <= _reach(usual, REACH)).all(1))
     return np.ones(len(y), dtype=np.bool_)
 

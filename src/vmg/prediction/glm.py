@@ -11,7 +11,8 @@ import torch
 from numpy.typing import ArrayLike
 from scipy import special
 
-from vmg.likelihoods.scalar import Binomial, ScalarLikelihood
+from vmg.likelihoods.bounded import Binomial
+from vmg.likelihoods.scalar import ScalarLikelihood
 from vmg.math.distributions import find_quantiles, hermite_rule
 from vmg.prediction.base import Array, Factor, NumberPrediction, Rows, rescaled_factor, row_factor
 

@@ -20,7 +20,7 @@ from vmg.estimators import TableClassifier, TableModel, TableRegressor
 from vmg.estimators.preparing import PreparedTable, prepare_table
 from vmg.files import Run
 from vmg.fit.design import MANY_ROWS, ordinary_rows
-from vmg.fit.targets import COLLAPSED
+from vmg.likelihoods.families import LIKELIHOODS
 from vmg.scale.fleet import MODELS, FleetIndex
 from vmg.scale.group_fits import Estimator, GroupTable, choose_group_likelihood, fit_apart, fit_together
 from vmg.scale.parallel import run_parallel
@@ -210,7 +210,7 @@ def _ordinary(table: GroupTable, values: NDArray[Any]) -> GroupTable:
 
 def _is_together(table: GroupTable, task: Task) -> bool:
     """Whether a group is fitted with others: one of few rows whose output layer is integrated out."""
-    return task == "regression" and len(table.y) < MANY_ROWS and table.likelihood.name in COLLAPSED
+    return task == "regression" and len(table.y) < MANY_ROWS and LIKELIHOODS[table.likelihood.name].closed_form
 
 
 def _tasks(left: Sequence[GroupTable], planned: Sequence[GroupTable], task: Task, pool: Pool | None) -> list[FleetTask]:

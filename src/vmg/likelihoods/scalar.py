@@ -1,9 +1,15 @@
-"""What every likelihood of one function offers: p(y | f) for training, and its distribution for predictions."""
+"""Likelihoods of one function: p(y | f) for training, and its distribution for predictions.
+
+A likelihood says what it is: its name, the targets that it takes, how it is made for them, for which kinds of targets
+"auto" considers it, and what a file keeps of it. :mod:`vmg.likelihoods.families` lists all of them.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from enum import Enum
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,15 +17,61 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["LikelihoodAt", "RateLink", "ScalarLikelihood"]
+__all__ = ["HEADROOM", "LikelihoodAt", "NamedLikelihood", "RateLink", "ScalarLikelihood", "TargetKind", "is_whole"]
 
 Array = NDArray[np.float64]
 
 LOWEST = 40.0  # of −f: a rate of e⁻⁴⁰ is none
 
+HEADROOM = 3.0  # an exponential goes on up to so many times the largest target, and as a line from there
+MOST_NUMBERS = 100  # of a constant that a file may have, such as the levels of an ordinal target
+
+
+class TargetKind(Enum):
+    """What kind of number a target is."""
+
+    ANY = "any number"
+    GRADES = "a few whole numbers"
+    COUNT = "a count"
+    FRACTION = "a fraction between 0 and 1"
+    NARROW = "an amount that varies little beside its size"
+    POSITIVE = "a positive amount"
+    AMOUNT = "an amount that may be zero"
+
+
+def is_whole(y: Array) -> bool:
+    """Whether all targets are whole numbers."""
+    return bool((np.isfinite(y) & (y == np.floor(y))).all())
+
+
+class NamedLikelihood:
+    """The description of a likelihood. Those with ``closed_form`` are normal noise on some scale and have no more."""
+
+    name: ClassVar[str]
+    closed_form: ClassVar[bool] = False
+    paired: ClassVar[bool] = False  # takes two numbers a row
+    amounts: ClassVar[bool] = False  # works on the logarithm of its targets
+    requirement: ClassVar[str] = "numbers"  # of targets, as an error states it
+    kinds: ClassVar[tuple[TargetKind, ...]] = ()  # of targets for which "auto" considers it
+    first_for: ClassVar[tuple[TargetKind, ...]] = ()  # where it is taken unless another is clearly better
+
+    @classmethod
+    def accepts(cls, y: Array) -> bool:
+        """Whether targets [N], or [N, 2] where paired, are such as it takes."""
+        return True
+
+    @classmethod
+    def require(cls, y: Array) -> None:
+        """Raise a ValueError unless the targets are such as the likelihood takes."""
+        if cls.paired and (y.ndim != 2 or y.shape[1] != 2):
+            raise ValueError(f"y must have two columns for the likelihood {cls.name}; got shape {y.shape}")
+        if not cls.accepts(y):
+            values = f"{np.min(y):g} to {np.max(y):g}"
+            raise ValueError(f"y must be {cls.requirement} for the likelihood {cls.name}; got values from {values}")
+
 
 @dataclass(frozen=True)
-class ScalarLikelihood(ABC):
+class ScalarLikelihood(NamedLikelihood, ABC):
     """p(y | f) of one number f a row, with parameters θ that say how targets scatter around what f says.
 
     Subclasses are frozen dataclasses; their fields are numbers that the training rows set before training.
@@ -28,9 +80,14 @@ class ScalarLikelihood(ABC):
     take f [..., N] and θ [P], and give what broadcasts to [..., N].
     """
 
-    name: ClassVar[str]
     discrete: ClassVar[bool] = False
+    positive: ClassVar[tuple[str, ...]] = ()  # fields that must be above zero
     support: ClassVar[tuple[float, float]] = (0.0, np.inf)
+
+    @classmethod
+    @abstractmethod
+    def make(cls, y: Array, weight: Array | None) -> ScalarLikelihood:
+        """The likelihood for targets with weights [N], in their own units."""
 
     @property
     def n_parameters(self) -> int:
@@ -88,9 +145,21 @@ class ScalarLikelihood(ABC):
         """A possible target, as :meth:`log_prob` takes it."""
         return np.asarray(0.0 if self.discrete else 0.5)
 
-    def constants(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, Any]:
         """The numbers that the likelihood was made with, by the names of its fields; lists for several."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_document(cls, name: str, document: Mapping[str, Any]) -> ScalarLikelihood:
+        """The likelihood with these numbers, checked; ``name`` is that of its place in a file."""
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in document.items()}
+        for key, value in values.items():
+            numbers = value if isinstance(value, tuple) else (value,)
+            if len(numbers) > MOST_NUMBERS or not all(np.isfinite(float(number)) for number in numbers):
+                raise ValueError(f"{name}.{key} must be finite numbers, at most {MOST_NUMBERS}; got {value!r:.40}")
+            if key in cls.positive and not all(number > 0 for number in numbers):
+                raise ValueError(f"{name}.{key} must be positive; got {value!r:.40}")
+        return cls(**values)
 
 
 @dataclass(frozen=True)
