@@ -29,11 +29,8 @@ from reference import (
     vec,
 )
 from vmg.covariance import Diagonal
-from vmg.fused import library
-from vmg.fused.divergence import compiled_kl
 from vmg.math.matrix_normal import MatrixNormal
-from vmg.math.preactivations import PseudoNoise, log_uniform_kl
-from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior, compiled_form
+from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -119,36 +116,6 @@ def test_coefficients(prior, zero_mean):
 def test_priors_without_a_short_form():
     assert fixed_prior().coefficients(R * C) is None
     assert GammaPrior(conjugate=False).coefficients(R * C) is None
-
-
-@pytest.mark.skipif(not library.available(), reason="no compiled kernels")
-@pytest.mark.parametrize("prior", [IsotropicPrior(0.3), GammaPrior(), GammaPrior(6.0, 2.0)])
-@pytest.mark.parametrize("kind", ["none", "layer", "factored"])
-@over_means
-@over_batches
-def test_fused_kl_is_the_sum_of_its_parts(prior, kind, zero_mean, batch_shape):
-    P, max_noise = 5, 0.5
-    M = None if zero_mean else normal(*batch_shape, R, C, seed=1).requires_grad_()
-    log_row, log_column = (normal(*batch_shape, n, seed=n).requires_grad_() for n in (R, C))
-    log_noise = (normal(*batch_shape, 2 if kind == "layer" else R + C, seed=5) - 2).requires_grad_()
-    log_point_noise = (normal(*batch_shape, P, seed=6) - 1).requires_grad_()
-    wanted = [t for t in (M, log_row, log_column) if t is not None]
-    parts = prior.kl_divergence(M, Diagonal.from_log_scale(log_row), Diagonal.from_log_scale(log_column))
-    pseudo = None
-    if kind == "layer":
-        per_entry = log_uniform_kl(log_noise, max_noise)
-        parts = parts + P * (R * per_entry[..., 0] + C * per_entry[..., 1])
-        pseudo, wanted = PseudoNoise(P, log_noise, None, max_noise), [*wanted, log_noise]
-    elif kind == "factored":
-        entries = log_point_noise.unsqueeze(-1) + log_noise.unsqueeze(-2)
-        parts = parts + log_uniform_kl(entries, max_noise).sum((-2, -1))
-        pseudo, wanted = PseudoNoise(P, log_noise, log_point_noise, max_noise), [*wanted, log_noise, log_point_noise]
-    form = compiled_form(prior, None, (R, C), pseudo)
-    kl = compiled_kl(form, (M, log_row, log_column, *((None, None) if pseudo is None else pseudo[1:3])))
-    assert kl.shape == batch_shape
-    assert_close(kl, parts)
-    for a, e in zip(*(torch.autograd.grad(value.sum(), wanted) for value in (kl, parts)), strict=True):
-        assert_close(a, e)
 
 
 @pytest.mark.parametrize("prior", [IsotropicPrior(0.3), GammaPrior(), GammaPrior(6.0, 2.0, conjugate=False)])

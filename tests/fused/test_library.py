@@ -93,51 +93,6 @@ def test_kernels_equal_pytorch(way, monkeypatch, sizes, bias, zero_mean, batch_s
 
 
 @needs_kernels
-@pytest.mark.parametrize("n_pseudo", [5, 9])
-def test_as_many_pseudo_points_as_inputs_or_more(way, monkeypatch, n_pseudo):
-    given, drawn = arguments((6, 4, 3, n_pseudo))
-    actual = draw_and_gradients(given, drawn, damping=1e-2)
-    without_kernels(monkeypatch)
-    assert_same(actual, draw_and_gradients(given, drawn, damping=1e-2), 1e-10)
-
-
-@needs_kernels
-@pytest.mark.parametrize("batch_shape", [(), (2,)])
-@pytest.mark.parametrize("noise", ["layer", "factored"])
-@pytest.mark.parametrize("zero_mean", [True, False])
-def test_gradcheck(way, batch_shape, noise, zero_mean):
-    given, drawn = arguments((2, 3, 2, 2), batch_shape, zero_mean=zero_mean, noise=noise)
-    names = [name for name in NAMES if given[name] is not None]
-
-    def draw(*tensors):
-        return sample_diagonal(**{**given, **dict(zip(names, tensors, strict=True))}, **drawn, input_scale=0.5)
-
-    assert torch.autograd.gradcheck(draw, [given[name] for name in names], atol=1e-5, rtol=1e-4)
-
-
-@needs_kernels
-def test_gradcheck_without_pseudo_data(way):
-    given, drawn = arguments((3, 4, 2, 0))
-    names = [name for name in NAMES if given[name] is not None]
-
-    def draw(*tensors):
-        return sample_diagonal(**{**given, **dict(zip(names, tensors, strict=True))}, **drawn, input_scale=0.5)
-
-    assert torch.autograd.gradcheck(draw, [given[name] for name in names])
-
-
-@needs_kernels
-def test_a_clamped_variance_is_clamped_alike(way, monkeypatch):
-    given, drawn = arguments((4, 3, 2, 3), bias=False, noise="none")
-    with torch.no_grad():  # the pseudo-inputs span all inputs, and next to no damping: no variance is left
-        given["points"][:, :3] = torch.eye(3, dtype=torch.float64)
-        given["x"][0] = 0
-    actual = draw_and_gradients(given, drawn, damping=1e-30)
-    without_kernels(monkeypatch)
-    assert_same(actual, draw_and_gradients(given, drawn, damping=1e-30), 1e-10)
-
-
-@needs_kernels
 def test_one_x_for_all_replicas_is_not_copied_but_counted(way, monkeypatch):
     given, drawn = arguments((5, 4, 3, 2), (2, 2))
     shared = given["x"].detach()[0, 0].clone().requires_grad_()
@@ -254,12 +209,6 @@ def test_the_fused_kl_equals_its_parts(monkeypatch, prior, noise, zero_mean, n_p
     actual = kl_and_gradients(layer)
     without_kernels(monkeypatch)
     assert_same(actual, kl_and_gradients(layer), tolerance)
-
-
-@needs_kernels
-def test_a_prior_without_a_short_form_is_taken_in_parts():
-    assert GammaPrior(conjugate=False).coefficients(10) is None
-    assert torch.isfinite(layer_for_kl(GammaPrior(conjugate=False), "layer", False, 2, ()).kl_divergence())
 
 
 # -- random numbers ----------------------------------------------------------------------------------------------------
