@@ -88,7 +88,7 @@ def test_inputs_unlike_all_pseudo_inputs_do_not_feel_them():
     noise = normal(N, C, seed=9)
     away = F.sample_conditional(far, *layer.prior, layer.A, 1e3 * layer.B, noise)
     assert_close(away, F.sample_marginal(far, *layer.prior, noise), 1e-9)
-    together = F.sample_conditional_joint(far, *layer.prior, layer.A, 1e3 * layer.B, noise)
+    together = F.sample_conditional(far, *layer.prior, layer.A, 1e3 * layer.B, noise, joint=True)
     assert_close(together, F.sample_joint(far, *layer.prior, noise), 1e-9)
 
 
@@ -164,7 +164,7 @@ def test_function_draws_agree_with_the_joint_conditional(damping):
         return layer.x @ F.condition_weights(W, layer.row, layer.column, layer.A, layer.B, noise[R:], damping)
 
     joint = push_noise(
-        lambda noise: F.sample_conditional_joint(layer.x, *layer.prior, layer.A, layer.B, noise, damping), (N, C)
+        lambda noise: F.sample_conditional(layer.x, *layer.prior, layer.A, layer.B, noise, damping, joint=True), (N, C)
     )
     assert_moments_equal(push_noise(draw, (R + P, C)), joint, 1e-9)
 

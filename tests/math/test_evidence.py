@@ -9,7 +9,6 @@ from vmg.math.evidence import (
     NoisePrior,
     condition,
     log_evidence,
-    log_evidence_known_noise,
     row_statistics,
 )
 
@@ -88,14 +87,6 @@ def test_statistics_of_halves_add_up_to_those_of_the_whole(prior):
     updated = condition(halves[0].plus(halves[1]), precision, prior)
     for name in ("root", "mean", "degrees", "scatter"):
         torch.testing.assert_close(getattr(whole, name), getattr(updated, name), rtol=1e-10, atol=1e-10)
-
-
-def test_known_noise_is_the_density_of_the_marginal_gaussian():
-    features, y, precision = problem()
-    noise = torch.rand(7, dtype=torch.float64) + 0.2
-    covariance = features / precision @ features.mT + torch.diag(1 / noise)
-    expected = torch.distributions.MultivariateNormal(torch.zeros(7, dtype=torch.float64), covariance).log_prob(y[:, 0])
-    torch.testing.assert_close(log_evidence_known_noise(features, y[:, 0], precision, noise), expected)
 
 
 def test_joint_covariance_and_draws_agree_with_the_variance_of_each_row():

@@ -71,7 +71,7 @@ def test_conditional_draws_each_row_given_the_pseudo_data(row, column, damping):
 def test_joint_conditional_draws_all_rows_given_the_pseudo_data(row, column, damping):
     layer = Layer(row, column)
     actual = push_noise(
-        lambda noise: F.sample_conditional_joint(layer.x, *layer.prior, layer.A, layer.B, noise, damping), (N, C)
+        lambda noise: F.sample_conditional(layer.x, *layer.prior, layer.A, layer.B, noise, damping, joint=True), (N, C)
     )
     assert_moments_equal(actual, layer.conditional_moments(damping), 1e-9)
 
@@ -108,8 +108,8 @@ SAMPLERS = {
         (N, C),
     ),
     "conditional joint": (
-        lambda layer, M, noise: F.sample_conditional_joint(
-            layer.x, M, layer.row, layer.column, layer.A, layer.B, noise
+        lambda layer, M, noise: F.sample_conditional(
+            layer.x, M, layer.row, layer.column, layer.A, layer.B, noise, joint=True
         ),
         (N, C),
     ),
@@ -151,10 +151,10 @@ def test_samples_broadcast_over_one_layer(sampler, noise_shape):
 def test_pseudo_data_samples_broadcast_over_one_layer():
     layer, A, B = Layer("diagonal", "diagonal"), normal(5, P, R, seed=7), normal(5, P, C, seed=8)
     noise = normal(5, N, C, seed=9)
-    for draw in (F.sample_conditional, F.sample_conditional_joint):
-        out = draw(layer.x, *layer.prior, A, B, noise)
+    for joint in (False, True):
+        out = F.sample_conditional(layer.x, *layer.prior, A, B, noise, joint=joint)
         for s in range(5):
-            assert_close(out[s], draw(layer.x, *layer.prior, A[s], B[s], noise[s]))
+            assert_close(out[s], F.sample_conditional(layer.x, *layer.prior, A[s], B[s], noise[s], joint=joint))
 
 
 @over_samplers

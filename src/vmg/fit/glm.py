@@ -21,7 +21,15 @@ from vmg.fit.ensemble import Ensemble, FitRows, rows_to_condition_on, train_ense
 from vmg.fit.members import Members, mean_score
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
 from vmg.math.evidence import group_precision, log_precision_prior
-from vmg.math.scalar_evidence import GaussianPrior, ScalarPosterior, mean_log_prob, newton_step, optimise, scalar_bound
+from vmg.math.scalar_evidence import (
+    GaussianPrior,
+    ScalarPosterior,
+    ScalarRows,
+    mean_log_prob,
+    newton_step,
+    optimise,
+    scalar_bound,
+)
 from vmg.nn.anchored import AnchoredFeatures, AnchoredFunctions
 from vmg.training import Callback, History
 
@@ -76,33 +84,32 @@ class ScalarMembers(Members):
     def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The bound of the output layer plus the anchored log prior."""
         phi, precision = self.features(x), self.prior_precision()
+        rows = ScalarRows(phi, y, weight, self.likelihood_at, TRAINING_NODES)
         with torch.no_grad():
-            prior, likelihood_at = GaussianPrior.of(precision), self.likelihood_at
-            before = self._posterior
+            prior, before = GaussianPrior.of(precision), self._posterior
             if before is None:
-                before = optimise(None, phi, y, prior, weight, likelihood_at, FIRST_STEPS)
+                before = optimise(None, ScalarRows(phi, y, weight, self.likelihood_at), prior, FIRST_STEPS)
             fresh = self._n_steps % REFRESH_EVERY == 0
-            self._posterior, spread = newton_step(
-                before, phi, y, prior, weight, likelihood_at, refresh=fresh, n_nodes=TRAINING_NODES
-            )
+            self._posterior, spread = newton_step(before, rows, prior, refresh=fresh)
             self._n_steps += 1
             moved = ScalarPosterior(self._posterior.mean, before.root)
             moved.__dict__["covariance"] = before.covariance  # the same A
-        bound = scalar_bound(phi, y, precision, moved, spread, weight, self.likelihood_at, TRAINING_NODES)
+        bound = scalar_bound(rows, precision, moved, spread)
         return bound + self.features.log_prior() + log_precision_prior(self.log_precision), bound
 
     @torch.no_grad()
     def posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> ScalarPosterior:
         """The output layer's posterior given rows with weights [E, n]."""
         phi, prior = self.features(x), GaussianPrior.of(self.prior_precision())
-        return optimise(None, phi, y, prior, weight.to(phi), self.likelihood_at, FINAL_STEPS, TOLERANCE)
+        return optimise(None, ScalarRows(phi, y, weight.to(phi), self.likelihood_at), prior, FINAL_STEPS, TOLERANCE)
 
     @torch.no_grad()
     def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberFunctions:
         """Functions of members that are conditioned on the rows they have seen, at all rows."""
         phi, prior = self.features(x), GaussianPrior.of(self.prior_precision())
         n_steps = FIRST_STEPS if self._posterior is None else CHECKING_STEPS
-        posterior = optimise(self._posterior, phi, y, prior, seen, self.likelihood_at, n_steps, n_nodes=TRAINING_NODES)
+        rows = ScalarRows(phi, y, seen, self.likelihood_at, TRAINING_NODES)
+        posterior = optimise(self._posterior, rows, prior, n_steps)
         loc, variance = posterior.centre(phi), posterior.variance(phi)
         return MemberFunctions(*(part.double().numpy() for part in (loc, variance, self.theta.detach())))
 
@@ -154,16 +161,8 @@ class ScalarEnsemble(Ensemble[ScalarMembers]):
         phi = self.members.features(torch.as_tensor(squash(x)))
         given = torch.ones(len(x), dtype=torch.float64) if weight is None else torch.as_tensor(weight)
         before = ScalarPosterior(self.mean, self.root)
-        after = optimise(
-            before,
-            phi,
-            torch.as_tensor(y),
-            before.natural(),
-            given.expand(len(phi), -1),
-            self.members.likelihood_at,
-            FINAL_STEPS,
-            TOLERANCE,
-        )
+        rows = ScalarRows(phi, torch.as_tensor(y), given.expand(len(phi), -1), self.members.likelihood_at)
+        after = optimise(before, rows, before.natural(), FINAL_STEPS, TOLERANCE)
         return replace(self, mean=after.mean, root=after.root.contiguous())
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor
 from vmg.math.linalg import cholesky
 
 __all__ = [
+    "GaussianWeights",
     "LinearPosterior",
     "NoisePrior",
     "RowStatistics",
@@ -30,7 +32,6 @@ __all__ = [
     "condition_on_rows",
     "group_precision",
     "log_evidence",
-    "log_evidence_known_noise",
     "log_evidence_of_statistics",
     "log_precision_prior",
     "row_statistics",
@@ -96,19 +97,34 @@ def row_statistics(features: Tensor, y: Tensor, weight: Tensor | None = None) ->
 
 
 @dataclass(frozen=True)
-class LinearPosterior:
+class GaussianWeights:
+    """Gaussian output weights: their ``mean`` and ``root``, lower Cholesky factors of their precisions, [..., D, D]."""
+
+    mean: Tensor
+    root: Tensor
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """The inverses of the precisions, [..., D, D]."""
+        return torch.cholesky_inverse(self.root)
+
+    def weight_noise(self, noise: Tensor) -> Tensor:
+        """The root of the covariance times standard normal noise [..., D, K]: a draw of the weights around the mean."""
+        return torch.linalg.solve_triangular(self.root.mT, noise, upper=True)
+
+
+@dataclass(frozen=True)
+class LinearPosterior(GaussianWeights):
     """What the rows tell of W and of the noise: W | Λ ~ MN(m, A⁻¹, Λ⁻¹), Λ ~ Wishart(ν, S⁻¹) or Gammas.
 
     Parameters
     ----------
-    root : lower Cholesky factor of A, [..., D, D]
     mean : m, [..., D, C]
+    root : lower Cholesky factor of A, [..., D, D]; draws and covariances are in units of the noise's scale
     degrees : ν, [...]
     scatter : S, [..., C, C], or its diagonal [..., C] where outputs have noise of their own
     """
 
-    root: Tensor
-    mean: Tensor
     degrees: Tensor
     scatter: Tensor
 
@@ -148,10 +164,6 @@ class LinearPosterior:
         half = torch.linalg.solve_triangular(self.root, features.mT, upper=False)
         return half.mT @ half
 
-    def weight_noise(self, noise: Tensor) -> Tensor:
-        """A^(-½) times standard normal noise [..., D, C]: a draw of W around m in units of the noise's scale."""
-        return torch.linalg.solve_triangular(self.root.mT, noise, upper=True)
-
 
 def condition(rows: RowStatistics, prior_precision: Tensor, prior: NoisePrior) -> LinearPosterior:
     """Condition the output layer on rows, known by their statistics; take these in double precision.
@@ -168,7 +180,7 @@ def condition(rows: RowStatistics, prior_precision: Tensor, prior: NoisePrior) -
         scatter = 2 * prior.rate * identity + 0.5 * (residual + residual.mT)
     else:
         scatter = 2 * prior.rate + residual.diagonal(dim1=-2, dim2=-1).clamp_min(0.0)
-    return LinearPosterior(root, mean, prior.degrees(n_outputs) + rows.n_rows, scatter)
+    return LinearPosterior(mean, root, prior.degrees(n_outputs) + rows.n_rows, scatter)
 
 
 def condition_on_rows(
@@ -196,7 +208,7 @@ def _condition(
     else:
         scatter = (residual * weighted_residual).sum(-2) + (prior_precision.unsqueeze(-1) * mean.square()).sum(-2)
         scatter = scatter + 2 * prior.rate
-    return LinearPosterior(root, mean, prior.degrees(n_outputs) + weight.sum(-1), scatter), residual
+    return LinearPosterior(mean, root, prior.degrees(n_outputs) + weight.sum(-1), scatter), residual
 
 
 def _log_normaliser(degrees: Tensor, scatter: Tensor, n_outputs: int, full: bool) -> Tensor:
@@ -238,7 +250,7 @@ class _LogEvidence(torch.autograd.Function):
 
         precision = posterior.noise_precision
         scaled = residual @ precision if prior.full else residual * precision.unsqueeze(-2)
-        covariance = torch.cholesky_inverse(posterior.root)
+        covariance = posterior.covariance
         mean_precision = posterior.mean @ precision if prior.full else posterior.mean * precision.unsqueeze(-2)
         shrink = (mean_precision * posterior.mean).sum(-1)
         variance = covariance.diagonal(dim1=-2, dim2=-1)
@@ -293,18 +305,3 @@ def log_evidence_of_statistics(rows: RowStatistics, prior_precision: Tensor, pri
     prior = prior or NoisePrior()
     precision = prior_precision.expand(rows.gram.shape[:-1])
     return _log_density(condition(rows, precision, prior), precision, rows.n_rows, prior)
-
-
-def log_evidence_known_noise(features: Tensor, y: Tensor, prior_precision: Tensor, noise_precision: Tensor) -> Tensor:
-    """Log density of targets y [..., N] with known noise precisions ω [..., N] and weights W ~ N(0, diag(a)⁻¹): [...].
-
-    ½Σ log a + ½Σ log ω − ½N log 2π − ½(yᵀωy − mᵀAm) − ½ log|A|, with A = diag(a) + ΦᵀωΦ and m = A⁻¹Φᵀωy.
-    """
-    weighted = features * noise_precision.unsqueeze(-1)
-    root = cholesky(weighted.mT @ features + torch.diag_embed(prior_precision))
-    mean = torch.cholesky_solve((weighted.mT @ y.unsqueeze(-1)), root).squeeze(-1)
-    residual = y - (features @ mean.unsqueeze(-1)).squeeze(-1)
-    misfit = (noise_precision * residual.square()).sum(-1) + (prior_precision * mean.square()).sum(-1)
-    logdet = 2 * root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    scales = prior_precision.log().sum(-1) + noise_precision.log().sum(-1)
-    return 0.5 * (scales - y.shape[-1] * math.log(2 * math.pi) - misfit - logdet)

@@ -30,7 +30,6 @@ __all__ = [
     "multiplicative_noise",
     "pseudo_data_kl",
     "sample_conditional",
-    "sample_conditional_joint",
     "sample_joint",
     "sample_marginal",
     "sample_weights",
@@ -121,24 +120,13 @@ def sample_conditional(
     B: Tensor,
     noise: Tensor,
     damping: float = DAMPING,
+    *,
+    joint: bool = False,
 ) -> Tensor:
-    """Each row on its own given the pseudo-data; noise [..., B, C] [LW16, eq. 8]."""
+    """Each row on its own given the pseudo-data, or all rows together; noise [..., B, C] [LW16, eq. 8]."""
     given = condition(x, M, U, A, B, damping)
-    return given.mean + given.row_variance(x, U).sqrt().unsqueeze(-1) * _correlate(noise, V)
-
-
-def sample_conditional_joint(
-    x: Tensor,
-    M: Tensor | None,
-    U: Covariance,
-    V: Covariance,
-    A: Tensor,
-    B: Tensor,
-    noise: Tensor,
-    damping: float = DAMPING,
-) -> Tensor:
-    """All rows together given the pseudo-data; noise [..., B, C]."""
-    given = condition(x, M, U, A, B, damping)
+    if not joint:
+        return given.mean + given.row_variance(x, U).sqrt().unsqueeze(-1) * _correlate(noise, V)
     level = U.quadratic(x).mean(-1)  # the conditional covariance is a difference of numbers of this size
     root = cholesky(given.row_covariance(x, U), level=level, name="conditional row covariance")
     return given.mean + _correlate(root @ noise, V)

@@ -16,18 +16,19 @@ bound at a fixed q, ω(g m − h A⁻¹φ).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from vmg.math.distributions import hermite_rule
+from vmg.math.evidence import GaussianWeights
 from vmg.math.linalg import cholesky
 
 __all__ = [
     "GaussianPrior",
     "ScalarPosterior",
+    "ScalarRows",
     "mean_log_prob",
     "newton_step",
     "optimise",
@@ -60,17 +61,30 @@ class GaussianPrior(NamedTuple):
         return cls(torch.diag_embed(precision), torch.zeros_like(precision))
 
 
+class ScalarRows(NamedTuple):
+    """Rows to condition on, and the quadrature of means over f at them."""
+
+    features: Tensor  # Φ [..., N, D]
+    y: Tensor  # targets of N rows
+    weight: Tensor  # ω [..., N]
+    likelihood: LogLikelihood
+    n_nodes: int = NODES  # few are enough where variances are small
+
+    def mean_fit(self, centre: Tensor, variance: Tensor) -> Tensor:
+        """E log p(y | f), [..., N]."""
+        f, weights = _at_nodes(centre, variance, self.n_nodes)
+        return (self.likelihood.log_prob(f, self.y) * weights).sum(0)
+
+    def mean_derivatives(self, centre: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+        """g and h, [..., N] each; h is kept from being negative, so that A is a precision."""
+        f, weights = _at_nodes(centre, variance, self.n_nodes)
+        first, second = self.likelihood.derivatives(f, self.y)
+        return (first * weights).sum(0), -(second * weights).sum(0).clamp_max(0.0)
+
+
 @dataclass(frozen=True)
-class ScalarPosterior:
+class ScalarPosterior(GaussianWeights):
     """q(w) = N(m, A⁻¹): ``mean`` m [..., D] and ``root``, the lower Cholesky factor of A [..., D, D]."""
-
-    mean: Tensor
-    root: Tensor
-
-    @cached_property
-    def covariance(self) -> Tensor:
-        """A⁻¹, [..., D, D]."""
-        return torch.cholesky_inverse(self.root)
 
     def centre(self, features: Tensor) -> Tensor:
         """φᵀm of each row, [..., N]."""
@@ -93,21 +107,6 @@ def _at_nodes(centre: Tensor, variance: Tensor, n_nodes: int) -> tuple[Tensor, T
     return centre + variance.clamp_min(0.0).sqrt() * nodes.reshape(shape), weights.reshape(shape)
 
 
-def _mean_fit(likelihood: LogLikelihood, y: Tensor, centre: Tensor, variance: Tensor, n_nodes: int) -> Tensor:
-    """E log p(y | f), [..., N]."""
-    f, weights = _at_nodes(centre, variance, n_nodes)
-    return (likelihood.log_prob(f, y) * weights).sum(0)
-
-
-def _mean_derivatives(
-    likelihood: LogLikelihood, y: Tensor, centre: Tensor, variance: Tensor, n_nodes: int
-) -> tuple[Tensor, Tensor]:
-    """g and h, [..., N] each; h is kept from being negative, so that A is a precision."""
-    f, weights = _at_nodes(centre, variance, n_nodes)
-    first, second = likelihood.derivatives(f, y)
-    return (first * weights).sum(0), -(second * weights).sum(0).clamp_max(0.0)
-
-
 def mean_log_prob(
     likelihood: LogLikelihood, y: Tensor, centre: Tensor, variance: Tensor, n_nodes: int = NODES
 ) -> Tensor:
@@ -117,30 +116,20 @@ def mean_log_prob(
 
 
 def newton_step(
-    posterior: ScalarPosterior | None,
-    features: Tensor,
-    y: Tensor,
-    prior: GaussianPrior,
-    weight: Tensor,
-    likelihood: LogLikelihood,
-    *,
-    refresh: bool = True,
-    n_nodes: int = NODES,
+    posterior: ScalarPosterior | None, rows: ScalarRows, prior: GaussianPrior, *, refresh: bool = True
 ) -> tuple[ScalarPosterior, Tensor]:
     """Take one step of m and set A for where it started; gives also ΦA⁻¹ with the A that the step began with.
 
     The step is halved for the members whose bound it would lower. From None it starts at the prior's precision, m = 0.
 
-    Args:
-        features: Φ [..., N, D]; y: targets of N rows; weight: ω [..., N].
-        refresh: without it A stays as it is, which is right while features have moved little.
-        n_nodes: of the quadrature; few are enough where variances are small.
+    Without ``refresh`` A stays as it is, which is right while features have moved little.
     """
+    features, weight = rows.features, rows.weight
     if posterior is None:
         posterior = ScalarPosterior(torch.zeros_like(prior.shift), cholesky(prior.precision))
     spread = features @ posterior.covariance
     centre, variance = posterior.centre(features), (spread * features).sum(-1)
-    g, h = _mean_derivatives(likelihood, y, centre, variance, n_nodes)
+    g, h = rows.mean_derivatives(centre, variance)
     root = posterior.root
     if refresh:
         root = cholesky(prior.precision + (features * (weight * h).unsqueeze(-1)).mT @ features)
@@ -149,15 +138,15 @@ def newton_step(
     step = torch.cholesky_solve(uphill.unsqueeze(-1), root).squeeze(-1)
 
     def bound(mean: Tensor, at_rows: Tensor) -> Tensor:
-        fit = (weight * _mean_fit(likelihood, y, at_rows, variance, n_nodes)).sum(-1)
+        fit = (weight * rows.mean_fit(at_rows, variance)).sum(-1)
         quadratic = (mean * (prior.precision @ mean.unsqueeze(-1)).squeeze(-1)).sum(-1)
         return fit - 0.5 * quadratic + (prior.shift * mean).sum(-1)
 
     start, moved = bound(posterior.mean, centre), (features @ step.unsqueeze(-1)).squeeze(-1)
     length = torch.ones_like(start)
     for _ in range(HALVINGS):
-        found = bound(posterior.mean + length.unsqueeze(-1) * step, centre + length.unsqueeze(-1) * moved)
-        worse = ~(found >= start - 1e-6 * start.abs())  # rounding alone is no loss
+        reached = bound(posterior.mean + length.unsqueeze(-1) * step, centre + length.unsqueeze(-1) * moved)
+        worse = ~(reached >= start - 1e-6 * start.abs())  # rounding alone is no loss
         if not worse.any():
             break
         length = torch.where(worse, 0.5 * length, length)
@@ -168,20 +157,12 @@ def newton_step(
 
 
 def optimise(
-    posterior: ScalarPosterior | None,
-    features: Tensor,
-    y: Tensor,
-    prior: GaussianPrior,
-    weight: Tensor,
-    likelihood: LogLikelihood,
-    n_steps: int,
-    tolerance: float = 0.0,
-    n_nodes: int = NODES,
+    posterior: ScalarPosterior | None, rows: ScalarRows, prior: GaussianPrior, n_steps: int, tolerance: float = 0.0
 ) -> ScalarPosterior:
     """Take steps until none moves a weight by more than ``tolerance`` of its size, ``n_steps`` at most."""
     for _ in range(n_steps):
         before = posterior
-        posterior, _ = newton_step(before, features, y, prior, weight, likelihood, n_nodes=n_nodes)
+        posterior, _ = newton_step(before, rows, prior)
         if before is not None and tolerance > 0:
             size = tolerance * (1 + posterior.mean.abs())
             if bool(((posterior.mean - before.mean).abs() <= size).all()):
@@ -190,25 +171,16 @@ def optimise(
     return posterior
 
 
-def scalar_bound(
-    features: Tensor,
-    y: Tensor,
-    prior_precision: Tensor,
-    posterior: ScalarPosterior,
-    spread: Tensor,
-    weight: Tensor,
-    likelihood: LogLikelihood,
-    n_nodes: int = NODES,
-) -> Tensor:
+def scalar_bound(rows: ScalarRows, prior_precision: Tensor, posterior: ScalarPosterior, spread: Tensor) -> Tensor:
     """The bound of each member at a fixed q, [...], for ``spread`` = ΦA⁻¹ of that q.
 
     The gradient reaches features, prior precisions a and the likelihood's own parameters.
     """
-    mean = posterior.mean.detach()
+    mean, features = posterior.mean.detach(), rows.features
     centre, variance = posterior.centre(features), (spread.detach() * features).sum(-1)
     with torch.no_grad():
-        g, h = _mean_derivatives(likelihood, y, centre, variance, n_nodes)
-    fit = _mean_fit(likelihood, y, centre.detach(), variance.detach(), n_nodes)
+        g, h = rows.mean_derivatives(centre, variance)
+    fit = rows.mean_fit(centre.detach(), variance.detach())
     # a sum whose value is nothing and whose gradient in the features is that of the fit
     pull = g * (features @ mean.unsqueeze(-1)).squeeze(-1) - h * variance
     fit = fit + pull - pull.detach()
@@ -216,4 +188,4 @@ def scalar_bound(
     logdet = 2 * posterior.root.detach().diagonal(dim1=-2, dim2=-1).log().sum(-1) - prior_precision.log().sum(-1)
     trace = (prior_precision * covariance.diagonal(dim1=-2, dim2=-1)).sum(-1) - mean.shape[-1]
     mahalanobis = (prior_precision * mean.square()).sum(-1)
-    return (weight * fit).sum(-1) - 0.5 * (trace + logdet + mahalanobis)
+    return (rows.weight * fit).sum(-1) - 0.5 * (trace + logdet + mahalanobis)

@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from vmg.math.evidence import GaussianWeights
 from vmg.math.linalg import cholesky
 
 __all__ = [
@@ -45,20 +45,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class _GaussianWeights:
-    """Means [..., D, K] of the weights and ``root``, lower Cholesky factors of their precisions, [..., D, D]."""
-
-    mean: Tensor
-    root: Tensor
-
-    @cached_property
-    def covariance(self) -> Tensor:
-        """The inverses of the precisions, [..., D, D]."""
-        return torch.cholesky_inverse(self.root)
-
-
-@dataclass(frozen=True)
-class SoftmaxPosterior(_GaussianWeights):
+class SoftmaxPosterior(GaussianWeights):
     """q(W) = MN(M, S, I): ``mean`` M [..., D, K] and ``root``, the lower Cholesky factor of A = S⁻¹ [..., D, D].
 
     ``majorant`` is the factor of the bound on the curvature that steps of the mean were taken with.
@@ -69,10 +56,6 @@ class SoftmaxPosterior(_GaussianWeights):
     def variance(self, features: Tensor) -> Tensor:
         """φᵀSφ of each row, [..., N]: the variance of every logit."""
         return ((features @ self.covariance) * features).sum(-1).clamp_min(0.0)
-
-    def weight_noise(self, noise: Tensor) -> Tensor:
-        """S^½ times standard normal noise [..., D, K]: a draw of W around M."""
-        return torch.linalg.solve_triangular(self.root.mT, noise, upper=True)
 
 
 def mean_probabilities(logits: Tensor, variance: Tensor) -> Tensor:
@@ -201,7 +184,7 @@ LEAST_CURVATURE = 0.02  # the most that 2p(1 − p) can be is 0.5
 
 
 @dataclass(frozen=True)
-class ClassWeights(_GaussianWeights):
+class ClassWeights(GaussianWeights):
     """w_k ~ N(m_k, S_k): ``mean`` [D, K] and ``root``, lower Cholesky factors of the precisions S_k⁻¹, [K, D, D]."""
 
     def variance(self, features: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from vmg.math.preactivations import augment, input_divisor
 from vmg.nn.sharding import whole_divergence
 
 __all__ = [
+    "HOOKS",
     "SHARDED",
     "BayesianLinear",
     "BayesianModule",
@@ -26,6 +27,7 @@ __all__ = [
     "use_generator",
 ]
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # of a user on a module
 SHARDED = "torch.distributed.tensor"  # loaded wherever parameters are spread over processes, and not before
 
 

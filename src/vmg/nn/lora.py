@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vmg.nn.bayesian import BayesianModule, plain_linear
+from vmg.nn.bayesian import HOOKS, BayesianModule, plain_linear
 from vmg.nn.convert import keep_from_fast_paths, layer_settings, replace_in_place, select
 from vmg.nn.layer_conversion import is_linear
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -126,7 +126,7 @@ def add_lora(
         weight = old.get_parameter("weight")
         n_out, n_in = weight.shape if isinstance(old, nn.Linear) else weight.mT.shape
         base = copy.copy(old)  # the same weights in an object of their own; hooks stay outside
-        base.__dict__ = {**old.__dict__, **{name: type(old.__dict__[name])() for name in _HOOKS}}
+        base.__dict__ = {**old.__dict__, **{name: type(old.__dict__[name])() for name in HOOKS}}
         start = layer_settings(n_in, n_data)["initial_scale"]
         options = {"initial_scale": start, **layer_options}
         with weight.device:
@@ -136,6 +136,3 @@ def add_lora(
         replace_in_place(old, layer)
     keep_from_fast_paths(adapted)
     return adapted
-
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -300,8 +300,8 @@ class MatrixGaussianLinear(BayesianLinear):
             U, V = U.to(torch.float64), V.to(torch.float64)
             x, A, B, noise = (part.double() for part in (x, A, B, noise))
             loc = None if self.loc is None else self.loc.double()
-        draw_given = F.sample_conditional if marginal else F.sample_conditional_joint
-        return draw_given(x, loc, U, V, self._scaled(A), B, noise, self.damping).to(dtype)
+        given = self._scaled(A), B
+        return F.sample_conditional(x, loc, U, V, *given, noise, self.damping, joint=not marginal).to(dtype)
 
     def mean_weight(self) -> Tensor:
         """E[W] [*batch_shape, R, C], the pseudo-inputs' noise averaged over ``MEAN_PAIRS`` fixed pairs of draws.
