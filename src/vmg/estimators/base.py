@@ -184,9 +184,8 @@ class EstimatorBase(BaseEstimator, ABC):
         X = self._check_training_X(X) if reset else self._check_X(X)
         if y is None:
             raise ValueError(f"{type(self).__name__} requires y to be passed, but the target y is None")
-        y = self._check_y(y, reset=reset)
         check_consistent_length(X, y)
-        return X, y
+        return X, self._check_y(y, reset=reset)
 
     def _check_training_X(self, X: Any) -> Any:
         """Validated rows of a fit, a number in every cell."""
