@@ -67,9 +67,14 @@ def expected_calibration_error(probs: npt.ArrayLike, labels: npt.ArrayLike, n_bi
         raise ValueError(f"n_bins must be at least 1; got {n_bins}")
     confidence = probs.max(axis=1)
     correct = probs.argmax(axis=1) == labels
-    bins = np.clip(np.ceil(confidence * n_bins).astype(int) - 1, 0, n_bins - 1)
+    bins = confidence_bins(confidence, n_bins)
     gaps = np.bincount(bins, weights=correct - confidence, minlength=n_bins)  # n_b (accuracy_b − confidence_b)
     return float(np.abs(gaps).sum() / len(labels))
+
+
+def confidence_bins(confidence: Floats, n_bins: int) -> npt.NDArray[np.int64]:
+    """The bin of equal width that each largest probability lies in, upper ends included."""
+    return (np.ceil(confidence * n_bins).astype(np.int64) - 1).clip(0, n_bins - 1)
 
 
 def brier_score(probs: npt.ArrayLike, labels: npt.ArrayLike) -> float:

@@ -3,7 +3,7 @@
 from vmg.nn.anchored import AnchoredFeatures
 from vmg.nn.attention import MatrixGaussianMultiheadAttention
 from vmg.nn.bayesian import BayesianLinear, BayesianModule, kl_divergence, parameter_groups, use_generator
-from vmg.nn.convert import Conversion, bayesianize, conversion
+from vmg.nn.convert import Conversion, bayesianize, conversion, to_plain
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.draws import Draws, fixed_draw
 from vmg.nn.embedding import MatrixGaussianEmbedding
@@ -12,7 +12,6 @@ from vmg.nn.layer_parameters import PseudoData
 from vmg.nn.lora import MatrixGaussianLoRA, add_lora
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
-from vmg.nn.plain import to_plain
 from vmg.nn.replicas import Replicas, replicate
 
 __all__ = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vmg.nn.bayesian import BayesianModule
@@ -59,6 +59,20 @@ class MatrixGaussianMultiheadAttention(BayesianModule):
     def in_proj_bias(self) -> Tensor | None:
         """The bias of queries, keys and values at the mean pseudo-data."""
         return self.in_proj.bias
+
+    def as_plain(self, *, centre: bool = True) -> nn.MultiheadAttention:
+        in_weight, in_bias = self.in_proj.plain_parameters(centre=centre)
+        out_weight, out_bias = self.out_proj.plain_parameters(centre=centre)
+        sizes = self.embed_dim, self.num_heads, self.dropout, in_bias is not None
+        like: dict[str, Any] = {"dtype": in_weight.dtype, "device": in_weight.device}
+        plain = nn.MultiheadAttention(*sizes, batch_first=self.batch_first, **like)
+        assert plain.in_proj_weight is not None
+        plain.in_proj_weight.copy_(in_weight)
+        plain.out_proj.weight.copy_(out_weight)
+        if in_bias is not None and out_bias is not None:
+            plain.in_proj_bias.copy_(in_bias)
+            plain.out_proj.bias.copy_(out_bias)
+        return plain
 
     def forward(
         self,

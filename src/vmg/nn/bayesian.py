@@ -49,6 +49,10 @@ class BayesianModule(nn.Module, ABC):
         """One draw of the weights that are the module's own; None where all are those of modules inside."""
         return None
 
+    def as_plain(self, *, centre: bool = True) -> nn.Module:
+        """The plain module of PyTorch with these weights, as :func:`~vmg.nn.to_plain` puts it in the place of this."""
+        raise ValueError(f"{type(self).__name__} has no plain counterpart")
+
 
 def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
     """Operations in the precision of their tensors, also where a user's autocast would lower it."""
@@ -202,6 +206,22 @@ class BayesianLinear(BayesianModule):
         with torch.no_grad():
             weight, bias = self.as_linear(self.centre_weight() if centre else self.mean_weight())
             return plain_linear(weight.to(self._dtype()), bias)
+
+    def plain_weight(self, *, centre: bool) -> Tensor:
+        """W [*batch_shape, R, C] of a plain copy: of the draw in use, where there is one, or one of two means."""
+        if self.drawn is not None:
+            return self.drawn
+        return self.centre_weight() if centre else self.mean_weight()
+
+    def plain_parameters(self, *, centre: bool) -> tuple[Tensor, Tensor | None]:
+        """The weight [out, in] and bias [out] of a plain copy, in the precision of the parameters."""
+        weight, bias = self.as_linear(self.plain_weight(centre=centre))
+        return weight.to(self._dtype()), None if bias is None else bias.to(self._dtype())
+
+    def as_plain(self, *, centre: bool = True) -> nn.Module:
+        if self.batch_shape:
+            raise ValueError(f"to_plain needs single layers; got one with {tuple(self.batch_shape)} replicas")
+        return plain_linear(*self.plain_parameters(centre=centre))
 
     # -- noise, precision and checks ----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Make any PyTorch model Bayesian, and report what was converted.
+"""Make any PyTorch model Bayesian and report what was converted, or plain again for serving.
 
 Modules are found by name and replaced in place; ``layer_conversion.py`` makes the Bayesian counterpart of one module.
 """
@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
-from vmg.nn.bayesian import BayesianModule
+from vmg.nn.bayesian import BayesianLinear, BayesianModule
 from vmg.nn.layer_conversion import Refusal, counterpart
+from vmg.nn.mlp import MLP, as_module
 from vmg.priors import GammaPrior
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "layer_settings",
     "replace_in_place",
     "select",
+    "to_plain",
 ]
 
 ATTRIBUTE = "_vmg_conversion"  # of a converted model, with its Conversion
@@ -141,6 +144,29 @@ def conversion(model: nn.Module) -> Conversion:
     if not isinstance(report, Conversion):
         raise ValueError(f"{type(model).__name__} was not made by vmg.nn.bayesianize")
     return report
+
+
+@torch.no_grad()
+def to_plain(model: nn.Module, *, centre: bool = True) -> nn.Module:
+    """A copy of ``model`` whose Bayesian modules are plain ones of PyTorch; an ``MLP`` becomes an ``nn.Sequential``.
+
+    They have the weights at the mean pseudo-data, so that a model which was converted and not trained comes back as it
+    was; with ``centre=False`` the mean weights E[W], which the noise of pseudo-inputs moves away from these.
+    Inside :func:`~vmg.nn.fixed_draw` they have the weights of the draw in use, so that what is exported is one function
+    from the posterior. The copy can be scripted, exported and converted as any model of PyTorch.
+    """
+    drawn = [part.drawn for part in model.modules() if isinstance(part, BayesianLinear)]
+    copied = copy.deepcopy(model, {id(weight): weight.detach() for weight in drawn if weight is not None})
+    inside: set[nn.Module] = set()
+    for part in list(copied.modules()):
+        if type(part) is MLP:
+            modules = [module for layer in part.layers for module in (as_module(part.activation), layer)]
+            replace_in_place(part, nn.Sequential(*modules[1:]), forget=True)  # its layers come later in this loop
+        elif isinstance(part, BayesianModule) and part not in inside:
+            inside.update(part.modules())
+            replace_in_place(part, part.as_plain(centre=centre), forget=True)
+    copied.__dict__.pop(ATTRIBUTE, None)
+    return copied
 
 
 def layer_settings(n_rows: int, n_data: float | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vmg.nn.bayesian import BayesianModule
@@ -82,6 +82,17 @@ class _MatrixGaussianConv(BayesianModule):
         """W [R, C] as a kernel [C_out, C_in, k, ...] and a bias."""
         kernel, bias = self.matrix.as_linear(weight)
         return kernel.reshape(self.out_channels, self.in_channels, *self.kernel_size), bias
+
+    def as_plain(self, *, centre: bool = True) -> nn.Conv1d | nn.Conv2d:
+        weight, bias = self.matrix.plain_parameters(centre=centre)
+        kind: Any = nn.Conv1d if self.N_SPATIAL == 1 else nn.Conv2d
+        sizes = self.in_channels, self.out_channels, self.kernel_size, self.stride, self.padding, self.dilation
+        like = {"dtype": weight.dtype, "device": weight.device}
+        plain = kind(*sizes, bias=bias is not None, padding_mode=self.padding_mode, **like)
+        plain.weight.copy_(weight.reshape(plain.weight.shape))
+        if bias is not None:
+            plain.bias.copy_(bias)
+        return plain
 
     def forward(self, x: Tensor) -> Tensor:
         """One posterior draw of the feature maps."""

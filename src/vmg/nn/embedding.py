@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vmg.math.linalg import is_traced
 from vmg.math.preactivations import input_divisor
@@ -50,6 +50,12 @@ class MatrixGaussianEmbedding(BayesianModule):
     def weight(self) -> Tensor:
         """The mean table as ``nn.Embedding`` has it, which without pseudo-data is the centre too."""
         return self.matrix.mean_weight() / input_divisor(self.num_embeddings)
+
+    def as_plain(self, *, centre: bool = True) -> nn.Embedding:
+        table = self.matrix.plain_parameters(centre=centre)[0].mT.clone()
+        if self.padding_idx is not None:
+            table[self.padding_idx] = self.weight[self.padding_idx]
+        return nn.Embedding.from_pretrained(table, freeze=False, padding_idx=self.padding_idx)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Vectors [..., features] of one draw of the table."""

@@ -98,6 +98,10 @@ class MatrixGaussianLoRA(BayesianModule):
             down, up = (part.centre_weight() if centre else part.mean_weight() for part in (self.down, self.up))
             return plain_linear(self.adapted_weight(down, up), self.bias)
 
+    def as_plain(self, *, centre: bool = True) -> nn.Linear:
+        down, up = (part.plain_weight(centre=centre) for part in (self.down, self.up))
+        return plain_linear(self.adapted_weight(down, up), self.bias)
+
 
 def add_lora(
     model: nn.Module,

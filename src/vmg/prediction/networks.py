@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from vmg.likelihoods import Likelihood
 from vmg.nn.bayesian import BayesianLinear, use_generator
+from vmg.nn.convert import to_plain
 from vmg.nn.draws import Draws, call, evaluating, fixed_draw, output_tensor, split_rows
 from vmg.nn.head import BayesianHead
 from vmg.nn.mlp import MLP
-from vmg.nn.plain import to_plain
 from vmg.nn.replicas import Replicas
 
 __all__ = [

@@ -19,10 +19,9 @@ from vmg.report.classification import ClassificationContents, classification_con
 from vmg.report.classification_plots import classification_figures
 from vmg.report.influence import column_effects, column_influences
 from vmg.report.model_facts import network_summary, training_curve
-from vmg.report.panel import short
+from vmg.report.panel import class_legend, effect_figures, shared_figures, short
 from vmg.report.regression import RegressionContents, regression_contents
 from vmg.report.regression_plots import regression_figures
-from vmg.report.shared_plots import class_legend, effect_figures, shared_figures
 from vmg.report.table_facts import read_columns, summarise_columns
 from vmg.tables.remarks import table_remarks
 from vmg.tables.wording import TableError

@@ -139,14 +139,14 @@ def _classification_scores(probs: Array, labels: Positions) -> ClassificationSco
 
 def _calibration_error_by_chance(confidence: Array, n_bins: int = 15) -> float:
     """The calibration error to expect of perfect probabilities: Σ_b (n_b/N) E|accuracy_b − confidence_b|."""
-    bins = np.clip(np.ceil(confidence * n_bins).astype(int) - 1, 0, n_bins - 1)
+    bins = metrics.confidence_bins(confidence, n_bins)
     variance = np.bincount(bins, weights=confidence * (1 - confidence), minlength=n_bins)  # of a bin's count of hits
     return float(np.sqrt(2 / np.pi * variance).sum() / len(confidence))  # E|z| of a normal is √(2/π)
 
 
 def _reliability(probs: Array, labels: Positions, n_bins: int = 10) -> tuple[Bin, ...]:
     confidence, correct = probs.max(1), probs.argmax(1) == labels
-    bins = np.clip(np.ceil(confidence * n_bins).astype(int) - 1, 0, n_bins - 1)
+    bins = metrics.confidence_bins(confidence, n_bins)
     filled: list[Bin] = []
     for b in np.unique(bins):
         inside = bins == b

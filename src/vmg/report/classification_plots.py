@@ -23,9 +23,9 @@ from vmg.report.panel import (
     row_names,
     rows_height,
     segments,
+    shares_of_ignorance,
     short,
 )
-from vmg.report.shared_plots import shares_of_ignorance
 
 __all__ = ["classification_figures"]
 

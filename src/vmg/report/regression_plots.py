@@ -11,9 +11,20 @@ from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
 from vmg.metrics import calibration_curve
-from vmg.report.panel import BLUE, INK, MUTED, PAPER, RED, legend, panel, percent_axis, segments, short
+from vmg.report.panel import (
+    BLUE,
+    INK,
+    MUTED,
+    PAPER,
+    RED,
+    legend,
+    panel,
+    percent_axis,
+    segments,
+    shares_of_ignorance,
+    short,
+)
 from vmg.report.regression import RegressionContents
-from vmg.report.shared_plots import shares_of_ignorance
 from vmg.report.table_facts import Array, choose
 
 __all__ = ["regression_figures"]
