@@ -21,7 +21,6 @@ from prior_cases import (
 )
 from reference import (
     assert_close,
-    assert_expectation,
     family_parameters,
     gamma_nodes,
     members,
@@ -61,17 +60,6 @@ def test_gamma_prior_against_quadrature_over_both_precisions(row, column, zero_m
     expected = weight_row @ kl_given_tau @ weight_column
     expected = expected + kl_divergence(Gamma(a, b), Gamma(torch.tensor(1.0), torch.tensor(0.5))).sum()
     assert_close(gradient_prior(a, b).kl_divergence(M, U, V), expected, 1e-9)
-
-
-def test_gamma_prior_against_monte_carlo():
-    torch.manual_seed(0)
-    M, U, V, q = random_posterior()
-    a, b = torch.tensor([2.5, 4.0]), torch.tensor([1.3, 0.7])
-    prior, posterior = Gamma(torch.tensor([2.0, 2.0]), torch.tensor([3.0, 3.0])), Gamma(a, b)
-    tau = posterior.sample((50_000,))
-    ratio = (posterior.log_prob(tau) - prior.log_prob(tau)).sum(-1)
-    values = kl_divergence(q, isotropic(tau[:, 0].rsqrt(), tau[:, 1].rsqrt())) + ratio
-    assert_expectation(values, gradient_prior(a, b, concentration=2.0, rate=3.0).kl_divergence(M, U, V))
 
 
 @over_batches

@@ -152,13 +152,3 @@ def test_unwritable_places(tmp_path):
         write(tmp_path / "nowhere" / "model.vmg", {}, {"holds": "something"})
     with pytest.raises(ModelFileError, match="cannot write"):
         write(tmp_path, {}, {"holds": "something"})
-
-
-def test_links_and_permissions_are_those_of_an_ordinary_file(tmp_path, file):
-    ordinary = tmp_path / "ordinary"
-    ordinary.write_bytes(b"")
-    assert file.stat().st_mode == ordinary.stat().st_mode
-    link = tmp_path / "link.vmg"
-    link.symlink_to(file)
-    write(link, {}, {"holds": "new"})
-    assert link.is_symlink() and read(file)[1]["holds"] == "new"

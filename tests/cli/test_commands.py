@@ -370,8 +370,10 @@ def test_help_and_version(vmg_command):
     code, out, _ = vmg_command("fit", "--help")
     assert code == 0 and "--conformal" in out and "Network and training" in out
     assert vmg_command("--version") == (0, f"vmg {vmg.__version__}\n", "")
-    code, out, _ = vmg_command()
-    assert "Usage: vmg" in out
+    code, out, err = vmg_command()
+    assert (code, err) == (0, "") and "Usage: vmg" in out
+    code, out, err = vmg_command("reproduce")
+    assert "Usage: vmg reproduce" in out and not err
 
 
 def test_ctrl_c_leaves_no_file_and_exits_with_130(houses):

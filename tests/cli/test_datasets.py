@@ -31,6 +31,19 @@ def model(tmp_path_factory):
     return str(path)
 
 
+def fit_command(folder, data, out, *options):
+    """A short fit of y that says what it does."""
+    return ["fit", f"{folder}/{data}", "-t", "y", "--exclude", "key", "-o", f"{folder}/{out}", *FAST[:-1], *options]
+
+
+def fit_fleet(folder, n_rows=90):
+    """Models of y by kind, in the folder fleet; the path of their rows."""
+    train = f"{folder}/train.parquet"
+    make_frame(n_rows).to_parquet(train)
+    assert run(["fit", train, "-t", "y", "--ignore", "key", "--by", "kind", "-o", f"{folder}/fleet", *FAST]) == 0
+    return train
+
+
 def test_predict_scores_a_pattern_into_a_folder(model, tmp_path, capsys):
     write_parts(tmp_path / "in", [30, 20])
     command = ["predict", model, f"{tmp_path}/in/*.parquet", "--out", f"{tmp_path}/out/", "--jobs", "1"]
@@ -58,18 +71,7 @@ def test_predict_wants_a_folder_for_a_dataset(model, tmp_path, capsys):
 
 def test_fit_reads_a_folder_a_batch_at_a_time(tmp_path, capsys):
     write_parts(tmp_path / "sales", [200, 100, 0])
-    command = [
-        "fit",
-        f"{tmp_path}/sales",
-        "-t",
-        "y",
-        "--exclude",
-        "key",
-        "-o",
-        f"{tmp_path}/m.vmg",
-        *FAST[:-1],
-        "--json",
-    ]
+    command = fit_command(tmp_path, "sales", "m.vmg", "--json")
     assert run(command) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["rows"] == 300 and any("300 of 300 rows" in note for note in found["notes"])
@@ -79,18 +81,7 @@ def test_fit_reads_a_folder_a_batch_at_a_time(tmp_path, capsys):
 
 def test_fit_reads_text_as_it_is_told(tmp_path, capsys):
     make_frame(120).to_csv(tmp_path / "a.csv", index=False)
-    command = [
-        "fit",
-        f"{tmp_path}/a.csv",
-        "-t",
-        "y",
-        "--exclude",
-        "key",
-        "-o",
-        f"{tmp_path}/m.vmg",
-        *FAST[:-1],
-        "--json",
-    ]
+    command = fit_command(tmp_path, "a.csv", "m.vmg", "--json")
     for option in ("--stream", "--in-memory"):
         assert run([*command, option]) == 0
         notes = json.loads(capsys.readouterr().out)["notes"]
@@ -155,27 +146,16 @@ def free_port():
 def test_fit_by_group_and_predict_by_group(tmp_path, capsys):
     frame = pd.concat([make_frame(n, seed=k).assign(shop=f"shop {k}") for k, n in enumerate([60, 40, 1])])
     frame.to_parquet(tmp_path / "sales.parquet", index=False)
-    command = [
-        "fit",
-        f"{tmp_path}/sales.parquet",
-        "-t",
-        "y",
-        "--exclude",
-        "key",
-        "--by",
-        "shop",
-        "-o",
-        f"{tmp_path}/fleet",
-    ]
-    assert run([*command, *FAST[:-1]]) == 0
+    command = fit_command(tmp_path, "sales.parquet", "fleet", "--by", "shop")
+    assert run(command) == 0
     said = capsys.readouterr().out
     assert "2 models written to" in said and "Group 'shop 2' has no model of its own: it has 1 row" in said
-    assert run([*command, *FAST[:-1], "--json"]) == 0
+    assert run([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["found"] == 2
     assert run(["predict", f"{tmp_path}/fleet", f"{tmp_path}/sales.parquet", "-o", f"{tmp_path}/p.csv"]) == 0
     assert "not predicted: 'shop 2'" in capsys.readouterr().err
     assert pd.read_csv(tmp_path / "p.csv")["y"].notna().sum() == 100
-    assert run([*command, *FAST[:-1], "--conformal", "0.2"]) == 2
+    assert run([*command, "--conformal", "0.2"]) == 2
 
 
 def test_options_that_a_dataset_or_a_fleet_cannot_follow_are_refused(model, tmp_path, capsys):
@@ -218,18 +198,14 @@ def test_values_outside_are_an_error_where_that_is_asked_for(model, tmp_path, ca
     frame.to_parquet(tmp_path / "in" / "a.parquet")
     assert run(["predict", model, f"{tmp_path}/in", "-o", f"{tmp_path}/out/", "--outside", "error", "--jobs", "1"]) == 2
     assert "must be inside the range of the training rows" in capsys.readouterr().err
-    train = f"{tmp_path}/train.parquet"
-    make_frame(90).to_parquet(train)
-    assert run(["fit", train, "-t", "y", "--ignore", "key", "--by", "kind", "-o", f"{tmp_path}/fleet", *FAST]) == 0
+    fit_fleet(tmp_path)
     command = ["predict", f"{tmp_path}/fleet", f"{tmp_path}/in/a.parquet", "-o", f"{tmp_path}/p.csv"]
     assert run([*command, "--outside", "error"]) == 2
     assert "must be inside the range of the training rows" in capsys.readouterr().err
 
 
 def test_a_fleet_without_its_column_is_one_line(tmp_path, capsys):
-    train = f"{tmp_path}/train.parquet"
-    make_frame(90).to_parquet(train)
-    assert run(["fit", train, "-t", "y", "--ignore", "key", "--by", "kind", "-o", f"{tmp_path}/fleet", *FAST]) == 0
+    train = fit_fleet(tmp_path)
     make_frame(9).drop(columns="kind").to_parquet(tmp_path / "new.parquet")
     assert run(["predict", f"{tmp_path}/fleet", f"{tmp_path}/new.parquet"]) == 2
     assert "the table has no column 'kind'" in capsys.readouterr().err
@@ -289,11 +265,9 @@ def test_terminated_commands_leave_no_copies_of_standard_input(tmp_path):
 
 
 def test_fleets_are_scored_and_reported(tmp_path, capsys):
-    train, test = f"{tmp_path}/train.parquet", f"{tmp_path}/test.parquet"
-    make_frame(150).to_parquet(train)
+    fleet, test = f"{tmp_path}/fleet", f"{tmp_path}/test.parquet"
+    fit_fleet(tmp_path, 150)
     make_frame(90, seed=4).to_parquet(test)
-    fleet = f"{tmp_path}/fleet"
-    assert run(["fit", train, "-t", "y", "--ignore", "key", "--by", "kind", "-o", fleet, *FAST]) == 0
     assert run(["evaluate", fleet, test, "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)
     truth, predicted = pd.read_parquet(test), load_fleet(fleet).predict_frame(pd.read_parquet(test))

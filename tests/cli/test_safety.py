@@ -89,13 +89,6 @@ def test_only_texts_that_start_a_formula_are_changed():
     assert list(frame.columns) == ["=a", "b", "c", "d"]
 
 
-def test_the_command_alone_shows_its_help(capfd):
-    code, out, err = call(capfd)
-    assert (code, err) == (0, "") and "Usage: vmg" in out
-    code, out, err = call(capfd, "reproduce")
-    assert "Usage: vmg reproduce" in out and not err
-
-
 def test_a_full_disk_is_said_by_every_command_that_writes(table, capfd, monkeypatch):
     assert call(capfd, "fit", "table.csv", "-t", "kind", *QUICK)[0] == 0
     before = sorted(os.listdir())

@@ -32,6 +32,8 @@ def states(tmp_path_factory):
     found["regressor"] = read(path)
     VMGClassifier(**TINY).fit(X, np.where(X[:, 0] > 0, "yes", "no")).save(path)
     found["classifier"] = read(path)
+    TableRegressor((3,), n_members=2, max_iter=5, random_state=0).fit(X, X[:, 0]).save(path)
+    found["ensemble"] = read(path)
     return found
 
 
@@ -40,10 +42,6 @@ def forge(path, state, change):
     tensors, document = copy.deepcopy(state)
     change(document, tensors)
     write(path, tensors, {key: value for key, value in document.items() if key not in ("format", "version")})
-
-
-def network(document):
-    return document["attributes"]["network_"]["network"]
 
 
 def assign(*keys, to):
@@ -96,21 +94,17 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("attribute", ["conformal_scores_", "history_", "input_scaling_", "target_scaling_", "seed_"])
-def test_ensembles_without_a_part_are_refused(tmp_path, attribute):
-    X = np.random.default_rng(0).normal(size=(24, 3))
+def test_ensembles_without_a_part_are_refused(states, tmp_path, attribute):
     path = tmp_path / "model.vmg"
-    TableRegressor((3,), n_members=2, max_iter=5, random_state=0).fit(X, X[:, 0]).save(path)
-    forge(path, read(path), lambda document, tensors: document["attributes"].pop(attribute))
+    forge(path, states["ensemble"], lambda document, tensors: document["attributes"].pop(attribute))
     with pytest.raises(ModelFileError, match=f"(must have|no attribute).*{attribute}"):
         vmg.load(path)
 
 
 @pytest.mark.parametrize(("part", "value"), [("input_scaling_.scale", 0.0), ("target_scaling_.mean", float("nan"))])
-def test_scalings_that_make_no_numbers_are_refused(tmp_path, part, value):
-    X = np.random.default_rng(0).normal(size=(24, 3))
+def test_scalings_that_make_no_numbers_are_refused(states, tmp_path, part, value):
     path = tmp_path / "model.vmg"
-    TableRegressor((3,), n_members=2, max_iter=5, random_state=0).fit(X, X[:, 0]).save(path)
-    forge(path, read(path), lambda document, tensors: tensors[part].fill_(value))
+    forge(path, states["ensemble"], lambda document, tensors: tensors[part].fill_(value))
     with pytest.raises(ModelFileError, match="finite means and positive scales"):
         vmg.load(path)
 

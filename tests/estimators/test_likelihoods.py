@@ -98,6 +98,7 @@ def test_the_same_seed_gives_the_same_bits_and_rows_do_not_depend_on_company(fit
     whole, part = model.pred_dist(X), model.pred_dist(X[[5, 9]])
     np.testing.assert_allclose(part.mean, whole.mean[[5, 9]], rtol=1e-6)
     np.testing.assert_allclose(part.std, whole.std[[5, 9]], rtol=1e-6)
+    np.testing.assert_allclose(part.epistemic_std, whole.epistemic_std[[5, 9]], rtol=1e-4)
     taken = whole.take(np.array([5, 9]))
     np.testing.assert_allclose(taken.interval(0.8), whole.interval(0.8)[[5, 9]], rtol=1e-9)
 
@@ -194,9 +195,9 @@ def test_a_column_of_counts_stays_a_column():
     assert prediction.crps(y).shape == (120, 1) and prediction.log_prob(y).shape == (120,)
 
 
-@pytest.mark.parametrize("name", ["lognormal", "gamma", "poisson", "negative-binomial", "beta", "ordinal"])
+@pytest.mark.parametrize("name", ["auto", "lognormal", "gamma", "poisson", "negative-binomial", "beta", "ordinal"])
 def test_few_rows(name):
-    for n in (5, 8, 11):
+    for n in (5, 8, 9, 10, 11):
         X, y = table(name, n)
         assert np.isfinite(everything(ensemble_regressor(likelihood=name, max_iter=5).fit(X, y), X)).all()
 

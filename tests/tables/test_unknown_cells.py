@@ -153,23 +153,6 @@ def test_moments_density_and_quantiles_of_a_mixture(mixture):
         assert getattr(found, read)[0] == getattr(found.whole, read)[0]
 
 
-def test_scores_of_a_mixture_are_those_of_its_draws(mixture):
-    found, _, _ = mixture
-    draws = found.sample(200_000, 0)[:, 1]
-    assert draws.mean() == pytest.approx(found.mean[1], abs=0.02)
-    assert draws.std() == pytest.approx(found.std[1], rel=0.01)
-    for y in (-2.0, 0.7, 9.0):
-        slow = np.abs(draws - y).mean() - 0.5 * np.abs(draws[::2] - draws[1::2]).mean()
-        assert found.crps(np.array([0.0, y]))[1] == pytest.approx(slow, rel=0.02)
-
-
-def test_some_rows_of_a_mixture(model):
-    frame = table(12, seed=8)
-    frame.loc[[2, 5, 9], "a"] = np.nan
-    whole, rows = model.pred_dist(frame), np.array([9, 0, 5])
-    np.testing.assert_allclose(whole.take(rows).std, whole.std[rows])
-
-
 def test_draws_of_classes_go_over_candidates_by_their_weights():
     rng = np.random.default_rng(0)
     samples = rng.dirichlet([1, 1], (40, 1))  # [S, N, C]

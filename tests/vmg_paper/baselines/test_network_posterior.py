@@ -146,17 +146,6 @@ def test_output_weights_have_their_conditional_mean_and_variance():
     torch.testing.assert_close(weights[:, 12:].T.cov(), covariance, rtol=0.0, atol=5 * math.sqrt(2 / 20_000))
 
 
-def test_the_prior_alone_is_sampled_where_noise_drowns_the_data():
-    """Layer precisions keep their Gamma prior, so hidden weights have the prior's scale mixture."""
-    x, y = data()
-    model = CollapsedPosterior(FlatNetwork((2, 3, 1)), LayerPrecisions(2.0, 1.0), 1e6)
-    state = states(model)
-    found, _ = model.log_density(state, x, y)
-    logs = state[:, 9:]
-    expected = Normal(0.0, 1.0).log_prob(state[:, :9]).sum(-1) + (Gamma(2.0, 1.0).log_prob(logs.exp()) + logs).sum(-1)
-    torch.testing.assert_close(found - found[0], expected - expected[0], rtol=1e-6, atol=1e-6)
-
-
 def test_both_ways_of_sampling_agree():
     rng = np.random.default_rng(0)
     X = rng.uniform(-1, 1, (8, 1))

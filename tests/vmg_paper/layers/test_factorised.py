@@ -107,24 +107,6 @@ def test_initial_scale_must_be_positive():
         MeanFieldLinear(3, 2, initial_scale=0)
 
 
-def test_gradients_of_one_weight_by_hand():
-    """log p = −½(y − xw)²: the mean learns from Σ(y − xw)x/n, the variance from half the mean of ((y − xw)x)²."""
-    layer = GravesLinear(1, 1, bias=False).double()
-    with torch.no_grad():
-        layer.loc.fill_(0.5)
-        layer.log_scale.fill_(-1.0)
-    layer.draw_noise = lambda *shape: torch.full(shape, 2.0, dtype=torch.float64)
-    x, y = torch.tensor([[1.0], [2.0], [-3.0]], dtype=torch.float64), torch.tensor([[1.0], [0.0], [2.0]]).double()
-    (0.5 * (y - layer(x)).square()).mean().backward()
-    sigma = torch.tensor(-1.0, dtype=torch.float64).exp()
-    w = 0.5 + 2 * sigma
-    per_row = [(w * a - b) * a for a, b in ((1, 1), (2, 0), (-3, 2))]
-    by_mean = sum(per_row) / 3
-    by_variance = 0.5 * sum(g**2 for g in per_row) / 3
-    assert_close(layer.loc.grad.squeeze(), by_mean)
-    assert_close(layer.log_scale.grad.squeeze(), by_variance * 2 * sigma**2)  # dσ²/d log σ = 2σ²
-
-
 def test_variance_gradient_is_the_mean_square_of_single_rows_gradients(perturb):
     layer, x, y = perturb(GravesLinear(3, 2)), normal(5, 3, seed=1), normal(5, 2, seed=2)
     noise = normal(4, 2, seed=3)
@@ -264,12 +246,6 @@ def test_slow_scales_start_where_the_others_do():
     assert_close(slow.scale(), plain.scale(), 1e-6)
     with pytest.raises(ValueError, match=r"scale_rate must be in \[0, 1\]; got 1.5"):
         BayesByBackpropLinear(3, 2, scale_rate=1.5)
-
-
-def test_all_rows_share_the_weights(perturb):
-    layer, x = perturb(BayesByBackpropLinear(3, 2)), normal(1, 3, seed=1)
-    f = layer(x.expand(4, 3))
-    assert_close(f, f[:1].expand(4, 2))
 
 
 def test_estimate_of_the_kl_is_right_on_average():
