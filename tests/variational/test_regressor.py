@@ -101,7 +101,7 @@ def test_verbose(capsys):
     regressor(max_iter=2).fit(X, y)
     assert capsys.readouterr().out == ""
     regressor(max_iter=2, verbose=True).fit(X, y)
-    assert "bound" in capsys.readouterr().out
+    assert "objective" in capsys.readouterr().out
 
 
 # -- several outputs --------------------------------------------------------------------------------------------------

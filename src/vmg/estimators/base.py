@@ -26,7 +26,7 @@ from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.model_file import write
 from vmg.prediction import row_pieces
 from vmg.prediction.conformal import calibration_scores, check_groups, row_levels
-from vmg.training import Callback, History, TrainingError
+from vmg.training import Callback, History, TrainingError, print_progress
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -124,7 +124,7 @@ class EstimatorBase(BaseEstimator, ABC):
         before = dict(self.__dict__)
         try:
             self._validate_params()
-            self._callbacks = tuple(callbacks)
+            self._callbacks = (*callbacks, *([print_progress] if self.verbose else ()))
             self.conformal_scores_ = self.conformal_groups_ = None  # they were of the model before
             yield
             del self._callbacks

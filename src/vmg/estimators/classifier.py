@@ -130,7 +130,7 @@ categorical, ignore, date_formats, decimal, random_state, verbose
             weight,
             size=self._size(len(X), classes=True),
             seed=self.seed_,
-            callbacks=self._listeners(),
+            callbacks=self._callbacks,
         )
 
     def _update_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:

@@ -179,7 +179,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         options: dict[str, Any] = {
             "size": self._size(len(x)),
             "seed": self.seed_,
-            "callbacks": self._listeners(),
+            "callbacks": self._callbacks,
         }
         if LIKELIHOODS[self.likelihood_].closed_form:
             targets = y.reshape(len(y), -1)

@@ -22,7 +22,7 @@ from vmg.fit.design import Size, Standardiser, choose_size
 from vmg.nn.mlp import ACTIVATIONS
 from vmg.tables.cells import as_frame
 from vmg.tables.choices import TableChoices
-from vmg.training import Callback, History, Progress
+from vmg.training import Callback, History
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -175,9 +175,6 @@ class TableEstimator(EstimatorBase):
             patience=None if self.n_iter_no_change == "auto" else 10 * int(self.n_iter_no_change),
         )
 
-    def _listeners(self) -> list[Callback]:
-        return [*self._callbacks, *([print_progress] if self.verbose else [])]
-
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def _choices(self) -> TableChoices:
@@ -255,8 +252,3 @@ def _sizes(given: int | Sequence[int] | str) -> tuple[int, ...] | None:
     if isinstance(given, str):
         return None
     return (int(given),) if isinstance(given, Integral) else tuple(int(size) for size in np.atleast_1d(given))
-
-
-def print_progress(progress: Progress) -> None:
-    """Print one line about training."""
-    print(f"step {progress.step:>6}  log posterior {progress.elbo:9.4f} a row  {progress.seconds:6.1f} s")

@@ -2,7 +2,7 @@
 
 from vmg.training.checkpoint import Checkpoint, TrainingError
 from vmg.training.loop import train
-from vmg.training.progress import Callback, History, Progress, Schedule, constant, cosine
+from vmg.training.progress import Callback, History, Progress, Schedule, constant, cosine, print_progress
 from vmg.training.rows import minibatches
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "constant",
     "cosine",
     "minibatches",
+    "print_progress",
     "train",
 ]

@@ -27,6 +27,7 @@ __all__ = [
     "Schedule",
     "constant",
     "cosine",
+    "print_progress",
 ]
 
 Schedule = Callable[[float], float]
@@ -99,6 +100,14 @@ class Progress:
     kl: float
     learning_rate: float
     seconds: float
+
+
+def print_progress(progress: Progress) -> None:
+    """Print one line about training; the objective is the lower bound or the log posterior, a row."""
+    print(
+        f"step {progress.step:>6}/{progress.n_steps}  objective {progress.elbo:9.4f}  "
+        f"fit {progress.expected_log_likelihood:9.4f}  kl {progress.kl:8.4f}  {progress.seconds:6.1f} s"
+    )
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, TypeVar
 
@@ -13,21 +13,19 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
-from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from vmg.estimators.base import Array, ClassesMixin, EstimatorBase, NumbersMixin
+from vmg.estimators.base import Array, ClassesMixin, EstimatorBase, NumbersMixin, draw_seed
 from vmg.estimators.documents import Codec
 from vmg.fit.design import Standardiser
 from vmg.likelihoods import Likelihood
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
-from vmg.training import Callback, History, Progress
+from vmg.training import Callback, History
 from vmg.variational.documents import MODULE_CODECS
 from vmg.variational.fitter import EarlyStopping, Fitted, Fitter, TrainingSet
 from vmg.variational.method import STANDARD, Budget, Method
-from vmg.variational.online import check_same_network
 from vmg.variational.targets import ClassTargets, NumericTargets, Targets
 
 __all__ = ["Array", "VariationalClasses", "VariationalEstimator", "VariationalNumbers", "fit_splits"]
@@ -87,16 +85,8 @@ class VariationalEstimator(EstimatorBase):
         """What is fitted."""
 
     @abstractmethod
-    def _set_choices(self, choices: list[Any]) -> None:
+    def _set_choices(self, choices: Sequence[Any]) -> None:
         """Remember what was chosen for each member."""
-
-    @abstractmethod
-    def _learn_targets(self, y: NDArray[Any], weight: Array | None) -> None:
-        """Remember the targets' units of the training rows."""
-
-    @abstractmethod
-    def _n_targets(self) -> int:
-        """Targets of the rows that were checked last; their units may still be unknown."""
 
     @abstractmethod
     def _targets(self) -> Targets:
@@ -109,35 +99,26 @@ class VariationalEstimator(EstimatorBase):
     # -- fitting ------------------------------------------------------------------------------------------------------
 
     def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        further = getattr(self, "warm_start", False) and hasattr(self, "network_")
-        if further:
-            self._check_network(X.shape[1])
         rows = self._prepare(X, y, weight)
-        fitter = self._fitter(self._callbacks)
-        if further:
-            present = copy.deepcopy((self.network_, self.likelihood_))
-            fitted = fitter.train_further(*present, self._present_choices(), rows)
+        if getattr(self, "warm_start", False) and hasattr(self, "network_"):
+            self._take(self._fitter().train_further(self.network_, self.likelihood_, rows))
         else:
-            [fitted] = fitter.fit([rows])
-            self._set_choices(fitted.choices)
-        self._take(fitted)
+            [fitted] = self._fitter().fit([rows])
+            self._take(fitted)
 
     def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         """Learn from new rows only: the posterior so far becomes the prior."""
-        self._check_network(X.shape[1])
-        rows = self._encode_rows(X, y, weight)
         self.seed_ = (self.seed_ + 1) % (2**31 - 1)
-        fitter = self._fitter(self._callbacks)
-        self._take(fitter.update(self.network_, self.likelihood_, self._present_choices(), rows))
+        rows = self._encode_rows(X, y, weight)
+        self._take(self._fitter().update(self.network_, self.likelihood_, rows))
 
-    def _start(self, X: Any, y: Any) -> tuple[Array, NDArray[Any]]:
-        """Checked rows of a fit that :func:`fit_splits` does."""
-        self._validate_params()
-        self.conformal_scores_ = self.conformal_groups_ = None
-        self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return self._check_data(X, y, reset=True)
+    def _start(self, X: Any, y: Any, callbacks: Sequence[Callback]) -> tuple[Array, NDArray[Any], tuple[Callback, ...]]:
+        """Checked rows and all callbacks of a fit that :func:`fit_splits` does."""
+        with self._whole_or_not_at_all(callbacks):
+            self.seed_ = draw_seed(self.random_state)
+            return *self._check_data(X, y, reset=True), self._callbacks
 
-    def _fitter(self, callbacks: Sequence[Callback] = ()) -> Fitter:
+    def _fitter(self) -> Fitter:
         stopping = EarlyStopping(self.validation_fraction, self.n_iter_no_change, self.tol)
         return Fitter(
             self._method(),
@@ -149,14 +130,17 @@ class VariationalEstimator(EstimatorBase):
             averaging=self.averaging,
             budget=self._budget(),
             early_stopping=stopping if self.early_stopping else None,
-            callbacks=(*callbacks, *([print_progress] if self.verbose else ())),
+            callbacks=self._callbacks,
             seed=self.seed_,
         )
 
+    def _learn_units(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+        """Remember the units of the training rows; classes have none."""
+        self.input_scaling_ = Standardiser.fit(X, weight)
+
     def _prepare(self, X: Array, y: NDArray[Any], weight: Array | None) -> TrainingSet:
         """Learn the units of the rows and express the rows in them."""
-        self.input_scaling_ = Standardiser.fit(X, weight)
-        self._learn_targets(y, weight)
+        self._learn_units(X, y, weight)
         return self._encode_rows(X, y, weight)
 
     def _encode_rows(self, X: Array, y: NDArray[Any], weight: Array | None) -> TrainingSet:
@@ -165,19 +149,11 @@ class VariationalEstimator(EstimatorBase):
         targets = self._targets()
         return TrainingSet(x, targets.encode(y), w, targets.unit)
 
-    def _present_choices(self) -> list[Any]:
-        """A choice for each replica of the present network; training further does not read them."""
-        return [self._method().search.example] * int(self.n_members)
-
-    def _check_network(self, n_features: int) -> None:
-        """A network that is trained further must still be the one that parameters and data ask for."""
-        method = self._method()
-        n_outputs = method.likelihood.n_network_outputs(self._n_targets())
-        check_same_network(self.network_, method.network(n_features, n_outputs, self._present_choices()))
-
     def _take(self, fitted: Fitted) -> None:
         self.network_, self.likelihood_ = fitted.network, fitted.likelihood
         self.history_, self.n_iter_ = fitted.history, fitted.n_epochs
+        if fitted.choices:
+            self._set_choices(fitted.choices)
 
     @classmethod
     def _codecs(cls) -> Mapping[type[Any], Codec]:
@@ -221,11 +197,9 @@ class VariationalEstimator(EstimatorBase):
 class VariationalNumbers(NumbersMixin, VariationalEstimator):
     """Numeric targets of networks."""
 
-    def _learn_targets(self, y: NDArray[Any], weight: Array | None) -> None:
+    def _learn_units(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+        super()._learn_units(X, y, weight)
         self.target_scaling_ = Standardiser.fit(y.reshape(len(y), -1), weight)
-
-    def _n_targets(self) -> int:
-        return self.n_outputs_
 
     def _targets(self) -> Targets:
         return NumericTargets(self.target_scaling_, self._single_output)
@@ -233,13 +207,6 @@ class VariationalNumbers(NumbersMixin, VariationalEstimator):
 
 class VariationalClasses(ClassesMixin, VariationalEstimator):
     """Classes as targets of networks."""
-
-    def _learn_targets(self, y: NDArray[Any], weight: Array | None) -> None:
-        """Classes have no units."""
-        return None
-
-    def _n_targets(self) -> int:
-        return len(self.classes_)
 
     def _targets(self) -> Targets:
         return ClassTargets(self.classes_)
@@ -283,19 +250,10 @@ def fit_splits(
     if any(np.size(train) == 0 for train, _ in pairs):
         raise ValueError("every split must have training rows; got one without")
     leader = clone(estimator)
-    X, y = leader._start(X, y)
+    X, y, listeners = leader._start(X, y, callbacks)
     fitted = [copy.deepcopy(leader) for _ in pairs]
     sets = [one._prepare(X[train], y[train], None) for one, (train, _) in zip(fitted, pairs, strict=True)]
-    fitter = fitted[0]._fitter(callbacks)
+    fitter = replace(fitted[0]._fitter(), callbacks=listeners)
     for one, trained in zip(fitted, fitter.fit(sets), strict=True):
-        one._set_choices(trained.choices)
         one._take(trained)
     return fitted
-
-
-def print_progress(progress: Progress) -> None:
-    """Print one line about training."""
-    print(
-        f"step {progress.step:>6}/{progress.n_steps}  bound {progress.elbo:9.4f}  "
-        f"fit {progress.expected_log_likelihood:9.4f}  kl {progress.kl:8.4f}  {progress.seconds:6.1f} s"
-    )

@@ -88,7 +88,7 @@ class VMGEstimator(VariationalEstimator):
         # without pseudo-data there is nothing to limit, and nothing to try
         return Method(networks, self._likelihood(), search if np.any(points) else Given(search.example))
 
-    def _set_choices(self, choices: list[float]) -> None:
+    def _set_choices(self, choices: Sequence[float]) -> None:
         self.max_noise_ = choices[0] if len(set(choices)) == 1 else np.array(choices)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from vmg.likelihoods import Likelihood
 from vmg.nn.mlp import MLP
 from vmg.training import Callback, History, Progress, train
 from vmg.variational.method import STANDARD, Budget, Choice, Method
-from vmg.variational.online import likelihood_as_prior, posterior_as_prior
+from vmg.variational.online import check_same_network, likelihood_as_prior, posterior_as_prior
 from vmg.variational.targets import Targets
 
 __all__ = ["BestSoFar", "EarlyStopping", "Fitted", "Fitter", "State", "TrainingSet", "hold_out", "stack"]
@@ -144,9 +145,10 @@ class Fitted:
 
     network: MLP
     likelihood: Likelihood
-    choices: list[Choice]
     history: History
     n_epochs: int
+    choices: Sequence[Choice] = ()
+    """Empty where networks were trained further, as no choice was made."""
 
 
 @dataclass(frozen=True)
@@ -190,19 +192,28 @@ class Fitter:
         network.reset_parameters(generator)
         units = np.repeat([rows.unit for rows in sets], self.n_members, axis=0)
         likelihood = self.method.likelihood.make(self.targets.n_targets, self._length(sets)[1], units, every)
-        return self._run(network, likelihood, sets, every, generator)
+        whole, states = self._run(network, likelihood, sets, generator)
+        return replace(whole, choices=every), states
 
-    def train_further(self, network: MLP, likelihood: Likelihood, choices: list[Choice], rows: TrainingSet) -> Fitted:
-        """Train networks from where they are."""
-        generator = torch.Generator().manual_seed(self.seed)
-        whole, [state] = self._run(network, likelihood, [rows], choices, generator)
-        return _loaded(whole, state)
+    def train_further(self, network: MLP, likelihood: Likelihood, rows: TrainingSet) -> Fitted:
+        """Train copies of networks from where these are."""
+        self._check_same_network(network, rows)
+        return self._go_on(*copy.deepcopy((network, likelihood)), rows)
 
-    def update(self, network: MLP, likelihood: Likelihood, choices: list[Choice], rows: TrainingSet) -> Fitted:
+    def update(self, network: MLP, likelihood: Likelihood, rows: TrainingSet) -> Fitted:
         """Learn from new rows only: the posterior so far becomes the prior."""
-        generator = torch.Generator().manual_seed(self.seed)
-        prior = posterior_as_prior(network, generator)
-        return self.train_further(prior, likelihood_as_prior(likelihood), choices, rows)
+        self._check_same_network(network, rows)
+        prior = posterior_as_prior(network, torch.Generator().manual_seed(self.seed))
+        return self._go_on(prior, likelihood_as_prior(likelihood), rows)
+
+    def _check_same_network(self, network: MLP, rows: TrainingSet) -> None:
+        """Refuse to train a network further that is no longer the one that the method and the rows ask for."""
+        any_choice = [self.method.search.example] * self.n_members
+        check_same_network(network, self.make_network(rows.x.shape[-1], any_choice))
+
+    def _go_on(self, network: MLP, likelihood: Likelihood, rows: TrainingSet) -> Fitted:
+        whole, [state] = self._run(network, likelihood, [rows], torch.Generator().manual_seed(self.seed))
+        return _loaded(whole, state)
 
     def make_network(self, n_inputs: int, choices: Sequence[Choice]) -> MLP:
         """An untrained network, a replica for each choice."""
@@ -225,12 +236,7 @@ class Fitter:
         return batch_size, n_steps if self.most_steps is None else min(n_steps, self.most_steps), per_epoch
 
     def _run(
-        self,
-        network: MLP,
-        likelihood: Likelihood,
-        sets: list[TrainingSet],
-        choices: list[Choice],
-        generator: torch.Generator,
+        self, network: MLP, likelihood: Likelihood, sets: list[TrainingSet], generator: torch.Generator
     ) -> tuple[Fitted, list[State]]:
         batch_size, n_steps, per_epoch = self._length(sets)
         callbacks, best, train_sets = [*self.callbacks], None, sets
@@ -255,17 +261,16 @@ class Fitter:
             learning_rate=self.learning_rate,
             schedule=self.method.schedule,
             averaging=self.averaging,
-            kl_weight=self.method.kl_weights(max(1, min(len(rows.x) for rows in train_sets) // batch_size)),
             weight=weight,
             n_rows=n_rows,
-            batch_shape=(len(choices),),
+            batch_shape=(len(sets) * self.n_members,),
             callbacks=callbacks,
             report_every=max(1, n_steps // REPORTS),
             generator=generator,
         )
         last = network.state_dict(), likelihood.state_dict()
         states = [last] * len(sets) if best is None else [state or last for state in best.states]
-        return Fitted(network, likelihood, choices, history, math.ceil(history.last.step / per_epoch)), states
+        return Fitted(network, likelihood, history, math.ceil(history.last.step / per_epoch)), states
 
     def _replicas(
         self, whole: Fitted, rows: TrainingSet, state: State, choices: list[Choice], members: slice
@@ -276,7 +281,7 @@ class Fitter:
         likelihood = self.method.likelihood.make(self.targets.n_targets, 1, units, choices)
         for part, module in zip(state, (network, likelihood), strict=True):
             _take_replicas(part, module, members)
-        return Fitted(network, likelihood, choices, whole.history, whole.n_epochs)
+        return Fitted(network, likelihood, whole.history, whole.n_epochs, choices)
 
 
 def _loaded(fitted: Fitted, state: State) -> Fitted:

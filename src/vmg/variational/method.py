@@ -35,7 +35,6 @@ __all__ = [
     "Method",
     "NetworkFactory",
     "Search",
-    "equal_kl_weights",
     "per_replica",
 ]
 
@@ -112,32 +111,31 @@ def per_replica(values: Sequence[float]) -> float | torch.Tensor:
 # -- networks and likelihoods -----------------------------------------------------------------------------------------
 
 
-class NetworkFactory(Protocol):
-    """Makes untrained networks."""
-
-    def __call__(self, n_inputs: int, n_outputs: int, choices: Sequence[Choice]) -> MLP:
-        """A network of as many replicas as there are ``choices``."""
+NetworkFactory = Callable[[int, int, Sequence[Choice]], MLP]
+"""(inputs, outputs, choices) to an untrained network of as many replicas as there are choices."""
 
 
-@dataclass(frozen=True)
 class MatrixGaussianNetworks:
-    """Networks of the paper's layers; a choice is the limit ``max_noise`` on the noise √α of pseudo-points.
+    """Makes networks of the paper's layers; a choice is the limit ``max_noise`` on the noise √α of pseudo-points.
 
-    Options are those of :class:`~vmg.nn.MLP` and :class:`~vmg.nn.MatrixGaussianLinear`.
+    Args:
+        hidden, activation: of :class:`~vmg.nn.MLP`.
+        make_prior: gives each network its prior.
+        initial_scale: of the weights at the start; chosen by the bound that a given number of steps reaches.
+        options: all others of :class:`~vmg.nn.MLP` and :class:`~vmg.nn.MatrixGaussianLinear`.
     """
 
-    hidden: tuple[int, ...] = (50,)
-    activation: str | Activation = "relu"
-    n_pseudo: int | Sequence[int] = 10
-    pseudo_noise: str = "layer"
-    row_covariance: str = "diagonal"
-    column_covariance: str = "diagonal"
-    zero_mean: bool = False
-    make_prior: Callable[[], Prior] = GammaPrior
-    initial_scale: float = math.exp(-9)
-    """Scale of the weights at the start; chosen by the bound that a given number of steps reaches."""
-    sampling: str = "marginal"
-    """How layers draw in training."""
+    def __init__(
+        self,
+        hidden: tuple[int, ...],
+        activation: str | Activation = "relu",
+        *,
+        make_prior: Callable[[], Prior] = GammaPrior,
+        initial_scale: float = math.exp(-9),
+        **options: Any,
+    ) -> None:
+        self.hidden, self.make_prior = hidden, make_prior
+        self.options: dict[str, Any] = {"activation": activation, "initial_scale": initial_scale, **options}
 
     def __call__(self, n_inputs: int, n_outputs: int, choices: Sequence[Choice]) -> MLP:
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
@@ -147,17 +145,10 @@ class MatrixGaussianNetworks:
                 n_inputs,
                 self.hidden,
                 n_outputs,
-                activation=self.activation,
-                n_pseudo=self.n_pseudo,
                 max_noise=per_replica(choices),
-                pseudo_noise=self.pseudo_noise,
-                row_covariance=self.row_covariance,
-                column_covariance=self.column_covariance,
-                zero_mean=self.zero_mean,
                 prior=self.make_prior(),
-                initial_scale=self.initial_scale,
-                sampling=self.sampling,
                 batch_shape=(len(choices),),
+                **self.options,
             )
 
 
@@ -226,11 +217,6 @@ class GaussianNoise:
 # -- the method -------------------------------------------------------------------------------------------------------
 
 
-def equal_kl_weights(n_batches: int) -> float:
-    """Let every batch of an epoch bear the same share of the KL."""
-    return 1.0
-
-
 @dataclass(frozen=True)
 class Method:
     """What is fitted: factories, what is searched, how the network trains and how it is evaluated."""
@@ -241,5 +227,3 @@ class Method:
     evaluate: Callable[[MLP, Tensor, int, int], Tensor] = draw_functions
     """(network, x [N, D], draws, seed) to the network's outputs [S, replicas, N, C], in double precision."""
     schedule: Schedule = cosine
-    kl_weights: Callable[[int], float | Sequence[float]] = equal_kl_weights
-    """The number of batches to the weight of the KL in each batch of an epoch; see :func:`vmg.training.train`."""

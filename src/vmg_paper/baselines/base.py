@@ -129,5 +129,5 @@ early_stopping, validation_fraction, n_iter_no_change, tol, n_draws, random_stat
         likelihood = GaussianNoise(self.noise == "input", self.noise_prior)
         return self.baseline.method(self.hidden_sizes(), self.activation, likelihood)
 
-    def _set_choices(self, choices: list[Any]) -> None:
+    def _set_choices(self, choices: Sequence[Any]) -> None:
         self.choice_ = choices[0]  # the same for all members
