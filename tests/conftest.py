@@ -38,6 +38,28 @@ def run_script(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
 
 
 @pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that a test works in, on a wide terminal."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+@pytest.fixture
+def vmg_command(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command line; gives the exit code, standard output and standard error."""
+    from vmg.cli.app import run
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
 def double_precision() -> Iterator[None]:
     """Let new tensors have double precision."""
     torch.set_default_dtype(torch.float64)

@@ -20,26 +20,8 @@ from vmg.estimators.prediction_table import named_after
 from vmg.fit.design import Size, TrainingPlan
 from vmg.tables import read_table
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
 QUICK = ["--max-iter", "3", "--hidden", "8", "--members", "2"]
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-
-@pytest.fixture
-def vmg_command(capfd):
-    """Runs a command line; gives the exit code, standard output and standard error."""
-
-    def call(*arguments):
-        capfd.readouterr()
-        code = run([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
 
 
 def write_houses(folder):

@@ -17,14 +17,9 @@ from vmg.report import write_report
 from vmg.tables import TableError, read_table, write_table
 from vmg.tables.files import csv_safe
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
 QUICK = ["--max-iter", "3", "--hidden", "8"]
 EVIL = "a\x1b[2J\x1b]0;owned\x07\x9b31m\u202eb"
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
 
 
 @pytest.fixture
@@ -35,14 +30,7 @@ def table():
     return frame
 
 
-def call(capfd, *arguments):
-    capfd.readouterr()
-    code = run(list(arguments))
-    out, err = capfd.readouterr()
-    return code, out, err
-
-
-def test_no_escape_code_reaches_the_terminal(table, capfd):
+def test_no_escape_code_reaches_the_terminal(table, vmg_command):
     said = []
     for arguments in (
         ["fit", "table.csv", "-t", EVIL, *QUICK],
@@ -52,13 +40,13 @@ def test_no_escape_code_reaches_the_terminal(table, capfd):
         ["evaluate", "kind.vmg", "table.csv"],
         ["predict", EVIL, "table.csv"],
     ):
-        said += call(capfd, *arguments)[1:]
+        said += vmg_command(*arguments)[1:]
     assert any("\\u001b[2J" in text for text in said)
     assert not any(character in text for text in said for character in "\x1b\x07\x9b\u202e")
 
 
-def test_json_says_the_same_without_control_characters(table, capfd):
-    _, out, _ = call(capfd, "fit", "table.csv", "-t", EVIL, *QUICK, "--json")
+def test_json_says_the_same_without_control_characters(table, vmg_command):
+    _, out, _ = vmg_command("fit", "table.csv", "-t", EVIL, *QUICK, "--json")
     assert json.loads(out)["target"] == EVIL and "\x9b" not in out
 
 
@@ -67,15 +55,15 @@ def test_visible_keeps_what_people_write():
     assert visible("\x00\x1b") == "\\u0000\\u001b"
 
 
-def test_formulas_in_labels_are_no_formulas_in_csv(table, capfd):
-    assert call(capfd, "fit", "table.csv", "-t", "kind", *QUICK)[0] == 0
+def test_formulas_in_labels_are_no_formulas_in_csv(table, vmg_command):
+    assert vmg_command("fit", "table.csv", "-t", "kind", *QUICK)[0] == 0
     for name in ("out.csv", "out.csv.gz"):
-        assert call(capfd, "predict", "table.vmg", "table.csv", "-o", name)[0] == 0
+        assert vmg_command("predict", "table.vmg", "table.csv", "-o", name)[0] == 0
         found = read_table(name).frame
         assert set(found["kind"]) <= {"'=cmd|' /C calc'!A0", "-1"}
-    _, out, _ = call(capfd, "predict", "table.vmg", "table.csv")
+    _, out, _ = vmg_command("predict", "table.vmg", "table.csv")
     assert "\n=cmd" not in out and "\n'=cmd" in out
-    call(capfd, "predict", "table.vmg", "table.csv", "-o", "out.parquet")
+    vmg_command("predict", "table.vmg", "table.csv", "-o", "out.parquet")
     assert "=cmd|' /C calc'!A0" in set(read_table("out.parquet").frame["kind"])  # nothing runs there
 
 
@@ -89,8 +77,8 @@ def test_only_texts_that_start_a_formula_are_changed():
     assert list(frame.columns) == ["=a", "b", "c", "d"]
 
 
-def test_a_full_disk_is_said_by_every_command_that_writes(table, capfd, monkeypatch):
-    assert call(capfd, "fit", "table.csv", "-t", "kind", *QUICK)[0] == 0
+def test_a_full_disk_is_said_by_every_command_that_writes(table, vmg_command, monkeypatch):
+    assert vmg_command("fit", "table.csv", "-t", "kind", *QUICK)[0] == 0
     before = sorted(os.listdir())
     real = os.fsync
 
@@ -105,7 +93,7 @@ def test_a_full_disk_is_said_by_every_command_that_writes(table, capfd, monkeypa
         ["predict", "table.vmg", "table.csv", "-o", "out.csv"],
         ["fit", "table.csv", "-t", "kind", *QUICK, "-o", "other.vmg"],
     ):
-        code, _, err = call(capfd, *arguments)
+        code, _, err = vmg_command(*arguments)
         assert code == 2 and "No space left on device" in err and err.count("\n") == 1
     assert sorted(os.listdir()) == before
 

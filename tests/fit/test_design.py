@@ -161,10 +161,6 @@ def test_inverse_undoes_transform(X):
     np.testing.assert_allclose(scaling.inverse(standard), X, rtol=1e-9, atol=1e-9 * abs(X).max())
 
 
-def test_standardiser_of_one_row_is_finite():
-    assert np.isfinite(Standardiser.fit(np.array([[3.0, -1.0]])).scale).all()
-
-
 # -- copies of rows ---------------------------------------------------------------------------------------------------
 
 

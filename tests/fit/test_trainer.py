@@ -20,9 +20,9 @@ def table(seed=0):
     return x, np.sin(x[:, :1]) + 0.1 * rng.normal(size=(N, 1))
 
 
-def regression_members():
+def regression_members(seed=0):
     members = RegressionMembers(2, (5,), 1, ("relu", "tanh"), E)
-    members.features.reset_parameters(torch.Generator().manual_seed(0))
+    members.features.reset_parameters(torch.Generator().manual_seed(seed))
     return members
 
 
@@ -30,6 +30,12 @@ def classification_members():
     members = ClassificationMembers(2, (5,), 2, ("relu", "tanh"), E)
     members.features.reset_parameters(torch.Generator().manual_seed(0))
     return members
+
+
+def targets_of(make, y):
+    """Numbers for members of a regression, the signs of them for those of a classification."""
+    numbers = torch.as_tensor(y, dtype=torch.float32)
+    return numbers if make is regression_members else (numbers[:, 0] > 0).long()
 
 
 def rows(x, y, held_out, stopping=None, seed=1, weight=None):
@@ -48,85 +54,49 @@ def trained(members, x, y, held_out, plan=NEVER_STOP, callbacks=()):
     return one.held, one.history
 
 
-def perturbed(x, y, rows):
-    x, y = x.copy(), y.copy()
-    x[rows] = 50 * x[rows] - 7
-    y[rows] = -1e3 * y[rows] + 1e4
-    return x, y
+def last_step(members, x, y, design, plan):
+    """Parameters of the last step: ``train_members`` goes back to the best one, which may be another's choice."""
+    states = []
+
+    def keep(progress):
+        states.append([parameter.detach().clone() for parameter in members.parameters()])
+
+    trained(members, x, y, design.held_out, plan, callbacks=[keep])
+    return states[-1]
 
 
 @pytest.mark.parametrize("batch_rows", [4096, 16], ids=["full batch", "minibatches"])
-def test_held_out_rows_change_no_regression_member(batch_rows):
+@pytest.mark.parametrize("make", [regression_members, classification_members])
+def test_held_out_rows_change_no_member(make, batch_rows):
     x, y = table()
     design = Design.choose(x, E, np.random.default_rng(0))
-    hidden = design.groups[0].held_out
-    blind = design.groups[0].members
+    hidden, blind = design.groups[0].held_out, design.groups[0].members
+    targets = targets_of(make, y)
+    changed_x, changed = x.copy(), targets.clone()
+    changed_x[hidden] = 50 * x[hidden] - 7
+    changed[hidden] = -1e3 * targets[hidden] + 1e4 if make is regression_members else 1 - targets[hidden]
     plan = TrainingPlan(max_steps=15, patience=10_000, refit_steps=0, batch_rows=batch_rows)
-    last = [_last_step(*rows_of, design, plan) for rows_of in ((x, y), perturbed(x, y, hidden))]
+    last = [last_step(make(), *given, design, plan) for given in ((x, targets), (changed_x, changed))]
     for a, b in zip(*last, strict=True):
         assert torch.equal(a[blind], b[blind])
     others = [e for e in range(E) if e not in blind]
     assert any(not torch.equal(a[others], b[others]) for a, b in zip(*last, strict=True))
 
 
-def _last_step(x, y, design, plan):
-    """Parameters of the last step: ``train_members`` goes back to the best one, which may be another's choice."""
-    members = regression_members()
-    states = []
-
-    def keep(progress):
-        states.append([parameter.detach().clone() for parameter in members.parameters()])
-
-    trained(members, x, torch.as_tensor(y, dtype=torch.float32), design.held_out, plan, callbacks=[keep])
-    return states[-1]
-
-
-def test_held_out_labels_change_no_classification_member():
-    x, y = table()
-    labels = torch.as_tensor(y[:, 0] > 0).long()
-    design = Design.choose(x, E, np.random.default_rng(0))
-    hidden, blind = design.groups[0].held_out, design.groups[0].members
-    last = []
-    for change in (False, True):
-        inputs, given = x.copy(), labels.clone()
-        if change:
-            inputs[hidden] *= 20
-            given[torch.as_tensor(hidden)] = 1 - given[torch.as_tensor(hidden)]
-        members, states = classification_members(), []
-
-        def keep(progress, members=members, states=states):
-            states.append([parameter.detach().clone() for parameter in members.parameters()])
-
-        trained(members, inputs, given, design.held_out, callbacks=[keep])
-        last.append(states[-1])
-    for a, b in zip(*last, strict=True):
-        torch.testing.assert_close(a[blind], b[blind], rtol=0, atol=0)
-    others = [e for e in range(E) if e not in blind]
-    assert any(not torch.equal(a[others], b[others]) for a, b in zip(*last, strict=True))
-
-
-def test_what_is_said_of_held_out_rows_does_not_depend_on_their_targets():
+@pytest.mark.parametrize("make", [regression_members, classification_members])
+def test_what_is_said_of_held_out_rows_does_not_depend_on_their_targets(make):
     x, y = table()
     design = Design.choose(x, E, np.random.default_rng(0))
     seen = torch.as_tensor(~design.held_out, dtype=torch.float32)
-    inputs = torch.as_tensor(x, dtype=torch.float32)
-    members = regression_members()
-    targets = torch.as_tensor(y, dtype=torch.float32)
+    inputs, targets, members = torch.as_tensor(x, dtype=torch.float32), targets_of(make, y), make()
     before = members.predict_held_out(inputs, targets, seen)
     for group in design.groups:
         changed = targets.clone()
-        changed[torch.as_tensor(group.held_out)] = 1e4
+        changed[group.held_out] = 10_000 if make is regression_members else 0
         after = members.predict_held_out(inputs, changed, seen)
         np.testing.assert_array_equal(after.loc[group.members], before.loc[group.members])
-        np.testing.assert_array_equal(after.variance[group.members], before.variance[group.members])
-    classes = classification_members()
-    labels = (targets[:, 0] > 0).long()
-    one = classes.predict_held_out(inputs, labels, seen)
-    for group in design.groups:
-        changed = labels.clone()
-        changed[torch.as_tensor(group.held_out)] = 0
-        other = classes.predict_held_out(inputs, changed, seen)
-        np.testing.assert_array_equal(other.loc[group.members], one.loc[group.members])
+        if make is regression_members:
+            np.testing.assert_array_equal(after.variance[group.members], before.variance[group.members])
 
 
 def test_training_goes_back_to_the_best_members_and_ends_on_all_rows():
@@ -277,21 +247,17 @@ def group(n, k):
     return rows(x, y.astype(np.float32), design.held_out, design.stopping_members)
 
 
-def fresh(k):
-    members = RegressionMembers(2, (5,), 1, ("relu", "tanh"), E)
-    members.features.reset_parameters(torch.Generator().manual_seed(k))
-    return members
-
-
 SIZES = (30, 24, 37, 8)
 GROUP_PLAN = TrainingPlan(max_steps=60, patience=20, refit_steps=10)
 
 
 def test_a_batch_of_groups_is_one_group_after_the_other():
-    together = train_members([fresh(k) for k in range(4)], [group(n, k) for k, n in enumerate(SIZES)], plan=GROUP_PLAN)
+    together = train_members(
+        [regression_members(k) for k in range(4)], [group(n, k) for k, n in enumerate(SIZES)], plan=GROUP_PLAN
+    )
     assert len({one.history.last.step for one in together}) > 1  # groups stop one after the other
     for k, (n, one) in enumerate(zip(SIZES, together, strict=True)):
-        [alone] = train_members([fresh(k)], [group(n, k)], plan=GROUP_PLAN)
+        [alone] = train_members([regression_members(k)], [group(n, k)], plan=GROUP_PLAN)
         assert one.history.last.step == alone.history.last.step
         for name, value in alone.members.state_dict().items():
             torch.testing.assert_close(one.members.state_dict()[name], value, rtol=2e-3, atol=2e-4, msg=name)
@@ -305,8 +271,8 @@ def test_a_batch_of_groups_is_one_group_after_the_other():
 
 def test_padding_has_no_say():
     plan = TrainingPlan(max_steps=1, refit_steps=1)
-    [alone] = train_members([fresh(0)], [group(20, 0)], plan=plan)
-    padded, _ = train_members([fresh(0), fresh(1)], [group(20, 0), group(60, 1)], plan=plan)
+    [alone] = train_members([regression_members(0)], [group(20, 0)], plan=plan)
+    padded, _ = train_members([regression_members(0), regression_members(1)], [group(20, 0), group(60, 1)], plan=plan)
     for a, b in zip(alone.held.predictions, padded.held.predictions, strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
     for name, value in alone.members.state_dict().items():
@@ -317,11 +283,11 @@ def test_a_group_that_cannot_be_trained_leaves_the_others_alone():
     broken = group(24, 1)
     broken.y.mul_(1e30)  # whose squares are beyond single precision
     sound, failed, last = train_members(
-        [fresh(k) for k in range(3)], [group(30, 0), broken, group(37, 2)], plan=GROUP_PLAN
+        [regression_members(k) for k in range(3)], [group(30, 0), broken, group(37, 2)], plan=GROUP_PLAN
     )
     assert failed.history.stopped == "ended where the log posterior was no longer finite"
     for one, n, k in ((sound, 30, 0), (last, 37, 2)):
-        [alone] = train_members([fresh(k)], [group(n, k)], plan=GROUP_PLAN)
+        [alone] = train_members([regression_members(k)], [group(n, k)], plan=GROUP_PLAN)
         assert one.history.last.step == alone.history.last.step and not one.history.was_stopped
         for name, value in alone.members.state_dict().items():
             torch.testing.assert_close(one.members.state_dict()[name], value, rtol=2e-3, atol=2e-4, msg=name)

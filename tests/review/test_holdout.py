@@ -10,18 +10,12 @@ import pandas as pd
 import pytest
 
 import vmg
-from vmg.cli.app import run
 from vmg.review.comparison import FoldScores, join_folds
 from vmg.review.holdout import Holdout
 from vmg.tables import TableError
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
 QUICK = ["--max-iter", "3", "--hidden", "8", "--members", "2", "--likelihood", "student"]
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
 
 
 @pytest.fixture
@@ -41,14 +35,8 @@ def shops():
     return frame
 
 
-def call(capfd, *arguments):
-    capfd.readouterr()
-    code = run([str(argument) for argument in arguments])
-    return code, *capfd.readouterr()
-
-
-def test_fit_prints_a_score_beside_three_others_and_keeps_it(shops, capfd):
-    code, out, _ = call(capfd, "fit", "shops.csv", "-t", "y", "--ignore", "y_usd", *QUICK)
+def test_fit_prints_a_score_beside_three_others_and_keeps_it(shops, vmg_command):
+    code, out, _ = vmg_command("fit", "shops.csv", "-t", "y", "--ignore", "y_usd", *QUICK)
     assert code == 0
     for words in ("Held out: 20 rows at random", "base rate", "linear", "gradient boosting", "log score", "rmse"):
         assert words in out
@@ -68,8 +56,8 @@ def test_fit_prints_a_score_beside_three_others_and_keeps_it(shops, capfd):
         (["--no-holdout"], None),
     ],
 )
-def test_ways_of_holding_out(shops, capfd, options, words):
-    code, out, _ = call(capfd, "fit", "shops.csv", "-t", "y", "--ignore", "y_usd", *QUICK, *options)
+def test_ways_of_holding_out(shops, vmg_command, options, words):
+    code, out, _ = vmg_command("fit", "shops.csv", "-t", "y", "--ignore", "y_usd", *QUICK, *options)
     assert code == 0
     assert ("Held out" not in out) if words is None else (words in out)
 
@@ -116,7 +104,7 @@ def test_the_sentence_says_no_more_than_rows_can_tell(others, words):
     assert words in join_folds("regression", [FoldScores(losses, log_probs, {})]).sentence
 
 
-def test_an_interrupted_run_goes_on_with_the_folds_it_has(shops, capfd, monkeypatch):
+def test_an_interrupted_run_goes_on_with_the_folds_it_has(shops, vmg_command, monkeypatch):
     from vmg.review import holdout
 
     real, calls = holdout.compare_fold, []
@@ -129,58 +117,58 @@ def test_an_interrupted_run_goes_on_with_the_folds_it_has(shops, capfd, monkeypa
 
     monkeypatch.setattr(holdout, "compare_fold", compare)
     command = ["fit", "shops.csv", "-t", "y", "--cv", 4, *QUICK]
-    code, _, err = call(capfd, *command)
+    code, _, err = vmg_command(*command)
     assert code == 130 and "2 of 4 held-out fits are kept in shops.vmg.partial; --resume goes on." in err
     assert not os.path.exists("shops.vmg")
-    code, _, err = call(capfd, *command, "--seed", 1, "--resume")
+    code, _, err = vmg_command(*command, "--seed", 1, "--resume")
     assert code == 2 and "must be of a run with the same options; got another" in err
     calls[:] = [1] * 5
-    code, out, _ = call(capfd, *command, "--resume")
+    code, out, _ = vmg_command(*command, "--resume")
     assert code == 0 and len(calls) == 7 and "100 rows in 4 folds" in out  # two more, not four
     assert not os.path.exists("shops.vmg.partial")
 
 
-def test_evaluate_shows_the_base_rate_and_knows_training_rows(shops, capfd):
+def test_evaluate_shows_the_base_rate_and_knows_training_rows(shops, vmg_command):
     shops.iloc[:60].to_csv("train.csv", index=False)
     shops.iloc[60:].to_csv("test.csv", index=False)
-    call(capfd, "fit", "train.csv", "-t", "y", "--no-holdout", *QUICK)
-    code, out, _ = call(capfd, "evaluate", "train.vmg", "train.csv")
+    vmg_command("fit", "train.csv", "-t", "y", "--no-holdout", *QUICK)
+    code, out, _ = vmg_command("evaluate", "train.vmg", "train.csv")
     assert code == 0 and "base rate" in out and "100% of these rows are rows that the model was fitted to" in out
-    code, out, _ = call(capfd, "evaluate", "train.vmg", "test.csv")
+    code, out, _ = vmg_command("evaluate", "train.vmg", "test.csv")
     assert code == 0 and "fitted to" not in out
-    _, out, _ = call(capfd, "evaluate", "train.vmg", "test.csv", "--json")
+    _, out, _ = vmg_command("evaluate", "train.vmg", "test.csv", "--json")
     found = json.loads(out)
     y = shops["y"].to_numpy()
     assert found["training_rows"] == 0
     assert found["base_rate"]["rmse"] == pytest.approx(np.sqrt(np.mean((y[60:] - y[:60].mean()) ** 2)))
 
 
-def test_inspect_writes_nothing_and_says_what_is_suspicious(shops, capfd):
+def test_inspect_writes_nothing_and_says_what_is_suspicious(shops, vmg_command):
     before = sorted(os.listdir())
-    code, out, _ = call(capfd, "inspect", "shops.csv", "--target", "y")
+    code, out, _ = vmg_command("inspect", "shops.csv", "--target", "y")
     assert code == 0 and sorted(os.listdir()) == before
     for words in ("shop", "category", "date", "target", "Dates in 'day' read as day/month/year", "'y_usd' alone tells"):
         assert words in out
-    _, out, _ = call(capfd, "inspect", "shops.csv", "-t", "y", "--ignore", "y_usd", "--categorical", "x", "--json")
+    _, out, _ = vmg_command("inspect", "shops.csv", "-t", "y", "--ignore", "y_usd", "--categorical", "x", "--json")
     found = json.loads(out)
     roles = {column["name"]: (column["type"], column["role"]) for column in found["columns"]}
     assert roles["y_usd"][1] == "ignored" and roles["x"] == ("category", "input") and found["suspicions"] == []
-    code, _, err = call(capfd, "inspect", "shops.csv", "--target", "z")
+    code, _, err = vmg_command("inspect", "shops.csv", "--target", "z")
     assert code == 2 and "no column 'z'" in err
 
 
-def test_standard_input_and_kept_columns(shops, capfd, monkeypatch):
-    call(capfd, "fit", "shops.csv", "-t", "y", "--no-holdout", *QUICK)
+def test_standard_input_and_kept_columns(shops, vmg_command, monkeypatch):
+    vmg_command("fit", "shops.csv", "-t", "y", "--no-holdout", *QUICK)
 
     class Standard:
         buffer = io.BytesIO(shops.iloc[:3].to_csv(index=False).encode())
 
     monkeypatch.setattr(sys, "stdin", Standard)
-    code, out, _ = call(capfd, "predict", "shops.vmg", "-", "--keep", "shop,day")
+    code, out, _ = vmg_command("predict", "shops.vmg", "-", "--keep", "shop,day")
     lines = out.splitlines()
     assert code == 0 and lines[0].startswith("shop,day,y,y_std,y_lower,y_upper") and len(lines) == 4
     assert lines[1].startswith(f"{shops['shop'][0]},{shops['day'][0]},")
-    code, _, err = call(capfd, "predict", "shops.vmg", "shops.csv", "--keep", "colour")
+    code, _, err = vmg_command("predict", "shops.vmg", "shops.csv", "--keep", "colour")
     assert code == 2 and "no column 'colour' to keep" in err
 
 
@@ -202,11 +190,11 @@ def test_standard_input_and_kept_columns(shops, capfd, monkeypatch):
         (["-o", "-"], "must be a file; got -"),
     ],
 )
-def test_mistakes(shops, capfd, arguments, message):
-    code, _, err = call(capfd, "fit", "shops.csv", "-t", "y", "--max-iter", 3, "--members", 2, *arguments)
+def test_mistakes(shops, vmg_command, arguments, message):
+    code, _, err = vmg_command("fit", "shops.csv", "-t", "y", "--max-iter", 3, "--members", 2, *arguments)
     assert code == 2 and message in err and err.count("\n") == 1
 
 
-def test_presets_reach_the_estimator(shops, capfd):
-    call(capfd, "fit", "shops.csv", "-t", "y", "--no-holdout", "--preset", "fast", "--max-iter", "2")
+def test_presets_reach_the_estimator(shops, vmg_command):
+    vmg_command("fit", "shops.csv", "-t", "y", "--no-holdout", "--preset", "fast", "--max-iter", "2")
     assert vmg.load("shops.vmg").estimator.n_members == 4
