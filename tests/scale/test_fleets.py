@@ -123,20 +123,6 @@ def test_a_killed_run_goes_on_to_the_same_files(tmp_path, monkeypatch):
     assert bits(folder) == bits(again)
 
 
-@pytest.mark.parametrize("note", [None, "", '{"settings": 1', "[1, 2]", '{"target": "y"}\n[1]\n'])
-def test_a_run_that_was_killed_or_damaged_before_its_first_model(tmp_path, note):
-    folder = tmp_path / "shops"
-    folder.mkdir()
-    (folder / ".0a1b2c3d._run.jsonl").write_text("half")  # written by the run that was killed
-    if note is None:
-        report = fit_fleet(sales(), "y", "shop", folder, options=FAST)
-        assert len(report.fitted) == 3 and not list(folder.glob(".*"))
-        return
-    (folder / "_run.jsonl").write_text(note)
-    with pytest.raises(RunError, match="is damaged"):
-        fit_fleet(sales(), "y", "shop", folder, options=FAST)
-
-
 def test_model_files_that_were_swapped_are_noticed(fitted, tmp_path):
     folder = tmp_path / "shops"
     shutil.copytree(fitted[0], folder)
