@@ -24,6 +24,7 @@ from vmg.cli.options import (
     Preset,
     QuietOption,
     TaskChoice,
+    TaskOption,
     TypesOption,
     make_choices,
     preset_options,
@@ -54,9 +55,7 @@ def fit(
         Path | None,
         typer.Option("--out", "-o", metavar="MODEL", help="Where the model goes.", show_default="DATA's name, .vmg"),
     ] = None,
-    task: Annotated[
-        TaskChoice, typer.Option(metavar="TASK", help="What the target is: auto, regression or classification.")
-    ] = TaskChoice.auto,
+    task: TaskOption = TaskChoice.auto,
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="The same as --ignore, for one column.", hidden=True)
     ] = None,

@@ -17,6 +17,7 @@ from vmg.cli.options import (
     NaOption,
     NoHeaderOption,
     TaskChoice,
+    TaskOption,
     TypesOption,
     make_choices,
 )
@@ -30,9 +31,7 @@ def inspect(
     target: Annotated[
         str | None, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict, if it is known yet.")
     ] = None,
-    task: Annotated[
-        TaskChoice, typer.Option(metavar="TASK", help="What the target is: auto, regression or classification.")
-    ] = TaskChoice.auto,
+    task: TaskOption = TaskChoice.auto,
     types: TypesOption = None,
     categorical: CategoricalOption = None,
     ignore: IgnoreOption = None,

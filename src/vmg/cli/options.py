@@ -33,6 +33,7 @@ __all__ = [
     "Preset",
     "QuietOption",
     "TaskChoice",
+    "TaskOption",
     "TypesOption",
     "make_choices",
     "preset_options",
@@ -60,6 +61,9 @@ def _open_share(value: float) -> float:
 
 DataArgument = Annotated[Path, typer.Argument(metavar="DATA", help="A table: CSV (also .gz) or Parquet.")]
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="A model that `vmg fit` wrote.")]
+TaskOption = Annotated[
+    TaskChoice, typer.Option(metavar="TASK", help="What the target is: auto, regression or classification.")
+]
 CoverageOption = Annotated[
     float, typer.Option(metavar="SHARE", callback=_open_share, help="Probability that an interval holds the truth.")
 ]

@@ -46,11 +46,12 @@ def prepare_table(
     task: Task | None,
     exclude: Sequence[str],
     conformal: float,
-    choices: TableChoices,
-    options: Mapping[str, Any],
+    choices: TableChoices | None,
+    options: Mapping[str, Any] | None,
     tell: Callable[[str], None] | None = None,
 ) -> PreparedTable:
     """Everything before training, with its notes told one by one; a TableError says what is wrong with the table."""
+    choices, options = choices or TableChoices(), options or {}
     require_columns(frame, [target, *exclude, *choices.named])
     left_out = list(dict.fromkeys([*exclude, *choices.ignored]))
     if target in left_out:

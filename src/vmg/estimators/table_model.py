@@ -124,7 +124,6 @@ class TableModel:
         tell : callable, optional
             Called with each sentence of ``notes``, those about copies of rows after training and the others before.
         """
-        choices, options = choices or TableChoices(), options or {}
         given = prepare_table(as_frame(frame), target, task, exclude, conformal, choices, options, tell)
         estimator, encoder, found = given.estimator, given.encoder, given.target
         try:
@@ -150,17 +149,14 @@ class TableModel:
     def check(
         frame: Any,
         target: str,
-        *,
-        task: Task | None = None,
-        exclude: Sequence[str] = (),
-        conformal: float = 0.0,
-        choices: TableChoices | None = None,
-        options: Mapping[str, Any] | None = None,
-        tell: Callable[[str], None] | None = None,
+        **settings: Any,
     ) -> list[str]:
-        """Do all of a fit but the training: raise what is wrong with the table, give back and tell the notes."""
-        choices, options = choices or TableChoices(), options or {}
-        return prepare_table(as_frame(frame), target, task, exclude, conformal, choices, options, tell).notes
+        """Do all of a fit but the training: raise what is wrong with the table, give back and tell the notes.
+
+        ``settings`` are those of :meth:`fit`.
+        """
+        usual = {"task": None, "exclude": (), "conformal": 0.0, "choices": None, "options": None}
+        return prepare_table(as_frame(frame), target, **(usual | settings)).notes
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from scipy import optimize, special
 
 from vmg.fit.design import Design
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
-from vmg.math.distributions import student_log_density
+from vmg.math.distributions import Array, student_log_density
 from vmg.math.nelder_mead import nelder_mead
 from vmg.math.scalar_evidence import mean_log_prob
 
@@ -49,7 +49,6 @@ __all__ = [
     "scalar_scores",
 ]
 
-Array = NDArray[np.float64]
 Positions = NDArray[np.int64]
 
 INFLATION_ROWS = 10.0

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from vmg.fit.repeats import find_repeats
 from vmg.likelihoods.families import LIKELIHOODS, LogNormal
+from vmg.math.distributions import Array
 
 __all__ = [
     "MANY_ROWS",
@@ -37,7 +38,6 @@ __all__ = [
     "use_threads",
 ]
 
-Array = NDArray[np.float64]
 Rows = NDArray[np.bool_]
 
 # -- units ------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 __all__ = [
+    "Array",
     "find_quantiles",
     "hermite_rule",
     "student_cdf",

@@ -43,6 +43,12 @@ def activate_(name: str, values: Tensor) -> None:
         values.copy_(ACTIVATIONS[name](values))
 
 
+def _activate_members_(names: Sequence[str], values: Tensor) -> None:
+    """Apply the activation of each run of members [E, ...] in place."""
+    for name, part in zip(names, values.tensor_split(len(names)), strict=True):
+        activate_(name, part)
+
+
 def _slope_of_relu_(gradient: Tensor, h: Tensor) -> None:
     torch.ops.aten.threshold_backward(gradient, h, 0, grad_input=gradient)
 
@@ -70,8 +76,7 @@ class _Features(torch.autograd.Function):
         h = x
         for W in layers:
             h = torch.baddbmm(W[:, -1:], h, W[:, :-1])
-            for name, part in zip(activations, h.tensor_split(len(activations)), strict=True):
-                activate_(name, part)
+            _activate_members_(activations, h)
             values.append(h)
         phi = x.new_empty(n_members, n_rows, n_hidden + n_inputs + 1)
         torch.mul(h, 1 / math.sqrt(n_hidden), out=phi[..., :n_hidden])
@@ -295,6 +300,5 @@ class AnchoredFunctions:
         h = x
         for weight, bias in self._layers:
             h = torch.baddbmm(bias, h, weight)
-            for name, part in zip(self._activations, h.tensor_split(len(self._activations)), strict=True):
-                activate_(name, part)
+            _activate_members_(self._activations, h)
         return values.baddbmm_(h, self._of_hidden)

@@ -11,12 +11,8 @@ from matplotlib.ticker import MaxNLocator
 
 from vmg.report.classification import ClassificationContents
 from vmg.report.panel import (
-    BLUE,
     CLASS_STYLES,
-    INK,
-    MUTED,
-    PAPER,
-    RED,
+    Colour,
     legend,
     panel,
     percent_axis,
@@ -55,9 +51,9 @@ def _class_shares(contents: ClassificationContents) -> Markup:
         seen = 0.0
         if contents.scores is not None:
             shares = np.bincount(contents.label[contents.known], minlength=len(predicted)) / len(contents.known)
-            ax.barh(place, shares[order], height=0.62, color=MUTED, alpha=0.35, label="share of rows")
+            ax.barh(place, shares[order], height=0.62, color=Colour.MUTED, alpha=0.35, label="share of rows")
             seen = float(shares.max())
-        ax.scatter(predicted[order], place, s=26, color=BLUE, zorder=3, label="mean predicted probability")
+        ax.scatter(predicted[order], place, s=26, color=Colour.BLUE, zorder=3, label="mean predicted probability")
         row_names(ax, [contents.classes[k] for k in order])
         ax.set_xlim(0, 1.08 * max(float(predicted.max()), seen))
         percent_axis(ax, "x")
@@ -70,13 +66,13 @@ def _confidence(contents: ClassificationContents) -> Markup:
     edges = np.linspace(min(0.5, 1 / len(contents.classes)), 1, 26)
     with panel("Histogram of the highest class probability", height=3.0) as drawn:
         ax = drawn.axes
-        options: dict[str, Any] = {"bins": edges, "edgecolor": PAPER, "linewidth": 0.6, "stacked": True}
+        options: dict[str, Any] = {"bins": edges, "edgecolor": Colour.PAPER, "linewidth": 0.6, "stacked": True}
         if contents.scores is None:
-            ax.hist(np.clip(top, edges[0], 1), color=BLUE, alpha=0.75, **options)
+            ax.hist(np.clip(top, edges[0], 1), color=Colour.BLUE, alpha=0.75, **options)
         else:
             known = np.clip(top[contents.known], edges[0], 1)
             parts = [known[contents.correct], known[~contents.correct]]
-            ax.hist(parts, color=[BLUE, RED], alpha=0.75, label=["right", "wrong"], **options)
+            ax.hist(parts, color=[Colour.BLUE, Colour.RED], alpha=0.75, label=["right", "wrong"], **options)
             legend(ax)
         ax.set_xlabel("highest class probability")
         ax.set_ylabel("rows")
@@ -98,10 +94,10 @@ def _confusion(contents: ClassificationContents) -> Markup:
             if counts[i, j]:
                 # never so dark that ink on it cannot be read
                 cell = Rectangle((j - 0.5, i - 0.5), 1, 1, alpha=0.06 + 0.5 * share[i, j], linewidth=0)
-                cell.set_facecolor(BLUE if i == j else RED)
+                cell.set_facecolor(Colour.BLUE if i == j else Colour.RED)
                 ax.add_patch(cell)
             weight = "bold" if i == j else "normal"
-            colour = INK if counts[i, j] else MUTED
+            colour = Colour.INK if counts[i, j] else Colour.MUTED
             ax.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", weight=weight, color=colour)
         names = [short(contents.classes[k], 16) for k in kept]
         long = max(len(name) for name in names) * n > 60
@@ -124,9 +120,11 @@ def _reliability(contents: ClassificationContents) -> Markup:
     start = min(0.5, float(np.floor(10 * x.min()) / 10))
     with panel("Reliability diagram") as drawn:
         ax = drawn.axes
-        ax.plot([start, 1], [start, 1], color=MUTED, linewidth=0.9, label="perfect")
-        ax.plot(*segments(x, low, high), color=BLUE, alpha=0.45, linewidth=2.2)
-        ax.scatter(x, y, s=14 + 110 * n / n.sum(), color=BLUE, linewidths=0, zorder=3, label="rows of like probability")
+        ax.plot([start, 1], [start, 1], color=Colour.MUTED, linewidth=0.9, label="perfect")
+        ax.plot(*segments(x, low, high), color=Colour.BLUE, alpha=0.45, linewidth=2.2)
+        ax.scatter(
+            x, y, s=14 + 110 * n / n.sum(), color=Colour.BLUE, linewidths=0, zorder=3, label="rows of like probability"
+        )
         ax.set_xlim(start, 1.02)
         ax.set_ylim(-0.02, 1.04)
         ax.set_xlabel("highest class probability")
@@ -145,7 +143,7 @@ def _rejection(contents: ClassificationContents) -> Markup:
             (contents.mutual_information, "by ignorance (mutual information)", *CLASS_STYLES[1]),
         )
         base = float(contents.correct.mean())
-        ax.axhline(base, color=MUTED, linewidth=0.9)
+        ax.axhline(base, color=Colour.MUTED, linewidth=0.9)
         room = max(1 - base, 0.02)
         ax.set_ylim(max(base - 0.15 * room, -0.02), 1 + 0.06 * room)
         for uncertainty, label, colour, dash in curves:

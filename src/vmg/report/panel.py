@@ -26,13 +26,9 @@ from vmg.report.model_facts import TrainingCurve
 from vmg.report.table_facts import Array
 
 __all__ = [
-    "BLUE",
     "CLASS_STYLES",
     "COLOURS",
-    "INK",
-    "MUTED",
-    "PAPER",
-    "RED",
+    "Colour",
     "Panel",
     "class_legend",
     "effect_figures",
@@ -60,7 +56,14 @@ COLOURS = {
     "amber": "#c98a00",
     "sky": "#3d9fd6",
 }
-INK, MUTED, GRID, PAPER, BLUE, RED = (COLOURS[name] for name in ("ink", "muted", "grid", "paper", "blue", "red"))
+
+
+class Colour:
+    """Colours that a picture asks for by name."""
+
+    INK, MUTED, GRID, PAPER, BLUE, RED = (COLOURS[name] for name in ("ink", "muted", "grid", "paper", "blue", "red"))
+
+
 CLASS_STYLES = tuple(
     zip(
         (COLOURS[name] for name in ("blue", "red", "green", "purple", "amber", "sky")),
@@ -73,8 +76,8 @@ CLASS_STYLES = tuple(
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
-    "axes.edgecolor": MUTED,
-    "axes.labelcolor": INK,
+    "axes.edgecolor": Colour.MUTED,
+    "axes.labelcolor": Colour.INK,
     "axes.linewidth": 0.7,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -82,14 +85,14 @@ STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.formatter.useoffset": False,
     "axes.formatter.limits": (-4, 6),
-    "grid.color": GRID,
+    "grid.color": Colour.GRID,
     "grid.linewidth": 0.6,
-    "text.color": INK,
+    "text.color": Colour.INK,
     "text.parse_math": False,  # a column may be called "$ per $"
-    "xtick.color": MUTED,
-    "ytick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
+    "xtick.color": Colour.MUTED,
+    "ytick.color": Colour.MUTED,
+    "xtick.labelcolor": Colour.INK,
+    "ytick.labelcolor": Colour.INK,
     "xtick.labelsize": 9,
     "ytick.labelsize": 9,
     "xtick.major.size": 3,
@@ -200,8 +203,10 @@ def _influence(influences: list[Influence], unit: str) -> Markup:
     with panel("Influence of each column", height=max(2.6, rows_height(len(influences)))) as drawn:
         ax = drawn.axes
         place = np.arange(len(influences))
-        ax.hlines(place, [i.low for i in influences], [i.high for i in influences], color=BLUE, alpha=0.4, linewidth=3)
-        ax.scatter([i.mean for i in influences], place, s=24, color=BLUE, zorder=3)
+        ax.hlines(
+            place, [i.low for i in influences], [i.high for i in influences], color=Colour.BLUE, alpha=0.4, linewidth=3
+        )
+        ax.scatter([i.mean for i in influences], place, s=24, color=Colour.BLUE, zorder=3)
         row_names(ax, [i.column for i in influences])
         ax.set_xlim(left=0)
         ax.set_xlabel(unit)
@@ -213,7 +218,7 @@ def _influence(influences: list[Influence], unit: str) -> Markup:
 def _relevance(influences: list[Influence]) -> Markup:
     with panel("Learned relevance of each column", height=max(2.6, rows_height(len(influences)))) as drawn:
         ax = drawn.axes
-        ax.barh(range(len(influences)), [i.relevance for i in influences], height=0.6, color=BLUE, alpha=0.6)
+        ax.barh(range(len(influences)), [i.relevance for i in influences], height=0.6, color=Colour.BLUE, alpha=0.6)
         row_names(ax, [i.column for i in influences])
         ax.set_xlim(0, 1.03)
         ax.set_xlabel("size of its weights in the first layer (largest = 1)")
@@ -230,11 +235,11 @@ def _training(curve: TrainingCurve) -> Markup:
     with panel("Training curve") as drawn:
         ax = drawn.axes
         ax.fill_between(
-            curve.step, curve.objective, curve.fit, color=MUTED, alpha=0.16, linewidth=0, label="complexity"
+            curve.step, curve.objective, curve.fit, color=Colour.MUTED, alpha=0.16, linewidth=0, label="complexity"
         )
-        ax.plot(curve.step, curve.fit, color=RED, linestyle="--", marker=marker, label="fit")
+        ax.plot(curve.step, curve.fit, color=Colour.RED, linestyle="--", marker=marker, label="fit")
         label = f"{curve.name} = fit − complexity"
-        ax.plot(curve.step, curve.objective, color=BLUE, marker=marker, label=label)
+        ax.plot(curve.step, curve.objective, color=Colour.BLUE, marker=marker, label=label)
         ax.set_ylim(bottom - margin, top + margin)
         ax.set_xlabel("training step")
         ax.set_ylabel("nats per row")
@@ -251,8 +256,8 @@ def shares_of_ignorance(uncertainty: Array, ignorance_share: Array, of: str) -> 
     edges = np.linspace(0, 1, len(share) + 1)
     with panel(f"Shares of noise and ignorance in the {of}", height=3.0) as drawn:
         ax = drawn.axes
-        ax.stairs(np.ones_like(share), edges, baseline=share, fill=True, color=MUTED, alpha=0.28)
-        ax.stairs(share, edges, fill=True, color=BLUE, alpha=0.6)
+        ax.stairs(np.ones_like(share), edges, baseline=share, fill=True, color=Colour.MUTED, alpha=0.28)
+        ax.stairs(share, edges, fill=True, color=Colour.BLUE, alpha=0.6)
         ax.set_xlim(0, 1)
         ax.set_ylim(0, 1)
         quarter = -(-len(share) // 4)
@@ -301,7 +306,9 @@ def _effect(effect: Effect, label: str, limits: tuple[float, float], classes: Se
                 else:
                     ax.fill_between(effect.values, low, high, color=colour, alpha=0.2, linewidth=0)
                     ax.plot(effect.values, mean, color=colour, linestyle=dash)
-            ax.plot(effect.observed, np.full(len(effect.observed), limits[0]), "|", color=INK, markersize=9, mew=0.8)
+            ax.plot(
+                effect.observed, np.full(len(effect.observed), limits[0]), "|", color=Colour.INK, markersize=9, mew=0.8
+            )
             ax.set_ylim(limits)
             ax.set_ylabel(label)
             if effect.kind == "date":

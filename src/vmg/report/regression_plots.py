@@ -11,19 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy import stats
 
 from vmg.metrics import calibration_curve
-from vmg.report.panel import (
-    BLUE,
-    INK,
-    MUTED,
-    PAPER,
-    RED,
-    legend,
-    panel,
-    percent_axis,
-    segments,
-    shares_of_ignorance,
-    short,
-)
+from vmg.report.panel import Colour, legend, panel, percent_axis, segments, shares_of_ignorance, short
 from vmg.report.regression import RegressionContents
 from vmg.report.table_facts import Array, choose
 
@@ -70,10 +58,10 @@ def _fit(contents: RegressionContents, name: str) -> Markup:
     ends = np.array([min(mean.min(), truth.min()), max(mean.max(), truth.max())]) if len(mean) else np.array([0, 1])
     with panel(f"{name}: truth against prediction with 90 % intervals") as drawn:
         ax = drawn.axes
-        ax.plot(ends, ends, color=MUTED, linewidth=0.9, zorder=1)
-        ax.plot(*segments(truth, low, high), color=BLUE, alpha=0.22, linewidth=1.1, zorder=2)
-        for which, colour, label in ((inside, BLUE, "truth inside"), (~inside, RED, "truth outside")):
-            marker = "o" if colour == BLUE else "D"
+        ax.plot(ends, ends, color=Colour.MUTED, linewidth=0.9, zorder=1)
+        ax.plot(*segments(truth, low, high), color=Colour.BLUE, alpha=0.22, linewidth=1.1, zorder=2)
+        for which, colour, label in ((inside, Colour.BLUE, "truth inside"), (~inside, Colour.RED, "truth outside")):
+            marker = "o" if colour == Colour.BLUE else "D"
             ax.scatter(
                 truth[which], mean[which], s=11, color=colour, marker=marker, linewidths=0, zorder=3, label=label
             )
@@ -92,14 +80,20 @@ def _interval_bars(contents: RegressionContents, name: str) -> Markup:
     outside = (truth < low) | (truth > high)
     with panel(f"90 % intervals of {name} for some rows") as drawn:
         ax = drawn.axes
-        ax.plot(*segments(place, low, high), color=BLUE, alpha=0.35, linewidth=3.2)
+        ax.plot(*segments(place, low, high), color=Colour.BLUE, alpha=0.35, linewidth=3.2)
         ax.plot(
-            place, contents.mean[rows], linestyle="none", marker="_", markersize=4.5, color=BLUE, label="prediction"
+            place,
+            contents.mean[rows],
+            linestyle="none",
+            marker="_",
+            markersize=4.5,
+            color=Colour.BLUE,
+            label="prediction",
         )
         if np.isfinite(truth).any():
             inside = np.isfinite(truth) & ~outside
-            ax.scatter(place[inside], truth[inside], s=9, color=INK, linewidths=0, zorder=3, label="truth")
-            ax.scatter(place[outside], truth[outside], s=13, color=RED, marker="D", linewidths=0, zorder=3)
+            ax.scatter(place[inside], truth[inside], s=9, color=Colour.INK, linewidths=0, zorder=3, label="truth")
+            ax.scatter(place[outside], truth[outside], s=13, color=Colour.RED, marker="D", linewidths=0, zorder=3)
         ax.set_xlabel(f"{len(rows)} rows, ordered by prediction" if len(rows) > 1 else "one row")
         ax.set_ylabel(name)
         ax.set_xticks([])
@@ -116,9 +110,9 @@ def _calibration(cdf: Array) -> Markup:
     low, high = (stats.binom.ppf(q, n, inner) / n for q in (0.025, 0.975))
     with panel("Calibration curve") as drawn:
         ax = drawn.axes
-        ax.fill_between(inner, low, high, color=MUTED, alpha=0.18, linewidth=0, label="chance")
-        ax.plot([0, 1], [0, 1], color=MUTED, linewidth=0.9)
-        ax.plot(levels, observed, color=BLUE, label="observed")
+        ax.fill_between(inner, low, high, color=Colour.MUTED, alpha=0.18, linewidth=0, label="chance")
+        ax.plot([0, 1], [0, 1], color=Colour.MUTED, linewidth=0.9)
+        ax.plot(levels, observed, color=Colour.BLUE, label="observed")
         ax.set_xlabel("predicted probability of a value this low")
         ax.set_ylabel("share of rows that low")
         ax.set_xlim(0, 1)
@@ -140,12 +134,12 @@ def _residuals(mean: Array, residual: Array, name: str) -> Markup:
     some = choose(len(mean), SCATTER_POINTS)
     with panel(f"Residuals of {name} against predictions") as drawn:
         ax = drawn.axes
-        ax.axhline(0, color=MUTED, linewidth=0.9)
-        ax.scatter(mean[some], residual[some], s=11, color=BLUE, alpha=0.55, linewidths=0)
+        ax.axhline(0, color=Colour.MUTED, linewidth=0.9)
+        ax.scatter(mean[some], residual[some], s=11, color=Colour.BLUE, alpha=0.55, linewidths=0)
         if len(mean) >= 40:
             groups = np.array_split(np.argsort(mean, kind="stable"), min(12, len(mean) // 10))
             centre = [[mean[g].mean(), residual[g].mean()] for g in groups]
-            ax.plot(*np.array(centre).T, color=RED, label="running mean")
+            ax.plot(*np.array(centre).T, color=Colour.RED, label="running mean")
             legend(ax)
         ax.set_xlabel(f"predicted {name}")
         ax.set_ylabel("truth − prediction")
@@ -159,8 +153,16 @@ def _standardised(z: Array) -> Markup:
     with panel("Histogram of standardised residuals against a normal") as drawn:
         ax = drawn.axes
         if len(z):
-            ax.hist(np.clip(z, -4, 4), bins=edges, density=True, color=BLUE, alpha=0.75, edgecolor=PAPER, linewidth=0.6)
-        ax.plot(grid, np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), color=RED, label="standard normal")
+            ax.hist(
+                np.clip(z, -4, 4),
+                bins=edges,
+                density=True,
+                color=Colour.BLUE,
+                alpha=0.75,
+                edgecolor=Colour.PAPER,
+                linewidth=0.6,
+            )
+        ax.plot(grid, np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), color=Colour.RED, label="standard normal")
         ax.set_xlabel("(truth − prediction) / predicted standard deviation")
         ax.set_ylabel("density")
         ax.set_xticks(range(-4, 5), ["≤ −4", *(str(v).replace("-", "−") for v in range(-3, 4)), "≥ 4"])
@@ -178,10 +180,10 @@ def _bins(values: Array, most: int = 30) -> list[float]:
     return [float(edge) for edge in np.linspace(low, high, int(np.clip(2 * len(values) ** 0.5, 6, most)) + 1)]
 
 
-def _histogram(ax: Axes, values: Array, colour: str = BLUE, **options: Any) -> None:
+def _histogram(ax: Axes, values: Array, colour: str = Colour.BLUE, **options: Any) -> None:
     shown = values[np.isfinite(values)]
     if len(shown):
-        ax.hist(shown, bins=_bins(shown), color=colour, alpha=0.75, edgecolor=PAPER, linewidth=0.6, **options)
+        ax.hist(shown, bins=_bins(shown), color=colour, alpha=0.75, edgecolor=Colour.PAPER, linewidth=0.6, **options)
     ax.set_ylabel("rows")
     ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.grid(axis="x", visible=False)

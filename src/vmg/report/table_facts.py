@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.estimators.table_model import TableModel
+from vmg.math.distributions import Array
 from vmg.prediction import ClassPrediction, Prediction
 from vmg.tables.cells import to_texts
 from vmg.tables.columns import NumberColumn
@@ -31,7 +32,6 @@ __all__ = [
     "summarise_columns",
 ]
 
-Array = NDArray[np.float64]
 Positions = NDArray[np.int64]
 
 SEED = 0  # of every subsample: the same table gives the same page
