@@ -84,12 +84,6 @@ class ReferenceRows:
         typical = float(np.quantile(apart, TYPICAL)) if len(rows) > 1 else 1.0
         return cls(kept.features, kept.given, scales, widths, typical or 1.0, kept.digests)
 
-    @property
-    def slices(self) -> list[slice]:
-        """The features of each column of the table."""
-        ends = np.cumsum(self.widths)
-        return [slice(int(end - width), int(end)) for end, width in zip(ends, self.widths, strict=True)]
-
     def familiarity(self, features: Array, unknown: Mask) -> Array:
         """How near rows [N, D] are to the training rows, from 0 to 1.
 
