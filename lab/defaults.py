@@ -26,9 +26,9 @@ from vmg.fit.design import Standardiser
 from vmg.metrics import interval_coverage, rmse
 from vmg.prediction import Prediction, draw_functions
 from vmg.variational import method
-from vmg.variational.fitter import Fitted, Fitter, TrainingSet
+from vmg.variational.fitter import Fitted, Fitter
 from vmg.variational.method import LONG, STANDARD, GaussianNoise, Given, MatrixGaussianNetworks, Method
-from vmg.variational.targets import NumericTargets
+from vmg.variational.rows import NumericTargets, TrainingSet
 from vmg_paper.data import TABLES, load_table, standard_splits
 from vmg_paper.experiments import results_file
 

@@ -6,7 +6,7 @@ from quick import linear_table, regressor
 from reference import assert_close, normal
 from vmg.nn import MLP
 from vmg.priors import FixedPrior
-from vmg.variational.online import posterior_as_prior, separate
+from vmg.variational.fitter import posterior_as_prior, separate
 
 LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0, "n_draws": 200}
 

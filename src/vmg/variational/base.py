@@ -24,9 +24,9 @@ from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
 from vmg.training import Callback, History
 from vmg.variational.documents import MODULE_CODECS
-from vmg.variational.fitter import EarlyStopping, Fitted, Fitter, TrainingSet
+from vmg.variational.fitter import EarlyStopping, Fitted, Fitter
 from vmg.variational.method import STANDARD, Budget, Method
-from vmg.variational.targets import ClassTargets, NumericTargets, Targets
+from vmg.variational.rows import ClassTargets, NumericTargets, Targets, TrainingSet
 
 __all__ = ["Array", "VariationalClasses", "VariationalEstimator", "VariationalNumbers", "fit_splits"]
 

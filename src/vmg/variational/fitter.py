@@ -1,4 +1,7 @@
-"""Fits networks by the lower bound: all members of all training sets train as one batched network."""
+"""Fits networks by the lower bound: all members of all training sets train as one batched network.
+
+A fitted network can train further, or learn online: the posterior so far becomes the prior of rows to come.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vmg.likelihoods import Likelihood
+from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
+from vmg.nn.bayesian import BayesianLinear, use_generator
+from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
+from vmg.priors import FixedPrior
 from vmg.training import Callback, History, Progress, train
 from vmg.variational.method import STANDARD, Budget, Choice, Method
-from vmg.variational.online import check_same_network, likelihood_as_prior, posterior_as_prior
-from vmg.variational.targets import Targets
+from vmg.variational.rows import Targets, TrainingSet, hold_out, stack
 
-__all__ = ["BestSoFar", "EarlyStopping", "Fitted", "Fitter", "State", "TrainingSet", "hold_out", "stack"]
+__all__ = ["BestSoFar", "EarlyStopping", "Fitted", "Fitter", "State", "posterior_as_prior", "separate"]
 
 Array = NDArray[np.float64]
 
@@ -27,56 +32,8 @@ State = tuple[dict[str, Tensor], dict[str, Tensor]]
 """``state_dict`` of a network and of its likelihood."""
 
 VALIDATION_DRAWS = 32  # posterior draws behind one check of early stopping
+PRIOR_DRAWS = 256  # weight draws behind the moments of a posterior; their standard deviations are then known to 4 %
 REPORTS = 50  # of a whole run
-
-
-# -- rows -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TrainingSet:
-    """Rows of one replica in the network's units."""
-
-    x: Tensor  # [N, D]
-    y: Tensor  # [N, C] or, for classes, [N]
-    weight: Tensor | None  # [N]
-    unit: Array  # what one standard unit of each target is in the target's own, [C]
-
-
-def hold_out(
-    sets: list[TrainingSet], fraction: float, generator: torch.Generator
-) -> tuple[list[TrainingSet], list[TrainingSet]]:
-    """Every set without a random fraction of its rows, and these rows."""
-    inside: list[TrainingSet] = []
-    outside: list[TrainingSet] = []
-    for rows in sets:
-        n = len(rows.x)
-        n_held = min(max(1, round(fraction * n)), n - 1)
-        if n_held < 1:
-            raise ValueError(f"early_stopping needs at least 2 rows to hold one out; got {n}")
-        order = torch.randperm(n, generator=generator)
-        for target, index in ((outside, order[:n_held]), (inside, order[n_held:])):
-            w = None if rows.weight is None else rows.weight[index]
-            target.append(TrainingSet(rows.x[index], rows.y[index], w, rows.unit))
-    return inside, outside
-
-
-def stack(sets: list[TrainingSet], n_members: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    """Training sets as tensors of [replicas, N, ...], padded to one length, with the row counts where these differ."""
-    if len(sets) == 1:
-        only = sets[0]
-        return only.x, only.y, only.weight, None
-    longest = max(len(s.x) for s in sets)
-
-    def pad(rows: Tensor) -> Tensor:
-        return torch.cat([rows, rows.new_zeros(longest - len(rows), *rows.shape[1:])])
-
-    def gather(parts: list[Tensor]) -> Tensor:
-        return torch.stack([pad(part) for part in parts]).repeat_interleave(n_members, 0)
-
-    weights = [s.weight for s in sets if s.weight is not None]
-    sizes = torch.tensor([len(s.x) for s in sets]).repeat_interleave(n_members)
-    return gather([s.x for s in sets]), gather([s.y for s in sets]), gather(weights) if weights else None, sizes
 
 
 # -- early stopping ---------------------------------------------------------------------------------------------------
@@ -207,9 +164,20 @@ class Fitter:
         return self._go_on(prior, likelihood_as_prior(likelihood), rows)
 
     def _check_same_network(self, network: MLP, rows: TrainingSet) -> None:
-        """Refuse to train a network further that is no longer the one that the method and the rows ask for."""
-        any_choice = [self.method.search.example] * self.n_members
-        check_same_network(network, self.make_network(rows.x.shape[-1], any_choice))
+        """Refuse to train further where layers differ; an online update leaves no pseudo-data, whatever is asked."""
+        asked = self.make_network(rows.x.shape[-1], [self.method.search.example] * self.n_members)
+        before, now = _layer_sizes(network), _layer_sizes(asked)
+        if before != now:
+            raise ValueError(
+                "warm_start and partial_fit go on with the layers of the last fit, (inputs, outputs, members) "
+                f"{before}; parameters and data now ask for {now}"
+            )
+        updated = any(isinstance(module, FixedPrior) for module in network.modules())
+        if not updated and _shapes(network) != _shapes(asked):
+            raise ValueError(
+                "warm_start and partial_fit go on with the network of the last fit; n_pseudo, pseudo_noise, zero_mean, "
+                "row_covariance and column_covariance must be those of that fit"
+            )
 
     def _go_on(self, network: MLP, likelihood: Likelihood, rows: TrainingSet) -> Fitted:
         whole, [state] = self._run(network, likelihood, [rows], torch.Generator().manual_seed(self.seed))
@@ -296,3 +264,72 @@ def _take_replicas(whole: dict[str, Tensor], part: nn.Module, members: slice) ->
     part.load_state_dict(
         {name: value if value.shape == target[name].shape else value[members] for name, value in whole.items()}
     )
+
+
+# -- training further ---------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def posterior_as_prior(network: MLP, generator: torch.Generator) -> MLP:
+    """A copy of ``network`` that starts at its posterior and is pulled towards it.
+
+    A layer's posterior includes its pseudo-data, and whatever pseudo-data say is free of charge: new ones would fit the
+    new rows and forget the old. So each layer becomes one without pseudo-data whose matrix Gaussian, with diagonal
+    covariances, has the mean of the old posterior and the nearest product of row and column variances in the logarithm,
+    both as its prior and as its starting point (variational continual learning, Nguyen et al. 2018).
+    """
+    updated = copy.deepcopy(network)
+    use_generator(updated, generator)
+    updated.layers = nn.ModuleList(_moments_matched(layer, generator) for layer in updated.layers)
+    return updated
+
+
+def likelihood_as_prior(likelihood: Likelihood) -> Likelihood:
+    """A likelihood whose prior is the present one's posterior; one without a posterior stays as it is."""
+    if not isinstance(likelihood, GaussianLikelihood):
+        return likelihood
+    updated = likelihood.posterior_as_prior()
+    # count updates anew: the first are large again, so that few steps are enough for the new rows to be counted
+    count = updated.get_buffer("n_updates")
+    if isinstance(updated, HeteroscedasticLikelihood):
+        updated.get_buffer("fade").sub_(count)
+    count.zero_()
+    return updated
+
+
+def _moments_matched(layer: nn.Module, generator: torch.Generator) -> MatrixGaussianLinear:
+    assert isinstance(layer, MatrixGaussianLinear)
+    weights = layer.sample_weight((PRIOR_DRAWS,))
+    loc = weights.mean(0)
+    row_scale, column_scale = separate(weights.var(0))
+    matched = MatrixGaussianLinear(
+        layer.in_features,
+        layer.out_features,
+        layer.has_bias,
+        prior=FixedPrior(loc, row_scale, column_scale),
+        batch_shape=layer.batch_shape,
+    ).to(loc)
+    assert matched.loc is not None
+    matched.loc.copy_(loc)
+    matched.row.reset(row_scale.log(), generator)
+    matched.column.reset(column_scale.log(), generator)
+    return matched
+
+
+def separate(variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales r, c with r_i² c_j² closest to variance [..., R, C] in least squares of logarithms."""
+    log_variance = variance.clamp_min(torch.finfo(variance.dtype).tiny).log()
+    level = log_variance.mean((-2, -1), keepdim=True)
+    row = log_variance.mean(-1) - 0.5 * level.squeeze(-1)
+    column = log_variance.mean(-2) - 0.5 * level.squeeze(-2)
+    return (0.5 * row).exp(), (0.5 * column).exp()
+
+
+def _layer_sizes(network: MLP) -> list[tuple[int, ...]]:
+    layers = [layer for layer in network.layers if isinstance(layer, BayesianLinear)]
+    return [(layer.in_features, layer.out_features, *layer.batch_shape) for layer in layers]
+
+
+def _shapes(network: MLP) -> dict[str, torch.Size]:
+    """Shapes of what is trained, the priors' own parameters aside."""
+    return {name: p.shape for name, p in network.named_parameters() if "prior" not in name}

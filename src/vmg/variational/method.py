@@ -20,7 +20,8 @@ from vmg.priors import GammaPrior, Prior
 from vmg.training import Schedule, cosine
 
 if TYPE_CHECKING:
-    from vmg.variational.fitter import Fitter, TrainingSet
+    from vmg.variational.fitter import Fitter
+    from vmg.variational.rows import TrainingSet
 
 __all__ = [
     "LONG",

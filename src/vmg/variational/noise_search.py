@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vmg.variational.fitter import Fitter, TrainingSet, hold_out
+from vmg.variational.fitter import Fitter
+from vmg.variational.rows import TrainingSet, hold_out
 
 __all__ = ["CANDIDATES", "NoiseSearch", "choose_members", "choose_one"]
 

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vmg.variational.fitter import Fitted, Fitter, TrainingSet, hold_out
+from vmg.variational.fitter import Fitted, Fitter
+from vmg.variational.rows import TrainingSet, hold_out
 
 __all__ = ["DRAWS", "RATES", "HeldOutSearch", "candidate_rates", "trial_scores"]
 

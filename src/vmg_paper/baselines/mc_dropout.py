@@ -15,8 +15,9 @@ from torch import Tensor
 from vmg.likelihoods import Likelihood
 from vmg.nn.mlp import Activation
 from vmg.prediction import draw_functions
-from vmg.variational.fitter import Fitted, Fitter, TrainingSet, stack
+from vmg.variational.fitter import Fitted, Fitter
 from vmg.variational.method import Array, LikelihoodFactory, Method, per_replica
+from vmg.variational.rows import TrainingSet, stack
 from vmg_paper.baselines.base import LayerBaseline, Place
 from vmg_paper.baselines.held_out_search import DRAWS, candidate_rates, enough_rows, trial_scores
 from vmg_paper.layers import DropoutLinear
