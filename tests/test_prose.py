@@ -6,7 +6,7 @@ from pathlib import Path
 import vmg
 
 SOURCE = Path(vmg.__file__).parents[1]
-UNCLEAR_STARTS = ("Of ", "As ", "From ", "For ", "In ", "On ", "By ", "Where ", "Alone ", "None for ")
+UNCLEAR_STARTS = ("What ", "Of ", "As ", "From ", "For ", "In ", "On ", "By ", "Where ", "Alone ", "None for ")
 RIDDLES = ("in any company", "gone through step by step", "what is asked for of it")
 
 

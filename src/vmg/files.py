@@ -52,7 +52,7 @@ KINDS = {
 
 
 def check_output(path: str | os.PathLike[str]) -> os.stat_result | None:
-    """What is at ``path`` now, None if nothing; an OSError says why it cannot be replaced."""
+    """Status of the file at ``path``, None if there is none; an OSError says why it cannot be replaced."""
     try:
         found = os.stat(path)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What all estimators share: a fit that happens whole or not at all, checks of rows and targets, and predictions."""
+"""Base of all estimators: a fit that happens whole or not at all, checks of rows and targets, and predictions."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class EstimatorBase(BaseEstimator, ABC):
         return self._distribution(self._check_X(X))
 
     def _in_pieces(self, X: Any, *reads: Callable[[Any], NDArray[Any]]) -> list[NDArray[Any]]:
-        """What each function reads from the predictive distributions of rows."""
+        """Results of each function on the predictive distributions of rows."""
         check_is_fitted(self, "seed_")
         rows = self._check_X(X)
         parts = (self._distribution(rows[piece]) for piece in self._pieces(rows))

@@ -178,7 +178,7 @@ class TableEstimator(EstimatorBase):
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def _choices(self) -> TableChoices:
-        """What parameters say about columns."""
+        """Choices about columns from the parameters."""
         return TableChoices().changed(
             categorical=self.categorical, ignore=self.ignore, date_formats=self.date_formats, decimal=self.decimal
         )

@@ -46,7 +46,7 @@ def before_transform(transform: TargetTransform | None, y: Array) -> Array:
 def scalar_distribution(
     ensemble: ScalarEnsemble, x: Array, transform: TargetTransform | None, *, squeeze: bool
 ) -> NumberPrediction:
-    """What an ensemble says of rows x [N, D] in standard units, in the target's own units."""
+    """Prediction of an ensemble for rows x [N, D] in standard units, in the target's own units."""
     if isinstance(ensemble.members.likelihood, Censored):
         base = _normal(ensemble, x, ensemble.members.likelihood, squeeze)
         return base if transform is None else TransformedPrediction(base, transform)

@@ -79,7 +79,7 @@ class TrainedMembers(Generic[Kind]):
     generator: torch.Generator
 
     def held_out(self, held: HeldOutRows) -> HeldOutPredictions:
-        """What members said of rows before they saw them."""
+        """Predictions that members made of rows before they saw them."""
         said = held.predictions
         return HeldOutPredictions.of(said.loc, said.variance, self.design, self.x, held.index)
 

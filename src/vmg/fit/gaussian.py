@@ -125,7 +125,7 @@ class RegressionMembers(Members):
             self.head.update(self.features(x[part]), y[part], given)
 
     def posterior(self) -> LinearPosterior:
-        """What members know of their output weights."""
+        """Posterior of the members' output weights."""
         return self.head.posterior()
 
 
@@ -150,7 +150,7 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
 
     @cached_property
     def posterior(self) -> LinearPosterior:
-        """What members know of their output weights."""
+        """Posterior of the members' output weights."""
         return self.members.posterior()
 
     @cached_property

@@ -68,7 +68,7 @@ class LogNormal(NamedLikelihood):
 
     @classmethod
     def shift(cls, y: Array) -> float:
-        """What is added to amounts before the logarithm: nothing if all are positive, else half the least."""
+        """Amount that is added before the logarithm: nothing if all are positive, else half the least."""
         positive = y[y > 0]
         return 0.0 if len(positive) == len(y) else 0.5 * float(positive.min()) if len(positive) else 1.0
 

@@ -28,7 +28,7 @@ MOST_NUMBERS = 100  # of a constant that a file may have, such as the levels of 
 
 
 class TargetKind(Enum):
-    """What kind of number a target is."""
+    """Kind of number that a target is."""
 
     ANY = "any number"
     GRADES = "a few whole numbers"

@@ -115,7 +115,7 @@ class GaussianWeights:
 
 @dataclass(frozen=True)
 class LinearPosterior(GaussianWeights):
-    """What the rows tell of W and of the noise: W | Λ ~ MN(m, A⁻¹, Λ⁻¹), Λ ~ Wishart(ν, S⁻¹) or Gammas.
+    """Posterior of W and of the noise: W | Λ ~ MN(m, A⁻¹, Λ⁻¹), Λ ~ Wishart(ν, S⁻¹) or Gammas.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ HALVINGS = 8  # of a step of the mean that would make the bound smaller
 
 
 class LogLikelihood(Protocol):
-    """What an output layer must know of p(y | f)."""
+    """The part of p(y | f) that an output layer needs."""
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         """log p(y | f) for f [..., N]."""

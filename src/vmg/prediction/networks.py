@@ -115,7 +115,7 @@ def sample_functions(model: nn.Module, n_functions: int, *, prior: bool = False)
 
 
 class ModelPrediction(NamedTuple):
-    """What a model says about each row; of classes, mean is their probabilities and the rest is of their indicators.
+    """A model's prediction of each row; of classes, mean is their probabilities and the rest is of their indicators.
 
     std² = aleatoric² + epistemic².
     """
@@ -209,7 +209,7 @@ def _prediction(mean: Tensor, aleatoric: Tensor, epistemic: Tensor) -> ModelPred
 
 
 def _mixture(functions: Tensor, likelihood: Likelihood | None) -> ModelPrediction:
-    """What functions [S, N, ...] say together: their disagreement is epistemic."""
+    """Summary of functions [S, N, ...]: their disagreement is epistemic."""
     centre, noise = (functions, torch.zeros_like(functions)) if likelihood is None else likelihood.moments(functions)
     mean = centre.mean(0)
     return _prediction(mean, noise.expand_as(centre).mean(0), (centre - mean).square().mean(0))

@@ -35,7 +35,7 @@ PREFIX = "rows_read."
 
 @dataclass(frozen=True)
 class RowsRead:
-    """What the second pass has read: the numbers of its pieces, the rows in them, and their range [D]."""
+    """Progress of the second pass: the numbers of its pieces, the rows in them, and their range [D]."""
 
     pieces: tuple[int, ...]
     n_rows: int

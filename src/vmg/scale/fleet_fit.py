@@ -45,7 +45,7 @@ MIN_REFERENCE = 32  # rows of a pooled group that unknown cells are drawn from; 
 
 @dataclass(frozen=True)
 class FleetReport:
-    """What was done: groups fitted now, groups whose files were there already, and groups without a model."""
+    """Report of a run: groups fitted now, groups whose files were there already, and groups without a model."""
 
     fitted: list[str]
     found: list[str]

@@ -63,14 +63,14 @@ class GroupPrior:
         return RowStatistics(rows.gram, rows.moment + a_mu.unsqueeze(-1), rows.square + square, rows.n_rows)
 
     def posterior(self, rows: RowStatistics) -> LinearPosterior:
-        """What rows with these statistics say of a group's output layer."""
+        """Posterior of a group's output layer from the statistics of its rows."""
         precision = group_precision(self.log_precision, self.group_sizes)
         return condition(self.with_mean(rows), precision, self.noise)
 
 
 @dataclass(frozen=True)
 class Pool:
-    """What groups share, and the model of a group from its rows."""
+    """Parameters that groups share, and the model of a group from its rows."""
 
     trunk: RegressionMembers
     prior: GroupPrior

@@ -125,7 +125,7 @@ class ScoringTask:
 
 @dataclass
 class ScoringReport:
-    """What a run did: rows and files written, files that were there already, and parts that could not be scored."""
+    """Report of a run: rows and files written, files that were there already, and parts that could not be scored."""
 
     n_rows: int = 0
     written: list[str] = field(default_factory=list)

@@ -169,7 +169,7 @@ def _first_ones(estimator: Estimator) -> Estimator:
 
 
 class _FirstPass(NamedTuple):
-    """What the first pass gives: statistics and a sample of rows with a target, and a digest of all rows."""
+    """Result of the first pass: statistics and a sample of rows with a target, and a digest of all rows."""
 
     statistics: TableStatistics
     sample: RowSample

@@ -82,7 +82,7 @@ class VariationalEstimator(EstimatorBase):
 
     @abstractmethod
     def _method(self) -> Method:
-        """What is fitted."""
+        """The method that is fitted."""
 
     @abstractmethod
     def _set_choices(self, choices: Sequence[Any]) -> None:

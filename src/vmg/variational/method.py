@@ -1,4 +1,4 @@
-"""What is fitted by the lower bound: makers of networks and likelihoods, what is searched, and how long it trains."""
+"""Methods fitted by the variational objective: makers of networks and likelihoods, a search, and a training budget."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ LONG = Budget(30_000, 40_000, batches=128)
 # -- what is searched -------------------------------------------------------------------------------------------------
 
 Choice = Any
-"""Whatever a search chooses for one network, such as a limit on noise or a dropout rate; factories read it."""
+"""A search's choice for one network, such as a limit on noise or a dropout rate; factories read it."""
 
 
 class Search(Protocol):
@@ -220,7 +220,7 @@ class GaussianNoise:
 
 @dataclass(frozen=True)
 class Method:
-    """What is fitted: factories, what is searched, how the network trains and how it is evaluated."""
+    """One method: factories, the search, how the network trains and how it is evaluated."""
 
     network: NetworkFactory
     likelihood: LikelihoodFactory

@@ -80,7 +80,7 @@ class NumericTargets:
 
     @property
     def unit(self) -> Array:
-        """What one standard unit of each target is in the target's own, [C]."""
+        """Size of one standard unit of each target in the target's own unit, [C]."""
         return self.scaling.scale
 
     def encode(self, y: NDArray[Any]) -> Tensor:
