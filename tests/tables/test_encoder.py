@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from messy import houses
 
+from messy import houses
 from vmg.tables import TableEncoder, TableError
 from vmg.tables.columns import MAX_LEVELS
 from vmg.tables.remarks import table_remarks
