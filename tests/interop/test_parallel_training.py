@@ -1,6 +1,7 @@
 """Processes that train one model together, over gloo: what they hold is equal, and is that of one process."""
 
 import os
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -18,15 +19,22 @@ def line(n, noise):
     return x, x[:, :1] + noise * torch.randn(n, 1)
 
 
-def meet(rank, folder):
+@contextmanager
+def meeting(rank, folder):
+    """Both processes in one group, which none leaves while the other may still talk to it.
+
+    A process ends at once afterwards: threads of gloo that are left abort the interpreter's own end now and then.
+    """
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
+    yield
+    torch.distributed.barrier()
+    os._exit(0)
 
 
 def run_process(rank, folder):
     """One of two: other rows, even other numbers of them, the same noise afterwards."""
-    meet(rank, folder)
-    try:
+    with meeting(rank, folder):
         torch.manual_seed(0)
         model = bayesianize(nn.Linear(2, 1), n_data=100)
         parallel = nn.parallel.DistributedDataParallel(model)
@@ -38,8 +46,6 @@ def run_process(rank, folder):
             (-vmg.elbo(parallel, likelihood, x, y, n_data=100).total).backward()
             optimiser.step()
         torch.save((likelihood.state_dict(), [p.detach() for p in model.parameters()]), f"{folder}/{rank}.pt")
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 @pytest.mark.works_with("DistributedDataParallel", "pass the wrapped model to `vmg.elbo`; two gloo processes")
@@ -55,8 +61,7 @@ def test_processes_that_train_together_believe_in_the_same_noise(tmp_path):
 
 
 def run_replicas(rank, folder):
-    meet(rank, folder)
-    try:
+    with meeting(rank, folder):
         torch.manual_seed(0)
         network = nn.parallel.DistributedDataParallel(MLP(2, (), 1, batch_shape=(3,)))
         likelihood = GaussianLikelihood(batch_shape=(3,))
@@ -64,8 +69,6 @@ def run_replicas(rank, folder):
         x, y = line(5 + rank, noise=1.0 + 3 * rank)
         vmg.elbo(network, likelihood, x, y.expand(3, -1, -1), n_data=100)
         torch.save(likelihood.posterior.rate.detach(), f"{folder}/{rank}.pt")
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 def test_the_noise_of_replicas_comes_from_the_rows_of_all_processes(tmp_path):
@@ -99,8 +102,7 @@ def run_sharded(rank, folder):
     """Whole models, then layers by themselves, sharded over two processes with half of the rows each."""
     from torch.distributed.fsdp import fully_shard
 
-    meet(rank, folder)
-    try:
+    with meeting(rank, folder):
         mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (2,))
         x, y = (part[4 * rank : 4 * rank + 4] for part in still_rows())
         for name in ("model", "layers"):
@@ -120,8 +122,6 @@ def run_sharded(rank, folder):
         likelihood, model = GaussianLikelihood(2), fully_shard(make_still(), mesh=mesh)
         vmg.elbo(model, likelihood, x, y, n_data=20)
         torch.save(likelihood.state_dict(), f"{folder}/noise.{rank}.pt")
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 @pytest.mark.works_with("FSDP2", "`fully_shard` on the model, and on Bayesian layers themselves; two gloo processes")
