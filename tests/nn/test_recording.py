@@ -207,8 +207,11 @@ def test_tokens_are_trained_on():
     from vmg.training import train
 
     network = MLP(3, (4,), 2)
+    before = [parameter.detach().clone() for parameter in network.parameters()]
     x, y = torch.randn(6, 5, 3), torch.randint(2, (6, 5))
     train(network, CategoricalLikelihood(), x, y, n_steps=2, batch_size=4)
+    for start, parameter in zip(before, network.parameters(), strict=True):
+        assert parameter.isfinite().all() and not torch.equal(parameter, start)
 
 
 # -- serving ----------------------------------------------------------------------------------------------------------
