@@ -42,4 +42,4 @@ def test_no_file_is_too_long():
     files = [
         path for folder in ("src", "tests", "benchmarks", "lab", "examples") for path in (root / folder).rglob("*.py")
     ]
-    assert [p.name for p in files if len(p.read_text(encoding="utf-8").splitlines()) > 400] == []
+    assert [p.name for p in files if len(p.read_text(encoding="utf-8").splitlines()) > 600] == []

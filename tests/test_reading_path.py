@@ -11,8 +11,7 @@ import vmg
 from vmg import TableRegressor
 from vmg.fit.design import TrainingPlan
 from vmg.fit.gaussian import RegressionMembers
-from vmg.fit.members import Batch
-from vmg.fit.trainer import MemberRun
+from vmg.fit.trainer import GroupRows, MemberRun
 from vmg.fused import library
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn import MatrixGaussianLinear
@@ -41,10 +40,9 @@ def files_entered(action):
 
 
 def test_one_training_step_is_read_in_five_files():
-    x, y, weight = torch.randn(1, 30, 2), torch.randn(1, 30, 1), torch.ones(4, 1, 30)
+    x, y, unseen = torch.randn(30, 2), torch.randn(30, 1), np.zeros((4, 30), dtype=bool)
     members = RegressionMembers(2, (5,), 1, ("relu", "tanh"), 4)
-    batch = Batch(x, y, weight, weight, weight)
-    run = MemberRun(members, batch, TrainingPlan(), torch.Generator(), ())
+    run = MemberRun([members], [GroupRows(x, y, torch.ones(30), unseen, (), torch.Generator())], TrainingPlan(), ())
     entered = files_entered(lambda: run.step(0.03))
     assert {"fit/trainer.py", "nn/anchored.py", "math/evidence.py"} <= entered
     assert len(entered) <= 5, sorted(entered)

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from vmg import TableRegressor
-from vmg.fit.design import FOLDS, MIN_ROWS, REGION_SHARE, Design, Standardiser, random_folds, regions
-from vmg.fit.repeats import find_repeats
+from vmg.fit.design import FOLDS, MIN_ROWS, REGION_SHARE, Design, Standardiser, find_repeats, random_folds, regions
 
 
 def rng():

@@ -158,6 +158,19 @@ def test_centres_and_variances(hidden, activation):
     np.testing.assert_allclose(variances, half.square().sum(-2), rtol=1e-10)
 
 
+@torch.no_grad()
+def test_the_factor_of_functions_is_their_covariance_between_rows():
+    features, mean, root = make_functions((5,), ("relu", "tanh"))
+    x, scale = np.random.default_rng(0).normal(size=(7, 3)), np.random.default_rng(1).uniform(1, 2, (4, 2))
+    factor = AnchoredFunctions(features, mean, root).factor(x, scale)
+    phi = features(torch.as_tensor(x))
+    own = (phi @ torch.linalg.inv(root @ root.mT) @ phi.mT).numpy()  # of each member, [E, N, N]
+    for c in range(2):
+        between = np.cov((phi @ mean)[..., c].numpy().T)
+        expected = between + (own * scale[:, c, None, None] ** 2).mean(0)
+        np.testing.assert_allclose(factor[..., c].T @ factor[..., c], expected, rtol=1e-9)
+
+
 @pytest.mark.parametrize("n_rows", [0, 1, BLOCK_ROWS, 2 * BLOCK_ROWS + 1])
 def test_rows_in_blocks_are_those_one_by_one(n_rows):
     functions = AnchoredFunctions(*make_functions((6,), "tanh"))

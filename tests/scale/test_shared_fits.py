@@ -13,8 +13,7 @@ from gloo import Pair
 
 from vmg.files import RunError
 from vmg.fit.gaussian import RegressionMembers
-from vmg.fit.shared_members import MemberShard, members_shared
-from vmg.fit.trainer import MemberRun
+from vmg.fit.trainer import MemberRun, MemberShard, members_shared
 from vmg.scale import fit_dataset
 from vmg.scale.checkpoint import FitCheckpoint
 from vmg.scale.dataset import Dataset
@@ -102,7 +101,7 @@ def train(rank, folder, target, options):
     trained, first = [], MemberRun.__init__
 
     def noted(self, members, *rest):
-        trained.append(members.features.n_members)
+        trained.append(members[0].features.n_members)
         first(self, members, *rest)
 
     MemberRun.__init__ = noted

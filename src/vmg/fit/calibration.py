@@ -45,7 +45,6 @@ __all__ = [
     "calibrate_groups",
     "calibrate_scalar",
     "held_out_errors",
-    "held_out_functions",
     "scalar_scores",
 ]
 
@@ -58,13 +57,19 @@ INFLATION_ROWS = 10.0
 # -- rows that members have not seen ----------------------------------------------------------------------------------
 
 
-class Pooled(NamedTuple):
-    """Functions at held-out rows, each from the members that have not seen the row: [n] each."""
+class HeldOutFunctions(NamedTuple):
+    """Functions at rows that their predictors have not seen [n], with the targets there [n, ...] and weights [n]."""
 
     position: Positions  # of each row among those that were checked
     loc: Array
     variance: Array
     excess: Array  # of the variance, as few members stand for all
+    y: Array
+    weight: Array
+
+    def take(self, rows: NDArray[np.bool_]) -> HeldOutFunctions:
+        """Some of the rows."""
+        return HeldOutFunctions(self.position[rows], *(part[rows] for part in self[1:]))
 
 
 @dataclass(frozen=True)
@@ -91,18 +96,20 @@ class HeldOutPredictions:
                 loc, variance = (part[group.members][:, outside] for part in (self.loc, self.variance))
                 yield outside, loc, variance, self.factor[g, outside]
 
-    def pooled(self, output: int | None = None, *, regions: bool) -> Pooled:
-        """One function a row, of one output or of the only one: the mean of the members that have not seen the row."""
-        parts = []
+    def pooled(self, y: Array, weight: Array, output: int | None = None, *, regions: bool) -> HeldOutFunctions:
+        """One function a row, of one output or of the only one: the mean of the members that have not seen the row.
+
+        y [n, ...] and weight [n] are of all rows that were checked.
+        """
+        parts = [(np.zeros(0, dtype=np.int64), *(np.zeros(0),) * 3)]
         for position, loc, variance, factor in self.of_groups(regions=regions):
             if output is not None:
                 loc, variance = loc[..., output], variance[..., output]
             between = loc.var(0, ddof=1) if len(loc) > 1 else np.zeros(len(position))
             excess = between * (1 / len(loc) - 1 / self.design.n_members)
             parts.append((position, loc.mean(0), (variance.mean(0) + between) * factor, excess))
-        if not parts:
-            return Pooled(np.zeros(0, dtype=np.int64), *(np.zeros(0),) * 3)
-        return Pooled(*(np.concatenate(piece) for piece in zip(*parts, strict=True)))
+        position, loc, variance, excess = (np.concatenate(piece) for piece in zip(*parts, strict=True))
+        return HeldOutFunctions(position, loc, variance, excess, y[position], weight[position])
 
 
 # -- numbers: a Student t ---------------------------------------------------------------------------------------------
@@ -144,12 +151,12 @@ def held_out_errors(
     Few members have not seen a row, so their mean errs more than that of all will. Errors of folds are shrunk by what a
     mean over all members takes off.
     """
-    pooled = rows.pooled(output, regions=regions)
-    error = y[pooled.position] - pooled.loc
+    pooled = rows.pooled(y, weight, output, regions=regions)
+    error = pooled.y - pooled.loc
     total = float((error**2).sum())
     if not regions and total > 0:
         error = error * math.sqrt(max(0.5, 1 - float(pooled.excess.sum()) / total))
-    return HeldOut(error, pooled.variance, weight[pooled.position]), pooled.position
+    return HeldOut(error, pooled.variance, pooled.weight), pooled.position
 
 
 class _Errors:
@@ -226,16 +233,6 @@ LIMIT = 20.0  # of |log c| and |log κ|
 NODES = 15
 
 
-class HeldOutFunctions(NamedTuple):
-    """Functions at rows that their predictors have not seen [n], with the targets there [n, ...] and weights [n]."""
-
-    loc: Array
-    variance: Array
-    excess: Array  # of the variance, as few members stand for all
-    y: Array
-    weight: Array
-
-
 @dataclass(frozen=True)
 class ScalarCalibration:
     """θ of the likelihood, and the factors of the function's centre (sharpness) and variance (inflation)."""
@@ -245,12 +242,6 @@ class ScalarCalibration:
     inflation: float
 
 
-def held_out_functions(rows: HeldOutPredictions, y: Array, weight: Array, *, regions: bool) -> HeldOutFunctions:
-    """Functions of the members that have not seen a row, with targets y [n, ...] and weights [n] of the rows."""
-    position, loc, variance, excess = rows.pooled(regions=regions)
-    return HeldOutFunctions(loc, variance, excess, y[position], weight[position])
-
-
 def scalar_scores(likelihood: ScalarLikelihood, rows: HeldOutFunctions, calibration: ScalarCalibration) -> Array:
     """Log probability of each held-out target, [n]."""
     values = np.concatenate([[math.log(calibration.inflation), math.log(calibration.sharpness)], calibration.theta])
@@ -258,7 +249,7 @@ def scalar_scores(likelihood: ScalarLikelihood, rows: HeldOutFunctions, calibrat
 
 
 def _scores(likelihood: ScalarLikelihood, rows: HeldOutFunctions, values: torch.Tensor) -> torch.Tensor:
-    loc, variance, excess, y = (torch.as_tensor(part) for part in rows[:4])
+    loc, variance, excess, y = (torch.as_tensor(part) for part in rows[1:5])
     inflation, sharpness = values[:2].clamp(-LIMIT, LIMIT).exp()
     spread = inflation * variance + excess + 1e-12
     return mean_log_prob(LikelihoodAt(likelihood, values[2:]), y, sharpness * loc, spread, NODES)

@@ -18,20 +18,17 @@ from scipy import special
 
 from vmg.fit.calibration import (
     HeldOut,
-    HeldOutFunctions,
     HeldOutPredictions,
     calibrate,
     calibrate_scalar,
     held_out_errors,
-    held_out_functions,
     scalar_scores,
 )
 from vmg.fit.design import MIN_ROWS, Design, Size, TrainingPlan, ordinary_rows, squash, threads_for
-from vmg.fit.ensemble import group_rows
 from vmg.fit.gaussian import RegressionMembers
 from vmg.fit.glm import ScalarMembers
 from vmg.fit.noise import fit_noise_field
-from vmg.fit.trainer import HeldOutRows, train_members
+from vmg.fit.trainer import GroupRows, HeldOutRows, train_members
 from vmg.likelihoods.families import LIKELIHOODS, LogNormal, make_likelihood
 from vmg.likelihoods.scalar import TargetKind, is_whole
 from vmg.math.distributions import student_log_density
@@ -135,7 +132,7 @@ class _Pilot:
 
     def _train(self, members: Any, targets: Array, plan: TrainingPlan) -> HeldOutRows:
         generator = torch.Generator().manual_seed(self.seed)
-        rows = group_rows(self.soft, targets, self.given, self.design, generator)
+        rows = GroupRows.of(self.soft, targets, self.given, self.design, generator)
         [trained] = train_members([members], [rows], plan=plan)
         assert trained.held is not None
         return trained.held
@@ -202,12 +199,11 @@ class _Pilot:
             )
         members.features.load_state_dict(features.state_dict())
         held = self._train(members, targets, LAYER_PLAN)
-        rows = held_out_functions(self._held_out(held), targets[held.index], self.given[held.index], regions=False)
+        rows = self._held_out(held).pooled(targets[held.index], self.given[held.index], regions=False)
         total = np.empty(len(rows.loc))
         for inside in self._halves(len(rows.loc)):
-            part, rest = (HeldOutFunctions(*(column[which] for column in rows)) for which in (inside, ~inside))
-            calibration = calibrate_scalar(likelihood, part, None, held.predictions.theta.mean(0))
-            total[~inside] = scalar_scores(likelihood, rest, calibration)
+            calibration = calibrate_scalar(likelihood, rows.take(inside), None, held.predictions.theta.mean(0))
+            total[~inside] = scalar_scores(likelihood, rows.take(~inside), calibration)
         return total
 
     def _halves(self, n: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

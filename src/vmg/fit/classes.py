@@ -16,11 +16,10 @@ from torch import Tensor, nn
 
 from vmg.fit.calibration import calibrate_classes
 from vmg.fit.design import InputRange, Size, squash, threads_for
-from vmg.fit.ensemble import Ensemble, FitRows, rows_to_condition_on, train_ensembles
-from vmg.fit.members import Members, mean_score
-from vmg.math.evidence import group_precision, log_precision_prior
+from vmg.fit.glm import OptimisedMembers, mean_score, posterior_of_all_rows
+from vmg.fit.trainer import Ensemble, FitRows, train_ensembles
+from vmg.math.evidence import log_precision_prior
 from vmg.math.softmax_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_objective, step_mean
-from vmg.nn.anchored import AnchoredFeatures
 from vmg.training import Callback, History
 
 __all__ = ["ClassificationEnsemble", "ClassificationMembers", "MemberLogits", "fit_classification", "improve_on"]
@@ -40,22 +39,14 @@ class MemberLogits(NamedTuple):
     variance: Array
 
 
-class ClassificationMembers(Members):
+class ClassificationMembers(OptimisedMembers):
     """E networks of anchored features with K classes."""
 
     def __init__(
         self, in_features: int, hidden: Sequence[int], n_classes: int, activations: Sequence[str], n_members: int
     ) -> None:
-        super().__init__()
-        self.features = AnchoredFeatures(in_features, hidden, activation=activations, n_members=n_members)
+        super().__init__(in_features, hidden, activations, n_members)
         self.n_classes = n_classes
-        self.log_precision = nn.Parameter(torch.zeros(n_members, len(self.features.group_sizes)))
-        self._posterior: SoftmaxPosterior | None = None  # of the last training step, to start the next one from
-        self._n_steps = 0
-
-    def prior_precision(self) -> Tensor:
-        """a [E, D]: every group of features has one precision."""
-        return group_precision(self.log_precision, self.features.group_sizes)
 
     def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The bound of the output layer plus the anchored log prior, for labels y [N]."""
@@ -164,17 +155,12 @@ def fit_classification(
     def make_members() -> ClassificationMembers:
         return ClassificationMembers(x.shape[1], size.hidden, n_classes, size.activations, size.n_members)
 
-    labels = torch.as_tensor(y)
+    given = np.ones(len(x)) if weight is None else weight
     with threads_for(size.step_work(len(x), x.shape[1])):
         [trained] = train_ensembles(make_members, [FitRows(x, y, weight, seed)], size=size, callbacks=callbacks)
-        members, soft, held = trained.members, trained.x, trained.held
-        given = torch.ones(len(x)) if weight is None else torch.as_tensor(weight, dtype=torch.float32)
-        sharpness, inflation = 1.0, 1.0
+        held, factors = trained.held, (1.0, 1.0)
         if held is not None:
-            checked = given.double().numpy()[held.index]
-            sharpness, inflation = calibrate_classes(trained.held_out(held), y[held.index], checked, seed)
-        some, counted = rows_to_condition_on(given, trained.generator)
-        posterior = members.posterior(torch.as_tensor(soft)[some], labels[some], counted.expand(size.n_members, -1))
-        mean, root = posterior.mean.contiguous(), posterior.root.contiguous()
-        ensemble = ClassificationEnsemble(members, InputRange.of(soft), mean, root, sharpness, inflation)
-        return ensemble, trained.history
+            factors = calibrate_classes(trained.held_out(held), y[held.index], given[held.index], seed)
+        posterior = posterior_of_all_rows(trained, y, given)
+        parts = (posterior.mean.contiguous(), posterior.root.contiguous())
+        return ClassificationEnsemble(trained.members, InputRange.of(trained.x), *parts, *factors), trained.history

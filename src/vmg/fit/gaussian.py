@@ -18,9 +18,8 @@ from torch import Tensor
 
 from vmg.fit.calibration import Calibration, HeldOut, calibrate_groups, held_out_errors
 from vmg.fit.design import InputRange, Size, squash, threads_for
-from vmg.fit.ensemble import Ensemble, FitRows, TrainedMembers, train_ensembles
-from vmg.fit.members import Members
 from vmg.fit.noise import NoiseField, NoiseShape, choose_shape, fit_noise_field
+from vmg.fit.trainer import Ensemble, FitRows, Members, TrainedMembers, train_ensembles
 from vmg.math.distributions import student_log_density
 from vmg.math.evidence import (
     LinearPosterior,
@@ -180,8 +179,10 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
 
     def function_factor(self, x: Array) -> Array:
         """F [K, N, C] with FᵀF the covariance between rows of each output's function, inflated as predictions are."""
-        posterior = self.posterior
-        return self._function_factor(x, posterior.mean, posterior.root, np.sqrt(self.member_noise), self._inflation)
+        soft = squash(x)
+        with threads_for(self.members.features.work(len(x))):
+            factor = self.functions.factor(soft, np.sqrt(self.member_noise))
+        return factor * np.sqrt(self.input_range.extrapolation_factor(soft)[:, None] * self._inflation)
 
     def updated(self, x: Array, y: Array, weight: Array | None) -> RegressionEnsemble:
         """Condition the output layers on more rows, exactly; hidden layers and calibration stay."""
@@ -214,28 +215,15 @@ def fit_regressions(
 
     with threads_for(sum(size.step_work(len(fit.x), n_inputs) for fit in fits)):
         trained = train_ensembles(make_members, fits, size=size, callbacks=callbacks)
-        return _calibrate_ensembles(fits, trained, input_noise, degrees, shape)
-
-
-def _calibrate_ensembles(
-    fits: Sequence[FitRows],
-    trained: Sequence[TrainedMembers[RegressionMembers]],
-    input_noise: bool,
-    degrees: float | None,
-    shape: str,
-) -> list[tuple[RegressionEnsemble, History]]:
-    """Condition members on all rows, and learn noise and ignorance from the held-out ones."""
-    for fit, one in zip(fits, trained, strict=True):
-        weight = None if fit.weight is None else torch.as_tensor(fit.weight)
-        one.members.condition_on(torch.as_tensor(one.x), torch.as_tensor(fit.y), weight)
-    errors = [_HeldOutErrors.of(fit, one) for fit, one in zip(fits, trained, strict=True) if one.held is not None]
-    calibrations = iter(_calibrate_all(errors, degrees))
-    ensembles, checked = [], iter(errors)
-    for one in trained:
-        if one.held is None:
-            ensembles.append(_uncalibrated(one, degrees))
-        else:
-            ensembles.append(_calibrated(one, next(checked), next(calibrations), input_noise, shape))
+        for fit, one in zip(fits, trained, strict=True):
+            weight = None if fit.weight is None else torch.as_tensor(fit.weight)
+            one.members.condition_on(torch.as_tensor(one.x), torch.as_tensor(fit.y), weight)
+        checked = [_Checked.of(fit, one) for fit, one in zip(fits, trained, strict=True) if one.held is not None]
+        calibrated = zip(checked, _calibrate_all(checked, degrees), strict=True)
+        ensembles = [
+            _uncalibrated(one, degrees) if one.held is None else _calibrated(one, *next(calibrated), input_noise, shape)
+            for one in trained
+        ]
     return [(ensemble, one.history) for ensemble, one in zip(ensembles, trained, strict=True)]
 
 
@@ -246,36 +234,33 @@ def fit_regression(
     return fit_regressions([FitRows(x, y, weight, seed)], **options)[0]
 
 
-@dataclass(frozen=True)
-class _HeldOutErrors:
-    """Errors of one fit: for each output those of folds with the rows' positions, and those of regions."""
+class _Checked(NamedTuple):
+    """Held-out errors of one fit: for each output those of folds with the rows' positions, and those of regions."""
 
     fit: FitRows
     folds: list[tuple[HeldOut, NDArray[np.int64]]]
     regions: list[HeldOut]
     member_noise: Array  # [E, C]
-    index: NDArray[np.int64]  # of the rows that were checked
 
     @classmethod
-    def of(cls, fit: FitRows, trained: TrainedMembers[RegressionMembers]) -> _HeldOutErrors:
+    def of(cls, fit: FitRows, trained: TrainedMembers[RegressionMembers]) -> _Checked:
         assert trained.held is not None
         index, rows = trained.held.index, trained.held_out(trained.held)
         weight = np.ones(len(index)) if fit.weight is None else fit.weight[index]
         outputs = list(enumerate(fit.y[index].T))
         folds = [held_out_errors(rows, y, weight, c, regions=False) for c, y in outputs]
         regions = [held_out_errors(rows, y, weight, c, regions=True)[0] for c, y in outputs]
-        return cls(fit, folds, regions, trained.held.predictions.noise, index)
+        return cls(fit, [(one, index[position]) for one, position in folds], regions, trained.held.predictions.noise)
 
 
-def _calibrate_all(errors: Sequence[_HeldOutErrors], degrees: float | None) -> list[tuple[Calibration, ...]]:
-    """Calibrations of the outputs of each fit."""
-    if not errors:
+def _calibrate_all(checked: Sequence[_Checked], degrees: float | None) -> list[tuple[Calibration, ...]]:
+    """Calibrations of the outputs of each fit, all of them at once."""
+    if not checked:
         return []
-    folds = [rows for one in errors for rows, _ in one.folds]
-    regions = [rows for one in errors for rows in one.regions]
-    least = [float(level) for one in errors for level in one.member_noise.mean(0)]
-    n_outputs = len(errors[0].folds)
-    learned = calibrate_groups(folds, regions, least, degrees)
+    folds = [errors for one in checked for errors, _ in one.folds]
+    regions = [errors for one in checked for errors in one.regions]
+    least = [float(level) for one in checked for level in one.member_noise.mean(0)]
+    learned, n_outputs = calibrate_groups(folds, regions, least, degrees), len(checked[0].folds)
     return [tuple(learned[start : start + n_outputs]) for start in range(0, len(learned), n_outputs)]
 
 
@@ -292,7 +277,7 @@ def _uncalibrated(trained: TrainedMembers[RegressionMembers], degrees: float | N
 
 def _calibrated(
     trained: TrainedMembers[RegressionMembers],
-    errors: _HeldOutErrors,
+    checked: _Checked,
     calibrations: tuple[Calibration, ...],
     input_noise: bool,
     shape: str,
@@ -301,15 +286,14 @@ def _calibrated(
     scale = np.append(trained.members.features.input_scale().numpy().astype(np.float64), 1.0)
     fields: list[NoiseField | None] = []
     shapes: list[NoiseShape] = []
-    for c, (calibration, (folds, positions)) in enumerate(zip(calibrations, errors.folds, strict=True)):
-        rows = errors.index[positions]
-        at_rows = np.column_stack([trained.x[rows], errors.fit.y[rows, c] - folds.error])
-        field = fit_noise_field(at_rows, folds, calibration, scale, trained.rng) if input_noise else None
+    for c, (calibration, (errors, rows)) in enumerate(zip(calibrations, checked.folds, strict=True)):
+        at_rows = np.column_stack([trained.x[rows], checked.fit.y[rows, c] - errors.error])
+        field = fit_noise_field(at_rows, errors, calibration, scale, trained.rng) if input_noise else None
         fields.append(field)
         if shape != "student":
             variance = calibration.noise * (np.ones(len(at_rows)) if field is None else field.factor(at_rows))
-            one = choose_shape(folds, variance, calibration, errors.fit.seed, asked=shape == "mixture")
+            one = choose_shape(errors, variance, calibration, checked.fit.seed, asked=shape == "mixture")
             shapes += [one] if one is not None else []
     shaped = tuple(shapes) if len(shapes) == len(calibrations) else ()
     inputs = InputRange.of(trained.x)
-    return RegressionEnsemble(trained.members, inputs, errors.member_noise, calibrations, tuple(fields), shaped)
+    return RegressionEnsemble(trained.members, inputs, checked.member_noise, calibrations, tuple(fields), shaped)

@@ -1,24 +1,25 @@
 """Ensembles for likelihoods without a closed form: an output layer of one function at its optimum.
 
-Held-out rows calibrate the function and the likelihood's parameters.
+Held-out rows calibrate the function and the likelihood's parameters. Classes, in :mod:`vmg.fit.classes`, have an output
+layer of the same kind.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vmg.fit.calibration import ScalarCalibration, calibrate_scalar, held_out_functions
+from vmg.fit.calibration import ScalarCalibration, calibrate_scalar
 from vmg.fit.design import InputRange, Size, squash, threads_for
-from vmg.fit.ensemble import Ensemble, FitRows, rows_to_condition_on, train_ensembles
-from vmg.fit.members import Members, mean_score
+from vmg.fit.trainer import Ensemble, FitRows, Members, TrainedMembers, train_ensembles
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
 from vmg.math.evidence import group_precision, log_precision_prior
 from vmg.math.scalar_evidence import (
@@ -33,7 +34,16 @@ from vmg.math.scalar_evidence import (
 from vmg.nn.anchored import AnchoredFeatures, AnchoredFunctions
 from vmg.training import Callback, History
 
-__all__ = ["FunctionRows", "MemberFunctions", "ScalarEnsemble", "ScalarMembers", "fit_scalar"]
+__all__ = [
+    "FunctionRows",
+    "MemberFunctions",
+    "OptimisedMembers",
+    "ScalarEnsemble",
+    "ScalarMembers",
+    "fit_scalar",
+    "mean_score",
+    "posterior_of_all_rows",
+]
 
 Array = NDArray[np.float64]
 
@@ -42,6 +52,44 @@ REFRESH_EVERY = 5  # steps of the hidden layers; in between the mean alone follo
 TRAINING_NODES = 5  # of the quadrature over f, whose variance is small at rows that were seen
 CHECKING_STEPS = 2  # from the posterior of the last training step
 FINAL_STEPS, TOLERANCE = 60, 1e-6  # where the hidden layers stand still
+ROWS_OF_POSTERIOR = 20_000  # at most, that output layers are conditioned on at once
+
+
+class OptimisedMembers(Members):
+    """E networks of anchored features, whose output layers follow them by natural-gradient steps."""
+
+    def __init__(self, in_features: int, hidden: Sequence[int], activations: Sequence[str], n_members: int) -> None:
+        super().__init__()
+        self.features = AnchoredFeatures(in_features, hidden, activation=activations, n_members=n_members)
+        self.log_precision = nn.Parameter(torch.zeros(n_members, len(self.features.group_sizes)))
+        self._posterior: Any = None  # of the last training step, to start the next one from
+        self._n_steps = 0
+
+    def prior_precision(self) -> Tensor:
+        """a [E, D]: every group of features has one precision."""
+        return group_precision(self.log_precision, self.features.group_sizes)
+
+    @abstractmethod
+    def posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> Any:
+        """The output layer's posterior given rows with weights [E, n]."""
+
+
+def posterior_of_all_rows(trained: TrainedMembers[Any], y: NDArray[Any], weight: Array) -> Any:
+    """Posterior of the members' output layers given all rows, or some that stand for all where there are very many."""
+    n_rows = len(weight)
+    some = torch.arange(n_rows)
+    if n_rows > ROWS_OF_POSTERIOR:
+        some = torch.randperm(n_rows, generator=trained.generator)[:ROWS_OF_POSTERIOR]
+    counted = torch.as_tensor(weight)[some] * (n_rows / len(some))
+    x, targets = torch.as_tensor(trained.x)[some], torch.as_tensor(y)[some]
+    return trained.members.posterior(x, targets, counted.expand(trained.members.features.n_members, -1))
+
+
+def mean_score(values: Tensor, weight: Tensor) -> Array:
+    """Weighted mean over members and rows of each group [G], for values [E·G, n] and weights [E, G, n]."""
+    counted = torch.where(weight > 0, weight * values.unflatten(0, weight.shape[:2]), 0.0).sum((0, 2))
+    mean = (counted / weight.sum((0, 2))).double().numpy()
+    return np.where(np.isfinite(mean), mean, -np.inf)
 
 
 class MemberFunctions(NamedTuple):
@@ -52,7 +100,7 @@ class MemberFunctions(NamedTuple):
     theta: Array
 
 
-class ScalarMembers(Members):
+class ScalarMembers(OptimisedMembers):
     """E networks of anchored features with one function each, and the likelihood's parameters θ."""
 
     def __init__(
@@ -63,18 +111,10 @@ class ScalarMembers(Members):
         activations: Sequence[str],
         n_members: int,
     ) -> None:
-        super().__init__()
-        self.features = AnchoredFeatures(in_features, hidden, activation=activations, n_members=n_members)
+        super().__init__(in_features, hidden, activations, n_members)
         self.likelihood = likelihood
-        self.log_precision = nn.Parameter(torch.zeros(n_members, len(self.features.group_sizes)))
         start = torch.as_tensor(likelihood.start(), dtype=torch.float32)
         self.theta = nn.Parameter(start.expand(n_members, -1).clone())
-        self._posterior: ScalarPosterior | None = None  # of the last training step, to start the next one from
-        self._n_steps = 0
-
-    def prior_precision(self) -> Tensor:
-        """a [E, D]: every group of features has one precision."""
-        return group_precision(self.log_precision, self.features.group_sizes)
 
     @property
     def likelihood_at(self) -> LikelihoodAt:
@@ -152,8 +192,10 @@ class ScalarEnsemble(Ensemble[ScalarMembers]):
 
     def function_factor(self, x: Array) -> Array:
         """F [K, N] with FᵀF the covariance between rows of the function."""
-        ones, inflation = np.ones((len(self.mean), 1)), np.array([self.calibration.inflation])
-        return self._function_factor(x, self.mean.unsqueeze(-1), self.root, ones, inflation)[..., 0]
+        soft = squash(x)
+        with threads_for(self.members.features.work(len(x))):
+            factor = self.functions.factor(soft, np.ones((len(self.mean), 1)))[..., 0]
+        return factor * np.sqrt(self.input_range.extrapolation_factor(soft) * self.calibration.inflation)
 
     @torch.no_grad()
     def updated(self, x: Array, y: Array, weight: Array | None) -> ScalarEnsemble:
@@ -181,17 +223,16 @@ def fit_scalar(
     def make_members() -> ScalarMembers:
         return ScalarMembers(x.shape[1], size.hidden, likelihood, size.activations, size.n_members)
 
+    given = np.ones(len(x)) if weight is None else weight
     with threads_for(size.step_work(len(x), x.shape[1])):
         [trained] = train_ensembles(make_members, [FitRows(x, y, weight, seed)], size=size, callbacks=callbacks)
-        members, soft, held = trained.members, trained.x, trained.held
-        given = np.ones(len(x)) if weight is None else weight
+        members, held = trained.members, trained.held
         calibration = ScalarCalibration(members.theta.detach().mean(0).numpy(), 1.0, 1.0)
         if held is not None:
             rows, index = trained.held_out(held), held.index
-            folds, regions = (held_out_functions(rows, y[index], given[index], regions=kind) for kind in (False, True))
+            folds, regions = (rows.pooled(y[index], given[index], regions=kind) for kind in (False, True))
             calibration = calibrate_scalar(likelihood, folds, regions, held.predictions.theta.mean(0))
-        some, counted = rows_to_condition_on(torch.as_tensor(given), trained.generator)
-        targets = torch.as_tensor(y)[some]
-        posterior = members.posterior(torch.as_tensor(soft)[some], targets, counted.expand(size.n_members, -1))
+        posterior = posterior_of_all_rows(trained, y, given)
         root = posterior.root.contiguous()  # as files keep it: another order of memory may give another last bit
-        return ScalarEnsemble(members, InputRange.of(soft), posterior.mean, root, calibration), trained.history
+        ensemble = ScalarEnsemble(members, InputRange.of(trained.x), posterior.mean, root, calibration)
+        return ensemble, trained.history

@@ -1,36 +1,219 @@
 """Training the members of ensembles, each without the rows that it must not see.
 
 One or many groups of rows train at once, each with an ensemble of its own. A small network spends its time in the
-bookkeeping of a step, not in arithmetic, so the members of all groups are replicas in one module. A group stops when
-its own held-out rows say so, and leaves the batch.
+bookkeeping of a step, not in arithmetic, so the E members of G groups are E·G replicas in one module: replica e·G + g
+is member e of group g. Groups are padded to the longest with rows of weight zero. A group stops when its own held-out
+rows say so, and leaves the batch. A single table is the case G = 1.
 """
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vmg.fit.design import TrainingPlan
-from vmg.fit.members import Batch, GroupRows, Members
-from vmg.fit.shared_members import MemberShard
+from vmg import processes
+from vmg.fit.calibration import HeldOutPredictions
+from vmg.fit.design import Design, InputRange, Size, TrainingPlan, squash
 from vmg.math.linalg import NotPositiveDefiniteError
+from vmg.nn.anchored import AnchoredFeatures
 from vmg.training import Callback, History, Progress
 
-__all__ = ["Adam", "HeldOutRows", "MemberRun", "Trained", "train_members"]
+__all__ = [
+    "Adam",
+    "Ensemble",
+    "FitRows",
+    "GroupRows",
+    "HeldOutRows",
+    "MemberRun",
+    "MemberShard",
+    "Members",
+    "Trained",
+    "TrainedMembers",
+    "members_shared",
+    "train_ensembles",
+    "train_members",
+]
 
-Kind = TypeVar("Kind", bound=Members)
+Array = NDArray[np.float64]
 
 CHECK_EVERY = 10  # steps between two looks at the held-out rows
 CHECKED_ROWS = 4096  # at most, of which a member's held-out ones are scored
 WARM_UP = 10  # steps
 BETA1, BETA2, EPSILON = 0.9, 0.99, 1e-8  # of Adam
+
+
+# -- members and their rows -------------------------------------------------------------------------------------------
+
+
+class Members(nn.Module, ABC):
+    """Networks that train side by side, with output layers that are conditioned on rows, not trained.
+
+    Every parameter and buffer has the replicas first. Rows are x [n, D], the same for all replicas, or [R, n, D].
+    """
+
+    features: AnchoredFeatures
+
+    @abstractmethod
+    def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Log posterior of each replica's hidden layers up to a constant, and the part that is the data's: [R] each."""
+
+    @abstractmethod
+    def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> Any:
+        """Predict rows x by each replica, conditioned on the rows that it has ``seen`` [R, n].
+
+        Gives a named tuple of arrays, replicas first, among them ``loc`` and ``variance`` [R, n, ...].
+        """
+
+    @abstractmethod
+    def score(self, predictions: Any, y: Tensor, weight: Tensor) -> Array:
+        """Score of each group [G] on held-out rows, whose weights [E, G, n] are zero for rows that were seen."""
+
+    def part(self, own: slice) -> Members:
+        """Some of the members in a module of their own."""
+        names = self.features.member_activations[own]
+        return _changed(self, lambda tensors: tensors[0][own].clone(), [self], names)
+
+    @staticmethod
+    def join(groups: Sequence[Members]) -> Members:
+        """One module with the members of all groups, in the order of replicas; of one group, this itself."""
+        if len(groups) == 1:
+            return groups[0]
+        names = [name for name in groups[0].features.member_activations for _ in groups]
+        return _changed(groups[0], lambda tensors: torch.stack(tensors, 1).flatten(0, 1), groups, names)
+
+
+Kind = TypeVar("Kind", bound=Members)
+
+
+def _changed(
+    first: Members, change: Callable[[list[Tensor]], Tensor], modules: Sequence[Members], activations: Sequence[str]
+) -> Members:
+    """A copy of a module with ``change`` of the parameters and buffers of all modules in place of its own."""
+    result = copy.deepcopy(first)
+    for module, *sources in zip(result.modules(), *(one.modules() for one in modules), strict=True):
+        for name, _ in list(module.named_parameters(recurse=False)):
+            setattr(module, name, nn.Parameter(change([one.get_parameter(name).detach() for one in sources])))
+        for name, _ in list(module.named_buffers(recurse=False)):
+            setattr(module, name, change([one.get_buffer(name) for one in sources]))
+    result.features.name_members(activations)
+    return result
+
+
+@dataclass(frozen=True)
+class GroupRows:
+    """Rows of one group: squashed inputs [N, D], targets [N, ...] and weights [N].
+
+    ``held_out`` [E, N] are the rows that a member must not see; none at all skips the held-out part of training.
+    ``stopping_members`` are those whose held-out rows decide when to stop. ``own`` are the members of this process.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    held_out: NDArray[np.bool_]
+    stopping_members: Sequence[int]
+    generator: torch.Generator
+    own: slice = field(default_factory=lambda: slice(None))
+
+    @classmethod
+    def of(
+        cls, x: Array, y: NDArray[Any], weight: Array | None, design: Design, generator: torch.Generator
+    ) -> GroupRows:
+        """Rows in single precision; what each member holds out is the design's."""
+        targets = torch.as_tensor(y)
+        return cls(
+            torch.as_tensor(x, dtype=torch.float32),
+            targets.float() if targets.is_floating_point() else targets,
+            torch.ones(len(x)) if weight is None else torch.as_tensor(weight, dtype=torch.float32),
+            design.held_out,
+            design.stopping_members,
+            generator,
+        )
+
+    @property
+    def weights(self) -> Tensor:
+        """Weights of all rows in each member, [E, N]."""
+        return self.weight.expand(len(self.held_out[self.own]), -1)
+
+    @property
+    def seen(self) -> Tensor:
+        """Weights of the rows that each member may see, [E, N]."""
+        return self.weight * ~torch.as_tensor(self.held_out[self.own])
+
+    @property
+    def stopping(self) -> Tensor:
+        """Weights of the rows that say when to stop, in all members that have not seen them, [E, N]."""
+        weight, members = torch.zeros(self.held_out.shape), list(self.stopping_members)
+        weight[members] = self.weight * torch.as_tensor(self.held_out[members])
+        return weight
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of G groups, padded: x [G, N, D] and y [G, N, ...].
+
+    Weights in E members [E, G, N] are of all rows, of those that a member sees, and of those that say when to stop.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    seen: Tensor
+    stopping: Tensor
+
+    @classmethod
+    def of(cls, groups: Sequence[GroupRows]) -> Batch:
+        """Pad the groups to the longest."""
+        n_rows = max(len(group.x) for group in groups)
+
+        def stacked(parts: Sequence[Tensor], axis: int) -> Tensor:
+            """Stack tensors that have the rows at ``axis``; one alone is not copied."""
+            if len(parts) == 1:
+                return parts[0].unsqueeze(axis)
+            after = [0, 0] * (parts[0].dim() - 1 - axis)
+            return torch.stack([nn.functional.pad(one, [*after, 0, n_rows - one.shape[axis]]) for one in parts], axis)
+
+        by_row = (stacked([getattr(group, name) for group in groups], 0) for name in ("x", "y"))
+        by_member = (stacked([getattr(group, name) for group in groups], 1) for name in ("weights", "seen", "stopping"))
+        return cls(*by_row, *by_member)
+
+    def of_rows(self, index: Tensor) -> Batch:
+        """Some rows, those that are seen standing for all."""
+        share = self.x.shape[1] / len(index)
+        parts = (self.weight[..., index], self.seen[..., index] * share, self.stopping[..., index])
+        return Batch(self.x[:, index], self.y[:, index], *parts)
+
+    def inputs(self) -> tuple[Tensor, Tensor]:
+        """x and y for all replicas: of one group [N, ...], of several [R, N, ...]."""
+        if len(self.x) == 1:
+            return self.x[0], self.y[0]
+        n_members = len(self.weight)
+        x, y = (part.expand(n_members, *part.shape).flatten(0, 1) for part in (self.x, self.y))
+        return x, y
+
+    def weighted(self, *, everything: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """x, y and weights [R, n] of all rows or of those that members see; of several groups, rows that count."""
+        (x, y), by_replica = self.inputs(), (self.weight if everything else self.seen).flatten(0, 1)
+        if len(self.x) == 1:
+            return x, y, by_replica
+        n_rows = int((by_replica > 0).sum(-1).max())
+        order = torch.argsort(by_replica == 0, dim=-1, stable=True)[:, :n_rows]
+        replica = torch.arange(len(order)).unsqueeze(-1)
+        return x[replica, order], y[replica, order], by_replica.gather(1, order)
+
+
+# -- training ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -55,70 +238,44 @@ def train_members(
 ) -> list[Trained[Kind]]:
     """Train the members of each group on its rows, in place.
 
-    A step of several groups takes all rows, however many the plan allows in a batch. Inside
-    :func:`vmg.fit.shared_members.members_shared` each process trains its own members of a single group, and all end
-    with all; the history is that of a process's own.
+    A step of several groups takes all rows, however many the plan allows in a batch. Inside :func:`members_shared` each
+    process trains its own members of a single group, and all end with all; the history is that of a process's own.
     """
     shard = MemberShard(len(groups[0].held_out), shared=len(groups) == 1)
-    whole, batch = Members.join(members), Batch.of(groups)
-    part = whole if shard.alone else whole.part(shard.own)
-    run = MemberRun(part, batch.of_members(shard.own), plan, groups[0].generator, callbacks)
-    blind = torch.tensor([bool(group.held_out.any()) for group in groups])
-    held = _train_blind(run, blind, [len(group.x) for group in groups], shard)
-    for some, n_steps in ((blind, plan.refit_steps), (~blind, plan.refit_steps + WARM_UP)):
-        if some.any():
-            _train_last(run, some, n_steps, shard)
-    shard.put_together(whole, part)
-    if len(groups) > 1:
-        _share_out(whole, members)
-    return [Trained(*parts) for parts in zip(members, held, run.histories, strict=True)]
+    parts: Sequence[Members] = members if shard.alone else [members[0].part(shard.own)]
+    run = MemberRun(parts, [replace(group, own=shard.own) for group in groups], plan, callbacks)
+    blind = [k for k, group in enumerate(groups) if group.held_out.any()]
+    held = _train_blind(run, blind, shard) if blind else {}
+    _train_last(run, blind, plan.refit_steps, shard)
+    _train_last(run, [k for k in range(len(groups)) if k not in held], plan.refit_steps + WARM_UP, shard)
+    shard.put_together(members[0], parts[0])
+    return [Trained(one, held.get(k), run.histories[k]) for k, one in enumerate(members)]
 
 
-@torch.no_grad()
-def _share_out(whole: Members, groups: Sequence[Members]) -> None:
-    """Give the members of each group their parameters."""
-    for k, one in enumerate(groups):
-        for own, common in zip(one.parameters(), whole.parameters(), strict=True):
-            own.copy_(common.unflatten(0, (-1, len(groups)))[:, k])
-
-
-def _train_blind(run: MemberRun, blind: Tensor, n_rows: Sequence[int], shard: MemberShard) -> list[HeldOutRows | None]:
-    """Train without held-out rows, go back to where these were predicted best, and predict them.
-
-    ``blind`` [G] is True for the groups that hold rows out.
-    """
-    if not blind.any():
-        return [None] * len(blind)
-    if not blind.all():
-        run.leave_out(~blind)
-    run.see_all(False)
+def _train_blind(run: MemberRun, blind: Sequence[int], shard: MemberShard) -> dict[int, HeldOutRows]:
+    """Train some groups without held-out rows, go back to where these were predicted best, and predict them."""
+    run.choose_rows(blind, everything=False)
     watch, going = _Watch(run, shard), True
     for step in range(run.plan.max_steps):
         if step % CHECK_EVERY == 0 and not watch.goes_on(step):
             break
         going = going and run.step(run.plan.rate * min(1.0, (step + 1) / WARM_UP))
-        if not shard.go_on(going, ask=_is_due(step)):
+        if not shard.go_on(going, step):
             break
-    held = watch.restore(n_rows)
-    return [one if there else None for one, there in zip(held, blind.tolist(), strict=True)]
+    return {group: watch.restore(group) for group in blind}
 
 
-def _train_last(run: MemberRun, some: Tensor, n_steps: int, shard: MemberShard) -> None:
+def _train_last(run: MemberRun, groups: Sequence[int], n_steps: int, shard: MemberShard) -> None:
     """Train some groups on all rows, at a rate that falls to zero."""
-    if not some.all():
-        run.leave_out(~some)
-    run.see_all(True)
+    if not groups:
+        return
+    run.choose_rows(groups, everything=True)
     going = True
     for step in range(n_steps):
         going = going and run.step(run.plan.rate * (1 - step / n_steps), last=step == n_steps - 1)
-        if not shard.go_on(going, ask=_is_due(step)):
+        if not shard.go_on(going, step):
             break
-    run.gather_all()
-
-
-def _is_due(step: int) -> bool:
-    """Whether processes ask each other after this step if they go on; a message costs as much as a short step."""
-    return (step + 1) % CHECK_EVERY == 0
+    run.put_back()
 
 
 class _Watch:
@@ -127,90 +284,83 @@ class _Watch:
     def __init__(self, run: MemberRun, shard: MemberShard) -> None:
         self.run, self.shard = run, shard
         n_rows, n_groups = run.batch.x.shape[1], len(run.histories)
-        self.index = torch.arange(n_rows)
-        self._some: Batch | None = None
-        if run.batch.n_groups == 1 and n_rows > CHECKED_ROWS:
-            self.index = torch.randperm(n_rows, generator=run.generator)[:CHECKED_ROWS]
-            self._some = run.batch.of_rows(self.index)
-        self.best, self.best_step = np.full(n_groups, -np.inf), np.zeros(n_groups, dtype=np.int64)
-        self.values = [value.clone() for value in run.whole.optimiser.values]
+        self._index = torch.arange(n_rows)
+        self._some: Batch | None = None  # rows of a long table that are checked
+        if len(run.groups) == 1 and n_rows > CHECKED_ROWS:
+            self._index = torch.randperm(n_rows, generator=run.generator)[:CHECKED_ROWS]
+            self._some = run.batch.of_rows(self._index)
+        self._best, self._best_step = np.full(n_groups, -np.inf), np.zeros(n_groups, dtype=np.int64)
+        self._values = [[value.clone() for value in optimiser.values] for optimiser in run.optimisers]
 
-    @property
-    def _checked(self) -> Batch:
-        return self._some or self.run.batch
-
-    def _predict(self) -> Any:
+    def _predict(self, members: Members, checked: Batch) -> Any:
         with torch.no_grad():
-            own = self.run.members.predict_held_out(*self._checked.inputs(), self._checked.seen.flatten(0, 1))
-        return self.shard.all_members(own)
+            return self.shard.all_members(members.predict_held_out(*checked.inputs(), checked.seen.flatten(0, 1)))
 
     def goes_on(self, step: int) -> bool:
         """Score the held-out rows; groups leave once theirs have not been predicted better for long enough."""
-        run, groups = self.run, self.run.groups.numpy()
-        score = run.members.score(self._predict(), self._checked.inputs()[1], self._checked.stopping)
-        score = self.shard.first(score)
-        better = score > self.best[groups]
-        self.best[groups[better]], self.best_step[groups[better]] = score[better], step
-        improved = torch.from_numpy(better).nonzero().squeeze(-1)
-        kept, now = run.replicas(run.groups[improved], len(self.best)), run.replicas(improved, len(groups))
-        for best, value in zip(self.values, run.optimiser.values, strict=True):
-            best[kept] = value[now]
-        leaving = torch.from_numpy(step - self.best_step[groups] >= run.plan.patience)
-        if leaving.all():
-            return False
-        if leaving.any():
-            run.leave_out(leaving)
-        return True
+        run, groups = self.run, np.asarray(self.run.groups)
+        checked = self._some or run.batch
+        predictions = self._predict(run.members, checked)
+        score = self.shard.first(run.members.score(predictions, checked.inputs()[1], checked.stopping))
+        for k in np.flatnonzero(score > self._best[groups]).tolist():
+            self._best[groups[k]], self._best_step[groups[k]] = score[k], step
+            run.copy_group(run.optimiser.values, k, self._values[groups[k]])
+        staying = [int(group) for group in groups if step - self._best_step[group] < run.plan.patience]
+        if 0 < len(staying) < len(groups):
+            run.choose_rows(staying, everything=False)
+        return bool(staying)
 
-    def restore(self, n_rows: Sequence[int]) -> list[HeldOutRows]:
-        """Go back to the best members, and give what those of each group predict for its checked rows."""
-        self.run.gather_all()
-        for value, best in zip(self.run.optimiser.values, self.values, strict=True):
+    def restore(self, group: int) -> HeldOutRows:
+        """Go back to the best members of a group, and give what these predict for its checked rows."""
+        self.run.put_back()
+        for value, best in zip(self.run.optimisers[group].values, self._values[group], strict=True):
             value.copy_(best)
-        predictions, n_groups = self._predict(), len(n_rows)
-        if n_groups == 1:
-            return [HeldOutRows(self.index.numpy(), predictions)]
-        by_group = [part.reshape(-1, n_groups, *part.shape[1:]) for part in predictions]
-        held = []
-        for k, n in enumerate(n_rows):
-            own = type(predictions)(*(part[:, k] for part in by_group))
-            held.append(HeldOutRows(np.arange(n), own._replace(loc=own.loc[:, :n], variance=own.variance[:, :n])))
-        return held
-
-
-class _Whole(NamedTuple):
-    """All groups of a run, whether they train now or not."""
-
-    members: Members
-    batch: Batch
-    optimiser: Adam
-    groups: Tensor
+        checked = self._some or Batch.of([self.run.rows[group]])
+        index = self._index[: checked.x.shape[1]].numpy()
+        return HeldOutRows(index, self._predict(self.run.all_members[group], checked))
 
 
 class MemberRun:
     """Optimiser steps of the groups that train now, and the reports about them."""
 
     def __init__(
-        self,
-        members: Members,
-        batch: Batch,
-        plan: TrainingPlan,
-        generator: torch.Generator,
-        callbacks: Sequence[Callback],
+        self, members: Sequence[Members], rows: Sequence[GroupRows], plan: TrainingPlan, callbacks: Sequence[Callback]
     ) -> None:
-        self.members, self.batch, self.plan = members, batch, plan
-        self.optimiser = Adam(members.parameters())
-        self.groups = torch.arange(batch.n_groups)  # that train now
-        self.whole = _Whole(self.members, self.batch, self.optimiser, self.groups)
-        self.histories = [History() for _ in range(batch.n_groups)]
-        self.generator, self.callbacks = generator, callbacks
+        self.all_members, self.rows, self.plan, self.callbacks = members, rows, plan, callbacks
+        self.optimisers = [Adam(one.parameters()) for one in members]
+        self.histories = [History() for _ in members]
+        self.generator = rows[0].generator
         self.started, self.n_taken = time.perf_counter(), 0
-        self.see_all(True)
+        self.groups: Sequence[int] = ()  # that train now
+        self.choose_rows(range(len(members)), everything=True)
 
-    def see_all(self, everything: bool) -> None:
-        """Let members see all rows, or not those that they hold out."""
-        self._sees_all = everything
-        self._rows = self.batch.weighted(self.batch.weight if everything else self.batch.seen)
+    def choose_rows(self, groups: Sequence[int], *, everything: bool) -> None:
+        """Go on with some groups, each as it was when it left, with all rows or without those that members hold out."""
+        if list(groups) != list(self.groups):
+            self.put_back()
+            self.groups = groups
+            self.members = Members.join([self.all_members[group] for group in groups])
+            self.optimiser = self.optimisers[groups[0]]
+            if len(groups) > 1:
+                self.optimiser = Adam(self.members.parameters())
+                for k, group in enumerate(groups):
+                    for common, own in zip(self.optimiser.state, self.optimisers[group].state, strict=True):
+                        common.unflatten(0, (-1, len(groups)))[:, k] = own
+            self.batch = Batch.of([self.rows[group] for group in groups])
+        self._everything = everything
+        self._rows = self.batch.weighted(everything=everything)
+
+    def put_back(self) -> None:
+        """Give each group that trains now its own part of the parameters and of the optimiser's state; none trains."""
+        if len(self.groups) > 1:
+            for k, group in enumerate(self.groups):
+                self.copy_group(self.optimiser.state, k, self.optimisers[group].state)
+        self.groups = ()
+
+    def copy_group(self, common: Sequence[Tensor], k: int, own: Sequence[Tensor]) -> None:
+        """Copy the part of the k-th group that trains now out of tensors of all of them."""
+        for target, source in zip(own, common, strict=True):
+            target.copy_(source.unflatten(0, (-1, len(self.groups)))[:, k])
 
     def step(self, rate: float, *, last: bool = False) -> bool:
         """Move all members up their log posterior once; False where a callback wants no more, or none can move."""
@@ -219,12 +369,10 @@ class MemberRun:
             batch = torch.randint(len(x), (self.plan.batch_rows,), generator=self.generator)
             x, y, weight = x[batch], y[batch], weight[:, batch] * (len(x) / len(batch))
         self.optimiser.zero_grad()
-        try:
-            total, fit = self.members.log_posterior(x, y, weight)
-        except NotPositiveDefiniteError:
-            return self._without_failing() and self.step(rate, last=last)
-        if not torch.isfinite(total).all():
-            return self._without_failing() and self.step(rate, last=last)
+        terms = _finite_log_posterior(self.members, x, y, weight)
+        if terms is None:
+            return self._leave_out_failing() and self.step(rate, last=last)
+        total, fit = terms
         size = weight.sum(-1)
         (-total / size).sum().backward()
         self.optimiser.step(rate)
@@ -237,62 +385,38 @@ class MemberRun:
         n_steps, n_groups = self.plan.max_steps + self.plan.refit_steps, len(self.groups)
         means = (part.unflatten(0, (-1, n_groups)).mean(0).tolist() for part in (total, fit))
         wants_no_more = False
-        for group, taken, objective, fitted in zip(self.groups.tolist(), self.optimiser.count, *means, strict=False):
+        for group, taken, objective, fitted in zip(self.groups, self.optimiser.count, *means, strict=False):
             progress = Progress(int(taken), n_steps, objective, fitted, fitted - objective, rate, seconds)
             self.histories[group].records.append(progress)
             answers = [callback(progress) for callback in self.callbacks]  # all of them are told
             wants_no_more = wants_no_more or any(answers)
         if wants_no_more:
-            for group in self.groups.tolist():
+            for group in self.groups:
                 self.histories[group].stopped = f"stopped by a callback at step {self.histories[group].last.step}"
         return not wants_no_more
 
-    # -- groups that leave the batch ----------------------------------------------------------------------------------
-
-    def replicas(self, groups: Tensor, n_groups: int) -> Tensor:
-        """Positions of the replicas of some of ``n_groups`` groups."""
-        return torch.arange(len(self.batch.weight) * n_groups).unflatten(0, (-1, n_groups))[:, groups].flatten()
-
-    def leave_out(self, leaving: Tensor) -> None:
-        """Go on without some groups; ``leaving`` [G] is True for those."""
-        self._keep_state()
-        staying = (~leaving).nonzero().squeeze(-1)
-        rows, before = self.replicas(staying, len(leaving)), self.optimiser.state
-        self.members, self.batch = self.members.part(rows), self.batch.of_groups(staying)
-        self.groups, self.optimiser = self.groups[staying], Adam(self.members.parameters())
-        for mine, part in zip(self.optimiser.state, before, strict=True):
-            mine.copy_(part[rows])
-        self.see_all(self._sees_all)
-
-    def gather_all(self) -> None:
-        """Go on with all groups again, each as it was when it left."""
-        self._keep_state()
-        self.members, self.batch, self.optimiser, self.groups = self.whole
-
-    def _keep_state(self) -> None:
-        if self.optimiser is not self.whole.optimiser:
-            rows = self.replicas(self.groups, len(self.whole.groups))
-            for kept, part in zip(self.whole.optimiser.state, self.optimiser.state, strict=True):
-                kept[rows] = part
-
-    def _without_failing(self) -> bool:
-        """Leave out the groups whose log posterior is not finite; False where no other is left."""
-        n_groups = len(self.groups)
-        failing = torch.ones(n_groups, dtype=torch.bool)
-        for k in range(n_groups if n_groups > 1 else 0):
-            members = self.members.part(self.replicas(torch.tensor([k]), n_groups))
-            alone = self.batch.of_groups(torch.tensor([k]))
-            try:
-                total, _ = members.log_posterior(*alone.weighted(alone.weight if self._sees_all else alone.seen))
-                failing[k] = not torch.isfinite(total).all()
-            except NotPositiveDefiniteError:
-                pass
-        for group in self.groups[failing].tolist():
+    def _leave_out_failing(self) -> bool:
+        """Go on without the groups whose log posterior is not finite; False where no other is left."""
+        groups, sound = list(self.groups), []
+        self.put_back()
+        for group in groups if len(groups) > 1 else ():
+            rows = Batch.of([self.rows[group]]).weighted(everything=self._everything)
+            if _finite_log_posterior(self.all_members[group], *rows) is not None:
+                sound.append(group)
+        for group in set(groups).difference(sound):
             self.histories[group].stopped = "ended where the log posterior was no longer finite"
-        if failing.all() or not failing.any():
-            return False
-        self.leave_out(failing)
-        return True
+        goes_on = 0 < len(sound) < len(groups)
+        self.choose_rows(sound if goes_on else groups, everything=self._everything)
+        return goes_on
+
+
+def _finite_log_posterior(members: Members, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The log posterior of each replica and the part that is the data's; None unless all are finite."""
+    try:
+        total, fit = members.log_posterior(x, y, weight)
+    except NotPositiveDefiniteError:
+        return None
+    return (total, fit) if torch.isfinite(total).all() else None
 
 
 class Adam:
@@ -333,3 +457,136 @@ class Adam:
             shape = (-1, *[1] * (value.dim() - 1))
             root.div_(correction.view(shape)).add_(EPSILON)
             value.add_((mean * length.view(shape)).div_(root))
+
+
+# -- members that several processes train -----------------------------------------------------------------------------
+# Members do not need each other for a step: each has parameters, held-out rows and an output layer of its own. So every
+# process takes some of them, and after training all get all. What members say of held-out rows is gathered whenever
+# these are looked at, and one process decides for all when to stop. A process that cannot go on stands still until all
+# are asked. Rows and random numbers must be the same in all processes.
+
+Parts = TypeVar("Parts", bound=tuple[Any, ...])
+
+_shared: ContextVar[bool] = ContextVar("_shared", default=False)
+
+
+@contextmanager
+def members_shared() -> Iterator[None]:
+    """Let the processes of the default group share the members of the ensembles that are trained in this block.
+
+    Nothing is shared elsewhere: processes of a group may well fit different models.
+    """
+    token = _shared.set(True)
+    try:
+        yield
+    finally:
+        _shared.reset(token)
+
+
+class MemberShard:
+    """The processes that train ``n_members`` members; one alone, where nothing is shared.
+
+    Process k of K has a run of members. Where there are more processes than members, the last ones train the last
+    member too, and what they find is not used.
+    """
+
+    def __init__(self, n_members: int, *, shared: bool = True) -> None:
+        rank, size = processes.rank_and_size() if shared and _shared.get() else (0, 1)
+        self.alone = size == 1
+        self._n_used = min(size, n_members)
+        mine = min(rank, self._n_used - 1)
+        self.own = slice(n_members * mine // self._n_used, n_members * (mine + 1) // self._n_used)
+
+    def all_members(self, own: Parts) -> Parts:
+        """Arrays of all members from those of each process's own: [E, ...] each, in a tuple of the same kind."""
+        if self.alone:
+            return own
+        shards = processes.gather(list(own), "gathering the predictions of members")
+        joined = [np.concatenate(parts) for parts in zip(*shards[: self._n_used], strict=True)]
+        return type(own)(*joined) if hasattr(own, "_fields") else type(own)(joined)
+
+    def first(self, values: Array) -> Array:
+        """The values of the first process."""
+        return values if self.alone else processes.send(values)
+
+    def go_on(self, answer: bool, step: int) -> bool:
+        """Whether to go on after a step: alone by the own answer, with others while all say yes.
+
+        They are asked as rarely as held-out rows are looked at, for a message costs as much as a short step.
+        """
+        if self.alone or (step + 1) % CHECK_EVERY:
+            return answer or not self.alone
+        return not processes.any_true(not answer, "at a step on the sample")
+
+    def put_together(self, whole: nn.Module, part: nn.Module) -> None:
+        """Give ``whole`` the parameters and buffers of all parts; in every process the same bits."""
+        if self.alone:
+            return
+        names, tensors = zip(*part.state_dict().items(), strict=True)
+        joined = self.all_members(tuple(tensor.numpy() for tensor in tensors))
+        whole.load_state_dict({name: torch.from_numpy(one) for name, one in zip(names, joined, strict=True)})
+
+
+# -- ensembles --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FitRows:
+    """Rows of one fit in standard units: inputs [N, D], targets [N, ...], weights [N] and the seed of its draws."""
+
+    x: Array
+    y: NDArray[Any]
+    weight: Array | None
+    seed: int
+
+
+@dataclass(frozen=True)
+class TrainedMembers(Generic[Kind]):
+    """Members after training, and what the rest of a fit goes on with."""
+
+    members: Kind  # in double precision, so that a row gets the same numbers whatever others come with it
+    held: HeldOutRows | None  # None where there are too few rows to hold any out
+    history: History
+    x: Array  # squashed inputs, [N, D]
+    design: Design
+    rng: np.random.Generator
+    generator: torch.Generator
+
+    def held_out(self, held: HeldOutRows) -> HeldOutPredictions:
+        """Predictions that members made of rows before they saw them."""
+        said = held.predictions
+        return HeldOutPredictions.of(said.loc, said.variance, self.design, self.x, held.index)
+
+
+def train_ensembles(
+    make_members: Callable[[], Kind], fits: Sequence[FitRows], *, size: Size, callbacks: Sequence[Callback] = ()
+) -> list[TrainedMembers[Kind]]:
+    """Choose for each fit the rows that members must not see, and train new members of all fits at once."""
+    with torch.random.fork_rng(devices=[]):
+        members = [make_members() for _ in fits]
+    rows, chosen = [], []
+    for one, fit in zip(members, fits, strict=True):
+        x, rng, generator = squash(fit.x), np.random.default_rng(fit.seed), torch.Generator().manual_seed(fit.seed)
+        design = Design.choose(x, size.n_members, rng, fit.y)
+        one.features.reset_parameters(generator)
+        rows.append(GroupRows.of(x, fit.y, fit.weight, design, generator))
+        chosen.append((x, design, rng, generator))
+    trained = train_members(members, rows, plan=size.plan, callbacks=callbacks)
+    for done, (_, design, *_) in zip(trained, chosen, strict=True):
+        done.history.notes = design.notes
+    return [
+        TrainedMembers(done.members.double(), done.held, done.history, *parts)
+        for done, parts in zip(trained, chosen, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Ensemble(Generic[Kind]):
+    """Members conditioned on all rows."""
+
+    members: Kind
+    input_range: InputRange
+
+    def relevance(self) -> Array:
+        """How strongly each input can move the first layer, [D]."""
+        return self.members.features.relevance().double().numpy()

@@ -290,6 +290,19 @@ class AnchoredFunctions:
             np.einsum("enf,enf->en", half, half, out=variances[:, rows])
         return centres, variances
 
+    def factor(self, x: Array, scale: Array) -> Array:
+        """F [K, N, C] with FᵀF the covariance between rows of what all members together say of C outputs.
+
+        The first E rows are what members disagree about, the others what each does not know; variances of its outputs
+        are in units of a squared ``scale`` [E, C].
+        """
+        values = self._block(torch.as_tensor(x, dtype=torch.float64)).numpy()
+        centres, half = values[..., : self.n_outputs], np.swapaxes(values[..., self.n_outputs :], 1, 2)  # [E, F, N]
+        n_members = len(values)
+        between = (centres - centres.mean(0)) / math.sqrt(max(n_members - 1, 1))
+        own = half[..., None] * (scale / math.sqrt(n_members))[:, None, None]
+        return np.concatenate([between, own.reshape(-1, *own.shape[2:])])
+
     @torch.no_grad()
     def _block(self, rows: Tensor) -> Tensor:
         """φᵀm and L⁻¹φ, side by side: [E, n, C + F]."""

@@ -15,8 +15,8 @@ from vmg.estimators.target_units import before_transform, choose_transform
 from vmg.fit.calibration import NORMAL_DEGREES
 from vmg.fit.choice import FEWEST_ROWS, LikelihoodChoice, choose_likelihood
 from vmg.fit.design import Size, Standardiser, TrainingPlan, ordinary_rows
-from vmg.fit.ensemble import FitRows
 from vmg.fit.gaussian import RegressionEnsemble, fit_regressions
+from vmg.fit.trainer import FitRows
 from vmg.training import History
 
 __all__ = [

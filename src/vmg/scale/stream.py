@@ -24,7 +24,7 @@ from vmg.estimators import TableClassifier, TableModel, TableRegressor
 from vmg.estimators.table_inputs import keep_rows
 from vmg.fit.design import InputRange, Standardiser, ordinary_rows, squash
 from vmg.fit.gaussian import RegressionEnsemble
-from vmg.fit.shared_members import members_shared
+from vmg.fit.trainer import members_shared
 from vmg.scale.checkpoint import Estimator, FitCheckpoint, RowsRead
 from vmg.scale.dataset import Dataset, Piece, Refused, open_dataset
 from vmg.scale.statistics import RowSample, TableStatistics, fit_encoder, fit_scaling
