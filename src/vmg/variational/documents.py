@@ -1,6 +1,8 @@
 """Networks and likelihoods as tensors and a JSON document, and back.
 
 They are described by their own options, not by the estimator's parameters: those may have been changed since the fit.
+A described module is made without memory (device "meta") and takes over the file's tensors, which must have its shapes:
+so no description, whatever sizes it claims, takes more memory than its file.
 """
 
 from __future__ import annotations
@@ -12,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vmg.estimators.documents import Codec
-from vmg.estimators.ensemble_documents import Document, Tensors, require_shapes, require_size
+from vmg.estimators.documents import Codec, Document, Tensors
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.model_file import ModelFileError
 from vmg.nn.layer_parameters import FAMILIES
@@ -55,7 +56,8 @@ def _put(name: str, module: torch.nn.Module, tensors: Tensors) -> None:
 
 
 def _take(name: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    return {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
+    """Copies of the tensors of a module."""
+    return {key.removeprefix(f"{name}."): value.clone() for key, value in tensors.items() if key.startswith(f"{name}.")}
 
 
 def _encode_likelihood(name: str, likelihood: Likelihood, tensors: Tensors) -> Document:
@@ -67,12 +69,10 @@ def _decode_likelihood(name: str, content: Document, tensors: Mapping[str, Tenso
     cls, options = _class_of(content, LIKELIHOODS)
     state = _take(name, tensors)
     if "n_outputs" in options:
-        batch = state["prior_rate"].shape[:-1]
-        n_outputs = require_size(f"{name}.n_outputs", options["n_outputs"])
-        require_shapes({f"{name}.prior_rate": (*batch, n_outputs)}, tensors)
-        options["batch_shape"] = batch
-    likelihood: Likelihood = cls(**options)
-    likelihood.load_state_dict(state)
+        options["batch_shape"] = state["prior_rate"].shape[:-1]
+    with torch.device("meta"):
+        likelihood: Likelihood = cls(**options)
+    likelihood.load_state_dict(state, assign=True)
     return likelihood.eval()
 
 
@@ -115,43 +115,17 @@ def _describe_layer(name: str, layer: Any) -> Document:
 
 
 def _decode_network(name: str, content: Document, tensors: Mapping[str, Tensor]) -> MLP:
-    layers = content["layers"]
-    for i, layer in enumerate(layers):
-        require_shapes(_layer_shapes(f"{name}.layers.{i}", layer), tensors)
-    inner = [layer["out_features"] for layer in layers]
-    with torch.random.fork_rng(devices=[]):  # a new layer draws its start; loading leaves the caller's numbers alone
-        network = MLP(layers[0]["in_features"], inner[:-1], inner[-1], activation=content["activation"])
-        for i, options in enumerate(layers):
-            network.layers[i] = _make_layer(f"{name}.layers.{i}", options, tensors)
-    network.load_state_dict(_take(name, tensors))
+    sizes = [layer["out_features"] for layer in content["layers"]]
+    with torch.device("meta"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="n_pseudo should be <")  # nor do the estimators warn of it
+        network = MLP(content["layers"][0]["in_features"], sizes[:-1], sizes[-1], activation=content["activation"])
+        for i, options in enumerate(content["layers"]):
+            cls, prior_options = _class_of(options["prior"], PRIORS)
+            if cls is FixedPrior:  # its distribution is in the file
+                prior_options = _take(f"{name}.layers.{i}.prior", tensors)
+            network.layers[i] = MatrixGaussianLinear(**{**options, "prior": cls(**prior_options)})
+    network.load_state_dict(_take(name, tensors), assign=True)
     return network.eval()
-
-
-def _layer_shapes(name: str, layer: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Shapes of a layer's tensors, by the sizes that its description gives."""
-    batch = tuple(require_size(f"{name}.batch_shape", size) for size in layer["batch_shape"])
-    n_rows = require_size(f"{name}.in_features", layer["in_features"]) + bool(layer["bias"])
-    n_columns = require_size(f"{name}.out_features", layer["out_features"])
-    shapes: dict[str, tuple[int, ...]] = {}
-    if not layer["zero_mean"]:
-        shapes[f"{name}.loc"] = (*batch, n_rows, n_columns)
-    if layer["n_pseudo"] != 0:
-        points = require_size(f"{name}.n_pseudo", layer["n_pseudo"])
-        shapes[f"{name}.pseudo_data.points"] = (*batch, points, n_rows + n_columns)
-    for side, size in (("row", n_rows), ("column", n_columns)):
-        with torch.device("meta"):  # shapes without numbers
-            parameters = FAMILIES[layer[f"{side}_covariance"]](size, batch)
-        shapes |= {f"{name}.{side}.{key}": tuple(value.shape) for key, value in parameters.state_dict().items()}
-    return shapes
-
-
-def _make_layer(name: str, description: Document, tensors: Mapping[str, Tensor]) -> MatrixGaussianLinear:
-    cls, prior_options = _class_of(description["prior"], PRIORS)
-    if cls is FixedPrior:  # its distribution is in the file
-        prior_options = _take(f"{name}.prior", tensors)
-    with warnings.catch_warnings():  # the estimators do not warn of many pseudo-points either
-        warnings.filterwarnings("ignore", message="n_pseudo should be <")
-        return MatrixGaussianLinear(**{**description, "prior": cls(**prior_options)})
 
 
 MODULE_CODECS: dict[type[Any], Codec] = {
