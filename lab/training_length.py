@@ -23,9 +23,8 @@ from defaults import Rows, training_rows
 from sklearn.model_selection import ShuffleSplit
 
 from vmg.metrics import interval_coverage, rmse
-from vmg.variational.fitter import Fitter
-from vmg.variational.method import LONG, GaussianNoise, MatrixGaussianNetworks, Method
-from vmg.variational.noise_search import NoiseSearch
+from vmg.variational.fitter import Fitter, Method
+from vmg.variational.recipe import LONG, GaussianNoise, MatrixGaussianNetworks, NoiseSearch
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.table1_methods import hidden_layers
 

@@ -5,9 +5,8 @@ import torch
 
 from quick import linear_table
 from vmg.fit.design import Standardiser
-from vmg.variational.fitter import Fitter
-from vmg.variational.method import GaussianNoise, Given, MatrixGaussianNetworks, Method
-from vmg.variational.rows import NumericTargets, TrainingSet
+from vmg.variational.fitter import Fitter, Method, NumericTargets, TrainingSet
+from vmg.variational.recipe import GaussianNoise, Given, MatrixGaussianNetworks
 
 METHOD = Method(MatrixGaussianNetworks((8,), n_pseudo=2), GaussianNoise(), Given(0.25))
 TARGETS = NumericTargets(Standardiser(np.zeros(1), np.ones(1)), squeeze=True)

@@ -11,7 +11,7 @@ from sklearn.model_selection import KFold, ShuffleSplit
 from quick import class_table, classifier, linear_table, regressor
 from vmg.fit.design import Standardiser
 from vmg.variational import fit_splits
-from vmg.variational.noise_search import CANDIDATES
+from vmg.variational.recipe import CANDIDATES
 
 LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0, "max_iter": 100}
 

@@ -1,6 +1,5 @@
 """The paper's model as scikit-learn estimators, and fits by the lower bound: many networks as one batched network."""
 
-from vmg.variational.base import fit_splits
-from vmg.variational.estimators import VMGClassifier, VMGRegressor
+from vmg.variational.estimators import VMGClassifier, VMGRegressor, fit_splits
 
 __all__ = ["VMGClassifier", "VMGRegressor", "fit_splits"]

@@ -1,6 +1,7 @@
-"""Fits networks by the lower bound: all members of all training sets train as one batched network.
+"""Fits networks by the variational objective: all members of all training sets train as one batched network.
 
-A fitted network can train further, or learn online: the posterior so far becomes the prior of rows to come.
+A :class:`Method` says what is fitted. A fitted network can train further, or learn online: the posterior so far becomes
+the prior of rows to come.
 """
 
 from __future__ import annotations
@@ -9,38 +10,259 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vmg.fit.design import Standardiser
 from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.nn.bayesian import BayesianLinear, use_generator
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
+from vmg.prediction import ClassPrediction, Prediction, draw_functions
 from vmg.priors import FixedPrior
-from vmg.training import Callback, History, Progress, train
-from vmg.variational.method import STANDARD, Budget, Choice, Method
-from vmg.variational.rows import Targets, TrainingSet, hold_out, stack
+from vmg.training import Callback, History, Progress, Schedule, cosine, train
 
-__all__ = ["BestSoFar", "EarlyStopping", "Fitted", "Fitter", "State", "posterior_as_prior", "separate"]
+__all__ = [
+    "STANDARD",
+    "Array",
+    "BestSoFar",
+    "Budget",
+    "Choice",
+    "ClassTargets",
+    "EarlyStopping",
+    "Fitted",
+    "Fitter",
+    "LikelihoodFactory",
+    "Method",
+    "NetworkFactory",
+    "NumericTargets",
+    "Search",
+    "State",
+    "Targets",
+    "TrainingSet",
+    "hold_out",
+    "posterior_as_prior",
+    "separate",
+    "stack",
+]
 
 Array = NDArray[np.float64]
-
-State = tuple[dict[str, Tensor], dict[str, Tensor]]
-"""``state_dict`` of a network and of its likelihood."""
 
 VALIDATION_DRAWS = 32  # posterior draws behind one check of early stopping
 PRIOR_DRAWS = 256  # weight draws behind the moments of a posterior; their standard deviations are then known to 4 %
 REPORTS = 50  # of a whole run
+STEPS_END_AT = 40_000  # rows, from which steps grow no further
+SMALLEST_BATCH, LARGEST_BATCH = 32, 256
+
+
+# -- rows and targets -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainingSet:
+    """Rows of one replica in the network's units."""
+
+    x: Tensor  # [N, D]
+    y: Tensor  # [N, C] or, for classes, [N]
+    weight: Tensor | None  # [N]
+    unit: Array  # what one standard unit of each target is in the target's own, [C]
+
+    def take(self, index: Tensor) -> TrainingSet:
+        """Some of the rows."""
+        weight = None if self.weight is None else self.weight[index]
+        return TrainingSet(self.x[index], self.y[index], weight, self.unit)
+
+
+def hold_out(
+    sets: list[TrainingSet], fraction: float, generator: torch.Generator
+) -> tuple[list[TrainingSet], list[TrainingSet]]:
+    """Every set without a random fraction of its rows, and these rows."""
+    inside: list[TrainingSet] = []
+    outside: list[TrainingSet] = []
+    for rows in sets:
+        n = len(rows.x)
+        n_held = min(max(1, round(fraction * n)), n - 1)
+        if n_held < 1:
+            raise ValueError(f"early_stopping needs at least 2 rows to hold one out; got {n}")
+        order = torch.randperm(n, generator=generator)
+        inside.append(rows.take(order[n_held:]))
+        outside.append(rows.take(order[:n_held]))
+    return inside, outside
+
+
+def stack(sets: list[TrainingSet], n_members: int) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Training sets as tensors of [replicas, N, ...], padded to one length, with the row counts where these differ."""
+    if len(sets) == 1:
+        only = sets[0]
+        return only.x, only.y, only.weight, None
+    longest = max(len(s.x) for s in sets)
+
+    def pad(rows: Tensor) -> Tensor:
+        return torch.cat([rows, rows.new_zeros(longest - len(rows), *rows.shape[1:])])
+
+    def gather(parts: list[Tensor]) -> Tensor:
+        return torch.stack([pad(part) for part in parts]).repeat_interleave(n_members, 0)
+
+    weights = [s.weight for s in sets if s.weight is not None]
+    sizes = torch.tensor([len(s.x) for s in sets]).repeat_interleave(n_members)
+    return gather([s.x for s in sets]), gather([s.y for s in sets]), gather(weights) if weights else None, sizes
+
+
+@dataclass(frozen=True)
+class NumericTargets:
+    """Numbers, one column or several, into the network's units and back."""
+
+    scaling: Standardiser
+    squeeze: bool
+    """Whether a row's target is one number, not a vector of one."""
+
+    @property
+    def n_targets(self) -> int:
+        """Numbers of a row."""
+        return len(self.scaling.scale)
+
+    @property
+    def unit(self) -> Array:
+        """Size of one standard unit of each target in the target's own unit, [C]."""
+        return self.scaling.scale
+
+    def encode(self, y: NDArray[Any]) -> Tensor:
+        """Targets in the network's units."""
+        return torch.as_tensor(self.scaling.transform(y.reshape(len(y), -1)), dtype=torch.float32)
+
+    def log_probs(self, likelihood: Any, functions: Tensor, targets: list[Tensor]) -> list[Array]:
+        """log p(y) of every row of several sets, in standard units, each set under its own members.
+
+        ``functions`` [S, sets x members, N, C] are posterior draws at the sets' inputs, padded to the longest set's N.
+        """
+        parts = np.broadcast_arrays(*_components(likelihood, functions))  # each [S, sets x members, N, C]
+        own = zip(*(np.split(part, len(targets), axis=1) for part in parts), strict=True)
+        found = []
+        for members, y in zip(own, targets, strict=True):
+            loc, scale, df = (_pool(part[:, :, : len(y)]) for part in members)
+            found.append(Prediction(loc, scale, df, squeeze=False).log_prob(y.numpy()))
+        return found
+
+    def prediction(self, likelihood: Any, functions: Tensor) -> Prediction:
+        """The predictive distribution of rows, from draws [S, members, N, C] of the network's outputs there."""
+        loc, scale, df = (_pool(part) for part in _components(likelihood, functions))
+        return Prediction(self.scaling.inverse(loc), scale * self.scaling.scale, df, squeeze=self.squeeze)
+
+
+@dataclass(frozen=True)
+class ClassTargets:
+    """Classes, in sorted order, with the methods of :class:`NumericTargets`."""
+
+    classes: NDArray[Any]
+    unit: ClassVar[Array] = np.ones(1)
+
+    @property
+    def n_targets(self) -> int:
+        return len(self.classes)
+
+    def encode(self, y: NDArray[Any]) -> Tensor:
+        return torch.as_tensor(np.searchsorted(self.classes, y), dtype=torch.int64)
+
+    def log_probs(self, likelihood: Any, functions: Tensor, targets: list[Tensor]) -> list[Array]:
+        parts = np.split(torch.softmax(functions, -1).numpy(), len(targets), axis=1)  # [S, members, N, K]
+        means = (part.mean((0, 1))[np.arange(len(y)), y.numpy()] for part, y in zip(parts, targets, strict=True))
+        return [np.log(np.maximum(mean, np.finfo(np.float64).tiny)) for mean in means]
+
+    def prediction(self, likelihood: Any, functions: Tensor) -> ClassPrediction:
+        return ClassPrediction(torch.softmax(functions, -1).flatten(0, 1).numpy(), self.classes)
+
+
+Targets = NumericTargets | ClassTargets
+
+
+def _components(likelihood: Any, functions: Tensor) -> tuple[Array, Array, Array]:
+    """Centre, scale and degrees of freedom of p(y | f), members not yet pooled: [S, E, N, C], N and C perhaps 1."""
+    with torch.no_grad():
+        loc, scale, df = (part.double().numpy() for part in likelihood.components(functions))
+    shape = (*loc.shape[:2], 1, 1)
+    scale, df = (np.broadcast_to(part, np.broadcast_shapes(part.shape, shape)) for part in (scale, df))
+    return loc, scale, df
+
+
+def _pool(values: Array) -> Array:
+    """Draws of all members as one mixture: [S, E, ...] -> [S E, ...]."""
+    return values.reshape(-1, *values.shape[2:])
+
+
+# -- what is fitted ---------------------------------------------------------------------------------------------------
+
+Choice = Any
+"""A search's choice for one network, such as a limit on noise or a dropout rate; factories read it."""
+
+NetworkFactory = Callable[[int, int, Sequence[Choice]], MLP]
+"""(inputs, outputs, choices) to an untrained network of as many replicas as there are choices."""
+
+
+LikelihoodFactory = Callable[[int, int, Array, Sequence[Choice]], Likelihood]
+"""(targets, steps, units, choices) to a fresh likelihood of as many replicas as there are choices.
+
+``units`` [replicas, C] are what one standard unit of each target is in the target's own.
+"""
+
+
+class Search(Protocol):
+    """Chooses something for every network of a fit."""
+
+    @property
+    def example(self) -> Choice:
+        """Any choice that may be made, for a network of which only the shapes matter."""
+
+    def choose(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[Choice]]:
+        """The choice of each member, for each training set; a set's own rows alone decide."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method: factories, the search, how the network trains and how it is evaluated."""
+
+    network: NetworkFactory
+    likelihood: LikelihoodFactory
+    search: Search
+    evaluate: Callable[[MLP, Tensor, int, int], Tensor] = draw_functions
+    """(network, x [N, D], draws, seed) to the network's outputs [S, replicas, N, C], in double precision."""
+    schedule: Schedule = cosine
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Steps grow with the root of the number of rows, batches with the number itself."""
+
+    fewest_steps: int
+    most_steps: int
+    batches: int
+    """Batches of an epoch, about, while their size is between the limits."""
+
+    def steps(self, n_rows: int) -> int:
+        """Steps of the optimiser."""
+        grown = self.most_steps * math.sqrt(n_rows / STEPS_END_AT)
+        return int(np.clip(grown, self.fewest_steps, self.most_steps))
+
+    def batch_size(self, n_rows: int) -> int:
+        """Rows of a minibatch, a power of two."""
+        nearest = 2 ** round(math.log2(max(n_rows, 2) / self.batches))
+        return int(np.clip(nearest, SMALLEST_BATCH, LARGEST_BATCH))
+
+
+STANDARD = Budget(12_000, 20_000, batches=64)
 
 
 # -- early stopping ---------------------------------------------------------------------------------------------------
 
+State = tuple[dict[str, Tensor], dict[str, Tensor]]
+"""``state_dict`` of a network and of its likelihood."""
 
-@dataclass(frozen=True)
-class EarlyStopping:
+
+class EarlyStopping(NamedTuple):
     """Stop when held-out rows have not improved by ``tol`` for ``patience`` checks."""
 
     fraction: float = 0.1  # of the rows that is held out
@@ -51,46 +273,33 @@ class EarlyStopping:
 class BestSoFar:
     """A callback of training: keeps the state with the best held-out score, and ends training when none improves.
 
-    Each set is judged by itself, so that none learns anything from another's rows.
-
-    Args:
-        network, likelihood: what is being trained.
-        held_out: rows of each set.
-        log_probs: gives log p(y) of the held-out rows of each set, under the present state.
-        rule: when to stop.
+    Each set is judged by itself, so that none learns anything from another's rows. ``log_probs`` gives log p(y) of the
+    held-out rows of each set under the present state of ``modules``, the network and its likelihood.
     """
 
     def __init__(
         self,
-        network: MLP,
-        likelihood: Likelihood,
+        modules: tuple[MLP, Likelihood],
         held_out: list[TrainingSet],
-        log_probs: Callable[[], list[NDArray[np.float64]]],
+        log_probs: Callable[[], list[Array]],
         rule: EarlyStopping,
     ) -> None:
-        self._modules, self._held_out, self._log_probs, self._rule = (network, likelihood), held_out, log_probs, rule
+        self._modules, self._held_out, self._log_probs, self._rule = modules, held_out, log_probs, rule
         self._waited = [0] * len(held_out)
         self.scores = [-math.inf] * len(held_out)
         self.states: list[State | None] = [None] * len(held_out)
 
     def __call__(self, progress: Progress) -> bool:
         now: State | None = None
-        log_probs = self._log_probs()
-        for k, rows in enumerate(self._held_out):
+        for k, (rows, log_probs) in enumerate(zip(self._held_out, self._log_probs(), strict=True)):
             if self._waited[k] >= self._rule.patience:
                 continue
-            score = float(np.average(log_probs[k], weights=None if rows.weight is None else rows.weight.numpy()))
+            score = float(np.average(log_probs, weights=None if rows.weight is None else rows.weight.numpy()))
+            self._waited[k] += 1
             if score > self.scores[k] + self._rule.tol:
-                network, likelihood = self._modules
-                now = now or (_copied(network.state_dict()), _copied(likelihood.state_dict()))
+                now = now or copy.deepcopy((self._modules[0].state_dict(), self._modules[1].state_dict()))
                 self.scores[k], self.states[k], self._waited[k] = score, now, 0
-            else:
-                self._waited[k] += 1
         return min(self._waited) >= self._rule.patience
-
-
-def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in state.items()}
 
 
 # -- fitting ----------------------------------------------------------------------------------------------------------
@@ -131,10 +340,9 @@ class Fitter:
         """One fit for each training set: choose on held-out rows, unless ``choices`` are given, and train on all."""
         choices = self.method.search.choose(self, sets) if choices is None else choices
         whole, states = self.train(sets, choices)
-        if len(sets) == 1:
-            return [_loaded(whole, states[0])]
+        n = self.n_members
         return [
-            self._replicas(whole, rows, state, members, slice(k * self.n_members, (k + 1) * self.n_members))
+            self._replicas(whole, rows, state, members, slice(k * n, (k + 1) * n))
             for k, (rows, state, members) in enumerate(zip(sets, states, choices, strict=True))
         ]
 
@@ -145,10 +353,9 @@ class Fitter:
         """
         generator = torch.Generator().manual_seed(self.seed)
         every = [choice for members in choices for choice in members]
-        network = self.make_network(sets[0].x.shape[-1], every)
-        network.reset_parameters(generator)
         units = np.repeat([rows.unit for rows in sets], self.n_members, axis=0)
-        likelihood = self.method.likelihood.make(self.targets.n_targets, self._length(sets)[1], units, every)
+        network, likelihood = self._make(sets[0], self._length(sets)[1], units, every)
+        network.reset_parameters(generator)
         whole, states = self._run(network, likelihood, sets, generator)
         return replace(whole, choices=every), states
 
@@ -165,7 +372,8 @@ class Fitter:
 
     def _check_same_network(self, network: MLP, rows: TrainingSet) -> None:
         """Refuse to train further where layers differ; an online update leaves no pseudo-data, whatever is asked."""
-        asked = self.make_network(rows.x.shape[-1], [self.method.search.example] * self.n_members)
+        choices = [self.method.search.example] * self.n_members
+        asked, _ = self._make(rows, 1, np.repeat([rows.unit], self.n_members, axis=0), choices)
         before, now = _layer_sizes(network), _layer_sizes(asked)
         if before != now:
             raise ValueError(
@@ -180,13 +388,17 @@ class Fitter:
             )
 
     def _go_on(self, network: MLP, likelihood: Likelihood, rows: TrainingSet) -> Fitted:
-        whole, [state] = self._run(network, likelihood, [rows], torch.Generator().manual_seed(self.seed))
-        return _loaded(whole, state)
+        fitted, [state] = self._run(network, likelihood, [rows], torch.Generator().manual_seed(self.seed))
+        for module, kept in zip((network, likelihood), state, strict=True):
+            module.load_state_dict(kept)
+        return fitted
 
-    def make_network(self, n_inputs: int, choices: Sequence[Choice]) -> MLP:
-        """An untrained network, a replica for each choice."""
-        n_outputs = self.method.likelihood.n_network_outputs(self.targets.n_targets)
-        return self.method.network(n_inputs, n_outputs, choices)
+    def _make(self, rows: TrainingSet, n_steps: int, units: Array, choices: Sequence[Choice]) -> tuple[MLP, Likelihood]:
+        """An untrained network and its likelihood, a replica for each choice."""
+        n_targets = self.targets.n_targets
+        likelihood = self.method.likelihood(n_targets, n_steps, units, choices)
+        n_outputs = getattr(likelihood, "n_network_outputs", n_targets)
+        return self.method.network(rows.x.shape[-1], n_outputs, choices), likelihood
 
     def held_out_log_probs(
         self, network: MLP, likelihood: Likelihood, held_out: list[TrainingSet], n_draws: int
@@ -210,13 +422,8 @@ class Fitter:
         callbacks, best, train_sets = [*self.callbacks], None, sets
         if self.early_stopping is not None:
             train_sets, held_out = hold_out(sets, self.early_stopping.fraction, generator)
-            best = BestSoFar(
-                network,
-                likelihood,
-                held_out,
-                lambda: self.held_out_log_probs(network, likelihood, held_out, VALIDATION_DRAWS),
-                self.early_stopping,
-            )
+            log_probs = partial(self.held_out_log_probs, network, likelihood, held_out, VALIDATION_DRAWS)
+            best = BestSoFar((network, likelihood), held_out, log_probs, self.early_stopping)
             callbacks.append(best)
         x, y, weight, n_rows = stack(train_sets, self.n_members)
         history = train(
@@ -243,27 +450,13 @@ class Fitter:
     def _replicas(
         self, whole: Fitted, rows: TrainingSet, state: State, choices: list[Choice], members: slice
     ) -> Fitted:
-        """The networks of one training set, as a fit of their own."""
-        network = self.make_network(rows.x.shape[-1], choices)
-        units = np.repeat([rows.unit], len(choices), axis=0)
-        likelihood = self.method.likelihood.make(self.targets.n_targets, 1, units, choices)
-        for part, module in zip(state, (network, likelihood), strict=True):
-            _take_replicas(part, module, members)
-        return Fitted(network, likelihood, whole.history, whole.n_epochs, choices)
-
-
-def _loaded(fitted: Fitted, state: State) -> Fitted:
-    fitted.network.load_state_dict(state[0])
-    fitted.likelihood.load_state_dict(state[1])
-    return fitted
-
-
-def _take_replicas(whole: dict[str, Tensor], part: nn.Module, members: slice) -> None:
-    """Copy the chosen replicas' state; what replicas share is copied as it is."""
-    target = part.state_dict()
-    part.load_state_dict(
-        {name: value if value.shape == target[name].shape else value[members] for name, value in whole.items()}
-    )
+        """The networks of one training set, as a fit of their own; what replicas share is copied as it is."""
+        modules = self._make(rows, 1, np.repeat([rows.unit], len(choices), axis=0), choices)
+        for part, module in zip(state, modules, strict=True):
+            shapes = {name: value.shape for name, value in module.state_dict().items()}
+            own = {name: value if value.shape == shapes[name] else value[members] for name, value in part.items()}
+            module.eval().load_state_dict(own)
+        return Fitted(*modules, whole.history, whole.n_epochs, choices)
 
 
 # -- training further ---------------------------------------------------------------------------------------------

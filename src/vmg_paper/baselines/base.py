@@ -16,8 +16,9 @@ from torch import Tensor
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP, Activation
 from vmg.prediction import draw_functions
-from vmg.variational.base import VariationalEstimator, VariationalNumbers
-from vmg.variational.method import GaussianNoise, Given, LikelihoodFactory, Method, Search
+from vmg.variational.estimators import VariationalEstimator, VariationalNumbers
+from vmg.variational.fitter import LikelihoodFactory, Method, Search
+from vmg.variational.recipe import GaussianNoise, Given
 
 __all__ = [
     "Baseline",

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from vmg.variational.fitter import Fitted, Fitter
-from vmg.variational.rows import TrainingSet, hold_out
+from vmg.variational.fitter import Fitter, TrainingSet
+from vmg.variational.recipe import Trials, run_trials
 
 __all__ = ["DRAWS", "RATES", "HeldOutSearch", "candidate_rates", "trial_scores"]
 
 Array = NDArray[np.float64]
 
-HELD_OUT = 0.2  # of the training rows, as in the source
 TRIAL_STEPS = 4_000
 """A trial's steps, at most; much shorter trials favour what fits, and overfits, sooner."""
 
@@ -66,28 +64,17 @@ def enough_rows(sets: list[TrainingSet]) -> bool:
 
 
 def trial_scores(
-    fitter: Fitter,
-    sets: list[TrainingSet],
-    candidates: Sequence[Any],
-    score: Callable[[Fitter, Fitted, list[TrainingSet]], Array],
+    fitter: Fitter, sets: list[TrainingSet], candidates: Sequence[Any], score: Callable[[Trials], Array]
 ) -> Array:
     """Train every candidate on a part of each set and score it on the rest: [sets, candidates, scores].
 
-    ``score`` gives one or more numbers for each of the held-out sets, [sets, scores].
+    ``score`` gives one or more numbers for each candidate and held-out set, [candidates x sets, scores].
     """
-    smallest = min(len(rows.x) for rows in sets)
-    repeats = int(np.clip(round(SMALL / smallest), 1, 3))
-    generator = torch.Generator().manual_seed(fitter.seed)
-    inside, outside = hold_out([rows for rows in sets for _ in range(repeats)], HELD_OUT, generator)
-    trial = replace(fitter, n_members=1, early_stopping=None, callbacks=(), most_steps=TRIAL_STEPS)
-    choices = [[candidate] for candidate in candidates for _ in inside]
-    trained, _ = trial.train(inside * len(candidates), choices)
-    scores = score(trial, trained, outside * len(candidates))
-    return scores.reshape(len(candidates), len(sets), repeats, -1).mean(2).swapaxes(0, 1)
+    trials = run_trials(fitter, sets, candidates, enough=SMALL, most_steps=TRIAL_STEPS)
+    return score(trials).reshape(len(candidates), len(sets), trials.repeats, -1).mean(2).swapaxes(0, 1)
 
 
-def _mean_log_probs(trial: Fitter, trained: Fitted, held_out: list[TrainingSet]) -> Array:
-    log_probs = trial.held_out_log_probs(trained.network, trained.likelihood, held_out, DRAWS)
-    return np.array(
-        [[np.average(values, weights=rows.weight)] for values, rows in zip(log_probs, held_out, strict=True)]
-    )
+def _mean_log_probs(trials: Trials) -> Array:
+    weights = [rows.weight for rows in trials.held_out]
+    each = (zip(candidate, weights, strict=True) for candidate in trials.log_probs(DRAWS))
+    return np.array([[np.average(values, weights=weight)] for pairs in each for values, weight in pairs])

@@ -15,7 +15,8 @@ from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP, Activation
 from vmg.prediction import draw_functions
 from vmg.priors import GammaPrior, IsotropicPrior
-from vmg.variational.method import Array, LikelihoodFactory, Method, per_replica
+from vmg.variational.fitter import Array, LikelihoodFactory, Method
+from vmg.variational.recipe import per_replica
 from vmg_paper.baselines.base import LayerBaseline, Place, mean_function
 from vmg_paper.baselines.held_out_search import HeldOutSearch, candidate_rates
 from vmg_paper.layers import (
@@ -153,15 +154,9 @@ class LearnedVarianceLikelihood(Likelihood):
         return mean, variance.sqrt(), torch.full_like(mean, math.inf)
 
 
-@dataclass(frozen=True)
-class LearnedVariance:
+def learned_variance(n_targets: int, n_steps: int, units: Array, choices: Sequence[Any]) -> Likelihood:
     """A variance for every row, as an output of the network."""
-
-    def n_network_outputs(self, n_targets: int) -> int:
-        return 2 * n_targets
-
-    def make(self, n_targets: int, n_steps: int, units: Array, choices: Sequence[Any]) -> Likelihood:
-        return LearnedVarianceLikelihood(n_targets)
+    return LearnedVarianceLikelihood(n_targets)
 
 
 @dataclass(frozen=True)
@@ -175,7 +170,7 @@ class DeepEnsemble(MaximumLikelihood):
     defaults: ClassVar[dict[str, Any]] = {**MaximumLikelihood.defaults, "n_members": 5}
 
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
-        return replace(super().method(hidden, activation, likelihood), likelihood=LearnedVariance())
+        return replace(super().method(hidden, activation, likelihood), likelihood=learned_variance)
 
 
 @dataclass(frozen=True)

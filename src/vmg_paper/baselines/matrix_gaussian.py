@@ -13,8 +13,8 @@ from vmg.likelihoods import GaussianLikelihood, Likelihood
 from vmg.nn.mlp import Activation
 from vmg.priors import GammaPrior
 from vmg.training import constant
-from vmg.variational.method import Array, Given, LikelihoodFactory, MatrixGaussianNetworks, Method
-from vmg.variational.noise_search import NoiseSearch
+from vmg.variational.fitter import Array, LikelihoodFactory, Method
+from vmg.variational.recipe import Given, MatrixGaussianNetworks, NoiseSearch
 from vmg_paper.baselines.base import Baseline
 
 __all__ = ["MatrixGaussian", "PaperVMG"]
@@ -40,20 +40,14 @@ class PaperVMG(Baseline):
             make_prior=partial(GammaPrior, 1.0, 0.5, conjugate=False),
             initial_scale=1.0,
         )
-        return Method(networks, PaperNoise(), Given(self.max_noise), schedule=constant)
+        return Method(networks, paper_noise, Given(self.max_noise), schedule=constant)
 
 
-@dataclass(frozen=True)
-class PaperNoise:
+def paper_noise(n_targets: int, n_steps: int, units: Array, choices: Sequence[Any]) -> Likelihood:
     """The same noise everywhere, under a Gamma(6, 6) prior in the target's own units."""
-
-    def n_network_outputs(self, n_targets: int) -> int:
-        return n_targets
-
-    def make(self, n_targets: int, n_steps: int, units: Array, choices: Sequence[Any]) -> Likelihood:
-        # τ of standardised targets is τ σ_y², so Gamma(6, 6) in y's units is Gamma(6, 6/σ_y²) here
-        rate = torch.as_tensor(6.0 / units**2, dtype=torch.float32)
-        return GaussianLikelihood(n_targets, concentration=6.0, rate=rate, conjugate=False, batch_shape=(len(units),))
+    # τ of standardised targets is τ σ_y², so Gamma(6, 6) in y's units is Gamma(6, 6/σ_y²) here
+    rate = torch.as_tensor(6.0 / units**2, dtype=torch.float32)
+    return GaussianLikelihood(n_targets, concentration=6.0, rate=rate, conjugate=False, batch_shape=(len(units),))
 
 
 @dataclass(frozen=True)

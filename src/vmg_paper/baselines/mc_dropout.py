@@ -15,9 +15,8 @@ from torch import Tensor
 from vmg.likelihoods import Likelihood
 from vmg.nn.mlp import Activation
 from vmg.prediction import draw_functions
-from vmg.variational.fitter import Fitted, Fitter
-from vmg.variational.method import Array, LikelihoodFactory, Method, per_replica
-from vmg.variational.rows import TrainingSet, stack
+from vmg.variational.fitter import Array, Fitter, LikelihoodFactory, Method, TrainingSet, stack
+from vmg.variational.recipe import Trials, per_replica
 from vmg_paper.baselines.base import LayerBaseline, Place
 from vmg_paper.baselines.held_out_search import DRAWS, candidate_rates, enough_rows, trial_scores
 from vmg_paper.layers import DropoutLinear
@@ -59,16 +58,12 @@ class RateAndPrecision(NamedTuple):
     precision: float = 1.0
 
 
-@dataclass(frozen=True)
-class ChosenPrecision:
-    """Makes likelihoods with the τ that was chosen; all targets share it in standard units."""
-
-    def n_network_outputs(self, n_targets: int) -> int:
-        return n_targets
-
-    def make(self, n_targets: int, n_steps: int, units: Array, choices: Sequence[RateAndPrecision]) -> Likelihood:
-        precision = torch.tensor([choice.precision for choice in choices], dtype=torch.float32).unsqueeze(-1)
-        return PrecisionLikelihood(precision.expand(len(choices), n_targets).clone())
+def chosen_precision(
+    n_targets: int, n_steps: int, units: Array, choices: Sequence[RateAndPrecision]
+) -> PrecisionLikelihood:
+    """A likelihood with the τ that was chosen; all targets share it in standard units."""
+    precision = torch.tensor([choice.precision for choice in choices], dtype=torch.float32).unsqueeze(-1)
+    return PrecisionLikelihood(precision.expand(len(choices), n_targets).clone())
 
 
 @dataclass(frozen=True)
@@ -95,9 +90,10 @@ class RateAndPrecisionSearch:
         return [[choice] * fitter.n_members for choice in chosen]
 
 
-def _score_precisions(trial: Fitter, trained: Fitted, held_out: list[TrainingSet]) -> Array:
+def _score_precisions(trials: Trials) -> Array:
     """Held-out log-likelihood of every τ, [sets, candidates]."""
-    functions = draw_functions(trained.network, stack(held_out, 1)[0], DRAWS, trial.seed).numpy()
+    held_out = trials.held_out * trials.n_candidates
+    functions = draw_functions(trials.trained.network, stack(held_out, 1)[0], DRAWS, trials.fitter.seed).numpy()
     scores = np.empty((len(held_out), len(PRECISIONS)))
     for k, rows in enumerate(held_out):
         y = rows.y.double().numpy()
@@ -130,4 +126,4 @@ class MCDropout(LayerBaseline):
 
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
         search = RateAndPrecisionSearch(candidate_rates(self.rate), likelihood)
-        return replace(super().method(hidden, activation, likelihood), likelihood=ChosenPrecision(), search=search)
+        return replace(super().method(hidden, activation, likelihood), likelihood=chosen_precision, search=search)

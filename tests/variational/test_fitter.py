@@ -1,14 +1,61 @@
-"""Fits that stop early on held-out rows."""
+"""How long networks train when nobody says, and when they stop."""
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from small_fits import small_fitter, small_rows
 
-from quick import linear_table, regressor
-from vmg.variational.fitter import VALIDATION_DRAWS, BestSoFar, EarlyStopping, Fitter
+from quick import class_table, linear_table, regressor
+from vmg.variational import VMGClassifier, VMGRegressor
+from vmg.variational.fitter import STANDARD, VALIDATION_DRAWS, BestSoFar, Budget, EarlyStopping, Fitter
+from vmg.variational.recipe import LONG
+from vmg_paper.baselines import Graves
+
+
+def test_steps_and_batches_grow_between_their_limits():
+    rows = (1, 100, 1_000, 10_000, 40_000, 1_000_000)
+    assert [STANDARD.steps(n) for n in rows] == [12_000, 12_000, 12_000, 12_000, 20_000, 20_000]
+    assert [LONG.steps(n) for n in rows] == [30_000, 30_000, 30_000, 30_000, 40_000, 40_000]
+    assert LONG.steps(30_625) == 35_000
+    assert [STANDARD.batch_size(n) for n in rows] == [32, 32, 32, 128, 256, 256]
+    assert [LONG.batch_size(n) for n in rows] == [32, 32, 32, 64, 256, 256]
+    for budget in (STANDARD, LONG):
+        for grown in (budget.steps, budget.batch_size):
+            found = [grown(n) for n in range(1, 100_000, 777)]
+            assert found == sorted(found)
+
+
+@pytest.fixture
+def budgets(monkeypatch):
+    """The budget of every run; each takes one step."""
+    seen, train = [], Fitter.train
+
+    def spy(self, sets, choices):
+        seen.append(self.budget)
+        return train(replace(self, most_steps=1), sets, choices)
+
+    monkeypatch.setattr(Fitter, "train", spy)
+    return seen
+
+
+@pytest.mark.parametrize("kind", [VMGRegressor, VMGClassifier, Graves().regressor], ids=str)
+@pytest.mark.parametrize("n_members", [1, 5])
+def test_ensembles_for_regression_train_longest_and_so_do_their_trials(budgets, kind, n_members):
+    """A trial is a single network, but stands for members of the ensemble."""
+    table = class_table(40) if "lassifier" in str(kind) else linear_table(40)
+    kind((4,), n_members=n_members, random_state=0).fit(*table)
+    trials = 0 if "Graves" in str(kind) else 1
+    assert budgets == [LONG if kind is VMGRegressor and n_members > 1 else STANDARD] * (trials + 1)
+
+
+def test_automatic_sizes_are_those_of_the_budget():
+    fitter = small_fitter(batch_size=None, n_epochs=None, budget=Budget(7, 7, batches=1))
+    [fitted] = fitter.fit([small_rows(50)])
+    assert (fitted.history.last.step, fitted.n_epochs) == (7, 7)  # one batch of 32 rows an epoch
+
 
 SCORES = (-3.0, -2.0, -2.5, -1.0, -1.0, -0.95, -4.0, -4.0)
 
@@ -82,7 +129,7 @@ def test_it_weighs_the_rows_held_out():
         def log_probs(rows=rows):
             return fitter.held_out_log_probs(*parts, [rows], VALIDATION_DRAWS)
 
-        check = BestSoFar(*parts, [rows], log_probs, EarlyStopping())
+        check = BestSoFar(parts, [rows], log_probs, EarlyStopping())
         assert not check(fitted.history.last)
         assert check.scores[0] == pytest.approx(np.average(log_probs()[0], weights=w), rel=1e-5)
 
