@@ -81,6 +81,15 @@ def test_equals_the_plain_version_in_value_and_gradient(batch_shape, zero_mean, 
     assert_equal_in_value_and_gradient(arguments(batch_shape, p, zero_mean=zero_mean), damping)
 
 
+@pytest.mark.parametrize(("n", "r", "c", "p"), [(37, 53, 71, 19), (16, 33, 32, 8), (9, 70, 10, 3)])
+@pytest.mark.parametrize("needs_x", [True, False])
+def test_equals_the_plain_version_for_whole_blocks_and_rests_of_the_products(n, r, c, p, needs_x):
+    inputs = [normal(n, r, seed=1), normal(r, c, seed=2), 0.3 * normal(r, seed=3), 0.3 * normal(c, seed=4)]
+    inputs = [t.requires_grad_() for t in (*inputs, normal(p, r, seed=5), normal(p, c, seed=6))]
+    inputs[0].requires_grad_(needs_x)
+    assert_equal_in_value_and_gradient([*inputs, normal(n, c, seed=7)], 0.1)
+
+
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(st.integers(1, 4), st.integers(1, R + 2), st.floats(1e-3, 10), st.booleans(), st.integers(0, 1000))
 def test_equals_the_plain_version_anywhere(n, p, damping, zero_mean, seed):

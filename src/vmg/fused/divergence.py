@@ -88,7 +88,7 @@ class DiagonalKL:
                 at_bound = _at_bound(pseudo.max_noise)
         n, self._shapes = _layout(lead, R, C, n_points, factored)
         self._scalars = (n, R, C, n_points, factored, *self._coefficients, at_bound)
-        _require("", self._shapes, tensors, log_row.dtype)
+        library.require(_NAMES, tensors, self._shapes, log_row.dtype)
         self._native = native
         self._results = log_row.new_empty((4, *lead))  # the divergence; the precision, tr U and tr V, for its gradient
         native.divergence(self._record(tensors, (None,) * 6))
@@ -107,9 +107,9 @@ class DiagonalKL:
         ``g`` is the gradient of the value.
         """
         tensors, g, dtype = library.packed(tensors), g.contiguous(), self._results.dtype
-        library.require("g", g, self._results.shape[1:], dtype)
-        _require("", self._shapes, tensors, dtype)
-        _require("the gradient of ", self._shapes, to, dtype)
+        library.require(("g",), (g,), (self._results.shape[1:],), dtype)
+        library.require(_NAMES, tensors, self._shapes, dtype)
+        library.require(_NAMES_OF_GRADIENTS, to, self._shapes, dtype)
         own: list[Tensor] = []
         if self._learned is not None:
             precision, by_parameters = self._learned.differentiate(self._energy, self._sizes[0] * self._sizes[1])
@@ -139,16 +139,8 @@ def _layout(
 _at_bound = lru_cache(maxsize=64)(log_uniform_at_bound)
 
 
-def _require(kind: str, shapes: Sequence[tuple[int, ...]], tensors: Sequence[Tensor | None], dtype: Any) -> None:
-    """Refuse tensors that the kernels would misread."""
-    if library.fit(tensors, shapes, dtype):
-        return
-    for name, tensor, shape in zip(_NAMES, tensors, shapes, strict=True):
-        if tensor is not None:
-            library.require(kind + name, tensor, shape, dtype)
-
-
 _NAMES = ("M", "log_row", "log_column", "log_noise", "log_point_noise")
+_NAMES_OF_GRADIENTS = tuple(f"the gradient of {name}" for name in _NAMES)
 
 
 class _CompiledKL(Function):

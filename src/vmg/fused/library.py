@@ -27,7 +27,6 @@ __all__ = [
     "NOT_POSITIVE",
     "available",
     "fill_normal",
-    "fit",
     "function",
     "kernels",
     "native",
@@ -160,25 +159,20 @@ def native(*tensors: Tensor | None) -> SimpleNamespace | None:
     return None if dtype is None else kernels(dtype)
 
 
-def fit(tensors: Sequence[Tensor | None], shapes: Sequence[Sequence[int]], dtype: torch.dtype) -> bool:
-    """Whether the kernels can take all these tensors as they are; the quick form of :func:`require`."""
-    for tensor, shape in zip(tensors, shapes, strict=True):
-        if tensor is not None and not (
-            tensor.dtype is dtype and tensor.shape == shape and tensor.is_contiguous() and tensor.is_cpu
+def require(
+    names: Sequence[str], tensors: Sequence[Tensor | None], shapes: Sequence[Sequence[int]], dtype: torch.dtype
+) -> None:
+    """Refuse tensors that a kernel would misread: it sees an address, and takes shape, type and order for granted."""
+    for name, tensor, shape in zip(names, tensors, shapes, strict=True):
+        if tensor is None or (
+            tensor.shape == shape and tensor.dtype is dtype and tensor.is_cpu and tensor.is_contiguous()
         ):
-            return False
-    return True
-
-
-def require(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype) -> None:
-    """Refuse a tensor that a kernel would misread: it sees an address, and takes shape, type and order for granted."""
-    if tensor.shape == shape and tensor.dtype is dtype and tensor.is_cpu and tensor.is_contiguous():
-        return
-    if tensor.shape != shape:
-        raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(tensor.shape)}")
-    if tensor.dtype is not dtype or not tensor.is_cpu:
-        raise ValueError(f"{name} must be {dtype} on the CPU; got {tensor.dtype} on {tensor.device}")
-    raise ValueError(f"{name} must be contiguous; got strides {tensor.stride()} for {tuple(tensor.shape)}")
+            continue
+        if tensor.shape != shape:
+            raise ValueError(f"{name} must have shape {tuple(shape)}; got {tuple(tensor.shape)}")
+        if tensor.dtype is not dtype or not tensor.is_cpu:
+            raise ValueError(f"{name} must be {dtype} on the CPU; got {tensor.dtype} on {tensor.device}")
+        raise ValueError(f"{name} must be contiguous; got strides {tensor.stride()} for {tuple(tensor.shape)}")
 
 
 def packed(tensors: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:

@@ -128,7 +128,7 @@ class _Run:
         """The gradient by the outputs of layer k, from that after its activation."""
         out, activation = self.outputs[k], self.activations[k]
         if activation is torch.relu:
-            return torch.ops.aten.threshold_backward(g, out, 0)
+            return torch.ops.aten.threshold_backward(g, out, 0, grad_input=g)  # g is the pass's own
         with torch.enable_grad():
             leaf = out.detach().requires_grad_()
             return torch.autograd.grad(activation(leaf), leaf, g)[0]

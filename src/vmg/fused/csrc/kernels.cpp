@@ -1,6 +1,6 @@
 // Entry points of everything in a diagonal layer that is not a large matrix product: plain loops over contiguous arrays.
 //
-// vmg/fused/diagonal_draw.py states the mathematics. Letters: n replicas, B rows of a batch, I inputs, R = I or I + 1
+// vmg/fused/passes.py states the mathematics. Letters: n replicas, B rows of a batch, I inputs, R = I or I + 1
 // (bias), C outputs, P pseudo-points. Arrays are row-major with the replicas first. No dependencies, so that any C++17
 // compiler builds it. Python checks sizes, types and strides before it passes addresses; every entry point returns a
 // status and lets no exception out.

@@ -32,6 +32,10 @@ struct Layer {
     Int stride() const { return B + P; }              // rows of z, and columns of [gain, Σ₁₁]
     Int n_log() const { return factored ? R + C : 2; }
 
+    // An input layer needs D = gMᵀ only within gB̃ᵀ − DÃᵀ = g(B̃ − ÃM)ᵀ and GD = (Gg)Mᵀ; with few pseudo-points the
+    // right-hand sides are cheaper.
+    bool around_D() const { return P && M && !g_x && 2 * P * C < B * (C + P); }
+
     // The same layer with every pointer moved to replica k.
     Layer replica(Int k) const {
         Layer l = *this;
@@ -299,7 +303,7 @@ void backward_points(const Layer<T>& l) {
 }
 
 
-// ----------------------------------------------------------------------------------- small layers: all of it in one call
+// ---------------------------------------------------------------------------------------- all of it in one call
 
 // The first half: up to the Cholesky factors, which may fail.
 template <typename T>
@@ -336,23 +340,33 @@ void finish(const Layer<T>& layer) {
 
 template <typename T>
 void backward(const Layer<T>& layer) {
-    thread_local std::vector<T> memory_rows, memory_factors, memory_variance, scratch;
+    thread_local std::vector<T> memory_rows, memory_factors, memory_variance, memory_residual, scratch;
     for (Int k = 0; k < layer.n; ++k) {
         Layer<T> l = layer.replica(k);
         l.rows = reserve(memory_rows, 2 * l.B * l.R);
         l.factors = reserve(memory_factors, 2 * l.B * l.P);
         l.g_variance = reserve(memory_variance, l.B);
+        const Int width = l.width();
         T *D = l.rows, *Q = D + l.B * l.R, *E = l.factors + l.B;
         const T* A = l.z + l.B * l.R;
+        const bool around_D = l.around_D();
         backward_noise(l);
-        if (l.M)
+        if (l.M && !around_D)
             multiply<T>({l.g, l.C, 1}, {l.M, 1, l.C}, {D, l.R, 1}, l.B, l.C, l.R, 1, false, scratch);
         else
             std::fill(D, Q, T(0));
         if (l.g_M) multiply<T>({l.z, 1, l.R}, {l.g, l.C, 1}, {l.g_M, l.C, 1}, l.R, l.B, l.C, 1, false, scratch);
         if (l.P) {
-            multiply<T>({l.g, l.C, 1}, {l.outputs, 1, l.C}, {E, 1, 2 * l.B}, l.B, l.C, l.P, 1, false, scratch);
-            if (l.M) multiply<T>({D, l.R, 1}, {A, 1, l.R}, {E, 1, 2 * l.B}, l.B, l.R, l.P, -1, true, scratch);
+            const T* outputs = l.outputs;
+            if (around_D) {  // B̃ − ÃM
+                T* residual = reserve(memory_residual, l.P * l.C);
+                std::copy(outputs, outputs + l.P * l.C, residual);
+                multiply<T>({A, l.R, 1}, {l.M, l.C, 1}, {residual, l.C, 1}, l.P, l.R, l.C, -1, true, scratch);
+                outputs = residual;
+            }
+            multiply<T>({l.g, l.C, 1}, {outputs, 1, l.C}, {E, 1, 2 * l.B}, l.B, l.C, l.P, 1, false, scratch);
+            if (l.M && !around_D)
+                multiply<T>({D, l.R, 1}, {A, 1, l.R}, {E, 1, 2 * l.B}, l.B, l.R, l.P, -1, true, scratch);
             backward_solve(l);
             multiply<T>({E, 1, 2 * l.B}, {A, l.R, 1}, {Q, l.R, 1}, l.B, l.P, l.R, 1, false, scratch);
         } else {
@@ -360,10 +374,11 @@ void backward(const Layer<T>& layer) {
         }
         backward_inputs(l);
         if (!l.P) continue;
-        const Int width = l.width();
-        multiply<T>({l.factors, 2 * l.B, 1}, {D, l.R, 1}, {l.g_points, width, 1}, l.P, 2 * l.B, l.R, 1, false, scratch);
-        multiply<T>({l.gain, l.stride(), 1}, {l.g, l.C, 1}, {l.g_points + l.R, width, 1}, l.P, l.B, l.C, 1, false,
-                    scratch);
+        const View<T> g_A{l.g_points, width, 1}, g_B{l.g_points + l.R, width, 1};
+        multiply<T>({l.factors, 2 * l.B, 1}, {D, l.R, 1}, g_A, l.P, 2 * l.B, l.R, 1, false, scratch);
+        multiply<T>({l.gain, l.stride(), 1}, {l.g, l.C, 1}, g_B, l.P, l.B, l.C, 1, false, scratch);
+        if (around_D)
+            multiply<T>({g_B.data, width, 1}, {l.M, 1, l.C}, g_A, l.P, l.C, l.R, -1, true, scratch);
         backward_points(l);
     }
 }

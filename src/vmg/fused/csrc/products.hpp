@@ -1,4 +1,4 @@
-// Products of small matrices, for which a library call costs more than the arithmetic.
+// Products of matrices for one thread: no call of a library, and no copy of what lies well in memory.
 
 #pragma once
 
@@ -9,10 +9,16 @@
 
 namespace {
 
-// 32 bytes is one AVX register; elsewhere the compiler splits it into what the machine has.
-constexpr Int VECTOR_BYTES = 32;
-// Rows × vectors of one block: 4 × 2 accumulators hide the latency of a fused multiply-add and fit 16 registers.
-constexpr Int BLOCK_ROWS = 4, BLOCK_VECTORS = 2;
+// The widest register, and as many rows of a block as leave room for the panel beside the sums. Eight sums hide the
+// latency of a fused multiply-add; more of them read the panel less often.
+#if defined(__AVX512F__)
+constexpr Int VECTOR_BYTES = 64, BLOCK_ROWS = 8;
+#elif defined(__AVX__)
+constexpr Int VECTOR_BYTES = 32, BLOCK_ROWS = 4;
+#else
+constexpr Int VECTOR_BYTES = 16, BLOCK_ROWS = 4;
+#endif
+constexpr Int BLOCK_VECTORS = 2;
 
 template <typename T>
 struct Vector {
@@ -63,6 +69,17 @@ void multiply_block(View<const T> A, const T* panel, Int panel_stride, Int k, T 
     }
 }
 
+// All m rows: blocks of `rows` while they last, and the rest in blocks of half as many.
+template <typename T, Int rows, Int vectors>
+void multiply_blocks(View<const T> A, const T* panel, Int panel_stride, Int k, T alpha, bool add, View<T> C,
+                     Int columns, Int m) {
+    if constexpr (rows > 0) {
+        for (; m >= rows; m -= rows, A = A.rows(rows), C = C.rows(rows))
+            multiply_block<T, rows, vectors>(A, panel, panel_stride, k, alpha, add, C, columns);
+        multiply_blocks<T, rows / 2, vectors>(A, panel, panel_stride, k, alpha, add, C, columns, m);
+    }
+}
+
 template <typename T, Int vectors>
 void multiply_panel(View<const T> A, View<const T> B, View<T> C, Int m, Int k, Int columns, T alpha, bool add,
                     std::vector<T>& scratch) {
@@ -71,24 +88,18 @@ void multiply_panel(View<const T> A, View<const T> B, View<T> C, Int m, Int k, I
     Int stride = B.row;
     if (B.column != 1 || columns < width) {  // copy what cannot be read as whole vectors
         T* copy = reserve(scratch, k * width);
-        if (B.column == 1) {
-            for (Int l = 0; l < k; ++l)
-                for (Int j = 0; j < width; ++j) copy[l * width + j] = j < columns ? B(l, j) : T(0);
-        } else {
-            for (Int j = 0; j < width; ++j)
-                for (Int l = 0; l < k; ++l) copy[l * width + j] = j < columns ? B(l, j) : T(0);
+        for (Int l = 0; l < k; ++l) {
+            T* to = copy + l * width;
+            if (B.column == 1)
+                std::copy(B.data + l * B.row, B.data + l * B.row + columns, to);
+            else
+                for (Int j = 0; j < columns; ++j) to[j] = B(l, j);
+            std::fill(to + columns, to + width, T(0));
         }
         panel = copy;
         stride = width;
     }
-    Int i = 0;
-    for (; i + BLOCK_ROWS <= m; i += BLOCK_ROWS)
-        multiply_block<T, BLOCK_ROWS, vectors>(A.rows(i), panel, stride, k, alpha, add, C.rows(i), columns);
-    switch (m - i) {  // the rest
-        case 3: multiply_block<T, 3, vectors>(A.rows(i), panel, stride, k, alpha, add, C.rows(i), columns); break;
-        case 2: multiply_block<T, 2, vectors>(A.rows(i), panel, stride, k, alpha, add, C.rows(i), columns); break;
-        case 1: multiply_block<T, 1, vectors>(A.rows(i), panel, stride, k, alpha, add, C.rows(i), columns); break;
-    }
+    multiply_blocks<T, BLOCK_ROWS, vectors>(A, panel, stride, k, alpha, add, C, columns, m);
 }
 
 // C = alpha·A·B, or C += alpha·A·B; A is m × k, B is k × c. Where B is a transpose it is copied, so the smaller factor
