@@ -12,7 +12,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors.torch import load, save
@@ -24,13 +24,20 @@ __all__ = [
     "FORMAT_VERSION",
     "MAX_FILE_BYTES",
     "MAX_HEADER_BYTES",
+    "Document",
     "ModelFileError",
+    "Tensors",
     "fingerprint_function",
     "fingerprint_modules",
     "fingerprint_tensors",
     "read",
+    "require_shapes",
+    "require_size",
     "write",
 ]
+
+Tensors: TypeAlias = dict[str, Tensor]
+Document: TypeAlias = dict[str, Any]
 
 FORMAT = "vmg"
 FORMAT_VERSION = 2
@@ -51,6 +58,21 @@ LENGTH_BYTES = 8  # a safetensors file starts with the length of its JSON header
 
 class ModelFileError(ValueError):
     """A model file that is missing, damaged, foreign or from a newer version, or that cannot be written."""
+
+
+def require_shapes(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor]) -> None:
+    """Raise a ValueError unless each named tensor has its shape."""
+    for name, shape in shapes.items():
+        present = tuple(tensors[name].shape)
+        if present != shape:
+            raise ValueError(f"{name} must have the shape {shape}, as described; got {present}")
+
+
+def require_size(name: str, value: Any) -> int:
+    """The value; a ValueError unless it is a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1; got {value!r}")
+    return value
 
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> None:
@@ -74,7 +96,7 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], document:
         raise ModelFileError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
 
 
-def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_FILE_BYTES) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_FILE_BYTES) -> tuple[Tensors, Document]:
     """The tensors and the document of a file that :func:`write` made; no code of the file is run."""
     name = os.fspath(path)
     data = _read_bytes(path, max_bytes)

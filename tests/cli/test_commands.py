@@ -16,7 +16,7 @@ import vmg
 from vmg.__main__ import main
 from vmg.cli.app import run
 from vmg.estimators import TableModel
-from vmg.estimators.prediction_table import named_after
+from vmg.estimators.table_inputs import named_after
 from vmg.fit.design import Size, TrainingPlan
 from vmg.tables import read_table
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vmg.estimators.prediction_table import flag_texts
+from vmg.estimators.table_inputs import flag_texts
 from vmg.tables.missing import ROWS_AT_ONCE, ReferenceRows
 
 WIDTHS = np.array([1, 2, 1])

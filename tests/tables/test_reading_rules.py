@@ -7,7 +7,7 @@ import pytest
 import vmg
 from messy import OPTIONS
 from vmg.estimators import TableModel
-from vmg.estimators.prediction_table import split_flags
+from vmg.estimators.table_inputs import split_flags
 from vmg.tables import TableEncoder, TableError, read_table
 from vmg.tables.choices import TableChoices, read_choices
 from vmg.tables.columns import CategoryColumn, NumberColumn

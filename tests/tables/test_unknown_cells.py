@@ -9,8 +9,7 @@ from scipy import stats
 
 import vmg
 from vmg.estimators import TableModel
-from vmg.estimators.prediction_table import split_flags, tabulate_numbers
-from vmg.estimators.table_inputs import TableInputs
+from vmg.estimators.table_inputs import TableInputs, split_flags, tabulate_numbers
 from vmg.prediction import ClassPrediction, MixturePrediction, class_mixture
 from vmg.prediction.student import StudentPrediction
 from vmg.tables import TableError

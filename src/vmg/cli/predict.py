@@ -84,7 +84,7 @@ def predict(
         refuse_options("needs one table and one model; the cells of a dataset have types", decimal=decimal)
         score_into_folder(model, data, Path(out), coverage, split_names(keep), outside.value, jobs, json, quiet)
         return
-    from vmg.estimators.prediction_table import named_after, split_flags
+    from vmg.estimators.table_inputs import named_after, split_flags
     from vmg.tables import write_table
     from vmg.tables.wording import count
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,16 +15,14 @@ from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from sklearn.utils.validation import _check_y as check_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
 
-from vmg.estimators.documents import CODECS, Codec, Document, Tensors, from_document, to_document
-from vmg.estimators.prediction_table import MeanAndStd
-from vmg.estimators.rows import drop_unweighted_rows, to_dense
+from vmg.estimators.documents import CODECS, Codec, from_document, to_document
 from vmg.estimators.table_inputs import EncodedRows, TableInputs
 from vmg.fit.design import Standardiser
 from vmg.math.linalg import NotPositiveDefiniteError
-from vmg.model_file import write
+from vmg.model_file import Document, Tensors, write
 from vmg.prediction import row_pieces
 from vmg.prediction.conformal import calibration_scores, check_groups, row_levels
 from vmg.training import Callback, History, TrainingError, print_progress
@@ -31,11 +30,15 @@ from vmg.training import Callback, History, TrainingError, print_progress
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Array", "ClassesMixin", "EstimatorBase", "NumbersMixin", "draw_seed"]
+__all__ = ["MAX_DENSE_CELLS", "Array", "ClassesMixin", "EstimatorBase", "NumbersMixin", "draw_seed", "to_dense"]
 
 Array = NDArray[np.float64]
 
 CHECKED_ROWS = 8  # at which a fitted model must be finite
+MIN_WEIGHT = 1.5  # sum of the weights of all rows below which they were hardly meant to count rows
+
+MAX_DENSE_CELLS = 2**27
+"""Most numbers of a sparse table, zeros included; more would take over a gigabyte."""
 
 
 class EstimatorBase(BaseEstimator, ABC):
@@ -242,6 +245,18 @@ class EstimatorBase(BaseEstimator, ABC):
         return [np.concatenate(pieces) for pieces in zip(*read_out, strict=True)]
 
 
+class MeanAndStd(tuple[NDArray[Any], NDArray[Any]]):
+    """A mean and a standard deviation, which some of scikit-learn's tools take for one array."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("ndim", "shape", "reshape"):
+            raise TypeError(
+                "predict with return_std=True gives a mean and a standard deviation, which TransformedTargetRegressor "
+                "cannot transform back; use likelihood='lognormal', or predict_interval of the inner regressor"
+            )
+        raise AttributeError(f"a mean and a standard deviation have no attribute {name!r}")
+
+
 class NumbersMixin(EstimatorBase):
     """Means, intervals, quantiles and draws of numeric targets."""
 
@@ -392,3 +407,34 @@ class ClassesMixin(EstimatorBase):
 def draw_seed(random_state: Any) -> int:
     """The seed of a fit, from ``random_state`` as scikit-learn takes it."""
     return int(check_random_state(random_state).randint(2**31 - 1))
+
+
+def to_dense(X: Any) -> Any:
+    """A sparse table, such as that of a one-hot encoder, as an array; anything else as it is."""
+    if not sparse.issparse(X):
+        return X
+    cells = int(np.prod(X.shape, dtype=np.float64))
+    if cells > MAX_DENSE_CELLS:
+        raise ValueError(
+            f"a sparse X must have at most {MAX_DENSE_CELLS:,} cells, zeros included, as it is made dense; got "
+            f"{X.shape[0]:,} rows of {X.shape[1]:,}. Encode fewer categories, or give a data frame."
+        )
+    return X.toarray()
+
+
+def drop_unweighted_rows(X: Any, y: NDArray[Any], sample_weight: Any) -> tuple[Any, NDArray[Any], Array | None]:
+    """The rows with a positive weight, and their weights."""
+    if sample_weight is None:
+        return X, y, None
+    weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+    if not weight.sum() > 0:
+        raise ValueError("sample_weight must have a positive sum; got all zeros")
+    kept = weight > 0
+    if weight.sum() < MIN_WEIGHT and kept.sum() > 1:
+        warnings.warn(
+            f"sample_weight sums to {weight.sum():.3g}: a weight of 1 is one row, so {kept.sum():,} rows count as "
+            "hardly one. Multiply it by the number of rows if it is normalised.",
+            UserWarning,
+            stacklevel=4,
+        )
+    return X[kept], y[kept], weight[kept]

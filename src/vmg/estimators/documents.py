@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,31 +19,16 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from vmg.estimators.ensemble_documents import (
-    Document,
-    Tensors,
-    decode_classification,
-    decode_regression,
-    decode_scalar,
-    decode_scores,
-    decode_transform,
-    encode_classification,
-    encode_regression,
-    encode_scalar,
-    encode_scores,
-    encode_transform,
-    require_size,
-)
 from vmg.estimators.table_inputs import TableInputs
 from vmg.fit.classes import ClassificationEnsemble
 from vmg.fit.design import Standardiser
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.glm import ScalarEnsemble
-from vmg.model_file import ModelFileError
+from vmg.model_file import Document, ModelFileError, Tensors, require_size
 from vmg.prediction.transformed import LogTransform, Rectified
 from vmg.training import History, Progress
 
-__all__ = ["CODECS", "MAX_ARRAY_BYTES", "MAX_DRAWS", "Codec", "Document", "Tensors", "from_document", "to_document"]
+__all__ = ["CODECS", "MAX_ARRAY_BYTES", "MAX_DRAWS", "Codec", "from_document", "to_document"]
 
 Estimator = TypeVar("Estimator", bound=BaseEstimator)
 
@@ -61,11 +46,11 @@ REQUIRED = ("n_features_in_", "input_scaling_", "history_", "seed_", "conformal_
 
 
 class Codec(NamedTuple):
-    """How values of one type are written and read."""
+    """How values of one type are written and read; a tensor whose name is empty has that of the attribute."""
 
     tag: str
-    encode: Callable[[str, Any, Tensors], Document]
-    decode: Callable[[str, Document, Mapping[str, Tensor]], Any]
+    encode: Callable[[Any], tuple[Tensors, Document]]
+    decode: Callable[[Tensors, Document], Any]
 
 
 def to_document(estimator: BaseEstimator, codecs: Mapping[type[Any], Codec]) -> tuple[Tensors, Document]:
@@ -103,10 +88,7 @@ def from_document(
         for name, value in document["attributes"].items():
             if name in parameters or hasattr(kind, name) or name.startswith("__"):
                 raise ValueError(f"{name} must not be a fitted attribute")
-            if isinstance(value, dict):
-                [(tag, content)] = value.items()
-                value = decoders[tag](name, content, tensors)
-            setattr(estimator, name, value)
+            setattr(estimator, name, _decode(name, value, tensors, decoders))
         _check_answers(estimator)
     except ModelFileError:
         raise
@@ -160,64 +142,92 @@ def _encode(name: str, value: Any, tensors: Tensors, codecs: Mapping[type[Any], 
         return value.item()
     for kind, codec in codecs.items():
         if isinstance(value, kind):
-            return {codec.tag: codec.encode(name, value, tensors)}
+            try:
+                own, document = codec.encode(value)
+            except ModelFileError as error:
+                raise ModelFileError(f"{name} cannot be saved: {error}") from error
+            tensors.update({f"{name}.{key}" if key else name: tensor for key, tensor in own.items()})
+            return {codec.tag: document}
     raise ModelFileError(f"{name} of type {type(value).__name__} cannot be saved")
 
 
-def _encode_array(name: str, array: NDArray[Any], tensors: Tensors) -> Document:
+def _decode(name: str, value: Any, tensors: Mapping[str, Tensor], decoders: Mapping[str, Any]) -> Any:
+    """The value that :func:`_encode` took apart; other errors than of a model file get its name."""
+    if not isinstance(value, dict):
+        return value
+    [(tag, document)] = value.items()
+    start = f"{name}."
+    own = {key.removeprefix(start): tensor for key, tensor in tensors.items() if key.startswith(start)}
+    try:
+        return decoders[tag](own | ({"": tensors[name]} if name in tensors else {}), document)
+    except Exception as error:  # a document may be wrong in any way
+        raise ValueError(f"{name}: {type(error).__name__}: {error}") from error
+
+
+def _encode_array(array: NDArray[Any]) -> tuple[Tensors, Document]:
     if array.dtype.kind in "biuf":
-        tensors[name] = torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))
-        return {}
+        return {"": torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("=")))}, {}
     items = array.tolist()
     if array.ndim != 1 or not all(isinstance(item, bool | int | float | str) for item in items):
-        raise ModelFileError(f"{name} of type {array.dtype} cannot be saved; use numbers or strings")
-    return {"items": items, "dtype": array.dtype.str}
+        raise ModelFileError(f"its type is {array.dtype}; use numbers or strings")
+    return {}, {"items": items, "dtype": array.dtype.str}
 
 
-def _decode_array(name: str, content: Document, tensors: Mapping[str, Tensor]) -> NDArray[Any]:
+def _decode_array(tensors: Tensors, document: Document) -> NDArray[Any]:
     """An array of numbers, texts or objects; a ValueError where its type is too wide, too narrow or another kind."""
-    if not content:
-        return tensors[name].numpy().copy()
-    dtype, items = np.dtype(content["dtype"]), list(content["items"])
+    if not document:
+        return tensors[""].numpy().copy()
+    dtype, items = np.dtype(document["dtype"]), list(document["items"])
     if dtype.kind not in "USO" or dtype.shape or dtype.itemsize * len(items) > MAX_ARRAY_BYTES:
-        raise ValueError(f"{name} must be texts of at most {MAX_ARRAY_BYTES:,} bytes; got the type {dtype.str}")
+        raise ValueError(f"must be texts of at most {MAX_ARRAY_BYTES:,} bytes; got the type {dtype.str}")
     array = np.array(items, dtype=dtype)
     if array.tolist() != items:
-        raise ValueError(f"{name} must have a type that holds its items; got {dtype.str}")
+        raise ValueError(f"must have a type that holds its items; got {dtype.str}")
     return array
 
 
-def _encode_scaling(name: str, scaling: Standardiser, tensors: Tensors) -> Document:
-    return {part: _encode_array(f"{name}.{part}", getattr(scaling, part), tensors) for part in ("mean", "scale")}
+def _encode_scaling(scaling: Standardiser) -> tuple[Tensors, Document]:
+    parts = asdict(scaling)
+    return {part: torch.from_numpy(array) for part, array in parts.items()}, {part: {} for part in parts}
 
 
-def _decode_scaling(name: str, content: Document, tensors: Mapping[str, Tensor]) -> Standardiser:
-    scaling = Standardiser(**{part: _decode_array(f"{name}.{part}", value, tensors) for part, value in content.items()})
+def _decode_scaling(tensors: Tensors, document: Document) -> Standardiser:
+    scaling = Standardiser(**{part: tensors[part].numpy().copy() for part in document})
     if not (np.isfinite(scaling.mean).all() and np.isfinite(scaling.scale).all() and (scaling.scale > 0).all()):
-        raise ValueError(f"{name} must have finite means and positive scales")
+        raise ValueError("must have finite means and positive scales")
     return scaling
 
 
-def _encode_history(name: str, history: History, tensors: Tensors) -> Document:
-    records = [astuple(record) for record in history.records]
-    tensors[name] = torch.tensor(records, dtype=torch.float64)  # whole numbers of steps stay exact
-    return {"stopped": history.stopped, "notes": list(history.notes)}
+def _encode_history(history: History) -> tuple[Tensors, Document]:
+    records = torch.tensor([astuple(record) for record in history.records], dtype=torch.float64)  # steps stay exact
+    return {"": records}, {"stopped": history.stopped, "notes": list(history.notes)}
 
 
-def _decode_history(name: str, content: Document, tensors: Mapping[str, Tensor]) -> History:
-    records = [Progress(int(step), int(n_steps), *rest) for step, n_steps, *rest in tensors[name].tolist()]
-    return History(records, content["stopped"], tuple(str(note) for note in content["notes"]))
+def _decode_history(tensors: Tensors, document: Document) -> History:
+    records = [Progress(int(step), int(n_steps), *rest) for step, n_steps, *rest in tensors[""].tolist()]
+    return History(records, document["stopped"], tuple(str(note) for note in document["notes"]))
 
 
-def _encode_inputs(name: str, inputs: TableInputs, tensors: Tensors) -> Document:
-    own, document = inputs.to_document()
-    tensors.update({f"{name}.{key}": value for key, value in own.items()})
-    return document
+def _encode_transform(transform: LogTransform | Rectified) -> tuple[Tensors, Document]:
+    [kind] = [name for name, cls in TRANSFORMS.items() if isinstance(transform, cls)]
+    return {}, {"kind": kind, **asdict(transform)}
 
 
-def _decode_inputs(name: str, content: Document, tensors: Mapping[str, Tensor]) -> TableInputs:
-    own = {key.removeprefix(f"{name}."): value for key, value in tensors.items() if key.startswith(f"{name}.")}
-    return TableInputs.from_document(own, content)
+def _decode_transform(tensors: Tensors, document: Document) -> LogTransform | Rectified:
+    values = {key: float(value) for key, value in document.items() if key != "kind"}
+    if not all(np.isfinite(value) and value >= 0 for value in values.values()) or values.get("ceiling", 1.0) <= 0:
+        raise ValueError(f"must have finite numbers from 0 on; got {values}")
+    if values.get("negative_probability", 0.0) >= 1:
+        raise ValueError(f"negative_probability must be below 1; got {values['negative_probability']}")
+    return TRANSFORMS[document["kind"]](**values)
+
+
+def _encode_scores(scores: Mapping[str, float]) -> tuple[Tensors, Document]:
+    return {}, {key: float(value) for key, value in scores.items()}
+
+
+def _decode_scores(tensors: Tensors, document: Document) -> dict[str, float]:
+    return {str(key): float(value) for key, value in document.items()}
 
 
 def _check_answers(estimator: Any) -> None:
@@ -248,15 +258,19 @@ def _check_answers(estimator: Any) -> None:
         raise ValueError(f"one row must get one prediction; got {len(predicted)}")
 
 
+TRANSFORMS: dict[str, type[LogTransform] | type[Rectified]] = {"log": LogTransform, "rectified": Rectified}
+
 CODECS: dict[type[Any], Codec] = {
     np.ndarray: Codec("array", _encode_array, _decode_array),
     Standardiser: Codec("standardiser", _encode_scaling, _decode_scaling),
     History: Codec("history", _encode_history, _decode_history),
-    RegressionEnsemble: Codec("regression", encode_regression, decode_regression),
-    ClassificationEnsemble: Codec("classification", encode_classification, decode_classification),
-    ScalarEnsemble: Codec("scalar", encode_scalar, decode_scalar),
-    LogTransform: Codec("transform", encode_transform, decode_transform),
-    Rectified: Codec("transform", encode_transform, decode_transform),
-    TableInputs: Codec("inputs", _encode_inputs, _decode_inputs),
-    dict: Codec("scores", encode_scores, decode_scores),
+    RegressionEnsemble: Codec("regression", RegressionEnsemble.to_document, RegressionEnsemble.from_document),
+    ClassificationEnsemble: Codec(
+        "classification", ClassificationEnsemble.to_document, ClassificationEnsemble.from_document
+    ),
+    ScalarEnsemble: Codec("scalar", ScalarEnsemble.to_document, ScalarEnsemble.from_document),
+    LogTransform: Codec("transform", _encode_transform, _decode_transform),
+    Rectified: Codec("transform", _encode_transform, _decode_transform),
+    TableInputs: Codec("inputs", TableInputs.to_document, TableInputs.from_document),
+    dict: Codec("scores", _encode_scores, _decode_scores),
 }

@@ -13,20 +13,13 @@ from sklearn.utils._param_validation import StrOptions
 
 from vmg.estimators.base import Array, NumbersMixin
 from vmg.estimators.table_estimator import TableEstimator
-from vmg.estimators.target_units import (
-    UNSCALED,
-    before_transform,
-    choose_transform,
-    scalar_distribution,
-)
 from vmg.fit.calibration import NORMAL_DEGREES
-from vmg.fit.choice import LikelihoodChoice, choose_likelihood
+from vmg.fit.choice import LikelihoodChoice, before_transform, choose_likelihood, choose_transform
 from vmg.fit.design import Standardiser, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble, fit_regression
 from vmg.fit.glm import ScalarEnsemble, fit_scalar
 from vmg.likelihoods.families import LIKELIHOODS, make_likelihood
-from vmg.prediction import MixtureNoisePrediction, NumberPrediction, StudentPrediction, TransformedPrediction
-from vmg.prediction.base import scaled_factor
+from vmg.prediction import NumberPrediction, StudentPrediction, TransformedPrediction
 from vmg.tables.target import centred_target
 
 if TYPE_CHECKING:
@@ -194,7 +187,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         else:
             targets = y if LIKELIHOODS[self.likelihood_].paired else y.reshape(len(y))
             likelihood = make_likelihood(self.likelihood_, targets, weight)
-            self.target_scaling_ = UNSCALED
+            self.target_scaling_ = Standardiser(np.zeros(1), np.ones(1))  # the likelihood knows their unit
             self.ensemble_, self.history_ = fit_scalar(x, likelihood.targets(targets), likelihood, weight, **options)
 
     def _noise_shape(self) -> str:
@@ -233,22 +226,11 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         return np.asarray(self._distribution(rows).mean)
 
     def _predict_features(self, X: Array) -> NumberPrediction:
-        x = self.input_scaling_.transform(X)
-        transform = self.target_transform_
+        x, squeeze = self.input_scaling_.transform(X), self._single_output
         if isinstance(self.ensemble_, ScalarEnsemble):
-            return scalar_distribution(self.ensemble_, x, transform, squeeze=self._single_output)
-        ensemble, unit = self.ensemble_, self.target_scaling_.scale
-        standard = ensemble.predict(x)
-        parts: dict[str, Any] = {
-            "loc": self.target_scaling_.inverse(standard.loc),
-            "noise_scale": np.sqrt(standard.noise_variance) * unit,
-            "function_scale": np.sqrt(standard.function_variance) * unit,
-            "df": standard.degrees,
-            "factor": scaled_factor(ensemble.function_factor, x, unit),
-            "squeeze": self._single_output,
-            "n_shared": ensemble.members.features.n_members,
-        }
-        if ensemble.shapes:
-            return MixtureNoisePrediction(**parts, shapes=ensemble.shapes)
-        base = StudentPrediction(**parts)
-        return base if transform is None else TransformedPrediction(base, transform)
+            prediction = self.ensemble_.distribution(x, squeeze=squeeze)
+        else:
+            prediction = self.ensemble_.distribution(x, self.target_scaling_, squeeze=squeeze)
+        if self.target_transform_ is None or not isinstance(prediction, StudentPrediction):
+            return prediction
+        return TransformedPrediction(prediction, self.target_transform_)

@@ -15,8 +15,7 @@ from sklearn.utils import check_array
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from vmg.estimators.base import Array, EstimatorBase
-from vmg.estimators.rows import to_dense
+from vmg.estimators.base import Array, EstimatorBase, to_dense
 from vmg.estimators.table_inputs import EncodedRows, Outside, TableInputs
 from vmg.fit.design import Size, Standardiser, choose_size
 from vmg.nn.mlp import ACTIVATIONS

@@ -1,4 +1,7 @@
-"""Rows of a table as estimators read them: features, unknown cells, and predictions that average over these."""
+"""Rows of a table as estimators read them: features, unknown cells, and predictions that average over these.
+
+Predictions become a table with columns and flags.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.estimators.prediction_table import FLAGS, flag_texts, mark_not_finite, tabulate_classes, tabulate_numbers
 from vmg.prediction import ClassPrediction, MixturePrediction, class_mixture, row_pieces
+from vmg.prediction.conformal import conformal_interval
 from vmg.tables.cells import CellTable, require_columns
 from vmg.tables.choices import TableChoices
 from vmg.tables.columns import NumberColumn
@@ -21,13 +24,28 @@ from vmg.tables.encoder import TableEncoder
 from vmg.tables.missing import ReferenceRows, draw_shares, find_candidates, row_digests
 from vmg.tables.wording import TableError, count
 
-__all__ = ["EncodedRows", "Outside", "TableInputs", "keep_rows"]
+__all__ = [
+    "FLAGS",
+    "EncodedRows",
+    "Outside",
+    "TableInputs",
+    "flag_texts",
+    "keep_rows",
+    "named_after",
+    "split_flags",
+    "tabulate_numbers",
+]
 
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 Outside = Literal["flag", "clip", "error"]
 
 MIXED_AT_ONCE = 64  # rows with unknown cells that are predicted together, each as a mixture
 MIXED_CELLS = 2**24  # most features of the candidates of such rows, of which each has up to 128
+
+FLAGS = "flags"
+NOT_FINITE = "not-finite"
+SEPARATOR = ";"
 
 
 @dataclass(frozen=True)
@@ -199,3 +217,75 @@ def keep_rows(encoder: TableEncoder, rows: pd.DataFrame | CellTable, values: NDA
     return ReferenceRows.sample(
         features, given, encoder.feature_scales, encoder.widths, row_digests(features, values), seed=0
     )
+
+
+# -- predictions in a table ------------------------------------------------------------------------------------------
+
+
+def tabulate_numbers(prediction: Any, conformal_scores: NDArray[Any] | None, coverage: float) -> pd.DataFrame:
+    """Mean, standard deviation and its parts, and the interval of each row."""
+    lower, upper = conformal_interval(prediction, conformal_scores, coverage).T
+    std = prediction.std
+    return pd.DataFrame(
+        {
+            "mean": prediction.mean,
+            "std": std,
+            "lower": lower,
+            "upper": upper,
+            "aleatoric_std": prediction.aleatoric_std,
+            "epistemic_std": prediction.epistemic_std,
+            "ignorance": (prediction.epistemic_std / std) ** 2,
+        }
+    )
+
+
+def tabulate_classes(prediction: ClassPrediction) -> pd.DataFrame:
+    """The likeliest class of each row, the probability of each class, and how unsure they are."""
+    probabilities = {
+        f"probability_{label}": column
+        for label, column in zip(prediction.classes, prediction.probabilities.T, strict=True)
+    }
+    return pd.DataFrame(
+        {
+            "class": prediction.label,
+            **probabilities,
+            "entropy": prediction.predictive_entropy,
+            "mutual_information": prediction.mutual_information,
+        }
+    )
+
+
+def named_after(target: str, predictions: pd.DataFrame) -> pd.DataFrame:
+    """Predictions with columns named after the target, but for those that are about the row."""
+    names = {name: target if name in ("mean", "class") else f"{target}_{name}" for name in predictions.columns}
+    return predictions.rename(columns={**names, "familiarity": "familiarity", FLAGS: FLAGS})
+
+
+# -- flags ------------------------------------------------------------------------------------------------------------
+
+
+def flag_texts(names: Sequence[str], marks: Sequence[Mapping[str, Mask]], n_rows: int) -> NDArray[Any]:
+    """Flags of each row, such as "missing:area;unseen:city"; empty where there is nothing to say."""
+    texts = np.full(n_rows, "", dtype=object)
+    for name, found in zip(names, marks, strict=True):
+        for kind, rows in found.items():
+            texts[rows] += f"{SEPARATOR}{kind}:{name.replace(SEPARATOR, ' ')}"
+    flagged = np.flatnonzero(texts)
+    texts[flagged] = [text.removeprefix(SEPARATOR) for text in texts[flagged]]
+    return texts
+
+
+def mark_not_finite(predictions: pd.DataFrame) -> pd.DataFrame:
+    """The predictions, with a flag where some number is not finite: it left the range of floating-point numbers."""
+    numbers = predictions.select_dtypes("number").to_numpy(dtype=np.float64)
+    rows = ~np.isfinite(numbers).all(1)
+    if not rows.any():
+        return predictions
+    flags = predictions[FLAGS].to_numpy(dtype=object)
+    flags[rows] = [text + (SEPARATOR if text else "") + NOT_FINITE for text in flags[rows]]
+    return predictions.assign(**{FLAGS: flags})
+
+
+def split_flags(text: str) -> list[str]:
+    """The flags of a row one by one."""
+    return text.split(SEPARATOR) if text else []

@@ -30,10 +30,11 @@ from vmg.fit.glm import ScalarMembers
 from vmg.fit.noise import fit_noise_field
 from vmg.fit.trainer import GroupRows, HeldOutRows, train_members
 from vmg.likelihoods.families import LIKELIHOODS, LogNormal, make_likelihood
-from vmg.likelihoods.scalar import TargetKind, is_whole
+from vmg.likelihoods.scalar import HEADROOM, TargetKind, is_whole
 from vmg.math.distributions import student_log_density
+from vmg.prediction.transformed import LogTransform, Rectified, TargetTransform
 
-__all__ = ["LikelihoodChoice", "choose_likelihood"]
+__all__ = ["LikelihoodChoice", "before_transform", "choose_likelihood", "choose_transform"]
 
 Array = NDArray[np.float64]
 
@@ -56,6 +57,24 @@ class LikelihoodChoice:
     name: str
     reason: str
     scores: dict[str, float] = field(default_factory=dict)
+
+
+def choose_transform(likelihood: str, y: Array, *, rectify: bool) -> TargetTransform | None:
+    """The map from an unbounded scale to targets y; with ``rectify`` numbers that are never negative
+    stay so, but for a probability of negative ones that falls with their number."""
+    if likelihood == "lognormal":
+        return LogTransform(HEADROOM * float(y.max() + LogNormal.shift(y)), LogNormal.shift(y))
+    finite = y[np.isfinite(y)]
+    if likelihood == "censored" and (finite > 0).all() and (y[:, 0] >= 0).all():
+        return LogTransform(HEADROOM * float(finite.max()))
+    if rectify and likelihood in ("student", "normal", "mixture") and y.shape == (len(y),) and y.min() >= 0:
+        return Rectified.after(len(y))
+    return None
+
+
+def before_transform(transform: TargetTransform | None, y: Array) -> Array:
+    """Targets on the unbounded scale."""
+    return y if transform is None or isinstance(transform, Rectified) else transform.inverse(y)
 
 
 def choose_likelihood(x: Array, y: Array, weight: Array | None, seed: int) -> LikelihoodChoice:

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from vmg.fit.calibration import calibrate_classes
 from vmg.fit.design import InputRange, Size, squash, threads_for
+from vmg.fit.ensemble import Ensemble, StoredMembers
 from vmg.fit.glm import OptimisedMembers, mean_score, posterior_of_all_rows
-from vmg.fit.trainer import Ensemble, FitRows, train_ensembles
+from vmg.fit.trainer import FitRows, train_ensembles
 from vmg.math.evidence import log_precision_prior
 from vmg.math.softmax_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_objective, step_mean
+from vmg.model_file import Document, Tensors, require_size
 from vmg.training import Callback, History
 
 __all__ = ["ClassificationEnsemble", "ClassificationMembers", "MemberLogits", "fit_classification", "improve_on"]
@@ -122,6 +124,18 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
         before = SoftmaxPosterior(self.mean, self.root)
         after = improve_on(before, phi, labels, w.expand(len(phi), -1), 2 * FINAL_STEPS)
         return replace(self, mean=after.mean.contiguous(), root=after.root.contiguous())
+
+    def _own_document(self) -> tuple[Tensors, Document]:
+        document = {"n_classes": self.members.n_classes, "sharpness": self.sharpness, "inflation": self.inflation}
+        return {"mean": self.mean, "root": self.root}, document
+
+    @classmethod
+    def _from_own_document(
+        cls, stored: StoredMembers, inputs: InputRange, document: Document
+    ) -> ClassificationEnsemble:
+        n_classes = require_size("n_classes", document["n_classes"])
+        members = stored.members(ClassificationMembers, n_classes=n_classes)
+        return cls(members, inputs, *stored.posterior(members.features, n_classes), *stored.factors(document))
 
 
 def improve_on(

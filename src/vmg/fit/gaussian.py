@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vmg.fit.calibration import Calibration, HeldOut, calibrate_groups, held_out_errors
-from vmg.fit.design import InputRange, Size, squash, threads_for
+from vmg.fit.design import InputRange, Size, Standardiser, squash, threads_for
+from vmg.fit.ensemble import Ensemble, StoredMembers
 from vmg.fit.noise import NoiseField, NoiseShape, choose_shape, fit_noise_field
-from vmg.fit.trainer import Ensemble, FitRows, Members, TrainedMembers, train_ensembles
+from vmg.fit.trainer import FitRows, Members, TrainedMembers, train_ensembles
 from vmg.math.distributions import student_log_density
 from vmg.math.evidence import (
     LinearPosterior,
@@ -29,8 +30,11 @@ from vmg.math.evidence import (
     log_evidence,
     log_precision_prior,
 )
+from vmg.model_file import Document, Tensors, require_shapes, require_size
 from vmg.nn.anchored import AnchoredFeatures, AnchoredFunctions
 from vmg.nn.outputs import GaussianOutput
+from vmg.prediction import MixtureNoisePrediction, StudentPrediction
+from vmg.prediction.base import scaled_factor
 from vmg.training import Callback, History
 
 __all__ = [
@@ -184,6 +188,22 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
             factor = self.functions.factor(soft, np.sqrt(self.member_noise))
         return factor * np.sqrt(self.input_range.extrapolation_factor(soft)[:, None] * self._inflation)
 
+    def distribution(
+        self, x: Array, scaling: Standardiser, *, squeeze: bool
+    ) -> StudentPrediction | MixtureNoisePrediction:
+        """Predictions for rows x [N, D] in standard units; ``scaling`` is that of the targets."""
+        standard, unit = self.predict(x), scaling.scale
+        parts: dict[str, Any] = {
+            "loc": scaling.inverse(standard.loc),
+            "noise_scale": np.sqrt(standard.noise_variance) * unit,
+            "function_scale": np.sqrt(standard.function_variance) * unit,
+            "df": standard.degrees,
+            "factor": scaled_factor(self.function_factor, x, unit),
+            "squeeze": squeeze,
+            "n_shared": self.members.features.n_members,
+        }
+        return MixtureNoisePrediction(**parts, shapes=self.shapes) if self.shapes else StudentPrediction(**parts)
+
     def updated(self, x: Array, y: Array, weight: Array | None) -> RegressionEnsemble:
         """Condition the output layers on more rows, exactly; hidden layers and calibration stay."""
         members = copy.deepcopy(self.members)
@@ -191,6 +211,39 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
         with threads_for(self.members.features.work(len(x))):
             members.update(torch.as_tensor(squash(x)), torch.as_tensor(y), given)
         return replace(self, members=members)
+
+    def _own_document(self) -> tuple[Tensors, Document]:
+        tensors = {"noise": torch.from_numpy(self.member_noise.copy())}
+        for c, field in enumerate(self.fields):
+            if field is not None:
+                tensors |= {f"field.{c}.{part}": torch.from_numpy(a.copy()) for part, a in asdict(field).items()}
+        document = {
+            "n_outputs": self.members.head.n_outputs,
+            "noise_prior": asdict(self.members.head.noise_prior),
+            "calibrations": [asdict(calibration) for calibration in self.calibrations],
+            "fields": [field is not None for field in self.fields],
+            "shapes": [{part: array.tolist() for part, array in asdict(shape).items()} for shape in self.shapes],
+        }
+        return tensors, document
+
+    @classmethod
+    def _from_own_document(cls, stored: StoredMembers, inputs: InputRange, document: Document) -> RegressionEnsemble:
+        n_outputs = require_size("n_outputs", document["n_outputs"])
+        prior = NoisePrior(**document["noise_prior"])
+        members = stored.members(RegressionMembers, n_outputs=n_outputs, noise_prior=prior)
+        require_shapes({"noise": (members.features.n_members, n_outputs)}, stored.tensors)
+        calibrations = tuple(
+            Calibration(**{key: float(value) for key, value in one.items()}) for one in document["calibrations"]
+        )
+        fields = tuple(
+            NoiseField.from_tensors(f"field.{c}.", stored.sizes["in_features"], stored.tensors) if there else None
+            for c, there in enumerate(document["fields"])
+        )
+        noise_shapes = tuple(NoiseShape.from_document(one) for one in document["shapes"])
+        if not len(calibrations) == len(fields) == n_outputs or len(noise_shapes) not in (0, n_outputs):
+            raise ValueError(f"{n_outputs} outputs must have a calibration and a noise each, and a shape each or none")
+        noise = stored.tensors["noise"].double().numpy().copy()
+        return cls(members, inputs, noise, calibrations, fields, noise_shapes)
 
 
 def fit_regressions(

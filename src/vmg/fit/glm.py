@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,9 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vmg.fit.calibration import ScalarCalibration, calibrate_scalar
+from vmg.fit.calibration import NORMAL_DEGREES, ScalarCalibration, calibrate_scalar
 from vmg.fit.design import InputRange, Size, squash, threads_for
-from vmg.fit.trainer import Ensemble, FitRows, Members, TrainedMembers, train_ensembles
+from vmg.fit.ensemble import Ensemble, StoredMembers
+from vmg.fit.trainer import FitRows, Members, TrainedMembers, train_ensembles
+from vmg.likelihoods.bounded import Censored
+from vmg.likelihoods.families import scalar_likelihood
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
 from vmg.math.evidence import group_precision, log_precision_prior
 from vmg.math.scalar_evidence import (
@@ -31,7 +34,10 @@ from vmg.math.scalar_evidence import (
     optimise,
     scalar_bound,
 )
+from vmg.model_file import Document, Tensors, require_shapes
 from vmg.nn.anchored import AnchoredFeatures, AnchoredFunctions
+from vmg.prediction import GLMPrediction, NumberPrediction, StudentPrediction
+from vmg.prediction.base import scaled_factor
 from vmg.training import Callback, History
 
 __all__ = [
@@ -197,6 +203,26 @@ class ScalarEnsemble(Ensemble[ScalarMembers]):
             factor = self.functions.factor(soft, np.ones((len(self.mean), 1)))[..., 0]
         return factor * np.sqrt(self.input_range.extrapolation_factor(soft) * self.calibration.inflation)
 
+    def distribution(self, x: Array, *, squeeze: bool) -> NumberPrediction:
+        """Predictions for rows x [N, D] in standard units, in the target's own unit.
+
+        Targets that were censored in training are predicted as they would be uncensored: a normal distribution.
+        """
+        rows, theta, likelihood = self.predict(x), self.calibration.theta, self.members.likelihood
+        std = np.sqrt(rows.variance)
+        if not isinstance(likelihood, Censored):
+            factor = scaled_factor(self.function_factor, x, 1.0)
+            return GLMPrediction(rows.loc, std, likelihood, theta, factor, squeeze)
+        noise = np.sqrt(likelihood.variance(rows.loc, theta))
+        return StudentPrediction(
+            likelihood.mean(rows.loc, theta)[:, None],
+            noise[:, None],
+            likelihood.scale * std[:, None],
+            np.full(1, NORMAL_DEGREES),
+            scaled_factor(partial(_as_output, self), x, likelihood.scale),
+            squeeze=squeeze,
+        )
+
     @torch.no_grad()
     def updated(self, x: Array, y: Array, weight: Array | None) -> ScalarEnsemble:
         """Condition the output layers on more rows, the posterior so far being their prior."""
@@ -206,6 +232,30 @@ class ScalarEnsemble(Ensemble[ScalarMembers]):
         rows = ScalarRows(phi, torch.as_tensor(y), given.expand(len(phi), -1), self.members.likelihood_at)
         after = optimise(before, rows, before.natural(), FINAL_STEPS, TOLERANCE)
         return replace(self, mean=after.mean, root=after.root.contiguous())
+
+    def _own_document(self) -> tuple[Tensors, Document]:
+        calibration, likelihood = self.calibration, self.members.likelihood
+        theta = torch.from_numpy(calibration.theta.copy())
+        document = {
+            "likelihood": likelihood.name,
+            "constants": likelihood.to_document(),
+            "sharpness": calibration.sharpness,
+            "inflation": calibration.inflation,
+        }
+        return {"mean": self.mean, "root": self.root, "theta": theta}, document
+
+    @classmethod
+    def _from_own_document(cls, stored: StoredMembers, inputs: InputRange, document: Document) -> ScalarEnsemble:
+        likelihood = scalar_likelihood(document["likelihood"]).from_document("constants", document["constants"])
+        members = stored.members(ScalarMembers, likelihood=likelihood)
+        require_shapes({"theta": (likelihood.n_parameters,)}, stored.tensors)
+        calibration = ScalarCalibration(stored.tensors["theta"].double().numpy().copy(), *stored.factors(document))
+        return cls(members, inputs, *stored.posterior(members.features), calibration)
+
+
+def _as_output(ensemble: ScalarEnsemble, x: Array) -> Array:
+    """The function's factor [K, N, 1], as of several outputs; a function of the module, so that predictions pickle."""
+    return ensemble.function_factor(x)[..., None]
 
 
 def fit_scalar(

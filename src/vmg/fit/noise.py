@@ -16,18 +16,21 @@ fitted by expectation maximisation. Location and scale of a row stay what they a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, special
 from scipy.linalg import lapack
+from torch import Tensor
 
 from vmg.fit.calibration import Calibration, HeldOut
 from vmg.math.distributions import find_quantiles, student_log_density
+from vmg.model_file import require_shapes
 
-__all__ = ["COMPONENTS", "NoiseField", "NoiseShape", "choose_shape", "fit_noise_field", "fit_noise_shape"]
+__all__ = ["NoiseField", "NoiseShape", "choose_shape", "fit_noise_field", "fit_noise_shape"]
 
 Array = NDArray[np.float64]
 
@@ -58,6 +61,14 @@ class NoiseField:
     def factor(self, inputs: Array) -> Array:
         """σ²(x)/σ² at rows of inputs [N, D]."""
         return np.exp(np.clip(_features(inputs, self.input_scale, self.directions) @ self.weights, -LIMIT, LIMIT))
+
+    @classmethod
+    def from_tensors(cls, start: str, in_features: int, tensors: Mapping[str, Tensor]) -> NoiseField:
+        """The field in a model file, whose tensors' names have this start."""
+        units, size = tensors[f"{start}directions"].shape[-1], in_features + 1  # inputs and the mean
+        shapes = {"input_scale": (size,), "directions": (size + 1, units), "weights": (units + size + 1,)}
+        require_shapes({f"{start}{part}": shape for part, shape in shapes.items()}, tensors)
+        return cls(**{part: tensors[f"{start}{part}"].double().numpy().copy() for part in shapes})
 
 
 def _features(inputs: Array, scale: Array, directions: Array) -> Array:
@@ -130,6 +141,15 @@ class NoiseShape:
     weights: Array
     means: Array
     scales: Array
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> NoiseShape:
+        """The shape in a model file; a ValueError where it is none."""
+        parts = {part.name: np.array(document[part.name], dtype=np.float64) for part in fields(cls)}
+        sound = all(part.shape == (COMPONENTS,) and np.isfinite(part).all() for part in parts.values())
+        if not (sound and (parts["scales"] > 0).all() and (parts["weights"] > 0).all()):
+            raise ValueError(f"a shape of noise must have {COMPONENTS} components; got {document!r:.60}")
+        return cls(**parts)
 
     @property
     def mean(self) -> float:

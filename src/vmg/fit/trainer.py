@@ -24,14 +24,13 @@ from torch import Tensor, nn
 
 from vmg import processes
 from vmg.fit.calibration import HeldOutPredictions
-from vmg.fit.design import Design, InputRange, Size, TrainingPlan, squash
+from vmg.fit.design import Design, Size, TrainingPlan, squash
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.nn.anchored import AnchoredFeatures
 from vmg.training import Callback, History, Progress
 
 __all__ = [
     "Adam",
-    "Ensemble",
     "FitRows",
     "GroupRows",
     "HeldOutRows",
@@ -578,15 +577,3 @@ def train_ensembles(
         TrainedMembers(done.members.double(), done.held, done.history, *parts)
         for done, parts in zip(trained, chosen, strict=True)
     ]
-
-
-@dataclass(frozen=True)
-class Ensemble(Generic[Kind]):
-    """Members conditioned on all rows."""
-
-    members: Kind
-    input_range: InputRange
-
-    def relevance(self) -> Array:
-        """How strongly each input can move the first layer, [D]."""
-        return self.members.features.relevance().double().numpy()

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 import vmg
 from vmg.estimators import TableModel
-from vmg.estimators.prediction_table import FLAGS
-from vmg.estimators.table_inputs import Outside
+from vmg.estimators.table_inputs import FLAGS, Outside
 from vmg.files import file_stamp, replacing
 from vmg.model_file import ModelFileError
 from vmg.tables import TableError

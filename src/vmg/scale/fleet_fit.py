@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import vmg
 from vmg.estimators import TableClassifier, TableModel, TableRegressor
-from vmg.estimators.preparing import PreparedTable, prepare_table
+from vmg.estimators.table_model import PreparedTable, prepare_table
 from vmg.files import Run
 from vmg.fit.design import MANY_ROWS, ordinary_rows
 from vmg.likelihoods.families import LIKELIHOODS

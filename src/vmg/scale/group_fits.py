@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from vmg.estimators import TableClassifier, TableRegressor
 from vmg.estimators.base import draw_seed
-from vmg.estimators.target_units import before_transform, choose_transform
 from vmg.fit.calibration import NORMAL_DEGREES
-from vmg.fit.choice import FEWEST_ROWS, LikelihoodChoice, choose_likelihood
+from vmg.fit.choice import FEWEST_ROWS, LikelihoodChoice, before_transform, choose_likelihood, choose_transform
 from vmg.fit.design import Size, Standardiser, TrainingPlan, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble, fit_regressions
 from vmg.fit.trainer import FitRows

@@ -24,9 +24,8 @@ from scipy import optimize, special
 from torch import Tensor
 
 from vmg.estimators import TableRegressor
-from vmg.estimators.target_units import before_transform, choose_transform
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
-from vmg.fit.choice import LikelihoodChoice
+from vmg.fit.choice import LikelihoodChoice, before_transform, choose_transform
 from vmg.fit.design import InputRange, Standardiser, squash
 from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers
 from vmg.math.evidence import LinearPosterior, NoisePrior, RowStatistics, condition, group_precision, row_statistics

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vmg.estimators.documents import Codec, Document, Tensors
+from vmg.estimators.documents import Codec
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
-from vmg.model_file import ModelFileError
+from vmg.model_file import Document, ModelFileError, Tensors
 from vmg.nn.layer_parameters import FAMILIES
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
@@ -37,10 +37,10 @@ PRIORS: dict[type[Prior], tuple[str, ...]] = {
 }
 
 
-def _describe(name: str, module: Any, known: Mapping[type[Any], tuple[str, ...]]) -> Document:
+def _describe(module: Any, known: Mapping[type[Any], tuple[str, ...]]) -> Document:
     """The name of a module's class and the options that it was made with."""
     if type(module) not in known:
-        raise ModelFileError(f"{name} of type {type(module).__name__} cannot be saved")
+        raise ModelFileError(f"its type is {type(module).__name__}")
     return {"class": type(module).__name__, **{option: getattr(module, option) for option in known[type(module)]}}
 
 
@@ -51,45 +51,33 @@ def _class_of(description: Document, known: Mapping[type[Any], tuple[str, ...]])
     return cls, {option: description[option] for option in known[cls]}
 
 
-def _put(name: str, module: torch.nn.Module, tensors: Tensors) -> None:
-    tensors.update({f"{name}.{key}": value for key, value in module.state_dict().items()})
+def _encode_likelihood(likelihood: Likelihood) -> tuple[Tensors, Document]:
+    return likelihood.state_dict(), _describe(likelihood, LIKELIHOODS)
 
 
-def _take(name: str, tensors: Mapping[str, Tensor]) -> Tensors:
-    """Copies of the tensors of a module."""
-    return {key.removeprefix(f"{name}."): value.clone() for key, value in tensors.items() if key.startswith(f"{name}.")}
-
-
-def _encode_likelihood(name: str, likelihood: Likelihood, tensors: Tensors) -> Document:
-    _put(name, likelihood, tensors)
-    return _describe(name, likelihood, LIKELIHOODS)
-
-
-def _decode_likelihood(name: str, content: Document, tensors: Mapping[str, Tensor]) -> Likelihood:
-    cls, options = _class_of(content, LIKELIHOODS)
-    state = _take(name, tensors)
+def _decode_likelihood(tensors: Tensors, document: Document) -> Likelihood:
+    cls, options = _class_of(document, LIKELIHOODS)
     if "n_outputs" in options:
-        options["batch_shape"] = state["prior_rate"].shape[:-1]
+        options["batch_shape"] = tensors["prior_rate"].shape[:-1]
     with torch.device("meta"):
         likelihood: Likelihood = cls(**options)
-    likelihood.load_state_dict(state, assign=True)
+    likelihood.load_state_dict({key: tensor.clone() for key, tensor in tensors.items()}, assign=True)
     return likelihood.eval()
 
 
-def _encode_network(name: str, network: MLP, tensors: Tensors) -> Document:
-    _put(name, network, tensors)
+def _encode_network(network: MLP) -> tuple[Tensors, Document]:
     names = [known for known, function in ACTIVATIONS.items() if function is network.activation]
     if not names:
         raise ModelFileError(
             f"activation={network.activation!r} cannot be saved; code is never saved: use one of {tuple(ACTIVATIONS)}"
         )
-    return {
+    return network.state_dict(), {
         "activation": names[0],
-        "layers": [_describe_layer(f"{name}.layers.{i}", layer) for i, layer in enumerate(network.layers)],
+        "layers": [_describe_layer(layer) for layer in network.layers],
     }
 
 
-def _describe_layer(name: str, layer: Any) -> Document:
+def _describe_layer(layer: Any) -> Document:
     families = {parameters: family for family, parameters in FAMILIES.items()}
     pseudo_data = layer.pseudo_data
     options: Document = {
@@ -103,7 +91,7 @@ def _describe_layer(name: str, layer: Any) -> Document:
         "sampling": layer.sampling,
         "damping": layer.damping,
         "batch_shape": list(layer.batch_shape),
-        "prior": _describe(f"{name}.prior", layer.prior, PRIORS),
+        "prior": _describe(layer.prior, PRIORS),
     }
     if pseudo_data is not None:
         bound = pseudo_data.max_noise
@@ -114,17 +102,19 @@ def _describe_layer(name: str, layer: Any) -> Document:
     return options
 
 
-def _decode_network(name: str, content: Document, tensors: Mapping[str, Tensor]) -> MLP:
-    sizes = [layer["out_features"] for layer in content["layers"]]
+def _decode_network(tensors: Tensors, document: Document) -> MLP:
+    layers = document["layers"]
+    sizes = [layer["out_features"] for layer in layers]
     with torch.device("meta"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="n_pseudo should be <")  # nor do the estimators warn of it
-        network = MLP(content["layers"][0]["in_features"], sizes[:-1], sizes[-1], activation=content["activation"])
-        for i, options in enumerate(content["layers"]):
+        network = MLP(layers[0]["in_features"], sizes[:-1], sizes[-1], activation=document["activation"])
+        for i, options in enumerate(layers):
             cls, prior_options = _class_of(options["prior"], PRIORS)
             if cls is FixedPrior:  # its distribution is in the file
-                prior_options = _take(f"{name}.layers.{i}.prior", tensors)
+                start = f"layers.{i}.prior."
+                prior_options = {key.removeprefix(start): t for key, t in tensors.items() if key.startswith(start)}
             network.layers[i] = MatrixGaussianLinear(**{**options, "prior": cls(**prior_options)})
-    network.load_state_dict(_take(name, tensors), assign=True)
+    network.load_state_dict({key: tensor.clone() for key, tensor in tensors.items()}, assign=True)
     return network.eval()
 
 

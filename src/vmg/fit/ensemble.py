@@ -1,0 +1,98 @@
+"""Ensembles of members that are conditioned on all rows: their common parts, and how a model file keeps them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vmg.fit.design import InputRange
+from vmg.fit.trainer import Members
+from vmg.math.distributions import Array
+from vmg.model_file import Document, Tensors, require_shapes
+from vmg.nn.anchored import AnchoredFeatures
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Ensemble", "StoredMembers"]
+
+Kind = TypeVar("Kind", bound=Members)
+
+
+@dataclass(frozen=True)
+class Ensemble(ABC, Generic[Kind]):
+    """Members conditioned on all rows."""
+
+    members: Kind
+    input_range: InputRange
+
+    def relevance(self) -> Array:
+        """How strongly each input can move the first layer, [D]."""
+        return self.members.features.relevance().double().numpy()
+
+    def to_document(self) -> tuple[Tensors, Document]:
+        """Tensors and a document for a model file."""
+        features, (tensors, document) = self.members.features, self._own_document()
+        members = {f"members.{key}": value for key, value in self.members.state_dict().items()}
+        ends = {end: torch.from_numpy(getattr(self.input_range, end)) for end in ("low", "high")}
+        sizes = {
+            "in_features": features.in_features,
+            "hidden": list(features.hidden),
+            "activations": list(features.activations),
+            "n_members": features.n_members,
+        }
+        return {**members, **ends, **tensors}, {"features": sizes, **document}
+
+    @classmethod
+    def from_document(cls, tensors: Mapping[str, Tensor], document: Document) -> Self:
+        """The ensemble that :meth:`to_document` described; a ValueError where the tensors have other sizes."""
+        stored = StoredMembers(document["features"], tensors)
+        shape = (stored.sizes["in_features"],)
+        require_shapes({"low": shape, "high": shape}, tensors)
+        inputs = InputRange(*(tensors[end].double().numpy().copy() for end in ("low", "high")))
+        return cls._from_own_document(stored, inputs, document)
+
+    @abstractmethod
+    def _own_document(self) -> tuple[Tensors, Document]:
+        """Tensors and a document of everything but features and the range of inputs."""
+
+    @classmethod
+    @abstractmethod
+    def _from_own_document(cls, stored: StoredMembers, inputs: InputRange, document: Document) -> Self: ...
+
+
+class StoredMembers:
+    """Members in a model file, whose sizes take no memory until its tensors are found to have them too."""
+
+    def __init__(self, sizes: Document, tensors: Mapping[str, Tensor]) -> None:
+        self.sizes, self.tensors = sizes, tensors
+
+    def members(self, kind: Callable[..., Kind], **options: Any) -> Kind:
+        """Members with the numbers of the file; a RuntimeError where these have other shapes than described."""
+        sizes = {part: self.sizes[part] for part in ("in_features", "hidden", "activations", "n_members")}
+        with torch.device("meta"):
+            members = kind(**sizes, **options).double()
+        own = {key: t.to(torch.float64, copy=True) for key, t in self.tensors.items() if key.startswith("members.")}
+        members.load_state_dict({key.removeprefix("members."): tensor for key, tensor in own.items()}, assign=True)
+        return members.eval()
+
+    def posterior(self, features: AnchoredFeatures, *n_functions: int) -> tuple[Tensor, Tensor]:
+        """Mean and root of the precision of the output layers' weights."""
+        n_members, n_features = features.n_members, features.n_features
+        shapes = {"mean": (n_members, n_features, *n_functions), "root": (n_members, n_features, n_features)}
+        require_shapes(shapes, self.tensors)
+        return self.tensors["mean"].double().clone(), self.tensors["root"].double().clone()
+
+    @staticmethod
+    def factors(document: Document) -> tuple[float, float]:
+        """Factors of the function and of its variance."""
+        sharpness, inflation = float(document["sharpness"]), float(document["inflation"])
+        if not (0 < sharpness < np.inf and 0 <= inflation < np.inf):
+            raise ValueError(f"a function must have positive factors; got {sharpness} and {inflation}")
+        return sharpness, inflation
