@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-lowest test-newest fuzz sanitize wheel-check lint types format clean
+.PHONY: demo test docs test-lowest test-newest fuzz sanitize wheel-check lint types format clean
 
 demo: $(STAMP)
 	$(BIN)/vmg demo
@@ -68,6 +68,18 @@ wheel-check:
 	test -d $(WHEEL)/repaired || cp -r $(WHEEL)/made $(WHEEL)/repaired
 	$(WHEEL)/clean/bin/python -m pip install --quiet -c constraints.txt $(WHEEL)/repaired/*.whl
 	cd $(WHEEL) && clean/bin/python $(CURDIR)/.ci/installed_fit.py
+
+# The site, from a fresh clone; every warning is an error, every block of the tutorials is run.
+DOCS_STAMP := $(VENV)/.docs-installed
+docs: export OMP_NUM_THREADS = 1
+docs: $(DOCS_STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/site
+	$(BIN)/python -m sphinx -W -q -b doctest docs build/doctest
+	@echo "build/site/index.html"
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[app,docs]"
+	touch $(DOCS_STAMP)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

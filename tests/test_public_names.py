@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "lab/README.md", *sorted((ROOT / "docs").glob("*.md"))]
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "lab/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 PACKAGES = ("vmg", "vmg_paper")
 FOLDERS = ("", "src", "src/vmg", "docs", "benchmarks", "lab", "tests")  # that a page may name a file from
@@ -19,7 +19,7 @@ FILE = re.compile(r"[\w./-]*\w\.(?:py|md|jsonl|png|toml|txt|yml|cpp)")
 
 
 def code_blocks(text):
-    return re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```(?:python|\{code-cell\} python)\n(?::.*\n)*(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def dotted(node):

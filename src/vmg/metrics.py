@@ -7,6 +7,21 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
+__all__ = [
+    "auroc",
+    "brier_score",
+    "calibration_curve",
+    "confidence_bins",
+    "crps_from_samples",
+    "error_rate",
+    "expected_calibration_error",
+    "interval_coverage",
+    "interval_width",
+    "log_likelihood",
+    "rejection_curve",
+    "rmse",
+]
+
 
 def rmse(y: npt.ArrayLike, mean: npt.ArrayLike) -> float:
     """Root of the mean squared error, √(1/N Σ (y − mean)²)."""

@@ -1,0 +1,60 @@
+"""Settings of the site; ``make docs`` builds it into build/site."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import vmg
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+ROOT = Path(__file__).parents[1]
+
+project = "vmg"
+author = "The vmg developers"
+copyright = "The vmg developers, Apache-2.0"
+version = release = vmg.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.doctest",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_design",
+]
+
+# Pages
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 3
+nb_execution_mode = "cache"
+nb_execution_cache_path = str(ROOT / "build" / "docs-cache")
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+
+# Reference
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+napoleon_google_docstring = False
+napoleon_use_rtype = False
+
+# Looks
+html_theme = "pydata_sphinx_theme"
+html_title = "vmg"
+html_static_path = ["_static"]
+html_extra_path = ["_extra"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_theme_options = {
+    "logo": {"text": "vmg"},
+    "navbar_align": "left",
+    "navbar_end": ["theme-switcher"],
+    "header_links_before_dropdown": 8,
+    "show_toc_level": 2,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+html_sidebars = {"playground": []}
