@@ -18,7 +18,7 @@ from sklearn.model_selection import train_test_split
 from vmg import TableRegressor
 from vmg.variational import VMGRegressor
 from vmg_paper.baselines import DeepEnsemble, HMCRegressor
-from vmg_paper.baselines.network_posterior import LayerPrecisions
+from vmg_paper.baselines.hmc import LayerPrecisions
 
 Array = NDArray[np.float64]
 

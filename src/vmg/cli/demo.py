@@ -70,7 +70,7 @@ def run_demo(folder: Path, *, quiet: bool = False) -> None:
     from vmg.files import replacing
     from vmg.report.toy_figure import ToyCurve, draw_toy_figure
     from vmg.tables import TableError, write_table
-    from vmg_paper.data.toy import cubic
+    from vmg_paper.data.tables import cubic
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,12 +9,13 @@ from vmg_paper.baselines.layer_methods import (
     DropConnect,
     Dropout,
     Graves,
+    MatrixGaussian,
     MaximumLikelihood,
+    MCDropout,
     MeanField,
+    PaperVMG,
     VariationalDropout,
 )
-from vmg_paper.baselines.matrix_gaussian import MatrixGaussian, PaperVMG
-from vmg_paper.baselines.mc_dropout import MCDropout
 from vmg_paper.baselines.pbp import PBPRegressor
 
 __all__ = [

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
 import torch
+from scipy import special
 from torch import Tensor
 
-from vmg.likelihoods import Likelihood
+from vmg.likelihoods import GaussianLikelihood, Likelihood
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP, Activation
 from vmg.prediction import draw_functions
 from vmg.priors import GammaPrior, IsotropicPrior
-from vmg.variational.fitter import Array, LikelihoodFactory, Method
-from vmg.variational.recipe import per_replica
-from vmg_paper.baselines.base import LayerBaseline, Place, mean_function
-from vmg_paper.baselines.held_out_search import HeldOutSearch, candidate_rates
+from vmg.training import constant
+from vmg.variational.fitter import Array, Fitter, LikelihoodFactory, Method, TrainingSet, stack
+from vmg.variational.recipe import Given, MatrixGaussianNetworks, NoiseSearch, Trials, per_replica, run_trials
+from vmg_paper.baselines.base import Baseline, LayerBaseline, Place, mean_function
 from vmg_paper.layers import (
     BayesByBackpropLinear,
     DeterministicLinear,
@@ -31,16 +34,90 @@ from vmg_paper.layers import (
 )
 
 __all__ = [
+    "DRAWS",
+    "RATES",
     "BayesByBackprop",
     "DeepEnsemble",
     "DropConnect",
     "Dropout",
     "Graves",
+    "HeldOutSearch",
     "LearnedVarianceLikelihood",
+    "MCDropout",
+    "MatrixGaussian",
     "MaximumLikelihood",
     "MeanField",
+    "PaperVMG",
+    "PrecisionLikelihood",
+    "RateAndPrecision",
     "VariationalDropout",
+    "candidate_rates",
+    "trial_scores",
 ]
+
+TRIAL_STEPS = 4_000
+"""A trial's steps, at most; much shorter trials favour what fits, and overfits, sooner."""
+
+DRAWS = 64  # behind a trial's score
+SMALL = 1_500
+"""Tables with fewer rows are split several times, so that about this many rows are judged, but at most thrice."""
+
+FEWEST = 10
+"""Rows below which no trial is made and the last candidate, the most cautious, is taken."""
+
+RATES = (0.005, 0.01, 0.05, 0.1, 0.2)
+"""Dropout rates that are tried: the grid of Gal & Ghahramani (2016) for the paper's tables, and one larger."""
+
+
+def candidate_rates(rate: float | str) -> tuple[float, ...]:
+    """The dropout rates to try: a given one, or those of the grid for "auto"."""
+    if rate == "auto":
+        return RATES
+    if isinstance(rate, str):
+        raise ValueError(f"rate must be a number in [0, 1) or 'auto'; got {rate!r}")
+    return (float(rate),)
+
+
+@dataclass(frozen=True)
+class HeldOutSearch:
+    """The candidate with the best held-out log-likelihood, for each training set."""
+
+    candidates: Sequence[Any]
+    """The most cautious last; a single one is taken untried."""
+
+    @property
+    def example(self) -> Any:
+        return self.candidates[-1]
+
+    def choose(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[Any]]:
+        best = [self.example] * len(sets)
+        if len(self.candidates) > 1 and enough_rows(sets):
+            scores = trial_scores(fitter, sets, self.candidates, _mean_log_probs)  # [sets, candidates, 1]
+            best = [self.candidates[number] for number in scores[..., 0].argmax(-1)]
+        return [[choice] * fitter.n_members for choice in best]
+
+
+def enough_rows(sets: list[TrainingSet]) -> bool:
+    """Whether trials are worth their while."""
+    return min(len(rows.x) for rows in sets) >= FEWEST
+
+
+def trial_scores(
+    fitter: Fitter, sets: list[TrainingSet], candidates: Sequence[Any], score: Callable[[Trials], Array]
+) -> Array:
+    """Train every candidate on a part of each set and score it on the rest: [sets, candidates, scores].
+
+    ``score`` gives one or more numbers for each candidate and held-out set, [candidates x sets, scores].
+    """
+    trials = run_trials(fitter, sets, candidates, enough=SMALL, most_steps=TRIAL_STEPS)
+    return score(trials).reshape(len(candidates), len(sets), trials.repeats, -1).mean(2).swapaxes(0, 1)
+
+
+def _mean_log_probs(trials: Trials) -> Array:
+    weights = [rows.weight for rows in trials.held_out]
+    each = (zip(candidate, weights, strict=True) for candidate in trials.log_probs(DRAWS))
+    return np.array([[np.average(values, weights=weight)] for pairs in each for values, weight in pairs])
+
 
 WEIGHT_PRIORS = {"gamma": GammaPrior, "isotropic": IsotropicPrior}
 MIXTURES = tuple(
@@ -224,3 +301,158 @@ class DropConnect(LayerBaseline):
 
     def search(self) -> HeldOutSearch:
         return HeldOutSearch(candidate_rates(self.rate))
+
+
+PRECISIONS = np.geomspace(0.25, 2.5e5, 49)
+"""Candidates of τ for a standardised target: noise between two standard deviations and one five-hundredth."""
+
+
+class PrecisionLikelihood(Likelihood):
+    """y_c ~ N(f_c, 1/τ_c) with τ given, [*batch_shape, n_outputs]."""
+
+    def __init__(self, precision: Tensor) -> None:
+        super().__init__()
+        if not (torch.isfinite(precision) & (precision > 0)).all():
+            raise ValueError(f"precision must be positive and finite; got {precision}")
+        self.register_buffer("precision", precision)
+
+    def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        tau = self.get_buffer("precision")
+        if f.shape != y.shape or f.shape[-1] != tau.shape[-1]:
+            raise ValueError(
+                f"f and y must have one shape and {tau.shape[-1]} outputs; got {tuple(f.shape)} and {tuple(y.shape)}"
+            )
+        tau = tau.unsqueeze(-2)
+        return 0.5 * (tau.log() - math.log(2 * math.pi) - tau * (y - f).square()).sum(-1)
+
+    def components(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Centre, scale and (infinite) degrees of freedom of p(y | f)."""
+        scale = self.get_buffer("precision").rsqrt().unsqueeze(-2)
+        return f, scale, torch.full_like(scale, math.inf)
+
+
+class RateAndPrecision(NamedTuple):
+    """The choice: a dropout rate, and τ of the standardised target."""
+
+    rate: float
+    precision: float = 1.0
+
+
+def chosen_precision(
+    n_targets: int, n_steps: int, units: Array, choices: Sequence[RateAndPrecision]
+) -> PrecisionLikelihood:
+    """A likelihood with the τ that was chosen; all targets share it in standard units."""
+    precision = torch.tensor([choice.precision for choice in choices], dtype=torch.float32).unsqueeze(-1)
+    return PrecisionLikelihood(precision.expand(len(choices), n_targets).clone())
+
+
+@dataclass(frozen=True)
+class RateAndPrecisionSearch:
+    """Chooses the rate and τ together, by the log-likelihood of held-out training rows.
+
+    A trial trains with each rate, its noise learned by ``trial_likelihood``; every τ is then read off the same trial.
+    """
+
+    rates: tuple[float, ...]
+    trial_likelihood: LikelihoodFactory
+
+    @property
+    def example(self) -> RateAndPrecision:
+        return RateAndPrecision(self.rates[-1])
+
+    def choose(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[RateAndPrecision]]:
+        if not enough_rows(sets):
+            return [[self.example] * fitter.n_members for _ in sets]
+        learned = replace(fitter, method=replace(fitter.method, likelihood=self.trial_likelihood))
+        scores = trial_scores(learned, sets, [RateAndPrecision(rate) for rate in self.rates], _score_precisions)
+        rates, precisions = np.divmod(scores.reshape(len(sets), -1).argmax(-1), len(PRECISIONS))
+        chosen = [RateAndPrecision(self.rates[r], float(PRECISIONS[p])) for r, p in zip(rates, precisions, strict=True)]
+        return [[choice] * fitter.n_members for choice in chosen]
+
+
+def _score_precisions(trials: Trials) -> Array:
+    """Held-out log-likelihood of every τ, [sets, candidates]."""
+    held_out = trials.held_out * trials.n_candidates
+    functions = draw_functions(trials.trained.network, stack(held_out, 1)[0], DRAWS, trials.fitter.seed).numpy()
+    scores = np.empty((len(held_out), len(PRECISIONS)))
+    for k, rows in enumerate(held_out):
+        y = rows.y.double().numpy()
+        squares = ((y - functions[:, k, : len(y)]) ** 2).sum(-1)  # [S, N]
+        for j, tau in enumerate(PRECISIONS):
+            log_probs = special.logsumexp(-0.5 * tau * squares, axis=0) - math.log(DRAWS)
+            constant = 0.5 * y.shape[-1] * math.log(tau / (2 * math.pi))
+            scores[k, j] = np.average(log_probs, weights=rows.weight) + constant
+    return scores
+
+
+@dataclass(frozen=True)
+class MCDropout(LayerBaseline):
+    """Dropout on the inputs of every layer, kept at test time: each mask is a draw from an approximate posterior.
+
+    With a prior length-scale l the weight decay is l²(1 − rate)/(2Nτ) for a loss of half the mean squared error.
+
+    Differs from the source: τ comes from a fixed, fine grid for the standardised target, not from one made by hand
+    for each table, and while rates are tried τ is learned, as the weight decay hardly depends on it.
+    """
+
+    rate: float | str = "auto"
+    """Probability that an input is dropped; "auto" tries a grid on held-out training rows."""
+    length_scale: float = 0.01
+    """l; 0.01 in the source."""
+
+    def layer(self, n_in: int, n_out: int, place: Place, choices: Sequence[RateAndPrecision]) -> DropoutLinear:
+        rate = per_replica([choice.rate for choice in choices])
+        return DropoutLinear(n_in, n_out, rate=rate, precision=self.length_scale**2, batch_shape=(len(choices),))
+
+    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
+        search = RateAndPrecisionSearch(candidate_rates(self.rate), likelihood)
+        return replace(super().method(hidden, activation, likelihood), likelihood=chosen_precision, search=search)
+
+
+@dataclass(frozen=True)
+class PaperVMG(Baseline):
+    """Matrix Gaussians with pseudo-data as the paper trained them.
+
+    Gamma(1, 0.5) priors on the weights' precisions and Gamma(6, 6) on the noise's in the target's own units, all
+    Gamma posteriors learned by gradient; Adam at a constant learning rate.
+    """
+
+    n_pseudo: int = 10
+    max_noise: float = 0.25
+    """Limit on √α."""
+
+    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
+        networks = MatrixGaussianNetworks(
+            hidden,
+            activation,
+            n_pseudo=self.n_pseudo,
+            make_prior=partial(GammaPrior, 1.0, 0.5, conjugate=False),
+            initial_scale=1.0,
+        )
+        return Method(networks, paper_noise, Given(self.max_noise), schedule=constant)
+
+
+def paper_noise(n_targets: int, n_steps: int, units: Array, choices: Sequence[Any]) -> Likelihood:
+    """The same noise everywhere, under a Gamma(6, 6) prior in the target's own units."""
+    # τ of standardised targets is τ σ_y², so Gamma(6, 6) in y's units is Gamma(6, 6/σ_y²) here
+    rate = torch.as_tensor(6.0 / units**2, dtype=torch.float32)
+    return GaussianLikelihood(n_targets, concentration=6.0, rate=rate, conjugate=False, batch_shape=(len(units),))
+
+
+@dataclass(frozen=True)
+class MatrixGaussian(Baseline):
+    """The network of :class:`vmg.VMGRegressor`, with what its parameters do not offer."""
+
+    n_pseudo: int = 20
+    sampling: str = "marginal"
+    """How layers draw in training: "marginal", "joint" for all rows of a batch together, as from the Gaussian process,
+    or "weights" for one weight matrix a batch."""
+    conjugate: bool = True
+    """Posteriors of the weights' precisions in closed form, or learned by gradient, as in the paper."""
+
+    def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
+        prior = partial(GammaPrior, conjugate=self.conjugate)
+        networks = MatrixGaussianNetworks(
+            hidden, activation, n_pseudo=self.n_pseudo, make_prior=prior, sampling=self.sampling
+        )
+        return Method(networks, likelihood, NoiseSearch())

@@ -1,19 +1,333 @@
-"""Probabilistic backpropagation (Hernández-Lobato & Adams 2015) [HA15]."""
+"""Probabilistic backpropagation [HA15]: assumed density filtering of the weights of a ReLU network.
+
+Hernández-Lobato & Adams (2015), *Probabilistic Backpropagation for Scalable Learning of Bayesian Neural Networks*.
+Weights have independent Gaussian posteriors N(m, v). A row is taken in by passing means and variances forward to
+log Z = log N(y; m_out, v_out + noise), and its gradients back. Shapes: n replicas, one after another in the leading
+dimension; a layer's weights are [n, R, C], R inputs with the bias, C outputs.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import special
 
+from vmg.fused import library
+from vmg.math.preactivations import input_divisor
 from vmg.prediction import Prediction
 from vmg_paper.baselines.batched_regressor import Array, BatchedRegressor, Rows
-from vmg_paper.baselines.filtering import WeightPrior, filter_rows, forward, refine_prior, split_layers
 
-__all__ = ["GaussianPrediction", "PBPRegressor"]
+__all__ = [
+    "GaussianPrediction",
+    "Moments",
+    "PBPRegressor",
+    "WeightPrior",
+    "filter_rows",
+    "forward",
+    "gaussian_update",
+    "refine_prior",
+    "tilted_gamma",
+]
+
+Integers = NDArray[np.int64]
+
+SMALLEST_VARIANCE = 1e-100  # an update below it is not made, as in the authors' code
+LARGEST_CAVITY_VARIANCE = 1e6  # a prior factor whose cavity is wider is not refined, as in the authors' code
+
+
+class Moments(NamedTuple):
+    """Mean and variance of each entry."""
+
+    mean: Array
+    variance: Array
+
+
+class Rectified(NamedTuple):
+    """Moments of max(0, a) for a ~ N(m, v), with Φ(m/√v) and φ(m/√v)/√v, of which their derivatives are made."""
+
+    mean: Array
+    variance: Array
+    cdf: Array
+    density: Array
+
+
+def rectify(m: Array, v: Array) -> Rectified:
+    """Moments of max(0, a) [HA15, equations 9 to 12], in a form that does not cancel where m/√v is large."""
+    s = np.sqrt(v)
+    a = m / s
+    above, below = 0.5 * special.erfc(-a * math.sqrt(0.5)), 0.5 * special.erfc(a * math.sqrt(0.5))
+    phi = np.exp(-0.5 * a**2) / math.sqrt(2 * math.pi)
+    unit = above * (1 + a**2 * below) + a * phi * (below - above) - phi**2
+    return Rectified(np.maximum(0, m * above + s * phi), np.maximum(0, unit) * v, above, phi / s)
+
+
+def split_layers(flat: Array, sizes: Sequence[int]) -> list[Array]:
+    """Views [n, R, C] of each layer's part of flat [n, W]."""
+    layers, start = [], 0
+    for n_in, n_out in pairwise(sizes):
+        stop = start + (n_in + 1) * n_out
+        layers.append(flat[:, start:stop].reshape(len(flat), n_in + 1, n_out))
+        start = stop
+    return layers
+
+
+def _t(matrices: Array) -> Array:
+    return np.swapaxes(matrices, -1, -2)
+
+
+def _with_bias(z: Moments) -> Moments:
+    ones = np.ones((*z.mean.shape[:-1], 1))
+    return Moments(np.concatenate([z.mean, ones], -1), np.concatenate([z.variance, 0 * ones], -1))
+
+
+def _linear(z: Moments, m: Array, v: Array) -> Moments:
+    """Moments of zW/√R for independent z and W [HA15, equations 13 and 14]."""
+    R = m.shape[-2]
+    return Moments(z.mean @ m / input_divisor(R), ((z.mean**2 + z.variance) @ v + z.variance @ m**2) / R)  # [n, N, C]
+
+
+def forward(m: Sequence[Array], v: Sequence[Array], x: Array) -> Moments:
+    """Mean and variance of the network's output at x [n, N, D]: [n, N, C]."""
+    z = Moments(x, np.zeros_like(x))
+    for position, (m_l, v_l) in enumerate(zip(m, v, strict=True)):
+        if position:
+            z = Moments(*rectify(*z)[:2])
+        z = _linear(_with_bias(z), m_l, v_l)
+    return z
+
+
+def log_evidence_gradients(
+    m: Sequence[Array], v: Sequence[Array], x: Array, y: Array, noise_variance: Array
+) -> tuple[Array, Moments, list[Moments]]:
+    """log Z of one row for each replica, the output's moments, and d log Z/dm, d log Z/dv of every layer.
+
+    x is [n, D], y and noise_variance [n].
+    """
+    inputs, rectified = [], []
+    z = Moments(x[:, None], np.zeros_like(x)[:, None])  # [n, 1, D]
+    for position, (m_l, v_l) in enumerate(zip(m, v, strict=True)):
+        if position:
+            rectified.append(rectify(*z))
+            z = Moments(*rectified[-1][:2])
+        inputs.append(_with_bias(z))
+        z = _linear(inputs[-1], m_l, v_l)
+    out = Moments(z.mean[:, 0, 0], z.variance[:, 0, 0])
+    r, total = y - out.mean, out.variance + noise_variance
+    log_z = -0.5 * (np.log(2 * math.pi * total) + r**2 / total)
+
+    g_m, g_v = (r / total)[:, None, None], (0.5 * (r**2 / total - 1) / total)[:, None, None]  # [n, 1, C]
+    gradients = []
+    for position in reversed(range(len(m))):
+        m_l, v_l, z = m[position], v[position], inputs[position]
+        R = m_l.shape[-2]
+        mean, variance = _t(z.mean), _t(z.variance)  # [n, R, 1]
+        gradients.append(
+            Moments(
+                mean * g_m / input_divisor(R) + 2 * variance * m_l * g_v / R,
+                (mean**2 + variance) * g_v / R,
+            )
+        )
+        if position:
+            back_m = g_m @ _t(m_l) / input_divisor(R) + 2 * z.mean * (g_v @ _t(v_l)) / R  # [n, 1, R]
+            back_v = g_v @ _t(v_l + m_l**2) / R
+            back_m, back_v = back_m[..., :-1], back_v[..., :-1]  # not of the bias
+            z_mean, _, cdf, density = rectified[position - 1]
+            g_m = back_m * cdf + 2 * back_v * z_mean * (1 - cdf)
+            g_v = 0.5 * back_m * density + back_v * (cdf - z_mean * density)
+    return log_z, out, gradients[::-1]
+
+
+def gaussian_update(m: Array, v: Array, d_m: Array, d_v: Array) -> Moments:
+    """Moments of N(w; m, v) p(y | w) from the gradients of its log normaliser [HA15, equations 5 and 6]."""
+    new_m, new_v = m + v * d_m, v - v**2 * (d_m**2 - 2 * d_v)
+    good = (new_v > SMALLEST_VARIANCE) & ~np.isnan(new_m)
+    return Moments(np.where(good, new_m, m), np.where(good, new_v, v))
+
+
+def _log_ratio(r: Array, v: Array, step: Array) -> Array:
+    """log N(r; 0, v + step) − log N(r; 0, v), accurate for small steps."""
+    return -0.5 * np.log1p(step / v) + 0.5 * r**2 * step / (v * (v + step))
+
+
+def matched_gamma(a: Array, b: Array, first: Array, second: Array) -> tuple[Array, Array]:
+    """The Gamma with the first two moments of Gamma(γ; a, b) p(y | γ), whose normaliser is Z(a) [HA15, equations 7, 8].
+
+    ``first`` is log Z(a + 1)/Z(a) and ``second`` log Z(a + 2)/Z(a + 1): E γ = (a/b) Z(a + 1)/Z(a), and so on.
+    """
+    new_a = 1 / np.expm1(second - first + np.log1p(1 / a))
+    new_b = b / (1 + (a + 1) * np.expm1(second) - a * np.expm1(first))
+    return new_a, new_b
+
+
+def tilted_gamma(a: Array, b: Array, r: Array, v: Array) -> tuple[Array, Array]:
+    """The Gamma with the first two moments of Gamma(γ; a, b) N(r; 0, v + 1/γ), with Z(a) ≈ N(r; 0, v + b/(a − 1))."""
+    with np.errstate(all="ignore"):
+        now, once = v + b / (a - 1), v + b / a
+        first, second = _log_ratio(r, now, -b / (a * (a - 1))), _log_ratio(r, once, -b / (a * (a + 1)))
+        new_a, new_b = matched_gamma(a, b, first, second)
+        good = (new_a > 1) & (new_b > 0) & np.isfinite(new_a) & np.isfinite(new_b)
+    return np.where(good, new_a, a), np.where(good, new_b, b)
+
+
+def filter_rows(
+    sizes: Sequence[int],
+    n_rows: Integers,
+    x: Array,
+    y: Array,
+    order: Integers,
+    m: Array,
+    v: Array,
+    noise: Array,
+    *,
+    known: bool = False,
+    compiled: bool = True,
+) -> Array:
+    """One pass over all rows, one at a time, changing m, v [n, W] and noise [n, 2] in place; the sum of log Z, [n].
+
+    Args:
+        sizes: inputs, units of each hidden layer, and 1.
+        n_rows: how many entries of ``order`` count for each replica, [n].
+        x, y: rows of each replica, [n, N, D] and [n, N].
+        order: the order in which the rows come, [n, N].
+        noise: concentration and rate of the noise precision's Gamma; where ``known``, nothing and the variance.
+        compiled: use the C++ kernel where it is there.
+    """
+    if compiled:
+        done = _filter_natively(np.asarray(sizes), n_rows, (x, y), order, (m, v, noise), known)
+        if done is not None:
+            return done
+    m_layers, v_layers = split_layers(m, sizes), split_layers(v, sizes)
+    replicas, total = np.arange(len(x)), np.zeros(len(x))
+    for step in range(int(n_rows.max())):
+        active = step < n_rows
+        a, b = noise[:, 0], noise[:, 1]
+        row = order[:, step]
+        target = y[replicas, row]
+        variance = b if known else b / (a - 1)
+        log_z, out, gradients = log_evidence_gradients(m_layers, v_layers, x[replicas, row], target, variance)
+        for m_l, v_l, (d_m, d_v) in zip(m_layers, v_layers, gradients, strict=True):
+            updated = gaussian_update(m_l, v_l, d_m, d_v)
+            m_l[active], v_l[active] = updated.mean[active], updated.variance[active]
+        if not known:
+            updated_noise = np.stack(tilted_gamma(a, b, target - out.mean, out.variance), -1)
+            noise[active] = updated_noise[active]
+        total += np.where(active, log_z, 0)
+    return total
+
+
+@dataclass
+class WeightPrior:
+    """N(w; 0, 1/λ) for every weight with λ ~ Gamma: the approximate factors, in natural parameters, and q(λ)."""
+
+    precision: Array  # 1/variance of each weight's factor, [n, W]
+    shift: Array  # mean/variance, [n, W]
+    a: Array  # natural parameters of each factor's part of q(λ), [n, W]
+    b: Array
+    concentration: Array  # of q(λ), [n]
+    rate: Array
+
+    @classmethod
+    def start(cls, n: int, n_weights: int, concentration: float, rate: float) -> WeightPrior:
+        """Factors N(w; 0, b/(a − 1)), which is the prior's variance, and nothing yet said about λ."""
+        shape = (n, n_weights)
+        zeros = np.zeros(shape)
+        return cls(
+            np.full(shape, (concentration - 1) / rate),
+            zeros,
+            zeros.copy(),
+            zeros.copy(),
+            np.full(n, float(concentration)),
+            np.full(n, float(rate)),
+        )
+
+
+def refine_prior(prior: WeightPrior, m: Array, v: Array, *, compiled: bool = True) -> None:
+    """One expectation-propagation sweep over the prior's factors, one weight after another [HA15, §3.3]; in place."""
+    factors = (prior.precision, prior.shift, prior.a, prior.b)
+    if compiled and _refine_natively(m, v, *factors, prior.concentration, prior.rate):
+        return
+    with np.errstate(all="ignore"):
+        for k in range(m.shape[1]):
+            cavity_precision = 1 / v[:, k] - prior.precision[:, k]
+            cavity_shift = m[:, k] / v[:, k] - prior.shift[:, k]
+            cavity_v, cavity_m = 1 / cavity_precision, cavity_shift / cavity_precision
+            a, b = prior.concentration - prior.a[:, k], prior.rate - prior.b[:, k]
+            good = (cavity_v > 0) & (cavity_v < LARGEST_CAVITY_VARIANCE) & (a > 1) & (b > 0)
+
+            total = cavity_v + b / (a - 1)
+            d_m, d_v = -cavity_m / total, 0.5 * (cavity_m**2 / total - 1) / total
+            new_m, new_v = gaussian_update(cavity_m, cavity_v, d_m, d_v)
+            new_a, new_b = tilted_gamma(a, b, cavity_m, cavity_v)
+            for array, value in (
+                (prior.precision, 1 / new_v - cavity_precision),
+                (prior.shift, new_m / new_v - cavity_shift),
+                (prior.a, new_a - a),
+                (prior.b, new_b - b),
+                (m, new_m),
+                (v, new_v),
+            ):
+                array[:, k] = np.where(good, value, array[:, k])
+            prior.concentration[good], prior.rate[good] = new_a[good], new_b[good]
+
+
+def _filter_natively(
+    sizes: Integers, n_rows: Integers, rows: Sequence[Array], order: Integers, state: Sequence[Array], known: bool
+) -> Array | None:
+    """:func:`filter_rows` in C++, for x, y = ``rows`` and m, v, noise = ``state``; None without the kernel."""
+    function = library.function("vmg_filter")
+    if function is None:
+        return None
+    x, y = (np.ascontiguousarray(values, dtype=np.float64) for values in rows)
+    sizes, n_rows, order = (np.ascontiguousarray(values, dtype=np.int64) for values in (sizes, n_rows, order))
+    n, N = x.shape[:2]
+    shapes = {"x": (n, N, sizes[0]), "y": (n, N), "order": (n, N), "n_rows": (n,)}
+    for name, values in {"x": x, "y": y, "order": order, "n_rows": n_rows}.items():
+        if values.shape != shapes[name]:
+            raise ValueError(f"{name} must have shape {shapes[name]}; got {values.shape}")
+    if (n_rows > N).any() or (order < 0).any() or (order >= N).any():
+        raise ValueError(f"n_rows must be at most {N}, and order hold row numbers below it; got others")
+    weights = (n, int(((sizes[:-1] + 1) * sizes[1:]).sum()))
+    _require_in_place(("m", "v", "noise"), state, (weights, weights, (n, 2)))
+    log_evidence = np.empty(n)
+    arrays: tuple[Array | Integers, ...] = (sizes, n_rows, x, y, order, *state)
+    counts = (ctypes.c_int64(count) for count in (n, N, len(sizes) - 1))
+    function(*counts, *(_address(array) for array in arrays), ctypes.c_int64(known), _address(log_evidence))
+    return log_evidence
+
+
+def _refine_natively(*arrays: Array) -> bool:
+    """:func:`refine_prior` in C++, in place; whether it was there.
+
+    The arrays are m, v, precision, shift, a and b, each [n, W], concentration and rate, each [n].
+    """
+    function = library.function("vmg_refine")
+    if function is None:
+        return False
+    shape = arrays[0].shape
+    names = ("m", "v", "precision", "shift", "a", "b", "concentration", "rate")
+    _require_in_place(names, arrays, (*[shape] * 6, *[shape[:1]] * 2))
+    function(*(ctypes.c_int64(size) for size in shape), *(_address(array) for array in arrays))
+    return True
+
+
+def _require_in_place(names: Sequence[str], arrays: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> None:
+    """Refuse arrays that the kernels would misread or that they may not write."""
+    for name, values, shape in zip(names, arrays, shapes, strict=True):
+        if values.shape != shape:
+            raise ValueError(f"{name} must have shape {shape}; got {values.shape}")
+        if values.dtype != np.float64 or not (values.flags.c_contiguous and values.flags.writeable):
+            raise ValueError(f"{name} must be contiguous, writeable and float64; got strides {values.strides}")
+
+
+def _address(array: Array | Integers) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
 
 
 class Weights(NamedTuple):

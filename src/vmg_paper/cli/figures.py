@@ -14,9 +14,8 @@ from vmg.files import replacing
 from vmg_paper.experiments import figure1, figure2
 from vmg_paper.experiments.published import PAPER_TABLE2
 from vmg_paper.experiments.results_file import Record
-from vmg_paper.experiments.table2 import MEAN
+from vmg_paper.experiments.table2 import MEAN, common_size, foremost
 from vmg_paper.experiments.table2_methods import n_weights
-from vmg_paper.experiments.table2_summary import common_size, foremost
 from vmg_paper.experiments.toys import ToyResult
 
 __all__ = ["draw_table2", "figure1_command", "figure2_command"]
@@ -65,7 +64,7 @@ def _tell(name: str) -> None:
 
 def _show(result: ToyResult, out: Path, form: str, **options: Any) -> None:
     """Draw the figure and print the distances."""
-    from vmg_paper.figures.band_figure import draw_band_figure  # matplotlib takes its time
+    from vmg_paper.figures import draw_band_figure  # matplotlib takes its time
 
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as temporary:
@@ -85,7 +84,7 @@ def _show(result: ToyResult, out: Path, form: str, **options: Any) -> None:
 
 def draw_table2(summary: Sequence[Record], path: Path) -> None:
     """Draw all methods of the results and of the paper, with the foremost run of each method and size."""
-    from vmg_paper.figures.table2_figure import MethodPicture, draw_table2_figure  # matplotlib takes its time
+    from vmg_paper.figures import MethodPicture, draw_table2_figure  # matplotlib takes its time
 
     at_size = common_size(summary)
     shown = foremost(summary)

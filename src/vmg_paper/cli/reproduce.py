@@ -13,11 +13,10 @@ import typer
 from vmg.cli.output import TrainingBar, say, say_aside, waiting
 from vmg_paper.cli.figures import draw_table2, figure1_command, figure2_command
 from vmg_paper.data import TABLES
-from vmg_paper.experiments import results_file, table1, table2, table2_summary
-from vmg_paper.experiments.runner import run
+from vmg_paper.experiments import results_file, table1, table2
+from vmg_paper.experiments.results_file import FORMATS, run
 from vmg_paper.experiments.table1_methods import TABLE_METHODS
 from vmg_paper.experiments.table2_methods import DIGIT_METHODS, MAX_NOISE, MAX_POINTS, parse_size
-from vmg_paper.experiments.typeset import FORMATS
 
 __all__ = ["reproduce"]
 
@@ -182,8 +181,8 @@ def table2_command(
         )
     asked = set(wanted)
     lines = [line for line in table2.read_lines(out) if table2.key(line) in asked]
-    summary = table2_summary.summarise(lines)
-    say(table2_summary.render(summary, form))
+    summary = table2.summarise(lines)
+    say(table2.render(summary, form))
     if figure is not None:
         draw_table2(summary, figure)
 

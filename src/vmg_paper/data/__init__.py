@@ -1,8 +1,7 @@
 """The data of the paper's experiments: tables, their standard splits, images, toy problems."""
 
 from vmg_paper.data.images import IMAGE_SETS, load_images
-from vmg_paper.data.tables import TABLES, Table, load_table, standard_splits
-from vmg_paper.data.toy import cubic, osband
+from vmg_paper.data.tables import TABLES, Table, cubic, load_table, osband, standard_splits
 from vmg_paper.data.year import load_year
 
 __all__ = [

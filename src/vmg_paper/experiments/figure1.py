@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from vmg.nn import MLP
-from vmg_paper.data.toy import cubic
+from vmg_paper.data.tables import cubic
 from vmg_paper.experiments.toys import Array, Settings, Toy, ToyResult, paper_network
 from vmg_paper.layers.factorised import MeanFieldLinear
 from vmg_paper.layers.point_weights import DropoutLinear

@@ -18,8 +18,8 @@ import numpy as np
 
 from vmg.nn import MLP
 from vmg.priors import GammaPrior
-from vmg_paper.baselines.network_posterior import LayerPrecisions
-from vmg_paper.data.toy import osband
+from vmg_paper.baselines.hmc import LayerPrecisions
+from vmg_paper.data.tables import osband
 from vmg_paper.experiments.toys import Array, Settings, Toy, ToyResult, paper_network
 
 __all__ = ["curve", "matrix_gaussian", "run"]

@@ -1,22 +1,30 @@
-"""Results as JSON lines: appended as they are earned, so that a killed run resumes where it was."""
+"""Results as JSON lines, earned by running tasks, and tables of their summaries."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from vmg.files import sync_folder
+from vmg.scale import run_parallel
+from vmg.training import Callback
+
+__all__ = ["FORMATS", "Watch", "append", "mean_and_error", "read", "run", "typeset", "unwatched"]
 
 try:
     import fcntl
 except ImportError:  # Windows; there only one process may write
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["append", "read"]
 
 Record = dict[str, Any]
 
@@ -91,3 +99,82 @@ def _locked(descriptor: int) -> Iterator[None]:
     if fcntl is not None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     yield  # closing the file unlocks it
+
+
+Watch = Callable[[str], AbstractContextManager[Callback]]
+"""A label to a block in which training reports to the callback that it gives."""
+
+Task = TypeVar("Task")
+
+
+def unwatched(label: str) -> AbstractContextManager[Callback]:
+    """Training that nobody hears of."""
+    return nullcontext(_ignore)
+
+
+def _ignore(progress: Any) -> None:
+    return None
+
+
+def run(
+    execute: Callable[[Task, Watch], list[Record]],
+    tasks: Sequence[Task],
+    *,
+    out: Path,
+    jobs: int = 1,
+    threads: int = 1,
+    watch: Watch = unwatched,
+) -> Iterator[tuple[Task, list[Record]]]:
+    """Every task with its records, as soon as these are in the results file.
+
+    Several ``jobs`` run in processes of their own, which nobody watches.
+    """
+    earned: Iterator[tuple[int, list[Record]]]
+    if jobs == 1:
+        earned = ((k, execute(task, partial(_numbered, watch, k, len(tasks)))) for k, task in enumerate(tasks))
+    else:
+        alone = partial(_unwatched_task, execute)
+        earned = run_parallel(alone, tasks, n_jobs=jobs, threads=threads)
+    for position, records in earned:
+        append(out, records)
+        yield tasks[position], records
+
+
+def _numbered(watch: Watch, position: int, total: int, label: str) -> AbstractContextManager[Callback]:
+    return watch(f"{label} ({position + 1}/{total})")
+
+
+def _unwatched_task(execute: Callable[[Task, Watch], list[Record]], task: Task) -> list[Record]:
+    return execute(task, unwatched)
+
+
+FORMATS = ("markdown", "latex", "json")
+LATEX = (("±", r"$\pm$"), ("%", r"\%"), ("−", "$-$"))
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error, which is 0 for a single value."""
+    error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return float(np.mean(values)), float(error)
+
+
+def typeset(
+    summary: Sequence[Record],
+    header: Sequence[str],
+    cells: Callable[[Record], Sequence[str]],
+    form: str,
+    *,
+    n_words: int = 2,
+) -> str:
+    """A table in Markdown or LaTeX, whose first ``n_words`` columns are words, or the rows as JSON."""
+    if form not in FORMATS:
+        raise ValueError(f"format must be one of {FORMATS}; got {form!r}")
+    if form == "json":
+        return json.dumps(list(summary), indent=1)
+    rows = [cells(row) for row in summary]
+    if form == "markdown":
+        return "\n".join(f"| {' | '.join(row)} |" for row in (header, ("---",) * len(header), *rows))
+    body = [" & ".join(row) + r" \\" for row in (header, *rows)]
+    for character, name in LATEX:
+        body = [line.replace(character, name) for line in body]
+    return "\n".join([rf"\begin{{tabular}}{{{'l' * n_words}{'r' * (len(header) - n_words)}}}", *body, r"\end{tabular}"])

@@ -20,10 +20,8 @@ from vmg.variational import fit_splits
 from vmg_paper.data import load_table, standard_splits
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.published import BEST, BEST_ONE_LAYER, PAPER_BASELINES, PAPER_TABLE1
-from vmg_paper.experiments.results_file import Record
-from vmg_paper.experiments.runner import Watch, unwatched
+from vmg_paper.experiments.results_file import FORMATS, Record, Watch, mean_and_error, typeset, unwatched
 from vmg_paper.experiments.table1_methods import TABLE_METHODS, fit_apart
-from vmg_paper.experiments.typeset import FORMATS, mean_and_error, typeset
 
 __all__ = ["FORMATS", "Task", "config", "execute", "render", "score", "summarise", "tasks"]
 

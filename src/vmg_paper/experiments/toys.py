@@ -19,7 +19,7 @@ from vmg.prediction import Prediction, draw_functions
 from vmg.training import cosine, train
 from vmg_paper.baselines import HMCRegressor, PBPRegressor
 from vmg_paper.baselines.hamiltonian import bulk_ess, split_rhat
-from vmg_paper.baselines.network_posterior import LayerPrecisions
+from vmg_paper.baselines.hmc import LayerPrecisions
 
 __all__ = [
     "Band",

@@ -21,24 +21,44 @@ __all__ = [
     "BayesByBackpropLinear",
     "FactorisedLinear",
     "GravesLinear",
+    "LocatedLinear",
     "MeanFieldLinear",
     "ScaleMixture",
     "empirical_kl",
-    "he_normal_",
     "isotropic_kl",
     "mixture_log_prob",
     "sample_local",
 ]
 
 
-def he_normal_(weight: Tensor, n_inputs: int, generator: torch.Generator | None = None) -> None:
-    """Start W [..., R, C] at N(0, 2), bias row 0: He's scheme, as the layer divides its input by √R."""
-    with torch.no_grad():
-        weight.normal_(0, math.sqrt(2), generator=generator)
-        weight[..., n_inputs:, :] = 0
+class LocatedLinear(BayesianLinear):
+    """A layer with a weight matrix for its centre, which starts at N(0, 2), bias row 0.
+
+    This is He's scheme, as the layer divides its input by √R.
+    """
+
+    loc: nn.Parameter  # [*batch_shape, R, C]
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, *, batch_shape: Sequence[int] = ()
+    ) -> None:
+        super().__init__(in_features, out_features, bias, batch_shape)
+        self.loc = nn.Parameter(torch.empty(*batch_shape, self.n_rows, out_features))
+        self._start_loc()
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        self._start_loc(generator)
+
+    def _start_loc(self, generator: torch.Generator | None = None) -> None:
+        with torch.no_grad():
+            self.loc.normal_(0, math.sqrt(2), generator=generator)
+            self.loc[..., self.in_features :, :] = 0
+
+    def mean_weight(self) -> Tensor:
+        return self.loc
 
 
-class FactorisedLinear(BayesianLinear):
+class FactorisedLinear(LocatedLinear):
     """W_rc ~ N(M_rc, S_rc²), all entries independent.
 
     Parameters
@@ -52,35 +72,20 @@ class FactorisedLinear(BayesianLinear):
         Independent replicas.
     """
 
-    loc: nn.Parameter  # M
-    log_scale: nn.Parameter  # log S
+    log_scale: nn.Parameter  # log S; loc is M
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
-        initial_scale: float = 0.01,
-        batch_shape: Sequence[int] = (),
-    ) -> None:
-        super().__init__(in_features, out_features, bias, batch_shape)
+    def __init__(self, *sizes: Any, initial_scale: float = 0.01, **options: Any) -> None:
+        super().__init__(*sizes, **options)
         if not initial_scale > 0:
             raise ValueError(f"initial_scale must be positive; got {initial_scale}")
         self.initial_scale = initial_scale
-        shape = (*batch_shape, self.n_rows, out_features)
-        self.loc = nn.Parameter(torch.empty(shape))
-        self.log_scale = nn.Parameter(torch.empty(shape))
-        self.reset_parameters()
+        self.log_scale = nn.Parameter(torch.full_like(self.loc, math.log(initial_scale)))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Means by He's scheme, all scales at ``initial_scale``."""
-        he_normal_(self.loc, self.in_features, generator)
+        super().reset_parameters(generator)
         with torch.no_grad():
             self.log_scale.fill_(math.log(self.initial_scale))
-
-    def mean_weight(self) -> Tensor:
-        return self.loc
 
     def scale(self) -> Tensor:
         """S, [*batch_shape, R, C]."""
@@ -120,12 +125,10 @@ class MeanFieldLinear(FactorisedLinear):
         N(0, 1) for every weight if None, or any prior with ``coefficients``: the priors of the matrix Gaussian layers.
     """
 
-    def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, *, prior: Prior | None = None, **options: Any
-    ) -> None:
-        super().__init__(in_features, out_features, bias, **options)
+    def __init__(self, *sizes: Any, prior: Prior | None = None, **options: Any) -> None:
+        super().__init__(*sizes, **options)
         self.prior = (IsotropicPrior() if prior is None else prior).fresh(self.batch_shape)
-        coefficients = self.prior.coefficients(self.n_rows * out_features)
+        coefficients = self.prior.coefficients(self.n_rows * self.out_features)
         if coefficients is None:
             raise ValueError(f"prior must be isotropic, or have conjugate precisions; got {self.prior}")
         self._coefficients = coefficients
@@ -270,16 +273,13 @@ class BayesByBackpropLinear(FactorisedLinear):
 
     def __init__(
         self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
+        *sizes: Any,
         prior: ScaleMixture | Sequence[ScaleMixture] | None = None,
-        initial_scale: float = 0.01,
         scale_rate: float = 1.0,
-        batch_shape: Sequence[int] = (),
+        **options: Any,
     ) -> None:
-        super().__init__(in_features, out_features, bias, initial_scale=initial_scale, batch_shape=batch_shape)
+        super().__init__(*sizes, **options)
+        batch_shape = self.batch_shape
         if not 0 <= scale_rate <= 1:
             raise ValueError(f"scale_rate must be in [0, 1]; got {scale_rate}")
         self.scale_rate = scale_rate

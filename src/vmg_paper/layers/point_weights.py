@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from vmg.math.preactivations import augment, log_uniform_kl
-from vmg.nn.bayesian import BayesianLinear
-from vmg_paper.layers.factorised import he_normal_
+from vmg_paper.layers.factorised import LocatedLinear
 
 __all__ = [
     "DeterministicLinear",
@@ -26,7 +25,7 @@ __all__ = [
 ]
 
 
-class PointLinear(BayesianLinear):
+class PointLinear(LocatedLinear):
     """A single learned weight matrix θ.
 
     Parameters
@@ -40,30 +39,11 @@ class PointLinear(BayesianLinear):
         Independent replicas.
     """
 
-    loc: nn.Parameter  # θ
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
-        precision: float = 0.0,
-        batch_shape: Sequence[int] = (),
-    ) -> None:
-        super().__init__(in_features, out_features, bias, batch_shape)
+    def __init__(self, *sizes: Any, precision: float = 0.0, **options: Any) -> None:
+        super().__init__(*sizes, **options)
         if not precision >= 0:
             raise ValueError(f"precision must be >= 0; got {precision}")
         self.precision = precision
-        self.loc = nn.Parameter(torch.empty(*batch_shape, self.n_rows, out_features))
-        he_normal_(self.loc, in_features)
-
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """θ by He's scheme."""
-        he_normal_(self.loc, self.in_features, generator)
-
-    def mean_weight(self) -> Tensor:
-        return self.loc
 
     def kl_divergence(self) -> Tensor:
         """½ precision ‖θ‖²/R; zero for maximum likelihood."""
@@ -121,21 +101,12 @@ class DroppingLinear(PointLinear):
 
     rate: Tensor
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
-        rate: float | Tensor = 0.5,
-        precision: float = 0.0,
-        batch_shape: Sequence[int] = (),
-    ) -> None:
-        super().__init__(in_features, out_features, bias, precision=precision, batch_shape=batch_shape)
+    def __init__(self, *sizes: Any, rate: float | Tensor = 0.5, **options: Any) -> None:
+        super().__init__(*sizes, **options)
         values = torch.as_tensor(rate, dtype=torch.get_default_dtype())
         if not ((values >= 0) & (values < 1)).all():
             raise ValueError(f"rate must be in [0, 1); got {rate}")
-        self.register_buffer("rate", values.expand(tuple(batch_shape)).clone())
+        self.register_buffer("rate", values.expand(self.batch_shape).clone())
 
 
 class DropoutLinear(DroppingLinear, NoisyInputLinear):
@@ -171,10 +142,8 @@ class DropConnectLinear(DroppingLinear):
         without their special kernels.
     """
 
-    def __init__(
-        self, in_features: int, out_features: int, bias: bool = True, *, matched: bool = False, **options: Any
-    ) -> None:
-        super().__init__(in_features, out_features, bias, **options)
+    def __init__(self, *sizes: Any, matched: bool = False, **options: Any) -> None:
+        super().__init__(*sizes, **options)
         self.matched = matched
 
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
@@ -229,28 +198,20 @@ class VariationalDropoutLinear(NoisyInputLinear):
 
     Parameters
     ----------
-    in_features, out_features, bias, batch_shape
-        As in ``nn.Linear``, and independent replicas.
+    in_features, out_features, bias, precision, batch_shape
+        As in :class:`PointLinear`.
     initial_noise : float
         √α at the start of training.
     """
 
     log_noise: nn.Parameter  # log √α, [*batch_shape]
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
-        initial_noise: float = 0.2,
-        batch_shape: Sequence[int] = (),
-    ) -> None:
-        super().__init__(in_features, out_features, bias, batch_shape=batch_shape)
+    def __init__(self, *sizes: Any, initial_noise: float = 0.2, **options: Any) -> None:
+        super().__init__(*sizes, **options)
         if not 0 < initial_noise <= MAX_SCALE:
             raise ValueError(f"initial_noise must be in (0, {MAX_SCALE:g}]; got {initial_noise}")
         self.initial_noise = initial_noise
-        self.log_noise = nn.Parameter(torch.full(tuple(batch_shape), math.log(initial_noise)))
+        self.log_noise = nn.Parameter(torch.full(self.batch_shape, math.log(initial_noise)))
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """θ by He's scheme, √α at ``initial_noise``."""

@@ -7,7 +7,7 @@ from sklearn.base import clone
 from quick import linear_table
 from vmg_paper.baselines import HMCRegressor, PBPRegressor
 from vmg_paper.baselines.batched_regressor import fit_splits
-from vmg_paper.baselines.filtering import filter_rows
+from vmg_paper.baselines.pbp import filter_rows
 from vmg_paper.experiments.table1_methods import TABLE_METHODS
 
 QUICK = {

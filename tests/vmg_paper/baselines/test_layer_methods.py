@@ -13,8 +13,7 @@ from quick import linear_table
 from vmg.prediction import draw_functions
 from vmg.variational import fit_splits
 from vmg_paper import baselines
-from vmg_paper.baselines.held_out_search import RATES
-from vmg_paper.baselines.layer_methods import MIXTURES, LearnedVarianceLikelihood
+from vmg_paper.baselines.layer_methods import MIXTURES, RATES, LearnedVarianceLikelihood, PrecisionLikelihood
 
 REGRESSORS = (
     "MeanField",
@@ -187,12 +186,12 @@ def test_mc_dropout_finds_the_noise():
 
 def test_mc_dropout_likelihood_by_hand():
     tau = torch.tensor([[4.0, 9.0], [1.0, 0.25]])
-    likelihood = baselines.mc_dropout.PrecisionLikelihood(tau)
+    likelihood = PrecisionLikelihood(tau)
     f, y = torch.randn(2, 5, 2), torch.randn(2, 5, 2)
     expected = torch.distributions.Normal(f, tau.rsqrt().unsqueeze(-2)).log_prob(y).sum(-1)
     torch.testing.assert_close(likelihood.expected_log_prob(f, y), expected)
     with pytest.raises(ValueError, match="precision must be positive and finite"):
-        baselines.mc_dropout.PrecisionLikelihood(torch.zeros(1, 1))
+        PrecisionLikelihood(torch.zeros(1, 1))
     with pytest.raises(ValueError, match=r"f and y must have one shape and 2 outputs; got \(2, 5, 1\)"):
         likelihood.expected_log_prob(f[..., :1], y)
 

@@ -9,7 +9,7 @@ from torch.distributions import Gamma, MultivariateNormal, Normal
 
 from vmg.nn import MLP
 from vmg_paper.baselines import HMCRegressor
-from vmg_paper.baselines.network_posterior import (
+from vmg_paper.baselines.hmc import (
     DERIVATIVES,
     CollapsedPosterior,
     FlatNetwork,

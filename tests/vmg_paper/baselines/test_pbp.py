@@ -8,8 +8,8 @@ import torch
 from scipy import integrate, stats
 
 from vmg.fused import library
-from vmg_paper.baselines import compiled_filtering, filtering
-from vmg_paper.baselines.filtering import (
+from vmg_paper.baselines import pbp
+from vmg_paper.baselines.pbp import (
     WeightPrior,
     filter_rows,
     forward,
@@ -34,7 +34,7 @@ def network(sizes, n=2, seed=0):
 
 
 def layers(flat, sizes):
-    return filtering.split_layers(flat, sizes)
+    return pbp.split_layers(flat, sizes)
 
 
 @pytest.mark.parametrize(("m", "v"), [(0.3, 0.5), (-2.0, 1.3), (4.0, 0.2), (-6.0, 1.0), (9.0, 1e-2)])
@@ -95,7 +95,7 @@ def test_gradients_equal_autograd(sizes):
     m, v = network(sizes, n=2)
     rng = np.random.default_rng(2)
     x, y, noise = rng.normal(size=(2, 3)), rng.normal(size=2), np.array([0.3, 0.8])
-    log_z, _, gradients = filtering.log_evidence_gradients(layers(m, sizes), layers(v, sizes), x, y, noise)
+    log_z, _, gradients = pbp.log_evidence_gradients(layers(m, sizes), layers(v, sizes), x, y, noise)
     for k in range(2):
         leaves = [[torch.tensor(layer[k], requires_grad=True) for layer in layers(flat, sizes)] for flat in (m, v)]
         value = torch_log_evidence(*leaves, torch.tensor(x[k]), torch.tensor(y[k]), noise[k])
@@ -110,7 +110,7 @@ def test_the_gaussian_update_has_the_moments_of_the_tilted_distribution():
     """One weight w ~ N(m, v) and y ~ N(w, s²): moments of the product by quadrature."""
     m, v, y, s2 = 0.4, 1.7, -1.1, 0.6
     r, total = y - m, v + s2
-    found = filtering.gaussian_update(*map(np.array, (m, v, r / total, 0.5 * (r**2 / total - 1) / total)))
+    found = pbp.gaussian_update(*map(np.array, (m, v, r / total, 0.5 * (r**2 / total - 1) / total)))
 
     def tilted(w):
         return stats.norm.pdf(w, m, v**0.5) * stats.norm.pdf(y, w, s2**0.5)
@@ -122,7 +122,7 @@ def test_the_gaussian_update_has_the_moments_of_the_tilted_distribution():
 
 
 def test_an_update_to_a_negative_variance_is_not_made():
-    found = filtering.gaussian_update(np.array([1.0]), np.array([2.0]), np.array([3.0]), np.array([0.0]))
+    found = pbp.gaussian_update(np.array([1.0]), np.array([2.0]), np.array([3.0]), np.array([0.0]))
     assert (found.mean, found.variance) == (1.0, 2.0)
 
 
@@ -248,7 +248,7 @@ def test_refining_the_prior_of_one_weight_matches_the_tilted_moments():
     m = v * (cavity_m / cavity_v)
     refine_prior(prior, m, v)
     total = cavity_v + 6 / 5
-    expected = filtering.gaussian_update(
+    expected = pbp.gaussian_update(
         *map(np.array, (cavity_m, cavity_v, -cavity_m / total, 0.5 * (cavity_m**2 / total - 1) / total))
     )
     np.testing.assert_allclose([m[0, 0], v[0, 0]], [expected.mean, expected.variance], rtol=1e-12)
@@ -320,6 +320,6 @@ def test_the_filter_refuses_what_it_would_misread(changes, message):
         "v": np.ones((2, 13)),
         "noise": np.full((2, 2), 3.0),
     }
-    assert np.isfinite(compiled_filtering.filter_rows(**given, known=False)).all()
+    assert np.isfinite(pbp.filter_rows(**given, known=False)).all()
     with pytest.raises(ValueError, match=message):
-        compiled_filtering.filter_rows(**{**given, **changes}, known=False)
+        pbp.filter_rows(**{**given, **changes}, known=False)
