@@ -18,9 +18,9 @@ from torch.nn.functional import cross_entropy
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn import MLP
 from vmg.objective import Objective, elbo
-from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.loop import differentiate
 from vmg.training.rows import Batch
+from vmg.training.state import GroupedParameters
 
 INPUTS, CLASSES, BATCH, N_DATA = 784, 10, 100, 50_000  # MNIST, as in the paper's experiments [LW16, §4.2]
 WARM_UP = 5  # turns before the clock runs: allocation, caches, Adam's state

@@ -62,7 +62,7 @@ def work(rank: int, setting: Setting, port: int, case: str, steps: int, together
     """Train, and answer with the seconds of a step, of its messages and of bare ones."""
     from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood
     from vmg.nn import MLP
-    from vmg.training import distributed as sharing
+    from vmg.training import loop as sharing
     from vmg.training import train
 
     take_core(rank)

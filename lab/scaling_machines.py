@@ -15,6 +15,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,44 +32,36 @@ def measure(columns: int, n_rows: int = 2**16) -> dict[str, float]:
     import torch
     from pyarrow import parquet
 
-    from vmg import TableRegressor
-    from vmg.scale import open_dataset
-    from vmg.scale.statistics import RowSample, TableStatistics, fit_encoder, fit_scaling
-    from vmg.scale.stream import _encoded, _target_scaling, condition_on_all, fit_on_sample
-    from vmg.tables.target import fit_target
+    from vmg.scale import fit_dataset, stream
 
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n_rows, columns)).astype(np.float32)
     y = np.sin(2 * x[:, 0]) + x[:, 1] + 0.3 * rng.normal(size=n_rows)
     names = [f"x{k}" for k in range(columns)]
+    work: dict[str, float] = {}
+
+    def timed(name: str) -> Any:
+        function = getattr(stream, name)
+
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            started = time.process_time()
+            answer = function(*arguments, **options)
+            work[name] = time.process_time() - started
+            return answer
+
+        return wrapper
+
+    for name in ("_first_pass", "fit_on_sample", "condition_on_all"):
+        setattr(stream, name, timed(name))
     with tempfile.TemporaryDirectory() as folder:
         path = f"{folder}/rows.parquet"
         parquet.write_table(pa.table(dict(zip([*names, "y"], [*x.T.copy(), y], strict=True))), path)
-        dataset = open_dataset(path)
-        started = time.process_time()
-        statistics, sample = TableStatistics(), RowSample(SAMPLE, 0)
-        for piece, frame in dataset.frames():
-            statistics.add(frame)
-            sample.add(frame, piece.number)
-        first = time.process_time() - started
-        rows = sample.rows()
-        encoder = fit_encoder(rows[names], statistics)
-        scaling = [fit_scaling(encoder, encoder.transform(rows[names]), statistics)]
-        scaling.append(_target_scaling(rows["y"].to_numpy(), statistics, "y"))
-        steps = 40
-        estimator = TableRegressor(max_iter=steps, random_state=0)
-        started = time.process_time()
-        fit_on_sample(estimator, encoder.transform(rows[names]), rows["y"].to_numpy(), n_rows=n_rows, scaling=scaling)
-        sampled = time.process_time() - started
-        started = time.process_time()
-        condition_on_all(estimator, _encoded(dataset, [*names, "y"], "y", encoder, fit_target(rows["y"]), ()))
-        second = time.process_time() - started
-    taken = max(1, estimator.n_steps_)
+        model = fit_dataset(path, "y", options={"max_iter": 40, "random_state": 0})
     return {
-        "first_pass_us": 1e6 * first / n_rows,
-        "second_pass_us": 1e6 * second / n_rows,
-        "step_ms": 1e3 * sampled / taken,
+        "first_pass_us": 1e6 * work["_first_pass"] / n_rows,
+        "second_pass_us": 1e6 * work["condition_on_all"] / n_rows,
+        "step_ms": 1e3 * work["fit_on_sample"] / max(1, model.estimator.n_steps_),
     }
 
 

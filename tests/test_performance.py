@@ -13,9 +13,9 @@ from vmg.fused import library
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn import MLP
 from vmg.objective import Objective
-from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.loop import differentiate
 from vmg.training.rows import Batch
+from vmg.training.state import GroupedParameters
 
 INPUTS, WIDTH, CLASSES, BATCH, POINTS = 784, 150, 10, 100, 50  # the paper's MNIST network [LW16, §4.2]
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")

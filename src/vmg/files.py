@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +29,12 @@ __all__ = [
     "Run",
     "RunError",
     "RunFolder",
+    "append_lines",
     "check_output",
     "digest_file",
     "file_stamp",
     "locked",
+    "read_lines",
     "replacing",
     "same_file",
     "sync_folder",
@@ -164,6 +166,67 @@ def file_stamp(path: str | os.PathLike[str]) -> tuple[int, ...]:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
+# -- lines of JSON ----------------------------------------------------------------------------------------------------
+
+
+def read_lines(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """All records of a file with one JSON object a line; a last line that a kill cut short is left out."""
+    try:
+        *lines, last = Path(path).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records += [json.loads(line)] if line.strip() else []
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{os.fspath(path)}, line {number} is not JSON: {error}") from error
+    return [*records, json.loads(last)] if _is_record(last) else records
+
+
+def append_lines(path: str | os.PathLike[str], records: Iterable[Mapping[str, Any]]) -> None:
+    """Add records, each on a line of its own; when this returns, they are on the disk.
+
+    Nothing that was whole is written again: a last line that a kill cut short is cut off at the last newline, and one
+    that only lacks its newline gets it. Several processes may append to one file. On a full disk the file becomes what
+    it was.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = not path.exists()
+    data = "".join(json.dumps(record) + "\n" for record in records).encode()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        if fcntl is not None:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # closing the file unlocks it
+        content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        end = content.rfind(b"\n") + 1
+        if _is_record(content[end:]):
+            end, data = len(content), b"\n" + data
+        os.ftruncate(descriptor, end)
+        place = end
+        try:
+            while data:
+                written = os.pwrite(descriptor, data, place)
+                data, place = data[written:], place + written
+        except OSError:
+            os.ftruncate(descriptor, end)
+            raise
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if new:
+        sync_folder(path.parent)
+
+
+def _is_record(line: bytes) -> bool:
+    """Whether a line is a whole record; every record is an object, and no part of one is JSON."""
+    try:
+        return isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 # -- resumable runs ---------------------------------------------------------------------------------------------------
 
 
@@ -203,7 +266,7 @@ class Run:
         with locked(path, wait=False):
             note = path / NOTE
             if note.exists():
-                kept, *parts = _whole_lines(note)
+                kept, *parts = _read_note(note)
                 self.require_same(kept, path)
             else:
                 others = sorted(entry.name for entry in path.iterdir() if not TEMPORARY.fullmatch(entry.name))
@@ -239,22 +302,15 @@ class RunFolder:
     def add(self, name: str, source: str = "") -> None:
         """Note a part that was written just now."""
         self._parts[name] = {"name": name, "source": source, "digest": digest_file(self.path / name)}
-        with open(self.path / NOTE, "a", encoding="utf-8") as file:
-            file.write(json.dumps(self._parts[name]) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_lines(self.path / NOTE, [self._parts[name]])
 
 
-def _whole_lines(note: Path) -> list[Any]:
-    """The lines of a note; a last one that a kill cut short is cut off."""
-    data = note.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
+def _read_note(note: Path) -> list[dict[str, Any]]:
+    """The settings of a run, and a line for each part that was finished."""
     try:
-        lines = [json.loads(line) for line in whole.splitlines()]
-        if not lines or not all(isinstance(line, dict) and "name" in line for line in lines[1:]):
-            raise ValueError("it must have the settings and a line for each part")
-    except (ValueError, RecursionError) as error:
+        lines = read_lines(note)
+        if lines and all("name" in line for line in lines[1:]):
+            return lines
+        raise ValueError("it must have the settings and a line for each part")
+    except (TypeError, ValueError) as error:
         raise RunError(f"{note} is damaged; give another path, or remove the folder to start again") from error
-    if len(whole) < len(data):
-        os.truncate(note, len(whole))
-    return lines

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from vmg.files import replacing
+from vmg.files import Run, replacing
 
 __all__ = [
     "FORMAT_VERSION",
@@ -31,9 +31,11 @@ __all__ = [
     "fingerprint_modules",
     "fingerprint_tensors",
     "read",
+    "read_state",
     "require_shapes",
     "require_size",
     "write",
+    "write_state",
 ]
 
 Tensors: TypeAlias = dict[str, Tensor]
@@ -121,6 +123,26 @@ def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_FILE_BYTES) -> tu
         raise ModelFileError(f"{name} is truncated or damaged: {error}") from error
     if metadata.get(DIGEST) != digest:
         raise ModelFileError(f"{name} was changed after it was written: its SHA-256 digest does not fit its contents")
+    return tensors, document
+
+
+def write_state(
+    path: str | os.PathLike[str], run: Run, holds: str, tensors: Mapping[str, Tensor], document: Mapping[str, Any]
+) -> None:
+    """Write the state of a resumable run to one file, with the settings of the run."""
+    write(path, tensors, {"holds": holds, "run": run.to_document(), **document})
+
+
+def read_state(
+    path: str | os.PathLike[str], run: Run, holds: str, *, max_bytes: int = MAX_FILE_BYTES
+) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The state that :func:`write_state` wrote, None where there is no file; a RunError where it is another run's."""
+    if not os.path.exists(path):
+        return None
+    tensors, document = read(path, max_bytes=max_bytes)
+    if document.get("holds") != holds:
+        raise ModelFileError(f"{os.fspath(path)} must hold a {holds}; got {document.get('holds')!s:.40}")
+    run.require_same(document.get("run"), path)
     return tensors, document
 
 

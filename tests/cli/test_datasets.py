@@ -99,7 +99,7 @@ def test_update_takes_new_rows_in(model, tmp_path, capsys):
 
 KILLED = """
 import os, signal
-from vmg.scale.checkpoint import FitCheckpoint
+from vmg.scale.stream import FitCheckpoint
 
 save = FitCheckpoint.save
 

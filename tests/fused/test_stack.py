@@ -18,9 +18,9 @@ from vmg.nn.bayesian import use_generator
 from vmg.objective import Objective
 from vmg.priors import GammaPrior
 from vmg.training import train
-from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.loop import differentiate
 from vmg.training.rows import Batch
+from vmg.training.state import GroupedParameters
 
 B, D, C = 7, 5, 3
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")

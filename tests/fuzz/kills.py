@@ -24,7 +24,6 @@ from victims import Victim, Victims
 
 import vmg
 from vmg.model_file import read
-from vmg.training.checkpoint import Checkpoint
 from vmg_paper.experiments import results_file
 
 INTERRUPTED = (130, "error: interrupted\n")
@@ -137,7 +136,7 @@ def _checkpoints(rng: random.Random, folder: Path) -> None:
     for _ in range(rng.randrange(1, 4)):
         start("train", path, folder=folder).end_after(rng.randrange(1, 60), rng.random() * 0.02, signal.SIGKILL)
     if path.exists():
-        Checkpoint(path).read({})
+        read(path)
     victim = start("train", path, folder=folder)
     code = victim.wait()
     if code or victim.told()[-1] != expected:

@@ -9,7 +9,7 @@ import vmg
 from vmg import TableRegressor, model_file
 from vmg.files import RunError
 from vmg.model_file import ModelFileError
-from vmg.scale import fit_fleet, fleet_fit, load_fleet, score_dataset, update_model
+from vmg.scale import fit_fleet, fleet, load_fleet, score_dataset, update_model
 from vmg.scale.group_fits import FLEET_SIZE, GroupTable, fit_together
 from vmg.tables import TableError
 
@@ -100,22 +100,22 @@ def test_a_dataset_is_scored_by_a_fleet(fitted, tmp_path):
 def test_a_killed_run_goes_on_to_the_same_files(tmp_path, monkeypatch):
     calls = []
 
-    def die(task):
+    def die(tables, **options):
         if calls:
             raise KeyboardInterrupt
-        calls.append(task)
-        return original(task)
+        calls.append(tables)
+        return original(tables, **options)
 
-    original = fleet_fit.fit_task
-    monkeypatch.setattr(fleet_fit, "BATCH_CELLS", 50)  # a batch for each group
-    monkeypatch.setattr(fleet_fit, "fit_task", die)
+    original = fleet.fit_batch
+    monkeypatch.setattr(fleet, "BATCH_CELLS", 50)  # a batch for each group
+    monkeypatch.setattr(fleet, "fit_batch", die)
     folder = tmp_path / "shops"
     with pytest.raises(KeyboardInterrupt):
         fit_fleet(sales(), "y", "shop", folder, options=FAST)
     assert len(bits(folder)) == 1 and not (folder / "index.json").exists()
     with pytest.raises(ModelFileError, match="not finished"):
         load_fleet(folder)
-    monkeypatch.setattr(fleet_fit, "fit_task", original)
+    monkeypatch.setattr(fleet, "fit_batch", original)
     report = fit_fleet(sales(), "y", "shop", folder, options=FAST)
     assert len(report.found) == 1 and len(report.fitted) == 2
     again = tmp_path / "again"

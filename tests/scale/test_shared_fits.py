@@ -15,8 +15,8 @@ from vmg.files import RunError
 from vmg.fit.gaussian import RegressionMembers
 from vmg.fit.trainer import MemberRun, MemberShard, members_shared
 from vmg.scale import fit_dataset
-from vmg.scale.checkpoint import FitCheckpoint
 from vmg.scale.dataset import Dataset
+from vmg.scale.stream import FitCheckpoint
 
 FAST = {"n_members": 4, "hidden_layer_sizes": (8,), "max_iter": 20, "random_state": 0}
 

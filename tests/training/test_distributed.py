@@ -13,7 +13,7 @@ from vmg.likelihoods import CategoricalLikelihood, FullCovarianceLikelihood, Gau
 from vmg.nn import MLP
 from vmg.priors import GammaPrior
 from vmg.training import Checkpoint, train
-from vmg.training.distributed import Processes
+from vmg.training.loop import Processes
 
 N, BATCH = 90, 33  # slices of 17 and 16 rows: the second counts less
 
@@ -45,7 +45,7 @@ def injected_noise():
     def fill(noises, generator):
         shared = torch.Generator().manual_seed(next(calls))
         for noise in noises:
-            own = noise.shape[-2] == processes.n_own(BATCH)
+            own = noise.shape[-2] == processes.sizes(BATCH)[processes.rank]
             rows = BATCH if own else noise.shape[-2]
             drawn = torch.randn(*noise.shape[:-2], rows, noise.shape[-1], generator=shared, dtype=noise.dtype)
             noise.copy_(processes.slice(drawn.mT).mT if own else drawn)
@@ -103,7 +103,7 @@ def _run_named(rank, kind, options):
 def _slices(rank):
     processes = Processes()
     index = torch.arange(BATCH).expand(2, BATCH)
-    return processes.slice(index).tolist(), processes.n_own(BATCH)
+    return processes.slice(index).tolist(), processes.sizes(BATCH)[processes.rank]
 
 
 def test_slices_share_a_batch(pair):
@@ -202,7 +202,7 @@ def test_a_process_that_dies_stops_the_others_and_the_run_goes_on_with_any_numbe
 def test_without_a_group_nothing_is_shared():
     processes = Processes()
     index = torch.arange(5)
-    assert processes.alone and processes.slice(index) is index and processes.n_own(5) == 5
+    assert processes.alone and processes.slice(index) is index and processes.sizes(5) == [5]
     assert processes.noise_generator(None, 0) is None
 
 

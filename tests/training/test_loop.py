@@ -10,7 +10,7 @@ from torch import nn
 import vmg
 from vmg.likelihoods import GaussianLikelihood, KnownNoiseLikelihood
 from vmg.nn import MLP, bayesianize, use_generator
-from vmg.training import TrainingError, constant, cosine, minibatches, train
+from vmg.training import Minibatches, TrainingError, constant, cosine, train
 
 # -- one run ----------------------------------------------------------------------------------------------------------
 
@@ -27,7 +27,7 @@ def test_equals_an_obvious_loop():
     generator = seeded()
     use_generator(expected_network, generator)
     optimiser = torch.optim.Adam([*expected_network.parameters(), *expected_likelihood.parameters()], lr=0.01)
-    for index in itertools.islice(minibatches(N, 8, generator=generator), 7):
+    for index in itertools.islice(Minibatches(N, 8, generator=generator), 7):
         optimiser.zero_grad()
         terms = vmg.elbo(expected_network, expected_likelihood, x[index], y[index], n_data=N)
         (-terms.total).backward()

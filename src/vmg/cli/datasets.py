@@ -87,7 +87,7 @@ def score_into_folder(
     with waiting("Predicting", quiet=quiet):
         report = score_dataset(model, data, out, coverage=coverage, keep=keep, outside=outside, n_jobs=jobs)
     if json:
-        refused = [{"part": part.name, "reason": part.reason} for part in report.refused]
+        refused = [{"part": name, "reason": reason} for name, reason in sorted(report.refused.items())]
         found = {"rows": report.n_rows, "written": report.written, "found": report.found, "empty": report.empty}
         print_json({"out": str(out), "coverage": coverage, **found, "refused": refused})
     elif not quiet:
@@ -97,5 +97,5 @@ def score_into_folder(
         for name in report.empty:
             say_aside(f"Part {name} has no rows.")
     if report.refused:
-        names = "; ".join(map(str, report.refused))
+        names = "; ".join(f"{name}: {reason}" for name, reason in sorted(report.refused.items()))
         raise TableError(f"{count(len(report.refused), 'part')} not scored, the rest is. {names}")

@@ -58,7 +58,7 @@ def fit_by_group(
     silent = quiet or json
     if is_dataset(data):
         dataset = open_dataset(data)
-        frame = pd.concat([part for _, part in dataset.frames()], ignore_index=True)
+        frame = pd.concat(dataset.frames(), ignore_index=True)
         notes = dataset.notes()
     else:
         frame, notes = read_table(data, **{**choices.reading, "texts": [*choices.reading["texts"], by]})

@@ -118,12 +118,14 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
 
     def updated(self, x: Array, y: NDArray[np.int64], weight: Array | None) -> ClassificationEnsemble:
         """Condition the output layers on more rows, the posterior so far being their prior."""
-        phi = self.members.features(torch.as_tensor(squash(x))).detach()
+        soft = squash(x)
+        phi = self.members.features(torch.as_tensor(soft)).detach()
         w = torch.ones(len(x), dtype=torch.float64) if weight is None else torch.as_tensor(weight)
         labels = nn.functional.one_hot(torch.as_tensor(y), self.members.n_classes).double()
         before = SoftmaxPosterior(self.mean, self.root)
         after = improve_on(before, phi, labels, w.expand(len(phi), -1), 2 * FINAL_STEPS)
-        return replace(self, mean=after.mean.contiguous(), root=after.root.contiguous())
+        inputs = self.input_range.including(soft)
+        return replace(self, mean=after.mean.contiguous(), root=after.root.contiguous(), input_range=inputs)
 
     def _own_document(self) -> tuple[Tensors, Document]:
         document = {"n_classes": self.members.n_classes, "sharpness": self.sharpness, "inflation": self.inflation}

@@ -98,6 +98,10 @@ class InputRange:
         """The range of rows x [N, D]."""
         return cls(x.min(0), x.max(0))
 
+    def including(self, x: Array) -> InputRange:
+        """The range of these rows and more rows x [N, D]."""
+        return InputRange(np.minimum(self.low, x.min(0)), np.maximum(self.high, x.max(0)))
+
     def extrapolation_factor(self, x: Array) -> Array:
         """Factor of the function's variance at squashed rows [N, D]: 1 in the range, 1 + d² at a distance d from it.
 

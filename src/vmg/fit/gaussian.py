@@ -206,11 +206,11 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
 
     def updated(self, x: Array, y: Array, weight: Array | None) -> RegressionEnsemble:
         """Condition the output layers on more rows, exactly; hidden layers and calibration stay."""
-        members = copy.deepcopy(self.members)
+        members, soft = copy.deepcopy(self.members), squash(x)
         given = None if weight is None else torch.as_tensor(weight)
         with threads_for(self.members.features.work(len(x))):
-            members.update(torch.as_tensor(squash(x)), torch.as_tensor(y), given)
-        return replace(self, members=members)
+            members.update(torch.as_tensor(soft), torch.as_tensor(y), given)
+        return replace(self, members=members, input_range=self.input_range.including(soft))
 
     def _own_document(self) -> tuple[Tensors, Document]:
         tensors = {"noise": torch.from_numpy(self.member_noise.copy())}

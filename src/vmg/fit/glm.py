@@ -226,12 +226,14 @@ class ScalarEnsemble(Ensemble[ScalarMembers]):
     @torch.no_grad()
     def updated(self, x: Array, y: Array, weight: Array | None) -> ScalarEnsemble:
         """Condition the output layers on more rows, the posterior so far being their prior."""
-        phi = self.members.features(torch.as_tensor(squash(x)))
+        soft = squash(x)
+        phi = self.members.features(torch.as_tensor(soft))
         given = torch.ones(len(x), dtype=torch.float64) if weight is None else torch.as_tensor(weight)
         before = ScalarPosterior(self.mean, self.root)
         rows = ScalarRows(phi, torch.as_tensor(y), given.expand(len(phi), -1), self.members.likelihood_at)
         after = optimise(before, rows, before.natural(), FINAL_STEPS, TOLERANCE)
-        return replace(self, mean=after.mean, root=after.root.contiguous())
+        inputs = self.input_range.including(soft)
+        return replace(self, mean=after.mean, root=after.root.contiguous(), input_range=inputs)
 
     def _own_document(self) -> tuple[Tensors, Document]:
         calibration, likelihood = self.calibration, self.members.likelihood

@@ -3,64 +3,49 @@
 A *part* is one file. A *piece* is a run of its row groups, about a million rows, which one process reads at a time.
 Pieces are numbered in one order, whoever reads them, so that work can be shared and resumed. Rows are read by Arrow's
 file readers: a scan of ``pyarrow.dataset`` decodes a whole row group at once, which may be larger than memory.
+
+Delimited text is converted to Parquet once, a block at a time, since text cannot be read from the middle.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 from pyarrow import fs, ipc, parquet
 
-from vmg.scale.conversion import DECIMAL_COMMA
+from vmg.files import replacing
 from vmg.tables import TableError
+from vmg.tables.files import text_rules
+from vmg.tables.text_files import TextTable, read_text
 from vmg.tables.wording import listing
 
-__all__ = ["ALONE", "Dataset", "Part", "Piece", "Refused", "Shard", "list_parts", "open_dataset"]
+__all__ = ["Dataset", "Part", "Piece", "as_parquet", "convert_csv", "list_parts", "open_dataset"]
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 ARROW_ENDINGS = (".arrow", ".feather", ".ipc")
+TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 BATCH_ROWS = 65_536  # rows in memory at a time
 PIECE_ROWS = 2**20
 WILDCARD = re.compile(r"[*?\[]")
 HIDDEN = (".", "_")  # first characters of names that are passed over, as Spark and Arrow do
-
-Shard = tuple[int, int]
-"""Rank and number of processes that share a dataset; (0, 1) is one process alone."""
-
-ALONE: Shard = (0, 1)
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A part that cannot be used, and the reason."""
-
-    name: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.reason}"
+DECIMAL_COMMA = b"vmg.decimal_comma"  # what the cells of a converted text said of commas, in the schema's metadata
 
 
 @dataclass(frozen=True)
 class Part:
-    """One file of a dataset.
+    """One file of a dataset: its path below the folder of all parts, and its path in the file system.
 
-    Parameters
-    ----------
-    name : str
-        Path below the folder of all parts.
-    path : str
-        Path in the file system.
-    filesystem : pyarrow.fs.FileSystem
-    keys : mapping
-        Columns whose value is in the names of folders, as in ``year=2024/part-0.parquet``.
+    ``keys`` are columns whose value is in the names of folders, as in ``year=2024/part-0.parquet``.
     """
 
     name: str
@@ -68,25 +53,26 @@ class Part:
     filesystem: Any
     keys: dict[str, str | int] = field(default_factory=dict)
 
-    @property
-    def is_arrow(self) -> bool:
-        """Whether the file is in Arrow's own format, not in Parquet."""
-        return self.path.lower().endswith(ARROW_ENDINGS)
-
-    def layout(self) -> tuple[pa.Schema, list[int]]:
-        """Columns with their types, and the rows of each row group; a TableError where the file is damaged."""
+    @contextmanager
+    def open(self) -> Iterator[parquet.ParquetFile | ipc.RecordBatchFileReader]:
+        """A reader of the file; a TableError where the file is damaged, also while it is read."""
         try:
             with self.filesystem.open_input_file(self.path) as file:
-                if self.is_arrow:
-                    opened = ipc.open_file(file)
-                    rows = [opened.get_batch(k).num_rows for k in range(opened.num_record_batches)]
-                    schema = opened.schema
-                else:
-                    opened_parquet = parquet.ParquetFile(file)
-                    metadata, schema = opened_parquet.metadata, opened_parquet.schema_arrow
-                    rows = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+                arrow = self.path.lower().endswith(ARROW_ENDINGS)
+                yield ipc.open_file(file) if arrow else parquet.ParquetFile(file, pre_buffer=False)
+        except TableError:
+            raise
         except (OSError, ValueError, pa.ArrowException) as error:
             raise TableError(f"cannot be read: {_first_line(error)}") from error
+
+    def layout(self) -> tuple[pa.Schema, list[int]]:
+        """Columns with their types, and the rows of each row group."""
+        with self.open() as reader:
+            if isinstance(reader, parquet.ParquetFile):
+                metadata, schema = reader.metadata, reader.schema_arrow
+                rows = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+            else:
+                rows, schema = [reader.get_batch(k).num_rows for k in range(reader.num_record_batches)], reader.schema
         for name, value in self.keys.items():
             if name not in schema.names:
                 schema = schema.append(pa.field(name, pa.int64() if isinstance(value, int) else pa.string()))
@@ -105,45 +91,37 @@ class Piece:
     def batches(self, columns: Sequence[str] | None = None, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
         """Record batches of at most ``rows`` rows, in order; a TableError where the file is damaged."""
         keys = {name: value for name, value in self.part.keys.items() if columns is None or name in columns}
-        try:
-            with self.part.filesystem.open_input_file(self.part.path) as file:
-                for batch in self._read(file, columns, rows):
+        in_file = None if columns is None else [name for name in columns if name not in self.part.keys]
+        with self.part.open() as reader:
+            for k in self.groups:  # one by one, so that no more than one is in memory
+                for batch in _read_group(reader, k, in_file, rows):
                     for name, value in keys.items():
                         if name not in batch.schema.names:
                             batch = batch.append_column(name, pa.array([value] * batch.num_rows))
                     yield batch
-        except (OSError, ValueError, pa.ArrowException) as error:
-            if isinstance(error, TableError):
-                raise
-            raise TableError(f"cannot be read: {_first_line(error)}") from error
 
-    def _read(self, file: Any, columns: Sequence[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
-        wanted = None if columns is None else [name for name in columns if name not in self.part.keys]
-        if not self.part.is_arrow:
-            opened = parquet.ParquetFile(file, pre_buffer=False)
-            for k in self.groups:  # one by one, so that no more than one is in memory
-                yield from opened.iter_batches(rows, row_groups=[k], columns=wanted, use_threads=False)
-            return
-        reader = ipc.open_file(file)
-        for k in self.groups:
-            batch = reader.get_batch(k)
-            batch = batch if wanted is None else batch.select(wanted)
-            for start in range(0, batch.num_rows, rows):
-                yield batch.slice(start, rows)
+
+def _read_group(reader: Any, k: int, columns: list[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
+    if isinstance(reader, parquet.ParquetFile):
+        yield from reader.iter_batches(rows, row_groups=[k], columns=columns, use_threads=False)
+        return
+    batch = reader.get_batch(k)
+    batch = batch if columns is None else batch.select(columns)
+    yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
 
 @dataclass
 class Dataset:
-    """Parts whose columns have the same kinds; ``refused`` and ``empty`` name the others.
+    """Parts whose columns have the same kinds.
 
-    A part that turns out to be damaged while its rows are read is named in ``refused`` too. Its rows up to there are
-    used, the same ones in every pass.
+    ``refused`` has the others by name, with the reason, and ``empty`` those without rows. A part that turns out to be
+    damaged while its rows are read is refused too. Its rows up to there are used, the same ones in every pass.
     """
 
     name: str
     schema: pa.Schema
     pieces: list[Piece]
-    refused: list[Refused] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
     empty: list[str] = field(default_factory=list)
 
     @property
@@ -157,18 +135,10 @@ class Dataset:
         said = (self.schema.metadata or {}).get(DECIMAL_COMMA)
         return None if said is None else said == b"True"
 
-    def frames(
-        self, columns: Sequence[str] | None = None, *, shard: Shard = ALONE
-    ) -> Iterator[tuple[Piece, pd.DataFrame]]:
-        """Tables of a few rows, one after the other, each with the piece that it is from."""
-        for piece in self.own_pieces(shard):
-            for frame in self.frames_of(piece, columns):
-                yield piece, frame
-
-    def own_pieces(self, shard: Shard = ALONE) -> list[Piece]:
-        """The pieces that one of several processes reads."""
-        rank, world = shard
-        return self.pieces[rank::world]
+    def frames(self, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
+        """Tables of a few rows, one after the other."""
+        for piece in self.pieces:
+            yield from self.frames_of(piece, columns)
 
     def frames_of(self, piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
         """Tables of a few rows of one piece, up to where it is damaged."""
@@ -176,12 +146,11 @@ class Dataset:
             for batch in piece.batches(columns):
                 yield batch.to_pandas()
         except TableError as error:
-            if all(refused.name != piece.part.name for refused in self.refused):
-                self.refused.append(Refused(piece.part.name, f"{error}; rows before that are used"))
+            self.refused.setdefault(piece.part.name, f"{error}; rows before that are used")
 
     def notes(self) -> list[str]:
         """Short sentences about parts that are not used."""
-        sentences = [f"Part {refused}." for refused in self.refused]
+        sentences = [f"Part {name}: {reason}." for name, reason in self.refused.items()]
         if self.empty:
             sentences.append(f"Parts without rows: {listing(self.empty)}.")
         return sentences
@@ -193,27 +162,22 @@ def open_dataset(source: str | os.PathLike[str], columns: Sequence[str] = ()) ->
     The first part that can be read says which columns there are and of what kinds. A part that lacks some of
     ``columns`` (or, without them, of the first part's columns), or has another kind in one, is refused.
     """
-    name = os.fspath(source)
-    schema: pa.Schema | None = None
-    good: list[tuple[Part, list[int]]] = []
-    refused: list[Refused] = []
-    empty: list[str] = []
+    dataset = Dataset(os.fspath(source), None, [])
     for part in list_parts(source):
         try:
             own, sizes = part.layout()
-            _require_columns(own, own if schema is None else schema, columns)
+            _require_columns(own, dataset.schema or own, columns)
         except TableError as error:
-            refused.append(Refused(part.name, str(error)))
+            dataset.refused[part.name] = str(error)
             continue
-        schema = own if schema is None else schema
-        if sum(sizes):
-            good.append((part, sizes))
-        else:
-            empty.append(part.name)
-    if schema is None or not good:
-        why = "; ".join(map(str, refused[:3])) or f"no part has rows, as {listing(empty)}"
-        raise TableError(f"{name} has no part that can be used: {why}")
-    return Dataset(name, schema, _make_pieces(good), refused, empty)
+        dataset.schema = dataset.schema or own
+        dataset.pieces += _make_pieces(part, sizes, len(dataset.pieces))
+        dataset.empty += [] if sum(sizes) else [part.name]
+    if not dataset.pieces:
+        reasons = [f"{name}: {reason}" for name, reason in dataset.refused.items()]
+        why = "; ".join(reasons[:3]) or f"no part has rows, as {listing(dataset.empty)}"
+        raise TableError(f"{dataset.name} has no part that can be used: {why}")
+    return dataset
 
 
 def _require_columns(schema: pa.Schema, first: pa.Schema, columns: Sequence[str]) -> None:
@@ -244,16 +208,15 @@ def _kind_of_type(kind: pa.DataType) -> str:
     return next((name for name, tests in KINDS.items() if any(test(kind) for test in tests)), str(kind))
 
 
-def _make_pieces(parts: Sequence[tuple[Part, Sequence[int]]]) -> list[Piece]:
-    """Cut parts, known by the rows of their row groups, into pieces; none is empty."""
+def _make_pieces(part: Part, sizes: Sequence[int], number: int) -> list[Piece]:
+    """Cut a part, known by the rows of its row groups, into pieces numbered from ``number`` on; none is empty."""
     pieces: list[Piece] = []
-    for part, sizes in parts:
-        start, n = 0, 0
-        for k, size in enumerate(sizes):
-            n += size
-            if n and (n >= PIECE_ROWS or k == len(sizes) - 1):
-                pieces.append(Piece(part, range(start, k + 1), n, len(pieces)))
-                start, n = k + 1, 0
+    start, n = 0, 0
+    for k, size in enumerate(sizes):
+        n += size
+        if n and (n >= PIECE_ROWS or k == len(sizes) - 1):
+            pieces.append(Piece(part, range(start, k + 1), n, number + len(pieces)))
+            start, n = k + 1, 0
     return pieces
 
 
@@ -323,16 +286,63 @@ def _folder_keys(name: str) -> dict[str, str | int]:
 
 def _with_types(parts: list[Part]) -> list[Part]:
     """Values of folders as whole numbers where all parts have such, the same kind in every part."""
-    numbers = {
-        name
-        for name in {name for part in parts for name in part.keys}
-        if all(re.fullmatch(r"-?(0|[1-9]\d{0,17})", str(part.keys[name])) for part in parts if name in part.keys)
-    }
+    texts = {key for part in parts for key, value in part.keys.items() if not _is_whole_number(str(value))}
     return [
-        replace(part, keys={name: int(value) if name in numbers else value for name, value in part.keys.items()})
+        replace(part, keys={key: value if key in texts else int(value) for key, value in part.keys.items()})
         for part in parts
     ]
 
 
+def _is_whole_number(text: str) -> bool:
+    return re.fullmatch(r"-?(0|[1-9]\d{0,17})", text) is not None
+
+
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+# -- delimited text ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def as_parquet(source: str, **reading: Any) -> Iterator[str]:
+    """A dataset as it is, or a delimited text as a Parquet file that is gone after the block."""
+    if not source.lower().endswith(TEXT_ENDINGS) or "://" in source:
+        yield source
+        return
+    with tempfile.TemporaryDirectory(prefix="vmg-") as folder:
+        path = os.path.join(folder, Path(source).name.split(".")[0] + ".parquet")
+        convert_csv(source, path, **reading)
+        yield path
+
+
+def convert_csv(source: str | os.PathLike[str], target: str | os.PathLike[str], **reading: Any) -> TextTable:
+    """Write a delimited text as one Parquet file, in memory that does not grow with its rows.
+
+    Cells have the types and values that :func:`vmg.tables.read_table` gives them, whose arguments ``reading`` are: a
+    first pass writes texts and finds out the types of whole columns, a second one converts.
+    """
+    with tempfile.TemporaryDirectory(prefix="vmg-") as folder, replacing(target) as temporary:
+        texts = os.path.join(folder, "texts.parquet")
+        with ExitStack() as stack:
+
+            def begin(names: list[str]) -> Callable[[list[pa.Array]], None]:
+                stack.close()  # an attempt in another encoding was begun before
+                schema = pa.schema([(name, pa.string()) for name in names])
+                writer = stack.enter_context(parquet.ParquetWriter(texts, schema))
+                return lambda cells: writer.write_batch(pa.RecordBatch.from_arrays(cells, schema=schema))
+
+            table = read_text(source, os.fspath(source), text_rules(**reading), begin, math.inf)
+        _write_typed(texts, temporary, table)
+    return table
+
+
+def _write_typed(texts: str, target: Path, table: TextTable) -> None:
+    kinds = [pa.string() if pa.types.is_null(kind) else kind for kind in table.types]
+    columns = list(zip(table.columns, kinds, strict=True))
+    comma = {} if table.decimal_comma is None else {DECIMAL_COMMA: str(table.decimal_comma).encode()}
+    schema = pa.schema([(column.name, kind) for column, kind in columns], metadata=comma)
+    with parquet.ParquetFile(texts) as source, parquet.ParquetWriter(target, schema) as writer:
+        for batch in source.iter_batches(use_threads=False):
+            cells = [column.convert(batch.column(k), kind) for k, (column, kind) in enumerate(columns)]
+            writer.write_batch(pa.RecordBatch.from_arrays(cells, schema=schema))

@@ -1,13 +1,18 @@
-"""A fleet: one model for each group of a table's rows, in a folder of model files with an index."""
+"""A fleet: one model for each group of a table's rows, in a folder of model files with an index.
+
+Groups are fitted in batches, each written as soon as it is fitted; a run that was killed goes on from there. The index
+comes last: a folder without one is unfinished.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,15 +21,46 @@ from numpy.typing import NDArray
 import vmg
 from vmg.estimators import TableModel
 from vmg.estimators.table_inputs import FLAGS, Outside
-from vmg.files import file_stamp, replacing
+from vmg.estimators.table_model import prepare_table
+from vmg.files import Run, file_stamp, replacing
+from vmg.fit.design import ordinary_rows
 from vmg.model_file import ModelFileError
+from vmg.scale.group_fits import Estimator, GroupTable, choose_group_likelihood, fit_apart, fit_together, is_together
+from vmg.scale.parallel import run_parallel
+from vmg.scale.pooling import Pool, fit_pool
 from vmg.tables import TableError
-from vmg.tables.cells import no_value, require_columns, to_texts
+from vmg.tables.cells import RowDigest, no_value, require_columns, to_texts
+from vmg.tables.choices import TableChoices
+from vmg.tables.missing import ReferenceRows, row_digests
+from vmg.tables.scores import base_rate
+from vmg.tables.target import Task
+from vmg.tables.wording import count
 
-__all__ = ["INDEX", "MODELS", "Fleet", "FleetIndex", "load_fleet"]
+__all__ = ["Fleet", "FleetIndex", "FleetReport", "fit_fleet", "load_fleet", "load_table_model"]
+
+Rows = NDArray[np.int64]
 
 INDEX, MODELS = "index.json", "models"
+OTHERS = "others.vmg"  # the model of groups that are not known
 LOADED_MODELS = 2_000  # that a process keeps
+MIN_ROWS = 5  # of a group with a model of its own alone
+BATCH_CELLS = 12_000  # rows of a batch, padding included: what fits into the caches of a core
+MOST_PADDING = 1.3  # times the rows of the smallest group
+POOLED = ("auto", "student", "lognormal")  # likelihoods of groups that borrow from each other
+MIN_REFERENCE = 32  # rows of a pooled group that unknown cells are drawn from; with fewer, rows of all groups
+
+
+def load_table_model(path: str | os.PathLike[str]) -> TableModel:
+    """The model of a table in a file; loaded again only where the file has changed."""
+    return _load_once(os.fspath(path), file_stamp(path))
+
+
+@lru_cache(maxsize=LOADED_MODELS)
+def _load_once(path: str, stamp: tuple[int, ...]) -> TableModel:
+    model = vmg.load(path)
+    if not isinstance(model, TableModel):
+        raise ModelFileError(f"{path} holds a {type(model).__name__} without a table's columns; use vmg.load in Python")
+    return model
 
 
 @dataclass(frozen=True)
@@ -82,7 +118,7 @@ class Fleet:
         self.path = Path(path)
         self.index = FleetIndex.read(self.path)
         self.target, self.task = self.index.target, self.index.task
-        self._loaded: OrderedDict[str, tuple[tuple[int, ...], TableModel]] = OrderedDict()
+        self._group_of = {name: group for group, name in self.index.files.items()}
 
     @property
     def groups(self) -> list[str]:
@@ -114,23 +150,15 @@ class Fleet:
         return self._load(name)
 
     def _load(self, name: str) -> TableModel:
-        path = self.path / MODELS / name
-        stamp = file_stamp(path)
-        if name in self._loaded and self._loaded[name][0] == stamp:
-            self._loaded.move_to_end(name)
-            return self._loaded[name][1]
-        model = vmg.load(path)
-        if not isinstance(model, TableModel) or (model.target, model.task) != (self.target, self.task):
+        path, group = self.path / MODELS / name, self._group_of.get(name)
+        model = load_table_model(path)
+        if (model.target, model.task) != (self.target, self.task):
             raise ModelFileError(f"{path} must hold a model of this fleet's target '{self.target}'; it does not")
-        group = next((key for key, file in self.index.files.items() if file == name), None)
         if group is not None and not any(note.startswith(f"Model of the group '{group}',") for note in model.notes):
             raise ModelFileError(f"{path} must hold the model of the group '{group}'; it holds another group's")
-        self._loaded[name] = stamp, model
-        if len(self._loaded) > LOADED_MODELS:
-            self._loaded.popitem(last=False)
         return model
 
-    def parts(self, frame: pd.DataFrame) -> list[tuple[TableModel, NDArray[np.int64]]]:
+    def parts(self, frame: pd.DataFrame) -> list[tuple[TableModel, Rows]]:
         """Models with the positions of their rows in ``frame``; rows of groups without a model are in none."""
         require_columns(frame, [self.index.by])
         names = [self.index.files.get(key, self.index.others) for key in to_texts(frame[self.index.by])]
@@ -174,8 +202,8 @@ class Fleet:
         Rows without a target or without a model are left out. Scores of groups are averaged by their rows; ``r2`` is
         of all rows together.
         """
+        scores = self._average(frame, lambda model, rows: model.evaluate(rows, coverage))
         parts = self._scored_parts(frame)
-        scores = _average([(len(rows), model.evaluate(rows, coverage)) for model, rows in parts])
         if "rmse" in scores:
             spread = float(np.std(np.concatenate([model.target_values(rows) for model, rows in parts])))
             scores["r2"] = 1 - (scores["rmse"] / spread) ** 2 if spread > 0 else float("nan")
@@ -183,12 +211,20 @@ class Fleet:
 
     def evaluate_base_rate(self, frame: pd.DataFrame) -> dict[str, float]:
         """The scores that knowing the training targets of each group alone gives."""
-        return _average([(len(rows), model.evaluate_base_rate(rows)) for model, rows in self._scored_parts(frame)])
+        return self._average(frame, TableModel.evaluate_base_rate)
 
     def training_share(self, frame: pd.DataFrame) -> float:
         """The share of the rows with a target that the models were fitted to, as far as their files know."""
-        parts = self._scored_parts(frame)
-        return _average([(len(rows), {"share": model.training_share(rows)}) for model, rows in parts])["share"]
+        return self._average(frame, lambda model, rows: {"share": model.training_share(rows)})["share"]
+
+    def _average(
+        self, frame: pd.DataFrame, score: Callable[[TableModel, pd.DataFrame], Mapping[str, float]]
+    ) -> dict[str, float]:
+        """Scores of groups as those of all rows: means weighted by rows, of squares for the root mean squared error."""
+        scores = [(len(rows), score(model, rows)) for model, rows in self._scored_parts(frame)]
+        n_rows, names = sum(n for n, _ in scores), scores[0][1]
+        means = {name: sum(n * own[name] ** (1 + (name == "rmse")) for n, own in scores) / n_rows for name in names}
+        return {name: value**0.5 if name == "rmse" else value for name, value in means.items()}
 
     def _scored_parts(self, frame: pd.DataFrame) -> list[tuple[TableModel, pd.DataFrame]]:
         """Models with their rows that have a target."""
@@ -210,8 +246,166 @@ def load_fleet(path: str | os.PathLike[str]) -> Fleet:
     return Fleet(path)
 
 
-def _average(scores: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
-    """Scores of groups as one of all rows: means weighted by rows, of squares for the root mean squared error."""
-    n_rows, names = sum(n for n, _ in scores), scores[0][1]
-    means = {name: sum(n * own[name] ** (1 + (name == "rmse")) for n, own in scores) / n_rows for name in names}
-    return {name: value**0.5 if name == "rmse" else value for name, value in means.items()}
+# -- fitting ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FleetReport:
+    """Report of a run: groups fitted now, groups whose files were there already, and groups without a model."""
+
+    fitted: list[str]
+    found: list[str]
+    refused: Mapping[str, str]
+    notes: list[str]
+
+
+def fit_fleet(
+    frame: pd.DataFrame,
+    target: str,
+    by: str,
+    out: str | os.PathLike[str],
+    *,
+    task: Task | None = None,
+    exclude: Sequence[str] = (),
+    pool: bool = False,
+    choices: TableChoices | None = None,
+    options: Mapping[str, Any] | None = None,
+    n_jobs: int = 1,
+    tell: Callable[[str], None] | None = None,
+) -> FleetReport:
+    """Fit one model for each value of a column, and write them into a folder with an index.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Rows of all groups. Columns are read in one way for all of them.
+    target, task, exclude, choices, options
+        As in :meth:`vmg.estimators.TableModel.fit`. Options that are not given are those of small groups.
+    by : str
+        The column that tells groups apart.
+    out : path
+        A folder; what is in it of the same run is not fitted again.
+    pool : bool
+        Let groups share hidden layers and a learned prior of their output layers, so that a group of few rows borrows
+        from the others. Groups that are not known are then predicted too, with more ignorance. Regression only.
+    n_jobs : int
+        As in :func:`vmg.scale.run_parallel`.
+    tell : callable, optional
+        Called with sentences about what is done.
+    """
+    options, choices = {"random_state": 0, **(options or {})}, choices or TableChoices()
+    require_columns(frame, [target, by, *exclude])
+    frame = frame.reset_index(drop=True)
+    keys = to_texts(frame[by])
+    if keys.isna().all():
+        raise TableError(f"no row has both a target '{target}' and a group '{by}'")
+    if by == target:
+        raise TableError(f"the target must be another column than the groups'; got '{by}' for both")
+    choices = replace(choices, types={name: kind for name, kind in choices.types.items() if name != by})
+    columns = frame[keys.notna()].drop(columns=by)
+    table = prepare_table(columns, target, task, [name for name in exclude if name != by], 0.0, choices, options)
+    regression = table.target.task == "regression"
+    if pool and (not regression or options.get("likelihood", "auto") not in POOLED):
+        raise TableError(f"groups can be pooled in regression with the likelihoods {', '.join(POOLED)}; got another")
+    keys = keys[table.rows.frame.index]
+    groups = pd.Series(np.arange(len(keys))).groupby(keys.to_numpy()).indices
+    rows: dict[str, Rows] = {str(key): places for key, places in groups.items()}
+    refused = _refused(rows, table.values, pool)
+    notes = [*table.notes, f"{count(len(rows), 'group')} by '{by}'."]
+    notes += [f"Group '{key}' has no model of its own: {reason}." for key, reason in refused.items()]
+    for note in notes if tell is not None else ():
+        tell(note)  # type: ignore[misc]
+
+    digest = RowDigest()
+    digest.add(table.rows.frame.assign(**{target: table.values, f"{by} ": keys}))
+    seed = options.pop("random_state")
+    settings = {"target": target, "by": by, "task": table.target.task, "pool": pool, "seed": seed}
+    settings |= {"options": repr(sorted(options.items())), "choices": choices.to_document(), "rows": digest.hexdigest()}
+    with Run({**settings, "version": vmg.__version__}).claim(out) as folder:
+        (folder.path / MODELS).mkdir(exist_ok=True)
+        files = {key: f"{number:06d}.vmg" for number, key in enumerate(rows) if key not in refused}
+        tables = {
+            key: GroupTable(number, table.features[rows[key]], table.values[rows[key]], options, seed)
+            for number, key in enumerate(rows)
+            if key in files
+        }
+        if regression and tables:
+            choice = choose_group_likelihood(list(tables.values()))
+            tables = {key: replace(one, likelihood=choice) for key, one in tables.items()}
+        if pool:  # groups on their own leave absurd targets out themselves
+            tables = {key: _ordinary(one, table.values) for key, one in tables.items()}
+        encoder, everybody = table.encoder, np.arange(len(keys))
+        given = np.column_stack([~marks["missing"] for marks in encoder.marks(table.rows)])
+        digests = row_digests(table.features, table.values)
+
+        def save(estimator: Estimator, own: Rows, name: str, about: str) -> None:
+            """Write the model of a group; a small pooled one draws unknown cells from rows of all groups."""
+            near = everybody if pool and len(own) < MIN_REFERENCE else own
+            cells = table.features[near], given[near], encoder.feature_scales, encoder.widths, digests[near]
+            model = TableModel(
+                *(encoder, estimator, target, table.target.task, table.target.decimal_comma),
+                notes=(table.target.reason, about),
+                unit=table.target.unit,
+                reference=ReferenceRows.sample(*cells, seed=0),
+                choices=table.choices,
+                base_rate=base_rate(table.values[own]),
+            )
+            model.save(folder.path / MODELS / name)
+            folder.add(f"{MODELS}/{name}")
+
+        done = [key for key, name in files.items() if folder.is_done(f"{MODELS}/{name}")]
+        shared = None
+        if pool and (len(done) < len(files) or not folder.is_done(f"{MODELS}/{OTHERS}")):
+            shared = fit_pool(list(tables.values()), options, seed)
+            save(shared.estimator_of(None), everybody, OTHERS, "Model of groups that are not known.")
+        left = {tables[key].number: key for key in files if key not in set(done)}
+        batches = [batch for batch in _batches(list(tables.values()), pool) if any(one.number in left for one in batch)]
+        fit = partial(fit_batch, regression=regression, pool=shared)
+        for position, estimators in run_parallel(fit, batches, n_jobs=n_jobs):
+            for one, estimator in zip(batches[position], estimators, strict=True):
+                if one.number in left:
+                    key = left[one.number]
+                    save(estimator, rows[key], files[key], f"Model of the group '{key}', {count(len(one.y), 'row')}.")
+        sizes = {key: len(rows[key]) for key in files}
+        others = OTHERS if pool else None
+        FleetIndex(by, target, table.target.task, files, sizes, refused, others, tuple(notes)).write(folder.path)
+    return FleetReport(sorted(left.values()), sorted(done), refused, notes)
+
+
+def fit_batch(tables: Sequence[GroupTable], *, regression: bool, pool: Pool | None) -> list[Estimator]:
+    """Fit groups that are fitted together, or one on its own; the same numbers in any process."""
+    if pool is not None:
+        return [pool.estimator_of(table) for table in tables]
+    if is_together(tables[0]):
+        return list(fit_together(tables))
+    return [fit_apart(table, regression=regression) for table in tables]
+
+
+def _ordinary(table: GroupTable, values: NDArray[Any]) -> GroupTable:
+    """A group without rows whose target is absurd beside those of all groups."""
+    kept = ordinary_rows(table.y, table.likelihood.name, values)
+    return replace(table, X=table.X[kept], y=table.y[kept])
+
+
+def _batches(tables: Sequence[GroupTable], pool: bool) -> list[list[GroupTable]]:
+    """Groups of about the same length that are fitted together; made of all groups, so the same after a kill."""
+    batches: list[list[GroupTable]] = []
+    for table in sorted(tables, key=lambda table: (len(table.y), table.number)):
+        last = batches[-1] if batches else []
+        padded = len(table.y) * (len(last) + 1)
+        alone = not (pool or is_together(table))
+        if alone or not last or padded > BATCH_CELLS or len(table.y) > MOST_PADDING * len(last[0].y) + 8:
+            batches.append([])
+        batches[-1].append(table)
+    return batches
+
+
+def _refused(rows: Mapping[str, Rows], y: NDArray[Any], pool: bool) -> dict[str, str]:
+    """Groups that no model of their own can be fitted to, and the reason."""
+    reasons: dict[str, str] = {}
+    for key, places in rows.items() if not pool else ():
+        if len(places) < MIN_ROWS:
+            reasons[key] = f"it has {count(len(places), 'row')}, and a fit needs {MIN_ROWS}"
+        elif len(np.unique(y[places])) < 2:
+            reasons[key] = f"its target is always {y[places][0]}"
+    return reasons

@@ -13,9 +13,10 @@ from vmg.estimators import TableClassifier, TableRegressor
 from vmg.estimators.base import draw_seed
 from vmg.fit.calibration import NORMAL_DEGREES
 from vmg.fit.choice import FEWEST_ROWS, LikelihoodChoice, before_transform, choose_likelihood, choose_transform
-from vmg.fit.design import Size, Standardiser, TrainingPlan, ordinary_rows
+from vmg.fit.design import MANY_ROWS, Size, Standardiser, TrainingPlan, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble, fit_regressions
 from vmg.fit.trainer import FitRows
+from vmg.likelihoods.families import LIKELIHOODS
 from vmg.training import History
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "choose_group_likelihood",
     "fit_apart",
     "fit_together",
+    "is_together",
 ]
 
 Array = NDArray[np.float64]
@@ -93,8 +95,15 @@ def choose_group_likelihood(tables: Sequence[GroupTable]) -> LikelihoodChoice:
     return LikelihoodChoice("lognormal", "the logarithm of the target is predicted better in the largest groups")
 
 
-def fit_apart(table: GroupTable, kind: type[Estimator]) -> Estimator:
+def is_together(table: GroupTable) -> bool:
+    """Whether a group is fitted with others: numbers, few rows, an output layer that is integrated out."""
+    numbers = table.y.dtype.kind == "f"
+    return numbers and len(table.y) < MANY_ROWS and LIKELIHOODS[table.likelihood.name].closed_form
+
+
+def fit_apart(table: GroupTable, *, regression: bool) -> Estimator:
     """Fit one group on its own, as the estimator does: for classes, and for groups of many rows."""
+    kind: type[Estimator] = TableRegressor if regression else TableClassifier
     return kind(**{**table.options, "random_state": table.own_seed}).fit(table.X, table.y, keep_rows=False)
 
 

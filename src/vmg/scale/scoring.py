@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -21,16 +20,15 @@ from pyarrow import parquet
 import vmg
 from vmg.estimators import TableModel
 from vmg.estimators.table_inputs import Outside
-from vmg.files import Run, RunError, digest_file, file_stamp, replacing
-from vmg.model_file import ModelFileError
-from vmg.scale.dataset import Piece, Refused, open_dataset
-from vmg.scale.fleet import INDEX, Fleet, load_fleet
+from vmg.files import Run, RunError, digest_file, replacing
+from vmg.scale.dataset import Piece, open_dataset
+from vmg.scale.fleet import Fleet, load_fleet, load_table_model
 from vmg.scale.parallel import run_parallel
 from vmg.tables import TableError
 from vmg.tables.cells import RowDigest
 from vmg.tables.wording import listing
 
-__all__ = ["ScoringReport", "ScoringTask", "output_schema", "score_batches", "score_dataset", "score_piece"]
+__all__ = ["ScoringReport", "ScoringTask", "score_batches", "score_dataset", "score_piece"]
 
 Scorer = TableModel | Fleet
 
@@ -61,25 +59,9 @@ def score_batches(
             yield _score(batch, scorer, coverage, keep, outside)
 
 
-def output_schema(
-    model: str | Scorer, batch: pa.RecordBatch, *, coverage: float = 0.9, keep: Sequence[str] = ()
-) -> pa.Schema:
-    """The columns and types that :func:`score_batches` gives for batches like this one, which has a row or more."""
-    scorer = load_scorer(model) if isinstance(model, str) else model
-    return _score(batch.slice(0, 1), scorer, coverage, keep, "flag").schema
-
-
 def load_scorer(path: str) -> Scorer:
-    """The model in a file, or the fleet in a folder; loaded again only where its file has changed."""
-    return _load_scorer(path, file_stamp(os.path.join(path, INDEX) if os.path.isdir(path) else path))
-
-
-@lru_cache(maxsize=2)
-def _load_scorer(path: str, stamp: tuple[int, ...]) -> Scorer:
-    model = load_fleet(path) if os.path.isdir(path) else vmg.load(path)
-    if not isinstance(model, Scorer):
-        raise ModelFileError(f"{path} holds a {type(model).__name__} without a table's columns; use vmg.load in Python")
-    return model
+    """The model in a file, or the fleet in a folder; models are loaded again only where their files have changed."""
+    return load_fleet(path) if os.path.isdir(path) else load_table_model(path)
 
 
 def _columns(scorer: Scorer) -> list[str]:
@@ -130,7 +112,7 @@ class ScoringReport:
     n_rows: int = 0
     written: list[str] = field(default_factory=list)
     found: list[str] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)  # reasons by the names of parts
     empty: list[str] = field(default_factory=list)
 
 
@@ -143,7 +125,6 @@ def score_dataset(
     keep: Sequence[str] = (),
     outside: Outside = "flag",
     n_jobs: int = -1,
-    tell: Callable[[ScoringReport], None] | None = None,
 ) -> ScoringReport:
     """Write predictions for every row of a dataset as Parquet files in the folder ``out``.
 
@@ -152,13 +133,12 @@ def score_dataset(
         source: what :func:`vmg.scale.open_dataset` opens.
         coverage, keep, outside: as in :func:`score_batches`.
         n_jobs: processes at once; -1 takes all cores.
-        tell: called after each piece.
     """
     if not 0 < coverage < 1:
         raise TableError(f"coverage must be between 0 and 1; got {coverage}")
     path = os.path.abspath(model)
     dataset = open_dataset(source, [*_columns(load_scorer(path)), *keep])
-    report = ScoringReport(refused=list(dataset.refused), empty=list(dataset.empty))
+    report = ScoringReport(refused=dict(dataset.refused), empty=list(dataset.empty))
     settings = {"model": _digest_model(path), "data": dataset.name, "coverage": coverage, "keep": list(keep)}
     run = Run({**settings, "outside": outside, "version": vmg.__version__})
     with run.claim(Path(out).absolute()) as folder:
@@ -177,16 +157,13 @@ def score_dataset(
         for position, outcome in run_parallel(score_piece, [tasks[place] for place in left], n_jobs=n_jobs):
             place = left[position]
             if isinstance(outcome, str):
-                report.refused.append(Refused(tasks[place].piece.part.name, outcome))
+                report.refused[tasks[place].piece.part.name] = outcome
             else:
                 folder.add(place, outcome[1])
                 report.n_rows += outcome[0]
                 report.written.append(place)
-            if tell is not None:
-                tell(report)
     for names in (report.found, report.written):
         names.sort()
-    report.refused.sort(key=lambda refused: refused.name)
     return report
 
 

@@ -1,51 +1,56 @@
-"""Fits to datasets of any size, in two passes and in memory that does not grow with the rows.
+"""Fits to datasets of any size, in two passes and in memory that does not grow with the rows, and their updates.
 
-The first pass takes statistics of all columns and a fair sample of rows. What needs rows in memory is done on the
-sample: kinds of columns, medians, hidden layers, held-out rows and what they say of noise and ignorance. What is a
-sum over rows is done on all of them: counts, levels, scales and, in the second pass, the output layers' posterior.
+The first pass takes counts of all columns and a fair sample of rows. What needs rows in memory is done on the sample:
+kinds of columns, medians, scales, hidden layers, held-out rows and what they say of noise and ignorance. What is a sum
+over rows is done on all of them: missing cells, levels and, in the second pass, the output layers' posterior.
+An update with rows that have arrived since is a second pass over them.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import starmap
 from numbers import Integral
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
+import pandas as pd
 from numpy.typing import NDArray
 
+import vmg
 from vmg import processes
-from vmg.estimators import TableClassifier, TableModel, TableRegressor
+from vmg.estimators import ESTIMATORS, TableClassifier, TableModel, TableRegressor
 from vmg.estimators.table_inputs import keep_rows
-from vmg.fit.design import InputRange, Standardiser, ordinary_rows, squash
+from vmg.files import Run
+from vmg.fit.design import InputRange, Standardiser, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.trainer import members_shared
-from vmg.scale.checkpoint import Estimator, FitCheckpoint, RowsRead
-from vmg.scale.dataset import Dataset, Piece, Refused, open_dataset
-from vmg.scale.statistics import RowSample, TableStatistics, fit_encoder, fit_scaling
-from vmg.tables import TableEncoder, TableError
+from vmg.model_file import ModelFileError, fingerprint_tensors, read_state, write_state
+from vmg.scale.dataset import Dataset, open_dataset
+from vmg.scale.statistics import RowSample, TableCounts, fit_encoder
+from vmg.tables import TableError
 from vmg.tables.cells import CellTable, RowDigest, no_value
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import decide_comma
-from vmg.tables.numbers import to_numbers
+from vmg.tables.missing import row_digests
 from vmg.tables.scores import base_rate
-from vmg.tables.target import Target, Task, fit_target
+from vmg.tables.target import Task, fit_target, label_positions
 from vmg.tables.wording import count, listing
 from vmg.training import Callback
 
-__all__ = ["SAMPLE_ROWS", "condition_on_all", "fit_dataset", "fit_on_sample"]
+__all__ = ["FitCheckpoint", "Update", "condition_on_all", "fit_dataset", "fit_on_sample", "update_model"]
 
 Array = NDArray[np.float64]
-Batches = Iterable[tuple[Array, Array]]
-Pieces = Iterable[tuple[int, Batches]]
+Estimator = TableRegressor | TableClassifier
 
 SAMPLE_ROWS = 65_536
 MIN_ROWS = 5
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of predictions at the reference rows, which stand for training targets
+KNOWN_SHARE = 0.05  # of the rows of an update that the model has seen; some tables have equal rows by chance
 
 
 def fit_dataset(
@@ -82,7 +87,7 @@ def fit_dataset(
         Go on from the checkpoint where it is there, with as many processes as before, to the same bits. A checkpoint
         of other rows or settings is refused. False starts again.
     """
-    choices, estimator_options = choices or TableChoices(), dict(options or {})
+    choices, options = choices or TableChoices(), dict(options or {})
     dataset = open_dataset(source)
     missing = [name for name in (target, *exclude, *choices.named) if name not in dataset.schema.names]
     if missing:
@@ -91,66 +96,48 @@ def fit_dataset(
     names = [name for name in dataset.schema.names if name not in left_out]
     if target not in names:
         raise TableError(f"the target '{target}' cannot be excluded")
-    seed = estimator_options.get("random_state")
+    seed = options.get("random_state")
     first = _first_pass(dataset, names, target, sample_rows, seed if isinstance(seed, int) else 0)
-    statistics, sample = first.statistics, first.sample.rows()
-    if statistics.n_rows < MIN_ROWS:
-        raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {statistics.n_rows}")
+    counts, sample = first.counts, first.sample.rows()
+    if counts.n_rows < MIN_ROWS:
+        raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {counts.n_rows}")
     if dataset.decimal_comma is not None:
         sample.attrs["decimal_comma"] = dataset.decimal_comma
     table = CellTable(sample, training=True)
-    encoder = fit_encoder(table, statistics, choices, target)
-    read = fit_target(table[target], task, decide_comma(table, choices))
-    encoded = encoder.transform(table)
-    notes = [*dataset.notes(), read.reason]
+    encoder = fit_encoder(table, counts, choices, target)
+    known = fit_target(table[target], task, decide_comma(table, choices))
+    regression = known.task == "regression"
+    notes = [*dataset.notes(), known.reason]
     notes += [f"{count(first.n_without, 'row')} without a target left out."] if first.n_without else []
     notes += [f"Columns left out as asked: {listing(left_out)}."] if left_out else []
     notes += encoder.describe()
     notes.append(
-        f"Hidden layers and calibration learned from {len(sample):,} of {statistics.n_rows:,} rows, drawn at random"
-        + ("; output layers from all." if read.task == "regression" else ", each counted for many.")
+        f"Hidden layers and calibration learned from {len(sample):,} of {counts.n_rows:,} rows, drawn at random"
+        + ("; output layers from all." if regression else ", each counted for many.")
     )
     if tell is not None and processes.is_first():
         for note in notes:
             tell(note)
-    scaling = [fit_scaling(encoder, encoded, statistics)]
-    kind = TableRegressor if read.task == "regression" else TableClassifier
-    estimator = kind(**{**estimator_options, "random_state": _common_seed(seed)})
-    classes = None
-    if isinstance(estimator, TableRegressor):
-        scaling.append(_target_scaling(read.values, statistics, target))
-    else:
-        classes = _all_classes(read.values, statistics, target)
     settings: dict[str, Any] = {"columns": names, "target": target, "task": task, "sample_rows": sample_rows}
-    settings |= {"choices": choices.to_document(), "options": repr(sorted(estimator_options.items()))}
-    kept = FitCheckpoint(checkpoint, {**settings, "rows": first.digest}, resume=resume)
-    resumed = kept.load()
-    if resumed is not None:
-        estimator, start = resumed
-    else:
-        with members_shared():
-            fit_on_sample(
-                estimator,
-                encoded,
-                read.values,
-                n_rows=statistics.n_rows,
-                scaling=scaling,
-                classes=classes,
-                callbacks=callbacks,
-            )
-        estimator, start = _first_ones(estimator), RowsRead.none(encoded.shape[1])
-        kept.save(estimator, start)
-    if isinstance(estimator, TableRegressor):
-        regressor = estimator
-        rest = _encoded(dataset, names, target, encoder, read, start.pieces)
-        condition_on_all(regressor, rest, read.values, start, lambda done: kept.save(regressor, done))
-    kept.remove()
-    return TableModel(
-        *(encoder, estimator, target, read.task, read.decimal_comma, tuple(notes), read.unit),
-        reference=keep_rows(encoder, table, read.values),
+    settings |= {"choices": choices.to_document(), "options": repr(sorted(options.items())), "rows": first.digest}
+    kept = FitCheckpoint(checkpoint, settings, resume=resume)
+    estimator, done = kept.load() or (None, [])
+    if estimator is None:
+        kind = TableRegressor if regression else TableClassifier
+        estimator = kind(**{**options, "random_state": _common_seed(seed)})
+        fit_on_sample(estimator, encoder.transform(table), known.values, counts, target, callbacks)
+        estimator = _first_ones(estimator)
+        kept.save(estimator, done)
+    model = TableModel(
+        *(encoder, estimator, target, known.task, known.decimal_comma, tuple(notes), known.unit),
+        reference=keep_rows(encoder, table, known.values),
         choices=choices,
-        base_rate=base_rate(read.values),
+        base_rate=base_rate(known.values),
     )
+    if regression:
+        condition_on_all(model, dataset, names, known.values, done, lambda: kept.save(model.estimator, done))
+    kept.remove()
+    return model
 
 
 def _common_seed(seed: Any) -> Any:
@@ -169,9 +156,9 @@ def _first_ones(estimator: Estimator) -> Estimator:
 
 
 class _FirstPass(NamedTuple):
-    """Result of the first pass: statistics and a sample of rows with a target, and a digest of all rows."""
+    """Result of the first pass: counts and a sample of rows with a target, and a digest of all rows."""
 
-    statistics: TableStatistics
+    counts: TableCounts
     sample: RowSample
     n_without: int
     digest: str
@@ -179,137 +166,252 @@ class _FirstPass(NamedTuple):
 
 def _first_pass(dataset: Dataset, names: Sequence[str], target: str, sample_rows: int, seed: int) -> _FirstPass:
     """Read all rows once; processes each read their own, and all get what they have found together."""
-    statistics, sample, n_without = TableStatistics(), RowSample(sample_rows, seed), 0
-    digests: dict[int, RowDigest] = {}
-    for piece, frame in dataset.frames(names, shard=processes.rank_and_size()):
-        digests.setdefault(piece.number, RowDigest()).add(frame)
-        given = frame[~no_value(frame[target])]
-        n_without += len(frame) - len(given)
-        statistics.add(given)
-        sample.add(given, piece.number)
-    texts = {f"{number:09d}": digest.hexdigest() for number, digest in digests.items()}
-    if processes.rank_and_size()[1] > 1:
-        own: list[Any] = [statistics.to_document(), sample.to_document(), n_without, texts]
-        refused = [[part.name, part.reason] for part in dataset.refused]
-        statistics, sample, n_without, texts = TableStatistics(), RowSample(sample_rows, seed), 0, {}
-        for of_columns, rows, without, digests_of_others, parts in processes.gather([*own, refused]):
-            statistics.merge(TableStatistics.from_document(of_columns))
+    (rank, size), n_without, digests = processes.rank_and_size(), 0, {}
+    counts, sample = TableCounts(), RowSample(sample_rows, seed)
+    for piece in dataset.pieces[rank::size]:
+        digest = RowDigest()
+        for frame in dataset.frames_of(piece, names):
+            digest.add(frame)
+            given = frame[~no_value(frame[target])]
+            n_without += len(frame) - len(given)
+            counts.add(given)
+            sample.add(given, piece.number)
+        digests[f"{piece.number:09d}"] = digest.hexdigest()
+    if size > 1:
+        own: list[Any] = [counts.to_document(), sample.to_bytes(), n_without, digests, dataset.refused]
+        counts, sample, n_without = TableCounts(), RowSample(sample_rows, seed), 0
+        for of_columns, rows, without, of_pieces, refused in processes.gather(own):
+            counts.merge(TableCounts.from_document(of_columns))
             sample.merge(rows)
             n_without += without
-            texts |= digests_of_others
-            dataset.refused += [part for part in starmap(Refused, parts) if part not in dataset.refused]
-    whole = hashlib.sha256("".join(texts[number] for number in sorted(texts)).encode())
-    return _FirstPass(statistics, sample, n_without, whole.hexdigest())
-
-
-def _encoded(
-    dataset: Dataset,
-    names: Sequence[str],
-    target: str,
-    encoder: TableEncoder,
-    read: Target,
-    read_before: Sequence[int],
-) -> Iterator[tuple[int, Iterator[tuple[Array, Array]]]]:
-    """Features and numeric targets of the pieces that were not read before, a batch at a time.
-
-    Rows whose target is no finite number are left out.
-    """
-
-    def batches(piece: Piece) -> Iterator[tuple[Array, Array]]:
-        for frame in dataset.frames_of(piece, names):
-            values = to_numbers(frame[target], read.decimal_comma, read.unit).values
-            given = np.isfinite(values)
-            yield encoder.transform(CellTable(frame[given], training=True)), values[given]
-
-    for piece in dataset.own_pieces(processes.rank_and_size()):
-        if piece.number not in read_before:
-            yield piece.number, batches(piece)
-
-
-def _target_scaling(sampled: NDArray[Any], statistics: TableStatistics, target: str) -> Standardiser:
-    numbers = statistics.columns[target].numbers
-    if numbers is None:  # numbers that are written as texts
-        return Standardiser.fit(sampled[:, None])
-    scale = numbers.scale
-    return Standardiser(numbers.mean, np.where(scale > 0, scale, 1.0))
-
-
-def _all_classes(sampled: NDArray[Any], statistics: TableStatistics, target: str) -> NDArray[Any]:
-    """Classes of the sample and those that it missed, written as the sample's are."""
-    classes, levels = np.unique(sampled), statistics.columns[target].levels
-    return np.unique([*classes, *levels]) if classes.dtype.kind == "U" else classes
+            digests |= of_pieces
+            dataset.refused |= refused
+    whole = hashlib.sha256("".join(digests[number] for number in sorted(digests)).encode())
+    return _FirstPass(counts, sample, n_without, whole.hexdigest())
 
 
 # -- hidden layers from a sample, output layers from all rows ---------------------------------------------------------
 
 
 def fit_on_sample(
-    estimator: TableRegressor | TableClassifier,
+    estimator: Estimator,
     X: Array,
     y: NDArray[Any],
-    *,
-    n_rows: int,
-    scaling: Sequence[Standardiser],
-    classes: NDArray[Any] | None = None,
+    counts: TableCounts,
+    target: str,
     callbacks: Sequence[Callback] = (),
 ) -> None:
-    """Fit an estimator to a sample of ``n_rows`` rows, in units that are those of all rows.
+    """Fit an estimator to a sample, features X [n, D].
 
     Rows of a classifier's sample stand for all rows: each counts n_rows/n times. A regressor's count once, since
     :func:`condition_on_all` comes after.
     """
-    if isinstance(estimator, TableClassifier):
-        weight = np.full(len(X), n_rows / len(X))
-        estimator.partial_fit(X, y, classes, weight, callbacks=callbacks, scaling=scaling)
-    else:
-        estimator.fit(X, y, callbacks=callbacks, scaling=scaling)
+    units = [Standardiser.fit(X)]
+    with members_shared():
+        if isinstance(estimator, TableRegressor):
+            estimator.fit(X, y, callbacks=callbacks, scaling=[*units, Standardiser.fit(y[:, None])])
+            return
+        classes = np.unique(y)  # and those that the sample missed, written as its own are
+        classes = np.unique([*classes, *counts.columns[target].levels]) if classes.dtype.kind == "U" else classes
+        weight = np.full(len(X), counts.n_rows / len(X))
+        estimator.partial_fit(X, y, classes, weight, callbacks=callbacks, scaling=units)
 
 
-@torch.no_grad()
 def condition_on_all(
-    estimator: TableRegressor,
-    pieces: Pieces,
-    sampled: Array | None = None,
-    start: RowsRead | None = None,
-    after_piece: Callable[[RowsRead], None] | None = None,
-) -> int:
-    """Condition the output layers on every row of ``pieces``, exactly; the number of rows.
+    model: TableModel,
+    dataset: Dataset,
+    names: Sequence[str],
+    sampled: Array,
+    done: list[int],
+    after_piece: Callable[[], None] = lambda: None,
+) -> None:
+    """Condition the output layers of a model of numbers on every row of a dataset, exactly.
 
     The posterior of output weights and noise depends on rows through sums alone (``RowStatistics``), so it is the one
     that all rows at once would give. Hidden layers and calibration stay those of the sample. Processes of a group each
     go through their own rows, and the sums are added up.
 
     Args:
-        pieces: the number of each piece with batches of its X [n, D] and y [n].
-        sampled: targets of the sample, by which absurd ones are told; those of each batch itself without them.
-        start: what was read before, whose sums the estimator has; None begins anew.
+        names: columns to read.
+        sampled: targets of the sample, by which absurd ones are told.
+        done: numbers of the pieces that were read before, whose sums the model has; those that are read are added.
         after_piece: called when a piece was read.
     """
+    estimator, ensemble = model.estimator, model.estimator.ensemble_
+    assert isinstance(estimator, TableRegressor) and isinstance(ensemble, RegressionEnsemble)
+    if not done:
+        ensemble.members.head.forget()
+    rank, size = processes.rank_and_size()
+    for piece in dataset.pieces[rank::size]:
+        if piece.number in done:
+            continue
+        for frame in dataset.frames_of(piece, names):
+            rows = _learnable(model, frame, sampled)
+            if len(rows.y):
+                estimator.partial_fit(rows.X, rows.y)
+        done.append(piece.number)
+        after_piece()
     ensemble = estimator.ensemble_
     assert isinstance(ensemble, RegressionEnsemble)
-    members = ensemble.members
-    done = RowsRead.none(estimator.n_features_in_) if start is None else start
-    if not done.pieces:
-        members.head.forget()
-    for number, batches in pieces:
-        for X, y in batches:
-            if not len(X):
-                continue
-            kept = ordinary_rows(y, estimator.likelihood_, sampled)  # mistakes are left out, as in the fit
-            X, y = X[kept], y[kept]
-            x = squash(estimator.input_scaling_.transform(X))
-            targets = estimator.target_scaling_.transform(y.reshape(len(y), -1))
-            members.update(torch.as_tensor(x), torch.as_tensor(targets), None)
-            done = done.and_also(x)
-        done = done.after(number)
-        if after_piece is not None:
-            after_piece(done)
-    processes.add_up_(list(members.head.statistics))
-    n_rows = sum(processes.gather(done.n_rows))
-    if not n_rows:
+    processes.add_up_(list(ensemble.members.head.statistics))
+    if not ensemble.members.head.count[0]:
         raise TableError(
             "no row of the dataset has a target that could be read as a number, although the sample's were"
         )
-    low, high = processes.smallest(done.low), -processes.smallest(-done.high)
-    estimator.ensemble_ = replace(ensemble, members=members, input_range=InputRange(low, high))
-    return n_rows
+    low, high = ensemble.input_range.low, ensemble.input_range.high
+    estimator.ensemble_ = replace(ensemble, input_range=InputRange(processes.smallest(low), -processes.smallest(-high)))
+
+
+class _Learnable(NamedTuple):
+    """Features and targets of rows that a model can learn from, and how many others there were."""
+
+    X: Array
+    y: NDArray[Any]
+    n_unusable: int  # without a target, or with one that the model does not know
+    n_absurd: int
+
+
+def _learnable(model: TableModel, frame: pd.DataFrame, usual: Array | None) -> _Learnable:
+    """The rows of a table that a model can learn from; ``usual`` targets tell which ones are absurd, as in the fit."""
+    estimator = model.estimator
+    if isinstance(estimator, TableClassifier):
+        place = label_positions(frame[model.target], estimator.classes_)
+        y, given = estimator.classes_[place], place >= 0
+        taken = given
+    else:
+        y = model.read_target(frame[model.target])
+        given = np.isfinite(y)
+        taken = given.copy()
+        taken[given] = ordinary_rows(y[given], estimator.likelihood_, usual) if given.any() else False
+    X = model.encoder.transform(CellTable(frame[taken], training=True))
+    return _Learnable(X, y[taken], int((~given).sum()), int((given & ~taken).sum()))
+
+
+# -- fits that were killed --------------------------------------------------------------------------------------------
+
+
+class FitCheckpoint:
+    """The state of a streamed fit on disk, one file for each process; nothing is kept where no path is given.
+
+    A file holds the estimator that was fitted to the sample, with the sums over the pieces that its process has read in
+    the second pass. The first pass, which finds out what the columns are, is made again; it also gives the digest of
+    all rows, by which a file of other data is refused.
+
+    Parameters
+    ----------
+    path : path, optional
+        The file; that of process k > 0 appends ``.k``.
+    settings : mapping
+        What the fit depends on; a file of another fit is refused, and so is another number of processes.
+    resume : bool
+        False removes the files of all processes that are there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, settings: Mapping[str, Any], *, resume: bool) -> None:
+        rank, size = processes.rank_and_size()
+        self.path = None if path is None else Path(os.fspath(path) + (f".{rank}" if rank else ""))
+        self._run = Run({**settings, "processes": size, "version": vmg.__version__})
+        if path is not None and not resume and rank == 0:
+            base = Path(path)
+            for file in base.parent.iterdir():
+                if file.name == base.name or (file.stem == base.name and file.suffix[1:].isdecimal()):
+                    file.unlink()
+
+    def save(self, estimator: Estimator, pieces: Sequence[int]) -> None:
+        """Keep the present state; a crash on the way leaves the last one."""
+        if self.path is not None:
+            tensors, document = estimator.to_document()
+            write_state(self.path, self._run, "streamed fit", tensors, {"pieces": list(pieces), "estimator": document})
+
+    def load(self) -> tuple[Estimator, list[int]] | None:
+        """The state that was kept; None where a process of the run has kept none, or other networks than the rest."""
+        state, networks = self._load_own(), ""
+        if state is not None:
+            networks = fingerprint_tensors(dict(state[0].ensemble_.members.features.state_dict()))
+        return state if set(processes.gather(networks)) == {networks} else None
+
+    def _load_own(self) -> tuple[Estimator, list[int]] | None:
+        state = None if self.path is None else read_state(self.path, self._run, "streamed fit")
+        if state is None:
+            return None
+        tensors, document = state
+        try:
+            described = document["estimator"]
+            return ESTIMATORS[described["holds"]].from_document(tensors, described), list(map(int, document["pieces"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{self.path} is damaged; remove it to start again") from error
+
+    def remove(self) -> None:
+        """Forget what was kept."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+# -- rows that have arrived since -------------------------------------------------------------------------------------
+
+
+class Update(NamedTuple):
+    """The model after an update, rows that it took in, rows that were left out, and sentences about them."""
+
+    model: TableModel
+    n_rows: int
+    n_left_out: int
+    notes: list[str]
+
+
+def update_model(model: TableModel, source: str | os.PathLike[str], *, again: bool = False) -> Update:
+    """Condition a model on the rows of a dataset that have a target; the given model stays as it is.
+
+    Output layers of a regression take rows in exactly: the order of batches, and whether rows come at once, change
+    nothing. Those of a classification take a natural-gradient step for each batch. Columns are read as in the fit;
+    hidden layers and calibration stay, and a conformal calibration is forgotten. Targets that are absurd beside those
+    of the training rows are left out, as in the fit.
+
+    Parameters
+    ----------
+    model : TableModel
+    source : path
+        What :func:`open_dataset` opens.
+    again : bool
+        Take rows in that the model was fitted to, which then count twice. Without it, a dataset with many of them is
+        refused.
+    """
+    model = replace(model, estimator=copy.deepcopy(model.estimator))
+    estimator, reference, usual, known = model.estimator, model.reference, None, np.zeros(0, dtype=np.int64)
+    if reference is not None:
+        known = reference.digests
+        if isinstance(estimator, TableRegressor):
+            usual = np.asarray(estimator.predict_quantiles(reference.features, LEVELS)).ravel()
+    share_of_digests = min(1.0, len(known) / max(_rows_seen(estimator), 1.0))
+    names = [*model.encoder.column_names, model.target]
+    dataset = open_dataset(source, names)
+    n_rows, n_unusable, n_absurd, n_known = 0, 0, 0, 0
+    for frame in dataset.frames(names):
+        rows = _learnable(model, frame, usual)
+        n_unusable, n_absurd = n_unusable + rows.n_unusable, n_absurd + rows.n_absurd
+        if len(rows.y):
+            digests = row_digests(rows.X, rows.y)
+            n_known += int(np.isin(digests, known).sum())
+            reference = None if reference is None else reference.with_digests(digests)
+            n_rows += len(rows.y)
+            estimator.partial_fit(rows.X, rows.y)
+    if not n_rows:
+        raise TableError(f"{dataset.name} has no row with a value in the target '{model.target}' that the model knows")
+    if not again and n_known > KNOWN_SHARE * n_rows * share_of_digests:
+        raise TableError(
+            f"the model has seen at least {count(n_known, 'row')} of {n_rows:,} in {dataset.name} before, and they "
+            "would count twice; leave them out, or give --again (again=True)"
+        )
+    notes = dataset.notes()
+    if n_absurd:
+        notes.append(f"{count(n_absurd, 'row')} left out: the target is absurdly far beyond those of the fit.")
+    if n_known:
+        notes.append(f"At least {count(n_known, 'row')} seen by the model before, counted once more.")
+    said = (*model.notes, f"Updated with {n_rows:,} rows of {dataset.name}.")
+    return Update(replace(model, reference=reference, notes=said), n_rows, n_unusable + n_absurd, notes)
+
+
+def _rows_seen(estimator: Estimator) -> float:
+    """The rows that a regression in closed form has taken in; zero of others, which do not count them."""
+    ensemble = estimator.ensemble_
+    return float(ensemble.members.head.count[0]) if isinstance(ensemble, RegressionEnsemble) else 0.0

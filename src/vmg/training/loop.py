@@ -1,11 +1,20 @@
-"""The training loop: Adam on the objective, with averaging, reports and checkpoints as hooks around it."""
+"""The training loop: Adam on the objective, with averaging, reports and checkpoints as hooks around it.
+
+Several processes may train one model, each on its share of every minibatch. All hold the same parameters and draw the
+same order of rows; each takes its own slice of a batch and its own posterior noise. Its gradient is that of
+mean(−log p) over its slice + KL/N, weighed by the rows of the slice, so that the mean over processes is the gradient at
+the joined batch, with the KL counted once. One message a step carries all of it: the gradients and the objective's
+terms as one flat vector. Conjugate posteriors, such as that of the noise, take in the outputs of the joined batch,
+which are gathered, so they have the same bits everywhere.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -16,15 +25,17 @@ from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.model_file import fingerprint_function, fingerprint_modules, fingerprint_tensors
 from vmg.nn.bayesian import use_generator
 from vmg.objective import ElboTerms, Objective
-from vmg.training.checkpoint import Checkpoint, KeptRun, LastGood, RunState
-from vmg.training.distributed import Processes, Step
-from vmg.training.grouped_parameters import GroupedParameters
-from vmg.training.progress import Average, Callback, Finished, History, Hook, Reports, Schedule, constant
-from vmg.training.rows import Batch, TrainingRows, minibatches
+from vmg.processes import add_up_, any_true, gather, gather_rows, rank_and_size, send_
+from vmg.training.progress import Callback, Finished, History, Hook, Progress, Schedule, constant
+from vmg.training.rows import Batch, Minibatches, TrainingRows
+from vmg.training.state import Average, Checkpoint, GroupedParameters, KeptRun, LastGood
 
-__all__ = ["differentiate", "train"]
+__all__ = ["Processes", "differentiate", "train"]
 
 FUSED = ("cpu", "cuda")  # devices on which Adam's fused step is at hand in every supported PyTorch
+
+Step = Callable[[Batch, float], ElboTerms]
+"""Takes the objective at a minibatch and leaves the gradient of its negative in the grouped parameters."""
 
 
 def train(
@@ -50,8 +61,7 @@ def train(
     """Maximise the objective with Adam and leave the averaged parameters in ``network`` and ``likelihood``.
 
     Under an initialised process group (``torchrun``) the processes train one model: each takes its share of every
-    batch, and all end with the same bits. All must be given the same rows, which may be mapped files; see
-    :mod:`vmg.training.distributed`.
+    batch, and all end with the same bits. All must be given the same rows, which may be mapped files.
 
     Args:
         network, likelihood: trained in place.
@@ -82,7 +92,7 @@ def train(
     kl_weights = list(kl_weight) if isinstance(kl_weight, Sequence) else [kl_weight]
     both, processes = nn.ModuleList([network, likelihood]), Processes()
     generator = processes.start_equal(both, x, generator)
-    batches = minibatches(rows.sizes, batch_size, batch_shape, generator)
+    batches = Minibatches(rows.sizes, batch_size, batch_shape, generator)
     settings: dict[str, Any] = {
         "n_steps": n_steps,
         "batch_size": batch_size,
@@ -102,8 +112,8 @@ def train(
         average = None if averaging is None else Average(parameters, averaging)
         kept, history, done = None, History(), 0
         if checkpoint is not None:
-            state = RunState(both, parameters, optimiser, average, batches, generator)
-            kept = KeptRun(checkpoint, settings, state, history)
+            parts = both, parameters, optimiser, average, batches, generator
+            kept = KeptRun(checkpoint, settings, history, *parts)
             done = kept.resume(n_steps)
         use_generator(network, processes.noise_generator(generator, done))
         objective = Objective(network, likelihood, rows.n_data)
@@ -177,3 +187,189 @@ def _fingerprints(
         digests["seed"] = fingerprint_tensors({"generator": generator.get_state()})
         digests["parameters at the start"] = fingerprint_tensors(modules.state_dict())
     return digests
+
+
+# -- reports ----------------------------------------------------------------------------------------------------------
+
+
+class Reports:
+    """Gathers the terms of every step, and at a report calls the callbacks while the averaged parameters are in place.
+
+    ``restore`` puts the parameters themselves back afterwards.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        n_steps: int,
+        callbacks: Sequence[Callback],
+        average: Average | None,
+        restore: Callable[[], None],
+        device: torch.device,
+    ) -> None:
+        self._history, self._n_steps = history, n_steps
+        self._callbacks, self._average, self._restore = callbacks, average, restore
+        self._sums, self._count = torch.zeros(2, device=device), 0
+        self._started = time.perf_counter() - (history.last.seconds if history.records else 0.0)
+
+    def add(self, done: Finished) -> None:
+        """Take in the terms of a step."""
+        self._sums += torch.stack([done.terms.expected_log_likelihood.mean(), done.terms.kl.mean()])
+        self._count += 1
+
+    def report(self, done: Finished) -> None:
+        """Write a record, and ask the callbacks whether training goes on."""
+        fit, kl = (self._sums / self._count).tolist()
+        self._sums.zero_()
+        self._count = 0
+        seconds = time.perf_counter() - self._started
+        progress = Progress(done.step, self._n_steps, fit - kl, fit, kl, done.learning_rate, seconds)
+        self._history.records.append(progress)
+        averaged = self._average is not None and bool(self._callbacks)
+        if self._average is not None and averaged:
+            self._average.put_in_place()
+        answers = [callback(progress) for callback in self._callbacks]
+        if averaged:
+            self._restore()
+        if any(answers):
+            self._history.stopped = f"stopped by a callback at step {done.step}"
+
+
+# -- several processes ------------------------------------------------------------------------------------------------
+
+
+class Processes:
+    """The processes of the default group; one alone where there is none."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = rank_and_size()
+        self._seed = 0
+        self._noise: torch.Generator | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other process."""
+        return self.size == 1
+
+    # -- before the first step ----------------------------------------------------------------------------------------
+
+    def start_equal(
+        self, modules: nn.Module, rows: Tensor, generator: torch.Generator | None
+    ) -> torch.Generator | None:
+        """Give all processes the first one's parameters, buffers and order of rows; the generator of that order.
+
+        Rows are shared by what each process reads of them, so all must be given the same table.
+        """
+        if self.alone:
+            return generator
+        common = torch.Generator() if generator is None else generator
+        shapes = gather(list(rows.shape), "before the first step")
+        if any(shape != shapes[0] for shape in shapes):
+            raise ValueError(f"x must have the same shape in all processes; got {shapes}")
+        if generator is None:  # each process draws its own seed, the first one's counts
+            common.manual_seed(int(torch.randint(2**62, ())))
+        state = common.get_state()
+        tensors = [tensor.detach() for tensor in (*modules.parameters(), *modules.buffers())]
+        send_([state, *tensors], "before the first step")
+        common.set_state(state)
+        self._seed = int(torch.empty((), dtype=torch.int64).random_(generator=_copy_of(common)))
+        return common
+
+    def noise_generator(self, common: torch.Generator | None, done: int) -> torch.Generator | None:
+        """The generator of this process's own posterior noise after a number of steps."""
+        if self.alone:
+            return common
+        self._noise = torch.Generator()
+        self._seed_noise(done)
+        return self._noise
+
+    def _seed_noise(self, step: int) -> None:
+        """Start the noise anew after a report, so that a run which goes on from there draws the same."""
+        if self._noise is not None:
+            self._noise.manual_seed(hash((self._seed, self.rank, step)) & (2**63 - 1))
+
+    # -- at every step ------------------------------------------------------------------------------------------------
+
+    def sizes(self, n: int) -> list[int]:
+        """The number of rows that each process takes of the ``n`` rows of a batch."""
+        if n < self.size:
+            raise ValueError(f"batch_size must be at least the number of processes ({self.size}); got {n}")
+        return [n // self.size + (rank < n % self.size) for rank in range(self.size)]
+
+    def slice(self, index: Tensor) -> Tensor:
+        """This process's part of row indices [*batch_shape, B]."""
+        return index if self.alone else index.split(self.sizes(index.shape[-1]), -1)[self.rank]
+
+    def weigh(self, batch: Batch, n: int) -> Batch:
+        """Weights that make the mean over processes of the means over slices the mean over all ``n`` rows."""
+        own = self.sizes(n)[self.rank]
+        if self.alone or own * self.size == n:
+            return batch
+        share = own * self.size / n
+        ones = torch.ones(batch.y.shape[: batch.y.dim() - 1], dtype=batch.x.dtype, device=batch.x.device)
+        return batch._replace(weight=share * (ones if batch.weight is None else batch.weight))
+
+    def share(self, evaluate: Step, parameters: GroupedParameters) -> Step:
+        """A step that leaves the mean of all processes' gradients."""
+        return evaluate if self.alone else SharedStep(evaluate, parameters, self.size)
+
+    def joined(self, likelihood: Likelihood, terms: ElboTerms, batch: Batch, n: int) -> tuple[ElboTerms, Batch]:
+        """Outputs, targets and weights of all ``n`` rows, in the order of ranks, where a likelihood takes them in."""
+        if self.alone or type(likelihood).update_ is Likelihood.update_:
+            return terms, batch
+        assert terms.f is not None
+        parts = [terms.f, batch.y, *([] if batch.weight is None else [batch.weight.unsqueeze(-1)])]
+        rows = gather_rows(torch.cat(parts, -1), -2, sizes=self.sizes(n), task="gathering outputs")
+        f, y, *weights = rows.split([part.shape[-1] for part in parts], -1)
+        return terms._replace(f=f), batch._replace(y=y, weight=weights[0].squeeze(-1) if weights else None)
+
+    # -- at reports ---------------------------------------------------------------------------------------------------
+
+    def agree_on(self, history: History) -> Hook:
+        """A hook that ends the run in all processes where a callback of one has ended it."""
+
+        def agree(done: Finished) -> None:
+            if self.alone:
+                return
+            if any_true(history.was_stopped, f"at step {done.step}") and not history.was_stopped:
+                history.stopped = f"stopped by a callback of another process at step {done.step}"
+            self._seed_noise(done.step)
+
+        return agree
+
+
+class SharedStep:
+    """A step whose gradients and terms are means over processes, exchanged as one flat vector."""
+
+    def __init__(self, evaluate: Step, parameters: GroupedParameters, size: int) -> None:
+        self._evaluate, self._parameters, self._size = evaluate, parameters, size
+        sizes = [tensor.numel() for tensor in parameters.tensors]
+        dtype = reduce(torch.promote_types, [tensor.dtype for tensor in parameters.tensors])
+        self._flat = torch.zeros(sum(sizes) + 2, dtype=dtype, device=parameters.tensors[0].device)
+        *self._parts, self._terms = self._flat.split([*sizes, 2])
+
+    def __call__(self, batch: Batch, kl_weight: float) -> ElboTerms:
+        try:
+            terms = self._evaluate(batch, kl_weight)
+            self._terms.copy_(torch.stack([terms.expected_log_likelihood, terms.kl]).reshape(2, -1).mean(-1))
+        except NotPositiveDefiniteError:  # all processes must learn of it, or the others wait for ever
+            terms = None
+            self._terms.fill_(torch.nan)
+        gradients = [tensor.grad for tensor in self._parameters.tensors]
+        for part, gradient in zip(self._parts, gradients, strict=True):
+            if gradient is not None:
+                part.copy_(gradient.reshape(-1))
+        add_up_([self._flat], "adding gradients up")
+        if terms is None or not torch.isfinite(self._terms).all():
+            raise NotPositiveDefiniteError("the objective of a process is not finite")
+        for part, gradient in zip(self._parts, gradients, strict=True):
+            if gradient is not None:
+                torch.div(part.view(gradient.shape), self._size, out=gradient)
+        likelihood, kl = (self._terms / self._size).unbind()
+        return ElboTerms(likelihood, kl, terms.f)
+
+
+def _copy_of(generator: torch.Generator) -> torch.Generator:
+    copy = torch.Generator()
+    copy.set_state(generator.get_state())
+    return copy

@@ -1,29 +1,21 @@
-"""Progress of a training run: the learning rate over time, the average of parameters, reports and callbacks."""
+"""Progress of a training run: the learning rate over time, steps, reports and callbacks."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-from torch.optim.swa_utils import get_ema_multi_avg_fn
-
 from vmg.objective import ElboTerms
-from vmg.training.grouped_parameters import GroupedParameters
 from vmg.training.rows import Batch
 
 __all__ = [
-    "Average",
     "Callback",
     "Finished",
     "History",
     "Hook",
     "Progress",
-    "Reports",
     "Schedule",
     "constant",
     "cosine",
@@ -55,35 +47,6 @@ class Finished(NamedTuple):
 
 Hook = Callable[[Finished], None]
 """Called after every step, or at every report; it may raise :class:`~vmg.training.TrainingError`."""
-
-
-class Average:
-    """Exponential average of parameters over steps, free of bias towards the start [LW16, §4]."""
-
-    def __init__(self, parameters: GroupedParameters, decay: float) -> None:
-        if not 0 <= decay < 1:
-            raise ValueError(f"averaging must be in [0, 1) or None; got {decay}")
-        self._parameters, self._decay, self._steps = parameters, decay, 0
-        self.values: list[Tensor] = parameters.snapshot()
-
-    def update(self, done: Finished) -> None:
-        """Take in the present parameters; after t steps their weights are β^(t−s) (1 − β)/(1 − β^t)."""
-        self._steps += 1
-        decay = self._decay * (1 - self._decay ** (self._steps - 1)) / (1 - self._decay**self._steps)
-        get_ema_multi_avg_fn(decay)(self.values, [t.detach() for t in self._parameters.tensors], None)
-
-    def put_in_place(self) -> None:
-        """Let the network hold the averages."""
-        self._parameters.restore(self.values)
-
-    def state(self) -> dict[str, Tensor]:
-        """The averages and the number of steps behind them."""
-        return {str(k): value for k, value in enumerate(self.values)} | {"steps": torch.tensor(self._steps)}
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what :meth:`state` gave."""
-        self.values = [state[str(k)] for k in range(len(self.values))]
-        self._steps = int(state["steps"])
 
 
 ALL_DONE = "all steps done"
@@ -130,46 +93,3 @@ class History:
 
 Callback = Callable[[Progress], bool | None]
 """Called at every report; returning True ends training."""
-
-
-class Reports:
-    """Gathers the terms of every step, and at a report calls the callbacks while the averaged parameters are in place.
-
-    ``restore`` puts the parameters themselves back afterwards.
-    """
-
-    def __init__(
-        self,
-        history: History,
-        n_steps: int,
-        callbacks: Sequence[Callback],
-        average: Average | None,
-        restore: Callable[[], None],
-        device: torch.device,
-    ) -> None:
-        self._history, self._n_steps = history, n_steps
-        self._callbacks, self._average, self._restore = callbacks, average, restore
-        self._sums, self._count = torch.zeros(2, device=device), 0
-        self._started = time.perf_counter() - (history.last.seconds if history.records else 0.0)
-
-    def add(self, done: Finished) -> None:
-        """Take in the terms of a step."""
-        self._sums += torch.stack([done.terms.expected_log_likelihood.mean(), done.terms.kl.mean()])
-        self._count += 1
-
-    def report(self, done: Finished) -> None:
-        """Write a record, and ask the callbacks whether training goes on."""
-        fit, kl = (self._sums / self._count).tolist()
-        self._sums.zero_()
-        self._count = 0
-        seconds = time.perf_counter() - self._started
-        progress = Progress(done.step, self._n_steps, fit - kl, fit, kl, done.learning_rate, seconds)
-        self._history.records.append(progress)
-        averaged = self._average is not None and bool(self._callbacks)
-        if self._average is not None and averaged:
-            self._average.put_in_place()
-        answers = [callback(progress) for callback in self._callbacks]
-        if averaged:
-            self._restore()
-        if any(answers):
-            self._history.stopped = f"stopped by a callback at step {done.step}"

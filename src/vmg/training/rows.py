@@ -10,14 +10,23 @@ from torch import Tensor
 
 from vmg.math.linalg import all_finite
 
-__all__ = ["Batch", "Minibatches", "TrainingRows", "minibatches", "take_rows"]
+__all__ = ["Batch", "Minibatches", "TrainingRows", "take_rows"]
 
 
 class Minibatches(Iterator[Tensor]):
-    """Row indices of :func:`minibatches`: an endless iterator whose position can be saved and restored."""
+    """Endless row indices [*batch_shape, batch_size]: a fresh permutation for every replica and epoch.
+
+    Batches are always full; the few rows left over at the end of an epoch come in a later one. Replicas may have
+    different numbers of rows, ``n_rows`` [*batch_shape]; an epoch is then as long as the smallest. The position can be
+    saved and restored.
+    """
 
     def __init__(
-        self, n_rows: int | Tensor, batch_size: int, batch_shape: Sequence[int], generator: torch.Generator | None
+        self,
+        n_rows: int | Tensor,
+        batch_size: int,
+        batch_shape: Sequence[int] = (),
+        generator: torch.Generator | None = None,
     ) -> None:
         sizes = torch.as_tensor(n_rows).expand(tuple(batch_shape)).reshape(-1)
         self._smallest, self._largest = int(sizes.min()), int(sizes.max())
@@ -51,17 +60,6 @@ class Minibatches(Iterator[Tensor]):
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from a place that :meth:`state` gave."""
         self._order, self._start = state["order"], int(state["start"])
-
-
-def minibatches(
-    n_rows: int | Tensor, batch_size: int, batch_shape: Sequence[int] = (), generator: torch.Generator | None = None
-) -> Minibatches:
-    """Endless row indices [*batch_shape, batch_size]: a fresh permutation for every replica and epoch.
-
-    Batches are always full; the few rows left over at the end of an epoch come in a later one. Replicas may have
-    different numbers of rows, ``n_rows`` [*batch_shape]; an epoch is then as long as the smallest.
-    """
-    return Minibatches(n_rows, batch_size, batch_shape, generator)
 
 
 def take_rows(rows: Tensor, index: Tensor, *, own: bool) -> Tensor:

@@ -1,0 +1,305 @@
+"""The state of a run: its parameters, their average, the last good ones, and the file that keeps all of it.
+
+A run that was killed at any moment goes on from its last file to the same bits. Its next step depends on the
+parameters, Adam's moments, the average, the order of the epoch's rows and the place in it, and the generator. All of
+these are in the file, which :mod:`vmg.model_file` writes beside its place and then renames: there is a whole file at
+any time, the old one or the new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from vmg.files import Run
+from vmg.likelihoods import Likelihood
+from vmg.math.linalg import all_finite
+from vmg.model_file import ModelFileError, read_state, write_state
+from vmg.nn.bayesian import BayesianModule, kl_divergence
+from vmg.training.progress import Finished, History, Progress
+from vmg.training.rows import Minibatches
+
+__all__ = ["Average", "Checkpoint", "GroupedParameters", "KeptRun", "LastGood", "TrainingError"]
+
+SMALL = 16_384
+"""Entries up to which a tensor is gathered. Above it one more pass over memory costs more than one more call."""
+
+
+class GroupedParameters:
+    """Trainable parameters regrouped for an optimiser: all small ones as a single vector, large ones as they are.
+
+    While this object is in use the small parameters and their gradients are views; leaving its context
+    (:meth:`release`) makes them independent tensors again. ``tensors`` is what the optimiser and the average see.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        trainable = [p for p in parameters if p.requires_grad]
+        self._small = [p for p in trainable if p.numel() <= SMALL]
+        self._large = [p for p in trainable if p.numel() > SMALL]
+        self.tensors: list[nn.Parameter] = list(self._large)
+        self._gradient: Tensor | None = None
+        if not self._small:
+            return
+        vector = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in self._small]))
+        self._gradient = vector.grad = torch.zeros_like(vector)
+        start = 0
+        for p in self._small:
+            stop = start + p.numel()
+            p.data = vector.data[start:stop].view(p.shape)
+            p.grad = vector.grad[start:stop].view(p.shape)
+            start = stop
+        self.tensors.append(vector)
+
+    def __enter__(self) -> GroupedParameters:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+    def zero_grad(self) -> None:
+        """Forget the gradients of the last step."""
+        if self._gradient is not None:
+            self._gradient.zero_()
+        for p in self._large:
+            p.grad = None
+
+    def snapshot(self) -> list[Tensor]:
+        """The present values."""
+        return [t.detach().clone() for t in self.tensors]
+
+    def copy_to(self, values: list[Tensor]) -> None:
+        """Write the present values over those of a snapshot, or into an empty one; there is never a second copy."""
+        if not values:
+            values += self.snapshot()
+            return
+        with torch.no_grad():
+            for tensor, value in zip(self.tensors, values, strict=True):
+                value.copy_(tensor)
+
+    def restore(self, values: list[Tensor]) -> None:
+        """Go back to the values of a snapshot or an average."""
+        with torch.no_grad():
+            for tensor, value in zip(self.tensors, values, strict=True):
+                tensor.copy_(value)
+
+    def release(self) -> None:
+        """Give every parameter its own memory again."""
+        for p in self._small:
+            p.data = p.data.clone()
+            p.grad = None
+        self.zero_grad()
+
+
+class Average:
+    """Exponential average of parameters over steps, free of bias towards the start [LW16, §4]."""
+
+    def __init__(self, parameters: GroupedParameters, decay: float) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"averaging must be in [0, 1) or None; got {decay}")
+        self._parameters, self._decay, self._steps = parameters, decay, 0
+        self.values: list[Tensor] = parameters.snapshot()
+
+    def update(self, done: Finished) -> None:
+        """Take in the present parameters; after t steps their weights are β^(t−s) (1 − β)/(1 − β^t)."""
+        self._steps += 1
+        decay = self._decay * (1 - self._decay ** (self._steps - 1)) / (1 - self._decay**self._steps)
+        get_ema_multi_avg_fn(decay)(self.values, [t.detach() for t in self._parameters.tensors], None)
+
+    def put_in_place(self) -> None:
+        """Let the network hold the averages."""
+        self._parameters.restore(self.values)
+
+    def state(self) -> dict[str, Tensor]:
+        """The averages and the number of steps behind them."""
+        return {str(k): value for k, value in enumerate(self.values)} | {"steps": torch.tensor(self._steps)}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what :meth:`state` gave."""
+        self.values = [state[str(k)] for k in range(len(self.values))]
+        self._steps = int(state["steps"])
+
+
+class TrainingError(RuntimeError):
+    """The objective stopped being finite; the network holds its last good parameters."""
+
+
+class LastGood:
+    """The parameters at the last report at which all of them were finite."""
+
+    def __init__(self, network: nn.Module, likelihood: Likelihood, parameters: GroupedParameters) -> None:
+        self._network, self._likelihood, self._parameters = network, likelihood, parameters
+        self._values: list[Tensor] = []
+        self._state: dict[str, Tensor] = {}
+        self._remember()
+
+    def keep(self, done: Finished) -> None:
+        """Remember the present parameters; where they are not finite, go back to the last good ones and raise."""
+        if not self._remember():
+            raise self.failure(done.step, done.learning_rate, done.batch.x)
+
+    def _remember(self) -> bool:
+        """Remember the present parameters, if they are finite; say whether they are."""
+        state = self._likelihood.state_dict()
+        finite = all(all_finite(t.detach()) for t in (*self._parameters.tensors, *state.values()))
+        if finite:
+            self._parameters.copy_to(self._values)
+            self._state = {name: value.clone() for name, value in state.items()}
+        return finite
+
+    def restore(self) -> None:
+        """Put the remembered parameters back."""
+        self._parameters.restore(self._values)
+
+    def failure(self, step: int, learning_rate: float, x: Tensor) -> TrainingError:
+        """Put the good parameters back and say where training broke."""
+        culprit = _first_non_finite(self._network, x)
+        if self._values:
+            self._likelihood.load_state_dict(self._state)
+            self.restore()
+        return TrainingError(
+            f"the objective is not finite at step {step}, first in {culprit}; the parameters of the last good report "
+            f"are restored. Lower the learning rate (now {learning_rate:g}) or check the scale of the data."
+        )
+
+
+def _first_non_finite(network: nn.Module, x: Tensor) -> str:
+    """The first layer with NaN or infinity in its parameters, its output or its KL, in words."""
+    for name, parameter in network.named_parameters():
+        if not torch.isfinite(parameter).all():
+            return f"parameter {name}"
+    entered: list[str] = []
+    culprits: list[str] = []
+    hooks = []
+    for name, module in network.named_modules():
+        if isinstance(module, BayesianModule):
+
+            def enter(module: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
+                entered.append(name)
+
+            def look(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, name: str = name) -> None:
+                if not torch.isfinite(output).all():
+                    culprits.append(f"the output of layer {name}")
+
+            hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(look)]
+    try:
+        with torch.no_grad():
+            network(x)
+    except ValueError as error:  # a layer may refuse what the layer before it made
+        culprits.append(f"layer {entered[-1] if entered else ''}: {error}")
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if culprits:
+        return culprits[0]
+    for name, module in network.named_modules():
+        if isinstance(module, BayesianModule) and not torch.isfinite(kl_divergence(module)).all():
+            return f"the KL of layer {name}"
+    return "the likelihood"
+
+
+# -- on disk ----------------------------------------------------------------------------------------------------------
+
+HOLDS = "training run"
+MAX_BYTES = 2**40  # a run of a large network has more to keep than a model has
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The file that keeps the state of a run.
+
+    Args:
+        path: of the file; where there is one, the run goes on from it.
+        every: reports between writes; the last report is always written.
+    """
+
+    path: Path
+    every: int = 1
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ValueError(f"every must be at least 1; got {self.every}")
+
+
+@dataclass(frozen=True)
+class KeptRun:
+    """A run whose state is kept at a checkpoint: read before the first step, written at reports.
+
+    ``settings`` are those of the run; a file of a run with others is refused. The other parts change from step to step.
+    """
+
+    checkpoint: Checkpoint
+    settings: Mapping[str, Any]
+    history: History
+    modules: nn.Module
+    parameters: GroupedParameters
+    optimiser: torch.optim.Optimizer
+    average: Average | None
+    batches: Minibatches
+    generator: torch.Generator | None
+
+    def resume(self, n_steps: int) -> int:
+        """Go on from the file, where there is one; the number of steps done, all of them where the run was stopped."""
+        path, history = self.checkpoint.path, self.history
+        kept = read_state(path, Run(self.settings), HOLDS, max_bytes=MAX_BYTES)
+        if kept is None:
+            return 0
+        tensors, document = kept
+        try:
+            history.records += [Progress(**report) for report in document["reports"]]
+            self._load(tensors)
+            stopped = document["stopped"]
+            if not (stopped is None or isinstance(stopped, str)):
+                raise ValueError(f"stopped must be a text; got {stopped!r:.40}")
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise ModelFileError(f"{path} does not hold a whole {HOLDS}: {error}") from error
+        if stopped is not None:
+            history.stopped = stopped
+            return n_steps
+        return history.last.step if history.records else 0
+
+    def write(self, done: Finished) -> None:
+        """Write the file at a report, if it is this one's turn, the last one or the one that stopped the run."""
+        history, checkpoint = self.history, self.checkpoint
+        last = history.was_stopped or history.last.step == history.last.n_steps
+        if last or len(history.records) % checkpoint.every == 0:
+            reports = [asdict(record) for record in history.records]
+            stopped = history.stopped if history.was_stopped else None
+            checkpoint.path.parent.mkdir(parents=True, exist_ok=True)
+            document = {"reports": reports, "stopped": stopped}
+            write_state(checkpoint.path, Run(self.settings), HOLDS, self._tensors(), document)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """All tensors of the run's state, by name."""
+        state = _named("model", self.modules.state_dict())
+        for k, parameter in enumerate(self.parameters.tensors):
+            state |= _named(f"optimiser.{k}", self.optimiser.state[parameter])
+        if self.average is not None:
+            state |= _named("average", self.average.state())
+        return state | _named("batches", self.batches.state()) | {"generator": self._source().get_state()}
+
+    def _load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Go on from what :meth:`_tensors` gave."""
+        self.modules.load_state_dict(_part("model", tensors))
+        for k, parameter in enumerate(self.parameters.tensors):
+            self.optimiser.state[parameter] = _part(f"optimiser.{k}", tensors)
+        if self.average is not None:
+            self.average.load_state(_part("average", tensors))
+        self.batches.load_state(_part("batches", tensors))
+        self._source().set_state(tensors["generator"])
+
+    def _source(self) -> torch.Generator:
+        return torch.default_generator if self.generator is None else self.generator
+
+
+def _named(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{name}.{key}": tensor for key, tensor in tensors.items()}
+
+
+def _part(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key[len(name) + 1 :]: tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
