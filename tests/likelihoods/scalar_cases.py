@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from vmg.likelihoods.bounded import Beta, Binomial, Censored, Ordinal
-from vmg.likelihoods.families import Gamma, NegativeBinomial, Poisson
+from vmg.likelihoods.families import Beta, Binomial, Censored, Gamma, NegativeBinomial, Ordinal, Poisson
 
 ORDINAL = Ordinal((3.0, 4.0, 5.5, 8.0), (0.1, 0.4, 0.3, 0.2))
 

@@ -6,8 +6,7 @@ import torch
 from scipy import integrate, optimize
 
 from likelihoods.scalar_cases import CASES
-from vmg.likelihoods.bounded import Censored
-from vmg.likelihoods.families import Poisson
+from vmg.likelihoods.families import Censored, Poisson
 from vmg.likelihoods.scalar import LikelihoodAt
 from vmg.math.scalar_evidence import (
     GaussianPrior,

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from likelihoods.scalar_cases import CASES
-from vmg.likelihoods.bounded import Censored
-from vmg.likelihoods.families import Poisson
+from vmg.likelihoods.families import Censored, Poisson
 from vmg.prediction import GLMPrediction
 
 NAMES = [name for name in CASES if name != "censored"]

@@ -21,8 +21,7 @@ from vmg.fit.calibration import NORMAL_DEGREES, ScalarCalibration, calibrate_sca
 from vmg.fit.design import InputRange, Size, squash, threads_for
 from vmg.fit.ensemble import Ensemble, StoredMembers
 from vmg.fit.trainer import FitRows, Members, TrainedMembers, train_ensembles
-from vmg.likelihoods.bounded import Censored
-from vmg.likelihoods.families import scalar_likelihood
+from vmg.likelihoods.families import Censored, scalar_likelihood
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
 from vmg.math.evidence import group_precision, log_precision_prior
 from vmg.math.scalar_evidence import (

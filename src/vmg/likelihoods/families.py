@@ -1,6 +1,6 @@
-"""All likelihoods by name: numbers on some scale, counts, amounts, and those of :mod:`vmg.likelihoods.bounded`.
+"""All likelihoods of one function by name: numbers, amounts and counts, shares and grades, censored targets.
 
-A new likelihood is a class here or there, and a place in ``LIKELIHOODS``.
+A new likelihood is a class here, and a place in ``LIKELIHOODS``.
 """
 
 from __future__ import annotations
@@ -12,22 +12,40 @@ import torch
 from numpy.typing import NDArray
 from scipy import special, stats
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid, softplus
 
-from vmg.likelihoods.bounded import Beta, Binomial, Censored, Ordinal
-from vmg.likelihoods.scalar import HEADROOM, NamedLikelihood, RateLink, ScalarLikelihood, TargetKind, is_whole
+from vmg.likelihoods.scalar import (
+    HEADROOM,
+    MOST_NUMBERS,
+    NamedLikelihood,
+    RateLink,
+    ScalarLikelihood,
+    TargetKind,
+    is_whole,
+)
 
 __all__ = [
     "LIKELIHOODS",
+    "Beta",
+    "Binomial",
+    "Censored",
     "Gamma",
     "LogNormal",
     "NegativeBinomial",
+    "Ordinal",
     "Poisson",
     "make_likelihood",
     "scalar_likelihood",
 ]
 
 Array = NDArray[np.float64]
+
+MOST_TRIALS = 1_000_000
+END = 1e4  # stands for the cut beyond the last level: a logistic function of it is 0 or 1
+FAR = 1e6  # stands for an infinite bound, in units of the noise
+
+
+# -- numbers, in closed form ------------------------------------------------------------------------------------------
 
 
 class Student(NamedLikelihood):
@@ -73,17 +91,37 @@ class LogNormal(NamedLikelihood):
         return 0.0 if len(positive) == len(y) else 0.5 * float(positive.min()) if len(positive) else 1.0
 
 
+# -- amounts and counts -----------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class Gamma(ScalarLikelihood):
-    """y ~ Gamma with mean λ = level · exp(f) and shape k, so variance λ²/k; θ = log k."""
+class Rates(ScalarLikelihood):
+    """Targets from 0 on with mean λ = level · exp(f), up to a ceiling; θ, where there is one, is log of a shape."""
 
     level: float
     ceiling: float
-    name = "gamma"
     amounts = True
+    positive = ("level", "ceiling")
+
+    @property
+    def link(self) -> RateLink:
+        """From f to the mean."""
+        return RateLink(self.level, self.ceiling)
+
+    def start(self) -> Array:
+        return np.zeros(1)
+
+    def mean(self, f: Array, theta: Array) -> Array:
+        return self.link.rate(f)
+
+
+@dataclass(frozen=True)
+class Gamma(Rates):
+    """y ~ Gamma with mean λ and shape k, so variance λ²/k; θ = log k."""
+
+    name = "gamma"
     requirement = "above 0"
     kinds = (TargetKind.POSITIVE,)
-    positive = ("level", "ceiling")
 
     @classmethod
     def accepts(cls, y: Array) -> bool:
@@ -95,11 +133,8 @@ class Gamma(ScalarLikelihood):
 
     @property
     def link(self) -> RateLink:
-        """Link of the mean in units of ``level``, so that numbers are near one in any unit."""
+        """From f to the mean in units of ``level``, so that numbers are near one in any unit."""
         return RateLink(1.0, self.ceiling / self.level)
-
-    def start(self) -> Array:
-        return np.zeros(1)
 
     def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
         log_rate, k, amount = self.link.log_rate(f)[0], theta[..., 0, None].exp(), y / self.level
@@ -121,26 +156,18 @@ class Gamma(ScalarLikelihood):
         k = np.exp(theta[0])
         return special.gammainc(k, k * np.maximum(index, 0) / self.mean(f, theta))
 
-    def quantile(self, q: Array, f: Array, theta: Array) -> Array:
-        k = np.exp(theta[0])
-        return special.gammaincinv(k, q) * self.mean(f, theta) / k
-
     def sample(self, f: Array, theta: Array, rng: np.random.Generator) -> Array:
         k = np.exp(theta[0])
         return rng.gamma(k, size=np.shape(f)) * self.mean(f, theta) / k
 
 
 @dataclass(frozen=True)
-class Counts(ScalarLikelihood):
-    """Whole numbers from 0 on with mean λ = level · exp(f)."""
+class Counts(Rates):
+    """Whole numbers from 0 on with mean λ."""
 
-    level: float
-    ceiling: float
     discrete = True
-    amounts = True
     requirement = "whole numbers of at least 0"
     kinds = (TargetKind.GRADES, TargetKind.COUNT)
-    positive = ("level", "ceiling")
 
     @classmethod
     def accepts(cls, y: Array) -> bool:
@@ -151,17 +178,10 @@ class Counts(ScalarLikelihood):
         mean = float(np.average(y, weights=weight))
         return cls(mean if mean > 0 else 0.5 / len(y), HEADROOM * max(float(y.max()), 1.0))
 
-    @property
-    def link(self) -> RateLink:
-        return RateLink(self.level, self.ceiling)
-
-    def mean(self, f: Array, theta: Array) -> Array:
-        return self.link.rate(f)
-
 
 @dataclass(frozen=True)
 class Poisson(Counts):
-    """y ~ Poisson(λ), λ = level · exp(f)."""
+    """y ~ Poisson(λ)."""
 
     name = "poisson"
 
@@ -182,22 +202,16 @@ class Poisson(Counts):
     def cdf(self, index: Array, f: Array, theta: Array) -> Array:
         return np.where(index < 0, 0.0, special.pdtr(np.maximum(index, 0), self.link.rate(f)))
 
-    def quantile(self, q: Array, f: Array, theta: Array) -> Array:
-        return stats.poisson.ppf(q, self.link.rate(f))
-
     def sample(self, f: Array, theta: Array, rng: np.random.Generator) -> Array:
         return rng.poisson(self.link.rate(f)).astype(np.float64)
 
 
 @dataclass(frozen=True)
 class NegativeBinomial(Counts):
-    """y ~ negative binomial with mean λ = level · exp(f) and variance λ + λ²/r, θ = log r."""
+    """y ~ negative binomial with mean λ and variance λ + λ²/r, θ = log r."""
 
     name = "negative-binomial"
     first_for = (TargetKind.COUNT,)
-
-    def start(self) -> Array:
-        return np.zeros(1)
 
     def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
         odds = self.link.log_rate(f)[0] - theta[..., 0, None]  # log λ/r
@@ -219,10 +233,6 @@ class NegativeBinomial(Counts):
         share = r / (r + self.link.rate(f))
         return np.where(index < 0, 0.0, special.betainc(r, np.maximum(index, 0) + 1, share))
 
-    def quantile(self, q: Array, f: Array, theta: Array) -> Array:
-        r = np.exp(theta[0])
-        return stats.nbinom.ppf(q, r, r / (r + self.link.rate(f)))
-
     def sample(self, f: Array, theta: Array, rng: np.random.Generator) -> Array:
         r = np.exp(theta[0])
         return rng.poisson(self.link.rate(f) * rng.gamma(r, size=np.shape(f)) / r).astype(np.float64)
@@ -230,6 +240,320 @@ class NegativeBinomial(Counts):
 
 def _size(theta: Tensor) -> Tensor:
     return theta[..., 0, None].exp()
+
+
+# -- targets between bounds -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Binomial(ScalarLikelihood):
+    """Successes s among n trials, y = (s, n): s ~ Binomial(n, p), logit p = level + f.
+
+    Predictions are of the share s/n in ``trials`` trials.
+    """
+
+    level: float
+    trials: int
+    name = "binomial"
+    paired = True
+    requirement = "successes and trials, whole numbers with 0 <= successes <= trials and trials >= 1,"
+    positive = ("trials",)
+    support = (0.0, 1.0)
+    discrete = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.trials, bool) or not isinstance(self.trials, int) or self.trials > MOST_TRIALS:
+            raise ValueError(f"trials must be a whole number up to {MOST_TRIALS:,}; got {self.trials!r:.40}")
+
+    @classmethod
+    def accepts(cls, y: Array) -> bool:
+        return is_whole(y) and bool((y[:, 0] >= 0).all() and (y[:, 0] <= y[:, 1]).all() and (y[:, 1] >= 1).all())
+
+    @classmethod
+    def make(cls, y: Array, weight: Array | None) -> Binomial:
+        share = np.average(y[:, 0], weights=weight) / np.average(y[:, 1], weights=weight)
+        return cls(_logit(share), int(np.median(y[:, 1])))
+
+    def start(self) -> Array:
+        return np.zeros(0)
+
+    def targets(self, y: Array) -> Array:
+        values = np.asarray(y, dtype=np.float64)
+        if values.ndim == 1:
+            values = np.stack([np.round(values * self.trials, 9), np.full_like(values, self.trials)], -1)
+        possible = (values == np.floor(values)).all(-1) & (values[:, 0] >= 0) & (values[:, 0] <= values[:, 1])
+        return np.where(possible[:, None], values, np.nan)
+
+    def example(self) -> Array:
+        return np.array([0.0, 1.0])
+
+    def values(self, index: Array) -> Array:
+        return index / self.trials
+
+    def index(self, y: Array) -> Array:
+        return np.floor(y * self.trials + 1e-9)
+
+    def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
+        logit, success, trials = self.level + f, y[..., 0], y[..., 1]
+        ways = torch.lgamma(trials + 1) - torch.lgamma(success + 1) - torch.lgamma(trials - success + 1)
+        return ways + success * logsigmoid(logit) + (trials - success) * logsigmoid(-logit)
+
+    def derivatives(self, f: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        p, success, trials = torch.sigmoid(self.level + f), y[..., 0], y[..., 1]
+        return success - trials * p, -trials * p * (1 - p)
+
+    def chance(self, f: Array) -> Array:
+        """p of one trial."""
+        return special.expit(self.level + f)
+
+    def mean(self, f: Array, theta: Array) -> Array:
+        return self.chance(f)
+
+    def variance(self, f: Array, theta: Array) -> Array:
+        return self.chance(f) * (1 - self.chance(f)) / self.trials
+
+    def cdf(self, index: Array, f: Array, theta: Array) -> Array:
+        return stats.binom.cdf(index, self.trials, self.chance(f))
+
+    def sample(self, f: Array, theta: Array, rng: np.random.Generator) -> Array:
+        return rng.binomial(self.trials, self.chance(f)).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Beta(ScalarLikelihood):
+    """y ~ Beta(μs, (1 − μ)s) with mean μ, logit μ = level + f, and size s; θ = log s."""
+
+    level: float
+    name = "beta"
+    support = (0.0, 1.0)
+    requirement = "inside (0, 1)"
+    kinds = (TargetKind.FRACTION,)
+
+    @classmethod
+    def accepts(cls, y: Array) -> bool:
+        return bool(((y > 0) & (y < 1)).all())
+
+    @classmethod
+    def make(cls, y: Array, weight: Array | None) -> Beta:
+        return cls(_logit(np.average(y, weights=weight)))
+
+    def start(self) -> Array:
+        return np.full(1, np.log(4.0))
+
+    def _parts(self, f: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        small = 1e-6  # neither end of the unit interval is reached: the density would be a spike there
+        mean, size = torch.sigmoid(self.level + f).clamp(small, 1 - small), theta[..., 0, None].exp()
+        return mean, size, mean * size
+
+    def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
+        _, size, a = self._parts(f, theta)
+        b = size - a
+        normaliser = torch.lgamma(size) - torch.lgamma(a) - torch.lgamma(b)
+        return normaliser + (a - 1) * y.log() + (b - 1) * torch.log1p(-y)
+
+    def derivatives(self, f: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        mean, size, a = self._parts(f, theta)
+        b = size - a
+        first = size * (torch.logit(y) - torch.digamma(a) + torch.digamma(b))
+        second = -size.square() * (torch.polygamma(1, a) + torch.polygamma(1, b))
+        slope = mean * (1 - mean)
+        return first * slope, second * slope.square() + first * slope * (1 - 2 * mean)
+
+    def mean(self, f: Array, theta: Array) -> Array:
+        return special.expit(self.level + f).clip(1e-6, 1 - 1e-6)
+
+    def variance(self, f: Array, theta: Array) -> Array:
+        mean = self.mean(f, theta)
+        return mean * (1 - mean) / (1 + np.exp(theta[0]))
+
+    def cdf(self, index: Array, f: Array, theta: Array) -> Array:
+        mean, size = self.mean(f, theta), np.exp(theta[0])
+        return special.betainc(mean * size, (1 - mean) * size, np.clip(index, 0, 1))
+
+    def sample(self, f: Array, theta: Array, rng: np.random.Generator) -> Array:
+        mean, size = self.mean(f, theta), np.exp(theta[0])
+        return rng.beta(mean * size, (1 - mean) * size)
+
+
+def _logit(share: float) -> float:
+    share = min(max(float(share), 1e-6), 1 - 1e-6)
+    return float(np.log(share / (1 - share)))
+
+
+@dataclass(frozen=True)
+class Ordinal(ScalarLikelihood):
+    """P(y <= level j) = logistic(c_j − f) with cuts c_1 < c_2 < ... between L levels (McCullagh 1980).
+
+    θ is c_1 and the logarithms of the L − 2 gaps that follow. Training takes y as positions 0 to L − 1 among
+    ``levels``.
+    """
+
+    levels: tuple[float, ...]
+    shares: tuple[float, ...]  # of each level among the training rows, none zero
+    name = "ordinal"
+    discrete = True
+    requirement = f"at most {MOST_NUMBERS} different values"
+    kinds = (TargetKind.GRADES,)
+    positive = ("shares",)
+
+    @classmethod
+    def accepts(cls, y: Array) -> bool:
+        return len(np.unique(y)) <= MOST_NUMBERS
+
+    @classmethod
+    def make(cls, y: Array, weight: Array | None) -> Ordinal:
+        levels, position = np.unique(y, return_inverse=True)
+        mass = np.bincount(position, weights=weight, minlength=len(levels)) + 0.5
+        return cls(tuple(levels.tolist()), tuple((mass / mass.sum()).tolist()))
+
+    @property
+    def support(self) -> tuple[float, float]:  # type: ignore[override]
+        return self.levels[0], self.levels[-1]
+
+    def start(self) -> Array:
+        cuts = special.logit(np.cumsum(self.shares)[:-1])
+        return np.append(cuts[:1], np.log(np.diff(cuts)))
+
+    def _cuts(self, theta: Tensor) -> Tensor:
+        """All cuts with the two ends, [..., L + 1]: those of level j are at j and j + 1."""
+        inner = theta[..., :1] + torch.nn.functional.pad(theta[..., 1:].exp().cumsum(-1), (1, 0))
+        ends = torch.full_like(inner[..., :1], END)
+        return torch.cat([-ends, inner, ends], -1)
+
+    def _around(self, f: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        cuts, position = self._cuts(theta), y.long()
+        return cuts[..., position] - f, cuts[..., position + 1] - f
+
+    def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
+        below, above = self._around(f, y, theta)
+        return logsigmoid(above) + logsigmoid(-below) + torch.log1p(-torch.exp(below - above))
+
+    def derivatives(self, f: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        below, above = (torch.sigmoid(cut) for cut in self._around(f, y, theta))
+        return above + below - 1, -above * (1 - above) - below * (1 - below)
+
+    def targets(self, y: Array) -> Array:
+        values, levels = np.asarray(y, dtype=np.float64), np.asarray(self.levels)
+        position = np.searchsorted(levels, values).clip(max=len(levels) - 1)
+        return np.where(levels[position] == values, position, np.nan)
+
+    def index(self, y: Array) -> Array:
+        return np.searchsorted(np.asarray(self.levels), y, side="right").astype(np.float64) - 1
+
+    def values(self, index: Array) -> Array:
+        return np.asarray(self.levels)[np.asarray(index, dtype=np.int64).clip(0, len(self.levels) - 1)]
+
+    def _below(self, f: Array, theta: Array) -> Array:
+        """P(target <= level j), [..., L]."""
+        cuts = self._cuts(torch.as_tensor(theta)).numpy()[1:]
+        return special.expit(cuts - np.asarray(f)[..., None])
+
+    def _probabilities(self, f: Array, theta: Array) -> Array:
+        return np.diff(self._below(f, theta), axis=-1, prepend=0.0)
+
+    def mean(self, f: Array, theta: Array) -> Array:
+        return self._probabilities(f, theta) @ np.asarray(self.levels)
+
+    def variance(self, f: Array, theta: Array) -> Array:
+        p, levels = self._probabilities(f, theta), np.asarray(self.levels)
+        return np.maximum(p @ levels**2 - (p @ levels) ** 2, 0.0)
+
+    def cdf(self, index: Array, f: Array, theta: Array) -> Array:
+        position, f = np.broadcast_arrays(np.asarray(index, dtype=np.int64), f)
+        below = self._below(f, theta)
+        place = position.clip(0, len(self.levels) - 1)
+        return np.where(position < 0, 0.0, np.take_along_axis(below, place[..., None], -1)[..., 0])
+
+    def sample(self, f: Array, theta: Array, rng: np.random.Generator) -> Array:
+        return (self._below(f, theta) < rng.random(np.shape(f))[..., None]).sum(-1).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Censored(ScalarLikelihood):
+    """y = (lower, upper) holds a target level + scale · t with t ~ N(f, σ²); equal bounds are the target; θ = log σ.
+
+    A bound may be infinite. log p is the log density of a target that is seen, and the log probability of an interval.
+    """
+
+    level: float
+    scale: float
+    name = "censored"
+    paired = True
+    requirement = "bounds with lower <= upper, one of them finite,"
+    positive = ("scale",)
+    support = (-np.inf, np.inf)
+
+    @classmethod
+    def accepts(cls, y: Array) -> bool:
+        return bool((y[:, 0] <= y[:, 1]).all() and np.isfinite(y).any(1).all())
+
+    @classmethod
+    def make(cls, y: Array, weight: Array | None) -> Censored:
+        inner = np.where(np.isfinite(y), y, y[:, ::-1]).mean(1)  # the middle, or the bound that there is
+        level = float(np.average(inner, weights=weight))
+        scale = float(np.sqrt(np.average((inner - level) ** 2, weights=weight)))
+        return cls(level, scale if scale > 0 else 1.0)
+
+    def start(self) -> Array:
+        return np.zeros(1)
+
+    def _standard(self, f: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Bounds in units of the noise, whether the target is seen, and σ."""
+        sigma = theta[..., 0, None].exp()
+        bounds = []
+        for side in (0, 1):
+            infinite = torch.isinf(y[..., side])
+            standard = (torch.where(infinite, 0.0, y[..., side]) - self.level) / self.scale
+            bounds.append(torch.where(infinite, (2 * side - 1) * FAR, (standard - f) / sigma))
+        return bounds[0], bounds[1], y[..., 0] == y[..., 1], sigma
+
+    def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
+        a, b, seen, sigma = self._standard(f, y, theta)
+        density = -0.5 * torch.where(seen, a, 0.0).square() - sigma.log() - 0.5 * float(np.log(2 * np.pi))
+        return torch.where(seen, density - float(np.log(self.scale)), _log_between(a, b, seen))
+
+    def derivatives(self, f: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+        a, b, seen, sigma = self._standard(f, y, theta)
+        log_mass = _log_between(a, b, seen)
+        at_a, at_b = (_density_over(z, log_mass) for z in (a, b))
+        first = (at_a - at_b) / sigma
+        second = (a * at_a - b * at_b) / sigma.square() - first.square()
+        exact = torch.where(seen, a, 0.0) / sigma
+        return torch.where(seen, exact, first), torch.where(seen, -1 / sigma.square(), second)
+
+    def targets(self, y: Array) -> Array:
+        values = np.asarray(y, dtype=np.float64)
+        return values if values.ndim == 2 else np.stack([values, values], -1)
+
+    def example(self) -> Array:
+        return np.zeros(2)
+
+    def mean(self, f: Array, theta: Array) -> Array:
+        return self.level + self.scale * f
+
+    def variance(self, f: Array, theta: Array) -> Array:
+        return np.full(np.shape(f), (self.scale * np.exp(theta[0])) ** 2)
+
+    def cdf(self, index: Array, f: Array, theta: Array) -> Array:
+        return special.ndtr((index - self.mean(f, theta)) / (self.scale * np.exp(theta[0])))
+
+    def sample(self, f: Array, theta: Array, rng: np.random.Generator) -> Array:
+        return self.mean(f, theta) + self.scale * np.exp(theta[0]) * rng.standard_normal(np.shape(f))
+
+
+def _log_between(a: Tensor, b: Tensor, seen: Tensor) -> Tensor:
+    """log(Φ(b) − Φ(a)), on the side where neither is near one; of rows that are not seen whole."""
+    a, b = torch.where(seen, -1.0, a), torch.where(seen, 1.0, b)
+    flip = a > 0
+    low, high = torch.where(flip, -b, a), torch.where(flip, -a, b)
+    at_low, at_high = torch.special.log_ndtr(low), torch.special.log_ndtr(high)
+    ratio = torch.exp(at_low - at_high).clamp_max(1 - torch.finfo(low.dtype).eps)
+    return at_high + torch.log1p(-ratio)
+
+
+def _density_over(z: Tensor, log_mass: Tensor) -> Tensor:
+    """Normal density at a bound over the mass between bounds."""
+    return torch.exp(-0.5 * z.square() - 0.5 * float(np.log(2 * np.pi)) - log_mass)
 
 
 LIKELIHOODS: dict[str, type[NamedLikelihood]] = {

@@ -119,10 +119,6 @@ class ScalarLikelihood(NamedLikelihood, ABC):
         """P(target's index <= index | f); see :meth:`index`."""
 
     @abstractmethod
-    def quantile(self, q: Array, f: Array, theta: Array) -> Array:
-        """The smallest index with P(target's index <= index | f) >= q."""
-
-    @abstractmethod
     def sample(self, f: Array, theta: Array, rng: np.random.Generator) -> Array:
         """The index of a draw of y for each f."""
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy import special
 
-from vmg.likelihoods.bounded import Binomial
+from vmg.likelihoods.families import Binomial
 from vmg.likelihoods.scalar import ScalarLikelihood
 from vmg.math.distributions import find_quantiles, hermite_rule
 from vmg.prediction.base import Array, Factor, NumberPrediction, Rows, rescaled_factor, row_factor
@@ -142,13 +142,16 @@ class GLMPrediction(NumberPrediction):
         return self.likelihood.values(self._index_quantile(level[..., 0]))[..., None]
 
     def _index_quantile(self, level: Array) -> Array:
-        """Indices of quantiles [..., N], between those at the smallest and the largest f, in which they rise."""
+        """Indices of quantiles [..., N].
+
+        That at level q is within √((1 − q)/q) standard deviations below the mean and √(q/(1 − q)) above it (Cantelli).
+        """
         level = np.broadcast_to(level, (*level.shape[:-1], self.n_rows))
-        f, _ = self._rule
-        low, high = (self.likelihood.quantile(level, end, self.theta) for end in (f[0], f[-1]))
+        mean, std, odds = self._mean[:, 0], self._std[:, 0], np.sqrt(level / (1 - level))
+        low, high = (self.likelihood.index(np.clip(end, *self._support)) for end in (mean - std / odds, mean + std * odds))
         if not self.likelihood.discrete:
             return find_quantiles(self._below, level, low, high)
-        low = low - 1
+        low, high = low - 1, high + 1
         while (high - low > 1).any():
             middle = np.floor(0.5 * (low + high))
             enough = self._below(middle) >= level
