@@ -18,7 +18,7 @@ from vmg.prediction import (
     TransformedPrediction,
 )
 from vmg.prediction.base import row_factor
-from vmg.prediction.transformed import LogTransform, Rectified
+from vmg.prediction.student import LogTransform, Rectified
 
 N = 3
 LOC, NOISE = np.array([0.5, 1.0, 2.0]), np.array([0.5, 0.8, 0.3])

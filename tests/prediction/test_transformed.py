@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate, stats
 
 from vmg.prediction import StudentPrediction, TransformedPrediction
-from vmg.prediction.transformed import LogTransform, Rectified
+from vmg.prediction.student import LogTransform, Rectified
 
 TRANSFORMS = {
     "log": LogTransform(60.0),

@@ -32,7 +32,7 @@ from vmg.fit.trainer import GroupRows, HeldOutRows, train_members
 from vmg.likelihoods.families import LIKELIHOODS, LogNormal, make_likelihood
 from vmg.likelihoods.scalar import HEADROOM, TargetKind, is_whole
 from vmg.math.distributions import student_log_density
-from vmg.prediction.transformed import LogTransform, Rectified, TargetTransform
+from vmg.prediction.student import LogTransform, Rectified, TargetTransform
 
 __all__ = ["LikelihoodChoice", "before_transform", "choose_likelihood", "choose_transform"]
 

@@ -1,12 +1,10 @@
 """Predictions of fitted models: distributions of targets, draws of functions, conformal intervals."""
 
-from vmg.prediction.base import NumberPrediction, row_pieces
-from vmg.prediction.classes import ClassPrediction, class_mixture
+from vmg.prediction.base import ClassPrediction, NumberPrediction, class_mixture, row_pieces
 from vmg.prediction.glm import GLMPrediction
 from vmg.prediction.mixture import MixturePrediction, Prediction
 from vmg.prediction.networks import draw_functions, sample_outputs
-from vmg.prediction.student import MixtureNoisePrediction, StudentPrediction
-from vmg.prediction.transformed import TransformedPrediction
+from vmg.prediction.student import MixtureNoisePrediction, StudentPrediction, TransformedPrediction
 
 __all__ = [
     "ClassPrediction",

@@ -1,10 +1,11 @@
-"""Predictive distributions of numbers: the primitives of each kind, and everything that follows from them."""
+"""Predictive distributions: of numbers, the primitives of each kind and all that follows from them; of classes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
 __all__ = [
     "SCORE_LEVELS",
     "Array",
+    "ClassPrediction",
     "Factor",
     "NumberPrediction",
     "Rows",
+    "class_mixture",
     "integrated_score",
     "rescaled_factor",
     "row_factor",
@@ -306,3 +309,82 @@ def rescaled_factor(factor: Array, deviation: Array) -> Array:
     """
     size = np.sqrt(np.maximum(np.square(factor).sum(0), np.finfo(np.float64).tiny))
     return factor * (deviation / size)
+
+
+# -- classes ----------------------------------------------------------------------------------------------------------
+
+CANDIDATE_SEED = 0
+
+
+@dataclass(frozen=True)
+class ClassPrediction:
+    """Class probabilities of N rows under S posterior draws.
+
+    Parameters
+    ----------
+    samples : array [S, N, K]
+        Probabilities of each draw.
+    classes : array [K]
+        The classes, in order.
+    """
+
+    samples: Array
+    classes: NDArray[Any]
+
+    @cached_property
+    def probabilities(self) -> Array:
+        """Mean over draws, [N, K]; rows sum to one."""
+        mean = self.samples.mean(0)
+        return mean / mean.sum(-1, keepdims=True)
+
+    @property
+    def label(self) -> NDArray[Any]:
+        """The most probable class."""
+        return self.classes[self.probabilities.argmax(-1)]
+
+    @property
+    def predictive_entropy(self) -> Array:
+        """All uncertainty about the class, in nats: the entropy of the mean."""
+        return special.entr(self.probabilities).sum(-1)
+
+    @property
+    def expected_entropy(self) -> Array:
+        """Its aleatoric part: the mean entropy of the draws."""
+        return special.entr(self.samples).sum(-1).mean(0)
+
+    @property
+    def mutual_information(self) -> Array:
+        """Its epistemic part: how much knowing the weights would tell about the class."""
+        return np.maximum(self.predictive_entropy - self.expected_entropy, 0.0)
+
+    def log_prob(self, y: ArrayLike) -> Array:
+        """log p(y) of each row."""
+        labels = np.asarray(y)
+        if labels.shape != self.samples.shape[1:2]:
+            raise ValueError(
+                f"y must have one label for each of {self.samples.shape[1]} rows; got shape {labels.shape}"
+            )
+        position = np.searchsorted(self.classes, labels)
+        known = position < len(self.classes)
+        known[known] = self.classes[position[known]] == labels[known]
+        if not known.all():
+            raise ValueError(f"y must be among the classes {self.classes}; got {np.unique(labels[~known])}")
+        chosen = self.probabilities[np.arange(len(labels)), position]
+        return np.log(np.maximum(chosen, np.finfo(np.float64).tiny))
+
+
+def class_mixture(whole: ClassPrediction, parts: ClassPrediction, rows: Rows, weights: Array) -> ClassPrediction:
+    """Class probabilities of N rows, of which G are mixtures over K candidates: draws go over networks and candidates.
+
+    So what is unknown of a row becomes disagreement. ``rows`` [G], ``weights`` [G, K] and the G K rows of ``parts`` are
+    as in :class:`~vmg.prediction.MixturePrediction`.
+    """
+    samples = whole.samples.copy()  # [S, N, C]
+    n_samples, (n_rows, n_each) = len(samples), weights.shape
+    each = parts.samples.reshape(n_samples, n_rows, n_each, -1)
+    order = np.random.default_rng(CANDIDATE_SEED).permutation(n_samples)
+    place = (order[:, None] + 0.5) / n_samples  # evenly spread over the weights, and the same for each row
+    ends = np.cumsum(weights, axis=1)
+    chosen = (place[..., None] >= ends[None] / ends[None, :, -1:]).sum(-1).clip(max=n_each - 1)  # [S, G]
+    samples[:, rows] = np.take_along_axis(each, chosen[..., None, None], axis=2)[:, :, 0]
+    return ClassPrediction(samples, whole.classes)

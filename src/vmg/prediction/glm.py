@@ -148,7 +148,8 @@ class GLMPrediction(NumberPrediction):
         """
         level = np.broadcast_to(level, (*level.shape[:-1], self.n_rows))
         mean, std, odds = self._mean[:, 0], self._std[:, 0], np.sqrt(level / (1 - level))
-        low, high = (self.likelihood.index(np.clip(end, *self._support)) for end in (mean - std / odds, mean + std * odds))
+        ends = np.clip([mean - std / odds, mean + std * odds], *self._support)
+        low, high = self.likelihood.index(ends)
         if not self.likelihood.discrete:
             return find_quantiles(self._below, level, low, high)
         low, high = low - 1, high + 1
