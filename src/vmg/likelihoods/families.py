@@ -105,7 +105,7 @@ class Rates(ScalarLikelihood):
 
     @property
     def link(self) -> RateLink:
-        """From f to the mean."""
+        """Link from f to the mean."""
         return RateLink(self.level, self.ceiling)
 
     def start(self) -> Array:
@@ -133,7 +133,7 @@ class Gamma(Rates):
 
     @property
     def link(self) -> RateLink:
-        """From f to the mean in units of ``level``, so that numbers are near one in any unit."""
+        """Link from f to the mean in units of ``level``, so that numbers are near one in any unit."""
         return RateLink(1.0, self.ceiling / self.level)
 
     def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
