@@ -130,6 +130,52 @@ def auroc(scores_negative: npt.ArrayLike, scores_positive: npt.ArrayLike) -> flo
     return float(np.mean(below + not_above) / (2 * len(negative)))
 
 
+def number_scores(y: Floats, mean: Floats, log_prob: Floats, interval: Floats, crps: Floats) -> dict[str, float]:
+    """All scores of predicted numbers; ``crps`` are those of rows."""
+    error, spread = rmse(y, mean), float(np.std(y))
+    return {
+        "rmse": error,
+        "r2": 1 - (error / spread) ** 2 if spread > 0 else float("nan"),
+        "log_likelihood": log_likelihood(log_prob),
+        "crps": float(np.mean(crps)),
+        "coverage": interval_coverage(y, interval),
+        "width": interval_width(interval),
+    }
+
+
+def class_scores(probs: Floats, labels: npt.NDArray[np.int64]) -> dict[str, float]:
+    """All scores of predicted classes."""
+    return {
+        "accuracy": 1 - error_rate(probs, labels),
+        "log_likelihood": log_likelihood(label_log_prob(probs, labels)),
+        "brier": brier_score(probs, labels),
+        "ece": expected_calibration_error(probs, labels),
+    }
+
+
+def label_log_prob(probs: Floats, labels: npt.NDArray[np.int64]) -> Floats:
+    """Log probability of each row's true class, bounded below."""
+    return np.log(np.maximum(probs[np.arange(len(labels)), labels], np.finfo(np.float64).tiny))
+
+
+def base_rate(values: npt.NDArray[Any]) -> tuple[float, ...]:
+    """Mean and standard deviation of numbers, or the share of each class in their order."""
+    if values.dtype.kind == "f":
+        scale = float(np.abs(values).max()) or 1.0
+        return float((values / scale).mean() * scale), float((values / scale).std() * scale)
+    return tuple((np.unique(values, return_counts=True)[1] / len(values)).tolist())
+
+
+def base_rate_scores(base: tuple[float, ...], truth: npt.NDArray[Any], *, classes: bool) -> dict[str, float]:
+    """Scores of the same guess for every row: a normal distribution of numbers, or the shares of classes."""
+    if classes:
+        shares = np.repeat(np.asarray(base)[None], len(truth), axis=0)
+        return {name: score for name, score in class_scores(shares, truth).items() if name != "ece"}
+    mean, std = base
+    log_prob = -0.5 * ((truth - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+    return {"rmse": rmse(truth, np.full(len(truth), mean)), "log_likelihood": log_likelihood(log_prob)}
+
+
 def _array(values: npt.ArrayLike, name: str, form: str, *, ndim: int, finite: bool = True) -> Floats:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != ndim or array.size == 0:

@@ -7,8 +7,8 @@ import pytest
 
 from vmg.estimators.table_model import TableModel
 from vmg.report import number, percent, probability, render_report, verdict, write_report
+from vmg.tables.cells import TableError
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.wording import TableError
 
 VOID = {"meta", "br", "img", "path", "use", "rect", "image"}
 

@@ -38,7 +38,7 @@ def test_cells_are_those_of_a_table_that_is_read_whole(tmp_path, monkeypatch, en
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(rows().encode(encoding)))
     whole = read_table(path).frame
-    monkeypatch.setattr("vmg.tables.text_files.BLOCK", block)
+    monkeypatch.setattr("vmg.tables.files.BLOCK", block)
     convert_csv(path, tmp_path / "a.parquet")
     converted = pd.read_parquet(tmp_path / "a.parquet")
     assert converted["empty"].isna().all() and whole["empty"].isna().all()
@@ -58,7 +58,7 @@ def test_rules_of_a_caller_hold(tmp_path):
 
 
 def test_short_rows_and_late_surprises(tmp_path, monkeypatch):
-    monkeypatch.setattr("vmg.tables.text_files.BLOCK", 1_000)
+    monkeypatch.setattr("vmg.tables.files.BLOCK", 1_000)
     text = "a,b\n" + "1,2\n" * 2_000 + "3\n" + "4,x\n"
     (tmp_path / "a.csv").write_text(text)
     convert_csv(tmp_path / "a.csv", tmp_path / "a.parquet")

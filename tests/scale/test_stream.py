@@ -104,7 +104,7 @@ def test_text_is_converted_once(tmp_path):
 
 
 def test_a_cell_that_does_not_fit_makes_texts(tmp_path, monkeypatch):
-    monkeypatch.setattr("vmg.tables.text_files.BLOCK", 500)
+    monkeypatch.setattr("vmg.tables.files.BLOCK", 500)
     frame = make_frame(300).astype({"x": object})
     frame.loc[250, "x"] = "n. a."
     frame.to_csv(tmp_path / "a.csv", index=False)

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from vmg.estimators import TableModel
+from vmg.review.remarks import table_remarks
 from vmg.tables import TableEncoder
 from vmg.tables.cells import LONGEST_WORD, Cells, CellTable, RowDigest, to_texts
-from vmg.tables.remarks import table_remarks
 
 
 def mixed(n=300, seed=0):
@@ -88,7 +88,7 @@ def test_a_huge_cell_is_a_word_and_read_in_no_time(cell):
     encoder = TableEncoder.fit(frame)
     encoder.transform(frame), table_remarks(encoder, frame)
     assert time.process_time() - start < 2
-    assert encoder.columns[0].not_numbers == [cell[:LONGEST_WORD]]
+    assert encoder.columns[0].unreadable == [cell[:LONGEST_WORD]]
     assert all(len(sentence) < 300 for sentence in encoder.describe())
 
 
@@ -98,7 +98,7 @@ def test_an_infinite_number_in_a_training_row_is_missing_and_reported(cells):
     encoder = TableEncoder.fit(frame, choices_of("a"))
     _, features = encoder.with_target(frame, np.zeros((30, 1)))
     assert features[:3, 0].tolist() == [1, 2, 1.5] and features[:3, 1].tolist() == [0, 0, 1]
-    assert "Column 'a': not numbers, so missing: 'inf'." in encoder.describe()
+    assert f"Column 'a': not numbers, so missing: '{cells[2]}'." in encoder.describe()
     assert encoder.marks(frame[2:3])[0] == {"missing": [False], "outside": [True]}  # in a row to predict it is far out
 
 

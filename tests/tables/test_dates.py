@@ -5,10 +5,10 @@ import pytest
 from messy import OPTIONS
 from vmg.estimators import TableModel
 from vmg.report import render_report
+from vmg.review.remarks import table_remarks
 from vmg.tables import TableEncoder, read_table
-from vmg.tables.cells import to_texts
-from vmg.tables.dates import day_of_week, day_of_year, find_date_format, to_dates, to_days
-from vmg.tables.remarks import table_remarks
+from vmg.tables.cells import Cells, to_texts
+from vmg.tables.dates import day_of_week, day_of_year, find_date_format, to_days, to_timestamps
 
 FAR = ["0001-01-01", "1066-10-14", "1600-02-29", "1970-01-01", "2020-12-31", "2400-02-29", "9999-12-31"]
 
@@ -36,11 +36,11 @@ FAR = ["0001-01-01", "1066-10-14", "1600-02-29", "1970-01-01", "2020-12-31", "24
     ],
 )
 def test_dates_are_recognised(cells, expected):
-    assert find_date_format(pd.Series(cells, dtype=object)) == expected
+    assert find_date_format(Cells(pd.Series(cells, dtype=object))) == expected
 
 
 def test_dates_lose_their_time_zone_but_not_the_moment():
-    moments = to_dates(pd.Series(["2020-01-31T10:30:00+02:00"]), "ISO8601")
+    moments = to_timestamps(Cells(pd.Series(["2020-01-31T10:30:00+02:00"])), "ISO8601")
     assert moments[0] == pd.Timestamp("2020-01-31 08:30")
 
 
@@ -60,8 +60,8 @@ def test_columns_of_moments_in_any_year_and_zone(unit, zone):
     column = pd.Series(np.array([*FAR, "NaT"], dtype=f"datetime64[{unit}]"), name="d")
     if zone is not None:
         column = column.dt.tz_localize("UTC").dt.tz_convert(zone)
-    assert find_date_format(column) == "ISO8601"
-    np.testing.assert_array_equal(to_days(to_dates(column, "ISO8601")), [*reference_days(FAR), np.nan])
+    assert find_date_format(Cells(column)) == "ISO8601"
+    np.testing.assert_array_equal(to_days(to_timestamps(Cells(column), "ISO8601")), [*reference_days(FAR), np.nan])
     assert to_texts(column).tolist() == [*(f"{day} 00:00:00" for day in FAR), None]
     encoder = TableEncoder.fit(column.to_frame())
     days = encoder.transform(column.to_frame())[:, encoder.feature_names.index("d: days")]
@@ -81,19 +81,19 @@ def test_columns_of_moments_in_any_year_and_zone(unit, zone):
 )
 def test_texts_of_any_year(form, written):
     column = pd.Series([*map(written, FAR), None], dtype=object)
-    assert find_date_format(column) == form
-    np.testing.assert_array_equal(to_days(to_dates(column, form)), [*reference_days(FAR), np.nan])
+    assert find_date_format(Cells(column)) == form
+    np.testing.assert_array_equal(to_days(to_timestamps(Cells(column), form)), [*reference_days(FAR), np.nan])
 
 
 def test_what_is_no_date_in_a_far_year_is_none():
     column = pd.Series(["9999-02-30", "3000-01-01"])
-    assert to_dates(column, "ISO8601").isna().tolist() == [True, False]
-    assert find_date_format(column) is None
+    assert np.isnat(to_timestamps(Cells(column), "ISO8601")).tolist() == [True, False]
+    assert find_date_format(Cells(column)) is None
 
 
 def test_places_in_year_and_week_are_those_of_pandas():
     moments = pd.Series(pd.date_range("1890-01-01", "2261-12-31", freq="37h"))
-    read = to_dates(moments, "ISO8601")
+    read = to_timestamps(Cells(moments), "ISO8601")
     np.testing.assert_array_equal(day_of_year(read), moments.dt.day_of_year)
     np.testing.assert_array_equal(day_of_week(read), moments.dt.day_of_week)
     np.testing.assert_allclose(to_days(read), (moments - pd.Timestamp(0)) / pd.Timedelta(days=1), rtol=1e-15)
@@ -118,5 +118,5 @@ def test_far_dates_in_parquet_go_the_whole_way(tmp_path):
 def test_arrow_columns_are_read_as_others_are():
     column = pd.Series(np.array(FAR, dtype="datetime64[us]")).dt.tz_localize("UTC").dt.tz_convert("Europe/Paris")
     arrow = column.astype("timestamp[us, tz=Europe/Paris][pyarrow]")
-    np.testing.assert_array_equal(to_days(to_dates(arrow, "ISO8601")), reference_days(FAR))
+    np.testing.assert_array_equal(to_days(to_timestamps(Cells(arrow), "ISO8601")), reference_days(FAR))
     assert to_texts(arrow).tolist() == to_texts(column).tolist()

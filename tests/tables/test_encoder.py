@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from messy import houses
+from vmg.review.remarks import table_remarks
 from vmg.tables import TableEncoder, TableError
 from vmg.tables.columns import MAX_LEVELS
-from vmg.tables.remarks import table_remarks
 
 
 def encode(frame, new=None):

@@ -137,7 +137,7 @@ def test_characters_are_decoded_beyond_the_first_megabyte(text_file):
 
 
 def test_a_bomb_of_gzip_is_refused_and_said(text_file, monkeypatch):
-    monkeypatch.setattr("vmg.tables.reading.FREE_BYTES", 2**16)
+    monkeypatch.setattr("vmg.tables.files.FREE_BYTES", 2**16)
     packed = gzip.compress(b"a,b\n" + b"0,0\n" * 2_000_000, 9)
     with pytest.raises(TableError, match=f"at most [0-9,]+ bytes unpacked from {len(packed):,}; it has more"):
         read_table(text_file(packed))
@@ -146,7 +146,7 @@ def test_a_bomb_of_gzip_is_refused_and_said(text_file, monkeypatch):
 
 
 def test_a_table_of_too_many_bytes_or_cells_is_refused(text_file, tmp_path, monkeypatch):
-    monkeypatch.setattr("vmg.tables.reading.MAX_BYTES", 1_000)
+    monkeypatch.setattr("vmg.tables.files.MAX_BYTES", 1_000)
     with pytest.raises(TableError, match="at most 1,000 bytes; it has more"):
         read_table(text_file("a,b\n" + "1,2\n" * 300))
     monkeypatch.undo()

@@ -8,13 +8,13 @@ import vmg
 from messy import OPTIONS
 from vmg.estimators import TableModel
 from vmg.estimators.table_inputs import split_flags
+from vmg.review.remarks import table_remarks
 from vmg.tables import TableEncoder, TableError, read_table
+from vmg.tables.cells import Cells
 from vmg.tables.choices import TableChoices, read_choices
-from vmg.tables.columns import CategoryColumn, NumberColumn
-from vmg.tables.date_columns import DateColumn, TimeColumn
+from vmg.tables.columns import CategoryColumn, DateColumn, NumberColumn, TimeColumn
 from vmg.tables.dates import find_date_format
 from vmg.tables.numbers import count_comma_votes
-from vmg.tables.remarks import table_remarks
 from vmg.tables.target import fit_target
 
 
@@ -77,7 +77,7 @@ def test_votes_ask_only_columns_of_numbers():
         "either": ["3,707"],
         "words": ["Paris, 5", "Rome"],
     }
-    votes = count_comma_votes(columns)
+    votes = count_comma_votes({name: Cells(pd.Series(cells)) for name, cells in columns.items()})
     assert votes == (["comma"], ["point"], ["either"])
     assert votes.decide(";") is True and votes.decide(",") is False
 
@@ -87,7 +87,7 @@ def test_votes_ask_only_columns_of_numbers():
 
 def test_one_row_far_down_decides_that_the_day_comes_first():
     cells = ["05/06/2021"] * 500 + ["31/12/2021"]
-    assert find_date_format(pd.Series(cells)) == "%d/%m/%Y"
+    assert find_date_format(Cells(pd.Series(cells))) == "%d/%m/%Y"
 
 
 def test_one_bad_cell_among_800_dates_is_missing_and_said():
@@ -101,8 +101,9 @@ def test_one_bad_cell_among_800_dates_is_missing_and_said():
 
 def test_other_columns_and_the_order_of_rows_settle_what_a_date_leaves_open():
     open_both = ["01/02/2021", "05/03/2021", "03/04/2021"]
-    assert find_date_format(pd.Series(["01/02/2021", "02/02/2021", "01/03/2021"])) == "%d/%m/%Y"  # in order this way
-    assert find_date_format(pd.Series(open_both[::-1])) == "%m/%d/%Y"
+    in_order = ["01/02/2021", "02/02/2021", "01/03/2021"]  # with the day first
+    assert find_date_format(Cells(pd.Series(in_order))) == "%d/%m/%Y"
+    assert find_date_format(Cells(pd.Series(open_both[::-1]))) == "%m/%d/%Y"
     columns, _ = kinds(pd.DataFrame({"a": open_both[::-1], "b": ["25/12/2020", "26/12/2020", "27/12/2020"]}))
     assert columns["a"].date_format == "%d/%m/%Y"
 
@@ -167,7 +168,7 @@ def test_amounts_in_brackets_units_and_percent():
 
 def test_a_target_in_brackets_is_a_number():
     cells = pd.Series([f"({k},{k:03d})" if k % 2 else f"{k},{k:03d}" for k in range(1, 97)], name="y")
-    found = fit_target(cells, None, False)
+    found = fit_target(Cells(cells), None, False)
     assert found.task == "regression" and found.values[0] == -1001 and found.values[1] == 2002
 
 

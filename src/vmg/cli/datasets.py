@@ -82,7 +82,7 @@ def score_into_folder(
     """Score a dataset into a folder of Parquet files, and say how it went."""
     from vmg.scale import score_dataset
     from vmg.tables import TableError
-    from vmg.tables.wording import count
+    from vmg.tables.cells import count
 
     with waiting("Predicting", quiet=quiet):
         report = score_dataset(model, data, out, coverage=coverage, keep=keep, outside=outside, n_jobs=jobs)

@@ -42,7 +42,7 @@ def evaluate(
 
     Of a fleet, each row is scored by the model of its own group.
     """
-    from vmg.tables.wording import count
+    from vmg.tables.cells import count
 
     fitted: TableModel | Fleet
     if model.is_dir():

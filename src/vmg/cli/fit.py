@@ -224,7 +224,7 @@ def _fit_table(
     """A model of all rows of a table that fits in memory, with scores on held-out rows; and the number of rows."""
     from vmg.estimators import TableModel
     from vmg.tables import read_table
-    from vmg.tables.wording import count
+    from vmg.tables.cells import count
 
     choices = settings["choices"]
     frame, notes = read_table(data, **choices.reading)

@@ -53,7 +53,7 @@ def fit_by_group(
 
     from vmg.scale import fit_fleet, open_dataset
     from vmg.tables import read_table
-    from vmg.tables.wording import count
+    from vmg.tables.cells import count
 
     silent = quiet or json
     if is_dataset(data):
@@ -91,7 +91,7 @@ def load_fleet_and_table(path: Path, data: Path, quiet: bool) -> tuple[Fleet, pd
     """The fleet and the table, with remarks on how they fit together on standard error."""
     from vmg.scale import load_fleet
     from vmg.tables import read_table
-    from vmg.tables.wording import listing
+    from vmg.tables.cells import listing
 
     fleet = load_fleet(path)
     one = fleet.any_model

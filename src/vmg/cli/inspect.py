@@ -47,9 +47,9 @@ def inspect(
     Suspicions are columns that look like identifiers, tell the target, say the same as another, never change, or have a
     value far from all others.
     """
-    from vmg.review.inspection import inspect_table
+    from vmg.review.remarks import inspect_table
     from vmg.tables import read_table
-    from vmg.tables.wording import count
+    from vmg.tables.cells import count
 
     choices = make_choices(types, categorical, ignore, date_format, decimal, na, no_header)
     frame, notes = read_table(data, **choices.reading)

@@ -72,9 +72,9 @@ def load_both(path: Path, data: Path, quiet: bool, decimal: str | None = None) -
 
     The table is read by the types and the decimal mark of the fit; ``decimal`` is the mark of this table, if another.
     """
+    from vmg.review.remarks import table_remarks
     from vmg.tables import read_table
     from vmg.tables.choices import TableChoices
-    from vmg.tables.remarks import table_remarks
 
     model = load_model(path)
     if decimal is not None:

@@ -86,7 +86,7 @@ def predict(
         return
     from vmg.estimators.table_inputs import named_after, split_flags
     from vmg.tables import write_table
-    from vmg.tables.wording import count
+    from vmg.tables.cells import count
 
     path = None if prints(out) else check_ending(check_output(Path(out), model, Path(data)))
     fitted: TableModel | Fleet
@@ -119,7 +119,7 @@ def _beside(frame: pd.DataFrame, predictions: pd.DataFrame, keep: list[str]) -> 
     import pandas as pd
 
     from vmg.tables import TableError
-    from vmg.tables.wording import listing
+    from vmg.tables.cells import listing
 
     unknown = [name for name in keep if name not in frame.columns]
     if unknown:

@@ -32,7 +32,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about a model and the rows of a table; of a fleet, about one of its groups."""
     from vmg.report import render_report, write_report
-    from vmg.tables.wording import count
+    from vmg.tables.cells import count
 
     path = None if prints(out) else check_output(Path(out), model, data)
     if model.is_dir():

@@ -43,7 +43,7 @@ def update(
     """
     from vmg.files import locked, replacing, same_file
     from vmg.scale import as_parquet, update_model
-    from vmg.tables.wording import count
+    from vmg.tables.cells import count
 
     path = check_output(model if out is None else out, Path(data))
     load_model(model)  # says what is wrong with the file

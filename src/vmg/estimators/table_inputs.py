@@ -17,12 +17,11 @@ from torch import Tensor
 
 from vmg.prediction import ClassPrediction, MixturePrediction, class_mixture, row_pieces
 from vmg.prediction.conformal import conformal_interval
-from vmg.tables.cells import CellTable, require_columns
+from vmg.tables.cells import CellTable, TableError, count, require_columns
 from vmg.tables.choices import TableChoices
 from vmg.tables.columns import NumberColumn
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.missing import ReferenceRows, draw_shares, find_candidates, row_digests
-from vmg.tables.wording import TableError, count
 
 __all__ = [
     "FLAGS",
@@ -106,7 +105,7 @@ class TableInputs:
         """Columns that are numbers in every training row, as they are."""
         low, high, median, spread = X.min(0), X.max(0), np.median(X, 0), X.std(0)
         columns = tuple(
-            NumberColumn(name, 0, float(median[k]), False, [], float(low[k]), float(high[k]), float(spread[k]) or 1.0)
+            NumberColumn(name, 0, float(median[k]), float(low[k]), float(high[k]), float(spread[k]) or 1.0)
             for k, name in enumerate(names)
         )
         encoder = TableEncoder(columns, {})

@@ -12,22 +12,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vmg import metrics
 from vmg.estimators.classifier import TableClassifier
 from vmg.estimators.regressor import TableRegressor
 from vmg.estimators.table_inputs import Outside, TableInputs, keep_rows
 from vmg.model_file import Document, ModelFileError, Tensors, write
 from vmg.prediction import ClassPrediction, NumberPrediction
-from vmg.prediction.conformal import calibration_scores
-from vmg.tables.cells import CellTable, as_frame, no_value, require_columns
+from vmg.prediction.conformal import calibration_scores, conformal_interval
+from vmg.tables.cells import Cells, CellTable, TableError, as_frame, count, listing, require_columns
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma
+from vmg.tables.files import MISSING
 from vmg.tables.missing import ReferenceRows, row_digests
 from vmg.tables.numbers import to_numbers
-from vmg.tables.remarks import find_suspicions
-from vmg.tables.scores import base_rate, base_rate_scores, class_scores, number_scores
+from vmg.tables.suspicions import find_suspicions
 from vmg.tables.target import Target, Task, centred_target, fit_target, known_labels, require_numbers
-from vmg.tables.text_files import MISSING
-from vmg.tables.wording import TableError, count, listing
 from vmg.training import Callback
 
 __all__ = ["ESTIMATORS", "PreparedTable", "TableModel", "prepare_table"]
@@ -74,7 +73,7 @@ def prepare_table(
     left_out = list(dict.fromkeys([*exclude, *choices.ignored]))
     if target in left_out:
         raise TableError(f"the target '{target}' cannot be excluded")
-    has_target = ~no_value(frame[target])
+    has_target = ~Cells(frame[target]).missing
     n_without = int((~has_target).sum())
     frame = frame[has_target]
     if len(frame) < MIN_ROWS:
@@ -224,7 +223,7 @@ class TableModel:
         notes = (*given.notes, *estimator.history_.notes)
         model = cls(
             *(encoder, estimator, target, found.task, found.decimal_comma, notes),
-            *(found.unit, reference, given.choices, {}, base_rate(given.values)),
+            *(found.unit, reference, given.choices, {}, metrics.base_rate(given.values)),
         )
         if isinstance(estimator, TableRegressor) and len(given.aside):
             estimator.conformal_scores_ = calibration_scores(model.pred_dist(given.aside), given.aside_values)
@@ -291,23 +290,23 @@ class TableModel:
 
     def read_target(self, column: pd.Series) -> NDArray[np.float64]:
         """Cells of a numeric target as numbers, in the convention and the unit of the fit."""
-        return to_numbers(column, self.decimal_comma, self.unit).values
+        return to_numbers(Cells(column, training=True), self.decimal_comma, self.unit)
 
     def target_values(self, frame: pd.DataFrame) -> NDArray[Any]:
         """The true targets of rows that all have one: numbers, or classes as the estimator writes them."""
         require_columns(frame, [self.target])
         column = frame[self.target]
         if isinstance(self.estimator, TableClassifier):
-            return known_labels(column, self.estimator.classes_)
+            return known_labels(Cells(column), self.estimator.classes_)
         values = self.read_target(column)
-        require_numbers(column, values)
+        require_numbers(Cells(column), values)
         return values
 
     def with_target(self, frame: Any) -> pd.DataFrame:
         """The rows of ``frame`` that have a target."""
         frame = as_frame(frame)
         require_columns(frame, [self.target])
-        rows = frame[~no_value(frame[self.target])]
+        rows = frame[~Cells(frame[self.target]).missing]
         if rows.empty:
             raise TableError(f"no row has a value in the target '{self.target}'")
         return rows
@@ -326,20 +325,26 @@ class TableModel:
         """
         rows = self.with_target(frame)
         parts = list(self.predictions_of(rows))
-        if self.task == "classification":
-            return {"rows": len(rows), **class_scores(parts)}
-        return {
-            "rows": len(rows),
-            **number_scores(parts, self.estimator.conformal_scores_, coverage),
-        }
+        truth = np.concatenate([y for _, y in parts])
+        if isinstance(self.estimator, TableClassifier):
+            probabilities = np.concatenate([part.probabilities for part, _ in parts])
+            labels = np.searchsorted(self.estimator.classes_, truth)
+            return {"rows": len(rows), **metrics.class_scores(probabilities, labels)}
+        conformal = self.estimator.conformal_scores_
+        of_rows = (
+            (part.mean, part.log_prob(y), conformal_interval(part, conformal, coverage), part.crps(y))
+            for part, y in parts
+        )
+        return {"rows": len(rows), **metrics.number_scores(truth, *map(np.concatenate, zip(*of_rows, strict=True)))}
 
     def evaluate_base_rate(self, frame: Any) -> dict[str, float]:
         """The scores that knowing the training targets alone gives; empty for files of earlier versions."""
         if not self.base_rate:
             return {}
         truth = self.target_values(self.with_target(frame))
-        classes = self.estimator.classes_ if isinstance(self.estimator, TableClassifier) else None
-        return base_rate_scores(self.base_rate, truth, classes)
+        if isinstance(self.estimator, TableClassifier):
+            truth = np.searchsorted(self.estimator.classes_, truth)
+        return metrics.base_rate_scores(self.base_rate, truth, classes=self.task == "classification")
 
     def training_share(self, frame: Any) -> float:
         """The share of the rows with a target that the model was fitted to, as far as the file knows."""

@@ -23,8 +23,8 @@ from vmg.report.panel import class_legend, effect_figures, shared_figures, short
 from vmg.report.regression import RegressionContents, regression_contents
 from vmg.report.regression_plots import regression_figures
 from vmg.report.table_facts import read_columns, summarise_columns
-from vmg.tables.remarks import table_remarks
-from vmg.tables.wording import TableError
+from vmg.review.remarks import table_remarks
+from vmg.tables import TableError
 
 __all__ = ["render_report", "write_report"]
 

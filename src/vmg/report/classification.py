@@ -13,7 +13,7 @@ from vmg import metrics
 from vmg.estimators.table_model import TableModel
 from vmg.prediction import ClassPrediction
 from vmg.report.table_facts import Array, Positions, extremes, scored_rows
-from vmg.tables.cells import to_texts
+from vmg.tables.cells import Cells, to_texts
 from vmg.tables.target import label_positions
 
 __all__ = ["Bin", "ClassificationContents", "ClassificationScores", "classification_contents"]
@@ -93,7 +93,7 @@ def classification_contents(model: TableModel, frame: pd.DataFrame) -> Classific
     n_classes = probabilities.shape[1]
     label, n_unknown = np.full(len(rows), -1), 0
     if model.target in frame.columns:
-        label = label_positions(rows[model.target], prediction.classes)
+        label = label_positions(Cells(rows[model.target]), prediction.classes)
         n_unknown = int(((label < 0) & to_texts(rows[model.target]).notna().to_numpy()).sum())
     known = np.flatnonzero(label >= 0)
     scores: ClassificationScores | None = None

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from vmg.estimators.table_model import TableModel
 from vmg.math.distributions import Array
 from vmg.prediction import ClassPrediction, Prediction
-from vmg.tables.cells import to_texts
-from vmg.tables.columns import NumberColumn
-from vmg.tables.date_columns import DateColumn
-from vmg.tables.dates import to_dates
+from vmg.tables.cells import Cells, to_texts
+from vmg.tables.columns import DateColumn, NumberColumn
+from vmg.tables.dates import to_timestamps
 
 __all__ = [
     "INTERVAL_ROWS",
@@ -85,9 +84,9 @@ def read_columns(model: TableModel, frame: pd.DataFrame) -> pd.DataFrame:
     for column in model.encoder.columns:
         cells = frame[column.name]
         if isinstance(column, NumberColumn):
-            cells = column.read(cells).values
+            cells = column.values(Cells(cells))
         elif isinstance(column, DateColumn):
-            cells = to_dates(cells, column.date_format)
+            cells = to_timestamps(Cells(cells), column.date_format)
         else:
             cells = to_texts(cells)
         read[column.name] = cells

@@ -15,8 +15,9 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from vmg import metrics
 from vmg.estimators import TableClassifier, TableModel
-from vmg.tables.scores import label_log_prob
+from vmg.tables.cells import Cells
 from vmg.tables.target import Task, label_positions
 
 __all__ = ["OWN", "Comparison", "FoldScores", "compare_fold", "join_folds"]
@@ -45,7 +46,7 @@ def compare_fold(model: TableModel, fitted_rows: Any, held_rows: Any, coverage: 
     """Score a model on rows that it was not fitted to, and the baselines fitted to the same rows as it."""
     scores = FoldScores()
     if isinstance(model.estimator, TableClassifier):  # none can predict a class that no fitted row has
-        held_rows = held_rows[label_positions(held_rows[model.target], model.estimator.classes_) >= 0]
+        held_rows = held_rows[label_positions(Cells(held_rows[model.target]), model.estimator.classes_) >= 0]
     parts = list(model.predictions_of(held_rows))
     truth = np.concatenate([y for _, y in parts])
     X, y = model.encoder.transform(fitted_rows), model.target_values(fitted_rows)
@@ -74,7 +75,7 @@ def _add(scores: FoldScores, name: str, loss: Array, log_prob: Array) -> None:
 
 def _add_classes(scores: FoldScores, name: str, p: Array, classes: NDArray[Any], truth: NDArray[Any]) -> None:
     place = np.searchsorted(classes, truth)
-    log_prob = label_log_prob(p, place)
+    log_prob = metrics.label_log_prob(p, place)
     _add(scores, name, -log_prob, log_prob)
     scores.hits[name] = (p.argmax(1) == place).astype(float).tolist()
 

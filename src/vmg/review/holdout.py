@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from vmg.estimators.table_model import TableModel
 from vmg.files import Run, RunError, replacing
 from vmg.review.comparison import Comparison, FoldScores, compare_fold, join_folds
-from vmg.tables.cells import RowDigest, no_value, to_texts
-from vmg.tables.dates import find_date_format, to_dates, to_days
+from vmg.tables.cells import Cells, RowDigest, TableError, count, to_texts
+from vmg.tables.dates import find_date_format, to_days, to_timestamps
 from vmg.tables.numbers import to_numbers
 from vmg.tables.target import Task, fit_target
-from vmg.tables.wording import TableError, count
 
 __all__ = ["FinishedFolds", "Holdout", "Split", "describe_run", "plan_splits", "score_held_out"]
 
@@ -132,9 +131,9 @@ def _folds(place: Rows, n: int, n_folds: int, share: float | None) -> Rows:
 
 def _timestamps(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
     _require(frame, name)
-    date_format = find_date_format(frame[name])
-    column = frame[name]
-    values = to_numbers(column).values if date_format is None else to_days(to_dates(column, date_format))
+    cells = Cells(frame[name], training=True)
+    date_format = find_date_format(cells)
+    values = to_numbers(cells) if date_format is None else to_days(to_timestamps(cells, date_format))
     if np.isnan(values).any():
         raise TableError(
             f"the column '{name}' must hold dates or numbers in every row to hold out the last; "
@@ -188,10 +187,10 @@ def plan_splits(
     """The rows with a target, the task, and what is held out of them."""
     if target not in frame.columns:  # the fit says so
         return frame, "regression", []
-    rows = frame[~no_value(frame[target])]
+    rows = frame[~Cells(frame[target]).missing]
     if not len(rows):
         return rows, "regression", []
-    known = fit_target(rows[target], task, comma)
+    known = fit_target(Cells(rows[target], training=True), task, comma)
     return rows, known.task, holdout.splits(rows, known.values, seed)
 
 

@@ -14,7 +14,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,9 +25,8 @@ from pyarrow import fs, ipc, parquet
 
 from vmg.files import replacing
 from vmg.tables import TableError
-from vmg.tables.files import text_rules
-from vmg.tables.text_files import TextTable, read_text
-from vmg.tables.wording import listing
+from vmg.tables.cells import listing
+from vmg.tables.files import TextRules, TextTable, scan_text
 
 __all__ = ["Dataset", "Part", "Piece", "as_parquet", "convert_csv", "list_parts", "open_dataset"]
 
@@ -319,30 +318,14 @@ def as_parquet(source: str, **reading: Any) -> Iterator[str]:
 def convert_csv(source: str | os.PathLike[str], target: str | os.PathLike[str], **reading: Any) -> TextTable:
     """Write a delimited text as one Parquet file, in memory that does not grow with its rows.
 
-    Cells have the types and values that :func:`vmg.tables.read_table` gives them, whose arguments ``reading`` are: a
-    first pass writes texts and finds out the types of whole columns, a second one converts.
+    Cells have the types and values that :func:`vmg.tables.read_table` gives them, whose arguments ``reading`` are.
     """
-    with tempfile.TemporaryDirectory(prefix="vmg-") as folder, replacing(target) as temporary:
-        texts = os.path.join(folder, "texts.parquet")
-        with ExitStack() as stack:
-
-            def begin(names: list[str]) -> Callable[[list[pa.Array]], None]:
-                stack.close()  # an attempt in another encoding was begun before
-                schema = pa.schema([(name, pa.string()) for name in names])
-                writer = stack.enter_context(parquet.ParquetWriter(texts, schema))
-                return lambda cells: writer.write_batch(pa.RecordBatch.from_arrays(cells, schema=schema))
-
-            table = read_text(source, os.fspath(source), text_rules(**reading), begin, math.inf)
-        _write_typed(texts, temporary, table)
-    return table
-
-
-def _write_typed(texts: str, target: Path, table: TextTable) -> None:
-    kinds = [pa.string() if pa.types.is_null(kind) else kind for kind in table.types]
-    columns = list(zip(table.columns, kinds, strict=True))
-    comma = {} if table.decimal_comma is None else {DECIMAL_COMMA: str(table.decimal_comma).encode()}
-    schema = pa.schema([(column.name, kind) for column, kind in columns], metadata=comma)
-    with parquet.ParquetFile(texts) as source, parquet.ParquetWriter(target, schema) as writer:
-        for batch in source.iter_batches(use_threads=False):
-            cells = [column.convert(batch.column(k), kind) for k, (column, kind) in enumerate(columns)]
-            writer.write_batch(pa.RecordBatch.from_arrays(cells, schema=schema))
+    text = scan_text(source, TextRules(**reading), max_bytes=math.inf)
+    kinds = [pa.string() if pa.types.is_null(kind) else kind for kind in text.types]
+    comma = {} if text.decimal_comma is None else {DECIMAL_COMMA: str(text.decimal_comma).encode()}
+    schema = pa.schema(list(zip(text.names, kinds, strict=True)), metadata=comma)
+    with replacing(target) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
+        for cells in text.blocks():
+            typed = [own.cast(kind) for own, kind in zip(cells, kinds, strict=True)]
+            writer.write_batch(pa.RecordBatch.from_arrays(typed, schema=schema))
+    return text

@@ -24,17 +24,16 @@ from vmg.estimators.table_inputs import FLAGS, Outside
 from vmg.estimators.table_model import prepare_table
 from vmg.files import Run, file_stamp, replacing
 from vmg.fit.design import ordinary_rows
+from vmg.metrics import base_rate
 from vmg.model_file import ModelFileError
 from vmg.scale.group_fits import Estimator, GroupTable, choose_group_likelihood, fit_apart, fit_together, is_together
 from vmg.scale.parallel import run_parallel
 from vmg.scale.pooling import Pool, fit_pool
 from vmg.tables import TableError
-from vmg.tables.cells import RowDigest, no_value, require_columns, to_texts
+from vmg.tables.cells import Cells, RowDigest, count, require_columns, to_texts
 from vmg.tables.choices import TableChoices
 from vmg.tables.missing import ReferenceRows, row_digests
-from vmg.tables.scores import base_rate
 from vmg.tables.target import Task
-from vmg.tables.wording import count
 
 __all__ = ["Fleet", "FleetIndex", "FleetReport", "fit_fleet", "load_fleet", "load_table_model"]
 
@@ -229,7 +228,7 @@ class Fleet:
     def _scored_parts(self, frame: pd.DataFrame) -> list[tuple[TableModel, pd.DataFrame]]:
         """Models with their rows that have a target."""
         require_columns(frame, [self.target])
-        rows = frame[~no_value(frame[self.target])]
+        rows = frame[~Cells(frame[self.target]).missing]
         parts = [(model, rows.iloc[places]) for model, places in self.parts(rows)]
         if not parts:
             raise TableError(f"no row has both a value in the target '{self.target}' and a group with a model")

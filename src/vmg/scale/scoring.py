@@ -25,8 +25,7 @@ from vmg.scale.dataset import Piece, open_dataset
 from vmg.scale.fleet import Fleet, load_fleet, load_table_model
 from vmg.scale.parallel import run_parallel
 from vmg.tables import TableError
-from vmg.tables.cells import RowDigest
-from vmg.tables.wording import listing
+from vmg.tables.cells import RowDigest, listing
 
 __all__ = ["ScoringReport", "ScoringTask", "score_batches", "score_dataset", "score_piece"]
 

@@ -29,17 +29,16 @@ from vmg.files import Run
 from vmg.fit.design import InputRange, Standardiser, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.trainer import members_shared
+from vmg.metrics import base_rate
 from vmg.model_file import ModelFileError, fingerprint_tensors, read_state, write_state
 from vmg.scale.dataset import Dataset, open_dataset
 from vmg.scale.statistics import RowSample, TableCounts, fit_encoder
 from vmg.tables import TableError
-from vmg.tables.cells import CellTable, RowDigest, no_value
+from vmg.tables.cells import Cells, CellTable, RowDigest, count, listing
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import decide_comma
 from vmg.tables.missing import row_digests
-from vmg.tables.scores import base_rate
 from vmg.tables.target import Task, fit_target, label_positions
-from vmg.tables.wording import count, listing
 from vmg.training import Callback
 
 __all__ = ["FitCheckpoint", "Update", "condition_on_all", "fit_dataset", "fit_on_sample", "update_model"]
@@ -172,7 +171,7 @@ def _first_pass(dataset: Dataset, names: Sequence[str], target: str, sample_rows
         digest = RowDigest()
         for frame in dataset.frames_of(piece, names):
             digest.add(frame)
-            given = frame[~no_value(frame[target])]
+            given = frame[~Cells(frame[target]).missing]
             n_without += len(frame) - len(given)
             counts.add(given)
             sample.add(given, piece.number)
@@ -275,7 +274,7 @@ def _learnable(model: TableModel, frame: pd.DataFrame, usual: Array | None) -> _
     """The rows of a table that a model can learn from; ``usual`` targets tell which ones are absurd, as in the fit."""
     estimator = model.estimator
     if isinstance(estimator, TableClassifier):
-        place = label_positions(frame[model.target], estimator.classes_)
+        place = label_positions(Cells(frame[model.target]), estimator.classes_)
         y, given = estimator.classes_[place], place >= 0
         taken = given
     else:

@@ -1,12 +1,15 @@
-"""Cells of a table, read once: each different text of a column is looked at one time, however many rows have it."""
+"""Cells of a table, read once: each different text of a column is looked at one time, however many rows have it.
+
+The exception for tables that cannot be used, and counts and lists in sentences about them, are here too.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -14,24 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from vmg.tables.wording import TableError, listing
-
 __all__ = [
-    "NUMBER",
-    "AnyCells",
-    "CellTable",
-    "Cells",
-    "RowDigest",
-    "as_cells",
-    "as_frame",
-    "check_names",
-    "full_matches",
-    "is_number",
-    "naive_timestamps",
-    "no_value",
-    "plain",
-    "require_columns",
-    "to_texts",
+    *("LONGEST_VALUE", "LONGEST_WORD", "NUMBER", "CellTable", "Cells", "RowDigest", "TableError", "as_frame", "count"),
+    *("full_matches", "is_number", "listing", "naive_timestamps", "plain", "require_columns", "to_texts"),
 ]
 
 T = TypeVar("T")
@@ -41,6 +29,26 @@ NUMBER_PATTERN = re.compile(NUMBER)
 COLLECTIONS = (list, tuple, dict, set, np.ndarray)
 LONGEST_WORD = 1_000  # characters of a text that count: two texts that begin with as many equal ones are the same
 LONGEST_VALUE = 64  # characters of a number, a date or a time; a longer text is a word
+
+
+LISTED = 8  # names that a sentence shows before it says "and 5 more"
+LONGEST_NAME = 80  # characters of a name in a sentence
+
+
+class TableError(ValueError):
+    """A table, a column or a choice about them that its owner has to change; the message says which and how."""
+
+
+def listing(names: Iterable[object]) -> str:
+    """'a', 'b' and 3 more; long names are cut."""
+    quoted = [name if isinstance(name, str) and name.startswith("'") else f"'{name}'" for name in names]
+    text = ", ".join(name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 2]}…'" for name in quoted[:LISTED])
+    return text if len(quoted) <= LISTED else f"{text} and {len(quoted) - LISTED} more"
+
+
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    """1 row, 2 rows, 1,200 rows."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def is_number(text: str) -> bool:
@@ -86,6 +94,11 @@ class Cells:
     def is_time(self) -> bool:
         """Whether the column is of a type of timestamps."""
         return bool(pd.api.types.is_datetime64_any_dtype(self.column))
+
+    @property
+    def is_category(self) -> bool:
+        """Whether the column is of pandas' type of categories: somebody has decided that it is no number."""
+        return isinstance(self.column.dtype, pd.CategoricalDtype)
 
     @cached_property
     def values(self) -> NDArray[np.float64]:
@@ -162,26 +175,9 @@ class Cells:
         """The text of each cell, None where missing."""
         return self.spread(self.levels, None)
 
-    @property
-    def first(self) -> str:
-        """The first text."""
-        return str(self.levels[0])
-
-    def examples(self, n: int) -> str:
-        """The first different texts, for a sentence."""
-        return listing(self.levels[:n])
-
     def holds_collections(self) -> bool:
         """Whether some cell is a list, a structure or the like, which no feature and no target can be made of."""
         return self.column.dtype == object and any(isinstance(cell, COLLECTIONS) for cell in self.column)
-
-
-AnyCells: TypeAlias = Cells | pd.Series
-
-
-def as_cells(column: AnyCells) -> Cells:
-    """The cells of a column; those that are read already stay as they are."""
-    return column if isinstance(column, Cells) else Cells(column)
 
 
 class CellTable:
@@ -196,7 +192,7 @@ class CellTable:
     """
 
     def __init__(self, frame: pd.DataFrame, *, training: bool = False) -> None:
-        check_names(frame)
+        require_columns(frame)
         self.frame = frame
         self._cells: dict[str, Cells] = {}
         self._training = training
@@ -220,8 +216,8 @@ class CellTable:
         return self._cells[name]
 
 
-def check_names(frame: pd.DataFrame) -> None:
-    """Raise a TableError unless every column has a name of its own, a text."""
+def require_columns(frame: pd.DataFrame, names: Sequence[str] = ()) -> None:
+    """Raise a TableError unless every column has a name of its own, a text, and those of ``names`` are there."""
     strange = [name for name in frame.columns if not isinstance(name, str)]
     if strange:
         raise TableError(
@@ -230,11 +226,6 @@ def check_names(frame: pd.DataFrame) -> None:
     repeated = frame.columns[frame.columns.duplicated()].unique()
     if len(repeated):
         raise TableError(f"the table has several columns of the same name; rename {listing(repeated)}")
-
-
-def require_columns(frame: pd.DataFrame, names: Sequence[str]) -> None:
-    """Raise a TableError that names the columns which a table lacks."""
-    check_names(frame)
     missing = [name for name in names if name not in frame.columns]
     if missing:
         raise TableError(f"the table has no column {listing(missing)}; it has {listing(frame.columns)}")
@@ -262,15 +253,9 @@ def plain(column: pd.Series) -> pd.Series:
     return column
 
 
-def to_texts(column: AnyCells) -> pd.Series:
+def to_texts(column: pd.Series) -> pd.Series:
     """Cells as stripped texts, None where missing; 3.0 becomes "3" so that a hole in a column changes nothing."""
-    cells = as_cells(column)
-    return pd.Series(cells.texts, index=cells.index, name=cells.column.name, dtype=object)
-
-
-def no_value(column: AnyCells) -> NDArray[np.bool_]:
-    """The cells that are missing or blank."""
-    return as_cells(column).missing
+    return pd.Series(Cells(column).texts, index=column.index, name=column.name, dtype=object)
 
 
 def _text(value: Any) -> str | None:

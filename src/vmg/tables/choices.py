@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from vmg.tables.cells import TableError, listing
 from vmg.tables.dates import check_date_format
-from vmg.tables.wording import TableError, listing
 
 __all__ = ["IGNORED", "TYPES", "TableChoices", "read_choices"]
 
@@ -65,12 +65,8 @@ class TableChoices:
         """The arguments of :func:`~vmg.tables.read_table`: cells of some columns are read as they are written."""
         texts = [name for name, kind in self.types.items() if kind in ("category", "date", "time")]
         texts += [name for name in self.date_formats if name]
-        return {
-            "texts": texts,
-            "decimal_comma": self.decimal_comma,
-            "na_values": self.na_values,
-            "header": self.header,
-        }
+        rest = {"decimal_comma": self.decimal_comma, "na_values": self.na_values, "header": self.header}
+        return {"texts": texts, **rest}
 
     def date_format(self, name: str) -> str | None:
         """The format of a column's dates."""
@@ -88,33 +84,25 @@ class TableChoices:
     ) -> TableChoices:
         """The choices with others on top."""
         types = {**self.types, **dict.fromkeys(categorical, "category"), **dict.fromkeys(ignore, IGNORED)}
-        for name in date_formats or {}:
-            if name:
-                types.setdefault(name, "date")
-        comma = self.decimal_comma if decimal is None else _comma(decimal)
+        formats = dict(date_formats or {})
+        types = dict.fromkeys(filter(None, formats), "date") | types
         return TableChoices(
             types,
-            {**self.date_formats, **(date_formats or {})},
-            comma,
+            {**self.date_formats, **formats},
+            self.decimal_comma if decimal is None else _comma(decimal),
             self.na_values if na_values is None else tuple(na_values),
             self.header if header is None else header,
         )
 
     def to_document(self) -> dict[str, Any]:
         """The choices for a model file."""
-        return {
-            "types": dict(self.types),
-            "date_formats": dict(self.date_formats),
-            "decimal_comma": self.decimal_comma,
-            "na_values": None if self.na_values is None else list(self.na_values),
-            "header": self.header,
-        }
+        words = None if self.na_values is None else list(self.na_values)
+        return {**asdict(self), "na_values": words}
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> TableChoices:
         """The choices that :meth:`to_document` described."""
-        types, formats, comma = (document[key] for key in ("types", "date_formats", "decimal_comma"))
-        words, header = document["na_values"], document["header"]
+        types, formats, comma, words, header = (document[part.name] for part in fields(cls))
         texts = [*types, *types.values(), *formats, *formats.values(), *(words or [])]
         if not all(isinstance(text, str) for text in texts) or comma not in (None, True, False):
             raise ValueError("choices must be texts, and decimal_comma true, false or null")
@@ -147,7 +135,8 @@ def read_choices(path: str | os.PathLike[str]) -> TableChoices:
             f"{listing(unknown or ['columns'])}"
         )
     words, header = document.get("na"), document.get("header", True)
-    if not isinstance(header, bool) or not (words is None or all(isinstance(word, str) for word in list(words))):
+    are_texts = isinstance(words, list | None) and all(isinstance(word, str) for word in words or [])
+    if not isinstance(header, bool) or not are_texts:
         raise TableError(f"in {name} 'na' must be a list of texts, and 'header' true or false")
     types, formats = {}, {}
     for column, said in document.get("columns", {}).items():
@@ -161,9 +150,7 @@ def read_choices(path: str | os.PathLike[str]) -> TableChoices:
         types[column] = parts.get("type", "date" if "format" in parts else "category")
         if "format" in parts:
             formats[column] = parts["format"]
-    decimal = document.get("decimal")
-    comma = None if decimal is None else _comma(decimal)
-    return TableChoices(types, formats, comma, None if words is None else tuple(words), header)
+    return TableChoices(types, formats).changed(decimal=document.get("decimal"), na_values=words, header=header)
 
 
 def _comma(decimal: Any) -> bool:

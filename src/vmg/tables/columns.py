@@ -1,29 +1,33 @@
-"""Columns of numbers, booleans and categories: how cells become features, and which rows they know nothing of."""
+"""Kinds of columns: how cells become features, and which rows they know nothing of."""
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.cells import AnyCells, Cells, as_cells
-from vmg.tables.numbers import Numbers, find_unit, to_numbers
-from vmg.tables.wording import TableError, count, listing
+from vmg.tables.cells import Cells, TableError, count, listing
+from vmg.tables.dates import (
+    DATE_FORMATS,
+    check_date_format,
+    day_of_week,
+    day_of_year,
+    find_date_format,
+    looks_like_times,
+    to_days,
+    to_hours,
+    to_timestamps,
+)
+from vmg.tables.numbers import find_unit, to_numbers
 
 __all__ = [
-    "LARGEST",
-    "MIN_NUMBER_SHARE",
-    "BooleanColumn",
-    "CategoryColumn",
-    "Column",
-    "Features",
-    "Mask",
-    "NumberColumn",
-    "Reading",
+    *("KINDS", "LARGEST", "MIN_NUMBER_SHARE", "BooleanColumn", "CategoryColumn", "Column", "DateColumn", "Mask"),
+    *("NumberColumn", "Reading", "TimeColumn", "ValueColumn", "column_from_document"),
 ]
 
 Array = NDArray[np.float64]
@@ -35,12 +39,13 @@ FAR = 1e6  # widths of the training range; what is farther out is taken to be th
 MIN_NUMBER_SHARE = 0.9  # of the cells that must be numbers for the rest to count as missing
 BOOLEAN_WORDS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0, "1": 1.0, "0": 0.0}
 N_QUANTILES = 9
+YEAR_DAYS, WEEK_DAYS, DAY_HOURS = 365.25, 7.0, 24.0
+SAME_SCALE = float(np.sqrt(2.0))  # of 0/1 features, two of which differ between two categories, and of circles
 MAX_LEVELS = 20
 MIN_LEVEL_ROWS = 2  # a category seen once teaches nothing of its own
 FREQUENT_ROWS = 50  # of a level that has a feature of its own beside the target's mean
 MAX_KNOWN = 10_000  # levels whose target statistics are kept; the rarest beyond count as unseen
 PRIOR_ROWS = 4.0  # rows' worth of the overall mean that every level's mean is drawn to
-SAME_SCALE = float(np.sqrt(2.0))  # of 0/1 features, two of which differ between two categories
 FOLDS = 5
 SEED = 0
 
@@ -75,24 +80,24 @@ class Column(ABC):
         """The features of :meth:`transform`, in its order, and the distance in each that counts as one; inf: none."""
 
     @abstractmethod
-    def transform(self, column: AnyCells) -> Features:
+    def transform(self, cells: Cells) -> Features:
         """Named features of each row, none missing."""
 
     @abstractmethod
-    def marks(self, column: AnyCells) -> dict[str, Mask]:
+    def marks(self, cells: Cells) -> dict[str, Mask]:
         """Rows whose cell is ``missing`` (or cannot be read), ``unseen`` in training, or ``outside`` its range."""
 
     @abstractmethod
-    def unseen(self, column: AnyCells) -> list[str]:
+    def unseen(self, cells: Cells) -> list[str]:
         """Values that training rows did not have and that therefore say nothing."""
 
-    def clipped(self, column: AnyCells) -> pd.Series:
-        """The column with values outside the training range moved to its ends."""
-        return as_cells(column).column
-
+    @abstractmethod
     def notes(self) -> list[str]:
         """Sentences about how the column is read."""
-        return []
+
+    def clipped(self, cells: Cells) -> pd.Series:
+        """The column with values outside the training range moved to its ends."""
+        return cells.column
 
     def to_document(self) -> dict[str, Any]:
         """The fitted column for a model file."""
@@ -107,16 +112,100 @@ class Column(ABC):
         return {name: missing.astype(np.float64) for name in self._missing_scale}
 
 
+# -- numbers, booleans, dates and times: one value a cell --------------------------------------------------------------
+
+
 @dataclass(frozen=True)
-class NumberColumn(Column):
-    """Numbers as they are, in one unit; missing ones become the median."""
+class ValueColumn(Column):
+    """Cells that are values: those of training rows have a median, a range and a spread.
+
+    Missing ones become the median. ``unreadable`` are texts of training rows that are no values.
+    """
 
     median: float
-    decimal_comma: bool
-    not_numbers: list[str]
     low: float = -LARGEST
     high: float = LARGEST
     spread: float = 1.0
+    unreadable: list[str] = field(default_factory=list)
+
+    quantity: ClassVar[str] = ""  # what the feature is called beside the column's name
+
+    @classmethod
+    def _facts(cls, cells: Cells, values: Array) -> dict[str, Any]:
+        """The fields of this class; no fields where no cell is a value."""
+        given = values[~np.isnan(values)]
+        if not len(given):
+            return {}
+        scale = float(np.abs(given).max()) or 1.0
+        return {
+            "name": cells.name,
+            "n_missing": len(values) - len(given),
+            "median": float(np.median(given)),
+            "low": float(given.min()),
+            "high": float(given.max()),
+            "spread": float((given / scale).std() * scale) or 1.0,
+            "unreadable": _unreadable(cells, values),
+        }
+
+    @abstractmethod
+    def values(self, cells: Cells) -> Array:
+        """The cells as values, in the convention of the fit; NaN where missing or no value."""
+
+    def circles(self, cells: Cells) -> dict[str, Array]:
+        """Places of values that come round again, such as days of the week, as shares of a turn."""
+        return {}
+
+    @property
+    def circle_names(self) -> tuple[str, ...]:
+        """Names of the circles."""
+        return ()
+
+    @property
+    def feature_scales(self) -> dict[str, float]:
+        parts = [f"{self.name}: {circle} {part}" for circle in self.circle_names for part in ("sin", "cos")]
+        return {f"{self.name}{self.quantity}": self.spread} | dict.fromkeys(parts, SAME_SCALE) | self._missing_scale
+
+    def transform(self, cells: Cells) -> Features:
+        values = self.values(cells)
+        missing, reach = np.isnan(values), min(FAR * max(self.high - self.low, self.spread), LARGEST)
+        near = np.clip(values, max(self.low - reach, -LARGEST), min(self.high + reach, LARGEST))
+        features = {f"{self.name}{self.quantity}": np.where(missing, self.median, near)}
+        for circle, turn in self.circles(cells).items():  # what is missing is at the centre
+            for part in (np.sin, np.cos):
+                features[f"{self.name}: {circle} {part.__name__}"] = np.nan_to_num(part(2 * np.pi * turn), nan=0.0)
+        return features | self._missing_mark(missing)
+
+    def marks(self, cells: Cells) -> dict[str, Mask]:
+        values = self.values(cells)
+        with np.errstate(invalid="ignore"):
+            return {"missing": np.isnan(values), "outside": (values < self.low) | (values > self.high)}
+
+    def clipped(self, cells: Cells) -> pd.Series:
+        return pd.Series(self._written(np.clip(self.values(cells), self.low, self.high)), index=cells.index)
+
+    def _written(self, values: Array) -> Any:
+        """Values in a form that :meth:`values` reads."""
+        return values
+
+    def unseen(self, cells: Cells) -> list[str]:
+        return [text for text in _unreadable(cells, self.values(cells)) if text not in self.unreadable]
+
+    def notes(self) -> list[str]:
+        words = listing(self.unreadable)
+        return [f"Column '{self.name}': not {self.plural}, so missing: {words}."] if self.unreadable else []
+
+
+def _unreadable(cells: Cells, values: Array) -> list[str]:
+    """The texts of cells that are given and are no values."""
+    strange = np.isnan(values) & ~cells.missing
+    return sorted(cells.levels[np.unique(cells.codes[strange])]) if strange.any() else []
+
+
+@dataclass(frozen=True)
+class NumberColumn(ValueColumn):
+    """Numbers as they are, in one unit."""
+
+    decimal_comma: bool = False
     unit: str = ""
     quantiles: list[float] = field(default_factory=list)  # at 10 % to 90 %
 
@@ -124,13 +213,12 @@ class NumberColumn(Column):
 
     @classmethod
     def fit(cls, cells: Cells, reading: Reading) -> NumberColumn | None:
-        if isinstance(cells.column.dtype, pd.CategoricalDtype) and not reading.forced:  # somebody has decided
+        if cells.is_category and not reading.forced:
             return None
-        unit = find_unit(cells) or ""
-        numbers = to_numbers(cells, reading.decimal_comma, unit)
-        given = numbers.values[~np.isnan(numbers.values)]
-        n_numbers = len(given)
-        if n_numbers == 0 or (n_numbers < MIN_NUMBER_SHARE * cells.n_given and not reading.forced):
+        unit = find_unit(cells)
+        values = to_numbers(cells, reading.decimal_comma, unit)
+        given = values[~np.isnan(values)]
+        if not len(given) or (len(given) < MIN_NUMBER_SHARE * cells.n_given and not reading.forced):
             return None
         largest = float(np.abs(given).max())
         if largest > LARGEST:
@@ -138,108 +226,114 @@ class NumberColumn(Column):
                 f"the column '{cells.name}' must hold numbers of at most {LARGEST:g} in size; got {largest:g}. "
                 "Leave it out, or use another unit."
             )
-        scale = largest or 1.0
-        return cls(
-            cells.name,
-            len(cells) - n_numbers,
-            float(np.median(given / scale) * scale),
-            numbers.decimal_comma,
-            numbers.not_numbers,
-            float(given.min()),
-            float(given.max()),
-            float((given / scale).std() * scale) or 1.0,
-            unit,
-            np.quantile(given, np.linspace(0.1, 0.9, N_QUANTILES)).tolist(),
-        )
+        quantiles = np.quantile(given, np.linspace(0.1, 0.9, N_QUANTILES)).tolist()
+        facts = cls._facts(cells, values)
+        return cls(**facts, decimal_comma=reading.decimal_comma, unit=unit, quantiles=quantiles)
 
-    @property
-    def feature_scales(self) -> dict[str, float]:
-        return {self.name: self.spread} | self._missing_scale
-
-    def read(self, column: AnyCells) -> Numbers:
-        """The cells as numbers, in the convention and the unit of the fit."""
-        return to_numbers(column, self.decimal_comma, self.unit)
-
-    def transform(self, column: AnyCells) -> Features:
-        reach = min(FAR * max(self.high - self.low, self.spread), LARGEST)
-        values = self._between(column, max(self.low - reach, -LARGEST), min(self.high + reach, LARGEST))
-        missing = np.isnan(values)
-        return {self.name: np.where(missing, self.median, values)} | self._missing_mark(missing)
-
-    def _between(self, column: AnyCells, low: float, high: float) -> Array:
-        """The cells as numbers, those beyond the ends moved there, infinite ones too; NaN where missing."""
-        numbers = self.read(column)
-        values = np.clip(numbers.values, low, high)
-        far = numbers.infinite != 0
-        values[far] = np.where(numbers.infinite[far] > 0, high, low)
-        return values
-
-    def marks(self, column: AnyCells) -> dict[str, Mask]:
-        numbers = self.read(column)
-        values, infinite = numbers.values, numbers.infinite != 0
-        with np.errstate(invalid="ignore"):
-            outside = infinite | (values < self.low) | (values > self.high)
-        return {"missing": np.isnan(values) & ~infinite, "outside": outside}
-
-    def clipped(self, column: AnyCells) -> pd.Series:
-        cells = as_cells(column)
-        return pd.Series(self._between(cells, self.low, self.high), index=cells.index)
-
-    def unseen(self, column: AnyCells) -> list[str]:
-        return [text for text in self.read(column).not_numbers if text not in self.not_numbers]
+    def values(self, cells: Cells) -> Array:
+        return to_numbers(cells, self.decimal_comma, self.unit)
 
     def notes(self) -> list[str]:
-        said = (
-            [f"Column '{self.name}': not numbers, so missing: {listing(self.not_numbers)}."] if self.not_numbers else []
-        )
-        if self.unit and self.unit != "%":
-            said.append(f"Column '{self.name}' is in '{self.unit}'.")
-        return said
+        named = [f"Column '{self.name}' is in '{self.unit}'."] if self.unit and self.unit != "%" else []
+        return super().notes() + named
 
 
 @dataclass(frozen=True)
-class BooleanColumn(Column):
-    """True and False as 1 and 0; missing ones become the median."""
-
-    median: float
+class BooleanColumn(ValueColumn):
+    """True and False as 1 and 0."""
 
     kind, plural = "boolean", "booleans"
 
     @classmethod
     def fit(cls, cells: Cells, reading: Reading) -> BooleanColumn | None:
-        if not (reading.forced or _are_booleans(cells.column)):
+        column = cells.column
+        are_booleans = pd.api.types.is_bool_dtype(column) or (
+            column.dtype == object and pd.api.types.infer_dtype(column, skipna=True) == "boolean"
+        )
+        values = _booleans(cells) if are_booleans or reading.forced else np.zeros(0)
+        n_given = int((~np.isnan(values)).sum())
+        if not n_given or n_given < MIN_NUMBER_SHARE * cells.n_given:
             return None
-        values = cls._values(cells)
-        given = values[~np.isnan(values)]
-        if not len(given) or len(given) < MIN_NUMBER_SHARE * cells.n_given:
-            return None
-        return cls(cells.name, len(cells) - len(given), float(np.median(given)))
+        return cls(**cls._facts(cells, values) | {"low": 0.0, "high": 1.0, "spread": 1.0})
 
-    @staticmethod
-    def _values(column: AnyCells) -> Array:
-        cells = as_cells(column)
-        return cells.spread(np.array([BOOLEAN_WORDS.get(text.lower(), np.nan) for text in cells.levels]), np.nan)
+    def values(self, cells: Cells) -> Array:
+        return _booleans(cells)
+
+
+def _booleans(cells: Cells) -> Array:
+    return cells.spread(np.array([BOOLEAN_WORDS.get(text.lower(), np.nan) for text in cells.levels]), np.nan)
+
+
+@dataclass(frozen=True)
+class DateColumn(ValueColumn):
+    """Days since 1970, and the place in the year, the week and (where rows differ in it) the day on a circle."""
+
+    date_format: str = DATE_FORMATS[0]
+    time_of_day: bool = False
+
+    kind, plural, quantity = "date", "dates", ": days"
+
+    @classmethod
+    def fit(cls, cells: Cells, reading: Reading) -> DateColumn | None:
+        date_format = reading.date_format or find_date_format(cells, reading.day_first)
+        if date_format is None:
+            return None
+        days = to_days(to_timestamps(cells, date_format))
+        facts, differs = cls._facts(cells, days), len(np.unique(days[~np.isnan(days)] % 1)) > 1
+        return cls(**facts, date_format=date_format, time_of_day=differs) if facts else None
+
+    def values(self, cells: Cells) -> Array:
+        return to_days(to_timestamps(cells, self.date_format))
 
     @property
-    def feature_scales(self) -> dict[str, float]:
-        return {self.name: 1.0} | self._missing_scale
+    def circle_names(self) -> tuple[str, ...]:
+        return ("year", "week", "day") if self.time_of_day else ("year", "week")
 
-    def transform(self, column: AnyCells) -> Features:
-        values = self._values(column)
-        missing = np.isnan(values)
-        return {self.name: np.where(missing, self.median, values)} | self._missing_mark(missing)
+    def circles(self, cells: Cells) -> dict[str, Array]:
+        times = to_timestamps(cells, self.date_format)
+        turns = {"year": day_of_year(times) / YEAR_DAYS, "week": day_of_week(times) / WEEK_DAYS}
+        return turns | ({"day": to_days(times) % 1} if self.time_of_day else {})
 
-    def marks(self, column: AnyCells) -> dict[str, Mask]:
-        return {"missing": np.isnan(self._values(column))}
+    def _written(self, values: Array) -> NDArray[np.datetime64]:
+        times = np.full(len(values), np.datetime64("NaT", "us"))
+        given = ~np.isnan(values)
+        times[given] = np.datetime64(0, "us") + np.round(values[given] * 86_400_000_000).astype("timedelta64[us]")
+        return times
 
-    def unseen(self, column: AnyCells) -> list[str]:
-        return sorted(text for text in as_cells(column).levels if text.lower() not in BOOLEAN_WORDS)
+    def notes(self) -> list[str]:
+        words = {"%m": "month", "%d": "day", "%y": "year", "%b": "month", "%j": "day of year"}
+        day = re.split(" %[HI]", self.date_format)[0]
+        said = re.sub("%[a-zA-Z]", lambda part: words.get(part[0].lower(), part[0]), day)
+        return super().notes() + ([f"Dates in '{self.name}' read as {said}."] if day != DATE_FORMATS[0] else [])
 
 
-def _are_booleans(column: pd.Series) -> bool:
-    if pd.api.types.is_bool_dtype(column):
-        return True
-    return column.dtype == object and pd.api.types.infer_dtype(column, skipna=True) == "boolean"
+@dataclass(frozen=True)
+class TimeColumn(ValueColumn):
+    """Times of day: hours since midnight, and the place in the day on a circle."""
+
+    kind, plural, quantity = "time", "times of day", ": hours"
+
+    @classmethod
+    def fit(cls, cells: Cells, reading: Reading) -> TimeColumn | None:
+        facts = cls._facts(cells, to_hours(cells)) if looks_like_times(cells) or reading.forced else {}
+        return cls(**facts) if facts else None
+
+    def values(self, cells: Cells) -> Array:
+        return to_hours(cells)
+
+    @property
+    def circle_names(self) -> tuple[str, ...]:
+        return ("day",)
+
+    def circles(self, cells: Cells) -> dict[str, Array]:
+        return {"day": to_hours(cells) / DAY_HOURS}
+
+    def _written(self, values: Array) -> list[str | None]:
+        seconds = [None if np.isnan(hours) else round(3600 * hours) for hours in values]
+        return [None if s is None else f"{s // 3600}:{s // 60 % 60:02d}:{s % 60:02d}" for s in seconds]
+
+
+# -- categories -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -280,7 +374,7 @@ class CategoryColumn(Column):
             return self, None
         counts = cells.level_counts
         frequent = [level for level in self.levels if counts.get(level, 0) >= FREQUENT_ROWS]
-        place = self._places(cells)
+        place = self._places(cells, self.known)
         fold = np.random.default_rng(SEED).permutation(np.arange(len(place)) % FOLDS)
         apart = np.zeros(target.shape)
         for k in range(FOLDS):
@@ -298,9 +392,10 @@ class CategoryColumn(Column):
         means[-1] = overall
         return means
 
-    def _places(self, cells: Cells) -> NDArray[np.int64]:
-        """The place of each cell in ``known``; its length where it is none of them."""
-        places = {level: place for place, level in enumerate(self.known)}
+    @staticmethod
+    def _places(cells: Cells, levels: list[str]) -> NDArray[np.int64]:
+        """The place of each cell among ``levels``; their number where it is none of them."""
+        places = {level: place for place, level in enumerate(levels)}
         return cells.spread(np.array([places.get(text, len(places)) for text in cells.levels], np.int64), len(places))
 
     @property
@@ -312,16 +407,14 @@ class CategoryColumn(Column):
             scales[f"{self.name}: other"] = SAME_SCALE
         return scales | self._missing_scale
 
-    def transform(self, column: AnyCells) -> Features:
-        cells = as_cells(column)
-        places = {level: place for place, level in enumerate(self.levels)}
-        place = cells.spread(np.array([places.get(text, -1) for text in cells.levels], np.int64), -1)
-        features = {f"{self.name} = {level}": (place == k).astype(np.float64) for level, k in places.items()}
+    def transform(self, cells: Cells) -> Features:
+        place = self._places(cells, self.levels)
+        features = {f"{self.name} = {level}": (place == k).astype(np.float64) for k, level in enumerate(self.levels)}
         if len(self.effects):
             effects = np.vstack([np.asarray(self.effects), np.zeros((1, len(self.effects[0])))])
-            features |= dict(zip(self.effect_names, effects[self._places(cells)].T, strict=True))
+            features |= dict(zip(self.effect_names, effects[self._places(cells, self.known)].T, strict=True))
         elif self.n_pooled:
-            features[f"{self.name}: other"] = ((place < 0) & ~cells.missing).astype(np.float64)
+            features[f"{self.name}: other"] = ((place == len(self.levels)) & ~cells.missing).astype(np.float64)
         return features | self._missing_mark(cells.missing)
 
     @property
@@ -330,18 +423,12 @@ class CategoryColumn(Column):
         n = len(self.effects[0]) if len(self.effects) else 0
         return [f"{self.name}: effect" + (f" {k + 1}" if n > 1 else "") for k in range(n)]
 
-    def marks(self, column: AnyCells) -> dict[str, Mask]:
-        cells = as_cells(column)
-        return {"missing": cells.missing, "unseen": cells.spread(self._strange(cells), False)}
+    def marks(self, cells: Cells) -> dict[str, Mask]:
+        unseen = (self._places(cells, self.known) == len(self.known)) & ~cells.missing
+        return {"missing": cells.missing, "unseen": unseen}
 
-    def _strange(self, cells: Cells) -> Mask:
-        """The levels that no training row had."""
-        known = set(self.known)
-        return np.array([text not in known for text in cells.levels], dtype=bool)
-
-    def unseen(self, column: AnyCells) -> list[str]:
-        cells = as_cells(column)
-        return sorted(cells.levels[self._strange(cells)])
+    def unseen(self, cells: Cells) -> list[str]:
+        return sorted(cells.levels[np.unique(cells.codes[self.marks(cells)["unseen"]])])
 
     def notes(self) -> list[str]:
         if not self.n_pooled:
@@ -351,3 +438,37 @@ class CategoryColumn(Column):
             n = len(self.levels) + self.n_pooled
             return [f"Column '{self.name}': {n} categories, {rare} known by the target's mean in their rows."]
         return [f"Column '{self.name}': {rare} pooled as 'other', {len(self.levels)} kept."]
+
+
+# -- saving -----------------------------------------------------------------------------------------------------------
+
+KINDS: dict[str, type[Column]] = {
+    cls.kind: cls for cls in (BooleanColumn, TimeColumn, DateColumn, NumberColumn, CategoryColumn)
+}
+"""Kinds in the order in which they are tried on the cells of a column."""
+
+
+def column_from_document(document: dict[str, Any]) -> Column:
+    """The column that :meth:`Column.to_document` described; a ValueError where it described none."""
+    fields = dict(document)
+    column = KINDS[fields.pop("kind")](**fields)
+    for key, kind in get_type_hints(type(column)).items():
+        if key in fields and not _is(fields[key], kind):
+            raise ValueError(f"{key} of a column must be {kind}; got {fields[key]!r:.40}")
+    if isinstance(column, DateColumn):
+        check_date_format(column.date_format)
+    if isinstance(column, CategoryColumn) and len(column.effects):
+        widths = {len(row) for row in column.effects}
+        if len(column.effects) != len(column.known) or len(widths) != 1 or 0 in widths:
+            raise ValueError("effects of a column must be a row of the same length for each known level")
+    return column
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """The same as isinstance, also for lists; True and False are no numbers, and numbers are finite."""
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_is(item, get_args(kind)[0]) for item in value)
+    if isinstance(value, bool) and kind is not bool:
+        return False
+    wanted = (int, float) if kind is float else kind
+    return isinstance(value, wanted) and not (isinstance(value, float) and not np.isfinite(value))

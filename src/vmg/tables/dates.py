@@ -10,21 +10,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from vmg.tables.cells import LONGEST_VALUE, NUMBER, AnyCells, Cells, as_cells, full_matches, naive_timestamps
-from vmg.tables.wording import TableError
+from vmg.tables.cells import LONGEST_VALUE, NUMBER, Cells, TableError, full_matches, naive_timestamps
 
 __all__ = [
-    "DATE_FORMATS",
-    "check_date_format",
-    "day_of_week",
-    "day_of_year",
-    "find_date_format",
-    "looks_like_dates",
-    "looks_like_times",
-    "to_dates",
-    "to_days",
-    "to_hours",
-    "to_timestamps",
+    *("DATE_FORMATS", "check_date_format", "day_of_week", "day_of_year", "find_date_format"),
+    *("looks_like_dates", "looks_like_times", "to_days", "to_hours", "to_timestamps"),
 ]
 
 Timestamps = NDArray[np.datetime64]
@@ -67,9 +57,8 @@ def check_date_format(date_format: str) -> str:
     return date_format
 
 
-def looks_like_dates(column: AnyCells) -> bool:
+def looks_like_dates(cells: Cells) -> bool:
     """Whether nearly every cell that is not missing has a year and something else, or is like 20211231."""
-    cells = as_cells(column)
     if cells.is_numeric:
         first, last = COMPACT_RANGE
         values = cells.values[~np.isnan(cells.values)]
@@ -86,14 +75,13 @@ def _enough(cells: Cells, good: NDArray[np.bool_]) -> bool:
     return n > 0 and cells.share(good) >= (MIN_DATE_SHARE if n >= MIN_TOLERANT_CELLS else 1.0)
 
 
-def find_date_format(column: AnyCells, day_first: bool | None = None) -> str | None:
+def find_date_format(cells: Cells, day_first: bool | None = None) -> str | None:
     """The format that reads the most cells as dates; None if none reads nearly all of them.
 
     All rows have a say: 31/12/2021 in any of them rules out that the month comes first. Where every row leaves both
     open, ``day_first`` decides; where it is None, the reading in which rows are in order of time does, and then the
     month comes first in 1/2/2021.
     """
-    cells = as_cells(column)
     if cells.is_time:
         return DATE_FORMATS[0]
     forms = cells.once("date formats", lambda: _best_formats(cells))
@@ -125,21 +113,14 @@ def _is_in_order(times: Timestamps) -> bool:
     return bool((given[1:] >= given[:-1]).all())
 
 
-def to_timestamps(column: AnyCells, date_format: str) -> Timestamps:
+def to_timestamps(cells: Cells, date_format: str) -> Timestamps:
     """Cells as timestamps in UTC, without a zone, to the microsecond; NaT where missing or not in the format.
 
     Microseconds reach any year that people write; nanoseconds, which pandas prefers, reach from 1677 to 2262.
     """
-    cells = as_cells(column)
     if cells.is_time:
         return cells.once("timestamps", lambda: naive_timestamps(cells.column))
     return cells.spread(_level_timestamps(cells, date_format), np.datetime64("NaT"))
-
-
-def to_dates(column: AnyCells, date_format: str) -> pd.Series:
-    """The timestamps of :func:`to_timestamps` with the labels of the rows."""
-    cells = as_cells(column)
-    return pd.Series(to_timestamps(cells, date_format), index=cells.index)
 
 
 def _level_timestamps(cells: Cells, date_format: str) -> Timestamps:
@@ -196,17 +177,15 @@ def _count(times: ArrayLike, microseconds: int) -> NDArray[np.float64]:
 # -- times of day ----------------------------------------------------------------------------------------------------
 
 
-def looks_like_times(column: AnyCells) -> bool:
+def looks_like_times(cells: Cells) -> bool:
     """Whether nearly every cell that is not missing is like 14:30, 14:30:05 or 2:30 pm."""
-    cells = as_cells(column)
     if cells.is_numeric or cells.is_time:
         return False
     return cells.n_given > 0 and cells.share(full_matches(cells.arrow, TIME.pattern)) >= MIN_TIME_SHARE
 
 
-def to_hours(column: AnyCells) -> NDArray[np.float64]:
+def to_hours(cells: Cells) -> NDArray[np.float64]:
     """Hours since midnight, with their fractions; NaN where missing or no time of day."""
-    cells = as_cells(column)
     return cells.spread(cells.once("hours", lambda: np.array([_hours(text) for text in cells.levels], float)), np.nan)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,17 +12,25 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.cells import CellTable
+from vmg.tables.cells import Cells, CellTable, TableError, count, full_matches, listing
 from vmg.tables.choices import TableChoices
-from vmg.tables.columns import CategoryColumn, Column, NumberColumn, Reading
-from vmg.tables.kinds import column_from_document, day_comes_first, find_kind
-from vmg.tables.numbers import find_decimal_comma
-from vmg.tables.text_files import MISSING
-from vmg.tables.wording import TableError, count, listing
+from vmg.tables.columns import KINDS, CategoryColumn, Column, NumberColumn, Reading, column_from_document
+from vmg.tables.dates import find_date_format, looks_like_dates
+from vmg.tables.files import MISSING
+from vmg.tables.numbers import count_comma_votes, mixed_units
 
 __all__ = ["TableEncoder", "decide_comma"]
 
 Array = NDArray[np.float64]
+
+IDENTIFIER_NAME = re.compile(
+    r"(.*[_\s.-])?(id|ids|index|idx|row|rownum|rownames?|uuid|guid|pk)|.*(?-i:[a-z0-9]I[Dd])|(user|customer|order|client|item)id",
+    re.IGNORECASE,
+)
+"""Names of columns that hold identifiers; customerId and userid are among them."""
+
+FEW_REPEATS = 0.5  # share of different values above which whole numbers with such a name are identifiers
+LEADING_ZERO = r"0\d+"
 
 
 @dataclass(frozen=True)
@@ -199,9 +208,75 @@ class TableEncoder:
         return cls(columns, dropped, comma)
 
 
+# -- kinds of columns and conventions of a table ----------------------------------------------------------------------
+
+
+def find_kind(cells: Cells, reading: Reading, kind: str | None = None) -> Column | str:
+    """The fitted column, or why it is of no use; ``kind`` is what the user says it is."""
+    if cells.holds_collections():
+        return "its cells are lists or structures"
+    if cells.n_given == 0:
+        return "it has no values"
+    if cells.n_distinct == 1 and cells.n_given == len(cells):
+        return f"it is always '{cells.levels[0]}'"
+    if kind is not None:
+        return _fit_as(cells, reading, kind)
+    if pd.api.types.is_integer_dtype(cells.column) and IDENTIFIER_NAME.fullmatch(cells.name):
+        if cells.n_distinct == len(cells):
+            return "its numbers are all different, like row numbers"
+        if cells.n_distinct > FEW_REPEATS * len(cells):
+            return "its name and its many different numbers are those of identifiers (--categorical or --types uses it)"
+    if units := mixed_units(cells):
+        return (
+            f"its numbers are in several units, {listing(units)}; write them in one (--categorical takes them as words)"
+        )
+    are_codes = has_leading_zeros(cells) and not looks_like_dates(cells)
+    for cls in (CategoryColumn,) if are_codes else KINDS.values():
+        fitted = cls.fit(cells, reading)
+        if fitted is not None:
+            return fitted
+    if looks_like_dates(cells):
+        example = listing(cells.levels[:1])
+        return f"its texts look like dates in a format that is not known (--date-format tells it), such as {example}"
+    return "its texts are all different, like identifiers"
+
+
+def _fit_as(cells: Cells, reading: Reading, kind: str) -> Column:
+    fitted = KINDS[kind].fit(cells, reading)
+    if fitted is None:
+        extra = f" with the format {reading.date_format}" if reading.date_format else ""
+        raise TableError(
+            f"the column '{cells.name}' cannot be read as {KINDS[kind].plural}{extra}; got {listing(cells.levels[:2])}"
+        )
+    return fitted
+
+
+def has_leading_zeros(cells: Cells) -> bool:
+    """Whether cells are texts of digits some of which begin with a zero, as codes do: 01 is not 1 there."""
+    if cells.is_numeric or not len(cells.levels):
+        return False
+    return bool(full_matches(cells.arrow, r"\d+").all() and full_matches(cells.arrow, LEADING_ZERO).any())
+
+
+def day_comes_first(table: CellTable, decimal_comma: bool) -> bool | None:
+    """Whether dates of a table that could be either have the day first: as in those that cannot, or with commas."""
+    decided = set()
+    for cells in (table[name] for name in table.names):
+        if not cells.is_time:
+            ways = {find_date_format(cells, day_first=way) for way in (True, False)}
+            if len(ways) == 1 and (form := ways.pop()) is not None and re.match("%[md][/.-]", form):
+                decided.add(form.startswith("%d"))
+    if len(decided) == 1:
+        return decided.pop()
+    return True if decimal_comma else None
+
+
 def decide_comma(table: CellTable, choices: TableChoices) -> bool:
     """Whether a comma is the decimal point: as the user says, as its file showed, or as its columns of texts do."""
     if choices.decimal_comma is not None:
         return choices.decimal_comma
-    of_file = table.frame.attrs.get("decimal_comma")
-    return find_decimal_comma(table) if of_file is None else bool(of_file)
+    if (of_file := table.frame.attrs.get("decimal_comma")) is not None:
+        return bool(of_file)
+    cells = {name: table[name] for name in table.names}
+    given = {name: c for name, c in cells.items() if not (c.is_numeric or c.is_time or c.is_category)}
+    return bool(count_comma_votes(given).decide())

@@ -1,31 +1,77 @@
-"""Tables in files: delimited text (plain or gzipped) and Parquet, told apart by their contents."""
+"""Tables in files: delimited text (plain or gzipped) and Parquet, told apart by their contents.
+
+A text is read twice, a block at a time: once to find its encoding, its delimiter and the types of its columns, once for
+the cells in these types. A table that is read whole and one that is converted block by block have the same cells.
+"""
 
 from __future__ import annotations
 
+import atexit
+import codecs
+import csv
+import gzip
 import io
 import os
+import re
 import stat
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyarrow import csv as arrow_csv
 from pyarrow.parquet import ParquetFile
 
 from vmg.files import replacing
-from vmg.tables.cells import is_number
-from vmg.tables.reading import TableBytes, open_table, spooled
-from vmg.tables.text_files import MISSING, TextRules, read_text
-from vmg.tables.wording import TableError, count, listing
+from vmg.tables.cells import NUMBER, Cells, TableError, count, full_matches, is_number, listing
+from vmg.tables.dates import find_date_format
+from vmg.tables.numbers import VOTING_TEXTS, CommaVotes, count_comma_votes
 
-__all__ = ["TableFile", "csv_safe", "read_table", "text_rules", "write_table"]
+__all__ = ["MISSING", "TableFile", "TextRules", "TextTable", "csv_safe", "read_table", "scan_text", "write_table"]
 
+MISSING = frozenset(
+    [
+        *("", "?", "-", "--", ".", "NA", "N/A", "n/a", "#N/A", "#N/A N/A", "#NA", "<NA>", "None", "null", "NULL"),
+        *("NaN", "nan", "-NaN", "-nan", "1.#IND", "1.#QNAN", "-1.#IND", "-1.#QNAN"),
+    ]
+)
+"""Cells of a file that are missing, unless the user says otherwise."""
+
+MAX_BYTES = 2**32  # of a table as text or Parquet, after unpacking; it takes several times as much memory
+MAX_UNPACKING = 200  # bytes that one packed byte may become, once they are more than FREE_BYTES; tables have 3 to 50
+FREE_BYTES = 2**26
 MAX_CELLS = 2**28  # of a Parquet file, which can hold any number of equal cells in a few bytes
 FREE_CELLS, CELLS_A_BYTE = 2**23, 8  # cells of any file, and those that a byte of a larger one may stand for
+HEAD = 2**20  # bytes that are looked at before the rest is read
+BLOCK = 2**21  # bytes that are read at a time; a row must be shorter
+SNIFFED_ROWS = 50
+CHECKED_ROWS = 1_000  # that Python's own reader takes at a time
+PACKED = b"\x1f\x8b"
+SIGNS = ("+", "-")
+DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+ENCODINGS = ("utf-8-sig", "cp1252")  # Excel on Windows still writes the latter
+SEPARATOR_LINE = re.compile(r"(?i)\s*\"?sep=([,;|\t])\"?[ \t]*(?=[\r\n])")  # of Excel
+FLOAT = rf"(?:{NUMBER})|(?i:[+-]?inf(?:inity)?)"
+WHOLE = r"-?\d{1,18}"
+CODE = r"0\d+"  # 007 is no number
+BOOLEAN = r"True|TRUE|true|False|FALSE|false"
+FOREIGN = {  # how files start that people take for tables
+    b"PK\x03\x04": "a zip archive or Excel workbook",
+    b"\xd0\xcf\x11\xe0": "an old Excel workbook",
+    b"%PDF": "a PDF document",
+    b"SQLite format 3": "a SQLite database",
+}
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 PARQUET_ENDINGS = (".parquet", ".pq")
 
@@ -37,10 +83,24 @@ class TableFile(NamedTuple):
     notes: list[str]
 
 
+class TextRules(NamedTuple):
+    """Choices of a caller about a text; see :func:`read_table`."""
+
+    texts: Collection[str] | Mapping[str, Collection[str]] = ()
+    decimal_comma: bool | None = None
+    na_values: Iterable[str] | None = None
+    header: bool = True
+
+    def missing_in(self, name: str) -> frozenset[str]:
+        """The words that mean a missing cell in a column."""
+        words = MISSING if self.na_values is None else frozenset(self.na_values)
+        return (words - {*self.texts.get(name, ())} if isinstance(self.texts, Mapping) else words) | {""}
+
+
 def read_table(
     path: str | os.PathLike[str],
     *,
-    texts: Iterable[str] | Mapping[str, Collection[str]] = (),
+    texts: Collection[str] | Mapping[str, Collection[str]] = (),
     decimal_comma: bool | None = None,
     na_values: Iterable[str] | None = None,
     header: bool = True,
@@ -60,31 +120,43 @@ def read_table(
     """
     name = os.fspath(path)
     if name == "-":
-        name, path = "standard input", spooled(sys.stdin.buffer, "standard input")
+        name, path = "standard input", _spooled(sys.stdin.buffer, "standard input")
     elif _is_pipe(path):
         with open(path, "rb") as pipe:
-            path = spooled(pipe, name)
-    notes: list[str] = []
-    with open_table(path) as stream:
+            path = _spooled(pipe, name)
+    with open_table(path, name) as stream:
         if not stream.head.strip():
             raise TableError(f"{name} is empty")
-        parquet = _read_parquet(stream, name) if stream.head.startswith(b"PAR1") else None
-    if parquet is not None:
-        frame = _check_columns(parquet, name, notes)
-    else:
-        frame = _read_whole(path, name, text_rules(texts, decimal_comma, na_values, header), notes)
-    return TableFile(frame, notes)
+        if stream.head.startswith(b"PAR1"):
+            return _read_parquet(stream, name)
+    text = scan_text(path, TextRules(texts, decimal_comma, na_values, header), name)
+    blocks: dict[str, list[Any]] = {name: [] for name in text.names}
+    for cells in text.blocks():
+        for own, of_column in zip(blocks.values(), cells, strict=True):
+            own.append(_texts(of_column) if pa.types.is_string(of_column.type) else of_column)
+    frame = pd.DataFrame({name: _to_pandas(blocks.pop(name)) for name in text.names}, copy=False)
+    if text.decimal_comma is not None:
+        frame.attrs["decimal_comma"] = text.decimal_comma
+    return TableFile(frame, text.notes)
 
 
-def text_rules(
-    texts: Iterable[str] | Mapping[str, Collection[str]] = (),
-    decimal_comma: bool | None = None,
-    na_values: Iterable[str] | None = None,
-    header: bool = True,
-) -> TextRules:
-    """The rules of a text, from what :func:`read_table` is told."""
-    words = texts if isinstance(texts, Mapping) else dict.fromkeys(texts, ())
-    return TextRules(words, decimal_comma, MISSING if na_values is None else frozenset(na_values), header)
+def _texts(block: pa.Array) -> NDArray[Any]:
+    """Texts as pandas has them, each different one once in memory; None where missing."""
+    encoded = block.dictionary_encode()
+    words = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
+    return words[encoded.indices.fill_null(len(words) - 1).to_numpy()]
+
+
+def _to_pandas(blocks: list[Any]) -> NDArray[Any]:
+    """One column as pandas reads it: whole numbers with holes are floats, booleans with holes are objects."""
+    if isinstance(blocks[0], np.ndarray):
+        return np.concatenate(blocks)
+    whole = pa.chunked_array(blocks)
+    if pa.types.is_null(whole.type):
+        return np.full(len(whole), np.nan)
+    if pa.types.is_boolean(whole.type) and whole.null_count:
+        return np.array(whole.to_pylist(), dtype=object)
+    return whole.to_numpy()
 
 
 def _is_pipe(path: str | os.PathLike[str]) -> bool:
@@ -94,45 +166,56 @@ def _is_pipe(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _read_whole(path: str | os.PathLike[str], name: str, rules: TextRules, notes: list[str]) -> pd.DataFrame:
-    blocks: list[list[pa.Array]] = []  # of each column
+def _spooled(source: BinaryIO, name: str) -> str:
+    """A temporary file with all of a pipe, which the system removes with the process; its path.
 
-    def begin(names: list[str]) -> Callable[[list[pa.Array]], None]:
-        blocks[:] = [[] for _ in names]
-        return take
-
-    def take(texts: list[pa.Array]) -> None:
-        for own, cells in zip(blocks, texts, strict=True):
-            own.append(cells)
-
-    table = read_text(path, name, rules, begin)
-    notes += table.notes
-    columns = {}
-    for k, (column, kind) in enumerate(zip(table.columns, table.types, strict=True)):
-        columns[column.name] = _to_pandas([column.convert(texts, kind) for texts in blocks[k]], kind)
-        blocks[k] = []
-    frame = pd.DataFrame(columns, copy=False)
-    if table.decimal_comma is not None:
-        frame.attrs["decimal_comma"] = table.decimal_comma
-    return frame
+    A text is read more than once, and a pipe can be read only once.
+    """
+    file = tempfile.NamedTemporaryFile(prefix="vmg-", suffix=".table")  # noqa: SIM115 - removed at the end
+    size = 0
+    while piece := source.read(HEAD):
+        size += len(piece)
+        if size > MAX_BYTES:
+            raise TableError(f"{name} must have at most {MAX_BYTES:,} bytes; it has more")
+        file.write(piece)
+    file.flush()
+    atexit.register(file.close)
+    return file.name
 
 
-def _to_pandas(blocks: list[pa.Array], kind: pa.DataType) -> NDArray[Any]:
-    """One column as pandas reads it: whole numbers with holes are floats, booleans with holes are objects."""
-    if pa.types.is_string(kind):
-        return np.concatenate([_objects(block.dictionary_encode()) for block in blocks])
-    whole = pa.chunked_array(blocks, kind)
-    if pa.types.is_null(kind):
-        return np.full(len(whole), np.nan)
-    if pa.types.is_boolean(kind) and whole.null_count:
-        return np.array(whole.to_pylist(), dtype=object)
-    return whole.to_numpy()
+def _read_parquet(stream: TableBytes, name: str) -> TableFile:
+    data = io.BytesIO(io.BufferedReader(stream).read())
+    try:
+        shape = ParquetFile(data).metadata
+        limit = min(MAX_CELLS, max(FREE_CELLS, CELLS_A_BYTE * data.getbuffer().nbytes))
+        if shape.num_rows * max(shape.num_columns, 1) > limit:
+            raise TableError(
+                f"{name} must have at most {limit:,} cells in {data.getbuffer().nbytes:,} bytes; got "
+                f"{shape.num_rows:,} rows of {shape.num_columns:,}"
+            )
+        frame = pd.read_parquet(data, coerce_int96_timestamp_unit="us")
+    except TableError:
+        raise
+    except Exception as error:  # a damaged file ends in errors of many types
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TableError(f"cannot read {name} as Parquet: {first_line}") from error
+    frame = frame.rename(columns=lambda column: str(column).strip())
+    places, notes = _named_columns(list(frame.columns), name)
+    if not len(frame):
+        raise TableError(f"{name} has no rows, only a header")
+    return TableFile(frame.iloc[:, places], notes)
 
 
-def _objects(block: pa.DictionaryArray) -> NDArray[Any]:
-    """Texts, each different one once in memory; None where missing."""
-    words = np.array([*block.dictionary.to_pylist(), None], dtype=object)
-    return words[block.indices.fill_null(len(words) - 1).to_numpy()]
+def _named_columns(names: Sequence[str], file: str) -> tuple[list[int], list[str]]:
+    """Places of the columns that have a name, and a note on the others; no two names are the same."""
+    repeated = [name for name, times in Counter(names).items() if times > 1 and name]
+    if repeated:
+        raise TableError(f"{file} has several columns of the same name; rename {listing(repeated)}")
+    places = [k for k, name in enumerate(names) if name and not name.startswith("Unnamed: ")]
+    if not places:
+        raise TableError(f"{file} has no columns with a name")
+    nameless = count(len(names) - len(places), "column")
+    return places, [f"{nameless} without a name left out (often row numbers)."] if len(places) < len(names) else []
 
 
 def write_table(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
@@ -169,33 +252,410 @@ def csv_safe(frame: pd.DataFrame) -> pd.DataFrame:
     return safe.rename(columns=guard)
 
 
-def _read_parquet(stream: TableBytes, name: str) -> pd.DataFrame:
-    data = io.BytesIO(io.BufferedReader(stream).read())
-    try:
-        shape = ParquetFile(data).metadata
-        limit = min(MAX_CELLS, max(FREE_CELLS, CELLS_A_BYTE * data.getbuffer().nbytes))
-        if shape.num_rows * max(shape.num_columns, 1) > limit:
-            raise TableError(
-                f"{name} must have at most {limit:,} cells in {data.getbuffer().nbytes:,} bytes; got "
-                f"{shape.num_rows:,} rows of {shape.num_columns:,}"
+# -- delimited text ---------------------------------------------------------------------------------------------------
+
+
+class _Irregular(Exception):
+    """Rows that Arrow's reader does not take, or takes for what they are not."""
+
+
+def scan_text(
+    path: str | os.PathLike[str], rules: TextRules, name: str = "", max_bytes: float | None = None
+) -> TextTable:
+    """Read a text from beginning to end, and say how its cells are read.
+
+    ``name`` is that of the file in errors; ``max_bytes`` None: as many as fit in memory.
+    """
+    name = name or os.fspath(path)
+    for encoding in ENCODINGS:
+        for is_checked in (False, True):
+            try:
+                table = TextTable(path, name, rules, encoding, is_checked, max_bytes)
+                table.scan()
+                return table
+            except UnicodeDecodeError:
+                break
+            except (_Irregular, pa.ArrowInvalid) as error:
+                if is_checked:
+                    raise TableError(f"{name} is not a regular table: {str(error).splitlines()[0]}") from error
+    raise TableError(f"{name} is a binary file or text in an unknown encoding; expected CSV in UTF-8, or Parquet")
+
+
+@dataclass
+class TextTable:
+    """A delimited text: how it is cut into cells, the types of its columns, and the meaning of commas.
+
+    ``is_checked`` has Python's own reader go over every row and fill short ones; ``decimal_comma`` is None where no
+    cell has a comma.
+    """
+
+    path: str | os.PathLike[str]
+    name: str
+    rules: TextRules
+    encoding: str
+    is_checked: bool
+    max_bytes: float | None
+    delimiter: str = ","
+    n_lines: int = 0  # before the first row of values
+    width: int = 0
+    places: list[int] = field(default_factory=list)  # of the columns that have a name
+    columns: list[_TextColumn] = field(default_factory=list)
+    decimal_comma: bool | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns."""
+        return [column.name for column in self.columns]
+
+    @property
+    def types(self) -> list[pa.DataType]:
+        """Their types."""
+        return [column.type(self.decimal_comma) for column in self.columns]
+
+    def blocks(self) -> Iterator[list[pa.Array]]:
+        """The cells of each column in its type, null where missing, block by block."""
+        try:
+            for texts in self._texts():
+                yield [c.convert(own, kind) for c, own, kind in zip(self.columns, texts, self.types, strict=True)]
+        except (_Irregular, UnicodeDecodeError, pa.ArrowInvalid) as error:
+            raise TableError(f"{self.name} has changed while it was read") from error
+
+    def scan(self) -> None:
+        """Look at every cell."""
+        votes: CommaVotes | None = None
+        for texts in self._texts():
+            for column, cells in zip(self.columns, texts, strict=True):
+                column.add(cells)
+            if votes is None:
+                first = {c.name: c.given(cells)[:VOTING_TEXTS] for c, cells in zip(self.columns, texts, strict=True)}
+                read = {name: Cells(pd.Series(cells.to_pylist(), dtype=object)) for name, cells in first.items()}
+                votes = count_comma_votes(read)
+                if self.rules.header:
+                    self._check_names(read)
+        if votes is None:
+            raise TableError(f"{self.name} has no rows, only a header")
+        decided, asked = votes.decide(self.delimiter), self.rules.decimal_comma
+        self.decimal_comma = decided if asked is None else asked
+        if self.encoding == "cp1252":
+            self.notes.append("The file is not UTF-8; it was read as Windows-1252.")
+        if self.delimiter != ",":
+            self.notes.append(f"Columns are separated by {DELIMITERS[self.delimiter]}.")
+        against = votes.comma if self.decimal_comma is False else votes.point
+        if self.decimal_comma is not None and against:
+            mark, other, sign = ("commas", "points", ".") if self.decimal_comma else ("points", "commas", ",")
+            why = "as most columns have" if asked is None else "as asked or as at the fit"
+            self.notes.append(
+                f"Numbers are read with decimal {mark}, {why}, but {listing(against)} can only have decimal {other}; "
+                f"--decimal {sign} reads them so."
             )
-        return pd.read_parquet(data, coerce_int96_timestamp_unit="us")
+
+    def _texts(self) -> Iterator[list[pa.Array]]:
+        """The stripped texts of each column that has a name, block by block."""
+        with open_table(self.path, self.name, self.max_bytes) as stream:
+            head = self._open(stream)
+            if not self.columns:
+                self._find_columns(head)
+            if self.is_checked:
+                rows = self._checked_rows(io.BufferedReader(stream))
+            elif re.search(rf"(?m)(?:^|[{self.delimiter}]) +\"", head):  # Arrow takes such quotes for text
+                raise _Irregular("spaces before a quoted cell")
+            else:
+                rows = self._arrow_rows(stream)
+            for block in rows:
+                yield [pc.utf8_trim_whitespace(block[k]) for k in self.places]
+        if stream.quotes % 2 and not self.is_checked:  # one that is never closed may hide the rest of the file
+            raise _Irregular("a quoted cell that does not end")
+
+    def _open(self, stream: TableBytes) -> str:
+        """The first megabyte as text, and the stream set to the encoding; a TableError where it is no text."""
+        for signature, what in FOREIGN.items():
+            if stream.head.startswith(signature):
+                raise TableError(f"{self.name} is {what}, not a table; export it as CSV or Parquet")
+        if self.encoding == ENCODINGS[0] and stream.head.startswith((b"\xff\xfe", b"\xfe\xff")):
+            self.encoding = "utf-16"
+        if self.encoding != "utf-16" and b"\0" in stream.head:
+            raise TableError(f"{self.name} is a binary file; expected CSV or Parquet")
+        stream.set_encoding(self.encoding)
+        text = codecs.getincrementaldecoder(self.encoding)().decode(stream.head)
+        if self.encoding == "cp1252" and any(ord(sign) < 32 and sign not in "\t\n\r\f" for sign in text):
+            raise TableError(f"{self.name} is a binary file; expected CSV or Parquet")
+        start = text.lstrip()[:1]
+        if start in ("<", "{", "["):
+            kind = "HTML or XML" if start == "<" else "JSON"
+            raise TableError(f"{self.name} looks like {kind}, not a table; expected CSV or Parquet")
+        return text
+
+    def _find_columns(self, head: str) -> None:
+        """The delimiter, the names of the columns, and the number of lines before the first row of values."""
+        separator = SEPARATOR_LINE.match(head)
+        self.delimiter = separator[1] if separator else _sniff(head)
+        names, n_lines = [""], 0
+        for place, (n_lines, row) in enumerate(_rows(head, self.delimiter)):
+            names = [cell.strip() for cell in row]
+            if any(names) and not (place == 0 and separator):
+                break
+            self.n_lines = n_lines
+        if not self.rules.header:
+            names = [f"column {k + 1}" for k in range(len(names))]
+        elif all(is_number(cell) for cell in names):
+            raise TableError(
+                f"the first line of {self.name} must name the columns; got the numbers {', '.join(names[:4])} "
+                "(--no-header reads it as a row)"
+            )
+        else:
+            self.n_lines = n_lines
+        self.width = len(names)
+        self.places, notes = _named_columns(names, self.name)
+        self.notes += notes
+        self.columns = [
+            _TextColumn(names[k], self.rules.missing_in(names[k]), names[k] in self.rules.texts) for k in self.places
+        ]
+
+    def _arrow_rows(self, stream: TableBytes) -> Iterator[list[pa.Array]]:
+        columns = [f"{k}" for k in range(self.width)]
+        try:
+            with arrow_csv.open_csv(
+                io.BufferedReader(stream, 2**18),
+                read_options=arrow_csv.ReadOptions(
+                    block_size=BLOCK, use_threads=False, skip_rows=self.n_lines, column_names=columns
+                ),
+                parse_options=arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
+                convert_options=arrow_csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
+            ) as reader:
+                yield from (batch.columns for batch in reader if batch.num_rows)
+        except pa.ArrowInvalid as error:
+            if stream.failure is not None:
+                raise stream.failure from error
+            if "Empty CSV file" not in str(error):
+                raise
+
+    def _checked_rows(self, source: BinaryIO) -> Iterator[list[pa.Array]]:
+        """Rows as Python's own reader cuts them, short ones filled with empty cells."""
+        lines = io.TextIOWrapper(source, encoding="utf-8", newline="")
+        skipped = sum(1 for _ in islice(lines, self.n_lines))
+        reader = csv.reader(lines, delimiter=self.delimiter, skipinitialspace=True, strict=True)
+
+        def rows() -> Iterator[list[str]]:
+            try:
+                for row in reader:
+                    if len(row) > self.width:
+                        line = skipped + reader.line_num
+                        raise _Irregular(f"Expected {self.width} fields in line {line}, saw {len(row)}")
+                    if row:
+                        yield row + [""] * (self.width - len(row))
+            except csv.Error as error:
+                raise _Irregular(str(error)) from error
+
+        whole = rows()
+        while block := list(islice(whole, CHECKED_ROWS)):
+            yield [pa.array(cells, pa.string()) for cells in zip(*block, strict=True)]
+
+    def _check_names(self, cells: Mapping[str, Cells]) -> None:
+        """Say so where the first line is more like a row of values than like names."""
+        values = []
+        for column in self.columns:
+            name, sample = column.name, Cells(cells[column.name].column[:SNIFFED_ROWS])
+            if column.are_numbers:
+                is_value = is_number(name)
+            elif any(sign.isdigit() for sign in name) and find_date_format(sample) is not None:
+                is_value = find_date_format(Cells(pd.Series([name]))) is not None
+            else:
+                continue
+            if not is_value:
+                return
+            values.append(name)
+        numbers = [float(value) for value in values if is_number(value)]
+        whole = len(numbers) == len(values) and all(number.is_integer() for number in numbers)
+        are_years = whole and all(a < b for a, b in pairwise(numbers))
+        if values and not are_years:
+            if len(values) == len(self.columns):
+                raise TableError(
+                    f"the first line of {self.name} must name the columns; got the values {listing(values)} "
+                    "(--no-header reads it as a row)"
+                )
+            self.notes.append(
+                f"The first line is more like a row than like names: {listing(values)}; --no-header reads it as a row."
+            )
+
+
+PATTERNS = {"boolean": BOOLEAN, "number": FLOAT, "whole": WHOLE, "digits": r"\d+"}
+
+
+@dataclass
+class _TextColumn:
+    """A column of texts: what all cells seen so far are, and how they become typed ones."""
+
+    name: str
+    missing: frozenset[str]
+    is_text: bool  # its cells stay as they are written
+    kinds: set[str] = field(default_factory=lambda: set(PATTERNS))  # patterns that every cell is of
+    is_empty: bool = True
+    only_signs: bool = True
+    has_plus: bool = False
+    has_code: bool = False
+    has_point: bool = False
+
+    @property
+    def are_numbers(self) -> bool:
+        """Whether there are cells, and all of them are numbers."""
+        return "number" in self.kinds and not self.is_empty
+
+    def given(self, texts: pa.Array) -> pa.Array:
+        """The different texts that are not missing."""
+        distinct = pc.unique(texts)
+        return distinct.filter(pc.invert(pc.is_in(distinct, pa.array(sorted(self.missing), pa.string()))))
+
+    def add(self, texts: pa.Array) -> None:
+        """Look at more cells, which are stripped."""
+        if self.only_signs:
+            self.only_signs = bool(pc.all(pc.is_in(texts, pa.array(["", *SIGNS]))).as_py())
+            self.has_plus |= self.only_signs and bool(pc.any(pc.equal(texts, "+")).as_py())
+        if not (given := self.given(texts)):
+            return
+        self.is_empty = False
+        self.kinds = {kind for kind in self.kinds if full_matches(given, PATTERNS[kind]).all()}
+        if "number" in self.kinds:
+            self.has_code |= bool(full_matches(given, CODE).any())
+            self.has_point |= bool(pc.any(pc.match_substring(given, ".")).as_py())
+
+    def type(self, decimal_comma: bool | None) -> pa.DataType:
+        """The type of all cells.
+
+        Texts are columns of codes, in which some whole numbers begin with a zero, and with decimal commas columns with
+        points: 1.234 is a thousand there.
+        """
+        if self.is_text or not self.kinds:
+            return pa.string()
+        if self.is_empty:
+            return pa.null()
+        if "boolean" in self.kinds:
+            return pa.bool_()
+        if ("digits" in self.kinds and self.has_code) or (decimal_comma and self.has_point):
+            return pa.string()
+        return pa.int64() if "whole" in self.kinds else pa.float64()
+
+    def convert(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
+        """Stripped cells in the type of the column, null where they are missing."""
+        if pa.types.is_null(kind):
+            return pa.nulls(len(texts))
+        words = self.missing - set(SIGNS) if self.only_signs and self.has_plus else self.missing
+        blank = pc.is_in(texts, pa.array(sorted(words), pa.string()))
+        given = pc.if_else(blank, pa.scalar(None, pa.string()), texts)
+        return pc.equal(pc.utf8_lower(given), "true") if pa.types.is_boolean(kind) else given.cast(kind)
+
+
+def _rows(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The first rows of a text with the number of lines up to each; none from where it cannot be cut into cells."""
+    rows = csv.reader(io.StringIO(text, newline=None), delimiter=delimiter, skipinitialspace=True)
+    try:
+        for row in rows:
+            yield rows.line_num, row
+    except csv.Error:  # such as a cell of more than 131,072 characters, if this is the delimiter
+        return
+
+
+def _sniff(text: str) -> str:
+    """The delimiter that cuts the first rows into the most columns, as many in each row."""
+
+    def quality(delimiter: str) -> tuple[float, int]:
+        widths = [len(row) for _, row in islice(_rows(text, delimiter), SNIFFED_ROWS + 1) if row]
+        usual, times = Counter(widths).most_common(1)[0] if widths else (1, 0)
+        return (times / len(widths), usual) if usual > 1 else (0.0, 1)
+
+    return max(DELIMITERS, key=quality)
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+
+class TableBytes(io.RawIOBase):
+    """A readable stream that starts with ``head`` and ends in a TableError where it holds too much or no text.
+
+    With :meth:`set_encoding` it gives text in UTF-8 and counts its quotation marks. ``failure`` keeps its error for
+    callers behind a parser that hides it.
+    """
+
+    def __init__(self, name: str, source: BinaryIO | gzip.GzipFile, packed_size: int | None, max_bytes: float) -> None:
+        self._name, self._source, self._count = name, source, 0
+        self._limit = max_bytes
+        if packed_size is not None:
+            self._limit = min(max_bytes, max(FREE_BYTES, MAX_UNPACKING * packed_size))
+        self._packed_size, self._encoding, self.quotes = packed_size, "", 0
+        self._decode: Callable[[bytes, bool], str] | None = None
+        self.failure: Exception | None = None
+        self.head = b""
+        while len(self.head) < HEAD and (piece := self._take(HEAD - len(self.head))):
+            self.head += piece
+        self._ahead = memoryview(self.head)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        at_end = False
+        while not self._ahead and not at_end:
+            taken = self._take(max(len(buffer), HEAD))
+            at_end = not taken
+            self._ahead = self._as_utf8(taken, at_end)
+        data, self._ahead = self._ahead[: len(buffer)], self._ahead[len(buffer) :]
+        buffer[: len(data)] = data
+        return len(data)
+
+    def set_encoding(self, encoding: str) -> None:
+        """Give the text in UTF-8, from its beginning."""
+        self._encoding, self._decode = encoding, codecs.getincrementaldecoder(encoding)().decode
+        self._ahead = self._as_utf8(self.head)
+
+    def _as_utf8(self, data: bytes, at_end: bool = False) -> memoryview:
+        if self._decode is not None:
+            if self._encoding != "utf-16" and b"\0" in data:
+                self._fail(f"{self._name} is a binary file; expected CSV or Parquet")
+            try:
+                data = self._decode(data, at_end).encode()
+            except UnicodeDecodeError as error:
+                self.failure = error
+                raise
+            self.quotes += data.count(b'"')
+        return memoryview(data)
+
+    def _take(self, size: int) -> bytes:
+        try:
+            data = self._source.read(size)
+        except (OSError, EOFError, zlib.error) as error:
+            verb = "read" if self._packed_size is None else "unpack"
+            self._fail(f"cannot {verb} {self._name}: {getattr(error, 'strerror', None) or error}")
+        self._count += len(data)
+        if self._count > self._limit:
+            what = f"{self._limit:,} bytes" + (
+                "" if self._packed_size is None else f" unpacked from {self._packed_size:,}"
+            )
+            self._fail(f"{self._name} must have at most {what}; it has more")
+        return data
+
+    def _fail(self, message: str) -> None:
+        self.failure = TableError(message)
+        raise self.failure
+
+
+@contextmanager
+def open_table(path: str | os.PathLike[str], name: str, max_bytes: float | None = None) -> Iterator[TableBytes]:
+    """The bytes of a file, unpacked where they are packed with gzip; ``max_bytes`` None: as many as fit in memory."""
+    limit = MAX_BYTES if max_bytes is None else max_bytes
+    try:
+        status = os.stat(path)
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
+            raise TableError(f"cannot read {name}: it is a folder or a device, not a file")
+        file = open(path, "rb")  # noqa: SIM115 - closed below
+    except FileNotFoundError as error:
+        raise TableError(f"there is no file {name}") from error
     except TableError:
         raise
-    except Exception as error:  # a damaged file ends in errors of many types
-        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TableError(f"cannot read {name} as Parquet: {first_line}") from error
-
-
-def _check_columns(frame: pd.DataFrame, name: str, notes: list[str]) -> pd.DataFrame:
-    frame = frame.rename(columns=lambda column: str(column).strip())
-    if frame.columns.has_duplicates:
-        repeated = frame.columns[frame.columns.duplicated()].unique()
-        raise TableError(f"{name} has several columns of the same name; rename {listing(repeated)}")
-    nameless = [column for column in frame.columns if not column or column.startswith("Unnamed: ")]
-    if nameless:
-        notes.append(f"{count(len(nameless), 'column')} without a name left out (often row numbers).")
-        frame = frame.drop(columns=nameless)
-    if frame.empty:
-        raise TableError(f"{name} has no {'rows, only a header' if len(frame.columns) else 'columns with a name'}")
-    return frame
+    except (OSError, ValueError) as error:
+        raise TableError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
+    with file:
+        if file.peek(2)[:2] != PACKED:
+            yield TableBytes(name, file, None, limit)
+            return
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            yield TableBytes(name, unpacked, status.st_size, limit)

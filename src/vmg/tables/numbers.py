@@ -7,27 +7,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from vmg.tables.cells import LONGEST_VALUE, NUMBER, AnyCells, Cells, CellTable, as_cells, full_matches
+from vmg.tables.cells import NUMBER, Cells, full_matches
 
 __all__ = [
-    "UNITS",
-    "CommaVotes",
-    "Numbers",
-    "count_comma_votes",
-    "find_decimal_comma",
-    "find_unit",
-    "mixed_units",
-    "split_mark",
-    "to_numbers",
+    *("CommaVotes", "count_comma_votes", "find_unit", "has_decimal_commas", "mixed_units", "split_mark", "to_numbers")
 ]
 
 Array = NDArray[np.float64]
@@ -49,39 +40,12 @@ UNIT = re.compile(r"(.*?[\d.,)])\s*([^\W\d_]{1,12}[²³]?(?:/[^\W\d_]{1,6}[²³]
 MIN_UNIT_SHARE = 0.9
 VOTING_SHARE = 0.9  # of a column's texts that must be numbers either way for its commas to be counted
 VOTING_TEXTS = 20_000
-UNITS = frozenset(
-    [
-        *("mm", "cm", "dm", "m", "km", "in", "inch", "ft", "yd", "mi", "mile", "miles"),
-        *("mg", "g", "kg", "t", "lb", "lbs", "oz", "ml", "cl", "l", "k", "mio", "bn"),
-        *(
-            "ms",
-            "s",
-            "sec",
-            "min",
-            "h",
-            "hr",
-            "hrs",
-            "day",
-            "days",
-            "week",
-            "weeks",
-            "month",
-            "months",
-            "year",
-            "years",
-        ),
-    ]
-)
+LENGTHS = ("mm", "cm", "dm", "m", "km", "in", "inch", "ft", "yd", "mi", "mile", "miles")
+AMOUNTS = ("mg", "g", "kg", "t", "lb", "lbs", "oz", "ml", "cl", "l", "k", "mio", "bn")
+SHORT_TIMES = ("ms", "s", "sec", "min", "h", "hr", "hrs")
+LONG_TIMES = ("day", "days", "week", "weeks", "month", "months", "year", "years")
+UNITS = frozenset([*LENGTHS, *AMOUNTS, *SHORT_TIMES, *LONG_TIMES])
 """Words that surely are units, so that cells with several of them are no categories."""
-
-
-class Numbers(NamedTuple):
-    """Cells read as numbers: NaN where missing or not a number; ``infinite`` says whose size no number has."""
-
-    values: Array
-    decimal_comma: bool
-    not_numbers: list[str]
-    infinite: Array  # 1, -1, or 0 where it is not
 
 
 class _Written(NamedTuple):
@@ -91,37 +55,28 @@ class _Written(NamedTuple):
     marks: NDArray[Any]
 
 
-def to_numbers(column: AnyCells, decimal_comma: bool | None = None, unit: str | None = None) -> Numbers:
-    """Cells as numbers, also 1,234.5 and (12) and 12 % and $3; ``decimal_comma`` None asks this column alone.
+def to_numbers(cells: Cells, decimal_comma: bool | None = None, unit: str | None = None) -> Array:
+    """Cells as numbers, also 1,234.5 and (12) and 12 % and $3; NaN where missing or not a number.
 
-    Where ``unit`` is given, it may follow the number, as in 3.5 km, and a number with another one is none. A number
-    without any is taken to be in the unit, but not beside percents: 0.8 may be 80 %. Infinity and numbers beyond the
-    range of floating point are NaN, and told apart by ``infinite`` except in training rows.
+    ``decimal_comma`` None asks this column alone. Where ``unit`` is given, it may follow the number, as in 3.5 km, and
+    a number with another one is none. A number without any is taken to be in the unit, but not beside percents: 0.8
+    may be 80 %. Infinite numbers, and those beyond the range of floating point, are missing in training rows.
     """
-    cells = as_cells(column)
     return cells.once(("numbers", decimal_comma, unit), lambda: _read_numbers(cells, decimal_comma, unit))
 
 
-def _read_numbers(cells: Cells, decimal_comma: bool | None, unit: str | None) -> Numbers:
+def _read_numbers(cells: Cells, decimal_comma: bool | None, unit: str | None) -> Array:
     if cells.is_numeric:
-        values, not_numbers = cells.values, []
+        values = cells.values
     else:
-        if decimal_comma is None:
-            decimal_comma = bool(count_comma_votes({"": cells}).decide())
-        of_levels = _level_values(cells, decimal_comma)
+        of_levels = _level_values(cells, has_decimal_commas(cells) if decimal_comma is None else decimal_comma)
         of_levels = np.where(_in_unit(_written(cells).marks, of_levels, unit), of_levels, np.nan)
-        not_numbers = sorted(cells.levels[np.isnan(of_levels)])
         words = full_matches(cells.arrow, INFINITE)
         of_levels[words] = [-np.inf if text.startswith("-") else np.inf for text in cells.levels[words]]
         values = cells.spread(of_levels, np.nan)
-    infinite = np.broadcast_to(0.0, len(values))
-    if (far := np.isinf(values)).any():
-        if cells.training:
-            not_numbers = sorted({*not_numbers, *(f"{end:g}" for end in np.unique(values[far]))})
-        else:
-            infinite = np.where(far, np.sign(values), 0.0)
-        values = np.where(far, np.nan, values)
-    return Numbers(values, bool(decimal_comma), not_numbers, infinite)
+    if cells.training and np.isinf(values).any():
+        values = np.where(np.isinf(values), np.nan, values)
+    return values
 
 
 def _in_unit(marks: NDArray[Any], values: Array, unit: str | None) -> NDArray[np.bool_]:
@@ -186,20 +141,18 @@ def split_mark(text: str) -> tuple[str, str]:
 # -- units -----------------------------------------------------------------------------------------------------------
 
 
-def find_unit(column: AnyCells) -> str | None:
-    """The word after the numbers of a column, as in 3.5 km, or their sign; None where cells do not agree."""
-    cells = as_cells(column)
+def find_unit(cells: Cells) -> str:
+    """The word after the numbers of a column, as in 3.5 km, or their sign; empty where cells do not agree."""
     marks, enough = _count_marks(cells), MIN_UNIT_SHARE * cells.n_given
     for mark, n in marks.items():
         if mark and n >= enough:
             return mark
     signs = [mark for mark in marks if mark]
-    return signs[0] if len(signs) == 1 and signs[0] in CURRENCY_SIGNS and sum(marks.values()) >= enough else None
+    return signs[0] if len(signs) == 1 and signs[0] in CURRENCY_SIGNS and sum(marks.values()) >= enough else ""
 
 
-def mixed_units(column: AnyCells) -> list[str]:
+def mixed_units(cells: Cells) -> list[str]:
     """The units of a column that is written in several of them, as 3.5 km and 300 m; empty where it is not."""
-    cells = as_cells(column)
     marks, enough = _count_marks(cells), MIN_UNIT_SHARE * cells.n_given
     if sum(marks.values()) < enough or not any(marks):
         return []
@@ -249,12 +202,11 @@ class CommaVotes(NamedTuple):
         return separator == ";" if self.comma or self.either else None
 
 
-def count_comma_votes(columns: Mapping[str, Cells | pa.Array | Iterable[str]]) -> CommaVotes:
+def count_comma_votes(columns: Mapping[str, Cells]) -> CommaVotes:
     """Ask each column of texts whether its commas can only be one thing."""
     votes = CommaVotes([], [], [])
-    for name, texts in columns.items():
-        bare = _written(texts).bare if isinstance(texts, Cells) else _take_apart(_short(texts)).bare
-        bare = bare[:VOTING_TEXTS]
+    for name, cells in columns.items():
+        bare = _written(cells).bare[:VOTING_TEXTS]
         thousands = full_matches(bare, THOUSANDS)
         decimals = full_matches(bare, DECIMAL_COMMA)
         points = full_matches(bare, NUMBER)
@@ -271,18 +223,6 @@ def count_comma_votes(columns: Mapping[str, Cells | pa.Array | Iterable[str]]) -
     return votes
 
 
-def _short(texts: pa.Array | Iterable[str]) -> pa.Array:
-    """Texts to vote, without those that are too long for a number."""
-    array = texts if isinstance(texts, pa.Array) else pa.array(list(texts), type=pa.string())
-    return pc.if_else(pc.greater(pc.utf8_length(array), LONGEST_VALUE), "", array)[:VOTING_TEXTS]
-
-
-def find_decimal_comma(table: CellTable, separator: str | None = None) -> bool:
-    """Whether a comma is the decimal point in the columns of texts of a table."""
-    columns = {name: table[name] for name in table.names}
-    texts = {
-        name: cells
-        for name, cells in columns.items()
-        if not (cells.is_numeric or cells.is_time or isinstance(cells.column.dtype, pd.CategoricalDtype))
-    }
-    return bool(count_comma_votes(texts).decide(separator))
+def has_decimal_commas(cells: Cells) -> bool:
+    """Whether a comma is the decimal point, as far as one column alone can tell."""
+    return not cells.is_numeric and bool(count_comma_votes({"": cells}).decide())

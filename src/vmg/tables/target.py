@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.cells import AnyCells, Cells, as_cells
+from vmg.tables.cells import Cells, TableError, count, listing
 from vmg.tables.columns import LARGEST, MIN_NUMBER_SHARE
-from vmg.tables.numbers import find_unit, mixed_units, to_numbers
-from vmg.tables.wording import TableError, count, listing
+from vmg.tables.numbers import find_unit, has_decimal_commas, mixed_units, to_numbers
 
 __all__ = ["Target", "Task", "centred_target", "fit_target", "known_labels", "label_positions", "require_numbers"]
 
@@ -36,25 +35,24 @@ class Target(NamedTuple):
     unit: str = ""
 
 
-def fit_target(column: AnyCells, task: Task | None = None, decimal_comma: bool | None = None) -> Target:
+def fit_target(cells: Cells, task: Task | None = None, decimal_comma: bool | None = None) -> Target:
     """Values of a target column without holes, and the task (None: inferred) with the reason for it."""
-    cells = as_cells(column)
     name, column = cells.name, cells.column
     if cells.holds_collections():
         raise TableError(f"the target '{name}' must hold one number or text a row; got lists or structures")
     if task != "classification" and (units := mixed_units(cells)):
         raise TableError(f"the target '{name}' is in several units, {listing(units)}; write them in one")
-    unit = find_unit(cells) or ""
-    numbers = to_numbers(cells, decimal_comma, unit)
-    decided = pd.api.types.is_bool_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype)
-    numeric = not np.isnan(numbers.values).any() and not decided
+    unit, comma = find_unit(cells), has_decimal_commas(cells) if decimal_comma is None else decimal_comma
+    values = to_numbers(cells, comma, unit)
+    is_boolean, finite = pd.api.types.is_bool_dtype(column), np.isfinite(values)
+    decided = is_boolean or cells.is_category
+    numeric = bool(finite.all()) and not decided
     n_distinct = cells.n_distinct
     if n_distinct == 1:
-        raise TableError(f"the target '{name}' is always '{cells.first}': there is nothing to learn")
+        raise TableError(f"the target '{name}' is always '{cells.levels[0]}': there is nothing to learn")
     many = n_distinct > FEW_VALUES or 2 * n_distinct > len(column)
-    mostly_numbers = 1 - float(np.isnan(numbers.values).mean()) >= MIN_NUMBER_SHARE
-    if task == "regression" or (task is None and many and mostly_numbers and not decided):
-        require_numbers(cells, numbers.values)
+    if task == "regression" or (task is None and many and finite.mean() >= MIN_NUMBER_SHARE and not decided):
+        require_numbers(cells, values)
     if task is None:
         if numeric:
             task = "regression" if many else "classification"
@@ -63,19 +61,19 @@ def fit_target(column: AnyCells, task: Task | None = None, decimal_comma: bool |
                 other = "regression" if task == "classification" else "classification"
                 reason = f"{reason[:-1]} (--task {other} takes it otherwise)."
         else:
-            task, kind = "classification", "true or false" if pd.api.types.is_bool_dtype(column) else "text"
+            task, kind = "classification", "true or false" if is_boolean else "text"
             reason = f"Task: classification, as the target '{name}' is {kind} with {n_distinct:,} different values."
     else:
         reason = f"Task: {task}, as asked."
     if task == "regression":
-        require_range(name, numbers.values)
-        return Target(task, numbers.values, numbers.decimal_comma, reason, unit)
+        require_range(name, values)
+        return Target(task, values, comma, reason, unit)
     if len(column) < MIN_CLASS_ROWS * n_distinct:
         raise TableError(
             f"the target '{name}' has {n_distinct:,} different values in {count(len(column), 'row')}, too many to be "
             "classes" + ("; use the task regression" if numeric else " and they are not numbers")
         )
-    return Target(task, _class_labels(cells), numbers.decimal_comma, reason)
+    return Target(task, _class_labels(cells), comma, reason)
 
 
 def centred_target(values: NDArray[Any]) -> NDArray[np.float64]:
@@ -91,10 +89,9 @@ def centred_target(values: NDArray[Any]) -> NDArray[np.float64]:
     return shares - shares.mean(0)
 
 
-def require_numbers(column: AnyCells, values: NDArray[np.float64]) -> None:
+def require_numbers(cells: Cells, values: NDArray[np.float64]) -> None:
     """Raise a TableError that names the cells of a target which could not be read as finite numbers."""
-    cells = as_cells(column)
-    strange = cells.column[np.isnan(values)]
+    strange = cells.column[~np.isfinite(values)]
     if len(strange):
         raise TableError(
             f"the target '{cells.name}' must hold finite numbers; got {listing(strange.map(str).unique())} in "
@@ -114,7 +111,7 @@ def require_range(name: str, values: NDArray[Any]) -> None:
 
 def _class_labels(cells: Cells) -> NDArray[Any]:
     """Classes as whole numbers where all are written as such, else as texts: "01" is not "1"."""
-    texts, values = cells.levels.astype(str), to_numbers(pd.Series(cells.levels, dtype=object)).values
+    texts, values = cells.levels.astype(str), to_numbers(Cells(pd.Series(cells.levels, dtype=object)))
     if not pd.api.types.is_bool_dtype(cells.column) and (values == np.round(values)).all():  # NaN equals nothing
         numbers = values.astype(np.int64)
         if (numbers.astype(str) == texts).all():
@@ -122,20 +119,18 @@ def _class_labels(cells: Cells) -> NDArray[Any]:
     return texts[cells.codes]
 
 
-def label_positions(column: AnyCells, classes: NDArray[Any]) -> NDArray[np.int64]:
+def label_positions(cells: Cells, classes: NDArray[Any]) -> NDArray[np.int64]:
     """The place of each cell among ``classes``, which are in order; -1 where it is none of them, or missing."""
-    cells = as_cells(column)
     if not len(cells.levels):
         return np.full(len(cells), -1)
     is_text = classes.dtype.kind == "U"
-    labels = cells.levels.astype(str) if is_text else to_numbers(pd.Series(cells.levels, dtype=object)).values
+    labels = cells.levels.astype(str) if is_text else to_numbers(Cells(pd.Series(cells.levels, dtype=object)))
     place = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
     return cells.spread(np.where(classes[place] == labels, place, -1), -1)
 
 
-def known_labels(column: AnyCells, classes: NDArray[Any]) -> NDArray[Any]:
+def known_labels(cells: Cells, classes: NDArray[Any]) -> NDArray[Any]:
     """Classes of rows to come, written as ``classes`` are."""
-    cells = as_cells(column)
     place = label_positions(cells, classes)
     unknown = place < 0
     if unknown.any():

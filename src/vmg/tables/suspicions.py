@@ -1,26 +1,20 @@
-"""Remarks on a table in plain sentences: leaks and slips in training rows, changes in rows to predict."""
+"""Suspicions about training rows in plain sentences: leaks, slips, columns that say the same, row numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.tables.cells import Cells, CellTable
-from vmg.tables.columns import CategoryColumn, Column, NumberColumn
-from vmg.tables.date_columns import DateColumn
+from vmg.tables.cells import Cells, CellTable, count, listing
+from vmg.tables.columns import CategoryColumn, Column, DateColumn, NumberColumn
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.numbers import find_unit
-from vmg.tables.wording import count, listing
 
-__all__ = ["find_suspicions", "table_remarks"]
+__all__ = ["find_suspicions"]
 
 Array = NDArray[np.float64]
-
-# -- training rows ----------------------------------------------------------------------------------------------------
 
 MIN_ROWS = 20  # with fewer, anything may be chance
 LEAK = 0.9995  # correlation with the target, of values or of their ranks
@@ -34,7 +28,10 @@ def find_suspicions(table: CellTable, encoder: TableEncoder, target: str, values
     """Short sentences about the training rows ``table`` and their targets ``values``, numbers or classes."""
     if len(table) < MIN_ROWS:
         return []
-    numbers = {column.name: _numbers(column, table[column.name]) for column in encoder.columns}
+    numbers = {
+        column.name: column.values(table[column.name]) if isinstance(column, NumberColumn | DateColumn) else None
+        for column in encoder.columns
+    }
     said = _far_values(f"The target '{target}'", values) if values.dtype.kind == "f" else []
     for name, column in numbers.items():
         if column is not None:
@@ -47,14 +44,6 @@ def find_suspicions(table: CellTable, encoder: TableEncoder, target: str, values
         )
     plain = {c.name: numbers[c.name] for c in encoder.columns if isinstance(c, NumberColumn)}
     return said + _same_columns(table, encoder, numbers) + _row_numbers(plain)
-
-
-def _numbers(column: Column, cells: Cells) -> Array | None:
-    if isinstance(column, NumberColumn):
-        return column.read(cells).values
-    if isinstance(column, DateColumn):
-        return column.days(cells)
-    return None
 
 
 def _far_values(what: str, values: Array) -> list[str]:
@@ -134,63 +123,3 @@ def _row_numbers(numbers: dict[str, Array | None]) -> list[str]:
         name for name, cells in numbers.items() if cells is not None and len(cells) > 1 and (np.diff(cells) == 1).all()
     ]
     return [f"{listing(counters)} counts the rows; if that means nothing, use --ignore."] if counters else []
-
-
-# -- rows to predict --------------------------------------------------------------------------------------------------
-
-MEDIAN_ROWS = 10  # with fewer, a median says little
-FACTORS = {1e-3: "1/1000", 1e-2: "1/100", 1e-1: "1/10", 1e1: "10", 1e2: "100", 1e3: "1000"}
-NEAR = 1.5  # times a factor of ten that a ratio of medians may be off
-SHIFTED = 3.0  # widths of the training rows' middle 80 % between the medians
-
-
-def table_remarks(
-    encoder: TableEncoder, frame: pd.DataFrame | CellTable, target: str | None = None, ignored: Sequence[str] = ()
-) -> list[str]:
-    """Sentences about values in ``frame`` that the model cannot use, or that are unlike its training rows."""
-    table = CellTable.of(frame)
-    extra = [n for n in table.names if n not in {*encoder.column_names, *encoder.dropped, *ignored, target}]
-    sentences = [f"Ignored, as not known from the fit: {listing(extra)}."] if extra else []
-    here = [column for column in encoder.columns if column.name in table.frame.columns]
-    for column in here:
-        if unseen := column.unseen(table[column.name]):
-            sentences.append(f"Column '{column.name}' has values unknown from the fit: {listing(unseen)}.")
-    holes = {c.name: int(table[c.name].missing.sum()) for c in here}
-    new = [f"'{c.name}' ({holes[c.name]:,})" for c in here if not c.n_missing and holes[c.name]]
-    if new:
-        sentences.append(f"Missing here and never in the fit, so any of its values may be meant: {listing(new)}.")
-    numbers = [column for column in here if isinstance(column, NumberColumn)]
-    return sentences + [remark for column in numbers for remark in _shift_remarks(column, table[column.name])]
-
-
-def _shift_remarks(column: NumberColumn, cells: Cells) -> list[str]:
-    """Sentences about numbers of a column that are unlike the training rows, as after a change of unit."""
-    remarks = []
-    values = column.read(cells).values
-    values = values[~np.isnan(values)]
-    if len(values) and not pd.api.types.is_bool_dtype(cells.column):
-        unit = find_unit(cells) or ""
-        if unit != column.unit:
-            before, now = (f"'{name}'" if name else "no unit" for name in (column.unit, unit))
-            remarks.append(f"Column '{column.name}' was written with {before} at the fit and with {now} here.")
-    if len(values) < MEDIAN_ROWS or not len(column.quantiles):
-        return remarks
-    here = float(np.median(values))
-    low, there, high = (column.quantiles[k] for k in (0, len(column.quantiles) // 2, -1))
-    outside = float(np.mean((values < column.low) | (values > column.high)))
-    factor = _factor(here, there)
-    far = abs(here - there) > SHIFTED * max(high - low, np.finfo(np.float64).tiny)
-    if outside > 0.5 or far or (factor and not low <= here <= high):
-        hint = f", about {factor} of it; was its unit changed?" if factor else "; is it the same quantity?"
-        remarks.append(
-            f"Column '{column.name}' is unlike the training rows: its median is {here:.4g}, there {there:.4g}{hint}"
-        )
-    return remarks
-
-
-def _factor(here: float, there: float) -> str:
-    """The power of ten that lies between two medians; empty where none does."""
-    if here * there <= 0:
-        return ""
-    ratio = here / there
-    return next((word for factor, word in FACTORS.items() if 1 / NEAR <= ratio / factor <= NEAR), "")

@@ -1,0 +1,153 @@
+"""Remarks on tables: how a table would be read, column by column, and how rows to predict differ from the fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from vmg.tables.cells import Cells, CellTable, listing, require_columns
+from vmg.tables.choices import TableChoices
+from vmg.tables.columns import Column, DateColumn, NumberColumn
+from vmg.tables.encoder import TableEncoder, decide_comma
+from vmg.tables.numbers import find_unit
+from vmg.tables.suspicions import find_suspicions
+from vmg.tables.target import Task, fit_target
+
+__all__ = ["ColumnFacts", "Inspection", "inspect_table", "table_remarks"]
+
+SHOWN = 3  # examples of values
+LONGEST = 40  # characters of them
+MEDIAN_ROWS = 10  # with fewer, a median says little
+FACTORS = {1e-3: "1/1000", 1e-2: "1/100", 1e-1: "1/10", 1e1: "10", 1e2: "100", 1e3: "1000"}
+NEAR = 1.5  # times a factor of ten that a ratio of medians may be off
+SHIFTED = 3.0  # widths of the training rows' middle 80 % between the medians
+
+
+class ColumnFacts(NamedTuple):
+    """One column: its type, what it would be used for, and some of its values."""
+
+    name: str
+    type: str
+    role: str
+    missing: int
+    different: int
+    values: str
+
+
+class Inspection(NamedTuple):
+    """All columns, how they are read, and what is suspicious."""
+
+    columns: list[ColumnFacts]
+    notes: list[str]
+    suspicions: list[str]
+
+
+def inspect_table(
+    frame: pd.DataFrame, target: str | None = None, task: Task | str | None = None, choices: TableChoices | None = None
+) -> Inspection:
+    """Look at a table as a fit would."""
+    whole = CellTable(frame)
+    choices = choices or TableChoices()
+    require_columns(frame, [*([target] if target else []), *choices.named])
+    rows = frame if target is None else frame[~whole[target].missing]
+    columns = CellTable(rows.drop(columns=choices.ignored), training=True)
+    notes, suspicions = [], []
+    comma = decide_comma(columns, choices)
+    fitted_target = None if target is None else fit_target(columns[target], task, comma)  # type: ignore[arg-type]
+    encoder = TableEncoder.fit(columns, choices, target=target)
+    if fitted_target is not None:
+        notes.append(fitted_target.reason)
+        suspicions += find_suspicions(columns, encoder, str(target), fitted_target.values)
+    notes += encoder.describe()[1:]
+    read = {column.name: column for column in encoder.columns}
+    facts = [
+        _facts(whole[name], read.get(str(name)), encoder, choices, target, fitted_target) for name in frame.columns
+    ]
+    return Inspection(facts, notes, suspicions)
+
+
+def _facts(
+    cells: Cells,
+    column: Column | None,
+    encoder: TableEncoder,
+    choices: TableChoices,
+    target: str | None,
+    fitted_target: object,
+) -> ColumnFacts:
+    name = cells.name
+    kind, role = (column.kind, "input") if column is not None else ("text", "left out")
+    if name == target:
+        kind, role = ("number" if getattr(fitted_target, "task", "") == "regression" else "class"), "target"
+    elif name in choices.ignored:
+        role = "ignored"
+    missing = int(column.marks(cells)["missing"].sum()) if column is not None else int(cells.missing.sum())
+    return ColumnFacts(name, kind, role, missing, cells.n_distinct, _values(column, cells))
+
+
+def _values(column: Column | None, cells: Cells) -> str:
+    if isinstance(column, NumberColumn):
+        return f"{column.low:.6g} to {column.high:.6g}" + (f" {column.unit}" if column.unit else "")
+    if isinstance(column, DateColumn):
+        ends = pd.to_datetime([column.low, column.high], unit="D", origin="unix", errors="coerce")
+        if not ends.isna().any():
+            return " to ".join(str(end)[:10] for end in ends)
+    shown = ", ".join(cells.levels[np.argsort(-cells.counts, kind="stable")[:SHOWN]])
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
+
+
+# -- rows to predict --------------------------------------------------------------------------------------------------
+
+
+def table_remarks(
+    encoder: TableEncoder, frame: pd.DataFrame | CellTable, target: str | None = None, ignored: Sequence[str] = ()
+) -> list[str]:
+    """Sentences about values in ``frame`` that the model cannot use, or that are unlike its training rows."""
+    table = CellTable.of(frame)
+    extra = [n for n in table.names if n not in {*encoder.column_names, *encoder.dropped, *ignored, target}]
+    sentences = [f"Ignored, as not known from the fit: {listing(extra)}."] if extra else []
+    here = [column for column in encoder.columns if column.name in table.frame.columns]
+    for column in here:
+        if unseen := column.unseen(table[column.name]):
+            sentences.append(f"Column '{column.name}' has values unknown from the fit: {listing(unseen)}.")
+    holes = {c.name: int(table[c.name].missing.sum()) for c in here}
+    new = [f"'{c.name}' ({holes[c.name]:,})" for c in here if not c.n_missing and holes[c.name]]
+    if new:
+        sentences.append(f"Missing here and never in the fit, so any of its values may be meant: {listing(new)}.")
+    numbers = [column for column in here if isinstance(column, NumberColumn)]
+    return sentences + [remark for column in numbers for remark in _shift_remarks(column, table[column.name])]
+
+
+def _shift_remarks(column: NumberColumn, cells: Cells) -> list[str]:
+    """Sentences about numbers of a column that are unlike the training rows, as after a change of unit."""
+    remarks = []
+    values = column.values(cells)
+    values = values[~np.isnan(values)]
+    if len(values) and not pd.api.types.is_bool_dtype(cells.column):
+        unit = find_unit(cells)
+        if unit != column.unit:
+            before, now = (f"'{name}'" if name else "no unit" for name in (column.unit, unit))
+            remarks.append(f"Column '{column.name}' was written with {before} at the fit and with {now} here.")
+    if len(values) < MEDIAN_ROWS or not len(column.quantiles):
+        return remarks
+    here = float(np.median(values))
+    low, there, high = (column.quantiles[k] for k in (0, len(column.quantiles) // 2, -1))
+    outside = float(np.mean((values < column.low) | (values > column.high)))
+    factor = _factor(here, there)
+    far = abs(here - there) > SHIFTED * max(high - low, np.finfo(np.float64).tiny)
+    if outside > 0.5 or far or (factor and not low <= here <= high):
+        hint = f", about {factor} of it; was its unit changed?" if factor else "; is it the same quantity?"
+        remarks.append(
+            f"Column '{column.name}' is unlike the training rows: its median is {here:.4g}, there {there:.4g}{hint}"
+        )
+    return remarks
+
+
+def _factor(here: float, there: float) -> str:
+    """The power of ten that lies between two medians; empty where none does."""
+    if here * there <= 0:
+        return ""
+    ratio = here / there
+    return next((word for factor, word in FACTORS.items() if 1 / NEAR <= ratio / factor <= NEAR), "")
