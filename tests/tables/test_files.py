@@ -14,6 +14,7 @@ import pytest
 from messy import OPTIONS
 from vmg.estimators import TableModel
 from vmg.tables import TableError, read_table, write_table
+from vmg.tables.files import TextRules, scan_text
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
@@ -163,20 +164,34 @@ def test_a_small_parquet_file_of_very_many_cells_is_refused(tmp_path):
         read_table(tmp_path / "t.parquet")
 
 
-def test_memory_is_a_few_times_that_of_the_file(tmp_path):
+def test_reading_and_encoding_takes_at_most_three_times_the_memory_of_the_file(tmp_path):
     path = tmp_path / "numbers.csv"
-    rows = "".join(",".join(f"{(k * j) % 997 / 7:.4f}" for j in range(1, 11)) + "\n" for k in range(1, 150_001))
-    path.write_text(",".join("abcdefghij") + "\n" + rows)
+    rows = "".join(",".join(f"{(k * j) % 997 / 7:.4f}" for j in range(1, 11)) + "\n" for k in range(1, 50_001))
+    with path.open("w") as file:
+        file.write(",".join("abcdefghij") + "\n")
+        for _ in range(12):
+            file.write(rows)
     program = """
 import resource, sys
-from vmg.tables import read_table
+from vmg.tables import TableEncoder, read_table
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 frame = read_table(sys.argv[1]).frame
-print(len(frame), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+features = TableEncoder.fit(frame).transform(frame)
+print(len(features), (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
     done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
     n_rows, used = map(int, done.stdout.split())
-    assert n_rows == 150_000 and used < 6 * path.stat().st_size
+    assert n_rows == 600_000 and used < 3 * path.stat().st_size
+
+
+def test_a_file_that_changes_while_it_is_read_is_refused(text_file):
+    path = text_file("a,b\n1,2\n3,4\n")
+    for text in ("a,b\n1,2\n3,4\n5,6\n", "a,b\n1,2\n", "a,b\n1,2\n3,x\n"):
+        path.write_text("a,b\n1,2\n3,4\n")
+        table = scan_text(path, TextRules())
+        path.write_text(text)
+        with pytest.raises(TableError, match="has changed while it was read"):
+            list(table.blocks())
 
 
 def test_folders_devices_and_pipes(tmp_path):

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
@@ -54,17 +54,14 @@ FREE_BYTES = 2**26
 MAX_CELLS = 2**28  # of a Parquet file, which can hold any number of equal cells in a few bytes
 FREE_CELLS, CELLS_A_BYTE = 2**23, 8  # cells of any file, and those that a byte of a larger one may stand for
 HEAD = 2**20  # bytes that are looked at before the rest is read
-BLOCK = 2**21  # bytes that are read at a time; a row must be shorter
+BLOCK = 2**19  # bytes that are read at a time, of which Arrow takes some fifty times as many; more in wide tables
 SNIFFED_ROWS = 50
 CHECKED_ROWS = 1_000  # that Python's own reader takes at a time
-PACKED = b"\x1f\x8b"
-SIGNS = ("+", "-")
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 ENCODINGS = ("utf-8-sig", "cp1252")  # Excel on Windows still writes the latter
 SEPARATOR_LINE = re.compile(r"(?i)\s*\"?sep=([,;|\t])\"?[ \t]*(?=[\r\n])")  # of Excel
 FLOAT = rf"(?:{NUMBER})|(?i:[+-]?inf(?:inity)?)"
 WHOLE = r"-?\d{1,18}"
-CODE = r"0\d+"  # 007 is no number
 BOOLEAN = r"True|TRUE|true|False|FALSE|false"
 FOREIGN = {  # how files start that people take for tables
     b"PK\x03\x04": "a zip archive or Excel workbook",
@@ -73,7 +70,6 @@ FOREIGN = {  # how files start that people take for tables
     b"SQLite format 3": "a SQLite database",
 }
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-PARQUET_ENDINGS = (".parquet", ".pq")
 
 
 class TableFile(NamedTuple):
@@ -121,7 +117,7 @@ def read_table(
     name = os.fspath(path)
     if name == "-":
         name, path = "standard input", _spooled(sys.stdin.buffer, "standard input")
-    elif _is_pipe(path):
+    elif Path(path).is_fifo():
         with open(path, "rb") as pipe:
             path = _spooled(pipe, name)
     with open_table(path, name) as stream:
@@ -130,40 +126,25 @@ def read_table(
         if stream.head.startswith(b"PAR1"):
             return _read_parquet(stream, name)
     text = scan_text(path, TextRules(texts, decimal_comma, na_values, header), name)
-    blocks: dict[str, list[Any]] = {name: [] for name in text.names}
-    for cells in text.blocks():
-        for own, of_column in zip(blocks.values(), cells, strict=True):
-            own.append(_texts(of_column) if pa.types.is_string(of_column.type) else of_column)
-    frame = pd.DataFrame({name: _to_pandas(blocks.pop(name)) for name in text.names}, copy=False)
+    columns = [np.empty(text.n_rows, column.dtype(text.decimal_comma)) for column in text.columns]
+    start = 0
+    for block in text.blocks():
+        for column, cells in zip(columns, block, strict=True):
+            column[start : start + len(cells)] = _to_numpy(cells)
+        start += len(block[0])
+    frame = pd.DataFrame(dict(zip(text.names, columns, strict=True)), copy=False)
     if text.decimal_comma is not None:
         frame.attrs["decimal_comma"] = text.decimal_comma
     return TableFile(frame, text.notes)
 
 
-def _texts(block: pa.Array) -> NDArray[Any]:
-    """Texts as pandas has them, each different one once in memory; None where missing."""
-    encoded = block.dictionary_encode()
+def _to_numpy(cells: pa.Array) -> NDArray[Any]:
+    """Cells as NumPy has them; each different text is once in memory."""
+    if not pa.types.is_string(cells.type):
+        return cells.to_numpy(zero_copy_only=False)
+    encoded = cells.dictionary_encode()
     words = np.array([*encoded.dictionary.to_pylist(), None], dtype=object)
     return words[encoded.indices.fill_null(len(words) - 1).to_numpy()]
-
-
-def _to_pandas(blocks: list[Any]) -> NDArray[Any]:
-    """One column as pandas reads it: whole numbers with holes are floats, booleans with holes are objects."""
-    if isinstance(blocks[0], np.ndarray):
-        return np.concatenate(blocks)
-    whole = pa.chunked_array(blocks)
-    if pa.types.is_null(whole.type):
-        return np.full(len(whole), np.nan)
-    if pa.types.is_boolean(whole.type) and whole.null_count:
-        return np.array(whole.to_pylist(), dtype=object)
-    return whole.to_numpy()
-
-
-def _is_pipe(path: str | os.PathLike[str]) -> bool:
-    try:
-        return stat.S_ISFIFO(os.stat(path).st_mode)
-    except (OSError, ValueError):
-        return False
 
 
 def _spooled(source: BinaryIO, name: str) -> str:
@@ -185,20 +166,18 @@ def _spooled(source: BinaryIO, name: str) -> str:
 
 def _read_parquet(stream: TableBytes, name: str) -> TableFile:
     data = io.BytesIO(io.BufferedReader(stream).read())
+    n_bytes = data.getbuffer().nbytes
+    limit = min(MAX_CELLS, max(FREE_CELLS, CELLS_A_BYTE * n_bytes))
     try:
         shape = ParquetFile(data).metadata
-        limit = min(MAX_CELLS, max(FREE_CELLS, CELLS_A_BYTE * data.getbuffer().nbytes))
-        if shape.num_rows * max(shape.num_columns, 1) > limit:
-            raise TableError(
-                f"{name} must have at most {limit:,} cells in {data.getbuffer().nbytes:,} bytes; got "
-                f"{shape.num_rows:,} rows of {shape.num_columns:,}"
-            )
-        frame = pd.read_parquet(data, coerce_int96_timestamp_unit="us")
-    except TableError:
-        raise
+        is_small = shape.num_rows * max(shape.num_columns, 1) <= limit
+        frame = pd.read_parquet(data, coerce_int96_timestamp_unit="us") if is_small else pd.DataFrame()
     except Exception as error:  # a damaged file ends in errors of many types
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TableError(f"cannot read {name} as Parquet: {first_line}") from error
+    if not is_small:
+        got = f"{shape.num_rows:,} rows of {shape.num_columns:,}"
+        raise TableError(f"{name} must have at most {limit:,} cells in {n_bytes:,} bytes; got {got}")
     frame = frame.rename(columns=lambda column: str(column).strip())
     places, notes = _named_columns(list(frame.columns), name)
     if not len(frame):
@@ -219,13 +198,10 @@ def _named_columns(names: Sequence[str], file: str) -> tuple[list[int], list[str
 
 
 def write_table(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
-    """Write Parquet or CSV, by the ending of ``path``; an old file is replaced only by a complete new one.
-
-    Texts in CSV are those of :func:`csv_safe`.
-    """
+    """Write Parquet or safe CSV, by the ending of ``path``; an old file is replaced only by a complete new one."""
     try:
         with replacing(path) as temporary:
-            if Path(path).suffix.lower() in PARQUET_ENDINGS:
+            if Path(path).suffix.lower() in (".parquet", ".pq"):
                 frame.to_parquet(temporary, index=False)
             else:
                 csv_safe(frame).to_csv(temporary, index=False)
@@ -262,10 +238,7 @@ class _Irregular(Exception):
 def scan_text(
     path: str | os.PathLike[str], rules: TextRules, name: str = "", max_bytes: float | None = None
 ) -> TextTable:
-    """Read a text from beginning to end, and say how its cells are read.
-
-    ``name`` is that of the file in errors; ``max_bytes`` None: as many as fit in memory.
-    """
+    """Read a text from beginning to end, and say how its cells are read; ``name`` is that of the file in errors."""
     name = name or os.fspath(path)
     for encoding in ENCODINGS:
         for is_checked in (False, True):
@@ -283,24 +256,21 @@ def scan_text(
 
 @dataclass
 class TextTable:
-    """A delimited text: how it is cut into cells, the types of its columns, and the meaning of commas.
-
-    ``is_checked`` has Python's own reader go over every row and fill short ones; ``decimal_comma`` is None where no
-    cell has a comma.
-    """
+    """A delimited text: how it is cut into cells, the types of its columns, and the meaning of commas."""
 
     path: str | os.PathLike[str]
     name: str
     rules: TextRules
     encoding: str
-    is_checked: bool
-    max_bytes: float | None
+    is_checked: bool  # Python's own reader goes over every row, and short ones are filled
+    max_bytes: float | None = None
     delimiter: str = ","
     n_lines: int = 0  # before the first row of values
     width: int = 0
     places: list[int] = field(default_factory=list)  # of the columns that have a name
     columns: list[_TextColumn] = field(default_factory=list)
-    decimal_comma: bool | None = None
+    n_rows: int = 0
+    decimal_comma: bool | None = None  # None: no cell has a comma
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -315,16 +285,23 @@ class TextTable:
 
     def blocks(self) -> Iterator[list[pa.Array]]:
         """The cells of each column in its type, null where missing, block by block."""
+        n_rows = 0
         try:
             for texts in self._texts():
+                n_rows += len(texts[0])
+                if n_rows > self.n_rows:
+                    raise _Irregular("more rows than before")
                 yield [c.convert(own, kind) for c, own, kind in zip(self.columns, texts, self.types, strict=True)]
+            if n_rows < self.n_rows:
+                raise _Irregular("fewer rows than before")
         except (_Irregular, UnicodeDecodeError, pa.ArrowInvalid) as error:
-            raise TableError(f"{self.name} has changed while it was read") from error
+            raise TableError(f"{self.name} has changed while it was read: {error}") from error
 
     def scan(self) -> None:
         """Look at every cell."""
         votes: CommaVotes | None = None
         for texts in self._texts():
+            self.n_rows += len(texts[0])
             for column, cells in zip(self.columns, texts, strict=True):
                 column.add(cells)
             if votes is None:
@@ -337,18 +314,14 @@ class TextTable:
             raise TableError(f"{self.name} has no rows, only a header")
         decided, asked = votes.decide(self.delimiter), self.rules.decimal_comma
         self.decimal_comma = decided if asked is None else asked
-        if self.encoding == "cp1252":
-            self.notes.append("The file is not UTF-8; it was read as Windows-1252.")
-        if self.delimiter != ",":
-            self.notes.append(f"Columns are separated by {DELIMITERS[self.delimiter]}.")
+        self.notes += ["The file is not UTF-8; it was read as Windows-1252."] if self.encoding == "cp1252" else []
+        self.notes += [f"Columns are separated by {DELIMITERS[self.delimiter]}."] if self.delimiter != "," else []
         against = votes.comma if self.decimal_comma is False else votes.point
         if self.decimal_comma is not None and against:
             mark, other, sign = ("commas", "points", ".") if self.decimal_comma else ("points", "commas", ",")
             why = "as most columns have" if asked is None else "as asked or as at the fit"
-            self.notes.append(
-                f"Numbers are read with decimal {mark}, {why}, but {listing(against)} can only have decimal {other}; "
-                f"--decimal {sign} reads them so."
-            )
+            said = f"Numbers are read with decimal {mark}, {why}, but {listing(against)} can only have decimal {other}"
+            self.notes.append(f"{said}; --decimal {sign} reads them so.")
 
     def _texts(self) -> Iterator[list[pa.Array]]:
         """The stripped texts of each column that has a name, block by block."""
@@ -368,15 +341,15 @@ class TextTable:
             raise _Irregular("a quoted cell that does not end")
 
     def _open(self, stream: TableBytes) -> str:
-        """The first megabyte as text, and the stream set to the encoding; a TableError where it is no text."""
+        """The first megabyte as text; a TableError where it is none."""
         for signature, what in FOREIGN.items():
             if stream.head.startswith(signature):
                 raise TableError(f"{self.name} is {what}, not a table; export it as CSV or Parquet")
         if self.encoding == ENCODINGS[0] and stream.head.startswith((b"\xff\xfe", b"\xfe\xff")):
             self.encoding = "utf-16"
-        if self.encoding != "utf-16" and b"\0" in stream.head:
+        stream.is_text = self.encoding != "utf-16"
+        if stream.is_text and b"\0" in stream.head:
             raise TableError(f"{self.name} is a binary file; expected CSV or Parquet")
-        stream.set_encoding(self.encoding)
         text = codecs.getincrementaldecoder(self.encoding)().decode(stream.head)
         if self.encoding == "cp1252" and any(ord(sign) < 32 and sign not in "\t\n\r\f" for sign in text):
             raise TableError(f"{self.name} is a binary file; expected CSV or Parquet")
@@ -413,26 +386,22 @@ class TextTable:
         ]
 
     def _arrow_rows(self, stream: TableBytes) -> Iterator[list[pa.Array]]:
-        columns = [f"{k}" for k in range(self.width)]
+        names = [f"{k}" for k in range(self.width)]
+        lines = {"skip_rows": self.n_lines, "column_names": names, "encoding": self.encoding}
+        block = BLOCK * min(1 + self.width // 64, 8)
+        reading = arrow_csv.ReadOptions(block_size=block, use_threads=False, **lines)
+        parsing = arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
+        types = arrow_csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
         try:
-            with arrow_csv.open_csv(
-                io.BufferedReader(stream, 2**18),
-                read_options=arrow_csv.ReadOptions(
-                    block_size=BLOCK, use_threads=False, skip_rows=self.n_lines, column_names=columns
-                ),
-                parse_options=arrow_csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True),
-                convert_options=arrow_csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
-            ) as reader:
+            with arrow_csv.open_csv(io.BufferedReader(stream, 2**18), reading, parsing, types) as reader:
                 yield from (batch.columns for batch in reader if batch.num_rows)
         except pa.ArrowInvalid as error:
-            if stream.failure is not None:
-                raise stream.failure from error
             if "Empty CSV file" not in str(error):
                 raise
 
     def _checked_rows(self, source: BinaryIO) -> Iterator[list[pa.Array]]:
         """Rows as Python's own reader cuts them, short ones filled with empty cells."""
-        lines = io.TextIOWrapper(source, encoding="utf-8", newline="")
+        lines = io.TextIOWrapper(source, encoding=self.encoding, newline="")
         skipped = sum(1 for _ in islice(lines, self.n_lines))
         reader = csv.reader(lines, delimiter=self.delimiter, skipinitialspace=True, strict=True)
 
@@ -465,9 +434,7 @@ class TextTable:
             if not is_value:
                 return
             values.append(name)
-        numbers = [float(value) for value in values if is_number(value)]
-        whole = len(numbers) == len(values) and all(number.is_integer() for number in numbers)
-        are_years = whole and all(a < b for a, b in pairwise(numbers))
+        are_years = all(map(str.isdecimal, values)) and all(int(a) < int(b) for a, b in pairwise(values))
         if values and not are_years:
             if len(values) == len(self.columns):
                 raise TableError(
@@ -479,7 +446,7 @@ class TextTable:
             )
 
 
-PATTERNS = {"boolean": BOOLEAN, "number": FLOAT, "whole": WHOLE, "digits": r"\d+"}
+PATTERNS = {"boolean": BOOLEAN, "number": FLOAT, "whole": WHOLE, "digits": r"\d+", "plus": r"\+"}
 
 
 @dataclass
@@ -491,8 +458,7 @@ class _TextColumn:
     is_text: bool  # its cells stay as they are written
     kinds: set[str] = field(default_factory=lambda: set(PATTERNS))  # patterns that every cell is of
     is_empty: bool = True
-    only_signs: bool = True
-    has_plus: bool = False
+    has_holes: bool = False
     has_code: bool = False
     has_point: bool = False
 
@@ -504,19 +470,19 @@ class _TextColumn:
     def given(self, texts: pa.Array) -> pa.Array:
         """The different texts that are not missing."""
         distinct = pc.unique(texts)
-        return distinct.filter(pc.invert(pc.is_in(distinct, pa.array(sorted(self.missing), pa.string()))))
+        given = distinct.filter(pc.invert(pc.is_in(distinct, pa.array(sorted(self.missing), pa.string()))))
+        self.has_holes |= len(given) < len(distinct)
+        return given
 
     def add(self, texts: pa.Array) -> None:
         """Look at more cells, which are stripped."""
-        if self.only_signs:
-            self.only_signs = bool(pc.all(pc.is_in(texts, pa.array(["", *SIGNS]))).as_py())
-            self.has_plus |= self.only_signs and bool(pc.any(pc.equal(texts, "+")).as_py())
-        if not (given := self.given(texts)):
+        given = self.given(texts)
+        if not len(given):
             return
         self.is_empty = False
         self.kinds = {kind for kind in self.kinds if full_matches(given, PATTERNS[kind]).all()}
         if "number" in self.kinds:
-            self.has_code |= bool(full_matches(given, CODE).any())
+            self.has_code |= bool(full_matches(given, r"0\d+").any())  # 007 is no number
             self.has_point |= bool(pc.any(pc.match_substring(given, ".")).as_py())
 
     def type(self, decimal_comma: bool | None) -> pa.DataType:
@@ -525,7 +491,7 @@ class _TextColumn:
         Texts are columns of codes, in which some whole numbers begin with a zero, and with decimal commas columns with
         points: 1.234 is a thousand there.
         """
-        if self.is_text or not self.kinds:
+        if self.is_text or not self.kinds - {"plus"}:
             return pa.string()
         if self.is_empty:
             return pa.null()
@@ -535,11 +501,18 @@ class _TextColumn:
             return pa.string()
         return pa.int64() if "whole" in self.kinds else pa.float64()
 
+    def dtype(self, decimal_comma: bool | None) -> Any:
+        """The type in pandas: whole numbers with holes are floats, booleans with holes are objects."""
+        kind = self.type(decimal_comma)
+        if pa.types.is_string(kind) or (pa.types.is_boolean(kind) and self.has_holes):
+            return object
+        return np.float64 if self.has_holes or pa.types.is_null(kind) else kind.to_pandas_dtype()
+
     def convert(self, texts: pa.Array, kind: pa.DataType) -> pa.Array:
         """Stripped cells in the type of the column, null where they are missing."""
         if pa.types.is_null(kind):
             return pa.nulls(len(texts))
-        words = self.missing - set(SIGNS) if self.only_signs and self.has_plus else self.missing
+        words = self.missing - {"-"} if "plus" in self.kinds and not self.is_empty else self.missing
         blank = pc.is_in(texts, pa.array(sorted(words), pa.string()))
         given = pc.if_else(blank, pa.scalar(None, pa.string()), texts)
         return pc.equal(pc.utf8_lower(given), "true") if pa.types.is_boolean(kind) else given.cast(kind)
@@ -570,72 +543,41 @@ def _sniff(text: str) -> str:
 
 
 class TableBytes(io.RawIOBase):
-    """A readable stream that starts with ``head`` and ends in a TableError where it holds too much or no text.
+    """A readable stream that starts with ``head``, counts quotation marks, and ends where it holds too much.
 
-    With :meth:`set_encoding` it gives text in UTF-8 and counts its quotation marks. ``failure`` keeps its error for
-    callers behind a parser that hides it.
+    With ``is_text`` it also ends at a zero byte, which no text has.
     """
 
     def __init__(self, name: str, source: BinaryIO | gzip.GzipFile, packed_size: int | None, max_bytes: float) -> None:
-        self._name, self._source, self._count = name, source, 0
-        self._limit = max_bytes
-        if packed_size is not None:
-            self._limit = min(max_bytes, max(FREE_BYTES, MAX_UNPACKING * packed_size))
-        self._packed_size, self._encoding, self.quotes = packed_size, "", 0
-        self._decode: Callable[[bytes, bool], str] | None = None
-        self.failure: Exception | None = None
-        self.head = b""
-        while len(self.head) < HEAD and (piece := self._take(HEAD - len(self.head))):
-            self.head += piece
+        self._name, self._source, self._size, self._packed_size = name, source, 0, packed_size
+        most_unpacked = max(FREE_BYTES, MAX_UNPACKING * packed_size) if packed_size is not None else max_bytes
+        self._limit, self.quotes, self.is_text = min(max_bytes, most_unpacked), 0, False
+        self.head = self._take(HEAD)
         self._ahead = memoryview(self.head)
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        at_end = False
-        while not self._ahead and not at_end:
-            taken = self._take(max(len(buffer), HEAD))
-            at_end = not taken
-            self._ahead = self._as_utf8(taken, at_end)
-        data, self._ahead = self._ahead[: len(buffer)], self._ahead[len(buffer) :]
-        buffer[: len(data)] = data
-        return len(data)
-
-    def set_encoding(self, encoding: str) -> None:
-        """Give the text in UTF-8, from its beginning."""
-        self._encoding, self._decode = encoding, codecs.getincrementaldecoder(encoding)().decode
-        self._ahead = self._as_utf8(self.head)
-
-    def _as_utf8(self, data: bytes, at_end: bool = False) -> memoryview:
-        if self._decode is not None:
-            if self._encoding != "utf-16" and b"\0" in data:
-                self._fail(f"{self._name} is a binary file; expected CSV or Parquet")
-            try:
-                data = self._decode(data, at_end).encode()
-            except UnicodeDecodeError as error:
-                self.failure = error
-                raise
-            self.quotes += data.count(b'"')
-        return memoryview(data)
+        data = self._ahead or memoryview(self._take(max(len(buffer), HEAD)))
+        n = min(len(data), len(buffer))
+        buffer[:n], self._ahead = data[:n], data[n:]
+        return n
 
     def _take(self, size: int) -> bytes:
         try:
             data = self._source.read(size)
         except (OSError, EOFError, zlib.error) as error:
             verb = "read" if self._packed_size is None else "unpack"
-            self._fail(f"cannot {verb} {self._name}: {getattr(error, 'strerror', None) or error}")
-        self._count += len(data)
-        if self._count > self._limit:
-            what = f"{self._limit:,} bytes" + (
-                "" if self._packed_size is None else f" unpacked from {self._packed_size:,}"
-            )
-            self._fail(f"{self._name} must have at most {what}; it has more")
+            raise TableError(f"cannot {verb} {self._name}: {getattr(error, 'strerror', None) or error}") from error
+        self._size += len(data)
+        self.quotes += data.count(b'"')
+        if self.is_text and b"\0" in data:
+            raise TableError(f"{self._name} is a binary file; expected CSV or Parquet")
+        if self._size > self._limit:
+            unpacked = "" if self._packed_size is None else f" unpacked from {self._packed_size:,}"
+            raise TableError(f"{self._name} must have at most {self._limit:,} bytes{unpacked}; it has more")
         return data
-
-    def _fail(self, message: str) -> None:
-        self.failure = TableError(message)
-        raise self.failure
 
 
 @contextmanager
@@ -644,17 +586,15 @@ def open_table(path: str | os.PathLike[str], name: str, max_bytes: float | None 
     limit = MAX_BYTES if max_bytes is None else max_bytes
     try:
         status = os.stat(path)
-        if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
-            raise TableError(f"cannot read {name}: it is a folder or a device, not a file")
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("it is a folder or a device, not a file")
         file = open(path, "rb")  # noqa: SIM115 - closed below
     except FileNotFoundError as error:
         raise TableError(f"there is no file {name}") from error
-    except TableError:
-        raise
     except (OSError, ValueError) as error:
         raise TableError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from error
     with file:
-        if file.peek(2)[:2] != PACKED:
+        if file.peek(2)[:2] != b"\x1f\x8b":  # of gzip
             yield TableBytes(name, file, None, limit)
             return
         with gzip.GzipFile(fileobj=file) as unpacked:
