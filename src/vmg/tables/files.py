@@ -379,8 +379,7 @@ class TextTable:
         else:
             self.n_lines = n_lines
         self.width = len(names)
-        self.places, notes = _named_columns(names, self.name)
-        self.notes += notes
+        self.places, self.notes = _named_columns(names, self.name)
         self.columns = [
             _TextColumn(names[k], self.rules.missing_in(names[k]), names[k] in self.rules.texts) for k in self.places
         ]
