@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from vmg.fit.classes import ClassificationMembers, fit_classification
-from vmg.fit.design import Design, Size, TrainingPlan, choose_size
+from vmg.fit.design import Design, Size, Standardiser, TrainingPlan, choose_size
 from vmg.fit.gaussian import MemberPredictions, RegressionMembers, fit_regression, squash
+from vmg.fit.glm import fit_scalar
 from vmg.fit.trainer import Adam, GroupRows, Members, train_members
+from vmg.likelihoods.families import make_likelihood
 
 NEVER_STOP = TrainingPlan(max_steps=15, patience=10_000, refit_steps=0)  # training on seen rows alone
 N, E = 40, 6
@@ -141,7 +143,7 @@ SMALL = Size((5,), ("relu", "tanh"), E, TrainingPlan(30, 20, 10))
 
 
 def ensemble(x, y, seed=0):
-    return fit_regression(x, y, None, size=SMALL, input_noise=True, seed=seed)[0]
+    return fit_regression(x, y, None, size=SMALL, input_noise=True, seed=seed).ensemble
 
 
 def test_the_function_factor_is_the_function_variance():
@@ -164,7 +166,7 @@ def test_an_update_is_a_new_ensemble():
 
 def test_class_probabilities_of_an_ensemble():
     x, y = table()
-    fitted, _ = fit_classification(x, (y[:, 0] > 0).astype(int), 2, None, size=SMALL, seed=0)
+    fitted = fit_classification(x, (y[:, 0] > 0).astype(int), 2, None, size=SMALL, seed=0).ensemble
     drawn = fitted.sample_probabilities(x, 5, 0)
     assert drawn.shape == (5 * E, N, 2)
     np.testing.assert_allclose(drawn.sum(-1), 1)
@@ -311,3 +313,43 @@ def test_the_score_of_a_group_is_its_score_alone():
     for g in range(3):
         own = MemberPredictions(loc[g::3], nothing, nothing)
         np.testing.assert_allclose(members.score(own, y[g::3], weight[:, [g]]), whole[[g]], rtol=1e-12)
+
+
+# -- held-out samples: what a fit says of its rows before members have seen them ---------------------------------------
+
+
+TWELVE = Size((5,), ("relu", "tanh"), 12, TrainingPlan(30, 20, 10))  # so that every row is held out once
+
+
+def test_a_fit_gives_held_out_distributions_of_its_rows():
+    """Each row once, as if new: as wide as new rows, and unlike what members say of rows that they have seen."""
+    x, y = table()
+    fitted = fit_regression(x, y, None, size=TWELVE, input_noise=False, seed=0)
+    rows, said = fitted.held_out
+    assert np.array_equal(np.sort(rows), np.arange(N))
+    assert said.loc.shape == said.noise_variance.shape == said.function_variance.shape == (N, 1)
+    seen, unit = fitted.ensemble.predict(x[rows]), Standardiser(np.zeros(1), np.ones(1))
+    assert np.square(y[rows] - said.loc).mean() > np.square(y[rows] - seen.loc).mean()
+    distribution = fitted.ensemble.as_distribution(said, unit, squeeze=True)
+    inside = (distribution.interval(0.9) - y[rows]) * [1, -1]
+    assert 0.6 < (inside < 0).all(1).mean() <= 1
+    assert distribution.row_covariance().shape == (N, N)
+
+
+def test_few_rows_give_no_held_out_sample():
+    x, y = table()
+    assert fit_regression(x[:8], y[:8], None, size=TWELVE, input_noise=True, seed=0).held_out is None
+
+
+def test_held_out_rows_of_counts_and_classes():
+    x, y = table()
+    counts, labels = np.floor(np.exp(1 + y[:, 0])), (y[:, 0] > 0).astype(int)
+    likelihood = make_likelihood("poisson", counts, None)
+    fitted = fit_scalar(x, counts, likelihood, None, size=TWELVE, seed=0)
+    rows, said = fitted.held_out
+    assert np.array_equal(np.sort(rows), np.arange(N))
+    predicted = fitted.ensemble.as_distribution(said, squeeze=True)
+    assert np.corrcoef(predicted.mean, counts[rows])[0, 1] > 0.5
+    rows, p = fit_classification(x, labels, 2, None, size=TWELVE, seed=0).held_out
+    assert p.shape == (N, 2) and np.array_equal(np.sort(rows), np.arange(N))
+    assert np.log(p[np.arange(N), labels[rows]]).mean() > np.log(0.5)

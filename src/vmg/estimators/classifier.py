@@ -123,7 +123,7 @@ categorical, ignore, date_formats, decimal, random_state, verbose
             self.class_weights_ = _class_weights(self.class_weight, self.classes_, y, weight)
         weight = self._weigh_classes(y, weight)
         (self.input_scaling_,) = self._known_scaling or (Standardiser.fit(X, weight),)
-        self.ensemble_, self.history_ = fit_classification(
+        fitted = fit_classification(
             self.input_scaling_.transform(X),
             np.searchsorted(self.classes_, y),
             len(self.classes_),
@@ -132,6 +132,7 @@ categorical, ignore, date_formats, decimal, random_state, verbose
             seed=self.seed_,
             callbacks=self._callbacks,
         )
+        self.ensemble_, self.history_ = fitted.ensemble, fitted.history
 
     def _update_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         weight = self._weigh_classes(y, weight)

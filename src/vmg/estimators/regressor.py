@@ -180,7 +180,8 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
             options |= {"degrees": NORMAL_DEGREES if self.likelihood_ == "normal" else None}
             options |= {"input_noise": self.noise == "auto", "shape": self._noise_shape()}
             standard = self.target_scaling_.transform(targets)
-            self.ensemble_, self.history_ = fit_regression(x, standard, weight, **options)
+            fitted = fit_regression(x, standard, weight, **options)
+            self.ensemble_, self.history_ = fitted.ensemble, fitted.history
             if self.ensemble_.shapes and self.likelihood_ == "student":
                 self.likelihood_ = "mixture"
                 self.likelihood_reason_ += "; held-out errors have another shape than a Student t"
@@ -188,7 +189,8 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
             targets = y if LIKELIHOODS[self.likelihood_].paired else y.reshape(len(y))
             likelihood = make_likelihood(self.likelihood_, targets, weight)
             self.target_scaling_ = Standardiser(np.zeros(1), np.ones(1))  # the likelihood knows their unit
-            self.ensemble_, self.history_ = fit_scalar(x, likelihood.targets(targets), likelihood, weight, **options)
+            function = fit_scalar(x, likelihood.targets(targets), likelihood, weight, **options)
+            self.ensemble_, self.history_ = function.ensemble, function.history
 
     def _noise_shape(self) -> str:
         if self.likelihood_ == "mixture":

@@ -143,20 +143,17 @@ class Calibration:
     degrees: float
 
 
-def held_out_errors(
-    rows: HeldOutPredictions, y: Array, weight: Array, output: int, *, regions: bool
-) -> tuple[HeldOut, Positions]:
-    """Errors at targets y [n] with weights [n] of the members that have not seen a row, and the rows' positions.
+def held_out_errors(rows: HeldOutFunctions, *, shrink: bool) -> HeldOut:
+    """Errors of functions at rows that their members have not seen.
 
-    Few members have not seen a row, so their mean errs more than that of all will. Errors of folds are shrunk by what a
-    mean over all members takes off.
+    Few members have not seen a row, so their mean errs more than that of all will. With ``shrink``, which is right for
+    folds, errors are shrunk by what a mean over all members takes off.
     """
-    pooled = rows.pooled(y, weight, output, regions=regions)
-    error = pooled.y - pooled.loc
+    error = rows.y - rows.loc
     total = float((error**2).sum())
-    if not regions and total > 0:
-        error = error * math.sqrt(max(0.5, 1 - float(pooled.excess.sum()) / total))
-    return HeldOut(error, pooled.variance, pooled.weight), pooled.position
+    if shrink and total > 0:
+        error = error * math.sqrt(max(0.5, 1 - float(rows.excess.sum()) / total))
+    return HeldOut(error, rows.variance, rows.weight)
 
 
 class _Errors:

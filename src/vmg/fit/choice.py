@@ -172,8 +172,8 @@ class _Pilot:
         """The Student t of an output: calibrated on one half of the held-out rows, scored on the other."""
         index = self.held.index
         targets = self.targets[index, output]
-        rows = self._held_out(self.held)
-        folds, position = held_out_errors(rows, targets, self.given[index], output, regions=False)
+        pooled = self._held_out(self.held).pooled(targets, self.given[index], output, regions=False)
+        folds, position = held_out_errors(pooled, shrink=True), pooled.position
         y, centre = self.y[index][position], targets[position] - folds.error
         least = float(self.held.predictions.noise[:, output].mean())
         inputs = np.column_stack([self.soft[index][position], centre])

@@ -14,15 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vmg.fit.calibration import calibrate_classes
+from vmg.fit.calibration import HeldOutPredictions, calibrate_classes
 from vmg.fit.design import InputRange, Size, squash, threads_for
-from vmg.fit.ensemble import Ensemble, StoredMembers
+from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers
 from vmg.fit.glm import OptimisedMembers, mean_score, posterior_of_all_rows
 from vmg.fit.trainer import FitRows, train_ensembles
 from vmg.math.evidence import log_precision_prior
 from vmg.math.softmax_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_objective, step_mean
 from vmg.model_file import Document, Tensors, require_size
-from vmg.training import Callback, History
+from vmg.training import Callback
 
 __all__ = ["ClassificationEnsemble", "ClassificationMembers", "MemberLogits", "fit_classification", "improve_on"]
 
@@ -165,7 +165,7 @@ def fit_classification(
     size: Size,
     seed: int,
     callbacks: Sequence[Callback] = (),
-) -> tuple[ClassificationEnsemble, History]:
+) -> Fitted[ClassificationEnsemble]:
     """Fit to rows in standard units, x [N, D], with labels y [N] from 0 to K − 1."""
 
     def make_members() -> ClassificationMembers:
@@ -174,9 +174,24 @@ def fit_classification(
     given = np.ones(len(x)) if weight is None else weight
     with threads_for(size.step_work(len(x), x.shape[1])):
         [trained] = train_ensembles(make_members, [FitRows(x, y, weight, seed)], size=size, callbacks=callbacks)
-        held, factors = trained.held, (1.0, 1.0)
+        held, factors, sample = trained.held, (1.0, 1.0), None
         if held is not None:
-            factors = calibrate_classes(trained.held_out(held), y[held.index], given[held.index], seed)
+            rows = trained.held_out(held)
+            factors = calibrate_classes(rows, y[held.index], given[held.index], seed)
+            sample = _held_out_sample(rows, held.index, *factors)
         posterior = posterior_of_all_rows(trained, y, given)
         parts = (posterior.mean.contiguous(), posterior.root.contiguous())
-        return ClassificationEnsemble(trained.members, InputRange.of(trained.x), *parts, *factors), trained.history
+        ensemble = ClassificationEnsemble(trained.members, InputRange.of(trained.x), *parts, *factors)
+        return Fitted(ensemble, trained.history, sample)
+
+
+def _held_out_sample(
+    rows: HeldOutPredictions, index: NDArray[np.int64], sharpness: float, inflation: float
+) -> HeldOutSample:
+    """Mean class probabilities of the members that have not seen a row."""
+    positions, chances = [], []
+    for position, loc, variance, factor in rows.of_groups(regions=False):
+        logits, spread = torch.as_tensor(sharpness * loc), torch.as_tensor(inflation * variance * factor)
+        positions.append(index[position])
+        chances.append(mean_probabilities(logits, spread).mean(0).numpy())
+    return HeldOutSample(np.concatenate(positions), np.concatenate(chances))

@@ -1,14 +1,19 @@
-"""Ensembles of members that are conditioned on all rows: their common parts, and how a model file keeps them."""
+"""Ensembles of members that are conditioned on all rows: their common parts, and how a model file keeps them.
+
+A fit of any kind gives a :class:`Fitted`: the ensemble, which predicts new rows, and what its members said of rows of
+the fit before they had seen them, by which fits of different kinds can be compared or weighed.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vmg.fit.design import InputRange
@@ -16,13 +21,34 @@ from vmg.fit.trainer import Members
 from vmg.math.distributions import Array
 from vmg.model_file import Document, Tensors, require_shapes
 from vmg.nn.anchored import AnchoredFeatures
+from vmg.training import History
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Ensemble", "StoredMembers"]
+__all__ = ["Ensemble", "Fitted", "HeldOutSample", "StoredMembers"]
 
 Kind = TypeVar("Kind", bound=Members)
+AnyEnsemble = TypeVar("AnyEnsemble")
+
+
+class HeldOutSample(NamedTuple):
+    """Positions [n] of rows of a fit, and predictions of them by the members that had not seen them.
+
+    Predictions are parameters as ``Ensemble.predict`` gives them; of classes, their probabilities [n, K].
+    """
+
+    rows: NDArray[np.int64]
+    predictions: Any
+
+
+@dataclass(frozen=True)
+class Fitted(Generic[AnyEnsemble]):
+    """A fitted ensemble, how training went, and its held-out sample; None where too few rows could be held out."""
+
+    ensemble: AnyEnsemble
+    history: History
+    held_out: HeldOutSample | None
 
 
 @dataclass(frozen=True)

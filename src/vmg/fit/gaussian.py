@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.fit.calibration import Calibration, HeldOut, calibrate_groups, held_out_errors
+from vmg.fit.calibration import Calibration, HeldOutFunctions, calibrate_groups, held_out_errors
 from vmg.fit.design import InputRange, Size, Standardiser, squash, threads_for
-from vmg.fit.ensemble import Ensemble, StoredMembers
+from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers
 from vmg.fit.noise import NoiseField, NoiseShape, choose_shape, fit_noise_field
 from vmg.fit.trainer import FitRows, Members, TrainedMembers, train_ensembles
 from vmg.math.distributions import student_log_density
@@ -34,8 +34,8 @@ from vmg.model_file import Document, Tensors, require_shapes, require_size
 from vmg.nn.anchored import AnchoredFeatures, AnchoredFunctions
 from vmg.nn.outputs import GaussianOutput
 from vmg.prediction import MixtureNoisePrediction, StudentPrediction
-from vmg.prediction.base import scaled_factor
-from vmg.training import Callback, History
+from vmg.prediction.base import Factor, scaled_factor
+from vmg.training import Callback
 
 __all__ = [
     "MemberPredictions",
@@ -173,13 +173,21 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
         loc = means.mean(0)
         own = relative.T @ self.member_noise / len(means)
         between = means.var(0, ddof=1) if len(means) > 1 else np.zeros(loc.shape)
-        variance = (own + between) * self.input_range.extrapolation_factor(soft)[:, None]
+        return self._calibrated(soft, loc, (own + between) * self.input_range.extrapolation_factor(soft)[:, None])
+
+    def _calibrated(self, soft: Array, loc: Array, variance: Array) -> RowPredictions:
+        """Predictions of squashed rows [N, D] from the centre and the stated variance of their functions [N, C]."""
         noise = np.empty_like(loc)
         for c, (calibration, field) in enumerate(zip(self.calibrations, self.fields, strict=True)):
             inputs = np.column_stack([soft, loc[:, c]])
             noise[:, c] = calibration.noise * (1.0 if field is None else field.factor(inputs))
         degrees = np.array([calibration.degrees for calibration in self.calibrations])
         return RowPredictions(loc, noise, self._inflation * variance, degrees)
+
+    def held_out_sample(self, x: Array, rows: Sequence[HeldOutFunctions]) -> HeldOutSample:
+        """Predictions from functions of each output at held-out rows, whose positions are those among squashed x."""
+        loc, variance = (np.stack([getattr(one, name) for one in rows], 1) for name in ("loc", "variance"))
+        return HeldOutSample(rows[0].position, self._calibrated(x[rows[0].position], loc, variance))
 
     def function_factor(self, x: Array) -> Array:
         """F [K, N, C] with FᵀF the covariance between rows of each output's function, inflated as predictions are."""
@@ -192,13 +200,21 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
         self, x: Array, scaling: Standardiser, *, squeeze: bool
     ) -> StudentPrediction | MixtureNoisePrediction:
         """Predictions for rows x [N, D] in standard units; ``scaling`` is that of the targets."""
-        standard, unit = self.predict(x), scaling.scale
+        factor = scaled_factor(self.function_factor, x, scaling.scale)
+        return self.as_distribution(self.predict(x), scaling, factor, squeeze=squeeze)
+
+    def as_distribution(
+        self, standard: RowPredictions, scaling: Standardiser, factor: Factor | None = None, *, squeeze: bool
+    ) -> StudentPrediction | MixtureNoisePrediction:
+        """Distributions with these parameters; without a ``factor`` functions of all rows go together."""
+        unit = scaling.scale
+        together = np.sqrt(standard.function_variance)[None]
         parts: dict[str, Any] = {
             "loc": scaling.inverse(standard.loc),
             "noise_scale": np.sqrt(standard.noise_variance) * unit,
             "function_scale": np.sqrt(standard.function_variance) * unit,
             "df": standard.degrees,
-            "factor": scaled_factor(self.function_factor, x, unit),
+            "factor": factor or scaled_factor(np.asarray, together, unit),
             "squeeze": squeeze,
             "n_shared": self.members.features.n_members,
         }
@@ -255,7 +271,7 @@ def fit_regressions(
     degrees: float | None = None,
     shape: str = "student",
     callbacks: Sequence[Callback] = (),
-) -> list[tuple[RegressionEnsemble, History]]:
+) -> list[Fitted[RegressionEnsemble]]:
     """Fit an ensemble to each of several sets of rows with targets [N, C], all of them at once.
 
     Held-out rows choose the tails unless ``degrees`` does. ``shape`` of the noise is "student", "mixture", or "auto": a
@@ -273,26 +289,25 @@ def fit_regressions(
             one.members.condition_on(torch.as_tensor(one.x), torch.as_tensor(fit.y), weight)
         checked = [_Checked.of(fit, one) for fit, one in zip(fits, trained, strict=True) if one.held is not None]
         calibrated = zip(checked, _calibrate_all(checked, degrees), strict=True)
-        ensembles = [
+        return [
             _uncalibrated(one, degrees) if one.held is None else _calibrated(one, *next(calibrated), input_noise, shape)
             for one in trained
         ]
-    return [(ensemble, one.history) for ensemble, one in zip(ensembles, trained, strict=True)]
 
 
 def fit_regression(
     x: Array, y: Array, weight: Array | None, *, seed: int, **options: Any
-) -> tuple[RegressionEnsemble, History]:
+) -> Fitted[RegressionEnsemble]:
     """Fit to rows in standard units, x [N, D] and y [N, C]; options as in :func:`fit_regressions`."""
     return fit_regressions([FitRows(x, y, weight, seed)], **options)[0]
 
 
 class _Checked(NamedTuple):
-    """Held-out errors of one fit: for each output those of folds with the rows' positions, and those of regions."""
+    """Functions of each output at held-out rows of one fit, whose positions are those among all its rows."""
 
     fit: FitRows
-    folds: list[tuple[HeldOut, NDArray[np.int64]]]
-    regions: list[HeldOut]
+    folds: list[HeldOutFunctions]
+    regions: list[HeldOutFunctions]
     member_noise: Array  # [E, C]
 
     @classmethod
@@ -300,32 +315,33 @@ class _Checked(NamedTuple):
         assert trained.held is not None
         index, rows = trained.held.index, trained.held_out(trained.held)
         weight = np.ones(len(index)) if fit.weight is None else fit.weight[index]
-        outputs = list(enumerate(fit.y[index].T))
-        folds = [held_out_errors(rows, y, weight, c, regions=False) for c, y in outputs]
-        regions = [held_out_errors(rows, y, weight, c, regions=True)[0] for c, y in outputs]
-        return cls(fit, [(one, index[position]) for one, position in folds], regions, trained.held.predictions.noise)
+        folds, regions = (
+            [rows.pooled(y, weight, c, regions=kind) for c, y in enumerate(fit.y[index].T)] for kind in (False, True)
+        )
+        folds = [one._replace(position=index[one.position]) for one in folds]
+        return cls(fit, folds, regions, trained.held.predictions.noise)
 
 
 def _calibrate_all(checked: Sequence[_Checked], degrees: float | None) -> list[tuple[Calibration, ...]]:
     """Calibrations of the outputs of each fit, all of them at once."""
     if not checked:
         return []
-    folds = [errors for one in checked for errors, _ in one.folds]
-    regions = [errors for one in checked for errors in one.regions]
+    folds = [held_out_errors(rows, shrink=True) for one in checked for rows in one.folds]
+    regions = [held_out_errors(rows, shrink=False) for one in checked for rows in one.regions]
     least = [float(level) for one in checked for level in one.member_noise.mean(0)]
     learned, n_outputs = calibrate_groups(folds, regions, least, degrees), len(checked[0].folds)
     return [tuple(learned[start : start + n_outputs]) for start in range(0, len(learned), n_outputs)]
 
 
-def _uncalibrated(trained: TrainedMembers[RegressionMembers], degrees: float | None) -> RegressionEnsemble:
+def _uncalibrated(trained: TrainedMembers[RegressionMembers], degrees: float | None) -> Fitted[RegressionEnsemble]:
     """An ensemble of too few rows to hold any out: members' own noise, and no inflation."""
     posterior = trained.members.posterior()
     noise = posterior.noise_variance.numpy()
     tails = degrees or max(3.0, float(posterior.t_degrees.mean()))
     calibrations = tuple(Calibration(float(level), 1.0, tails) for level in noise.mean(0))
-    return RegressionEnsemble(
-        trained.members, InputRange.of(trained.x), noise, calibrations, (None,) * len(calibrations)
-    )
+    fields = (None,) * len(calibrations)
+    ensemble = RegressionEnsemble(trained.members, InputRange.of(trained.x), noise, calibrations, fields)
+    return Fitted(ensemble, trained.history, None)
 
 
 def _calibrated(
@@ -334,13 +350,14 @@ def _calibrated(
     calibrations: tuple[Calibration, ...],
     input_noise: bool,
     shape: str,
-) -> RegressionEnsemble:
+) -> Fitted[RegressionEnsemble]:
     """An ensemble with the noise that held-out errors show: its size at each input, and its shape."""
     scale = np.append(trained.members.features.input_scale().numpy().astype(np.float64), 1.0)
     fields: list[NoiseField | None] = []
     shapes: list[NoiseShape] = []
-    for c, (calibration, (errors, rows)) in enumerate(zip(calibrations, checked.folds, strict=True)):
-        at_rows = np.column_stack([trained.x[rows], checked.fit.y[rows, c] - errors.error])
+    for calibration, rows in zip(calibrations, checked.folds, strict=True):
+        errors = held_out_errors(rows, shrink=True)
+        at_rows = np.column_stack([trained.x[rows.position], rows.y - errors.error])
         field = fit_noise_field(at_rows, errors, calibration, scale, trained.rng) if input_noise else None
         fields.append(field)
         if shape != "student":
@@ -348,5 +365,6 @@ def _calibrated(
             one = choose_shape(errors, variance, calibration, checked.fit.seed, asked=shape == "mixture")
             shapes += [one] if one is not None else []
     shaped = tuple(shapes) if len(shapes) == len(calibrations) else ()
-    inputs = InputRange.of(trained.x)
-    return RegressionEnsemble(trained.members, inputs, checked.member_noise, calibrations, tuple(fields), shaped)
+    parts = (checked.member_noise, calibrations, tuple(fields), shaped)
+    ensemble = RegressionEnsemble(trained.members, InputRange.of(trained.x), *parts)
+    return Fitted(ensemble, trained.history, ensemble.held_out_sample(trained.x, checked.folds))

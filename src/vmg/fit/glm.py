@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from vmg.fit.calibration import NORMAL_DEGREES, ScalarCalibration, calibrate_scalar
 from vmg.fit.design import InputRange, Size, squash, threads_for
-from vmg.fit.ensemble import Ensemble, StoredMembers
+from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers
 from vmg.fit.trainer import FitRows, Members, TrainedMembers, train_ensembles
 from vmg.likelihoods.families import Censored, scalar_likelihood
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
@@ -36,8 +36,8 @@ from vmg.math.scalar_evidence import (
 from vmg.model_file import Document, Tensors, require_shapes
 from vmg.nn.anchored import AnchoredFeatures, AnchoredFunctions
 from vmg.prediction import GLMPrediction, NumberPrediction, StudentPrediction
-from vmg.prediction.base import scaled_factor
-from vmg.training import Callback, History
+from vmg.prediction.base import Factor, scaled_factor
+from vmg.training import Callback
 
 __all__ = [
     "FunctionRows",
@@ -207,10 +207,13 @@ class ScalarEnsemble(Ensemble[ScalarMembers]):
 
         Targets that were censored in training are predicted as they would be uncensored: a normal distribution.
         """
-        rows, theta, likelihood = self.predict(x), self.calibration.theta, self.members.likelihood
-        std = np.sqrt(rows.variance)
+        return self.as_distribution(self.predict(x), scaled_factor(self.function_factor, x, 1.0), squeeze=squeeze)
+
+    def as_distribution(self, rows: FunctionRows, factor: Factor | None = None, *, squeeze: bool) -> NumberPrediction:
+        """Distributions of functions with these parameters; without a ``factor`` those of all rows go together."""
+        theta, likelihood, std = self.calibration.theta, self.members.likelihood, np.sqrt(rows.variance)
+        factor = factor or scaled_factor(np.asarray, std[None], 1.0)
         if not isinstance(likelihood, Censored):
-            factor = scaled_factor(self.function_factor, x, 1.0)
             return GLMPrediction(rows.loc, std, likelihood, theta, factor, squeeze)
         noise = np.sqrt(likelihood.variance(rows.loc, theta))
         return StudentPrediction(
@@ -218,7 +221,7 @@ class ScalarEnsemble(Ensemble[ScalarMembers]):
             noise[:, None],
             likelihood.scale * std[:, None],
             np.full(1, NORMAL_DEGREES),
-            scaled_factor(partial(_as_output, self), x, likelihood.scale),
+            partial(_as_output, factor, likelihood.scale),
             squeeze=squeeze,
         )
 
@@ -254,9 +257,9 @@ class ScalarEnsemble(Ensemble[ScalarMembers]):
         return cls(members, inputs, *stored.posterior(members.features), calibration)
 
 
-def _as_output(ensemble: ScalarEnsemble, x: Array) -> Array:
+def _as_output(factor: Factor, scale: float) -> Array:
     """The function's factor [K, N, 1], as of several outputs; a function of the module, so that predictions pickle."""
-    return ensemble.function_factor(x)[..., None]
+    return scale * factor()[..., None]
 
 
 def fit_scalar(
@@ -268,7 +271,7 @@ def fit_scalar(
     size: Size,
     seed: int,
     callbacks: Sequence[Callback] = (),
-) -> tuple[ScalarEnsemble, History]:
+) -> Fitted[ScalarEnsemble]:
     """Fit to rows in standard units, x [N, D], and targets y [N] or [N, 2] as the likelihood takes them."""
 
     def make_members() -> ScalarMembers:
@@ -278,12 +281,14 @@ def fit_scalar(
     with threads_for(size.step_work(len(x), x.shape[1])):
         [trained] = train_ensembles(make_members, [FitRows(x, y, weight, seed)], size=size, callbacks=callbacks)
         members, held = trained.members, trained.held
-        calibration = ScalarCalibration(members.theta.detach().mean(0).numpy(), 1.0, 1.0)
+        calibration, sample = ScalarCalibration(members.theta.detach().mean(0).numpy(), 1.0, 1.0), None
         if held is not None:
             rows, index = trained.held_out(held), held.index
             folds, regions = (rows.pooled(y[index], given[index], regions=kind) for kind in (False, True))
             calibration = calibrate_scalar(likelihood, folds, regions, held.predictions.theta.mean(0))
+            variance = calibration.inflation * folds.variance + folds.excess
+            sample = HeldOutSample(index[folds.position], FunctionRows(calibration.sharpness * folds.loc, variance))
         posterior = posterior_of_all_rows(trained, y, given)
         root = posterior.root.contiguous()  # as files keep it: another order of memory may give another last bit
         ensemble = ScalarEnsemble(members, InputRange.of(trained.x), posterior.mean, root, calibration)
-        return ensemble, trained.history
+        return Fitted(ensemble, trained.history, sample)

@@ -134,8 +134,8 @@ def fit_together(tables: Sequence[GroupTable]) -> list[TableRegressor]:
         shape="mixture" if likelihood == "mixture" else "student",
     )
     return [
-        assemble(table, ensemble, history, **unit)
-        for table, unit, (ensemble, history) in zip(tables, units, fitted, strict=True)
+        assemble(table, one.ensemble, one.history, **unit)
+        for table, unit, one in zip(tables, units, fitted, strict=True)
     ]
 
 
