@@ -27,7 +27,7 @@ from vmg.fit import classes as module
 from vmg.fit.calibration import calibrate_classes
 from vmg.fit.classes import ClassificationEnsemble, ClassificationMembers, MemberLogits
 from vmg.fit.design import Design, InputRange, Standardiser, choose_size, squash
-from vmg.fit.ensemble import FitRows, train_ensembles
+from vmg.fit.trainer import FitRows, train_ensembles
 from vmg.math.evidence import log_precision_prior
 from vmg.math.softmax_evidence import SoftmaxPosterior, improve, mean_probabilities
 
@@ -146,10 +146,10 @@ def networks(x, y, x_new, n_classes, size, seed, kind, **options):
     return oof, p_new, trained.design, trained.history.last.step, ended, ended - trained_seconds
 
 
-def boosted(rate=0.1, n=100, leaves=8, smallest=10, l2=1.0):
+def boosted(rate=0.1, n=100, leaves=8, smallest=10, l2=1.0, depth=None):
     return HistGradientBoostingClassifier(
         learning_rate=rate, max_iter=n, max_leaf_nodes=leaves, min_samples_leaf=smallest, l2_regularization=l2,
-        early_stopping=False, random_state=0,
+        early_stopping=False, random_state=0, max_depth=depth,
     )
 
 
@@ -172,6 +172,8 @@ TREES = {
     "hgb-31": lambda: boosted(0.1, 100, 31, 20, 0.0),
     "hgb-slow": lambda: boosted(0.05, 150, 8, 10),
     "hgb-50": lambda: boosted(0.15, 50, 8, 10),
+    "hgb-50-3": lambda: boosted(0.15, 50, 8, 10, 1.0, 3),
+    "hgb-50-4": lambda: boosted(0.15, 50, 16, 10, 1.0, 4),
     "extra": lambda: ExtraTreesClassifier(100, min_samples_leaf=2, random_state=0),
 }
 NETWORKS = {

@@ -14,7 +14,7 @@ from scipy import optimize, special
 
 SETS = [
     ["today"], ["quick"], ["no-penalty"], ["today", "hgb"], ["today", "hgb-slow"], ["today", "hgb-50"],
-    ["today", "hgb-31"], ["today", "extra"], ["today", "hgb", "extra"], ["today", "hgb-50", "extra"],
+    ["today", "hgb-50-3"], ["today", "hgb-50-4"], ["today", "hgb-31"], ["today", "extra"], ["today", "hgb", "extra"], ["today", "hgb-50", "extra"],
     ["quick", "hgb"], ["quick", "hgb-50"], ["no-penalty", "hgb"], ["quick", "hgb", "extra"],
 ]
 

@@ -26,9 +26,8 @@ from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 
 from vmg import TableRegressor
 from vmg.fit.design import Design, InputRange, Standardiser, choose_size, squash
-from vmg.fit.ensemble import group_rows
 from vmg.fit.gaussian import RegressionMembers
-from vmg.fit.trainer import train_members
+from vmg.fit.trainer import GroupRows, train_members
 from vmg.nn.anchored import AnchoredFeatures, AnchoredFunctions
 
 Array = NDArray[np.float64]
@@ -127,7 +126,7 @@ def networks(x, y, x_new, design, size, seed, *, fast=0.0, spread=3.0):
         members.features = FastScales(x.shape[1], size.hidden, activation=size.activations, n_members=size.n_members)
         members.features.speed, members.features.spread = fast, spread
     members.features.reset_parameters(generator)
-    rows = group_rows(x, y[:, None], None, design, generator)
+    rows = GroupRows.of(x, y[:, None], None, design, generator)
     [trained] = train_members([members], [rows], plan=size.plan)
     members = trained.members.double()
     members.condition_on(torch.as_tensor(x), torch.as_tensor(y[:, None]), None)
@@ -291,10 +290,10 @@ def trees(x, y, x_new, design, make):
     return loc, spread, make().fit(x, y).predict(x_new)[None], np.zeros((1, len(x_new)))
 
 
-def boosted(rate, n, leaves, smallest):
+def boosted(rate, n, leaves, smallest, depth=None):
     return lambda: HistGradientBoostingRegressor(
         learning_rate=rate, max_iter=n, max_leaf_nodes=leaves, min_samples_leaf=smallest, early_stopping=False,
-        random_state=0, l2_regularization=1.0,
+        random_state=0, l2_regularization=1.0, max_depth=depth,
     )
 
 
@@ -318,6 +317,8 @@ def experts(x, y, x_new, design, size):
     yield "gp-300h", lambda: gaussian_process(x, y, x_new, design, refit=True, n_centres=300, hyper_rows=300)
     yield "gp", lambda: gaussian_process(x, y, x_new, design, refit=False)
     yield "hgb", lambda: trees(x, y, x_new, design, boosted(0.1, 100, 8, 10))
+    yield "hgb-3", lambda: trees(x, y, x_new, design, boosted(0.1, 100, 8, 10, 3))
+    yield "hgb-4", lambda: trees(x, y, x_new, design, boosted(0.1, 100, 16, 10, 4))
     yield "hgb-slow", lambda: trees(x, y, x_new, design, boosted(0.05, 200, 16, 5))
     yield "extra", lambda: trees(x, y, x_new, design, extra)
     yield "ranks", lambda: networks(r, y, r_new, design, size, seed + 2)
