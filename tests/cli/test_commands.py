@@ -131,7 +131,7 @@ def test_classification(houses, vmg_command):
 def test_options_reach_the_estimator(houses, vmg_command):
     code, out, _ = vmg_command(
         *("fit", "houses.csv", "-t", "price", "--out", "m.vmg", "--task", "regression", "--members", 2),
-        *("--hidden", "5,4", "--seed", 3, "--conformal", 0.4, "--exclude", "city", "--exclude", "sold"),
+        *("--hidden", "5,4", "--seed", 3, "--conformal", 0.4, "--ignore", "city", "--ignore", "sold"),
         *("--max-iter", 2),
     )
     assert code == 0 and "Task: regression, as asked." in out
@@ -243,7 +243,7 @@ FILES = {
         ("fit good.csv --target y --hidden 5,x", "must be auto, or sizes of layers such as 50 or 50,50; got '5,x'"),
         ("fit good.csv --target y --members 0", "Invalid value for '--members'"),
         ("fit good.csv --target y --conformal 2", "conformal must be a share of the rows"),
-        ("fit good.csv --target y --exclude z", "the table has no column 'z'"),
+        ("fit good.csv --target y --ignore z", "the table has no column 'z'"),
         ("fit good.csv --target y --out no/m.vmg", "must be in a folder that exists; there is no no"),
         ("fit good.csv --target y --out .", "cannot be .: it is a folder, not a file"),
         ("predict none.vmg good.csv", "there is no file none.vmg"),

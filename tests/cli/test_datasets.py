@@ -27,13 +27,13 @@ def model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli_model")
     make_frame(120, seed=9).to_parquet(folder / "train.parquet")
     path = folder / "small.vmg"
-    assert run(["fit", f"{folder}/train.parquet", "-t", "y", "--exclude", "key", "-o", str(path), *FAST]) == 0
+    assert run(["fit", f"{folder}/train.parquet", "-t", "y", "--ignore", "key", "-o", str(path), *FAST]) == 0
     return str(path)
 
 
 def fit_command(folder, data, out, *options):
     """A short fit of y that says what it does."""
-    return ["fit", f"{folder}/{data}", "-t", "y", "--exclude", "key", "-o", f"{folder}/{out}", *FAST[:-1], *options]
+    return ["fit", f"{folder}/{data}", "-t", "y", "--ignore", "key", "-o", f"{folder}/{out}", *FAST[:-1], *options]
 
 
 def fit_fleet(folder, n_rows=90):
@@ -121,7 +121,7 @@ def torchrun(*command):
 def test_torchrun_fits_one_model_with_two_processes_and_goes_on_where_one_was_killed(tmp_path, capsys):
     """Processes read their own pieces, and the first writes the model; with one killed, two go on."""
     write_parts(tmp_path / "sales", [400, 300, 200, 100])
-    command = ["fit", f"{tmp_path}/sales", "-t", "y", "--exclude", "key", *FAST]
+    command = ["fit", f"{tmp_path}/sales", "-t", "y", "--ignore", "key", *FAST]
     (tmp_path / "killed.py").write_text(KILLED + "from vmg.__main__ import main\nmain()\n")
     done = torchrun(f"{tmp_path}/killed.py", *command, "-o", f"{tmp_path}/two.vmg")
     assert done.returncode != 0 and not (tmp_path / "two.vmg").exists()

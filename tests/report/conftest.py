@@ -1,11 +1,12 @@
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from vmg.estimators.table_model import TableModel
+from vmg.estimators import TableModel
 from vmg.prediction import Prediction
 from vmg.tables.encoder import TableEncoder
 from vmg.training import History, Progress
@@ -34,6 +35,13 @@ def homes(n=120, seed=0):
     return frame
 
 
+class KnownDraws(Prediction):
+    """A prediction whose draws of the function are all that there are."""
+
+    def sample_functions(self, n_samples, random_state=None):
+        return self.loc[..., 0]
+
+
 @dataclass
 class Straight:
     """An estimator whose posterior is known: f = Σ_j slope_j x_j with slopes (1 + shift_s), noise of fixed scale."""
@@ -43,14 +51,17 @@ class Straight:
     noise: float = 1.0
     df: float = np.inf
     conformal_scores_: Any = None
-    hidden_layer_sizes: Any = (4, 3)
-    activation: str = "relu"
-    n_pseudo: int = 2
-    n_members: int = 1
-    n_draws: int = 3
     history_: History = field(
         default_factory=lambda: History([Progress(i, 10, -1.0 / i, -0.5 / i, 0.5 / i, 0.01, 1.0) for i in (4, 8, 10)])
     )
+
+    @property
+    def ensemble_(self):
+        features = SimpleNamespace(hidden=(4, 3), activations=("relu",), n_members=1)
+        return SimpleNamespace(members=SimpleNamespace(features=features))
+
+    def get_params(self):
+        return {}
 
     @property
     def feature_relevance_(self):
@@ -59,7 +70,7 @@ class Straight:
     def pred_dist(self, X):
         shifts = 1 + np.asarray(self.shifts)[:, None, None]
         loc = shifts * (np.asarray(X) @ np.asarray(self.slopes))[None, :, None]
-        return Prediction(loc, np.full((len(shifts), 1, 1), self.noise), np.full((len(shifts), 1, 1), self.df))
+        return KnownDraws(loc, np.full((len(shifts), 1, 1), self.noise), np.full((len(shifts), 1, 1), self.df))
 
 
 @pytest.fixture(scope="session")

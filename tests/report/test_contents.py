@@ -7,10 +7,9 @@ import pytest
 from vmg import metrics
 from vmg.estimators import TableModel
 from vmg.report.classification import _calibration_error_by_chance, classification_contents
+from vmg.report.facts import CERTAIN_ROWS, choose, extremes, read_columns, summarise_columns, training_curve
 from vmg.report.influence import EFFECT_GRID, column_effects, column_influences, effect_grid, function_draws
-from vmg.report.model_facts import training_curve
 from vmg.report.regression import nominal_coverage, regression_contents
-from vmg.report.table_facts import CERTAIN_ROWS, choose, extremes, read_columns, summarise_columns
 
 
 def test_regression_scores_are_those_of_metrics(regression):
@@ -233,6 +232,5 @@ def test_the_training_curve_leaves_out_a_last_report_of_few_steps(line):
     estimator.history_.records = [*records[:2], type(records[0])(9, 10, -9.0, -9.0, 0.0, 0.01, 1.0)]
     assert training_curve(estimator).step.tolist() == [4, 8]
     np.testing.assert_allclose(curve.objective, curve.fit - curve.complexity)
-    assert curve.name == "bound"
     estimator.history_.records = []
     assert training_curve(estimator) is None

@@ -5,7 +5,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vmg.estimators.table_model import TableModel
+from vmg.estimators import TableModel
 from vmg.report import number, percent, probability, render_report, verdict, write_report
 from vmg.tables.cells import TableError
 from vmg.tables.encoder import TableEncoder
@@ -81,7 +81,7 @@ def test_training_and_network_are_said_as_they_are(regression_page, multiclass_p
     assert "64 draws are behind each prediction" in Page(multiclass_page).text
     model, frame = line
     mixture = Page(render_report(model, frame.iloc[:30])).text
-    assert "Training raises the bound" in mixture and "2 hidden layers of 4, 3 units (relu), 2 pseudo-points" in mixture
+    assert "A Bayesian neural network with 2 hidden layers of 4, 3 units (relu), anchored at a draw" in mixture
 
 
 def test_two_classes_show_the_effect_on_the_second(binary):

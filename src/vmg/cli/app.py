@@ -22,7 +22,6 @@ from vmg.cli.options import FIRST_LOOK, PAPER, TABLE
 from vmg.cli.output import print_error
 from vmg.cli.predict import predict
 from vmg.cli.report import report
-from vmg.cli.reproduce import reproduce
 from vmg.cli.update import update
 
 __all__ = ["app", "run"]
@@ -72,11 +71,19 @@ app.command(rich_help_panel=TABLE, epilog="Example: `vmg evaluate houses.vmg tes
 app.command(rich_help_panel=TABLE, epilog="Example: `vmg update houses.vmg new.parquet`")(update)
 app.command(rich_help_panel=TABLE, epilog="Example: `vmg report houses.vmg test.csv --out report.html`")(report)
 app.command(rich_help_panel=FIRST_LOOK)(demo)
-app.command(
+
+
+@app.command(
     rich_help_panel=PAPER,
     add_help_option=False,  # the experiments have help of their own
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)(reproduce)
+)
+def reproduce(context: typer.Context) -> None:
+    """Run the paper's experiments and print its figures beside ours."""
+    from vmg_paper.cli import reproduce as experiments
+
+    if code := experiments(list(context.args), prog_name="vmg reproduce", standalone_mode=False):
+        raise typer.Exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

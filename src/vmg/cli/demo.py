@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from vmg.cli.options import DebugOption, QuietOption
-from vmg.cli.output import LOG_POSTERIOR, TrainingBar, print_table, say
+from vmg.cli.output import TrainingBar, print_table, say
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,66 +31,32 @@ def demo(
     debug: DebugOption = False,
 ) -> None:
     """Fit the toy problem of the paper's Figure 1 and scikit-learn's diabetes table; some seconds."""
-    run_demo(out, quiet=quiet)
-
-
-@dataclass(frozen=True)
-class DemoScores:
-    """One line of the demo's table."""
-
-    name: str
-    n_fitted: int
-    n_held_out: int
-    rmse: float
-    log_likelihood: float
-    coverage: float
-    seconds: float
-
-    def cells(self) -> list[str]:
-        """The scores as text."""
-        return [
-            self.name,
-            str(self.n_fitted),
-            str(self.n_held_out),
-            f"{self.rmse:.2f}",
-            f"{self.log_likelihood:.2f}",
-            f"{self.coverage:.0%}",
-            f"{self.seconds:.1f}",
-        ]
-
-
-def run_demo(folder: Path, *, quiet: bool = False) -> None:
-    """Fit both problems; print their scores; write figure, model and held-out rows to ``folder``."""
     import numpy as np
 
     from vmg import TableRegressor, metrics
     from vmg.estimators import TableModel
     from vmg.files import replacing
-    from vmg.report.toy_figure import ToyCurve, draw_toy_figure
+    from vmg.report.panel import draw_toy_figure
     from vmg.tables import TableError, write_table
     from vmg_paper.data.tables import cubic
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise TableError(f"cannot make the folder {folder}: {error.strerror}") from error
-    figure_path, model_path, rows_path = (folder / n for n in ("figure1.png", "diabetes.vmg", "diabetes_test.csv"))
+        raise TableError(f"cannot make the folder {out}: {error.strerror}") from error
+    figure_path, model_path, rows_path = (out / n for n in ("figure1.png", "diabetes.vmg", "diabetes_test.csv"))
 
     x, y = cubic(seed=SEED)
-    with TrainingBar("Toy problem of Figure 1", quiet=quiet, terms=LOG_POSTERIOR) as bar:
-        started = time.perf_counter()
+    with TrainingBar("Toy problem of Figure 1", quiet=quiet) as bar:
         toy = TableRegressor(random_state=SEED).fit(x, y, callbacks=[bar])
-        toy_seconds = time.perf_counter() - started
     grid = np.linspace(*RANGE, 241)
     drawn = toy.pred_dist(grid[:, None])
     with replacing(figure_path) as temporary:
-        draw_toy_figure(ToyCurve(grid, drawn.mean, drawn.std, drawn.epistemic_std), x[:, 0], y, temporary)
+        draw_toy_figure(grid, drawn, x[:, 0], y, temporary)
 
     fit_rows, test_rows = diabetes_tables()
-    with TrainingBar("Diabetes table", quiet=quiet, terms=LOG_POSTERIOR) as bar:
-        started = time.perf_counter()
+    with TrainingBar("Diabetes table", quiet=quiet) as bar:
         diabetes = TableModel.fit(fit_rows, DIABETES_TARGET, options={"random_state": SEED}, callbacks=[bar])
-        diabetes_seconds = time.perf_counter() - started
     diabetes.save(model_path)
     write_table(test_rows, rows_path)
     if quiet:
@@ -100,30 +64,22 @@ def run_demo(folder: Path, *, quiet: bool = False) -> None:
 
     x_test, y_test = cubic(TOY_TEST_ROWS, seed=SEED + 1)
     predicted = toy.pred_dist(x_test)
-    scores = diabetes.evaluate(test_rows, COVERAGE)
+    of_toy = {
+        "rmse": metrics.rmse(y_test, predicted.mean),
+        "log_likelihood": metrics.log_likelihood(predicted.log_prob(y_test)),
+        "coverage": metrics.interval_coverage(y_test, predicted.interval(COVERAGE)),
+    }
+    of_diabetes = diabetes.evaluate(test_rows, COVERAGE)
+    parts = [
+        ("toy, x³", len(y), len(y_test), of_toy, toy.history_.last.seconds),
+        ("diabetes", len(fit_rows), len(test_rows), of_diabetes, diabetes.estimator.history_.last.seconds),
+    ]
     lines = [
-        DemoScores(
-            "toy, x³",
-            len(y),
-            len(y_test),
-            metrics.rmse(y_test, predicted.mean),
-            metrics.log_likelihood(predicted.log_prob(y_test)),
-            metrics.interval_coverage(y_test, predicted.interval(COVERAGE)),
-            toy_seconds,
-        ),
-        DemoScores(
-            "diabetes",
-            len(fit_rows),
-            len(test_rows),
-            scores["rmse"],
-            scores["log_likelihood"],
-            scores["coverage"],
-            diabetes_seconds,
-        ),
+        [name, str(n), str(held), f"{s['rmse']:.2f}", f"{s['log_likelihood']:.2f}", f"{s['coverage']:.0%}", f"{t:.1f}"]
+        for name, n, held, s, t in parts
     ]
     title = f"Scores on held-out rows; coverage of the {COVERAGE:.0%} interval"
-    header = ["", "rows", "held out", "RMSE", "log-likelihood", "coverage", "seconds"]
-    print_table(title, header, [line.cells() for line in lines])
+    print_table(title, ["", "rows", "held out", "RMSE", "log-likelihood", "coverage", "seconds"], lines)
     say(f"Figure:  {figure_path}")
     say(f"Model:   {model_path}")
     say(f"Try it:  vmg predict {model_path} {rows_path}")

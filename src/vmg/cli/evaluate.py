@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from vmg.cli.datasets import refuse_options
-from vmg.cli.fleets import load_fleet_and_table
+from vmg.cli.data import load_both
 from vmg.cli.options import CoverageOption, DataArgument, DebugOption, DecimalOption, JsonOption, ModelArgument
 from vmg.cli.output import print_json, print_scores, say, waiting
-from vmg.cli.paths import load_both
-
-if TYPE_CHECKING:
-    from vmg.estimators import TableModel
-    from vmg.scale import Fleet
 
 __all__ = ["evaluate"]
 
@@ -44,12 +36,7 @@ def evaluate(
     """
     from vmg.tables.cells import count
 
-    fitted: TableModel | Fleet
-    if model.is_dir():
-        refuse_options("needs one model; a fleet reads numbers as in its fit", decimal=decimal)
-        fitted, frame = load_fleet_and_table(model, data, quiet=json)
-    else:
-        fitted, frame = load_both(model, data, quiet=json, decimal=decimal)
+    fitted, frame = load_both(model, data, quiet=json, decimal=decimal)
     with waiting("Scoring"):
         scores = fitted.evaluate(frame, coverage)
         base_rate, trained_on = fitted.evaluate_base_rate(frame), fitted.training_share(frame)

@@ -8,31 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from vmg.cli.datasets import DatasetArgument, JobsOption, StreamOption, refuse_options, streams
-from vmg.cli.fleets import ByOption, PoolOption, fit_by_group
+from vmg.cli.data import check_output, is_dataset, stem, streams
 from vmg.cli.options import (
+    ENGINE,
     NETWORK,
-    CategoricalOption,
-    DateFormatOption,
+    DatasetArgument,
     DebugOption,
-    DecimalOption,
-    IgnoreOption,
+    JobsOption,
     JsonOption,
-    LikelihoodOption,
-    NaOption,
-    NoHeaderOption,
     Preset,
     QuietOption,
     TaskChoice,
     TaskOption,
-    TypesOption,
-    make_choices,
     preset_options,
+    reads_table,
+    refuse_options,
     require_likelihood,
-    split_names,
 )
-from vmg.cli.output import LOG_POSTERIOR, TrainingBar, bullet, print_comparison, print_json, say, say_aside
-from vmg.cli.paths import check_output, stem
+from vmg.cli.output import TrainingBar, bullet, print_comparison, print_json, say, say_aside, waiting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,6 +33,7 @@ if TYPE_CHECKING:
     from vmg.estimators.table_model import TableModel
     from vmg.review.comparison import Comparison
     from vmg.review.holdout import FinishedFolds, Holdout
+    from vmg.tables.choices import TableChoices
     from vmg.tables.target import Task
 
 __all__ = ["fit"]
@@ -48,6 +42,7 @@ SCORE = "Score on held-out rows"  # heading of the help
 HOLDOUT = 0.2
 
 
+@reads_table
 def fit(
     data: DatasetArgument,
     target: Annotated[str, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.")],
@@ -56,17 +51,17 @@ def fit(
         typer.Option("--out", "-o", metavar="MODEL", help="Where the model goes.", show_default="DATA's name, .vmg"),
     ] = None,
     task: TaskOption = TaskChoice.auto,
-    exclude: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="The same as --ignore, for one column.", hidden=True)
-    ] = None,
-    likelihood: LikelihoodOption = "auto",
-    types: TypesOption = None,
-    categorical: CategoricalOption = None,
-    ignore: IgnoreOption = None,
-    date_format: DateFormatOption = None,
-    decimal: DecimalOption = None,
-    na: NaOption = None,
-    no_header: NoHeaderOption = None,
+    likelihood: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="How a number scatters, such as student, lognormal, gamma or poisson; a wrong name lists all. auto "
+            "chooses on held-out training rows.",
+            rich_help_panel=NETWORK,
+        ),
+    ] = "auto",
+    *,
+    choices: TableChoices,
     holdout: Annotated[
         float, typer.Option(metavar="SHARE", help="Share of the rows that is held out.", rich_help_panel=SCORE)
     ] = HOLDOUT,
@@ -124,9 +119,29 @@ def fit(
             help="Go on after Ctrl-C: what was finished, held-out fits or pieces of a dataset, is not done again.",
         ),
     ] = False,
-    stream: StreamOption = None,
-    by: ByOption = None,
-    pool: PoolOption = False,
+    stream: Annotated[
+        bool | None,
+        typer.Option(
+            "--stream/--in-memory",
+            help="Read DATA a batch at a time, or whole.",
+            show_default="by its size",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="Fit one model for each value of this column, into a folder.", rich_help_panel=ENGINE
+        ),
+    ] = None,
+    pool: Annotated[
+        bool,
+        typer.Option(
+            "--pool",
+            help="With --by: let groups borrow from each other; those of few rows gain.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = False,
     jobs: JobsOption = 1,
     json: JsonOption = False,
     quiet: QuietOption = False,
@@ -149,17 +164,16 @@ def fit(
     options: dict[str, Any] = {"random_state": seed, **preset_options(preset)}
     options |= {name: value for name, value in asked.items() if value is not None}
     wanted = None if task is TaskChoice.auto else cast("Task", task.value)
-    if require_likelihood(likelihood, wanted) != "auto":
+    require_likelihood(likelihood, wanted)
+    if likelihood != "auto":
         options["likelihood"], wanted = likelihood, "regression"
-    left_out = [*split_names(ignore), *(exclude or [])]
-    choices = make_choices(types, categorical, left_out, date_format, decimal, na, no_header)
     scored: dict[str, Any] = {"cv": cv, "holdout_by": holdout_by, "time": time, "conformal": conformal}
     scored["holdout"] = holdout != HOLDOUT and not no_holdout
     if by is not None:
         refuse_options("cannot be had together with --by", **scored, stream=stream)
         folder = Path(f"{name}-by-{by}") if out is None else out
         common: dict[str, Any] = {"task": wanted, "choices": choices, "pool": pool, "options": options}
-        fit_by_group(data, target, by, folder, **common, jobs=jobs, json=json, quiet=quiet)
+        _fit_by_group(data, target, by, folder, {**common, "n_jobs": jobs}, json=json, quiet=quiet)
         return
     refuse_options("needs --by", pool=pool, jobs=jobs != 1)
     path = check_output(Path(f"{name}.vmg") if out is None else out, Path(data))
@@ -170,7 +184,7 @@ def fit(
             hidden_bar = quiet or not is_first()
             with (
                 as_parquet(data, **choices.reading) as source,
-                TrainingBar("Training", quiet=hidden_bar, terms=LOG_POSTERIOR) as bar,
+                TrainingBar("Training", quiet=hidden_bar) as bar,
             ):
                 common = {
                     "task": wanted,
@@ -224,24 +238,60 @@ def _fit_table(
     """A model of all rows of a table that fits in memory, with scores on held-out rows; and the number of rows."""
     from vmg.estimators import TableModel
     from vmg.tables import read_table
-    from vmg.tables.cells import count
 
     choices = settings["choices"]
     frame, notes = read_table(data, **choices.reading)
     if not silent:
-        say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
-        for note in notes:
-            bullet(note)
+        _say_read(data, frame, notes)
     TableModel.check(frame, **settings, tell=None if silent else bullet)  # mistakes are said before any work
     comparison = None
     if plan is not None:
         comparison = _score(frame, plan, settings, path, data, resume=resume, quiet=quiet, silent=silent)
-    with TrainingBar("Training on all rows", quiet=quiet, terms=LOG_POSTERIOR) as bar:
+    with TrainingBar("Training on all rows", quiet=quiet) as bar:
         model = TableModel.fit(frame, **settings, callbacks=[bar])
     model = replace(model, notes=(*notes, *model.notes))
     if not silent and model.likelihood_note:
         bullet(model.likelihood_note)
     return model if comparison is None else replace(model, held_out=comparison.to_document()), len(frame)
+
+
+def _fit_by_group(
+    data: str, target: str, by: str, out: Path, settings: dict[str, Any], *, json: bool, quiet: bool
+) -> None:
+    """Fit a fleet into a folder, and say how it went."""
+    import pandas as pd
+
+    from vmg.scale import fit_fleet, open_dataset
+    from vmg.tables import read_table
+    from vmg.tables.cells import count
+
+    silent = quiet or json
+    if is_dataset(data):
+        dataset = open_dataset(data)
+        frame = pd.concat(dataset.frames(), ignore_index=True)
+        notes = dataset.notes()
+    else:
+        reading = settings["choices"].reading
+        frame, notes = read_table(data, **{**reading, "texts": [*reading["texts"], by]})
+    if not silent:
+        _say_read(data, frame, notes)
+    with waiting("Training", quiet=quiet):
+        report = fit_fleet(frame, target, by, out, **settings, tell=None if silent else bullet)
+    if json:
+        fleet = {"fitted": len(report.fitted), "found": len(report.found), "refused": dict(report.refused)}
+        print_json({"fleet": str(out), "target": target, "by": by, **fleet, "notes": [*notes, *report.notes]})
+    elif not quiet:
+        earlier = f", {len(report.found)} from an earlier run" if report.found else ""
+        say(f"{count(len(report.fitted), 'model')} written to {out}{earlier}. Next: vmg predict {out} DATA --out FILE")
+
+
+def _say_read(data: Path | str, frame: pd.DataFrame, notes: list[str]) -> None:
+    """The size of a table, and how it was read."""
+    from vmg.tables.cells import count
+
+    say(f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}")
+    for note in notes:
+        bullet(note)
 
 
 def _finished(path: Path) -> Path:
@@ -292,7 +342,7 @@ def _fitter(settings: dict[str, Any], n_splits: int, *, quiet: bool) -> Any:
 
     def fit_rows(rows: pd.DataFrame, number: int) -> TableModel:
         label = "Held-out fit" if n_splits == 1 else f"Held-out fit {number + 1} of {n_splits}"
-        with TrainingBar(label, quiet=quiet, terms=LOG_POSTERIOR) as bar:
+        with TrainingBar(label, quiet=quiet) as bar:
             return TableModel.fit(rows, **{**settings, "conformal": 0.0}, callbacks=[bar])
 
     return fit_rows

@@ -2,43 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vmg.cli.options import (
-    CategoricalOption,
-    DataArgument,
-    DateFormatOption,
-    DebugOption,
-    DecimalOption,
-    IgnoreOption,
-    JsonOption,
-    NaOption,
-    NoHeaderOption,
-    TaskChoice,
-    TaskOption,
-    TypesOption,
-    make_choices,
-)
+from vmg.cli.options import DataArgument, DebugOption, JsonOption, TaskChoice, TaskOption, reads_table
 from vmg.cli.output import bullet, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from vmg.tables.choices import TableChoices
 
 __all__ = ["inspect"]
 
 
+@reads_table
 def inspect(
     data: DataArgument,
     target: Annotated[
         str | None, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict, if it is known yet.")
     ] = None,
     task: TaskOption = TaskChoice.auto,
-    types: TypesOption = None,
-    categorical: CategoricalOption = None,
-    ignore: IgnoreOption = None,
-    date_format: DateFormatOption = None,
-    decimal: DecimalOption = None,
-    na: NaOption = None,
-    no_header: NoHeaderOption = None,
+    *,
+    choices: TableChoices,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -51,7 +36,6 @@ def inspect(
     from vmg.tables import read_table
     from vmg.tables.cells import count
 
-    choices = make_choices(types, categorical, ignore, date_format, decimal, na, no_header)
     frame, notes = read_table(data, **choices.reading)
     inspection = inspect_table(frame, target, None if task is TaskChoice.auto else task.value, choices)
     if json:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from vmg.training import Progress
 
 __all__ = [
-    "LOG_POSTERIOR",
     "TrainingBar",
     "bullet",
     "print_comparison",
@@ -142,9 +141,6 @@ def print_scores(
 
 # -- progress, on standard error ---------------------------------------------------------------------------------------
 
-LOG_POSTERIOR = ("log posterior", "complexity")
-"""Terms of the estimators: the log posterior of hidden weights, and what it costs them to leave their prior."""
-
 
 def waiting(label: str, *, quiet: bool = False) -> AbstractContextManager[object]:
     """A sign of life for work whose length is not known; silent off a terminal."""
@@ -155,11 +151,10 @@ def waiting(label: str, *, quiet: bool = False) -> AbstractContextManager[object
 class TrainingBar:
     """A training callback that shows the objective, its two terms and the time left; silent off a terminal.
 
-    ``terms`` names the objective, and what is taken off the fit to get it.
+    The objective of table models is the log posterior of hidden weights, that of the paper's model the bound.
     """
 
-    def __init__(self, label: str, *, quiet: bool = False, terms: tuple[str, str] = ("bound", "KL")) -> None:
-        self._objective, self._price = terms
+    def __init__(self, label: str, *, quiet: bool = False) -> None:
         console = Console(stderr=True)
         self._bars = Bars(
             SpinnerColumn(),  # it moves from the first moment on, before the length of the work is known
@@ -188,6 +183,6 @@ class TrainingBar:
             self._bars.stop()
 
     def __call__(self, progress: Progress) -> None:
-        fit, price = progress.expected_log_likelihood, progress.kl
-        terms = f"{self._objective} {progress.elbo:.3f} = fit {fit:.3f} - {self._price} {price:.3f}"
+        fit, complexity = progress.expected_log_likelihood, progress.kl
+        terms = f"objective {progress.elbo:.3f} = fit {fit:.3f} - complexity {complexity:.3f}"
         self._bars.update(self._task, total=progress.n_steps, completed=progress.step, terms=terms)

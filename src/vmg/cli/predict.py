@@ -5,29 +5,27 @@ from __future__ import annotations
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from vmg.cli.datasets import DatasetArgument, JobsOption, is_dataset, refuse_options, score_into_folder
-from vmg.cli.fleets import load_fleet_and_table
+from vmg.cli.data import check_ending, check_output, is_dataset, load_both, prints
 from vmg.cli.options import (
     CoverageOption,
+    DatasetArgument,
     DebugOption,
     DecimalOption,
+    JobsOption,
     JsonOption,
     ModelArgument,
     QuietOption,
+    refuse_options,
     split_names,
 )
-from vmg.cli.output import print_json, say, visible, waiting
-from vmg.cli.paths import check_ending, check_output, load_both, prints
+from vmg.cli.output import print_json, say, say_aside, visible, waiting
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from vmg.estimators import TableModel
-    from vmg.scale import Fleet
 
 __all__ = ["predict"]
 
@@ -82,23 +80,17 @@ def predict(
         if prints(out):
             raise typer.BadParameter("must be a folder where DATA is a dataset; got -", param_hint="--out")
         refuse_options("needs one table and one model; the cells of a dataset have types", decimal=decimal)
-        score_into_folder(model, data, Path(out), coverage, split_names(keep), outside.value, jobs, json, quiet)
+        how: dict[str, Any] = {"coverage": coverage, "keep": split_names(keep), "outside": outside.value}
+        _score_into_folder(model, data, Path(out), how, jobs, json, quiet)
         return
     from vmg.estimators.table_inputs import named_after, split_flags
     from vmg.tables import write_table
     from vmg.tables.cells import count
 
     path = None if prints(out) else check_ending(check_output(Path(out), model, Path(data)))
-    fitted: TableModel | Fleet
-    if model.is_dir():
-        refuse_options("needs one model; a fleet reads numbers as in its fit", decimal=decimal)
-        fleet, frame = load_fleet_and_table(model, Path(data), quiet)
-        with waiting("Predicting", quiet=quiet):
-            fitted, predicted = fleet, fleet.predict_frame(frame, coverage, outside=outside.value)
-    else:
-        one, frame = load_both(model, Path(data), quiet, decimal)
-        with waiting("Predicting", quiet=quiet):
-            fitted, predicted = one, one.predict_frame(frame, coverage, outside=outside.value)
+    fitted, frame = load_both(model, Path(data), quiet, decimal)
+    with waiting("Predicting", quiet=quiet):
+        predicted = fitted.predict_frame(frame, coverage, outside=outside.value)
     predictions = _beside(frame, named_after(fitted.target, predicted), split_names(keep))
     if path is not None:
         write_table(predictions, path)
@@ -112,6 +104,31 @@ def predict(
         sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     elif not quiet:
         say(f"{count(len(predictions), 'prediction')} written to {path}.")
+
+
+def _score_into_folder(
+    model: Path, data: str, out: Path, how: dict[str, Any], jobs: int, json: bool, quiet: bool
+) -> None:
+    """Score a dataset into a folder of Parquet files, and say how it went."""
+    from vmg.scale import score_dataset
+    from vmg.tables import TableError
+    from vmg.tables.cells import count
+
+    with waiting("Predicting", quiet=quiet):
+        report = score_dataset(model, data, out, **how, n_jobs=jobs)
+    if json:
+        refused = [{"part": name, "reason": reason} for name, reason in sorted(report.refused.items())]
+        found = {"rows": report.n_rows, "written": report.written, "found": report.found, "empty": report.empty}
+        print_json({"out": str(out), "coverage": how["coverage"], **found, "refused": refused})
+    elif not quiet:
+        say(f"{count(report.n_rows, 'prediction')} written to {count(len(report.written), 'file')} in {out}.")
+        if report.found:
+            say(f"{count(len(report.found), 'file')} from an earlier run passed over.")
+        for name in report.empty:
+            say_aside(f"Part {name} has no rows.")
+    if report.refused:
+        names = "; ".join(f"{name}: {reason}" for name, reason in sorted(report.refused.items()))
+        raise TableError(f"{count(len(report.refused), 'part')} not scored, the rest is. {names}")
 
 
 def _beside(frame: pd.DataFrame, predictions: pd.DataFrame, keep: list[str]) -> pd.DataFrame:

@@ -8,11 +8,9 @@ from typing import Annotated
 
 import typer
 
-from vmg.cli.datasets import refuse_options
-from vmg.cli.fleets import load_fleet_and_table
-from vmg.cli.options import DataArgument, DebugOption, ModelArgument, QuietOption
+from vmg.cli.data import check_output, load_both, prints
+from vmg.cli.options import DataArgument, DebugOption, ModelArgument, QuietOption, refuse_options
 from vmg.cli.output import say, say_aside, waiting
-from vmg.cli.paths import check_output, load_both, prints
 
 __all__ = ["report"]
 
@@ -31,18 +29,18 @@ def report(
     debug: DebugOption = False,
 ) -> None:
     """Write one self-contained HTML page about a model and the rows of a table; of a fleet, about one of its groups."""
+    from vmg.estimators import TableModel
     from vmg.report import render_report, write_report
     from vmg.tables.cells import count
 
     path = None if prints(out) else check_output(Path(out), model, data)
-    if model.is_dir():
-        fleet, frame = load_fleet_and_table(model, data, quiet)
-        group, fitted, frame = fleet.rows_of(frame, group)
+    fitted, frame = load_both(model, data, quiet)
+    if isinstance(fitted, TableModel):
+        refuse_options("needs a fleet", group=group)
+    else:
+        group, fitted, frame = fitted.rows_of(frame, group)
         if not quiet:
             say_aside(f"The page is about the group '{group}', {count(len(frame), 'row')}; --group names another.")
-    else:
-        refuse_options("needs a fleet", group=group)
-        fitted, frame = load_both(model, data, quiet)
     if path is None:
         sys.stdout.write(render_report(fitted, frame))
         return

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from vmg.cli.datasets import DatasetArgument
-from vmg.cli.options import DebugOption, JsonOption, ModelArgument, QuietOption
+from vmg.cli.data import check_output, load_model
+from vmg.cli.options import DatasetArgument, DebugOption, JsonOption, ModelArgument, QuietOption
 from vmg.cli.output import print_json, say, say_aside, waiting
-from vmg.cli.paths import check_output, load_model
 
 __all__ = ["update"]
 

@@ -13,16 +13,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 
 import vmg
-from vmg.estimators.table_model import TableModel
+from vmg.estimators import TableModel
 from vmg.files import replacing
-from vmg.report.classification import ClassificationContents, classification_contents
-from vmg.report.classification_plots import classification_figures
+from vmg.report.classification import ClassificationContents, classification_contents, classification_figures
+from vmg.report.facts import network_summary, read_columns, summarise_columns, training_curve
 from vmg.report.influence import column_effects, column_influences
-from vmg.report.model_facts import network_summary, training_curve
 from vmg.report.panel import class_legend, effect_figures, shared_figures, short
-from vmg.report.regression import RegressionContents, regression_contents
-from vmg.report.regression_plots import regression_figures
-from vmg.report.table_facts import read_columns, summarise_columns
+from vmg.report.regression import RegressionContents, regression_contents, regression_figures
 from vmg.review.remarks import table_remarks
 from vmg.tables import TableError
 

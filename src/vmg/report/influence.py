@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.estimators.table_model import TableModel
-from vmg.prediction import ClassPrediction, Prediction
-from vmg.report.table_facts import SCORED_ROWS, SEED, Array, choose, read_columns
+from vmg.estimators import TableModel
+from vmg.prediction import ClassPrediction
+from vmg.report.facts import SCORED_ROWS, SEED, Array, choose, read_columns
 
 __all__ = ["EFFECT_GRID", "Effect", "Influence", "column_effects", "column_influences", "effect_grid", "function_draws"]
 
@@ -66,8 +66,6 @@ def function_draws(model: TableModel, rows: pd.DataFrame) -> Array:
     prediction = model.filled_dist(rows)
     if isinstance(prediction, ClassPrediction):
         return prediction.samples
-    if isinstance(prediction, Prediction):
-        return prediction.loc
     return prediction.sample_functions(FUNCTION_DRAWS, SEED)[..., None]  # one seed: the same functions at other rows
 
 

@@ -6,6 +6,7 @@ Colours become CSS variables of the page, so that one picture serves light, dark
 from __future__ import annotations
 
 import io
+import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -21,9 +22,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
+from vmg.prediction import NumberPrediction
+from vmg.report.facts import Array, TrainingCurve
 from vmg.report.influence import Effect, Influence
-from vmg.report.model_facts import TrainingCurve
-from vmg.report.table_facts import Array
 
 __all__ = [
     "CLASS_STYLES",
@@ -31,6 +32,7 @@ __all__ = [
     "Colour",
     "Panel",
     "class_legend",
+    "draw_toy_figure",
     "effect_figures",
     "legend",
     "panel",
@@ -238,7 +240,7 @@ def _training(curve: TrainingCurve) -> Markup:
             curve.step, curve.objective, curve.fit, color=Colour.MUTED, alpha=0.16, linewidth=0, label="complexity"
         )
         ax.plot(curve.step, curve.fit, color=Colour.RED, linestyle="--", marker=marker, label="fit")
-        label = f"{curve.name} = fit − complexity"
+        label = "log posterior = fit − complexity"
         ax.plot(curve.step, curve.objective, color=Colour.BLUE, marker=marker, label=label)
         ax.set_ylim(bottom - margin, top + margin)
         ax.set_xlabel("training step")
@@ -352,3 +354,32 @@ def class_legend(names: Sequence[str]) -> list[tuple[str, str]]:
     """Class names with the CSS colour each has in effects."""
     variable = {colour: f"var(--{name})" for name, colour in COLOURS.items()}
     return [(name, variable[colour]) for name, (colour, _) in zip(names, CLASS_STYLES, strict=False)]
+
+
+# -- the toy problem --------------------------------------------------------------------------------------------------
+
+TOY_HEIGHT = 160.0  # of the y axis, both ways: the truth leaves it near |x| = 5.4
+
+
+def draw_toy_figure(
+    grid: Array, prediction: NumberPrediction, x: Array, y: Array, path: str | os.PathLike[str]
+) -> None:
+    """Draw data (x, y), the true x³, and the mean along ``grid`` with ±3 standard deviations [LW16, figure 1]."""
+    figure = Figure(figsize=(6.4, 4.2), dpi=200, layout="constrained")
+    axes = figure.subplots()
+    mean = prediction.mean
+    for spread, alpha, label in (
+        (prediction.std, 0.15, "±3 std of the target"),
+        (prediction.epistemic_std, 0.3, "±3 std of ignorance alone"),
+    ):
+        axes.fill_between(
+            grid, mean - 3 * spread, mean + 3 * spread, color=Colour.BLUE, alpha=alpha, linewidth=0, label=label
+        )
+    axes.plot(grid, grid**3, color=Colour.INK, linewidth=1.2, linestyle=(0, (5, 3)), label="truth, $x^3$")
+    axes.plot(grid, mean, color=Colour.BLUE, linewidth=2, label="mean")
+    axes.plot(x, y, "o", color=Colour.RED, markersize=5.5, markeredgecolor="white", markeredgewidth=0.8, label="data")
+    axes.set(xlim=(grid[0], grid[-1]), ylim=(-TOY_HEIGHT, TOY_HEIGHT), xlabel="$x$", ylabel="$y$")
+    axes.set_title("Sure where there are data, unsure where there are none", loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="upper left", fontsize=9)
+    figure.savefig(path)

@@ -1,4 +1,4 @@
-"""Paths that a command reads and writes, checked before the long work."""
+"""Tables, datasets and models that a command reads and writes, checked before the long work."""
 
 from __future__ import annotations
 
@@ -8,14 +8,40 @@ from typing import TYPE_CHECKING
 import typer
 
 import vmg
+from vmg.cli.options import refuse_options
 from vmg.cli.output import say_aside
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from vmg.estimators import TableModel
+    from vmg.scale import Fleet
 
-__all__ = ["check_ending", "check_output", "load_both", "load_model", "prints", "stem"]
+__all__ = [
+    "check_ending",
+    "check_output",
+    "is_dataset",
+    "load_both",
+    "load_fleet_and_table",
+    "load_model",
+    "prints",
+    "stem",
+    "streams",
+]
+
+LARGE_FILE = 2**28  # bytes from which a file is not read whole
+
+
+def is_dataset(data: str) -> bool:
+    """Whether data are a folder, a pattern or an address, not one file."""
+    return "://" in data or any(sign in data for sign in "*?[") or Path(data).is_dir()
+
+
+def streams(data: str, asked: bool | None, *, shared: bool) -> bool:
+    """Whether data are read a batch at a time: datasets, large files, and whatever several processes share."""
+    if asked is not None and not (shared or is_dataset(data)):
+        return asked
+    return shared or is_dataset(data) or (Path(data).is_file() and Path(data).stat().st_size > LARGE_FILE)
 
 
 def stem(data: Path) -> str:
@@ -67,11 +93,16 @@ def load_model(path: Path) -> TableModel:
     return model
 
 
-def load_both(path: Path, data: Path, quiet: bool, decimal: str | None = None) -> tuple[TableModel, pd.DataFrame]:
-    """The model and the table, with remarks on how they fit together on standard error.
+def load_both(
+    path: Path, data: Path, quiet: bool, decimal: str | None = None
+) -> tuple[TableModel | Fleet, pd.DataFrame]:
+    """The model, or the fleet in a folder, and the table, with remarks on how they fit together on standard error.
 
     The table is read by the types and the decimal mark of the fit; ``decimal`` is the mark of this table, if another.
     """
+    if path.is_dir():
+        refuse_options("needs one model; a fleet reads numbers as in its fit", decimal=decimal)
+        return load_fleet_and_table(path, data, quiet)
     from vmg.review.remarks import table_remarks
     from vmg.tables import read_table
     from vmg.tables.choices import TableChoices
@@ -85,3 +116,23 @@ def load_both(path: Path, data: Path, quiet: bool, decimal: str | None = None) -
         for note in [*notes, *table_remarks(model.encoder, frame, model.target, model.choices.ignored)]:
             say_aside(note)
     return model, frame
+
+
+def load_fleet_and_table(path: Path, data: Path, quiet: bool) -> tuple[Fleet, pd.DataFrame]:
+    """The fleet and the table, with remarks on how they fit together on standard error."""
+    from vmg.scale import load_fleet
+    from vmg.tables import read_table
+    from vmg.tables.cells import listing
+
+    fleet = load_fleet(path)
+    one = fleet.any_model
+    frame, notes = read_table(data, **{**one.reading, "texts": {**one.reading["texts"], fleet.index.by: ()}})
+    one.encoder.check(frame)
+    unknown = fleet.unknown(frame)
+    if unknown:
+        how = "predicted as a group that is not known" if fleet.index.others else "not predicted"
+        notes = [*notes, f"Rows of groups without a model of their own are {how}: {listing(unknown)}."]
+    if not quiet:
+        for note in notes:
+            say_aside(note)
+    return fleet, frame

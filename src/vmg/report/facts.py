@@ -1,4 +1,4 @@
-"""Rows and columns of the table that the report is about: which rows it shows, and a summary of each column."""
+"""Facts that the report shows: rows and columns of its table, networks of its model and their training."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.estimators.table_model import TableModel
+from vmg.estimators import TableModel
+from vmg.estimators.table_estimator import TableEstimator
 from vmg.math.distributions import Array
-from vmg.prediction import ClassPrediction, Prediction
+from vmg.prediction import ClassPrediction
 from vmg.tables.cells import Cells, to_texts
 from vmg.tables.columns import DateColumn, NumberColumn
 from vmg.tables.dates import to_timestamps
@@ -23,12 +24,16 @@ __all__ = [
     "SEED",
     "Array",
     "ColumnSummary",
+    "NetworkSummary",
     "Positions",
+    "TrainingCurve",
     "choose",
     "extremes",
+    "network_summary",
     "read_columns",
     "scored_rows",
     "summarise_columns",
+    "training_curve",
 ]
 
 Positions = NDArray[np.int64]
@@ -50,8 +55,7 @@ def choose(n: int, most: int, seed: int = SEED) -> Positions:
 def scored_rows(model: TableModel, frame: pd.DataFrame) -> Positions:
     """Positions of the rows that are predicted and scored."""
     one = model.filled_dist(frame.iloc[:1])
-    draws = one.samples if isinstance(one, ClassPrediction) else one.loc if isinstance(one, Prediction) else one.mean
-    in_memory = SCORED_DRAWS // draws.size
+    in_memory = SCORED_DRAWS // (one.samples.size if isinstance(one, ClassPrediction) else 1)
     return choose(len(frame), min(SCORED_ROWS, max(in_memory, INTERVAL_ROWS)))
 
 
@@ -120,3 +124,57 @@ def summarise_columns(model: TableModel, frame: pd.DataFrame) -> list[ColumnSumm
         n_missing = len(cells) - len(given)
         summaries.append(ColumnSummary(str(name), kind, n_missing, given.nunique(), numbers, common, unused))
     return summaries
+
+
+# -- networks and their training ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NetworkSummary:
+    """Networks, their hidden layers and what stands behind a prediction."""
+
+    hidden: tuple[int, ...]
+    activations: tuple[str, ...]
+    n_members: int
+    n_draws: int | None  # of the posterior behind a prediction; None where it has a closed form
+
+
+def network_summary(estimator: TableEstimator) -> NetworkSummary:
+    """Read the networks off a fitted estimator, whatever its parameters have been set to since."""
+    features = estimator.ensemble_.members.features
+    draws = estimator.get_params().get("n_draws")
+    n_draws = None if draws is None else draws * features.n_members
+    return NetworkSummary(features.hidden, features.activations, features.n_members, n_draws)
+
+
+@dataclass(frozen=True)
+class TrainingCurve:
+    """The log posterior of hidden weights over optimiser steps, per row: fit − complexity.
+
+    The complexity is what it cost to leave their draws of the prior.
+    """
+
+    step: Positions
+    objective: Array
+    fit: Array
+    complexity: Array
+    stopped: str
+
+    @property
+    def late_gain(self) -> float:
+        """Gain of the objective over the last fifth of training."""
+        start = np.searchsorted(self.step, 0.8 * self.step[-1])
+        return float(self.objective[-1] - self.objective[min(start, len(self.objective) - 1)])
+
+
+def training_curve(estimator: Any) -> TrainingCurve | None:
+    """The record of training; None where the model has none."""
+    history = getattr(estimator, "history_", None)
+    if history is None or not history.records:
+        return None
+    rows = np.array([(r.step, r.elbo, r.expected_log_likelihood, r.kl) for r in history.records])
+    gaps = np.diff(rows[:, 0])
+    if len(gaps) > 1 and gaps[-1] < gaps[0] / 2:  # the last report rests on the few steps left over: mostly noise
+        rows = rows[:-1]
+    step, objective, fit, complexity = rows.T
+    return TrainingCurve(step.astype(np.int64), objective, fit, complexity, history.stopped)
