@@ -68,7 +68,7 @@ def test_predict_interval_is_read_in_eight_files():
     assert len((entered | {"nn/anchored.py"}) - {"fit/noise.py"}) <= 8, sorted(entered)
 
 
-@pytest.mark.parametrize(("n_pseudo", "most"), [(0, 6), (2, 8)])
+@pytest.mark.parametrize(("n_pseudo", "most"), [(0, 6), (2, 6)])
 def test_one_objective_of_the_papers_layer_is_read_in_few_files(n_pseudo, most, monkeypatch):
     """``vmg.elbo`` and its backward pass in plain PyTorch; pseudo-data add their parameters and their mathematics."""
     monkeypatch.setattr(library, "available", lambda: False)  # as with VMG_NATIVE=0

@@ -1,6 +1,7 @@
-"""Priors of a layer's weights, against which the posterior MN(M, U, V) is measured.
+"""Priors of a layer's weights and pseudo-data, and the KL divergence of the posteriors to them.
 
-A prior answers one question, its expected KL divergence, given M (``None`` for a zero mean), U and V.
+A prior of the weights answers one question, its expected KL divergence, given M (``None`` for a zero mean), U and V.
+Entries of the pseudo-data have a log-uniform prior (:func:`log_uniform_kl`).
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,6 @@ from torch.distributions import Gamma, kl_divergence
 from vmg.fused.divergence import OF_ONE, Coefficients, DiagonalKL
 from vmg.math.covariance import Covariance, Diagonal
 from vmg.math.matrix_normal import MatrixNormal
-from vmg.math.preactivations import PseudoNoise
 from vmg.settings import KeepsSettings
 
 __all__ = [
@@ -27,6 +27,8 @@ __all__ = [
     "Prior",
     "compiled_form",
     "gamma_kl",
+    "log_uniform_kl",
+    "pseudo_data_kl",
 ]
 
 
@@ -54,49 +56,30 @@ class Prior(nn.Module, ABC):
         return self
 
 
-class _Moments(NamedTuple):
-    """The moments of a posterior that an isotropic prior depends on."""
+class _EnergyPrior(Prior):
+    """A prior whose divergence depends on the weights by E‖W‖² and log|V ⊗ U| alone."""
 
-    energy: Tensor  # E‖W‖² = tr U tr V + ‖M‖²
-    logdet: Tensor  # log|V ⊗ U|
-    size: int  # RC
+    @abstractmethod
+    def kl_of_energy(self, energy: Tensor, size: int) -> Tensor:
+        """The divergence of a matrix of RC = ``size`` entries at E‖W‖² = ``energy``, all but its −½ log|V ⊗ U|."""
 
+    def kl_divergence(self, M: Tensor | None, U: Covariance, V: Covariance) -> Tensor:
+        logdet = V.n * U.logdet() + U.n * V.logdet()
+        return self.kl_of_energy(_energy(U.trace(), V.trace(), M), U.n * V.n) - 0.5 * logdet
 
-def compiled_form(
-    prior: Prior, plain: Callable[..., Tensor], sizes: tuple[int, int], pseudo: PseudoNoise | None
-) -> DiagonalKL | None:
-    """The divergence of a diagonal layer with R, C = ``sizes`` as the kernels take it; None if they cannot.
-
-    ``plain`` is the same divergence in PyTorch.
-    """
-    if isinstance(prior, GammaPrior) and prior.log_concentration is not None and prior.log_rate is not None:
-        return DiagonalKL(plain, OF_ONE, sizes, pseudo, prior, (prior.log_concentration, prior.log_rate))
-    coefficients = prior.coefficients(sizes[0] * sizes[1])
-    return None if coefficients is None else DiagonalKL(plain, coefficients, sizes, pseudo)
+    def kl_of_diagonal(self, M: Tensor | None, log_row: Tensor, log_column: Tensor) -> Tensor:
+        R, C = log_row.shape[-1], log_column.shape[-1]
+        traces = torch.exp(2 * log_row).sum(-1), torch.exp(2 * log_column).sum(-1)
+        return self.kl_of_energy(_energy(*traces, M), R * C) - (C * log_row.sum(-1) + R * log_column.sum(-1))
 
 
-def _moments(M: Tensor | None, U: Covariance, V: Covariance) -> _Moments:
-    R, C = U.n, V.n
-    energy = U.trace() * V.trace()
-    if M is not None:
-        energy = energy + M.square().sum((-2, -1))
-    return _Moments(energy, C * U.logdet() + R * V.logdet(), R * C)
+def _energy(row_trace: Tensor, column_trace: Tensor, M: Tensor | None) -> Tensor:
+    """E‖W‖² = tr U tr V + ‖M‖²."""
+    energy = row_trace * column_trace
+    return energy if M is None else energy + M.square().sum((-2, -1))
 
 
-def _diagonal_moments(M: Tensor | None, log_row: Tensor, log_column: Tensor) -> _Moments:
-    R, C = log_row.shape[-1], log_column.shape[-1]
-    energy = torch.exp(2 * log_row).sum(-1) * torch.exp(2 * log_column).sum(-1)
-    if M is not None:
-        energy = energy + M.square().sum((-2, -1))
-    return _Moments(energy, 2 * (C * log_row.sum(-1) + R * log_column.sum(-1)), R * C)
-
-
-def _standard_kl(m: _Moments, tau: float, log_tau: float) -> Tensor:
-    """KL(MN(M, U, V) ‖ MN(0, I/τ_r, I/τ_c)) with τ = τ_r τ_c [LW16, eq. 4]."""
-    return 0.5 * (tau * m.energy - m.logdet - m.size * (1 + log_tau))
-
-
-class IsotropicPrior(KeepsSettings, Prior):
+class IsotropicPrior(KeepsSettings, _EnergyPrior):
     """MN(0, I, I), or MN(0, scale² I, I); the paper's prior unless stated otherwise [LW16, §4]."""
 
     SETTINGS = ("scale",)
@@ -113,14 +96,9 @@ class IsotropicPrior(KeepsSettings, Prior):
     def fresh(self, batch_shape: Sequence[int]) -> IsotropicPrior:
         return IsotropicPrior(self.scale)
 
-    def kl_divergence(self, M: Tensor | None, U: Covariance, V: Covariance) -> Tensor:
-        return self._kl(_moments(M, U, V))
-
-    def kl_of_diagonal(self, M: Tensor | None, log_row: Tensor, log_column: Tensor) -> Tensor:
-        return self._kl(_diagonal_moments(M, log_row, log_column))
-
-    def _kl(self, m: _Moments) -> Tensor:
-        return _standard_kl(m, self.scale**-2, -2 * math.log(self.scale))
+    def kl_of_energy(self, energy: Tensor, size: int) -> Tensor:
+        """[LW16, eq. 4] with U₀V₀ = scale² I."""
+        return 0.5 * self.scale**-2 * energy + size * (math.log(self.scale) - 0.5)
 
     def coefficients(self, size: int) -> Coefficients:
         return Coefficients(self.scale**-2, 0.0, 0.0, size * (math.log(self.scale) - 0.5))
@@ -140,7 +118,7 @@ class _GammaPair(NamedTuple):
     column: Gamma
 
 
-class GammaPrior(KeepsSettings, Prior):
+class GammaPrior(KeepsSettings, _EnergyPrior):
     """MN(0, I/τ_r, I/τ_c) with Gamma priors and Gamma posteriors on both precisions [LW16, §4.1].
 
     ``conjugate=True`` uses the optimal posteriors, which are Gamma with shape a₀ + RC/2 and rates that solve
@@ -182,8 +160,7 @@ class GammaPrior(KeepsSettings, Prior):
 
     def posterior(self, M: Tensor | None, U: Covariance, V: Covariance) -> _GammaPair:
         """q(τ_r) and q(τ_c) for the given weights."""
-        m = _moments(M, U, V)
-        return self._posterior(m.energy, m.size)
+        return self._posterior(_energy(U.trace(), V.trace(), M), U.n * V.n)
 
     def _posterior(self, energy: Tensor, size: int) -> _GammaPair:
         if self.log_concentration is not None and self.log_rate is not None:
@@ -196,20 +173,8 @@ class GammaPrior(KeepsSettings, Prior):
         both = Gamma(a, b, validate_args=False)
         return _GammaPair(both, both)
 
-    def kl_divergence(self, M: Tensor | None, U: Covariance, V: Covariance) -> Tensor:
-        return self._kl(_moments(M, U, V))
-
-    def kl_of_diagonal(self, M: Tensor | None, log_row: Tensor, log_column: Tensor) -> Tensor:
-        return self._kl(_diagonal_moments(M, log_row, log_column))
-
-    def _kl(self, m: _Moments) -> Tensor:
-        return self.kl_of_energy(m.energy, m.size) - 0.5 * m.logdet
-
     def kl_of_energy(self, energy: Tensor, size: int) -> Tensor:
-        """The divergence, all but its −½ log|V ⊗ U|, which depends on the weights by E‖W‖² = ``energy`` alone.
-
-        [LW16, eq. 4] in expectation over both precisions, and the divergences of their own posteriors.
-        """
+        """[LW16, eq. 4] in expectation over both precisions, and the divergences of their own posteriors."""
         row, column = self._posterior(energy, size)
         log_tau, own = self._log_mean(row), self._own_kl(row)
         if row is column:  # conjugate: both are the same distribution
@@ -277,3 +242,75 @@ class FixedPrior(Prior):
 
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
         return self.distribution.transform_noise(torch.randn(*shape, generator=generator))
+
+
+# -- pseudo-data ------------------------------------------------------------------------------------------------------
+
+_C1, _C2, _C3 = 1.16145124, -1.50204118, 0.58629921  # as in csrc/divergence.hpp
+
+
+def log_uniform_kl(log_scale: Tensor, max_scale: float | Tensor) -> Tensor:
+    """KL of one entry's multiplicative Gaussian to the log-uniform prior, zero at √α = ``max_scale``.
+
+    −KL ≈ const + ½ log α + c₁α + c₂α² + c₃α³ for the posterior mean·(1 + √α ε), α <= 1 (Kingma et al. 2015, eq. 14).
+    The true divergence is known up to a constant only; here it is zero at the largest α allowed.
+
+    Args:
+        log_scale: log √α, any shape.
+        max_scale: the bound on √α, at most 1, where the cubic fit ends; one number or broadcastable to log_scale.
+    """
+    kl: Tensor = _log_uniform_at_bound(max_scale) - _negative_log_uniform(torch.exp(2 * log_scale), log_scale)
+    return kl
+
+
+def _negative_log_uniform(alpha: Any, log_scale: Any) -> Any:
+    return alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + log_scale
+
+
+def _log_uniform_at_bound(max_scale: float | Tensor) -> Any:
+    """The constant that makes the divergence zero at √α = ``max_scale``, a number or a tensor as this is."""
+    log_scale = max_scale.log() if isinstance(max_scale, Tensor) else math.log(max_scale)
+    return _negative_log_uniform(max_scale**2, log_scale)
+
+
+def pseudo_data_kl(
+    log_noise: Tensor, log_point_noise: Tensor | None, sizes: tuple[int, int, int], max_noise: float | Tensor
+) -> Tensor:
+    """KL of q(Ã) and q(B̃) to their log-uniform priors, summed over entries; [*batch_shape].
+
+    Args:
+        log_noise: log √α of pseudo-inputs and pseudo-outputs [..., 2], or the dimensions' factors [..., R+C].
+        log_point_noise: the points' factors [..., P].
+        sizes: P, R and C.
+        max_noise: bound on √α, [*batch_shape] where replicas differ.
+    """
+    P, R, C = sizes
+    bound = max_noise.to(log_noise).unsqueeze(-1) if isinstance(max_noise, Tensor) else max_noise
+    if log_point_noise is None:
+        inputs, outputs = log_uniform_kl(log_noise, bound).unbind(-1)
+        return P * (R * inputs + C * outputs)
+    log_scale = log_point_noise.unsqueeze(-1) + log_noise.unsqueeze(-2)  # [..., P, R+C]
+    return log_uniform_kl(log_scale, bound.unsqueeze(-1) if isinstance(bound, Tensor) else bound).sum((-2, -1))
+
+
+# -- the divergences of a layer as the kernels take them --------------------------------------------------------------
+
+
+def compiled_form(
+    prior: Prior,
+    plain: Callable[..., Tensor],
+    sizes: tuple[int, int, int],
+    *,
+    factored: bool = False,
+    max_noise: float | Tensor = 1.0,
+) -> DiagonalKL | None:
+    """The divergence of a diagonal layer with P, R, C = ``sizes``; None if the kernels cannot take it.
+
+    ``plain`` is the same divergence in PyTorch; ``factored`` and ``max_noise`` are those of its pseudo-data.
+    """
+    bound = max_noise.double() if isinstance(max_noise, Tensor) else max_noise
+    pseudo = factored, _log_uniform_at_bound(bound)
+    if isinstance(prior, GammaPrior) and prior.log_concentration is not None and prior.log_rate is not None:
+        return DiagonalKL(plain, OF_ONE, sizes, *pseudo, prior, (prior.log_concentration, prior.log_rate))
+    coefficients = prior.coefficients(sizes[1] * sizes[2])
+    return None if coefficients is None else DiagonalKL(plain, coefficients, sizes, *pseudo)

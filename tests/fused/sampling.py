@@ -1,6 +1,8 @@
 """A draw of a diagonal layer with the arguments that most tests leave out."""
 
-from vmg.nn.fusing import sample_fused
+from vmg.fused.stack import DiagonalDraw
+from vmg.nn import matrix_gaussian
+from vmg.nn.fusing import draw_rows
 
 
 def sample_diagonal(
@@ -18,5 +20,6 @@ def sample_diagonal(
     damping=1e-6,
     check_finite=False,
 ):
-    tensors = (x, M, log_row_scale, log_column_scale, points, log_noise, log_point_noise, point_noise, noise)
-    return sample_fused(*tensors, input_scale, damping, check_finite=check_finite)
+    parameters = (M, log_row_scale, log_column_scale, points, log_noise, log_point_noise)
+    draw = DiagonalDraw(parameters, (point_noise, noise), input_scale, damping, matrix_gaussian.sample_diagonal)
+    return draw_rows(x, draw, check_finite=check_finite)

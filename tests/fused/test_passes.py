@@ -9,7 +9,8 @@ from sampling import sample_diagonal
 from reference import assert_close, members, normal
 from vmg.covariance import Diagonal
 from vmg.fused import library, passes
-from vmg.math.preactivations import DAMPING, augment, multiplicative_noise, sample_conditional, sample_marginal
+from vmg.math.preactivations import DAMPING, augment, sample_conditional, sample_marginal
+from vmg.nn.matrix_gaussian import multiplicative_noise
 
 N, R, C, P = 4, 5, 3, 2
 NAMES = ["x", "M", "log_row_scale", "log_column_scale", "A", "B"]

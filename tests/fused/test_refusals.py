@@ -54,7 +54,7 @@ def test_a_backward_pass_refuses_what_it_would_misread():
 
 @needs_kernels
 def test_the_divergence_refuses_what_it_would_misread():
-    kernels, kl = library.native(torch.zeros(1)), compiled_form(IsotropicPrior(), None, (3, 2), None)
+    kernels, kl = library.native(torch.zeros(1)), compiled_form(IsotropicPrior(), None, (0, 3, 2))
     tensors = [torch.zeros(3, 2), torch.zeros(3), torch.zeros(2), None, None]
     assert torch.isfinite(kl.value(kernels, tensors))
     with pytest.raises(ValueError, match=r"log_column must have shape \(2,\); got \(3,\)"):

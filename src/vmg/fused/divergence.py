@@ -1,7 +1,7 @@
 """The KL divergence of a diagonal layer, of its weights and its pseudo-data, in one compiled operation.
 
-:mod:`vmg.priors` and :func:`vmg.math.preactivations.pseudo_data_kl` state it. :mod:`vmg.fused.stack` computes it
-together with the layer's draw, so that each parameter has one gradient; :func:`compiled_kl` computes it alone.
+:mod:`vmg.priors` states it. :mod:`vmg.fused.stack` computes it together with the layer's draw, so that each parameter
+has one gradient; :func:`compiled_kl` computes it alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.autograd import Function
 
 from vmg.fused import library
-from vmg.math.preactivations import PseudoNoise, log_uniform_at_bound
 
 __all__ = ["OF_ONE", "Coefficients", "DiagonalKL", "LearnedPrecisions", "compiled_kl"]
 
@@ -57,8 +56,9 @@ class DiagonalKL:
     Args:
         plain: takes the tensors and gives the same divergence by autograd.
         coefficients: of the prior; :data:`OF_ONE` for one that is learned.
-        sizes: R and C of the layer.
-        pseudo: noise of its pseudo-data.
+        sizes: P, R and C of the layer.
+        factored: whether √α of the pseudo-data is a product of factors.
+        at_bound: −KL of an entry of the pseudo-data at the bound of √α, up to the constant that it sets.
         learned: the prior, where its precisions' posteriors are learned, with its parameters.
     """
 
@@ -66,28 +66,24 @@ class DiagonalKL:
         self,
         plain: Callable[..., Tensor],
         coefficients: Coefficients,
-        sizes: tuple[int, int],
-        pseudo: PseudoNoise | None,
+        sizes: tuple[int, int, int],
+        factored: bool,
+        at_bound: float | Tensor,
         learned: LearnedPrecisions | None = None,
         parameters: tuple[Tensor, ...] = (),
     ) -> None:
         self.plain, self.parameters = plain, parameters
-        self._coefficients, self._sizes, self._pseudo, self._learned = coefficients, sizes, pseudo, learned
+        self._coefficients, self._sizes, self._learned = coefficients, sizes, learned
+        self._factored, self._at_bound = factored, at_bound
 
     def value(self, native: Any, tensors: Sequence[Tensor | None]) -> Tensor:
         """The divergence, [*batch_shape]."""
         tensors, log_row = library.packed(tensors), tensors[1]
         assert log_row is not None
-        (R, C), pseudo, lead = self._sizes, self._pseudo, log_row.shape[:-1]
-        n_points, factored, at_bound, offset = 0, False, 0.0, None
-        if pseudo is not None:
-            n_points, factored = pseudo.n_points, pseudo.log_point_noise is not None
-            if isinstance(pseudo.max_noise, Tensor):
-                offset = n_points * (R + C) * log_uniform_at_bound(pseudo.max_noise.to(log_row))
-            else:
-                at_bound = _at_bound(pseudo.max_noise)
-        n, self._shapes = _layout(lead, R, C, n_points, factored)
-        self._scalars = (n, R, C, n_points, factored, *self._coefficients, at_bound)
+        (P, R, C), lead, at_bound = self._sizes, log_row.shape[:-1], self._at_bound
+        offset = P * (R + C) * at_bound.to(log_row) if isinstance(at_bound, Tensor) else None  # one for each replica
+        n, self._shapes = _layout(lead, R, C, P, self._factored)
+        self._scalars = (n, R, C, P, self._factored, *self._coefficients, 0.0 if offset is not None else at_bound)
         library.require(_NAMES, tensors, self._shapes, log_row.dtype)
         self._native = native
         self._results = log_row.new_empty((4, *lead))  # the divergence; the precision, tr U and tr V, for its gradient
@@ -112,7 +108,7 @@ class DiagonalKL:
         library.require(_NAMES_OF_GRADIENTS, to, self._shapes, dtype)
         own: list[Tensor] = []
         if self._learned is not None:
-            precision, by_parameters = self._learned.differentiate(self._energy, self._sizes[0] * self._sizes[1])
+            precision, by_parameters = self._learned.differentiate(self._energy, self._sizes[1] * self._sizes[2])
             self._results[1] = precision  # which the kernels' gradient reads there
             own = [gradient * g.unsqueeze(-1) for gradient in by_parameters]
         self._native.add_divergence_gradient(self._record(tensors, (g, *to)))
@@ -128,15 +124,10 @@ class DiagonalKL:
 
 
 @lru_cache(maxsize=256)
-def _layout(
-    lead: tuple[int, ...], R: int, C: int, n_points: int, factored: bool
-) -> tuple[int, tuple[tuple[int, ...], ...]]:
+def _layout(lead: tuple[int, ...], R: int, C: int, P: int, factored: bool) -> tuple[int, tuple[tuple[int, ...], ...]]:
     """The number of replicas, and the shapes that the tensors must have."""
-    own = ((R, C), (R,), (C,), (R + C if factored else 2,), (n_points,))
+    own = ((R, C), (R,), (C,), (R + C if factored else 2,), (P,))
     return math.prod(lead), tuple((*lead, *shape) for shape in own)
-
-
-_at_bound = lru_cache(maxsize=64)(log_uniform_at_bound)
 
 
 _NAMES = ("M", "log_row", "log_column", "log_noise", "log_point_noise")

@@ -76,6 +76,8 @@ class Plan(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def make_plan(batch_shape: tuple[int, ...], B: int, I: int, R: int, C: int, P: int, factored: bool) -> Plan:  # noqa: E741
     """Lay out the workspace of a layer."""
+    if R - I not in (0, 1):
+        raise ValueError(f"x must have {R - 1} or {R} columns; got {I}")
     n = math.prod(batch_shape)
     trailing = ((B, I), (R, C), (R,), (C,), (P, R + C), (R + C if factored else 2,), (P,), (P, R + C), (B, C))
     shapes = tuple((*batch_shape, *shape) for shape in trailing)

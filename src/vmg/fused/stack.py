@@ -76,7 +76,9 @@ class _Run:
         self.outputs: list[Tensor] = []  # of all layers but the last: after the activation if that is ReLU, else before
         self.with_kl = all(draw.kl is not None for draw in draws)
         for draw in draws:
-            _, log_row, log_column, points, _, log_point_noise = draw.parameters
+            M, log_row, log_column, points, log_noise, log_point_noise = draw.parameters
+            if (M is None and points is None) or (log_noise is None) != (draw.noises[0] is None):
+                raise ValueError("M or points must be given, and log_noise and point_noise together")
             R, C = log_row.shape[-1], log_column.shape[-1]
             P = 0 if points is None else points.shape[-2]
             plan = make_plan(tuple(log_row.shape[:-1]), *shape[-2:], R, C, P, log_point_noise is not None)

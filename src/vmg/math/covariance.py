@@ -350,7 +350,7 @@ class Conditioned(Covariance):
 
     @cached_property
     def _dense(self) -> Dense:
-        return Dense(cholesky(self.to_dense(), level=self.covariance.diagonal().mean(-1), name="U'"))
+        return Dense(cholesky(self.to_dense(), name="U'"))
 
     def sqrt_matmul(self, X: Tensor) -> Tensor:
         return self._dense.sqrt_matmul(X)

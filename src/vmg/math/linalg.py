@@ -101,26 +101,22 @@ class NotPositiveDefiniteError(ValueError):
     """A matrix that must be a covariance is not one, even after jitter."""
 
 
-def cholesky(
-    matrix: Tensor, *, level: Tensor | None = None, jitter: float = 1e-8, max_tries: int = 6, name: str = "matrix"
-) -> Tensor:
+def cholesky(matrix: Tensor, *, jitter: float = 1e-8, max_tries: int = 6, name: str = "matrix") -> Tensor:
     """Lower Cholesky factor, with growing jitter on the diagonal where the plain factorisation fails.
 
-    The first try adds nothing. Try k adds ``jitter * 10**(k-1)`` times ``level``, to the failing
+    The first try adds nothing. Try k adds ``jitter * 10**(k-1)`` times the mean of the diagonal, to the failing
     members of the batch only, so that healthy members keep their exact factor. Where values may not be looked at
     (:func:`values_readable`) there is one more try, with the jitter of the middle one, and what fails it is NaN.
 
     Args:
         matrix: symmetric matrices, [..., n, n].
-        level: size of the numbers that the matrix was computed from, [...], where these were larger than what was left
-            of them; the mean of its diagonal if None.
         jitter: first relative jitter; single precision never uses less than its own rounding, 1e-7.
         max_tries: how often the jitter grows tenfold before giving up.
         name: what the matrix is, for the error message.
     """
     factor, info = torch.linalg.cholesky_ex(matrix)
     if not values_readable(matrix):
-        return _cholesky_unseen(matrix, info, level, jitter * 10 ** (max_tries // 2))
+        return _cholesky_unseen(matrix, info, jitter * 10 ** (max_tries // 2))
     if not info.any():
         return factor
     if not torch.isfinite(matrix).all():
@@ -129,9 +125,7 @@ def cholesky(
             "values and lower the learning rate"
         )
     relative = max(jitter, torch.finfo(matrix.dtype).eps)
-    if level is None:
-        level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
-    level = level.detach().abs().clamp_min(torch.finfo(matrix.dtype).tiny).expand(matrix.shape[:-2])
+    level = matrix.detach().diagonal(dim1=-2, dim2=-1).mean(-1).abs().clamp_min(torch.finfo(matrix.dtype).tiny)
     shift = torch.zeros_like(level)
     for _ in range(max_tries):
         shift = torch.where(info > 0, relative * level, shift)
@@ -146,12 +140,10 @@ def cholesky(
     )
 
 
-def _cholesky_unseen(matrix: Tensor, info: Tensor, level: Tensor | None, jitter: float) -> Tensor:
+def _cholesky_unseen(matrix: Tensor, info: Tensor, jitter: float) -> Tensor:
     """The second try of all members, with jitter for those that failed the first: no branch on any value."""
     relative = max(jitter, torch.finfo(matrix.dtype).eps)
-    if level is None:
-        level = matrix.diagonal(dim1=-2, dim2=-1).mean(-1)
-    shift = (relative * level.detach().abs()).expand(matrix.shape[:-2])[..., None, None]
+    shift = relative * matrix.detach().diagonal(dim1=-2, dim2=-1).mean(-1).abs()[..., None, None]
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     failed = (info > 0)[..., None, None]
     second, info = torch.linalg.cholesky_ex(matrix + torch.where(failed, shift, torch.zeros_like(shift)) * eye)

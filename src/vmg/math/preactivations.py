@@ -1,4 +1,4 @@
-"""The model as pure functions of tensors: four ways to draw pre-activations, pseudo-data and their divergence.
+"""The model as pure functions of tensors: four ways to draw pre-activations.
 
 Every function takes inputs that are already augmented and scaled (:func:`augment`) and takes its noise as an argument.
 Letters: B rows of a batch, R inputs with bias, C outputs, P pseudo-points; leading dimensions broadcast.
@@ -7,7 +7,7 @@ Letters: B rows of a batch, R inputs with bias, C outputs, P pseudo-points; lead
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,17 +18,12 @@ from vmg.math.linalg import cholesky
 __all__ = [
     "DAMPING",
     "Conditional",
-    "PseudoNoise",
     "augment",
     "average_mean",
     "condition",
     "condition_weights",
     "fold_mean",
     "input_divisor",
-    "log_uniform_at_bound",
-    "log_uniform_kl",
-    "multiplicative_noise",
-    "pseudo_data_kl",
     "sample_conditional",
     "sample_joint",
     "sample_marginal",
@@ -82,18 +77,19 @@ class Conditional(NamedTuple):
     """A layer's output at x given its pseudo-data: MN(mean, row covariance, V)."""
 
     mean: Tensor  # [..., B, C]
-    cross: Tensor  # σ₁₂ᵀ [..., B, P]
-    gain: Tensor  # Σ₁₁⁻¹ σ₁₂ [..., P, B]
+    rest: Tensor  # x' = x̂ − GᵀÃ, the part of the input that pseudo-data do not explain, [..., B, R]
+    gain: Tensor  # G = Σ₁₁⁻¹ σ₁₂ [..., P, B]
+    damping: float  # σ²
 
     def row_variance(self, x: Tensor, U: Covariance) -> Tensor:
-        """σ₂₂ − σ₁₂ᵀ Σ₁₁⁻¹ σ₁₂ of each row, [..., B], kept above rounding error."""
-        prior = U.quadratic(x)
-        floor = 10 * torch.finfo(x.dtype).eps * prior.detach() + torch.finfo(x.dtype).tiny
-        return torch.maximum(prior - (self.cross.mT * self.gain).sum(-2), floor)
+        """σ₂₂ − σ₁₂ᵀ Σ₁₁⁻¹ σ₁₂ = x'Ux'ᵀ + σ²‖G‖² of each row, [..., B], kept above rounding error."""
+        limits = torch.finfo(x.dtype)
+        floor = 10 * limits.eps * U.quadratic(x).detach() + limits.tiny
+        return torch.maximum(U.quadratic(self.rest) + self.damping * self.gain.square().sum(-2), floor)
 
-    def row_covariance(self, x: Tensor, U: Covariance) -> Tensor:
+    def row_covariance(self, U: Covariance) -> Tensor:
         """The same with the correlations between rows, [..., B, B]."""
-        return U.gram(x) - self.cross @ self.gain
+        return U.gram(self.rest) + self.damping * self.gain.mT @ self.gain
 
 
 def condition(
@@ -101,14 +97,11 @@ def condition(
 ) -> Conditional:
     """Condition the layer on pseudo-inputs A [..., P, R] and pseudo-outputs B [..., P, C] [LW16, eq. 8 and 9].
 
-    mean = x̂M + σ₁₂ᵀ Σ₁₁⁻¹ (B̃ − ÃM) with Σ₁₁ = ÃUÃᵀ + σ²I and σ₁₂ = ÃUx̂ᵀ; ``M=None`` is the zero-mean layer.
+    mean = x̂M + σ₁₂ᵀ Σ₁₁⁻¹ (B̃ − ÃM) = x'M + GᵀB̃ with Σ₁₁ = ÃUÃᵀ + σ²I and σ₁₂ = ÃUx̂ᵀ; ``M=None`` is the zero-mean layer.
     """
-    cross = U.gram(x, A)  # [..., B, P]
-    root = _pseudo_root(U, A, damping)
-    residual = B if M is None else B - A @ M
-    gain = torch.cholesky_solve(cross.mT, root)  # [..., P, B]
-    mean = _mean(x, M) + gain.mT @ residual
-    return Conditional(mean, cross, gain)
+    gain = torch.cholesky_solve(U.gram(A, x), _pseudo_root(U, A, damping))  # [..., P, B]
+    rest = x - gain.mT @ A
+    return Conditional(_mean(rest, M) + gain.mT @ B, rest, gain, damping)
 
 
 def sample_conditional(
@@ -125,11 +118,10 @@ def sample_conditional(
 ) -> Tensor:
     """Each row on its own given the pseudo-data, or all rows together; noise [..., B, C] [LW16, eq. 8]."""
     given = condition(x, M, U, A, B, damping)
-    if not joint:
-        return given.mean + given.row_variance(x, U).sqrt().unsqueeze(-1) * _correlate(noise, V)
-    level = U.quadratic(x).mean(-1)  # the conditional covariance is a difference of numbers of this size
-    root = cholesky(given.row_covariance(x, U), level=level, name="conditional row covariance")
-    return given.mean + _correlate(root @ noise, V)
+    if joint:
+        root = cholesky(given.row_covariance(U), name="conditional row covariance")
+        return given.mean + _correlate(root @ noise, V)
+    return given.mean + given.row_variance(x, U).sqrt().unsqueeze(-1) * _correlate(noise, V)
 
 
 def _pseudo_root(U: Covariance, A: Tensor, damping: float) -> Tensor:
@@ -167,58 +159,3 @@ def condition_weights(
     """
     observed = B - math.sqrt(damping) * _correlate(noise, V)
     return fold_mean(W, U, A, observed, damping)
-
-
-def multiplicative_noise(mean: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
-    """mean ⊙ (1 + √α ε) with √α = ``scale``: the posterior of the pseudo-data [LW16, §2.4]."""
-    return mean * (1 + scale * noise)
-
-
-_C1, _C2, _C3 = 1.16145124, -1.50204118, 0.58629921  # as in csrc/divergence.hpp
-
-
-def log_uniform_kl(log_scale: Tensor, max_scale: float | Tensor) -> Tensor:
-    """KL of one entry's multiplicative Gaussian to the log-uniform prior, zero at √α = ``max_scale``.
-
-    −KL ≈ const + ½ log α + c₁α + c₂α² + c₃α³ for the posterior mean·(1 + √α ε), α <= 1 (Kingma et al. 2015, eq. 14).
-    The true divergence is known up to a constant only; here it is zero at the largest α allowed.
-
-    Args:
-        log_scale: log √α, any shape.
-        max_scale: the bound on √α, at most 1, where the cubic fit ends; one number or broadcastable to log_scale.
-    """
-    alpha = torch.exp(2 * log_scale)
-    return log_uniform_at_bound(max_scale) - (alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + log_scale)
-
-
-def log_uniform_at_bound(max_scale: float | Tensor) -> Any:
-    """The constant that makes the divergence zero at √α = ``max_scale``, of the same kind as this."""
-    alpha = max_scale**2
-    log_scale = max_scale.log() if isinstance(max_scale, Tensor) else math.log(max_scale)
-    return alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + log_scale
-
-
-class PseudoNoise(NamedTuple):
-    """The noise of a layer's pseudo-data, as in :class:`vmg.nn.PseudoData`."""
-
-    n_points: int
-    log_noise: Tensor  # log √α [..., 2], or the dimensions' factors [..., R+C]
-    log_point_noise: Tensor | None  # the points' factors [..., P]
-    max_noise: float | Tensor  # bound on √α, [*batch_shape] where replicas differ
-
-
-def pseudo_data_kl(noise: PseudoNoise, n_rows: int, n_columns: int) -> Tensor:
-    """KL of q(Ã) and q(B̃) to their log-uniform priors, summed over entries; [*batch_shape]."""
-    log_noise, bound = noise.log_noise, noise.max_noise
-    if isinstance(bound, Tensor):
-        bound = bound.to(log_noise)
-    if noise.log_point_noise is None:
-        inputs, outputs = log_uniform_kl(log_noise, _after(bound, 1)).unbind(-1)
-        return noise.n_points * (n_rows * inputs + n_columns * outputs)
-    log_scale = noise.log_point_noise.unsqueeze(-1) + log_noise.unsqueeze(-2)  # [..., P, R+C]
-    return log_uniform_kl(log_scale, _after(bound, 2)).sum((-2, -1))
-
-
-def _after(bound: float | Tensor, n_dims: int) -> float | Tensor:
-    """The bound of each replica, for a tensor with ``n_dims`` more dimensions."""
-    return bound[(..., *[None] * n_dims)] if isinstance(bound, Tensor) else bound

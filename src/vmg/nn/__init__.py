@@ -8,9 +8,8 @@ from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.draws import Draws, fixed_draw
 from vmg.nn.embedding import MatrixGaussianEmbedding
 from vmg.nn.head import BayesianHead, FunctionPosterior, HeadPrediction
-from vmg.nn.layer_parameters import PseudoData
 from vmg.nn.lora import MatrixGaussianLoRA, add_lora
-from vmg.nn.matrix_gaussian import MatrixGaussianLinear
+from vmg.nn.matrix_gaussian import MatrixGaussianLinear, PseudoData
 from vmg.nn.mlp import MLP
 from vmg.nn.replicas import Replicas, replicate
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,53 +21,33 @@ from vmg.fused import library
 from vmg.fused.divergence import DiagonalKL, compiled_kl
 from vmg.fused.stack import Activation, DiagonalDraw, kernels_serve, sample_stack
 from vmg.math.linalg import NARROW, all_finite, is_traced, values_readable
-from vmg.math.preactivations import PseudoNoise
 from vmg.nn.bayesian import BayesianModule, DrawnRun, no_autocast
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear, sample_diagonal
 from vmg.nn.mlp import ACTIVATIONS, MLP, Elementwise
 from vmg.priors import compiled_form
 
-__all__ = ["fused_draw", "fused_kl", "fused_runs", "operator", "sample_fused"]
+__all__ = ["draw_rows", "fused_draw", "fused_kl", "fused_runs"]
 
 
-def sample_fused(
-    x: Tensor, M: Tensor | None, log_row: Tensor, log_column: Tensor, *rest: Any, check_finite: bool = False
-) -> Tensor:
-    """:func:`~vmg.nn.matrix_gaussian.sample_diagonal` on the kernels where they serve, and in PyTorch elsewhere.
+def fused_draw(layer: MatrixGaussianLinear, x: Tensor) -> Tensor:
+    """One draw of a diagonal layer for x [*batch_shape, B, in]."""
+    return draw_rows(x, _prepare(layer, x), check_finite=not x.requires_grad)
 
-    Nothing is broadcast: all leading dimensions must be equal.
-    """
-    points, log_noise, log_point_noise, point_noise, noise, input_scale, damping = rest
-    if M is None and points is None:
-        raise ValueError("M and points must not both be None: nothing would carry the mean")
-    if (log_noise is None) != (point_noise is None) or (log_noise is None and log_point_noise is not None):
-        raise ValueError("log_noise and point_noise must be given together, log_point_noise with them only")
-    if log_row.shape[-1] - x.shape[-1] not in (0, 1):
-        R = log_row.shape[-1]
-        raise ValueError(f"x must have {R - 1} or {R} columns; got {x.shape[-1]}")
-    parameters, noises = (M, log_row, log_column, points, log_noise, log_point_noise), (point_noise, noise)
-    draw = DiagonalDraw(parameters, noises, input_scale, damping, sample_diagonal)
-    if kernels_serve(x, *parameters, *noises):
+
+def draw_rows(x: Tensor, draw: DiagonalDraw, *, check_finite: bool = False) -> Tensor:
+    """A draw on the kernels where they serve, and in PyTorch elsewhere; all leading dimensions must be equal."""
+    if kernels_serve(x, *draw.parameters, *draw.noises):
         return sample_stack(x, [draw], check_finite=check_finite)[0]
     if check_finite and values_readable(x) and not all_finite(x):
         raise ValueError("x must be finite; got NaN or infinite values")
     return draw.in_pytorch(x)
 
 
-def fused_draw(layer: MatrixGaussianLinear, x: Tensor) -> Tensor:
-    """One draw of a diagonal layer for x [*batch_shape, B, in]."""
-    draw = _prepare(layer, x)
-    arguments = (*draw.parameters, *draw.noises, draw.input_scale, draw.damping)
-    if torch.compiler.is_dynamo_compiling() and x.is_cpu:
-        return operator(x, *arguments)
-    return sample_fused(x, *arguments, check_finite=not x.requires_grad)
-
-
 def fused_kl(layer: MatrixGaussianLinear) -> Tensor:
     """The paper's divergence of a diagonal layer."""
     M, log_row, log_column, _, *log_noises = layer.quantities()
     tensors = M, log_row, log_column, *log_noises
-    form = _divergence(layer, tensors)
+    form = _divergence(layer)
     kl = None if form is None else compiled_kl(form, tensors)
     return layer.kl_of_diagonal(*tensors) if kl is None else kl
 
@@ -75,21 +55,21 @@ def fused_kl(layer: MatrixGaussianLinear) -> Tensor:
 def _prepare(layer: MatrixGaussianLinear, x: Tensor, *, with_kl: bool = False) -> DiagonalDraw:
     """The parameters, and new noise, for a draw at rows like those of x."""
     quantities: Any = layer.quantities()
-    M, log_row, log_column, points, *log_noises = quantities
+    _, log_row, _, points, *_ = quantities
     shapes = [*([] if points is None else [points.shape]), (*x.shape[:-1], layer.out_features)]
     *point_noise, noise = library.standard_normal(*shapes, like=log_row, generator=layer.generator)
-    kl = _divergence(layer, (M, log_row, log_column, *log_noises)) if with_kl else None
+    kl = _divergence(layer) if with_kl else None
     noises = point_noise[0] if point_noise else None, noise
     return DiagonalDraw(quantities, noises, layer.n_rows**-0.5, layer.damping, sample_diagonal, kl)
 
 
-def _divergence(layer: MatrixGaussianLinear, tensors: Sequence[Tensor | None]) -> DiagonalKL | None:
+def _divergence(layer: MatrixGaussianLinear) -> DiagonalKL | None:
     """The paper's divergence as the kernels take it; None where they cannot."""
-    noise, data = None, layer.pseudo_data
-    if data is not None:
-        assert tensors[3] is not None
-        noise = PseudoNoise(layer.n_pseudo, tensors[3], tensors[4], data.max_noise)
-    return compiled_form(layer.prior, layer.kl_of_diagonal, (layer.n_rows, layer.out_features), noise)
+    sizes, data = (layer.n_pseudo, layer.n_rows, layer.out_features), layer.pseudo_data
+    if data is None:
+        return compiled_form(layer.prior, layer.kl_of_diagonal, sizes)
+    factored = data.log_point_noise is not None
+    return compiled_form(layer.prior, layer.kl_of_diagonal, sizes, factored=factored, max_noise=data.max_noise)
 
 
 # -- runs of layers ---------------------------------------------------------------------------------------------------
@@ -252,71 +232,3 @@ def _has_own_kl(layer: MatrixGaussianLinear) -> bool:
     """Whether the layer's divergence is the paper's, and no derived class has another."""
     own = type(layer).kl_divergence is MatrixGaussianLinear.kl_divergence and "kl_divergence" not in layer.__dict__
     return own and layer.uses_marginal_kl
-
-
-# -- an operator for PyTorch's compiler -------------------------------------------------------------------------------
-
-_TENSORS = (
-    "Tensor x, Tensor? M, Tensor log_row, Tensor log_column, Tensor? points, Tensor? log_noise, "
-    "Tensor? log_point_noise, Tensor? point_noise, Tensor noise"
-)
-_N_TENSORS, _N_LEARNED = 9, 7  # the noise of pseudo-data and outputs has no gradient
-_NUMBERS = "float input_scale, float damping"
-
-
-@torch.library.custom_op("vmg::sample_diagonal", mutates_args=(), schema=f"({_TENSORS}, {_NUMBERS}) -> Tensor")
-def operator(*arguments: Any) -> Tensor:
-    """:func:`sample_fused` as ``torch.ops.vmg.sample_diagonal``, one node of a compiled graph."""
-    with torch.no_grad():
-        return sample_fused(*arguments)
-
-
-@torch.library.custom_op(
-    "vmg::sample_diagonal_backward", mutates_args=(), schema=f"(Tensor g, {_TENSORS}, {_NUMBERS}) -> Tensor[]"
-)
-def _gradients(g: Tensor, *arguments: Any) -> list[Tensor]:
-    """Gradients of those of the first seven arguments that are there: the draw is made again, with the same noise."""
-    return [gradient.contiguous() for gradient in _differentiate(g, arguments[:_N_TENSORS], *arguments[_N_TENSORS:])]
-
-
-def _differentiate(g: Tensor, tensors: Sequence[Any], *numbers: float) -> Sequence[Tensor]:
-    leaves = [None if t is None else t.detach().requires_grad_() for t in tensors[:_N_LEARNED]]
-    with torch.enable_grad():
-        out = sample_fused(*cast("list[Any]", leaves), *tensors[_N_LEARNED:], *numbers)
-    return torch.autograd.grad(out, [t for t in leaves if t is not None], g, materialize_grads=True)
-
-
-@operator.register_fake
-def _(*arguments: Any) -> Tensor:
-    return arguments[_N_TENSORS - 1].new_empty(arguments[_N_TENSORS - 1].shape)
-
-
-@_gradients.register_fake
-def _(g: Tensor, *arguments: Any) -> list[Tensor]:
-    return [t.new_empty(t.shape) for t in arguments[:_N_LEARNED] if t is not None]
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:_N_TENSORS])
-    ctx.numbers = inputs[_N_TENSORS:]
-
-
-def _backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    saved = ctx.saved_tensors
-    on_kernels = g.is_cpu and library.kernels(g.dtype) is not None  # within an operator PyTorch's own are not recorded
-    each = iter(_gradients(g, *saved, *ctx.numbers) if on_kernels else _differentiate(g, saved, *ctx.numbers))
-    return (*(None if t is None else next(each) for t in saved[:_N_LEARNED]), None, None, None, None)
-
-
-operator.register_autograd(_backward, setup_context=_keep)
-
-
-@operator.register_vmap
-def _(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Tensor, int]:
-    """One more leading dimension, which the operation takes for replicas."""
-    tensors = []
-    for tensor, dim in zip(arguments[:_N_TENSORS], in_dims, strict=False):
-        if tensor is not None:
-            tensor = tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-        tensors.append(tensor)
-    return operator(*tensors, *arguments[_N_TENSORS:]), 0

@@ -1,4 +1,8 @@
-"""The paper's layer: a linear map whose weights have a matrix Gaussian posterior, sharpened by pseudo-data."""
+"""The paper's layer: a linear map whose weights have a matrix Gaussian posterior, sharpened by pseudo-data.
+
+:class:`MatrixGaussianLinear` is the layer, :class:`PseudoData` its pseudo-data, and :func:`sample_diagonal` the draw of
+the paper's experiments, in one function of tensors. :mod:`vmg.math.preactivations` has all four ways to draw.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +17,162 @@ from torch import Tensor, nn
 from vmg.fused import library
 from vmg.math import preactivations as F
 from vmg.math.covariance import Conditioned, Dense
-from vmg.math.linalg import at_least_float32, cholesky, needs_double
+from vmg.math.linalg import at_least_float32, cholesky, is_traced, needs_double, randn
 from vmg.math.matrix_normal import MatrixNormal
 from vmg.nn.bayesian import BayesianLinear, no_autocast
-from vmg.nn.layer_parameters import FAMILIES, NOISE_KINDS, DiagonalParameters, PseudoData
-from vmg.priors import IsotropicPrior, Prior
+from vmg.nn.layer_parameters import FAMILIES, DiagonalParameters
+from vmg.priors import IsotropicPrior, Prior, pseudo_data_kl
+from vmg.settings import KeepsSettings
 
-__all__ = ["KL_KINDS", "SAMPLERS", "MatrixGaussianLinear", "sample_diagonal"]
+__all__ = ["KL_KINDS", "NOISE_KINDS", "SAMPLERS", "MatrixGaussianLinear", "PseudoData", "sample_diagonal"]
 
+NOISE_KINDS = ("layer", "factored")
 SAMPLERS = ("marginal", "joint", "weights")
 KL_KINDS = ("marginal", "conditional")
 INITIAL_LOG_BIAS_SCALE = -4.0  # of the bias row, as in the authors' code
+INITIAL_RANGE = 0.01  # entries of the pseudo-data start in U[-0.01, 0.01] [LW16, §4]
+MIN_LOG_SCALE = -4.0  # the authors' lower limit of log √α; below it the noise has no effect and the KL only grows
 MEAN_PAIRS = 64  # of antithetic draws behind a mean weight: its error is at most a quarter of the noise's effect
+
+
+class PseudoData(KeepsSettings):
+    """Pseudo-inputs Ã [P, R] and pseudo-outputs B̃ [P, C] with multiplicative Gaussian posteriors [LW16, §2.4].
+
+    An entry is mean ⊙ (1 + √α ε) with √α <= ``max_noise``. With ``noise="layer"`` there is one √α for all inputs and
+    one for all outputs; with ``"factored"`` √α_ij = (point i's factor) × (dimension j's factor), inputs and outputs
+    sharing the points' factors, each factor bounded by √max_noise.
+
+    The bound is kept by moving the parameter itself back before each use. A clamp inside the graph would cut the
+    gradient at the bound, and √α would never come down again.
+
+    ``max_noise`` is one number, or a tensor [*batch_shape] with a bound for each replica.
+    """
+
+    SETTINGS = ("max_noise",)
+
+    points: nn.Parameter  # [Ã, B̃] side by side, [..., P, R+C]
+    log_noise: nn.Parameter  # log √α of inputs and outputs [..., 2], or the dimensions' factors [..., R+C]
+    log_point_noise: nn.Parameter | None  # the points' factors [..., P], only when factored
+
+    def __init__(
+        self,
+        n_points: int,
+        n_rows: int,
+        n_columns: int,
+        *,
+        max_noise: float | Tensor | Sequence[float] = 0.25,
+        noise: str = "layer",
+        batch_shape: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        bounds = torch.as_tensor(max_noise, dtype=torch.get_default_dtype(), device="cpu")
+        one = isinstance(max_noise, int | float)
+        if not (0 < float(max_noise) <= 1 if one else ((bounds > 0) & (bounds <= 1)).all()):  # type: ignore[arg-type]
+            raise ValueError(f"max_noise, the bound on √α, must be in (0, 1]; got {max_noise}")
+        if not one and bounds.shape != torch.Size(batch_shape):
+            raise ValueError(
+                f"max_noise must be one number or one for each of the replicas {tuple(batch_shape)}; "
+                f"got shape {tuple(bounds.shape)}"
+            )
+        if noise not in NOISE_KINDS:
+            raise ValueError(f"noise must be one of {NOISE_KINDS}; got {noise!r}")
+        self.max_noise: float | Tensor = float(max_noise) if isinstance(max_noise, int | float) else bounds
+        self.noise, self.lowest = noise, MIN_LOG_SCALE
+        self.n_points, self.n_rows, self.n_columns = n_points, n_rows, n_columns
+        width = n_rows + n_columns
+        factored = noise == "factored"
+        self.points = nn.Parameter(torch.empty(*batch_shape, n_points, width))
+        self.log_noise = nn.Parameter(torch.empty(*batch_shape, width if factored else 2))
+        self.log_point_noise = nn.Parameter(torch.empty(*batch_shape, n_points)) if factored else None
+        self.reset()
+
+    def extra_repr(self) -> str:
+        bound = "one per replica" if isinstance(self.max_noise, Tensor) else f"{self.max_noise:g}"
+        return f"{self.n_points} points, max_noise={bound}, noise={self.noise}"
+
+    def reset(self, generator: torch.Generator | None = None) -> None:
+        """Entries uniform near zero, √α at its bound, as in the authors' code."""
+        with torch.no_grad():
+            self.points.uniform_(-INITIAL_RANGE, INITIAL_RANGE, generator=generator)
+            _, highest = self.limits()
+            for log_noise in self.log_noises():
+                log_noise.copy_(torch.as_tensor(highest).expand_as(log_noise))
+
+    @property
+    def inputs(self) -> Tensor:
+        """Mean pseudo-inputs, [..., P, R], bias entry included."""
+        return at_least_float32(self.points[..., : self.n_rows])
+
+    @property
+    def outputs(self) -> Tensor:
+        """Mean pseudo-outputs, [..., P, C]."""
+        return at_least_float32(self.points[..., self.n_rows :])
+
+    @property
+    def noise_scale(self) -> Tensor:
+        """√α of every entry of ``points``, [..., P, R+C]."""
+        return noise_scale(*self.bounded_noise(), self.n_rows, self.n_columns).expand_as(self.points)
+
+    def log_noises(self) -> list[nn.Parameter]:
+        """The parameters of √α."""
+        return [self.log_noise] if self.log_point_noise is None else [self.log_noise, self.log_point_noise]
+
+    def limits(self) -> tuple[Any, Any]:
+        """The smallest and the largest log √α, or factor of it: numbers, or [*batch_shape, 1] where replicas differ."""
+        share = 2 if self.noise == "factored" else 1
+        if isinstance(self.max_noise, Tensor):
+            highest = self.max_noise.to(self.points).log().unsqueeze(-1) / share
+            return highest.clamp(max=self.lowest), highest
+        return min(self.lowest, math.log(self.max_noise) / share), math.log(self.max_noise) / share
+
+    def bounded_noise(self) -> tuple[Tensor, Tensor | None]:
+        """``log_noise`` and ``log_point_noise``, moved back into their bounds.
+
+        A recorded program leaves parameters alone: there only the value is bounded, and the gradient stays.
+        """
+        points = self.log_point_noise
+        return self._bounded(self.log_noise), None if points is None else self._bounded(points)
+
+    def _bounded(self, log_noise: Tensor) -> Tensor:
+        if is_traced(log_noise):
+            log_noise = at_least_float32(log_noise)
+            return log_noise + (log_noise.clamp(*self.limits()) - log_noise).detach()
+        log_noise.data.clamp_(*self.limits())
+        return at_least_float32(log_noise)
+
+    def sample(
+        self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """One draw (Ã, B̃) for each index of ``sample_shape``."""
+        points = at_least_float32(self.points)
+        noise = randn((*sample_shape, *points.shape), like=points, generator=generator)
+        drawn = multiplicative_noise(points, self.noise_scale, noise)
+        return drawn[..., : self.n_rows], drawn[..., self.n_rows :]
+
+    def antithetic_inputs(self, n_pairs: int, seed: int = 0) -> Tensor:
+        """Draws Ã [2 n_pairs, ..., P, R] in pairs whose noise is opposite; they depend on ``seed`` alone."""
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.randn(n_pairs, *self.inputs.shape[-2:], generator=generator, dtype=torch.float64)
+        noise = torch.cat([noise, -noise]).to(self.inputs)
+        noise = noise[(slice(None), *[None] * (self.inputs.dim() - 2))]  # replicas share it
+        return multiplicative_noise(self.inputs, self.noise_scale[..., : self.n_rows], noise)
+
+    def kl_divergence(self) -> Tensor:
+        """KL of both posteriors to their log-uniform priors, summed over entries; [*batch_shape]."""
+        return pseudo_data_kl(*self.bounded_noise(), (self.n_points, self.n_rows, self.n_columns), self.max_noise)
+
+
+def multiplicative_noise(mean: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
+    """mean ⊙ (1 + √α ε) with √α = ``scale``: the posterior of the pseudo-data [LW16, §2.4]."""
+    return mean * (1 + scale * noise)
+
+
+def noise_scale(log_noise: Tensor, log_point_noise: Tensor | None, n_rows: int, n_columns: int) -> Tensor:
+    """√α of the entries of [Ã, B̃] from the parameters of :class:`PseudoData`, [..., 1, R+C] or [..., P, R+C]."""
+    if log_point_noise is not None:
+        return (log_point_noise.unsqueeze(-1) + log_noise.unsqueeze(-2)).exp()
+    kinds = zip(log_noise.exp().unsqueeze(-2).split(1, -1), (n_rows, n_columns), strict=True)
+    return torch.cat([kind.expand(*kind.shape[:-1], n) for kind, n in kinds], dim=-1)
 
 
 class MatrixGaussianLinear(BayesianLinear):
@@ -160,11 +308,10 @@ class MatrixGaussianLinear(BayesianLinear):
         """
         if self.pseudo_data is None:
             raise ValueError("posterior_given needs a layer with pseudo-data; got n_pseudo=0")
-        A = self._scaled((self.pseudo_data.inputs if inputs is None else inputs).double())
-        B = (self.pseudo_data.outputs if outputs is None else outputs).double()
-        U, V = (part().to(torch.float64) for part in (self.row, self.column))
-        loc = F.fold_mean(None if self.loc is None else self.loc.double(), U, A, B, self.damping)
-        return MatrixNormal(loc, Conditioned(U, A, self.damping), V, validate_args=False)
+        A = self._scaled(self.pseudo_data.inputs if inputs is None else inputs)
+        B = self.pseudo_data.outputs if outputs is None else outputs
+        A, B, M, U, V = _in_double(A, B, self.loc, self.row(), self.column())
+        return MatrixNormal(F.fold_mean(M, U, A, B, self.damping), Conditioned(U, A, self.damping), V, False)
 
     def _loc(self) -> Tensor | None:
         return None if self.loc is None else at_least_float32(self.loc)
@@ -207,8 +354,8 @@ class MatrixGaussianLinear(BayesianLinear):
         kl = self.prior.kl_of_diagonal(M, log_row, log_column)
         if self.pseudo_data is None:
             return kl
-        noise = F.PseudoNoise(self.n_pseudo, log_noise, log_point_noise, self.pseudo_data.max_noise)
-        return kl + F.pseudo_data_kl(noise, self.n_rows, self.out_features)
+        sizes = self.n_pseudo, self.n_rows, self.out_features
+        return kl + pseudo_data_kl(log_noise, log_point_noise, sizes, self.pseudo_data.max_noise)
 
     @property
     def uses_marginal_kl(self) -> bool:
@@ -223,9 +370,8 @@ class MatrixGaussianLinear(BayesianLinear):
             return MatrixNormal(x @ self._loc_or_zeros(), U.congruence(x), V, validate_args=False)
         A, B = self._scaled(self.pseudo_data.inputs), self.pseudo_data.outputs
         given = F.condition(x, self._loc(), U, A, B, self.damping)
-        level = U.quadratic(x).mean(-1)
-        rows = Dense(cholesky(given.row_covariance(x, U), level=level, name="predictive row covariance"))
-        return MatrixNormal(given.mean, rows, V, validate_args=False)
+        root = cholesky(given.row_covariance(U), name="predictive row covariance")
+        return MatrixNormal(given.mean, Dense(root), V, validate_args=False)
 
     def kernel(self, x1: Tensor, x2: Tensor | None = None, *, full: bool = False) -> Tensor:
         """The GP's kernel K_in = x̂₁ U x̂₂ᵀ [..., n₁, n₂], or V ⊗ K_in with ``full=True`` [LW16, §2.3]."""
@@ -262,7 +408,7 @@ class MatrixGaussianLinear(BayesianLinear):
     def _draw_rows(self, x: Tensor) -> Tensor:
         """Draw each row on its own, with diagonal covariances, for x [*batch_shape, B, in]."""
         with no_autocast(x):
-            if torch.compiler.is_compiling() or library.available():
+            if library.available():
                 from vmg.nn.fusing import fused_draw  # which imports this file
 
                 return fused_draw(self, x)  # equal in distribution and gradient
@@ -278,8 +424,7 @@ class MatrixGaussianLinear(BayesianLinear):
         scales = at_least_float32(self.row.log_scale), at_least_float32(self.column.log_scale)
         if self.pseudo_data is None:
             return self._loc(), *scales, None, None, None
-        noise = self.pseudo_data.projected_noise()
-        return self._loc(), *scales, at_least_float32(self.pseudo_data.points), noise.log_noise, noise.log_point_noise
+        return self._loc(), *scales, at_least_float32(self.pseudo_data.points), *self.pseudo_data.bounded_noise()
 
     def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
         if self.sampling == "weights":
@@ -294,14 +439,10 @@ class MatrixGaussianLinear(BayesianLinear):
             draw = F.sample_marginal if marginal else F.sample_joint
             return draw(x, self._loc(), U, V, self.draw_noise(*noise_shape))
         A, B = self.pseudo_data.sample(sample_shape, self.generator)
-        noise, dtype = self.draw_noise(*noise_shape), x.dtype
-        loc = self._loc()
-        if needs_double(self.n_pseudo, self.n_rows, dtype):
-            U, V = U.to(torch.float64), V.to(torch.float64)
-            x, A, B, noise = (part.double() for part in (x, A, B, noise))
-            loc = None if self.loc is None else self.loc.double()
-        given = self._scaled(A), B
-        return F.sample_conditional(x, loc, U, V, *given, noise, self.damping, joint=not marginal).to(dtype)
+        parts = x, self._loc(), U, V, self._scaled(A), B, self.draw_noise(*noise_shape)
+        if needs_double(self.n_pseudo, self.n_rows, x.dtype):
+            parts = _in_double(*parts)
+        return F.sample_conditional(*parts, self.damping, joint=not marginal).to(x.dtype)
 
     def mean_weight(self) -> Tensor:
         """E[W] [*batch_shape, R, C], the pseudo-inputs' noise averaged over ``MEAN_PAIRS`` fixed pairs of draws.
@@ -311,9 +452,9 @@ class MatrixGaussianLinear(BayesianLinear):
         """
         if self.pseudo_data is None:
             return self._loc_or_zeros()
-        A, B = self._scaled(self.pseudo_data.antithetic_inputs(MEAN_PAIRS).double()), self.pseudo_data.outputs.double()
-        M = None if self.loc is None else self.loc.double()
-        return F.average_mean(M, self.row().to(torch.float64), A, B, self.damping).to(self._wide_dtype())
+        A = self._scaled(self.pseudo_data.antithetic_inputs(MEAN_PAIRS))
+        M, U, A, B = _in_double(self.loc, self.row(), A, self.pseudo_data.outputs)
+        return F.average_mean(M, U, A, B, self.damping).to(self._wide_dtype())
 
     def centre_weight(self) -> Tensor:
         """M_eff [*batch_shape, R, C] at the mean pseudo-data: the weights of the paper's mean network [LW16, §4.2]."""
@@ -323,18 +464,16 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""
-        U, V, R, dtype = self.row(), self.column(), self.n_rows, self._wide_dtype()
-        noise = self.draw_noise(*sample_shape, *self.batch_shape, R, self.out_features)
+        U, V, M, dtype = self.row(), self.column(), self._loc_or_zeros(), self._wide_dtype()
+        noise = self.draw_noise(*sample_shape, *self.batch_shape, self.n_rows, self.out_features)
         if self.pseudo_data is None:
-            W = V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT
-            return W if self.loc is None else W + at_least_float32(self.loc)
+            return M + V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT
         A, B = self.pseudo_data.sample(sample_shape, self.generator)
-        point_noise, loc = self.draw_noise(*B.shape), self._loc_or_zeros()
-        if needs_double(self.n_pseudo, R, dtype):
-            U, V = U.to(torch.float64), V.to(torch.float64)
-            noise, point_noise, A, B, loc = (part.double() for part in (noise, point_noise, A, B, loc))
-        W = loc + V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT
-        return F.condition_weights(W, U, V, self._scaled(A), B, point_noise, self.damping).to(dtype)
+        parts = self._scaled(A), B, self.draw_noise(*B.shape)
+        if needs_double(self.n_pseudo, self.n_rows, dtype):
+            U, V, M, noise, *parts = _in_double(U, V, M, noise, *parts)
+        W = M + V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT
+        return F.condition_weights(W, U, V, *parts, self.damping).to(dtype)
 
     def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the prior."""
@@ -344,6 +483,11 @@ class MatrixGaussianLinear(BayesianLinear):
     def _scaled(self, A: Tensor) -> Tensor:
         """Ã/√R: pseudo-inputs have all R entries, bias included, and share the inputs' scaling."""
         return A / F.input_divisor(A.shape[-1])
+
+
+def _in_double(*parts: Any) -> Any:
+    """Tensors and covariances in double precision; None where there is none."""
+    return tuple(None if part is None else part.to(torch.float64) for part in parts)
 
 
 def sample_diagonal(
@@ -366,9 +510,8 @@ def sample_diagonal(
     """
     R, C, dtype = log_row.shape[-1], log_column.shape[-1], log_row.dtype
     if points is not None and needs_double(points.shape[-2], R, dtype):
-        x, log_row, log_column, points, noise = (t.double() for t in (x, log_row, log_column, points, noise))
-        optional = M, log_noise, log_point_noise, point_noise
-        M, log_noise, log_point_noise, point_noise = (None if t is None else t.double() for t in optional)
+        x, M, log_row, log_column, points, noise = _in_double(x, M, log_row, log_column, points, noise)
+        log_noise, log_point_noise, point_noise = _in_double(log_noise, log_point_noise, point_noise)
     u, v = torch.exp(2 * log_row).unsqueeze(-2), log_column.exp().unsqueeze(-2)
     if x.shape[-1] < R:
         x = torch.cat([x, x.new_ones(*x.shape[:-1], 1)], dim=-1)
@@ -379,12 +522,7 @@ def sample_diagonal(
     variance: Tensor | float = 0.0
     if points is not None:
         if point_noise is not None and log_noise is not None:
-            if log_point_noise is not None:
-                scale = (log_point_noise.unsqueeze(-1) + log_noise.unsqueeze(-2)).exp()  # √α, [..., P, R+C]
-            else:
-                kinds = log_noise.exp().unsqueeze(-2).split(1, -1)
-                scale = torch.cat([k.expand(*k.shape[:-1], n) for k, n in zip(kinds, (R, C), strict=True)], dim=-1)
-            points = F.multiplicative_noise(points, scale, point_noise)
+            points = multiplicative_noise(points, noise_scale(log_noise, log_point_noise, R, C), point_noise)
         A, B = points[..., :R] * input_scale, points[..., R:]
         AU = A * u
         S = AU @ A.mT

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vmg.nn.layer_parameters import PseudoData
 from vmg.processes import in_group
 
 if TYPE_CHECKING:
@@ -58,6 +57,8 @@ def project_pieces(model: nn.Module) -> None:
     """Move √α back into its bounds where it is kept; a forward pass moves gathered copies only."""
     if not is_sharded(model):
         return
+    from vmg.nn.matrix_gaussian import PseudoData  # which imports this file
+
     for part in model.modules():
         if isinstance(part, PseudoData):
             limits = part.limits()

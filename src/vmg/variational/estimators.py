@@ -21,7 +21,8 @@ from vmg.estimators.documents import Codec
 from vmg.fit.design import Standardiser
 from vmg.likelihoods import Likelihood
 from vmg.nn.bayesian import BayesianLinear
-from vmg.nn.layer_parameters import FAMILIES, NOISE_KINDS
+from vmg.nn.layer_parameters import FAMILIES
+from vmg.nn.matrix_gaussian import NOISE_KINDS
 from vmg.nn.mlp import ACTIVATIONS, MLP
 from vmg.priors import GammaPrior, IsotropicPrior, Prior
 from vmg.training import Callback, History

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from vmg.math.preactivations import augment, log_uniform_kl
+from vmg.math.preactivations import augment
+from vmg.priors import log_uniform_kl
 from vmg_paper.layers.factorised import LocatedLinear
 
 __all__ = [
