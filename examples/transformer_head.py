@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import vmg
-from vmg.likelihoods import CategoricalLikelihood
 
 N_TOKENS, LENGTH = 12, 10
 
@@ -38,7 +37,7 @@ def main() -> None:
     backbone = Pooled().eval().requires_grad_(False)
     tokens, labels = sequences(800, 8)  # four tokens never occur in training
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(tokens, labels), 100)
-    head = vmg.nn.BayesianHead(backbone, CategoricalLikelihood()).fit(loader)
+    head = vmg.nn.BayesianHead(backbone).fit(loader)
 
     test, expected = sequences(300, 8)
     found = vmg.predict(head, test)

@@ -4,16 +4,17 @@ import math
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 from vmg.fit.classes import improve_on
 from vmg.math.softmax_evidence import (
     ClassRows,
-    ClassWeights,
+    JointCurvature,
+    KroneckerCurvature,
     SoftmaxPosterior,
-    class_probabilities,
+    class_posterior,
+    expected_curvature,
+    expected_log_likelihood,
     improve,
-    improve_classes,
     mean_probabilities,
     softmax_objective,
 )
@@ -203,59 +204,85 @@ def test_halves_are_the_whole_where_the_likelihood_is_nearly_gaussian():
     torch.testing.assert_close(both.root @ both.root.mT, whole.root @ whole.root.mT, rtol=1e-6, atol=1e-6)
 
 
-def posterior(d=4, k=3, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    roots = torch.randn(k, d, d, generator=generator, dtype=torch.float64)
-    precision = roots @ roots.mT + torch.eye(d, dtype=torch.float64)
-    mean = torch.randn(d, k, generator=generator, dtype=torch.float64)
-    return ClassWeights(mean, torch.linalg.cholesky(precision)), precision
+# -- one covariance of all weights, and its Kronecker form ------------------------------------------------------------
 
 
-def test_variances_and_draws_are_those_of_each_class():
-    q, precision = posterior()
-    features = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    for k in range(3):
-        covariance = torch.linalg.inv(precision[k])
-        torch.testing.assert_close(q.variance(features)[:, k], (features @ covariance @ features.mT).diagonal())
-    noise = torch.randn(40_000, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    drawn = q.weight_noise(noise)
-    for k in range(3):
-        covariance = torch.linalg.inv(precision[k])
-        error = 6 * torch.outer(covariance.diagonal(), covariance.diagonal()).sqrt() / 40_000**0.5
-        assert ((torch.cov(drawn[..., k].mT) - covariance).abs() < error).all()
-    assert (drawn[..., 0] * drawn[..., 1]).mean(0).abs().max() < 0.05, "classes are independent"
+def class_rows(n=25, k=K):
+    features, labels, precision, weight = problem(n, k=k)
+    draws = torch.randn(6, D, k, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    return ClassRows(features, labels.argmax(-1), weight), precision, draws
 
 
-def test_mean_probabilities_are_near_those_of_draws_and_do_not_see_a_shift():
-    generator = torch.Generator().manual_seed(0)
-    logits = 2 * torch.randn(50, 4, generator=generator, dtype=torch.float64)
-    variance = 3 * torch.rand(50, 4, generator=generator, dtype=torch.float64)
-    noise = torch.randn(20_000, 50, 4, generator=generator, dtype=torch.float64)
-    expected = torch.softmax(logits + variance.sqrt() * noise, -1).mean(0)
-    found = class_probabilities(logits, variance)
-    assert (found - expected).abs().mean() < 0.03
-    assert (found - expected).abs().max() < 0.15
-    torch.testing.assert_close(class_probabilities(logits + 7, variance), found)
+def explicit_curvature(rows, draws):
+    """Minus the second derivative of the mean log-likelihood by all weights, by autograd; [K, D, K, D]."""
+
+    def mean_log_likelihood(weights):
+        log_p = torch.log_softmax(rows.features @ (draws + weights.mT), -1)
+        return (rows.weight * log_p.mean(0)[torch.arange(len(rows.y)), rows.y]).sum()
+
+    return -torch.autograd.functional.hessian(mean_log_likelihood, torch.zeros(draws.shape[2], D).double())
 
 
-@pytest.mark.parametrize("scale", [1.0, 3.0])
-def test_the_optimum_solves_both_equations(scale):
-    """Rows with weights, a prior with means and dense precisions; scale 3 makes many rows certain."""
-    generator = torch.Generator().manual_seed(0)
-    features = scale * torch.randn(80, 4, generator=generator, dtype=torch.float64)
-    labels = F.one_hot((features[:, 0] > 0).long() + (features[:, 1] > 0).long(), 3).double()
-    weight = torch.rand(80, generator=generator, dtype=torch.float64) + 0.5
-    prior, precision = posterior()
-    start = prior.mean, torch.zeros_like(precision)
-    rows = ClassRows(features, labels, weight)
-    mean, curvature = improve_classes(*start, rows, prior.mean, precision, n_rounds=200, n_steps=10)
-    p = class_probabilities(
-        features @ mean, ClassWeights(mean, torch.linalg.cholesky(precision + curvature)).variance(features)
-    )
-    for k in range(3):
-        pull = sum(weight[n] * (labels[n, k] - p[n, k]) * features[n] for n in range(80))
-        torch.testing.assert_close(precision[k] @ (mean[:, k] - prior.mean[:, k]), pull, atol=2e-3, rtol=2e-3)
-        outer = (weight[n] * p[n, k] * (1 - p[n, k]) * torch.outer(features[n], features[n]) for n in range(80))
-        torch.testing.assert_close(curvature[k], sum(outer), atol=2e-3, rtol=2e-3)
-    kept, _ = improve_classes(*start, rows, prior.mean, precision, n_rounds=3, n_steps=0)
-    assert torch.equal(kept, prior.mean)
+def test_the_curvature_is_the_second_derivative(monkeypatch):
+    rows, _, draws = class_rows()
+    exact = explicit_curvature(rows, draws)
+    for chunk in (2**22, 50):  # rows at once or in pieces
+        monkeypatch.setattr("vmg.math.softmax_evidence.CHUNK", chunk)
+        joint = expected_curvature(rows, draws, joint=True)
+        torch.testing.assert_close(joint.matrix, exact)
+        both = expected_curvature(rows, draws, joint=False)
+        for found, expected in zip(both, joint.traces(), strict=True):
+            torch.testing.assert_close(found, expected)
+    weights = torch.randn(D, K, dtype=torch.float64)
+    torch.testing.assert_close(joint.times(weights), torch.einsum("kdme,em->dk", exact, weights))
+    one = ClassRows(*(part[:1] for part in rows))
+    product = expected_curvature(one, draws, joint=False)
+    exact = explicit_curvature(one, draws)
+    torch.testing.assert_close(product.times(weights), torch.einsum("kdme,em->dk", exact, weights))
+
+
+def test_very_many_classes_keep_a_diagonal(monkeypatch):
+    rows, _, draws = class_rows()
+    whole = expected_curvature(rows, draws, joint=False)
+    monkeypatch.setattr("vmg.math.softmax_evidence.MOST_CLASSES", 2)
+    found = expected_curvature(rows, draws, joint=False)
+    torch.testing.assert_close(found.classes, whole.classes.diagonal())
+    weights = torch.randn(D, K, dtype=torch.float64)
+    dense = KroneckerCurvature(found.rows, torch.diag(found.classes))
+    torch.testing.assert_close(found.times(weights), dense.times(weights))
+
+
+def test_the_expected_log_likelihood_has_the_gradient_of_autograd():
+    rows, _, draws = class_rows()
+    centre = torch.zeros(D, K, dtype=torch.float64, requires_grad=True)
+    log_p = torch.log_softmax(rows.features @ (draws + centre), -1).mean(0)
+    value = (rows.weight * log_p[torch.arange(len(rows.y)), rows.y]).sum()
+    found, gradient = expected_log_likelihood(rows, draws)
+    torch.testing.assert_close(found, value.detach())
+    torch.testing.assert_close(gradient, torch.autograd.grad(value, centre)[0])
+
+
+@pytest.mark.parametrize("kind", ["joint", "kronecker", "diagonal"])
+def test_a_class_posterior_is_the_gaussian_of_its_precision(kind):
+    rows, a, draws = class_rows()
+    curvature = expected_curvature(rows, draws, joint=kind == "joint")
+    if kind == "diagonal":
+        curvature = KroneckerCurvature(curvature.rows, curvature.classes.diagonal())
+    mean = draws[0]
+    q = class_posterior(mean, a, curvature)
+    units = torch.eye(D * K, dtype=torch.float64).reshape(-1, D, K)
+    explicit = torch.stack([curvature.times(unit) + a.unsqueeze(-1) * unit for unit in units]).flatten(1)
+    covariance = torch.linalg.inv(explicit)  # in the order (d, k)
+    root = q.deviations(units).flatten(1)
+    torch.testing.assert_close(root.mT @ root, covariance)
+    by_class = covariance.view(D, K, D, K).diagonal(dim1=1, dim2=3).movedim(-1, 0)
+    torch.testing.assert_close(q.class_covariances(), by_class)
+    torch.testing.assert_close(q.feature_variances(), covariance.diagonal().view(D, K).sum(-1))
+    x, n = rows.features[:3], 50_000
+    logits = q.sample_logits(x, n, torch.Generator().manual_seed(0))
+    both = torch.einsum("nd,dkem,ne->nkm", x, covariance.view(D, K, D, K), x)
+    for row in range(3):
+        spread = both[row].diagonal()
+        assert ((torch.cov(logits[:, row].mT) - both[row]).abs() < 6 * (spread.outer(spread) / n).sqrt()).all()
+    assert ((logits.mean(0) - x @ mean).abs() < 6 * (both.diagonal(dim1=1, dim2=2) / n).sqrt()).all()
+    assert isinstance(curvature, JointCurvature) == (kind == "joint")

@@ -7,7 +7,7 @@ from vmg.nn.convert import Conversion, bayesianize, conversion, to_plain
 from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.draws import Draws, fixed_draw
 from vmg.nn.embedding import MatrixGaussianEmbedding
-from vmg.nn.head import BayesianHead, FunctionPosterior, HeadPrediction
+from vmg.nn.head import BayesianHead, FunctionPosterior, HeadEnsemble, HeadPrediction
 from vmg.nn.lora import MatrixGaussianLoRA, add_lora
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear, PseudoData
 from vmg.nn.mlp import MLP
@@ -22,6 +22,7 @@ __all__ = [
     "Conversion",
     "Draws",
     "FunctionPosterior",
+    "HeadEnsemble",
     "HeadPrediction",
     "MatrixGaussianConv1d",
     "MatrixGaussianConv2d",

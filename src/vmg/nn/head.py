@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from vmg.math.evidence import NoisePrior, log_precision_prior
-from vmg.nn.draws import call
+from vmg.math.linalg import values_readable
+from vmg.nn.draws import call, evaluating
 from vmg.nn.outputs import GaussianOutput, SoftmaxOutput
+from vmg.nn.replicas import Replicas
 
-__all__ = ["BayesianHead", "FunctionPosterior", "HeadPrediction"]
+__all__ = ["BayesianHead", "FunctionPosterior", "HeadEnsemble", "HeadPrediction"]
+
+IGNORED = -100  # the label of tokens that do not count, as in PyTorch's cross entropy
+FEWEST_ROWS = 500  # of which a tenth may check the others
 
 
 class HasNoisePrior(Protocol):
@@ -37,7 +44,7 @@ class HeadPrediction(NamedTuple):
 
 
 class FunctionPosterior(NamedTuple):
-    """The function at several rows, jointly: Gaussian for each output; of classes, the logits."""
+    """Mean and covariance of the function at several rows, jointly; of classes, those of the logits."""
 
     mean: Tensor  # [..., N, C]
     covariance: Tensor  # between rows, [..., C, N, N]
@@ -48,46 +55,44 @@ class BayesianHead(nn.Module):
 
     Parameters
     ----------
-    features : nn.Module
-        Makes features [*batch_shape, N, n_features] of rows; frozen, trained, or random (a stack of Bayesian layers).
-        With ``layer``, a whole model.
+    model : nn.Module
+        A trained model, whose last linear layer the head replaces; the model itself stays as it is. Where no
+        ``nn.Linear`` makes the model's output, that output [*batch_shape, N, n_features] is the features.
     likelihood : Likelihood, optional
-        ``GaussianLikelihood()`` (as if None): exact. ``FullCovarianceLikelihood(C)``: exact, with noise that is
-        correlated between outputs. ``CategoricalLikelihood()``: a Gaussian for each class at its optimum. Only the
-        likelihood's prior is used, not what it has learned.
+        ``GaussianLikelihood(C)``: exact. ``FullCovarianceLikelihood(C)``: exact, with noise that is correlated between
+        outputs. ``CategoricalLikelihood()``: Gaussian weights at the optimum of their bound. If None, integer targets
+        are classes and others numbers. Only the likelihood's prior is used, its rate in units of the targets' variance.
     layer : str, optional
-        Name of the model's output layer, an ``nn.Linear``. The head works on a copy without it.
+        Name of the output layer, an ``nn.Linear``; "last" finds it. None: the model's outputs are features.
     keep_weights : bool
-        Keep the weights of ``layer`` as the mean of the weights of classes: ``fit`` then only finds how sure to be of
-        them. For a model that was trained on these rows: fitted to them once more its last layer becomes too sure.
+        Keep the trained weights of the layer as the mean of the weights of classes; ``fit`` then only finds how sure to
+        be of them. Weights fitted once more to rows that trained the features become overconfident.
     n_features, n_outputs : int, optional
-        Seen from the first rows if None.
+        Seen from the first rows if None. With ``n_features`` the model's outputs are features.
     bias : bool
         Append a one to the features.
     group_sizes : sequence of int, optional
         Consecutive features with a prior precision of their own; one group of all, and the bias, without.
     noise_prior : NoisePrior, optional
-        In place of the likelihood's.
+        In place of the likelihood's, in the targets' own units.
     batch_shape : sequence of int
-        Replicas that ``features`` holds; Gaussian noise only.
+        Replicas that the model holds; Gaussian noise only.
 
     Examples
     --------
-    Train the features by the evidence, or leave them as they are; then condition on all rows, in one pass:
-
-    >>> head = BayesianHead(backbone, GaussianLikelihood()).fit(loader)  # doctest: +SKIP
-    >>> head.update(new_x, new_y)                                        # doctest: +SKIP
-    >>> mean, covariance = head.posterior(x)                             # doctest: +SKIP
-    >>> vmg.predict(head, x).std                                         # doctest: +SKIP
+    >>> head = BayesianHead(model).fit(loader)        # doctest: +SKIP
+    >>> vmg.predict(head, x).std                      # doctest: +SKIP
+    >>> head.update(new_x, new_y)                     # doctest: +SKIP
+    >>> mean, covariance = head.posterior(x)          # doctest: +SKIP
     """
 
     def __init__(
         self,
-        features: nn.Module,
+        model: nn.Module,
         likelihood: HasNoisePrior | None = None,
         *,
-        layer: str | None = None,
-        keep_weights: bool = False,
+        layer: str | None = "last",
+        keep_weights: bool = True,
         n_features: int | None = None,
         n_outputs: int | None = None,
         bias: bool = True,
@@ -96,35 +101,54 @@ class BayesianHead(nn.Module):
         batch_shape: Sequence[int] = (),
     ) -> None:
         super().__init__()
-        own_prior = NoisePrior() if likelihood is None else likelihood.noise_prior()
-        self.is_classifier = own_prior is None
+        if isinstance(likelihood, type):
+            raise TypeError(f"likelihood must be an object, as {likelihood.__name__}(); got the class itself")
+        own_prior = None if likelihood is None else likelihood.noise_prior()
+        self.is_classifier: bool | None = None if likelihood is None else own_prior is None
+        if noise_prior is not None and self.is_classifier is None:
+            self.is_classifier = False
         if self.is_classifier and (batch_shape or noise_prior):
             raise ValueError(f"a head of classes takes no batch_shape or noise_prior; got {batch_shape}, {noise_prior}")
-        if keep_weights and not (self.is_classifier and layer is not None):
-            raise ValueError("keep_weights needs CategoricalLikelihood() and the name of a trained layer; got neither")
+        self.features, self.bias, self.batch_shape = model, bias, torch.Size(batch_shape)
+        self.noise_prior, self._is_relative = noise_prior or own_prior, noise_prior is None
+        self._keeps = keep_weights
         self._start: Tensor | None = None
-        if layer is not None:
-            features, replaced = _without_layer(features, layer)
-            n_features, n_outputs = replaced.in_features, replaced.out_features
-            self._start = _weights_of(replaced, bias=bias) if keep_weights else None
-        self.features, self.bias, self.batch_shape = features, bias, torch.Size(batch_shape)
-        self.noise_prior = noise_prior or own_prior
         self._groups = None if group_sizes is None else tuple(group_sizes)
-        if n_outputs is None and not self.is_classifier:
-            n_outputs = getattr(likelihood, "n_outputs", 1)
-        self._n_outputs = n_outputs
+        self._n_outputs = n_outputs if n_outputs is not None else getattr(likelihood, "n_outputs", None)
         self._output: GaussianOutput | SoftmaxOutput | None = None
-        if n_features is not None and n_outputs is not None:
-            self._output = self._make_output(n_features, n_outputs)
+        self._layer = None if n_features is not None or batch_shape else layer
+        if self._layer not in (None, "last"):
+            self._replace(self._layer)
+        if n_features is not None and (self._n_outputs is not None or self.is_classifier is not True):
+            self._make_output(n_features, self._n_outputs or 1)
+
+    def _replace(self, name: str | None) -> None:
+        """Work on a copy of the model without the layer of this name, or on its outputs for None."""
+        self._layer = name
+        if name is not None:
+            self.features, replaced = _without_layer(self.features, name)
+            self._n_outputs = replaced.out_features
+            self._start = _weights_of(replaced)
 
     def _make_output(self, n_features: int, n_outputs: int) -> GaussianOutput | SoftmaxOutput:
         groups = self._groups or (n_features,)
         if sum(groups) != n_features:
             raise ValueError(f"group_sizes must add up to n_features ({n_features}); got {groups}")
         groups = (*groups, 1) if self.bias else groups
+        output: GaussianOutput | SoftmaxOutput
         if self.is_classifier:
-            return SoftmaxOutput(groups, n_outputs, self._start)
-        return GaussianOutput(groups, n_outputs, noise_prior=self.noise_prior, batch_shape=self.batch_shape)
+            start = self._start if self._keeps else None
+            output = SoftmaxOutput(groups, n_outputs, None if start is None else start[: sum(groups)])
+        else:
+            self.is_classifier, self.noise_prior = False, self.noise_prior or NoisePrior()
+            options: dict[str, Any] = {"relative": self._is_relative, "bias": self.bias}
+            output = GaussianOutput(
+                groups, n_outputs, noise_prior=self.noise_prior, batch_shape=self.batch_shape, **options
+            )
+            output.inflation = torch.ones(n_outputs, dtype=torch.float64)
+        device = next((part.device for part in self.features.parameters()), None)
+        self._output = output.to(device)
+        return output
 
     @property
     def output(self) -> GaussianOutput | SoftmaxOutput:
@@ -137,8 +161,22 @@ class BayesianHead(nn.Module):
 
     def design(self, x: Any) -> Tensor:
         """Φ [*batch_shape, N, D] of rows x, which may be whatever the model takes."""
+        self._find_layer(x)
         phi = call(self.features, x)
         return torch.cat([phi, torch.ones_like(phi[..., :1])], -1) if self.bias else phi
+
+    def _find_layer(self, x: Any) -> None:
+        if self._layer == "last":
+            with torch.no_grad(), evaluating(self.features):
+                name = _output_layer(self.features, x)
+            self._replace(name)
+
+    @torch.no_grad()
+    def _design(self, x: Any) -> Tensor:
+        """Φ in evaluation mode, without gradients."""
+        self._find_layer(x)
+        with evaluating(self.features):
+            return self.design(x)
 
     def log_evidence(self, x: Any, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """log p(y | Φ(x)) [*batch_shape] of targets [N, C], a scalar objective for the features and precisions."""
@@ -156,112 +194,340 @@ class BayesianHead(nn.Module):
     @torch.no_grad()
     def fit(
         self,
-        batches: Iterable[Sequence[Any]],
+        data: Any,
+        y: Tensor | None = None,
+        weight: Tensor | None = None,
         *,
         learn_precision: bool = True,
-        held_out: Iterable[Sequence[Any]] | None = None,
+        held_out: Any = None,
     ) -> BayesianHead:
-        """Condition on all rows of ``batches`` of (x, y), in one pass of the model; precisions follow the evidence.
+        """Forget, and condition on all rows, in one pass of the model; precisions follow the evidence.
 
-        Gaussian noise keeps sums over rows. Classes keep the features of all rows in memory until they are fitted.
-        Of classes, ``held_out`` may have batches of rows that trained nothing: where they contradict the evidence by
-        more than a standard error, they scale the precisions, and with them how sure the head is.
+        Args:
+            data: batches of (x, y) or (x, y, weight), or of mappings with ``labels``; or the inputs of all rows.
+            y, weight: the targets of all rows, and how often each counts, where ``data`` has the inputs.
+            learn_precision: choose the prior's precisions by the evidence.
+            held_out: batches, or a pair (x, y), of rows that trained nothing; they correct how sure the head is. If
+                None, every tenth row checks the others, and may only make the head less sure: rows that trained the
+                features cannot tell whether it should be surer.
+
+        Gaussian noise keeps sums over rows, classes the features of all rows until they are fitted. Rows that are
+        refused leave the head as it was.
         """
-        if self._output is not None:
-            self._output.forget()
+        pieces: Iterator[_Rows] = (self._checked(*batch) for batch in _batches(data, y, weight))
+        first = next(pieces, None)
+        if first is None:
+            raise ValueError("fit needs at least one row; got none")
+        pieces = itertools.chain([first], pieces)
         if self.is_classifier:
-            phi, y = self._all_rows(batches)
-            output = self._ensure_output(phi, y)
-            assert isinstance(output, SoftmaxOutput)
-            output.fit(phi, y, learn_precision=learn_precision)
-            if held_out is not None:
-                output.rescale(phi, y, *self._all_rows(held_out))
-            return self
+            first = _joined(pieces)
+            if len(first.y.unique()) < 2:
+                raise ValueError(f"y must hold at least two classes; got {first.y[0].item()} alone")
+            pieces = iter([first])
+        output, check = self._new_output(first), None
+        splits = held_out is None and learn_precision and not self.batch_shape
+        if isinstance(output, SoftmaxOutput):
+            rest = first
+            if splits and len(first.y) >= FEWEST_ROWS:
+                rest, check = first.split(0)
+            output.fit(*(first if output.keeps_start else rest), learn_precision=learn_precision)
+        else:
+            check = _add(output, pieces, splits=splits)
+            if learn_precision:
+                output.learn_precision()
         if held_out is not None:
-            raise ValueError("held_out must be None for Gaussian noise, whose evidence is exact; got rows")
-        for x, y in batches:
-            phi = self.design(x)
-            self._ensure_output(phi, y).update(phi, y)
-        if learn_precision:
-            assert isinstance(self.output, GaussianOutput)
-            self.output.learn_precision()
+            given = [held_out] if _is_pair(held_out) else held_out
+            others = _joined([self._checked(*batch) for batch in _batches(given)])
+            output.calibrate(others.phi.double(), others.y, only_widen=False)
+        elif check is not None:
+            output.calibrate(check.phi.double(), check.y, only_widen=True)
+            if not (isinstance(output, SoftmaxOutput) and output.keeps_start):
+                output.update(*check)
+        self._output = output
         return self
 
-    def _all_rows(self, batches: Iterable[Sequence[Any]]) -> tuple[Tensor, Tensor]:
-        kept = [(self.design(x), y) for x, y in batches]
-        if not kept:
-            raise ValueError("batches must have at least one row; got none")
-        phi, y = (torch.cat(part) for part in zip(*kept, strict=True))
-        return phi, y
+    @torch.no_grad()
+    def update(self, x: Any, y: Tensor, weight: Tensor | None = None) -> BayesianHead:
+        """Condition on more rows; for Gaussian noise the result is that of seeing all rows at once."""
+        rows = self._checked(x, y, weight)
+        output = self._output = self._output or self._new_output(rows)
+        is_new = not (output.count.any() or output.log_precision.any())
+        output.update(*rows)
+        if is_new and isinstance(output, GaussianOutput):
+            output.start_precision()
+        return self
 
     def forget(self) -> None:
         """Go back to before any rows were seen."""
         self.output.forget()
 
-    @torch.no_grad()
-    def update(self, x: Any, y: Tensor, weight: Tensor | None = None) -> BayesianHead:
-        """Condition on more rows; for Gaussian noise the result is that of seeing all rows at once."""
-        phi = self.design(x)
-        self._ensure_output(phi, y).update(phi, y, weight)
-        return self
+    def _new_output(self, rows: _Rows) -> GaussianOutput | SoftmaxOutput:
+        """An output layer that has seen no rows, with the settings of the present one if there is one."""
+        if self._output is not None:
+            output = copy.deepcopy(self._output)
+            output.forget()
+            return output
+        n_outputs = self._n_outputs
+        if n_outputs is None:
+            n_outputs = int(rows.y.max()) + 1 if self.is_classifier else rows.y.shape[-1]
+        self._n_outputs = n_outputs
+        return self._make_output(rows.phi.shape[-1] - int(self.bias), n_outputs).to(rows.phi.device)
 
-    def _ensure_output(self, phi: Tensor, y: Tensor) -> GaussianOutput | SoftmaxOutput:
-        if self._output is None:
-            n_outputs = self._n_outputs
-            if n_outputs is None:
-                n_outputs = int(y.max()) + 1 if self.is_classifier else 1
-            self._output = self._make_output(phi.shape[-1] - int(self.bias), n_outputs).to(phi.device)
-        return self._output
+    @torch.no_grad()
+    def _checked(self, x: Any, y: Tensor, weight: Tensor | None = None) -> _Rows:
+        """Features, targets and weights of rows, or a ValueError that says what is wrong with them."""
+        if not isinstance(y, Tensor):
+            raise TypeError(f"y must be a tensor; got {type(y).__name__}")
+        if self.is_classifier is None:
+            self.is_classifier = not y.is_floating_point()
+        phi = self._design(x)
+        if self.is_classifier:
+            if y.is_floating_point() or y.is_complex():
+                raise ValueError(f"y must be integer classes, one per row; got {y.dtype}")
+            if phi.dim() > 2 and y.shape == phi.shape[:-1]:  # tokens are rows
+                counts = y.flatten() != IGNORED
+                weight = None if weight is None else weight.expand(y.shape).flatten()[counts]
+                phi, y = phi.flatten(0, -2)[counts], y.flatten()[counts]
+        elif y.dim() == 1:
+            y = y.unsqueeze(-1)
+        self._check_shapes(phi, y, weight)
+        if values_readable(phi):
+            self._check_values(phi, y, weight)
+        return _Rows(phi, y.long() if self.is_classifier else y, weight)
+
+    def _check_shapes(self, phi: Tensor, y: Tensor, weight: Tensor | None) -> None:
+        n_rows = phi.shape[-2] if phi.dim() > 1 else 0
+        if phi.dim() != len(self.batch_shape) + 2 or n_rows == 0:
+            raise ValueError(f"features must be rows [N, D], at least one; got shape {tuple(phi.shape)}")
+        if self._output is not None:
+            width, given = (n - int(self.bias) for n in (sum(self._output.group_sizes), phi.shape[-1]))
+            if given != width:
+                raise ValueError(f"rows must have {width} features, as before; got {given}")
+        expected = (n_rows,) if self.is_classifier else (n_rows, self._n_outputs or y.shape[-1])
+        if y.shape[-len(expected) :] != expected or (self.is_classifier and y.dim() > 1):
+            kind = "integer classes, one per row" if self.is_classifier else f"numbers of shape {expected}"
+            raise ValueError(f"y must be {kind}; got shape {tuple(y.shape)} for {n_rows} rows")
+        if weight is not None and weight.shape[-1:] != (n_rows,):
+            raise ValueError(f"weight must have one number for each of {n_rows} rows; got shape {tuple(weight.shape)}")
+
+    def _check_values(self, phi: Tensor, y: Tensor, weight: Tensor | None) -> None:
+        if not torch.isfinite(phi).all():
+            raise ValueError("features must be finite; the model gave NaN or infinite numbers")
+        if not self.is_classifier and not torch.isfinite(y).all():
+            raise ValueError("y must be finite; got NaN or infinite numbers")
+        n_classes = self._n_outputs if self._output is None else self._output.n_outputs
+        if self.is_classifier and (y.min() < 0 or (n_classes is not None and y.max() >= n_classes)):
+            most = "" if n_classes is None else f" to {n_classes - 1}"
+            raise ValueError(f"y must be classes from 0{most}; got {y.min().item()} to {y.max().item()}")
+        if weight is not None and not (torch.isfinite(weight).all() and (weight >= 0).all() and weight.sum() > 0):
+            raise ValueError("weight must be finite and not negative, with a positive sum")
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def forward(self, x: Any) -> Tensor:
         """The posterior mean of the function (of classes, the logits), [*batch_shape, N, C]."""
-        phi = self.design(x)
-        return phi @ self.output.posterior().mean.to(phi.dtype)
+        phi, output = self._design(x), self.output
+        weights = output.mean * output.sharpness if isinstance(output, SoftmaxOutput) else output.posterior().mean
+        return phi @ weights.to(phi.dtype)
 
     @torch.no_grad()
     def posterior(self, x: Any) -> FunctionPosterior:
         """Mean of the function and its covariance between rows, in double precision."""
-        return FunctionPosterior(*self.output.joint(self.design(x).double()))
+        return FunctionPosterior(*self.output.joint(self._design(x).double()))
 
     @torch.no_grad()
     def predict(self, x: Any, n_samples: int = 200, generator: torch.Generator | None = None) -> HeadPrediction:
         """Predict targets at each row, in double precision; probabilities come from ``n_samples`` draws."""
-        phi, output = self.design(x).double(), self.output
+        output = self.output
         if isinstance(output, GaussianOutput):
-            mean, variance, noise = output.functions(phi)
+            mean, variance, noise = output.functions(self._design(x).double())
             return HeadPrediction(mean, noise, variance, output.posterior().t_degrees)
-        probabilities = torch.softmax(phi @ output.sample_weights(n_samples, generator), -1)
+        probabilities = self.sample_probabilities(x, n_samples, generator)
         mean, epistemic = probabilities.mean(0), probabilities.var(0, correction=0)
         return HeadPrediction(mean, mean * (1 - mean) - epistemic, epistemic, mean.new_tensor(torch.inf))
+
+    @torch.no_grad()
+    def sample_probabilities(self, x: Any, n_samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draws of class probabilities at each row, [n_samples, N, K], in double precision."""
+        output = self.output
+        if not isinstance(output, SoftmaxOutput):
+            raise TypeError("sample_probabilities needs a head of classes; got Gaussian noise")
+        return torch.softmax(output.sample_logits(self._design(x).double(), n_samples, generator), -1)
 
     @torch.no_grad()
     def sample_functions(self, x: Any, n_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw functions (of classes, logits) at x, each with one set of output weights: [n_samples, ..., N, C]."""
         if n_samples < 1:
             raise ValueError(f"n_samples must be at least 1; got {n_samples}")
-        return self.design(x).double() @ self.output.sample_weights(n_samples, generator)
+        return self._design(x).double() @ self.output.sample_weights(n_samples, generator)
+
+    # -- state --------------------------------------------------------------------------------------------------------
+
+    def get_extra_state(self) -> Tensor:
+        """Name of the replaced layer, sizes and kind, for a head that has seen no rows and takes over a state."""
+        sizes = None if self._output is None else (self._output.group_sizes, self._output.n_outputs)
+        known = {"layer": self._layer, "is_classifier": self.is_classifier, "sizes": sizes}
+        return torch.tensor(list(json.dumps(known).encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Nothing: :meth:`_load_from_state_dict` has used it already."""
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        state = state_dict.get(f"{prefix}_extra_state")
+        if state is not None and self._output is None:
+            known = json.loads(bytes(state.tolist()))
+            if known["sizes"] is not None:
+                groups, n_outputs = known["sizes"]
+                self.is_classifier, self._groups = known["is_classifier"], tuple(groups[: len(groups) - self.bias])
+                if self._layer == "last":
+                    self._replace(known["layer"])
+                self._make_output(sum(self._groups), n_outputs)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class HeadEnsemble(nn.Module):
+    """Heads on several models, each fitted to the same rows; what they disagree about is epistemic.
+
+    Parameters
+    ----------
+    models : sequence of nn.Module, or Replicas
+        Models that were trained from starts of their own, or heads.
+    likelihood, **options
+        Of every :class:`BayesianHead`.
+
+    Examples
+    --------
+    >>> heads = HeadEnsemble(vmg.nn.replicate(model, 5)).fit(loader)  # doctest: +SKIP
+    >>> vmg.predict(heads, x).mean                                     # doctest: +SKIP
+    """
+
+    def __init__(
+        self, models: Sequence[nn.Module] | Replicas, likelihood: HasNoisePrior | None = None, **options: Any
+    ) -> None:
+        super().__init__()
+        members = models.members() if isinstance(models, Replicas) else models
+        heads = [one if isinstance(one, BayesianHead) else BayesianHead(one, likelihood, **options) for one in members]
+        if not heads:
+            raise ValueError("models must be at least one module; got none")
+        self.heads = nn.ModuleList(heads)
+
+    def __iter__(self) -> Iterator[BayesianHead]:
+        return iter(self.heads)  # type: ignore[arg-type]
+
+    def fit(self, data: Any, y: Tensor | None = None, weight: Tensor | None = None, **options: Any) -> HeadEnsemble:
+        """Fit every head to all rows, which are gone over once for each; see :meth:`BayesianHead.fit`."""
+        for head in self:
+            head.fit(data, y, weight, **options)
+        return self
+
+    def update(self, x: Any, y: Tensor, weight: Tensor | None = None) -> HeadEnsemble:
+        """Condition every head on more rows."""
+        for head in self:
+            head.update(x, y, weight)
+        return self
+
+    def forward(self, x: Any) -> Tensor:
+        """The mean over heads of their functions (of classes, of their logits), [N, C]."""
+        return torch.stack([head(x) for head in self]).mean(0)
+
+
+# -- rows -------------------------------------------------------------------------------------------------------------
+
+
+class _Rows(NamedTuple):
+    """Features [N, D], targets [N] or [N, C], and weights [N]."""
+
+    phi: Tensor
+    y: Tensor
+    weight: Tensor | None
+
+    def split(self, offset: int) -> tuple[_Rows, _Rows]:
+        """All but every tenth row, counted from ``offset``, and those rows."""
+        is_check = (torch.arange(len(self.phi), device=self.phi.device) + offset) % 10 == 9
+        return self._where(~is_check), self._where(is_check)
+
+    def _where(self, keep: Tensor) -> _Rows:
+        return _Rows(self.phi[keep], self.y[keep], None if self.weight is None else self.weight[keep])
+
+
+def _joined(pieces: Iterable[_Rows]) -> _Rows:
+    phi, y, weight = zip(*pieces, strict=True)
+    weights = None if weight[0] is None else torch.cat(weight)
+    return _Rows(torch.cat(phi), torch.cat(y), weights)
+
+
+def _add(output: GaussianOutput, pieces: Iterable[_Rows], *, splits: bool) -> _Rows | None:
+    """Condition on all rows but every tenth, which are given back; on all where these would be too few."""
+    checks, n_rows = [], 0
+    for rows in pieces:
+        if splits:
+            rows, check = rows.split(n_rows)
+            checks.append(check)
+            n_rows += len(rows.phi) + len(check.phi)
+        output.update(*rows)
+    if n_rows >= FEWEST_ROWS:
+        return _joined(checks)
+    for check in checks:
+        output.update(*check)
+    return None
+
+
+def _batches(data: Any, y: Tensor | None = None, weight: Tensor | None = None) -> Iterator[tuple[Any, ...]]:
+    """Batches of inputs, targets and perhaps weights."""
+    if y is not None:
+        yield data, y, weight
+        return
+    if isinstance(data, Tensor | Mapping) or _is_pair(data):
+        raise TypeError("give fit(x, y), or an iterable of batches (x, y), such as a DataLoader; got tensors without y")
+    for batch in data:
+        if isinstance(batch, Mapping) and "labels" in batch:
+            yield {name: value for name, value in batch.items() if name != "labels"}, batch["labels"]
+        elif isinstance(batch, tuple | list) and len(batch) in (2, 3):
+            yield tuple(batch)
+        else:
+            kind = type(batch).__name__
+            raise TypeError(f"a batch must be (x, y), (x, y, weight) or a mapping with labels; got {kind}")
+
+
+def _is_pair(data: Any) -> bool:
+    return isinstance(data, tuple | list) and len(data) in (2, 3) and all(isinstance(part, Tensor) for part in data)
+
+
+# -- the output layer of a model --------------------------------------------------------------------------------------
+
+
+def _output_layer(model: nn.Module, x: Any) -> str | None:
+    """The name of the linear layer whose output is the model's; None if there is none."""
+    outputs: dict[str, Any] = {}
+    hooks = [
+        part.register_forward_hook(lambda _, __, output, name=name: outputs.update({name: output}))
+        for name, part in model.named_modules()
+        if isinstance(part, nn.Linear)
+    ]
+    try:
+        final = call(model, x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return next((name for name, output in outputs.items() if output is final), None)
 
 
 def _without_layer(model: nn.Module, name: str) -> tuple[nn.Module, nn.Linear]:
     """A copy of a model whose linear layer ``name`` passes its inputs on, and that layer."""
     layer = dict(model.named_modules()).get(name)
-    if not name or not isinstance(layer, nn.Linear):
+    if not isinstance(layer, nn.Linear):
         linear = [key for key, part in model.named_modules() if isinstance(part, nn.Linear)]
         raise ValueError(f"layer must name an nn.Linear of the model, one of {linear}; got {name!r}")
+    if not name:
+        return nn.Identity(), layer
     copied = copy.deepcopy(model)
     holder, _, last = name.rpartition(".")
     setattr(copied.get_submodule(holder), last, nn.Identity())
     return copied, layer
 
 
-def _weights_of(layer: nn.Linear, *, bias: bool) -> Tensor:
-    """The weights of a layer [D, K], its bias, or zeros, as the last row; without that row where ``bias`` is False."""
-    if not bias:
-        if layer.bias is not None:
-            raise ValueError("keep_weights needs bias=True for a layer with a bias; got bias=False")
-        return layer.weight.detach().mT
+def _weights_of(layer: nn.Linear) -> Tensor:
+    """The weights of a layer [D + 1, K], its bias, or zeros, as the last row."""
     row = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
     return torch.cat([layer.weight.mT, row.unsqueeze(0)]).detach()

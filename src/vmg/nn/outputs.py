@@ -7,11 +7,13 @@ Gaussian weights N(m_k, S_k) for each class, at the optimum of its variational b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vmg.math.evidence import (
     LinearPosterior,
@@ -23,18 +25,30 @@ from vmg.math.evidence import (
     log_evidence_of_statistics,
     row_statistics,
 )
-from vmg.math.linalg import at_least_float32, cholesky
-from vmg.math.softmax_evidence import ClassRows, ClassWeights, improve_classes
+from vmg.math.linalg import at_least_float32
+from vmg.math.softmax_evidence import (
+    MOST_CLASSES,
+    MOST_JOINT,
+    ClassRows,
+    Curvature,
+    JointCurvature,
+    JointWeights,
+    KroneckerCurvature,
+    KroneckerWeights,
+    class_posterior,
+    expected_curvature,
+    expected_log_likelihood,
+)
 
 __all__ = ["GaussianOutput", "SoftmaxOutput"]
 
 PRECISION_STEPS = 60  # of L-BFGS over a few log precisions: far more than it takes
-MEAN_STEPS = 10  # of the mean in each round
-ROUNDS = 20  # of means and covariances in turn, each at the other's last value
-PRECISION_ROUNDS = 60  # of the prior's precisions with them, at most: until none is off by more than a hundredth
-SCALE_POWERS = range(-4, 11, 2)  # of two: scales of the prior's precisions, to choose from on held-out rows
-WARM_ROUNDS = 6  # from a posterior at nearly the same precisions
-SCALE_DRAWS = 64
+MEAN_STEPS = 25  # of L-BFGS in each round
+PRECISION_ROUNDS = 10  # in each round
+LOG_RANGE = 7.0  # of a log precision: a group's part of the function has a deviation from 0.03 to 33 units
+MOST_ROUNDS = 100  # of mean, curvature and precisions in turn
+CHEAP = 2**27  # rows × weights × pairs of draws that means over the posterior are taken with; at least two pairs
+JOINT_WORK = 2 * 10**11  # multiplications that all joint curvatures of a fit may take
 
 
 class GaussianOutput(nn.Module):
@@ -49,12 +63,17 @@ class GaussianOutput(nn.Module):
         Gamma for each output, or with ``full=True`` a Wishart over the covariance of the outputs' noise.
     batch_shape : sequence of int
         Replicas: features are [*batch_shape, N, D].
+    relative : bool
+        Take the noise prior's rate in units of the variance of the targets seen, so that their unit does not matter.
+    bias : bool
+        Whether the last feature is always one.
     """
 
     gram: Tensor
     moment: Tensor
     square: Tensor
     count: Tensor
+    inflation: Tensor | None
 
     def __init__(
         self,
@@ -63,14 +82,18 @@ class GaussianOutput(nn.Module):
         *,
         noise_prior: NoisePrior | None = None,
         batch_shape: Sequence[int] = (),
+        relative: bool = False,
+        bias: bool = False,
     ) -> None:
         super().__init__()
         self.group_sizes, self.n_outputs = tuple(group_sizes), n_outputs
+        self.relative, self.bias = relative, bias
         self.noise_prior = noise_prior or NoisePrior()
         self.log_precision = nn.Parameter(torch.zeros(*batch_shape, len(self.group_sizes)))
         d, c = sum(self.group_sizes), n_outputs
         for name, shape in (("gram", (d, d)), ("moment", (d, c)), ("square", (c, c)), ("count", ())):
             self.register_buffer(name, torch.zeros((*batch_shape, *shape), dtype=torch.float64))
+        self.register_buffer("inflation", None)  # a factor of all variances [C], where rows held out may choose one
 
     def prior_precision(self) -> Tensor:
         """a [*batch_shape, D], in units of the noise's precision."""
@@ -78,7 +101,15 @@ class GaussianOutput(nn.Module):
 
     def log_evidence(self, features: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """log p(y | Φ) [*batch_shape] of targets [N, C]: an objective for the features and the precisions."""
-        return log_evidence(features, self._targets(y), self.prior_precision(), weight=weight, prior=self.noise_prior)
+        y, options = self._targets(y), dict[str, Any](weight=weight, prior=self.noise_prior)
+        if not self.relative:
+            return log_evidence(features, y, self.prior_precision(), **options)
+        with torch.no_grad():
+            wide = None if weight is None else weight.double()
+            unit = _unit(row_statistics(features.double(), y.double(), wide), bias=self.bias)
+            n_rows = y.shape[-2] if weight is None else weight.sum(-1)
+        scaled = y / unit.unsqueeze(-2).to(y.dtype)
+        return log_evidence(features, scaled, self.prior_precision(), **options) - n_rows * unit.log().sum(-1)
 
     # -- conditioning on rows -----------------------------------------------------------------------------------------
 
@@ -91,6 +122,8 @@ class GaussianOutput(nn.Module):
         """Go back to before any rows were seen."""
         for buffer in self.statistics:
             buffer.zero_()
+        if self.inflation is not None:
+            self.inflation = torch.ones_like(self.inflation)
 
     @torch.no_grad()
     def update(self, features: Tensor, y: Tensor, weight: Tensor | None = None) -> None:
@@ -99,28 +132,70 @@ class GaussianOutput(nn.Module):
         for buffer, part in zip(self.statistics, new, strict=True):
             buffer += part
 
+    def start_precision(self) -> None:
+        """Set the prior's precisions to where each group's part of the function varies as much as the noise."""
+        squares = self.gram.diagonal(dim1=-2, dim2=-1) / self.count.unsqueeze(-1)
+        sums = torch.stack([part.sum(-1) for part in squares.split(list(self.group_sizes), -1)], -1)
+        with torch.no_grad():
+            self.log_precision.copy_(sums.clamp_min(1e-30).log())
+
     def learn_precision(self) -> None:
         """Choose the prior's precisions by the evidence of the rows that were seen."""
-        log_precision = self.log_precision.detach().double().requires_grad_()
+        self.start_precision()
+        start, rows = self.log_precision.detach().double(), self._scaled()
+        change = torch.zeros_like(start).requires_grad_()
         optimiser = torch.optim.LBFGS(
-            [log_precision], max_iter=PRECISION_STEPS, line_search_fn="strong_wolfe", tolerance_change=1e-8
+            [change], max_iter=PRECISION_STEPS, line_search_fn="strong_wolfe", tolerance_change=1e-8
         )
 
         def loss() -> Tensor:
             optimiser.zero_grad()
-            precision = group_precision(log_precision.clamp(-20, 20), self.group_sizes)
-            value = -log_evidence_of_statistics(self.statistics, precision, self.noise_prior).sum()
+            precision = group_precision(start + change.clamp(-LOG_RANGE, LOG_RANGE), self.group_sizes)
+            value = -log_evidence_of_statistics(rows, precision, self.noise_prior).sum()
             value.backward()
             return value
 
         with torch.enable_grad():
             optimiser.step(loss)
+        inside = change.detach().abs() < LOG_RANGE
+        if change.grad is not None and (change.grad.abs()[inside] > 0.1).any():
+            warnings.warn("the precisions of the head have not converged to the optimum of the evidence", stacklevel=3)
         with torch.no_grad():
-            self.log_precision.copy_(log_precision.clamp(-20, 20))
+            self.log_precision.copy_(start + change.clamp(-LOG_RANGE, LOG_RANGE))
+
+    def _scaled(self) -> RowStatistics:
+        """The sums over rows with targets in units of their own deviation, where the noise's prior is relative."""
+        if not self.relative:
+            return self.statistics
+        gram, moment, square, count = self.statistics
+        unit = _unit(self.statistics, bias=self.bias)
+        both = unit.unsqueeze(-1) * unit.unsqueeze(-2)
+        return RowStatistics(gram, moment / unit.unsqueeze(-2), square / both, count)
 
     def posterior(self) -> LinearPosterior:
         """Posterior of the output weights and of the noise given the rows seen so far, in double precision."""
-        return condition(self.statistics, self.prior_precision().detach().double(), self.noise_prior)
+        found = condition(self._scaled(), self.prior_precision().detach().double(), self.noise_prior)
+        if not self.relative and self.inflation is None:
+            return found
+        unit = _unit(self.statistics, bias=self.bias) if self.relative else torch.ones_like(found.mean[..., 0, :])
+        wide = unit if self.inflation is None else unit * self.inflation.sqrt()
+        scatter = found.scatter * (wide.unsqueeze(-1) * wide.unsqueeze(-2) if found.full else wide.square())
+        return replace(found, mean=found.mean * unit.unsqueeze(-2), scatter=scatter)
+
+    @torch.no_grad()
+    def calibrate(self, features: Tensor, y: Tensor, *, only_widen: bool) -> None:
+        """Scale all variances by what rows that were not seen ask for, where that is more than a standard error."""
+        mean, variance, noise = self.functions(features)
+        ratio = (self._targets(y).double() - mean).square() / ((variance + noise) * self._tails())  # [N, C]
+        factor, error = ratio.mean(0), ratio.std(0) / len(ratio) ** 0.5
+        least = torch.ones_like(factor) if only_widen else torch.zeros_like(factor)
+        chosen = torch.where((factor - 1).abs() > error, factor, torch.ones_like(factor))
+        self.inflation = torch.maximum(chosen, least)
+
+    def _tails(self) -> Tensor:
+        """ν/(ν − 2) [..., 1, 1]: the variance of the predictive Student t over its squared scale."""
+        degrees = self.posterior().t_degrees[..., None, None]
+        return torch.where(degrees > 2, degrees / (degrees - 2), torch.inf)
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
@@ -134,14 +209,16 @@ class GaussianOutput(nn.Module):
         """Mean [..., N, C] of the function and its covariance between rows, [..., C, N, N]."""
         posterior = self.posterior()
         between = posterior.relative_covariance(features).unsqueeze(-3)
-        return features @ posterior.mean, posterior.noise_variance[..., None, None] * between
+        covariance = posterior.noise_variance[..., None, None] * between * self._tails().unsqueeze(-1)
+        return features @ posterior.mean, covariance
 
     def sample_weights(self, n_samples: int, generator: torch.Generator | None = None) -> Tensor:
-        """Draw output weights, [n_samples, ..., D, C], given the noise's mean variance."""
+        """Draw output weights, [n_samples, ..., D, C], from the Gaussian with the mean and covariance of their t."""
         posterior = self.posterior()
         mean = posterior.mean
         noise = torch.randn(n_samples, *mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
-        return mean + posterior.weight_noise(noise) * posterior.noise_variance.sqrt().unsqueeze(-2)
+        scale = (posterior.noise_variance.unsqueeze(-2) * self._tails()).sqrt()
+        return mean + posterior.weight_noise(noise) * scale
 
     def _targets(self, y: Tensor) -> Tensor:
         y = y.unsqueeze(-1) if y.dim() == 1 else y
@@ -150,11 +227,23 @@ class GaussianOutput(nn.Module):
         return y
 
 
-class SoftmaxOutput(nn.Module):
-    """y ~ Categorical(softmax ΦW) with columns w_k ~ N(m_k, S_k) given the rows seen; Φ are features of rows.
+def _unit(rows: RowStatistics, *, bias: bool) -> Tensor:
+    """The standard deviation of the targets [..., C], or one where they do not vary.
 
-    Rows that come later are conditioned on with this posterior as their prior. That is not exact, as it is for Gaussian
-    noise: the posterior of earlier rows is kept as a Gaussian.
+    It is about their mean where the last feature is one, so that its moment is their sum.
+    """
+    n_rows = rows.n_rows.clamp_min(1e-300).unsqueeze(-1)
+    square = rows.square.diagonal(dim1=-2, dim2=-1) / n_rows
+    variance = square - (rows.moment[..., -1, :] / n_rows).square() if bias else square
+    return torch.where(variance > 1e-12 * square, variance, torch.where(square > 0, square, 1.0)).sqrt()
+
+
+class SoftmaxOutput(nn.Module):
+    """y ~ Categorical(softmax ΦW) with Gaussian weights given the rows seen; Φ are features of rows.
+
+    Up to ``MOST_JOINT`` weights have one covariance; more have a Kronecker product of one of features and one of
+    classes. Rows that come later are conditioned on with this posterior as their prior. That is not exact, as it is for
+    Gaussian noise: the posterior of earlier rows is kept as a Gaussian.
 
     Parameters
     ----------
@@ -167,136 +256,236 @@ class SoftmaxOutput(nn.Module):
     """
 
     mean: Tensor
-    precision: Tensor
     count: Tensor
     start: Tensor
+    inflation: Tensor
+    sharpness: Tensor
 
     def __init__(self, group_sizes: Sequence[int], n_outputs: int, start: Tensor | None = None) -> None:
         super().__init__()
         self.group_sizes, self.n_outputs, self.keeps_start = tuple(group_sizes), n_outputs, start is not None
         self.log_precision = nn.Parameter(torch.zeros(len(self.group_sizes)))
-        d = sum(self.group_sizes)
-        for name, shape in (("mean", (d, n_outputs)), ("precision", (n_outputs, d, d)), ("count", ())):
+        d, k = sum(self.group_sizes), n_outputs
+        self.is_joint = d * k <= MOST_JOINT
+        shapes = {"mean": (d, k), "start": (d, k), "count": ()}
+        if self.is_joint:
+            shapes |= {"curvature": (k, d, k, d)}
+        else:
+            shapes |= {"row_curvature": (d, d), "class_curvature": (k, k) if k <= MOST_CLASSES else (k,)}
+        for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
-        self.register_buffer("start", torch.zeros_like(self.mean) if start is None else start.detach().double())
+        for name in ("inflation", "sharpness"):
+            self.register_buffer(name, torch.ones((), dtype=torch.float64))
+        if start is not None:
+            self.start.copy_(start.detach())
         self.forget()
 
     def prior_precision(self) -> Tensor:
         """a [D] of the prior N(0, diag(a)⁻¹) of each class."""
         return group_precision(self.log_precision, self.group_sizes)
 
+    @property
+    def statistics(self) -> Curvature:
+        """The curvature of the rows that were seen."""
+        if self.is_joint:
+            return JointCurvature(self.get_buffer("curvature"))
+        return KroneckerCurvature(self.get_buffer("row_curvature"), self.get_buffer("class_curvature"))
+
     @torch.no_grad()
     def forget(self) -> None:
         """Go back to before any rows were seen."""
         self.mean.copy_(self.start)
-        self.precision.copy_(self._prior_precisions())
-        self.count.zero_()
+        for buffer in (*self.statistics, self.count):
+            buffer.zero_()
+        self.inflation.fill_(1.0)
+        self.sharpness.fill_(1.0)
 
     # -- conditioning on rows -----------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def update(self, features: Tensor, y: Tensor, weight: Tensor | None = None) -> None:
         """Condition on more rows, what was seen before being their prior."""
-        rows, prior = self._checked(features, y, weight), (self.mean.clone(), self.precision.clone())
-        nothing = torch.zeros_like(self.precision)
-        mean, curvature = improve_classes(self.mean, nothing, rows, *prior, n_rounds=ROUNDS, n_steps=MEAN_STEPS)
-        self.mean.copy_(mean)
-        self.precision += curvature
-        self.count += rows.weight.sum()
+        self._condition(self._rows(features, y, weight), self.mean.clone(), learn_precision=False, keep=False)
 
     @torch.no_grad()
-    def fit(self, features: Tensor, y: Tensor, *, learn_precision: bool = True) -> None:
+    def fit(self, features: Tensor, y: Tensor, weight: Tensor | None = None, *, learn_precision: bool = True) -> None:
         """Forget, and condition on these rows; with ``learn_precision`` at the prior precisions of the evidence.
 
-        At the optimum of the bound the precision of a group with n features is a = (nK − a ΣS_k,ii) / Σ‖m_i‖² over its
-        features i and the classes k; taken as a step, this converges quickly (MacKay 1992).
+        At the optimum of the bound the precision of a group with n features is a = (nK − a ΣΣ_ii) / Σ‖m_i‖² over its
+        features i; taken as a step, this converges quickly (MacKay 1992). It starts where each group's part of a logit
+        has the variance one, so the unit of the features does not matter.
         """
-        rows, curvature = self._checked(features, y, None), torch.zeros_like(self.precision)
+        rows = self._rows(features, y, weight)
         self.forget()
         if learn_precision:
-            for _ in range(PRECISION_ROUNDS):
-                curvature = self._optimise(rows, curvature, 1)
-                best = self._best_log_precision()
-                missing = (best - self.log_precision).abs().max()
-                self.log_precision.copy_((self.log_precision + best) / 2)  # whole steps swing where the mean is kept
-                if missing < 0.01:
-                    break
-        self._optimise(rows, curvature, WARM_ROUNDS if learn_precision else ROUNDS)
-        self.count.fill_(len(y))
+            self.log_precision.copy_(self._unit_precision(rows))
+        self._condition(rows, torch.zeros_like(self.mean), learn_precision=learn_precision, keep=self.keeps_start)
+
+    def _unit_precision(self, rows: ClassRows) -> Tensor:
+        """Logarithms of the precisions at which each group's part of a logit has the variance one."""
+        squares = (rows.features.square() * rows.weight.unsqueeze(-1)).sum(0) / rows.weight.sum()
+        return torch.stack([part.sum() for part in squares.split(list(self.group_sizes))]).clamp_min(1e-30).log()
 
     @torch.no_grad()
-    def rescale(self, features: Tensor, y: Tensor, other_features: Tensor, other_y: Tensor) -> None:
-        """Scale the prior precisions of a fit to rows, where the log-likelihood of other rows asks for it.
+    def calibrate(self, features: Tensor, y: Tensor, *, only_widen: bool) -> None:
+        """Choose a factor of all variances, then one of all logits, by the log-likelihood of rows that were not seen.
 
-        Features overfit their training rows, so these look certain, say little about the weights, and the evidence
-        leaves the weights too free. Of the scales whose log-likelihood is within a standard error of the best, the one
-        nearest to one is taken.
+        Features overfit their training rows, so these look certain, and the evidence may leave the weights too free.
+        A factor is taken where it is better than none by more than a standard error.
         """
-        rows, learned = self._checked(features, y, None), self.log_precision.detach().clone()
-        scores, fits, curvature = {}, {}, self.precision - self._prior_precisions()
-        for power in SCALE_POWERS:
-            self.log_precision.copy_(learned + power * math.log(2))
-            curvature = self._optimise(rows, curvature, WARM_ROUNDS)
-            scores[power] = self._log_likelihood(other_features.double(), other_y)
-            fits[power] = self.mean.clone(), curvature
-        best = max(scores.values(), key=lambda score: score.mean().item())
-        losses = {power: best - score for power, score in scores.items()}
-        level = [power for power, loss in losses.items() if loss.mean() <= loss.std(correction=0) / len(loss) ** 0.5]
-        chosen = min(level, key=abs)
-        self.log_precision.copy_(learned + chosen * math.log(2))
-        mean, curvature = fits[chosen]
-        self.mean.copy_(mean)
-        self._optimise(rows, curvature, WARM_ROUNDS)
-
-    def _best_log_precision(self) -> Tensor:
-        sizes, a = list(self.group_sizes), self.prior_precision().double()
-        spread = self.posterior().covariance.diagonal(dim1=-2, dim2=-1)  # [K, D]
-        free = (1 - a * spread).sum(0)  # parameters that the rows determine, of each feature
-        groups = zip(free.split(sizes), self.mean.square().sum(-1).split(sizes), strict=True)
-        best = torch.stack([mine.sum() / size.sum().clamp_min(1e-30) for mine, size in groups])
-        return best.log().clamp(-20, 20)
-
-    def _log_likelihood(self, features: Tensor, y: Tensor) -> Tensor:
-        """Log of the mean probability of each row's class, [N]; the same noise at every call."""
         generator = torch.Generator(features.device).manual_seed(0)
-        posterior, shape = self.posterior(), (SCALE_DRAWS, len(y), self.n_outputs)
-        noise = torch.randn(shape, generator=generator, dtype=features.dtype, device=features.device)
-        logits = features @ posterior.mean + posterior.variance(features).sqrt() * noise
-        p = torch.softmax(logits, -1).mean(0)
-        return p.gather(-1, y.unsqueeze(-1)).squeeze(-1).clamp_min(1e-300).log()
+        n_draws = max(8, min(64, 2**24 // (len(y) * self.n_outputs)))
+        centre = features @ self.mean.to(features.dtype)
+        spread = self.posterior().sample_logits(features, n_draws, generator) - centre
 
-    def _checked(self, features: Tensor, y: Tensor, weight: Tensor | None) -> ClassRows:
-        if y.dim() != 1 or y.is_floating_point():
-            raise ValueError(f"y must be integer classes, one per row; got shape {tuple(y.shape)} of {y.dtype}")
+        def log_likelihood(inflation: float, sharpness: float) -> Tensor:
+            log_p = torch.log_softmax(sharpness * (centre + inflation**0.5 * spread), -1)
+            own = log_p[:, torch.arange(len(y), device=y.device), y]
+            return torch.logsumexp(own, 0) - math.log(n_draws)
+
+        def best(values: Sequence[float], score: Callable[[float], Tensor]) -> float:
+            scores = {value: score(value) for value in values}
+            chosen = max(scores, key=lambda value: scores[value].mean().item())
+            gain = scores[chosen] - scores[1.0]
+            return chosen if gain.mean() > gain.std() / len(gain) ** 0.5 else 1.0
+
+        powers = [step / 4 for step in range(-16, 17)]
+        inflation = best([4.0**p for p in powers if p >= 0 or not only_widen], lambda v: log_likelihood(v, 1.0))
+        sharpness = best([2.0**p for p in powers if p <= 0 or not only_widen], lambda v: log_likelihood(inflation, v))
+        self.inflation.fill_(inflation)
+        self.sharpness.fill_(sharpness)
+
+    def _rows(self, features: Tensor, y: Tensor, weight: Tensor | None) -> ClassRows:
         features = at_least_float32(features)
         weight = torch.ones_like(features[:, 0]) if weight is None else weight.to(features.dtype)
-        return ClassRows(features, F.one_hot(y, self.n_outputs).to(features.dtype), weight)
+        return ClassRows(features, y, weight)
 
-    def _optimise(self, rows: ClassRows, curvature: Tensor, n_rounds: int) -> Tensor:
-        """Continue a fit from the rows' curvature so far, at the present prior; trained weights stay the mean."""
-        prior_precision, n_steps = self._prior_precisions(), 0 if self.keeps_start else MEAN_STEPS
-        prior = torch.zeros_like(self.mean), prior_precision
-        mean, curvature = improve_classes(self.mean, curvature, rows, *prior, n_rounds=n_rounds, n_steps=n_steps)
-        self.mean.copy_(mean)
-        self.precision.copy_(prior_precision + curvature)
-        return curvature
+    def _condition(self, rows: ClassRows, anchor: Tensor, *, learn_precision: bool, keep: bool) -> None:
+        """Rounds of the mean, the rows' curvature and the precisions in turn, each at the others' last values.
 
-    def _prior_precisions(self) -> Tensor:
-        return torch.diag(self.prior_precision().double()).expand_as(self.precision)
+        ``anchor`` is the mean of the weights before these rows.
+
+        The Kronecker form finds all three; the joint covariance, which costs D·K times as much, takes the last rounds.
+        """
+        work = len(rows.y) * self.mean.numel()
+        n_draws = 1 if self.n_outputs > MOST_CLASSES else 2 * max(2, min(128, CHEAP // work))
+        noise = _paired_noise(n_draws, self.mean)
+        before = _Before(anchor, type(self.statistics)(*(part.clone() for part in self.statistics)))
+        unit = self._unit_precision(rows).double()
+        limits = unit - LOG_RANGE, unit + LOG_RANGE
+        new = expected_curvature(rows, self.mean.to(rows.features.dtype).unsqueeze(0), joint=False)
+        for _ in range(MOST_ROUNDS):
+            q = self._posterior(before.curvature.traces(), new)
+            deviations = q.deviations(noise)
+            moved = 0.0 if keep else self._move_mean(rows, deviations, before, q)
+            new = _between(new, self._expected(rows, deviations, joint=False))
+            missing = self._learn_precision(before.curvature.traces(), new, limits) if learn_precision else 0.0
+            spread = self._posterior(before.curvature.traces(), new).feature_variances()
+            change = (spread / q.feature_variances()).log().abs().max()
+            if moved < 0.05 and missing < 0.02 and change < 0.02:
+                break
+        else:
+            warnings.warn(
+                f"the head has not converged after {MOST_ROUNDS} rounds: the mean moves by {moved:.2g} standard "
+                f"deviations, a log variance by {change:.2g}",
+                stacklevel=4,
+            )
+        if self.is_joint:
+            new = self._expected(rows, self._posterior(before.curvature.traces(), new).deviations(noise), joint=True)
+            for _ in range(max(0, min(10, JOINT_WORK // (work * self.mean.numel()) - 1))):
+                joint = self._posterior(before.curvature, new)
+                deviations = joint.deviations(noise)
+                if not keep:
+                    self._move_mean(rows, deviations, before, self._posterior(before.curvature.traces(), new.traces()))
+                new = _between(new, self._expected(rows, deviations, joint=True))
+                if learn_precision:
+                    self._learn_precision(before.curvature, new, limits)
+        for buffer, part in zip(self.statistics, new, strict=True):
+            buffer += part
+        self.count += rows.weight.sum()
+
+    def _expected(self, rows: ClassRows, deviations: Tensor, *, joint: bool) -> Curvature:
+        return expected_curvature(rows, (self.mean + deviations).to(rows.features.dtype), joint=joint)
+
+    def _posterior(self, before: Curvature, new: Curvature) -> Any:
+        total = type(new)(*(a + b for a, b in zip(before, new, strict=True)))
+        return class_posterior(self.mean, self.prior_precision().double(), total)
+
+    def _move_mean(self, rows: ClassRows, deviations: Tensor, before: _Before, q: KroneckerWeights) -> float:
+        """Steps of L-BFGS in units of the posterior's standard deviations; gives the largest change in these."""
+        a, centre = self.prior_precision().double().unsqueeze(-1), self.mean.clone()
+        steps = torch.zeros_like(centre).requires_grad_()
+        optimiser = torch.optim.LBFGS(
+            [steps], max_iter=MEAN_STEPS, line_search_fn="strong_wolfe", tolerance_grad=0.02, tolerance_change=1e-3
+        )
+
+        def loss() -> Tensor:
+            with torch.enable_grad():
+                mean = centre + q.deviations(steps)
+            off = mean.detach() - before.mean
+            shrink = a * off + before.curvature.times(off)
+            value, gradient = expected_log_likelihood(rows, (mean.detach() + deviations).to(rows.features.dtype))
+            (steps.grad,) = torch.autograd.grad(mean, steps, shrink - gradient.double())
+            return 0.5 * (shrink * off).sum() - value.double()
+
+        optimiser.step(loss)
+        self.mean.copy_(centre + q.deviations(steps.detach()))
+        return steps.detach().abs().max().item()
+
+    def _learn_precision(self, before: Curvature, new: Curvature, limits: tuple[Tensor, Tensor]) -> float:
+        """Steps of the precisions for this mean and curvature; gives how far the first one moved a logarithm."""
+        sizes, old, energy = list(self.group_sizes), self.log_precision.clone(), self.mean.square().sum(-1)
+        for _ in range(PRECISION_ROUNDS):
+            free = self.n_outputs - self.prior_precision().double() * self._posterior(before, new).feature_variances()
+            groups = zip(free.split(sizes), energy.split(sizes), strict=True)  # free: parameters that rows determine
+            best = torch.stack([mine.sum() / size.sum().clamp_min(1e-30) for mine, size in groups])
+            best = best.clamp_min(1e-30).log().clamp(*limits)
+            missing = (best - self.log_precision).abs().max()
+            self.log_precision.copy_((self.log_precision + best) / 2)  # whole steps swing where the mean is kept
+            if missing < 0.01:
+                break
+        return (self.log_precision - old).abs().max().item()
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
-    def posterior(self) -> ClassWeights:
+    def posterior(self) -> JointWeights | KroneckerWeights:
         """q(W) given the rows seen so far, in double precision."""
-        return ClassWeights(self.mean, cholesky(self.precision))
+        return class_posterior(self.mean, self.prior_precision().detach().double(), self.statistics)
 
     def joint(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean [N, K] of the logits and their covariance between rows, [K, N, N]; classes are independent."""
-        half = torch.linalg.solve_triangular(self.posterior().root, features.mT, upper=False)  # [K, D, N]
-        return features @ self.mean, half.mT @ half
+        """Mean [N, K] of the logits and the covariance between rows of each, [K, N, N]."""
+        between = features @ self.posterior().class_covariances() @ features.mT
+        return features @ self.mean * self.sharpness, between * self.inflation * self.sharpness**2
+
+    def sample_logits(self, features: Tensor, n_samples: int, generator: torch.Generator | None = None) -> Tensor:
+        """Draws of the logits at each row, [n_samples, N, K]."""
+        centre = features @ self.mean.to(features.dtype)
+        drawn = self.posterior().sample_logits(features, n_samples, generator)
+        return self.sharpness * (centre + self.inflation.sqrt() * (drawn - centre))
 
     def sample_weights(self, n_samples: int, generator: torch.Generator | None = None) -> Tensor:
         """Draw output weights, [n_samples, D, K]."""
         shape = (n_samples, *self.mean.shape)
         noise = torch.randn(shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
-        return self.mean + self.posterior().weight_noise(noise)
+        return self.sharpness * (self.mean + self.inflation.sqrt() * self.posterior().deviations(noise))
+
+
+class _Before(NamedTuple):
+    """The Gaussian that was known before new rows came."""
+
+    mean: Tensor
+    curvature: Curvature
+
+
+def _between(old: Any, new: Any) -> Any:
+    """Half way: whole steps swing, as wide weights flatten the probabilities, which makes the weights narrow."""
+    return type(old)(*((a + b) / 2 for a, b in zip(old, new, strict=True)))
+
+
+def _paired_noise(n_draws: int, like: Tensor) -> Tensor:
+    """Standard normal noise [S, D, K] in pairs of opposite sign, always the same; zero for one draw."""
+    if n_draws == 1:
+        return torch.zeros_like(like).unsqueeze(0)
+    generator = torch.Generator(like.device).manual_seed(0)
+    half = torch.randn((n_draws // 2, *like.shape), generator=generator, dtype=like.dtype, device=like.device)
+    return torch.cat([half, -half])

@@ -15,7 +15,7 @@ from vmg.likelihoods import Likelihood
 from vmg.nn.bayesian import BayesianLinear, use_generator
 from vmg.nn.convert import to_plain
 from vmg.nn.draws import Draws, call, evaluating, fixed_draw, output_tensor, split_rows
-from vmg.nn.head import BayesianHead
+from vmg.nn.head import BayesianHead, HeadEnsemble
 from vmg.nn.mlp import MLP
 from vmg.nn.replicas import Replicas
 
@@ -159,7 +159,7 @@ def predict(
             stacklevel=2,
         )
     whole = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
-    members = [model] if isinstance(model, nn.Module) else list(model)
+    members = list(model) if isinstance(model, HeadEnsemble | Sequence) else [model]
     if not members:
         raise ValueError("model must be at least one module; got none")
     parts = []
