@@ -118,11 +118,11 @@ class BayesianHead(nn.Module):
         self._output: GaussianOutput | SoftmaxOutput | None = None
         self._layer = None if n_features is not None or batch_shape else layer
         if self._layer not in (None, "last"):
-            self._replace(self._layer)
+            self._remove_layer(self._layer)
         if n_features is not None and (self._n_outputs is not None or self.is_classifier is not True):
             self._make_output(n_features, self._n_outputs or 1)
 
-    def _replace(self, name: str | None) -> None:
+    def _remove_layer(self, name: str | None) -> None:
         """Work on a copy of the model without the layer of this name, or on its outputs for None."""
         self._layer = name
         if name is not None:
@@ -169,7 +169,7 @@ class BayesianHead(nn.Module):
         if self._layer == "last":
             with torch.no_grad(), evaluating(self.features):
                 name = _output_layer(self.features, x)
-            self._replace(name)
+            self._remove_layer(name)
 
     @torch.no_grad()
     def _design(self, x: Any) -> Tensor:
@@ -381,7 +381,7 @@ class BayesianHead(nn.Module):
                 groups, n_outputs = known["sizes"]
                 self.is_classifier, self._groups = known["is_classifier"], tuple(groups[: len(groups) - self.bias])
                 if self._layer == "last":
-                    self._replace(known["layer"])
+                    self._remove_layer(known["layer"])
                 self._make_output(sum(self._groups), n_outputs)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
