@@ -9,7 +9,6 @@ from rows that the experts of a fold have not seen. No test row is read.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 import warnings
@@ -31,7 +30,7 @@ from vmg.fit.trainer import FitRows, train_ensembles
 from vmg.math.evidence import log_precision_prior
 from vmg.math.softmax_evidence import SoftmaxPosterior, improve, mean_probabilities
 
-NAMES = "contraceptive crx german heart ionosphere phoneme pima segment sonar spambase splice vehicle".split()
+NAMES = ["contraceptive", "crx", "german", "heart", "ionosphere", "phoneme", "pima", "segment", "sonar", "spambase", "splice", "vehicle"]
 
 
 def load(name: str, rows: int):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +67,7 @@ def pooled(bank, name):
         between = m.var(0, ddof=1) if len(mine) > 1 else np.zeros(len(rows))
         if half:  # disagreement is not known: take what new rows have
             between = np.full(len(rows), np.nan)
-        excess = np.nan_to_num(between) * (1 / len(mine) - 1 / E) if E > n_groups else np.zeros(len(rows))
+        excess = np.nan_to_num(between) * (1 / len(mine) - 1 / E) if n_groups < E else np.zeros(len(rows))
         parts.append((rows, m.mean(0), v.mean(0) + np.nan_to_num(between), excess))
     between = loc_new.var(0, ddof=1) if len(loc_new) > 1 else 0.0
     if half:
