@@ -30,7 +30,20 @@ from vmg.fit.trainer import FitRows, train_ensembles
 from vmg.math.evidence import log_precision_prior
 from vmg.math.softmax_evidence import SoftmaxPosterior, improve, mean_probabilities
 
-NAMES = ["contraceptive", "crx", "german", "heart", "ionosphere", "phoneme", "pima", "segment", "sonar", "spambase", "splice", "vehicle"]
+NAMES = [
+    "contraceptive",
+    "crx",
+    "german",
+    "heart",
+    "ionosphere",
+    "phoneme",
+    "pima",
+    "segment",
+    "sonar",
+    "spambase",
+    "splice",
+    "vehicle",
+]
 
 
 def load(name: str, rows: int):
@@ -131,8 +144,12 @@ def networks(x, y, x_new, n_classes, size, seed, kind, **options):
     final_steps = module.FINAL_STEPS
     posterior = trained.members.posterior(torch.as_tensor(trained.x), torch.as_tensor(y), weight, final_steps)
     ensemble = ClassificationEnsemble(
-        trained.members, InputRange.of(trained.x), posterior.mean.contiguous(), posterior.root.contiguous(),
-        sharpness, inflation,
+        trained.members,
+        InputRange.of(trained.x),
+        posterior.mean.contiguous(),
+        posterior.root.contiguous(),
+        sharpness,
+        inflation,
     )
     ended = time.process_time()
     p_new = ensemble.sample_probabilities(x_new, 16, 0).mean(0)
@@ -147,8 +164,14 @@ def networks(x, y, x_new, n_classes, size, seed, kind, **options):
 
 def boosted(rate=0.1, n=100, leaves=8, smallest=10, l2=1.0, depth=None):
     return HistGradientBoostingClassifier(
-        learning_rate=rate, max_iter=n, max_leaf_nodes=leaves, min_samples_leaf=smallest, l2_regularization=l2,
-        early_stopping=False, random_state=0, max_depth=depth,
+        learning_rate=rate,
+        max_iter=n,
+        max_leaf_nodes=leaves,
+        min_samples_leaf=smallest,
+        l2_regularization=l2,
+        early_stopping=False,
+        random_state=0,
+        max_depth=depth,
     )
 
 
@@ -196,17 +219,25 @@ def run(name, rows, out: Path, kinds, tree_kinds) -> None:
     design = None
     for kind in kinds:
         started = time.process_time()
-        oof, p_new, design, steps, ended, after = networks(x, y, x_new, K, size, 0, NETWORKS[kind][0], **NETWORKS[kind][1])
+        oof, p_new, design, steps, ended, after = networks(
+            x, y, x_new, K, size, 0, NETWORKS[kind][0], **NETWORKS[kind][1]
+        )
         seconds = ended - started
         kept |= {f"{kind}.oof": oof, f"{kind}.new": p_new, f"{kind}.seconds": np.array(seconds)}
-        print(f"{name:14s} {x.shape} K={K} {kind:12s} {seconds:5.1f}s (after {after:.1f}) steps {steps} log loss {log_loss(p_new, y_new):.4f}", flush=True)
+        print(
+            f"{name:14s} {x.shape} K={K} {kind:12s} {seconds:5.1f}s (after {after:.1f}) "
+            f"steps {steps} log loss {log_loss(p_new, y_new):.4f}",
+            flush=True,
+        )
     design = design or Design.choose(squash(x), size.n_members, np.random.default_rng(0), y)
     for kind in tree_kinds:
         started = time.process_time()
         oof, p_new = trees(x, y, x_new, K, design, TREES[kind])
         seconds = time.process_time() - started
         kept |= {f"{kind}.oof": oof, f"{kind}.new": p_new, f"{kind}.seconds": np.array(seconds)}
-        print(f"{name:14s} {x.shape} K={K} {kind:12s} {seconds:5.1f}s log loss {log_loss(p_new, y_new):.4f}", flush=True)
+        print(
+            f"{name:14s} {x.shape} K={K} {kind:12s} {seconds:5.1f}s log loss {log_loss(p_new, y_new):.4f}", flush=True
+        )
     np.savez(file, **kept, y=y, y_new=y_new) if "y" not in kept else np.savez(file, **kept)
 
 
@@ -223,8 +254,13 @@ def main() -> None:
     for name in options.tables.split(","):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            run(name, options.rows, options.out, [k for k in options.networks.split(",") if k],
-                [k for k in options.trees.split(",") if k])
+            run(
+                name,
+                options.rows,
+                options.out,
+                [k for k in options.networks.split(",") if k],
+                [k for k in options.trees.split(",") if k],
+            )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Which class probabilities, mixed by rows that experts have not seen, are best? Reads what ``class_bank.py`` kept.
 
-    python lab/class_stacks.py --bank /tmp/classes
+python lab/class_stacks.py --bank /tmp/classes
 """
 
 from __future__ import annotations
@@ -13,9 +13,22 @@ import numpy as np
 from scipy import optimize, special
 
 SETS = [
-    ["today"], ["quick"], ["no-penalty"], ["today", "hgb"], ["today", "hgb-slow"], ["today", "hgb-50"],
-    ["today", "hgb-50-3"], ["today", "hgb-50-4"], ["today", "hgb-31"], ["today", "extra"], ["today", "hgb", "extra"], ["today", "hgb-50", "extra"],
-    ["quick", "hgb"], ["quick", "hgb-50"], ["no-penalty", "hgb"], ["quick", "hgb", "extra"],
+    ["today"],
+    ["quick"],
+    ["no-penalty"],
+    ["today", "hgb"],
+    ["today", "hgb-slow"],
+    ["today", "hgb-50"],
+    ["today", "hgb-50-3"],
+    ["today", "hgb-50-4"],
+    ["today", "hgb-31"],
+    ["today", "extra"],
+    ["today", "hgb", "extra"],
+    ["today", "hgb-50", "extra"],
+    ["quick", "hgb"],
+    ["quick", "hgb-50"],
+    ["no-penalty", "hgb"],
+    ["quick", "hgb", "extra"],
 ]
 
 
@@ -65,14 +78,25 @@ def main() -> None:
                     w = weigh([bank[f"{n}.oof"][known] for n in names], bank["y"][known], pool)
                 loss = log_loss(pool([bank[f"{n}.new"] for n in names], w), bank["y_new"])
                 seconds = float(sum(bank[f"{n}.seconds"] for n in names))
-                lines.append({"table": file.stem, "experts": "+".join(names), "pool": pool.__name__, "log_loss": loss,
-                              "weights": np.round(w, 3).tolist(), "cpu_seconds": round(seconds, 2)})
+                lines.append(
+                    {
+                        "table": file.stem,
+                        "experts": "+".join(names),
+                        "pool": pool.__name__,
+                        "log_loss": loss,
+                        "weights": np.round(w, 3).tolist(),
+                        "cpu_seconds": round(seconds, 2),
+                    }
+                )
     today = {line["table"]: line["log_loss"] for line in lines if line["experts"] == "today"}
     for key in dict.fromkeys((line["experts"], line["pool"]) for line in lines):
         mine = [line for line in lines if (line["experts"], line["pool"]) == key]
         d = np.array([np.log(line["log_loss"] / today[line["table"]]) for line in mine])
-        print(f"{key[0]:22s} {key[1]:10s} n {len(d)} dlog {d.mean():+.3f} ({(d < -.005).sum()}-{(d > .005).sum()}, worst {d.max():+.3f} "
-              f"{mine[int(d.argmax())]['table']}) {np.mean([line['cpu_seconds'] for line in mine]):.1f}s")
+        print(
+            f"{key[0]:22s} {key[1]:10s} n {len(d)} dlog {d.mean():+.3f} "
+            f"({(d < -0.005).sum()}-{(d > 0.005).sum()}, worst {d.max():+.3f} "
+            f"{mine[int(d.argmax())]['table']}) {np.mean([line['cpu_seconds'] for line in mine]):.1f}s"
+        )
     if options.out:
         options.out.write_text("".join(json.dumps(line) + "\n" for line in lines))
 

@@ -10,6 +10,7 @@ first and scores the mixtures on the second. No test row of any table is read.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import time
 import warnings
@@ -71,9 +72,7 @@ def tables(rows: int = FIT_ROWS) -> dict[str, object]:
         model = TableRegressor(likelihood="student", max_iter=1, n_members=2, random_state=0)
         model.fit(fit.drop(columns=table.target), y)
         x, x_scored = (
-            part.to_numpy(float)
-            if model.inputs_.plain
-            else model.inputs_.read(part).features
+            part.to_numpy(float) if model.inputs_.plain else model.inputs_.read(part).features
             for part in (fit.drop(columns=table.target), scored.drop(columns=table.target))
         )
         return x, y, x_scored, y_scored
@@ -157,7 +156,7 @@ def piecewise(x, x_new, n_bins=4):
         columns = [rows]
         for k in range(x.shape[1]):
             edges = np.unique(np.quantile(x[:, k], np.linspace(0, 1, n_bins + 1)))
-            for low, high in zip(edges[:-1], edges[1:], strict=True):
+            for low, high in itertools.pairwise(edges):
                 columns.append(2 * (np.clip((rows[:, k] - low) / (high - low), 0, 1) - 0.5)[:, None])
         both.append(np.column_stack(columns))
     return both
@@ -229,14 +228,12 @@ def predict_exactly(theta, x, y, x_new):
     k = kernel(theta, x, x_new)
     half = linalg.solve_triangular(L, k, lower=True)
     mean = half.T @ linalg.solve_triangular(L, y, lower=True)
-    prior = (
-        math.exp(2 * theta[D]) + math.exp(2 * theta[D + 1]) / D * (x_new**2).sum(1) + math.exp(2 * theta[D + 2])
-    )
+    prior = math.exp(2 * theta[D]) + math.exp(2 * theta[D + 1]) / D * (x_new**2).sum(1) + math.exp(2 * theta[D + 2])
     return mean, np.maximum(prior - (half**2).sum(0), 1e-10)
 
 
 def sparse_gp(theta, x, y, x_new, centres):
-    """Conditioned on all rows through the kernel's values at ``centres`` (Nystrom), with the prior variance left over."""
+    """Condition on all rows through the kernel's values at ``centres`` (Nystrom), and the prior variance left over."""
     D = x.shape[1]
     noise, amp = math.exp(2 * theta[D + 3]) + 1e-8, math.exp(2 * theta[D])
     matern = theta.copy()
@@ -292,15 +289,19 @@ def trees(x, y, x_new, design, make):
 
 def boosted(rate, n, leaves, smallest, depth=None):
     return lambda: HistGradientBoostingRegressor(
-        learning_rate=rate, max_iter=n, max_leaf_nodes=leaves, min_samples_leaf=smallest, early_stopping=False,
-        random_state=0, l2_regularization=1.0, max_depth=depth,
+        learning_rate=rate,
+        max_iter=n,
+        max_leaf_nodes=leaves,
+        min_samples_leaf=smallest,
+        early_stopping=False,
+        random_state=0,
+        l2_regularization=1.0,
+        max_depth=depth,
     )
 
 
 def extra():
     return ExtraTreesRegressor(100, min_samples_leaf=2, max_features=0.7, random_state=0)
-
-
 
 
 def experts(x, y, x_new, design, size):
@@ -337,7 +338,10 @@ def bank(name, make, out: Path, only: set[str]) -> None:
     size = choose_size(len(x))
     design = Design.choose(x, size.n_members, np.random.default_rng(0), y)
     kept |= {
-        "y": y, "y_new": y_new, "first": design.first, "n_inputs": np.array(x.shape[1]),
+        "y": y,
+        "y_new": y_new,
+        "first": design.first,
+        "n_inputs": np.array(x.shape[1]),
         "held_out": np.stack([g.held_out for g in design.groups]),
         "region": np.array([g.region for g in design.groups]),
         "factors": design.extrapolation_factors(x),
@@ -350,8 +354,11 @@ def bank(name, make, out: Path, only: set[str]) -> None:
         loc, variance, loc_new, variance_new = fit()
         kept |= {f"{expert}.loc": loc, f"{expert}.var": variance, f"{expert}.loc_new": loc_new}
         kept |= {f"{expert}.var_new": variance_new, f"{expert}.seconds": np.array(time.process_time() - started)}
-        print(f"{name} {x.shape} {expert} {kept[f'{expert}.seconds']:.1f}s "
-              f"rmse {np.sqrt(np.mean((y_new - loc_new.mean(0)) ** 2)):.3f}", flush=True)
+        print(
+            f"{name} {x.shape} {expert} {kept[f'{expert}.seconds']:.1f}s "
+            f"rmse {np.sqrt(np.mean((y_new - loc_new.mean(0)) ** 2)):.3f}",
+            flush=True,
+        )
     np.savez(file, **kept)
 
 

@@ -1,6 +1,6 @@
 """Which experts, stacked on rows they have not seen, predict other rows best? Reads what ``expert_bank.py`` kept.
 
-    python lab/expert_stacks.py --bank /tmp/bank --rule square
+python lab/expert_stacks.py --bank /tmp/bank --rule square
 """
 
 from __future__ import annotations
@@ -123,7 +123,11 @@ def stacked(bank, names, rule):
         sets[bool(region)].append((y[rows], loc, var * factor[:, None], excess))
     inside = [np.concatenate(part) for part in zip(*sets[False], strict=True)]
     outside = [np.concatenate(part) for part in zip(*sets[True], strict=True)]
-    w = weigh(inside[0][:, None] - inside[1], inside[3], rule) if rule != "equal" else np.full(len(names), 1 / len(names))
+    w = (
+        weigh(inside[0][:, None] - inside[1], inside[3], rule)
+        if rule != "equal"
+        else np.full(len(names), 1 / len(names))
+    )
     held = []
     for region, (target, loc, var, excess) in ((False, inside), (True, outside)):
         centre = loc @ w
@@ -171,10 +175,13 @@ def main() -> None:
         cover = np.mean([r["coverage"] for _, r, _ in rows])
         seconds = np.mean([r["seconds"] for _, r, _ in rows])
         worst = rows[int(ratio.argmax())][0]
-        print(f"{label:42s} n {len(rows)} dlogRMSE {ratio.mean():+.3f} ({(ratio < -.01).sum()}-{(ratio > .01).sum()}, worst {ratio.max():+.3f} {worst:12s}) "
-              f"dlogscore {gain.mean():+.3f} ({(gain > .01).sum()}-{(gain < -.01).sum()}, worst {gain.min():+.3f}) cover {cover:.3f} {seconds:.1f}s")
+        print(
+            f"{label:42s} n {len(rows)} dlogRMSE {ratio.mean():+.3f} ({(ratio < -0.01).sum()}-{(ratio > 0.01).sum()}, "
+            f"worst {ratio.max():+.3f} {worst:12s}) dlogscore {gain.mean():+.3f} "
+            f"({(gain > 0.01).sum()}-{(gain < -0.01).sum()}, worst {gain.min():+.3f}) cover {cover:.3f} {seconds:.1f}s"
+        )
         if label == options.details:
-            for (t, r, b), d, g in zip(rows, ratio, gain, strict=True):
+            for (t, r, _b), d, g in zip(rows, ratio, gain, strict=True):
                 print(f"    {t:22s} {d:+.3f} {g:+.3f} {r['coverage']:.2f} {r['weights']}")
     if options.out:
         with open(options.out, "a") as file:
