@@ -67,21 +67,6 @@ def test_the_value_is_the_log_of_a_mean_less_the_divergence():
     torch.testing.assert_close(softmax_objective(features, labels, precision, posterior, weight), expected)
 
 
-def test_gradients_of_some_rows_in_turn_have_the_mean_of_all():
-    features, labels, precision, weight = problem()
-    posterior = random_posterior()
-
-    def gradient(some):
-        leaf = features.detach().clone().requires_grad_()
-        softmax_objective(leaf, labels, precision, posterior, weight, None, some).backward()
-        return leaf.grad
-
-    assert len(features) % 2 == 0
-    parts = [gradient(slice(k, None, 2)) for k in range(2)]
-    assert not torch.allclose(parts[0], parts[1])
-    torch.testing.assert_close(sum(parts) / 2, gradient(slice(None)))
-
-
 def test_the_gradient_is_that_of_the_bound_at_a_fixed_posterior():
     """ω(y − p)Mᵀ − ωKhΦS is the gradient of Σ ω(Σ(y − p₀)φᵀM − ½Kh₀ φᵀSφ) with p₀ and h₀ held where they are."""
     features, labels, precision, weight = problem()

@@ -31,8 +31,7 @@ Array = NDArray[np.float64]
 TRAINING_STEPS = 2  # of the output layer's mean where its covariance is set anew
 REFRESH_EVERY = 10  # steps of the hidden layers; in between the mean alone follows them
 FINAL_STEPS = 60  # where the hidden layers stand still
-CHECKING_STEPS = 3  # from the posterior of the last training step
-PENALISED = 8  # one row in so many, in turn, says in a step how much its logits' variance costs
+CHECKING_STEPS = 8  # from the posterior of the last training step
 
 
 class MemberLogits(NamedTuple):
@@ -50,27 +49,20 @@ class ClassificationMembers(OptimisedMembers):
     ) -> None:
         super().__init__(in_features, hidden, activations, n_members)
         self.n_classes = n_classes
-        self._variance, self._rows = torch.zeros(0), torch.zeros(0)  # of logits, and the rows that they are of
 
     def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The bound of the output layer plus the anchored log prior, for labels y [N].
-
-        Between two refreshments the output layer's covariance stays, and so do the variances of the rows' logits.
-        """
+        """The bound of the output layer plus the anchored log prior, for labels y [N]."""
         phi, labels = self.features(x), self._one_hot(y, x.dtype)
         with torch.no_grad():
-            precision, values = self.prior_precision(), phi.detach()
+            precision = self.prior_precision()
             fresh = self._posterior is None or self._n_steps % REFRESH_EVERY == 0
             if self._posterior is None or fresh:
-                self._posterior = improve(self._posterior, values, labels, precision, weight, TRAINING_STEPS)
-            if fresh or self._rows is not x:  # a batch has other rows every time
-                self._variance, self._rows = self._posterior.variance(values), x
+                self._posterior = improve(self._posterior, phi, labels, precision, weight, TRAINING_STEPS)
+            spread = phi @ self._posterior.covariance
             if not fresh:
-                self._posterior = step_mean(self._posterior, values, self._variance, labels, precision, weight)
-            some = slice(self._n_steps % min(PENALISED, len(y)), None, PENALISED)
+                self._posterior = step_mean(self._posterior, phi, spread, labels, precision, weight)
             self._n_steps += 1
-        given = (self._posterior, weight, self._variance, some)
-        value = softmax_objective(phi, labels, self.prior_precision(), *given)
+        value = softmax_objective(phi, labels, self.prior_precision(), self._posterior, weight, spread)
         return value + self.features.log_prior() + log_precision_prior(self.log_precision), value
 
     def _one_hot(self, y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -78,8 +70,7 @@ class ClassificationMembers(OptimisedMembers):
 
     @torch.no_grad()
     def posterior(self, x: Tensor, y: Tensor, weight: Tensor, n_steps: int = FINAL_STEPS) -> SoftmaxPosterior:
-        """The output layer's posterior given rows with weights [E, n]; what training kept of its rows is forgotten."""
-        self._posterior, self._variance, self._rows = None, torch.zeros(0), torch.zeros(0)
+        """The output layer's posterior given rows with weights [E, n]."""
         phi = self.features(x)
         labels, precision, weight = self._one_hot(y, phi.dtype), self.prior_precision(), weight.to(phi.dtype)
         start = improve(None, phi, labels, precision, weight, n_steps)

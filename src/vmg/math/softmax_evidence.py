@@ -116,18 +116,18 @@ def improve(
 def step_mean(
     posterior: SoftmaxPosterior,
     features: Tensor,
-    variance: Tensor,
+    spread: Tensor,
     labels: Tensor,
     prior_precision: Tensor,
     weight: Tensor,
 ) -> SoftmaxPosterior:
     """Take one step of the mean M and leave S as it is: right while features have moved little.
 
-    ``variance`` [..., N] of the logits costs more than all the rest, and may be that of a step before.
+    ``spread`` is ΦS, which costs more than all the rest.
     """
     assert posterior.majorant is not None
-    p = mean_probabilities(features @ posterior.mean, variance)
-    pull = features.mT @ ((labels - p) * weight.unsqueeze(-1)) - prior_precision.unsqueeze(-1) * posterior.mean
+    p = mean_probabilities(features @ posterior.mean, (spread * features).sum(-1))
+    pull = (features * weight.unsqueeze(-1)).mT @ (labels - p) - prior_precision.unsqueeze(-1) * posterior.mean
     moved = replace(posterior, mean=posterior.mean + torch.cholesky_solve(pull, posterior.majorant))
     moved.__dict__["covariance"] = posterior.covariance  # the same S
     return moved
@@ -142,33 +142,30 @@ class _SoftmaxObjective(torch.autograd.Function):
         features: Tensor,
         prior_precision: Tensor,
         posterior: SoftmaxPosterior,
-        variance: Tensor,
+        spread: Tensor,
         labels: Tensor,
         weight: Tensor,
-        some: slice,
     ) -> Tensor:
         mean, covariance = posterior.mean, posterior.covariance
         n_classes = labels.shape[-1]
-        p = mean_probabilities(features @ mean, variance)
+        p = mean_probabilities(features @ mean, (spread * features).sum(-1))
         fit = (weight * (labels * p.clamp_min(1e-30).log()).sum(-1)).sum(-1)
         diagonal = covariance.diagonal(dim1=-2, dim2=-1)
         logdet = prior_precision.log().sum(-1) - 2 * posterior.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
         trace = (prior_precision * diagonal).sum(-1) - prior_precision.shape[-1]
         mahalanobis = (prior_precision.unsqueeze(-1) * mean.square()).sum((-2, -1))
         kl = 0.5 * (n_classes * (trace - logdet) + mahalanobis)
-        pull = ((labels - p) * weight.unsqueeze(-1)) @ mean.mT
-        part = p[..., some, :]
-        curvature = (part * (1 - part)).sum(-1) * weight[..., some] * (p.shape[-2] / part.shape[-2])
-        pull[..., some, :] -= curvature.unsqueeze(-1) * (features[..., some, :] @ covariance)
+        curvature = (p * (1 - p)).sum(-1)
+        pull = (labels - p) @ mean.mT - curvature.unsqueeze(-1) * spread
         of_precision = 0.5 * (n_classes * (1 / prior_precision - diagonal) - mean.square().sum(-1))
-        ctx.save_for_backward(pull, of_precision)
+        ctx.save_for_backward(pull * weight.unsqueeze(-1), of_precision)
         return fit - kl
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         of_features, of_precision = ctx.saved_tensors
         (outer,) = gradients
-        return of_features * outer[..., None, None], of_precision * outer[..., None], *(None,) * 5
+        return of_features * outer[..., None, None], of_precision * outer[..., None], None, None, None, None
 
 
 def softmax_objective(
@@ -177,18 +174,17 @@ def softmax_objective(
     prior_precision: Tensor,
     posterior: SoftmaxPosterior,
     weight: Tensor,
-    variance: Tensor | None = None,
-    some: slice = slice(None),
+    spread: Tensor | None = None,
 ) -> Tensor:
     """Σ ω log E_q softmax(φᵀW)_y − KL(q ‖ prior), [...]; see the module for the gradient it passes on.
 
     This is no bound: its first term is the log of a mean, which lies above the bound's mean of a log. The gradient is
-    the bound's. ``variance`` [..., N] of the logits may be that of features that have moved little since. In the
-    gradient, the term −ω K h ΦS of ``some`` rows may stand for that of all: it takes most of the time.
+    the bound's.
+    ``spread`` is ΦS where the caller has it already.
     """
-    if variance is None:
-        variance = posterior.variance(features.detach())
-    return _SoftmaxObjective.apply(features, prior_precision, posterior, variance, labels, weight, some)
+    if spread is None:
+        spread = features.detach() @ posterior.covariance
+    return _SoftmaxObjective.apply(features, prior_precision, posterior, spread, labels, weight)
 
 
 MOST_JOINT = 1_500  # D·K up to which one covariance of all weights is kept: 18 MB, and a Cholesky factor in 0.1 s
