@@ -28,7 +28,7 @@ def main() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     if "TORCHELASTIC_RUN_ID" not in os.environ:  # a process that waits for others must end at once
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # which removes temporary files
+        signal.signal(signal.SIGTERM, _terminate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names may have letters that a terminal's encoding has not
@@ -39,6 +39,21 @@ def _leave(number: int, frame: object) -> None:
     """Report the interruption and end at once; there is nothing to tidy up yet."""
     os.write(sys.stderr.fileno(), b"error: interrupted\n")
     os._exit(INTERRUPTED)
+
+
+def _terminate(number: int, frame: object) -> None:
+    """Remove temporary files, end the processes that were started, and end at once.
+
+    An exception would not do: C++ code that has called Python aborts the process where it is thrown.
+    """
+    from multiprocessing import active_children
+
+    from vmg.files import remove_private_folders
+
+    remove_private_folders()
+    for process in active_children():
+        process.terminate()
+    os._exit(TERMINATED)
 
 
 if __name__ == "__main__":

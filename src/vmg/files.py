@@ -13,7 +13,9 @@ import json
 import os
 import re
 import secrets
+import shutil
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -34,7 +36,9 @@ __all__ = [
     "digest_file",
     "file_stamp",
     "locked",
+    "private_folder",
     "read_lines",
+    "remove_private_folders",
     "replacing",
     "same_file",
     "sync_folder",
@@ -102,6 +106,28 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+_private_folders: set[str] = set()  # that are open in this process
+
+
+@contextmanager
+def private_folder() -> Iterator[str]:
+    """A temporary folder that is gone after the block; :func:`remove_private_folders` removes it before."""
+    folder = os.path.join(tempfile.gettempdir(), f"vmg-{secrets.token_hex(8)}")
+    _private_folders.add(folder)  # before it is there: a signal may come at any time
+    try:
+        os.mkdir(folder, 0o700)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _private_folders.discard(folder)
+
+
+def remove_private_folders() -> None:
+    """Remove all temporary folders of a process that is about to end without leaving its blocks."""
+    for folder in list(_private_folders):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def sync_folder(folder: Path) -> None:

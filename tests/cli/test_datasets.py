@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -241,27 +242,49 @@ def test_two_updates_at_once_are_both_taken_in(model, tmp_path):
     assert vmg.load(path).estimator.ensemble_.members.head.count[0] == 120 + 60
 
 
-def test_terminated_commands_leave_no_copies_of_standard_input(tmp_path):
-    (tmp_path / "tmp").mkdir()
-    environment = {**os.environ, "TMPDIR": f"{tmp_path}/tmp"}
-    command = [sys.executable, "-m", "vmg", "fit", "-", "-t", "y", "--max-iter", "1000000", "--hidden", "400,400"]
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=tmp_path,
-        env=environment,
-    )
-    process.stdin.write(make_frame(400).to_csv(index=False).encode())
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("source", ["-", "rows.csv"], ids=["standard input", "text"])
+def test_terminated_commands_leave_no_copies_of_the_data(tmp_path, source, end):
+    """A text is converted in a folder that only a kill leaves; what comes by a pipe has no name at any time."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    rows = make_frame(400).to_csv(index=False)
+    (tmp_path / "rows.csv").write_text(rows)
+    way = "--in-memory" if source == "-" else "--stream"
+    command = [
+        sys.executable,
+        "-m",
+        "vmg",
+        "fit",
+        source,
+        "-t",
+        "y",
+        way,
+        "--max-iter",
+        "1000000",
+        "--hidden",
+        "400,400",
+    ]
+    with open(tmp_path / "said", "wb") as said:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=said,
+            cwd=tmp_path,
+            env={**os.environ, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"},
+        )
+    process.stdin.write(rows.encode())
     process.stdin.close()
-    deadline = time.monotonic() + 60
-    while not list((tmp_path / "tmp").glob("vmg-*")) and process.poll() is None and time.monotonic() < deadline:
+    deadline = time.monotonic() + 120
+    while b"Columns used" not in (tmp_path / "said").read_bytes() and time.monotonic() < deadline:
+        assert process.poll() is None, (tmp_path / "said").read_text()
         time.sleep(0.05)
-    assert list((tmp_path / "tmp").glob("vmg-*"))
-    process.terminate()
-    assert process.wait(60) == 143
-    assert not list((tmp_path / "tmp").iterdir())
+    kept = list(temporary.iterdir())
+    assert len(kept) == (source == "rows.csv")
+    process.send_signal(end)
+    assert process.wait(60) == (143 if end == signal.SIGTERM else -9)
+    assert list(temporary.iterdir()) == (kept if end == signal.SIGKILL else [])
 
 
 def test_fleets_are_scored_and_reported(tmp_path, capsys):

@@ -52,7 +52,15 @@ def test_json_says_the_same_without_control_characters(table, vmg_command):
 
 def test_visible_keeps_what_people_write():
     assert visible("größe\t[bold]\n") == "größe\t[bold]\n"
-    assert visible("\x00\x1b") == "\\u0000\\u001b"
+    assert visible("\x00\x1b\x08\x7f") == "\\u0000\\u001b\\b\\u007f"
+
+
+def test_characters_that_nobody_sees_are_written_out():
+    """Zero-width spaces, tag characters and the like can say to a program what a reader does not see."""
+    hidden = "a\u200b\u2060\ufeff\u00ad\U000e0041\U000e0101b"
+    assert visible(hidden) == "a\\u200b\\u2060\\ufeff\\u00ad\\udb40\\udc41\\udb40\\udd01b"
+    assert json.loads(visible(json.dumps(hidden, ensure_ascii=False))) == hidden
+    assert visible("نمی\u200cدانم 👩\u200d👧 ❤\ufe0f") == "نمی\u200cدانم 👩\u200d👧 ❤\ufe0f"
 
 
 def test_formulas_in_labels_are_no_formulas_in_csv(table, vmg_command):
@@ -75,6 +83,8 @@ def test_only_texts_that_start_a_formula_are_changed():
     assert safe["c"].iloc[0] == "'@x" and safe["c"].isna().tolist() == [False, True]
     assert safe["d"].tolist() == ["plain", "a=b"]
     assert list(frame.columns) == ["=a", "b", "c", "d"]
+    starts = pd.DataFrame({"e": ["\n=cmd", "\r=cmd", "\t=cmd", "＝cmd", "a\r=cmd"]})
+    assert csv_safe(starts)["e"].tolist() == ["'\n=cmd", "'\n=cmd", "'\t=cmd", "'＝cmd", "a\n=cmd"]
 
 
 def test_a_full_disk_is_said_by_every_command_that_writes(table, vmg_command, monkeypatch):

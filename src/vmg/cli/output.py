@@ -42,13 +42,17 @@ __all__ = [
     "waiting",
 ]
 
-# what moves a cursor, changes colours or turns the direction of writing; tab and newline do no harm
-CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+# what moves a cursor, changes colours, turns the direction of writing or is not seen at all; tab and newline do no
+# harm, and some scripts need the joiners U+200C and U+200D
+CONTROLS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e"
+    r"\u2060-\u206f\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
 
 
 def visible(text: str) -> str:
     """A text of a table or a file with its control characters written out, so that a terminal obeys none."""
-    return CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return CONTROLS.sub(lambda match: json.dumps(match[0])[1:-1].replace("\x7f", "\\u007f"), text)
 
 
 def say(text: str) -> None:

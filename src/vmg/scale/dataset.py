@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import fs, ipc, parquet
 
-from vmg.files import replacing
+from vmg.files import private_folder, replacing
 from vmg.tables import TableError
 from vmg.tables.cells import listing
 from vmg.tables.files import TextRules, TextTable, scan_text
@@ -309,7 +308,7 @@ def as_parquet(source: str, **reading: Any) -> Iterator[str]:
     if not source.lower().endswith(TEXT_ENDINGS) or "://" in source:
         yield source
         return
-    with tempfile.TemporaryDirectory(prefix="vmg-") as folder:
+    with private_folder() as folder:
         path = os.path.join(folder, Path(source).name.split(".")[0] + ".parquet")
         convert_csv(source, path, **reading)
         yield path

@@ -53,6 +53,7 @@ MAX_UNPACKING = 200  # bytes that one packed byte may become, once they are more
 FREE_BYTES = 2**26
 MAX_CELLS = 2**28  # of a Parquet file, which can hold any number of equal cells in a few bytes
 FREE_CELLS, CELLS_A_BYTE = 2**23, 8  # cells of any file, and those that a byte of a larger one may stand for
+OPEN_FILES = "/proc/self/fd"  # of this process, where a file without a name can be opened again
 HEAD = 2**20  # bytes that are looked at before the rest is read
 BLOCK = 2**19  # bytes that are read at a time, of which Arrow takes some fifty times as many; more in wide tables
 SNIFFED_ROWS = 50
@@ -69,7 +70,7 @@ FOREIGN = {  # how files start that people take for tables
     b"%PDF": "a PDF document",
     b"SQLite format 3": "a SQLite database",
 }
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+FORMULA_STARTS = (*"=+-@＝＋－＠", "\t", "\r", "\n")  # the wide forms are those of East Asian spreadsheets
 
 
 class TableFile(NamedTuple):
@@ -150,9 +151,11 @@ def _to_numpy(cells: pa.Array) -> NDArray[Any]:
 def _spooled(source: BinaryIO, name: str) -> str:
     """A temporary file with all of a pipe, which the system removes with the process; its path.
 
-    A text is read more than once, and a pipe can be read only once.
+    A text is read more than once, and a pipe can be read only once. Where the system can, the file has no name, so that
+    nothing is left of it even where the process is killed.
     """
-    file = tempfile.NamedTemporaryFile(prefix="vmg-", suffix=".table")  # noqa: SIM115 - removed at the end
+    unnamed = os.path.isdir(OPEN_FILES)
+    file = tempfile.TemporaryFile() if unnamed else tempfile.NamedTemporaryFile(prefix="vmg-")  # noqa: SIM115
     size = 0
     while piece := source.read(HEAD):
         size += len(piece)
@@ -161,7 +164,7 @@ def _spooled(source: BinaryIO, name: str) -> str:
         file.write(piece)
     file.flush()
     atexit.register(file.close)
-    return file.name
+    return f"{OPEN_FILES}/{file.fileno()}" if unnamed else file.name
 
 
 def _read_parquet(stream: TableBytes, name: str) -> TableFile:
