@@ -11,9 +11,12 @@ from vmg.metrics import (
     brier_score,
     calibration_curve,
     crps_from_samples,
+    debiased_calibration_error,
+    energy_score,
     error_rate,
     expected_calibration_error,
     interval_coverage,
+    interval_score,
     interval_width,
     log_likelihood,
     rejection_curve,
@@ -175,3 +178,103 @@ def test_auroc_is_scikit_learns(negative, positive):
 def test_arguments_that_make_no_sense_are_refused(score, arguments, message):
     with pytest.raises(ValueError, match=message):
         score(*arguments)
+
+
+# -- against the package scoringrules, and against slow sums -----------------------------------------------------------
+
+
+@pytest.fixture
+def rules():
+    return pytest.importorskip("scoringrules")
+
+
+def draws(seed=0, shape=(40, 25)):
+    rng = np.random.default_rng(seed)
+    return rng.gamma(2.0, 1.5, shape), rng.gamma(2.0, 1.5, shape[1:])
+
+
+def test_crps_of_samples_is_that_of_scoringrules(rules):
+    samples, y = draws()
+    assert crps_from_samples(samples, y) == pytest.approx(rules.crps_ensemble(y, samples.T).mean(), rel=1e-12)
+
+
+def test_interval_score_is_that_of_scoringrules(rules):
+    rng = np.random.default_rng(1)
+    lower, y = rng.normal(-1, 1, 200), rng.normal(size=200)
+    upper = lower + rng.exponential(2, 200)
+    for coverage in (0.5, 0.9):
+        expected = rules.interval_score(y, lower, upper, 1 - coverage).mean()
+        found = interval_score(y, np.column_stack([lower, upper]), coverage)
+        assert found == pytest.approx(expected, rel=1e-12)
+
+
+def test_energy_score_is_that_of_scoringrules_and_the_crps_of_one_output(rules):
+    samples, y = draws(shape=(30, 20, 3))
+    expected = rules.es_ensemble(y, np.moveaxis(samples, 0, 1)).mean()
+    assert energy_score(samples, y) == pytest.approx(expected, rel=1e-12)
+    one = crps_from_samples(samples[..., 0], y[:, 0])
+    assert energy_score(samples[..., :1], y[:, :1]) == pytest.approx(one, rel=1e-12)
+
+
+def test_brier_score_is_that_of_scoringrules(rules):
+    rng = np.random.default_rng(2)
+    p, labels = rng.random(100), rng.integers(0, 2, 100)
+    expected = 2 * rules.brier_score(labels, p).mean()  # of two classes: ours counts both
+    assert brier_score(np.column_stack([1 - p, p]), labels) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("scores", "parameters"),
+    [("t", {"df": 5.0}), ("lognormal", {}), ("normal", {})],
+)
+def test_crps_and_log_score_of_predictions_are_those_of_scoringrules(rules, scores, parameters):
+    """Of our own distributions, whose CRPS is an integral and theirs a closed form."""
+    from vmg.prediction import StudentPrediction, TransformedPrediction
+    from vmg.prediction.student import LogTransform
+
+    rng = np.random.default_rng(3)
+    loc, scale = rng.normal(size=50), rng.uniform(0.2, 0.6, 50)
+    degrees = parameters.get("df", 1e9)
+    half = scale[:, None] / np.sqrt(2)
+    prediction = StudentPrediction(loc[:, None], half, half, np.full(1, degrees), None, squeeze=True)
+    y = loc + scale * rng.standard_t(5, 50)
+    if scores == "lognormal":
+        prediction, y = TransformedPrediction(prediction, LogTransform(1e9)), np.exp(y)
+    crps, log_score = (getattr(rules, f"{kind}_{scores}") for kind in ("crps", "logs"))
+    given = (y, *parameters.values(), loc, scale)
+    np.testing.assert_allclose(prediction.crps(y), crps(*given), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(-prediction.log_prob(y), log_score(*given), rtol=1e-5, atol=1e-6)
+
+
+def test_interval_score_is_least_for_the_true_quantiles():
+    rng = np.random.default_rng(5)
+    y = rng.normal(size=20_000)
+    scores = {z: interval_score(y, np.tile([-z, z], (len(y), 1)), 0.9) for z in (1.2, 1.45, 1.645, 1.85, 2.2)}
+    assert min(scores, key=scores.get) == 1.645
+    with pytest.raises(ValueError, match="coverage must be inside"):
+        interval_score(y, np.tile([-1, 1], (len(y), 1)), 90)
+
+
+def test_debiased_calibration_error_does_not_count_chance():
+    """A calibrated model: the plain error is far from zero on few rows, squares of the debiased one average to zero."""
+    rng = np.random.default_rng(6)
+    plain, squares = [], []  # before these are cut off at zero
+    for _ in range(300):
+        p = rng.uniform(0.5, 1, 150)
+        labels = (rng.random(150) > p).astype(int)
+        probs = np.column_stack([p, 1 - p])
+        plain.append(expected_calibration_error(probs, labels))
+        confidence, correct, total, n_kept = p, labels == 0, 0.0, 0
+        for low in range(15):
+            inside = (confidence > low / 15) & (confidence <= (low + 1) / 15)
+            n = int(inside.sum())
+            if n > 1:
+                a = correct[inside].mean()
+                total += n * ((a - confidence[inside].mean()) ** 2 - a * (1 - a) / (n - 1))
+                n_kept += n
+        squares.append(total / n_kept)
+        assert debiased_calibration_error(probs, labels) ** 2 == pytest.approx(max(squares[-1], 0.0), abs=1e-12)
+    assert np.mean(plain) > 0.06 and abs(np.mean(squares)) < 3 * np.std(squares) / np.sqrt(300)
+    overconfident = np.column_stack([np.full(400, 0.95), np.full(400, 0.05)])
+    found = debiased_calibration_error(overconfident, (np.arange(400) % 4 == 0).astype(int))
+    assert found == pytest.approx(0.2, abs=0.01)

@@ -13,9 +13,12 @@ __all__ = [
     "calibration_curve",
     "confidence_bins",
     "crps_from_samples",
+    "debiased_calibration_error",
+    "energy_score",
     "error_rate",
     "expected_calibration_error",
     "interval_coverage",
+    "interval_score",
     "interval_width",
     "log_likelihood",
     "rejection_curve",
@@ -48,6 +51,19 @@ def interval_width(interval: npt.ArrayLike) -> float:
     return float(np.mean(upper - lower))
 
 
+def interval_score(y: npt.ArrayLike, interval: npt.ArrayLike, coverage: float) -> float:
+    """Mean width of central intervals [N, 2] plus 2/(1 − coverage) times what truths lie outside; lower is better.
+
+    It is least, on average, for the true quantiles (Gneiting & Raftery 2007).
+    """
+    if not 0 < coverage < 1:
+        raise ValueError(f"coverage must be inside (0, 1); got {coverage}")
+    y = _vector(y, "y")
+    lower, upper = _interval(interval, length=len(y))
+    outside = np.maximum(np.maximum(lower - y, y - upper), 0.0)
+    return float(np.mean(upper - lower + 2 / (1 - coverage) * outside))
+
+
 def crps_from_samples(samples: npt.ArrayLike, y: npt.ArrayLike) -> float:
     """Mean continuous ranked probability score of samples [S, N] as distributions; lower is better.
 
@@ -66,8 +82,23 @@ def crps_from_samples(samples: npt.ArrayLike, y: npt.ArrayLike) -> float:
     return float(np.mean(np.mean(np.abs(errors), axis=0) - spread))
 
 
+def energy_score(samples: npt.ArrayLike, y: npt.ArrayLike) -> float:
+    """Mean energy score of samples [S, N, C] as distributions of vectors y [N, C]; lower is better.
+
+    ES = 1/S Σ_i ‖s_i − y‖ − 1/(2S²) Σ_ij ‖s_i − s_j‖, the CRPS where C is 1. It sees how outputs go together, which
+    scores of one output at a time do not.
+    """
+    y = _array(y, "y", "[n_data, n_outputs]", ndim=2)
+    samples = _array(samples, "samples", "[n_samples, n_data, n_outputs]", ndim=3)
+    if samples.shape[1:] != y.shape:
+        raise ValueError(f"samples must have shape (n_samples, {y.shape[0]}, {y.shape[1]}); got {samples.shape}")
+    error = np.linalg.norm(samples - y, axis=-1).mean(0)  # [N]
+    spread = sum(np.linalg.norm(samples - sample, axis=-1).mean(0) for sample in samples) / (2 * len(samples))
+    return float(np.mean(error - spread))
+
+
 def calibration_curve(cdf_values: npt.ArrayLike, levels: npt.ArrayLike) -> Floats:
-    """Share of targets whose predictive cdf is at most each level: the levels themselves when calibrated."""
+    """Share of targets whose predictive cdf (the PIT) is at most each level: the levels themselves when calibrated."""
     cdf_values = _vector(cdf_values, "cdf_values")
     levels = _vector(levels, "levels")
     _check_unit_range(cdf_values, "cdf_values")
@@ -85,6 +116,24 @@ def expected_calibration_error(probs: npt.ArrayLike, labels: npt.ArrayLike, n_bi
     bins = confidence_bins(confidence, n_bins)
     gaps = np.bincount(bins, weights=correct - confidence, minlength=n_bins)  # n_b (accuracy_b − confidence_b)
     return float(np.abs(gaps).sum() / len(labels))
+
+
+def debiased_calibration_error(probs: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int = 15) -> float:
+    """Root of Σ_b (n_b/N) [(accuracy_b − confidence_b)² − accuracy_b (1 − accuracy_b)/(n_b − 1)], at least zero.
+
+    The last term is what chance alone adds to the squared gap of a bin (Kumar, Liang & Ma 2019). Without it, few rows
+    or many bins make a calibrated model look uncalibrated. Bins of one row are left out.
+    """
+    probs, labels = _classification(probs, labels)
+    if n_bins < 1:
+        raise ValueError(f"n_bins must be at least 1; got {n_bins}")
+    confidence, correct = probs.max(axis=1), probs.argmax(axis=1) == labels
+    bins = confidence_bins(confidence, n_bins)
+    n = np.bincount(bins, minlength=n_bins)
+    kept = n > 1
+    accuracy, mean = (np.bincount(bins, part, n_bins)[kept] / n[kept] for part in (correct, confidence))
+    squares = (accuracy - mean) ** 2 - accuracy * (1 - accuracy) / (n[kept] - 1)
+    return float(np.sqrt(max(squares @ n[kept] / max(n[kept].sum(), 1), 0.0)))
 
 
 def confidence_bins(confidence: Floats, n_bins: int) -> npt.NDArray[np.int64]:
