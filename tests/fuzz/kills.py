@@ -294,7 +294,11 @@ def _interrupt_start(rng: random.Random, folder: Path) -> None:
     process.stdout.readline()
     time.sleep(0.01 + 4 * rng.random())
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
+    try:
+        _, err = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
     if process.returncode == 0:
         return  # it was done before
     if (process.returncode, err) != INTERRUPTED or set(os.listdir(folder)) - {"t.csv", "t.vmg.partial"}:

@@ -4,18 +4,21 @@
     python tests/fuzz/run.py --seed 1 --whole --seconds 7200 --record results/fuzz.jsonl    # a whole campaign
 
 A case is determined by the seed, its kind and its number; ``--only mutated:17`` runs one with its traceback. All kinds
-go on together: each case is of the kind that is farthest from its end. The state is in ``build/fuzz``. A case that ends
-the process is found there by the next start and counted. ``--record`` appends the counts to a file of results.
+go on together: each case is of the kind that is farthest from its end. The state is in ``build/fuzz``. Cases run in a
+process of their own: one that ends it, or that hangs so deep in a library that no signal reaches it, is counted, and
+the campaign goes on with the next. ``--record`` appends the counts to a file of results.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import json
 import random
 import resource
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +28,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from configurations import configuration
-from findings import Finding, Hang
+from findings import MEMORY_LIMIT, TIME_LIMIT, WAIT_LIMIT, Finding, Hang, memory_in_use
 from kills import kill
 from model_files import forged, mutated
 
@@ -39,9 +42,8 @@ Case = Callable[[random.Random, Path], str]
 CASES: dict[str, Case] = {f.__name__: f for f in (mutated, forged, table, configuration, kill)}
 DEFAULT = {"mutated": 8000, "forged": 4000, "table": 2000, "configuration": 400, "kill": 60}  # about ten minutes
 WHOLE = {"mutated": 20_000, "forged": 10_000, "table": 10_000, "configuration": 1_000, "kill": 500}
-TIME_LIMIT = 20.0  # of computing, which other programs on the machine do not lengthen
-WAIT_LIMIT = 600.0
-MEMORY_LIMIT = 2**30  # beyond what the libraries take
+FOUND = 3  # exit code of a campaign at its end that has findings; one that was ended has others
+LAST_RESORT = 1.2 * WAIT_LIMIT  # seconds after which a process that heeds no signal is ended
 
 
 def run_case(kind: str, seed: int, number: int, folder: Path) -> str:
@@ -54,6 +56,7 @@ def run_case(kind: str, seed: int, number: int, folder: Path) -> str:
     before = {signum: signal.signal(signum, stop) for signum in timers}
     for timer, limit in timers.values():
         signal.setitimer(timer, limit)
+    faulthandler.dump_traceback_later(LAST_RESORT, exit=True, file=sys.__stderr__)
     try:
         return CASES[kind](random.Random(f"{seed}:{kind}:{number}"), folder)
     except Finding:
@@ -63,6 +66,7 @@ def run_case(kind: str, seed: int, number: int, folder: Path) -> str:
     except Exception as error:
         raise Finding(f"{type(error).__name__}: {error}") from error
     finally:
+        faulthandler.cancel_dump_traceback_later()
         for signum, (timer, _) in timers.items():
             signal.setitimer(timer, 0)
             signal.signal(signum, before[signum])
@@ -70,8 +74,8 @@ def run_case(kind: str, seed: int, number: int, folder: Path) -> str:
 
 def limit_memory() -> None:
     """Let this process have a gibibyte more than it has now."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_LIMIT, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (memory_in_use() + MEMORY_LIMIT, most))
 
 
 def campaign(seed: int, cases: dict[str, int], state: Path, seconds: float) -> list[Record]:
@@ -92,7 +96,7 @@ def campaign(seed: int, cases: dict[str, int], state: Path, seconds: float) -> l
         if current.exists() and current.read_text():
             kind, number = json.loads(current.read_text())
             if number >= done[kind]:
-                note(kind, number, "FINDING", what="the process ended")
+                note(kind, number, "FINDING", what="the process ended, or hung until it was ended")
         while time.monotonic() < end and (
             left := {kind: done[kind] / n for kind, n in cases.items() if done[kind] < n}
         ):
@@ -108,6 +112,17 @@ def campaign(seed: int, cases: dict[str, int], state: Path, seconds: float) -> l
             note(kind, number, outcome, seconds=round(time.process_time() - started, 3), **more)
         current.write_text("")
     return counts(seed, lines)
+
+
+def supervise(arguments: list[str], seconds: float) -> int:
+    """Run the campaign in a process of its own, and again after a case has ended it; the exit code of the last."""
+    end = time.monotonic() + seconds
+    while True:
+        left = str(max(1.0, end - time.monotonic()))
+        command = [sys.executable, __file__, *arguments, "--worker", "--seconds", left]
+        code = subprocess.run(command, check=False).returncode
+        if code in (0, 2, FOUND, -signal.SIGINT) or time.monotonic() > end:
+            return 1 if code == FOUND else code
 
 
 def counts(seed: int, lines: list[Record]) -> list[Record]:
@@ -142,6 +157,7 @@ def main() -> int:
     parser.add_argument("--cases", nargs="*", default=[], metavar="KIND=N", help=f"of {', '.join(CASES)}")
     parser.add_argument("--only", metavar="KIND:NUMBER", help="one case, with its traceback")
     parser.add_argument("--state", type=Path, default=Path("build/fuzz"))
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:
         kind, number = options.only.split(":")
@@ -152,6 +168,8 @@ def main() -> int:
                 traceback.print_exc()
                 return 1
         return 0
+    if not options.worker:
+        return supervise(sys.argv[1:], options.seconds)
     cases = {kind: int(n) for kind, _, n in (part.partition("=") for part in options.cases)}
     cases = cases or (WHOLE if options.whole else DEFAULT)
     for kind in cases:
@@ -166,7 +184,7 @@ def main() -> int:
     print("\n".join(visible(finding) for record in found for finding in record["findings"]))
     if options.record is not None:
         results_file.append(options.record, found)
-    return 1 if any(record["findings"] for record in found) else 0
+    return FOUND if any(record["findings"] for record in found) else 0
 
 
 if __name__ == "__main__":

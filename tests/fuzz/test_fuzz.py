@@ -1,10 +1,16 @@
 """A short slice of the campaign of ``make fuzz``, always the same."""
 
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import kills
 import pytest
 import run
+from findings import Finding
+
+FOLDER = Path(__file__).parent
 
 SLICE = {"mutated": 150, "forged": 150, "table": 25, "configuration": 60}
 
@@ -67,3 +73,34 @@ def test_all_kinds_go_on_together(tmp_path, monkeypatch):
     monkeypatch.setattr(run.time, "monotonic", lambda: next(clock))
     found = run.campaign(1, {"mutated": 1000, "kill": 10, "table": 100}, tmp_path, 556)
     assert {record["kind"]: record["cases"] for record in found} == {"mutated": 500, "kill": 5, "table": 50}
+
+
+def test_a_case_that_heeds_no_signal_ends_its_process():
+    program = f"""
+import sys
+sys.path[:0] = {[str(FOLDER), str(FOLDER.parent)]!r}
+import run, victims
+run.LAST_RESORT = 1.0
+run.CASES["table"] = lambda rng, folder: victims.compute()
+run.run_case("table", 0, 0, None)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 1 and "Timeout" in done.stderr
+
+
+def test_a_campaign_starts_again_after_its_process_was_ended(monkeypatch):
+    codes, seen = iter([1, -9, 134, run.FOUND]), []
+
+    def worker(command, **_):
+        seen.append(command[-1])
+        return subprocess.CompletedProcess(command, next(codes))
+
+    monkeypatch.setattr(run.subprocess, "run", worker)
+    assert run.supervise(["--seed", "3"], 600.0) == 1
+    assert len(seen) == 4 and all(float(seconds) <= 600 for seconds in seen)
+
+
+@pytest.mark.parametrize(("work", "seconds", "said"), [("hang", (1, 20), "waited"), ("compute", (60, 1), "computed")])
+def test_a_victim_has_limits_of_its_own(tmp_path, work, seconds, said):
+    with pytest.raises(Finding, match=said):
+        kills.victims().start(work, folder=tmp_path, seconds=seconds).wait()

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -21,9 +22,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from findings import MEMORY_LIMIT, TIME_LIMIT, Finding, memory_in_use
+
 __all__ = ["Victim", "Victims"]
 
 PATIENCE = 120.0  # seconds that a victim may take on a busy machine
+HANGS = {-signal.SIGALRM: "waited", -signal.SIGXCPU: "computed"}  # exit codes of victims that a limit has ended
 
 
 class Victim:
@@ -59,8 +63,11 @@ class Victim:
             return False
 
     def wait(self) -> int:
-        """Its exit code."""
-        return int(self._server.ask({"wait": self.number}))
+        """Its exit code; a Finding where it took too long."""
+        code = int(self._server.ask({"wait": self.number}))
+        if code in HANGS:
+            raise Finding(f"a process {HANGS[code]} for too long, and said {self.said()[-300:]!r}")
+        return code
 
 
 class Victims:
@@ -71,9 +78,22 @@ class Victims:
         command = [sys.executable, __file__, str(folder)]
         self._server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def start(self, work: str, *arguments: Any, folder: Path, file_limit: int | None = None) -> Victim:
-        """Fork a process that does ``work`` in ``folder``, with a limit on the size of files that it writes."""
+    def start(
+        self,
+        work: str,
+        *arguments: Any,
+        folder: Path,
+        file_limit: int | None = None,
+        seconds: tuple[float, float] = (PATIENCE, TIME_LIMIT),
+    ) -> Victim:
+        """Fork a process that does ``work`` in ``folder``.
+
+        Args:
+            file_limit: on the size of files that it writes.
+            seconds: that it may take, and that it may compute.
+        """
         request = {"start": work, "arguments": arguments, "folder": str(folder), "file_limit": file_limit}
+        request["seconds"] = seconds
         return Victim(self, int(self.ask(request)), self._folder)
 
     def ask(self, request: dict[str, Any]) -> Any:
@@ -85,9 +105,10 @@ class Victims:
 
     def close(self) -> None:
         """End the process that forks."""
-        assert self._server.stdin is not None
+        assert self._server.stdin is not None and self._server.stdout is not None
         self._server.stdin.close()
         self._server.wait(PATIENCE)
+        self._server.stdout.close()
 
 
 # -- in the process that forks ----------------------------------------------------------------------------------------
@@ -147,6 +168,16 @@ def command(*arguments: str) -> int:
     return run(arguments)
 
 
+def hang() -> None:
+    """Wait for nothing."""
+    time.sleep(1000)
+
+
+def compute() -> None:
+    """Match a pattern for years, in C, where Python hears no signal."""
+    re.match("(a+)+$", "a" * 40 + "b")
+
+
 def reproduce(*arguments: str) -> int:
     """The command with a table and a method that take no time."""
     import numpy as np
@@ -166,7 +197,8 @@ def reproduce(*arguments: str) -> int:
     return command("reproduce", "table1", "--datasets", "yacht", "--methods", "vmg", *arguments)
 
 
-WORK: dict[str, Callable[..., int | None]] = {f.__name__: f for f in (save, append, train, command, reproduce)}
+WORKS = (save, append, train, command, reproduce, hang, compute)
+WORK: dict[str, Callable[..., int | None]] = {f.__name__: f for f in WORKS}
 
 
 NEEDED = (
@@ -182,6 +214,11 @@ def _be_victim(request: dict[str, Any], folder: Path) -> int:
         os.dup2(os.open(folder / f"{os.getpid()}.{ending}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["folder"])
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the system ends it, whatever its code is doing
+    wait, compute = map(int, request["seconds"])
+    signal.alarm(wait)
+    resource.setrlimit(resource.RLIMIT_CPU, (compute, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_AS, (memory_in_use() + MEMORY_LIMIT, resource.RLIM_INFINITY))
     if request["file_limit"] is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"], resource.RLIM_INFINITY))

@@ -149,19 +149,16 @@ def _to_numpy(cells: pa.Array) -> NDArray[Any]:
 
 
 def _spooled(source: BinaryIO, name: str) -> str:
-    """A temporary file with all of a pipe, which the system removes with the process; its path.
+    """The path of a temporary file with all of a pipe, since a text is read more than once.
 
-    A text is read more than once, and a pipe can be read only once. Where the system can, the file has no name, so that
-    nothing is left of it even where the process is killed.
+    Where the system can, the file has no name, so that nothing is left of it even where the process is killed.
     """
     unnamed = os.path.isdir(OPEN_FILES)
     file = tempfile.TemporaryFile() if unnamed else tempfile.NamedTemporaryFile(prefix="vmg-")  # noqa: SIM115
-    size = 0
     while piece := source.read(HEAD):
-        size += len(piece)
-        if size > MAX_BYTES:
-            raise TableError(f"{name} must have at most {MAX_BYTES:,} bytes; it has more")
         file.write(piece)
+        if file.tell() > MAX_BYTES:
+            raise TableError(f"{name} must have at most {MAX_BYTES:,} bytes; it has more")
     file.flush()
     atexit.register(file.close)
     return f"{OPEN_FILES}/{file.fileno()}" if unnamed else file.name
