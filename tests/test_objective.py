@@ -10,9 +10,17 @@ from torch.distributions import MultivariateNormal
 import vmg
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNoiseLikelihood
 from vmg.math.evidence import NoisePrior, log_evidence
-from vmg.nn import MLP, BayesianHead, bayesianize, kl_divergence, use_generator
+from vmg.nn import (
+    MLP,
+    BayesianHead,
+    MatrixGaussianLinear,
+    bayesianize,
+    fixed_draw,
+    kl_divergence,
+    use_generator,
+)
 from vmg.nn.mlp import Elementwise
-from vmg.objective import collapsed_elbo
+from vmg.objective import collapsed_elbo, elbo
 from vmg.priors import GammaPrior, IsotropicPrior
 from vmg.training import cosine, train
 
@@ -178,6 +186,51 @@ def test_targets_must_have_the_shape_of_the_output():
     """A missing last dimension would broadcast to a wrong, quiet answer."""
     with pytest.raises(ValueError, match=r"y must have the shape of the network's output, \(4, 1\); got \(4,\)"):
         vmg.elbo(MLP(3, (), 1), KnownNoiseLikelihood(1.0), torch.randn(4, 3), torch.randn(4), n_data=4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"y": torch.zeros(5)}, TypeError, "y must hold integer classes, as y.long.. does; got torch.float32"),
+        ({"y": torch.tensor([0, 1, 2, 3, 9])}, ValueError, "classes from 0 to 2, one for each output .*; got 0 to 9"),
+        ({"y": torch.tensor([0, 1, 2, 0, -1])}, ValueError, "classes from 0 to 2, .*; got -1 to 2"),
+        ({"y": [0, 1, 2, 0, 1]}, TypeError, "y must be a tensor; got list"),
+        ({"n_data": 0}, ValueError, "n_data must be positive, the number of rows in the training set; got 0"),
+        ({"n_data": math.nan}, ValueError, "n_data must be positive"),
+        ({"n_data": torch.tensor([5.0, -1.0])}, ValueError, "n_data must be positive"),
+        ({"likelihood": CategoricalLikelihood}, TypeError, "an object .*; got the class CategoricalLikelihood"),
+        ({"likelihood": nn.CrossEntropyLoss()}, TypeError, "likelihood must be an object .*; got CrossEntropyLoss"),
+    ],
+)
+def test_arguments_that_cannot_be_meant_are_refused_in_one_line(changes, error, message):
+    given = {"likelihood": CategoricalLikelihood(), "y": torch.zeros(5, dtype=torch.long), "n_data": 5} | changes
+    with pytest.raises(error, match=message):
+        elbo(MatrixGaussianLinear(2, 3), x=torch.zeros(5, 2), **given)
+
+
+@pytest.mark.parametrize("n_samples", [1, 3])
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_the_tokens_of_a_row_are_one_datum(kind, n_samples):
+    """The objective of N sequences of T tokens, per sequence, is T times that of NT rows, per row."""
+    layer, T = MatrixGaussianLinear(2, 3, sampling="weights"), 4
+    x, weight = torch.randn(5, T, 2), torch.rand(5)
+    y = torch.randint(3, (5, T)) if kind == "classes" else torch.randn(5, T, 3)
+    likelihoods = [CategoricalLikelihood() if kind == "classes" else GaussianLikelihood(3) for _ in range(3)]
+    found = []
+    with fixed_draw(layer):
+        for likelihood, rows, n_data, options in zip(
+            likelihoods,
+            [(x, y), (x, y), (x.flatten(0, 1), y.flatten(0, 1))],
+            [10, 10, 10 * T],
+            [weight, weight[:, None].expand(5, T), weight.repeat_interleave(T)],
+            strict=True,
+        ):
+            found.append(elbo(layer, likelihood, *rows, n_data=n_data, weight=options, n_samples=n_samples).total)
+    assert all(total.shape == () for total in found)
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[0], T * found[2])
+    for a, b in zip(likelihoods[0].state_dict().values(), likelihoods[2].state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def test_needs_a_bayesian_layer():

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vmg.fused import library
 from vmg.likelihoods import Likelihood
+from vmg.likelihoods.base import is_positive
 from vmg.math.linalg import values_readable
 from vmg.nn.bayesian import SHARDED, BayesianModule, DrawnRun, kl_divergence
 from vmg.nn.draws import call, output_tensor
@@ -32,7 +33,6 @@ __all__ = [
     "Objective",
     "collapsed_elbo",
     "elbo",
-    "elbo_terms",
     "kl_warmup",
 ]
 
@@ -50,22 +50,25 @@ class ElboTerms(NamedTuple):
         return self.expected_log_likelihood - self.kl
 
 
-def elbo_terms(
-    network: nn.Module,
+def _terms(
+    kl: Tensor,
     likelihood: Likelihood,
     f: Tensor,
     y: Tensor,
     *,
     n_data: Tensor | float,
-    kl_weight: float = 1.0,
-    weight: Tensor | None = None,
-    drawn: Sequence[DrawnRun] = (),
+    kl_weight: float,
+    weight: Tensor | None,
+    n_sample_dims: int = 0,
 ) -> ElboTerms:
-    """The objective at outputs f that ``network`` has drawn already; see :func:`elbo` and :func:`kl_divergence`."""
-    log_prob = likelihood.expected_log_prob(f, y)  # [..., B]
-    if weight is not None:
-        log_prob = log_prob * weight
-    kl = kl_divergence(network, drawn)
+    """The objective at outputs f [*samples, *batch_shape, B, ...] that the network has drawn, given its divergence."""
+    log_prob = likelihood.expected_log_prob(f, y)  # [*samples, *batch_shape, B, *tokens]
+    n_token_dims = log_prob.dim() - n_sample_dims - kl.dim() - 1
+    if weight is not None:  # of rows, or of their tokens
+        missing = log_prob.dim() - n_sample_dims - weight.dim()
+        log_prob = log_prob * (weight[(..., *[None] * missing)] if n_token_dims > 0 else weight)
+    if n_token_dims > 0:  # the tokens of a row are one datum
+        log_prob = log_prob.flatten(-n_token_dims).sum(-1)
     if likelihood.has_posterior:
         kl = kl + likelihood.kl_divergence()
     return ElboTerms(log_prob.mean(-1), (kl_weight / n_data) * kl, f)
@@ -87,15 +90,16 @@ class Objective:
 
     def evaluate(self, x: Tensor, y: Tensor, weight: Tensor | None, kl_weight: float) -> ElboTerms:
         """Draw f at a minibatch and take the objective there, with a graph."""
-        options: dict[str, Any] = {"n_data": self.n_data, "kl_weight": kl_weight, "weight": weight}
         with _fused(self.network) as drawn:
             f = self.network(x)
-            return elbo_terms(self.network, self.likelihood, f, y, drawn=drawn, **options)
+            kl = kl_divergence(self.network, drawn)
+        return _terms(kl, self.likelihood, f, y, n_data=self.n_data, kl_weight=kl_weight, weight=weight)
 
     def update_likelihood(self, terms: ElboTerms, y: Tensor, weight: Tensor | None) -> None:
         """Let a conjugate posterior of the likelihood, such as that of the noise, take in the outputs of a batch."""
         assert terms.f is not None
-        self.likelihood.update_(terms.f, y, self.n_data, weight)
+        if self.likelihood.has_posterior:
+            _update(self.likelihood, terms.f, y, self.n_data, weight, terms.kl.dim(), together=False)
 
 
 def elbo(
@@ -122,13 +126,15 @@ def elbo(
         network: holds the Bayesian layers; ``network(x)`` draws f.
         likelihood: p(y | f).
         x, y: a minibatch; x is what the network takes: a tensor, a sequence of arguments or a mapping of keywords.
+            Where a row has several targets, such as the tokens of a sequence, f is [B, T, C] and their log-likelihoods
+            are summed: the row is the datum.
         n_data: N, the rows in the whole training set, not in the batch; [*batch_shape] if replicas differ.
         kl_weight: 1 is the objective; anything else tempers the posterior. :func:`kl_warmup` gives one for each step.
-        weight: of each row, with mean 1 over the training set (then N is the sum of the raw weights).
+        weight: of each row, with mean 1 over the training set (then N is the sum of the raw weights), or of each
+            token, where 0 is padding.
         n_samples: draws to average over; with more than one, f has them as its first dimension.
     """
-    if n_samples < 1:
-        raise ValueError(f"n_samples must be at least 1; got {n_samples}")
+    _require(likelihood, y, n_data, n_samples)
     if y.is_floating_point() and values_readable(y) and not torch.isfinite(y).all():
         raise ValueError("y must be finite; got NaN or infinite values")
     if SHARDED in sys.modules:
@@ -138,13 +144,27 @@ def elbo(
         if n_samples > 1:
             f = torch.stack([f, *(_draw(network, x) for _ in range(n_samples - 1))])
             y = y.expand(n_samples, *y.shape)
-        if likelihood.training and torch.is_grad_enabled() and likelihood.has_posterior:
-            # before the objective: at a prior that expects little noise the first gradient would be a thousand times
-            # the second, and an optimiser with a memory of squares would take small steps long afterwards
-            _update(likelihood, f.detach(), y, n_data, weight, n_samples, together=is_parallel(network))
-        options: dict[str, Any] = {"n_data": n_data, "kl_weight": kl_weight, "weight": weight}
-        terms = elbo_terms(network, likelihood, f, y, drawn=drawn, **options)
+        kl = kl_divergence(network, drawn)
+    if likelihood.training and torch.is_grad_enabled() and likelihood.has_posterior:
+        # before the objective: at a prior that expects little noise the first gradient would be a thousand times
+        # the second, and an optimiser with a memory of squares would take small steps long afterwards
+        _update(likelihood, f.detach(), y, n_data, weight, kl.dim(), n_samples, together=is_parallel(network))
+    options: dict[str, Any] = {"n_data": n_data, "kl_weight": kl_weight, "weight": weight}
+    terms = _terms(kl, likelihood, f, y, n_sample_dims=int(n_samples > 1), **options)
     return terms if n_samples == 1 else ElboTerms(terms.expected_log_likelihood.mean(0), terms.kl, f)
+
+
+def _require(likelihood: Any, y: Any, n_data: Any, n_samples: int) -> None:
+    """Refuse arguments of :func:`elbo` that would fail, or mean something else, further in."""
+    if not isinstance(likelihood, Likelihood):
+        got = f"the class {likelihood.__name__}" if isinstance(likelihood, type) else type(likelihood).__name__
+        raise TypeError(f"likelihood must be an object such as vmg.likelihoods.CategoricalLikelihood(); got {got}")
+    if not isinstance(y, Tensor):
+        raise TypeError(f"y must be a tensor; got {type(y).__name__}")
+    if not is_positive(n_data):
+        raise ValueError(f"n_data must be positive, the number of rows in the training set; got {n_data}")
+    if n_samples < 1:
+        raise ValueError(f"n_samples must be at least 1; got {n_samples}")
 
 
 def _draw(network: nn.Module, x: Any) -> Tensor:
@@ -159,25 +179,25 @@ def _update(
     y: Tensor,
     n_data: Tensor | float,
     weight: Tensor | None,
-    n_samples: int,
+    rows: int,
+    n_samples: int = 1,
     *,
     together: bool,
 ) -> None:
-    """A step of the likelihood's own posterior, samples being more rows of the same batch."""
+    """A step of the likelihood's own posterior, B being dimension ``rows``; samples and tokens are more rows."""
+    first = rows + (n_samples > 1)
+    n_tokens = f.shape[first + 1 : -1].numel()
+    if f.dim() > first + 2:
+        if weight is not None:
+            weight = weight.repeat_interleave(n_tokens, -1) if weight.dim() == rows + 1 else weight.flatten(rows)
+        f, y, n_data = f.flatten(first, -2), y.flatten(first, -2), n_data * n_tokens
     if n_samples > 1:
-        rows = f.dim() - 2
-        f, y = _samples_as_rows(f, rows), _samples_as_rows(y, rows)
+        f, y = (values.movedim(0, first).flatten(rows, first) for values in (f, y))  # [..., B·S, C]
         weight = None if weight is None else weight.repeat_interleave(n_samples, -1)
     if together:
-        rows = f.dim() - 2
         f, y = gather_rows(f, rows), gather_rows(y, rows)
         weight = None if weight is None else gather_rows(weight, -1)
     likelihood.update_(f, y, n_data, weight)
-
-
-def _samples_as_rows(values: Tensor, rows: int) -> Tensor:
-    """[S, ..., B, ...] with B at dimension ``rows`` as [..., B·S, ...]."""
-    return values.movedim(0, rows).flatten(rows - 1, rows)
 
 
 def kl_warmup(step: int, n_steps: int) -> float:

@@ -260,8 +260,11 @@ def test_the_summary_is_printed_and_kept(capsys):
 def test_weight_and_bias_read_as_the_centre():
     linear = nn.Linear(3, 2)
     converted = bayesianize(linear)
-    torch.testing.assert_close(converted.weight, linear.weight)
-    torch.testing.assert_close(converted.bias, linear.bias)
+    with torch.no_grad():
+        torch.testing.assert_close(converted.weight, linear.weight)
+        torch.testing.assert_close(converted.bias, linear.bias)
+    with pytest.warns(UserWarning, match="weight of a MatrixGaussianLinear is its centre, without noise"):
+        nn.functional.linear(torch.zeros(1, 3), converted.weight, converted.bias)
     assert bayesianize(nn.Linear(3, 2, bias=False)).bias is None
 
 

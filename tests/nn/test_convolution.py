@@ -108,6 +108,20 @@ def test_a_token_that_comes_twice_has_one_vector_and_padding_has_its_mean():
         torch.testing.assert_close(to_plain(layer)(tokens), layer(tokens))
 
 
+@pytest.mark.parametrize("row_covariance", ["diagonal", "dense"])
+def test_the_padding_token_is_not_trained(row_covariance):
+    layer = MatrixGaussianEmbedding(7, 4, padding_idx=2, row_covariance=row_covariance)
+    assert not layer.matrix.loc[2].any()
+    without = MatrixGaussianEmbedding(7, 4, row_covariance=row_covariance)
+    without.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(layer.kl_divergence(), without.kl_divergence())
+    with torch.no_grad():
+        layer.matrix.loc[2] = 1.0  # as that of a converted table may be
+    (layer(torch.tensor([1, 2, 3])).sum() - layer.kl_divergence()).backward()
+    assert not layer.matrix.loc.grad[2].any()
+    assert layer.matrix.loc.grad[[1, 3]].all()
+
+
 @pytest.mark.parametrize("family", ["diagonal", "rank_one"])
 def test_rows_of_an_embedding_are_rows_of_its_matrix(family):
     layer = MatrixGaussianEmbedding(3, 2, row_covariance=family, initial_scale=0.5).double()
@@ -143,7 +157,8 @@ def test_attention_starts_at_the_plain_one(batch_first, bias):
         mask = torch.ones(5, 5, dtype=torch.bool).triu(1) if not batch_first else torch.ones(3, 3).triu(1).bool()
         torch.testing.assert_close(layer(x, x, x, attn_mask=mask)[0], plain(x, x, x, attn_mask=mask)[0])
     torch.testing.assert_close(to_plain(layer)(x, x, x)[0], plain(x, x, x)[0])
-    torch.testing.assert_close(layer.in_proj_weight, plain.in_proj_weight)
+    with torch.no_grad():
+        torch.testing.assert_close(layer.in_proj_weight, plain.in_proj_weight)
     assert (layer(x, x, x)[0] - layer(x, x, x)[0]).abs().max() > 0
 
 

@@ -85,7 +85,17 @@ class CategoricalLikelihood(Likelihood):
     def expected_log_prob(self, f: Tensor, y: Tensor) -> Tensor:
         if f.shape[:-1] != y.shape:
             raise ValueError(f"y must have shape {tuple(f.shape[:-1])}, one class per row; got {tuple(y.shape)}")
-        return torch.log_softmax(f, -1).gather(-1, y.unsqueeze(-1)).squeeze(-1)
+        if y.is_floating_point() or y.is_complex() or y.dtype is torch.bool:
+            raise TypeError(f"y must hold integer classes, as y.long() does; got {y.dtype}")
+        try:
+            return torch.log_softmax(f, -1).gather(-1, y.unsqueeze(-1).long()).squeeze(-1)
+        except RuntimeError as error:
+            if not values_readable(y) or (y.min() >= 0 and y.max() < f.shape[-1]):
+                raise
+            raise ValueError(
+                f"y must hold classes from 0 to {f.shape[-1] - 1}, one for each output of the network; "
+                f"got {int(y.min())} to {int(y.max())}"
+            ) from error
 
     def noise_prior(self) -> None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -100,7 +101,16 @@ class BayesianLinear(BayesianModule):
 
     @property
     def weight(self) -> Tensor:
-        """:meth:`centre_weight` as ``nn.Linear`` has it, [*batch_shape, out, in], scaling folded in."""
+        """:meth:`centre_weight` as ``nn.Linear`` has it, [*batch_shape, out, in], scaling folded in.
+
+        Warns in training: a forward pass that takes the weight itself, as ``F.linear`` does, would draw nothing.
+        """
+        if self.training and torch.is_grad_enabled():
+            warnings.warn(
+                f"weight of a {type(self).__name__} is its centre, without noise: call the layer itself in a forward "
+                "pass, and read the weight inside torch.no_grad()",
+                stacklevel=2,
+            )
         return self.as_linear(self.centre_weight())[0]
 
     @property

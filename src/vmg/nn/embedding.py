@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vmg.math.linalg import is_traced
+from vmg.math.linalg import at_least_float32, is_traced
 from vmg.math.preactivations import input_divisor
 from vmg.nn.bayesian import BayesianModule
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -25,7 +25,7 @@ class MatrixGaussianEmbedding(BayesianModule):
     Parameters
     ----------
     num_embeddings, embedding_dim, padding_idx
-        As in ``nn.Embedding``; the padding token has its mean, without noise.
+        As in ``nn.Embedding``; the padding token has its mean, without noise, which starts at zero and is not trained.
     **layer_options
         Options of :class:`~vmg.nn.MatrixGaussianLinear`; the prior is N(0, 1) for each entry of the table unless given.
     """
@@ -39,12 +39,20 @@ class MatrixGaussianEmbedding(BayesianModule):
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
         prior = IsotropicPrior(input_divisor(num_embeddings))  # of W, and the table is W/√R
         self.matrix = MatrixGaussianLinear(num_embeddings, embedding_dim, False, **{"prior": prior, **layer_options})
+        if padding_idx is not None and self.matrix.loc is not None:
+            with torch.no_grad():
+                self.matrix.loc[padding_idx] = 0
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"
 
     def kl_divergence(self) -> Tensor:
-        return self.matrix.kl_divergence()
+        matrix = self.matrix
+        if self.padding_idx is None or matrix.loc is None:
+            return matrix.kl_divergence()
+        rows = torch.arange(self.num_embeddings, device=matrix.loc.device).unsqueeze(-1)
+        loc = torch.where(rows == self.padding_idx, matrix.loc.detach(), matrix.loc)
+        return matrix.prior.kl_divergence(at_least_float32(loc), matrix.row(), matrix.column())
 
     @property
     def weight(self) -> Tensor:
@@ -79,5 +87,5 @@ class MatrixGaussianEmbedding(BayesianModule):
     def _without_noise_of_padding(self, vectors: Tensor, tokens: Tensor) -> Tensor:
         if self.padding_idx is None:
             return vectors
-        mean = self.matrix.mean_weight()[self.padding_idx]
+        mean = self.matrix.mean_weight()[self.padding_idx].detach()
         return torch.where((tokens == self.padding_idx).unsqueeze(-1), mean, vectors)
