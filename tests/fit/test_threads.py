@@ -5,6 +5,7 @@ from threading import Event, Thread
 import numpy as np
 import pytest
 import torch
+from threadpoolctl import ThreadpoolController
 
 from vmg import TableClassifier, TableRegressor
 from vmg.fit.design import WORK_OF_A_THREAD, threads_for, use_threads
@@ -12,12 +13,22 @@ from vmg.fit.design import WORK_OF_A_THREAD, threads_for, use_threads
 FAST = {"n_members": 4, "hidden_layer_sizes": 10, "max_iter": 20, "random_state": 0}
 
 
+BLAS = ThreadpoolController().select(user_api="blas")
+
+
 @pytest.fixture(autouse=True)
 def three_threads():
     before = torch.get_num_threads()
     torch.set_num_threads(3)
-    yield
+    with BLAS.limit(limits=3):
+        yield
+        assert blas_threads() == {3}
     torch.set_num_threads(before)
+
+
+def blas_threads():
+    """Numbers of threads of NumPy's and SciPy's BLAS."""
+    return {library["num_threads"] for library in BLAS.info()}
 
 
 def rows(n=60):
@@ -37,9 +48,11 @@ def rows(n=60):
 )
 def test_a_small_fit_and_its_predictions_take_one_thread(model, target, monkeypatch):
     X, y = rows()
-    during = []
-    model.fit(X, target(y), callbacks=[lambda progress: during.append(torch.get_num_threads())])
+    during, of_blas = [], set()
+    look = [lambda progress: during.append(torch.get_num_threads()), lambda progress: of_blas.update(blas_threads())]
+    model.fit(X, target(y), callbacks=look)
     assert set(during) == {1} and torch.get_num_threads() == 3
+    assert of_blas == {1} and blas_threads() == {3}
     forward = type(model.ensemble_.members.features).layers
 
     def noted(self):

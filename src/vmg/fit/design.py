@@ -7,10 +7,11 @@ rows: a member that has not seen a region must be unsure of it, and by how much 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
-from threading import Lock
+from threading import Lock, current_thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 from scipy.sparse import csgraph
+from threadpoolctl import ThreadpoolController
 
 from vmg.likelihoods.families import LIKELIHOODS, LogNormal
 from vmg.math.distributions import Array
@@ -222,10 +224,11 @@ _open = _OpenBlocks()
 
 @contextmanager
 def use_threads(n_threads: int) -> Iterator[None]:
-    """Let PyTorch use ``n_threads`` in this block, and as many as before afterwards, also after an error.
+    """Let PyTorch and BLAS use ``n_threads`` in this block, and as many as before afterwards, also after an error.
 
-    The number belongs to the Python thread that sets it, but Python threads that start meanwhile begin with it. The
-    last block that ends puts back what new ones begin with.
+    PyTorch's number belongs to the Python thread that sets it, but Python threads that start meanwhile begin with it.
+    The last block that ends puts back what new ones begin with. BLAS (of NumPy and SciPy) has one number, which is set
+    by the main thread alone, so that blocks of several threads do not put back each other's.
     """
     before = torch.get_num_threads()
     with _open.lock:
@@ -233,12 +236,20 @@ def use_threads(n_threads: int) -> Iterator[None]:
             _open.common = before
         _open.count += 1
     torch.set_num_threads(n_threads)
+    in_main = current_thread() is main_thread()
     try:
-        yield
+        with _blas_libraries().limit(limits=n_threads, user_api="blas") if in_main else nullcontext():
+            yield
     finally:
         with _open.lock:
             _open.count -= 1
             torch.set_num_threads(before if _open.count else _open.common)
+
+
+@cache
+def _blas_libraries() -> ThreadpoolController:
+    """The BLAS libraries of this process, which are searched for once."""
+    return ThreadpoolController()
 
 
 @contextmanager
