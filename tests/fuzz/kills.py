@@ -43,16 +43,9 @@ def victims() -> Victims:
 
 def kill(rng: random.Random, folder: Path) -> str:
     """One process ended at one moment."""
-    empty(folder)
     name = rng.choice(list(SITUATIONS))
     SITUATIONS[name](rng, folder)
     return name
-
-
-def empty(folder: Path) -> None:
-    """Take out all files."""
-    for path in folder.iterdir():
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def start(work: str, *arguments: str | int, folder: Path, file_limit: int | None = None) -> Victim:

@@ -17,6 +17,7 @@ import faulthandler
 import json
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,6 +59,8 @@ def run_case(kind: str, seed: int, number: int, folder: Path) -> str:
         signal.setitimer(timer, limit)
     faulthandler.dump_traceback_later(LAST_RESORT, exit=True, file=sys.__stderr__)
     try:
+        for path in folder.iterdir():  # of the case before
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
         return CASES[kind](random.Random(f"{seed}:{kind}:{number}"), folder)
     except Finding:
         raise

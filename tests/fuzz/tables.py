@@ -157,8 +157,6 @@ def table(rng: random.Random, folder: Path) -> str:
     """Fit to a table, and predict, score and report other rows of it or another table."""
     maker = make_parquet if rng.random() < 0.2 else make_table
     data, names = maker(rng)
-    for file in folder.iterdir():
-        file.unlink()
     here = os.getcwd()
     os.chdir(folder)
     try:

@@ -75,14 +75,14 @@ def test_all_kinds_go_on_together(tmp_path, monkeypatch):
     assert {record["kind"]: record["cases"] for record in found} == {"mutated": 500, "kill": 5, "table": 50}
 
 
-def test_a_case_that_heeds_no_signal_ends_its_process():
+def test_a_case_that_heeds_no_signal_ends_its_process(tmp_path):
     program = f"""
-import sys
+import pathlib, sys
 sys.path[:0] = {[str(FOLDER), str(FOLDER.parent)]!r}
 import run, victims
 run.LAST_RESORT = 1.0
 run.CASES["table"] = lambda rng, folder: victims.compute()
-run.run_case("table", 0, 0, None)
+run.run_case("table", 0, 0, pathlib.Path({str(tmp_path)!r}))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 1 and "Timeout" in done.stderr

@@ -130,11 +130,24 @@ def test_model_files_that_were_swapped_are_noticed(fitted, tmp_path):
     one, other = north.read_bytes(), south.read_bytes()
     north.write_bytes(other)
     south.write_bytes(one)
-    with pytest.raises(ModelFileError, match="must hold the model of the group 'north'; it holds another group's"):
+    with pytest.raises(ModelFileError, match="must hold the model of the group 'north'; it holds another"):
         load_fleet(folder).predict_frame(sales())
     report = fit_fleet(sales(), "y", "shop", folder, options=FAST)
     assert report.fitted == ["north", "south"] and report.found == ["east"]
     assert bits(folder) == bits(fitted[0])
+
+
+def test_groups_whose_names_look_like_notes_are_told_apart(tmp_path):
+    shops = {"north": "a", "south": "a', b", "east": "c"}
+    fit_fleet(sales().replace({"shop": shops}), "y", "shop", tmp_path, options=FAST, pool=True)
+    fleet = load_fleet(tmp_path)
+    a, b = (tmp_path / "models" / fleet.index.files[name] for name in ("a", "a', b"))
+    for place, other in ((a, b), (tmp_path / "models" / "others.vmg", b)):
+        before = place.read_bytes()
+        place.write_bytes(other.read_bytes())
+        with pytest.raises(ModelFileError, match=r"must hold the model of .*; it holds another"):
+            load_fleet(tmp_path).predict_frame(sales().replace({"shop": {"north": "a", "south": "new"}}))
+        place.write_bytes(before)
 
 
 def test_a_model_that_was_updated_is_loaded_again(fitted, tmp_path):

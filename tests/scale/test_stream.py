@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -98,6 +101,9 @@ def test_text_is_converted_once(tmp_path):
         frame.to_csv(tmp_path / name, index=False, **options)
         with as_parquet(str(tmp_path / name)) as path:
             found = pd.read_parquet(path)
+            with pytest.raises(TableError, match=f"^{re.escape(str(tmp_path / name))} has no part") as error:
+                open_dataset(path, ["price"])
+            assert str(Path(path).parent) not in str(error.value)  # a user does not know the temporary file
             model = fit_dataset(path, "y", exclude=["key"], options=FAST)
         pd.testing.assert_frame_equal(found, frame)
         assert model.task == "regression" and not (tmp_path / path).exists()

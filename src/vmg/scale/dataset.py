@@ -37,6 +37,7 @@ PIECE_ROWS = 2**20
 WILDCARD = re.compile(r"[*?\[]")
 HIDDEN = (".", "_")  # first characters of names that are passed over, as Spark and Arrow do
 DECIMAL_COMMA = b"vmg.decimal_comma"  # what the cells of a converted text said of commas, in the schema's metadata
+TEXT_NAME = b"vmg.text_name"  # and the name of a text that was converted for the moment
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,7 @@ def open_dataset(source: str | os.PathLike[str], columns: Sequence[str] = ()) ->
     for part in list_parts(source):
         try:
             own, sizes = part.layout()
+            dataset.name = (own.metadata or {}).get(TEXT_NAME, dataset.name.encode()).decode()
             _require_columns(own, dataset.schema or own, columns)
         except TableError as error:
             dataset.refused[part.name] = str(error)
@@ -310,7 +312,7 @@ def as_parquet(source: str, **reading: Any) -> Iterator[str]:
         return
     with private_folder() as folder:
         path = os.path.join(folder, Path(source).name.split(".")[0] + ".parquet")
-        convert_csv(source, path, **reading)
+        _convert(source, path, {TEXT_NAME: source.encode()}, **reading)
         yield path
 
 
@@ -319,10 +321,17 @@ def convert_csv(source: str | os.PathLike[str], target: str | os.PathLike[str], 
 
     Cells have the types and values that :func:`vmg.tables.read_table` gives them, whose arguments ``reading`` are.
     """
+    return _convert(source, target, {}, **reading)
+
+
+def _convert(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], said: dict[bytes, bytes], **reading: Any
+) -> TextTable:
+    """Convert a text; ``said`` is metadata of the schema."""
     text = scan_text(source, TextRules(**reading), max_bytes=math.inf)
     kinds = [pa.string() if pa.types.is_null(kind) else kind for kind in text.types]
-    comma = {} if text.decimal_comma is None else {DECIMAL_COMMA: str(text.decimal_comma).encode()}
-    schema = pa.schema(list(zip(text.names, kinds, strict=True)), metadata=comma)
+    said |= {} if text.decimal_comma is None else {DECIMAL_COMMA: str(text.decimal_comma).encode()}
+    schema = pa.schema(list(zip(text.names, kinds, strict=True)), metadata=said)
     with replacing(target) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
         for cells in text.blocks():
             typed = [own.cast(kind) for own, kind in zip(cells, kinds, strict=True)]

@@ -41,6 +41,7 @@ Rows = NDArray[np.int64]
 
 INDEX, MODELS = "index.json", "models"
 OTHERS = "others.vmg"  # the model of groups that are not known
+OTHER_GROUPS = "Model of groups that are not known."
 LOADED_MODELS = 2_000  # that a process keeps
 MIN_ROWS = 5  # of a group with a model of its own alone
 BATCH_CELLS = 12_000  # rows of a batch, padding included: what fits into the caches of a core
@@ -153,8 +154,9 @@ class Fleet:
         model = load_table_model(path)
         if (model.target, model.task) != (self.target, self.task):
             raise ModelFileError(f"{path} must hold a model of this fleet's target '{self.target}'; it does not")
-        if group is not None and not any(note.startswith(f"Model of the group '{group}',") for note in model.notes):
-            raise ModelFileError(f"{path} must hold the model of the group '{group}'; it holds another group's")
+        whose = OTHER_GROUPS if group is None else f"Model of the group '{group}'"
+        if whose not in {part for note in model.notes for part in (note, note.rpartition(", ")[0])}:
+            raise ModelFileError(f"{path} must hold the {whose[0].lower()}{whose[1:].rstrip('.')}; it holds another")
         return model
 
     def parts(self, frame: pd.DataFrame) -> list[tuple[TableModel, Rows]]:
@@ -356,7 +358,7 @@ def fit_fleet(
         shared = None
         if pool and (len(done) < len(files) or not folder.is_done(f"{MODELS}/{OTHERS}")):
             shared = fit_pool(list(tables.values()), options, seed)
-            save(shared.estimator_of(None), everybody, OTHERS, "Model of groups that are not known.")
+            save(shared.estimator_of(None), everybody, OTHERS, OTHER_GROUPS)
         left = {tables[key].number: key for key in files if key not in set(done)}
         batches = [batch for batch in _batches(list(tables.values()), pool) if any(one.number in left for one in batch)]
         fit = partial(fit_batch, regression=regression, pool=shared)
