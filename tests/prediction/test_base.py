@@ -9,7 +9,9 @@ import pytest
 from likelihoods.scalar_cases import CASES
 from quick import ensemble_regressor, linear_table
 from vmg.fit.noise import NoiseShape
+from vmg.likelihoods.families import Binomial
 from vmg.prediction import (
+    AtomPrediction,
     GLMPrediction,
     MixtureNoisePrediction,
     MixturePrediction,
@@ -61,6 +63,11 @@ def glm(name):
     return GLMPrediction(LOC - 1, SCALE, likelihood, theta, Known(FACTOR))
 
 
+def atom(value, rest):
+    chance = GLMPrediction(LOC - 1, SCALE, Binomial(-0.4, 1), np.zeros(0), Known(FACTOR))
+    return AtomPrediction(value, chance, rest)
+
+
 def mixture(whole):
     """The last two rows of a prediction as mixtures over rows of the same prediction."""
     parts = whole.take(np.array([0, 1, 2, 2, 0, 1]))
@@ -78,6 +85,10 @@ KINDS = {
     "seldom negative": lambda: TransformedPrediction(student(), Rectified(0.2)),
     "draws": draws,
     "draws, two outputs": lambda: draws(2),
+    "an atom inside": lambda: atom(0.8, student()),
+    "an atom at zero": lambda: atom(0.0, TransformedPrediction(student(), LogTransform(60.0))),
+    "an atom of amounts": lambda: atom(0.0, TransformedPrediction(student(), Rectified())),
+    "mixture of atoms": lambda: mixture(atom(0.0, TransformedPrediction(student(), LogTransform(60.0)))),
     "mixture": lambda: mixture(student()),
     "mixture, two outputs": lambda: mixture(student(2)),
     "mixture of lognormals": lambda: mixture(TransformedPrediction(student(scale=3.0), LogTransform(1e4))),

@@ -72,9 +72,11 @@ def test_quantiles_invert_the_cdf(prediction, q):
 
 
 @pytest.mark.parametrize("name", ["log", "shifted log", "rectified"])
-def test_negative_targets_are_impossible_without_doubt(name):
-    prediction, below = make(name), np.full(3, -1.0)
-    assert (prediction.cdf(below) == 0).all() and np.isneginf(prediction.log_prob(below)).all()
+def test_negative_targets_are_impossible_without_doubt_and_their_score_is_finite(name):
+    prediction, below = make(name), np.array([-1.0, -20.0, -1e9])
+    assert (prediction.cdf(below) == 0).all()
+    assert np.isfinite(prediction.log_prob(below)).all() and (np.exp(prediction.log_prob(below)) < 1e-6).all()
+    assert np.isfinite(prediction.log_prob(np.zeros(3))).all()
 
 
 def test_negative_targets_are_unlikely_in_doubt():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,13 +13,12 @@ from sklearn.utils._param_validation import StrOptions
 
 from vmg.estimators.base import Array, NumbersMixin
 from vmg.estimators.table_estimator import TableEstimator
-from vmg.fit.calibration import NORMAL_DEGREES
-from vmg.fit.choice import LikelihoodChoice, before_transform, choose_likelihood, choose_transform
-from vmg.fit.design import Standardiser, ordinary_rows
-from vmg.fit.gaussian import RegressionEnsemble, fit_regression
-from vmg.fit.glm import ScalarEnsemble, fit_scalar
-from vmg.likelihoods.families import LIKELIHOODS, make_likelihood
-from vmg.prediction import NumberPrediction, StudentPrediction, TransformedPrediction
+from vmg.fit.choice import TargetFit, TargetFitter, TargetModel, choose_target
+from vmg.fit.design import Standardiser
+from vmg.fit.gaussian import RegressionEnsemble
+from vmg.fit.glm import ScalarEnsemble
+from vmg.likelihoods.families import LIKELIHOODS
+from vmg.prediction import NumberPrediction
 from vmg.tables.target import centred_target
 
 if TYPE_CHECKING:
@@ -84,7 +83,9 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
     likelihood_, likelihood_reason_ : str
         The likelihood that was fitted, and why.
     likelihood_scores_ : dict
-        Mean log score of held-out rows of each candidate, where some were compared.
+        Mean log probability of a small interval around held-out targets, of each candidate, where some were compared.
+    atom_, atom_chance_ : float and ScalarEnsemble, or None
+        A value that many rows share, and the networks that say how probable it is; the likelihood is of other rows.
     n_outliers_ : int
         Rows that were left out, for their targets are absurdly far beyond all others.
     history_ : History
@@ -119,6 +120,8 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
     likelihood_: str = field(init=False)
     likelihood_reason_: str = field(init=False)
     likelihood_scores_: dict[str, float] = field(init=False)
+    atom_: float | None = field(init=False)
+    atom_chance_: ScalarEnsemble | None = field(init=False)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Update with new rows only: output layers are conditioned on them exactly, in milliseconds.
@@ -158,81 +161,50 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
             y = y[:, 0]
         self.input_scaling_ = self._known_scaling[0] if self._known_scaling else Standardiser.fit(X, weight)
         x = self.input_scaling_.transform(X)
-        choice = self._choose(x, y, weight)
-        self.likelihood_, self.likelihood_reason_ = choice.name, choice.reason
-        self.likelihood_scores_ = choice.scores
-        kept = ordinary_rows(y, choice.name)
-        self.n_outliers_ = int((~kept).sum())
-        if self.n_outliers_:
-            x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
-        self.target_transform_ = choose_transform(choice.name, y, rectify=self.likelihood == "auto")
-        self._fit_ensemble(x, before_transform(self.target_transform_, y), weight)
+        fitted = self._fit_target(x, y, weight)
+        self.likelihood_, self.likelihood_reason_ = fitted.likelihood, fitted.reason
+        self.likelihood_scores_, self.n_outliers_, self.history_ = fitted.scores, fitted.n_outliers, fitted.history
+        self._keep_model(fitted.model)
 
-    def _fit_ensemble(self, x: Array, y: Array, weight: Array | None) -> None:
-        options: dict[str, Any] = {
-            "size": self._size(len(x)),
-            "seed": self.seed_,
-            "callbacks": self._callbacks,
-        }
-        if LIKELIHOODS[self.likelihood_].closed_form:
-            targets = y.reshape(len(y), -1)
-            self.target_scaling_ = self._known_scaling[1] if self._known_scaling else Standardiser.fit(targets, weight)
-            options |= {"degrees": NORMAL_DEGREES if self.likelihood_ == "normal" else None}
-            options |= {"input_noise": self.noise == "auto", "shape": self._noise_shape()}
-            standard = self.target_scaling_.transform(targets)
-            fitted = fit_regression(x, standard, weight, **options)
-            self.ensemble_, self.history_ = fitted.ensemble, fitted.history
-            if self.ensemble_.shapes and self.likelihood_ == "student":
-                self.likelihood_ = "mixture"
-                self.likelihood_reason_ += "; held-out errors have another shape than a Student t"
-        else:
-            targets = y if LIKELIHOODS[self.likelihood_].paired else y.reshape(len(y))
-            likelihood = make_likelihood(self.likelihood_, targets, weight)
-            self.target_scaling_ = Standardiser(np.zeros(1), np.ones(1))  # the likelihood knows their unit
-            function = fit_scalar(x, likelihood.targets(targets), likelihood, weight, **options)
-            self.ensemble_, self.history_ = function.ensemble, function.history
-
-    def _noise_shape(self) -> str:
-        if self.likelihood_ == "mixture":
-            return "mixture"
-        open_choice = self.likelihood == "auto" and self.likelihood_ == "student" and self.n_outputs_ == 1
-        return "auto" if open_choice and self.target_transform_ is None and not self._known_scaling else "student"
-
-    def _choose(self, x: Array, y: NDArray[Any], weight: Array | None) -> LikelihoodChoice:
+    def _fit_target(self, x: Array, y: NDArray[Any], weight: Array | None) -> TargetFit:
+        scaling = self._known_scaling[1] if self._known_scaling else None
+        fitter = TargetFitter(
+            self._size,
+            self.seed_,
+            input_noise=self.noise == "auto",
+            rectify=self.likelihood == "auto",
+            scaling=scaling,
+            callbacks=self._callbacks,
+        )
         if self.likelihood != "auto":
             if self.n_outputs_ > 1 and not LIKELIHOODS[self.likelihood].closed_form:
                 raise ValueError(f"the likelihood {self.likelihood} is of one output; got {self.n_outputs_}")
-            if self._known_scaling and self.likelihood not in ("student", "normal"):
+            if scaling is not None and self.likelihood not in ("student", "normal"):
                 raise ValueError(f"likelihood must be student or normal for rows in a stream; got {self.likelihood}")
             LIKELIHOODS[self.likelihood].require(y)
-            return LikelihoodChoice(self.likelihood, "as asked")
-        if self._known_scaling:
-            return LikelihoodChoice("student", "the rows come in a stream")
+            return fitter.fit(self.likelihood, x, y, weight)
+        if scaling is not None:
+            return replace(fitter.fit("student", x, y, weight), reason="the rows come in a stream")
         if self.n_outputs_ > 1:
-            return LikelihoodChoice("student", f"there are {self.n_outputs_} outputs")
-        return choose_likelihood(x, y.reshape(len(y)), weight, self.seed_)
+            return replace(fitter.fit("student", x, y, weight), reason=f"there are {self.n_outputs_} outputs")
+        return choose_target(x, y.reshape(len(y)), weight, fitter)
+
+    def _keep_model(self, model: TargetModel) -> None:
+        self.ensemble_, self.target_scaling_, self.target_transform_ = model.ensemble, model.scaling, model.transform
+        self.atom_, self.atom_chance_ = model.atom, model.chance
+
+    @property
+    def _model(self) -> TargetModel:
+        """The fitted model of the target in its own unit."""
+        parts = (self.ensemble_, self.target_scaling_, self.target_transform_)
+        return TargetModel(*parts, self.atom_, self.atom_chance_)
 
     def _update_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        LIKELIHOODS[self.likelihood_].require(y)
-        x, values = self.input_scaling_.transform(X), before_transform(self.target_transform_, y)
-        if isinstance(self.ensemble_, ScalarEnsemble):
-            likelihood = self.ensemble_.members.likelihood
-            targets = likelihood.targets(values if LIKELIHOODS[self.likelihood_].paired else values.reshape(len(y)))
-            if np.isnan(targets).any():
-                raise ValueError(f"y must be among the values of the first call for {self.likelihood_}; got others")
-        else:
-            targets = self.target_scaling_.transform(values.reshape(len(y), -1))
-        self.ensemble_ = self.ensemble_.updated(x, targets, weight)
+        LIKELIHOODS[self.likelihood_].require(y if self.atom_ is None else y[y != self.atom_])
+        self._keep_model(self._model.updated(self.input_scaling_.transform(X), y, weight))
 
     def _centre(self, rows: Any) -> NDArray[Any]:
         return np.asarray(self._distribution(rows).mean)
 
     def _predict_features(self, X: Array) -> NumberPrediction:
-        x, squeeze = self.input_scaling_.transform(X), self._single_output
-        if isinstance(self.ensemble_, ScalarEnsemble):
-            prediction = self.ensemble_.distribution(x, squeeze=squeeze)
-        else:
-            prediction = self.ensemble_.distribution(x, self.target_scaling_, squeeze=squeeze)
-        if self.target_transform_ is None or not isinstance(prediction, StudentPrediction):
-            return prediction
-        return TransformedPrediction(prediction, self.target_transform_)
+        return self._model.distribution(self.input_scaling_.transform(X), squeeze=self._single_output)

@@ -1,53 +1,63 @@
-"""Choosing a likelihood: candidates that a target's values allow, compared on held-out training rows by a short fit.
+"""Targets: the likelihoods that their values allow, fits of them, and the choice between fits on held-out rows.
 
-One small ensemble learns features of the target and of its logarithm together. Every candidate gets an output layer on
-these features. Its score is the mean log density of targets that members have not seen, in the target's own unit:
-a density on another scale counts with its Jacobian, and where targets are whole numbers, densities are integrated over
-a unit around each, so that they compare with probabilities.
+Every candidate is fitted to all rows, and judged by what its members predicted for rows that they had not seen:
+
+- by the log probability of a small interval around each target, which is a probability for every likelihood; a density
+  would reward a spike on a value that many rows share, or on rounded numbers;
+- by the errors of its mean, which may not be larger than those of a Student t by more than 2 %;
+- by its continuous ranked probability score, which may not be larger than that of a Student t.
+
+A value that many rows share, such as zero, is an *atom*: an ensemble of its own says how probable it is, and the
+likelihood is that of all other rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from scipy import special
 
-from vmg.fit.calibration import (
-    HeldOut,
-    HeldOutPredictions,
-    calibrate,
-    calibrate_scalar,
-    held_out_errors,
-    scalar_scores,
-)
-from vmg.fit.design import MIN_ROWS, Design, Size, TrainingPlan, ordinary_rows, squash, threads_for
-from vmg.fit.gaussian import RegressionMembers
-from vmg.fit.glm import ScalarMembers
-from vmg.fit.noise import fit_noise_field
-from vmg.fit.trainer import GroupRows, HeldOutRows, train_members
+from vmg.fit.calibration import NORMAL_DEGREES
+from vmg.fit.design import MIN_ROWS, Size, Standardiser, ordinary_rows
+from vmg.fit.ensemble import HeldOutSample
+from vmg.fit.gaussian import RegressionEnsemble, fit_regression
+from vmg.fit.glm import ScalarEnsemble, fit_scalar
 from vmg.likelihoods.families import LIKELIHOODS, LogNormal, make_likelihood
 from vmg.likelihoods.scalar import HEADROOM, TargetKind, is_whole
-from vmg.math.distributions import student_log_density
+from vmg.prediction import AtomPrediction, NumberPrediction, StudentPrediction, TransformedPrediction
 from vmg.prediction.student import LogTransform, Rectified, TargetTransform
+from vmg.training import Callback, History
 
-__all__ = ["LikelihoodChoice", "before_transform", "choose_likelihood", "choose_transform"]
+__all__ = [
+    "FEWEST_ROWS",
+    "LikelihoodChoice",
+    "TargetFit",
+    "TargetFitter",
+    "TargetModel",
+    "before_transform",
+    "choose_target",
+    "choose_transform",
+]
 
 Array = NDArray[np.float64]
 
-PILOT_ROWS = 1_000
 FEWEST_ROWS = 40  # fewer rows cannot tell likelihoods apart
-PILOT_SIZE = Size((50,), ("relu", "tanh"), 4, TrainingPlan(max_steps=60, patience=30, refit_steps=0))
-LAYER_PLAN = TrainingPlan(max_steps=20, patience=20, refit_steps=0)
-MARGIN = 1.0  # standard errors by which a candidate must beat the first
-
+MARGIN = 1.0  # standard errors by which a candidate must beat the Student t
+MOST_ERROR = 1.02  # times the root mean square error of the Student t
+LEAST_MASS = 1e-9  # of an interval around a target: one row decides nothing
+INTERVAL = 0.01  # half width of that interval, in standard deviations of the target
+THRESHOLDS = 40  # values at which distributions are compared for the ranked probability score
 
 FEW_LEVELS = 10  # whole numbers with at most so many different values are grades
 ROWS_OF_LEVEL = 5  # on average, of grades
 LARGE_COUNT = 30.0  # whole numbers whose median is above are amounts
+NARROW_RATIO = 4.0  # of the 95th to the 5th percentile: amounts that vary less look alike on a logarithmic scale
+ATOM_SHARE = 0.03  # of the rows, with one value
+ATOM_ROWS = 10
+CHANCE_WIDTH, CHANCE_MEMBERS, CHANCE_STEPS = 50, 8, 200  # at most, of the networks that say how probable an atom is
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,9 @@ class LikelihoodChoice:
     name: str
     reason: str
     scores: dict[str, float] = field(default_factory=dict)
+
+
+# -- the scale that an ensemble works on ------------------------------------------------------------------------------
 
 
 def choose_transform(likelihood: str, y: Array, *, rectify: bool) -> TargetTransform | None:
@@ -77,41 +90,180 @@ def before_transform(transform: TargetTransform | None, y: Array) -> Array:
     return y if transform is None or isinstance(transform, Rectified) else transform.inverse(y)
 
 
-def choose_likelihood(x: Array, y: Array, weight: Array | None, seed: int) -> LikelihoodChoice:
-    """Choose for rows in standard units x [N, D] and targets y [N] in their own unit."""
-    kept = ordinary_rows(y, "lognormal" if y.min() >= 0 else "student")
-    x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
-    kind, candidates = find_candidates(y)
-    first = candidates[0]
-    if len(candidates) == 1:
-        return LikelihoodChoice(first, f"the target is {kind.value}")
-    if len(y) < max(FEWEST_ROWS, MIN_ROWS):
-        return LikelihoodChoice(first, f"the target is {kind.value}, and {len(y)} rows are too few to compare")
-    rng = np.random.default_rng(seed)
-    some = rng.permutation(len(y))[:PILOT_ROWS] if len(y) > PILOT_ROWS else np.arange(len(y))
-    given = None if weight is None else weight[some]
-    with threads_for(PILOT_SIZE.step_work(len(some), x.shape[1])):
-        pilot = _Pilot(squash(x[some]), y[some], given, rng, seed)
-        by_row = {name: pilot.score(name) for name in candidates}
-    scores = {name: float(np.mean(rows)) for name, rows in by_row.items() if np.isfinite(rows).all()}
-    name = first
-    if first in scores:
-        for other, score in sorted(scores.items(), key=lambda item: -item[1]):
-            gain = by_row[other] - by_row[first]
-            if score - scores[first] > MARGIN * float(gain.std()) / np.sqrt(len(gain)):
-                name = other
-                break
-    elif scores:
-        name = max(scores, key=lambda other: scores[other])
+# -- one fit ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TargetModel:
+    """A fitted likelihood in the target's own unit: ensemble, scaling of targets, transform, and the atom if any."""
+
+    ensemble: RegressionEnsemble | ScalarEnsemble
+    scaling: Standardiser
+    transform: TargetTransform | None
+    atom: float | None = None
+    chance: ScalarEnsemble | None = None  # of the atom
+
+    def distribution(self, x: Array, *, squeeze: bool) -> NumberPrediction:
+        """Predictions for rows x [N, D] in standard units."""
+        if isinstance(self.ensemble, ScalarEnsemble):
+            rest: NumberPrediction = self.ensemble.distribution(x, squeeze=squeeze)
+        else:
+            rest = self.ensemble.distribution(x, self.scaling, squeeze=squeeze)
+        rest = self._transformed(rest)
+        if self.atom is None or self.chance is None:
+            return rest
+        return AtomPrediction(self.atom, self.chance.distribution(x, squeeze=squeeze), rest)
+
+    def of_held_out(self, predictions: Any) -> NumberPrediction:
+        """Predictions with the parameters of a held-out sample: of an atom, those of its chance and of the rest."""
+        if self.atom is not None and self.chance is not None:
+            chance, rest = predictions
+            model = replace(self, atom=None, chance=None)
+            return AtomPrediction(self.atom, self.chance.as_distribution(chance, squeeze=True), model.of_held_out(rest))
+        if isinstance(self.ensemble, ScalarEnsemble):
+            return self._transformed(self.ensemble.as_distribution(predictions, squeeze=True))
+        return self._transformed(self.ensemble.as_distribution(predictions, self.scaling, squeeze=True))
+
+    def _transformed(self, prediction: NumberPrediction) -> NumberPrediction:
+        if self.transform is None or not isinstance(prediction, StudentPrediction):
+            return prediction
+        return TransformedPrediction(prediction, self.transform)
+
+    def updated(self, x: Array, y: Array, weight: Array | None) -> TargetModel:
+        """Condition on more rows x [N, D] in standard units with targets in their own unit."""
+        if self.atom is not None and self.chance is not None:
+            here = y.reshape(len(y)) == self.atom
+            chance = self.chance.updated(x, _trials(here), weight)
+            rest = replace(self, atom=None, chance=None)
+            if not here.all():
+                rest = rest.updated(x[~here], y[~here], None if weight is None else weight[~here])
+            return replace(self, ensemble=rest.ensemble, chance=chance)
+        values = before_transform(self.transform, y)
+        if isinstance(self.ensemble, RegressionEnsemble):
+            targets = self.scaling.transform(values.reshape(len(y), -1))
+            return replace(self, ensemble=self.ensemble.updated(x, targets, weight))
+        likelihood = self.ensemble.members.likelihood
+        targets = likelihood.targets(values if likelihood.paired else values.reshape(len(y)))
+        if np.isnan(targets).any():
+            raise ValueError(f"y must be among the values of the first call for {likelihood.name}; got others")
+        return replace(self, ensemble=self.ensemble.updated(x, targets, weight))
+
+
+@dataclass(frozen=True)
+class TargetFit:
+    """A fit of one target: its model, history and held-out rows, with the likelihood and why it was taken."""
+
+    likelihood: str
+    model: TargetModel
+    history: History
+    n_outliers: int
+    held_out: HeldOutSample | None  # with positions among all rows
+    reason: str = "as asked"
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TargetFitter:
+    """How targets are fitted: ``size_of`` gives the size of a fit by its number of rows.
+
+    ``rectify`` keeps amounts from being negative. ``scaling`` is that of targets where it is known before the fit.
+    ``shapes`` lets the noise have another shape than a Student t.
+    """
+
+    size_of: Callable[[int], Size]
+    seed: int
+    input_noise: bool = True
+    rectify: bool = False
+    shapes: bool = False
+    scaling: Standardiser | None = None
+    callbacks: Sequence[Callback] = ()
+
+    def fit(self, name: str, x: Array, y: Array, weight: Array | None) -> TargetFit:
+        """Fit the likelihood ``name`` to rows in standard units x [N, D] and targets y in their own unit."""
+        kept = ordinary_rows(y, name)
+        rows = np.flatnonzero(kept)
+        x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
+        transform = choose_transform(name, y, rectify=self.rectify)
+        values = before_transform(transform, y)
+        options: dict[str, Any] = {"size": self.size_of(len(x)), "seed": self.seed, "callbacks": self.callbacks}
+        model, held, history = self._fit(name, x, values, weight, transform, options)
+        if isinstance(model.ensemble, RegressionEnsemble) and model.ensemble.shapes:
+            name = "mixture"
+        held_out = None if held is None else held._replace(rows=rows[held.rows])
+        return TargetFit(name, model, history, len(kept) - len(rows), held_out)
+
+    def _fit(
+        self,
+        name: str,
+        x: Array,
+        values: Array,
+        weight: Array | None,
+        transform: TargetTransform | None,
+        options: dict[str, Any],
+    ) -> tuple[TargetModel, HeldOutSample | None, History]:
+        if not LIKELIHOODS[name].closed_form:
+            likelihood = make_likelihood(name, values if LIKELIHOODS[name].paired else values.reshape(len(x)), weight)
+            targets = likelihood.targets(values if likelihood.paired else values.reshape(len(x)))
+            function = fit_scalar(x, targets, likelihood, weight, **options)
+            unit = Standardiser(np.zeros(1), np.ones(1))  # the likelihood knows that of its targets
+            return TargetModel(function.ensemble, unit, transform), function.held_out, function.history
+        columns = values.reshape(len(values), -1)
+        scaling = self.scaling or Standardiser.fit(columns, weight)
+        shape = "mixture" if name == "mixture" else "auto" if self.shapes and transform is None else "student"
+        options |= {"degrees": NORMAL_DEGREES if name == "normal" else None, "shape": shape}
+        fitted = fit_regression(x, scaling.transform(columns), weight, input_noise=self.input_noise, **options)
+        return TargetModel(fitted.ensemble, scaling, transform), fitted.held_out, fitted.history
+
+    def fit_chance(self, x: Array, here: NDArray[np.bool_], weight: Array | None) -> TargetFit:
+        """Fit the probability of an atom, by smaller networks; ``here`` [N] are the rows that have it."""
+        smaller = replace(self, size_of=lambda n_rows: _size_of_chance(self.size_of(n_rows)))
+        return smaller.fit("binomial", x, _trials(here), weight)
+
+
+def _size_of_chance(size: Size) -> Size:
+    return size.changed(
+        hidden=tuple(min(width, CHANCE_WIDTH) for width in size.hidden),
+        n_members=min(size.n_members, CHANCE_MEMBERS),
+        max_steps=min(size.plan.max_steps, CHANCE_STEPS),
+    )
+
+
+def _trials(here: NDArray[np.bool_]) -> Array:
+    """One trial a row, and its success."""
+    return np.stack([here.astype(np.float64), np.ones(len(here))], 1)
+
+
+# -- the choice -------------------------------------------------------------------------------------------------------
+
+
+def choose_target(x: Array, y: Array, weight: Array | None, fitter: TargetFitter) -> TargetFit:
+    """Fit the likelihoods that suit targets y [N] in their own unit, and take the one that held-out rows speak for."""
+    usual = ordinary_rows(y, "lognormal" if y.min() >= 0 else "student")
+    kind, names = find_candidates(y[usual])
+    fitter = replace(fitter, rectify=True, shapes=True)
+    first = fitter.fit("student", x, y, weight)
+    said = f"the target is {kind.value}"
+    if first.likelihood == "mixture":
+        said += "; held-out errors have another shape than a Student t"
+    if len(y) < max(FEWEST_ROWS, MIN_ROWS) or first.held_out is None:
+        return replace(first, reason=f"{said}, and {len(y)} rows are too few to compare")
+    fits = {"student": first} | {name: fitter.fit(name, x, y, weight) for name in names if name != "student"}
+    atom = find_atom(y[usual])
+    if atom is not None:
+        fits |= _fit_around_atom(atom, x, y, weight, fitter)
+    if len(fits) == 1:
+        return replace(first, reason=said)
+    name, scores = _compare(fits, y, np.ones(len(y)) if weight is None else weight)
     listed = ", ".join(f"{other} {score:.3f}" for other, score in sorted(scores.items(), key=lambda item: -item[1]))
-    return LikelihoodChoice(name, f"the target is {kind.value}; mean log score of held-out rows: {listed}", scores)
+    reason = f"{said}; mean log probability of intervals around held-out targets: {listed}"
+    return replace(fits[name], reason=reason, scores=scores)
 
 
 def find_candidates(y: Array) -> tuple[TargetKind, list[str]]:
-    """The kind of a target [N], and the likelihoods that suit it, the first where nothing speaks for another."""
+    """The kind of a target [N], and the likelihoods that suit it."""
     kind = _kind_of(y)
     suitable = [one for one in LIKELIHOODS.values() if kind in one.kinds and (one.closed_form or one.accepts(y))]
-    return kind, [one.name for one in sorted(suitable, key=lambda one: kind not in one.first_for)]
+    return kind, [one.name for one in suitable]
 
 
 def _kind_of(y: Array) -> TargetKind:
@@ -124,107 +276,99 @@ def _kind_of(y: Array) -> TargetKind:
         return TargetKind.GRADES if few else TargetKind.COUNT
     if levels[0] > 0 and levels[-1] < 1:
         return TargetKind.FRACTION
-    if levels[0] > 0 and float(y.std()) < 0.1 * float(y.mean()):
-        return TargetKind.NARROW
-    return TargetKind.POSITIVE if levels[0] > 0 else TargetKind.AMOUNT
+    if levels[0] > 0:
+        low, high = np.quantile(y, [0.05, 0.95])
+        return TargetKind.NARROW if high <= NARROW_RATIO * low else TargetKind.POSITIVE
+    return TargetKind.AMOUNT
 
 
-class _Pilot:
-    """A small ensemble whose features every candidate shares."""
+def find_atom(y: Array) -> float | None:
+    """The value that far more rows have than any other, and more than a few per cent; None where there is none.
 
-    def __init__(self, soft: Array, y: Array, weight: Array | None, rng: np.random.Generator, seed: int) -> None:
-        self.soft, self.y, self.rng, self.seed = soft, y, rng, seed
-        self.given = np.ones(len(y)) if weight is None else weight
-        self.whole = bool((y == np.floor(y)).all())
-        self.design = Design.choose(soft, PILOT_SIZE.n_members, rng, y)
-        self.shift = LogNormal.shift(y) if y.min() >= 0 else None
-        scales = [y] if self.shift is None else [y, np.log(y + self.shift)]
-        self.centre, self.unit = np.array([s.mean() for s in scales]), np.array([s.std() or 1.0 for s in scales])
-        self.targets = (np.stack(scales, 1) - self.centre) / self.unit
-        generator = torch.Generator().manual_seed(seed)
-        with torch.random.fork_rng(devices=[]):
-            self.members = RegressionMembers(
-                soft.shape[1], PILOT_SIZE.hidden, len(scales), PILOT_SIZE.activations, PILOT_SIZE.n_members
-            )
-        self.members.features.reset_parameters(generator)
-        self.held = self._train(self.members, self.targets, PILOT_SIZE.plan)
+    The least or the largest value, such as zero or a limit of what is measured, needs no more rows than the next.
+    """
+    values, counts = np.unique(y, return_counts=True)
+    if len(values) <= FEW_LEVELS:
+        return None
+    most = int(counts.argmax())
+    value, share = float(values[most]), counts[most] / len(y)
+    stands_out = most in (0, len(values) - 1) or counts[most] >= 3 * np.partition(counts, -2)[-2]
+    enough = counts[most] >= ATOM_ROWS and len(y) - counts[most] >= FEWEST_ROWS
+    return value if share > ATOM_SHARE and stands_out and enough else None
 
-    def _train(self, members: Any, targets: Array, plan: TrainingPlan) -> HeldOutRows:
-        generator = torch.Generator().manual_seed(self.seed)
-        rows = GroupRows.of(self.soft, targets, self.given, self.design, generator)
-        [trained] = train_members([members], [rows], plan=plan)
-        assert trained.held is not None
-        return trained.held
 
-    def _held_out(self, held: HeldOutRows) -> HeldOutPredictions:
-        said = held.predictions
-        return HeldOutPredictions.of(said.loc, said.variance, self.design, self.soft, held.index)
+def _fit_around_atom(
+    atom: float, x: Array, y: Array, weight: Array | None, fitter: TargetFitter
+) -> dict[str, TargetFit]:
+    """Fits of a Student t, and of a lognormal distribution to positive amounts, to all rows that are not the atom."""
+    here = y == atom
+    apart, others = np.flatnonzero(here), np.flatnonzero(~here)
+    rest = (x[others], y[others], None if weight is None else weight[others])
+    names = ["student"]
+    if rest[1].min() > 0 and _kind_of(rest[1]) is not TargetKind.NARROW:
+        names.append("lognormal")
+    chance, fits = fitter.fit_chance(x, here, weight), {}
+    assert isinstance(chance.model.ensemble, ScalarEnsemble)
+    for name in names:
+        fit = replace(fitter, shapes=False).fit(name, *rest)
+        if chance.held_out is None or fit.held_out is None:
+            continue
+        assert isinstance(fit.model.ensemble, RegressionEnsemble)
+        model = replace(fit.model, atom=atom, chance=chance.model.ensemble)
+        # members of the rest have seen no row with the atom: all of them are new
+        known = fit.held_out.predictions.joined(fit.model.ensemble.predict(x[apart]))
+        place = np.full(len(y), -1)
+        place[np.concatenate([others[fit.held_out.rows], apart])] = np.arange(len(known.loc))
+        both = place[chance.held_out.rows] >= 0
+        rows = chance.held_out.rows[both]
+        parts = (chance.held_out.predictions.take(both), known.take(place[rows]))
+        fits[f"{name} beside {atom:g}"] = replace(fit, model=model, held_out=HeldOutSample(rows, parts))
+    return fits
 
-    def score(self, name: str) -> Array:
-        """Log density of held-out targets under a candidate, the same rows in the same order for all."""
-        if name in ("student", "normal"):
-            return self._score_numbers(0, "identity")
-        if name == "lognormal":
-            return self._score_numbers(1, "log")
-        return self._score_layer(name)
 
-    def _score_numbers(self, output: int, scale: str) -> Array:
-        """The Student t of an output: calibrated on one half of the held-out rows, scored on the other."""
-        index = self.held.index
-        targets = self.targets[index, output]
-        pooled = self._held_out(self.held).pooled(targets, self.given[index], output, regions=False)
-        folds, position = held_out_errors(pooled, shrink=True), pooled.position
-        y, centre = self.y[index][position], targets[position] - folds.error
-        least = float(self.held.predictions.noise[:, output].mean())
-        inputs = np.column_stack([self.soft[index][position], centre])
-        units = np.append(self.members.features.input_scale().numpy().astype(np.float64), 1.0)
-        total = np.empty(len(y))
-        for inside in self._halves(len(y)):
-            part = HeldOut(*(column[inside] for column in folds))
-            calibration = calibrate(part, None, least)
-            noise_field = fit_noise_field(inputs[inside], part, calibration, units, self.rng)
-            noise = calibration.noise * (1.0 if noise_field is None else noise_field.factor(inputs[~inside]))
-            squared = noise + calibration.inflation * folds.variance[~inside]
-            total[~inside] = self._log_score(
-                y[~inside], folds.error[~inside], squared, calibration.degrees, output, log=scale == "log"
-            )
-        return total
+def _compare(fits: dict[str, TargetFit], y: Array, weight: Array) -> tuple[str, dict[str, float]]:
+    """The name of the best fit, and the score of each, on the rows that all of them have held out."""
+    samples = {name: fit.held_out for name, fit in fits.items() if fit.held_out is not None}
+    rows = np.arange(len(y))
+    for sample in samples.values():
+        rows = np.intersect1d(rows, sample.rows)
+    y, share = y[rows], weight[rows] / weight[rows].sum()
+    thresholds = np.quantile(y, (np.arange(THRESHOLDS) + 0.5) / THRESHOLDS)
+    judged = {}
+    for name, sample in samples.items():
+        order = np.argsort(sample.rows)
+        place = order[np.searchsorted(sample.rows, rows, sorter=order)]
+        judged[name] = _Judged.of(fits[name].model.of_held_out(sample.predictions).take(place), y, thresholds)
+    first, best = judged["student"], "student"
+    for name, one in judged.items():  # from simple to complex: each must be clearly better than the best before it
+        gain = one.log_mass - judged[best].log_mass
+        clearly = share @ gain > MARGIN * float(gain.std()) / np.sqrt(len(gain))
+        errs = share @ one.squared_error > MOST_ERROR**2 * (share @ first.squared_error)
+        if clearly and not errs and share @ one.ranked <= share @ first.ranked:
+            best = name
+    return best, {name: float(share @ one.log_mass) for name, one in judged.items()}
 
-    def _log_score(self, y: Array, error: Array, squared: Array, degrees: float, output: int, *, log: bool) -> Array:
-        """Log density in the target's unit, or log probability of the unit around a whole number."""
-        unit, shift = self.unit[output], self.shift or 0.0
-        if self.whole:
-            root = np.sqrt(squared)
-            value = np.log(y + shift) if log else y
 
-            def below(edge: Array) -> Array:
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    at = np.log(np.maximum(edge + shift, 0.0)) if log else edge
-                return special.stdtr(degrees, (error + (at - value) / unit) / root)
+@dataclass(frozen=True)
+class _Judged:
+    """Scores of a prediction at each row, [n]."""
 
-            low = np.where((y <= 0) if self.y.min() >= 0 else False, 0.0, below(y - 0.5))
-            return np.log(np.maximum(below(y + 0.5) - low, 1e-300))
-        density = student_log_density(error, squared, degrees) - np.log(unit)
-        return density - np.log(y + shift) if log else density
+    log_mass: Array  # log probability of an interval around the target
+    squared_error: Array  # of the mean
+    ranked: Array  # squared distance between distribution and target at thresholds, weighted by their spacing
 
-    def _score_layer(self, name: str) -> Array:
-        """A likelihood of one function on the pilot's features, after a few steps of its own."""
-        likelihood = make_likelihood(name, self.y, self.given)
-        targets = likelihood.targets(self.y)
-        features = self.members.features
-        with torch.random.fork_rng(devices=[]):
-            members = ScalarMembers(
-                features.in_features, features.hidden, likelihood, features.activations, PILOT_SIZE.n_members
-            )
-        members.features.load_state_dict(features.state_dict())
-        held = self._train(members, targets, LAYER_PLAN)
-        rows = self._held_out(held).pooled(targets[held.index], self.given[held.index], regions=False)
-        total = np.empty(len(rows.loc))
-        for inside in self._halves(len(rows.loc)):
-            calibration = calibrate_scalar(likelihood, rows.take(inside), None, held.predictions.theta.mean(0))
-            total[~inside] = scalar_scores(likelihood, rows.take(~inside), calibration)
-        return total
+    @classmethod
+    def of(cls, prediction: NumberPrediction, y: Array, thresholds: Array) -> _Judged:
+        half = half_width(y)
+        mass = prediction.cdf(y + half) - prediction.cdf(y - half)
+        spacing = np.gradient(thresholds)
+        below = np.stack([prediction.cdf(np.full(len(y), value)) for value in thresholds])
+        ranked = spacing @ (below - (y <= thresholds[:, None])) ** 2
+        return cls(np.log(np.maximum(mass, LEAST_MASS)), (y - prediction.mean) ** 2, ranked)
 
-    def _halves(self, n: int) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        half = np.random.default_rng(self.seed).permutation(n) % 2 == 0
-        return half, ~half
+
+def half_width(y: Array) -> float:
+    """Half the width of the interval around a target: a hundredth of the spread, and no less than half a rounding."""
+    values = np.unique(y)
+    rounding = float(np.diff(values).min()) if 1 < len(values) < 0.5 * len(y) else 0.0
+    return max(INTERVAL * float(y.std()), 0.5 * rounding, np.finfo(np.float64).tiny)

@@ -141,6 +141,18 @@ class RowPredictions:
     function_variance: Array
     degrees: Array
 
+    def take(self, rows: NDArray[np.int64]) -> RowPredictions:
+        """Some of the rows."""
+        return RowPredictions(self.loc[rows], self.noise_variance[rows], self.function_variance[rows], self.degrees)
+
+    def joined(self, other: RowPredictions) -> RowPredictions:
+        """These rows, and those of another prediction of the same ensemble."""
+        loc, noise, function = (
+            np.concatenate([getattr(one, name) for one in (self, other)])
+            for name in ("loc", "noise_variance", "function_variance")
+        )
+        return RowPredictions(loc, noise, function, self.degrees)
+
 
 @dataclass(frozen=True)
 class RegressionEnsemble(Ensemble[RegressionMembers]):

@@ -171,6 +171,10 @@ class FunctionRows:
     loc: Array
     variance: Array
 
+    def take(self, rows: NDArray[Any]) -> FunctionRows:
+        """Some of the rows."""
+        return FunctionRows(self.loc[rows], self.variance[rows])
+
 
 @dataclass(frozen=True)
 class ScalarEnsemble(Ensemble[ScalarMembers]):

@@ -54,7 +54,6 @@ class Student(NamedLikelihood):
     name = "student"
     closed_form = True
     kinds = tuple(TargetKind)
-    first_for = tuple(kind for kind in TargetKind if kind is not TargetKind.COUNT)
 
 
 class Normal(NamedLikelihood):
@@ -78,7 +77,7 @@ class LogNormal(NamedLikelihood):
     closed_form = True
     amounts = True
     requirement = "at least 0, and some above,"
-    kinds = (TargetKind.POSITIVE, TargetKind.AMOUNT)
+    kinds = (TargetKind.POSITIVE,)
 
     @classmethod
     def accepts(cls, y: Array) -> bool:
@@ -121,7 +120,6 @@ class Gamma(Rates):
 
     name = "gamma"
     requirement = "above 0"
-    kinds = (TargetKind.POSITIVE,)
 
     @classmethod
     def accepts(cls, y: Array) -> bool:
@@ -167,7 +165,6 @@ class Counts(Rates):
 
     discrete = True
     requirement = "whole numbers of at least 0"
-    kinds = (TargetKind.GRADES, TargetKind.COUNT)
 
     @classmethod
     def accepts(cls, y: Array) -> bool:
@@ -211,7 +208,7 @@ class NegativeBinomial(Counts):
     """y ~ negative binomial with mean λ and variance λ + λ²/r, θ = log r."""
 
     name = "negative-binomial"
-    first_for = (TargetKind.COUNT,)
+    kinds = (TargetKind.COUNT,)
 
     def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
         odds = self.link.log_rate(f)[0] - theta[..., 0, None]  # log λ/r
@@ -327,7 +324,6 @@ class Beta(ScalarLikelihood):
     name = "beta"
     support = (0.0, 1.0)
     requirement = "inside (0, 1)"
-    kinds = (TargetKind.FRACTION,)
 
     @classmethod
     def accepts(cls, y: Array) -> bool:

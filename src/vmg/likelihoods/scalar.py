@@ -53,7 +53,6 @@ class NamedLikelihood:
     amounts: ClassVar[bool] = False  # works on the logarithm of its targets
     requirement: ClassVar[str] = "numbers"  # of targets, as an error states it
     kinds: ClassVar[tuple[TargetKind, ...]] = ()  # of targets for which "auto" considers it
-    first_for: ClassVar[tuple[TargetKind, ...]] = ()  # where it is taken unless another is clearly better
 
     @classmethod
     def accepts(cls, y: Array) -> bool:
@@ -194,8 +193,8 @@ class RateLink:
         return value, slope, torch.where(f > bend, -slope.square(), torch.zeros_like(f))
 
     def rate(self, f: Array) -> Array:
-        """The rate alone, of arrays."""
-        return self.log_rate(torch.as_tensor(f))[0].exp().numpy()
+        """The rate alone, of arrays, at most the ceiling: no prediction is beyond a multiple of what was seen."""
+        return np.minimum(self.log_rate(torch.as_tensor(f))[0].exp().numpy(), self.ceiling)
 
     def chained(self, f: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """Derivatives in f from those in the rate's logarithm."""

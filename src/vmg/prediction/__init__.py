@@ -2,11 +2,12 @@
 
 from vmg.prediction.base import ClassPrediction, NumberPrediction, class_mixture, row_pieces
 from vmg.prediction.glm import GLMPrediction
-from vmg.prediction.mixture import MixturePrediction, Prediction
+from vmg.prediction.mixture import AtomPrediction, MixturePrediction, Prediction
 from vmg.prediction.networks import draw_functions, sample_outputs
 from vmg.prediction.student import MixtureNoisePrediction, StudentPrediction, TransformedPrediction
 
 __all__ = [
+    "AtomPrediction",
     "ClassPrediction",
     "GLMPrediction",
     "MixtureNoisePrediction",

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+from vmg.math.distributions import student_log_density
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -37,6 +39,9 @@ Seed = int | np.random.Generator | None
 
 Factor = Callable[[], Array]
 """Makes F [K, N, C], with FᵀF the covariance between rows of each output's function, where it is asked for."""
+
+ANYTHING, ANYTHING_DF = 1e-6, 3.0
+"""The share of rows whose target may be anything, and the degrees of freedom of the Student t that it has then."""
 
 ROWS_AT_ONCE = 5_000
 """Rows that are predicted together, so that memory does not grow with them."""
@@ -176,6 +181,11 @@ class NumberPrediction(ABC):
         """Ignorance's share: how far the target's mean may be from the predicted one."""
         return self._shaped(self._epistemic)
 
+    @property
+    def median(self) -> Array:
+        """Median of the target: as many targets are expected above as below."""
+        return self._shaped(self._quantile(np.full((1, 1), 0.5)))
+
     def row_covariance(self) -> Array:
         """Covariance between rows, [N, N], or [N, N, C]: that of the functions, and all variance on the diagonal."""
         factor = np.concatenate(self._factors())
@@ -195,8 +205,18 @@ class NumberPrediction(ABC):
     # -- the distribution ---------------------------------------------------------------------------------------------
 
     def log_prob(self, y: ArrayLike) -> Array:
-        """log p(y) of each row [N], all outputs together; of a value that has a probability, its logarithm."""
-        return self._log_prob(self._as_rows(y))
+        """log p(y) of each row [N], all outputs together; of a value that has a probability, its logarithm.
+
+        It is finite for every finite y: one row in a million may be anything, as far from the mean as a Student t.
+        """
+        values = self._as_rows(y)
+        return self._hedged(self._log_prob(values), values)
+
+    def _hedged(self, log_prob: Array, y: Array) -> Array:
+        """Log densities [N] of targets [N, C], none below what one row in a million has."""
+        spread = np.where(np.isfinite(self._std) & (self._std > 0), self._std, 1.0)
+        anything = np.log(ANYTHING) + student_log_density(y - self._mean, spread**2, ANYTHING_DF).sum(-1)
+        return np.where(np.isfinite(y).all(-1), np.maximum(log_prob, anything), log_prob)
 
     def cdf(self, y: ArrayLike) -> Array:
         """P(target <= y) of each row and output."""

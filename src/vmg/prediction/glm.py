@@ -112,7 +112,9 @@ class GLMPrediction(NumberPrediction):
         ``y`` may be [N, 2] where the likelihood's targets are: successes and trials.
         """
         values = np.asarray(y, dtype=np.float64)
-        return self._log_prob(values if values.shape == (self.n_rows, 2) else self._as_rows(values))
+        if values.shape == (self.n_rows, 2):
+            return self._log_prob(values)
+        return super().log_prob(values)
 
     def _log_prob(self, y: Array) -> Array:
         target = self.likelihood.targets(y if y.shape[1] == 2 else y[:, 0])

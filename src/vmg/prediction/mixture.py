@@ -1,4 +1,4 @@
-"""Predictions that are mixtures: over draws of a network, and over what a row with missing cells may be."""
+"""Predictions that are mixtures: of draws of a network, of an atom and the rest, of what missing cells may be."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ from vmg.prediction.base import SCORE_LEVELS, Array, NumberPrediction, Rows, int
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MixturePrediction", "Prediction"]
+__all__ = ["AtomPrediction", "MixturePrediction", "Prediction"]
 
+
+LEAST_CHANCE = 1e-6  # of an atom, and of everything else
+TINY = np.finfo(np.float64).epsneg
 
 MOST_KNOTS = 512
 """Values between which a score is integrated, of all rows together; more are thinned for each row."""
@@ -103,6 +106,9 @@ class Prediction(NumberPrediction):
         joint = student_log_density(y - self.loc, self.scale**2, self.df).sum(-1)  # [S, N]
         return special.logsumexp(joint, axis=0) - np.log(len(self.loc))
 
+    def _hedged(self, log_prob: Array, y: Array) -> Array:
+        return log_prob  # as the paper scores it: components have a density everywhere
+
     def _cdf(self, y: Array) -> Array:
         return student_cdf((y[..., None, :, :] - self.loc) / self.scale, self.df).mean(-3)
 
@@ -177,6 +183,110 @@ class Prediction(NumberPrediction):
         spread = np.ones_like(loc)
         spread[finite] = np.sqrt(rng.chisquare(df[finite]) / df[finite])
         return loc + scale * noise / spread
+
+
+@dataclass(frozen=True, repr=False)
+class AtomPrediction(NumberPrediction):
+    """The target of N rows: one value that many rows share, such as zero, or else what ``rest`` says.
+
+    Parameters
+    ----------
+    atom : float
+        The value.
+    chance : prediction of N rows
+        Of 1 where the target is the atom and 0 where it is not; its mean is the probability.
+    rest : prediction of N rows
+        Of the target where it is not the atom.
+    """
+
+    atom: float
+    chance: NumberPrediction
+    rest: NumberPrediction
+
+    @property
+    def squeeze(self) -> bool:  # type: ignore[override]
+        return self.rest.squeeze
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.rest.shape
+
+    def take(self, rows: Rows) -> Self:
+        """Some rows of the prediction."""
+        return replace(self, chance=self.chance.take(rows), rest=self.rest.take(rows))
+
+    @property
+    def _support(self) -> tuple[float, float]:
+        low, high = self.rest._support
+        return min(low, self.atom), max(high, self.atom)
+
+    @cached_property
+    def _p(self) -> Array:
+        """The probability of the atom, neither 0 nor 1: no number of rows shows that."""
+        return np.clip(self.chance._mean, LEAST_CHANCE, 1 - LEAST_CHANCE)
+
+    # -- moments ------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _mean(self) -> Array:
+        return self._p * self.atom + (1 - self._p) * self.rest._mean
+
+    @cached_property
+    def _std(self) -> Array:
+        away, within = self.rest._mean - self._mean, self.rest._std
+        return np.sqrt(self._p * (self.atom - self._mean) ** 2 + (1 - self._p) * (within**2 + away**2))
+
+    @cached_property
+    def _epistemic(self) -> Array:
+        """The deviation of p·atom + (1 − p)·m, with p and m unknown and independent."""
+        doubt, step = self.chance._epistemic, self.atom - self.rest._mean
+        return np.sqrt((doubt * step) ** 2 + ((1 - self._p) ** 2 + doubt**2) * self.rest._epistemic**2)
+
+    @property
+    def _aleatoric(self) -> Array:
+        return np.sqrt(np.maximum(self._std**2 - self._epistemic**2, 0.0))
+
+    def _factors(self) -> tuple[Array, Array]:
+        shared, own = ((1 - self._p) * part for part in self.rest._factors())
+        chance = np.concatenate(self.chance._factors()) * (self.atom - self.rest._mean)
+        return shared, np.concatenate([own, chance])
+
+    # -- the distribution ---------------------------------------------------------------------------------------------
+
+    def _log_prob(self, y: Array) -> Array:
+        here = y == self.atom
+        elsewhere = np.log1p(-self._p[:, 0]) + self.rest._log_prob(y)
+        with np.errstate(divide="ignore"):
+            return np.where(here[:, 0], np.log(self._atom(y)[:, 0]), elsewhere)
+
+    def _cdf(self, y: Array) -> Array:
+        return self._p * (y >= self.atom) + (1 - self._p) * self.rest._cdf(y)
+
+    def _atom(self, y: Array) -> Array:
+        return self._p * (y == self.atom) + (1 - self._p) * self.rest._atom(y)
+
+    def _quantile(self, tail: Array, *, upper: bool = False) -> Array:
+        """The rest's quantile below the atom or above it, or the atom between the two."""
+        at = np.full(self.shape, self.atom)
+        upto, share = self.rest._cdf(at), 1 - self._p
+        below, above = share * (upto - self.rest._atom(at)), share * (1 - upto)
+        low, high = (1 - tail, tail) if upper else (tail, 1 - tail)
+        under = self.rest._quantile(np.clip(low / share, TINY, 1 - TINY))
+        over = self.rest._quantile(np.clip(high / share, TINY, 1 - TINY), upper=True)
+        return np.where(low <= below, under, np.where(high <= above, over, self.atom))
+
+    def _score_knots(self) -> Array:
+        return np.concatenate([self.rest._score_knots(), np.full((1, *self.shape), self.atom)])  # where the cdf jumps
+
+    # -- draws --------------------------------------------------------------------------------------------------------
+
+    def _draw(self, n_samples: int, rng: np.random.Generator) -> Array:
+        rest = self.rest._draw(n_samples, rng)
+        return np.where(self.chance._draw(n_samples, rng) > 0.5, self.atom, rest)
+
+    def _draw_functions(self, n_samples: int, rng: np.random.Generator) -> Array:
+        rest, p = self.rest._draw_functions(n_samples, rng), self.chance._draw_functions(n_samples, rng)
+        return p * self.atom + (1 - p) * rest
 
 
 @dataclass(frozen=True, repr=False)
@@ -278,7 +388,7 @@ class MixturePrediction(NumberPrediction):
         return self.whole._support
 
     def log_prob(self, y: ArrayLike) -> Array:
-        """log p(y) of each row [N], all outputs together."""
+        """log p(y) of each row [N], all outputs together; finite for every finite y."""
         values = np.asarray(y, dtype=np.float64)
         log_prob = self.whole.log_prob(values)
         each = self.parts.log_prob(np.repeat(values[self.rows], self.weights.shape[1], axis=0))

@@ -401,8 +401,15 @@ class TransformedPrediction(NumberPrediction):
 
     @cached_property
     def _mean(self) -> Array:
+        """The mean, of a logarithm at most the ceiling: beyond it is a tail that nobody has seen.
+
+        Rectified numbers have the Student t's centre, which is learned from them, zeros included; their own mean would
+        count what noise puts above zero twice.
+        """
         loc, scale = self.base.loc, self.base.scale
-        return self._with_touched(loc, self._mean_over(loc[self._touched], scale[self._touched]))
+        if isinstance(self.transform, LogTransform):
+            return np.minimum(self._mean_over(loc, scale), self.transform.ceiling)
+        return np.maximum(loc, 0.0)
 
     @cached_property
     def _std(self) -> Array:

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from vmg.estimators import TableClassifier, TableRegressor
 from vmg.estimators.base import draw_seed
 from vmg.fit.calibration import NORMAL_DEGREES
-from vmg.fit.choice import FEWEST_ROWS, LikelihoodChoice, before_transform, choose_likelihood, choose_transform
+from vmg.fit.choice import (
+    FEWEST_ROWS,
+    LikelihoodChoice,
+    TargetFitter,
+    before_transform,
+    choose_target,
+    choose_transform,
+)
 from vmg.fit.design import MANY_ROWS, Size, Standardiser, TrainingPlan, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble, fit_regressions
 from vmg.fit.trainer import FitRows
@@ -73,7 +80,7 @@ class GroupTable:
 def choose_group_likelihood(tables: Sequence[GroupTable]) -> LikelihoodChoice:
     """The likelihood of groups that are fitted together: as asked, or "lognormal" where it is better than "student".
 
-    The largest groups compare the two on held-out rows, as :func:`vmg.fit.choice.choose_likelihood` does for one table;
+    The largest groups compare the two on held-out rows, as :func:`vmg.fit.choice.choose_target` does for one table;
     scores count by rows. Where all groups are small, they are compared as one.
     """
     asked = tables[0].options.get("likelihood", "auto")
@@ -85,11 +92,12 @@ def choose_group_likelihood(tables: Sequence[GroupTable]) -> LikelihoodChoice:
     pilots = [(table.X, table.y) for table in largest if len(table.y) >= FEWEST_ROWS]
     pilots = pilots or [(np.concatenate([t.X for t in tables]), np.concatenate([t.y for t in tables]))]
     scores: dict[str, list[float]] = {"student": [], "lognormal": []}
+    fitter = TargetFitter(lambda n_rows: FLEET_SIZE, tables[0].seed)
     for X, y in pilots:
-        choice = choose_likelihood(Standardiser.fit(X).transform(X), y.astype(np.float64), None, tables[0].seed)
-        if choice.scores.keys() >= scores.keys():
+        chosen = choose_target(Standardiser.fit(X).transform(X), y.astype(np.float64), None, fitter)
+        if chosen.scores.keys() >= scores.keys():
             for name, one in scores.items():
-                one.append(len(y) * choice.scores[name])
+                one.append(len(y) * chosen.scores[name])
     if sum(scores["lognormal"]) <= sum(scores["student"]):
         return STUDENT
     return LikelihoodChoice("lognormal", "the logarithm of the target is predicted better in the largest groups")
@@ -150,6 +158,8 @@ def assemble(table: GroupTable, ensemble: RegressionEnsemble, history: History, 
         "n_outputs_": 1,
         "_single_output": True,
         "target_transform_": None,
+        "atom_": None,
+        "atom_chance_": None,
         "likelihood_": table.likelihood.name,
         "likelihood_reason_": table.likelihood.reason,
         "likelihood_scores_": {},
