@@ -134,7 +134,7 @@ def test_conformal_intervals_work_for_all(fitted):
 # -- auto -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["lognormal", "negative-binomial", "ordinal", "beta"])
+@pytest.mark.parametrize("name", ["lognormal", "negative-binomial", "ordinal"])
 def test_auto_finds_a_likelihood_that_suits(name):
     X, y = table(name, 400)
     model = ensemble_regressor(max_iter=30).fit(X, y)

@@ -124,7 +124,8 @@ def test_known_families():
     np.testing.assert_allclose(seen, stats.norm.logpdf(y, 2 + 3 * F, 3 * np.exp(-0.4)), rtol=1e-9)
 
 
-def test_a_rate_is_a_straight_line_beyond_the_ceiling():
+def test_a_rate_is_at_most_its_ceiling_and_its_logarithm_goes_on():
     link = Poisson(3.0, 60.0).link
     bend = np.log(20.0)
-    np.testing.assert_allclose(link.rate(np.array([bend - 1, bend, bend + 2])), [60 / np.e, 60, 180], rtol=1e-12)
+    np.testing.assert_allclose(link.rate(np.array([bend - 1, bend, bend + 2])), [60 / np.e, 60, 60], rtol=1e-12)
+    np.testing.assert_allclose(link.log_rate(torch.tensor([bend + 2.0]))[0], np.log(180), rtol=1e-6)

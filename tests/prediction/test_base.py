@@ -80,7 +80,7 @@ KINDS = {
     "mixture noise": mixture_noise,
     "mixture noise, two outputs": lambda: mixture_noise(2),
     "lognormal": lambda: TransformedPrediction(student(), LogTransform(60.0)),
-    "shifted lognormal": lambda: TransformedPrediction(student(2), LogTransform(60.0, 0.5)),
+    "shifted lognormal": lambda: TransformedPrediction(student(2), LogTransform(900.0, 0.5)),
     "rectified": lambda: TransformedPrediction(student(), Rectified()),
     "seldom negative": lambda: TransformedPrediction(student(), Rectified(0.2)),
     "draws": draws,

@@ -200,7 +200,9 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         return TargetModel(*parts, self.atom_, self.atom_chance_)
 
     def _update_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        LIKELIHOODS[self.likelihood_].require(y if self.atom_ is None else y[y != self.atom_])
+        rest = y if self.atom_ is None else y[y != self.atom_]
+        if len(rest):
+            LIKELIHOODS[self.likelihood_].require(rest)
         self._keep_model(self._model.updated(self.input_scaling_.transform(X), y, weight))
 
     def _centre(self, rows: Any) -> NDArray[Any]:

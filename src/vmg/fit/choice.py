@@ -241,7 +241,7 @@ def choose_target(x: Array, y: Array, weight: Array | None, fitter: TargetFitter
     usual = ordinary_rows(y, "lognormal" if y.min() >= 0 else "student")
     kind, names = find_candidates(y[usual])
     fitter = replace(fitter, rectify=True, shapes=True)
-    first = fitter.fit("student", x, y, weight)
+    first = _without_needless_bound(fitter.fit("student", x, y, weight), y)
     said = f"the target is {kind.value}"
     if first.likelihood == "mixture":
         said += "; held-out errors have another shape than a Student t"
@@ -257,6 +257,15 @@ def choose_target(x: Array, y: Array, weight: Array | None, fitter: TargetFitter
     listed = ", ".join(f"{other} {score:.3f}" for other, score in sorted(scores.items(), key=lambda item: -item[1]))
     reason = f"{said}; mean log probability of intervals around held-out targets: {listed}"
     return replace(fits[name], reason=reason, scores=scores)
+
+
+def _without_needless_bound(fit: TargetFit, y: Array) -> TargetFit:
+    """The fit of a Student t, without its bound at zero where that makes the means of held-out rows worse."""
+    if fit.held_out is None or fit.model.transform is None:
+        return fit
+    plain, target = replace(fit, model=replace(fit.model, transform=None)), y[fit.held_out.rows]
+    bounded, free = (one.model.of_held_out(fit.held_out.predictions).mean - target for one in (fit, plain))
+    return plain if bounded @ bounded > MOST_ERROR**2 * (free @ free) else fit
 
 
 def find_candidates(y: Array) -> tuple[TargetKind, list[str]]:

@@ -401,15 +401,13 @@ class TransformedPrediction(NumberPrediction):
 
     @cached_property
     def _mean(self) -> Array:
-        """The mean, of a logarithm at most the ceiling: beyond it is a tail that nobody has seen.
-
-        Rectified numbers have the Student t's centre, which is learned from them, zeros included; their own mean would
-        count what noise puts above zero twice.
-        """
+        """The mean; of a logarithm inside the 90 % interval and at most the ceiling, for nobody has seen its tail."""
         loc, scale = self.base.loc, self.base.scale
-        if isinstance(self.transform, LogTransform):
-            return np.minimum(self._mean_over(loc, scale), self.transform.ceiling)
-        return np.maximum(loc, 0.0)
+        mean = self._with_touched(loc, self._mean_over(loc[self._touched], scale[self._touched]))
+        if not isinstance(self.transform, LogTransform):
+            return mean
+        end = self._quantile(np.full((1, 1), 0.05), upper=True).reshape(mean.shape)
+        return np.minimum(np.minimum(mean, end), self.transform.ceiling)
 
     @cached_property
     def _std(self) -> Array:

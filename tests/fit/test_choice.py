@@ -1,0 +1,113 @@
+"""Targets that mislead a comparison of densities: zeros, limits, heavy tails, rounding. Nothing absurd comes of them."""
+
+import numpy as np
+import pytest
+
+import vmg
+from quick import ensemble_regressor
+from vmg.fit.choice import find_atom, half_width
+
+
+def inputs(n, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng, rng.normal(size=(n, 4))
+
+
+def with_zeros(n=600, seed=0):
+    """Amounts of which a fifth are zero."""
+    rng, X = inputs(n, seed)
+    amount = np.exp(0.6 * X[:, 0] + 0.5 * rng.normal(size=n))
+    return X, np.where(X[:, 1] + 0.5 * rng.normal(size=n) < -0.9, 0.0, amount)
+
+
+def durations(n=400, seed=0):
+    """Long tails, and three per cent of zeros."""
+    rng, X = inputs(n, seed)
+    y = np.round(30 * np.exp(0.5 * X[:, 0] + rng.standard_t(3, size=n)), 1)
+    return X, np.where(rng.random(n) < 0.03, 0.0, np.minimum(y, 3e4))
+
+
+def positive(n=300, seed=0):
+    rng, X = inputs(n, seed)
+    return X, np.exp(0.5 * X[:, 0] + 0.3 * rng.normal(size=n))
+
+
+def with_limit(n=500, seed=0):
+    rng, X = inputs(n, seed)
+    return X, np.minimum(X[:, 0] + 0.3 * rng.normal(size=n), 0.7)
+
+
+TABLES = {"zeros": with_zeros, "durations": durations, "positive": positive, "a limit": with_limit}
+
+
+@pytest.fixture(scope="module", params=TABLES)
+def fitted(request):
+    table = TABLES[request.param]
+    X, y = table()
+    asked = ensemble_regressor(max_iter=60, likelihood="student").fit(X, y)
+    return table, ensemble_regressor(max_iter=60).fit(X, y), asked
+
+
+def test_points_are_as_good_as_those_of_a_student_t(fitted):
+    table, model, asked = fitted
+    X, y = table(seed=1)
+    error, known = (np.sqrt(np.mean((one.predict(X) - y) ** 2)) for one in (model, asked))
+    assert error < 1.05 * known
+
+
+def test_nothing_is_absurd_far_from_the_data(fitted):
+    table, model, _ = fitted
+    X, y = table()
+    far = np.concatenate([X, 30 * X, 1e4 * X])
+    prediction = model.pred_dist(far)
+    assert (np.abs(prediction.mean) <= 3.5 * np.abs(y).max() + 3 * prediction.std).all()
+    if y.min() >= 0:
+        assert prediction.mean.max() <= 3.5 * y.max() and prediction.interval(0.99).min() >= 0
+    assert (prediction.aleatoric_std > 1e-3 * y.std()).all()
+    low, high = prediction.interval(0.9).T
+    certain = low == high  # the atom
+    assert (certain | (low <= prediction.mean) & (prediction.mean <= high)).all()
+
+
+def test_every_finite_target_has_a_finite_log_score(fitted):
+    table, model, _ = fitted
+    X, y = table()
+    prediction = model.pred_dist(X[:6])
+    for value in (0.0, -0.0, y.max(), -1.0, 1e9, -1e9, 1e-300, 0.7):
+        scores = prediction.log_prob(np.full(6, value))
+        assert np.isfinite(scores).all() and scores.min() > -150
+
+
+def test_zeros_are_an_atom_and_files_keep_it(tmp_path):
+    X, y = with_zeros()
+    model = ensemble_regressor(max_iter=60).fit(X, y)
+    assert model.atom_ == 0 and "beside 0" in model.likelihood_reason_
+    new, target = with_zeros(seed=1)
+    prediction = model.pred_dist(new)
+    share = np.exp(prediction.log_prob(np.zeros(len(new))))  # the probability of a zero
+    np.testing.assert_allclose(share.mean(), (target == 0).mean(), atol=0.04)
+    assert share[target == 0].mean() > 2 * share[target > 0].mean()
+    model.save(tmp_path / "m.vmg")
+    loaded = vmg.load(tmp_path / "m.vmg")
+    assert np.array_equal(loaded.predict_quantiles(new, [0.1, 0.5, 0.9]), model.predict_quantiles(new, [0.1, 0.5, 0.9]))
+    before = share.mean()
+    loaded.partial_fit(new[:200], np.zeros(200))
+    assert np.exp(loaded.pred_dist(new).log_prob(np.zeros(len(new)))).mean() > before + 0.05
+
+
+def test_atoms_are_values_that_stand_out():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=400)
+    assert find_atom(y) is None
+    for value, rows, found in ((0.0, 12, None), (0.3, 40, 0.3), (9.0, 20, 9.0)):
+        changed = y.copy()
+        changed[:rows] = value
+        assert find_atom(changed) == found
+    assert find_atom(np.round(3 * y)) is None  # whole numbers, of which none stands out
+    assert find_atom(np.repeat([0.0, 1.0, 2.0], 100)) is None  # grades
+
+
+def test_intervals_around_targets_hold_their_rounding():
+    y = np.random.default_rng(0).normal(size=1_000)
+    assert half_width(y) == pytest.approx(0.01 * y.std())
+    assert half_width(np.round(y, 1)) == pytest.approx(0.05)
