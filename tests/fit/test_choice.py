@@ -1,4 +1,4 @@
-"""Targets that mislead a comparison of densities: zeros, limits, heavy tails, rounding. Nothing absurd comes of them."""
+"""Targets that mislead a comparison of densities: zeros, limits, heavy tails. Nothing absurd comes of them."""
 
 import numpy as np
 import pytest
