@@ -18,7 +18,7 @@ from vmg.fit.design import Standardiser
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.glm import ScalarEnsemble
 from vmg.likelihoods.families import LIKELIHOODS
-from vmg.prediction import NumberPrediction
+from vmg.prediction import AtomPrediction, NumberPrediction, StudentPrediction, TransformedPrediction
 from vmg.tables.target import centred_target
 
 if TYPE_CHECKING:
@@ -209,4 +209,13 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         return np.asarray(self._distribution(rows).mean)
 
     def _predict_features(self, X: Array) -> NumberPrediction:
-        return self._model.distribution(self.input_scaling_.transform(X), squeeze=self._single_output)
+        x, squeeze = self.input_scaling_.transform(X), self._single_output
+        if isinstance(self.ensemble_, ScalarEnsemble):
+            prediction: NumberPrediction = self.ensemble_.distribution(x, squeeze=squeeze)
+        else:
+            prediction = self.ensemble_.distribution(x, self.target_scaling_, squeeze=squeeze)
+        if self.target_transform_ is not None and isinstance(prediction, StudentPrediction):
+            prediction = TransformedPrediction(prediction, self.target_transform_)
+        if self.atom_ is None or self.atom_chance_ is None:
+            return prediction
+        return AtomPrediction(self.atom_, self.atom_chance_.distribution(x, squeeze=squeeze), prediction)

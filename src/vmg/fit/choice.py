@@ -103,17 +103,6 @@ class TargetModel:
     atom: float | None = None
     chance: ScalarEnsemble | None = None  # of the atom
 
-    def distribution(self, x: Array, *, squeeze: bool) -> NumberPrediction:
-        """Predictions for rows x [N, D] in standard units."""
-        if isinstance(self.ensemble, ScalarEnsemble):
-            rest: NumberPrediction = self.ensemble.distribution(x, squeeze=squeeze)
-        else:
-            rest = self.ensemble.distribution(x, self.scaling, squeeze=squeeze)
-        rest = self._transformed(rest)
-        if self.atom is None or self.chance is None:
-            return rest
-        return AtomPrediction(self.atom, self.chance.distribution(x, squeeze=squeeze), rest)
-
     def of_held_out(self, predictions: Any) -> NumberPrediction:
         """Predictions with the parameters of a held-out sample: of an atom, those of its chance and of the rest."""
         if self.atom is not None and self.chance is not None:
