@@ -4,8 +4,8 @@ Every candidate is fitted to all rows, and judged by what its members predicted 
 
 - by the log probability of a small interval around each target, which is a probability for every likelihood; a density
   would reward a spike on a value that many rows share, or on rounded numbers;
-- by the errors of its mean, which may not be larger than those of a Student t by more than 2 %;
-- by its continuous ranked probability score, which may not be larger than that of a Student t.
+- by its continuous ranked probability score;
+- by the errors of its mean, which may not be larger than those of a Student t by more than 2 %.
 
 A value that many rows share, such as zero, is an *atom*: an ensemble of its own says how probable it is, and the
 likelihood is that of all other rows.
@@ -45,7 +45,8 @@ __all__ = [
 Array = NDArray[np.float64]
 
 FEWEST_ROWS = 40  # fewer rows cannot tell likelihoods apart
-MARGIN = 1.0  # standard errors by which a candidate must beat the Student t
+MARGIN = 1.0  # standard errors by which a candidate must beat simpler ones in one score; it may lose in none
+ATOM_MARGIN = 2.0  # the same of one with an atom, which is two fits
 MOST_ERROR = 1.02  # times the root mean square error of the Student t
 LEAST_MASS = 1e-9  # of an interval around a target: one row decides nothing
 INTERVAL = 0.01  # half width of that interval, in standard deviations of the target
@@ -338,11 +339,12 @@ def _compare(fits: dict[str, TargetFit], y: Array, weight: Array) -> tuple[str, 
         place = order[np.searchsorted(sample.rows, rows, sorter=order)]
         judged[name] = _Judged.of(fits[name].model.of_held_out(sample.predictions).take(place), y, thresholds)
     first, best = judged["student"], "student"
-    for name, one in judged.items():  # from simple to complex: each must be clearly better than the best before it
-        gain = one.log_mass - judged[best].log_mass
-        clearly = share @ gain > MARGIN * float(gain.std()) / np.sqrt(len(gain))
+    for name, one in judged.items():  # from simple to complex: each must be better than the best before it
+        logs, ranked = one.log_mass - judged[best].log_mass, judged[best].ranked - one.ranked
+        margin = MARGIN if fits[name].model.atom is None else ATOM_MARGIN
+        clearly = any(share @ gain > margin * float(gain.std()) / np.sqrt(len(gain)) for gain in (logs, ranked))
         errs = share @ one.squared_error > MOST_ERROR**2 * (share @ first.squared_error)
-        if clearly and not errs and share @ one.ranked <= share @ first.ranked:
+        if clearly and min(share @ logs, share @ ranked) > 0 and not errs:
             best = name
     return best, {name: float(share @ one.log_mass) for name, one in judged.items()}
 
