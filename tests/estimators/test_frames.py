@@ -132,6 +132,20 @@ def test_forged_inputs_are_refused(forge, tmp_path):
         vmg.load(path)
 
 
+@pytest.mark.parametrize("cells", [float, object], ids=["plain", "texts"])
+def test_a_forged_number_of_features_takes_no_memory(cells, tmp_path):
+    X = np.random.default_rng(0).normal(size=(40, 2)).astype(cells)
+    if cells is object:
+        X[:, 1] = np.where(X[:, 1] > 0, "up", "down")
+    path = tmp_path / "model.vmg"
+    TableRegressor(**TINY, likelihood="student", random_state=0).fit(X, X[:, 0].astype(float)).save(path)
+    tensors, document = read(path)
+    document["attributes"]["n_features_in_"] = 2**31
+    write(path, tensors, {key: value for key, value in document.items() if key not in ("format", "version")})
+    with pytest.raises(vmg.ModelFileError, match="n_features_in_ must"):
+        vmg.load(path)
+
+
 def test_several_outputs_and_paired_targets_of_frames():
     X, y = table()
     model = TableRegressor(**TINY, random_state=0).fit(X, np.column_stack([y, -y]))

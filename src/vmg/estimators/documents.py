@@ -237,10 +237,14 @@ def _check_answers(estimator: Any) -> None:
         raise ValueError(f"a fitted {type(estimator).__name__} must have {', '.join(missing)}")
     n_features = require_size("n_features_in_", estimator.n_features_in_)
     names, inputs = (getattr(estimator, name, None) for name in ("feature_names_in_", "inputs_"))
-    width = n_features if inputs is None else int(inputs.encoder.widths.sum())
+    width = n_features if inputs is None or inputs.plain else int(inputs.encoder.widths.sum())
     scaled = estimator.input_scaling_.mean.shape
     if scaled != (width,):
         raise ValueError(f"n_features_in_ must fit the inputs' scaling, of shape {scaled}; got {width}")
+    if inputs is not None and n_features > (
+        most := len(inputs.encoder.columns) + len(inputs.encoder.dropped) + len(estimator.ignore or ())
+    ):
+        raise ValueError(f"n_features_in_ must be at most the {most} columns of the inputs; got {n_features}")
     if names is not None and np.shape(names) != (n_features,):
         raise ValueError(f"feature_names_in_ must be {n_features} names; got shape {np.shape(names)}")
     scores = getattr(estimator, "conformal_scores_", None)
