@@ -232,3 +232,34 @@ def test_copies_do_not_make_a_model_overconfident(n, copies, worst):
     assert scores[1] > scores[0] - worst
     assert 0.8 < np.mean((low <= truth) & (truth <= high)) <= 1
     assert model.history_.notes[0].startswith(f"{n * (copies - 1)} of {n * copies} rows repeat others")
+
+
+@pytest.mark.parametrize("n_inputs", [1, 5])
+def test_outside_the_range_a_straight_line_stays_inside_its_intervals(n_inputs):
+    random, slope = rng(), np.linspace(1, 2, n_inputs)
+    X, far = random.normal(size=(100, n_inputs)), 10 * random.normal(size=(200, n_inputs))
+    model = TableRegressor(n_members=4, max_iter=60, random_state=0).fit(X, X @ slope + 0.1 * random.normal(size=100))
+    low, high = model.predict_interval(far, 0.9).T
+    assert ((low <= far @ slope) & (far @ slope <= high)).mean() > 0.85
+
+
+def test_functions_outside_the_range_drift_by_the_slopes_inside():
+    random = rng()
+    X = random.uniform(-1, 1, size=(80, 2))
+    y = np.stack([X[:, 0], 3 * X[:, 1]], 1) + 0.05 * random.normal(size=(80, 2))
+    ensemble = TableRegressor(n_members=4, max_iter=60, random_state=0).fit(X, y).ensemble_
+    far = np.array([[4.0, 0.0], [8.0, 0.0], [0.0, -8.0]])
+    beyond = np.maximum(np.abs(far) - squash_inverse(ensemble.input_range.high), 0)
+    drift = np.square(ensemble.function_factor(far)[-2:]).sum(0)  # [N, C]
+    for row, column in ((0, 0), (1, 0), (2, 1)):  # along its input an output moves by its spread, a standard deviation
+        assert drift[row, column] == pytest.approx(beyond[row, column] ** 2, rel=0.7)
+        assert drift[row, 1 - column] < 0.1 * drift[row, column]
+    assert drift[1, 0] / drift[0, 0] == pytest.approx((beyond[1, 0] / beyond[0, 0]) ** 2)
+    stated = ensemble.predict(far).function_variance
+    np.testing.assert_allclose(np.square(ensemble.function_factor(far)).sum(0), stated, rtol=1e-6)
+    inside = ensemble.function_factor(0.1 * far)
+    assert len(inside) == len(ensemble.function_factor(far)) - 2
+
+
+def squash_inverse(x):
+    return np.where(np.abs(x) > 3, np.sign(x) * (2 + np.exp(np.abs(x) - 3)), x)

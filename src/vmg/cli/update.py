@@ -36,9 +36,9 @@ def update(
 ) -> None:
     """Update a model with new rows only, in constant memory.
 
-    What the model says of numbers is then what all rows together say of its output layers, exactly. Columns, hidden
-    layers and calibration stay as they were; fit anew when the data have changed. Rows whose target is absurdly far
-    beyond those of the fit are left out.
+    What the model says of numbers is then what all rows together say of its output layers; for counts, grades and
+    classes it is so approximately, best with few large batches. Columns, hidden layers and calibration stay as they
+    were; fit anew when the data have changed. Rows whose target is absurdly far beyond those of the fit are left out.
     """
     from vmg.files import locked, replacing, same_file
     from vmg.scale import as_parquet, update_model

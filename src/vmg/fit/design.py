@@ -6,7 +6,7 @@ rows: a member that has not seen a region must be unsure of it, and by how much 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -46,6 +46,7 @@ Rows = NDArray[np.bool_]
 
 # -- units ------------------------------------------------------------------------------------------------------------
 
+FARTHEST = 1e6  # standard deviations outside the range that a row counts as
 SQUASH_LIMIT = 3.0  # standard deviations, beyond which an input counts by its logarithm
 REACH = 30.0  # times the distance from the median that nine of ten targets keep
 LOG_REACH = 6.0  # the same, of the logarithm of amounts
@@ -88,6 +89,12 @@ def squash(x: Array) -> Array:
     return np.where(size > SQUASH_LIMIT, np.sign(x) * (SQUASH_LIMIT + np.log1p(np.maximum(size - SQUASH_LIMIT, 0))), x)
 
 
+def _stretch(x: Array) -> Array:
+    """The inverse of :func:`squash`."""
+    size = np.abs(x)
+    return np.where(size > SQUASH_LIMIT, np.sign(x) * (SQUASH_LIMIT + np.expm1(np.maximum(size - SQUASH_LIMIT, 0))), x)
+
+
 @dataclass(frozen=True)
 class InputRange:
     """Smallest and largest value of each squashed input among rows, [D] each."""
@@ -111,6 +118,22 @@ class InputRange:
         """
         outside = np.maximum(np.maximum(x - self.high, self.low - x), 0.0)
         return 1.0 + np.square(outside).sum(-1)
+
+    def drift(self, x: Array, slopes: Callable[[], Array], n_outputs: int = 1) -> Array:
+        """F [D, N, C] of what functions may do outside the range, at rows x [N, D] in standard units; none if inside.
+
+        Networks see squashed inputs, on which no function goes on as a straight line. So a line is added whose slopes
+        are unknown, and as large as ``slopes()`` [D, C], those inside the range: FᵀF is its covariance between rows.
+        """
+        over = np.maximum(x - _stretch(self.high), 0.0) - np.maximum(_stretch(self.low) - x, 0.0)
+        if not over.any():
+            return np.zeros((0, len(x), n_outputs))
+        return slopes()[:, None] * np.clip(over, -FARTHEST, FARTHEST).T[..., None]
+
+    def points(self) -> Array:
+        """Rows inside the range, the same at every call, [64, D]."""
+        middle, half = 0.5 * (self.low + self.high), 0.5 * (self.high - self.low)
+        return middle + half * np.random.default_rng(0).uniform(-1, 1, size=(64, len(middle)))
 
 
 def ordinary_rows(y: Array, likelihood: str, like: Array | None = None) -> Rows:

@@ -26,7 +26,7 @@ from vmg.training import History
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Ensemble", "Fitted", "HeldOutSample", "StoredMembers"]
+__all__ = ["Ensemble", "Fitted", "HeldOutSample", "StoredMembers", "mean_slopes"]
 
 Kind = TypeVar("Kind", bound=Members)
 AnyEnsemble = TypeVar("AnyEnsemble")
@@ -49,6 +49,15 @@ class Fitted(Generic[AnyEnsemble]):
     ensemble: AnyEnsemble
     history: History
     held_out: HeldOutSample | None
+
+
+def mean_slopes(features: AnchoredFeatures, weights: Tensor, inputs: InputRange) -> Array:
+    """Root mean square slope of members' mean along each input, over a range, [D, C]; output weights are [E, F, C]."""
+    x = torch.as_tensor(inputs.points()).requires_grad_()
+    with torch.enable_grad():
+        centre = (features(x) @ weights).mean(0)  # [N, C]
+        slopes = [torch.autograd.grad(one.sum(), x, retain_graph=True)[0] for one in centre.mT]  # C times [N, D]
+    return torch.stack(slopes, -1).square().mean(0).sqrt().numpy()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vmg.fit.calibration import Calibration, HeldOutFunctions, calibrate_groups, held_out_errors
 from vmg.fit.design import InputRange, Size, Standardiser, squash, threads_for
-from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers
+from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers, mean_slopes
 from vmg.fit.noise import NoiseField, NoiseShape, choose_shape, fit_noise_field
 from vmg.fit.trainer import FitRows, Members, TrainedMembers, train_ensembles
 from vmg.math.distributions import student_log_density
@@ -173,6 +173,13 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
         """Functions of the members, in units of the noise's scale."""
         return AnchoredFunctions(self.members.features, self.posterior.mean, self.posterior.root)
 
+    def _drift(self, x: Array) -> Array:
+        return self.input_range.drift(x, lambda: self._known_slopes, self.functions.n_outputs)
+
+    @cached_property
+    def _known_slopes(self) -> Array:
+        return mean_slopes(self.members.features, self.posterior.mean, self.input_range)
+
     @property
     def _inflation(self) -> Array:
         return np.array([calibration.inflation for calibration in self.calibrations])
@@ -185,16 +192,17 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
         loc = means.mean(0)
         own = relative.T @ self.member_noise / len(means)
         between = means.var(0, ddof=1) if len(means) > 1 else np.zeros(loc.shape)
-        return self._calibrated(soft, loc, (own + between) * self.input_range.extrapolation_factor(soft)[:, None])
+        variance = (own + between) * self.input_range.extrapolation_factor(soft)[:, None]
+        return self._calibrated(soft, loc, variance, np.square(self._drift(x)).sum(0))
 
-    def _calibrated(self, soft: Array, loc: Array, variance: Array) -> RowPredictions:
+    def _calibrated(self, soft: Array, loc: Array, variance: Array, drift: Array | float = 0.0) -> RowPredictions:
         """Predictions of squashed rows [N, D] from the centre and the stated variance of their functions [N, C]."""
         noise = np.empty_like(loc)
         for c, (calibration, field) in enumerate(zip(self.calibrations, self.fields, strict=True)):
             inputs = np.column_stack([soft, loc[:, c]])
             noise[:, c] = calibration.noise * (1.0 if field is None else field.factor(inputs))
         degrees = np.array([calibration.degrees for calibration in self.calibrations])
-        return RowPredictions(loc, noise, self._inflation * variance, degrees)
+        return RowPredictions(loc, noise, self._inflation * variance + drift, degrees)
 
     def held_out_sample(self, x: Array, rows: Sequence[HeldOutFunctions]) -> HeldOutSample:
         """Predictions from functions of each output at held-out rows, whose positions are those among squashed x."""
@@ -206,7 +214,8 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
         soft = squash(x)
         with threads_for(self.members.features.work(len(x))):
             factor = self.functions.factor(soft, np.sqrt(self.member_noise))
-        return factor * np.sqrt(self.input_range.extrapolation_factor(soft)[:, None] * self._inflation)
+        factor = factor * np.sqrt(self.input_range.extrapolation_factor(soft)[:, None] * self._inflation)
+        return np.concatenate([factor, self._drift(x)])
 
     def distribution(
         self, x: Array, scaling: Standardiser, *, squeeze: bool

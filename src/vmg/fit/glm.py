@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from vmg.fit.calibration import NORMAL_DEGREES, ScalarCalibration, calibrate_scalar
 from vmg.fit.design import InputRange, Size, squash, threads_for
-from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers
+from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers, mean_slopes
 from vmg.fit.trainer import FitRows, Members, TrainedMembers, train_ensembles
 from vmg.likelihoods.families import Censored, scalar_likelihood
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
@@ -197,14 +197,27 @@ class ScalarEnsemble(Ensemble[ScalarMembers]):
         centres = means[..., 0]
         between = centres.var(0, ddof=1) if len(centres) > 1 else 0.0
         variance = self.calibration.inflation * (own.mean(0) + between) * self.input_range.extrapolation_factor(soft)
-        return FunctionRows(self.calibration.sharpness * centres.mean(0), variance)
+        return FunctionRows(
+            self.calibration.sharpness * centres.mean(0),
+            variance + np.square(self._drift(x)).sum(0)[:, 0],
+        )
+
+    def _drift(self, x: Array) -> Array:
+        return self.input_range.drift(x, lambda: self._known_slopes)
+
+    @cached_property
+    def _known_slopes(self) -> Array:
+        return mean_slopes(
+            self.members.features, self.calibration.sharpness * self.mean.unsqueeze(-1), self.input_range
+        )
 
     def function_factor(self, x: Array) -> Array:
         """F [K, N] with FᵀF the covariance between rows of the function."""
         soft = squash(x)
         with threads_for(self.members.features.work(len(x))):
             factor = self.functions.factor(soft, np.ones((len(self.mean), 1)))[..., 0]
-        return factor * np.sqrt(self.input_range.extrapolation_factor(soft) * self.calibration.inflation)
+        factor = factor * np.sqrt(self.input_range.extrapolation_factor(soft) * self.calibration.inflation)
+        return np.concatenate([factor, self._drift(x)[..., 0]])
 
     def distribution(self, x: Array, *, squeeze: bool) -> NumberPrediction:
         """Predictions for rows x [N, D] in standard units, in the target's own unit.

@@ -361,10 +361,10 @@ class Update(NamedTuple):
 def update_model(model: TableModel, source: str | os.PathLike[str], *, again: bool = False) -> Update:
     """Condition a model on the rows of a dataset that have a target; the given model stays as it is.
 
-    Output layers of a regression take rows in exactly: the order of batches, and whether rows come at once, change
-    nothing. Those of a classification take a natural-gradient step for each batch. Columns are read as in the fit;
-    hidden layers and calibration stay, and a conformal calibration is forgotten. Targets that are absurd beside those
-    of the training rows are left out, as in the fit.
+    Output layers that are integrated out take rows in exactly: the order of batches, and whether rows come at once,
+    change nothing. Those of other likelihoods and of a classification take a natural-gradient step for each batch.
+    Columns are read as in the fit; hidden layers and calibration stay, and a conformal calibration is forgotten.
+    Targets that are absurd beside those of the training rows are left out, as in the fit.
 
     Parameters
     ----------
