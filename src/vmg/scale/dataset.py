@@ -35,6 +35,7 @@ TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 BATCH_ROWS = 65_536  # rows in memory at a time
 PIECE_ROWS = 2**20
 WILDCARD = re.compile(r"[*?\[]")
+WHOLE_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})")
 HIDDEN = (".", "_")  # first characters of names that are passed over, as Spark and Arrow do
 DECIMAL_COMMA = b"vmg.decimal_comma"  # what the cells of a converted text said of commas, in the schema's metadata
 TEXT_NAME = b"vmg.text_name"  # and the name of a text that was converted for the moment
@@ -253,10 +254,10 @@ def list_parts(source: str | os.PathLike[str]) -> list[Part]:
         name = info.path.removeprefix(prefix)
         hidden = any(piece.startswith(HIDDEN) for piece in PurePosixPath(name).parts)
         if info.type == fs.FileType.File and matches.fullmatch(name) and (hidden_too or not hidden):
-            parts.append(Part(name, info.path, filesystem, _folder_keys(name)))
+            parts.append(Part(name, info.path, filesystem))
     if not parts:
         raise TableError(f"{text} must have Parquet or Arrow files; got none")
-    return _with_types(sorted(parts, key=lambda part: part.name))
+    return _with_keys(sorted(parts, key=lambda part: part.name))
 
 
 def _split_pattern(text: str) -> tuple[str, str | None]:
@@ -279,22 +280,12 @@ def _translate(pattern: str) -> str:
     )
 
 
-def _folder_keys(name: str) -> dict[str, str | int]:
-    folders = [piece.partition("=") for piece in PurePosixPath(name).parts[:-1]]
-    return {key: value for key, equals, value in folders if equals and key}
-
-
-def _with_types(parts: list[Part]) -> list[Part]:
-    """Values of folders as whole numbers where all parts have such, the same kind in every part."""
-    texts = {key for part in parts for key, value in part.keys.items() if not _is_whole_number(str(value))}
-    return [
-        replace(part, keys={key: value if key in texts else int(value) for key, value in part.keys.items()})
-        for part in parts
-    ]
-
-
-def _is_whole_number(text: str) -> bool:
-    return re.fullmatch(r"-?(0|[1-9]\d{0,17})", text) is not None
+def _with_keys(parts: list[Part]) -> list[Part]:
+    """Parts with the values of their folders, which are whole numbers where those of all parts are."""
+    keys = [dict(re.findall("([^/=]+)=([^/]*)/", part.name)) for part in parts]
+    texts = {key for own in keys for key, value in own.items() if not WHOLE_NUMBER.fullmatch(value)}
+    typed = [{key: value if key in texts else int(value) for key, value in own.items()} for own in keys]
+    return [replace(part, keys=own) for part, own in zip(parts, typed, strict=True)]
 
 
 def _first_line(error: Exception) -> str:

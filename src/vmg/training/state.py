@@ -9,6 +9,7 @@ any time, the old one or the new.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -75,18 +76,15 @@ class GroupedParameters:
 
     def copy_to(self, values: list[Tensor]) -> None:
         """Write the present values over those of a snapshot, or into an empty one; there is never a second copy."""
-        if not values:
-            values += self.snapshot()
-            return
-        with torch.no_grad():
-            for tensor, value in zip(self.tensors, values, strict=True):
-                value.copy_(tensor)
+        values += [] if values else [torch.empty_like(tensor.detach()) for tensor in self.tensors]
+        for tensor, value in zip(self.tensors, values, strict=True):
+            value.copy_(tensor.detach())
 
+    @torch.no_grad()
     def restore(self, values: list[Tensor]) -> None:
         """Go back to the values of a snapshot or an average."""
-        with torch.no_grad():
-            for tensor, value in zip(self.tensors, values, strict=True):
-                tensor.copy_(value)
+        for tensor, value in zip(self.tensors, values, strict=True):
+            tensor.copy_(value)
 
     def release(self) -> None:
         """Give every parameter its own memory again."""
@@ -173,34 +171,27 @@ def _first_non_finite(network: nn.Module, x: Tensor) -> str:
     for name, parameter in network.named_parameters():
         if not torch.isfinite(parameter).all():
             return f"parameter {name}"
+    names = {module: name for name, module in network.named_modules() if isinstance(module, BayesianModule)}
     entered: list[str] = []
     culprits: list[str] = []
-    hooks = []
-    for name, module in network.named_modules():
-        if isinstance(module, BayesianModule):
 
-            def enter(module: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
-                entered.append(name)
+    def enter(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        entered.append(names[module])
 
-            def look(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor, name: str = name) -> None:
-                if not torch.isfinite(output).all():
-                    culprits.append(f"the output of layer {name}")
+    def look(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if not torch.isfinite(output).all():
+            culprits.append(f"the output of layer {names[module]}")
 
-            hooks += [module.register_forward_pre_hook(enter), module.register_forward_hook(look)]
-    try:
-        with torch.no_grad():
+    with ExitStack() as hooks, torch.no_grad():
+        for module in names:
+            hooks.callback(module.register_forward_pre_hook(enter).remove)
+            hooks.callback(module.register_forward_hook(look).remove)
+        try:
             network(x)
-    except ValueError as error:  # a layer may refuse what the layer before it made
-        culprits.append(f"layer {entered[-1] if entered else ''}: {error}")
-    finally:
-        for hook in hooks:
-            hook.remove()
-    if culprits:
-        return culprits[0]
-    for name, module in network.named_modules():
-        if isinstance(module, BayesianModule) and not torch.isfinite(kl_divergence(module)).all():
-            return f"the KL of layer {name}"
-    return "the likelihood"
+        except ValueError as error:  # a layer may refuse what the layer before it made
+            culprits.append(f"layer {entered[-1] if entered else ''}: {error}")
+    culprits += [f"the KL of layer {names[module]}" for module in names if not all_finite(kl_divergence(module))]
+    return culprits[0] if culprits else "the likelihood"
 
 
 # -- on disk ----------------------------------------------------------------------------------------------------------
