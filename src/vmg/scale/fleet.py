@@ -161,15 +161,13 @@ class Fleet:
 
     def parts(self, frame: pd.DataFrame) -> list[tuple[TableModel, Rows]]:
         """Models with the positions of their rows in ``frame``; rows of groups without a model are in none."""
-        require_columns(frame, [self.index.by])
-        names = [self.index.files.get(key, self.index.others) for key in to_texts(frame[self.index.by])]
+        names = [self.index.files.get(key, self.index.others) for key in self._keys(frame)]
         groups = pd.Series(np.arange(len(frame))).groupby(np.array(names, dtype=object)).indices
         return [(self._load(name), places) for name, places in groups.items()]
 
     def rows_of(self, frame: pd.DataFrame, group: str | None = None) -> tuple[str, TableModel, pd.DataFrame]:
         """A group, its model and its rows in ``frame``; the group with most rows and a model, if none is named."""
-        require_columns(frame, [self.index.by])
-        keys = to_texts(frame[self.index.by])
+        keys = self._keys(frame)
         if group is None:
             known = keys[keys.isin(self.groups)] if self.index.others is None else keys.dropna()
             if known.empty:
@@ -238,8 +236,12 @@ class Fleet:
 
     def unknown(self, frame: pd.DataFrame) -> list[str]:
         """Groups of ``frame`` that have no model of their own."""
+        return sorted(set(self._keys(frame).dropna()) - set(self.index.files))
+
+    def _keys(self, frame: pd.DataFrame) -> pd.Series:
+        """The group of each row."""
         require_columns(frame, [self.index.by])
-        return sorted(set(to_texts(frame[self.index.by]).dropna()) - set(self.index.files))
+        return to_texts(frame[self.index.by])
 
 
 def load_fleet(path: str | os.PathLike[str]) -> Fleet:

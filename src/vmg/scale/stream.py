@@ -123,9 +123,13 @@ def fit_dataset(
     estimator, done = kept.load() or (None, [])
     if estimator is None:
         kind = TableRegressor if regression else TableClassifier
-        estimator = kind(**{**options, "random_state": _common_seed(seed)})
+        several = processes.rank_and_size()[1] > 1
+        if several and not isinstance(seed, Integral):
+            seed = processes.send(int(np.random.default_rng().integers(2**31)))
+        estimator = kind(**{**options, "random_state": seed})
         fit_on_sample(estimator, encoder.transform(table), known.values, counts, target, callbacks)
-        estimator = _first_ones(estimator)
+        if several:  # all have the first one's bits
+            estimator = kind.from_document(*processes.send(estimator.to_document()))
         kept.save(estimator, done)
     model = TableModel(
         *(encoder, estimator, target, known.task, known.decimal_comma, tuple(notes), known.unit),
@@ -137,21 +141,6 @@ def fit_dataset(
         condition_on_all(model, dataset, names, known.values, done, lambda: kept.save(model.estimator, done))
     kept.remove()
     return model
-
-
-def _common_seed(seed: Any) -> Any:
-    """A seed that is the same in all processes; the given one, where there is one process or it is a number."""
-    if processes.rank_and_size()[1] == 1 or isinstance(seed, Integral):
-        return seed
-    return processes.send(int(np.random.default_rng().integers(2**31)))
-
-
-def _first_ones(estimator: Estimator) -> Estimator:
-    """The estimator of the first process, in all of them."""
-    if processes.rank_and_size()[1] == 1:
-        return estimator
-    tensors, document = processes.send(estimator.to_document())
-    return estimator if processes.is_first() else type(estimator).from_document(tensors, document)
 
 
 class _FirstPass(NamedTuple):
@@ -324,21 +313,18 @@ class FitCheckpoint:
 
     def load(self) -> tuple[Estimator, list[int]] | None:
         """The state that was kept; None where a process of the run has kept none, or other networks than the rest."""
-        state, networks = self._load_own(), ""
-        if state is not None:
-            networks = fingerprint_tensors(dict(state[0].ensemble_.members.features.state_dict()))
-        return state if set(processes.gather(networks)) == {networks} else None
-
-    def _load_own(self) -> tuple[Estimator, list[int]] | None:
         state = None if self.path is None else read_state(self.path, self._run, "streamed fit")
-        if state is None:
-            return None
-        tensors, document = state
-        try:
-            described = document["estimator"]
-            return ESTIMATORS[described["holds"]].from_document(tensors, described), list(map(int, document["pieces"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelFileError(f"{self.path} is damaged; remove it to start again") from error
+        networks, kept = "", None
+        if state is not None:
+            tensors, document = state
+            try:
+                described = document["estimator"]
+                estimator = ESTIMATORS[described["holds"]].from_document(tensors, described)
+                kept = estimator, list(map(int, document["pieces"]))
+            except (KeyError, TypeError, ValueError) as error:
+                raise ModelFileError(f"{self.path} is damaged; remove it to start again") from error
+            networks = fingerprint_tensors(dict(estimator.ensemble_.members.features.state_dict()))
+        return kept if set(processes.gather(networks)) == {networks} else None
 
     def remove(self) -> None:
         """Forget what was kept."""
@@ -381,7 +367,9 @@ def update_model(model: TableModel, source: str | os.PathLike[str], *, again: bo
         known = reference.digests
         if isinstance(estimator, TableRegressor):
             usual = np.asarray(estimator.predict_quantiles(reference.features, LEVELS)).ravel()
-    share_of_digests = min(1.0, len(known) / max(_rows_seen(estimator), 1.0))
+    ensemble = estimator.ensemble_  # only regressions in closed form count their rows
+    n_seen = float(ensemble.members.head.count[0]) if isinstance(ensemble, RegressionEnsemble) else 0.0
+    share_of_digests = min(1.0, len(known) / max(n_seen, 1.0))
     names = [*model.encoder.column_names, model.target]
     dataset = open_dataset(source, names)
     n_rows, n_unusable, n_absurd, n_known = 0, 0, 0, 0
@@ -408,9 +396,3 @@ def update_model(model: TableModel, source: str | os.PathLike[str], *, again: bo
         notes.append(f"At least {count(n_known, 'row')} seen by the model before, counted once more.")
     said = (*model.notes, f"Updated with {n_rows:,} rows of {dataset.name}.")
     return Update(replace(model, reference=reference, notes=said), n_rows, n_unusable + n_absurd, notes)
-
-
-def _rows_seen(estimator: Estimator) -> float:
-    """The rows that a regression in closed form has taken in; zero of others, which do not count them."""
-    ensemble = estimator.ensemble_
-    return float(ensemble.members.head.count[0]) if isinstance(ensemble, RegressionEnsemble) else 0.0

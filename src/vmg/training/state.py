@@ -171,7 +171,8 @@ def _first_non_finite(network: nn.Module, x: Tensor) -> str:
     for name, parameter in network.named_parameters():
         if not torch.isfinite(parameter).all():
             return f"parameter {name}"
-    names = {module: name for name, module in network.named_modules() if isinstance(module, BayesianModule)}
+    layers = [(name, module) for name, module in network.named_modules() if isinstance(module, BayesianModule)]
+    names: dict[nn.Module, str] = {module: name for name, module in layers}
     entered: list[str] = []
     culprits: list[str] = []
 
@@ -190,7 +191,7 @@ def _first_non_finite(network: nn.Module, x: Tensor) -> str:
             network(x)
         except ValueError as error:  # a layer may refuse what the layer before it made
             culprits.append(f"layer {entered[-1] if entered else ''}: {error}")
-    culprits += [f"the KL of layer {names[module]}" for module in names if not all_finite(kl_divergence(module))]
+    culprits += [f"the KL of layer {name}" for name, module in layers if not all_finite(kl_divergence(module))]
     return culprits[0] if culprits else "the likelihood"
 
 
