@@ -9,7 +9,7 @@ from torch import nn
 
 import vmg
 from vmg.likelihoods import CategoricalLikelihood
-from vmg.nn import BayesianModule, MatrixGaussianLinear, PseudoData, bayesianize, kl_divergence
+from vmg.nn import BayesianHead, BayesianModule, MatrixGaussianLinear, PseudoData, bayesianize, kl_divergence
 from vmg.priors import GammaPrior, IsotropicPrior
 
 
@@ -127,3 +127,19 @@ def test_a_bayesian_module_inside_another_is_counted_once():
     torch.testing.assert_close(kl_divergence(nn.Sequential(outer)), outer.inner.kl_divergence() + 1)
     both = nn.ModuleList([outer, outer.inner])
     torch.testing.assert_close(kl_divergence(both), outer.inner.kl_divergence() + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_a_head_keeps_its_sums_when_its_model_changes_precision(kind, dtype):
+    torch.manual_seed(0)
+    x = torch.randn(60, 4)
+    y = (x[:, 0] > 0).long() if kind == "classes" else x[:, :1] + 0.1 * torch.randn(60, 1)
+    head = BayesianHead(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2 if kind == "classes" else 1)))
+    head.fit(x, y)
+    before = head.predict(x, generator=torch.Generator().manual_seed(0))
+    head.to(dtype)
+    found = head.predict(x.to(dtype), generator=torch.Generator().manual_seed(0))
+    tolerance = 0.05 if dtype is torch.bfloat16 else 1e-6
+    torch.testing.assert_close(found.mean, before.mean, atol=tolerance, rtol=tolerance)
+    assert head.update(x.to(dtype), y if kind == "classes" else y.to(dtype)).output.count > 60

@@ -20,6 +20,17 @@ from vmg.priors import IsotropicPrior
 
 __all__ = ["Refusal", "Settings", "counterpart", "is_linear"]
 
+_MATRICES = (  # modules that are mostly weight matrices: a user expects these to be random too
+    nn.RNNBase,
+    nn.RNNCellBase,
+    nn.Bilinear,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.EmbeddingBag,
+)
+
 Settings = Callable[..., dict[str, Any]]
 """Options of a layer from its number of inputs, bias included, and what this kind of layer would have otherwise."""
 
@@ -89,7 +100,7 @@ def _maker(module: nn.Module) -> Callable[[Any, Settings], BayesianModule] | Ref
         like = next((base.__name__ for base in makers if isinstance(module, base)), None)
         if like is not None:
             return Refusal(f"a subclass of {like}, which may compute something else")
-        return Refusal(f"{kind.__name__} has no Bayesian counterpart", is_surprising=False)
+        return Refusal(f"{kind.__name__} has no Bayesian counterpart", is_surprising=isinstance(module, _MATRICES))
     if "forward" in module.__dict__:
         return Refusal("its forward was replaced")
     if kind is not nn.MultiheadAttention and "weight" not in module._parameters:

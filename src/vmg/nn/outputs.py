@@ -51,7 +51,20 @@ CHEAP = 2**27  # rows × weights × pairs of draws that means over the posterior
 JOINT_WORK = 2 * 10**11  # multiplications that all joint curvatures of a fit may take
 
 
-class GaussianOutput(nn.Module):
+class _Doubles(nn.Module):
+    """A module whose buffers stay in double precision, whatever ``.float()`` or ``.to(bfloat16)`` make of its model."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _Doubles:
+        before = {name: value for name, value in self._buffers.items() if value is not None}
+        super()._apply(fn, recurse)
+        for name, value in before.items():
+            moved = self._buffers[name]
+            if moved is not None and moved.dtype is not value.dtype:
+                self._buffers[name] = value.to(moved.device)
+        return self
+
+
+class GaussianOutput(_Doubles):
     """y = Φ W + noise, with W and the noise's precision integrated out; Φ are features of rows.
 
     Parameters
@@ -238,7 +251,7 @@ def _unit(rows: RowStatistics, *, bias: bool) -> Tensor:
     return torch.where(variance > 1e-12 * square, variance, torch.where(square > 0, square, 1.0)).sqrt()
 
 
-class SoftmaxOutput(nn.Module):
+class SoftmaxOutput(_Doubles):
     """y ~ Categorical(softmax ΦW) with Gaussian weights given the rows seen; Φ are features of rows.
 
     Up to ``MOST_JOINT`` weights have one covariance; more have a Kronecker product of one of features and one of
