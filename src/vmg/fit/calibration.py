@@ -45,7 +45,6 @@ __all__ = [
     "calibrate_groups",
     "calibrate_scalar",
     "held_out_errors",
-    "scalar_scores",
 ]
 
 Positions = NDArray[np.int64]
@@ -237,12 +236,6 @@ class ScalarCalibration:
     theta: Array
     sharpness: float
     inflation: float
-
-
-def scalar_scores(likelihood: ScalarLikelihood, rows: HeldOutFunctions, calibration: ScalarCalibration) -> Array:
-    """Log probability of each held-out target, [n]."""
-    values = np.concatenate([[math.log(calibration.inflation), math.log(calibration.sharpness)], calibration.theta])
-    return _scores(likelihood, rows, torch.as_tensor(values)).numpy()
 
 
 def _scores(likelihood: ScalarLikelihood, rows: HeldOutFunctions, values: torch.Tensor) -> torch.Tensor:

@@ -80,8 +80,8 @@ class GroupTable:
 def choose_group_likelihood(tables: Sequence[GroupTable]) -> LikelihoodChoice:
     """The likelihood of groups that are fitted together: as asked, or "lognormal" where it is better than "student".
 
-    The largest groups compare the two on held-out rows, as :func:`vmg.fit.choice.choose_target` does for one table;
-    scores count by rows. Where all groups are small, they are compared as one.
+    The largest groups compare the two on held-out rows, as :func:`vmg.fit.choice.choose_target` does for one table, and
+    the one that groups with most rows take is used. Where all groups are small, they are compared as one.
     """
     asked = tables[0].options.get("likelihood", "auto")
     if asked != "auto":
@@ -91,14 +91,12 @@ def choose_group_likelihood(tables: Sequence[GroupTable]) -> LikelihoodChoice:
     largest = sorted(tables, key=lambda table: -len(table.y))[:PILOT_GROUPS]
     pilots = [(table.X, table.y) for table in largest if len(table.y) >= FEWEST_ROWS]
     pilots = pilots or [(np.concatenate([t.X for t in tables]), np.concatenate([t.y for t in tables]))]
-    scores: dict[str, list[float]] = {"student": [], "lognormal": []}
     fitter = TargetFitter(lambda n_rows: FLEET_SIZE, tables[0].seed)
+    for_logarithm = 0
     for X, y in pilots:
         chosen = choose_target(Standardiser.fit(X).transform(X), y.astype(np.float64), None, fitter)
-        if chosen.scores.keys() >= scores.keys():
-            for name, one in scores.items():
-                one.append(len(y) * chosen.scores[name])
-    if sum(scores["lognormal"]) <= sum(scores["student"]):
+        for_logarithm += len(y) if chosen.likelihood == "lognormal" and chosen.model.atom is None else 0
+    if 2 * for_logarithm <= sum(len(y) for _, y in pilots):
         return STUDENT
     return LikelihoodChoice("lognormal", "the logarithm of the target is predicted better in the largest groups")
 
