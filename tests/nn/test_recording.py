@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, jacrev, vmap
 
 import vmg
 from vmg.fused import library
-from vmg.likelihoods import CategoricalLikelihood, KnownNoiseLikelihood
+from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNoiseLikelihood
 from vmg.math.linalg import cholesky, is_traced, values_readable
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize, fixed_draw, kl_divergence
 
@@ -245,18 +245,53 @@ def test_frozen_draws_are_exported_as_one_graph():
     "ONNX", "`to_plain`, or `freeze_draws`: mean and standard deviations in one graph; run in onnxruntime"
 )
 @pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("what", ["mean", "draws"])
+@pytest.mark.parametrize("what", ["mean", "draws", "numbers", "replicas", "head", "class head", "heads"])
 def test_onnx_gives_the_same_numbers(what, tmp_path):
     for name in ("onnx", "onnxscript"):
         pytest.importorskip(name, reason="the exporter of PyTorch needs it; see the extra onnx")
     runtime = pytest.importorskip("onnxruntime", reason="runs what was exported; see the extra onnx")
     if torch.__version__ < (2, 6):
         pytest.skip("the exporter of older versions of PyTorch")
-    model, x = make_model(), torch.randn(5, 3)
-    module = vmg.nn.to_plain(model).eval() if what == "mean" else vmg.freeze_draws(model, 3, CategoricalLikelihood())
-    torch.onnx.export(module, (x,), str(tmp_path / "model.onnx"), dynamo=True)
+    x, module = torch.randn(5, 3), make_served(what)
+    rows = {0: torch.export.Dim("rows")}
+    shapes = (rows,) if what == "mean" else ((rows,),)  # FrozenDraws take any inputs
+    torch.onnx.export(module, (x,), str(tmp_path / "model.onnx"), dynamo=True, dynamic_shapes=shapes)
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"))
+    x = torch.randn(9, 3)
     found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
     expected = module(x)
     for a, b in zip(found, (expected,) if what == "mean" else expected, strict=True):
         torch.testing.assert_close(torch.as_tensor(a), b.detach(), atol=1e-5, rtol=1e-5)
+
+
+def make_served(what):
+    if what == "mean":
+        return vmg.nn.to_plain(make_model()).eval()
+    if what == "draws":
+        return vmg.freeze_draws(make_model(), 3, CategoricalLikelihood())
+    x = torch.randn(40, 3)
+    y = x[:, :1].long() % 2 if what == "class head" else x[:, :2].sin()
+    net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2))
+    if what == "numbers":
+        model, noise = vmg.nn.bayesianize(net, n_data=40), GaussianLikelihood(2)
+        vmg.elbo(model, noise, x, y, n_data=40)
+        return vmg.freeze_draws(model, 3, noise)
+    if what == "replicas":
+        return vmg.freeze_draws(vmg.nn.replicate(net, 3, start_scale=1), likelihood=KnownNoiseLikelihood(0.1))
+    if what == "heads":
+        return vmg.freeze_draws(vmg.nn.HeadEnsemble([net, copy.deepcopy(net)]).fit(x, y))
+    return vmg.freeze_draws(vmg.nn.BayesianHead(net).fit(x, y.flatten() if what == "class head" else y))
+
+
+@pytest.mark.parametrize("what", ["head", "heads", "replicas"])
+def test_a_frozen_model_predicts_as_the_model_itself(what):
+    x = torch.randn(40, 3)
+    net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2))
+    heads = vmg.nn.HeadEnsemble([net, nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))]).fit(
+        x, x[:, :2].sin()
+    )
+    model = {"head": next(iter(heads)), "heads": heads, "replicas": vmg.nn.replicate(net, 3, start_scale=1)}[what]
+    likelihood = KnownNoiseLikelihood(0.1) if what == "replicas" else None
+    expected = vmg.predict(model, x, likelihood=likelihood)
+    for a, b in zip(vmg.freeze_draws(model, likelihood=likelihood)(x), expected, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)

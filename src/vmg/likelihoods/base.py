@@ -60,7 +60,7 @@ def is_positive(value: float | Tensor) -> bool:
 
 def student_variance(scale: Tensor, df: Tensor) -> Tensor:
     """The variance of a Student-t, scale² of a Gaussian (infinite df), infinite up to two degrees of freedom."""
-    finite = df.clamp(2, 1e30)
+    finite = df.clamp(2.0, 1e30)
     return torch.where(df > 2, scale.square() * finite / (finite - 2), torch.inf)
 
 

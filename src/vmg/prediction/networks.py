@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vmg.likelihoods import Likelihood
+from vmg.likelihoods import CategoricalLikelihood, Likelihood
+from vmg.likelihoods.base import student_variance
 from vmg.nn.bayesian import BayesianLinear, use_generator
 from vmg.nn.convert import to_plain
 from vmg.nn.draws import Draws, call, evaluating, fixed_draw, output_tensor, split_rows
 from vmg.nn.head import BayesianHead, HeadEnsemble
 from vmg.nn.mlp import MLP
+from vmg.nn.outputs import GaussianOutput
 from vmg.nn.replicas import Replicas
 
 __all__ = [
@@ -239,13 +241,68 @@ class FrozenDraws(nn.Module):
         return _mixture(drawn, self.likelihood)
 
 
+class FrozenHead(nn.Module):
+    """A head as a plain network: closed forms of Gaussian noise, draws of the output weights of classes."""
+
+    mean: Tensor
+    root: Tensor
+    noise: Tensor
+    weights: Tensor
+
+    def __init__(self, head: BayesianHead, n_samples: int) -> None:
+        super().__init__()
+        output = head.output
+        self.features, self.bias = to_plain(head.features).requires_grad_(False), head.bias
+        self.is_classifier = not isinstance(output, GaussianOutput)
+        if isinstance(output, GaussianOutput):
+            posterior = output.posterior()
+            noise = student_variance(posterior.noise_variance.sqrt(), posterior.t_degrees.unsqueeze(-1))
+            self.register_buffer("mean", posterior.mean)  # [..., D, C]
+            self.register_buffer("root", posterior.weight_noise(torch.eye(output.gram.shape[-1]).to(output.gram)))
+            self.register_buffer("noise", noise.unsqueeze(-2))  # [..., 1, C]
+        else:
+            self.register_buffer("weights", output.sample_weights(n_samples))  # [S, D, K]
+
+    def forward(self, *inputs: Any, **keywords: Any) -> ModelPrediction:
+        """Mean, total, aleatoric and epistemic standard deviation."""
+        phi = output_tensor(self.features(*inputs, **keywords)).double()
+        if self.bias:
+            phi = torch.cat([phi, torch.ones_like(phi[..., :1])], -1)
+        if self.is_classifier:
+            return _mixture(phi @ self.weights, CategoricalLikelihood())
+        mean = phi @ self.mean
+        relative = (phi @ self.root).square().sum(-1, keepdim=True)
+        return _prediction(mean, self.noise.expand_as(mean), relative * self.noise)
+
+
+class FrozenEnsemble(nn.Module):
+    """Several frozen models as one, whose members count alike."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, *inputs: Any, **keywords: Any) -> ModelPrediction:
+        """Mean, total, aleatoric and epistemic standard deviation."""
+        return _combine([member(*inputs, **keywords) for member in self.members])
+
+
 @torch.no_grad()
-def freeze_draws(model: nn.Module, n_samples: int = 20, likelihood: Likelihood | None = None) -> FrozenDraws:
+def freeze_draws(
+    model: nn.Module | Sequence[nn.Module], n_samples: int = 20, likelihood: Likelihood | None = None
+) -> nn.Module:
     """A module that predicts as :func:`predict` does, from draws made now: no randomness, nothing Bayesian inside.
 
     It is made of plain modules of PyTorch, in eval mode, so one graph with mean and standard deviations can be exported
-    from it. It holds ``n_samples`` copies of the model.
+    from it. It takes whatever :func:`predict` takes. Of a model with Bayesian layers it holds ``n_samples`` copies, of
+    a head of classes as many draws of the output weights; a head with Gaussian noise needs none.
     """
+    if isinstance(model, HeadEnsemble | Sequence):
+        return FrozenEnsemble([freeze_draws(member, n_samples, likelihood) for member in model]).eval()
+    if isinstance(model, BayesianHead):
+        return FrozenHead(model, n_samples).eval()
+    if isinstance(model, Replicas):
+        return FrozenDraws(model.members(), copy.deepcopy(likelihood)).eval().requires_grad_(False)
     functions = []
     with fixed_draw(model, n_samples) as draws:
         for _ in draws:
