@@ -1,4 +1,4 @@
-"""A LightningModule whose loss is the bound; needs ``pip install 'vmg[interop]'``.
+"""A LightningModule whose loss is the negative objective; needs ``pip install 'vmg[interop]'``.
 
 python examples/lightning_module.py
 """

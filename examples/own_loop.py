@@ -26,7 +26,9 @@ def main() -> None:
         loss.backward()
         optimiser.step()
         if step % 250 == 0:
-            print(f"step {step:>4}  bound {terms.total.item():7.3f}  fit {terms.expected_log_likelihood.item():7.3f}")
+            print(
+                f"step {step:>4}  objective {terms.total.item():7.3f}  fit {terms.expected_log_likelihood.item():7.3f}"
+            )
 
     corners = torch.tensor([[1.5, 1.5], [1.5, -1.5], [0.02, 0.02]])
     probabilities = vmg.predict(model, corners, likelihood=likelihood, n_samples=200).mean
