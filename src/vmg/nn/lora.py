@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg.nn.bayesian import HOOKS, BayesianModule, plain_linear
-from vmg.nn.convert import keep_from_fast_paths, layer_settings, replace_in_place, select
-from vmg.nn.layer_conversion import is_linear
+from vmg.nn.convert import is_linear, keep_from_fast_paths, layer_settings, replace_in_place, select
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 
 __all__ = ["MatrixGaussianLoRA", "add_lora"]
