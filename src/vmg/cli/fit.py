@@ -331,6 +331,9 @@ def _score(
     except KeyboardInterrupt:
         _say_kept(finished, len(splits), quiet=quiet)
         raise
+    left_out = [settings["target"], *settings["choices"].ignored]
+    if caution := plan.caution(rows.drop(columns=[name for name in left_out if name in rows])):
+        comparison = replace(comparison, sentence=f"{comparison.sentence} {caution}")
     if not silent:
         print_comparison(f"Held out: {plan.words(splits)}, not seen by the fits", comparison)
     return comparison

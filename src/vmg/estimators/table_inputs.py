@@ -15,13 +15,14 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.prediction import ClassPrediction, MixturePrediction, class_mixture, row_pieces
+from vmg.prediction import ClassPrediction, GLMPrediction, MixturePrediction, class_mixture, row_pieces, widen
 from vmg.prediction.conformal import conformal_interval
 from vmg.tables.cells import CellTable, TableError, count, require_columns
 from vmg.tables.choices import TableChoices
 from vmg.tables.columns import NumberColumn
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.missing import ReferenceRows, draw_shares, find_candidates, row_digests
+from vmg.tables.target import target_scale
 
 __all__ = [
     "FLAGS",
@@ -49,16 +50,21 @@ SEPARATOR = ";"
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Rows as features [N, D]; ``shares`` [N, columns] say how much of a cell is drawn from training rows."""
+    """Rows as features [N, D]; ``shares`` [N, columns] say how much of a cell is drawn from training rows.
+
+    ``extra_std`` [N, outputs] is what dates outside their range leave open; None where there are none.
+    """
 
     features: Array
     shares: Array
+    extra_std: Array | None = None
 
     def __len__(self) -> int:
         return len(self.features)
 
     def __getitem__(self, rows: Any) -> EncodedRows:
-        return EncodedRows(self.features[rows], self.shares[rows])
+        extra_std = None if self.extra_std is None else self.extra_std[rows]
+        return EncodedRows(self.features[rows], self.shares[rows], extra_std)
 
     def pieces(self) -> Iterator[slice]:
         """Rows that are predicted together, in memory that does not grow with them."""
@@ -97,7 +103,7 @@ class TableInputs:
         """
         require_columns(frame, choices.named)
         table = CellTable(frame.drop(columns=choices.ignored), training=True)
-        encoder, features = TableEncoder.fit(table, choices).with_target(table, target)
+        encoder, features = TableEncoder.fit(table, choices).with_target(table, target, target_scale(values))
         return cls(encoder, keep_rows(encoder, table, values)), features
 
     @classmethod
@@ -125,7 +131,7 @@ class TableInputs:
         """Rows of any table that has the columns of the fit."""
         table = CellTable.of(frame)
         shares = draw_shares(self.encoder.columns, self.encoder.marks(table), len(table))
-        return EncodedRows(self.encoder.transform(table), shares)
+        return EncodedRows(self.encoder.transform(table), shares, self.encoder.extra_std(table))
 
     def distribution(self, rows: EncodedRows, predict: Callable[[Array], Any]) -> Any:
         """The predictive distribution of each row; one with unknown cells is a mixture over their values.
@@ -134,12 +140,12 @@ class TableInputs:
         """
         whole = predict(rows.features)
         candidates = None if self.reference is None else find_candidates(rows.features, rows.shares, self.reference)
-        if candidates is None:
-            return whole
-        parts = predict(candidates.flat)
-        if isinstance(whole, ClassPrediction):
-            return class_mixture(whole, parts, candidates.rows, candidates.weights)
-        return MixturePrediction(whole, parts, candidates.rows, candidates.weights)
+        is_continuous = not isinstance(whole, ClassPrediction | GLMPrediction)
+        if candidates is not None:
+            parts = predict(candidates.flat)
+            mix = class_mixture if isinstance(whole, ClassPrediction) else MixturePrediction
+            whole = mix(whole, parts, candidates.rows, candidates.weights)
+        return widen(whole, rows.extra_std) if is_continuous and rows.extra_std is not None else whole
 
     def predict_frame(
         self,
@@ -158,8 +164,9 @@ class TableInputs:
             raise TableError("the table has no rows")
         if outside == "error":
             self._refuse_outside(marks)
-        features = self.encoder.transform(self.encoder.clipped(table) if outside == "clip" else table)
-        rows = EncodedRows(features, draw_shares(self.encoder.columns, marks, len(table)))
+        read = CellTable(self.encoder.clipped(table)) if outside == "clip" else table
+        shares = draw_shares(self.encoder.columns, marks, len(table))
+        rows = EncodedRows(self.encoder.transform(read), shares, self.encoder.extra_std(read))
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is flagged below
             distributions = (self.distribution(rows[piece], predict) for piece in rows.pieces())
             parts = [
@@ -170,7 +177,8 @@ class TableInputs:
             ]
         predictions = pd.concat(parts, ignore_index=True).set_axis(frame.index)
         if self.reference is not None:
-            predictions["familiarity"] = self.reference.familiarity(rows.features, rows.shares > 0)
+            near = self.reference.familiarity(rows.features, rows.shares > 0)
+            predictions["familiarity"] = near * self.encoder.time_familiarity(read)
         predictions[FLAGS] = flag_texts(self.encoder.column_names, marks, len(frame))
         return mark_not_finite(predictions)
 

@@ -26,7 +26,7 @@ from vmg.tables.files import MISSING
 from vmg.tables.missing import ReferenceRows, row_digests
 from vmg.tables.numbers import to_numbers
 from vmg.tables.suspicions import find_suspicions
-from vmg.tables.target import Target, Task, centred_target, fit_target, known_labels, require_numbers
+from vmg.tables.target import Target, Task, centred_target, fit_target, known_labels, require_numbers, target_scale
 from vmg.training import Callback
 
 __all__ = ["ESTIMATORS", "PreparedTable", "TableModel", "prepare_table"]
@@ -87,7 +87,7 @@ def prepare_table(
     rows = CellTable(columns.iloc[inside], training=True) if len(outside) else whole
     values = found.values[inside]
     encoder = TableEncoder.fit(rows, choices, target=target)
-    encoder, features = encoder.with_target(rows, centred_target(values))
+    encoder, features = encoder.with_target(rows, centred_target(values), target_scale(values))
 
     notes = [found.reason]
     if n_without:

@@ -5,6 +5,7 @@ from vmg.prediction.glm import GLMPrediction
 from vmg.prediction.mixture import AtomPrediction, MixturePrediction, Prediction
 from vmg.prediction.networks import draw_functions, sample_outputs
 from vmg.prediction.student import MixtureNoisePrediction, StudentPrediction, TransformedPrediction
+from vmg.prediction.widened import WidenedPrediction, widen
 
 __all__ = [
     "AtomPrediction",
@@ -16,8 +17,10 @@ __all__ = [
     "Prediction",
     "StudentPrediction",
     "TransformedPrediction",
+    "WidenedPrediction",
     "class_mixture",
     "draw_functions",
     "row_pieces",
     "sample_outputs",
+    "widen",
 ]

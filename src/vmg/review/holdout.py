@@ -115,6 +115,17 @@ class Holdout:
         whole = f" in whole groups of '{self.by}'" if self.by is not None else " at random"
         return f"{rows} in {len(splits)} folds{whole}" if self.folds else f"{rows}{whole}"
 
+    def caution(self, frame: pd.DataFrame) -> str:
+        """A sentence where rows have dates and those held out are not the last; else empty."""
+        if self.time is not None:
+            return ""
+        typed = [name for name in frame.columns if frame[name].dtype.kind not in "biufc"]
+        dates = [name for name in typed if find_date_format(Cells(frame[name])) is not None]
+        if not dates:
+            return ""
+        how = "in whole groups" if self.by is not None else "at random"
+        return f"Rows were held out {how}: that is no test of later dates; --time {dates[0]!r} holds out the last rows."
+
     def to_document(self) -> dict[str, Any]:
         """The choices for a model file."""
         return {"share": self.share, "folds": self.folds, "by": self.by, "time": self.time}

@@ -161,15 +161,21 @@ class ValueColumn(Column):
         return ()
 
     @property
+    def is_feature(self) -> bool:
+        """Whether the value itself is a feature, beside its circles."""
+        return True
+
+    @property
     def feature_scales(self) -> dict[str, float]:
         parts = [f"{self.name}: {circle} {part}" for circle in self.circle_names for part in ("sin", "cos")]
-        return {f"{self.name}{self.quantity}": self.spread} | dict.fromkeys(parts, SAME_SCALE) | self._missing_scale
+        own = {f"{self.name}{self.quantity}": self.spread} if self.is_feature else {}
+        return own | dict.fromkeys(parts, SAME_SCALE) | self._missing_scale
 
     def transform(self, cells: Cells) -> Features:
         values = self.values(cells)
         missing, reach = np.isnan(values), min(FAR * max(self.high - self.low, self.spread), LARGEST)
         near = np.clip(values, max(self.low - reach, -LARGEST), min(self.high + reach, LARGEST))
-        features = {f"{self.name}{self.quantity}": np.where(missing, self.median, near)}
+        features = {f"{self.name}{self.quantity}": np.where(missing, self.median, near)} if self.is_feature else {}
         for circle, turn in self.circles(cells).items():  # what is missing is at the centre
             for part in (np.sin, np.cos):
                 features[f"{self.name}: {circle} {part.__name__}"] = np.nan_to_num(part(2 * np.pi * turn), nan=0.0)
@@ -266,10 +272,16 @@ def _booleans(cells: Cells) -> Array:
 
 @dataclass(frozen=True)
 class DateColumn(ValueColumn):
-    """Days since 1970, and the place in the year, the week and (where rows differ in it) the day on a circle."""
+    """Days since 1970, and the place in the year, the week and (where rows differ in it) the day on a circle.
+
+    ``trend`` says whether the days themselves are a feature, and ``drift`` how far each output may move away from what
+    is predicted for each day beyond the range: an error that grows with the distance, in the target's own units.
+    """
 
     date_format: str = DATE_FORMATS[0]
     time_of_day: bool = False
+    trend: bool = True
+    drift: list[float] = field(default_factory=list)
 
     kind, plural, quantity = "date", "dates", ": days"
 
@@ -289,6 +301,15 @@ class DateColumn(ValueColumn):
     def circle_names(self) -> tuple[str, ...]:
         return ("year", "week", "day") if self.time_of_day else ("year", "week")
 
+    @property
+    def is_feature(self) -> bool:
+        return self.trend
+
+    def days_beyond(self, cells: Cells) -> Array:
+        """How many days each cell lies before or after the dates of the training rows."""
+        days = np.nan_to_num(self.values(cells), nan=self.median)
+        return np.maximum(np.maximum(days - self.high, self.low - days), 0.0)
+
     def circles(self, cells: Cells) -> dict[str, Array]:
         times = to_timestamps(cells, self.date_format)
         turns = {"year": day_of_year(times) / YEAR_DAYS, "week": day_of_week(times) / WEEK_DAYS}
@@ -304,7 +325,13 @@ class DateColumn(ValueColumn):
         words = {"%m": "month", "%d": "day", "%y": "year", "%b": "month", "%j": "day of year"}
         day = re.split(" %[HI]", self.date_format)[0]
         said = re.sub("%[a-zA-Z]", lambda part: words.get(part[0].lower(), part[0]), day)
-        return super().notes() + ([f"Dates in '{self.name}' read as {said}."] if day != DATE_FORMATS[0] else [])
+        notes = super().notes() + ([f"Dates in '{self.name}' read as {said}."] if day != DATE_FORMATS[0] else [])
+        if not self.trend:
+            notes.append(
+                f"Column '{self.name}': only its place in the year, week and day is used; a trend over time made later "
+                "rows of the table no better known."
+            )
+        return notes
 
 
 @dataclass(frozen=True)

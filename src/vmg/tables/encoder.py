@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from vmg.tables.cells import Cells, CellTable, TableError, count, full_matches, listing
 from vmg.tables.choices import TableChoices
-from vmg.tables.columns import KINDS, CategoryColumn, Column, NumberColumn, Reading, column_from_document
+from vmg.tables.columns import (
+    KINDS,
+    CategoryColumn,
+    Column,
+    DateColumn,
+    NumberColumn,
+    Reading,
+    column_from_document,
+)
 from vmg.tables.dates import find_date_format, looks_like_dates
 from vmg.tables.files import MISSING
 from vmg.tables.numbers import count_comma_votes, mixed_units
@@ -72,11 +80,14 @@ class TableEncoder:
             raise TableError(f"no column is left to learn from: {reasons}")
         return cls(tuple(columns), dropped, comma)
 
-    def with_target(self, frame: pd.DataFrame | CellTable, target: Array) -> tuple[TableEncoder, Array]:
-        """The encoder with target statistics of categories, and the features of the training rows.
+    def with_target(
+        self, frame: pd.DataFrame | CellTable, target: Array, scale: Array | None = None
+    ) -> tuple[TableEncoder, Array]:
+        """The encoder with what the target says of its columns, and the features of the training rows.
 
-        Those statistics are, for each training row, of other folds: its own target is not in its features. ``target``
-        [N, outputs] is centred and of unit scale.
+        Categories have target statistics, which are, for each training row, of other folds: its own target is not in
+        its features. Dates have a trend where later rows show one. ``target`` [N, outputs] is centred and of unit
+        scale; ``scale`` [outputs] is that unit, None for classes.
         """
         table = CellTable.of(frame, training=True)
         columns: list[Column] = []
@@ -92,7 +103,19 @@ class TableEncoder:
         for place, name in enumerate(encoder.feature_names):
             if name in of_other_folds:
                 features[:, place] = of_other_folds[name]
-        return encoder, features
+        return encoder._with_trends(features, target, scale)
+
+    def _with_trends(self, features: Array, target: Array, scale: Array | None) -> tuple[TableEncoder, Array]:
+        """The encoder whose dates are a trend only where that predicts later rows better, and the features of rows."""
+        names, columns = self.feature_names, list(self.columns)
+        kept = np.ones(len(names), dtype=bool)
+        for k, column in enumerate(columns):
+            if isinstance(column, DateColumn) and column.trend:
+                place = names.index(f"{column.name}{column.quantity}")
+                trend, drift = judge_trend(features, place, target)
+                kept[place] = trend
+                columns[k] = replace(column, trend=trend, drift=[] if scale is None else (drift * scale).tolist())
+        return replace(self, columns=tuple(columns)), features[:, kept] if not kept.all() else features
 
     @property
     def column_names(self) -> list[str]:
@@ -154,6 +177,23 @@ class TableEncoder:
         """The rows of each column that are ``missing``, ``unseen`` or ``outside``."""
         table = self.check(frame)
         return [column.marks(table[column.name]) for column in self.columns]
+
+    def extra_std(self, frame: pd.DataFrame | CellTable) -> Array | None:
+        """How uncertain targets are beyond what is predicted, as dates leave their range: [N, outputs], or None."""
+        table = self.check(frame)
+        drifting = [column for column in self.columns if isinstance(column, DateColumn) and any(column.drift)]
+        parts = [np.outer(column.days_beyond(table[column.name]), column.drift) for column in drifting]
+        return np.sqrt(np.square(parts).sum(0)) if np.any(parts) else None
+
+    def time_familiarity(self, frame: pd.DataFrame | CellTable) -> Array:
+        """1 inside the dates of the training rows, 1/2 at a tenth of their range beyond them, [N]."""
+        table = self.check(frame)
+        familiarity = np.ones(len(table))
+        for column in self.columns:
+            if isinstance(column, DateColumn):
+                tenth = max(0.1 * (column.high - column.low), 1.0)
+                familiarity *= tenth / (tenth + column.days_beyond(table[column.name]))
+        return familiarity
 
     def clipped(self, frame: pd.DataFrame | CellTable) -> pd.DataFrame:
         """The table with numbers, dates and times outside the training range moved to its ends."""
@@ -280,3 +320,47 @@ def decide_comma(table: CellTable, choices: TableChoices) -> bool:
     cells = {name: table[name] for name in table.names}
     given = {name: c for name, c in cells.items() if not (c.is_numeric or c.is_time or c.is_category)}
     return bool(count_comma_votes(given).decide())
+
+
+# -- trends -----------------------------------------------------------------------------------------------------------
+
+MIN_TREND_ROWS = 40
+SPLITS = (0.6, 0.7, 0.8)  # shares of the rows before each split; the next fifth of the rows is predicted
+BETTER = 0.9  # of the error without a trend: one that gains less is left out, as networks extrapolate it blindly
+
+
+def judge_trend(features: Array, place: int, target: Array) -> tuple[bool, Array]:
+    """Whether the feature at ``place``, days, helps to predict later rows, and how fast errors grow with the days.
+
+    Later rows are predicted from earlier ones by ridge regression, with the days and without. The growth [outputs], in
+    units of ``target`` [N, outputs] for each day, is the largest of the splits. With few rows the days stay.
+    """
+    days, n_outputs = features[:, place], target.shape[1]
+    others = np.delete(features, place, axis=1)
+    later, earlier, squared_days = [], [], []
+    for share in SPLITS:
+        cut, end = np.quantile(days, [share, min(share + 0.2, 1.0)])
+        before, after = days <= cut, (days > cut) & (days <= end)
+        if before.sum() < MIN_TREND_ROWS / 2 or after.sum() < MIN_TREND_ROWS / 8:
+            continue
+        squared_days.append(np.mean((days[after] - cut) ** 2))
+        errors = [_ridge_errors(X[before], target[before], X[after], target[after]) for X in (features, others)]
+        earlier.append([error[0] for error in errors])
+        later.append([error[1] for error in errors])
+    if not later or len(days) < MIN_TREND_ROWS:
+        return True, np.zeros(n_outputs)
+    with_days, without = np.mean(later, axis=0).sum(-1)
+    trend = bool(with_days < BETTER**2 * without)
+    way = 0 if trend else 1
+    growth = (np.array(later) - np.array(earlier))[:, way] / np.array(squared_days)[:, None]
+    return trend, np.sqrt(np.maximum(growth.max(0), 0.0))
+
+
+def _ridge_errors(X: Array, y: Array, X_later: Array, y_later: Array) -> tuple[Array, Array]:
+    """Mean squared errors [outputs] of ridge regression on the rows that it was fitted to, and on later rows."""
+    mean, scale = X.mean(0), X.std(0)
+    scale = np.where(scale > 1e-10 * np.abs(mean), scale, 1.0)
+    Z, Z_later = (np.clip((part - mean) / scale, -10, 10) for part in (X, X_later))
+    centre = y.mean(0)
+    slopes = np.linalg.solve(Z.T @ Z + np.eye(Z.shape[1]), Z.T @ (y - centre))
+    return np.mean((y - centre - Z @ slopes) ** 2, 0), np.mean((y_later - centre - Z_later @ slopes) ** 2, 0)

@@ -12,7 +12,16 @@ from vmg.tables.cells import Cells, TableError, count, listing
 from vmg.tables.columns import LARGEST, MIN_NUMBER_SHARE
 from vmg.tables.numbers import find_unit, has_decimal_commas, mixed_units, to_numbers
 
-__all__ = ["Target", "Task", "centred_target", "fit_target", "known_labels", "label_positions", "require_numbers"]
+__all__ = [
+    "Target",
+    "Task",
+    "centred_target",
+    "fit_target",
+    "known_labels",
+    "label_positions",
+    "require_numbers",
+    "target_scale",
+]
 
 Task = Literal["regression", "classification"]
 
@@ -87,6 +96,14 @@ def centred_target(values: NDArray[Any]) -> NDArray[np.float64]:
     chosen = frequent[1:] if len(classes) == 2 else frequent
     shares = (places[:, None] == chosen).astype(np.float64)
     return shares - shares.mean(0)
+
+
+def target_scale(values: NDArray[Any]) -> NDArray[np.float64] | None:
+    """The spread of numbers [outputs], which is the unit of :func:`centred_target`; None for classes."""
+    if values.dtype.kind != "f":
+        return None
+    largest = float(np.abs(values).max()) or 1.0
+    return np.atleast_1d((values / largest).std(0) * largest)
 
 
 def require_numbers(cells: Cells, values: NDArray[np.float64]) -> None:
