@@ -198,3 +198,10 @@ def test_mistakes(shops, vmg_command, arguments, message):
 def test_presets_reach_the_estimator(shops, vmg_command):
     vmg_command("fit", "shops.csv", "-t", "y", "--no-holdout", "--preset", "fast", "--max-iter", "2")
     assert vmg.load("shops.vmg").estimator.n_members == 4
+
+
+def test_a_random_split_of_rows_with_dates_says_that_it_does_not_test_later_ones():
+    frame = pd.DataFrame({"sold": pd.date_range("2020-01-01", periods=30).strftime("%Y-%m-%d"), "x": np.arange(30.0)})
+    assert "--time 'sold' holds out the last rows" in Holdout().caution(frame)
+    assert "in whole groups" in Holdout(by="x").caution(frame)
+    assert not Holdout(time="sold").caution(frame) and not Holdout().caution(frame[["x"]])
