@@ -120,14 +120,14 @@ class InputRange:
         return 1.0 + np.square(outside).sum(-1)
 
     def drift(self, x: Array, slopes: Callable[[], Array], n_outputs: int = 1) -> Array:
-        """F [D, N, C] of what functions may do outside the range, at rows x [N, D] in standard units; none if inside.
+        """F [D, N, C] of what functions may do outside the range, at rows x [N, D] in standard units.
 
         Networks see squashed inputs, on which no function goes on as a straight line. So a line is added whose slopes
         are unknown, and as large as ``slopes()`` [D, C], those inside the range: FᵀF is its covariance between rows.
         """
         over = np.maximum(x - _stretch(self.high), 0.0) - np.maximum(_stretch(self.low) - x, 0.0)
         if not over.any():
-            return np.zeros((0, len(x), n_outputs))
+            return np.zeros((x.shape[1], len(x), n_outputs))  # as many as elsewhere: one seed draws the same functions
         return slopes()[:, None] * np.clip(over, -FARTHEST, FARTHEST).T[..., None]
 
     def points(self) -> Array:
