@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import vmg
 
@@ -36,7 +38,6 @@ nb_merge_streams = True
 # Reference
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
-napoleon_google_docstring = False
 napoleon_use_rtype = False
 
 # Looks
@@ -58,3 +59,21 @@ html_theme_options = {
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
 html_sidebars = {"playground": []}
+
+# Docstrings hold mathematics: |U| is a determinant, [*batch_shape] a shape, n_features_in_ a name; none is markup.
+LITERAL = re.compile(r"(``.+?``|:\w+:`.+?`|`.+?`)")
+SIGNS = re.compile(r"(?<!\\)(\||(?<=[\[( ])\*(?=[a-z])|(?<=\w)_(?=[\s,.;)\]]|$))")
+
+
+def escape_mathematics(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Escape signs of mathematics outside literals; code examples stay as they are."""
+    for i, line in enumerate(lines):
+        if line.lstrip().startswith((">>>", "...", "..")):
+            continue
+        parts = LITERAL.split(line)
+        lines[i] = "".join(part if n % 2 else SIGNS.sub(r"\\\1", part) for n, part in enumerate(parts))
+
+
+def setup(app: Any) -> None:
+    """Run after napoleon, whose priority is 500."""
+    app.connect("autodoc-process-docstring", escape_mathematics, priority=600)
