@@ -205,3 +205,10 @@ def test_a_random_split_of_rows_with_dates_says_that_it_does_not_test_later_ones
     assert "--time 'sold' holds out the last rows" in Holdout().caution(frame)
     assert "in whole groups" in Holdout(by="x").caution(frame)
     assert not Holdout(time="sold").caution(frame) and not Holdout().caution(frame[["x"]])
+
+
+@pytest.mark.parametrize("folds", [0, 5])
+def test_copies_of_a_row_are_held_out_together(folds):
+    frame = pd.concat([pd.DataFrame({"x": np.arange(60.0), "y": np.arange(60.0)})] * 2, ignore_index=True)
+    for fitted, held in Holdout(folds=folds).splits(frame, frame["y"].to_numpy(), 0):
+        assert not {*frame["x"][fitted]} & {*frame["x"][held]} and len(held) > 10

@@ -61,7 +61,7 @@ class Holdout:
     def splits(self, frame: pd.DataFrame, target: NDArray[Any], seed: int) -> list[Split]:
         """Positions of the rows to fit to and to score on; none where there are too few rows.
 
-        Classes keep their shares in random splits.
+        Classes keep their shares in random splits, and copies of a row stay together.
         """
         n = len(frame)
         if self.time is not None:
@@ -76,6 +76,7 @@ class Holdout:
             fold = (order % n_folds)[place]
         else:
             fold = _folds(place, n, n_folds, self.share if not self.folds else None)
+            fold = fold[_first_copies(frame)]
         held = [np.flatnonzero(fold == k) for k in range(n_folds if self.folds else 1)]
         splits = [(np.setdiff1d(np.arange(n), rows), rows) for rows in held]
         return [split for split in splits if len(split[0]) >= MIN_FITTED and len(split[1]) >= MIN_SCORED]
@@ -138,6 +139,12 @@ def _folds(place: Rows, n: int, n_folds: int, share: float | None) -> Rows:
     n_held = round(share * n)
     chosen = np.floor((np.arange(n_held) + 0.5) * n / max(n_held, 1)).astype(np.int64)  # evenly over the classes
     return np.where(np.isin(place, chosen), 0, 1)
+
+
+def _first_copies(frame: pd.DataFrame) -> Rows:
+    """The first row that has the same cells as each row."""
+    copies, firsts = pd.factorize(pd.util.hash_pandas_object(frame.astype(str), index=False))
+    return np.unique(copies, return_index=True)[1][copies] if len(firsts) < len(frame) else np.arange(len(frame))
 
 
 def _timestamps(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
