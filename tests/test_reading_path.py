@@ -51,11 +51,12 @@ def test_one_training_step_is_read_in_five_files():
 def test_predict_interval_is_read_in_eight_files():
     """``nn/anchored.py``, whose matrices are taken once, is counted.
 
-    Noise that depends on the input, where held-out rows ask for it, is one more: ``fit/noise.py``.
+    Noise that depends on the input, where held-out rows ask for it, is one more: ``fit/noise.py``. So are experts
+    beside the networks: ``fit/stacking.py`` and one for each.
     """
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 2))
-    model = TableRegressor(n_members=4, max_iter=10, random_state=0).fit(X, X[:, 0])
+    model = TableRegressor(n_members=4, max_iter=10, experts="networks", random_state=0).fit(X, X[:, 0])
     model.predict(X)  # the posterior of the output layers is now known
     entered = files_entered(lambda: model.predict_interval(X))
     assert {

@@ -41,6 +41,9 @@ class TableClassifier(ClassifierMixin, ClassesMixin, TableEstimator):
     hidden_layer_sizes, activation, n_members, batch_size, learning_rate_init, max_iter, n_iter_no_change, \
 categorical, ignore, date_formats, decimal, random_state, verbose
         As in :class:`TableRegressor`.
+    experts : "auto", str or sequence of str
+        As in :class:`TableRegressor`; for classes there are "networks" and "boosted_trees", whose log probabilities
+        are added with factors that held-out rows choose.
     n_draws : int
         Posterior draws behind a prediction, for each member.
     class_weight : dict, "balanced" or None
@@ -50,6 +53,8 @@ categorical, ignore, date_formats, decimal, random_state, verbose
     ----------
     classes_ : array [K]
         The classes, sorted.
+    expert_weights_ : dict of str to float
+        The factor of each expert's log probabilities.
     ensemble_, history_, n_features_in_, feature_names_in_, feature_relevance_
         As in :class:`TableRegressor`.
 
@@ -130,6 +135,7 @@ categorical, ignore, date_formats, decimal, random_state, verbose
             weight,
             size=self._size(len(X), classes=True),
             seed=self.seed_,
+            experts=self._expert_names(),
             callbacks=self._callbacks,
         )
         self.ensemble_, self.history_ = fitted.ensemble, fitted.history

@@ -57,6 +57,11 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         allow on held-out training rows; several outputs get "student".
     n_members : "auto" or int
         Networks in the ensemble.
+    experts : "auto", str or sequence of str
+        Models that predict together, weighed by held-out rows: "networks", which are always there, a
+        "gaussian_process" and "boosted_trees". "auto" takes all that suit; "networks" alone gives those alone. Beside
+        the networks there are none for several outputs, for fewer than 50 or more than 10,000 rows and for likelihoods with a
+        natural-gradient output layer. :meth:`partial_fit` conditions networks and the process on new rows; trees stay.
     batch_size : "auto" or int
         Rows of a training step; tables that are shorter are taken whole.
     learning_rate_init : float
@@ -80,6 +85,8 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
     ----------
     ensemble_ : RegressionEnsemble or ScalarEnsemble
         The fitted networks.
+    expert_weights_ : dict of str to float
+        The weight of each expert that is left; an expert without weight is dropped.
     likelihood_, likelihood_reason_ : str
         The likelihood that was fitted, and why.
     likelihood_scores_ : dict
@@ -177,6 +184,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
             input_noise=self.noise == "auto",
             rectify=self.likelihood == "auto",
             scaling=scaling,
+            experts=self._expert_names(),
             callbacks=self._callbacks,
         )
         if self.likelihood != "auto":

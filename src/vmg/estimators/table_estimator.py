@@ -18,6 +18,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from vmg.estimators.base import Array, EstimatorBase, to_dense
 from vmg.estimators.table_inputs import EncodedRows, Outside, TableInputs
 from vmg.fit.design import Size, Standardiser, choose_size
+from vmg.fit.gaussian_process import GaussianProcess
+from vmg.fit.stacking import EXPERTS
 from vmg.nn.mlp import ACTIVATIONS
 from vmg.tables.cells import as_frame
 from vmg.tables.choices import TableChoices
@@ -43,6 +45,7 @@ class TableEstimator(EstimatorBase):
         "hidden_layer_sizes": [StrOptions({"auto"}), "array-like", Interval(Integral, 1, None, closed="left")],
         "activation": [StrOptions({"auto", *ACTIVATIONS})],
         "n_members": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "experts": [str, "array-like"],
         "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
         "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
         "max_iter": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
@@ -59,6 +62,7 @@ class TableEstimator(EstimatorBase):
     activation: str = "auto"
     _: KW_ONLY
     n_members: int | str = "auto"
+    experts: str | Sequence[str] = "auto"
     batch_size: int | str = "auto"
     learning_rate_init: float = 0.03
     max_iter: int | str = "auto"
@@ -174,6 +178,20 @@ class TableEstimator(EstimatorBase):
             patience=None if self.n_iter_no_change == "auto" else 10 * int(self.n_iter_no_change),
         )
 
+    def _expert_names(self) -> tuple[str, ...]:
+        """Experts beside the networks that the parameters ask for.
+
+        A stream has too many rows for them, and a process keeps some, which a fit may not want.
+        """
+        asked = (self.experts,) if isinstance(self.experts, str) else tuple(self.experts)
+        known = ("networks", *EXPERTS)
+        if asked != ("auto",) and not (asked and set(asked) <= set(known)):
+            raise ValueError(f'experts must be "auto" or among {known}; got {self.experts!r}')
+        if self._known_scaling:
+            return ()
+        names = EXPERTS if asked == ("auto",) else [name for name in EXPERTS if name in asked]
+        return tuple(name for name in names if self._keeps_rows or name != GaussianProcess.name)
+
     # -- rows ---------------------------------------------------------------------------------------------------------
 
     def _choices(self) -> TableChoices:
@@ -223,6 +241,11 @@ class TableEstimator(EstimatorBase):
             raise ValueError("predict_frame is for one output; use pred_dist for several")
         scores = self.conformal_scores_
         return self.inputs_.predict_frame(self._as_frame(X), self._predict_features, scores, coverage, outside)
+
+    @property
+    def expert_weights_(self) -> dict[str, float]:
+        """The weight of each expert by its name."""
+        return dict(self.ensemble_.weights)
 
     @property
     def feature_relevance_(self) -> Array:

@@ -36,6 +36,7 @@ from vmg.math.scalar_evidence import mean_log_prob
 __all__ = [
     "NORMAL_DEGREES",
     "Calibration",
+    "ClassCalibration",
     "HeldOut",
     "HeldOutFunctions",
     "HeldOutPredictions",
@@ -271,37 +272,72 @@ def calibrate_scalar(
 
 CLASS_DRAWS = 32
 REGION_WEIGHT = 0.3  # of all rows in held-out regions, beside all rows of folds
-CLASS_PRIOR_ROWS = 3.0  # the priors of log sharpness ~ N(0, 1) and log inflation ~ N(0, 2²) count as so many rows
+CLASS_PRIOR_ROWS = 3.0  # that the priors of the logarithms of the factors count as
+CLASS_SPREAD = np.array([1.0, 2.0, 1.0])  # of these priors; with trees, both kinds start at one half
+LEAST_TRUST = 0.05  # of trees; with less they are dropped
 
 
-def calibrate_classes(rows: HeldOutPredictions, y: Positions, weight: Array, seed: int) -> tuple[float, float]:
-    """Sharpness and inflation of logits under which labels y [n] of held-out folds and regions are most probable."""
+class ClassCalibration(NamedTuple):
+    """Factors of the networks' logits, of their variance, and of the log probabilities by boosted trees."""
+
+    sharpness: float = 1.0
+    inflation: float = 1.0
+    trust: float = 0.0
+
+
+def calibrate_classes(
+    rows: HeldOutPredictions, y: Positions, weight: Array, seed: int, by_trees: Sequence[Array] = ()
+) -> ClassCalibration:
+    """Factors under which labels y [n] of held-out folds and regions are most probable.
+
+    Networks have logits f with variances, trees log probabilities log q, and the two are pooled in each draw:
+    p ∝ exp(κ f + τ log q). ``by_trees`` has log q [n, K] of each group, from trees that have not seen its rows. Trees
+    that do not help have no trust.
+    """
+    if by_trees:
+        factors = _calibrate_classes(rows, y, weight, seed, by_trees)
+        if factors.trust > LEAST_TRUST:
+            return factors
+    return _calibrate_classes(rows, y, weight, seed, ())
+
+
+def _calibrate_classes(
+    rows: HeldOutPredictions, y: Positions, weight: Array, seed: int, by_trees: Sequence[Array]
+) -> ClassCalibration:
+    """The best factors, with trees or without."""
     rng = np.random.default_rng(seed)
     n_classes = rows.loc.shape[-1]
-    sets: list[tuple[float, list[tuple[Array, Array, Positions, Array, Array]]]] = []
+    sets: list[tuple[float, list[tuple[Array, Array, Positions, Array, Array, Array]]]] = []
     for regions in (False, True):
         parts = []
-        for outside, loc, variance, factor in rows.of_groups(regions=regions):
+        said = [one for one, group in zip(by_trees, rows.design.groups, strict=False) if group.region == regions]
+        for k, (outside, loc, variance, factor) in enumerate(rows.of_groups(regions=regions)):
             if len(outside):
                 noise = rng.standard_normal((CLASS_DRAWS, len(loc), 1, n_classes))
                 spread = np.sqrt(variance * factor)
-                parts.append((loc, spread[..., None], y[outside], weight[outside], noise))
+                log_q = said[k][outside] if said else np.zeros((len(outside), n_classes))
+                parts.append((loc, spread[..., None], y[outside], weight[outside], noise, log_q))
         if parts:
             sets.append((sum(float(part[3].sum()) for part in parts), parts))
     n_rows = sets[0][0]
+    start = np.array([0.0, 0.0]) if not by_trees else np.array([-math.log(2), 0.0, -math.log(2)])
+
+    def factors(values: Array) -> ClassCalibration:
+        limited = np.exp(np.clip(values, (-5, -20, -5)[: len(values)], (5, 20, 5)[: len(values)]))
+        return ClassCalibration(*limited.tolist())
 
     def loss_at(values: Array) -> float:
-        sharpness, root = math.exp(np.clip(values[0], -5, 5)), math.exp(np.clip(values[1], -20, 20) / 2)
-        total = 0.0
+        sharpness, inflation, trust = factors(values)
+        root, total = math.sqrt(inflation), 0.0
         for share, (size, parts) in zip((1.0, REGION_WEIGHT), sets, strict=False):
-            for loc, spread, labels, w, noise in parts:
-                p = special.softmax(sharpness * loc + root * spread * noise, -1).mean((0, 1))
+            for loc, spread, labels, w, noise, log_q in parts:
+                p = special.softmax(sharpness * loc + root * spread * noise + trust * log_q, -1).mean((0, 1))
                 chosen = p[np.arange(len(labels)), labels]
                 total -= float(w @ np.log(np.maximum(chosen, 1e-12))) * share / size
-        return total + 0.5 * (values[0] ** 2 + (values[1] / 2) ** 2) * CLASS_PRIOR_ROWS / n_rows
+        return total + 0.5 * np.square((values - start) / CLASS_SPREAD[: len(start)]).sum() * CLASS_PRIOR_ROWS / n_rows
 
     def loss(points: Array, problem: Positions) -> Array:
         return np.array([loss_at(values) for values in points])
 
-    best, _ = nelder_mead(loss, np.zeros((1, 2)), max_rounds=80, x_tolerance=1e-2, loss_tolerance=1e-5)
-    return math.exp(np.clip(best[0, 0], -5, 5)), math.exp(np.clip(best[0, 1], -20, 20))
+    best, _ = nelder_mead(loss, start[None], max_rounds=40 * len(start), x_tolerance=1e-2, loss_tolerance=1e-5)
+    return factors(best[0])

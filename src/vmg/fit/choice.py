@@ -157,7 +157,7 @@ class TargetFitter:
     """How targets are fitted: ``size_of`` gives the size of a fit by its number of rows.
 
     ``rectify`` keeps amounts from being negative. ``scaling`` is that of targets where it is known before the fit.
-    ``shapes`` lets the noise have another shape than a Student t.
+    ``shapes`` lets the noise have another shape than a Student t. ``experts`` are those beside the networks.
     """
 
     size_of: Callable[[int], Size]
@@ -166,6 +166,7 @@ class TargetFitter:
     rectify: bool = False
     shapes: bool = False
     scaling: Standardiser | None = None
+    experts: Sequence[str] = ()
     callbacks: Sequence[Callback] = ()
 
     def fit(self, name: str, x: Array, y: Array, weight: Array | None) -> TargetFit:
@@ -200,7 +201,7 @@ class TargetFitter:
         columns = values.reshape(len(values), -1)
         scaling = self.scaling or Standardiser.fit(columns, weight)
         shape = "mixture" if name == "mixture" else "auto" if self.shapes and transform is None else "student"
-        options |= {"degrees": NORMAL_DEGREES if name == "normal" else None, "shape": shape}
+        options |= {"degrees": NORMAL_DEGREES if name == "normal" else None, "shape": shape, "experts": self.experts}
         fitted = fit_regression(x, scaling.transform(columns), weight, input_noise=self.input_noise, **options)
         return TargetModel(fitted.ensemble, scaling, transform), fitted.held_out, fitted.history
 

@@ -14,10 +14,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vmg.fit.calibration import HeldOutPredictions, calibrate_classes
+from vmg.fit.boosted_trees import BoostedTrees, class_log_probabilities, grow_class_trees
+from vmg.fit.calibration import ClassCalibration, HeldOutPredictions, calibrate_classes
 from vmg.fit.design import InputRange, Size, squash, threads_for
 from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers
 from vmg.fit.glm import OptimisedMembers, mean_score, posterior_of_all_rows
+from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS
 from vmg.fit.trainer import FitRows, train_ensembles
 from vmg.math.evidence import log_precision_prior
 from vmg.math.softmax_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_objective, step_mean
@@ -100,6 +102,21 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
     root: Tensor  # Cholesky factor of their row precision, [E, D, D]
     sharpness: float  # factor of the logits
     inflation: float  # factor of their variance
+    trust: float = 0.0  # factor of the log probabilities by boosted trees
+    trees: BoostedTrees | None = None
+
+    def log_probabilities_by_trees(self, x: Array) -> Array | float:
+        """τ log q at squashed rows [N, D], [N, K]; zero without trees."""
+        if self.trees is None:
+            return 0.0
+        n_classes = self.members.n_classes
+        return self.trust * class_log_probabilities(self.trees, np.arange(n_classes), n_classes, x)
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The factor of each expert's log probabilities by its name."""
+        by_trees = {} if self.trees is None else {BoostedTrees.name: self.trust}
+        return {"networks": self.sharpness, **by_trees}
 
     @torch.no_grad()
     def sample_probabilities(self, x: Array, n_draws: int, seed: int) -> Array:
@@ -113,7 +130,8 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
             noise[half : 2 * half] = -noise[:half]  # pairs of opposite draws: their mean has less noise
             spread = SoftmaxPosterior(self.mean, self.root).weight_noise(noise)
             factor = self.inflation * self.input_range.extrapolation_factor(soft)
-            logits = self.sharpness * (phi @ self.mean) + torch.as_tensor(factor).sqrt().unsqueeze(-1) * (phi @ spread)
+            centre = self.sharpness * (phi @ self.mean) + torch.as_tensor(self.log_probabilities_by_trees(soft))
+            logits = centre + torch.as_tensor(factor).sqrt().unsqueeze(-1) * (phi @ spread)
             return torch.softmax(logits, -1).flatten(0, 1).numpy()
 
     def updated(self, x: Array, y: NDArray[np.int64], weight: Array | None) -> ClassificationEnsemble:
@@ -128,8 +146,17 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
         return replace(self, mean=after.mean.contiguous(), root=after.root.contiguous(), input_range=inputs)
 
     def _own_document(self) -> tuple[Tensors, Document]:
-        document = {"n_classes": self.members.n_classes, "sharpness": self.sharpness, "inflation": self.inflation}
-        return {"mean": self.mean, "root": self.root}, document
+        document: Document = {
+            "n_classes": self.members.n_classes,
+            "sharpness": self.sharpness,
+            "inflation": self.inflation,
+        }
+        tensors = {"mean": self.mean, "root": self.root}
+        if self.trees is not None:
+            own, trees = self.trees.to_document()
+            tensors |= {f"trees.{key}": tensor for key, tensor in own.items()}
+            document |= {"trust": self.trust, "trees": trees}
+        return tensors, document
 
     @classmethod
     def _from_own_document(
@@ -137,7 +164,15 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
     ) -> ClassificationEnsemble:
         n_classes = require_size("n_classes", document["n_classes"])
         members = stored.members(ClassificationMembers, n_classes=n_classes)
-        return cls(members, inputs, *stored.posterior(members.features, n_classes), *stored.factors(document))
+        parts = (*stored.posterior(members.features, n_classes), *stored.factors(document))
+        if "trees" not in document:
+            return cls(members, inputs, *parts)
+        own = {key.removeprefix("trees."): one for key, one in stored.tensors.items() if key.startswith("trees.")}
+        trees = BoostedTrees.from_document(own, document["trees"], stored.sizes["in_features"])
+        trust = float(document["trust"])
+        if len(trees.start) != (n_classes if n_classes > 2 else 1) or not 0 <= trust < np.inf:
+            raise ValueError(f"trees must be of {n_classes} classes and have a finite factor; got {trust}")
+        return cls(members, inputs, *parts, trust, trees)
 
 
 def improve_on(
@@ -164,9 +199,13 @@ def fit_classification(
     *,
     size: Size,
     seed: int,
+    experts: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
 ) -> Fitted[ClassificationEnsemble]:
-    """Fit to rows in standard units, x [N, D], with labels y [N] from 0 to K − 1."""
+    """Fit to rows in standard units, x [N, D], with labels y [N] from 0 to K − 1.
+
+    Of ``experts`` beside the networks, classes know boosted trees.
+    """
 
     def make_members() -> ClassificationMembers:
         return ClassificationMembers(x.shape[1], size.hidden, n_classes, size.activations, size.n_members)
@@ -174,24 +213,34 @@ def fit_classification(
     given = np.ones(len(x)) if weight is None else weight
     with threads_for(size.step_work(len(x), x.shape[1])):
         [trained] = train_ensembles(make_members, [FitRows(x, y, weight, seed)], size=size, callbacks=callbacks)
-        held, factors, sample = trained.held, (1.0, 1.0), None
+        held, factors, sample, trees = trained.held, ClassCalibration(), None, None
         if held is not None:
             rows = trained.held_out(held)
-            factors = calibrate_classes(rows, y[held.index], given[held.index], seed)
-            sample = _held_out_sample(rows, held.index, *factors)
+            by_trees: list[Array] = []
+            if BoostedTrees.name in experts and FEWEST_ROWS <= len(x) <= MOST_ROWS:
+                held_out = np.stack([group.held_out for group in trained.design.groups])
+                grown = grow_class_trees(trained.x, y, n_classes, weight, held_out)
+                if grown is not None:
+                    trees, by_trees = grown[0], [log_q[held.index] for log_q in grown[1]]
+            factors = calibrate_classes(rows, y[held.index], given[held.index], seed, by_trees)
+            sample = _held_out_sample(rows, held.index, factors, by_trees)
         posterior = posterior_of_all_rows(trained, y, given)
-        parts = (posterior.mean.contiguous(), posterior.root.contiguous())
-        ensemble = ClassificationEnsemble(trained.members, InputRange.of(trained.x), *parts, *factors)
+        parts = (posterior.mean.contiguous(), posterior.root.contiguous(), *factors, trees if factors.trust else None)
+        ensemble = ClassificationEnsemble(trained.members, InputRange.of(trained.x), *parts)
         return Fitted(ensemble, trained.history, sample)
 
 
 def _held_out_sample(
-    rows: HeldOutPredictions, index: NDArray[np.int64], sharpness: float, inflation: float
+    rows: HeldOutPredictions, index: NDArray[np.int64], factors: ClassCalibration, by_trees: Sequence[Array]
 ) -> HeldOutSample:
-    """Mean class probabilities of the members that have not seen a row."""
+    """Mean class probabilities of the members, and trees, that have not seen a row."""
     positions, chances = [], []
-    for position, loc, variance, factor in rows.of_groups(regions=False):
-        logits, spread = torch.as_tensor(sharpness * loc), torch.as_tensor(inflation * variance * factor)
+    said = [one for one, group in zip(by_trees, rows.design.groups, strict=False) if not group.region]
+    for k, (position, loc, variance, factor) in enumerate(rows.of_groups(regions=False)):
+        spread = torch.as_tensor(factors.inflation * variance * factor)
+        p = mean_probabilities(torch.as_tensor(factors.sharpness * loc), spread).numpy()
+        if factors.trust:
+            p = p * np.exp(factors.trust * said[k][position])
         positions.append(index[position])
-        chances.append(mean_probabilities(logits, spread).mean(0).numpy())
+        chances.append((p / p.sum(-1, keepdims=True)).mean(0))
     return HeldOutSample(np.concatenate(positions), np.concatenate(chances))

@@ -71,6 +71,11 @@ class Ensemble(ABC, Generic[Kind]):
         """How strongly each input can move the first layer, [D]."""
         return self.members.features.relevance().double().numpy()
 
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each expert by its name."""
+        return {"networks": 1.0}
+
     def to_document(self) -> tuple[Tensors, Document]:
         """Tensors and a document for a model file."""
         features, (tensors, document) = self.members.features, self._own_document()

@@ -19,7 +19,9 @@ from torch import Tensor
 from vmg.fit.calibration import Calibration, HeldOutFunctions, calibrate_groups, held_out_errors
 from vmg.fit.design import InputRange, Size, Standardiser, squash, threads_for
 from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers, mean_slopes
+from vmg.fit.experts import Function
 from vmg.fit.noise import NoiseField, NoiseShape, choose_shape, fit_noise_field
+from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS, NETWORKS_ALONE, Stack, stack_experts
 from vmg.fit.trainer import FitRows, Members, TrainedMembers, train_ensembles
 from vmg.math.distributions import student_log_density
 from vmg.math.evidence import (
@@ -162,6 +164,7 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
     calibrations: tuple[Calibration, ...]  # of each output
     fields: tuple[NoiseField | None, ...]  # of each output
     shapes: tuple[NoiseShape, ...] = ()  # of each output's noise, where it is no Student t
+    stack: Stack = NETWORKS_ALONE  # experts beside the networks, of one output
 
     @cached_property
     def posterior(self) -> LinearPosterior:
@@ -181,6 +184,11 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
         return mean_slopes(self.members.features, self.posterior.mean, self.input_range)
 
     @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each expert by its name."""
+        return self.stack.weights
+
+    @property
     def _inflation(self) -> Array:
         return np.array([calibration.inflation for calibration in self.calibrations])
 
@@ -192,7 +200,11 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
         loc = means.mean(0)
         own = relative.T @ self.member_noise / len(means)
         between = means.var(0, ddof=1) if len(means) > 1 else np.zeros(loc.shape)
-        variance = (own + between) * self.input_range.extrapolation_factor(soft)[:, None]
+        factor = self.input_range.extrapolation_factor(soft)
+        variance = (own + between) * factor[:, None]
+        if self.stack.experts:
+            mixed = self.stack.mix(soft, Function(loc[:, 0], variance[:, 0]), factor)
+            loc, variance = mixed.loc[:, None], mixed.variance[:, None]
         return self._calibrated(soft, loc, variance, np.square(self._drift(x)).sum(0))
 
     def _calibrated(self, soft: Array, loc: Array, variance: Array, drift: Array | float = 0.0) -> RowPredictions:
@@ -214,8 +226,12 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
         soft = squash(x)
         with threads_for(self.members.features.work(len(x))):
             factor = self.functions.factor(soft, np.sqrt(self.member_noise))
-        factor = factor * np.sqrt(self.input_range.extrapolation_factor(soft)[:, None] * self._inflation)
-        return np.concatenate([factor, self._drift(x)])
+            extrapolation = self.input_range.extrapolation_factor(soft)
+            factor = factor * np.sqrt(extrapolation)[:, None]
+            if self.stack.experts:
+                centre = self.functions(soft)[0].mean(0)[:, 0]
+                factor = self.stack.factor(soft, centre, extrapolation, factor[..., 0])[..., None]
+        return np.concatenate([factor * np.sqrt(self._inflation), self._drift(x)])
 
     def distribution(
         self, x: Array, scaling: Standardiser, *, squeeze: bool
@@ -247,14 +263,18 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
         given = None if weight is None else torch.as_tensor(weight)
         with threads_for(self.members.features.work(len(x))):
             members.update(torch.as_tensor(soft), torch.as_tensor(y), given)
-        return replace(self, members=members, input_range=self.input_range.including(soft))
+        stack = self.stack.updated(soft, y[:, 0], weight)
+        return replace(self, members=members, input_range=self.input_range.including(soft), stack=stack)
 
     def _own_document(self) -> tuple[Tensors, Document]:
         tensors = {"noise": torch.from_numpy(self.member_noise.copy())}
         for c, field in enumerate(self.fields):
             if field is not None:
                 tensors |= {f"field.{c}.{part}": torch.from_numpy(a.copy()) for part, a in asdict(field).items()}
+        of_stack, stack = self.stack.to_document()
+        tensors |= {f"stack.{key}": tensor for key, tensor in of_stack.items()}
         document = {
+            "stack": stack,
             "n_outputs": self.members.head.n_outputs,
             "noise_prior": asdict(self.members.head.noise_prior),
             "calibrations": [asdict(calibration) for calibration in self.calibrations],
@@ -280,7 +300,11 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
         if not len(calibrations) == len(fields) == n_outputs or len(noise_shapes) not in (0, n_outputs):
             raise ValueError(f"{n_outputs} outputs must have a calibration and a noise each, and a shape each or none")
         noise = stored.tensors["noise"].double().numpy().copy()
-        return cls(members, inputs, noise, calibrations, fields, noise_shapes)
+        own = {key.removeprefix("stack."): one for key, one in stored.tensors.items() if key.startswith("stack.")}
+        stack = Stack.from_document(own, document["stack"], stored.sizes["in_features"])
+        if stack.experts and n_outputs > 1:
+            raise ValueError(f"experts beside the networks are of one output; got {n_outputs}")
+        return cls(members, inputs, noise, calibrations, fields, noise_shapes, stack)
 
 
 def fit_regressions(
@@ -291,12 +315,14 @@ def fit_regressions(
     noise_prior: NoisePrior | None = None,
     degrees: float | None = None,
     shape: str = "student",
+    experts: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
 ) -> list[Fitted[RegressionEnsemble]]:
     """Fit an ensemble to each of several sets of rows with targets [N, C], all of them at once.
 
     Held-out rows choose the tails unless ``degrees`` does. ``shape`` of the noise is "student", "mixture", or "auto": a
-    mixture where held-out errors clearly ask for it.
+    mixture where held-out errors clearly ask for it. ``experts`` are names of those beside the networks; several
+    outputs, several sets of rows, very many rows and too few to hold any out have networks alone.
     """
     n_inputs, n_outputs = fits[0].x.shape[1], fits[0].y.shape[1]
 
@@ -309,6 +335,8 @@ def fit_regressions(
             weight = None if fit.weight is None else torch.as_tensor(fit.weight)
             one.members.condition_on(torch.as_tensor(one.x), torch.as_tensor(fit.y), weight)
         checked = [_Checked.of(fit, one) for fit, one in zip(fits, trained, strict=True) if one.held is not None]
+        if experts and len(checked) == len(fits) == n_outputs == 1 and FEWEST_ROWS <= len(fits[0].x) <= MOST_ROWS:
+            checked = [checked[0].stacked(experts, trained[0])]
         calibrated = zip(checked, _calibrate_all(checked, degrees), strict=True)
         return [
             _uncalibrated(one, degrees) if one.held is None else _calibrated(one, *next(calibrated), input_noise, shape)
@@ -330,6 +358,7 @@ class _Checked(NamedTuple):
     folds: list[HeldOutFunctions]
     regions: list[HeldOutFunctions]
     member_noise: Array  # [E, C]
+    stack: Stack = NETWORKS_ALONE
 
     @classmethod
     def of(cls, fit: FitRows, trained: TrainedMembers[RegressionMembers]) -> _Checked:
@@ -342,6 +371,16 @@ class _Checked(NamedTuple):
         folds = [one._replace(position=index[one.position]) for one in folds]
         return cls(fit, folds, regions, trained.held.predictions.noise)
 
+    def stacked(self, names: Sequence[str], trained: TrainedMembers[RegressionMembers]) -> _Checked:
+        """The same of networks and other experts, weighed by the held-out rows of folds."""
+        assert trained.held is not None
+        index, rows, fit = trained.held.index, trained.held_out(trained.held), self.fit
+        both = (self.folds[0], self.regions[0])
+        stack, (folds, regions) = stack_experts(
+            names, trained.x, fit.y[:, 0], fit.weight, rows, index, both, trained.rng
+        )
+        return self._replace(folds=[folds], regions=[regions], stack=stack)
+
 
 def _calibrate_all(checked: Sequence[_Checked], degrees: float | None) -> list[tuple[Calibration, ...]]:
     """Calibrations of the outputs of each fit, all of them at once."""
@@ -349,7 +388,7 @@ def _calibrate_all(checked: Sequence[_Checked], degrees: float | None) -> list[t
         return []
     folds = [held_out_errors(rows, shrink=True) for one in checked for rows in one.folds]
     regions = [held_out_errors(rows, shrink=False) for one in checked for rows in one.regions]
-    least = [float(level) for one in checked for level in one.member_noise.mean(0)]
+    least = [one.stack.least_noise(float(level)) for one in checked for level in one.member_noise.mean(0)]
     learned, n_outputs = calibrate_groups(folds, regions, least, degrees), len(checked[0].folds)
     return [tuple(learned[start : start + n_outputs]) for start in range(0, len(learned), n_outputs)]
 
@@ -386,6 +425,6 @@ def _calibrated(
             one = choose_shape(errors, variance, calibration, checked.fit.seed, asked=shape == "mixture")
             shapes += [one] if one is not None else []
     shaped = tuple(shapes) if len(shapes) == len(calibrations) else ()
-    parts = (checked.member_noise, calibrations, tuple(fields), shaped)
+    parts = (checked.member_noise, calibrations, tuple(fields), shaped, checked.stack)
     ensemble = RegressionEnsemble(trained.members, InputRange.of(trained.x), *parts)
     return Fitted(ensemble, trained.history, ensemble.held_out_sample(trained.x, checked.folds))

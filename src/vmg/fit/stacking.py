@@ -1,0 +1,241 @@
+"""Experts beside the networks, weighed by rows that none of them has seen.
+
+The functions of all experts are one mixture, with weights w that add up to one,
+
+    centre Σ w μ,        variance Σ w (u + (μ − centre)²),
+
+whose noise, inflation and tails are then learned from held-out rows as those of networks alone. Weights are those under
+which held-out errors are smallest: by the mean log density of a Student t, in which one wild row decides nothing, and
+by the logarithm of the root mean square, in which it does (stacking: Wolpert 1992; Yao et al. 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from vmg.fit.boosted_trees import BoostedTrees, grow_trees
+from vmg.fit.calibration import HeldOutFunctions, HeldOutPredictions
+from vmg.fit.experts import Expert, Function
+from vmg.fit.gaussian_process import GaussianProcess, fit_gaussian_process
+from vmg.math.distributions import Array, student_log_density
+from vmg.math.nelder_mead import nelder_mead
+from vmg.model_file import Document, Tensors
+
+__all__ = ["EXPERTS", "MOST_ROWS", "Stack", "StackingLoss", "mix", "mix_held_out", "stack_experts", "weigh"]
+
+EXPERTS: dict[str, type[Expert]] = {kind.name: kind for kind in (GaussianProcess, BoostedTrees)}
+"""Experts that can stand beside the networks, by name."""
+
+FEWEST_ROWS, MOST_ROWS = 50, 10_000  # with which experts beside the networks are fitted
+MOST_INPUTS = 200  # of a Gaussian process: it has a length for each
+SCORE_DEGREES = 4.0  # of the Student t that scores held-out errors
+LEAST_WEIGHT = 0.03  # of an expert; with less it is dropped
+LEAST_UNSURE = 0.2  # weight of the experts that know ignorance, all together
+PRIOR_ROWS = 3.0  # rows that the prior of the weights counts as: log weights ~ N(·, 3²) around equal ones
+LEAD = 3.0  # of the log weight of one expert, where a search begins
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Experts beside the networks; ``weight`` [1 + K] has that of the networks first."""
+
+    experts: tuple[Expert, ...]
+    weight: Array
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """The weight of each expert by its name."""
+        names = ("networks", *(expert.name for expert in self.experts))
+        return {name: float(weight) for name, weight in zip(names, self.weight, strict=True)}
+
+    def least_noise(self, of_networks: float) -> float:
+        """Variance of the noise that experts find on rows they saw, in the mean."""
+        return float(self.weight @ [of_networks, *(expert.noise for expert in self.experts)])
+
+    def mix(self, x: Array, networks: Function, extrapolation: Array) -> Function:
+        """The mixture at squashed rows x [N, D]; ``extrapolation`` [N] is the factor of the experts' variances."""
+        said = [networks]
+        for expert in self.experts:
+            loc, variance = expert.predict(x)
+            said.append(Function(loc, variance * extrapolation))
+        loc, variance = (np.stack(part, 1) for part in zip(*said, strict=True))
+        return mix(loc, variance, self.weight)
+
+    def factor(self, x: Array, networks: Array, extrapolation: Array, of_networks: Array) -> Array:
+        """F [K, N] with FᵀF the covariance between rows of the mixture, from that of the networks and their centre."""
+        locs = np.stack([networks, *(expert.predict(x).loc for expert in self.experts)])
+        deviations = np.sqrt(self.weight)[:, None] * (locs - self.weight @ locs)
+        own = [expert.factor(x) * np.sqrt(extrapolation) for expert in self.experts]
+        scaled = [root * part for root, part in zip(np.sqrt(self.weight), [of_networks, *own], strict=True)]
+        return np.concatenate([*scaled, deviations])
+
+    def updated(self, x: Array, y: Array, weight: Array | None) -> Stack:
+        """The stack after more rows; weights stay."""
+        return replace(self, experts=tuple(expert.updated(x, y, weight) for expert in self.experts))
+
+    def to_document(self) -> tuple[Tensors, Document]:
+        """Tensors and a document for a model file."""
+        tensors: Tensors = {}
+        documents: Document = {}
+        for expert in self.experts:
+            own, documents[expert.name] = expert.to_document()
+            tensors |= {f"{expert.name}.{key}": tensor for key, tensor in own.items()}
+        return tensors, {"weights": self.weight.tolist(), "experts": documents}
+
+    @classmethod
+    def from_document(cls, tensors: Mapping[str, Tensor], document: Document, n_inputs: int) -> Stack:
+        """The stack that :meth:`to_document` described."""
+        experts = []
+        for name, described in document["experts"].items():
+            own = {key.removeprefix(f"{name}."): one for key, one in tensors.items() if key.startswith(f"{name}.")}
+            experts.append(EXPERTS[name].from_document(own, described, n_inputs))
+        weight = np.array(document["weights"], dtype=np.float64)
+        if weight.shape != (1 + len(experts),) or not ((weight >= 0).all() and abs(weight.sum() - 1) < 1e-6):
+            raise ValueError(
+                f"weights of {1 + len(experts)} experts must add up to one; got {document['weights']!r:.80}"
+            )
+        return cls(tuple(experts), weight)
+
+
+NETWORKS_ALONE = Stack((), np.ones(1))
+
+
+def stack_experts(
+    names: Sequence[str],
+    x: Array,
+    y: Array,
+    weight: Array | None,
+    rows: HeldOutPredictions,
+    index: NDArray[np.int64],
+    networks: tuple[HeldOutFunctions, HeldOutFunctions],
+    rng: np.random.Generator,
+) -> tuple[Stack, tuple[HeldOutFunctions, HeldOutFunctions]]:
+    """Fit experts to squashed rows x [N, D] with targets y [N], weigh them, and mix what they say of held-out rows.
+
+    ``networks`` are the functions of the networks at held-out rows of folds and of regions, ``rows`` where they come
+    from and ``index`` [n] the rows of the fit that were checked. Experts without weight are dropped.
+    """
+    held_out = np.stack([group.held_out for group in rows.design.groups])
+    fitted: list[tuple[Expert, list[Function]]] = []
+    with threadpool_limits(1):  # so few rows gain nothing from several threads, whose sums would round differently
+        if GaussianProcess.name in names and x.shape[1] <= MOST_INPUTS:
+            fitted.append(fit_gaussian_process(x, y, weight, held_out, rows.design.first, rng))
+        if BoostedTrees.name in names:
+            fitted.append(grow_trees(x, y, weight, held_out))
+    folds, regions = (
+        [one, *(_pool(said, rows, one, index, regions=kind) for _, said in fitted)]
+        for one, kind in zip(networks, (False, True), strict=True)
+    )
+    share = weigh(folds, unsure=[True, *(not isinstance(expert, BoostedTrees) for expert, _ in fitted)])
+    stack = Stack(tuple(expert for (expert, _), w in zip(fitted, share[1:], strict=True) if w > 0), _kept(share))
+    return stack, (mix_held_out(folds, share), mix_held_out(regions, share))
+
+
+def _kept(share: Array) -> Array:
+    """Weights of the networks and of all experts that have any."""
+    return np.append(share[:1], share[1:][share[1:] > 0])
+
+
+def mix(loc: Array, variance: Array, weight: Array) -> Function:
+    """The mixture of functions with centres and variances [N, K] and weights [K]."""
+    centre = loc @ weight
+    return Function(centre, variance @ weight + np.square(loc - centre[:, None]) @ weight)
+
+
+def _pool(
+    said: Sequence[Function],
+    rows: HeldOutPredictions,
+    like: HeldOutFunctions,
+    index: NDArray[np.int64],
+    *,
+    regions: bool,
+) -> HeldOutFunctions:
+    """Predictions of an expert for the held-out rows of ``like``, which are those of the networks.
+
+    ``said`` has, for each group of the design, the function of an expert that has not seen the group's rows, at all N
+    rows of the fit; ``index`` [n] are the rows that were checked.
+    """
+    parts = [Function(np.zeros(0), np.zeros(0))]
+    for g, group in enumerate(rows.design.groups):
+        if group.region == regions:
+            outside = np.flatnonzero(rows.held_out[g])
+            at = index[outside]
+            parts.append(Function(said[g].loc[at], said[g].variance[at] * rows.factor[g, outside]))
+    loc, variance = (np.concatenate(piece) for piece in zip(*parts, strict=True))
+    return like._replace(loc=loc, variance=variance, excess=np.zeros(len(loc)))
+
+
+def mix_held_out(experts: Sequence[HeldOutFunctions], weight: Array) -> HeldOutFunctions:
+    """The mixture of what experts predict for the same held-out rows."""
+    loc, variance, excess = (
+        np.stack([getattr(one, part) for one in experts], 1) for part in ("loc", "variance", "excess")
+    )
+    mixed = mix(loc, variance, weight)
+    return experts[0]._replace(loc=mixed.loc, variance=mixed.variance, excess=excess @ weight**2)
+
+
+def weigh(experts: Sequence[HeldOutFunctions], *, unsure: Sequence[bool]) -> Array:
+    """Weights [K] of experts that predict the same held-out rows; ``unsure`` are those that know ignorance.
+
+    Experts with little weight get none.
+    """
+    loss = StackingLoss(experts)
+    n_experts = len(experts)
+    starts = np.concatenate([np.full((1, n_experts), 0.1), LEAD * np.eye(n_experts)])
+    points, losses = nelder_mead(
+        lambda values, _: np.array([loss.penalised(one) for one in values]),
+        starts,
+        max_rounds=60 * n_experts,
+        x_tolerance=1e-2,
+        loss_tolerance=1e-5,
+    )
+    weight = _softmax(points[losses.argmin()])
+    weight = np.where(weight < LEAST_WEIGHT, 0.0, weight)
+    weight /= weight.sum()
+    knows = np.asarray(unsure)
+    missing = LEAST_UNSURE - weight[knows].sum()
+    if missing > 0:  # the first expert is the networks
+        weight *= (1 - LEAST_UNSURE) / max(weight[~knows].sum(), 1e-12) * ~knows
+        weight[0] = LEAST_UNSURE
+    return weight
+
+
+class StackingLoss:
+    """Loss of the weights of experts, on errors of rows that none of them has seen."""
+
+    def __init__(self, experts: Sequence[HeldOutFunctions]) -> None:
+        first = experts[0]
+        self.error = np.stack([first.y - one.loc for one in experts], 1)
+        self.share = first.weight / first.weight.sum()
+        self.excess = self.share @ np.stack([one.excess for one in experts], 1)
+
+    def __call__(self, weight: Array) -> float:
+        """− log density of a Student t at its best scale + log root mean square, of weights [K].
+
+        A mean of few members errs more than that of all will, by the excess.
+        """
+        squared = np.square(self.error @ weight)
+        mean = self.share @ squared + 1e-12
+        squared = squared * max(0.5, 1 - self.excess @ weight**2 / mean)
+        scale = np.median(squared) + 1e-12
+        for _ in range(15):
+            ratio = (SCORE_DEGREES + 1) / (SCORE_DEGREES + squared / scale)
+            scale = self.share @ (ratio * squared) + 1e-12
+        density = self.share @ student_log_density(np.sqrt(squared), np.full(len(squared), scale), SCORE_DEGREES)
+        return float(0.5 * np.log(self.share @ squared + 1e-12) - density)
+
+    def penalised(self, values: Array) -> float:
+        """The same of weights softmax(values), with their prior."""
+        prior = np.square((values - values.mean()) / 3).sum()
+        return self(_softmax(values)) + 0.5 * PRIOR_ROWS * prior / len(self.error)
+
+
+def _softmax(values: Array) -> Array:
+    weight = np.exp(values - values.max())
+    return weight / weight.sum()

@@ -1,0 +1,148 @@
+"""The Gaussian process beside the networks, against dense algebra, scikit-learn and finite differences."""
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern
+
+from vmg.fit import gaussian_process
+from vmg.fit.gaussian_process import GaussianProcess, Kernel, fit_gaussian_process, negative_log_evidence
+
+
+@pytest.fixture
+def rows():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 3))
+    y = np.sin(x[:, 0]) + 0.1 * rng.standard_normal(60)
+    return x, y, rng.uniform(0.5, 2.0, 60), 2 * rng.standard_normal((20, 3))
+
+
+LOG = np.array([0.3, -0.1, 0.5, 0.2, -0.4, 0.1, -1.0])
+
+
+def dense(kernel, x, y, weight, new):
+    """Mean and covariance by the textbook formula."""
+    K = kernel(x, x) + np.diag(kernel.variances[3] / weight)
+    between = kernel(new, x)
+    return between @ np.linalg.solve(K, y), kernel(new, new) - between @ np.linalg.solve(K, between.T)
+
+
+def test_all_rows_as_centres_are_the_exact_process(rows):
+    x, y, weight, new = rows
+    kernel = Kernel(LOG)
+    process = GaussianProcess.of(kernel, x, x, y, weight)
+    mean, covariance = dense(kernel, x, y, weight, new)
+    loc, variance = process.predict(new)
+    np.testing.assert_allclose(loc, mean, atol=1e-5)
+    np.testing.assert_allclose(variance, np.diag(covariance), atol=1e-5)
+    factor = process.factor(new)
+    between = factor.T @ factor
+    np.testing.assert_allclose(np.diag(between), np.diag(covariance), atol=1e-5)
+    np.testing.assert_allclose(between, covariance, atol=0.15 * covariance.max())  # by random cosines
+    np.testing.assert_allclose(process.factor(new[5:9]), factor[:, 5:9], atol=1e-9)
+
+
+def test_random_cosines_have_the_covariance_of_the_kernel(rows, monkeypatch):
+    x, y, weight, new = rows
+    monkeypatch.setattr(gaussian_process, "COSINES", 40_000)
+    kernel = Kernel(LOG)
+    factor = GaussianProcess.of(kernel, x, x, y, weight).factor(new)
+    np.testing.assert_allclose(factor.T @ factor, dense(kernel, x, y, weight, new)[1], atol=0.02)
+
+
+def test_it_is_the_process_of_scikit_learn(rows):
+    x, y, _, new = rows
+    kernel = Kernel(LOG)
+    size, linear, constant, noise = kernel.variances
+    theirs = (
+        ConstantKernel(size) * Matern(kernel.lengths, nu=2.5)
+        + ConstantKernel(linear / 3) * DotProduct(sigma_0=1e-6, sigma_0_bounds="fixed")
+        + ConstantKernel(constant)
+    )
+    reference = GaussianProcessRegressor(theirs, alpha=noise, optimizer=None).fit(x, y)
+    mean, std = reference.predict(new, return_std=True)
+    loc, variance = GaussianProcess.of(kernel, x, x, y, None).predict(new)
+    np.testing.assert_allclose(loc, mean, atol=1e-5)
+    np.testing.assert_allclose(np.sqrt(variance), std, atol=1e-5)
+
+
+def test_fewer_centres_are_linear_regression_with_the_prior_variance_that_is_left(rows):
+    x, y, weight, new = rows
+    kernel, centres = Kernel(LOG), x[:15]
+    root = np.linalg.cholesky(kernel.matern(centres, centres) + 1e-6 * kernel.variances[0] * np.eye(15))
+    scales = np.sqrt([*[kernel.variances[1] / 3] * 3, kernel.variances[2]])
+
+    def features(rows):
+        hidden = np.linalg.solve(root, kernel.matern(centres, rows)).T
+        return np.column_stack([hidden, np.column_stack([rows, np.ones(len(rows))]) * scales])
+
+    phi, at, noise = features(x), features(new), kernel.variances[3]
+    covariance = np.linalg.inv(np.eye(19) + (phi * weight[:, None]).T @ phi / noise)
+    left = kernel.variances[0] - np.square(at[:, :15]).sum(1)
+    loc, variance = GaussianProcess.of(kernel, centres, x, y, weight).predict(new)
+    np.testing.assert_allclose(loc, at @ covariance @ (phi * weight[:, None]).T @ y / noise, atol=1e-8)
+    np.testing.assert_allclose(variance, np.einsum("nf,fg,ng->n", at, covariance, at) + left, atol=1e-8)
+
+
+def test_gradient_of_the_evidence(rows):
+    x, y, weight, _ = rows
+    numeric = approx_fprime(LOG, lambda log: negative_log_evidence(log, x, y, weight)[0], 1e-6)
+    np.testing.assert_allclose(negative_log_evidence(LOG, x, y, weight)[1], numeric, rtol=1e-4, atol=1e-4)
+
+
+def test_a_row_of_weight_two_is_two_rows(rows):
+    x, y, _, new = rows
+    kernel, twice = Kernel(LOG), np.repeat(np.arange(60), 2)
+    weighted = GaussianProcess.of(kernel, x, x, y, np.full(60, 2.0)).predict(new)
+    repeated = GaussianProcess.of(kernel, x, x[twice], y[twice], None).predict(new)
+    np.testing.assert_allclose(weighted, repeated, atol=1e-8)
+
+
+def test_more_rows_are_an_exact_update_in_any_order(rows):
+    x, y, weight, new = rows
+    kernel = Kernel(LOG)
+    whole = GaussianProcess.of(kernel, x[:20], x, y, weight).predict(new)
+    parts = GaussianProcess.of(kernel, x[:20], x[30:], y[30:], weight[30:]).updated(x[:30], y[:30], weight[:30])
+    np.testing.assert_allclose(parts.predict(new), whole, atol=1e-10)
+
+
+def test_held_out_predictions_have_not_seen_their_rows(rows, monkeypatch):
+    x, y, _, _ = rows
+    held_out = np.stack([np.arange(60) % 4 == k for k in range(2)])
+    search = gaussian_process._search
+
+    def from_one_start(x, y, weight, start, n_steps):
+        return LOG if start is None else search(x, y, weight, start, n_steps)
+
+    monkeypatch.setattr(gaussian_process, "_search", from_one_start)
+    _, said = fit_gaussian_process(x, y, None, held_out, np.ones(60, dtype=bool), np.random.default_rng(0))
+    changed = np.where(held_out[0], y + 100.0, y)
+    _, again = fit_gaussian_process(x, changed, None, held_out, np.ones(60, dtype=bool), np.random.default_rng(0))
+    np.testing.assert_array_equal(said[0], again[0])
+    assert np.abs(said[1].loc - again[1].loc).max() > 1.0
+
+
+def test_irrelevant_columns_fade():
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((150, 8))
+    y = np.sin(2 * x[:, 0]) + 0.1 * rng.standard_normal(150)
+    process, _ = fit_gaussian_process(
+        x, y, None, np.zeros((0, 150), dtype=bool), np.ones(150, dtype=bool), np.random.default_rng(0)
+    )
+    assert process.kernel.lengths[0] < 0.5 * process.kernel.lengths[1:].min()
+    new = rng.standard_normal((200, 8))
+    assert np.sqrt(np.mean((process.predict(new).loc - np.sin(2 * new[:, 0])) ** 2)) < 0.15
+
+
+def test_a_document_gives_the_same_process_and_refuses_other_sizes(rows):
+    x, y, weight, new = rows
+    process = GaussianProcess.of(Kernel(LOG), x[:20], x, y, weight)
+    tensors, document = process.to_document()
+    np.testing.assert_array_equal(
+        GaussianProcess.from_document(tensors, document, 3).predict(new), process.predict(new)
+    )
+    with pytest.raises(ValueError, match="log"):
+        GaussianProcess.from_document(tensors, document, 4)
+    with pytest.raises(ValueError, match="finite"):
+        GaussianProcess.from_document({**tensors, "moment": tensors["moment"] * np.nan}, document, 3)

@@ -1,0 +1,67 @@
+"""Stacking: weights against a search over a grid, and the mixture's moments."""
+
+import numpy as np
+import pytest
+
+from vmg.fit.calibration import HeldOutFunctions
+from vmg.fit.stacking import LEAST_UNSURE, StackingLoss, mix, mix_held_out, weigh
+
+
+def held_out(y, loc, variance=0.1, excess=0.0):
+    n = len(y)
+    return HeldOutFunctions(np.arange(n), loc, np.full(n, variance), np.full(n, excess), y, np.ones(n))
+
+
+@pytest.fixture
+def experts():
+    rng = np.random.default_rng(0)
+    y = rng.standard_normal(400)
+    noise = [rng.standard_normal(400) * size for size in (0.5, 0.6, 2.0)]
+    return [held_out(y, y + one) for one in noise]
+
+
+def test_weights_are_those_of_a_search_over_a_grid(experts):
+    weight = weigh(experts, unsure=[True, True, True])
+    loss, grid = StackingLoss(experts), np.linspace(0, 1, 101)
+    points = [(a, b, 1 - a - b) for a in grid for b in grid if a + b <= 1]
+    best = np.array(min(points, key=lambda point: loss(np.array(point))))
+    assert weight.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(weight, best, atol=0.04)
+    assert weight[2] < 0.06
+
+
+def test_an_expert_without_weight_gets_none(experts):
+    useless = experts[2]._replace(loc=experts[2].loc + 50.0)
+    assert weigh([experts[0], useless], unsure=[True, True]).tolist() == [1.0, 0.0]
+
+
+def test_trees_never_stand_alone(experts):
+    perfect = experts[0]._replace(loc=experts[0].y)
+    weight = weigh([experts[2], perfect], unsure=[True, False])
+    np.testing.assert_allclose(weight, [LEAST_UNSURE, 1 - LEAST_UNSURE])
+
+
+def test_few_members_are_not_blamed_for_being_few(experts):
+    alone = weigh(experts[:2], unsure=[True, True])
+    with_excess = weigh([experts[0]._replace(excess=np.full(400, 0.1)), experts[1]], unsure=[True, True])
+    assert with_excess[0] > alone[0] + 0.05
+
+
+def test_the_mixture_has_the_moments_of_its_draws():
+    rng = np.random.default_rng(1)
+    loc, variance, weight = rng.standard_normal((5, 3)), rng.uniform(0.1, 1.0, (5, 3)), np.array([0.5, 0.3, 0.2])
+    centre, total = mix(loc, variance, weight)
+    which = rng.choice(3, 400_000, p=weight)
+    draws = loc[:, which] + np.sqrt(variance[:, which]) * rng.standard_normal(400_000)
+    np.testing.assert_allclose(centre, draws.mean(1), atol=0.01)
+    np.testing.assert_allclose(total, draws.var(1), rtol=0.02)
+
+
+def test_held_out_rows_mix_as_others_do(experts):
+    weight = np.array([0.6, 0.4])
+    mixed = mix_held_out(experts[:2], weight)
+    loc = np.stack([one.loc for one in experts[:2]], 1)
+    expected = mix(loc, np.full(loc.shape, 0.1), weight)
+    np.testing.assert_array_equal(mixed.loc, expected.loc)
+    np.testing.assert_array_equal(mixed.variance, expected.variance)
+    assert mixed.y is experts[0].y
