@@ -62,7 +62,7 @@ class TableEstimator(EstimatorBase):
     activation: str = "auto"
     _: KW_ONLY
     n_members: int | str = "auto"
-    experts: str | Sequence[str] = "auto"
+    experts: str | Sequence[str] = "networks"
     batch_size: int | str = "auto"
     learning_rate_init: float = 0.03
     max_iter: int | str = "auto"
