@@ -5,7 +5,7 @@ import pytest
 
 import vmg
 from quick import ensemble_regressor
-from vmg.fit.choice import find_atom, half_width
+from vmg.fit.choice import TRIAL_LIMITS, TargetFitter, find_atom, half_width
 from vmg.prediction.student import LogTransform
 
 
@@ -31,6 +31,11 @@ def durations(n=400, seed=0):
 def positive(n=300, seed=0):
     rng, X = inputs(n, seed)
     return X, np.exp(0.5 * X[:, 0] + 0.3 * rng.normal(size=n))
+
+
+def plain(n=300, seed=0):
+    rng, X = inputs(n, seed)
+    return X, X[:, 0] + 0.3 * rng.normal(size=n)
 
 
 def with_limit(n=500, seed=0):
@@ -96,6 +101,21 @@ def test_zeros_are_an_atom_and_files_keep_it(tmp_path):
     before = share.mean()
     loaded.partial_fit(new[:200], np.zeros(200))
     assert np.exp(loaded.pred_dist(new).log_prob(np.zeros(len(new)))).mean() > before + 0.05
+
+
+@pytest.mark.parametrize(("table", "n_trials", "n_full"), [(plain, 0, 1), (positive, 2, 1), (with_zeros, 4, 2)])
+def test_only_the_chosen_candidate_is_fitted_in_full(table, n_trials, n_full, monkeypatch):
+    """With an atom, its chance is one of the fits; a target that may be any number is compared with nothing."""
+    members, fit = [], TargetFitter.fit
+
+    def counted(self, name, x, *rest):
+        members.append(self.size_of(len(x)).n_members)
+        return fit(self, name, x, *rest)
+
+    monkeypatch.setattr(TargetFitter, "fit", counted)
+    n_members = TRIAL_LIMITS["n_members"] + 2
+    ensemble_regressor(max_iter=20, n_members=n_members).fit(*table(300))
+    assert members == [TRIAL_LIMITS["n_members"]] * n_trials + [n_members] * n_full
 
 
 def test_atoms_are_values_that_stand_out():

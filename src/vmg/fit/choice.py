@@ -1,6 +1,7 @@
 """Targets: the likelihoods that their values allow, fits of them, and the choice between fits on held-out rows.
 
-Every candidate is fitted to all rows, and judged by what its members predicted for rows that they had not seen:
+Small networks are fitted with every candidate, and judged by what they predicted for rows that they had not seen. The
+best candidate alone is then fitted in full. A candidate is judged:
 
 - by the log probability of a small interval around each target, which is a probability for every likelihood; a density
   would reward a spike on a value that many rows share, or on rounded numbers;
@@ -58,7 +59,11 @@ LARGE_COUNT = 30.0  # whole numbers whose median is above are amounts
 NARROW_RATIO = 4.0  # of the 95th to the 5th percentile: amounts that vary less look alike on a logarithmic scale
 ATOM_SHARE = 0.03  # of the rows, with one value
 ATOM_ROWS = 10
-CHANCE_WIDTH, CHANCE_MEMBERS, CHANCE_STEPS = 50, 8, 200  # at most, of the networks that say how probable an atom is
+# the largest networks that say how probable an atom is, and the largest that candidates are compared by
+CHANCE_LIMITS = {"width": 50, "n_members": 8, "max_steps": 200}
+TRIAL_LIMITS = {"width": 50, "n_members": 4, "max_steps": 100}
+TRIAL_PATIENCE = 30
+TRIAL_ROWS = 1_000
 
 
 @dataclass(frozen=True)
@@ -207,15 +212,24 @@ class TargetFitter:
 
     def fit_chance(self, x: Array, here: NDArray[np.bool_], weight: Array | None) -> TargetFit:
         """Fit the probability of an atom, by smaller networks; ``here`` [N] are the rows that have it."""
-        smaller = replace(self, size_of=lambda n_rows: _size_of_chance(self.size_of(n_rows)))
+        smaller = replace(self, size_of=lambda n_rows: _limited(self.size_of(n_rows), **CHANCE_LIMITS))
         return smaller.fit("binomial", x, _trials(here), weight)
 
+    def for_trials(self) -> TargetFitter:
+        """One whose fits are short and of small networks without other experts, to compare candidates by."""
 
-def _size_of_chance(size: Size) -> Size:
+        def size_of(n_rows: int) -> Size:
+            size = _limited(self.size_of(n_rows), **TRIAL_LIMITS)
+            return replace(size, plan=replace(size.plan, patience=min(size.plan.patience, TRIAL_PATIENCE)))
+
+        return replace(self, size_of=size_of, experts=(), callbacks=())
+
+
+def _limited(size: Size, *, width: int, n_members: int, max_steps: int) -> Size:
     return size.changed(
-        hidden=tuple(min(width, CHANCE_WIDTH) for width in size.hidden),
-        n_members=min(size.n_members, CHANCE_MEMBERS),
-        max_steps=min(size.plan.max_steps, CHANCE_STEPS),
+        hidden=tuple(min(own, width) for own in size.hidden),
+        n_members=min(size.n_members, n_members),
+        max_steps=min(size.plan.max_steps, max_steps),
     )
 
 
@@ -228,26 +242,88 @@ def _trials(here: NDArray[np.bool_]) -> Array:
 
 
 def choose_target(x: Array, y: Array, weight: Array | None, fitter: TargetFitter) -> TargetFit:
-    """Fit the likelihoods that suit targets y [N] in their own unit, and take the one that held-out rows speak for."""
+    """Choose among the likelihoods that suit targets y [N] in their own unit, and fit the chosen one to all rows."""
     usual = ordinary_rows(y, "lognormal" if y.min() >= 0 else "student")
     kind, names = find_candidates(y[usual])
-    fitter = replace(fitter, rectify=True, shapes=True)
-    first = _without_needless_bound(fitter.fit("student", x, y, weight), y)
-    said = f"the target is {kind.value}"
-    if first.likelihood == "mixture":
-        said += "; held-out errors have another shape than a Student t"
-    if len(y) < max(FEWEST_ROWS, MIN_ROWS) or first.held_out is None:
-        return replace(first, reason=f"{said}, and {len(y)} rows are too few to compare")
-    fits = {"student": first} | {name: fitter.fit(name, x, y, weight) for name in names if name != "student"}
     atom = find_atom(y[usual])
-    if atom is not None:
-        fits |= _fit_around_atom(atom, x, y, weight, fitter)
-    if len(fits) == 1:
-        return replace(first, reason=said)
-    name, scores = _compare(fits, y, np.ones(len(y)) if weight is None else weight)
-    listed = ", ".join(f"{other} {score:.3f}" for other, score in sorted(scores.items(), key=lambda item: -item[1]))
-    reason = f"{said}; mean log probability of intervals around held-out targets: {listed}"
-    return replace(fits[name], reason=reason, scores=scores)
+    fitter = replace(fitter, rectify=True, shapes=True)
+    said, chosen = f"the target is {kind.value}", Candidate("student")
+    scores: dict[str, float] = {}
+    if len(y) < max(FEWEST_ROWS, MIN_ROWS):
+        said += f", and {len(y)} rows are too few to compare"
+    else:
+        candidates = [chosen, *(Candidate(name) for name in names if name != "student")]
+        if atom is not None:
+            candidates += _candidates_beside(atom, y)
+        if len(candidates) > 1:
+            chosen, scores = _try(candidates, x, y, weight, fitter)
+    fitted = chosen.fit(x, y, weight, fitter)
+    if fitted.likelihood == "mixture":
+        said += "; held-out errors have another shape than a Student t"
+    if scores:
+        listed = ", ".join(f"{name} {score:.3f}" for name, score in sorted(scores.items(), key=lambda item: -item[1]))
+        said += f"; mean log probability of intervals around held-out targets: {listed}"
+    return replace(fitted, reason=said, scores=scores)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A likelihood of all rows, or of those that are not the atom."""
+
+    likelihood: str
+    atom: float | None = None
+
+    def __str__(self) -> str:
+        return self.likelihood if self.atom is None else f"{self.likelihood} beside {self.atom:g}"
+
+    def fit(
+        self, x: Array, y: Array, weight: Array | None, fitter: TargetFitter, chance: TargetFit | None = None
+    ) -> TargetFit:
+        """Fit it to rows x [N, D]; ``chance`` is a fit of the atom's probability to the same rows, if there is one."""
+        if self.atom is None:
+            fit = fitter.fit(self.likelihood, x, y, weight)
+            return _without_needless_bound(fit, y) if self.likelihood == "student" else fit
+        here = y == self.atom
+        apart, others = np.flatnonzero(here), np.flatnonzero(~here)
+        chance = chance or fitter.fit_chance(x, here, weight)
+        rest = (x[others], y[others], None if weight is None else weight[others])
+        fit = replace(fitter, shapes=False).fit(self.likelihood, *rest)
+        assert isinstance(chance.model.ensemble, ScalarEnsemble)
+        assert isinstance(fit.model.ensemble, RegressionEnsemble)
+        model = replace(fit.model, atom=self.atom, chance=chance.model.ensemble)
+        if chance.held_out is None or fit.held_out is None:
+            return replace(fit, model=model, held_out=None)
+        # members of the rest have seen no row with the atom: all of them are new
+        known = fit.held_out.predictions.joined(fit.model.ensemble.predict(x[apart]))
+        place = np.full(len(y), -1)
+        place[np.concatenate([others[fit.held_out.rows], apart])] = np.arange(len(known.loc))
+        both = place[chance.held_out.rows] >= 0
+        rows = chance.held_out.rows[both]
+        parts = (chance.held_out.predictions.take(both), known.take(place[rows]))
+        return replace(fit, model=model, held_out=HeldOutSample(rows, parts))
+
+
+def _candidates_beside(atom: float, y: Array) -> list[Candidate]:
+    """A Student t, and for positive amounts a lognormal distribution, of all rows that are not the atom."""
+    rest, names = y[y != atom], ["student"]
+    if rest.min() > 0 and _kind_of(rest) is not TargetKind.NARROW:
+        names.append("lognormal")
+    return [Candidate(name, atom) for name in names]
+
+
+def _try(
+    candidates: Sequence[Candidate], x: Array, y: Array, weight: Array | None, fitter: TargetFitter
+) -> tuple[Candidate, dict[str, float]]:
+    """Fit each candidate to some rows in short, and compare them: the best, and the score of each."""
+    some = np.sort(np.random.default_rng(fitter.seed).permutation(len(y))[:TRIAL_ROWS])
+    x, y, weight = x[some], y[some], None if weight is None else weight[some]
+    trials, atom = fitter.for_trials(), candidates[-1].atom
+    chance = None if atom is None else trials.fit_chance(x, y == atom, weight)
+    fits = {candidate: candidate.fit(x, y, weight, trials, chance) for candidate in candidates}
+    fits = {candidate: fit for candidate, fit in fits.items() if fit.held_out is not None}
+    if candidates[0] not in fits or len(fits) == 1:
+        return candidates[0], {}
+    return _compare(fits, y, np.ones(len(y)) if weight is None else weight)
 
 
 def _without_needless_bound(fit: TargetFit, y: Array) -> TargetFit:
@@ -297,57 +373,29 @@ def find_atom(y: Array) -> float | None:
     return value if share > ATOM_SHARE and stands_out and enough else None
 
 
-def _fit_around_atom(
-    atom: float, x: Array, y: Array, weight: Array | None, fitter: TargetFitter
-) -> dict[str, TargetFit]:
-    """Fits of a Student t, and of a lognormal distribution to positive amounts, to all rows that are not the atom."""
-    here = y == atom
-    apart, others = np.flatnonzero(here), np.flatnonzero(~here)
-    rest = (x[others], y[others], None if weight is None else weight[others])
-    names = ["student"]
-    if rest[1].min() > 0 and _kind_of(rest[1]) is not TargetKind.NARROW:
-        names.append("lognormal")
-    chance, fits = fitter.fit_chance(x, here, weight), {}
-    assert isinstance(chance.model.ensemble, ScalarEnsemble)
-    for name in names:
-        fit = replace(fitter, shapes=False).fit(name, *rest)
-        if chance.held_out is None or fit.held_out is None:
-            continue
-        assert isinstance(fit.model.ensemble, RegressionEnsemble)
-        model = replace(fit.model, atom=atom, chance=chance.model.ensemble)
-        # members of the rest have seen no row with the atom: all of them are new
-        known = fit.held_out.predictions.joined(fit.model.ensemble.predict(x[apart]))
-        place = np.full(len(y), -1)
-        place[np.concatenate([others[fit.held_out.rows], apart])] = np.arange(len(known.loc))
-        both = place[chance.held_out.rows] >= 0
-        rows = chance.held_out.rows[both]
-        parts = (chance.held_out.predictions.take(both), known.take(place[rows]))
-        fits[f"{name} beside {atom:g}"] = replace(fit, model=model, held_out=HeldOutSample(rows, parts))
-    return fits
-
-
-def _compare(fits: dict[str, TargetFit], y: Array, weight: Array) -> tuple[str, dict[str, float]]:
-    """The name of the best fit, and the score of each, on the rows that all of them have held out."""
-    samples = {name: fit.held_out for name, fit in fits.items() if fit.held_out is not None}
+def _compare(fits: dict[Candidate, TargetFit], y: Array, weight: Array) -> tuple[Candidate, dict[str, float]]:
+    """The candidate of the best fit, and the score of each, on the rows that all of them have held out."""
+    samples = {candidate: fit.held_out for candidate, fit in fits.items() if fit.held_out is not None}
     rows = np.arange(len(y))
     for sample in samples.values():
         rows = np.intersect1d(rows, sample.rows)
     y, share = y[rows], weight[rows] / weight[rows].sum()
     thresholds = np.quantile(y, (np.arange(THRESHOLDS) + 0.5) / THRESHOLDS)
     judged = {}
-    for name, sample in samples.items():
+    for candidate, sample in samples.items():
         order = np.argsort(sample.rows)
         place = order[np.searchsorted(sample.rows, rows, sorter=order)]
-        judged[name] = _Judged.of(fits[name].model.of_held_out(sample.predictions).take(place), y, thresholds)
-    first, best = judged["student"], "student"
-    for name, one in judged.items():  # from simple to complex: each must be better than the best before it
+        judged[candidate] = _Judged.of(fits[candidate].model.of_held_out(sample.predictions).take(place), y, thresholds)
+    best = next(iter(judged))  # the Student t
+    first = judged[best]
+    for candidate, one in judged.items():  # from simple to complex: each must be better than the best before it
         logs, ranked = one.log_mass - judged[best].log_mass, judged[best].ranked - one.ranked
-        margin = MARGIN if fits[name].model.atom is None else ATOM_MARGIN
+        margin = MARGIN if candidate.atom is None else ATOM_MARGIN
         clearly = any(share @ gain > margin * float(gain.std()) / np.sqrt(len(gain)) for gain in (logs, ranked))
         errs = share @ one.squared_error > MOST_ERROR**2 * (share @ first.squared_error)
         if clearly and min(share @ logs, share @ ranked) > 0 and not errs:
-            best = name
-    return best, {name: float(share @ one.log_mass) for name, one in judged.items()}
+            best = candidate
+    return best, {str(candidate): float(share @ one.log_mass) for candidate, one in judged.items()}
 
 
 @dataclass(frozen=True)
