@@ -10,10 +10,12 @@ from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.model import Model
 from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
+from botorch.sampling.base import MCSampler
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal
 from linear_operator import to_linear_operator
 from torch import Tensor
 
+from vmg.math.evidence import row_statistics
 from vmg.nn.head import BayesianHead
 from vmg.nn.outputs import GaussianOutput
 
@@ -24,7 +26,7 @@ class BotorchModel(Model):
     """A fitted :class:`~vmg.nn.BayesianHead` with Gaussian noise, as BoTorch asks for it.
 
     The posterior is the Gaussian of the function at the noise's scale √(S/ν), jointly over the q points of a batch, and
-    has gradients for these. ``condition_on_observations`` gives a copy of the model that has seen more rows.
+    has gradients for these. ``condition_on_observations`` and ``fantasize`` give models that have seen more rows.
     """
 
     def __init__(self, head: BayesianHead) -> None:
@@ -42,7 +44,7 @@ class BotorchModel(Model):
 
     @property
     def batch_shape(self) -> torch.Size:
-        return torch.Size([])
+        return self.head.output.count.shape
 
     def posterior(
         self,
@@ -54,10 +56,7 @@ class BotorchModel(Model):
         """The function at X [..., q, d], jointly over q; with ``observation_noise=True`` new targets there."""
         output = self.head.output
         assert isinstance(output, GaussianOutput)
-        self.eval()
-        dtype = next((p.dtype for p in self.head.features.parameters()), X.dtype)
-        phi = self.head.design(X.flatten(0, -2).to(dtype)).double()
-        mean, covariance = output.joint(phi.reshape(*X.shape[:-1], -1))
+        mean, covariance = output.joint(self._features(X))
         mean = mean.mT  # [..., C, q]
         if isinstance(observation_noise, Tensor):  # variances [..., q, C] that the caller knows
             covariance = covariance + torch.diag_embed(observation_noise.mT.expand_as(mean))
@@ -77,9 +76,30 @@ class BotorchModel(Model):
         return posterior if posterior_transform is None else posterior_transform(posterior)
 
     def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> BotorchModel:
-        """A model that has seen rows X [n, d] and Y [n, C], too."""
-        if X.dim() != 2:
-            raise ValueError(f"X must be rows [n, d]; got shape {tuple(X.shape)}")
-        head = copy.deepcopy(self.head)
-        dtype = next((p.dtype for p in head.features.parameters()), X.dtype)
-        return BotorchModel(head.update(X.to(dtype), Y))
+        """A model that has seen rows X [..., n, d] and Y [..., n, C], too; leading dimensions are a batch of models.
+
+        The update is exact and has gradients for X and Y. The new model shares the network with this one.
+        """
+        if not torch.isfinite(Y).all() or Y.shape[-2:] != (X.shape[-2], self.num_outputs):
+            raise ValueError(f"Y must be finite, [..., {X.shape[-2]}, {self.num_outputs}]; got shape {tuple(Y.shape)}")
+        phi = self._features(X)
+        rows = row_statistics(phi.expand(*Y.shape[:-2], *phi.shape[-2:]), Y.double())
+        head, output = copy.copy(self.head), copy.copy(self.head.output)
+        assert isinstance(output, GaussianOutput)
+        sums = zip(("gram", "moment", "square", "count"), output.statistics.plus(rows), strict=True)
+        output._buffers = {**output._buffers, **dict(sums)}
+        head._modules = {**head._modules, "_output": output}
+        return BotorchModel(head)
+
+    def fantasize(
+        self, X: Tensor, sampler: MCSampler, observation_noise: Tensor | None = None, **kwargs: Any
+    ) -> BotorchModel:
+        """A batch of models, each of which has seen one draw of ``sampler`` of new targets at X [..., n, d]."""
+        posterior = self.posterior(X, observation_noise=True if observation_noise is None else observation_noise)
+        return self.condition_on_observations(X, sampler(posterior), **kwargs)
+
+    def _features(self, X: Tensor) -> Tensor:
+        """Features [..., q, D] of X [..., q, d] in double precision, in evaluation mode."""
+        self.eval()
+        dtype = next((p.dtype for p in self.head.features.parameters()), X.dtype)
+        return self.head.design(X.flatten(0, -2).to(dtype)).double().reshape(*X.shape[:-1], -1)
