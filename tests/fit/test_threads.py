@@ -7,8 +7,9 @@ import pytest
 import torch
 from threadpoolctl import ThreadpoolController
 
-from vmg import TableClassifier, TableRegressor
+from vmg import TableClassifier, TableRegressor, VMGClassifier, VMGRegressor
 from vmg.fit.design import WORK_OF_A_THREAD, threads_for, use_threads
+from vmg.nn.mlp import MLP
 
 FAST = {"n_members": 4, "hidden_layer_sizes": 10, "max_iter": 20, "random_state": 0}
 
@@ -64,6 +65,25 @@ def test_a_small_fit_and_its_predictions_take_one_thread(model, target, monkeypa
     model.ensemble_.__dict__.pop("functions", None)
     model.predict(X)
     assert set(during) == {1} and torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize("kind", [VMGRegressor, VMGClassifier])
+def test_networks_with_pseudo_data_take_one_thread_for_small_work(kind, monkeypatch):
+    """In training, in the scores of trials and in predictions."""
+    X, y = rows()
+    during, draw = [], MLP.sample_functions
+
+    def noted(self, *arguments, **keywords):
+        during.append(torch.get_num_threads())
+        return draw(self, *arguments, **keywords)
+
+    monkeypatch.setattr(MLP, "sample_functions", noted)
+    look = [lambda progress: during.append(torch.get_num_threads())]
+    model = kind((10,), max_iter=2, random_state=0).fit(X, (y > 1).astype(int), callbacks=look)
+    of_fit = len(during)
+    model.predict(X)
+    assert len(during) > of_fit > 2 and set(during) == {1}
+    assert torch.get_num_threads() == 3 and blas_threads() == {3}
 
 
 def test_an_error_leaves_the_number_as_it_was():

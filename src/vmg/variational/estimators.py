@@ -185,7 +185,7 @@ class VariationalEstimator(EstimatorBase):
     def _functions(self, rows: Array) -> Tensor:
         """Posterior draws of the network's outputs, [S, members, N, C]."""
         x = torch.as_tensor(self.input_scaling_.transform(rows))
-        return self._method().evaluate(self.network_, x, self.n_draws, self.seed_)
+        return self._method().outputs(self.network_, x, self.n_draws, self.seed_)
 
     def _centre(self, rows: Array) -> NDArray[Any]:
         try:

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vmg.fit.design import Standardiser
+from vmg.fit.design import Standardiser, threads_for
 from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.nn.bayesian import BayesianLinear, use_generator
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
@@ -232,6 +232,11 @@ class Method:
     """(network, x [N, D], draws, seed) to the network's outputs [S, replicas, N, C], in double precision."""
     schedule: Schedule = cosine
 
+    def outputs(self, network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
+        """Evaluate the network with as many threads as that work is worth."""
+        with threads_for(_work(network, n_draws * x.shape[-2])):
+            return self.evaluate(network, x, n_draws, seed)
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -254,6 +259,11 @@ class Budget:
 
 
 STANDARD = Budget(12_000, 20_000, batches=64)
+
+
+def _work(network: MLP, n_rows: int) -> float:
+    """Multiply-adds, about, of a network at some rows: one for each parameter."""
+    return float(n_rows * sum(p.numel() for p in network.parameters()))
 
 
 # -- early stopping ---------------------------------------------------------------------------------------------------
@@ -404,7 +414,7 @@ class Fitter:
         self, network: MLP, likelihood: Likelihood, held_out: list[TrainingSet], n_draws: int
     ) -> list[Array]:
         """log p(y) in standard units of every held-out row, for the replicas of each set."""
-        functions = self.method.evaluate(network, stack(held_out, self.n_members)[0], n_draws, self.seed)
+        functions = self.method.outputs(network, stack(held_out, self.n_members)[0], n_draws, self.seed)
         return self.targets.log_probs(likelihood, functions, [rows.y for rows in held_out])
 
     def _length(self, sets: list[TrainingSet]) -> tuple[int, int, int]:
@@ -426,23 +436,24 @@ class Fitter:
             best = BestSoFar((network, likelihood), held_out, log_probs, self.early_stopping)
             callbacks.append(best)
         x, y, weight, n_rows = stack(train_sets, self.n_members)
-        history = train(
-            network,
-            likelihood,
-            x,
-            y,
-            n_steps=n_steps,
-            batch_size=batch_size,
-            learning_rate=self.learning_rate,
-            schedule=self.method.schedule,
-            averaging=self.averaging,
-            weight=weight,
-            n_rows=n_rows,
-            batch_shape=(len(sets) * self.n_members,),
-            callbacks=callbacks,
-            report_every=max(1, n_steps // REPORTS),
-            generator=generator,
-        )
+        with threads_for(_work(network, batch_size)):
+            history = train(
+                network,
+                likelihood,
+                x,
+                y,
+                n_steps=n_steps,
+                batch_size=batch_size,
+                learning_rate=self.learning_rate,
+                schedule=self.method.schedule,
+                averaging=self.averaging,
+                weight=weight,
+                n_rows=n_rows,
+                batch_shape=(len(sets) * self.n_members,),
+                callbacks=callbacks,
+                report_every=max(1, n_steps // REPORTS),
+                generator=generator,
+            )
         last = network.state_dict(), likelihood.state_dict()
         states = [last] * len(sets) if best is None else [state or last for state in best.states]
         return Fitted(network, likelihood, history, math.ceil(history.last.step / per_epoch)), states
