@@ -38,7 +38,7 @@ from vmg.tables.cells import Cells, CellTable, RowDigest, count, listing
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import decide_comma
 from vmg.tables.missing import row_digests
-from vmg.tables.target import Task, fit_target, label_positions
+from vmg.tables.target import Task, centred_target, fit_target, label_positions, target_scale
 from vmg.training import Callback
 
 __all__ = ["FitCheckpoint", "Update", "condition_on_all", "fit_dataset", "fit_on_sample", "update_model"]
@@ -105,6 +105,9 @@ def fit_dataset(
     table = CellTable(sample, training=True)
     encoder = fit_encoder(table, counts, choices, target)
     known = fit_target(table[target], task, decide_comma(table, choices))
+    encoder, features = encoder.with_trends(
+        encoder.transform(table), centred_target(known.values), target_scale(known.values)
+    )
     regression = known.task == "regression"
     notes = [*dataset.notes(), known.reason]
     notes += [f"{count(first.n_without, 'row')} without a target left out."] if first.n_without else []
@@ -127,7 +130,7 @@ def fit_dataset(
         if several and not isinstance(seed, Integral):
             seed = processes.send(int(np.random.default_rng().integers(2**31)))
         estimator = kind(**{**options, "random_state": seed})
-        fit_on_sample(estimator, encoder.transform(table), known.values, counts, target, callbacks)
+        fit_on_sample(estimator, features, known.values, counts, target, callbacks)
         if several:  # all have the first one's bits
             estimator = kind.from_document(*processes.send(estimator.to_document()))
         kept.save(estimator, done)

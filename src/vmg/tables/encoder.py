@@ -103,10 +103,13 @@ class TableEncoder:
         for place, name in enumerate(encoder.feature_names):
             if name in of_other_folds:
                 features[:, place] = of_other_folds[name]
-        return encoder._with_trends(features, target, scale)
+        return encoder.with_trends(features, target, scale)
 
-    def _with_trends(self, features: Array, target: Array, scale: Array | None) -> tuple[TableEncoder, Array]:
-        """The encoder whose dates are a trend only where that predicts later rows better, and the features of rows."""
+    def with_trends(self, features: Array, target: Array, scale: Array | None) -> tuple[TableEncoder, Array]:
+        """The encoder whose dates are a trend only where that predicts later rows better, and the features of rows.
+
+        ``features`` are those of :meth:`transform`; ``target`` and ``scale`` are as in :meth:`with_target`.
+        """
         names, columns = self.feature_names, list(self.columns)
         kept = np.ones(len(names), dtype=bool)
         for k, column in enumerate(columns):
