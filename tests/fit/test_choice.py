@@ -5,7 +5,7 @@ import pytest
 
 import vmg
 from quick import ensemble_regressor
-from vmg.fit.choice import TRIAL_LIMITS, TargetFitter, find_atom, half_width
+from vmg.fit.choice import SMALL_MEMBERS, TargetFitter, find_atom, half_width
 from vmg.prediction.student import LogTransform
 
 
@@ -103,8 +103,8 @@ def test_zeros_are_an_atom_and_files_keep_it(tmp_path):
     assert np.exp(loaded.pred_dist(new).log_prob(np.zeros(len(new)))).mean() > before + 0.05
 
 
-@pytest.mark.parametrize(("table", "n_trials", "n_full"), [(plain, 0, 1), (positive, 2, 1), (with_zeros, 4, 2)])
-def test_only_the_chosen_candidate_is_fitted_in_full(table, n_trials, n_full, monkeypatch):
+@pytest.mark.parametrize(("table", "n_small"), [(plain, 0), (positive, 2), (with_zeros, 4)])
+def test_only_the_chosen_candidate_is_fitted_in_full(table, n_small, monkeypatch):
     """With an atom, its chance is one of the fits; a target that may be any number is compared with nothing."""
     members, fit = [], TargetFitter.fit
 
@@ -113,9 +113,9 @@ def test_only_the_chosen_candidate_is_fitted_in_full(table, n_trials, n_full, mo
         return fit(self, name, x, *rest)
 
     monkeypatch.setattr(TargetFitter, "fit", counted)
-    n_members = TRIAL_LIMITS["n_members"] + 2
+    n_members = SMALL_MEMBERS + 2
     ensemble_regressor(max_iter=20, n_members=n_members).fit(*table(300))
-    assert members == [TRIAL_LIMITS["n_members"]] * n_trials + [n_members] * n_full
+    assert members == [SMALL_MEMBERS] * n_small + [n_members]
 
 
 def test_atoms_are_values_that_stand_out():

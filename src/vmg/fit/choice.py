@@ -59,10 +59,8 @@ LARGE_COUNT = 30.0  # whole numbers whose median is above are amounts
 NARROW_RATIO = 4.0  # of the 95th to the 5th percentile: amounts that vary less look alike on a logarithmic scale
 ATOM_SHARE = 0.03  # of the rows, with one value
 ATOM_ROWS = 10
-# the largest networks that say how probable an atom is, and the largest that candidates are compared by
-CHANCE_LIMITS = {"width": 50, "n_members": 8, "max_steps": 200}
-TRIAL_LIMITS = {"width": 50, "n_members": 4, "max_steps": 100}
-TRIAL_PATIENCE = 30
+# the largest networks that candidates are compared by, and that say how probable an atom is: one layer
+SMALL_WIDTH, SMALL_MEMBERS, SMALL_STEPS, SMALL_PATIENCE = 50, 4, 100, 30
 TRIAL_ROWS = 1_000
 
 
@@ -211,25 +209,20 @@ class TargetFitter:
         return TargetModel(fitted.ensemble, scaling, transform), fitted.held_out, fitted.history
 
     def fit_chance(self, x: Array, here: NDArray[np.bool_], weight: Array | None) -> TargetFit:
-        """Fit the probability of an atom, by smaller networks; ``here`` [N] are the rows that have it."""
-        smaller = replace(self, size_of=lambda n_rows: _limited(self.size_of(n_rows), **CHANCE_LIMITS))
-        return smaller.fit("binomial", x, _trials(here), weight)
+        """Fit the probability of an atom by small networks; ``here`` [N] are the rows that have it."""
+        return self.small().fit("binomial", x, _trials(here), weight)
 
-    def for_trials(self) -> TargetFitter:
-        """One whose fits are short and of small networks without other experts, to compare candidates by."""
-
-        def size_of(n_rows: int) -> Size:
-            size = _limited(self.size_of(n_rows), **TRIAL_LIMITS)
-            return replace(size, plan=replace(size.plan, patience=min(size.plan.patience, TRIAL_PATIENCE)))
-
-        return replace(self, size_of=size_of, experts=(), callbacks=())
+    def small(self) -> TargetFitter:
+        """One whose fits are short and of small networks without other experts."""
+        return replace(self, size_of=lambda n_rows: _limited(self.size_of(n_rows)), experts=(), callbacks=())
 
 
-def _limited(size: Size, *, width: int, n_members: int, max_steps: int) -> Size:
+def _limited(size: Size) -> Size:
     return size.changed(
-        hidden=tuple(min(own, width) for own in size.hidden),
-        n_members=min(size.n_members, n_members),
-        max_steps=min(size.plan.max_steps, max_steps),
+        hidden=(min(size.hidden[0], SMALL_WIDTH),),
+        n_members=min(size.n_members, SMALL_MEMBERS),
+        max_steps=min(size.plan.max_steps, SMALL_STEPS),
+        patience=min(size.plan.patience, SMALL_PATIENCE),
     )
 
 
@@ -249,15 +242,17 @@ def choose_target(x: Array, y: Array, weight: Array | None, fitter: TargetFitter
     fitter = replace(fitter, rectify=True, shapes=True)
     said, chosen = f"the target is {kind.value}", Candidate("student")
     scores: dict[str, float] = {}
+    chance = None
     if len(y) < max(FEWEST_ROWS, MIN_ROWS):
         said += f", and {len(y)} rows are too few to compare"
     else:
         candidates = [chosen, *(Candidate(name) for name in names if name != "student")]
         if atom is not None:
             candidates += _candidates_beside(atom, y)
+            chance = fitter.fit_chance(x, y == atom, weight)
         if len(candidates) > 1:
-            chosen, scores = _try(candidates, x, y, weight, fitter)
-    fitted = chosen.fit(x, y, weight, fitter)
+            chosen, scores = _try(candidates, x, y, weight, fitter, chance)
+    fitted = chosen.fit(x, y, weight, fitter, chance)
     if fitted.likelihood == "mixture":
         said += "; held-out errors have another shape than a Student t"
     if scores:
@@ -279,13 +274,12 @@ class Candidate:
     def fit(
         self, x: Array, y: Array, weight: Array | None, fitter: TargetFitter, chance: TargetFit | None = None
     ) -> TargetFit:
-        """Fit it to rows x [N, D]; ``chance`` is a fit of the atom's probability to the same rows, if there is one."""
-        if self.atom is None:
+        """Fit it to rows x [N, D]; ``chance`` is a fit of the atom's probability, with positions among these rows."""
+        if self.atom is None or chance is None:
             fit = fitter.fit(self.likelihood, x, y, weight)
             return _without_needless_bound(fit, y) if self.likelihood == "student" else fit
         here = y == self.atom
         apart, others = np.flatnonzero(here), np.flatnonzero(~here)
-        chance = chance or fitter.fit_chance(x, here, weight)
         rest = (x[others], y[others], None if weight is None else weight[others])
         fit = replace(fitter, shapes=False).fit(self.likelihood, *rest)
         assert isinstance(chance.model.ensemble, ScalarEnsemble)
@@ -312,14 +306,21 @@ def _candidates_beside(atom: float, y: Array) -> list[Candidate]:
 
 
 def _try(
-    candidates: Sequence[Candidate], x: Array, y: Array, weight: Array | None, fitter: TargetFitter
+    candidates: Sequence[Candidate],
+    x: Array,
+    y: Array,
+    weight: Array | None,
+    fitter: TargetFitter,
+    chance: TargetFit | None,
 ) -> tuple[Candidate, dict[str, float]]:
     """Fit each candidate to some rows in short, and compare them: the best, and the score of each."""
     some = np.sort(np.random.default_rng(fitter.seed).permutation(len(y))[:TRIAL_ROWS])
     x, y, weight = x[some], y[some], None if weight is None else weight[some]
-    trials, atom = fitter.for_trials(), candidates[-1].atom
-    chance = None if atom is None else trials.fit_chance(x, y == atom, weight)
-    fits = {candidate: candidate.fit(x, y, weight, trials, chance) for candidate in candidates}
+    if chance is not None and chance.held_out is not None:
+        inside = np.isin(chance.held_out.rows, some)
+        rows = np.searchsorted(some, chance.held_out.rows[inside])
+        chance = replace(chance, held_out=HeldOutSample(rows, chance.held_out.predictions.take(inside)))
+    fits = {candidate: candidate.fit(x, y, weight, fitter.small(), chance) for candidate in candidates}
     fits = {candidate: fit for candidate, fit in fits.items() if fit.held_out is not None}
     if candidates[0] not in fits or len(fits) == 1:
         return candidates[0], {}
