@@ -30,10 +30,12 @@ __all__ = [
     "fingerprint_function",
     "fingerprint_modules",
     "fingerprint_tensors",
+    "from_bytes",
     "read",
     "read_state",
     "require_shapes",
     "require_size",
+    "to_bytes",
     "write",
     "write_state",
 ]
@@ -82,26 +84,32 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], document:
 
     ``document["holds"]`` says what kind of model it is.
     """
-    whole = {"format": FORMAT, "version": FORMAT_VERSION, **document}
-    text = json.dumps(whole, ensure_ascii=False)
+    try:
+        data = to_bytes(tensors, document)
+        with replacing(path) as temporary:
+            temporary.write_bytes(data)
+    except (OSError, ModelFileError) as error:
+        raise ModelFileError(f"cannot write {os.fspath(path)}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def to_bytes(tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> bytes:
+    """The contents of a model file."""
+    text = json.dumps({"format": FORMAT, "version": FORMAT_VERSION, **document}, ensure_ascii=False)
     own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     data = save(own, metadata={DOCUMENT: text, DIGEST: _digest(text, own)})
     header = int.from_bytes(data[:LENGTH_BYTES], "little")
     if header > MAX_HEADER_BYTES:
-        raise ModelFileError(
-            f"cannot write {os.fspath(path)}: its header must have at most {MAX_HEADER_BYTES:,} bytes; got {header:,}"
-        )
-    try:
-        with replacing(path) as temporary:
-            temporary.write_bytes(data)
-    except OSError as error:
-        raise ModelFileError(f"cannot write {os.fspath(path)}: {error.strerror or error}") from error
+        raise ModelFileError(f"its header must have at most {MAX_HEADER_BYTES:,} bytes; got {header:,}")
+    return data
 
 
 def read(path: str | os.PathLike[str], *, max_bytes: int = MAX_FILE_BYTES) -> tuple[Tensors, Document]:
     """The tensors and the document of a file that :func:`write` made; no code of the file is run."""
-    name = os.fspath(path)
-    data = _read_bytes(path, max_bytes)
+    return from_bytes(_read_bytes(path, max_bytes), os.fspath(path))
+
+
+def from_bytes(data: bytes, name: str) -> tuple[Tensors, Document]:
+    """The tensors and the document in the contents of a model file, whose name errors have."""
     metadata = _metadata(data, name)
     text = metadata[DOCUMENT]
     document = _parse(text, name)

@@ -16,7 +16,6 @@ import vmg
 from vmg.__main__ import main
 from vmg.cli.app import run
 from vmg.estimators import TableModel
-from vmg.estimators.table_inputs import named_after
 from vmg.fit.design import Size, TrainingPlan
 from vmg.tables import read_table
 
@@ -97,7 +96,7 @@ def test_fit_says_what_it_did_and_writes_the_model(houses, vmg_command):
 def test_predictions_are_those_of_the_model_to_the_last_bit(model, vmg_command):
     frame = read_table("houses.csv").frame
     fitted = vmg.load(model)
-    expected = named_after(fitted.target, fitted.predict_frame(frame, 0.8))
+    expected = fitted.predict_frame(frame, 0.8)
     for name in ("out.csv", "out.csv.gz", "out.parquet"):
         code, out, _ = vmg_command("predict", model, "houses.csv", "--out", name, "--coverage", 0.8)
         assert (code, out) == (0, f"60 predictions written to {name}.\n")
@@ -111,7 +110,7 @@ def test_predictions_are_those_of_the_model_to_the_last_bit(model, vmg_command):
 def test_the_same_seed_gives_the_same_file(houses, vmg_command):
     for seed, out in ((1, "a"), (1, "b"), (2, "c")):
         vmg_command("fit", "houses.csv", "-t", "price", *QUICK, "--seed", seed, "--out", f"{out}.vmg")
-    means = [vmg.load(f"{name}.vmg").predict_frame(houses)["mean"] for name in "abc"]
+    means = [vmg.load(f"{name}.vmg").predict_frame(houses)["price"] for name in "abc"]
     assert means[0].equals(means[1]) and not means[0].equals(means[2])
 
 

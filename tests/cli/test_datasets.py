@@ -295,8 +295,8 @@ def test_fleets_are_scored_and_reported(tmp_path, capsys):
     scores = json.loads(capsys.readouterr().out)
     truth, predicted = pd.read_parquet(test), load_fleet(fleet).predict_frame(pd.read_parquet(test))
     assert scores["rows"] == 90 and scores["training_rows"] == 0
-    assert scores["rmse"] == pytest.approx(((truth["y"] - predicted["mean"]) ** 2).mean() ** 0.5)
-    assert scores["coverage"] == pytest.approx(truth["y"].between(predicted["lower"], predicted["upper"]).mean())
+    assert scores["rmse"] == pytest.approx(((truth["y"] - predicted["y"]) ** 2).mean() ** 0.5)
+    assert scores["coverage"] == pytest.approx(truth["y"].between(predicted["y_lower"], predicted["y_upper"]).mean())
     assert scores["rmse"] < scores["base_rate"]["rmse"]
     page = tmp_path / "page.html"
     assert run(["report", fleet, test, "-o", str(page)]) == 0

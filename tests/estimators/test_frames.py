@@ -1,5 +1,7 @@
 """Raw data frames inside scikit-learn's own tools, and sparse rows in the plain estimators."""
 
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -150,8 +152,9 @@ def test_several_outputs_and_paired_targets_of_frames():
     X, y = table()
     model = TableRegressor(**TINY, random_state=0).fit(X, np.column_stack([y, -y]))
     assert model.predict(X).shape == (80, 2) and model.predict_interval(X).shape == (80, 2, 2)
-    with pytest.raises(ValueError, match="predict_frame is for one output"):
-        model.predict_frame(X)
+    found = model.predict_frame(X)
+    np.testing.assert_array_equal(found[["mean_0", "mean_1"]], model.predict(X))
+    np.testing.assert_array_equal(found[["lower_1", "upper_1"]], model.predict_interval(X)[:, 1])
     bounds = np.column_stack([np.minimum(y, 150), np.where(y > 150, np.inf, y)])
     censored = TableRegressor(**TINY, likelihood="censored", random_state=0).fit(X, bounds)
     assert np.isfinite(censored.predict_interval(X)).all()
@@ -236,3 +239,17 @@ def test_a_transformed_target_with_return_std_is_refused_with_the_reason():
         model.predict(X, return_std=True)
     mean, std = inner.fit(X, y).predict(X, return_std=True)
     assert mean.shape == std.shape == (40,)
+
+
+def test_fitted_models_travel_as_parameters_and_the_bytes_of_a_file():
+    X, y = table()
+    model = TableRegressor(**TINY, random_state=0).fit(X, y)
+    state = model.__getstate__()
+    assert set(state) - set(model.get_params()) <= {"fitted", "_sklearn_version"} and isinstance(state["fitted"], bytes)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(X, return_std=True), model.predict(X, return_std=True))
+    np.testing.assert_array_equal(model.predict(X, point="median"), model.pred_dist(X).median)
+    several = model.predict_interval(X, [0.5, 0.9])
+    np.testing.assert_array_equal(several[..., 1], model.predict_interval(X, 0.9))
+    assert model.sample_y(X, 3).shape == (80, 3)
+    assert model.feature_importances_.shape == (X.shape[1],) and np.isclose(model.feature_importances_.sum(), 1)

@@ -125,7 +125,7 @@ def test_conformal_rows_are_kept_out_of_the_fit():
     assert len(model.estimator.conformal_scores_) == 30  # of 76 rows with a target
     assert "30 rows set aside to calibrate intervals." in model.notes
     wide, narrow = (model.predict_frame(houses(5, seed=1), c) for c in (0.9, 0.5))
-    assert (wide["upper"] - wide["lower"] > narrow["upper"] - narrow["lower"]).all()
+    assert (wide["price_upper"] - wide["price_lower"] > narrow["price_upper"] - narrow["price_lower"]).all()
     for ask in (model.predict_frame, model.evaluate):
         with pytest.raises(CoverageError, match=r"conformalize needs at least 99 rows for coverage 0\.99; got 30"):
             ask(houses(), 0.99)
@@ -135,8 +135,8 @@ def test_conformal_rows_are_kept_out_of_the_fit():
     interval = model.estimator.predict_interval(model.encoder.transform(whole), 0.8)
     predicted = model.predict_frame(whole, 0.8)
     later = predicted["flags"].str.contains("outside:sold").to_numpy()  # beyond all dates, so the table knows less
-    assert np.array_equal(predicted.loc[~later, ["lower", "upper"]], interval[~later]) and not later.all()
-    assert (predicted["upper"] - predicted["lower"] >= np.diff(interval)[:, 0])[later].all()
+    assert np.array_equal(predicted.loc[~later, ["price_lower", "price_upper"]], interval[~later]) and not later.all()
+    assert (predicted["price_upper"] - predicted["price_lower"] >= np.diff(interval)[:, 0])[later].all()
 
 
 def test_the_target_may_have_decimal_commas():
@@ -192,22 +192,39 @@ def test_columns_of_strange_types():
 def test_predictions_of_numbers(regression):
     frame = houses(seed=1).drop(columns="price").set_axis(np.arange(100, 160))
     found = regression.predict_frame(frame, coverage=0.8)
-    names = ["mean", "std", "lower", "upper", "aleatoric_std", "epistemic_std", "ignorance", "familiarity", "flags"]
-    assert list(found) == names
+    names = [f"price{part}" for part in ("", "_std", "_lower", "_upper", "_noise", "_ignorance")]
+    assert list(found) == [*names, "familiarity", "flags"]
     assert found.index.equals(frame.index)
-    assert (found["lower"] < found["mean"]).all() and (found["mean"] < found["upper"]).all()
-    np.testing.assert_allclose(found["std"] ** 2, found["aleatoric_std"] ** 2 + found["epistemic_std"] ** 2)
-    assert found["ignorance"].between(0, 1).all()
-    assert np.array_equal(found["mean"], regression.pred_dist(frame).mean)
+    assert (found["price_lower"] < found["price"]).all() and (found["price"] < found["price_upper"]).all()
+    np.testing.assert_allclose(found["price_std"] ** 2, found["price_noise"] ** 2 + found["price_ignorance"] ** 2)
+    assert np.array_equal(found["price"], regression.pred_dist(frame).mean)
+
+
+def test_the_median_and_probabilities_to_exceed_bounds(regression, classification):
+    frame, said = houses(seed=1), regression.pred_dist(houses(seed=1))
+    found = regression.predict_frame(frame, point="median", above=[100, 1e6])
+    assert np.array_equal(found["price"], said.quantile(0.5))
+    assert np.array_equal(found["price_above_100"], said.probability(above=100))
+    assert (found["price_above_1e+06"] < 0.5).all()
+    with pytest.raises(TableError, match="point and above are for numbers"):
+        classification.predict_frame(homes(), above=[1])
 
 
 def test_predictions_of_classes(classification):
     found = classification.predict_frame(homes(seed=1).drop(columns="kind"))
-    probabilities = ["probability_cheap", "probability_dear"]
-    assert list(found) == ["class", *probabilities, "entropy", "mutual_information", "familiarity", "flags"]
-    assert set(found["class"]) <= {"cheap", "dear"}
-    np.testing.assert_allclose(found["probability_cheap"] + found["probability_dear"], 1)
-    assert (found["mutual_information"] <= found["entropy"] + 1e-12).all()
+    probabilities = ["kind_probability_cheap", "kind_probability_dear"]
+    assert list(found) == [
+        "kind",
+        *probabilities,
+        "kind_entropy",
+        "kind_noise",
+        "kind_ignorance",
+        "familiarity",
+        "flags",
+    ]
+    assert set(found["kind"]) <= {"cheap", "dear"}
+    np.testing.assert_allclose(found[probabilities].sum(axis=1), 1)
+    np.testing.assert_allclose(found["kind_noise"] + found["kind_ignorance"], found["kind_entropy"], atol=1e-12)
 
 
 def test_long_tables_are_cut_into_pieces_that_do_not_show(regression, monkeypatch):

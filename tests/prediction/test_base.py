@@ -120,10 +120,24 @@ def test_draws_have_the_distribution_of_quantiles_and_intervals(prediction):
     assert (inside > 0.8 - 5 * np.sqrt(0.16 / n)).all()
 
 
+def test_names_of_scipy_and_of_sequences_are_the_same_numbers(prediction):
+    y = prediction.quantile(0.3)
+    np.testing.assert_array_equal(prediction.ppf([0.3, 0.8])[..., 0], y)
+    np.testing.assert_array_equal(prediction.median, prediction.quantile(0.5))
+    np.testing.assert_array_equal(prediction.logpdf(y), prediction.log_prob(y))
+    np.testing.assert_allclose(np.log(prediction.pdf(y)), prediction.log_prob(y))
+    np.testing.assert_allclose(prediction.var, prediction.std**2)
+    np.testing.assert_array_equal(prediction.rvs(3, random_state=1), prediction.sample(3, 1))
+    assert len(prediction) == prediction.n_rows
+    some = prediction[np.arange(len(prediction)) > 0]
+    np.testing.assert_allclose(some.mean, prediction.mean[1:], rtol=1e-12)
+    assert len(prediction[-1]) == 1 and len(prediction[:2]) == 2
+
+
 def slow_crps(prediction, row, y):
     """∫ (cdf(t) − 1{t >= y})² dt of one row [C], by many short steps between quantiles."""
     levels = np.array([1e-7, 1e-4, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1 - 1e-4, 1 - 1e-7])
-    knots = prediction.quantile(levels).reshape(-1, *prediction.shape)[:, row]
+    knots = np.moveaxis(prediction.quantile(levels), -1, 0).reshape(-1, *prediction.shape)[:, row]
     scores = []
     for output, target in enumerate(y):
         ends = np.unique([*knots[:, output], target, 0.0])

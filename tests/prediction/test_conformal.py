@@ -40,7 +40,7 @@ def needed(coverage):
 
 def test_scores_are_the_coverage_that_just_holds_the_target():
     prediction = Prediction(np.zeros((1, 3, 2)), np.ones((1, 1, 1)), np.full((1, 1, 1), np.inf))
-    y = prediction.quantile(np.array([0.5, 0.05, 0.95, 0.4, 0.2, 0.999]))[:, 0, 0].reshape(3, 2)
+    y = prediction.quantile(np.array([0.5, 0.05, 0.95, 0.4, 0.2, 0.999]))[0, 0].reshape(3, 2)
     expected = np.array([[0.0, 0.9], [0.9, 0.2], [0.6, 0.998]])
     np.testing.assert_allclose(calibration_scores(prediction, y), expected, atol=1e-12)
 

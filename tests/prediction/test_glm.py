@@ -47,7 +47,7 @@ def moments(prediction, row):
         values, weights = possible(prediction), 1.0
     else:
         levels = [1e-12, 1e-6, 1e-3, 0.1, 0.5, 0.9, 0.999, 1 - 1e-9]
-        values, weights = grid([0.0, *prediction.take(np.array([row])).quantile(levels)[:, 0]])
+        values, weights = grid([0.0, *prediction.take(np.array([row])).quantile(levels)[0]])
     p = weights * probabilities(prediction, row, values)
     return [float(p @ values**power) for power in range(3)]
 
@@ -90,7 +90,7 @@ def test_crps_against_a_slow_version(prediction):
                 slow = p @ np.abs(values - target[row]) - 0.5 * p @ np.abs(values[:, None] - values) @ p
             else:
                 one = prediction.take(np.array([row]))
-                ends = np.sort([0.0, target[row], *one.quantile([0.01, 0.5, 0.99, 1 - 1e-7])[:, 0]])
+                ends = np.sort([0.0, target[row], *one.quantile([0.01, 0.5, 0.99, 1 - 1e-7])[0]])
                 t, weights = grid(ends)
                 below = prediction.take(np.full(len(t), row)).cdf(t)
                 slow = weights @ (below - (t >= target[row])) ** 2
@@ -106,7 +106,7 @@ def test_draws_have_the_stated_moments(prediction):
 def test_columns_impossible_targets_and_everything(prediction):
     column = make(prediction.likelihood.name, squeeze=False)
     assert column.mean.shape == (3, 1) and column.interval(0.5).shape == (3, 1, 2)
-    assert (column.quantile([0.2, 0.8])[..., 0] == prediction.quantile([0.2, 0.8])).all()
+    assert (column.quantile([0.2, 0.8])[:, 0] == prediction.quantile([0.2, 0.8])).all()
     impossible = prediction.log_prob(np.array([-7.0, -7e3, 7e9 + 0.5]))
     assert np.isfinite(impossible).all() and (impossible > -150).all() and (impossible < -7).all()
     everything = prediction.interval_at(np.ones(1))

@@ -79,7 +79,7 @@ def test_rows_find_their_model(fitted):
     assert fleet.unknown(frame) == ["flat", "one"]
     with pytest.raises(TableError, match="there is no model of 'one': it has 1 row"):
         fleet.model("one")
-    assert fleet.predict_frame(frame[frame["shop"] == "one"])["mean"].isna().all()
+    assert fleet.predict_frame(frame[frame["shop"] == "one"])["y"].isna().all()
     with pytest.raises(TableError, match="the table has no column 'shop'"):
         fleet.predict_frame(frame.drop(columns="shop"))
 
@@ -154,12 +154,12 @@ def test_a_model_that_was_updated_is_loaded_again(fitted, tmp_path):
     folder, frame = tmp_path / "shops", sales(seed=3)
     shutil.copytree(fitted[0], folder)
     fleet = load_fleet(folder)
-    before = fleet.predict_frame(frame)["mean"]
+    before = fleet.predict_frame(frame)["y"]
     rows = frame[frame["shop"] == "north"].assign(y=lambda rows: rows["y"] + 0.5)
     rows.to_parquet(tmp_path / "new.parquet")
     path = folder / "models" / fleet.index.files["north"]
     update_model(vmg.load(path), tmp_path / "new.parquet").model.save(path)
-    changed = (fleet.predict_frame(frame)["mean"] != before) & before.notna()
+    changed = (fleet.predict_frame(frame)["y"] != before) & before.notna()
     assert changed[frame["shop"] == "north"].all() and not changed[frame["shop"] != "north"].any()
 
 
@@ -180,7 +180,7 @@ def test_classes_are_fitted_one_by_one(tmp_path):
     frame = sales({"north": 60, "south": 40})
     report = fit_fleet(frame, "kind", "shop", tmp_path / "kinds", options=FAST)
     assert report.fitted == ["north", "south"]
-    assert set(load_fleet(tmp_path / "kinds").predict_frame(frame)["class"]) == {"a", "b"}
+    assert set(load_fleet(tmp_path / "kinds").predict_frame(frame)["kind"]) == {"a", "b"}
 
 
 def test_columns_must_be_there(tmp_path):
@@ -214,12 +214,12 @@ def test_pooled_groups_borrow_from_each_other(tmp_path):
     alone = tmp_path / "alone"
     fit_fleet(frame, "y", "shop", alone, options=options)
     errors = [
-        np.sqrt(np.mean((fleet.predict_frame(few)["mean"] - few["y"]) ** 2)) for fleet in (pooled, load_fleet(alone))
+        np.sqrt(np.mean((fleet.predict_frame(few)["y"] - few["y"]) ** 2)) for fleet in (pooled, load_fleet(alone))
     ]
     assert errors[0] < 0.8 * errors[1]
     stranger = pooled.predict_frame(test.assign(shop="never seen"))
     known = pooled.predict_frame(test.assign(shop="shop 0"))
-    assert stranger["epistemic_std"].mean() > 2 * known["epistemic_std"].mean()
+    assert stranger["y_ignorance"].mean() > 2 * known["y_ignorance"].mean()
     again = fit_fleet(frame, "y", "shop", tmp_path / "pooled", pool=True, options=options)
     assert again.fitted == [] and len(again.found) == 7
 
@@ -287,7 +287,7 @@ def six_shops(request, tmp_path_factory):
 def test_intervals_hold_where_cells_are_missing_or_unseen(six_shops, unknown):
     test = shops(150, 2)
     predicted = six_shops.predict_frame(test.assign(**unknown))
-    assert test["y"].between(predicted["lower"], predicted["upper"]).mean() > 0.8
+    assert test["y"].between(predicted["y_lower"], predicted["y_upper"]).mean() > 0.8
     assert (predicted["flags"] != "").all() == bool(unknown)
 
 
@@ -304,7 +304,7 @@ def test_amounts_have_intervals_of_amounts(tmp_path, pool):
     fleet = load_fleet(tmp_path / "fleet")
     predicted, scores = fleet.predict_frame(test), fleet.evaluate(test)
     assert fleet.any_model.estimator.likelihood_ == "lognormal"
-    assert predicted["lower"].min() >= 0 and scores["coverage"] > 0.8
+    assert predicted["y_lower"].min() >= 0 and scores["coverage"] > 0.8
     assert scores["log_likelihood"] > -1.6  # -3.6 and -5.5 where the target itself is taken to be a Student t
 
 
@@ -315,7 +315,7 @@ def test_targets_with_a_unit_and_decimal_commas_are_read(tmp_path):
         fit_fleet(rows, "y", "shop", tmp_path / name, options=FAST)
     one, other = (load_fleet(tmp_path / name) for name in ("numbers", "texts"))
     assert other.any_model.unit == "km" and other.any_model.decimal_comma
-    columns = ["mean", "lower", "upper"]
+    columns = ["y", "y_lower", "y_upper"]
     pd.testing.assert_frame_equal(one.predict_frame(frame)[columns], other.predict_frame(frame)[columns], atol=1e-3)
     assert other.evaluate(written)["rows"] == 100
 

@@ -47,7 +47,7 @@ def test_a_streamed_fit_reads_cells_as_one_in_memory(folder):
         assert columns["size"].low > 999  # 1.234 is a thousand beside decimal commas
         assert "00123" in columns["code"].known
         frame = read_table(folder / "more.csv", **model.reading).frame
-        interval = model.predict_frame(frame)[["lower", "upper"]]
+        interval = model.predict_frame(frame)[[f"{model.target}_lower", f"{model.target}_upper"]]
         assert np.isfinite(interval.to_numpy()).all()
         assert model.evaluate(frame)["rmse"] < 1.5
     features = [model.encoder.transform(frame) for model in models]

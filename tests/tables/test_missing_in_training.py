@@ -26,7 +26,7 @@ def test_a_missing_cell_that_means_something_is_learned():
     new = claims(100, seed=1)
     none = new["days"].isna().to_numpy()
     found = model.predict_frame(new)
-    assert (found["mean"][none] < -5).all() and (found["mean"][~none] > 5).all()
+    assert (found["paid"][none] < -5).all() and (found["paid"][~none] > 5).all()
     scores = model.pred_dist(new[none]).log_prob(new["paid"][none])
     assert np.median(scores) > -2  # a mixture over all days in place of it gives -20
     assert all("missing:days" in text for text in found["flags"][none])

@@ -116,8 +116,8 @@ def test_an_unreadable_date_at_prediction_is_unknown_and_not_a_number_out_of_ran
     model = TableModel.fit(frame, "y", options={**OPTIONS, "max_iter": 100})
     found = model.predict_frame(pd.DataFrame({"d": ["12/31/2021", "15/06/2021", "31/12/2021"]}))
     assert split_flags(found["flags"].iloc[0]) == ["missing:d"]
-    assert 0 < found["mean"].iloc[0] < 130 and found["std"].iloc[0] > 3 * found["std"].iloc[1]
-    assert found["mean"].iloc[2] == pytest.approx(123, abs=25)
+    assert 0 < found["y"].iloc[0] < 130 and found["y_std"].iloc[0] > 3 * found["y_std"].iloc[1]
+    assert found["y"].iloc[2] == pytest.approx(123, abs=25)
 
 
 def test_compact_dates_and_times_of_day():
@@ -233,8 +233,8 @@ def test_sixty_cities_of_thirteen_rows_each_count():
     assert scores["rmse"] < 1.2  # pooling 40 of them left 2.4; the noise is 0.5, a city's mean is known to 0.3
     strange = model.predict_frame(held.assign(city="elsewhere"))
     known = model.predict_frame(held)
-    assert (strange["epistemic_std"] > known["epistemic_std"]).mean() > 0.95
-    assert strange["std"].median() > 2
+    assert (strange["y_ignorance"] > known["y_ignorance"]).mean() > 0.95
+    assert strange["y_std"].median() > 2
     for frame in (fitted, held):
         pd.testing.assert_frame_equal(model.predict_frame(frame), model.predict_frame(frame))
 

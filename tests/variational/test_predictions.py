@@ -31,7 +31,7 @@ def test_the_ways_to_predict_agree(fitted):
     np.testing.assert_array_equal(covariance, p.row_covariance())
     np.testing.assert_allclose(np.sqrt(covariance.diagonal()), p.std)
     np.testing.assert_array_equal(fitted.predict_interval(X, 0.6), p.interval(0.6))
-    np.testing.assert_array_equal(fitted.predict_quantiles(X, [0.1, 0.9]), p.quantile([0.1, 0.9]).T)
+    np.testing.assert_array_equal(fitted.predict_quantiles(X, [0.1, 0.9]), p.quantile([0.1, 0.9]))
     np.testing.assert_allclose(fitted.predict_quantiles(X, 0.5)[:, 0], p.quantile(0.5))
     assert fitted.score(X, y) == r2_score(y, p.mean)
 

@@ -38,6 +38,13 @@ class OutsideChoice(str, Enum):
     error = "error"
 
 
+class PointChoice(str, Enum):
+    """Values of --point."""
+
+    mean = "mean"
+    median = "median"
+
+
 def predict(
     model: ModelArgument,
     data: DatasetArgument,
@@ -59,6 +66,14 @@ def predict(
         OutsideChoice,
         typer.Option(metavar="WAY", help="Values outside the training range: flag, clip or error."),
     ] = OutsideChoice.flag,
+    point: Annotated[
+        PointChoice,
+        typer.Option(metavar="POINT", help="The one number that is predicted: mean or median."),
+    ] = PointChoice.mean,
+    above: Annotated[
+        list[float] | None,
+        typer.Option(metavar="NUMBER", help="Also the probability that the target is above this; may come again."),
+    ] = None,
     decimal: DecimalOption = None,
     jobs: JobsOption = -1,
     json: JsonOption = False,
@@ -67,8 +82,8 @@ def predict(
 ) -> None:
     """Predict the rows of a table, with intervals or probabilities.
 
-    Numbers come with mean, std, interval, and the shares of noise (aleatoric) and ignorance (epistemic); classes with
-    the probability of each, entropy and mutual information (ignorance). Columns are named after the target.
+    Numbers come with mean, std, interval, and the two parts of std: noise (aleatoric) and ignorance (epistemic).
+    Classes come with the probability of each, and with entropy and its two parts. Columns are named after the target.
 
     A row with cells that are missing or unseen is predicted for all that they may be, and its flags say so; familiarity
     is 1 for rows like the training rows and falls with the distance from them.
@@ -80,18 +95,19 @@ def predict(
         if prints(out):
             raise typer.BadParameter("must be a folder where DATA is a dataset; got -", param_hint="--out")
         refuse_options("needs one table and one model; the cells of a dataset have types", decimal=decimal)
+        refuse_options("needs one table", point=point is PointChoice.median, above=above)
         how: dict[str, Any] = {"coverage": coverage, "keep": split_names(keep), "outside": outside.value}
         _score_into_folder(model, data, Path(out), how, jobs, json, quiet)
         return
-    from vmg.estimators.table_inputs import named_after, split_flags
+    from vmg.estimators.table_inputs import split_flags
     from vmg.tables import write_table
     from vmg.tables.cells import count
 
     path = None if prints(out) else check_ending(check_output(Path(out), model, Path(data)))
     fitted, frame = load_both(model, Path(data), quiet, decimal)
     with waiting("Predicting", quiet=quiet):
-        predicted = fitted.predict_frame(frame, coverage, outside=outside.value)
-    predictions = _beside(frame, named_after(fitted.target, predicted), split_names(keep))
+        predicted = fitted.predict_frame(frame, coverage, outside=outside.value, point=point.value, above=above or ())
+    predictions = _beside(frame, predicted, split_names(keep))
     if path is not None:
         write_table(predictions, path)
     if json:

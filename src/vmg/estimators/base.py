@@ -7,6 +7,8 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import field, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +20,18 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from sklearn.utils.validation import _check_y as check_targets
 
-from vmg.estimators.documents import CODECS, Codec, from_document, to_document
+from vmg.estimators.documents import (
+    CODECS,
+    Codec,
+    decode_attributes,
+    encode_attributes,
+    from_document,
+    to_document,
+)
 from vmg.estimators.table_inputs import EncodedRows, TableInputs
 from vmg.fit.design import Standardiser
 from vmg.math.linalg import NotPositiveDefiniteError
-from vmg.model_file import Document, Tensors, write
+from vmg.model_file import Document, ModelFileError, Tensors, from_bytes, to_bytes, write
 from vmg.prediction import row_pieces
 from vmg.prediction.conformal import calibration_scores, check_groups, row_levels
 from vmg.training import Callback, History, TrainingError, print_progress
@@ -30,15 +39,30 @@ from vmg.training import Callback, History, TrainingError, print_progress
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MAX_DENSE_CELLS", "Array", "ClassesMixin", "EstimatorBase", "NumbersMixin", "draw_seed", "to_dense"]
+__all__ = [
+    "MAX_DENSE_CELLS",
+    "Array",
+    "ClassesMixin",
+    "EstimatorBase",
+    "NumbersMixin",
+    "draw_seed",
+    "parameter",
+    "to_dense",
+]
 
 Array = NDArray[np.float64]
 
+FITTED = "fitted"  # key of the state that is kept or sent, beside the parameters
 CHECKED_ROWS = 8  # at which a fitted model must be finite
 MIN_WEIGHT = 1.5  # sum of the weights of all rows below which they were hardly meant to count rows
 
 MAX_DENSE_CELLS = 2**27
 """Most numbers of a sparse table, zeros included; more would take over a gigabyte."""
+
+
+def parameter(default: Any, *allowed: Any) -> Any:
+    """A field of an estimator that is a parameter: its default, and what scikit-learn allows it to be."""
+    return field(default=default, metadata={"allowed": allowed})
 
 
 class EstimatorBase(BaseEstimator, ABC):
@@ -58,6 +82,11 @@ class EstimatorBase(BaseEstimator, ABC):
     conformal_groups_: NDArray[Any] | None  # their groups [n]
 
     _callbacks: tuple[Callback, ...] = ()  # of the present call of fit
+
+    @property
+    def _parameter_constraints(self) -> dict[str, list[Any]]:
+        """Values that parameters may take, as scikit-learn checks them."""
+        return {one.name: list(one.metadata["allowed"]) for one in fields(self) if one.init}
 
     # -- what final classes say ---------------------------------------------------------------------------------------
 
@@ -84,22 +113,10 @@ class EstimatorBase(BaseEstimator, ABC):
     # -- fitting ------------------------------------------------------------------------------------------------------
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()) -> Self:
-        """Fit to rows X [N, D] with targets y; an interrupted or refused fit leaves the model as it was.
+        """Fit to rows X [N, D] of numbers with targets or classes y [N], or targets [N, C], in any units.
 
-        Parameters
-        ----------
-        X : array-like, sparse matrix or data frame [N, D]
-            Numbers, none missing. Scaling is done inside.
-        y : array-like [N] or [N, C]
-            Targets in any unit, or classes.
-        sample_weight : array-like [N], optional
-            A row with weight 2 counts as two rows.
-        callbacks : sequence of callable
-            Called with a :class:`~vmg.training.Progress` as training goes; one that returns True ends it.
-
-        Returns
-        -------
-        self
+        An interrupted or refused fit leaves the model as it was. A row with weight 2 counts as two rows. Callbacks are
+        called with a :class:`~vmg.training.Progress` as training goes; one that returns True ends it.
         """
         with self._whole_or_not_at_all(callbacks):
             X, y = self._check_data(X, y, reset=True)
@@ -174,6 +191,25 @@ class EstimatorBase(BaseEstimator, ABC):
     def _codecs(cls) -> Mapping[type[Any], Codec]:
         """How fitted attributes are written and read, by their type."""
         return CODECS
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Parameters as they are, and all that ``fit`` left as the bytes of a model file, without code or tensors."""
+        state: dict[str, Any] = super().__getstate__()
+        if "seed_" not in state:
+            return state
+        try:
+            tensors, attributes = encode_attributes(self, self._codecs())
+            fitted = to_bytes(tensors, {"holds": type(self).__name__, "attributes": attributes})
+        except ModelFileError:  # an attribute that a file cannot hold, as of a subclass
+            return state
+        return {**{name: state[name] for name in self.get_params(deep=False)}, FITTED: fitted}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        fitted = state.get(FITTED)
+        super().__setstate__({name: value for name, value in state.items() if name != FITTED})
+        if fitted is not None:
+            tensors, document = from_bytes(fitted, type(self).__name__)
+            decode_attributes(self, tensors, document["attributes"], self._codecs())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -277,9 +313,9 @@ class NumbersMixin(EstimatorBase):
             raise ValueError(f"y must have {self.n_outputs_} outputs, as in the first call; got {n_outputs}")
 
     def predict(
-        self, X: Any, return_std: bool = False, return_cov: bool = False
+        self, X: Any, return_std: bool = False, return_cov: bool = False, point: str = "mean"
     ) -> NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]:
-        """The mean of the target at each row of X, [N] or [N, C].
+        """The mean of the target at each row of X, or its median, [N] or [N, C].
 
         Parameters
         ----------
@@ -288,19 +324,22 @@ class NumbersMixin(EstimatorBase):
             Also give the standard deviation, [N] or [N, C].
         return_cov : bool
             Also give the covariance between all rows, noise on its diagonal: [N, N], or [N, N, C].
+        point : {"mean", "median"}
+            The mean has the least squared error, the median the least absolute error.
         """
+        check_point(point)
         if return_std and return_cov:
             raise ValueError("at most one of return_std and return_cov can be True; got both")
         if return_cov:
             prediction = self.pred_dist(X)
-            return prediction.mean, prediction.row_covariance()
+            return getattr(prediction, point), prediction.row_covariance()
         if return_std:
-            return MeanAndStd(self._in_pieces(X, lambda part: part.mean, lambda part: part.std))
-        [mean] = self._in_pieces(X, lambda part: part.mean)
-        return mean
+            return MeanAndStd(self._in_pieces(X, attrgetter(point), attrgetter("std")))
+        [centre] = self._in_pieces(X, attrgetter(point))
+        return centre
 
-    def predict_interval(self, X: Any, coverage: float = 0.9, groups: ArrayLike | None = None) -> NDArray[Any]:
-        """Lower and upper end of the central interval: [N, 2], or [N, C, 2] for several outputs.
+    def predict_interval(self, X: Any, coverage: ArrayLike = 0.9, groups: ArrayLike | None = None) -> NDArray[Any]:
+        """Lower and upper end of the central interval: [N, 2], or [N, C, 2]; for K coverages [N, 2, K] or [N, C, 2, K].
 
         After :meth:`conformalize` the stated coverage holds on average over rows like the calibration rows; where it
         was given groups, over rows of each group.
@@ -308,34 +347,42 @@ class NumbersMixin(EstimatorBase):
         Parameters
         ----------
         X : array-like [N, D]
-        coverage : float
+        coverage : float or sequence of float
         groups : array-like [N]
             Labels of the rows, where :meth:`conformalize` was given groups.
         """
         check_is_fitted(self, "seed_")
-        rows = self._check_X(X)
+        rows, wanted = self._check_X(X), np.atleast_1d(np.asarray(coverage, dtype=np.float64))
+        if not ((wanted > 0) & (wanted < 1)).all():
+            raise ValueError(f"coverage must be inside (0, 1); got {coverage!r}")
         if self.conformal_scores_ is None:
             if groups is not None:
                 raise ValueError("groups are for a model that conformalize was given groups for")
-            pieces = (self._distribution(rows[piece]).interval(coverage) for piece in self._pieces(rows))
+            levels = [np.atleast_2d(level) for level in wanted]
         else:
-            levels = row_levels(self.conformal_scores_, self.conformal_groups_, coverage, groups, len(rows))
-            pieces = (
-                self._distribution(rows[piece]).interval_at(levels if groups is None else levels[piece])
-                for piece in self._pieces(rows)
-            )
-        return np.concatenate(list(pieces))
+            calibrated = self.conformal_scores_, self.conformal_groups_
+            levels = [row_levels(*calibrated, float(level), groups, len(rows)) for level in wanted]
+        pieces = []
+        for piece in self._pieces(rows):
+            part = self._distribution(rows[piece])
+            pieces.append(np.stack([part.interval_at(at if len(at) == 1 else at[piece]) for at in levels], -1))
+        ends = np.concatenate(pieces)
+        return ends[..., 0] if np.ndim(coverage) == 0 else ends
 
     def predict_quantiles(self, X: Any, alpha: ArrayLike) -> NDArray[Any]:
         """Quantiles at the levels alpha: [N, Q], or [N, C, Q] for several outputs."""
         levels = np.atleast_1d(alpha)
-        [quantiles] = self._in_pieces(X, lambda part: np.moveaxis(part.quantile(levels), 0, -1))
+        [quantiles] = self._in_pieces(X, lambda part: part.quantile(levels))
         return quantiles
 
     def sample(self, X: Any, n_samples: int = 1, random_state: int | None = None) -> NDArray[Any]:
         """Draws of the target, noise included: [n_samples, N] or [n_samples, N, C]."""
         check_is_fitted(self, "seed_")
         return self.pred_dist(X).sample(n_samples, self.seed_ if random_state is None else random_state)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: int | None = 0) -> NDArray[Any]:
+        """Draws in the order of scikit-learn's Gaussian processes, [N, n_samples] or [N, C, n_samples]."""
+        return np.moveaxis(self.sample(X, n_samples, random_state), 0, -1)
 
     def conformalize(self, X: Any, y: Any, *, groups: ArrayLike | None = None) -> Self:
         """Calibrate intervals on rows that ``fit`` has not seen, so that their coverage holds in finite samples.
@@ -402,6 +449,12 @@ class ClassesMixin(EstimatorBase):
         """The most probable class of each row."""
         [label] = self._in_pieces(X, lambda part: part.label)
         return label
+
+
+def check_point(point: str) -> None:
+    """Raise a ValueError unless ``point`` names one value of a distribution."""
+    if point not in ("mean", "median"):
+        raise ValueError(f"point must be 'mean' or 'median'; got {point!r}")
 
 
 def draw_seed(random_state: Any) -> int:

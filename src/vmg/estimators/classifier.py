@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +14,7 @@ from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from vmg.estimators.base import Array, ClassesMixin
+from vmg.estimators.base import Array, ClassesMixin, parameter
 from vmg.estimators.table_estimator import TableEstimator
 from vmg.fit.classes import ClassificationEnsemble, fit_classification
 from vmg.fit.design import Standardiser
@@ -68,14 +68,9 @@ categorical, ignore, date_formats, decimal, random_state, verbose
     (150, 3)
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **TableEstimator._parameter_constraints,
-        "n_draws": [Interval(Integral, 1, 10_000, closed="both")],
-        "class_weight": [dict, StrOptions({"balanced"}), None],
-    }
-
-    n_draws: int = field(default=16, kw_only=True)
-    class_weight: dict[Any, float] | str | None = field(default=None, kw_only=True)
+    _: KW_ONLY
+    n_draws: int = parameter(16, Interval(Integral, 1, 10_000, closed="both"))
+    class_weight: dict[Any, float] | str | None = parameter(None, dict, StrOptions({"balanced"}), None)
 
     conformal_scores_: Array | None = field(init=False)
     conformal_groups_: NDArray[Any] | None = field(init=False)

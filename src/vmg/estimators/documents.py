@@ -28,7 +28,16 @@ from vmg.model_file import Document, ModelFileError, Tensors, require_size
 from vmg.prediction.student import LogTransform, Rectified
 from vmg.training import History, Progress
 
-__all__ = ["CODECS", "MAX_ARRAY_BYTES", "MAX_DRAWS", "Codec", "from_document", "to_document"]
+__all__ = [
+    "CODECS",
+    "MAX_ARRAY_BYTES",
+    "MAX_DRAWS",
+    "Codec",
+    "decode_attributes",
+    "encode_attributes",
+    "from_document",
+    "to_document",
+]
 
 Estimator = TypeVar("Estimator", bound=BaseEstimator)
 
@@ -62,10 +71,7 @@ def to_document(estimator: BaseEstimator, codecs: Mapping[type[Any], Codec]) -> 
         _check_parameters(parameters)
     except ValueError as error:
         raise ModelFileError(str(error)) from error
-    tensors: Tensors = {}
-    attributes = {
-        name: _encode(name, value, tensors, codecs) for name, value in vars(estimator).items() if name not in parameters
-    }
+    tensors, attributes = encode_attributes(estimator, codecs)
     document = {
         "holds": type(estimator).__name__,
         "parameters": {name: _encode_parameter(name, value) for name, value in parameters.items()},
@@ -74,21 +80,35 @@ def to_document(estimator: BaseEstimator, codecs: Mapping[type[Any], Codec]) -> 
     return tensors, document
 
 
+def encode_attributes(estimator: BaseEstimator, codecs: Mapping[type[Any], Codec]) -> tuple[Tensors, Document]:
+    """Everything that ``fit`` left in an estimator."""
+    tensors: Tensors = {}
+    fitted = {name: value for name, value in vars(estimator).items() if name not in estimator.get_params(deep=False)}
+    return tensors, {name: _encode(name, value, tensors, codecs) for name, value in fitted.items()}
+
+
+def decode_attributes(
+    estimator: BaseEstimator, tensors: Mapping[str, Tensor], attributes: Document, codecs: Mapping[type[Any], Codec]
+) -> None:
+    """Set the attributes that :func:`encode_attributes` took apart."""
+    decoders = {codec.tag: codec.decode for codec in codecs.values()}
+    for name, value in attributes.items():
+        if name in estimator.get_params(deep=False) or hasattr(type(estimator), name) or name.startswith("__"):
+            raise ValueError(f"{name} must not be a fitted attribute")
+        setattr(estimator, name, _decode(name, value, tensors, decoders))
+
+
 def from_document(
     kind: type[Estimator], tensors: Mapping[str, Tensor], document: Document, codecs: Mapping[type[Any], Codec]
 ) -> Estimator:
     """The estimator that :func:`to_document` took apart."""
-    decoders = {codec.tag: codec.decode for codec in codecs.values()}
     try:
         if document["holds"] != kind.__name__:
             raise ValueError(f"the document must hold a {kind.__name__}; got {document['holds']!r:.40}")
         parameters = {name: _decode_parameter(value) for name, value in document["parameters"].items()}
         _check_parameters(parameters)
         estimator = kind(**parameters)
-        for name, value in document["attributes"].items():
-            if name in parameters or hasattr(kind, name) or name.startswith("__"):
-                raise ValueError(f"{name} must not be a fitted attribute")
-            setattr(estimator, name, _decode(name, value, tensors, decoders))
+        decode_attributes(estimator, tensors, document["attributes"], codecs)
         _check_answers(estimator)
     except ModelFileError:
         raise

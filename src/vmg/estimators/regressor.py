@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_array
 from sklearn.utils._param_validation import StrOptions
 
-from vmg.estimators.base import Array, NumbersMixin
+from vmg.estimators.base import Array, NumbersMixin, parameter
 from vmg.estimators.table_estimator import TableEstimator
 from vmg.fit.choice import TargetFit, TargetFitter, TargetModel, choose_target
 from vmg.fit.design import Standardiser
@@ -116,14 +116,9 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
     (42, 2)
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **TableEstimator._parameter_constraints,
-        "noise": [StrOptions({"auto", "constant"})],
-        "likelihood": [StrOptions({"auto", *LIKELIHOODS})],
-    }
-
-    noise: str = field(default="auto", kw_only=True)
-    likelihood: str = field(default="auto", kw_only=True)
+    _: KW_ONLY
+    noise: str = parameter("auto", StrOptions({"auto", "constant"}))
+    likelihood: str = parameter("auto", StrOptions({"auto", *LIKELIHOODS}))
 
     ensemble_: RegressionEnsemble | ScalarEnsemble = field(init=False)
     likelihood_: str = field(init=False)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -15,8 +15,8 @@ from sklearn.utils import check_array
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from vmg.estimators.base import Array, EstimatorBase, to_dense
-from vmg.estimators.table_inputs import EncodedRows, Outside, TableInputs
+from vmg.estimators.base import Array, EstimatorBase, parameter, to_dense
+from vmg.estimators.table_inputs import EncodedRows, TableInputs, column_relevance
 from vmg.fit.design import Size, Standardiser, choose_size
 from vmg.fit.gaussian_process import GaussianProcess
 from vmg.fit.stacking import EXPERTS
@@ -34,6 +34,7 @@ MIN_ROWS = 5
 """Fewest rows of a fit: with fewer, none can be left out to learn the noise from."""
 
 MOST_COLUMNS = 1000  # of numbers, of which training rows are kept to draw missing ones from
+AUTO, WHOLE = StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")
 OBJECTS_THAT_ARE_NUMBERS = ("floating", "integer", "mixed-integer-float", "boolean")
 
 
@@ -41,38 +42,21 @@ OBJECTS_THAT_ARE_NUMBERS = ("floating", "integer", "mixed-integer-float", "boole
 class TableEstimator(EstimatorBase):
     """Parameters and fitting of both estimators; see :class:`TableRegressor` for what each parameter means."""
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "hidden_layer_sizes": [StrOptions({"auto"}), "array-like", Interval(Integral, 1, None, closed="left")],
-        "activation": [StrOptions({"auto", *ACTIVATIONS})],
-        "n_members": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "experts": [str, "array-like"],
-        "batch_size": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
-        "max_iter": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "n_iter_no_change": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "categorical": ["array-like"],
-        "ignore": ["array-like"],
-        "date_formats": [dict, None],
-        "decimal": [StrOptions({".", ","}), None],
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-    }
-
-    hidden_layer_sizes: int | Sequence[int] | str = "auto"
-    activation: str = "auto"
+    hidden_layer_sizes: int | Sequence[int] | str = parameter("auto", AUTO, "array-like", WHOLE)
+    activation: str = parameter("auto", StrOptions({"auto", *ACTIVATIONS}))
     _: KW_ONLY
-    n_members: int | str = "auto"
-    experts: str | Sequence[str] = "networks"
-    batch_size: int | str = "auto"
-    learning_rate_init: float = 0.03
-    max_iter: int | str = "auto"
-    n_iter_no_change: int | str = "auto"
-    categorical: Sequence[str] = ()
-    ignore: Sequence[str] = ()
-    date_formats: Mapping[str, str] | None = None
-    decimal: str | None = None
-    random_state: int | np.random.RandomState | None = None
-    verbose: bool | int = False
+    n_members: int | str = parameter("auto", AUTO, WHOLE)
+    experts: str | Sequence[str] = parameter("networks", str, "array-like")
+    batch_size: int | str = parameter("auto", AUTO, WHOLE)
+    learning_rate_init: float = parameter(0.03, Interval(Real, 0, None, closed="neither"))
+    max_iter: int | str = parameter("auto", AUTO, WHOLE)
+    n_iter_no_change: int | str = parameter("auto", AUTO, WHOLE)
+    categorical: Sequence[str] = parameter((), "array-like")
+    ignore: Sequence[str] = parameter((), "array-like")
+    date_formats: Mapping[str, str] | None = parameter(None, dict, None)
+    decimal: str | None = parameter(None, StrOptions({".", ","}), None)
+    random_state: int | np.random.RandomState | None = parameter(None, "random_state")
+    verbose: bool | int = parameter(False, "verbose")
 
     inputs_: TableInputs | None = field(init=False)
     input_scaling_: Standardiser = field(init=False)
@@ -229,18 +213,17 @@ class TableEstimator(EstimatorBase):
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
-    def predict_frame(self, X: Any, coverage: float = 0.9, *, outside: Outside = "flag") -> pd.DataFrame:
+    def predict_frame(self, X: Any, coverage: float = 0.9, **how: Any) -> pd.DataFrame:
         """Predictions as a table with a row for each row of X, with intervals or probabilities, familiarity and flags.
 
-        Its columns are those of :meth:`vmg.estimators.TableModel.predict_frame`. Several outputs have none.
+        Its columns and options are those of :meth:`vmg.estimators.TableModel.predict_frame`, without the target's name;
+        each of several outputs has its own, such as ``mean_0`` and ``mean_1``.
         """
         check_is_fitted(self, "seed_")
         if self.inputs_ is None:
             raise ValueError("predict_frame needs training rows, which this fit did not keep")
-        if getattr(self, "n_outputs_", 1) > 1:
-            raise ValueError("predict_frame is for one output; use pred_dist for several")
         scores = self.conformal_scores_
-        return self.inputs_.predict_frame(self._as_frame(X), self._predict_features, scores, coverage, outside)
+        return self.inputs_.predict_frame(self._as_frame(X), self._predict_features, scores, coverage, **how)
 
     @property
     def expert_weights_(self) -> dict[str, float]:
@@ -255,6 +238,15 @@ class TableEstimator(EstimatorBase):
         """
         relevance = self.ensemble_.relevance()
         return relevance / max(relevance.max(), np.finfo(np.float64).tiny)
+
+    @property
+    def feature_importances_(self) -> Array:
+        """Shares of the columns of X in ``feature_relevance_``; columns that are left out have none."""
+        relevance = self.feature_relevance_
+        if self.inputs_ is not None:
+            found = column_relevance(self.inputs_.encoder, relevance)
+            relevance = np.array([found.get(name, 0.0) for name in self._column_names()])
+        return relevance / relevance.sum()
 
 
 def _is_numeric(X: Any) -> bool:

@@ -29,6 +29,7 @@ __all__ = [
     "EncodedRows",
     "Outside",
     "TableInputs",
+    "column_relevance",
     "flag_texts",
     "keep_rows",
     "named_after",
@@ -44,6 +45,7 @@ MIXED_AT_ONCE = 64  # rows with unknown cells that are predicted together, each 
 MIXED_CELLS = 2**24  # most features of the candidates of such rows, of which each has up to 128
 
 FLAGS = "flags"
+POINTS = ("mean", "median", "class")  # columns that have the target's own name
 NOT_FINITE = "not-finite"
 SEPARATOR = ";"
 
@@ -153,7 +155,10 @@ class TableInputs:
         predict: Callable[[Array], Any],
         conformal_scores: Array | None,
         coverage: float,
+        *,
         outside: Outside = "flag",
+        point: str = "mean",
+        above: Sequence[float] = (),
     ) -> pd.DataFrame:
         """Predictions as a table with a row for each row of ``frame``; see :meth:`TableModel.predict_frame`."""
         if not 0 < coverage < 1:
@@ -172,7 +177,7 @@ class TableInputs:
             parts = [
                 tabulate_classes(part)
                 if isinstance(part, ClassPrediction)
-                else tabulate_numbers(part, conformal_scores, coverage)
+                else tabulate_numbers(part, conformal_scores, coverage, point, above)
                 for part in distributions
             ]
         predictions = pd.concat(parts, ignore_index=True).set_axis(frame.index)
@@ -229,21 +234,27 @@ def keep_rows(encoder: TableEncoder, rows: pd.DataFrame | CellTable, values: NDA
 # -- predictions in a table ------------------------------------------------------------------------------------------
 
 
-def tabulate_numbers(prediction: Any, conformal_scores: NDArray[Any] | None, coverage: float) -> pd.DataFrame:
-    """Mean, standard deviation and its parts, and the interval of each row."""
-    lower, upper = conformal_interval(prediction, conformal_scores, coverage).T
-    std = prediction.std
-    return pd.DataFrame(
-        {
-            "mean": prediction.mean,
-            "std": std,
-            "lower": lower,
-            "upper": upper,
-            "aleatoric_std": prediction.aleatoric_std,
-            "epistemic_std": prediction.epistemic_std,
-            "ignorance": (prediction.epistemic_std / std) ** 2,
-        }
-    )
+def tabulate_numbers(
+    prediction: Any,
+    conformal_scores: NDArray[Any] | None,
+    coverage: float,
+    point: str = "mean",
+    above: Sequence[float] = (),
+) -> pd.DataFrame:
+    """A point, the standard deviation and its parts, the interval and probabilities of each row, and of each output."""
+    lower, upper = np.moveaxis(conformal_interval(prediction, conformal_scores, coverage), -1, 0)
+    columns = {
+        point: getattr(prediction, point),
+        "std": prediction.std,
+        "lower": lower,
+        "upper": upper,
+        "noise": prediction.aleatoric_std,
+        "ignorance": prediction.epistemic_std,
+        **{f"above_{bound:g}": prediction.probability(above=bound) for bound in above},
+    }
+    if prediction.mean.ndim == 1:
+        return pd.DataFrame(columns)
+    return pd.DataFrame({f"{name}_{c}": column for name, of in columns.items() for c, column in enumerate(of.T)})
 
 
 def tabulate_classes(prediction: ClassPrediction) -> pd.DataFrame:
@@ -257,14 +268,15 @@ def tabulate_classes(prediction: ClassPrediction) -> pd.DataFrame:
             "class": prediction.label,
             **probabilities,
             "entropy": prediction.predictive_entropy,
-            "mutual_information": prediction.mutual_information,
+            "noise": prediction.expected_entropy,
+            "ignorance": prediction.mutual_information,
         }
     )
 
 
 def named_after(target: str, predictions: pd.DataFrame) -> pd.DataFrame:
     """Predictions with columns named after the target, but for those that are about the row."""
-    names = {name: target if name in ("mean", "class") else f"{target}_{name}" for name in predictions.columns}
+    names = {name: target if name in POINTS else f"{target}_{name}" for name in predictions.columns}
     return predictions.rename(columns={**names, "familiarity": "familiarity", FLAGS: FLAGS})
 
 
@@ -296,3 +308,12 @@ def mark_not_finite(predictions: pd.DataFrame) -> pd.DataFrame:
 def split_flags(text: str) -> list[str]:
     """The flags of a row one by one."""
     return text.split(SEPARATOR) if text else []
+
+
+def column_relevance(encoder: TableEncoder, relevance: Array) -> dict[str, float]:
+    """The relevance of each column from that of its features: their norm."""
+    found, start = {}, 0
+    for name, features in encoder.features_of.items():
+        found[name] = float(np.linalg.norm(relevance[start : start + len(features)]))
+        start += len(features)
+    return found

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from vmg import metrics
 from vmg.estimators.classifier import TableClassifier
 from vmg.estimators.regressor import TableRegressor
-from vmg.estimators.table_inputs import Outside, TableInputs, keep_rows
+from vmg.estimators.table_inputs import Outside, TableInputs, keep_rows, named_after
 from vmg.model_file import Document, ModelFileError, Tensors, write
 from vmg.prediction import ClassPrediction, NumberPrediction
 from vmg.prediction.conformal import calibration_scores, conformal_interval
@@ -257,15 +257,23 @@ class TableModel:
         """The same with unknown cells filled as in training, so that rows share draws of the function."""
         return self.estimator.pred_dist(self.encoder.transform(as_frame(frame)))
 
-    def predict_frame(self, frame: Any, coverage: float = 0.9, *, outside: Outside = "flag") -> pd.DataFrame:
+    def predict_frame(
+        self,
+        frame: Any,
+        coverage: float = 0.9,
+        *,
+        outside: Outside = "flag",
+        point: str = "mean",
+        above: Sequence[float] = (),
+    ) -> pd.DataFrame:
         """Predictions as a table with a row for each row of ``frame``.
 
-        Regression: ``mean``, ``std``, the interval ``lower`` to ``upper`` that holds the target with probability
-        ``coverage``, ``aleatoric_std`` (noise), ``epistemic_std`` (ignorance) and ``ignorance``, its share of the
-        variance. Classification: the likeliest ``class``, the probability of each, ``entropy`` and
-        ``mutual_information`` (ignorance) in nats. Both: ``familiarity``, 1 for a row as near to the training rows as
-        they are to each other and 1/k for one k times as far; and ``flags``, such as
-        ``missing:area;unseen:city;outside:year``.
+        Columns begin with the name of the target, here ``y``. Regression: ``y``, its ``point``; ``y_std``; the interval
+        ``y_lower`` to ``y_upper`` that holds the target with probability ``coverage``; the two parts of the standard
+        deviation, ``y_noise`` and ``y_ignorance``; and P(target > 100) as ``y_above_100``. Classification: the
+        likeliest class ``y``, ``y_probability_a`` of each class, and ``y_entropy`` in nats with its two parts. Both:
+        ``familiarity``, 1 for a row as near to the training rows as they are to each other and 1/k for one k times as
+        far; and ``flags``, such as ``missing:area;unseen:city;outside:year``.
 
         Parameters
         ----------
@@ -276,9 +284,17 @@ class TableModel:
         outside : {"flag", "clip", "error"}
             What to do with values outside the range of the training rows: flag them, move them to its ends and flag
             them, or raise a TableError.
+        point : {"mean", "median"}
+            The one number that is predicted.
+        above : sequence of float
+            Bounds whose probability to be exceeded is predicted.
         """
-        predict, scores = self.estimator.pred_dist, self.estimator.conformal_scores_
-        return self.inputs.predict_frame(as_frame(frame), predict, scores, coverage, outside)
+        if self.task == "classification" and (point != "mean" or above):
+            raise TableError("point and above are for numbers; the task is classification")
+        how: dict[str, Any] = {"outside": outside, "point": point, "above": above}
+        scores = self.estimator.conformal_scores_
+        found = self.inputs.predict_frame(as_frame(frame), self.estimator.pred_dist, scores, coverage, **how)
+        return named_after(self.target, found)
 
     # -- scoring ------------------------------------------------------------------------------------------------------
 

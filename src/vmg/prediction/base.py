@@ -145,6 +145,13 @@ class NumberPrediction(ABC):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(n_rows={self.n_rows}, n_outputs={self.n_outputs})"
 
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def __getitem__(self, rows: Any) -> Self:
+        """Some rows of the prediction, by a number, a slice, positions or a mask."""
+        return self.take(np.atleast_1d(np.arange(self.n_rows)[rows]))
+
     def _shaped(self, values: Array) -> Array:
         return values[..., 0] if self.squeeze and values.shape[-1] == 1 else values
 
@@ -185,6 +192,11 @@ class NumberPrediction(ABC):
     def median(self) -> Array:
         """Median of the target: as many targets are expected above as below."""
         return self._shaped(self._quantile(np.full((1, 1), 0.5)))
+
+    @property
+    def var(self) -> Array:
+        """Variance of the target."""
+        return self.std**2
 
     def row_covariance(self) -> Array:
         """Covariance between rows, [N, N], or [N, N, C]: that of the functions, and all variance on the diagonal."""
@@ -241,11 +253,12 @@ class NumberPrediction(ABC):
         return np.full(self.shape, value, dtype=np.float64) if np.ndim(value) == 0 else self._as_rows(value)
 
     def quantile(self, q: ArrayLike) -> Array:
-        """The value that the target stays below with probability q: [N] (or [N, C]), or [Q, N, ...] for several q."""
+        """The value that the target stays below with probability q: [N] (or [N, C]), or [N, ..., Q] for several q."""
         levels = np.asarray(q, dtype=np.float64)
         if not ((levels > 0) & (levels < 1)).all():
             raise ValueError(f"q must be inside (0, 1); got {levels}")
-        return self._shaped(self._quantile(levels.reshape(-1, 1, 1)).reshape(*levels.shape, *self.shape))
+        found = self._shaped(self._quantile(levels.reshape(-1, 1, 1)))
+        return np.moveaxis(found, 0, -1).reshape(*found.shape[1:], *levels.shape)
 
     def interval(self, coverage: float = 0.9) -> Array:
         """The central interval that holds the target with probability ``coverage``: [N, 2], or [N, C, 2]."""
@@ -283,6 +296,24 @@ class NumberPrediction(ABC):
     def sample_functions(self, n_samples: int, random_state: Seed = None) -> Array:
         """Draws of the target's mean given the function, [n_samples, N] or [n_samples, N, C]."""
         return self._shaped(self._draw_functions(n_samples, np.random.default_rng(random_state)))
+
+    # -- under the names of SciPy's distributions ---------------------------------------------------------------------
+
+    def logpdf(self, y: ArrayLike) -> Array:
+        """:meth:`log_prob`."""
+        return self.log_prob(y)
+
+    def pdf(self, y: ArrayLike) -> Array:
+        """The density of each row at y [N], all outputs together; of a value that has a probability, that."""
+        return np.exp(self.log_prob(y))
+
+    def ppf(self, q: ArrayLike) -> Array:
+        """:meth:`quantile`."""
+        return self.quantile(q)
+
+    def rvs(self, size: int = 1, random_state: Seed = None) -> Array:
+        """:meth:`sample`."""
+        return self.sample(size, random_state)
 
 
 def integrated_score(cdf: Callable[[Array], Array], knots: Array, y: Array) -> Array:
@@ -350,6 +381,16 @@ class ClassPrediction:
 
     samples: Array
     classes: NDArray[Any]
+
+    def __len__(self) -> int:
+        return self.samples.shape[1]
+
+    def __getitem__(self, rows: Any) -> ClassPrediction:
+        """Some rows of the prediction, by a number, a slice, positions or a mask."""
+        return ClassPrediction(self.samples[:, np.atleast_1d(np.arange(len(self))[rows])], self.classes)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(n_rows={len(self)}, n_classes={len(self.classes)})"
 
     @cached_property
     def probabilities(self) -> Array:

@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.estimators import TableModel
+from vmg.estimators.table_inputs import column_relevance
 from vmg.prediction import ClassPrediction
 from vmg.report.facts import SCORED_ROWS, SEED, Array, choose, read_columns
 
@@ -71,10 +72,7 @@ def function_draws(model: TableModel, rows: pd.DataFrame) -> Array:
 
 def column_influences(model: TableModel, frame: pd.DataFrame, most: int) -> list[Influence]:
     """The influence of the ``most`` relevant columns, the strongest first."""
-    relevance, joint, start = model.estimator.feature_relevance_, {}, 0
-    for name, features in model.encoder.features_of.items():
-        joint[name] = float(np.linalg.norm(relevance[start : start + len(features)]))
-        start += len(features)
+    joint = column_relevance(model.encoder, model.estimator.feature_relevance_)
     largest = max(joint.values()) or 1.0
 
     rows = read_columns(model, frame.iloc[choose(len(frame), INFLUENCE_ROWS)])

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import vmg
 from vmg.estimators import TableModel
-from vmg.estimators.table_inputs import FLAGS, Outside
+from vmg.estimators.table_inputs import FLAGS
 from vmg.estimators.table_model import prepare_table
 from vmg.files import Run, file_stamp, replacing
 from vmg.fit.design import ordinary_rows
@@ -178,20 +178,20 @@ class Fleet:
             raise TableError(f"no row is of the group '{group}'")
         return group, model, rows
 
-    def predict_frame(self, frame: pd.DataFrame, coverage: float = 0.9, *, outside: Outside = "flag") -> pd.DataFrame:
+    def predict_frame(self, frame: pd.DataFrame, coverage: float = 0.9, **how: Any) -> pd.DataFrame:
         """Predictions with a row for each row of ``frame``, each by the model of its own group.
 
         Rows of groups without a model have no prediction (missing cells) and the flag ``unseen`` with the column that
-        tells groups apart, unless the fleet was pooled. ``outside`` is that of
+        tells groups apart, unless the fleet was pooled. Columns and options are those of
         :meth:`vmg.estimators.TableModel.predict_frame`.
         """
         parts = self.parts(frame)
         if parts:
-            tables = [model.predict_frame(frame.iloc[places], coverage, outside=outside) for model, places in parts]
+            tables = [model.predict_frame(frame.iloc[places], coverage, **how) for model, places in parts]
             places = np.concatenate([places for _, places in parts])
             predicted = pd.concat(tables, ignore_index=True).set_axis(places)
         else:
-            predicted = self.any_model.predict_frame(frame.iloc[:1], coverage).iloc[:0]
+            predicted = self.any_model.predict_frame(frame.iloc[:1], coverage, **how | {"outside": "flag"}).iloc[:0]
         predicted = predicted.reindex(range(len(frame))).set_axis(frame.index)
         return predicted.assign(**{FLAGS: predicted[FLAGS].fillna(f"unseen:{self.index.by}")})
 

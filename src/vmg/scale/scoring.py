@@ -77,10 +77,8 @@ def _score(
     predicted = scorer.predict_frame(batch.select(columns).to_pandas(), coverage, outside=outside)
     kept: dict[str, Any] = {name: batch.column(name) for name in keep}
     scored = pa.RecordBatch.from_pandas(predicted, preserve_index=False)
-    clash = sorted(set(kept) & set(scored.schema.names))
-    if clash:
-        raise TableError(f"columns that are kept must not have the name of a prediction; got {listing(clash)}")
-    return pa.RecordBatch.from_arrays([*kept.values(), *scored.columns], names=[*kept, *scored.schema.names])
+    names = [f"{name}_predicted" if name in kept else name for name in scored.schema.names]
+    return pa.RecordBatch.from_arrays([*kept.values(), *scored.columns], names=[*kept, *names])
 
 
 # -- into a folder ----------------------------------------------------------------------------------------------------
