@@ -49,7 +49,7 @@ def table_default(fit: pd.DataFrame, held: pd.DataFrame, table: Table, **options
     return {
         "mean": prediction.mean,
         "log_prob": prediction.log_prob(y),
-        "quantiles": prediction.quantile(LEVELS),
+        "quantiles": prediction.quantile(LEVELS).T,
         "interval": prediction.interval(0.9),
         "choice": np.array([model.likelihood_]),
     }

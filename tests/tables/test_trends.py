@@ -56,8 +56,8 @@ def test_a_year_that_no_row_is_of_is_covered_and_better_known_than_by_the_base_r
     predicted, inside = model.predict_frame(frame[~early]), model.predict_frame(frame[early])
     assert all("outside:when" in text for text in predicted["flags"])
     assert predicted["familiarity"].iloc[-1] < 0.3 < inside["familiarity"].min()
-    width = (predicted["upper"] - predicted["lower"]).to_numpy()
-    assert width[-20:].mean() > width[:20].mean() > 0.9 * (inside["upper"] - inside["lower"]).mean()
+    width = (predicted["y_upper"] - predicted["y_lower"]).to_numpy()
+    assert width[-20:].mean() > width[:20].mean() > 0.9 * (inside["y_upper"] - inside["y_lower"]).mean()
     assert any("only its place in the year" in note for note in model.notes) is (kind == "season")
 
 
