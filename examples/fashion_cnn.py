@@ -64,7 +64,7 @@ def main() -> None:
     print(f"right: {right.float().mean():.1%}")
     print(f"mean of the largest probability: {found.mean.max(-1).values.mean():.1%}")
     for name, prediction in (("inside", inside), ("outside", outside)):
-        print(f"epistemic doubt {name}: {prediction.epistemic.norm(dim=-1).mean():.3f}")
+        print(f"epistemic doubt {name}: {prediction.epistemic_std.norm(dim=-1).mean():.3f}")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def main() -> None:
 
     found = vmg.predict(model, x_test, likelihood=likelihood, n_samples=30)
     right = found.mean[known].argmax(-1) == y_test[known]
-    doubt = found.epistemic.norm(dim=-1)
+    doubt = found.epistemic_std.norm(dim=-1)
     print(f"of digits that it was shown {right.float().mean():.1%} are right, {plain:.1%} before the conversion")
     print(f"epistemic doubt: {doubt[known].mean():.3f} for those, {doubt[~known].mean():.3f} for eights and nines")
 

@@ -56,7 +56,7 @@ def main() -> None:
         trainer.fit(module, DataLoader(TensorDataset(x, y), 50, shuffle=True))
     points = torch.tensor([[-1.5], [-0.5], [0.5], [1.5]])
     found = vmg.predict(module.model, points, likelihood=module.likelihood)
-    for point, mean, std, epistemic in zip(points, found.mean, found.std, found.epistemic, strict=True):
+    for point, mean, std, epistemic in zip(points, found.mean, found.std, found.epistemic_std, strict=True):
         print(
             f"at {point.item():4.1f}: {mean.item():5.2f} ± {std.item():.2f}, of which epistemic {epistemic.item():.2f}"
         )

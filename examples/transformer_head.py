@@ -47,7 +47,7 @@ def main() -> None:
     print(f"20 more rows: {1e3 * (time.perf_counter() - start):.0f} ms")
     unseen = torch.randint(8, N_TOKENS, (300, LENGTH))
     for name, rows in (("known tokens", test), ("tokens never seen", unseen)):
-        print(f"epistemic doubt, {name}: {vmg.predict(head, rows).epistemic.mean():.3f}")
+        print(f"epistemic doubt, {name}: {vmg.predict(head, rows).epistemic_std.mean():.3f}")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import vmg
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from vmg.nn import BayesianHead
 
@@ -31,12 +32,12 @@ def test_the_posterior_is_that_of_the_head(n_outputs):
     model, X = BotorchModel(head), torch.rand(5, 3, 2, dtype=torch.float64)
     posterior, noisy = model.posterior(X), model.posterior(X, observation_noise=True)
     assert posterior.mean.shape == (5, 3, n_outputs)
-    noise = head.output.posterior().noise_variance
     for batch in range(5):
         mean, covariance = head.posterior(X[batch])
         torch.testing.assert_close(posterior.mean[batch], mean)
         torch.testing.assert_close(posterior.variance[batch], covariance.diagonal(dim1=-2, dim2=-1).mT)
-        torch.testing.assert_close(noisy.variance[batch] - posterior.variance[batch], noise.expand(3, -1))
+        noise = vmg.predict(head, X[batch]).aleatoric_std.square()  # S/(ν − 2), the variance of its Student t
+        torch.testing.assert_close(noisy.variance[batch] - posterior.variance[batch], noise)
         first = model.posterior(X, output_indices=[0]).distribution.covariance_matrix[batch]
         torch.testing.assert_close(first, covariance[0])
     known = model.posterior(X, observation_noise=torch.full((5, 3, n_outputs), 0.5, dtype=torch.float64))

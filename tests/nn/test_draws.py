@@ -131,8 +131,8 @@ def test_predictions_split_rows_and_add_up():
     for a, b in zip(whole, parts, strict=True):
         torch.testing.assert_close(a, b)
     assert model.training
-    torch.testing.assert_close(whole.std.square(), whole.aleatoric.square() + whole.epistemic.square())
-    torch.testing.assert_close(whole.aleatoric, torch.full((5, 2), 0.3))
+    torch.testing.assert_close(whole.std.square(), whole.aleatoric_std.square() + whole.epistemic_std.square())
+    torch.testing.assert_close(whole.aleatoric_std, torch.full((5, 2), 0.3))
 
 
 def test_predictions_are_the_moments_of_function_draws():
@@ -143,8 +143,8 @@ def test_predictions_are_the_moments_of_function_draws():
     with torch.no_grad(), fixed_draw(model, 4) as draws:
         drawn = torch.stack([model(x) for _ in draws])
     torch.testing.assert_close(found.mean, drawn.mean(0))
-    torch.testing.assert_close(found.epistemic, drawn.std(0, correction=0))
-    assert (found.aleatoric == 0).all()
+    torch.testing.assert_close(found.epistemic_std, drawn.std(0, correction=0))
+    assert (found.aleatoric_std == 0).all()
 
 
 def test_predictions_of_classes_obey_the_law_of_total_variance():

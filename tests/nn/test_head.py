@@ -250,7 +250,7 @@ def test_predictions_of_a_head_are_moments_of_its_student_t():
     found = vmg.predict(head, x, batch_size=7)
     torch.testing.assert_close(found.mean, mean)
     torch.testing.assert_close(found.std**2, (noise + epistemic) * degrees / (degrees - 2))
-    torch.testing.assert_close(found.aleatoric**2 + found.epistemic**2, found.std**2)
+    torch.testing.assert_close(found.aleatoric_std**2 + found.epistemic_std**2, found.std**2)
 
 
 def classes(n=60, seed=0):
@@ -381,7 +381,7 @@ def test_classes_are_less_sure_away_from_the_rows():
     x, y = classes(200)
     head = BayesianHead(nn.Identity(), CategoricalLikelihood()).fit([(x, y)])
     near, far = (vmg.predict(head, scale * x, n_samples=300) for scale in (1.0, 5.0))
-    assert far.epistemic.mean() > near.epistemic.mean()
+    assert far.epistemic_std.mean() > near.epistemic_std.mean()
     torch.testing.assert_close(near.mean.sum(-1), torch.ones(200).double())
     logits, covariance = head.posterior(x[:3])
     drawn = head.sample_functions(x[:3], 20_000, torch.Generator().manual_seed(0))[..., 0]
@@ -413,8 +413,8 @@ def test_the_unit_of_the_targets_does_not_matter(unit):
     backbone = Backbone().double()
     plain, scaled = (vmg.predict(BayesianHead(backbone, layer=None).fit(x, k * y + k), x) for k in (1, unit))
     torch.testing.assert_close(scaled.mean / unit, plain.mean)
-    torch.testing.assert_close(scaled.aleatoric / unit, plain.aleatoric)
-    torch.testing.assert_close(scaled.epistemic / unit, plain.epistemic)
+    torch.testing.assert_close(scaled.aleatoric_std / unit, plain.aleatoric_std)
+    torch.testing.assert_close(scaled.epistemic_std / unit, plain.epistemic_std)
 
 
 @pytest.mark.parametrize("unit", [1e-3, 16.0, 1e4])

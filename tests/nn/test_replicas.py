@@ -260,7 +260,7 @@ def test_what_members_disagree_about_is_epistemic():
     found = vmg.predict(together, x, likelihood=CategoricalLikelihood(), batch_size=5)
     p = torch.softmax(together(x), -1)
     assert_close(found.mean, p.mean(0))
-    assert_close(found.epistemic, p.std(0, correction=0))
+    assert_close(found.epistemic_std, p.std(0, correction=0))
     assert_close(found.std**2, p.mean(0) * (1 - p.mean(0)))
     assert_close(vmg.predict(together, x).mean, together(x).mean(0))
     assert together.training

@@ -25,8 +25,9 @@ __all__ = ["BotorchModel"]
 class BotorchModel(Model):
     """A fitted :class:`~vmg.nn.BayesianHead` with Gaussian noise, as BoTorch asks for it.
 
-    The posterior is the Gaussian of the function at the noise's scale √(S/ν), jointly over the q points of a batch, and
-    has gradients for these. ``condition_on_observations`` and ``fantasize`` give models that have seen more rows.
+    The posterior is the Gaussian with the mean and covariance of the function's Student t, whose noise has the variance
+    S/(ν − 2), jointly over the q points of a batch; it has gradients for these. ``condition_on_observations`` and
+    ``fantasize`` give models that have seen more rows.
     """
 
     def __init__(self, head: BayesianHead) -> None:
@@ -61,7 +62,7 @@ class BotorchModel(Model):
         if isinstance(observation_noise, Tensor):  # variances [..., q, C] that the caller knows
             covariance = covariance + torch.diag_embed(observation_noise.mT.expand_as(mean))
         elif observation_noise:
-            noise = output.posterior().noise_variance.unsqueeze(-1).expand_as(mean)
+            noise = (output.posterior().noise_variance.unsqueeze(-1) * output.tails()).expand_as(mean)
             covariance = covariance + torch.diag_embed(noise)
         if output_indices is not None:
             mean, covariance = mean[..., output_indices, :], covariance[..., output_indices, :, :]

@@ -199,13 +199,13 @@ class GaussianOutput(_Doubles):
     def calibrate(self, features: Tensor, y: Tensor, *, only_widen: bool) -> None:
         """Scale all variances by what rows that were not seen ask for, where that is more than a standard error."""
         mean, variance, noise = self.functions(features)
-        ratio = (self._targets(y).double() - mean).square() / ((variance + noise) * self._tails())  # [N, C]
+        ratio = (self._targets(y).double() - mean).square() / ((variance + noise) * self.tails())  # [N, C]
         factor, error = ratio.mean(0), ratio.std(0) / len(ratio) ** 0.5
         least = torch.ones_like(factor) if only_widen else torch.zeros_like(factor)
         chosen = torch.where((factor - 1).abs() > error, factor, torch.ones_like(factor))
         self.inflation = torch.maximum(chosen, least)
 
-    def _tails(self) -> Tensor:
+    def tails(self) -> Tensor:
         """ν/(ν − 2) [..., 1, 1]: the variance of the predictive Student t over its squared scale."""
         degrees = self.posterior().t_degrees[..., None, None]
         return torch.where(degrees > 2, degrees / (degrees - 2), torch.inf)
@@ -222,7 +222,7 @@ class GaussianOutput(_Doubles):
         """Mean [..., N, C] of the function and its covariance between rows, [..., C, N, N]."""
         posterior = self.posterior()
         between = posterior.relative_covariance(features).unsqueeze(-3)
-        covariance = posterior.noise_variance[..., None, None] * between * self._tails().unsqueeze(-1)
+        covariance = posterior.noise_variance[..., None, None] * between * self.tails().unsqueeze(-1)
         return features @ posterior.mean, covariance
 
     def sample_weights(self, n_samples: int, generator: torch.Generator | None = None) -> Tensor:
@@ -230,7 +230,7 @@ class GaussianOutput(_Doubles):
         posterior = self.posterior()
         mean = posterior.mean
         noise = torch.randn(n_samples, *mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
-        scale = (posterior.noise_variance.unsqueeze(-2) * self._tails()).sqrt()
+        scale = (posterior.noise_variance.unsqueeze(-2) * self.tails()).sqrt()
         return mean + posterior.weight_noise(noise) * scale
 
     def _targets(self, y: Tensor) -> Tensor:

@@ -119,13 +119,13 @@ def sample_functions(model: nn.Module, n_functions: int, *, prior: bool = False)
 class ModelPrediction(NamedTuple):
     """A model's prediction of each row; of classes, mean is their probabilities and the rest is of their indicators.
 
-    std² = aleatoric² + epistemic².
+    std² = aleatoric_std² + epistemic_std²; the names are those of the predictions of tables.
     """
 
     mean: Tensor
     std: Tensor
-    aleatoric: Tensor  # the noise that no data would take away
-    epistemic: Tensor  # what more data would
+    aleatoric_std: Tensor  # the noise that no data would take away
+    epistemic_std: Tensor  # what more data would
 
 
 @torch.no_grad()
@@ -222,8 +222,8 @@ def _combine(members: Sequence[ModelPrediction]) -> ModelPrediction:
     if len(members) == 1:
         return members[0]
     means = torch.stack([member.mean for member in members])
-    within = torch.stack([member.epistemic for member in members]).square().mean(0)
-    noise = torch.stack([member.aleatoric for member in members]).square().mean(0)
+    within = torch.stack([member.epistemic_std for member in members]).square().mean(0)
+    noise = torch.stack([member.aleatoric_std for member in members]).square().mean(0)
     return _prediction(means.mean(0), noise, within + means.var(0, correction=0))
 
 

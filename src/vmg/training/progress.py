@@ -66,7 +66,7 @@ class Progress:
 
 
 def print_progress(progress: Progress) -> None:
-    """Print one line about training; the objective is the lower bound or the log posterior, a row."""
+    """Print one line about training; the objective is per row: ``vmg.elbo`` or a log posterior."""
     print(
         f"step {progress.step:>6}/{progress.n_steps}  objective {progress.elbo:9.4f}  "
         f"fit {progress.expected_log_likelihood:9.4f}  kl {progress.kl:8.4f}  {progress.seconds:6.1f} s"

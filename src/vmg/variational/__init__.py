@@ -1,4 +1,4 @@
-"""The paper's model as scikit-learn estimators, and fits by the lower bound: many networks as one batched network."""
+"""The paper's model as scikit-learn estimators, fitted by its objective: many networks as one batched network."""
 
 from vmg.variational.estimators import VMGClassifier, VMGRegressor, fit_splits
 

@@ -328,7 +328,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, VariationalNumbers, VMGEsti
     random_state : int, RandomState or None
         Same seed, same numbers.
     verbose : bool
-        Print the lower bound as training goes.
+        Print the objective as training goes.
 
     Attributes
     ----------
