@@ -19,6 +19,7 @@ __all__ = [
     "VMGClassifier",
     "VMGRegressor",
     "collapsed_elbo",
+    "compare",
     "covariance",
     "elbo",
     "estimators",
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from vmg.model_file import ModelFileError
     from vmg.objective import ElboTerms, collapsed_elbo, elbo, kl_warmup
     from vmg.prediction.networks import freeze_draws, predict, sample_functions
+    from vmg.review.holdout import compare
     from vmg.variational import VMGClassifier, VMGRegressor
 else:  # hidden from type checkers, for which a module with __getattr__ has every name
     _MODULES = {
@@ -52,6 +54,7 @@ else:  # hidden from type checkers, for which a module with __getattr__ has ever
         "VMGClassifier": "variational",
         "VMGRegressor": "variational",
         "collapsed_elbo": "objective",
+        "compare": "review.holdout",
         "elbo": "objective",
         "freeze_draws": "prediction.networks",
         "kl_warmup": "objective",

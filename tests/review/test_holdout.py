@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import vmg
-from vmg.review.comparison import FoldScores, join_folds
+from vmg.review.comparison import RowScores, join_scores
 from vmg.review.holdout import Holdout
 from vmg.tables import TableError
 
@@ -100,14 +100,15 @@ def test_the_sentence_says_no_more_than_rows_can_tell(others, words):
         losses["vmg"] = (np.random.default_rng(1).normal(1, 3, 50) ** 2 / 4).tolist()
         losses["linear"] = losses["vmg"][::-1]
         losses["base rate"] = (np.array(losses["vmg"]) + 20).tolist()
-    log_probs = {name: [0.0] * 50 for name in losses}
-    assert words in join_folds("regression", [FoldScores(losses, log_probs, {})]).sentence
+    zero = [0.0] * 50
+    parts = [RowScores(0, name, loss, zero, zero, zero, zero) for name, loss in losses.items()]
+    assert words in join_scores("regression", parts).sentence
 
 
 def test_an_interrupted_run_goes_on_with_the_folds_it_has(shops, vmg_command, monkeypatch):
-    from vmg.review import holdout
+    from vmg.review.holdout import Plan
 
-    real, calls = holdout.compare_fold, []
+    real, calls = Plan.score_own, []
 
     def compare(*arguments):
         calls.append(1)
@@ -115,7 +116,7 @@ def test_an_interrupted_run_goes_on_with_the_folds_it_has(shops, vmg_command, mo
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(holdout, "compare_fold", compare)
+    monkeypatch.setattr(Plan, "score_own", compare)
     command = ["fit", "shops.csv", "-t", "y", "--cv", 4, *QUICK]
     code, _, err = vmg_command(*command)
     assert code == 130 and "2 of 4 held-out fits are kept in shops.vmg.partial; --resume goes on." in err

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 import vmg
+from vmg.cli.compare import compare
 from vmg.cli.demo import demo
 from vmg.cli.evaluate import evaluate
 from vmg.cli.fit import fit
@@ -39,6 +40,7 @@ app = typer.Typer(
     epilog="""Examples:
 - `vmg demo`
 - `vmg inspect houses.csv --target price`
+- `vmg compare houses.csv --target price`
 - `vmg fit houses.csv --target price`
 - `vmg evaluate houses.vmg test.csv`
 - `vmg predict houses.vmg new.csv --out predictions.csv --coverage 0.95`
@@ -64,6 +66,7 @@ def _root(
 # in the order of the help
 app.command(rich_help_panel=TABLE, epilog="Example: `vmg inspect houses.csv --target price`")(inspect)
 app.command(rich_help_panel=TABLE, epilog="Example: `vmg fit houses.csv --target price --conformal 0.2`")(fit)
+app.command(rich_help_panel=TABLE, epilog="Example: `vmg compare houses.csv --target price --with gp`")(compare)
 app.command(
     rich_help_panel=TABLE, epilog="Example: `vmg predict houses.vmg new.csv --out predictions.csv --coverage 0.95`"
 )(predict)

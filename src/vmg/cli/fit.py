@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from vmg.estimators.table_model import TableModel
     from vmg.review.comparison import Comparison
-    from vmg.review.holdout import FinishedFolds, Holdout
+    from vmg.review.holdout import Holdout
     from vmg.tables.choices import TableChoices
     from vmg.tables.target import Task
 
@@ -311,31 +311,33 @@ def _score(
     silent: bool,
 ) -> Comparison | None:
     """Scores on held-out rows, printed; None where there are too few rows."""
-    from vmg.review.holdout import FinishedFolds, describe_run, plan_splits, score_held_out
+    from vmg.review.holdout import FinishedScores, Plan, describe_run, score_held_out
+    from vmg.review.rivals import BASELINES, RIVALS
 
-    comma = settings["choices"].decimal_comma
-    seed = settings["options"]["random_state"]
-    decided = frame.attrs.get("decimal_comma") if comma is None else comma
-    rows, task, splits = plan_splits(frame, settings["target"], settings["task"], plan, decided, seed)
-    if not splits:
+    choices, seed = settings["choices"], settings["options"]["random_state"]
+    made = Plan.make(frame, settings["target"], settings["task"], plan, choices, seed)
+    if made is None:
         if not silent:
             bullet("Too few rows to hold some out: no score.")
         return None
     run = describe_run(
         frame,
-        {"data": str(data), **settings, "choices": settings["choices"].to_document(), "held out": plan.to_document()},
+        {"data": str(data), **settings, "choices": choices.to_document(), "held out": plan.to_document()},
     )
-    finished = FinishedFolds(_finished(path), run, resume=resume)
+    finished, n_splits = FinishedScores(_finished(path), run, resume=resume), len(made.splits)
+    rivals = {name: RIVALS[name] for name in BASELINES}
     try:
-        comparison = score_held_out(rows, task, splits, _fitter(settings, len(splits), quiet=quiet), finished)
+        comparison = score_held_out(made, _fitter(settings, n_splits, quiet=quiet), finished, rivals)
     except KeyboardInterrupt:
-        _say_kept(finished, len(splits), quiet=quiet)
+        if finished.n_folds() and not quiet:
+            kept = f"{finished.n_folds()} of {n_splits} held-out fits are kept in {finished.path}"
+            say_aside(f"{kept}; --resume goes on.")
         raise
-    left_out = [settings["target"], *settings["choices"].ignored]
-    if caution := plan.caution(rows.drop(columns=[name for name in left_out if name in rows])):
+    left_out = [settings["target"], *choices.ignored]
+    if caution := plan.caution(made.rows.drop(columns=[name for name in left_out if name in made.rows])):
         comparison = replace(comparison, sentence=f"{comparison.sentence} {caution}")
     if not silent:
-        print_comparison(f"Held out: {plan.words(splits)}, not seen by the fits", comparison)
+        print_comparison(f"Held out: {plan.words(made.splits)}, not seen by the fits", comparison)
     return comparison
 
 
@@ -349,11 +351,6 @@ def _fitter(settings: dict[str, Any], n_splits: int, *, quiet: bool) -> Any:
             return TableModel.fit(rows, **{**settings, "conformal": 0.0}, callbacks=[bar])
 
     return fit_rows
-
-
-def _say_kept(finished: FinishedFolds, n_splits: int, *, quiet: bool) -> None:
-    if finished.folds and not quiet:
-        say_aside(f"{len(finished.folds)} of {n_splits} held-out fits are kept in {finished.path}; --resume goes on.")
 
 
 def _hidden_sizes(text: str) -> tuple[int, ...] | None:

@@ -114,13 +114,10 @@ def _short(value: float) -> str:
 
 def print_comparison(title: str, comparison: Comparison) -> None:
     """Scores of several methods, and one sentence about them."""
-    names = {"log_likelihood": "log score", "coverage": "inside 90 % interval"}
-    keys = list(dict.fromkeys(key for scores in comparison.scores.values() for key in scores))
-    rows = [
-        [name, *(_short(scores[key]) if key in scores else "" for key in keys)]
-        for name, scores in comparison.scores.items()
-    ]
-    print_table(title, ["", *(names.get(key, key) for key in keys)], rows)
+    names = {"method": "", "log_likelihood": "log score", "coverage": "inside interval"}
+    shown = comparison.rows
+    rows = [[row["method"], *(_short(value) for key, value in row.items() if key != "method")] for row in shown]
+    print_table(title, [names.get(key, key) for key in shown[0]], rows)
     say(comparison.sentence)
 
 

@@ -1,162 +1,194 @@
-"""A model beside baselines on held-out rows: base rate, linear model and boosted trees, with a verdict."""
+"""Scores of several methods on the same held-out rows, with a verdict that says no more than the rows can tell."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.dummy import DummyClassifier, DummyRegressor
-from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.linear_model import LogisticRegression, RidgeCV
-from sklearn.model_selection import cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from vmg import metrics
-from vmg.estimators import TableClassifier, TableModel
-from vmg.tables.cells import Cells
-from vmg.tables.target import Task, label_positions
+from vmg.review.rivals import BASE_RATE
+from vmg.tables.cells import listing
+from vmg.tables.target import Task
 
-__all__ = ["OWN", "Comparison", "FoldScores", "compare_fold", "join_folds"]
+__all__ = ["OWN", "Comparison", "RowScores", "join_scores", "score_classes", "score_numbers"]
 
 Array = NDArray[np.float64]
 OWN = "vmg"
-BASE_RATE = "base rate"
-PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
-FOLDS = 3
 SURE = 2.0  # standard errors of a difference that is not taken for chance
+FASTER = 3.0  # times less processor time that speak for a method of equal quality
+MISSED = 0.05  # of a promised coverage: intervals that miss more are no equal of others
 
 
 @dataclass(frozen=True)
-class FoldScores:
-    """Results of each method on each held-out row; ``losses`` are squared errors, or log losses of classes.
+class RowScores:
+    """Scores of one method on each held-out row of one fold; JSON holds all of it, so that it can be kept."""
 
-    Everything is JSON-able, so that a fold that is done can be kept.
-    """
-
-    losses: dict[str, list[float]] = field(default_factory=dict)
-    log_probs: dict[str, list[float]] = field(default_factory=dict)
-    hits: dict[str, list[float]] = field(default_factory=dict)  # right classes; truths inside vmg's intervals
-
-
-def compare_fold(model: TableModel, fitted_rows: Any, held_rows: Any, coverage: float = 0.9) -> FoldScores:
-    """Score a model on rows that it was not fitted to, and the baselines fitted to the same rows as it."""
-    scores = FoldScores()
-    if isinstance(model.estimator, TableClassifier):  # none can predict a class that no fitted row has
-        held_rows = held_rows[label_positions(Cells(held_rows[model.target]), model.estimator.classes_) >= 0]
-    parts = list(model.predictions_of(held_rows))
-    truth = np.concatenate([y for _, y in parts])
-    X, y = model.encoder.transform(fitted_rows), model.target_values(fitted_rows)
-    X_held = model.encoder.transform(held_rows)
-    if model.task == "classification":
-        _add_classes(scores, OWN, np.concatenate([p.probabilities for p, _ in parts]), parts[0][0].classes, truth)
-    else:
-        interval = np.concatenate([part.interval(coverage) for part, _ in parts])
-        mean = np.concatenate([part.mean for part, _ in parts])
-        _add(scores, OWN, (mean - truth) ** 2, np.concatenate([part.log_prob(t) for part, t in parts]))
-        scores.hits[OWN] = ((truth >= interval[:, 0]) & (truth <= interval[:, 1])).astype(float).tolist()
-    for name, baseline in _baselines(classes=model.task == "classification").items():
-        fitted = baseline.fit(X, y)
-        if model.task == "classification":
-            _add_classes(scores, name, fitted.predict_proba(X_held), fitted.classes_, truth)
-            continue
-        spread = float(np.sqrt(np.mean((_cross_predict(baseline, X, y) - y) ** 2))) or 1.0
-        error = fitted.predict(X_held) - truth
-        _add(scores, name, error**2, -0.5 * (error / spread) ** 2 - np.log(spread) - 0.5 * np.log(2 * np.pi))
-    return scores
+    fold: int
+    method: str
+    loss: list[float]  # squared errors, or log losses of classes
+    log_prob: list[float]
+    crps: list[float]  # Brier scores of classes
+    hit: list[float]  # truths inside their intervals; right classes
+    width: list[float]  # of the intervals; empty for classes
+    seconds: float = 0.0  # of processor time, for fit and predictions
+    version: str = ""  # of the method's package
 
 
-def _add(scores: FoldScores, name: str, loss: Array, log_prob: Array) -> None:
-    scores.losses[name], scores.log_probs[name] = loss.tolist(), log_prob.tolist()
+def score_numbers(truth: Array, mean: Array, log_prob: Array, crps: Array, interval: Array) -> dict[str, list[float]]:
+    """Scores of predicted numbers by row."""
+    low, high = interval.T
+    scores = {"loss": (mean - truth) ** 2, "log_prob": log_prob, "crps": crps, "width": high - low}
+    scores["hit"] = ((truth >= low) & (truth <= high)).astype(float)
+    return {name: values.tolist() for name, values in scores.items()}
 
 
-def _add_classes(scores: FoldScores, name: str, p: Array, classes: NDArray[Any], truth: NDArray[Any]) -> None:
-    place = np.searchsorted(classes, truth)
+def score_classes(p: Array, place: NDArray[np.int64]) -> dict[str, list[float]]:
+    """Scores by row of predicted classes, given the place of the true one."""
     log_prob = metrics.label_log_prob(p, place)
-    _add(scores, name, -log_prob, log_prob)
-    scores.hits[name] = (p.argmax(1) == place).astype(float).tolist()
+    brier = (p**2).sum(1) - 2 * p[np.arange(len(p)), place] + 1
+    scores = {"loss": -log_prob, "log_prob": log_prob, "crps": brier, "hit": (p.argmax(1) == place).astype(float)}
+    return {name: values.tolist() for name, values in scores.items()} | {"width": []}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Scores of all methods on all held-out rows."""
+    """Scores of all methods on all held-out rows.
+
+    Attributes
+    ----------
+    scores : dict of dict
+        By method: ``rmse``, ``log_likelihood``, ``crps``, ``coverage`` and ``width`` of intervals for numbers;
+        ``accuracy``, ``log_likelihood`` and ``brier`` for classes.
+    seconds, ranks : dict
+        Processor time of all fits and predictions, and mean rank over folds by CRPS or Brier score.
+    gains : dict
+        What the CRPS or Brier score of each other method exceeds vmg's by, as the ends of a 95 % interval. Above zero:
+        vmg is surely better. Rows of one group count as one observation.
+    sentence, advice : str
+        A verdict on vmg's errors, and which method to choose.
+    notes : tuple of str
+        Methods that were left out, and why.
+    """
 
     task: Task
     n_rows: int
     scores: dict[str, dict[str, float]]
+    seconds: dict[str, float]
+    ranks: dict[str, float]
+    gains: dict[str, tuple[float, float]]
     sentence: str
+    advice: str = ""
+    notes: tuple[str, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
-        """The comparison as a model file and JSON hold it."""
+        """Return what a model file holds; times are left out, so that the same fit writes the same file."""
         return {"rows": self.n_rows, "scores": self.scores, "sentence": self.sentence}
 
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each method, in the order of their ranks."""
+        best_first = sorted(self.scores, key=self.ranks.__getitem__)
+        return [
+            {"method": name, **self.scores[name], "seconds": self.seconds[name], "rank": self.ranks[name]}
+            for name in best_first
+        ]
 
-def join_folds(task: Task, folds: Sequence[FoldScores]) -> Comparison:
-    """The scores of several folds as those of one."""
-    joined = {
-        part: {name: np.concatenate([getattr(fold, part)[name] for fold in folds]) for name in getattr(folds[0], part)}
-        for part in ("losses", "log_probs", "hits")
+    def __str__(self) -> str:
+        """The table in Markdown, and the verdict."""
+        head = list(self.rows[0])
+        cells = [[row["method"], *(f"{row[key]:.4g}" for key in head[1:])] for row in self.rows]
+        lines = ["| " + " | ".join(line) + " |" for line in (head, ["---", *["---:"] * (len(head) - 1)], *cells)]
+        return "\n".join([*lines, "", self.sentence, self.advice, *self.notes])
+
+
+def join_scores(
+    task: Task, parts: Sequence[RowScores], coverage: float = 0.9, groups: NDArray[np.int64] | None = None
+) -> Comparison:
+    """The scores of several folds as those of one; ``groups`` are of the held-out rows, fold after fold."""
+    methods, folds = list(dict.fromkeys(part.method for part in parts)), sorted({part.fold for part in parts})
+    by_fold = {(part.method, part.fold): part for part in parts}
+    values = {
+        what: {name: np.concatenate([getattr(by_fold[name, fold], what) for fold in folds]) for name in methods}
+        for what in ("loss", "log_prob", "crps", "hit", "width")
     }
-    losses, log_probs, hits = joined["losses"], joined["log_probs"], joined["hits"]
+    n_rows = len(values["loss"][methods[0]])
+    groups = np.arange(n_rows) if groups is None else np.unique(groups, return_inverse=True)[1]
     scores = {}
-    for name, loss in losses.items():
-        row = {"log_likelihood": float(log_probs[name].mean())}
+    for name in methods:
+        loss, log_prob, crps, hit, width = (float(of[name].mean()) if of[name].size else 0.0 for of in values.values())
         if task == "regression":
-            row = {"rmse": float(np.sqrt(loss.mean())), **row}
-            if name in hits:
-                row["coverage"] = float(hits[name].mean())
+            row = {"rmse": loss**0.5, "log_likelihood": log_prob, "crps": crps, "coverage": hit, "width": width}
         else:
-            row = {"accuracy": float(hits[name].mean()), **row}
+            row = {"accuracy": hit, "log_likelihood": log_prob, "brier": crps}
         scores[name] = row
-    return Comparison(task, len(losses[OWN]), scores, _sentence(task, losses))
+    means = np.array([[np.mean(by_fold[name, fold].crps) for name in methods] for fold in folds])
+    better = (means[:, None, :] < means[:, :, None]).sum(-1)
+    tied = (means[:, None, :] == means[:, :, None]).sum(-1)
+    ranks = dict(zip(methods, (better + (tied + 1) / 2).mean(0).tolist(), strict=True))
+    seconds = {name: sum(by_fold[name, fold].seconds for fold in folds) for name in methods}
+    gains = {name: _interval(values["crps"][name] - values["crps"][OWN], groups) for name in methods if name != OWN}
+    made = Comparison(task, n_rows, scores, seconds, ranks, gains, _sentence(task, values["loss"], groups))
+    return Comparison(**{**vars(made), "advice": _advice(made, coverage)})
 
 
-def _sentence(task: Task, losses: dict[str, Array]) -> str:
-    """A verdict on vmg against the others; a difference counts from two standard errors on."""
+def _interval(gain: Array, groups: NDArray[np.int64]) -> tuple[float, float]:
+    """The mean of a paired difference, less and more two standard errors; groups are the independent observations."""
+    mean, n_groups = float(gain.mean()), int(groups.max()) + 1
+    if n_groups < 2:
+        return -np.inf, np.inf
+    sums = np.bincount(groups, gain - mean)
+    error = float(np.sqrt(n_groups / (n_groups - 1) * (sums**2).sum())) / len(gain)
+    return mean - SURE * error, mean + SURE * error
+
+
+def _sign(interval: tuple[float, float]) -> int:
+    """1 where vmg is surely better than another, -1 where it is surely worse."""
+    return int(interval[0] > 0) - int(interval[1] < 0)
+
+
+def _sentence(task: Task, losses: dict[str, Array], groups: NDArray[np.int64]) -> str:
+    """A verdict on vmg's errors against the others'."""
     what = "error" if task == "regression" else "log loss"
     n = len(losses[OWN])
-
-    def size(name: str) -> float:
-        mean = float(losses[name].mean())
-        return float(np.sqrt(mean)) if task == "regression" else mean
-
-    def surely(name: str) -> int:
-        """1 where vmg is surely better than another, -1 where it is surely worse."""
-        gain = losses[name] - losses[OWN]
-        error = float(gain.std(ddof=1) / np.sqrt(n)) if n > 1 else np.inf
-        return int(np.sign(gain.mean())) if abs(gain.mean()) > SURE * error else 0
-
-    others = [name for name in losses if name != OWN]
-    best = min(others, key=size)
-    if surely(BASE_RATE) < 1:
+    size = {name: float(loss.mean()) ** (0.5 if task == "regression" else 1) for name, loss in losses.items()}
+    surely = {name: _sign(_interval(loss - losses[OWN], groups)) for name, loss in losses.items() if name != OWN}
+    best = min(surely, key=size.__getitem__)
+    if surely[BASE_RATE] < 1:
         return f"On these {n:,} rows vmg is not surely better than the base rate: do not rely on it."
-    change = 1 - size(OWN) / size(BASE_RATE)
-    start = f"vmg's {what} is {change:.0%} below the base rate's"
-    if best == BASE_RATE or surely(best) == 1:
+    start = f"vmg's {what} is {1 - size[OWN] / size[BASE_RATE]:.0%} below the base rate's"
+    if best == BASE_RATE or surely[best] == 1:
         return f"{start}, and no other method here comes near."
-    if surely(best) == -1:
-        return f"{start}, but {best} is better on these {n:,} rows ({size(best):.4g} against {size(OWN):.4g})."
-    return f"{start}; against {best} ({size(best):.4g}, vmg {size(OWN):.4g}) {n:,} rows cannot tell which is better."
+    if surely[best] == -1:
+        return f"{start}, but {best} is better on these {n:,} rows ({size[best]:.4g} against {size[OWN]:.4g})."
+    return f"{start}; against {best} ({size[best]:.4g}, vmg {size[OWN]:.4g}) {n:,} rows cannot tell which is better."
 
 
-def _baselines(*, classes: bool) -> dict[str, Any]:
-    """Unfitted scikit-learn estimators by name, with scikit-learn's own settings."""
-    if classes:
-        return {
-            BASE_RATE: DummyClassifier(),
-            "linear": make_pipeline(StandardScaler(), LogisticRegression(max_iter=500)),
-            "gradient boosting": HistGradientBoostingClassifier(random_state=0),
-        }
-    return {
-        BASE_RATE: DummyRegressor(),
-        "linear": make_pipeline(StandardScaler(), RidgeCV(PENALTIES)),
-        "gradient boosting": HistGradientBoostingRegressor(random_state=0),
-    }
-
-
-def _cross_predict(estimator: Any, X: Any, y: Any) -> Any:
-    """Predictions of each row by an estimator that was fitted to other rows."""
-    return cross_val_predict(estimator, X, y, cv=min(FOLDS, len(y)))
+def _advice(made: Comparison, coverage: float) -> str:
+    """Which method to choose by the quality of whole distributions, and by time where quality is equal."""
+    key, what = ("crps", "CRPS") if made.task == "regression" else ("brier", "Brier score")
+    size = {name: row[key] for name, row in made.scores.items()}
+    signs = {name: _sign(gain) for name, gain in made.gains.items()}
+    better = [name for name, sign in signs.items() if sign == -1]
+    if better:
+        best = min(better, key=size.__getitem__)
+        return f"Choose {best}: its {what} is {1 - size[best] / size[OWN]:.0%} below vmg's, more than chance explains."
+    equal = [name for name, sign in signs.items() if sign == 0]
+    if not equal:
+        return f"Choose vmg: its {what} is the best here, by more than chance explains."
+    quick = [
+        name
+        for name in equal
+        if made.seconds[OWN] > FASTER * made.seconds[name]
+        and made.scores[name].get("coverage", coverage) > coverage - MISSED
+    ]
+    if quick:
+        best = min(quick, key=size.__getitem__)
+        times = made.seconds[OWN] / max(made.seconds[best], 1e-3)
+        same = f"by {what} these rows cannot tell it from vmg"
+        return f"Choose {best} if time counts: {same}, and it is {times:.0f} times faster."
+    same = f"these rows cannot tell it from {listing(equal)}"
+    return f"vmg is a good choice: by {what} no method is surely better; {same}."

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.estimators.table_model import TableModel
-from vmg.files import Run, RunError, replacing
-from vmg.review.comparison import Comparison, FoldScores, compare_fold, join_folds
-from vmg.tables.cells import Cells, RowDigest, TableError, count, to_texts
+from vmg.files import Run, RunError, append_lines, read_lines
+from vmg.review.comparison import OWN, Comparison, RowScores, join_scores, score_classes, score_numbers
+from vmg.review.rivals import BASE_RATE, RIVALS, Rival, RivalRows, find_rivals
+from vmg.tables.cells import Cells, RowDigest, TableError, as_frame, count, to_texts
+from vmg.tables.choices import IGNORED, TableChoices
 from vmg.tables.dates import find_date_format, to_days, to_timestamps
+from vmg.tables.encoder import TableEncoder
 from vmg.tables.numbers import to_numbers
-from vmg.tables.target import Task, fit_target
+from vmg.tables.target import Task, fit_target, label_positions
 
-__all__ = ["FinishedFolds", "Holdout", "Split", "describe_run", "plan_splits", "score_held_out"]
+__all__ = ["FinishedScores", "Holdout", "Plan", "Split", "compare", "compare_table", "describe_run", "score_held_out"]
 
 Rows = NDArray[np.int64]
 Split = tuple[Rows, Rows]  # to fit to, to score on
@@ -66,7 +69,8 @@ class Holdout:
         n = len(frame)
         if self.time is not None:
             return self._by_time(frame)
-        place = self._groups(frame) if self.by is not None else self._shuffled(target, n, seed)
+        groups = self.groups(frame)
+        place = self._shuffled(target, n, seed) if groups is None else groups
         n_folds = self.folds or max(2, round(1 / self.share))
         if self.by is not None:
             order = np.random.default_rng(seed).permutation(place.max() + 1)
@@ -92,8 +96,11 @@ class Holdout:
             splits.append((np.sort(order[: end - n_held]), np.sort(order[end - n_held : end])))
         return [split for split in splits if len(split[0]) >= MIN_FITTED and len(split[1]) >= MIN_SCORED]
 
-    def _groups(self, frame: pd.DataFrame) -> Rows:
-        _require(frame, str(self.by))
+    def groups(self, frame: pd.DataFrame) -> Rows | None:
+        """The group of each row; None where rows are not held out by groups."""
+        if self.by is None:
+            return None
+        _require(frame, self.by)
         return pd.factorize(to_texts(frame[self.by]).fillna(""))[0]
 
     @staticmethod
@@ -165,66 +172,120 @@ def _require(frame: pd.DataFrame, name: str) -> None:
         raise TableError(f"the table has no column '{name}' to hold rows out by")
 
 
-class FinishedFolds:
-    """Scores of the folds that are done, in a file beside the model until the fit is whole.
+class FinishedScores:
+    """A file with a line for each method and fold that is done; a file of another run is refused."""
 
-    A file of another run is refused.
-    """
-
-    def __init__(self, path: Path, run: Run, *, resume: bool) -> None:
+    def __init__(self, path: Path | None, run: Run, *, resume: bool) -> None:
         self.path, self._run = path, run
-        self.folds: list[FoldScores] = self._read() if resume else []
+        if path is not None and not resume:
+            path.unlink(missing_ok=True)
+        self.parts: list[RowScores] = self._read(path) if path is not None and resume else []
 
-    def _read(self) -> list[FoldScores]:
+    def _read(self, path: Path) -> list[RowScores]:
         try:
-            document = json.loads(self.path.read_text(encoding="utf-8"))
-            self._run.require_same(document["run"], self.path)
-            return [FoldScores(**fold) for fold in document["folds"]]
-        except FileNotFoundError:
-            return []
+            lines = read_lines(path)
+            if not lines:
+                return []
+            self._run.require_same(lines[0]["run"], path)
+            return [RowScores(**line) for line in lines[1:]]
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, RunError):
                 raise
-            raise RunError(f"{self.path} is damaged; leave --resume out to start again") from error
+            raise RunError(f"{path} is damaged; remove it to start again") from error
 
-    def add(self, fold: FoldScores) -> None:
+    def n_folds(self, method: str = OWN) -> int:
+        """How many folds of a method are done."""
+        return sum(part.method == method for part in self.parts)
+
+    def add(self, part: RowScores) -> None:
         """Keep one more."""
-        self.folds.append(fold)
-        document = {"run": self._run.to_document(), "folds": [asdict(one) for one in self.folds]}
-        with replacing(self.path) as temporary:
-            temporary.write_text(json.dumps(document), encoding="utf-8")
-
-    def remove(self) -> None:
-        """Forget them: the fit is whole."""
-        self.path.unlink(missing_ok=True)
+        if self.path is not None:
+            first = [] if self.parts else [{"run": self._run.to_document()}]
+            append_lines(self.path, [*first, asdict(part)])
+        self.parts.append(part)
 
 
-def plan_splits(
-    frame: pd.DataFrame, target: str, task: Task | None, holdout: Holdout, comma: bool | None, seed: int
-) -> tuple[pd.DataFrame, Task, list[Split]]:
-    """The rows with a target, the task, and what is held out of them."""
-    if target not in frame.columns:  # the fit says so
-        return frame, "regression", []
-    rows = frame[~Cells(frame[target]).missing]
-    if not len(rows):
-        return rows, "regression", []
-    known = fit_target(Cells(rows[target], training=True), task, comma)
-    return rows, known.task, holdout.splits(rows, known.values, seed)
+@dataclass(frozen=True)
+class Plan:
+    """Rows that have a target, read once, and which of them are held out."""
+
+    rows: pd.DataFrame
+    target: str
+    task: Task
+    values: NDArray[Any]
+    splits: list[Split]
+    groups: Rows | None = None  # of the rows, if they are held out by groups
+    choices: TableChoices = field(default_factory=TableChoices)
+
+    @classmethod
+    def make(
+        cls, frame: pd.DataFrame, target: str, task: Task | None, holdout: Holdout, choices: TableChoices, seed: int
+    ) -> Plan | None:
+        """A plan for a table; None where there are too few rows to hold some out."""
+        rows = frame[~Cells(frame[target]).missing]
+        if not len(rows):
+            return None
+        comma = frame.attrs.get("decimal_comma") if choices.decimal_comma is None else choices.decimal_comma
+        known = fit_target(Cells(rows[target], training=True), task, comma)
+        splits = holdout.splits(rows, known.values, seed)
+        if known.task == "classification":  # no method can predict a class that no fitted row has
+            splits = [(fitted, held[np.isin(known.values[held], known.values[fitted])]) for fitted, held in splits]
+        if not splits:
+            return None
+        return cls(rows, target, known.task, known.values, splits, holdout.groups(rows), choices)
+
+    def score_own(self, model: TableModel, held: Rows, coverage: float) -> dict[str, list[float]]:
+        """Scores of a model by row."""
+        rows = self.rows.iloc[held]
+        parts = list(model.predictions_of(rows))
+        if model.task == "classification":
+            place = label_positions(Cells(rows[self.target]), model.estimator.classes_)
+            return score_classes(np.concatenate([part.probabilities for part, _ in parts]), place)
+        of_rows = ((part.mean, part.log_prob(y), part.crps(y), part.interval(coverage)) for part, y in parts)
+        truth = np.concatenate([y for _, y in parts])
+        return score_numbers(truth, *map(np.concatenate, zip(*of_rows, strict=True)))
+
+    def score_rival(self, rival: Rival, split: Split, coverage: float) -> dict[str, list[float]]:
+        """Scores of another method by row; it reads the table as vmg does, without statistics of the target."""
+        left_out = [name for name in self.choices.ignored if name != self.target]
+        fitted_rows, held_rows = (self.rows.iloc[part].drop(columns=left_out) for part in split)
+        encoder = TableEncoder.fit(fitted_rows, self.choices, target=self.target)
+        fitted, held = (RivalRows.of(encoder, part) for part in (fitted_rows, held_rows))
+        y, truth = (self.values[part] for part in split)
+        if self.task == "classification":
+            classes, places = np.unique(y, return_inverse=True)
+            return score_classes(rival.predict_classes(fitted, places, held), np.searchsorted(classes, truth))
+        predicted = rival.predict_numbers(fitted, y, held)
+        return score_numbers(truth, predicted.mean, *predicted.score(truth, coverage))
 
 
 def score_held_out(
-    rows: pd.DataFrame,
-    task: Task,
-    splits: list[Split],
+    plan: Plan,
     fit: Callable[[pd.DataFrame, int], TableModel],
-    finished: FinishedFolds,
+    finished: FinishedScores,
+    rivals: Mapping[str, Rival],
     coverage: float = 0.9,
+    tell: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Fit and score each split that is not done yet; ``fit`` gets rows and the number of the split."""
-    for number in range(len(finished.folds), len(splits)):
-        inside, held = (rows.iloc[part] for part in splits[number])
-        finished.add(compare_fold(fit(inside, number), inside, held, coverage))
-    return join_folds(task, finished.folds[: len(splits)])
+    """Fit and score what is not done yet; ``fit`` gets rows and the number of the split."""
+    done = {(part.fold, part.method) for part in finished.parts}
+    for number, split in enumerate(plan.splits):
+        for name in (OWN, *rivals):
+            if (number, name) in done:
+                continue
+            start, version = process_time(), ""
+            if name == OWN:
+                scores = plan.score_own(fit(plan.rows.iloc[split[0]], number), split[1], coverage)
+            else:
+                scores, version = plan.score_rival(rivals[name], split, coverage), rivals[name].version
+            part = RowScores(number, name, **scores, seconds=process_time() - start, version=version)
+            finished.add(part)
+            if tell is not None:
+                tell(f"fold {number + 1} of {len(plan.splits)}: {name}, {part.seconds:.1f} s")
+    asked = [part for part in finished.parts if part.method == OWN or part.method in rivals]
+    asked.sort(key=lambda part: [OWN, *rivals].index(part.method))
+    groups = None if plan.groups is None else np.concatenate([plan.groups[held] for _, held in plan.splits])
+    return join_scores(plan.task, asked, coverage, groups)
 
 
 def describe_run(frame: pd.DataFrame, settings: Mapping[str, Any]) -> Run:
@@ -232,3 +293,105 @@ def describe_run(frame: pd.DataFrame, settings: Mapping[str, Any]) -> Run:
     digest = RowDigest()
     digest.add(frame)
     return Run({"columns": list(frame.columns), "rows": digest.hexdigest(), **settings})
+
+
+# -- a comparison of its own ------------------------------------------------------------------------------------------
+
+
+def compare_table(
+    frame: pd.DataFrame,
+    target: str,
+    *,
+    rivals: Sequence[str] | None = None,
+    holdout: Holdout | None = None,
+    task: Task | None = None,
+    coverage: float = 0.9,
+    choices: TableChoices | None = None,
+    options: Mapping[str, Any] | None = None,
+    results: Path | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Compare vmg with other methods on a table; see :func:`compare`."""
+    holdout, choices = holdout or Holdout(folds=5), choices or TableChoices()
+    options = {"random_state": 0, **(options or {})}
+    settings: dict[str, Any] = {"target": target, "task": task, "choices": choices, "options": options}
+    TableModel.check(frame, **settings)  # mistakes are said before any work
+    plan = Plan.make(frame, target, task, holdout, choices, options["random_state"])
+    if plan is None:
+        raise TableError(f"{count(len(frame), 'row')} are too few to hold some out")
+    names = [name for name in RIVALS if RIVALS[name].package == "sklearn"] if rivals is None else rivals
+    found, notes = find_rivals([BASE_RATE, *names], classes=plan.task == "classification")
+    described = {**settings, "choices": choices.to_document(), "held out": holdout.to_document(), "coverage": coverage}
+    finished = FinishedScores(results, describe_run(frame, described), resume=True)
+
+    def fit(rows: pd.DataFrame, number: int) -> TableModel:
+        return TableModel.fit(rows, **settings)
+
+    if rivals is None:
+        notes = []
+    return replace(score_held_out(plan, fit, finished, found, coverage, tell), notes=tuple(notes))
+
+
+def compare(
+    X: Any,
+    y: Any,
+    *,
+    rivals: Sequence[str] | None = None,
+    folds: int = 5,
+    by: str | None = None,
+    time: str | None = None,
+    task: Task | None = None,
+    coverage: float = 0.9,
+    results: str | Path | None = None,
+    random_state: int = 0,
+    tell: Callable[[str], None] | None = None,
+) -> Comparison:
+    """Compare vmg with other methods on a table of your own, all on the same folds.
+
+    Parameters
+    ----------
+    X : data frame or array [N, D]
+        Numbers, words, dates; cells may be missing. Methods that take categories get them as they are.
+    y : array [N]
+        Numbers or classes.
+    rivals : sequence of str, optional
+        Names of :data:`vmg.review.rivals.RIVALS`, such as ``["gp", "catboost"]``; by default scikit-learn's.
+    folds : int
+        Each is held out in turn.
+    by, time : str, optional
+        A column of X: rows with one value are held out together, or later rows are predicted from earlier ones. The
+        column that groups rows is no input.
+    task : {"regression", "classification"}, optional
+        By default inferred from y.
+    coverage : float
+        Of intervals.
+    results : path, optional
+        A file that gets a line for each fit. A comparison that is repeated with it runs only what is not in it.
+    random_state : int
+        Seed of folds and fits.
+    tell : callable, optional
+        Called with a sentence for each fit that is done, such as ``print``.
+
+    Examples
+    --------
+    >>> import numpy as np, vmg
+    >>> X = np.linspace(0, 1, 60)[:, None]
+    >>> found = vmg.compare(X, np.sin(6 * X[:, 0]), rivals=["linear"], folds=2)
+    >>> sorted(found.scores)
+    ['base rate', 'linear', 'vmg']
+    """
+    array = np.asarray(X) if not hasattr(X, "columns") and not hasattr(X, "__arrow_c_stream__") else None
+    frame = as_frame(X) if array is None else pd.DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])
+    target = next(name for name in ("y", "target", "the target") if name not in frame.columns)
+    return compare_table(
+        frame.assign(**{target: np.asarray(y)}),
+        target,
+        rivals=rivals,
+        holdout=Holdout(folds=folds, by=by, time=time),
+        task=task,
+        coverage=coverage,
+        choices=TableChoices({by: IGNORED} if by is not None else {}),
+        options={"random_state": random_state},
+        results=None if results is None else Path(results),
+        tell=tell,
+    )

@@ -1,0 +1,113 @@
+"""``vmg compare``: vmg beside other methods on a table, all on the same folds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, cast
+
+import typer
+
+from vmg.cli.data import check_output, stem
+from vmg.cli.options import (
+    CoverageOption,
+    DataArgument,
+    DebugOption,
+    JsonOption,
+    Preset,
+    QuietOption,
+    TaskChoice,
+    TaskOption,
+    preset_options,
+    reads_table,
+    split_names,
+)
+from vmg.cli.output import bullet, print_comparison, print_json, say, say_aside
+
+if TYPE_CHECKING:
+    from vmg.tables.choices import TableChoices
+    from vmg.tables.target import Task
+
+__all__ = ["compare"]
+
+
+@reads_table
+def compare(
+    data: DataArgument,
+    target: Annotated[str, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.")],
+    rivals: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="METHOD,...",
+            help="Methods to compare with, such as gp, forest, catboost, lightgbm, ngboost or realmlp; a wrong name "
+            "lists all. Those that are not installed are left out, and named.",
+            show_default="scikit-learn's",
+        ),
+    ] = None,
+    folds: Annotated[int, typer.Option(metavar="K", min=2, help="Hold out each of K folds in turn.")] = 5,
+    by: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Hold out whole groups of rows, such as shops.")
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Predict later rows by this column from earlier ones.")
+    ] = None,
+    task: TaskOption = TaskChoice.auto,
+    coverage: CoverageOption = 0.9,
+    *,
+    choices: TableChoices,
+    preset: Annotated[Preset, typer.Option(metavar="PRESET", help="Of vmg: fast, default or best.")] = Preset.default,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Of folds and fits.")] = 0,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="A line for each fit. A comparison that is repeated runs only what is not in it.",
+            show_default="DATA's name, .compare.jsonl",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE.md", help="Write table and verdict, in Markdown.")
+    ] = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Compare vmg with other methods on a table of yours: the same folds for all, each with its own defaults.
+
+    Methods without a distribution of their own get a normal one, as wide as their errors on rows left out of their fit.
+    """
+    from vmg.files import replacing
+    from vmg.review.holdout import Holdout, compare_table
+    from vmg.tables import read_table
+
+    page = None if out is None else check_output(out, data)
+    kept = check_output(results or Path(f"{stem(data)}.compare.jsonl"), data)
+    holdout = Holdout(folds=folds, by=by, time=time)
+    frame, notes = read_table(data, **choices.reading)
+    silent = quiet or json
+    for note in [] if silent else notes:
+        bullet(note)
+    found = compare_table(
+        frame,
+        target,
+        rivals=None if rivals is None else split_names(rivals),
+        holdout=holdout,
+        task=None if task is TaskChoice.auto else cast("Task", task.value),
+        coverage=coverage,
+        choices=choices if by is None else choices.changed(ignore=[by]),
+        options={"random_state": seed, **preset_options(preset)},
+        results=kept,
+        tell=None if quiet else say_aside,
+    )
+    if page is not None:
+        with replacing(page) as temporary:
+            temporary.write_text(f"{found}\n", encoding="utf-8")
+    if json:
+        extra = {"gains": found.gains, "advice": found.advice, "notes": found.notes}
+        print_json({"target": target, "task": found.task, **found.to_document(), "methods": found.rows, **extra})
+    elif not quiet:
+        print_comparison(f"'{target}' in {data}, {found.n_rows:,} held-out rows in {folds} folds", found)
+        say(found.advice)
+        for note in found.notes:
+            bullet(note)
+        say(f"Fits are kept in {kept}.")

@@ -1,0 +1,254 @@
+"""Other methods for tables, each with the settings of its own documentation, behind one interface."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import KFold
+
+from vmg.tables.cells import TableError, listing, to_texts
+from vmg.tables.columns import CategoryColumn
+from vmg.tables.encoder import TableEncoder
+
+__all__ = ["BASELINES", "BASE_RATE", "RIVALS", "Normal", "Rival", "RivalRows", "find_rivals"]
+
+Array = NDArray[np.float64]
+
+BASE_RATE = "base rate"
+BASELINES = (BASE_RATE, "linear", "gradient boosting")  # of scikit-learn, beside every held-out score
+PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+FOLDS = 3  # of the training rows, whose errors are the spread of a method that states none
+GP_ROWS = 1000  # most training rows of an exact Gaussian process; more take minutes
+
+
+class RivalRows(NamedTuple):
+    """Rows of a table as other methods take them."""
+
+    encoded: Array  # numbers alone, categories one-hot
+    raw: pd.DataFrame  # categories as texts
+
+    @classmethod
+    def of(cls, encoder: TableEncoder, frame: pd.DataFrame) -> RivalRows:
+        """The rows of a table, read by an encoder without target statistics."""
+        encoded = encoder.transform(frame)
+        columns: dict[str, Any] = {}
+        for column, block in zip(encoder.columns, np.split(encoded, np.cumsum(encoder.widths)[:-1], 1), strict=True):
+            if isinstance(column, CategoryColumn):
+                columns[column.name] = to_texts(frame[column.name]).fillna("").astype(str).to_numpy(dtype=object)
+            else:
+                columns |= dict(zip(column.feature_scales, block.T, strict=True))
+        return cls(encoded, pd.DataFrame(columns))
+
+
+class Normal(NamedTuple):
+    """A normal distribution of each row."""
+
+    mean: Array
+    std: Array
+
+    def score(self, y: Array, coverage: float) -> tuple[Array, Array, Array]:
+        """Log density and CRPS of each truth, and central intervals [N, 2]."""
+        z, reach = (y - self.mean) / self.std, self.std * ndtri((1 + coverage) / 2)
+        density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+        crps = self.std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
+        log_prob = -0.5 * z**2 - np.log(self.std) - 0.5 * np.log(2 * np.pi)
+        return log_prob, crps, np.column_stack([self.mean - reach, self.mean + reach])
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A method of others.
+
+    ``numbers`` and ``classes`` make an unfitted estimator with scikit-learn's ``fit``; None: the method has none. It
+    gets the training rows, so that it can be told which columns are categories.
+    """
+
+    package: str
+    numbers: Callable[[RivalRows], Any] | None
+    classes: Callable[[RivalRows], Any] | None = None
+    takes_categories: bool = False
+    moments: Callable[[Any, Any], tuple[Any, Any]] | None = None  # mean and std; None: one spread for all rows
+
+    @property
+    def installed(self) -> bool:
+        """Whether its package is installed."""
+        return find_spec(self.package) is not None
+
+    @property
+    def version(self) -> str:
+        """Version of its package."""
+        return str(getattr(import_module(self.package), "__version__", ""))
+
+    def predict_numbers(self, rows: RivalRows, y: Array, held: RivalRows) -> Normal:
+        """Fit to rows and predict others; without a spread of its own, that of errors on rows it was not fitted to."""
+        assert self.numbers is not None
+        X, X_held = self._taken(rows), self._taken(held)
+        fitted = self.numbers(rows).fit(X, y)
+        if self.moments is not None:
+            mean, std = self.moments(fitted, X_held)
+            return Normal(
+                np.asarray(mean, dtype=float), np.maximum(np.asarray(std, dtype=float), 1e-9 * (y.std() or 1))
+            )
+        error = np.empty(len(y))
+        for inside, outside in KFold(min(FOLDS, len(y)), shuffle=True, random_state=0).split(y):
+            part = self.numbers(rows).fit(_rows(X, inside), y[inside])
+            error[outside] = np.asarray(part.predict(_rows(X, outside))).reshape(-1) - y[outside]
+        mean = np.asarray(fitted.predict(X_held), dtype=float).reshape(-1)
+        return Normal(mean, np.full(len(mean), float(np.sqrt(np.mean(error**2))) or 1.0))
+
+    def predict_classes(self, rows: RivalRows, places: NDArray[np.int64], held: RivalRows) -> Array:
+        """Fit to rows whose classes are 0, 1, ..., and predict others: probabilities [N, classes]."""
+        assert self.classes is not None
+        fitted = self.classes(rows).fit(self._taken(rows), places)
+        return np.asarray(fitted.predict_proba(self._taken(held)), dtype=float)
+
+    def _taken(self, rows: RivalRows) -> Any:
+        return rows.raw if self.takes_categories else rows.encoded
+
+
+def find_rivals(names: Iterable[str], *, classes: bool) -> tuple[dict[str, Rival], list[str]]:
+    """The methods of these names that can be run here, and a sentence for each that cannot."""
+    usable, notes = {}, []
+    for name in dict.fromkeys(name.replace("-", " ") for name in names):
+        if name not in RIVALS:
+            raise TableError(f"there is no method '{name}' to compare with; there are {listing(list(RIVALS))}")
+        rival = RIVALS[name]
+        if (rival.classes if classes else rival.numbers) is None:
+            notes.append(f"{name} is left out: it does not predict {'classes' if classes else 'numbers'}.")
+        elif not rival.installed:
+            notes.append(
+                f"{name} is left out: the package {rival.package} is not installed (pip install 'vmg[rivals]')."
+            )
+        else:
+            usable[name] = rival
+    return usable, notes
+
+
+def _rows(X: Any, places: NDArray[np.int64]) -> Any:
+    return X.iloc[places] if isinstance(X, pd.DataFrame) else X[places]
+
+
+# -- makers: imported when they are used, so that a comparison needs only what it runs --------------------------------
+
+
+def _dummy(classes: bool) -> Any:
+    from sklearn import dummy
+
+    return dummy.DummyClassifier() if classes else dummy.DummyRegressor()
+
+
+def _linear(classes: bool) -> Any:
+    from sklearn.linear_model import LogisticRegression, RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=500) if classes else RidgeCV(PENALTIES))
+
+
+def _boosting(classes: bool) -> Any:
+    from sklearn import ensemble
+
+    kind = ensemble.HistGradientBoostingClassifier if classes else ensemble.HistGradientBoostingRegressor
+    return kind(random_state=0)
+
+
+def _forest(classes: bool) -> Any:
+    from sklearn import ensemble
+
+    return (ensemble.RandomForestClassifier if classes else ensemble.RandomForestRegressor)(random_state=0)
+
+
+class _FirstRows:
+    """A Gaussian process of as many training rows, drawn at random, as it can take in reasonable time."""
+
+    def __init__(self, n_features: int) -> None:
+        from sklearn.gaussian_process import GaussianProcessRegressor, kernels
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
+        kernel = kernels.ConstantKernel() * kernels.Matern(np.ones(n_features), nu=2.5) + kernels.WhiteKernel(0.1)
+        process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
+        self.pipeline = make_pipeline(StandardScaler(), process)
+
+    def fit(self, X: Array, y: Array) -> _FirstRows:
+        chosen = np.random.default_rng(0).permutation(len(y))[:GP_ROWS]
+        with warnings.catch_warnings():  # a length scale at its bound means a column that does not matter
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            self.pipeline.fit(X[chosen], y[chosen])
+        return self
+
+    def predict(self, X: Array) -> tuple[Array, Array]:
+        return self.pipeline.predict(X, return_std=True)
+
+
+def _catboost(rows: RivalRows, classes: bool) -> Any:
+    import catboost
+
+    texts = [name for name in rows.raw if rows.raw[name].dtype == object]
+    common = {"random_seed": 0, "verbose": False, "allow_writing_files": False, "cat_features": texts}
+    if classes:
+        return catboost.CatBoostClassifier(**common)
+    return catboost.CatBoostRegressor(loss_function="RMSEWithUncertainty", **common)
+
+
+def _catboost_moments(fitted: Any, X: Any) -> tuple[Array, Array]:
+    mean, variance = fitted.predict(X, prediction_type="RMSEWithUncertainty").T
+    return mean, np.sqrt(np.maximum(variance, 0))
+
+
+def _lightgbm(classes: bool) -> Any:
+    import lightgbm
+
+    return (lightgbm.LGBMClassifier if classes else lightgbm.LGBMRegressor)(random_state=0, verbose=-1)
+
+
+def _ngboost() -> Any:
+    import ngboost
+
+    return ngboost.NGBRegressor(random_state=0, verbose=False)
+
+
+def _ngboost_moments(fitted: Any, X: Any) -> tuple[Array, Array]:
+    parameters = fitted.pred_dist(X).params
+    return parameters["loc"], parameters["scale"]
+
+
+def _realmlp(classes: bool) -> Any:
+    import pytabkit
+
+    return (pytabkit.RealMLP_TD_Classifier if classes else pytabkit.RealMLP_TD_Regressor)(random_state=0, device="cpu")
+
+
+def _both(package: str, make: Callable[[bool], Any]) -> Rival:
+    """A method for numbers and classes that takes numbers alone."""
+    return Rival(package, lambda _: make(False), lambda _: make(True))
+
+
+RIVALS: dict[str, Rival] = {
+    BASE_RATE: _both("sklearn", _dummy),
+    "linear": _both("sklearn", _linear),
+    "gradient boosting": _both("sklearn", _boosting),
+    "forest": _both("sklearn", _forest),
+    "gp": Rival("sklearn", lambda rows: _FirstRows(rows.encoded.shape[1]), moments=lambda fitted, X: fitted.predict(X)),
+    "catboost": Rival(
+        "catboost",
+        lambda rows: _catboost(rows, classes=False),
+        lambda rows: _catboost(rows, classes=True),
+        takes_categories=True,
+        moments=_catboost_moments,
+    ),
+    "lightgbm": _both("lightgbm", _lightgbm),
+    "ngboost": Rival("ngboost", lambda _: _ngboost(), moments=_ngboost_moments),
+    "realmlp": _both("pytabkit", _realmlp),
+}
+"""Every method that a table can be compared with, by the name that ``vmg compare --with`` takes."""

@@ -1,0 +1,116 @@
+"""``vmg compare``: the same folds for all methods, scores against references, and an honest verdict."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import scoringrules
+from scipy import stats
+
+import vmg
+from vmg.review.comparison import RowScores, join_scores, score_classes
+from vmg.review.rivals import RIVALS, Normal, find_rivals
+from vmg.tables import TableError
+
+pytestmark = pytest.mark.usefixtures("empty_folder")
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": rng.normal(size=60), "shop": rng.choice(list("abcdef"), 60)})
+    return frame, 3 * frame["x"].to_numpy() + rng.normal(size=60)
+
+
+def test_normal_scores_are_those_of_scipy_and_scoringrules():
+    mean, std, y = np.random.default_rng(0).uniform(0.5, 2, (3, 20))
+    log_prob, crps, interval = Normal(mean, std).score(y, 0.8)
+    np.testing.assert_allclose(log_prob, stats.norm(mean, std).logpdf(y))
+    np.testing.assert_allclose(crps, scoringrules.crps_normal(y, mean, std))
+    np.testing.assert_allclose(interval.T, stats.norm(mean, std).interval(0.8))
+
+
+def test_class_scores_are_those_of_the_metrics():
+    p, place = np.random.default_rng(0).dirichlet(np.ones(3), 30), np.arange(30) % 3
+    scores = score_classes(p, place)
+    np.testing.assert_allclose(np.mean(scores["crps"]), vmg.metrics.brier_score(p, place))
+    np.testing.assert_allclose(1 - np.mean(scores["hit"]), vmg.metrics.error_rate(p, place))
+
+
+@pytest.mark.parametrize("classes", [False, True])
+@pytest.mark.parametrize("name", list(RIVALS))
+def test_every_installed_method_predicts_held_out_rows(table, name, classes):
+    rival = RIVALS[name]
+    pytest.importorskip(rival.package)
+    if (rival.classes if classes else rival.numbers) is None:
+        pytest.skip("it does not predict classes")
+    X, y = table
+    found = vmg.compare(X, np.where(y > 0, "high", "low") if classes else y, rivals=[name], folds=2)
+    score = "accuracy" if classes else "coverage"
+    assert 0.3 < found.scores[name][score] <= 1 and np.isfinite(list(found.scores[name].values())).all()
+    assert found.n_rows == 60 and found.seconds[name] > 0
+
+
+def test_a_repeated_comparison_runs_only_what_is_new(table):
+    X, y = table
+    told = []
+    first = vmg.compare(X, y, rivals=["linear"], folds=2, results="kept.jsonl", tell=told.append)
+    assert len(told) == 6  # vmg, base rate, linear
+    second = vmg.compare(X, y, rivals=["linear", "forest"], folds=2, results="kept.jsonl", tell=told.append)
+    assert [line.split(": ")[1].split(",")[0] for line in told[6:]] == ["forest", "forest"]
+    assert second.scores["linear"] == first.scores["linear"]
+    with pytest.raises(ValueError, match="must be of a run with the same rows"):
+        vmg.compare(X, y + 1, rivals=["linear"], folds=2, results="kept.jsonl")
+
+
+def test_rows_of_a_group_count_as_one_observation():
+    rng = np.random.default_rng(0)
+    groups, shift = np.repeat(np.arange(8), 25), np.repeat(rng.normal(0.3, 1, 8), 25)
+    zero = [0.0] * 200
+    parts = [RowScores(0, name, zero, zero, crps, zero, zero) for name, crps in (("vmg", zero), ("base rate", shift))]
+    low, high = join_scores("regression", parts, groups=groups).gains["base rate"]
+    means = shift[::25]
+    np.testing.assert_allclose((high - low) / 4, means.std(ddof=1) / np.sqrt(8))
+    alone = join_scores("regression", parts).gains["base rate"]
+    assert alone[1] - alone[0] < (high - low) / 3
+
+
+@pytest.mark.parametrize(
+    ("crps", "seconds", "words"),
+    [
+        (2.0, 1.0, "Choose vmg"),
+        (0.5, 1.0, "Choose other: its CRPS is 50% below vmg's"),
+        (1.0, 0.1, "Choose other if time counts"),
+        (1.0, 1.0, "cannot tell it from 'other'"),
+    ],
+)
+def test_the_advice_names_the_better_method(crps, seconds, words):
+    one = [1.0] * 40
+    scores = {"vmg": (1.0, 1.0), "base rate": (9.0, 0.1), "other": (crps, seconds)}
+    parts = [RowScores(0, name, one, one, [size] * 40, one, one, time) for name, (size, time) in scores.items()]
+    found = join_scores("regression", parts)
+    assert words in found.advice and found.advice in str(found)
+    assert found.ranks["base rate"] == 3 and found.rows[-1]["method"] == "base rate"
+
+
+def test_what_cannot_be_run_is_named(monkeypatch):
+    monkeypatch.setattr("vmg.review.rivals.find_spec", lambda name: None)
+    usable, notes = find_rivals(["catboost", "gp"], classes=True)
+    assert not usable and "catboost is not installed" in notes[0] and "gp is left out: it does not predict" in notes[1]
+    with pytest.raises(TableError, match="no method 'magic' to compare with; there are 'base rate'"):
+        find_rivals(["magic"], classes=False)
+
+
+@pytest.mark.parametrize("options", [[], ["--by", "shop"], ["--time", "x"]])
+def test_the_command_compares_on_the_same_rows(table, vmg_command, options):
+    X, y = table
+    X.assign(price=y).to_csv("homes.csv", index=False)
+    command = ["compare", "homes.csv", "-t", "price", "--with", "linear", "--folds", 2, "--preset", "fast", *options]
+    code, out, err = vmg_command(*command, "--out", "page.md")
+    assert code == 0 and "base rate" in out and "rank" in out and "fold 2 of 2: linear" in err
+    with open("page.md", encoding="utf-8") as page:
+        assert page.read().startswith("| method | rmse |")
+    code, out, err = vmg_command(*command, "--json")
+    found = json.loads(out)
+    assert code == 0 and not err and {row["method"] for row in found["methods"]} == {"vmg", "base rate", "linear"}
