@@ -4,9 +4,18 @@ from dataclasses import astuple
 
 import numpy as np
 import pytest
-from scipy import optimize, stats
+from scipy import optimize, special, stats
 
-from vmg.fit.calibration import FEWEST_DEGREES, NO_ERRORS, HeldOut, calibrate, calibrate_groups
+from vmg.fit.calibration import (
+    FEWEST_DEGREES,
+    NO_ERRORS,
+    HeldOut,
+    HeldOutPredictions,
+    calibrate,
+    calibrate_classes,
+    calibrate_groups,
+)
+from vmg.fit.design import Design, Group
 from vmg.math.distributions import student_log_density
 
 
@@ -101,3 +110,25 @@ def test_the_calibration_is_where_scipy_ends():
     found = calibrate(folds, regions, 0.0)
     at = [np.log(found.noise), np.log(found.inflation), np.log(found.degrees - 3)]
     assert loss(at) == pytest.approx(best.fun, abs=1e-5)
+
+
+@pytest.mark.parametrize("too_large", [0.5, 1.05, 3.0])
+def test_factors_of_logits_are_where_no_other_factors_are_better(too_large):
+    """Logits that are too large by a factor, one fold of all rows: the search must leave its start, however near."""
+    rng = np.random.default_rng(0)
+    logits = 1.5 * rng.normal(size=(400, 3))
+    y = np.array([rng.choice(3, p=special.softmax(one)) for one in logits])
+    x, everyone = np.zeros((401, 2)), np.ones(401, dtype=bool)
+    design = Design((Group(np.arange(2), np.arange(401) < 400, region=False),), 2, everyone)
+    loc = too_large * np.stack([logits, logits + 0.1 * rng.normal(size=logits.shape)])
+    rows = HeldOutPredictions.of(loc, np.full((2, 400), 0.2), design, x, np.arange(400))
+
+    def loss(log_sharpness, log_inflation):
+        noise = np.random.default_rng(7).standard_normal((32, 2, 1, 3))  # the draws of the seed
+        values = np.exp(log_sharpness) * loc + np.sqrt(0.2 * np.exp(log_inflation)) * noise
+        p = special.softmax(values, -1).mean((0, 1))[np.arange(400), y]
+        return -np.log(p).mean() + 0.5 * 3 / 400 * (log_sharpness**2 + (log_inflation / 2) ** 2)
+
+    found = calibrate_classes(rows, y, np.ones(400), 7)
+    best = optimize.minimize(lambda values: loss(*values), [0.0, 0.0], method="BFGS").fun
+    assert loss(np.log(found.sharpness), np.log(found.inflation)) == pytest.approx(best, abs=2e-5)

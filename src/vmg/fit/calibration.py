@@ -53,6 +53,9 @@ Positions = NDArray[np.int64]
 INFLATION_ROWS = 10.0
 """Rows that the prior log c ~ N(0, 1) counts as: few held-out rows change c little."""
 
+FIRST_STEP = 0.5
+"""Of a search, in the logarithm of a factor."""
+
 
 # -- rows that members have not seen ----------------------------------------------------------------------------------
 
@@ -209,7 +212,9 @@ def calibrate_groups(
         prior = INFLATION_ROWS * values[:, 1] ** 2 + DEGREES_ROWS * ((values[:, 2] - 2) / 2) ** 2
         return 0.5 * prior / n_rows[group] - fit
 
-    points, losses = nelder_mead(loss, starts, max_rounds=300, x_tolerance=1e-3, loss_tolerance=1e-6)
+    points, losses = nelder_mead(
+        loss, starts, first_step=FIRST_STEP, max_rounds=300, x_tolerance=1e-3, loss_tolerance=1e-6
+    )
     best = losses.reshape(-1, n_groups).argmin(0) * n_groups + np.arange(n_groups)
     values = parts(points[best], np.arange(n_groups))
     return [Calibration(*one) for one in zip(*(part.tolist() for part in values), strict=True)]
@@ -339,5 +344,8 @@ def _calibrate_classes(
     def loss(points: Array, problem: Positions) -> Array:
         return np.array([loss_at(values) for values in points])
 
-    best, _ = nelder_mead(loss, start[None], max_rounds=40 * len(start), x_tolerance=1e-2, loss_tolerance=1e-5)
+    rounds = 40 * len(start)
+    best, _ = nelder_mead(
+        loss, start[None], first_step=FIRST_STEP, max_rounds=rounds, x_tolerance=1e-2, loss_tolerance=1e-5
+    )
     return factors(best[0])

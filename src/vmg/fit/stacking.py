@@ -191,6 +191,7 @@ def weigh(experts: Sequence[HeldOutFunctions], *, unsure: Sequence[bool]) -> Arr
     points, losses = nelder_mead(
         lambda values, _: np.array([loss.penalised(one) for one in values]),
         starts,
+        first_step=1.0,
         max_rounds=60 * n_experts,
         x_tolerance=1e-2,
         loss_tolerance=1e-5,

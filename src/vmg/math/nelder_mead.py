@@ -1,6 +1,6 @@
 """Nelder and Mead's simplex search, for many small problems at once.
 
-Every problem moves as it would alone (and as SciPy's ``minimize(method="Nelder-Mead")`` moves it). A round evaluates
+Every problem moves as it would alone (and as SciPy's ``minimize(method="Nelder-Mead")`` moves the same first simplex). A round evaluates
 the points that all problems ask for together, so that many problems cost little more than one.
 """
 
@@ -15,13 +15,12 @@ __all__ = ["nelder_mead"]
 
 Array = NDArray[np.float64]
 
-FIRST_STEP, FIRST_STEP_FROM_ZERO = 0.05, 0.00025  # of a coordinate: relative, and absolute where it is zero
-
 
 def nelder_mead(
     loss: Callable[[Array, NDArray[np.int64]], Array],
     start: Array,
     *,
+    first_step: float,
     max_rounds: int,
     x_tolerance: float,
     loss_tolerance: float,
@@ -30,13 +29,12 @@ def nelder_mead(
 
     Args:
         loss: losses [k] of points [k, D], given the positions [k] of the problems that they belong to.
+        first_step: sides of the first simplex. One that is smaller than the tolerances would end where it starts.
         x_tolerance, loss_tolerance: a problem ends when its simplex is as small in both.
     """
     n_problems, n_numbers = start.shape
-    simplex = np.repeat(start[:, None], n_numbers + 1, axis=1)  # [K, D + 1, D]
-    for d in range(n_numbers):
-        column = simplex[:, d + 1, d]
-        simplex[:, d + 1, d] = np.where(column != 0, (1 + FIRST_STEP) * column, FIRST_STEP_FROM_ZERO)
+    corners = first_step * np.eye(n_numbers + 1, n_numbers, -1)
+    simplex = start[:, None] + corners  # [K, D + 1, D]
     everyone = np.repeat(np.arange(n_problems), n_numbers + 1)
     value = loss(simplex.reshape(-1, n_numbers), everyone).reshape(n_problems, -1)
     simplex, value = _sorted(simplex, value)
