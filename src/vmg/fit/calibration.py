@@ -54,7 +54,7 @@ INFLATION_ROWS = 10.0
 """Rows that the prior log c ~ N(0, 1) counts as: few held-out rows change c little."""
 
 FIRST_STEP = 0.5
-"""Of a search, in the logarithm of a factor."""
+"""Step that a search begins with, in the logarithm of a factor."""
 
 
 # -- rows that members have not seen ----------------------------------------------------------------------------------

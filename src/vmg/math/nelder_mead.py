@@ -1,7 +1,7 @@
 """Nelder and Mead's simplex search, for many small problems at once.
 
-Every problem moves as it would alone (and as SciPy's ``minimize(method="Nelder-Mead")`` moves the same first simplex). A round evaluates
-the points that all problems ask for together, so that many problems cost little more than one.
+Every problem moves as it would alone, and as SciPy's ``minimize(method="Nelder-Mead")`` moves the same first simplex. A
+round evaluates the points that all problems ask for together, so that many problems cost little more than one.
 """
 
 from __future__ import annotations
