@@ -14,7 +14,7 @@ from vmg.likelihoods import (
     KnownNoiseLikelihood,
 )
 from vmg.math.linalg import on_device
-from vmg.nn import MLP, MatrixGaussianLinear, bayesianize
+from vmg.nn import MLP, BayesianHead, MatrixGaussianLinear, bayesianize
 from vmg.priors import GammaPrior
 from vmg.training import train
 from vmg.training.rows import take_rows
@@ -73,6 +73,13 @@ def test_converted_models_and_their_predictions_stay_on_their_device():
     assert all(p.device == DEVICE for p in model.parameters())
     for value in vmg.predict(model, x, likelihood=CategoricalLikelihood(), n_samples=2):
         assert value.device == DEVICE
+
+
+def test_a_head_is_updated_on_the_device_of_its_model():
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh()).to(DEVICE), torch.empty(5, 3, device=DEVICE)
+    head = BayesianHead(model, GaussianLikelihood(2)).update(x, torch.empty(5, 2, device=DEVICE))
+    assert head(x).device == DEVICE
+    assert vmg.predict(head, x).std.device == DEVICE
 
 
 def test_rows_are_taken_on_the_tables_device():

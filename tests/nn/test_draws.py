@@ -6,7 +6,7 @@ from torch import nn
 
 import vmg
 from vmg.likelihoods import CategoricalLikelihood, FullCovarianceLikelihood, GaussianLikelihood, KnownNoiseLikelihood
-from vmg.nn import MLP, bayesianize, fixed_draw
+from vmg.nn import MLP, MatrixGaussianLinear, bayesianize, fixed_draw
 from vmg.prediction import sample_outputs
 
 
@@ -55,6 +55,21 @@ def test_gradients_flow_through_a_fixed_draw():
         model(torch.randn(5, 3)).square().sum().backward()
     assert model.loc.grad.abs().min() > 0
     assert model.row.log_scale.grad.abs().min() > 0
+
+
+def test_layers_called_twice_in_a_training_step_have_one_draw_inside_a_fixed_draw():
+    class Difference(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = MatrixGaussianLinear(3, 1)
+
+        def forward(self, x):
+            return self.layer(x) - self.layer(x)
+
+    model, x, y = Difference(), torch.randn(4, 3), torch.zeros(4, 1)
+    assert vmg.elbo(model, KnownNoiseLikelihood(1.0), x, y, n_data=4).f.abs().min() > 0
+    with fixed_draw(model):
+        assert (vmg.elbo(model, KnownNoiseLikelihood(1.0), x, y, n_data=4).f == 0).all()
 
 
 def test_a_fixed_draw_has_no_samples_inside():

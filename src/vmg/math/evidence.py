@@ -67,7 +67,7 @@ PRECISION_SPREAD = 4.0  # prior standard deviation of a log precision
 def group_precision(log_precision: Tensor, group_sizes: Sequence[int]) -> Tensor:
     """a [..., D] from the log precision [..., G] of each group of consecutive features."""
     sizes = torch.tensor(group_sizes, device=log_precision.device)
-    return log_precision.exp().repeat_interleave(sizes, -1)
+    return log_precision.exp().repeat_interleave(sizes, -1, output_size=sum(group_sizes))
 
 
 def log_precision_prior(log_precision: Tensor) -> Tensor:

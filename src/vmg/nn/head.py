@@ -251,7 +251,7 @@ class BayesianHead(nn.Module):
         """Condition on more rows; for Gaussian noise the result is that of seeing all rows at once."""
         rows = self._checked(x, y, weight)
         output = self._output = self._output or self._new_output(rows)
-        is_new = not (output.count.any() or output.log_precision.any())
+        is_new = values_readable(output.count) and not (output.count.any() or output.log_precision.any())
         output.update(*rows)
         if is_new and isinstance(output, GaussianOutput):
             output.start_precision()

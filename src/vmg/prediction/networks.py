@@ -201,7 +201,7 @@ def _predict_head(head: BayesianHead, whole: Any, n_samples: int, batch_size: in
         for name in ("mean", "noise_variance", "epistemic_variance")
     )
     degrees = parts[0].degrees
-    stretch = torch.where(degrees > 2, degrees / (degrees - 2), torch.inf) if torch.isfinite(degrees).all() else 1.0
+    stretch = student_variance(torch.ones_like(degrees), degrees)
     return _prediction(mean, stretch * noise, stretch * epistemic)
 
 
