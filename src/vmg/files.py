@@ -235,10 +235,12 @@ def append_lines(path: str | os.PathLike[str], records: Iterable[Mapping[str, An
             while data:
                 written = os.pwrite(descriptor, data, place)
                 data, place = data[written:], place + written
+            os.fsync(descriptor)
         except OSError:
             os.ftruncate(descriptor, end)
+            if new:
+                path.unlink()
             raise
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)
     if new:
