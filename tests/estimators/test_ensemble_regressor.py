@@ -6,7 +6,11 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.validation import check_is_fitted
 
 from quick import assert_same_bits, ensemble_regressor, everything, linear_table
 from vmg import TableClassifier, TableRegressor
@@ -254,3 +258,24 @@ def test_conformal_intervals_change_the_interval_alone(fitted):
         model.predict_interval(X, 0.999)
     model.partial_fit(X, y)
     assert model.conformal_scores_ is None
+
+
+def test_intervals_come_through_a_pipeline(fitted):
+    model, X, _ = fitted
+    pipeline = make_pipeline(FunctionTransformer(), model)
+    point, interval = pipeline.predict(X, coverage=0.8)
+    np.testing.assert_array_equal(point, model.predict(X))
+    np.testing.assert_array_equal(interval, model.predict_interval(X, 0.8))
+    assert pipeline.predict(X, coverage=[0.5, 0.9])[1].shape == (len(X), 2, 2)
+    with pytest.raises(ValueError, match="at most one of return_std, return_cov and coverage"):
+        model.predict(X, coverage=0.8, return_std=True)
+
+
+def test_a_quantile_is_a_regressor_of_its_own(fitted):
+    model, X, y = fitted
+    upper = model.at_quantile(0.9)
+    np.testing.assert_array_equal(upper.predict(X), model.pred_dist(X).quantile(0.9))
+    other = clone(upper)
+    with pytest.raises(NotFittedError):
+        check_is_fitted(other)
+    np.testing.assert_array_equal(other.fit(X, y).predict(X), upper.predict(X))

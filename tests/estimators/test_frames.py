@@ -235,7 +235,7 @@ def test_a_transformed_target_with_return_std_is_refused_with_the_reason():
     inner = TableRegressor(**TINY, random_state=0, likelihood="student")
     model = TransformedTargetRegressor(inner, func=np.log, inverse_func=np.exp).fit(X, y)
     assert model.predict(X).shape == (40,)
-    with pytest.raises(TypeError, match=r"return_std=True gives a mean and a standard deviation, which Transformed"):
+    with pytest.raises(TypeError, match="predict gives two arrays with return_std or coverage, which Transformed"):
         model.predict(X, return_std=True)
     mean, std = inner.fit(X, y).predict(X, return_std=True)
     assert mean.shape == std.shape == (40,)

@@ -149,5 +149,5 @@ def test_held_out_scores_are_those_of_predictions():
 def test_it_needs_two_rows():
     X, y = linear_table(2)
     assert np.isfinite(regressor(early_stopping=True, max_iter=2).fit(X, y).predict(X)).all()
-    with pytest.raises(ValueError, match="early_stopping needs at least 2 rows to hold one out; got 1"):
+    with pytest.raises(ValueError, match="a fit needs at least 2 rows; got n_samples=1"):
         regressor(early_stopping=True).fit(X[:1], y[:1])

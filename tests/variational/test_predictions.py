@@ -78,7 +78,7 @@ def test_samples(fitted):
 
 
 def test_both_std_and_cov(fitted):
-    with pytest.raises(ValueError, match="at most one of return_std and return_cov"):
+    with pytest.raises(ValueError, match="at most one of return_std, return_cov and coverage"):
         fitted.predict(np.zeros((2, 3)), return_std=True, return_cov=True)
 
 

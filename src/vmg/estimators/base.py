@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -82,6 +82,7 @@ class EstimatorBase(BaseEstimator, ABC):
     conformal_groups_: NDArray[Any] | None  # their groups [n]
 
     _callbacks: tuple[Callback, ...] = ()  # of the present call of fit
+    _min_rows: ClassVar[int] = 2  # of a fit
 
     @property
     def _parameter_constraints(self) -> dict[str, list[Any]]:
@@ -121,6 +122,8 @@ class EstimatorBase(BaseEstimator, ABC):
         with self._whole_or_not_at_all(callbacks):
             X, y = self._check_data(X, y, reset=True)
             X, y, weight = drop_unweighted_rows(X, y, sample_weight)
+            if len(X) < self._min_rows:
+                raise ValueError(f"a fit needs at least {self._min_rows} rows; got n_samples={len(X)}")
             self.seed_ = draw_seed(self.random_state)
             with self._finite_after(X[:CHECKED_ROWS]):
                 self._fit(X, y, weight)
@@ -281,16 +284,40 @@ class EstimatorBase(BaseEstimator, ABC):
         return [np.concatenate(pieces) for pieces in zip(*read_out, strict=True)]
 
 
-class MeanAndStd(tuple[NDArray[Any], NDArray[Any]]):
-    """A mean and a standard deviation, which some of scikit-learn's tools take for one array."""
+class PointAndMore(tuple[NDArray[Any], NDArray[Any]]):
+    """A point with its standard deviation or interval, which some of scikit-learn's tools take for one array."""
 
     def __getattr__(self, name: str) -> Any:
         if name in ("ndim", "shape", "reshape"):
             raise TypeError(
-                "predict with return_std=True gives a mean and a standard deviation, which TransformedTargetRegressor "
-                "cannot transform back; use likelihood='lognormal', or predict_interval of the inner regressor"
+                "predict gives two arrays with return_std or coverage, which TransformedTargetRegressor cannot "
+                "transform back; use likelihood='lognormal', or predict_interval of the inner regressor"
             )
-        raise AttributeError(f"a mean and a standard deviation have no attribute {name!r}")
+        raise AttributeError(f"two arrays have no attribute {name!r}")
+
+
+class AtQuantile(RegressorMixin, BaseEstimator):
+    """A regressor that predicts the quantile q of another, which may be fitted already."""
+
+    def __init__(self, estimator: Any, q: float = 0.5) -> None:
+        self.estimator = estimator
+        self.q = q
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self._fitted, "seed_")
+
+    @property
+    def _fitted(self) -> Any:
+        return getattr(self, "estimator_", self.estimator)
+
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
+        """Fit a copy of the other regressor."""
+        self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
+        return self
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The quantile at each row of X, [N] or [N, C]."""
+        return self._fitted.predict_quantiles(X, self.q)[..., 0]
 
 
 class NumbersMixin(EstimatorBase):
@@ -313,7 +340,12 @@ class NumbersMixin(EstimatorBase):
             raise ValueError(f"y must have {self.n_outputs_} outputs, as in the first call; got {n_outputs}")
 
     def predict(
-        self, X: Any, return_std: bool = False, return_cov: bool = False, point: str = "mean"
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        point: str = "mean",
+        coverage: ArrayLike | None = None,
     ) -> NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]:
         """The mean of the target at each row of X, or its median, [N] or [N, C].
 
@@ -326,15 +358,19 @@ class NumbersMixin(EstimatorBase):
             Also give the covariance between all rows, noise on its diagonal: [N, N], or [N, N, C].
         point : {"mean", "median"}
             The mean has the least squared error, the median the least absolute error.
+        coverage : float or sequence of float, optional
+            Also give :meth:`predict_interval`; so it can be had from a pipeline too.
         """
         check_point(point)
-        if return_std and return_cov:
-            raise ValueError("at most one of return_std and return_cov can be True; got both")
+        if return_std + return_cov + (coverage is not None) > 1:
+            raise ValueError("at most one of return_std, return_cov and coverage can be given; got several")
+        if coverage is not None:
+            return PointAndMore((*self._in_pieces(X, attrgetter(point)), self.predict_interval(X, coverage)))
         if return_cov:
             prediction = self.pred_dist(X)
             return getattr(prediction, point), prediction.row_covariance()
         if return_std:
-            return MeanAndStd(self._in_pieces(X, attrgetter(point), attrgetter("std")))
+            return PointAndMore(self._in_pieces(X, attrgetter(point), attrgetter("std")))
         [centre] = self._in_pieces(X, attrgetter(point))
         return centre
 
@@ -374,6 +410,10 @@ class NumbersMixin(EstimatorBase):
         levels = np.atleast_1d(alpha)
         [quantiles] = self._in_pieces(X, lambda part: part.quantile(levels))
         return quantiles
+
+    def at_quantile(self, q: float) -> AtQuantile:
+        """A regressor that predicts the quantile q of this one, as conformalised quantile regression needs."""
+        return AtQuantile(self, q)
 
     def sample(self, X: Any, n_samples: int = 1, random_state: int | None = None) -> NDArray[Any]:
         """Draws of the target, noise included: [n_samples, N] or [n_samples, N, C]."""

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -65,6 +65,7 @@ class TableEstimator(EstimatorBase):
     n_features_in_: int = field(init=False)
     seed_: int = field(init=False)
 
+    _min_rows: ClassVar[int] = MIN_ROWS
     _known_scaling: tuple[Standardiser, ...] = field(init=False, default=())  # of the present call of fit
     _keeps_rows: bool = field(init=False, default=True)  # likewise
 
@@ -104,27 +105,15 @@ class TableEstimator(EstimatorBase):
         scaling: Sequence[Standardiser] = (),
         keep_rows: bool = True,
     ) -> Self:
-        """Fit to rows X [N, D] with targets y; an interrupted or refused fit leaves the model as it was.
+        """Fit to rows X [N, D] with targets or classes y [N], or targets [N, C], in any units.
 
-        Parameters
-        ----------
-        X : array-like, sparse matrix or data frame [N, D]
-            Numbers, words, dates and booleans; cells may be missing. Scaling is done inside.
-        y : array-like [N] or [N, C]
-            Targets in any unit, or classes.
-        sample_weight : array-like [N], optional
-            A row with weight 2 counts as two rows.
-        callbacks : sequence of callable
-            Called with a :class:`~vmg.training.Progress` as training goes; one that returns True ends it.
-        scaling : sequence of Standardiser, optional
-            Units of the inputs, and of numeric targets, where more rows than these are known to say them.
-        keep_rows : bool
-            Keep up to 512 training rows, from which missing numbers of rows to come are drawn. Without them, and where
-            ``scaling`` is given, rows to come must be complete.
+        Cells of X may be numbers, words, dates, booleans, and missing. An interrupted or refused fit leaves the model
+        as it was. A row with weight 2 counts as two rows. Callbacks are called with a
+        :class:`~vmg.training.Progress` as training goes; one that returns True ends it.
 
-        Returns
-        -------
-        self
+        ``scaling`` gives the units of inputs and numeric targets where they are known from more rows than these. With
+        ``keep_rows`` up to 512 rows are kept, from which missing numbers of rows to come are drawn. Without them, and
+        with ``scaling``, rows to come must be complete.
         """
         self._known_scaling, self._keeps_rows = tuple(scaling), keep_rows
         try:
@@ -133,8 +122,6 @@ class TableEstimator(EstimatorBase):
             del self._known_scaling, self._keeps_rows
 
     def _fit(self, X: Array | pd.DataFrame, y: NDArray[Any], weight: Array | None) -> None:
-        if len(X) < MIN_ROWS:
-            raise ValueError(f"a fit needs at least {MIN_ROWS} rows; got n_samples={len(X)}")
         if isinstance(X, pd.DataFrame):
             first = y.reshape(len(y), -1)[:, 0]
             self.inputs_, features = TableInputs.fit(X, self._centred_targets(y), first, self._choices())

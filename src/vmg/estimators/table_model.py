@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from vmg import metrics
 from vmg.estimators.classifier import TableClassifier
 from vmg.estimators.regressor import TableRegressor
+from vmg.estimators.table_estimator import MIN_ROWS
 from vmg.estimators.table_inputs import Outside, TableInputs, keep_rows, named_after
 from vmg.model_file import Document, ModelFileError, Tensors, write
 from vmg.prediction import ClassPrediction, NumberPrediction
@@ -31,7 +32,6 @@ from vmg.training import Callback
 
 __all__ = ["ESTIMATORS", "PreparedTable", "TableModel", "prepare_table"]
 
-MIN_ROWS = 5
 MIN_CONFORMAL_ROWS = 19  # fewer cannot promise a coverage of 95 %
 
 ESTIMATORS: dict[str, type[TableClassifier | TableRegressor]] = {
