@@ -139,7 +139,7 @@ def networks(x, y, x_new, n_classes, size, seed, kind, **options):
     held = trained.held
     rows = trained.held_out(held)
     trained_seconds = time.process_time()
-    sharpness, inflation = calibrate_classes(rows, y[held.index], np.ones(len(held.index)), seed)
+    sharpness, inflation, _ = calibrate_classes(rows, y[held.index], np.ones(len(held.index)), seed)
     weight = torch.ones(size.n_members, len(x))
     final_steps = module.FINAL_STEPS
     posterior = trained.members.posterior(torch.as_tensor(trained.x), torch.as_tensor(y), weight, final_steps)
