@@ -1,6 +1,8 @@
 """Model files of the estimators whose output layer is integrated out, and files from before there were any."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -151,3 +153,25 @@ def test_a_classifier_that_began_with_partial_fit_can_be_saved(make, tmp_path):
 def test_a_file_of_an_earlier_format_is_refused_in_one_line():
     with pytest.raises(ModelFileError, match=r"written before vmg 0\.1\.0 .* fit the model again$"):
         vmg.load(FILES / "earlier_format.vmg")
+
+
+def test_more_columns_than_rows_predict_the_same_bits(tmp_path):
+    X, y = linear_table(n=40, n_features=230)
+    model = ensemble_regressor().fit(X, y)
+    assert model.ensemble_.members.features.n_directions == 40
+    loaded = round_trip(model, tmp_path)
+    np.testing.assert_array_equal(loaded.predict_interval(X), model.predict_interval(X))
+
+
+def test_memory_does_not_grow_with_the_square_of_the_columns():
+    """80 rows of 3,000 columns took more than two gigabytes."""
+    code = """
+import resource
+import numpy as np
+from vmg import TableRegressor
+x = np.random.default_rng(0).normal(size=(80, 3000))
+TableRegressor(random_state=0, max_iter=2).fit(x, x[:, 0]).predict_interval(x[:5])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 1.2e6  # kilobytes

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from vmg.fit import noise
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
 from vmg.fit.noise import LIMIT, MIN_ROWS, NoiseShape, choose_shape, fit_noise_field, fit_noise_shape
 
@@ -74,3 +75,17 @@ def test_a_student_t_stays_one():
     assert choose_shape(errors, 1.0, Calibration(1.0, 1.0, 5.0), 0, asked=False) is None
     skewed = HeldOut(rng.standard_exponential(500) - 1, np.zeros(500), np.ones(500))
     assert choose_shape(skewed, 0.6, Calibration(0.6, 1.0, 5.0), 0, asked=False) is not None
+
+
+def test_fewer_rows_than_inputs_have_the_field_of_all_features():
+    """Weights of 300 inputs for 80 errors are found among 80 directions; their modes are those of all weights."""
+    rng = np.random.default_rng(0)
+    phi = np.column_stack([rng.normal(size=(80, 300)) / 15, np.ones(80)])
+    held_out = HeldOut(np.exp(phi[:, 0] * 5) * rng.normal(size=80), np.full(80, 1e-6), np.ones(80))
+    small, basis = noise._spanned(phi)
+    assert small.shape == (80, 81)
+    whole, few = (
+        noise._fit_fields(one, held_out, Calibration(1.0, 1.0, 10.0), (3.0,), np.ones((1, 80), bool))[0, 0]
+        for one in (phi, small)
+    )
+    np.testing.assert_allclose(basis @ few, whole, rtol=0, atol=1e-8)

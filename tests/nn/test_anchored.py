@@ -190,3 +190,36 @@ def test_the_module_is_left_as_it_was():
     AnchoredFunctions(features, mean, root)(x)
     assert all(torch.equal(a, b) for a, b in zip(kept, features.parameters(), strict=True))
     assert (x == 1).all()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("n_directions", [6, 9])
+def test_directions_of_all_rows_are_the_linear_model_of_all_inputs(n_directions):
+    """Six rows of twelve inputs: mean and variance at new rows are those of a weight for each input."""
+    rng = np.random.default_rng(0)
+    x, new, y = rng.normal(size=(6, 12)), torch.as_tensor(rng.normal(size=(5, 12))), torch.as_tensor(rng.normal(size=6))
+    expected = None
+    for count in (0, n_directions):
+        features = AnchoredFeatures(12, (), n_directions=count).double()
+        if count:
+            features.span(x)
+        phi, precision = features(torch.as_tensor(x))[0], torch.ones(features.n_features, dtype=torch.float64)
+        root = torch.linalg.cholesky(phi.mT @ phi + torch.diag(precision))
+        mean = torch.cholesky_solve(phi.mT @ y[:, None], root)
+        found = AnchoredFunctions(features, mean[None], root[None])(new.numpy())
+        expected = expected or found
+        assert features(new).shape[-1] == features.n_features == (count + 1 if count else 12) + 1
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-7)  # a length of zero is the root of a rounding error
+
+
+@torch.no_grad()
+def test_fewer_directions_than_rows_are_the_principal_ones():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(200, 2)) @ rng.normal(size=(2, 30)) + 1e-3 * rng.normal(size=(200, 30))
+    features = AnchoredFeatures(30, (4,), n_members=2, n_directions=2).double()
+    features.span(rows)
+    linear = features.linear(torch.as_tensor(rows))
+    assert linear[:, -1].max() < 0.02 < linear[:, :2].abs().mean()
+    twice = features.linear(torch.as_tensor(rows).expand(2, 200, 30))
+    torch.testing.assert_close(twice, linear.expand_as(twice))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vmg.fit.boosted_trees import BoostedTrees, class_log_probabilities, grow_class_trees
 from vmg.fit.calibration import ClassCalibration, HeldOutPredictions, calibrate_classes
-from vmg.fit.design import InputRange, Size, squash, threads_for
+from vmg.fit.design import InputRange, Size, count_directions, squash, threads_for
 from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers
 from vmg.fit.glm import OptimisedMembers, mean_score, posterior_of_all_rows
 from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS
@@ -47,9 +47,15 @@ class ClassificationMembers(OptimisedMembers):
     """E networks of anchored features with K classes."""
 
     def __init__(
-        self, in_features: int, hidden: Sequence[int], n_classes: int, activations: Sequence[str], n_members: int
+        self,
+        in_features: int,
+        hidden: Sequence[int],
+        n_classes: int,
+        activations: Sequence[str],
+        n_members: int,
+        n_directions: int = 0,
     ) -> None:
-        super().__init__(in_features, hidden, activations, n_members)
+        super().__init__(in_features, hidden, activations, n_members, n_directions)
         self.n_classes = n_classes
 
     def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,7 +214,8 @@ def fit_classification(
     """
 
     def make_members() -> ClassificationMembers:
-        return ClassificationMembers(x.shape[1], size.hidden, n_classes, size.activations, size.n_members)
+        sizes = (x.shape[1], size.hidden, n_classes, size.activations, size.n_members)
+        return ClassificationMembers(*sizes, count_directions(*x.shape))
 
     given = np.ones(len(x)) if weight is None else weight
     with threads_for(size.step_work(len(x), x.shape[1])):

@@ -33,6 +33,7 @@ __all__ = [
     "Standardiser",
     "TrainingPlan",
     "choose_size",
+    "count_directions",
     "find_repeats",
     "ordinary_rows",
     "random_folds",
@@ -204,7 +205,7 @@ class Size:
         """Multiply-adds of a training step on rows of so many inputs, about."""
         widths = (n_inputs, *self.hidden)
         layers = sum((n_in + 1) * n_out for n_in, n_out in pairwise(widths))
-        n_features = sum((*self.hidden[-1:], n_inputs, 1))
+        n_features = sum((*self.hidden[-1:], count_directions(n_rows, n_inputs) or n_inputs, 1))
         return float(self.n_members * min(n_rows, self.plan.batch_rows) * (layers + n_features**2))
 
 
@@ -225,6 +226,20 @@ def choose_size(n_rows: int, *, classes: bool = False) -> Size:
     if n_rows < MANY_ROWS:
         return FEW
     return MANY_CLASSIFIED if classes else MANY
+
+
+FEW_INPUTS = 200  # that are linear features of their own, however few rows there are
+MOST_DIRECTIONS = 500  # of inputs, in which functions may be linear
+
+
+def count_directions(n_rows: int, n_inputs: int) -> int:
+    """Directions that stand for the inputs among the features of so many rows; 0 where inputs do so themselves.
+
+    Work and memory of output layers grow with the square of their features, and fewer rows than inputs cannot tell more
+    directions apart than there are rows.
+    """
+    n_directions = min(n_rows, MOST_DIRECTIONS)
+    return n_directions if n_inputs > max(n_directions + 1, FEW_INPUTS) else 0
 
 
 # -- threads ----------------------------------------------------------------------------------------------------------

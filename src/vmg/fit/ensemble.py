@@ -86,6 +86,7 @@ class Ensemble(ABC, Generic[Kind]):
             "hidden": list(features.hidden),
             "activations": list(features.activations),
             "n_members": features.n_members,
+            "n_directions": features.n_directions,
         }
         return {**members, **ends, **tensors}, {"features": sizes, **document}
 
@@ -115,7 +116,8 @@ class StoredMembers:
 
     def members(self, kind: Callable[..., Kind], **options: Any) -> Kind:
         """Members with the numbers of the file; a RuntimeError where these have other shapes than described."""
-        sizes = {part: self.sizes[part] for part in ("in_features", "hidden", "activations", "n_members")}
+        names = ("in_features", "hidden", "activations", "n_members", "n_directions")
+        sizes = {part: self.sizes[part] for part in names if part in self.sizes}
         with torch.device("meta"):
             members = kind(**sizes, **options).double()
         own = {key: t.to(torch.float64, copy=True) for key, t in self.tensors.items() if key.startswith("members.")}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vmg.fit.calibration import Calibration, HeldOutFunctions, calibrate_groups, held_out_errors
-from vmg.fit.design import InputRange, Size, Standardiser, squash, threads_for
+from vmg.fit.design import InputRange, Size, Standardiser, count_directions, squash, threads_for
 from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers, mean_slopes
 from vmg.fit.experts import Function
 from vmg.fit.noise import NoiseField, NoiseShape, choose_shape, fit_noise_field
@@ -73,9 +73,11 @@ class RegressionMembers(Members):
         activations: Sequence[str],
         n_members: int,
         noise_prior: NoisePrior | None = None,
+        n_directions: int = 0,
     ) -> None:
         super().__init__()
-        self.features = AnchoredFeatures(in_features, hidden, activation=activations, n_members=n_members)
+        options = {"n_members": n_members, "n_directions": n_directions}
+        self.features = AnchoredFeatures(in_features, hidden, activation=activations, **options)
         self.head = GaussianOutput(
             self.features.group_sizes, n_outputs, noise_prior=noise_prior, batch_shape=(n_members,)
         )
@@ -327,7 +329,8 @@ def fit_regressions(
     n_inputs, n_outputs = fits[0].x.shape[1], fits[0].y.shape[1]
 
     def make_members() -> RegressionMembers:
-        return RegressionMembers(n_inputs, size.hidden, n_outputs, size.activations, size.n_members, noise_prior)
+        sizes = (n_inputs, size.hidden, n_outputs, size.activations, size.n_members)
+        return RegressionMembers(*sizes, noise_prior, count_directions(max(len(fit.x) for fit in fits), n_inputs))
 
     with threads_for(sum(size.step_work(len(fit.x), n_inputs) for fit in fits)):
         trained = train_ensembles(make_members, fits, size=size, callbacks=callbacks)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vmg.fit.calibration import NORMAL_DEGREES, ScalarCalibration, calibrate_scalar
-from vmg.fit.design import InputRange, Size, squash, threads_for
+from vmg.fit.design import InputRange, Size, count_directions, squash, threads_for
 from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers, mean_slopes
 from vmg.fit.trainer import FitRows, Members, TrainedMembers, train_ensembles
 from vmg.likelihoods.families import Censored, scalar_likelihood
@@ -63,9 +63,12 @@ ROWS_OF_POSTERIOR = 20_000  # at most, that output layers are conditioned on at 
 class OptimisedMembers(Members):
     """E networks of anchored features, whose output layers follow them by natural-gradient steps."""
 
-    def __init__(self, in_features: int, hidden: Sequence[int], activations: Sequence[str], n_members: int) -> None:
+    def __init__(
+        self, in_features: int, hidden: Sequence[int], activations: Sequence[str], n_members: int, n_directions: int = 0
+    ) -> None:
         super().__init__()
-        self.features = AnchoredFeatures(in_features, hidden, activation=activations, n_members=n_members)
+        options = {"n_members": n_members, "n_directions": n_directions}
+        self.features = AnchoredFeatures(in_features, hidden, activation=activations, **options)
         self.log_precision = nn.Parameter(torch.zeros(n_members, len(self.features.group_sizes)))
         self._posterior: Any = None  # of the last training step, to start the next one from
         self._n_steps = 0
@@ -115,8 +118,9 @@ class ScalarMembers(OptimisedMembers):
         likelihood: ScalarLikelihood,
         activations: Sequence[str],
         n_members: int,
+        n_directions: int = 0,
     ) -> None:
-        super().__init__(in_features, hidden, activations, n_members)
+        super().__init__(in_features, hidden, activations, n_members, n_directions)
         self.likelihood = likelihood
         start = torch.as_tensor(likelihood.start(), dtype=torch.float32)
         self.theta = nn.Parameter(start.expand(n_members, -1).clone())
@@ -292,7 +296,8 @@ def fit_scalar(
     """Fit to rows in standard units, x [N, D], and targets y [N] or [N, 2] as the likelihood takes them."""
 
     def make_members() -> ScalarMembers:
-        return ScalarMembers(x.shape[1], size.hidden, likelihood, size.activations, size.n_members)
+        sizes = (x.shape[1], size.hidden, likelihood, size.activations, size.n_members)
+        return ScalarMembers(*sizes, count_directions(*x.shape))
 
     given = np.ones(len(x)) if weight is None else weight
     with threads_for(size.step_work(len(x), x.shape[1])):

@@ -88,7 +88,7 @@ def fit_noise_field(
     if n_rows < MIN_ROWS:
         return None
     directions = rng.standard_normal((inputs.shape[1] + 1, UNITS))
-    phi = _features(inputs, input_scale, directions)
+    phi, basis = _spanned(_features(inputs, input_scale, directions))
     fold = rng.permutation(n_rows) % FOLDS
     epistemic = calibration.inflation * held_out.variance
     constant = student_log_density(held_out.error, calibration.noise + epistemic, calibration.degrees)
@@ -103,7 +103,19 @@ def fit_noise_field(
         return None
     everywhere = np.ones((1, n_rows), dtype=np.bool_)
     found = _fit_fields(phi, held_out, calibration, PRECISIONS[best : best + 1], everywhere)
-    return NoiseField(input_scale, directions, found[0, 0])
+    return NoiseField(input_scale, directions, basis @ found[0, 0])
+
+
+def _spanned(phi: Array) -> tuple[Array, Array]:
+    """Features [n, F] along a basis [F, K] of what rows differ in, and the basis; the last feature stays.
+
+    Fewer rows than features say nothing of weights across all rows, which stay at their prior's mean, zero.
+    """
+    n_rows, n_features = phi.shape
+    if n_features <= n_rows + 1:
+        return phi, np.eye(n_features)
+    basis = linalg.block_diag(linalg.qr(phi[:, :-1].T, mode="economic")[0], 1.0)
+    return phi @ basis, basis
 
 
 def _fit_fields(

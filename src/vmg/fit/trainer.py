@@ -568,6 +568,8 @@ def train_ensembles(
         x, rng, generator = squash(fit.x), np.random.default_rng(fit.seed), torch.Generator().manual_seed(fit.seed)
         design = Design.choose(x, size.n_members, rng, fit.y)
         one.features.reset_parameters(generator)
+        if one.features.n_directions:
+            one.features.span(x)
         rows.append(GroupRows.of(x, fit.y, fit.weight, design, generator))
         chosen.append((x, design, rng, generator))
     trained = train_members(members, rows, plan=size.plan, callbacks=callbacks)

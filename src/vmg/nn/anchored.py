@@ -29,6 +29,7 @@ __all__ = ["AnchoredFeatures", "AnchoredFunctions", "activate_"]
 Array = NDArray[np.float64]
 
 SCALE_SPREAD = 1.0  # prior standard deviation of log s
+SPANNING_ROWS = 4096  # at most, that directions are chosen by
 BLOCK_ROWS = 256  # whose activations stay in the cache of a core
 
 
@@ -69,8 +70,8 @@ class _Features(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, activations: Sequence[str], *layers: Tensor) -> Tensor:
-        n_members, n_rows, n_inputs = x.shape
+    def forward(ctx: Any, x: Tensor, linear: Tensor, activations: Sequence[str], *layers: Tensor) -> Tensor:
+        n_members, n_rows, _ = x.shape
         n_hidden = layers[-1].shape[-1]
         values = []
         h = x
@@ -78,9 +79,9 @@ class _Features(torch.autograd.Function):
             h = torch.baddbmm(W[:, -1:], h, W[:, :-1])
             _activate_members_(activations, h)
             values.append(h)
-        phi = x.new_empty(n_members, n_rows, n_hidden + n_inputs + 1)
+        phi = x.new_empty(n_members, n_rows, n_hidden + linear.shape[-1] + 1)
         torch.mul(h, 1 / math.sqrt(n_hidden), out=phi[..., :n_hidden])
-        torch.mul(x, 1 / math.sqrt(n_inputs), out=phi[..., n_hidden:-1])
+        phi[..., n_hidden:-1] = linear
         phi[..., -1] = 1
         ctx.activations = activations
         ctx.save_for_backward(x, *values, *layers)
@@ -107,8 +108,9 @@ class _Features(torch.autograd.Function):
             of_layers.insert(0, torch.cat([before.mT @ of_h, of_h.sum(-2, keepdim=True)], -2))
             if position or ctx.needs_input_grad[0]:
                 of_h = of_h @ layers[position][:, :-1].mT
-        of_x = of_h + outer[..., n_hidden:-1] / math.sqrt(x.shape[-1]) if ctx.needs_input_grad[0] else None
-        return of_x, None, *of_layers
+        of_x = of_h if ctx.needs_input_grad[0] else None
+        of_linear = outer[..., n_hidden:-1] if ctx.needs_input_grad[1] else None
+        return of_x, of_linear, None, *of_layers
 
 
 class AnchoredFeatures(nn.Module):
@@ -123,13 +125,24 @@ class AnchoredFeatures(nn.Module):
         Several are dealt out to members in runs: with two, the first half of the members has the first.
     n_members : int
         Networks in this module, each with an anchor of its own.
+    n_directions : int
+        Linear features: 0 are the inputs themselves, another number their parts along so many directions, and the
+        length of the rest. :meth:`span` chooses the directions.
 
     Row scales of the first layer are one for each input, so that inputs which do not matter can fade (relevance
     determination); each later layer has one scale.
     """
 
+    directions: Tensor
+
     def __init__(
-        self, in_features: int, hidden: Sequence[int], *, activation: str | Sequence[str] = "relu", n_members: int = 1
+        self,
+        in_features: int,
+        hidden: Sequence[int],
+        *,
+        activation: str | Sequence[str] = "relu",
+        n_members: int = 1,
+        n_directions: int = 0,
     ) -> None:
         super().__init__()
         names = (activation,) if isinstance(activation, str) else tuple(activation)
@@ -140,7 +153,9 @@ class AnchoredFeatures(nn.Module):
             if size < 1:
                 raise ValueError(f"{name} must be at least 1; got {size}")
         self.in_features, self.hidden, self.activations = in_features, tuple(hidden), names
-        self.n_members = n_members
+        self.n_members, self.n_directions = n_members, n_directions
+        if n_directions:
+            self.register_buffer("directions", torch.zeros(n_members, in_features, n_directions))
         self.weights, self.log_scales = nn.ParameterList(), nn.ParameterList()
         for position, (n_in, n_out) in enumerate(pairwise([in_features, *hidden])):
             self.register_buffer(f"anchor_{position}", torch.zeros(n_members, n_in + 1, n_out))
@@ -150,8 +165,8 @@ class AnchoredFeatures(nn.Module):
 
     @property
     def group_sizes(self) -> tuple[int, ...]:
-        """How many features are hidden units, inputs and ones: groups that the output layer may treat differently."""
-        return (*self.hidden[-1:], self.in_features, 1)
+        """How many features are hidden units, linear and ones: groups that the output layer may treat differently."""
+        return (*self.hidden[-1:], self.n_directions + 1 if self.n_directions else self.in_features, 1)
 
     @property
     def n_features(self) -> int:
@@ -193,16 +208,41 @@ class AnchoredFeatures(nn.Module):
             weight.copy_(anchor)
             self.log_scales[position].fill_(self._first_log_scale() if position == 0 else 0.0)
 
+    @torch.no_grad()
+    def span(self, rows: Array) -> None:
+        """Choose directions that hold most of these rows [N, D]; all of them, where these are no more than directions.
+
+        Linear functions with weights of one variance are a Gaussian process with the kernel xᵀx'. Rows tell nothing of
+        its weights across all of them, so directions in which no row differs need no weights of their own: what the
+        prior says of them is a variance that grows with the length of a row's part across all directions.
+        """
+        rng, n = np.random.default_rng(0), self.n_directions
+        rows = rows[:: -(-len(rows) // SPANNING_ROWS)]
+        basis = np.concatenate([rows.T, rng.standard_normal((rows.shape[1], max(n - len(rows), 0)))], 1)
+        if len(rows) > n:  # the largest principal directions, by one step of subspace iteration
+            basis = rows.T @ (rows @ (rows.T @ rng.standard_normal((len(rows), n))))
+        self.directions.copy_(torch.from_numpy(np.linalg.qr(basis)[0]).expand_as(self.directions))
+
+    def linear(self, x: Tensor) -> Tensor:
+        """The inputs [..., N, D] themselves, or their parts along the directions and the length of the rest."""
+        if not self.n_directions:
+            return x
+        along = x @ (self.directions[0] if x.dim() == 2 else self.directions)  # replicas of the same rows share them
+        rest = x.square().sum(-1, keepdim=True) - along.square().sum(-1, keepdim=True)
+        return torch.cat([along, rest.clamp_min(1e-30).sqrt()], -1)
+
     def forward(self, x: Tensor) -> Tensor:
         """Features of x [N, D], the same for all members, or [n_members, N, D]."""
+        linear = self.linear(x) * (1 / math.sqrt(self.in_features))
+        linear = linear.expand(self.n_members, *linear.shape[-2:])
         x = x.expand(self.n_members, *x.shape[-2:])
         if self.hidden and set(self.activations) <= set(_SLOPES) and not is_traced(x):
-            return _Features.apply(x, self.activations, *self.layers())
+            return _Features.apply(x, linear, self.activations, *self.layers())
         h = x
         for W in self.layers():
             h = self._activate(torch.baddbmm(W[:, -1:], h, W[:, :-1]))
         hidden = [h / math.sqrt(h.shape[-1])] if self.hidden else []
-        return torch.cat([*hidden, x / math.sqrt(self.in_features), torch.ones_like(x[..., :1])], -1)
+        return torch.cat([*hidden, linear, torch.ones_like(x[..., :1])], -1)
 
     def layers(self) -> list[Tensor]:
         """Weights s ⊙ Z of each hidden layer, [n_members, inputs and a one, outputs]."""
@@ -213,9 +253,9 @@ class AnchoredFeatures(nn.Module):
         return scaled
 
     def feature_scales(self) -> Tensor:
-        """The factor of each feature: 1/√n in a group of n, [n_features]."""
-        sizes = torch.tensor(self.group_sizes)
-        return sizes.double().rsqrt().repeat_interleave(sizes)
+        """The factor of each feature: 1/√n in a group of n, [n_features]; directions count as the inputs."""
+        counts = torch.tensor([*self.hidden[-1:], self.in_features, 1])
+        return counts.double().rsqrt().repeat_interleave(torch.tensor(self.group_sizes))
 
     def _activate(self, h: Tensor) -> Tensor:
         if len(self.activations) == 1:
@@ -268,7 +308,7 @@ class AnchoredFunctions:
     @torch.no_grad()
     def __init__(self, features: AnchoredFeatures, mean: Tensor, root: Tensor) -> None:
         self.n_outputs = mean.shape[-1]
-        self._activations = features.activations
+        self._activations, self._linear = features.activations, features.linear
         self._layers = [(W[:, :-1].contiguous(), W[:, -1:].contiguous()) for W in features.layers()]
         identity = torch.eye(root.shape[-1], dtype=root.dtype).expand_as(root)
         inverse = torch.linalg.solve_triangular(root, identity, upper=False)
@@ -306,11 +346,11 @@ class AnchoredFunctions:
     @torch.no_grad()
     def _block(self, rows: Tensor) -> Tensor:
         """φᵀm and L⁻¹φ, side by side: [E, n, C + F]."""
-        x = rows.expand(len(self._of_one), *rows.shape)
-        values = torch.baddbmm(self._of_one, x, self._of_inputs)
+        linear = self._linear(rows)
+        values = torch.baddbmm(self._of_one, linear.expand(len(self._of_one), *linear.shape), self._of_inputs)
         if self._of_hidden is None:
             return values
-        h = x
+        h = rows.expand(len(self._of_one), *rows.shape)
         for weight, bias in self._layers:
             h = torch.baddbmm(bias, h, weight)
             _activate_members_(self._activations, h)
