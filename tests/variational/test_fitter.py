@@ -11,8 +11,8 @@ from small_fits import small_fitter, small_rows
 from quick import class_table, linear_table, regressor
 from vmg.variational import VMGClassifier, VMGRegressor
 from vmg.variational.fitter import STANDARD, VALIDATION_DRAWS, BestSoFar, Budget, EarlyStopping, Fitter
-from vmg.variational.recipe import LONG
-from vmg_paper.baselines import Graves
+from vmg.variational.recipe import LONG, QUICK
+from vmg_paper.baselines import Graves, MatrixGaussian
 
 
 def test_steps_and_batches_grow_between_their_limits():
@@ -22,7 +22,8 @@ def test_steps_and_batches_grow_between_their_limits():
     assert LONG.steps(30_625) == 35_000
     assert [STANDARD.batch_size(n) for n in rows] == [32, 32, 32, 128, 256, 256]
     assert [LONG.batch_size(n) for n in rows] == [32, 32, 32, 64, 256, 256]
-    for budget in (STANDARD, LONG):
+    assert [QUICK.steps(n) for n in rows] == [4_000, 4_000, 4_000, 5_000, 10_000, 10_000]
+    for budget in (STANDARD, LONG, QUICK):
         for grown in (budget.steps, budget.batch_size):
             found = [grown(n) for n in range(1, 100_000, 777)]
             assert found == sorted(found)
@@ -41,14 +42,26 @@ def budgets(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("kind", [VMGRegressor, VMGClassifier, Graves().regressor], ids=str)
-@pytest.mark.parametrize("n_members", [1, 5])
-def test_ensembles_for_regression_train_longest_and_so_do_their_trials(budgets, kind, n_members):
+@pytest.mark.parametrize(
+    ("kind", "options", "budget"),
+    [
+        (VMGRegressor, {}, QUICK),
+        (VMGRegressor, {"n_members": 5}, LONG),
+        (VMGRegressor, {"n_pseudo": 0}, STANDARD),
+        (VMGClassifier, {}, QUICK),
+        (VMGClassifier, {"n_members": 5}, STANDARD),
+        (VMGClassifier, {"n_pseudo": (0, 0)}, STANDARD),
+        (Graves().regressor, {"n_members": 5}, STANDARD),
+        (MatrixGaussian().regressor, {}, QUICK),
+    ],
+)
+def test_a_single_network_with_pseudo_data_trains_shortest_and_so_do_its_trials(budgets, kind, options, budget):
     """A trial is a single network, but stands for members of the ensemble."""
-    table = class_table(40) if "lassifier" in str(kind) else linear_table(40)
-    kind((4,), n_members=n_members, random_state=0).fit(*table)
-    trials = 0 if "Graves" in str(kind) else 1
-    assert budgets == [LONG if kind is VMGRegressor and n_members > 1 else STANDARD] * (trials + 1)
+    table = class_table(40) if kind is VMGClassifier else linear_table(40)
+    model = kind((4,), random_state=0, **options).fit(*table)
+    searched = (kind in (VMGRegressor, VMGClassifier) and "n_pseudo" not in options) or budget is QUICK
+    assert budgets == [budget] * (2 if searched else 1)
+    assert model.learning_rate_init == 0.01
 
 
 def test_automatic_sizes_are_those_of_the_budget():

@@ -42,6 +42,7 @@ from vmg.variational.fitter import (
 )
 from vmg.variational.recipe import (
     LONG,
+    QUICK,
     GaussianNoise,
     Given,
     MatrixGaussianNetworks,
@@ -273,12 +274,19 @@ class VMGEstimator(VariationalEstimator):
         # without pseudo-data there is nothing to limit, and nothing to try
         return Method(networks, self._likelihood(), search if np.any(points) else Given(search.example))
 
+    def _budget(self) -> Budget:
+        """A short training is enough for a single network with pseudo-data.
+
+        Without them it ends near the prior: on yacht the error is 14 after it, and 2.8 after the standard one.
+        """
+        return QUICK if self.n_members == 1 and np.any(self.n_pseudo) else STANDARD
+
     def _set_choices(self, choices: Sequence[float]) -> None:
         self.max_noise_ = choices[0] if len(set(choices)) == 1 else np.array(choices)
 
 
 @dataclass(repr=False, eq=False)
-class VMGRegressor(MultiOutputMixin, RegressorMixin, VariationalNumbers, VMGEstimator):
+class VMGRegressor(MultiOutputMixin, RegressorMixin, VMGEstimator, VariationalNumbers):
     """Bayesian neural network regression with matrix Gaussian posteriors and pseudo-data [LW16].
 
     Parameters
@@ -376,7 +384,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, VariationalNumbers, VMGEsti
 
     def _budget(self) -> Budget:
         """Members of an ensemble may overfit a little more, as others mend it; a single network gains too little."""
-        return LONG if self.n_members > 1 else STANDARD
+        return LONG if self.n_members > 1 else super()._budget()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -25,6 +25,7 @@ from vmg.variational.fitter import Array, Budget, Choice, Fitted, Fitter, Traini
 __all__ = [
     "CANDIDATES",
     "LONG",
+    "QUICK",
     "GaussianNoise",
     "Given",
     "MatrixGaussianNetworks",
@@ -36,6 +37,9 @@ __all__ = [
     "per_replica",
     "run_trials",
 ]
+
+QUICK = Budget(4_000, 10_000, batches=64)
+"""The budget of a single network with pseudo-data, a third of the standard one (lab/vmg_time.py)."""
 
 LONG = Budget(30_000, 40_000, batches=128)
 """The budget of ensembles of regressors; see docs/table1.md."""
@@ -189,11 +193,8 @@ FEW = 20
 ENOUGH = 2_000
 """Rows from which one trial says enough; fewer are split up to three times."""
 
-TRIAL_STEPS, LONG_TRIAL_STEPS = 2_000, 5_000
-"""A trial's steps, at most. Short trials are kind to small limits, which overfit later; a single network on a small
-table, which pays most for that, gets long ones. Validation (lab/defaults.py): on Friedman's first function 2,000
-steps leave 0.08 and 0.2 level and 5,000 prefer 0.2; on concrete the lead of 0.08 over 0.03 grows with the steps (10
-points). The long trials' choices themselves were not compared with full training."""
+TRIAL_STEPS = 1_000
+"""A trial's steps, at most. On eleven development tables trials of 2,000 steps choose the same limits."""
 
 DRAWS = 64  # posterior draws behind a trial's score
 
@@ -221,9 +222,7 @@ class NoiseSearch:
         return chosen
 
     def _try(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[float]]:
-        smallest = min(len(rows.x) for rows in sets)
-        most_steps = LONG_TRIAL_STEPS if fitter.n_members == 1 and smallest < ENOUGH else TRIAL_STEPS
-        trials = run_trials(fitter, sets, self.candidates, enough=ENOUGH, most_steps=most_steps)
+        trials = run_trials(fitter, sets, self.candidates, enough=ENOUGH, most_steps=TRIAL_STEPS)
         per_candidate = trials.log_probs(DRAWS)
         chosen = []
         for k in range(len(sets)):
@@ -236,7 +235,7 @@ class NoiseSearch:
             else:
                 chosen.append([self.candidates[c] for c in choose_members(log_probs, fitter.n_members, weight)])
         sharp = [k for k, members in enumerate(chosen) if set(members) == {self.candidates[0]}]
-        if sharp and smallest >= ENOUGH and self.candidates[0] > SHARPEST:
+        if sharp and min(len(rows.x) for rows in sets) >= ENOUGH and self.candidates[0] > SHARPEST:
             sharper = NoiseSearch(tuple(part * self.candidates[0] for part in SHARPER))
             for k, found_below in zip(sharp, sharper.choose(fitter, [sets[k] for k in sharp]), strict=True):
                 chosen[k] = found_below

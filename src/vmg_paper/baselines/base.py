@@ -17,7 +17,7 @@ from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP, Activation
 from vmg.prediction import draw_functions
 from vmg.variational.estimators import VariationalEstimator, VariationalNumbers
-from vmg.variational.fitter import LikelihoodFactory, Method, Search
+from vmg.variational.fitter import STANDARD, Budget, LikelihoodFactory, Method, Search
 from vmg.variational.recipe import GaussianNoise, Given
 
 __all__ = [
@@ -34,6 +34,8 @@ class Baseline(ABC):
 
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Parameters of the estimator that differ from the estimator's own defaults."""
+    budget: ClassVar[Budget] = STANDARD
+    """How long it trains where the user does not say."""
 
     @abstractmethod
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
@@ -129,6 +131,9 @@ early_stopping, validation_fraction, n_iter_no_change, tol, n_draws, random_stat
     def _method(self) -> Method:
         likelihood = GaussianNoise(self.noise == "input", self.noise_prior)
         return self.baseline.method(self.hidden_sizes(), self.activation, likelihood)
+
+    def _budget(self) -> Budget:
+        return self.baseline.budget
 
     def _set_choices(self, choices: Sequence[Any]) -> None:
         self.choice_ = choices[0]  # the same for all members

@@ -19,8 +19,8 @@ from vmg.nn.mlp import MLP, Activation
 from vmg.prediction import draw_functions
 from vmg.priors import GammaPrior, IsotropicPrior
 from vmg.training import constant
-from vmg.variational.fitter import Array, Fitter, LikelihoodFactory, Method, TrainingSet, stack
-from vmg.variational.recipe import Given, MatrixGaussianNetworks, NoiseSearch, Trials, per_replica, run_trials
+from vmg.variational.fitter import Array, Budget, Fitter, LikelihoodFactory, Method, TrainingSet, stack
+from vmg.variational.recipe import QUICK, Given, MatrixGaussianNetworks, NoiseSearch, Trials, per_replica, run_trials
 from vmg_paper.baselines.base import Baseline, LayerBaseline, Place, mean_function
 from vmg_paper.layers import (
     BayesByBackpropLinear,
@@ -443,16 +443,19 @@ def paper_noise(n_targets: int, n_steps: int, units: Array, choices: Sequence[An
 class MatrixGaussian(Baseline):
     """The network of :class:`vmg.VMGRegressor`, with what its parameters do not offer."""
 
+    budget: ClassVar[Budget] = QUICK
     n_pseudo: int = 20
     sampling: str = "marginal"
     """How layers draw in training: "marginal", "joint" for all rows of a batch together, as from the Gaussian process,
     or "weights" for one weight matrix a batch."""
     conjugate: bool = True
     """Posteriors of the weights' precisions in closed form, or learned by gradient, as in the paper."""
+    kl: str = "marginal"
+    """The paper's divergence, or that of what is drawn ("conditional"), with which the objective is a bound."""
 
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
         prior = partial(GammaPrior, conjugate=self.conjugate)
         networks = MatrixGaussianNetworks(
-            hidden, activation, n_pseudo=self.n_pseudo, make_prior=prior, sampling=self.sampling
+            hidden, activation, n_pseudo=self.n_pseudo, make_prior=prior, sampling=self.sampling, kl=self.kl
         )
         return Method(networks, likelihood, NoiseSearch())

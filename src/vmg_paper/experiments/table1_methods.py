@@ -147,6 +147,7 @@ METHODS = (
     _inside("joint", "rows of a batch drawn jointly", MatrixGaussian(sampling="joint")),
     _inside("weights", "one weight matrix drawn for a batch", MatrixGaussian(sampling="weights")),
     _inside("gradient-gammas", "precisions of the weights by gradient", MatrixGaussian(conjugate=False)),
+    _inside("conditional", "a true bound: the KL of what is drawn", MatrixGaussian(kl="conditional")),
     _ablation("isotropic", "precisions of the weights fixed at one", prior="isotropic"),
     _ablation("constant-noise", "the same noise everywhere", noise="constant"),
     *(_ablation(f"max-noise-{x:g}", f"limit {x:g} on √α for every table", max_noise=x) for x in (0.03, 0.2)),
