@@ -88,12 +88,9 @@ def demo(
 def diabetes_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
     """Rows to fit to, and a fifth of all rows held out, after a fixed shuffle."""
     import numpy as np
-    import pandas as pd
+    from sklearn.datasets import load_diabetes
 
-    from vmg.datasets import load_diabetes
-
-    table = load_diabetes()
-    frame = pd.DataFrame(table.X, columns=table.feature_names).assign(**{DIABETES_TARGET: table.y})
+    frame = load_diabetes(as_frame=True, scaled=False).frame.rename(columns={"target": DIABETES_TARGET})
     frame = frame.iloc[np.random.default_rng(SEED).permutation(len(frame))].reset_index(drop=True)
     n_fit = len(frame) - round(HELD_OUT * len(frame))
     return frame.iloc[:n_fit], frame.iloc[n_fit:]

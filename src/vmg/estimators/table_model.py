@@ -22,11 +22,10 @@ from vmg.prediction import ClassPrediction, NumberPrediction
 from vmg.prediction.conformal import calibration_scores, conformal_interval
 from vmg.tables.cells import Cells, CellTable, TableError, as_frame, count, listing, require_columns
 from vmg.tables.choices import TableChoices
-from vmg.tables.encoder import TableEncoder, decide_comma
+from vmg.tables.encoder import TableEncoder, decide_comma, find_suspicions
 from vmg.tables.files import MISSING
 from vmg.tables.missing import ReferenceRows, row_digests
 from vmg.tables.numbers import to_numbers
-from vmg.tables.suspicions import find_suspicions
 from vmg.tables.target import Target, Task, centred_target, fit_target, known_labels, require_numbers, target_scale
 from vmg.training import Callback
 

@@ -21,8 +21,7 @@ from vmg.math.linalg import at_least_float32, cholesky, is_traced, needs_double,
 from vmg.math.matrix_normal import MatrixNormal
 from vmg.nn.bayesian import BayesianLinear, no_autocast
 from vmg.nn.layer_parameters import FAMILIES, DiagonalParameters
-from vmg.priors import IsotropicPrior, Prior, pseudo_data_kl
-from vmg.settings import KeepsSettings
+from vmg.priors import IsotropicPrior, KeepsSettings, Prior, pseudo_data_kl
 
 __all__ = ["KL_KINDS", "NOISE_KINDS", "SAMPLERS", "MatrixGaussianLinear", "PseudoData", "sample_diagonal"]
 

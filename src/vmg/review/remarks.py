@@ -11,9 +11,8 @@ import pandas as pd
 from vmg.tables.cells import Cells, CellTable, listing, require_columns
 from vmg.tables.choices import TableChoices
 from vmg.tables.columns import Column, DateColumn, NumberColumn
-from vmg.tables.encoder import TableEncoder, decide_comma
+from vmg.tables.encoder import TableEncoder, decide_comma, find_suspicions
 from vmg.tables.numbers import find_unit
-from vmg.tables.suspicions import find_suspicions
 from vmg.tables.target import Task, fit_target
 
 __all__ = ["ColumnFacts", "Inspection", "inspect_table", "table_remarks"]
