@@ -1,18 +1,24 @@
-"""Time of predictions: many samples in one pass, and the mean network alone.
+"""Time of predictions: of tables, of many samples in one pass, and of the mean network alone.
 
-Each row compares a way with the reference that it should beat, or match, and states its goal.
+Each row compares a way with the reference that it should beat, or match, and states its goal, if it has one. Tables
+are Friedman's first function of 10 features, 1,000 training rows, default estimators. Times are the processor's.
 
     python benchmarks/predict.py [--json] [--rows 10000] [--samples 100] [--width 50] [--rounds 15]
 """
 
 from __future__ import annotations
 
+import copy
+import time
 import warnings
 from collections.abc import Callable
 
 import torch
 from measuring import Row, interleaved, parser, plain_network, show
+from sklearn.datasets import make_friedman1
+from sklearn.ensemble import HistGradientBoostingRegressor
 
+from vmg import TableRegressor
 from vmg.nn import MLP, to_plain
 from vmg.prediction import sample_outputs
 
@@ -41,11 +47,18 @@ def measure(rows: int, samples: int, width: int, rounds: int, threads: int) -> l
         loop: lambda: torch.stack([network(x) for _ in range(samples)]),
         one_pass: lambda: sample_outputs(network, x, samples),
     }
-    medians = interleaved(ways, rounds, warm_up=1, settle=True)
-    medians |= interleaved({"folded mean network": lambda: folded(x), "plain nn": lambda: plain(x)}, 10 * rounds)
+    clock = time.process_time
+    medians = interleaved(ways, rounds, warm_up=1, settle=True, clock=clock)
+    mean_networks = {"folded mean network": lambda: folded(x), "plain nn": lambda: plain(x)}
+    medians |= interleaved(mean_networks, 10 * rounds, clock=clock)
+    medians |= of_tables(rows, rounds, members=2 if rows < 100 else "auto")
+    of_rows = f"{rows:,} rows"
     asked = (
         (one_pass, loop, ">= 5"),
         ("folded mean network", "plain nn", ">= 1/1.05"),
+        (f"table, intervals of {of_rows}", f"gradient boosting, means of {of_rows}", ""),
+        ("table, intervals of one row", "gradient boosting, means of one row", ""),
+        ("table, partial_fit of ten rows", "table, fit", ""),
     )
     results = []
     for way, reference, bar in asked:
@@ -53,6 +66,25 @@ def measure(rows: int, samples: int, width: int, rounds: int, threads: int) -> l
         row |= {"times": medians[reference] / medians[way], "goal": bar}
         results.append({**row, "rows": rows, "width": width, "threads": threads})
     return results
+
+
+@torch.enable_grad()
+def of_tables(rows: int, rounds: int, members: int | str) -> dict[str, float]:
+    """Milliseconds of predictions of new rows, and of taking in ten of them."""
+    X, y = make_friedman1(1_000 if rows >= 100 else 40, noise=1.0, random_state=0)
+    X_new, y_new = make_friedman1(rows, noise=1.0, random_state=1)
+    started = time.process_time()
+    table = TableRegressor(n_members=members, random_state=0).fit(X, y)
+    fit = 1e3 * (time.process_time() - started)
+    trees, updated = HistGradientBoostingRegressor(random_state=0).fit(X, y), copy.deepcopy(table)
+    ways: dict[str, Callable[[], object]] = {
+        f"table, intervals of {rows:,} rows": lambda: table.predict_interval(X_new),
+        f"gradient boosting, means of {rows:,} rows": lambda: trees.predict(X_new),
+        "table, intervals of one row": lambda: table.predict_interval(X_new[:1]),
+        "gradient boosting, means of one row": lambda: trees.predict(X_new[:1]),
+        "table, partial_fit of ten rows": lambda: updated.partial_fit(X_new[:10], y_new[:10]),
+    }
+    return {"table, fit": fit, **interleaved(ways, rounds, warm_up=1, clock=time.process_time)}
 
 
 def main() -> None:

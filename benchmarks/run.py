@@ -1,7 +1,8 @@
 """Run the speed benchmarks, each in a process of its own, and write their tables into one page.
 
 A section of the page begins with the benchmark's own docstring, so that the explanation of a number stands beside the
-code that measures it. The page is written anew after each benchmark, so that a later failure loses nothing.
+code that measures it. The page is written anew after each benchmark, so that a later failure loses nothing; sections of
+benchmarks that are not named stay as they are.
 
     python benchmarks/run.py [step predict ...] [--threads 2] [--quick] [--write benchmarks/RESULTS.md]
 """
@@ -83,7 +84,9 @@ def main() -> int:
     whole = shlex.join(
         ["python", "benchmarks/run.py", *a.names, *options, *(["--write", str(a.write)] * bool(a.write))]
     )
-    sections, failed = [], 0
+    old = a.write.read_text(encoding="utf-8") if a.names and a.write and a.write.exists() else ""
+    parts = {part.partition("\n")[0]: f"## {part.strip()}" for part in old.split("\n## ")[1:]}
+    sections, failed = {name: parts[title] for name, title in BENCHMARKS.items() if title in parts}, 0
     for name in a.names or BENCHMARKS:
         print(f"{name}: {BENCHMARKS[name]}", flush=True)
         command = [sys.executable, str(FOLDER / f"{name}.py"), *options]
@@ -91,9 +94,10 @@ def main() -> int:
         failed += done.returncode != 0
         output = "It failed, and there are no numbers." if done.returncode else done.stdout
         print(output, flush=True)
-        sections.append(section(name, options, output))
+        sections[name] = section(name, options, output)
         if a.write:
-            a.write.write_text(page(sections, whole, machine_facts(a.threads), quick=a.quick), encoding="utf-8")
+            made = [sections[name] for name in BENCHMARKS if name in sections]
+            a.write.write_text(page(made, whole, machine_facts(a.threads), quick=a.quick), encoding="utf-8")
     return min(failed, 1)
 
 
