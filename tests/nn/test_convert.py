@@ -333,13 +333,3 @@ def test_a_surface_is_learned_and_its_noise():
     assert (found.mean - f[700:]).square().mean().sqrt() < 0.45
     covered = ((y[700:] - found.mean).abs() < 1.645 * found.std).float().mean()
     assert 0.8 < covered < 0.99, "90 % intervals; before the noise was updated in this loop, 22 %"
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [nn.GRU(2, 3), nn.LSTMCell(2, 3), nn.Bilinear(2, 3, 4), nn.Conv3d(1, 2, 3), nn.ConvTranspose2d(2, 3, 3)],
-    ids=lambda layer: type(layer).__name__,
-)
-def test_matrices_without_a_counterpart_are_left_with_a_warning(layer):
-    with pytest.warns(UserWarning, match=f"1 .{type(layer).__name__} has no Bayesian counterpart"):
-        bayesianize(nn.Sequential(nn.Linear(2, 2), layer))

@@ -46,7 +46,7 @@ def test_fixed_draws_nest_and_end_with_an_error():
         with pytest.raises(RuntimeError), fixed_draw(model):
             model(x[0, 0, 0])
         assert torch.equal(model(x), outer)
-    assert model[0].matrix.drawn is None
+    assert model[0].matrices["weight"].drawn is None
 
 
 def test_gradients_flow_through_a_fixed_draw():

@@ -151,7 +151,7 @@ def test_kinds_gradients_are_right(make, kind):
 def test_kinds_mean_is_a_plain_linear_layer(make, kind):
     layer, x = make(kind), inputs()
     torch.testing.assert_close(layer.to_linear()(x), layer.forward_mean(x))
-    with pytest.raises(ValueError, match=r"to_linear needs a single layer; this one holds \(2,\) replicas"):
+    with pytest.raises(ValueError, match=r"to_linear need single layers; got one of \(2,\) replicas"):
         make(kind, batch_shape=(2,)).to_linear()
 
 

@@ -8,7 +8,6 @@ from layer_inputs import rows
 
 from vmg.covariance import Diagonal
 from vmg.math import preactivations as F
-from vmg.nn import MatrixGaussianLinear
 
 FAMILIES = ("diagonal", "rank_one", "dense")
 
@@ -72,11 +71,6 @@ def test_to_linear_is_a_copy(make_layer):
             parameter.add_(1)
     assert torch.equal(linear(x), before)
     assert not torch.allclose(layer.forward_mean(x), before)
-
-
-def test_to_linear_needs_a_single_layer():
-    with pytest.raises(ValueError, match=r"to_linear needs a single layer; this one holds \(2,\) replicas"):
-        MatrixGaussianLinear(3, 2, batch_shape=(2,)).to_linear()
 
 
 @pytest.mark.filterwarnings("ignore:n_pseudo should be")

@@ -159,11 +159,6 @@ def test_n_functions_must_be_positive():
         MLP(3, (4,), 1).sample_functions(0)
 
 
-def test_replicas_have_no_plain_counterpart():
-    with pytest.raises(ValueError, match=r"needs single layers; got one with \(2,\) replicas"):
-        to_plain(MLP(3, (4,), 1, batch_shape=(2,)))
-
-
 def test_networks_inside_other_models_become_plain(build):
     network, x = build(3, (4,), 2, n_pseudo=2), rows(6)
     model = nn.Sequential(network, nn.Softmax(-1))

@@ -295,3 +295,11 @@ def test_a_frozen_model_predicts_as_the_model_itself(what):
     expected = vmg.predict(model, x, likelihood=likelihood)
     for a, b in zip(vmg.freeze_draws(model, likelihood=likelihood)(x), expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("quiet")
+def test_a_model_can_be_compiled_before_the_kernels_were_looked_for():
+    library.available.cache_clear()
+    model = bayesianize(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)))
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert compiled(torch.randn(3, 1, 4, 4)).shape == (3, 2)

@@ -1,16 +1,20 @@
 """Bayesian layers and networks."""
 
 from vmg.nn.anchored import AnchoredFeatures
-from vmg.nn.attention import MatrixGaussianMultiheadAttention
 from vmg.nn.bayesian import BayesianLinear, BayesianModule, kl_divergence, parameter_groups, use_generator
 from vmg.nn.convert import Conversion, bayesianize, conversion, to_plain
-from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.draws import Draws, fixed_draw
 from vmg.nn.embedding import MatrixGaussianEmbedding
 from vmg.nn.head import BayesianHead, FunctionPosterior, HeadEnsemble, HeadPrediction
 from vmg.nn.lora import MatrixGaussianLoRA, add_lora
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear, PseudoData
 from vmg.nn.mlp import MLP
+from vmg.nn.modules import (
+    MatrixGaussianConv1d,
+    MatrixGaussianConv2d,
+    MatrixGaussianModule,
+    MatrixGaussianMultiheadAttention,
+)
 from vmg.nn.replicas import Replicas, replicate
 
 __all__ = [
@@ -29,6 +33,7 @@ __all__ = [
     "MatrixGaussianEmbedding",
     "MatrixGaussianLinear",
     "MatrixGaussianLoRA",
+    "MatrixGaussianModule",
     "MatrixGaussianMultiheadAttention",
     "PseudoData",
     "Replicas",

@@ -54,6 +54,15 @@ class BayesianModule(nn.Module, ABC):
         """The plain module of PyTorch with these weights, as :func:`~vmg.nn.to_plain` puts it in the place of this."""
         raise ValueError(f"{type(self).__name__} has no plain counterpart")
 
+    def warn_of_centre(self, name: str) -> None:
+        """Warn in training: a forward pass that takes the weight itself, as ``F.linear`` does, would draw nothing."""
+        if self.training and torch.is_grad_enabled():
+            warnings.warn(
+                f"{name} of a {type(self).__name__} is its centre, without noise: call the layer itself in a forward "
+                "pass, and read the weight inside torch.no_grad()",
+                stacklevel=3,
+            )
+
 
 def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
     """Operations in the precision of their tensors, also where a user's autocast would lower it."""
@@ -101,16 +110,8 @@ class BayesianLinear(BayesianModule):
 
     @property
     def weight(self) -> Tensor:
-        """:meth:`centre_weight` as ``nn.Linear`` has it, [*batch_shape, out, in], scaling folded in.
-
-        Warns in training: a forward pass that takes the weight itself, as ``F.linear`` does, would draw nothing.
-        """
-        if self.training and torch.is_grad_enabled():
-            warnings.warn(
-                f"weight of a {type(self).__name__} is its centre, without noise: call the layer itself in a forward "
-                "pass, and read the weight inside torch.no_grad()",
-                stacklevel=2,
-            )
+        """:meth:`centre_weight` as ``nn.Linear`` has it, [*batch_shape, out, in], scaling folded in."""
+        self.warn_of_centre("weight")
         return self.as_linear(self.centre_weight())[0]
 
     @property
@@ -209,29 +210,22 @@ class BayesianLinear(BayesianModule):
 
         return function
 
-    def to_linear(self, *, centre: bool = False) -> nn.Linear:
-        """E[W] (or :meth:`centre_weight`) as a plain ``nn.Linear``, scaling folded in."""
-        if self.batch_shape:
-            raise ValueError(f"to_linear needs a single layer; this one holds {tuple(self.batch_shape)} replicas")
-        with torch.no_grad():
-            weight, bias = self.as_linear(self.centre_weight() if centre else self.mean_weight())
-            return plain_linear(weight.to(self._dtype()), bias)
-
     def plain_weight(self, *, centre: bool) -> Tensor:
         """W [*batch_shape, R, C] of a plain copy: of the draw in use, where there is one, or one of two means."""
         if self.drawn is not None:
             return self.drawn
         return self.centre_weight() if centre else self.mean_weight()
 
-    def plain_parameters(self, *, centre: bool) -> tuple[Tensor, Tensor | None]:
-        """The weight [out, in] and bias [out] of a plain copy, in the precision of the parameters."""
-        weight, bias = self.as_linear(self.plain_weight(centre=centre))
-        return weight.to(self._dtype()), None if bias is None else bias.to(self._dtype())
-
-    def as_plain(self, *, centre: bool = True) -> nn.Module:
+    def as_plain(self, *, centre: bool = True) -> nn.Linear:
         if self.batch_shape:
-            raise ValueError(f"to_plain needs single layers; got one with {tuple(self.batch_shape)} replicas")
-        return plain_linear(*self.plain_parameters(centre=centre))
+            raise ValueError(
+                f"to_plain and to_linear need single layers; got one of {tuple(self.batch_shape)} replicas"
+            )
+        return plain_linear(*self.as_linear(self.plain_weight(centre=centre).to(self._dtype())))
+
+    def to_linear(self, *, centre: bool = False) -> nn.Linear:
+        """E[W] (or :meth:`centre_weight`) as a plain ``nn.Linear``, scaling folded in."""
+        return self.as_plain(centre=centre)
 
     # -- noise, precision and checks ----------------------------------------------------------------------------------
 

@@ -18,12 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from vmg.math.preactivations import input_divisor
-from vmg.nn.attention import MatrixGaussianMultiheadAttention
 from vmg.nn.bayesian import BayesianLinear, BayesianModule
-from vmg.nn.convolution import MatrixGaussianConv1d, MatrixGaussianConv2d
 from vmg.nn.embedding import MatrixGaussianEmbedding
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP, as_module
+from vmg.nn.modules import TRANSPOSED, MatrixGaussianModule, weight_names
 from vmg.priors import GammaPrior, IsotropicPrior
 
 __all__ = [
@@ -31,9 +30,9 @@ __all__ = [
     "Conversion",
     "bayesianize",
     "conversion",
-    "is_linear",
     "keep_from_fast_paths",
     "layer_settings",
+    "linear_weight",
     "replace_in_place",
     "select",
     "to_plain",
@@ -57,6 +56,7 @@ _KEPT = (  # attributes that a module keeps when its class changes
     "_backward_pre_hooks",
     "_is_full_backward_hook",
 )
+_CACHES = ("_flat_weights", "_flat_weight_refs")  # of recurrent layers, with their old weights
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,10 @@ def bayesianize(
 ) -> nn.Module:
     """A copy of ``module`` with matrix Gaussian layers, which start at the weights of the old ones.
 
-    Converted are ``nn.Linear``, ``nn.Conv1d``, ``nn.Conv2d``, ``nn.Embedding``, ``nn.MultiheadAttention`` and the
-    ``Conv1D`` of Hugging Face. A converted module stays the same object within the copy, so whatever refers to it, its
-    hooks, its mode and its name stay. Weights that are frozen or shared with other modules are left as they are.
+    Converted are ``nn.Linear``, convolutions of all kinds, recurrent layers and their cells, ``nn.Embedding``,
+    ``nn.MultiheadAttention``, ``nn.Bilinear`` and the ``Conv1D`` of Hugging Face. A converted module stays the same
+    object within the copy, so whatever refers to it, its hooks, its mode and its name stay. Weights that are frozen or
+    shared with other modules are left as they are.
     :func:`conversion` reports what became of each module. A warning names modules that look convertible and were left.
 
     Args:
@@ -118,13 +119,13 @@ def bayesianize(
         if not is_chosen:
             left[name] = "not chosen"
             continue
-        made = _counterpart(old, owners, settings, named=only is not None)
-        if isinstance(made, _Refusal):
-            if only is not None and made.is_surprising:
-                raise ValueError(f"{name or type(old).__name__} cannot be converted faithfully: {made.reason}")
-            left[name] = made.reason
-            if made.is_surprising:
-                surprising.append(f"{name} ({made.reason})")
+        try:
+            made = _counterpart(old, owners, settings, named=only is not None)
+        except _LeftError as reason:
+            if only is not None and reason.is_surprising:
+                raise ValueError(f"{name or type(old).__name__} cannot be converted faithfully: {reason}") from None
+            left[name] = str(reason)
+            surprising += [f"{name} ({reason})"] if reason.is_surprising else []
             continue
         replace_in_place(old, made)
         done[name] = f"{type(made).__name__}({made.extra_repr()})"
@@ -238,7 +239,7 @@ def replace_in_place(module: nn.Module, layer: nn.Module, *, forget: bool = Fals
     """
     layer.train(module.training)
     old, new = module.__dict__, layer.__dict__
-    kept = {name: old[name] for name in old if name in _KEPT or not (forget or name in new)}
+    kept = {name: old[name] for name in old if name in _KEPT or not (forget or name in new or name in _CACHES)}
     module.__dict__ = {**new, **kept}
     module.__class__ = type(layer)
 
@@ -256,33 +257,27 @@ def keep_from_fast_paths(model: nn.Module) -> None:
 
 # -- the counterpart of one module ------------------------------------------------------------------------------------
 
-_MATRICES = (  # modules that are mostly weight matrices: a user expects these to be random too
-    nn.RNNBase,
-    nn.RNNCellBase,
-    nn.Bilinear,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-    nn.EmbeddingBag,
+_MODULES = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED, nn.Bilinear, nn.MultiheadAttention),
+    *(nn.RNN, nn.GRU, nn.LSTM, nn.RNNCell, nn.GRUCell, nn.LSTMCell),
 )
 
 Settings = Callable[..., dict[str, Any]]
 """Options of a layer from its number of inputs, bias included, and what this kind of layer would have otherwise."""
 
 
-@dataclass(frozen=True)
-class _Refusal:
+class _LeftError(Exception):
     """The reason why a module is left as it is, and whether that would surprise its user."""
 
-    reason: str
-    is_surprising: bool = True
+    def __init__(self, reason: str, *, is_surprising: bool = True) -> None:
+        super().__init__(reason)
+        self.is_surprising = is_surprising
 
 
 def _counterpart(
-    module: nn.Module, owners: Callable[[nn.Parameter], int], settings: Settings, *, named: bool
-) -> BayesianModule | _Refusal:
-    """A new module that starts at the weights of ``module``.
+    module: Any, owners: Callable[[nn.Parameter], int], settings: Settings, *, named: bool
+) -> BayesianModule:
+    """A new module that starts at the weights of ``module``, or a :class:`_LeftError`.
 
     Args:
         module: one of those that :func:`select` gives.
@@ -290,151 +285,81 @@ def _counterpart(
         settings: options of the layers.
         named: asked for by name: then frozen weights become a frozen mean.
     """
-    if isinstance(module, BayesianModule):
-        return _Refusal("Bayesian already", is_surprising=False)
-    make = _maker(module)
-    if isinstance(make, _Refusal):
-        return make
+    _require_kind(module)
     parameters = [p for p in module.parameters() if p is not None]
     if any(owners(p) > 1 for p in parameters):
-        return _Refusal("it shares weights with another module")
+        raise _LeftError("it shares weights with another module")
     trained = {p.requires_grad for p in parameters}
     if len(trained) > 1:
-        return _Refusal("some of its parameters are frozen and others are not")
+        raise _LeftError("some of its parameters are frozen and others are not")
     frozen = trained == {False}
     if frozen and not named:
-        return _Refusal("frozen", is_surprising=False)
+        raise _LeftError("frozen", is_surprising=False)
 
     def options(n_rows: int, **own: Any) -> dict[str, Any]:
         return settings(n_rows, **own) | ({"n_pseudo": 0} if frozen else {})  # pseudo-data would move the mean
 
     with parameters[0].device:
-        made = make(module, options)
-    if next(made.parameters()).dtype is not parameters[0].dtype:
-        made.to(parameters[0].dtype)
-    for matrix, weight, bias in _weights(module, made):
-        _start_at(matrix, weight, bias, frozen=frozen)
+        made = _make(module, options)
+    for part in made.modules():
+        if isinstance(part, MatrixGaussianLinear) and part.loc is not None:
+            part.loc.requires_grad_(not frozen)
     return made
 
 
-def _maker(module: nn.Module) -> Callable[[Any, Settings], BayesianModule] | _Refusal:
-    """The function that makes the counterpart of a module of this kind, or why there is none."""
-    kind = type(module)
+def _require_kind(module: nn.Module) -> None:
+    """Raise :class:`_LeftError` where a module of this kind, or with these options, has no counterpart."""
+    kind: type[nn.Module] = type(module)
+    convertible: list[type[nn.Module]] = [nn.Linear, *_transposed_linear(), nn.Embedding, *_MODULES]
+    if isinstance(module, BayesianModule):
+        raise _LeftError("Bayesian already", is_surprising=False)
     if nn.utils.parametrize.is_parametrized(module):
-        return _Refusal("its weight is parametrised")
-    makers: dict[type[nn.Module], Callable[[Any, Settings], BayesianModule]] = {
-        nn.Linear: _make_linear,
-        nn.Conv1d: _make_convolution,
-        nn.Conv2d: _make_convolution,
-        nn.Embedding: _make_embedding,
-        nn.MultiheadAttention: _make_attention,
-    }
-    transposed = _transposed_linear()
-    if transposed is not None:
-        makers[transposed] = _make_transposed
-    if kind not in makers:
-        like = next((base.__name__ for base in makers if isinstance(module, base)), None)
-        if like is not None:
-            return _Refusal(f"a subclass of {like}, which may compute something else")
-        return _Refusal(f"{kind.__name__} has no Bayesian counterpart", is_surprising=isinstance(module, _MATRICES))
+        raise _LeftError("its weight is parametrised")
+    if kind not in convertible:
+        like = [base.__name__ for base in convertible if isinstance(module, base)]
+        if like:
+            raise _LeftError(f"a subclass of {like[0]}, which may compute something else")
+        raise _LeftError(
+            f"{kind.__name__} has no Bayesian counterpart", is_surprising=isinstance(module, nn.EmbeddingBag)
+        )
     if "forward" in module.__dict__:
-        return _Refusal("its forward was replaced")
-    if kind is not nn.MultiheadAttention and "weight" not in module._parameters:
-        return _Refusal("its weight is computed before each call")
-    reason = _obstacle(module)
-    return makers[kind] if reason is None else _Refusal(reason)
-
-
-def _obstacle(module: Any) -> str | None:
-    """An option of a convertible module that the counterpart does not support; None if there is none."""
-    if isinstance(module, nn.Conv1d | nn.Conv2d) and module.groups > 1:
-        return f"its channels are in {module.groups} groups"
+        raise _LeftError("its forward was replaced")
+    if "weight" in module.__dict__:
+        raise _LeftError("its weight is computed before each call")
     if isinstance(module, nn.Embedding) and (module.max_norm or module.scale_grad_by_freq or module.sparse):
-        return "max_norm, scale_grad_by_freq and sparse gradients are not supported"
-    if isinstance(module, nn.MultiheadAttention):
-        if not module._qkv_same_embed_dim:
-            return "its keys or values have sizes of their own"
-        if module.bias_k is not None or module.add_zero_attn:
-            return "bias_kv and zero attention are not supported"
-    return None
+        raise _LeftError("max_norm, scale_grad_by_freq and sparse gradients are not supported")
+    if kind in _MODULES:
+        try:
+            weight_names(module)
+        except ValueError as error:
+            raise _LeftError(str(error)) from error
 
 
-def _transposed_linear() -> type[nn.Module] | None:
-    """``Conv1D`` of Hugging Face, a linear layer with a transposed weight; None where that library is not in use."""
+def _transposed_linear() -> list[type[nn.Module]]:
+    """``Conv1D`` of Hugging Face, a linear layer with a transposed weight, where that library is in use."""
     library = sys.modules.get("transformers.pytorch_utils")
-    return None if library is None else library.Conv1D
+    return [] if library is None else [library.Conv1D]
 
 
-def is_linear(module: nn.Module) -> bool:
-    """Whether a module is a plain linear layer, of PyTorch or Hugging Face."""
-    return type(module) is nn.Linear or type(module) is _transposed_linear()
+def linear_weight(module: nn.Module) -> Tensor | None:
+    """The weight [out, in] of a plain linear layer, of PyTorch or Hugging Face; None of any other module."""
+    if type(module) is nn.Linear:
+        return module.weight
+    return module.get_parameter("weight").mT if type(module) in _transposed_linear() else None
 
 
-def _make_linear(module: nn.Linear, options: Settings) -> BayesianModule:
-    bias = module.bias is not None
-    return MatrixGaussianLinear(module.in_features, module.out_features, bias, **options(module.in_features + bias))
-
-
-def _make_transposed(module: Any, options: Settings) -> BayesianModule:
-    n_in, n_out = module.weight.shape
-    return MatrixGaussianLinear(n_in, n_out, True, **options(n_in + 1))
-
-
-def _make_convolution(module: nn.Conv1d | nn.Conv2d, options: Settings) -> BayesianModule:
-    bias = module.bias is not None
-    kind = MatrixGaussianConv1d if isinstance(module, nn.Conv1d) else MatrixGaussianConv2d
-    return kind(
-        module.in_channels,
-        module.out_channels,
-        module.kernel_size,
-        module.stride,
-        module.padding,
-        module.dilation,
-        bias,
-        padding_mode=module.padding_mode,
-        **options(module.weight[0].numel() + bias),
-    )
-
-
-def _make_embedding(module: nn.Embedding, options: Settings) -> BayesianModule:
-    prior = IsotropicPrior(input_divisor(module.num_embeddings))  # the layer's own, which knows the table's scale
-    chosen = options(module.num_embeddings, prior=prior) | {"n_pseudo": 0}
-    return MatrixGaussianEmbedding(module.num_embeddings, module.embedding_dim, module.padding_idx, **chosen)
-
-
-def _make_attention(module: nn.MultiheadAttention, options: Settings) -> BayesianModule:
-    bias = module.in_proj_bias is not None
-    chosen = options(module.embed_dim + bias)
-    sizes = module.embed_dim, module.num_heads, module.dropout, bias
-    return MatrixGaussianMultiheadAttention(*sizes, batch_first=module.batch_first, **chosen)
-
-
-def _weights(module: Any, made: BayesianModule) -> list[tuple[MatrixGaussianLinear, Tensor, Tensor | None]]:
-    """Each matrix of the counterpart, and the weight [out, in] and bias that it starts at."""
-    if isinstance(made, MatrixGaussianMultiheadAttention):
-        out = module.out_proj
-        return [
-            (made.in_proj, module.in_proj_weight, module.in_proj_bias),
-            (made.out_proj, out.weight, out.bias),
-        ]
-    if isinstance(made, MatrixGaussianEmbedding):
-        return [(made.matrix, module.weight.mT, None)]
-    if isinstance(made, MatrixGaussianConv1d | MatrixGaussianConv2d):
-        return [(made.matrix, module.weight.flatten(1), module.bias)]
-    assert isinstance(made, MatrixGaussianLinear)
-    return [(made, module.weight if isinstance(module, nn.Linear) else module.weight.mT, module.bias)]
-
-
-@torch.no_grad()
-def _start_at(matrix: MatrixGaussianLinear, weight: Tensor, bias: Tensor | None, *, frozen: bool) -> None:
-    """Let these weights be the mean M and, with pseudo-data, the centre too."""
-    if matrix.loc is None:
-        return
-    root = input_divisor(matrix.n_rows)
-    matrix.loc[..., : matrix.in_features, :] = root * weight.mT
-    if bias is not None:
-        matrix.loc[..., matrix.in_features, :] = root * bias
-    if matrix.pseudo_data is not None:  # B̃ = ÃM: the pseudo-data agree with the mean and leave it as it is
-        data = matrix.pseudo_data
-        data.points[..., matrix.n_rows :] = data.points[..., : matrix.n_rows] / root @ matrix.loc
-    matrix.loc.requires_grad_(not frozen)
+def _make(module: Any, options: Settings) -> BayesianModule:
+    weight = linear_weight(module)
+    if weight is not None:
+        n_out, n_in = weight.shape
+        has_bias = module.bias is not None
+        layer = MatrixGaussianLinear(n_in, n_out, has_bias, **options(n_in + has_bias)).to(weight)
+        layer.start_at(weight, module.bias)
+        return layer
+    if isinstance(module, nn.Embedding):
+        prior = IsotropicPrior(input_divisor(module.num_embeddings))  # the layer's own, which knows the table's scale
+        chosen = options(module.num_embeddings, prior=prior) | {"n_pseudo": 0}
+        table = MatrixGaussianEmbedding(module.num_embeddings, module.embedding_dim, module.padding_idx, **chosen)
+        table.to(module.weight).matrix.start_at(module.weight.mT, None)
+        return table
+    return MatrixGaussianModule(module, options)

@@ -60,7 +60,7 @@ class MatrixGaussianEmbedding(BayesianModule):
         return self.matrix.mean_weight() / input_divisor(self.num_embeddings)
 
     def as_plain(self, *, centre: bool = True) -> nn.Embedding:
-        table = self.matrix.plain_parameters(centre=centre)[0].mT.clone()
+        table = self.matrix.as_plain(centre=centre).weight.detach().mT.clone()
         if self.padding_idx is not None:
             table[self.padding_idx] = self.weight[self.padding_idx]
         return nn.Embedding.from_pretrained(table, freeze=False, padding_idx=self.padding_idx)

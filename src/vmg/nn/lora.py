@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from vmg.nn.bayesian import HOOKS, BayesianModule, plain_linear
-from vmg.nn.convert import is_linear, keep_from_fast_paths, layer_settings, replace_in_place, select
+from vmg.nn.convert import keep_from_fast_paths, layer_settings, linear_weight, replace_in_place, select
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 
 __all__ = ["MatrixGaussianLoRA", "add_lora"]
@@ -64,38 +63,23 @@ class MatrixGaussianLoRA(BayesianModule):
         base = self.base(x)
         return base + self.scaling * self.up(self.down(x)).to(base.dtype)
 
-    def forward_mean(self, x: Tensor) -> Tensor:
-        """The output at the mean factors."""
-        base = self.base(x)
-        return base + self.scaling * self.up.forward_mean(self.down.forward_mean(x)).to(base.dtype)
-
-    def forward_centre(self, x: Tensor) -> Tensor:
-        """The output at the factors' mean pseudo-data, where they have some."""
-        base = self.base(x)
-        return base + self.scaling * self.up.forward_centre(self.down.forward_centre(x)).to(base.dtype)
-
     def adapted_weight(self, down: Tensor, up: Tensor) -> Tensor:
         """The weight [out, in] of the whole layer for weights of the two factors."""
-        own = self.base.get_parameter("weight")
-        frozen = own if isinstance(self.base, nn.Linear) else own.mT
+        frozen = linear_weight(self.base)
+        assert frozen is not None
         product = self.up.as_linear(up)[0] @ self.down.as_linear(down)[0]
         return frozen + self.scaling * product.to(frozen.dtype)
 
     @property
     def weight(self) -> Tensor:
         """The adapted weight at the factors' ``centre_weight``, [out, in]."""
+        self.warn_of_centre("weight")
         return self.adapted_weight(self.down.centre_weight(), self.up.centre_weight())
 
     @property
     def bias(self) -> Tensor | None:
         """The frozen bias."""
         return self.base._parameters["bias"]
-
-    def to_linear(self, *, centre: bool = False) -> nn.Linear:
-        """:meth:`forward_mean` (or :meth:`forward_centre`) as a plain ``nn.Linear``."""
-        with torch.no_grad():
-            down, up = (part.centre_weight() if centre else part.mean_weight() for part in (self.down, self.up))
-            return plain_linear(self.adapted_weight(down, up), self.bias)
 
     def as_plain(self, *, centre: bool = True) -> nn.Linear:
         down, up = (part.plain_weight(centre=centre) for part in (self.down, self.up))
@@ -122,12 +106,12 @@ def add_lora(
         **layer_options: of :class:`~vmg.nn.MatrixGaussianLinear`.
     """
     adapted = copy.deepcopy(model).requires_grad_(False)
-    chosen = [old for _, old, is_chosen in select(adapted, only, skip) if is_chosen and is_linear(old)]
+    parts = [(old, linear_weight(old)) for _, old, is_chosen in select(adapted, only, skip) if is_chosen]
+    chosen = [(old, weight) for old, weight in parts if weight is not None]
     if not chosen:
         raise ValueError(f"{type(model).__name__} holds no linear layer to adapt")
-    for old in chosen:
-        weight = old.get_parameter("weight")
-        n_out, n_in = weight.shape if isinstance(old, nn.Linear) else weight.mT.shape
+    for old, weight in chosen:
+        n_out, n_in = weight.shape
         base = copy.copy(old)  # the same weights in an object of their own; hooks stay outside
         base.__dict__ = {**old.__dict__, **{name: type(old.__dict__[name])() for name in HOOKS}}
         start = layer_settings(n_in, n_data)["initial_scale"]

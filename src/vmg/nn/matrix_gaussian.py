@@ -293,6 +293,19 @@ class MatrixGaussianLinear(BayesianLinear):
         if self.pseudo_data is not None:
             self.pseudo_data.reset(generator)
 
+    @torch.no_grad()
+    def start_at(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Let these weights [out, in] and biases [out] be the mean M and, with pseudo-data, the centre too."""
+        if self.loc is None:
+            return
+        root = F.input_divisor(self.n_rows)
+        self.loc[..., : self.in_features, :] = root * weight.mT
+        if bias is not None:
+            self.loc[..., self.in_features, :] = root * bias
+        if self.pseudo_data is not None:  # B̃ = ÃM: the pseudo-data agree with the mean and leave it as it is
+            points = self.pseudo_data.points
+            points[..., self.n_rows :] = points[..., : self.n_rows] / root @ self.loc
+
     # -- the posterior as an object -----------------------------------------------------------------------------------
 
     @property
@@ -339,7 +352,7 @@ class MatrixGaussianLinear(BayesianLinear):
             kl = self.prior.kl_divergence(q.loc, q.row_covariance, q.column_covariance)
             return kl.to(self._wide_dtype())
         if self.is_diagonal:
-            if library.available() and not torch.compiler.is_compiling():
+            if not torch.compiler.is_compiling() and library.available():
                 from vmg.nn.fusing import fused_kl  # which imports this file
 
                 return fused_kl(self)  # equal in value and gradient
@@ -407,7 +420,7 @@ class MatrixGaussianLinear(BayesianLinear):
     def _draw_rows(self, x: Tensor) -> Tensor:
         """Draw each row on its own, with diagonal covariances, for x [*batch_shape, B, in]."""
         with no_autocast(x):
-            if library.available():
+            if not torch.compiler.is_compiling() and library.available():
                 from vmg.nn.fusing import fused_draw  # which imports this file
 
                 return fused_draw(self, x)  # equal in distribution and gradient
