@@ -230,13 +230,13 @@ def test_brier_score_is_that_of_scoringrules(rules):
 def test_crps_and_log_score_of_predictions_are_those_of_scoringrules(rules, scores, parameters):
     """Of our own distributions, whose CRPS is an integral and theirs a closed form."""
     from vmg.prediction import StudentPrediction, TransformedPrediction
-    from vmg.prediction.student import LogTransform
+    from vmg.prediction.transformed import LogTransform
 
     rng = np.random.default_rng(3)
     loc, scale = rng.normal(size=50), rng.uniform(0.2, 0.6, 50)
     degrees = parameters.get("df", 1e9)
     half = scale[:, None] / np.sqrt(2)
-    prediction = StudentPrediction(loc[:, None], half, half, np.full(1, degrees), None, squeeze=True)
+    prediction = StudentPrediction(loc[:, None], half, half, np.full(1, degrees), lambda: half.T[..., None])
     y = loc + scale * rng.standard_t(5, 50)
     if scores == "lognormal":
         prediction, y = TransformedPrediction(prediction, LogTransform(1e9)), np.exp(y)

@@ -6,7 +6,7 @@ import pytest
 import vmg
 from quick import ensemble_regressor
 from vmg.fit.choice import SMALL_MEMBERS, TargetFitter, find_atom, half_width
-from vmg.prediction.student import LogTransform
+from vmg.prediction.transformed import LogTransform
 
 
 def inputs(n, seed=0):

@@ -19,13 +19,13 @@ from vmg.prediction import (
     StudentPrediction,
     TransformedPrediction,
 )
-from vmg.prediction.base import row_factor
-from vmg.prediction.student import LogTransform, Rectified
+from vmg.prediction.transformed import LogTransform, Rectified
 
 N = 3
 LOC, NOISE = np.array([0.5, 1.0, 2.0]), np.array([0.5, 0.8, 0.3])
 FACTOR = np.array([[0.3, -0.2, 0.6], [0.1, 0.7, 0.2]])  # of the function, [K, N]
 SCALE = np.sqrt((FACTOR**2).sum(0))
+EXTRA = np.array([[0.3], [0.8], [1.5]])  # deviation that wider predictions have in addition
 SHAPE = NoiseShape(np.array([0.5, 0.3, 0.2]), np.array([-0.7, 0.4, 2.0]), np.array([0.3, 0.8, 0.5]))
 
 
@@ -52,10 +52,10 @@ def mixture_noise(c=1):
     )
 
 
-def draws(c=1):
+def draws(c=1, df=5.0):
     rng = np.random.default_rng(0)
     loc = rng.normal(size=(7, N, c))
-    return Prediction(loc, rng.uniform(0.3, 1.5, (1, N, c)), np.full((1, 1, 1), 5.0))
+    return Prediction(loc, rng.uniform(0.3, 1.5, (1, N, c)), np.full((1, 1, 1), df))
 
 
 def glm(name):
@@ -82,9 +82,13 @@ KINDS = {
     "lognormal": lambda: TransformedPrediction(student(), LogTransform(60.0)),
     "shifted lognormal": lambda: TransformedPrediction(student(2), LogTransform(900.0, 0.5)),
     "rectified": lambda: TransformedPrediction(student(), Rectified()),
-    "seldom negative": lambda: TransformedPrediction(student(), Rectified(0.2)),
+    "rectified mixture noise": lambda: TransformedPrediction(mixture_noise(), Rectified(1e-5)),
     "draws": draws,
     "draws, two outputs": lambda: draws(2),
+    "normal draws": lambda: draws(df=np.inf),
+    "wider": lambda: student(2).widened(EXTRA),
+    "wider lognormal": lambda: TransformedPrediction(student(), LogTransform(60.0)).widened(EXTRA),
+    "wider mixture of amounts": lambda: mixture(TransformedPrediction(student(), Rectified())).widened(EXTRA),
     "an atom inside": lambda: atom(0.8, student()),
     "an atom at zero": lambda: atom(0.0, TransformedPrediction(student(), LogTransform(60.0))),
     "an atom of amounts": lambda: atom(0.0, TransformedPrediction(student(), Rectified())),
@@ -134,26 +138,90 @@ def test_names_of_scipy_and_of_sequences_are_the_same_numbers(prediction):
     assert len(prediction[-1]) == 1 and len(prediction[:2]) == 2
 
 
-def slow_crps(prediction, row, y):
-    """∫ (cdf(t) − 1{t >= y})² dt of one row [C], by many short steps between quantiles."""
-    levels = np.array([1e-7, 1e-4, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1 - 1e-4, 1 - 1e-7])
-    knots = np.moveaxis(prediction.quantile(levels), -1, 0).reshape(-1, *prediction.shape)[:, row]
-    scores = []
-    for output, target in enumerate(y):
-        ends = np.unique([*knots[:, output], target, 0.0])
-        grid = np.unique(np.concatenate([np.linspace(a, b, 500) for a, b in pairwise(ends)]))
-        middle = np.repeat(0.5 * (grid[:-1] + grid[1:])[:, None], prediction.n_outputs, 1)
-        below = prediction.take(np.full(len(middle), row)).cdf(middle).reshape(middle.shape)[:, output]
-        scores.append(np.sum(np.diff(grid) * (below - (middle[:, output] >= target)) ** 2))
-    return scores
+def cdf_of_row(prediction, row, output, *others):
+    """Middles of many short steps between quantiles and other values, the steps' lengths, and the cdf there."""
+    levels = np.array([1e-9, 1e-7, 1e-4, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99, 1 - 1e-4, 1 - 1e-7, 1 - 1e-9])
+    knots = np.moveaxis(prediction.quantile(levels), -1, 0).reshape(-1, *prediction.shape)[:, row, output]
+    grid = np.unique(np.concatenate([np.linspace(a, b, 500) for a, b in pairwise(np.unique([*knots, *others]))]))
+    middle = 0.5 * (grid[:-1] + grid[1:])
+    columns = np.repeat(middle[:, None], prediction.n_outputs, 1)
+    below = prediction.take(np.full(len(middle), row)).cdf(columns).reshape(columns.shape)[:, output]
+    return middle, np.diff(grid), below
 
 
 def test_crps_is_the_integral_of_its_own_cdf(prediction):
     for q in (0.1, 0.6, 0.999):
         y = columns(prediction, prediction.quantile(q)) + 0.013
         score = columns(prediction, prediction.crps(y))
-        for row in range(N):
-            np.testing.assert_allclose(score[row], slow_crps(prediction, row, y[row]), rtol=3e-3)
+        for row, output in np.ndindex(prediction.shape):
+            target = y[row, output]
+            at, step, below = cdf_of_row(prediction, row, output, target, 0.0)
+            np.testing.assert_allclose(score[row, output], step @ (below - (at >= target)) ** 2, rtol=3e-3)
+
+
+def test_moments_are_integrals_of_the_cdf(prediction, request):
+    """E (y − c) = ∫ (1{t > c} − cdf) dt and E (y − c)² = 2 ∫ |t − c| (...) dt, around the mean c.
+
+    A mean that its heavy tail alone would make larger stays inside the 90 % interval, of a mixture the widest one.
+    """
+    widest = prediction.parts if isinstance(prediction, MixturePrediction) else prediction
+    high = widest.interval(0.9)[..., 1].max()
+    for row, output in np.ndindex(prediction.shape):
+        mean, std = (columns(prediction, part)[row, output] for part in (prediction.mean, prediction.std))
+        at, step, below = cdf_of_row(prediction, row, output, mean)
+        beyond = np.where(at > mean, 1 - below, below)
+        more = step @ (np.sign(at - mean) * beyond)
+        if more > 3e-3 * std and "lognormal" in request.node.name:
+            assert mean < high * (1 + 1e-9)
+            continue
+        assert abs(more) < 3e-3 * std
+        np.testing.assert_allclose(2 * step @ (np.abs(at - mean) * beyond), std**2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("q", [0.003, 0.3, 0.5, 0.9, 0.99])
+def test_quantiles_invert_the_cdf_and_densities_are_its_slope(prediction, q):
+    y = prediction.quantile(q)
+    upto, jump = prediction.cdf(y), prediction.cdf(y) - prediction.probability(below=y)
+    assert (upto > q - 1e-9).all() and (upto - jump < q + 1e-9).all()
+    if prediction.n_outputs > 1:
+        return
+    ends = prediction.interval_at(np.ones(1))
+    step = 1e-4 * np.minimum(prediction.std, np.abs(y[:, None] - ends).min(1))
+    with np.errstate(divide="ignore"):
+        slope = np.log((prediction.cdf(y + step) - prediction.cdf(y - step)) / np.maximum(2 * step, 1e-300))
+        expected = np.where(jump > 1e-9, np.log(jump), slope)
+    np.testing.assert_allclose(prediction.log_prob(y), expected, atol=2e-4)
+
+
+def test_every_log_score_is_finite(prediction):
+    for y in (0.0, -1e-300, 1e-300, 0.25, -7.0, 1e9 + 0.5, -1e150, 1e150):
+        score = prediction.log_prob(np.full(prediction.shape, y))
+        assert np.isfinite(score).all(), y
+
+
+def test_intervals_of_several_coverages_and_of_everything(prediction):
+    several = prediction.interval([0.5, 0.9])
+    for k, coverage in enumerate((0.5, 0.9)):
+        np.testing.assert_allclose(several[..., k], prediction.interval(coverage), rtol=1e-12)
+        ends = prediction.quantile([(1 - coverage) / 2, (1 + coverage) / 2])
+        np.testing.assert_allclose(prediction.interval(coverage), ends, rtol=1e-8, atol=1e-9)
+    everything = prediction.interval_at(np.ones(prediction.n_outputs))
+    assert np.isinf(everything[..., 0]).all() or (everything[..., 0] <= prediction.quantile(1e-9)).all()
+    assert (everything[..., 1] >= prediction.quantile(1 - 1e-9)).all()
+
+
+def test_wrong_questions(prediction):
+    for ask, message, values in (
+        (prediction.quantile, r"q must be inside \(0, 1\)", (0.0, 1.0, -0.5, np.nan, [0.5, 1.0])),
+        (prediction.interval, r"coverage must be inside \(0, 1\)", (0.0, 1.0, 1.5, np.nan, [0.5, 1.0])),
+        (prediction.interval_at, "coverage must be from 0 to 1", (-0.1, 1.1, np.nan)),
+        (prediction.cdf, "y must have 3 rows and", (0.0, np.zeros(2), np.zeros((3, 3)), np.zeros((2, 3)))),
+        (prediction.log_prob, r"y must have 3 rows and . outputs; got shape \(2,\)", ([1.0, 2.0],)),
+        (prediction.probability, "probability needs above, below or both", (None,)),
+    ):
+        for value in values:
+            with pytest.raises(ValueError, match=message):
+                ask(value)
 
 
 def test_probabilities_are_those_of_the_cdf(prediction):
@@ -172,8 +240,6 @@ def test_probabilities_are_those_of_the_cdf(prediction):
         p = prediction.probability(**asked)
         assert p.shape == prediction.mean.shape
         assert (np.abs(hits.mean(0) - p) < 5 * np.sqrt(p * (1 - p) / n) + 1e-9).all()
-    with pytest.raises(ValueError, match="probability needs above, below or both"):
-        prediction.probability()
 
 
 def test_moments_are_those_of_draws(prediction):
@@ -182,6 +248,19 @@ def test_moments_are_those_of_draws(prediction):
     assert (np.abs(drawn.mean(0) - prediction.mean) < 6 * error).all()
     assert (prediction.aleatoric_std > 0).all() and (prediction.epistemic_std > 0).all()
     np.testing.assert_allclose(prediction.std**2, prediction.aleatoric_std**2 + prediction.epistemic_std**2, rtol=1e-9)
+
+
+def test_covariances_are_those_of_draws(prediction):
+    """Nearly: for a nonlinear function of what is Gaussian they are approximations."""
+    n = 40_000
+    drawn, std = prediction.sample(n, 3).reshape(n, *prediction.shape), columns(prediction, prediction.std)
+    away = (drawn - drawn.mean(0)) / std
+    rows = prediction.row_covariance().reshape(N, N, -1) / (std[:, None] * std)
+    outputs = prediction.covariance() / (std[:, :, None] * std[:, None])
+    between_rows = np.abs(np.einsum("snc,smc->nmc", away, away) / n - rows)
+    between_outputs = np.abs(np.einsum("snc,snd->ncd", away, away) / n - outputs)
+    assert (between_rows[~np.eye(N, dtype=bool)] < 0.1).all()
+    assert (between_outputs[:, ~np.eye(prediction.n_outputs, dtype=bool)] < 0.1).all()
 
 
 def test_some_rows_and_copies_are_the_same_prediction(prediction):
@@ -251,8 +330,3 @@ def test_noise_of_amounts_does_not_vanish_far_from_the_data(transform, df):
     assert (prediction.aleatoric_std > 1e-6 * prediction.std).all()
     vague = function[:, 0] > 5
     assert (prediction.aleatoric_std[vague] < 0.1 * prediction.std[vague]).all()
-
-
-def test_some_rows_of_a_factor():
-    factor = np.random.default_rng(0).normal(size=(2, 5, 1))
-    assert np.array_equal(row_factor(Known(factor), np.array([3, 1]))(), factor[:, [3, 1]])

@@ -149,7 +149,7 @@ def test_moments_density_and_quantiles_of_a_mixture(mixture):
     np.testing.assert_allclose(found.interval(0.9), found.quantile([0.05, 0.95]))
     np.testing.assert_allclose(found.interval_at(np.array([0.9])), found.interval(0.9))
     for read in ("mean", "std", "aleatoric_std"):  # the first row is untouched
-        assert getattr(found, read)[0] == getattr(found.whole, read)[0]
+        assert getattr(found, read)[0] == getattr(found.base, read)[0]
 
 
 def test_draws_of_classes_go_over_candidates_by_their_weights():

@@ -25,7 +25,7 @@ from vmg.fit.design import Standardiser
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.glm import ScalarEnsemble
 from vmg.model_file import Document, ModelFileError, Tensors, require_size
-from vmg.prediction.student import LogTransform, Rectified
+from vmg.prediction.transformed import LogTransform, Rectified
 from vmg.training import History, Progress
 
 __all__ = [

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.prediction import ClassPrediction, GLMPrediction, MixturePrediction, class_mixture, row_pieces, widen
+from vmg.prediction import ClassPrediction, GLMPrediction, MixturePrediction, class_mixture, row_pieces
 from vmg.prediction.conformal import conformal_interval
 from vmg.tables.cells import CellTable, TableError, count, require_columns
 from vmg.tables.choices import TableChoices
@@ -147,7 +147,7 @@ class TableInputs:
             parts = predict(candidates.flat)
             mix = class_mixture if isinstance(whole, ClassPrediction) else MixturePrediction
             whole = mix(whole, parts, candidates.rows, candidates.weights)
-        return widen(whole, rows.extra_std) if is_continuous and rows.extra_std is not None else whole
+        return whole.widened(rows.extra_std) if is_continuous and rows.extra_std is not None else whole
 
     def predict_frame(
         self,

@@ -29,7 +29,7 @@ from vmg.fit.glm import ScalarEnsemble, fit_scalar
 from vmg.likelihoods.families import LIKELIHOODS, LogNormal, make_likelihood
 from vmg.likelihoods.scalar import HEADROOM, TargetKind, is_whole
 from vmg.prediction import AtomPrediction, NumberPrediction, StudentPrediction, TransformedPrediction
-from vmg.prediction.student import LogTransform, Rectified, TargetTransform
+from vmg.prediction.transformed import LogTransform, Rectified, TargetTransform
 from vmg.training import Callback, History
 
 __all__ = [

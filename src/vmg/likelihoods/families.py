@@ -107,6 +107,10 @@ class Rates(ScalarLikelihood):
         """Link from f to the mean."""
         return RateLink(self.level, self.ceiling)
 
+    @property
+    def highest(self) -> float:
+        return float(np.log(self.ceiling / self.level))
+
     def start(self) -> Array:
         return np.zeros(1)
 

@@ -83,6 +83,11 @@ class ScalarLikelihood(NamedLikelihood, ABC):
     positive: ClassVar[tuple[str, ...]] = ()  # fields that must be above zero
     support: ClassVar[tuple[float, float]] = (0.0, np.inf)
 
+    @property
+    def highest(self) -> float:
+        """The f from which on predictions stay the same."""
+        return np.inf
+
     @classmethod
     @abstractmethod
     def make(cls, y: Array, weight: Array | None) -> ScalarLikelihood:

@@ -1,11 +1,12 @@
 """Predictions of fitted models: distributions of targets, draws of functions, conformal intervals."""
 
-from vmg.prediction.base import ClassPrediction, NumberPrediction, class_mixture, row_pieces
+from vmg.prediction.base import NumberPrediction, row_pieces
+from vmg.prediction.classes import ClassPrediction, class_mixture
 from vmg.prediction.glm import GLMPrediction
 from vmg.prediction.mixture import AtomPrediction, MixturePrediction, Prediction
 from vmg.prediction.networks import draw_functions, sample_outputs
-from vmg.prediction.student import MixtureNoisePrediction, StudentPrediction, TransformedPrediction
-from vmg.prediction.widened import WidenedPrediction, widen
+from vmg.prediction.student import MixtureNoisePrediction, StudentPrediction
+from vmg.prediction.transformed import TransformedPrediction
 
 __all__ = [
     "AtomPrediction",
@@ -17,10 +18,8 @@ __all__ = [
     "Prediction",
     "StudentPrediction",
     "TransformedPrediction",
-    "WidenedPrediction",
     "class_mixture",
     "draw_functions",
     "row_pieces",
     "sample_outputs",
-    "widen",
 ]

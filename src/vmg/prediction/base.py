@@ -1,13 +1,13 @@
-"""Predictive distributions: of numbers, the primitives of each kind and all that follows from them; of classes."""
+"""Predictive distributions of numbers: the primitives of each kind, and all that follows from them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,21 +21,22 @@ if TYPE_CHECKING:
 __all__ = [
     "SCORE_LEVELS",
     "Array",
-    "ClassPrediction",
     "Factor",
+    "Generator",
     "NumberPrediction",
     "Rows",
-    "class_mixture",
+    "WrappedPrediction",
+    "draw_candidates",
     "integrated_score",
     "rescaled_factor",
-    "row_factor",
     "row_pieces",
     "scaled_factor",
 ]
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64]
-Seed = int | np.random.Generator | None
+Generator = np.random.Generator
+Seed = int | Generator | None
 
 Factor = Callable[[], Array]
 """Makes F [K, N, C], with FᵀF the covariance between rows of each output's function, where it is asked for."""
@@ -62,11 +63,13 @@ def row_pieces(n_rows: int) -> Iterator[slice]:
 class NumberPrediction(ABC):
     """The predictive distributions of N rows with C outputs, all numbers in the target's own units.
 
-    Results are [N, C], or [N] where there is one output and ``squeeze`` is set. A subclass gives the primitives, whose
-    names begin with an underscore, for arrays [..., N, C]; everything else is derived here.
+    Results are [N, C], or [N] where there is one output and ``squeeze`` is set. A subclass is a frozen dataclass that
+    gives the primitives, whose names begin with an underscore, for arrays [..., N, C], and two of the three deviations;
+    everything else is derived here.
     """
 
     squeeze: bool
+    row_fields: ClassVar[tuple[str, ...]]  # names of the fields that hold something of each row
 
     # -- primitives ---------------------------------------------------------------------------------------------------
 
@@ -75,21 +78,21 @@ class NumberPrediction(ABC):
     def shape(self) -> tuple[int, int]:
         """N and C."""
 
-    @abstractmethod
-    def take(self, rows: Rows) -> Self:
-        """Some rows of the prediction."""
-
     @property
     @abstractmethod
     def _mean(self) -> Array: ...
 
     @property
-    @abstractmethod
-    def _aleatoric(self) -> Array: ...
+    def _std(self) -> Array:
+        return np.hypot(self._aleatoric, self._epistemic)
 
     @property
-    @abstractmethod
-    def _epistemic(self) -> Array: ...
+    def _aleatoric(self) -> Array:
+        return np.sqrt(np.maximum(self._std**2 - self._epistemic**2, 0.0))
+
+    @property
+    def _epistemic(self) -> Array:
+        return np.sqrt(np.maximum(self._std**2 - self._aleatoric**2, 0.0))
 
     @abstractmethod
     def _cdf(self, y: Array) -> Array:
@@ -108,12 +111,11 @@ class NumberPrediction(ABC):
         """F [K, N, C] of functions that all outputs share, and of those that each output has alone."""
 
     @abstractmethod
-    def _draw(self, n_samples: int, rng: np.random.Generator) -> Array:
-        """Draws of the target, [S, N, C]."""
+    def _draw(self, n_samples: int, functions: Generator, noise: Generator | None) -> Array:
+        """Draws of the target [S, N, C], or where ``noise`` is None of its mean given the function.
 
-    @abstractmethod
-    def _draw_functions(self, n_samples: int, rng: np.random.Generator) -> Array:
-        """Draws of the target's mean given the function, [S, N, C]."""
+        Equal generators of ``functions`` give the same functions at other rows.
+        """
 
     def _atom(self, y: Array) -> Array:
         """P(target = y): zero for a continuous distribution."""
@@ -152,6 +154,11 @@ class NumberPrediction(ABC):
         """Some rows of the prediction, by a number, a slice, positions or a mask."""
         return self.take(np.atleast_1d(np.arange(self.n_rows)[rows]))
 
+    def take(self, rows: Rows) -> Self:
+        """Some rows of the prediction."""
+        parts = {name: _take_rows(getattr(self, name), rows) for name in self.row_fields}
+        return replace(cast(Any, self), **parts)
+
     def _shaped(self, values: Array) -> Array:
         return values[..., 0] if self.squeeze and values.shape[-1] == 1 else values
 
@@ -162,11 +169,15 @@ class NumberPrediction(ABC):
             raise ValueError(f"y must have {n} rows and {c} outputs; got shape {values.shape}")
         return values.reshape(n, c)
 
-    # -- moments ------------------------------------------------------------------------------------------------------
+    def _as_targets(self, y: ArrayLike) -> Array:
+        """Targets as :meth:`_log_prob` takes them."""
+        return self._as_rows(y)
 
-    @property
-    def _std(self) -> Array:
-        return np.hypot(self._aleatoric, self._epistemic)
+    def widened(self, extra_std: Array) -> Self:
+        """The prediction with an extra standard deviation [N, C] of ignorance, which moves all rows together."""
+        raise TypeError(f"{type(self).__name__} cannot be widened")
+
+    # -- moments ------------------------------------------------------------------------------------------------------
 
     @property
     def mean(self) -> Array:
@@ -221,8 +232,9 @@ class NumberPrediction(ABC):
 
         It is finite for every finite y: one row in a million may be anything, as far from the mean as a Student t.
         """
-        values = self._as_rows(y)
-        return self._hedged(self._log_prob(values), values)
+        values = self._as_targets(y)
+        log_prob = self._log_prob(values)
+        return self._hedged(log_prob, values) if values.shape == self.shape else log_prob
 
     def _hedged(self, log_prob: Array, y: Array) -> Array:
         """Log densities [N] of targets [N, C], none below what one row in a million has."""
@@ -257,14 +269,20 @@ class NumberPrediction(ABC):
         levels = np.asarray(q, dtype=np.float64)
         if not ((levels > 0) & (levels < 1)).all():
             raise ValueError(f"q must be inside (0, 1); got {levels}")
-        found = self._shaped(self._quantile(levels.reshape(-1, 1, 1)))
-        return np.moveaxis(found, 0, -1).reshape(*found.shape[1:], *levels.shape)
+        values = self._shaped(self._quantile(levels.reshape(-1, 1, 1)))
+        return np.moveaxis(values, 0, -1).reshape(*values.shape[1:], *levels.shape)
 
-    def interval(self, coverage: float = 0.9) -> Array:
-        """The central interval that holds the target with probability ``coverage``: [N, 2], or [N, C, 2]."""
-        if not 0 < coverage < 1:
+    def interval(self, coverage: float | Sequence[float] = 0.9) -> Array:
+        """The central interval that holds the target with probability ``coverage``: [N, 2], or [N, C, 2].
+
+        Several coverages give [N, 2, K], or [N, C, 2, K].
+        """
+        levels = np.asarray(coverage, dtype=np.float64)
+        if not ((levels > 0) & (levels < 1)).all():
             raise ValueError(f"coverage must be inside (0, 1); got {coverage}")
-        return self.interval_at(np.asarray(coverage))
+        if levels.ndim == 0:
+            return self.interval_at(levels)
+        return np.stack([self.interval_at(level) for level in levels], -1)
 
     def interval_at(self, coverage: Array) -> Array:
         """The central interval with a coverage for each output [C], or each row and output [N, C]: [N, 2] or [N, C, 2].
@@ -291,11 +309,13 @@ class NumberPrediction(ABC):
 
         All rows of a draw share one function and have noise of their own.
         """
-        return self._shaped(self._draw(n_samples, np.random.default_rng(random_state)))
+        functions, noise = np.random.default_rng(random_state).spawn(2)
+        return self._shaped(self._draw(n_samples, functions, noise))
 
     def sample_functions(self, n_samples: int, random_state: Seed = None) -> Array:
         """Draws of the target's mean given the function, [n_samples, N] or [n_samples, N, C]."""
-        return self._shaped(self._draw_functions(n_samples, np.random.default_rng(random_state)))
+        functions, _ = np.random.default_rng(random_state).spawn(2)
+        return self._shaped(self._draw(n_samples, functions, None))
 
     # -- under the names of SciPy's distributions ---------------------------------------------------------------------
 
@@ -330,6 +350,30 @@ def integrated_score(cdf: Callable[[Array], Array], knots: Array, y: Array) -> A
     return total
 
 
+class WrappedPrediction(NumberPrediction):
+    """A prediction that is made of another one of the same rows and outputs, its ``base``."""
+
+    base: NumberPrediction
+
+    @property
+    def squeeze(self) -> bool:  # type: ignore[override]
+        return self.base.squeeze
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.base.shape
+
+    @property
+    def _support(self) -> tuple[float, float]:
+        return self.base._support
+
+    def _as_targets(self, y: ArrayLike) -> Array:
+        return self.base._as_targets(y)
+
+    def _snapped(self, values: Array) -> Array:
+        return self.base._snapped(values)
+
+
 # -- factors of functions ---------------------------------------------------------------------------------------------
 # Made of module functions, not of lambdas, so that predictions pickle.
 
@@ -339,16 +383,18 @@ def scaled_factor(make: Callable[[Array], Array], x: Array, scale: ArrayLike) ->
     return partial(_scaled, make, x, scale)
 
 
-def row_factor(factor: Factor, rows: Rows) -> Factor:
-    """The factor of some rows."""
-    return partial(_rows_of, factor, rows)
-
-
 def _scaled(make: Callable[[Array], Array], x: Array, scale: Any) -> Array:
     return make(x) * scale
 
 
-def _rows_of(factor: Factor, rows: Rows) -> Array:
+def _take_rows(part: Any, rows: Rows) -> Any:
+    """Some rows of a prediction, of a factor or of an array."""
+    if isinstance(part, NumberPrediction):
+        return part.take(rows)
+    return partial(_factor_rows, part, rows) if callable(part) else part[rows]
+
+
+def _factor_rows(factor: Factor, rows: Rows) -> Array:
     return factor()[:, rows]
 
 
@@ -362,90 +408,11 @@ def rescaled_factor(factor: Array, deviation: Array) -> Array:
     return factor * (deviation / size)
 
 
-# -- classes ----------------------------------------------------------------------------------------------------------
+def draw_candidates(each: Array, weights: Array, place: Array) -> Array:
+    """Draws [S, G, C] from those of all candidates [S, G, K, C], chosen by their weights [G, K].
 
-CANDIDATE_SEED = 0
-
-
-@dataclass(frozen=True)
-class ClassPrediction:
-    """Class probabilities of N rows under S posterior draws.
-
-    Parameters
-    ----------
-    samples : array [S, N, K]
-        Probabilities of each draw.
-    classes : array [K]
-        The classes, in order.
+    ``place`` [S, G or 1] are numbers between 0 and 1: a candidate is chosen where the sum of the weights reaches them.
     """
-
-    samples: Array
-    classes: NDArray[Any]
-
-    def __len__(self) -> int:
-        return self.samples.shape[1]
-
-    def __getitem__(self, rows: Any) -> ClassPrediction:
-        """Some rows of the prediction, by a number, a slice, positions or a mask."""
-        return ClassPrediction(self.samples[:, np.atleast_1d(np.arange(len(self))[rows])], self.classes)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(n_rows={len(self)}, n_classes={len(self.classes)})"
-
-    @cached_property
-    def probabilities(self) -> Array:
-        """Mean over draws, [N, K]; rows sum to one."""
-        mean = self.samples.mean(0)
-        return mean / mean.sum(-1, keepdims=True)
-
-    @property
-    def label(self) -> NDArray[Any]:
-        """The most probable class."""
-        return self.classes[self.probabilities.argmax(-1)]
-
-    @property
-    def predictive_entropy(self) -> Array:
-        """All uncertainty about the class, in nats: the entropy of the mean."""
-        return special.entr(self.probabilities).sum(-1)
-
-    @property
-    def expected_entropy(self) -> Array:
-        """Its aleatoric part: the mean entropy of the draws."""
-        return special.entr(self.samples).sum(-1).mean(0)
-
-    @property
-    def mutual_information(self) -> Array:
-        """Its epistemic part: how much knowing the weights would tell about the class."""
-        return np.maximum(self.predictive_entropy - self.expected_entropy, 0.0)
-
-    def log_prob(self, y: ArrayLike) -> Array:
-        """log p(y) of each row."""
-        labels = np.asarray(y)
-        if labels.shape != self.samples.shape[1:2]:
-            raise ValueError(
-                f"y must have one label for each of {self.samples.shape[1]} rows; got shape {labels.shape}"
-            )
-        position = np.searchsorted(self.classes, labels)
-        known = position < len(self.classes)
-        known[known] = self.classes[position[known]] == labels[known]
-        if not known.all():
-            raise ValueError(f"y must be among the classes {self.classes}; got {np.unique(labels[~known])}")
-        chosen = self.probabilities[np.arange(len(labels)), position]
-        return np.log(np.maximum(chosen, np.finfo(np.float64).tiny))
-
-
-def class_mixture(whole: ClassPrediction, parts: ClassPrediction, rows: Rows, weights: Array) -> ClassPrediction:
-    """Class probabilities of N rows, of which G are mixtures over K candidates: draws go over networks and candidates.
-
-    So what is unknown of a row becomes disagreement. ``rows`` [G], ``weights`` [G, K] and the G K rows of ``parts`` are
-    as in :class:`~vmg.prediction.MixturePrediction`.
-    """
-    samples = whole.samples.copy()  # [S, N, C]
-    n_samples, (n_rows, n_each) = len(samples), weights.shape
-    each = parts.samples.reshape(n_samples, n_rows, n_each, -1)
-    order = np.random.default_rng(CANDIDATE_SEED).permutation(n_samples)
-    place = (order[:, None] + 0.5) / n_samples  # evenly spread over the weights, and the same for each row
     ends = np.cumsum(weights, axis=1)
-    chosen = (place[..., None] >= ends[None] / ends[None, :, -1:]).sum(-1).clip(max=n_each - 1)  # [S, G]
-    samples[:, rows] = np.take_along_axis(each, chosen[..., None, None], axis=2)[:, :, 0]
-    return ClassPrediction(samples, whole.classes)
+    chosen = (place[..., None] >= ends / ends[:, -1:]).sum(-1).clip(max=weights.shape[1] - 1)  # [S, G]
+    return np.take_along_axis(each, chosen[..., None, None], axis=2)[:, :, 0]

@@ -14,7 +14,7 @@ from scipy import special
 from vmg.likelihoods.families import Binomial
 from vmg.likelihoods.scalar import ScalarLikelihood
 from vmg.math.distributions import find_quantiles, hermite_rule
-from vmg.prediction.base import Array, Factor, NumberPrediction, Rows, rescaled_factor, row_factor
+from vmg.prediction.base import Array, Factor, Generator, NumberPrediction, rescaled_factor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -51,15 +51,11 @@ class GLMPrediction(NumberPrediction):
     theta: Array
     factor: Factor
     squeeze: bool = True
+    row_fields = ("loc", "function_scale", "factor")
 
     @property
     def shape(self) -> tuple[int, int]:
         return len(self.loc), 1
-
-    def take(self, rows: Rows) -> Self:
-        """Some rows of the prediction."""
-        loc, function_scale = self.loc[rows], self.function_scale[rows]
-        return replace(self, loc=loc, function_scale=function_scale, factor=row_factor(self.factor, rows))
 
     def with_trials(self, trials: int) -> Self:
         """The share of successes among another number of trials, where the likelihood is binomial."""
@@ -81,7 +77,7 @@ class GLMPrediction(NumberPrediction):
         nodes, weights = hermite_rule(NODES)
         kept = weights > LEAST_WEIGHT
         nodes, weights = nodes[kept], weights[kept] / weights[kept].sum()
-        return self.loc + self.function_scale * nodes[:, None], weights
+        return np.minimum(self.loc + self.function_scale * nodes[:, None], self.likelihood.highest), weights
 
     @cached_property
     def _means(self) -> Array:
@@ -106,15 +102,10 @@ class GLMPrediction(NumberPrediction):
 
     # -- the distribution ---------------------------------------------------------------------------------------------
 
-    def log_prob(self, y: ArrayLike) -> Array:
-        """log p(y) of each row [N]: a probability of discrete targets and of intervals, else a density.
-
-        ``y`` may be [N, 2] where the likelihood's targets are: successes and trials.
-        """
+    def _as_targets(self, y: ArrayLike) -> Array:
+        """Targets [N, 1], or [N, 2] as some likelihoods have them: successes and trials, or bounds."""
         values = np.asarray(y, dtype=np.float64)
-        if values.shape == (self.n_rows, 2):
-            return self._log_prob(values)
-        return super().log_prob(values)
+        return values if values.shape == (self.n_rows, 2) else self._as_rows(values)
 
     def _log_prob(self, y: Array) -> Array:
         target = self.likelihood.targets(y if y.shape[1] == 2 else y[:, 0])
@@ -174,16 +165,9 @@ class GLMPrediction(NumberPrediction):
         steps = np.arange(int((high - low).max()) + 1)[:, None]
         return self.likelihood.values(np.minimum(low + steps, high))[..., None]
 
-    # -- draws --------------------------------------------------------------------------------------------------------
-
-    def _functions(self, n_samples: int, rng: np.random.Generator) -> Array:
-        """Draws of f, [S, N]."""
+    def _draw(self, n_samples: int, functions: Generator, noise: Generator | None) -> Array:
         factor = self.factor()
-        return self.loc + rng.standard_normal((n_samples, len(factor))) @ factor
-
-    def _draw_functions(self, n_samples: int, rng: np.random.Generator) -> Array:
-        return self.likelihood.mean(self._functions(n_samples, rng), self.theta)[..., None]
-
-    def _draw(self, n_samples: int, rng: np.random.Generator) -> Array:
-        index = self.likelihood.sample(self._functions(n_samples, rng), self.theta, rng)
-        return self.likelihood.values(index)[..., None]
+        f = self.loc + functions.standard_normal((n_samples, len(factor))) @ factor  # [S, N]
+        if noise is None:
+            return self.likelihood.mean(f, self.theta)[..., None]
+        return self.likelihood.values(self.likelihood.sample(f, self.theta, noise))[..., None]

@@ -29,7 +29,7 @@ from vmg.fit.choice import LikelihoodChoice, before_transform, choose_transform
 from vmg.fit.design import InputRange, Standardiser, squash
 from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers
 from vmg.math.evidence import LinearPosterior, NoisePrior, RowStatistics, condition, group_precision, row_statistics
-from vmg.prediction.student import TargetTransform
+from vmg.prediction.transformed import TargetTransform
 from vmg.scale.group_fits import GroupTable, assemble
 from vmg.training import History
 
