@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import json
 import re
@@ -17,6 +18,7 @@ from contextlib import redirect_stdout
 from functools import cache
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -26,6 +28,7 @@ from vmg_paper.cli import reproduce
 from vmg_paper.experiments import table1, table2
 
 ROOT = Path(__file__).parents[1]
+PACKAGES = ("vmg", "vmg_paper")
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "lab")]
 bounds, inside, kept_back, readme, targets, ignorance_report = map(
     importlib.import_module, ("bounds", "inside", "kept_back", "readme", "targets", "ignorance_report")
@@ -160,44 +163,103 @@ def problem_of_script(words: list[str]) -> str:
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-def resolve(name: str) -> Any:
-    """The object of a dotted name; None if there is none."""
-    found, parts = None, name.split(".")
-    for k, part in enumerate(parts):
+def wrong_names(page: Path, text: str) -> Iterator[str]:
+    """Names of the library that are not public, parameters that nothing has, places that are not in their file."""
+    code = [
+        re.sub(r"^:.*\n", "", block, flags=re.M) for _, language, block in FENCED.findall(text) if language == "python"
+    ]
+    spans = [" ".join(span.split()) for span in SPAN.findall(FENCED.sub("", text))]
+    names = {name for block in code for name in names_in_code(ast.parse(block))}
+    for span in spans:
+        names |= set(re.findall(r"(?<![\w./-])(?:vmg|vmg_paper)(?:\.[A-Za-z_]\w*)+", span))
+        names |= {f"vmg.{name}" for name in re.findall(r"^(?:VMG|Table)[A-Z]\w+$", span)}
+    yield from (f"there is no public {path}" for path in sorted({missing(name) for name in names} - {""}))
+    yield from (f"there is no {place}" for place in lost_definitions(text))
+    for piece in [*code, *spans]:
         try:
-            found = importlib.import_module(part) if k == 0 else getattr(found, part)
-        except AttributeError:
+            yield from unknown_options(ast.parse(piece.replace("=...", "=None")))
+        except SyntaxError:
+            continue
+
+
+def names_in_code(tree: ast.AST) -> Iterator[str]:
+    """Dotted names of the packages that a block of code imports or uses, those that it imports under another too."""
+    imported = {package: package for package in PACKAGES}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in PACKAGES:
+            imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            ours = [alias for alias in node.names if alias.name.partition(".")[0] in PACKAGES]
+            imported |= {alias.asname: alias.name for alias in ours if alias.asname}
+            yield from (alias.name for alias in ours)
+    yield from imported.values()
+    for node in ast.walk(tree):
+        first, _, rest = (ast.unparse(node) if isinstance(node, ast.Attribute) else "").partition(".")
+        if first in imported and re.fullmatch(r"[\w.]+", rest):
+            yield f"{imported[first]}.{rest}"
+
+
+def missing(name: str) -> str:
+    """The part of a dotted name that is not public; empty if all is."""
+    first, *rest = name.split(".")
+    found = importlib.import_module(first)
+    for place, part in enumerate(rest, 2):
+        path = ".".join(name.split(".")[:place])
+        if not isinstance(found, ModuleType):  # attributes of an object are its own business
+            return "" if hasattr(found, part) or part in getattr(found, "__annotations__", {}) else path
+        if part in getattr(found, "__all__", ()):
+            found = getattr(found, part)
+        elif not part.startswith("_") and hasattr(found, "__path__") and importlib.util.find_spec(path) is not None:
             try:
-                found = importlib.import_module(".".join(parts[: k + 1]))
-            except ModuleNotFoundError as error:
-                if not (error.name or "").startswith("vmg"):
-                    return error  # a module that needs a package which is not installed
-                fields = getattr(found, "__dataclass_fields__", {}) | getattr(found, "__annotations__", {})
-                return found if part in fields else None
-        except ImportError:
-            return None
-    return found
+                found = importlib.import_module(path)
+            except ModuleNotFoundError as error:  # of a package of an extra
+                return path if str(error.name).partition(".")[0] in PACKAGES else ""
+        else:
+            return path
+    return ""
 
 
+def lost_definitions(text: str) -> Iterator[str]:
+    """Places such as `nn/mlp.py:MLP.forward` that a page names and that are not defined there."""
+    for path, name in re.findall(r"`([\w/]+\.py):([\w.]+)`", text):
+        source = ROOT / "src" / "vmg" / path
+        node: Any = ast.parse(source.read_text(encoding="utf-8")) if source.exists() else ast.Module([], [])
+        for part in name.split("."):
+            if part not in definitions(node):
+                yield f"{path}:{name}"
+                break
+            node = next((n for n in node.body if getattr(n, "name", "") == part), None)
+
+
+def definitions(node: Any) -> Iterator[str]:
+    """Names that a module or a class defines, a class's own attributes included."""
+    for part in node.body:
+        if isinstance(part, ast.FunctionDef | ast.ClassDef):
+            yield part.name
+        elif isinstance(part, ast.Assign | ast.AnnAssign):
+            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+            yield from (name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
+    for part in ast.walk(node) if isinstance(node, ast.ClassDef) else ():
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and ast.unparse(part.value) == "self":
+            yield part.attr
+
+
+@cache
 def owners() -> list[Any]:
-    """Where a name without its module is looked for."""
-    vmg = importlib.import_module("vmg")
-    modules = [vmg, *(resolve(f"vmg.{name}") for name in ("nn", "scale", "covariance", "metrics", "prediction"))]
-    classes = ("TableRegressor", "TableClassifier", "VMGRegressor", "VMGClassifier", "nn.MatrixGaussianLinear")
-    classes += ("nn.BayesianHead", "prediction.NumberPrediction", "prediction.ClassPrediction")
-    return [*modules, *(resolve(f"vmg.{name}") for name in classes)]
+    """Where a function that is called without its module is looked for."""
+    modules = [importlib.import_module(f"vmg{part}") for part in ("", ".nn", ".scale", ".covariance", ".metrics")]
+    prediction = importlib.import_module("vmg.prediction")
+    classes = [value for module in (*modules, prediction) for value in vars(module).values() if isinstance(value, type)]
+    return [*modules, *classes]
 
 
-def unknown_options(tree: ast.AST, known: list[Any]) -> Iterator[str]:
+def unknown_options(tree: ast.AST) -> Iterator[str]:
     """Keywords of calls that no function of that name takes."""
     for call in ast.walk(tree):
-        if not isinstance(call, ast.Call):
+        if not isinstance(call, ast.Call) or ast.unparse(call.func).startswith(("np.", "pd.", "torch.", "joblib.")):
             continue
         name = ast.unparse(call.func).rpartition(".")[2]
-        if ast.unparse(call.func).startswith(("np.", "pd.", "torch.", "joblib.")):
-            continue
-        functions = [f for f in (inspect.getattr_static(owner, name, None) for owner in known) if f is not None]
-        functions = [getattr(f, "__wrapped__", f) for f in functions if callable(f)]
+        functions = [f for f in (getattr(owner, name, None) for owner in owners()) if callable(f)]
         for keyword in call.keywords if functions else ():
             if keyword.arg and not any(takes(f, keyword.arg) for f in functions):
                 yield f"{name} has no parameter {keyword.arg}"
@@ -209,29 +271,6 @@ def takes(function: Callable[..., Any], name: str) -> bool:
     except (TypeError, ValueError):
         return True
     return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-
-
-def wrong_names(page: Path, text: str) -> Iterator[str]:
-    """Names and parameters of the library that do not exist."""
-    known = owners()
-    code = [block for _, language, block in FENCED.findall(text) if language == "python"]
-    spans = [" ".join(span.split()) for span in SPAN.findall(FENCED.sub("", text))]
-    for piece in [*code, *spans]:
-        for name in re.findall(r"(?<![\w./:-])((?:vmg|vmg_paper)(?:\.[A-Za-z_]\w*)+)(?![\w.]*[/*])", piece):
-            if resolve(name) is None:
-                yield f"there is no {name}"
-        for name in re.findall(r"^(?:VMG|Table)[A-Za-z]+$", piece):
-            if resolve(f"vmg.{name}") is None:
-                yield f"there is no vmg.{name}"
-        try:
-            tree = ast.parse(re.sub(r"=\.\.\.", "=None", piece.replace("\n%", "\n#")))
-        except SyntaxError:
-            continue
-        yield from unknown_options(tree, known)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in ("vmg", "vmg_paper"):
-                names = [f"{node.module}.{alias.name}" for alias in node.names]
-                yield from (f"there is no {name}" for name in names if resolve(name) is None)
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------

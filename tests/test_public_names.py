@@ -1,150 +1,62 @@
-"""Names and files that the pages speak of are there, and names are public."""
+"""Pages speak of names, files and commands that are there, and of figures that the results have."""
 
-import ast
 import re
-from importlib import import_module
-from importlib.util import find_spec
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "lab/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+import claims
 
-PACKAGES = ("vmg", "vmg_paper")
-FOLDERS = ("", "src", "src/vmg", "docs", "benchmarks", "lab", "tests")  # that a page may name a file from
-FILE = re.compile(r"[\w./-]*\w\.(?:py|md|jsonl|png|toml|txt|yml|cpp)")
+README = claims.ROOT / "README.md"
 
 
-def code_blocks(text):
-    return re.findall(r"^```(?:python|\{code-cell\} python)\n(?::.*\n)*(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+@pytest.mark.parametrize("page", claims.pages(), ids=lambda page: page.stem)
+def test_a_page_says_nothing_untrue(page):
+    assert list(claims.untruths(page, page.read_text(encoding="utf-8"))) == []
 
 
-def dotted(node):
-    """``a.b.c`` as its parts, or None."""
-    if isinstance(node, ast.Name):
-        return [node.id]
-    before = dotted(node.value) if isinstance(node, ast.Attribute) else None
-    return None if before is None else [*before, node.attr]
+def test_tables_of_pages_are_those_of_the_results():
+    assert list(claims.wrong_tables(lambda page: page.read_text(encoding="utf-8"))) == []
 
 
-def names_in_code(code):
-    """Dotted names of the packages that a block of code imports or uses; those that it imports under another too."""
-    tree, imported = ast.parse(code), {package: package for package in PACKAGES}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] in PACKAGES:
-            imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            ours = [alias for alias in node.names if alias.name.partition(".")[0] in PACKAGES]
-            imported |= {alias.asname: alias.name for alias in ours if alias.asname}
-            yield from (alias.name for alias in ours)
-    yield from imported.values()
-    for node in ast.walk(tree):
-        parts = dotted(node) if isinstance(node, ast.Attribute) else None
-        if parts and parts[0] in imported:
-            yield ".".join([imported[parts[0]], *parts[1:]])
+def test_claims_stand_in_their_pages():
+    said = {page: " ".join((claims.ROOT / page).read_text(encoding="utf-8").split()) for page in claims.claimed_pages()}
+    assert [words for page, words in claims.sentences() if words not in said[page]] == []
 
 
-def names_in_prose(text):
-    """Dotted names in backticks, such as `vmg.nn.bayesianize(model)`."""
-    spans = re.findall(r"`([^`\n]+)`", text)
-    return {name for span in spans for name in re.findall(r"(?<![\w./-])(?:vmg|vmg_paper)(?:\.[A-Za-z_]\w*)+", span)}
+@pytest.mark.parametrize(
+    ("planted", "complaint"),
+    [
+        ("See [the guide](docs/magic.md).", "the link docs/magic.md leads nowhere"),
+        ("It is in `src/vmg/magic.py`.", "there is no file src/vmg/magic.py"),
+        ("`tests/test_guides.py::test_magic` shows it.", "tests/test_guides.py has no test test_magic"),
+        ("    vmg fit houses.csv --target price --magic 3", "No such option"),
+        ("    vmg fit houses.csv", "target"),
+        ("Run `vmg magic houses.csv`.", "no command magic"),
+        ("    vmg reproduce table3", "No such command 'table3'"),
+        ("    python benchmarks/step.py --magic", "no option --magic"),
+        ("Then `make magic`.", "there is no target magic"),
+        ("    pip install 'vmg[magic]'", "there is no extra magic"),
+        ("Call `vmg.magic(X)`.", "there is no public vmg.magic"),
+        ("`TableMagic` does it.", "there is no public vmg.TableMagic"),
+        ("See `vmg.nn.mlp.itertools`.", "there is no public vmg.nn.mlp.itertools"),  # there, but not of this library
+        ("It is `nn/mlp.py:MLP.none`.", "there is no nn/mlp.py:MLP.none"),
+        ("`predict_interval(X, magic=0.9)`", "predict_interval has no parameter magic"),
+        ("```python\nfrom vmg.nn import magic\n```", "there is no public vmg.nn.magic"),
+        ("It is right in 99.87 % of cases.", "99.87 is in no table of the page"),
+    ],
+)
+def test_a_planted_untruth_is_found(planted, complaint):
+    (found,) = claims.untruths(README, f"{README.read_text(encoding='utf-8')}\n{planted}\n")
+    assert complaint in found
 
 
-def missing(name):
-    """Which part of a dotted name is not public, or None."""
-    first, *rest = name.split(".")
-    found = import_module(first)
-    for place, part in enumerate(rest, 2):
-        path = ".".join(name.split(".")[:place])
-        if not isinstance(found, ModuleType):
-            if not hasattr(found, part) and part not in getattr(found, "__annotations__", {}):
-                return path
-            return None  # what an object has is its own business
-        public = part in getattr(found, "__all__", ())
-        if public:
-            found = getattr(found, part)
-        elif not part.startswith("_") and hasattr(found, "__path__") and find_spec(path) is not None:
-            try:
-                found = import_module(path)
-            except ModuleNotFoundError as error:
-                if str(error.name).partition(".")[0] in PACKAGES:
-                    return path
-                return None  # it needs a package of an extra
-        else:
-            return path
-    return None
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/table1.md", "docs/table2.md", "docs/ignorance.md", "docs/targets.md"]
+)
+def test_a_planted_figure_is_found(name):
+    def read(page):
+        text = page.read_text(encoding="utf-8")
+        return re.sub(r"^(\| .* )0\.(\d+ \|)", r"\g<1>9.\2", text, flags=re.M) if page.match(name) else text
 
-
-@every_page
-def test_names_are_public(page):
-    text = page.read_text(encoding="utf-8")
-    names = names_in_prose(text).union(*map(names_in_code, code_blocks(text)))
-    assert {name: missing(name) for name in names if missing(name)} == {}
-
-
-def lost_files(text, folder):
-    """Files that a page in ``folder`` links to or names in backticks and that are not there."""
-    linked = {link for link in re.findall(r"\]\(([^)#\s]+)\)", text) if "://" not in link}
-    words = [word for span in re.findall(r"`([^`\n]+)`", text) for word in span.split()]
-    named = {word for word in words if "/" in word and FILE.fullmatch(word)}
-    return {link for link in linked if not (folder / link).exists()} | {
-        path for path in named if not any((ROOT / start / path).exists() for start in FOLDERS)
-    }
-
-
-@every_page
-def test_files_are_there(page):
-    assert lost_files(page.read_text(encoding="utf-8"), page.parent) == set()
-
-
-def definitions(node):
-    """Names that a module or a class defines, a class's own attributes included."""
-    for part in node.body:
-        if isinstance(part, ast.FunctionDef | ast.ClassDef):
-            yield part.name
-        elif isinstance(part, ast.Assign | ast.AnnAssign):
-            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
-            yield from (name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))
-    for part in ast.walk(node) if isinstance(node, ast.ClassDef) else ():
-        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and dotted(part.value) == ["self"]:
-            yield part.attr
-
-
-def lost_definitions(text):
-    """Places such as `nn/mlp.py:MLP.forward` that a page names and that are not defined there."""
-    for path, name in re.findall(r"`([\w/]+\.py):([\w.]+)`", text):
-        source = ROOT / "src" / "vmg" / path
-        node = ast.parse(source.read_text(encoding="utf-8")) if source.exists() else ast.Module([], [])
-        for part in name.split("."):
-            if part not in definitions(node):
-                yield f"{path}:{name}"
-                break
-            node = next((n for n in node.body if getattr(n, "name", "") == part), None)
-
-
-@every_page
-def test_definitions_are_there(page):
-    text = page.read_text(encoding="utf-8")
-    assert list(lost_definitions(text)) == []
-    assert page.stem != "notation" or text.count(".py:") >= 30
-
-
-def test_the_check_finds_what_it_should():
-    assert (
-        missing("vmg.nn.MLP") is missing("vmg.estimators.TableRegressor.fit") is missing("vmg_paper.baselines") is None
-    )
-    assert missing("vmg.nothing.at_all") == "vmg.nothing"
-    assert missing("vmg.nn.mlp.itertools") == "vmg.nn.mlp.itertools"  # there, but not of this library
-    assert missing("vmg.TableRegressor.fitt") == "vmg.TableRegressor.fitt"
-    code = "import vmg.nn as layers\nfrom vmg import elbo\nimport vmg\nlayers.MLP(1)\nvmg.nn.Nothing.x\n"
-    assert {"vmg.nn.MLP", "vmg.elbo", "vmg.nn.Nothing.x"} <= set(names_in_code(code))
-    text = "[a](README.md), [b](none.md), `nn/mlp.py`, `python benchmarks/none.py --quick`, `nn/none.py`"
-    assert lost_files(text, ROOT) == {"none.md", "benchmarks/none.py", "nn/none.py"}
-    assert names_in_prose("`vmg.elbo(x)` and `houses.vmg` and `a/vmg.py`") == {"vmg.elbo"}
-    text = (
-        "`nn/mlp.py:MLP.forward`, `nn/mlp.py:MLP.activation`, `nn/mlp.py:MLP.none`, `nn/none.py:MLP`, `nn/mlp.py:none`"
-    )
-    assert list(lost_definitions(text)) == ["nn/mlp.py:MLP.none", "nn/none.py:MLP", "nn/mlp.py:none"]
+    (found, *_) = claims.wrong_tables(read)
+    assert name in found
