@@ -59,7 +59,7 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"playground": []}
+html_sidebars = {page: [] for page in ("start", "api", "examples", "playground", "limits")}
 
 # Docstrings hold mathematics: |U| is a determinant, [*batch_shape] a shape, n_features_in_ a name; none is markup.
 LITERAL = re.compile(r"(``.+?``|:\w+:`.+?`|`.+?`)")

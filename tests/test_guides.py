@@ -1,8 +1,11 @@
-"""Every block of the guides runs, in order, as a reader would type them."""
+"""Every block of the guides and of the API page runs, in order, as a reader would type them."""
 
+import doctest
+import importlib
 import re
 import warnings
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -25,6 +28,21 @@ def test_every_block_runs(path):
     shown = "\n".join(f"    {line}" for line in str(summary).split("\n"))
     assert shown in path.read_text(encoding="utf-8"), f"the guide should show\n{summary}"
     torch.compiler.reset()
+
+
+def test_examples_of_the_api_page_run_and_show_every_public_name():
+    page = (GUIDES[0].parent / "api.md").read_text(encoding="utf-8")
+    code = "".join(re.findall(r"^```\{doctest\}\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = doctest.DocTestRunner().run(doctest.DocTestParser().get_doctest(code, {}, "api.md", None, 0))
+    assert found.attempted > 100 and found.failed == 0
+    for module in map(importlib.import_module, ("vmg", "vmg.nn", "vmg.scale", "vmg.covariance", "vmg.metrics")):
+        public = {name: getattr(module, name) for name in module.__all__}
+        listed = page if f"automodule:: {module.__name__}\n" not in page else code
+        for name in [name for name, value in public.items() if not isinstance(value, ModuleType)]:
+            assert f"{module.__name__}.{name}" in listed or listed is code, f"the API page lacks {name}"
+            assert re.search(rf"\b{name}\b", code) or ">>>" in public[name].__doc__, f"{name} has no example"
 
 
 def test_the_table_of_what_works_is_that_of_the_tests():
