@@ -20,7 +20,6 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 
 from vmg import TableRegressor
 from vmg.nn import MLP, to_plain
-from vmg.prediction import sample_outputs
 
 INPUTS, OUTPUTS, N_PSEUDO = 13, 2, 10  # a table's regressor with input-dependent noise
 COLUMNS = {
@@ -45,7 +44,7 @@ def measure(rows: int, samples: int, width: int, rounds: int, threads: int) -> l
     loop, one_pass = f"{samples} calls in a loop", f"{samples} samples in one pass"
     ways: dict[str, Callable[[], object]] = {
         loop: lambda: torch.stack([network(x) for _ in range(samples)]),
-        one_pass: lambda: sample_outputs(network, x, samples),
+        one_pass: lambda: network.sample_functions(samples)(x),
     }
     clock = time.process_time
     medians = interleaved(ways, rounds, warm_up=1, settle=True, clock=clock)

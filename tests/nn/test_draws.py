@@ -7,7 +7,6 @@ from torch import nn
 import vmg
 from vmg.likelihoods import CategoricalLikelihood, FullCovarianceLikelihood, GaussianLikelihood, KnownNoiseLikelihood
 from vmg.nn import MLP, MatrixGaussianLinear, bayesianize, fixed_draw
-from vmg.prediction import sample_outputs
 
 
 def make_model():
@@ -115,23 +114,8 @@ def test_sampled_functions_of_an_mlp_and_their_gradients():
 def test_equal_rows_have_equal_draws():
     """Drawn row by row they correlated at 0.26."""
     model = bayesianize(nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1)), initial_scale=1.0)
-    drawn = sample_outputs(model, torch.randn(1, 3).expand(2, 3), 10)
+    drawn = vmg.sample_functions(model, 10)(torch.randn(1, 3).expand(2, 3))
     torch.testing.assert_close(drawn[:, 0], drawn[:, 1])
-
-
-def test_samples_of_sequences_and_images_are_cut_by_rows(monkeypatch):
-    monkeypatch.setattr(vmg.prediction.networks, "NUMBERS_AT_ONCE", 2)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(20, 1))
-    drawn = sample_outputs(bayesianize(model), torch.randn(3, 4, 5), 2)
-    assert drawn.shape == (2, 3, 1)
-
-
-def test_samples_leave_norms_and_modes_alone():
-    model, x = make_model().train(), torch.randn(4, 1, 6, 6)
-    before = model[1].running_mean.clone()
-    assert sample_outputs(model, x, 3).shape == (3, 4, 2)
-    assert torch.equal(model[1].running_mean, before)
-    assert model.training
 
 
 # -- predictions ------------------------------------------------------------------------------------------------------

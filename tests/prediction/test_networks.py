@@ -1,37 +1,18 @@
 """Draws of a network: outputs and whole functions."""
 
+import copy
+import dataclasses
+import math
+
 import pytest
 import torch
 from torch import nn
 
 import vmg.prediction.networks
 from reference import assert_moments
-from vmg.nn import MLP, bayesianize
-from vmg.prediction import draw_functions, sample_outputs
-
-
-@pytest.mark.parametrize("batch_shape", [(), (2,)])
-def test_sample_outputs_of_an_mlp(batch_shape):
-    network = MLP(3, (4,), 2, n_pseudo=2, batch_shape=batch_shape)
-    outputs = sample_outputs(network, torch.randn(5, 3), 6, batch_shape=batch_shape)
-    assert outputs.shape == (6, *batch_shape, 5, 2)
-    assert not outputs.requires_grad
-    assert outputs.std(0).min() > 0
-
-
-def test_sample_outputs_of_any_module():
-    network = bayesianize(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))
-    outputs = sample_outputs(network, torch.randn(5, 3), 6)
-    assert outputs.shape == (6, 5, 2)
-    assert outputs.std(0).min() > 0
-
-
-def test_long_inputs_are_cut_into_chunks(monkeypatch):
-    monkeypatch.setattr(vmg.prediction.networks, "NUMBERS_AT_ONCE", 2)
-    network, x, sizes = bayesianize(nn.Sequential(nn.Linear(3, 1))), torch.randn(5, 3), []
-    network.register_forward_hook(lambda module, inputs, output: sizes.append(len(inputs[0])))
-    assert sample_outputs(network, x, 6).shape == (6, 5, 1)
-    assert sizes == [2, 2, 1] * 6
+from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNoiseLikelihood
+from vmg.nn import MLP, BayesianHead, HeadEnsemble, add_lora, bayesianize, fixed_draw, replicate
+from vmg.prediction import draw_functions
 
 
 def test_many_samples_are_drawn_in_groups(monkeypatch):
@@ -39,22 +20,8 @@ def test_many_samples_are_drawn_in_groups(monkeypatch):
     original = MLP.sample_functions
     monkeypatch.setattr(MLP, "sample_functions", lambda self, n: groups.append(n) or original(self, n))
     monkeypatch.setattr(vmg.prediction.networks, "WEIGHTS_AT_ONCE", 3 * (4 * 4 + 5 * 2))
-    assert sample_outputs(network, x, 7).shape == (7, 5, 2)
     assert draw_functions(network, x, 7, seed=0).shape == (7, 5, 2)
-    assert groups == [3, 3, 1] * 2
-
-
-def test_a_sample_of_an_mlp_is_one_set_of_weights():
-    """Without hidden layers it is affine, across chunks of rows too."""
-    network, (a, b) = MLP(3, (), 2, n_pseudo=2).double(), torch.randn(2, 3, dtype=torch.float64)
-    values = sample_outputs(network, torch.stack([a, b, 0.25 * a + 0.75 * b]), 5)
-    torch.testing.assert_close(values[:, 2], 0.25 * values[:, 0] + 0.75 * values[:, 1])
-
-
-@pytest.mark.parametrize("n_samples", [0, -1])
-def test_too_few_samples(n_samples):
-    with pytest.raises(ValueError, match=f"n_samples must be at least 1; got {n_samples}"):
-        sample_outputs(MLP(3, (), 1), torch.ones(2, 3), n_samples)
+    assert groups == [3, 3, 1]
 
 
 @pytest.mark.parametrize("batch_shape", [(), (2,)])
@@ -105,3 +72,97 @@ def test_functions_have_the_joint_distribution_of_the_layer(perturb):
         exact = network.layers[0].predictive(x)
         mean, covariance = exact.mean[:, 0], (exact.row_covariance.to_dense() * exact.column_covariance.to_dense())
     assert_moments(draw_functions(network, x, 20_000, seed=0)[..., 0], mean, covariance)
+
+
+# -- questions that predictions of tables answer too ------------------------------------------------------------------
+
+
+def regression_models():
+    x = torch.randn(60, 3)
+    y = x[:, :2].sin() + 0.1 * torch.randn(60, 2)
+    net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2))
+    noise, known = GaussianLikelihood(2), KnownNoiseLikelihood(0.3)
+    converted, adapted = bayesianize(net, initial_scale=0.5), add_lora(net, initial_scale=0.5)
+    vmg.elbo(converted, noise, x, y, n_data=60)
+    return x, {
+        "converted": (converted, noise),
+        "lora": (adapted, known),
+        "replicas": (replicate(net, 4), known),
+        "head": (BayesianHead(net).fit(x, y), None),
+        "heads": (HeadEnsemble([net, copy.deepcopy(net)]).fit(x, y), None),
+        "a model and replicas": ([adapted, replicate(net, 4)], known),
+    }
+
+
+@pytest.mark.parametrize("kind", ["converted", "lora", "replicas", "head", "heads", "a model and replicas"])
+def test_predictions_of_numbers_answer_as_those_of_tables(kind):
+    x, models = regression_models()
+    model, likelihood = models[kind]
+    found = vmg.predict(model, x, likelihood=likelihood, n_samples=20)
+    middle, ends = found.quantile(0.5), found.interval(0.8)
+    assert middle.shape == (60, 2) and ends.shape == (60, 2, 2)
+    torch.testing.assert_close(found.cdf(ends[..., 0]), torch.full((60, 2), 0.1, dtype=torch.float64))
+    torch.testing.assert_close(found.probability(above=ends[..., 1]), torch.full((60, 2), 0.1, dtype=torch.float64))
+    step = 1e-4 * torch.eye(2)[0]
+    slope = (found.cdf(middle + step) - found.cdf(middle - step))[:, 0] / 2e-4
+    one = found.distribution()
+    one = dataclasses.replace(one, loc=one.loc[..., :1], scale=one.scale[..., :1], df=one.df[..., :1])
+    torch.testing.assert_close(slope, torch.as_tensor(one.log_prob(middle[:, 0])).exp(), rtol=1e-4, atol=1e-6)
+    drawn = found.sample(4_000, 0)
+    assert drawn.shape == (4_000, 60, 2)
+    inside = ((drawn >= ends[..., 0]) & (drawn <= ends[..., 1])).double().mean()
+    assert inside.item() == pytest.approx(0.8, abs=0.02)
+    assert found.log_prob(middle).shape == (60,)
+
+
+def test_densities_are_those_of_the_drawn_functions():
+    model, x = bayesianize(nn.Linear(3, 1), initial_scale=0.5), torch.randn(5, 3)
+    torch.manual_seed(1)
+    found = vmg.predict(model, x, likelihood=KnownNoiseLikelihood(0.3), n_samples=6)
+    torch.manual_seed(1)
+    with torch.no_grad(), fixed_draw(model, 6) as draws:
+        f = torch.stack([model(x) for _ in draws]).double()
+    y = torch.randn(5, 1).double()
+    expected = torch.distributions.Normal(f, 0.3).log_prob(y).logsumexp(0).squeeze(-1) - math.log(6)
+    torch.testing.assert_close(found.log_prob(y), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["converted", "lora", "replicas", "head", "heads"])
+def test_predictions_of_classes_have_their_entropies(kind):
+    x, net = torch.randn(60, 3), nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 3))
+    y = net(x).argmax(-1)
+    model = {
+        "converted": lambda: bayesianize(net, initial_scale=0.5),
+        "lora": lambda: add_lora(net, initial_scale=0.5),
+        "replicas": lambda: replicate(net, 4),
+        "head": lambda: BayesianHead(net).fit(x, y),
+        "heads": lambda: HeadEnsemble([net, copy.deepcopy(net)]).fit(x, y),
+    }[kind]()
+    found = vmg.predict(model, x, likelihood=CategoricalLikelihood(), n_samples=20)
+    total = torch.special.entr(found.mean).sum(-1)
+    torch.testing.assert_close(found.predictive_entropy.to(total), total, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.mutual_information, found.predictive_entropy - found.expected_entropy)
+    assert found.mutual_information.min() > 0
+    assert torch.equal(found.label, found.mean.argmax(-1))
+    log_prob = found.mean.gather(-1, y[:, None]).squeeze(-1).log()
+    torch.testing.assert_close(found.log_prob(y).to(log_prob), log_prob, rtol=1e-4, atol=1e-5)
+
+
+def test_tokens_are_rows_of_the_distribution():
+    model = bayesianize(nn.Linear(3, 2))
+    found = vmg.predict(model, torch.randn(4, 5, 3), likelihood=CategoricalLikelihood(), n_samples=3)
+    assert found.mean.shape == (4, 5, 2)
+    assert found.mutual_information.shape == (20,)
+
+
+def test_questions_without_draws_are_refused(monkeypatch):
+    model, x = bayesianize(nn.Linear(3, 2)), torch.randn(5, 3)
+    with pytest.raises(ValueError, match="the distribution needs draws with a known noise"):
+        vmg.predict(model, x, n_samples=3).interval()
+    monkeypatch.setattr(vmg.prediction.networks, "DRAWS_KEPT", 29)
+    found = vmg.predict(model, x, likelihood=CategoricalLikelihood(), n_samples=3)
+    with pytest.raises(ValueError, match="at most 29 numbers"):
+        _ = found.mutual_information
+    assert copy.deepcopy(found).std.shape == (5, 2)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = vmg.predict(model, x[:1], likelihood=CategoricalLikelihood(), n_samples=3).nothing

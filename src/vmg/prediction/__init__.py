@@ -4,7 +4,7 @@ from vmg.prediction.base import NumberPrediction, row_pieces
 from vmg.prediction.classes import ClassPrediction, class_mixture
 from vmg.prediction.glm import GLMPrediction
 from vmg.prediction.mixture import AtomPrediction, MixturePrediction, Prediction
-from vmg.prediction.networks import draw_functions, sample_outputs
+from vmg.prediction.networks import draw_functions
 from vmg.prediction.student import MixtureNoisePrediction, StudentPrediction
 from vmg.prediction.transformed import TransformedPrediction
 
@@ -21,5 +21,4 @@ __all__ = [
     "class_mixture",
     "draw_functions",
     "row_pieces",
-    "sample_outputs",
 ]

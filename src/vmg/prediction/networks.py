@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vmg.likelihoods import CategoricalLikelihood, Likelihood
+from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNoiseLikelihood, Likelihood
 from vmg.likelihoods.base import student_variance
 from vmg.nn.bayesian import BayesianLinear, use_generator
 from vmg.nn.convert import to_plain
@@ -20,16 +21,10 @@ from vmg.nn.head import BayesianHead, HeadEnsemble
 from vmg.nn.mlp import MLP
 from vmg.nn.outputs import GaussianOutput
 from vmg.nn.replicas import Replicas
+from vmg.prediction.classes import ClassPrediction
+from vmg.prediction.mixture import Prediction
 
-__all__ = [
-    "FrozenDraws",
-    "ModelPrediction",
-    "draw_functions",
-    "freeze_draws",
-    "predict",
-    "sample_functions",
-    "sample_outputs",
-]
+__all__ = ["FrozenDraws", "ModelPrediction", "Moments", "draw_functions", "freeze_draws", "predict", "sample_functions"]
 
 NUMBERS_AT_ONCE = 2**19
 """Numbers of a layer's output, all samples together: more rows come in chunks, which fit into the processor's cache."""
@@ -37,33 +32,8 @@ NUMBERS_AT_ONCE = 2**19
 WEIGHTS_AT_ONCE = 2**24
 """Weights of drawn networks: more samples come in groups, so that memory does not grow with their number."""
 
-
-# -- draws at many rows ----------------------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def sample_outputs(network: nn.Module, x: Tensor, n_samples: int, *, batch_shape: Sequence[int] = ()) -> Tensor:
-    """Posterior draws of the output at x: [n_samples, *batch_shape, N, C].
-
-    A sample is one set of weights. For an :class:`~vmg.nn.MLP` all samples of a chunk of rows come from one vectorised
-    pass; any other module is called once a sample and chunk of rows, in eval mode. Its rows are dimension 0, or the
-    one after those of replicas.
-    """
-    if n_samples < 1:
-        raise ValueError(f"n_samples must be at least 1; got {n_samples}")
-    if isinstance(network, MLP):
-        return _evaluate_functions(network, x, n_samples)
-    replicas = int(np.prod(batch_shape)) if batch_shape else 1
-    chunk = max(1, NUMBERS_AT_ONCE // replicas)
-    n_batch = len(batch_shape)
-    own = n_batch > 0 and x.dim() >= n_batch + 2 and x.shape[:n_batch] == tuple(batch_shape)
-    outputs = []
-    with evaluating(network):
-        for _ in range(n_samples):
-            with fixed_draw(network):
-                pieces = [network(rows) for rows in x.split(chunk, dim=n_batch if own else 0)]
-            outputs.append(torch.cat(pieces, dim=n_batch))
-    return torch.stack(outputs)
+DRAWS_KEPT = 2**26
+"""Numbers of all draws of a model's output, up to which a prediction keeps them."""
 
 
 @torch.no_grad()
@@ -73,13 +43,9 @@ def draw_functions(network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
     One draw is one set of weights and depends on ``seed`` alone, so a row gets the same values whatever other rows
     come with it. ``network`` itself stays as it is.
     """
-    exact = copy.deepcopy(network).double()
+    exact, x = copy.deepcopy(network).double(), x.double()
     use_generator(exact, torch.Generator().manual_seed(seed))
-    return _evaluate_functions(exact, x.double(), n_draws)
-
-
-def _evaluate_functions(network: MLP, x: Tensor, n_draws: int) -> Tensor:
-    layers = [layer for layer in network.layers if isinstance(layer, BayesianLinear)]
+    layers = [layer for layer in exact.layers if isinstance(layer, BayesianLinear)]
     replicas = layers[0].batch_shape.numel()
     n_weights = replicas * sum(layer.n_rows * layer.out_features for layer in layers)
     widest = max(layer.out_features for layer in layers)
@@ -87,12 +53,9 @@ def _evaluate_functions(network: MLP, x: Tensor, n_draws: int) -> Tensor:
     chunk = max(1, NUMBERS_AT_ONCE // (group * replicas * widest))
     outputs = []
     for start in range(0, n_draws, group):
-        functions = network.sample_functions(min(group, n_draws - start))
+        functions = exact.sample_functions(min(group, n_draws - start))
         outputs.append(torch.cat([functions(rows) for rows in x.split(chunk, dim=-2)], dim=-2))
     return torch.cat(outputs)
-
-
-# -- any model -------------------------------------------------------------------------------------------------------
 
 
 def sample_functions(model: nn.Module, n_functions: int, *, prior: bool = False) -> Callable[..., Tensor]:
@@ -116,8 +79,11 @@ def sample_functions(model: nn.Module, n_functions: int, *, prior: bool = False)
     return functions
 
 
-class ModelPrediction(NamedTuple):
-    """A model's prediction of each row; of classes, mean is their probabilities and the rest is of their indicators.
+# -- predictions ------------------------------------------------------------------------------------------------------
+
+
+class Moments(NamedTuple):
+    """Mean and standard deviations of each row; of classes, mean is their probabilities and the rest is of indicators.
 
     std² = aleatoric_std² + epistemic_std²; the names are those of the predictions of tables.
     """
@@ -128,6 +94,62 @@ class ModelPrediction(NamedTuple):
     epistemic_std: Tensor  # what more data would
 
 
+@dataclass
+class _Summary:
+    """Mean and variances of a mixture, and its components, one tuple of tensors for each draw.
+
+    Of numbers a component is the centre, scale and degrees of freedom of a Student t, of classes their probabilities.
+    """
+
+    mean: Tensor
+    noise: Tensor
+    epistemic: Tensor
+    components: list[tuple[Tensor, ...]]
+
+    def moments(self) -> Moments:
+        total = (self.epistemic + self.noise).sqrt()
+        return Moments(self.mean, total, self.noise.sqrt(), self.epistemic.sqrt())
+
+
+class ModelPrediction(Moments):
+    """A model's prediction of each row: moments, and all that predictions of tables have, as tensors.
+
+    Of numbers that is :class:`vmg.prediction.Prediction`: ``log_prob``, ``cdf``, ``quantile``, ``interval``,
+    ``probability``, ``sample``, ``crps``, ... with the outputs as last dimension. Of classes it is
+    :class:`vmg.prediction.ClassPrediction`: ``label``, ``predictive_entropy``, ``expected_entropy``,
+    ``mutual_information``, ``log_prob``. Tokens of a sequence are rows of these.
+    """
+
+    components: Sequence[tuple[Tensor, ...]] = ()
+
+    def distribution(self) -> Prediction | ClassPrediction:
+        """The prediction of tables with the same distribution."""
+        if not self.components:
+            raise ValueError(
+                "the distribution needs draws with a known noise: give vmg.predict the likelihood, Gaussian or of "
+                f"classes, and so few rows that all draws have at most {DRAWS_KEPT} numbers"
+            )
+        parts = [torch.stack([one.expand_as(self.mean) for one in part]) for part in zip(*self.components, strict=True)]
+        arrays = [part.double().cpu().flatten(1, -2).numpy() for part in parts]
+        if len(arrays) == 1:
+            return ClassPrediction(arrays[0], np.arange(self.mean.shape[-1]))
+        loc, scale, df = arrays
+        return Prediction(loc, scale, df, squeeze=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        answer = getattr(self.distribution(), name)
+        return self._ask(answer) if callable(answer) else torch.as_tensor(answer, device=self.mean.device)
+
+    def _ask(self, method: Callable[..., Any]) -> Callable[..., Tensor]:
+        def ask(*arguments: Any, **keywords: Any) -> Tensor:
+            given = [value.detach().cpu().numpy() if isinstance(value, Tensor) else value for value in arguments]
+            return torch.as_tensor(method(*given, **keywords), device=self.mean.device)
+
+        return ask
+
+
 @torch.no_grad()
 def predict(
     model: nn.Module | Sequence[nn.Module],
@@ -136,7 +158,7 @@ def predict(
     n_samples: int = 100,
     batch_size: int = 1_024,
 ) -> ModelPrediction:
-    """Mean and standard deviations of the target at every row of the inputs.
+    """Predict the target at every row of the inputs.
 
     The model is called in eval mode, once for each draw of its weights and each ``batch_size`` rows of dimension 0;
     its parameters, buffers and mode stay as they are.
@@ -168,63 +190,78 @@ def predict(
     for member in members:
         with evaluating(member):
             if isinstance(member, BayesianHead):
-                parts.append(_predict_head(member, whole, n_samples, batch_size))
+                parts.append(_predict_head(member, list(split_rows(whole, batch_size)), n_samples))
             elif isinstance(member, Replicas):
                 f = torch.cat([call(member, rows) for rows in split_rows(whole, batch_size)], 1)
-                parts.append(_mixture(f, likelihood))
+                parts.append(_summarise(f, likelihood, keep=f.numel() <= DRAWS_KEPT))
             else:
                 parts.append(_predict_draws(member, whole, likelihood, n_samples, batch_size))
-    return _combine(parts)
+    together = _combine(parts)
+    prediction = ModelPrediction(*together.moments())
+    prediction.components = together.components
+    return prediction
 
 
 def _predict_draws(
     model: nn.Module, whole: Any, likelihood: Likelihood | None, n_samples: int, batch_size: int
-) -> ModelPrediction:
-    mean = spread = noise = torch.zeros(())
-    for number in range(1, n_samples + 1):
+) -> _Summary:
+    summary: _Summary | None = None
+    for number in range(n_samples):
         with fixed_draw(model):
-            f = torch.cat([call(model, rows) for rows in split_rows(whole, batch_size)])
-        centre, variance = (f, torch.zeros_like(f)) if likelihood is None else likelihood.moments(f)
-        if number == 1:
-            mean, spread, noise = torch.zeros_like(centre), torch.zeros_like(centre), torch.zeros_like(variance)
-        change = centre - mean  # Welford's recursion: no draw is kept
-        mean = mean + change / number
-        spread = spread + change * (centre - mean)
-        noise = noise + variance
-    return _prediction(mean, (noise / n_samples).expand_as(mean), spread / n_samples)
+            f = torch.cat([call(model, rows) for rows in split_rows(whole, batch_size)]).unsqueeze(0)
+        one = _summarise(f, likelihood, keep=n_samples * f.numel() <= DRAWS_KEPT)
+        summary = one if summary is None else _combine([summary, one], [number, 1])
+    assert summary is not None
+    return summary
 
 
-def _predict_head(head: BayesianHead, whole: Any, n_samples: int, batch_size: int) -> ModelPrediction:
-    parts = [head.predict(rows, n_samples) for rows in split_rows(whole, batch_size)]
-    mean, noise, epistemic = (
-        torch.cat([getattr(part, name).expand_as(part.mean) for part in parts])
-        for name in ("mean", "noise_variance", "epistemic_variance")
-    )
+def _predict_head(head: BayesianHead, batches: Sequence[Any], n_samples: int) -> _Summary:
+    if not isinstance(head.output, GaussianOutput):
+        drawn = torch.cat([head.sample_probabilities(rows, n_samples) for rows in batches], 1)
+        return _summarise(drawn.log(), CategoricalLikelihood(), keep=drawn.numel() <= DRAWS_KEPT)
+    parts = [head.predict(rows) for rows in batches]
+    names = "mean", "noise_variance", "epistemic_variance"
+    mean, noise, epistemic = (torch.cat([getattr(part, n).expand_as(part.mean) for part in parts]) for n in names)
     degrees = parts[0].degrees
-    stretch = student_variance(torch.ones_like(degrees), degrees)
-    return _prediction(mean, stretch * noise, stretch * epistemic)
+    tail = student_variance(torch.ones_like(degrees), degrees)
+    return _Summary(mean, tail * noise, tail * epistemic, [(mean, (noise + epistemic).sqrt(), degrees)])
 
 
-def _prediction(mean: Tensor, aleatoric: Tensor, epistemic: Tensor) -> ModelPrediction:
-    """A prediction from variances."""
-    return ModelPrediction(mean, (epistemic + aleatoric).sqrt(), aleatoric.sqrt(), epistemic.sqrt())
-
-
-def _mixture(functions: Tensor, likelihood: Likelihood | None) -> ModelPrediction:
-    """Summary of functions [S, N, ...]: their disagreement is epistemic."""
-    centre, noise = (functions, torch.zeros_like(functions)) if likelihood is None else likelihood.moments(functions)
+def _summarise(f: Tensor, likelihood: Likelihood | None, *, keep: bool = False) -> _Summary:
+    """The mixture of functions [S, N, ...]: their disagreement is epistemic."""
+    centre, noise = (f, torch.zeros_like(f)) if likelihood is None else likelihood.moments(f)
+    components: list[tuple[Tensor, ...]] = []
+    if keep and isinstance(likelihood, CategoricalLikelihood):
+        components = [(p,) for p in centre]
+    elif keep and isinstance(likelihood, GaussianLikelihood | KnownNoiseLikelihood):
+        loc, scale, df = likelihood.components(f)
+        components = list(zip(loc, scale.expand_as(loc), df.expand_as(loc), strict=True))
     mean = centre.mean(0)
-    return _prediction(mean, noise.expand_as(centre).mean(0), (centre - mean).square().mean(0))
+    return _Summary(mean, noise.expand_as(centre).mean(0), (centre - mean).square().mean(0), components)
 
 
-def _combine(members: Sequence[ModelPrediction]) -> ModelPrediction:
-    """The mixture of all members: what they disagree about is epistemic."""
-    if len(members) == 1:
-        return members[0]
-    means = torch.stack([member.mean for member in members])
-    within = torch.stack([member.epistemic_std for member in members]).square().mean(0)
-    noise = torch.stack([member.aleatoric_std for member in members]).square().mean(0)
-    return _prediction(means.mean(0), noise, within + means.var(0, correction=0))
+def _combine(parts: Sequence[_Summary], counts: Sequence[int] | None = None) -> _Summary:
+    """The mixture of all parts: equally weighted, or by the number of draws in each."""
+    if len(parts) == 1:
+        return parts[0]
+    shares = parts[0].mean.new_tensor([1] * len(parts) if counts is None else counts)
+
+    def average(values: Sequence[Tensor] | Tensor) -> Tensor:
+        stacked = values if isinstance(values, Tensor) else torch.stack([*values])
+        return torch.tensordot(shares / shares.sum(), stacked, 1)
+
+    means = torch.stack([part.mean for part in parts])
+    mean = average(means)
+    epistemic = average([part.epistemic for part in parts]) + average((means - mean).square())
+    lists = [part.components for part in parts]
+    if counts is None and all(lists):  # as many of each, evenly chosen from those with fewer
+        n = max(map(len, lists))
+        lists = [[own[k * len(own) // n] for k in range(n)] for own in lists]
+    together = [one for own in lists for one in own] if all(lists) else []
+    return _Summary(mean, average([part.noise for part in parts]), epistemic, together)
+
+
+# -- export ----------------------------------------------------------------------------------------------------------
 
 
 class FrozenDraws(nn.Module):
@@ -235,10 +272,10 @@ class FrozenDraws(nn.Module):
         self.functions = nn.ModuleList(functions)
         self.likelihood = likelihood
 
-    def forward(self, *inputs: Any, **keywords: Any) -> ModelPrediction:
+    def forward(self, *inputs: Any, **keywords: Any) -> Moments:
         """Mean, total, aleatoric and epistemic standard deviation."""
         drawn = torch.stack([output_tensor(function(*inputs, **keywords)) for function in self.functions])
-        return _mixture(drawn, self.likelihood)
+        return _summarise(drawn, self.likelihood).moments()
 
 
 class FrozenHead(nn.Module):
@@ -263,16 +300,16 @@ class FrozenHead(nn.Module):
         else:
             self.register_buffer("weights", output.sample_weights(n_samples))  # [S, D, K]
 
-    def forward(self, *inputs: Any, **keywords: Any) -> ModelPrediction:
+    def forward(self, *inputs: Any, **keywords: Any) -> Moments:
         """Mean, total, aleatoric and epistemic standard deviation."""
         phi = output_tensor(self.features(*inputs, **keywords)).double()
         if self.bias:
             phi = torch.cat([phi, torch.ones_like(phi[..., :1])], -1)
         if self.is_classifier:
-            return _mixture(phi @ self.weights, CategoricalLikelihood())
+            return _summarise(phi @ self.weights, CategoricalLikelihood()).moments()
         mean = phi @ self.mean
         relative = (phi @ self.root).square().sum(-1, keepdim=True)
-        return _prediction(mean, self.noise.expand_as(mean), relative * self.noise)
+        return _Summary(mean, self.noise.expand_as(mean), relative * self.noise, []).moments()
 
 
 class FrozenEnsemble(nn.Module):
@@ -282,9 +319,11 @@ class FrozenEnsemble(nn.Module):
         super().__init__()
         self.members = nn.ModuleList(members)
 
-    def forward(self, *inputs: Any, **keywords: Any) -> ModelPrediction:
+    def forward(self, *inputs: Any, **keywords: Any) -> Moments:
         """Mean, total, aleatoric and epistemic standard deviation."""
-        return _combine([member(*inputs, **keywords) for member in self.members])
+        each = [member(*inputs, **keywords) for member in self.members]
+        parts = [_Summary(one.mean, one.aleatoric_std.square(), one.epistemic_std.square(), []) for one in each]
+        return _combine(parts).moments()
 
 
 @torch.no_grad()

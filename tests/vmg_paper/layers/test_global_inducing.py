@@ -12,7 +12,6 @@ from reference import assert_close, normal
 from vmg.likelihoods import KnownNoiseLikelihood
 from vmg.math.preactivations import augment
 from vmg.nn import use_generator
-from vmg.prediction import sample_outputs
 from vmg.training import cosine, train
 from vmg_paper.layers import GlobalInducingMLP
 from vmg_paper.layers.global_inducing import induced_posterior
@@ -169,7 +168,6 @@ def test_shapes(batch_shape):
     assert network(x).shape == (*batch_shape, N, 2)
     assert network(x.expand(*batch_shape, N, IN), (7,)).shape == (7, *batch_shape, N, 2)
     assert vmg.nn.kl_divergence(network).shape == batch_shape
-    assert sample_outputs(network, x, 3, batch_shape=batch_shape).shape == (3, *batch_shape, N, 2)
     functions = network.sample_functions(4)
     assert torch.equal(functions(x), functions(x))
     torch.testing.assert_close(functions(x)[..., :2, :], functions(x[:2]))
