@@ -44,7 +44,7 @@ Tensors: TypeAlias = dict[str, Tensor]
 Document: TypeAlias = dict[str, Any]
 
 FORMAT = "vmg"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Raised whenever an older vmg could not read the file rightly."""
 
 DOCUMENT, DIGEST = "vmg", "sha256"  # keys of the safetensors metadata
@@ -121,8 +121,8 @@ def from_bytes(data: bytes, name: str) -> tuple[Tensors, Document]:
         )
     if version < FORMAT_VERSION:
         raise ModelFileError(
-            f"{name} was written before vmg 0.1.0 (file format {version}, this one reads {FORMAT_VERSION}), when its "
-            "names meant other models; fit the model again"
+            f"{name} was written before vmg 0.1.0 (file format {version}, this one reads {FORMAT_VERSION}); fit the "
+            "model again"
         )
     try:
         tensors = load(data)

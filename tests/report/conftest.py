@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from vmg.estimators import TableModel
+from vmg.estimators.table_inputs import TableInputs
 from vmg.prediction import Prediction
-from vmg.tables.encoder import TableEncoder
 from vmg.training import History, Progress
 
 TINY = {"hidden_layer_sizes": (8,), "n_members": 4, "max_iter": 20, "random_state": 0}
@@ -46,6 +46,7 @@ class KnownDraws(Prediction):
 class Straight:
     """An estimator whose posterior is known: f = Σ_j slope_j x_j with slopes (1 + shift_s), noise of fixed scale."""
 
+    inputs_: TableInputs
     slopes: Any
     shifts: Any = (-0.1, 0.0, 0.1)
     noise: float = 1.0
@@ -69,7 +70,7 @@ class Straight:
 
     def pred_dist(self, X):
         shifts = 1 + np.asarray(self.shifts)[:, None, None]
-        loc = shifts * (np.asarray(X) @ np.asarray(self.slopes))[None, :, None]
+        loc = shifts * (X.features @ np.asarray(self.slopes))[None, :, None]
         return KnownDraws(loc, np.full((len(shifts), 1, 1), self.noise), np.full((len(shifts), 1, 1), self.df))
 
 
@@ -79,8 +80,8 @@ def line():
     rng = np.random.default_rng(1)
     frame = pd.DataFrame(rng.standard_normal((300, 2)), columns=["a", "b"])
     frame["y"] = 3 * frame["a"] + rng.standard_normal(300)
-    encoder = TableEncoder.fit(frame[["a", "b"]])
-    return TableModel(encoder, Straight([3.0, 0.0]), "y", "regression"), frame
+    inputs = TableInputs.of_numbers(frame[["a", "b"]].to_numpy(), ["a", "b"])
+    return TableModel(Straight(inputs, [3.0, 0.0]), "y", "regression"), frame
 
 
 @pytest.fixture(scope="session")

@@ -40,8 +40,8 @@ def test_a_conformalised_model_is_shown_with_its_own_intervals(line):
     model, frame = line
     level = np.linspace(0.02, 0.99, 50)[:, None]
     scores = np.sort(level**2, axis=0)  # as if the model were too cautious
-    conformal = type(model.estimator)([3.0, 0.0], conformal_scores_=scores)
-    shown = regression_contents(type(model)(model.encoder, conformal, "y", "regression"), frame)
+    conformal = type(model.estimator)(model.inputs, [3.0, 0.0], conformal_scores_=scores)
+    shown = regression_contents(type(model)(conformal, "y", "regression"), frame)
     plain = regression_contents(model, frame)
     assert shown.scores.interval.observed < plain.scores.interval.observed
     assert shown.scores.interval.width < plain.scores.interval.width
@@ -50,7 +50,9 @@ def test_a_conformalised_model_is_shown_with_its_own_intervals(line):
 
 
 def test_too_few_calibration_rows_leave_an_interval_as_it_is(line):
-    estimator = type(line[0].estimator)([3.0, 0.0], conformal_scores_=np.linspace(0.1, 0.9, 10)[:, None])
+    estimator = type(line[0].estimator)(
+        line[0].inputs, [3.0, 0.0], conformal_scores_=np.linspace(0.1, 0.9, 10)[:, None]
+    )
     assert nominal_coverage(estimator, 0.95) == 0.95
     assert nominal_coverage(estimator, 0.5) == estimator.conformal_scores_[5, 0]
 
@@ -227,7 +229,7 @@ def test_the_training_curve_leaves_out_a_last_report_of_few_steps(line):
     estimator = line[0].estimator
     curve = training_curve(estimator)
     assert curve.step.tolist() == [4, 8, 10]
-    estimator = type(estimator)([1.0])
+    estimator = type(estimator)(estimator.inputs_, [1.0])
     records = estimator.history_.records
     estimator.history_.records = [*records[:2], type(records[0])(9, 10, -9.0, -9.0, 0.0, 0.01, 1.0)]
     assert training_curve(estimator).step.tolist() == [4, 8]

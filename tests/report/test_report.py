@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from vmg.estimators import TableModel
+from vmg.estimators.table_inputs import TableInputs
 from vmg.report import number, percent, probability, render_report, verdict, write_report
 from vmg.tables.cells import TableError
-from vmg.tables.encoder import TableEncoder
 
 VOID = {"meta", "br", "img", "path", "use", "rect", "image"}
 
@@ -167,7 +167,7 @@ def test_one_row(which, request):
 
 def test_a_constant_prediction_of_a_constant_target(line):
     model, frame = line
-    constant = TableModel(model.encoder, type(model.estimator)([0.0, 0.0], noise=1e-3), "y", "regression")
+    constant = TableModel(type(model.estimator)(model.inputs, [0.0, 0.0], noise=1e-3), "y", "regression")
     page = Page(render_report(constant, frame.iloc[:30].assign(y=1.0)))
     assert "Not defined: the rows do not differ" in page.text
     assert "too narrow, the model is too sure of itself" in page.text
@@ -175,9 +175,9 @@ def test_a_constant_prediction_of_a_constant_target(line):
 
 def test_infinite_variance_no_record_of_training_and_a_note(line):
     model, frame = line
-    heavy = type(model.estimator)([3.0, 0.0], df=1.5)
+    heavy = type(model.estimator)(model.inputs, [3.0, 0.0], df=1.5)
     heavy.history_ = None
-    heavily = TableModel(model.encoder, heavy, "y", "regression")
+    heavily = TableModel(heavy, "y", "regression")
     page = Page(render_report(heavily, frame.iloc[:40], note="rows.csv, today"))
     assert "rows.csv, today" in page.text
     assert "holds no record of its training" in page.text
@@ -188,8 +188,8 @@ def test_a_large_table_is_sampled_and_the_page_stays_small(line):
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.standard_normal((6_000, 2)), columns=["x0", "x1"])
     frame["y"] = frame["x0"] + rng.standard_normal(6_000)
-    encoder = TableEncoder.fit(frame.drop(columns="y"))
-    model = TableModel(encoder, type(line[0].estimator)([1.0, 0.0]), "y", "regression")
+    inputs = TableInputs.of_numbers(frame[["x0", "x1"]].to_numpy(), ["x0", "x1"])
+    model = TableModel(type(line[0].estimator)(inputs, [1.0, 0.0]), "y", "regression")
     html = render_report(model, frame)
     assert len(html) < 1_000_000
     assert "rest on 5,000 rows chosen at random" in Page(html).text

@@ -43,7 +43,7 @@ def test_fit_prints_a_score_beside_three_others_and_keeps_it(shops, vmg_command)
     model = vmg.load("shops.vmg")
     assert set(model.held_out["scores"]) == {"vmg", "base rate", "linear", "gradient boosting"}
     assert model.held_out["sentence"] in out and model.held_out["rows"] == 20
-    assert len(model.reference.digests) == 100  # the model that is written saw all rows
+    assert len(model.inputs.reference.digests) == 100  # the model that is written saw all rows
     assert not os.path.exists("shops.vmg.partial")
 
 

@@ -85,7 +85,8 @@ def test_a_frame_without_unknown_cells_is_predicted_by_the_estimator_alone(model
     frame = table(20, seed=5)
     found = model.pred_dist(frame)
     assert isinstance(found, StudentPrediction)
-    np.testing.assert_array_equal(found.mean, model.estimator.pred_dist(model.encoder.transform(frame)).mean)
+    np.testing.assert_array_equal(found.mean, model.estimator.pred_dist(frame[model.encoder.column_names]).mean)
+    np.testing.assert_array_equal(found.mean, model.filled_dist(frame).mean)
 
 
 def test_rows_do_not_change_with_the_rows_beside_them(model, classifier):

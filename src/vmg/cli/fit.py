@@ -217,7 +217,7 @@ def fit(
             "target": model.target,
             "task": model.task,
             "rows": n_rows,
-            "features": model.estimator.n_features_in_,
+            "features": len(model.encoder.feature_names),
             "steps": last.step,
             "seconds": last.seconds,
             "log_posterior": last.elbo,

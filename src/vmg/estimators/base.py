@@ -100,16 +100,16 @@ class EstimatorBase(BaseEstimator, ABC):
         """Fit to checked rows and set every fitted attribute."""
 
     @abstractmethod
-    def _update(self, X: Any, y: NDArray[Any], weight: Array | None) -> None:
-        """Learn from more checked rows."""
+    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+        """Learn from features of more rows."""
 
     @abstractmethod
     def _predict_features(self, X: Array) -> Any:
         """The predictive distributions of rows of numbers."""
 
     @abstractmethod
-    def _centre(self, rows: Any) -> NDArray[Any]:
-        """Numbers of checked rows that are finite where the networks are."""
+    def _centre(self, X: Array) -> NDArray[Any]:
+        """Numbers of rows of features that are finite where the networks are."""
 
     # -- fitting ------------------------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class EstimatorBase(BaseEstimator, ABC):
             if len(X) < self._min_rows:
                 raise ValueError(f"a fit needs at least {self._min_rows} rows; got n_samples={len(X)}")
             self.seed_ = draw_seed(self.random_state)
-            with self._finite_after(X[:CHECKED_ROWS]):
+            with self._finite_at(X[:CHECKED_ROWS]):
                 self._fit(X, y, weight)
         return self
 
@@ -133,9 +133,10 @@ class EstimatorBase(BaseEstimator, ABC):
         if not hasattr(self, "seed_"):
             return self.fit(X, y, sample_weight, callbacks=callbacks)
         with self._whole_or_not_at_all(callbacks):
-            X, y = self._check_data(X, y, reset=False)
-            with self._finite_after(X[:CHECKED_ROWS]):
-                self._update(*drop_unweighted_rows(X, y, sample_weight))
+            rows, y = self._check_data(X, y, reset=False)
+            features = rows if isinstance(rows, np.ndarray) else rows.features
+            with self._finite_at(features[:CHECKED_ROWS]):
+                self._update(*drop_unweighted_rows(features, y, sample_weight))
         return self
 
     @contextmanager
@@ -157,11 +158,12 @@ class EstimatorBase(BaseEstimator, ABC):
             raise
 
     @contextmanager
-    def _finite_after(self, rows: Any) -> Iterator[None]:
+    def _finite_at(self, rows: Any) -> Iterator[None]:
         """Raise a TrainingError where the block leaves networks that are not finite at the rows."""
         try:
             yield
-            finite = bool(np.isfinite(self._centre(rows)).all())
+            features = rows if isinstance(rows, np.ndarray) or not self.inputs_ else self.inputs_.read(rows).features
+            finite = bool(np.isfinite(self._centre(features)).all())
         except NotPositiveDefiniteError:  # of features that are not finite
             finite = False
         if not finite:
@@ -236,12 +238,13 @@ class EstimatorBase(BaseEstimator, ABC):
 
     def _check_X(self, X: Any) -> Array | EncodedRows:
         """Validated rows for a fitted model; only one with ``inputs_`` takes other cells than numbers."""
+        if isinstance(X, EncodedRows):
+            return X
         inputs = getattr(self, "inputs_", None)
         if inputs is not None and not inputs.plain:
             return self._read_table(X)
-        X = to_dense(X) if sparse.issparse(X) else X
         finite = True if inputs is None else "allow-nan"
-        rows = validate_data(self, X, dtype=np.float64, order="C", ensure_all_finite=finite, reset=False)
+        rows = validate_data(self, to_dense(X), dtype=np.float64, order="C", ensure_all_finite=finite, reset=False)
         return rows if inputs is None or not np.isnan(rows).any() else inputs.read_numbers(rows)
 
     def _read_table(self, X: Any) -> EncodedRows:
@@ -254,13 +257,12 @@ class EstimatorBase(BaseEstimator, ABC):
         """Checked rows that are predicted together, in memory that does not grow with them."""
         return row_pieces(len(rows)) if isinstance(rows, np.ndarray) else rows.pieces()
 
-    def _distribution(self, rows: Any) -> Any:
+    def _distribution(self, rows: Array | EncodedRows) -> Any:
         """The predictive distribution of checked rows."""
         if isinstance(rows, np.ndarray):
             return self._predict_features(rows)
         assert self.inputs_ is not None
-        encoded = rows if isinstance(rows, EncodedRows) else self.inputs_.read(rows)
-        return self.inputs_.distribution(encoded, self._predict_features)
+        return self.inputs_.distribution(rows, self._predict_features)
 
     def pred_dist(self, X: Any) -> Any:
         """The whole predictive distribution of each row of X.

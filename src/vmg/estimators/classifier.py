@@ -135,13 +135,13 @@ categorical, ignore, date_formats, decimal, random_state, verbose
         )
         self.ensemble_, self.history_ = fitted.ensemble, fitted.history
 
-    def _update_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         weight = self._weigh_classes(y, weight)
         labels = np.searchsorted(self.classes_, y)
         self.ensemble_ = self.ensemble_.updated(self.input_scaling_.transform(X), labels, weight)
 
-    def _centre(self, rows: Any) -> NDArray[Any]:
-        return self._distribution(rows).probabilities
+    def _centre(self, X: Array) -> NDArray[Any]:
+        return self._predict_features(X).probabilities
 
     def _predict_features(self, X: Array) -> ClassPrediction:
         x = self.input_scaling_.transform(X)

@@ -207,14 +207,14 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         parts = (self.ensemble_, self.target_scaling_, self.target_transform_)
         return TargetModel(*parts, self.atom_, self.atom_chance_)
 
-    def _update_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         rest = y if self.atom_ is None else y[y != self.atom_]
         if len(rest):
             LIKELIHOODS[self.likelihood_].require(rest)
         self._keep_model(self._model.updated(self.input_scaling_.transform(X), y, weight))
 
-    def _centre(self, rows: Any) -> NDArray[Any]:
-        return np.asarray(self._distribution(rows).mean)
+    def _centre(self, X: Array) -> NDArray[Any]:
+        return np.asarray(self._predict_features(X).mean)
 
     def _predict_features(self, X: Array) -> NumberPrediction:
         x, squeeze = self.input_scaling_.transform(X), self._single_output

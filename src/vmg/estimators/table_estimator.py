@@ -16,13 +16,24 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vmg.estimators.base import Array, EstimatorBase, parameter, to_dense
-from vmg.estimators.table_inputs import EncodedRows, TableInputs, column_relevance
+from vmg.estimators.table_inputs import (
+    FLAGS,
+    EncodedRows,
+    Outside,
+    TableInputs,
+    column_relevance,
+    flag_texts,
+    mark_not_finite,
+    refuse_outside,
+    tabulate,
+)
 from vmg.fit.design import Size, Standardiser, choose_size
 from vmg.fit.gaussian_process import GaussianProcess
 from vmg.fit.stacking import EXPERTS
 from vmg.nn.mlp import ACTIVATIONS
-from vmg.tables.cells import as_frame
+from vmg.tables.cells import CellTable, TableError, as_frame, require_columns
 from vmg.tables.choices import TableChoices
+from vmg.tables.missing import draw_shares
 from vmg.training import Callback, History
 
 if TYPE_CHECKING:
@@ -74,10 +85,6 @@ class TableEstimator(EstimatorBase):
         """Fit to features and set every fitted attribute."""
 
     @abstractmethod
-    def _update_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        """Learn from features of more rows."""
-
-    @abstractmethod
     def _centred_targets(self, y: NDArray[Any]) -> Array:
         """Targets for statistics of categories, centred and of unit scale, [N, outputs]."""
 
@@ -123,15 +130,20 @@ class TableEstimator(EstimatorBase):
 
     def _fit(self, X: Array | pd.DataFrame, y: NDArray[Any], weight: Array | None) -> None:
         if isinstance(X, pd.DataFrame):
-            first = y.reshape(len(y), -1)[:, 0]
-            self.inputs_, features = TableInputs.fit(X, self._centred_targets(y), first, self._choices())
+            first, choices = y.reshape(len(y), -1)[:, 0], self._choices()
+            require_columns(X, choices.named)
+            table = CellTable(X.drop(columns=choices.ignored), training=True)
+            self.inputs_, X = TableInputs.fit(table, first, self._centred_targets(y), choices)
         else:
-            features, keeps = X, self._keeps_rows and not self._known_scaling and X.shape[1] <= MOST_COLUMNS
-            self.inputs_ = TableInputs.of_numbers(X, self._column_names(), y) if keeps else None
-        self._fit_features(features, y, weight)
+            keeps = self._keeps_rows and not self._known_scaling and X.shape[1] <= MOST_COLUMNS
+            self.inputs_ = TableInputs.of_numbers(X, self._column_names()) if keeps else None
+        self._fit_features(X, y, weight)
 
-    def _update(self, X: Array | EncodedRows, y: NDArray[Any], weight: Array | None) -> None:
-        self._update_features(X.features if isinstance(X, EncodedRows) else X, y, weight)
+    def read_with(self, inputs: TableInputs) -> Self:
+        """Let rows to come be tables: ``inputs`` makes the features that this estimator was fitted to."""
+        names = inputs.encoder.column_names
+        self.inputs_, self.n_features_in_, self.feature_names_in_ = inputs, len(names), np.array(names, dtype=object)
+        return self
 
     def _size(self, n_rows: int, *, classes: bool = False) -> Size:
         """The network and its training that parameters and table ask for."""
@@ -200,17 +212,44 @@ class TableEstimator(EstimatorBase):
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
-    def predict_frame(self, X: Any, coverage: float = 0.9, **how: Any) -> pd.DataFrame:
+    def predict_frame(
+        self,
+        X: Any,
+        coverage: float = 0.9,
+        *,
+        outside: Outside = "flag",
+        point: str = "mean",
+        above: Sequence[float] = (),
+    ) -> pd.DataFrame:
         """Predictions as a table with a row for each row of X, with intervals or probabilities, familiarity and flags.
 
         Its columns and options are those of :meth:`vmg.estimators.TableModel.predict_frame`, without the target's name;
-        each of several outputs has its own, such as ``mean_0`` and ``mean_1``.
+        each of several outputs has its own, such as ``mean_0`` and ``mean_1``. Columns of X are found by their names,
+        where it has names.
         """
         check_is_fitted(self, "seed_")
         if self.inputs_ is None:
             raise ValueError("predict_frame needs training rows, which this fit did not keep")
-        scores = self.conformal_scores_
-        return self.inputs_.predict_frame(self._as_frame(X), self._predict_features, scores, coverage, **how)
+        if not 0 < coverage < 1:
+            raise TableError(f"coverage must be between 0 and 1; got {coverage}")
+        encoder, reference = self.inputs_.encoder, self.inputs_.reference
+        by_name = hasattr(X, "columns") and hasattr(self, "feature_names_in_")
+        table = CellTable(as_frame(X) if by_name else self._as_frame(X))
+        marks = encoder.marks(table)
+        if not len(table):
+            raise TableError("the table has no rows")
+        if outside == "error":
+            refuse_outside(encoder.column_names, marks)
+        read = CellTable(encoder.clipped(table)) if outside == "clip" else table
+        shares = draw_shares(encoder.columns, marks, len(table))
+        rows = EncodedRows(encoder.transform(read), shares, encoder.extra_std(read))
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is flagged below
+            distributions = (self._distribution(rows[piece]) for piece in rows.pieces())
+            parts = [tabulate(part, self.conformal_scores_, coverage, point, above) for part in distributions]
+        predictions = pd.concat(parts, ignore_index=True).set_axis(table.frame.index)
+        predictions["familiarity"] = reference.familiarity(rows.features, shares > 0) * encoder.time_familiarity(read)
+        predictions[FLAGS] = flag_texts(encoder.column_names, marks, len(table))
+        return mark_not_finite(predictions)
 
     @property
     def expert_weights_(self) -> dict[str, float]:

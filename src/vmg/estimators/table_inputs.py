@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vmg.prediction import ClassPrediction, GLMPrediction, MixturePrediction, class_mixture, row_pieces
 from vmg.prediction.conformal import conformal_interval
-from vmg.tables.cells import CellTable, TableError, count, require_columns
+from vmg.tables.cells import CellTable, TableError, count
 from vmg.tables.choices import TableChoices
 from vmg.tables.columns import NumberColumn
 from vmg.tables.encoder import TableEncoder
@@ -32,8 +32,11 @@ __all__ = [
     "column_relevance",
     "flag_texts",
     "keep_rows",
+    "mark_not_finite",
     "named_after",
+    "refuse_outside",
     "split_flags",
+    "tabulate",
     "tabulate_numbers",
 ]
 
@@ -54,25 +57,26 @@ SEPARATOR = ";"
 class EncodedRows:
     """Rows as features [N, D]; ``shares`` [N, columns] say how much of a cell is drawn from training rows.
 
-    ``extra_std`` [N, outputs] is what dates outside their range leave open; None where there are none.
+    ``shares`` is None where every cell is known. ``extra_std`` [N, outputs] is what dates outside their range leave
+    open; None where there are none.
     """
 
     features: Array
-    shares: Array
+    shares: Array | None = None
     extra_std: Array | None = None
 
     def __len__(self) -> int:
         return len(self.features)
 
     def __getitem__(self, rows: Any) -> EncodedRows:
-        extra_std = None if self.extra_std is None else self.extra_std[rows]
-        return EncodedRows(self.features[rows], self.shares[rows], extra_std)
+        others = (None if part is None else part[rows] for part in (self.shares, self.extra_std))
+        return EncodedRows(self.features[rows], *others)
 
     def pieces(self) -> Iterator[slice]:
         """Rows that are predicted together, in memory that does not grow with them."""
         at_once = int(np.clip(MIXED_CELLS // (128 * self.features.shape[1]), 1, MIXED_AT_ONCE))
         for piece in row_pieces(len(self)):
-            mixed = piece.start + np.flatnonzero(self.shares[piece].any(1))
+            mixed = [] if self.shares is None else piece.start + np.flatnonzero(self.shares[piece].any(1))
             ends = [piece.start, *mixed[at_once::at_once], min(piece.stop, len(self))]
             yield from (slice(int(start), int(end)) for start, end in pairwise(ends))
 
@@ -85,31 +89,31 @@ class TableInputs:
     ----------
     encoder : TableEncoder
         The columns.
-    reference : ReferenceRows or None
-        Some of the training rows; None where unknown cells are filled as in training.
+    reference : ReferenceRows
+        Some of the training rows.
     plain : bool
         Whether every column was a number in every training row, so that features are the rows themselves.
     """
 
     encoder: TableEncoder
-    reference: ReferenceRows | None
+    reference: ReferenceRows
     plain: bool = False
 
     @classmethod
     def fit(
-        cls, frame: pd.DataFrame, target: Array, values: NDArray[Any], choices: TableChoices
+        cls, table: CellTable, values: NDArray[Any], centred: Array, choices: TableChoices, *, target: str | None = None
     ) -> tuple[TableInputs, Array]:
         """Read the columns of training rows, and give back their features too.
 
-        ``target`` [N, outputs] is centred and of unit scale; ``values`` [N] are the targets as they are.
+        ``values`` [N] are the targets, ``centred`` [N, outputs] the same for statistics: centred and of unit scale.
+        The column ``target``, if the table has it, is none of the inputs.
         """
-        require_columns(frame, choices.named)
-        table = CellTable(frame.drop(columns=choices.ignored), training=True)
-        encoder, features = TableEncoder.fit(table, choices).with_target(table, target, target_scale(values))
+        encoder = TableEncoder.fit(table, choices, target=target)
+        encoder, features = encoder.with_target(table, centred, target_scale(values))
         return cls(encoder, keep_rows(encoder, table, values)), features
 
     @classmethod
-    def of_numbers(cls, X: Array, names: Sequence[str], values: NDArray[Any]) -> TableInputs:
+    def of_numbers(cls, X: Array, names: Sequence[str]) -> TableInputs:
         """Columns that are numbers in every training row, as they are."""
         low, high, median, spread = X.min(0), X.max(0), np.median(X, 0), X.std(0)
         columns = tuple(
@@ -117,10 +121,8 @@ class TableInputs:
             for k, name in enumerate(names)
         )
         encoder = TableEncoder(columns, {})
-        given = np.ones(X.shape, dtype=np.bool_)
-        reference = ReferenceRows.sample(
-            X, given, encoder.feature_scales, encoder.widths, row_digests(X[:0], values[:0]), seed=0
-        )
+        given, digests = np.ones(X.shape, dtype=np.bool_), np.zeros(0, dtype=np.int64)
+        reference = ReferenceRows.sample(X, given, encoder.feature_scales, encoder.widths, digests, seed=0)
         return cls(encoder, reference, plain=True)
 
     def read_numbers(self, X: Array) -> EncodedRows:
@@ -141,7 +143,7 @@ class TableInputs:
         ``predict`` gives the distributions of features.
         """
         whole = predict(rows.features)
-        candidates = None if self.reference is None else find_candidates(rows.features, rows.shares, self.reference)
+        candidates = None if rows.shares is None else find_candidates(rows.features, rows.shares, self.reference)
         is_continuous = not isinstance(whole, ClassPrediction | GLMPrediction)
         if candidates is not None:
             parts = predict(candidates.flat)
@@ -149,72 +151,18 @@ class TableInputs:
             whole = mix(whole, parts, candidates.rows, candidates.weights)
         return whole.widened(rows.extra_std) if is_continuous and rows.extra_std is not None else whole
 
-    def predict_frame(
-        self,
-        frame: pd.DataFrame,
-        predict: Callable[[Array], Any],
-        conformal_scores: Array | None,
-        coverage: float,
-        *,
-        outside: Outside = "flag",
-        point: str = "mean",
-        above: Sequence[float] = (),
-    ) -> pd.DataFrame:
-        """Predictions as a table with a row for each row of ``frame``; see :meth:`TableModel.predict_frame`."""
-        if not 0 < coverage < 1:
-            raise TableError(f"coverage must be between 0 and 1; got {coverage}")
-        table = CellTable(frame)
-        marks = self.encoder.marks(table)
-        if not len(frame):
-            raise TableError("the table has no rows")
-        if outside == "error":
-            self._refuse_outside(marks)
-        read = CellTable(self.encoder.clipped(table)) if outside == "clip" else table
-        shares = draw_shares(self.encoder.columns, marks, len(table))
-        rows = EncodedRows(self.encoder.transform(read), shares, self.encoder.extra_std(read))
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is flagged below
-            distributions = (self.distribution(rows[piece], predict) for piece in rows.pieces())
-            parts = [
-                tabulate_classes(part)
-                if isinstance(part, ClassPrediction)
-                else tabulate_numbers(part, conformal_scores, coverage, point, above)
-                for part in distributions
-            ]
-        predictions = pd.concat(parts, ignore_index=True).set_axis(frame.index)
-        if self.reference is not None:
-            near = self.reference.familiarity(rows.features, rows.shares > 0)
-            predictions["familiarity"] = near * self.encoder.time_familiarity(read)
-        predictions[FLAGS] = flag_texts(self.encoder.column_names, marks, len(frame))
-        return mark_not_finite(predictions)
-
-    def _refuse_outside(self, marks: Sequence[Mapping[str, NDArray[Any]]]) -> None:
-        n_outside = {
-            name: int(of_column["outside"].sum())
-            for name, of_column in zip(self.encoder.column_names, marks, strict=True)
-            if "outside" in of_column and of_column["outside"].any()
-        }
-        if n_outside:
-            where = ", ".join(f"'{name}' in {count(n, 'row')}" for name, n in n_outside.items())
-            raise TableError(f"values must be inside the range of the training rows; they are outside in {where}")
-
     # -- saving -------------------------------------------------------------------------------------------------------
 
     def to_document(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and a document for a model file."""
-        document = {"encoder": self.encoder.to_document(), "plain": self.plain}
-        if self.reference is None:
-            return {}, document
-        tensors, document["reference"] = self.reference.to_state()
-        return tensors, document
+        tensors, reference = self.reference.to_state()
+        return tensors, {"encoder": self.encoder.to_document(), "plain": self.plain, "reference": reference}
 
     @classmethod
     def from_document(cls, tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> TableInputs:
         """The inputs that :meth:`to_document` described."""
-        encoder, reference = TableEncoder.from_document(document["encoder"]), None
-        if "reference" in document:
-            described, own = document["reference"], dict(tensors)
-            reference = ReferenceRows.from_state(own, described, encoder.feature_scales, encoder.widths)
-        plain = document["plain"]
+        encoder, plain = TableEncoder.from_document(document["encoder"]), document["plain"]
+        reference = ReferenceRows.from_state(tensors, document["reference"], encoder.feature_scales, encoder.widths)
         numbers = all(isinstance(column, NumberColumn) and not column.n_missing for column in encoder.columns)
         if not isinstance(plain, bool) or (plain and not numbers):
             raise ValueError(f"plain must be true or false, and true for numbers alone; got {plain!r:.40}")
@@ -232,6 +180,13 @@ def keep_rows(encoder: TableEncoder, rows: pd.DataFrame | CellTable, values: NDA
 
 
 # -- predictions in a table ------------------------------------------------------------------------------------------
+
+
+def tabulate(prediction: Any, *how: Any) -> pd.DataFrame:
+    """Predictions as a table; ``how`` are the arguments of :func:`tabulate_numbers`, which classes do not have."""
+    if isinstance(prediction, ClassPrediction):
+        return tabulate_classes(prediction)
+    return tabulate_numbers(prediction, *how)
 
 
 def tabulate_numbers(
@@ -281,6 +236,14 @@ def named_after(target: str, predictions: pd.DataFrame) -> pd.DataFrame:
 
 
 # -- flags ------------------------------------------------------------------------------------------------------------
+
+
+def refuse_outside(names: Sequence[str], marks: Sequence[Mapping[str, Mask]]) -> None:
+    """Raise a TableError that says in which columns values are outside the range of the training rows."""
+    n_outside = {name: int(of["outside"].sum()) for name, of in zip(names, marks, strict=True) if "outside" in of}
+    where = ", ".join(f"'{name}' in {count(n, 'row')}" for name, n in n_outside.items() if n)
+    if where:
+        raise TableError(f"values must be inside the range of the training rows; they are outside in {where}")
 
 
 def flag_texts(names: Sequence[str], marks: Sequence[Mapping[str, Mask]], n_rows: int) -> NDArray[Any]:

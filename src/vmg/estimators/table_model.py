@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from vmg import metrics
 from vmg.estimators.classifier import TableClassifier
 from vmg.estimators.regressor import TableRegressor
 from vmg.estimators.table_estimator import MIN_ROWS
-from vmg.estimators.table_inputs import Outside, TableInputs, keep_rows, named_after
+from vmg.estimators.table_inputs import EncodedRows, Outside, TableInputs, named_after
 from vmg.model_file import Document, ModelFileError, Tensors, write
 from vmg.prediction import ClassPrediction, NumberPrediction
 from vmg.prediction.conformal import calibration_scores, conformal_interval
@@ -24,9 +25,9 @@ from vmg.tables.cells import Cells, CellTable, TableError, as_frame, count, list
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma, find_suspicions
 from vmg.tables.files import MISSING
-from vmg.tables.missing import ReferenceRows, row_digests
+from vmg.tables.missing import row_digests
 from vmg.tables.numbers import to_numbers
-from vmg.tables.target import Target, Task, centred_target, fit_target, known_labels, require_numbers, target_scale
+from vmg.tables.target import Target, Task, centred_target, fit_target, known_labels, require_numbers
 from vmg.training import Callback
 
 __all__ = ["ESTIMATORS", "PreparedTable", "TableModel", "prepare_table"]
@@ -44,49 +45,48 @@ class PreparedTable(NamedTuple):
     """A table that is ready for training."""
 
     estimator: TableRegressor | TableClassifier
-    encoder: TableEncoder
+    inputs: TableInputs
     target: Target
-    choices: TableChoices
     rows: CellTable
     values: NDArray[Any]
     features: NDArray[Any]
     aside: pd.DataFrame  # rows to calibrate with
     aside_values: NDArray[Any]
     notes: list[str]
-    asks_likelihood: bool
 
 
 def prepare_table(
-    frame: pd.DataFrame,
+    frame: Any,
     target: str,
-    task: Task | None,
-    exclude: Sequence[str],
-    conformal: float,
-    choices: TableChoices | None,
-    options: Mapping[str, Any] | None,
+    *,
+    task: Task | None = None,
+    exclude: Sequence[str] = (),
+    conformal: float = 0.0,
+    choices: TableChoices | None = None,
+    options: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> PreparedTable:
-    """Everything before training, with its notes told one by one; a TableError says what is wrong with the table."""
-    choices, options = choices or TableChoices(), options or {}
+    """All of :meth:`TableModel.fit` before training, with its notes told one by one.
+
+    A TableError says what is wrong with the table.
+    """
+    frame, choices = as_frame(frame), choices or TableChoices()
     require_columns(frame, [target, *exclude, *choices.named])
     left_out = list(dict.fromkeys([*exclude, *choices.ignored]))
     if target in left_out:
         raise TableError(f"the target '{target}' cannot be excluded")
     has_target = ~Cells(frame[target]).missing
     n_without = int((~has_target).sum())
-    frame = frame[has_target]
-    if len(frame) < MIN_ROWS:
-        raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {len(frame)}")
-    columns = frame.drop(columns=left_out)
+    columns = frame[has_target].drop(columns=left_out)
+    if len(columns) < MIN_ROWS:
+        raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {len(columns)}")
     whole = CellTable(columns, training=True)
     found = fit_target(whole[target], task, decide_comma(whole, choices))
-    kind = TableRegressor if found.task == "regression" else TableClassifier
-    estimator = kind(**options)
-    inside, outside = _split(len(frame), conformal, found.task, estimator.random_state)
+    estimator = (TableRegressor if found.task == "regression" else TableClassifier)(**(options or {}))
+    inside, outside = _split(len(columns), conformal, found.task, estimator.random_state)
     rows = CellTable(columns.iloc[inside], training=True) if len(outside) else whole
     values = found.values[inside]
-    encoder = TableEncoder.fit(rows, choices, target=target)
-    encoder, features = encoder.with_target(rows, centred_target(values), target_scale(values))
+    inputs, features = TableInputs.fit(rows, values, centred_target(values), choices, target=target)
 
     notes = [found.reason]
     if n_without:
@@ -95,14 +95,11 @@ def prepare_table(
         notes.append(f"{count(len(outside), 'row')} set aside to calibrate intervals.")
     if left_out:
         notes.append(f"Columns left out as asked: {listing(left_out)}.")
-    notes += [*encoder.describe(), *find_suspicions(rows, encoder, target, values)]
-    if tell is not None:
-        for note in notes:
-            tell(note)
-    return PreparedTable(
-        *(estimator, encoder, found, choices, rows, values, features),
-        *(columns.iloc[outside], found.values[outside], notes, "likelihood" in options),
-    )
+    notes += [*inputs.encoder.describe(), *find_suspicions(rows, inputs.encoder, target, values)]
+    for note in notes if tell is not None else ():
+        tell(note)  # type: ignore[misc]
+    aside = columns.iloc[outside], found.values[outside]
+    return PreparedTable(estimator, inputs, found, rows, values, features, *aside, notes)
 
 
 def _split(n_rows: int, share: float, task: Task, seed: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -132,10 +129,8 @@ class TableModel:
 
     Parameters
     ----------
-    encoder : TableEncoder
-        How columns become features.
     estimator : TableRegressor or TableClassifier
-        Fitted on those features.
+        Fitted; its ``inputs_`` say how columns become features.
     target : str
         The column that is predicted.
     task : {"regression", "classification"}
@@ -146,8 +141,6 @@ class TableModel:
         What was done with the training table, in short sentences.
     unit : str
         The unit that the target is written with, if any.
-    reference : ReferenceRows or None
-        Training rows that unknown cells are drawn from; None in files of earlier versions, whose gaps are filled.
     choices : TableChoices
         What the user said about columns.
     held_out : mapping
@@ -156,14 +149,12 @@ class TableModel:
         Mean and standard deviation of the target in training rows, or the share of each class.
     """
 
-    encoder: TableEncoder
     estimator: TableRegressor | TableClassifier
     target: str
     task: Task
     decimal_comma: bool = False
     notes: tuple[str, ...] = ()
     unit: str = ""
-    reference: ReferenceRows | None = None
     choices: TableChoices = field(default_factory=TableChoices)
     held_out: Mapping[str, Any] = field(default_factory=dict)
     base_rate: tuple[float, ...] = ()
@@ -207,54 +198,56 @@ class TableModel:
         tell : callable, optional
             Called with each sentence of ``notes``, those about copies of rows after training and the others before.
         """
-        given = prepare_table(as_frame(frame), target, task, exclude, conformal, choices, options, tell)
-        estimator, encoder, found = given.estimator, given.encoder, given.target
+        asked: dict[str, Any] = {"task": task, "exclude": exclude, "conformal": conformal, "choices": choices}
+        given = prepare_table(frame, target, **asked, options=options, tell=tell)
+        estimator, found = given.estimator, given.target
         try:
             estimator.fit(given.features, given.values, callbacks=callbacks, keep_rows=False)
         except ValueError as error:
-            if given.asks_likelihood:  # the target is not of its kind
+            if "likelihood" in (options or {}):  # the target is not of its kind
                 raise TableError(f"the target '{target}' does not suit the likelihood: {error}") from error
             raise
-        if tell is not None:
-            for note in estimator.history_.notes:
-                tell(note)
-        reference = keep_rows(encoder, given.rows, given.values)
-        notes = (*given.notes, *estimator.history_.notes)
+        for note in estimator.history_.notes if tell is not None else ():
+            tell(note)  # type: ignore[misc]
         model = cls(
-            *(encoder, estimator, target, found.task, found.decimal_comma, notes),
-            *(found.unit, reference, given.choices, {}, metrics.base_rate(given.values)),
+            *(estimator.read_with(given.inputs), target, found.task, found.decimal_comma),
+            notes=(*given.notes, *estimator.history_.notes),
+            unit=found.unit,
+            choices=choices or TableChoices(),
+            base_rate=metrics.base_rate(given.values),
         )
         if isinstance(estimator, TableRegressor) and len(given.aside):
             estimator.conformal_scores_ = calibration_scores(model.pred_dist(given.aside), given.aside_values)
         return model
 
     @staticmethod
-    def check(
-        frame: Any,
-        target: str,
-        **settings: Any,
-    ) -> list[str]:
+    def check(frame: Any, target: str, **settings: Any) -> list[str]:
         """Do all of a fit but the training: raise what is wrong with the table, give back and tell the notes.
 
         ``settings`` are those of :meth:`fit`.
         """
-        usual = {"task": None, "exclude": (), "conformal": 0.0, "choices": None, "options": None}
-        return prepare_table(as_frame(frame), target, **(usual | settings)).notes
+        return prepare_table(frame, target, **settings).notes
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
     @property
     def inputs(self) -> TableInputs:
         """How rows of a table are read."""
-        return TableInputs(self.encoder, self.reference)
+        assert self.estimator.inputs_ is not None
+        return self.estimator.inputs_
+
+    @property
+    def encoder(self) -> TableEncoder:
+        """How columns become features."""
+        return self.inputs.encoder
 
     def pred_dist(self, frame: Any) -> Any:
         """The whole predictive distribution of each row; a row with unknown cells is a mixture over their values."""
-        return self.inputs.distribution(self.inputs.read(as_frame(frame)), self.estimator.pred_dist)
+        return self.estimator.pred_dist(self.inputs.read(as_frame(frame)))
 
     def filled_dist(self, frame: Any) -> NumberPrediction | ClassPrediction:
         """The same with unknown cells filled as in training, so that rows share draws of the function."""
-        return self.estimator.pred_dist(self.encoder.transform(as_frame(frame)))
+        return self.estimator.pred_dist(EncodedRows(self.encoder.transform(as_frame(frame))))
 
     def predict_frame(
         self,
@@ -291,9 +284,7 @@ class TableModel:
         if self.task == "classification" and (point != "mean" or above):
             raise TableError("point and above are for numbers; the task is classification")
         how: dict[str, Any] = {"outside": outside, "point": point, "above": above}
-        scores = self.estimator.conformal_scores_
-        found = self.inputs.predict_frame(as_frame(frame), self.estimator.pred_dist, scores, coverage, **how)
-        return named_after(self.target, found)
+        return named_after(self.target, self.estimator.predict_frame(as_frame(frame), coverage, **how))
 
     # -- scoring ------------------------------------------------------------------------------------------------------
 
@@ -330,7 +321,7 @@ class TableModel:
         """Pieces of rows that all have a target: the prediction and the truth."""
         truth, encoded = self.target_values(rows), self.inputs.read(rows)
         for piece in encoded.pieces():
-            yield self.inputs.distribution(encoded[piece], self.estimator.pred_dist), truth[piece]
+            yield self.estimator.pred_dist(encoded[piece]), truth[piece]
 
     def evaluate(self, frame: Any, coverage: float = 0.9) -> dict[str, float]:
         """Scores on rows with a known target; rows without are left out.
@@ -363,10 +354,8 @@ class TableModel:
 
     def training_share(self, frame: Any) -> float:
         """The share of the rows with a target that the model was fitted to, as far as the file knows."""
-        if self.reference is None:
-            return 0.0
         rows = self.with_target(frame)
-        return self.reference.known_share(row_digests(self.encoder.transform(rows), self.target_values(rows)))
+        return self.inputs.reference.known_share(row_digests(self.encoder.transform(rows), self.target_values(rows)))
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -378,7 +367,9 @@ class TableModel:
 
     def with_decimal(self, decimal_comma: bool) -> TableModel:
         """The model for tables that write numbers in the other convention."""
-        return replace(self, encoder=self.encoder.with_decimal(decimal_comma), decimal_comma=decimal_comma)
+        estimator = copy.copy(self.estimator)
+        estimator.inputs_ = replace(self.inputs, encoder=self.encoder.with_decimal(decimal_comma))
+        return replace(self, estimator=estimator, decimal_comma=decimal_comma)
 
     # -- saving -------------------------------------------------------------------------------------------------------
 
@@ -389,7 +380,6 @@ class TableModel:
     def to_document(self) -> tuple[Tensors, Document]:
         """Tensors and a document for a model file."""
         tensors, estimator = self.estimator.to_document()
-        rows, inputs = self.inputs.to_document()
         document = {
             "holds": "TableModel",
             "target": self.target,
@@ -400,16 +390,15 @@ class TableModel:
             "choices": self.choices.to_document(),
             "held_out": dict(self.held_out),
             "base_rate": list(self.base_rate),
-            "inputs": inputs,
             "estimator": estimator,
         }
-        return {**tensors, **rows}, document
+        return tensors, document
 
     @classmethod
     def from_document(cls, tensors: Tensors, document: Document) -> TableModel:
         """The model that :meth:`to_document` described; a ModelFileError where it describes none."""
         try:
-            inputs, described = TableInputs.from_document(tensors, document["inputs"]), document["estimator"]
+            described = document["estimator"]
             estimator = ESTIMATORS[described["holds"]].from_document(tensors, described)
             target, task, comma = (document[key] for key in ("target", "task", "decimal_comma"))
             kind = TableRegressor if task == "regression" else TableClassifier
@@ -426,12 +415,10 @@ class TableModel:
             if len(base) not in n_base or not all(isinstance(part, float) and math.isfinite(part) for part in base):
                 raise ValueError("base_rate must be a mean and a deviation, or a share of each class")
             choices = TableChoices.from_document(document["choices"])
-            n_features = len(inputs.encoder.feature_names)
-            if n_features != estimator.n_features_in_:
-                raise ValueError(f"columns must give {estimator.n_features_in_} features; got {n_features}")
+            if estimator.inputs_ is None:
+                raise ValueError("the estimator must have inputs")
         except ModelFileError:
             raise
         except Exception as error:  # a document may be wrong in any way
             raise ModelFileError(f"the file does not describe a whole model: {error!r}") from error
-        kept = (inputs.reference, choices, held_out, base)
-        return cls(inputs.encoder, estimator, target, task, comma, notes, unit, *kept)
+        return cls(estimator, target, task, comma, notes, unit, choices, held_out, base)

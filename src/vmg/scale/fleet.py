@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import vmg
 from vmg.estimators import TableModel
-from vmg.estimators.table_inputs import FLAGS
+from vmg.estimators.table_inputs import FLAGS, TableInputs
 from vmg.estimators.table_model import prepare_table
 from vmg.files import Run, file_stamp, replacing
 from vmg.fit.design import ordinary_rows
@@ -306,7 +306,8 @@ def fit_fleet(
         raise TableError(f"the target must be another column than the groups'; got '{by}' for both")
     choices = replace(choices, types={name: kind for name, kind in choices.types.items() if name != by})
     columns = frame[keys.notna()].drop(columns=by)
-    table = prepare_table(columns, target, task, [name for name in exclude if name != by], 0.0, choices, options)
+    exclude = [name for name in exclude if name != by]
+    table = prepare_table(columns, target, task=task, exclude=exclude, choices=choices, options=options)
     regression = table.target.task == "regression"
     if pool and (not regression or options.get("likelihood", "auto") not in POOLED):
         raise TableError(f"groups can be pooled in regression with the likelihoods {', '.join(POOLED)}; got another")
@@ -337,7 +338,7 @@ def fit_fleet(
             tables = {key: replace(one, likelihood=choice) for key, one in tables.items()}
         if pool:  # groups on their own leave absurd targets out themselves
             tables = {key: _ordinary(one, table.values) for key, one in tables.items()}
-        encoder, everybody = table.encoder, np.arange(len(keys))
+        encoder, everybody = table.inputs.encoder, np.arange(len(keys))
         given = np.column_stack([~marks["missing"] for marks in encoder.marks(table.rows)])
         digests = row_digests(table.features, table.values)
 
@@ -345,12 +346,12 @@ def fit_fleet(
             """Write the model of a group; a small pooled one draws unknown cells from rows of all groups."""
             near = everybody if pool and len(own) < MIN_REFERENCE else own
             cells = table.features[near], given[near], encoder.feature_scales, encoder.widths, digests[near]
+            estimator.read_with(TableInputs(encoder, ReferenceRows.sample(*cells, seed=0)))
             model = TableModel(
-                *(encoder, estimator, target, table.target.task, table.target.decimal_comma),
+                *(estimator, target, table.target.task, table.target.decimal_comma),
                 notes=(table.target.reason, about),
                 unit=table.target.unit,
-                reference=ReferenceRows.sample(*cells, seed=0),
-                choices=table.choices,
+                choices=choices,
                 base_rate=base_rate(table.values[own]),
             )
             model.save(folder.path / MODELS / name)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 import vmg
 from vmg import processes
 from vmg.estimators import ESTIMATORS, TableClassifier, TableModel, TableRegressor
-from vmg.estimators.table_inputs import keep_rows
+from vmg.estimators.table_inputs import EncodedRows, TableInputs, keep_rows
 from vmg.files import Run
 from vmg.fit.design import InputRange, Standardiser, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble
@@ -134,9 +134,9 @@ def fit_dataset(
         if several:  # all have the first one's bits
             estimator = kind.from_document(*processes.send(estimator.to_document()))
         kept.save(estimator, done)
+    estimator.read_with(TableInputs(encoder, keep_rows(encoder, table, known.values)))
     model = TableModel(
-        *(encoder, estimator, target, known.task, known.decimal_comma, tuple(notes), known.unit),
-        reference=keep_rows(encoder, table, known.values),
+        *(estimator, target, known.task, known.decimal_comma, tuple(notes), known.unit),
         choices=choices,
         base_rate=base_rate(known.values),
     )
@@ -256,7 +256,7 @@ def condition_on_all(
 class _Learnable(NamedTuple):
     """Features and targets of rows that a model can learn from, and how many others there were."""
 
-    X: Array
+    X: EncodedRows
     y: NDArray[Any]
     n_unusable: int  # without a target, or with one that the model does not know
     n_absurd: int
@@ -275,7 +275,7 @@ def _learnable(model: TableModel, frame: pd.DataFrame, usual: Array | None) -> _
         taken = given.copy()
         taken[given] = ordinary_rows(y[given], estimator.likelihood_, usual) if given.any() else False
     X = model.encoder.transform(CellTable(frame[taken], training=True))
-    return _Learnable(X, y[taken], int((~given).sum()), int((given & ~taken).sum()))
+    return _Learnable(EncodedRows(X), y[taken], int((~given).sum()), int((given & ~taken).sum()))
 
 
 # -- fits that were killed --------------------------------------------------------------------------------------------
@@ -365,11 +365,10 @@ def update_model(model: TableModel, source: str | os.PathLike[str], *, again: bo
         refused.
     """
     model = replace(model, estimator=copy.deepcopy(model.estimator))
-    estimator, reference, usual, known = model.estimator, model.reference, None, np.zeros(0, dtype=np.int64)
-    if reference is not None:
-        known = reference.digests
-        if isinstance(estimator, TableRegressor):
-            usual = np.asarray(estimator.predict_quantiles(reference.features, LEVELS)).ravel()
+    estimator, reference, usual = model.estimator, model.inputs.reference, None
+    known = reference.digests
+    if isinstance(estimator, TableRegressor):
+        usual = np.asarray(estimator.predict_quantiles(EncodedRows(reference.features), LEVELS)).ravel()
     ensemble = estimator.ensemble_  # only regressions in closed form count their rows
     n_seen = float(ensemble.members.head.count[0]) if isinstance(ensemble, RegressionEnsemble) else 0.0
     share_of_digests = min(1.0, len(known) / max(n_seen, 1.0))
@@ -380,9 +379,9 @@ def update_model(model: TableModel, source: str | os.PathLike[str], *, again: bo
         rows = _learnable(model, frame, usual)
         n_unusable, n_absurd = n_unusable + rows.n_unusable, n_absurd + rows.n_absurd
         if len(rows.y):
-            digests = row_digests(rows.X, rows.y)
+            digests = row_digests(rows.X.features, rows.y)
             n_known += int(np.isin(digests, known).sum())
-            reference = None if reference is None else reference.with_digests(digests)
+            reference = reference.with_digests(digests)
             n_rows += len(rows.y)
             estimator.partial_fit(rows.X, rows.y)
     if not n_rows:
@@ -398,4 +397,5 @@ def update_model(model: TableModel, source: str | os.PathLike[str], *, again: bo
     if n_known:
         notes.append(f"At least {count(n_known, 'row')} seen by the model before, counted once more.")
     said = (*model.notes, f"Updated with {n_rows:,} rows of {dataset.name}.")
-    return Update(replace(model, reference=reference, notes=said), n_rows, n_unusable + n_absurd, notes)
+    estimator.inputs_ = replace(model.inputs, reference=reference)
+    return Update(replace(model, notes=said), n_rows, n_unusable + n_absurd, notes)

@@ -161,12 +161,10 @@ class ReferenceRows:
 
     @classmethod
     def from_state(
-        cls, tensors: dict[str, Tensor], document: dict[str, Any], scales: Array, widths: NDArray[np.int64]
+        cls, tensors: Mapping[str, Tensor], document: dict[str, Any], scales: Array, widths: NDArray[np.int64]
     ) -> ReferenceRows:
-        """The rows that :meth:`to_state` described, whose tensors are taken out of ``tensors``."""
-        features, given, digests = (
-            tensors.pop(f"reference.{name}").numpy() for name in ("features", "given", "digests")
-        )
+        """The rows that :meth:`to_state` described."""
+        features, given, digests = (tensors[f"reference.{name}"].numpy() for name in ("features", "given", "digests"))
         typical = document["typical"]
         good = (
             features.dtype == np.float64

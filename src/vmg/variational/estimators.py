@@ -188,9 +188,9 @@ class VariationalEstimator(EstimatorBase):
         x = torch.as_tensor(self.input_scaling_.transform(rows))
         return self._method().outputs(self.network_, x, self.n_draws, self.seed_)
 
-    def _centre(self, rows: Array) -> NDArray[Any]:
+    def _centre(self, X: Array) -> NDArray[Any]:
         try:
-            return self._functions(rows).numpy()
+            return self._functions(X).numpy()
         except ValueError:  # of a layer whose inputs are not finite
             return np.full(1, np.nan)
 
