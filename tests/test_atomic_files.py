@@ -93,9 +93,8 @@ def test_parts_count_as_done_only_as_they_were_written(tmp_path):
     (tmp_path / "out" / "b").write_bytes(b"damaged")
     (tmp_path / "out" / "c").unlink()
     with run.claim(tmp_path / "out") as folder:
-        done = {name: folder.is_done(name, f"rows of {name}") for name in ("a", "b", "c", "d", "e")}
-        assert done == {"a": True, "b": False, "c": False, "d": True, "e": False}
-        assert not folder.is_done("d", "other rows")
+        made_from = {name: folder.source_of(name) for name in ("a", "b", "c", "d", "e")}
+        assert made_from == {"a": "rows of a", "b": None, "c": None, "d": "rows of d", "e": None}
 
 
 def test_a_folder_of_another_run_or_with_other_files_is_refused(tmp_path):
@@ -123,19 +122,20 @@ def test_a_kill_between_any_two_steps_of_a_claim_leaves_a_folder_that_can_be_cla
         note.write('{"name": "b", "dig')  # a line that was cut short
     (out / ".0123abcd.c").write_text("a part, half written")
     with run.claim(out) as folder:
-        assert folder.is_done("a") and folder.names == {"a"}
+        assert folder.source_of("a") is not None and folder.names == {"a"}
         write(folder.path / "b")
         folder.add("b")
     with run.claim(out) as folder:
         assert folder.names == {"a", "b"} and sorted(os.listdir(out)) == ["_run.jsonl", "a", "b"]
 
 
-@pytest.mark.parametrize(
-    "contents", [b"", b"[]\n", b"{}\n[]\n", b"{}\n{}\n", b"no\n", b"\xff\n", b"[" * 100_000 + b"\n"]
-)
+@pytest.mark.parametrize("contents", [b"[]\n", b"{}\n[]\n", b"{}\n{}\n", b"no\n", b"\xff\n", b"[" * 100_000 + b"\n"])
 def test_a_damaged_note_is_one_clear_error(tmp_path, contents):
     (tmp_path / "_run.jsonl").write_bytes(contents)
     with pytest.raises(RunError, match="damaged"):
+        Run({"seed": 0}).claim(tmp_path).__enter__()
+    (tmp_path / "_run.jsonl").write_bytes(b"")
+    with pytest.raises(RunError, match="must be empty or of this run"):
         Run({"seed": 0}).claim(tmp_path).__enter__()
 
 

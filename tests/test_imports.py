@@ -124,7 +124,7 @@ def test_modules_import_from_the_left_only():
 
 
 def test_contributing_draws_the_same_order():
-    text = CONTRIBUTING.read_text(encoding="utf-8").partition("holds this drawing:\n\n")[2]
+    text = CONTRIBUTING.read_text(encoding="utf-8").partition("enforces this diagram:\n\n")[2]
     drawing = " ".join(line.strip() for line in text.partition("\n\n")[0].splitlines())
     assert [tuple(group.strip().split(", ")) for group in drawing.split("→")] == list(ORDER)
 

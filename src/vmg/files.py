@@ -49,12 +49,12 @@ TEMPORARY = re.compile(r"\.[0-9a-f]{8}\..+")  # names of temporary files
 NOTE = "_run.jsonl"  # in a run's folder; readers of Parquet pass over names that start with an underscore
 SHOWN = 40  # characters of a setting in a message; longer ones are digests and lists
 KINDS = {
-    stat.S_ISDIR: "a folder",
-    stat.S_ISCHR: "a device",
-    stat.S_ISBLK: "a device",
-    stat.S_ISFIFO: "a FIFO",
-    stat.S_ISSOCK: "a socket",
-}
+    "d": "a folder",
+    "c": "a device",
+    "b": "a device",
+    "p": "a FIFO",
+    "s": "a socket",
+}  # by their letter in `ls -l`
 
 
 def check_output(path: str | os.PathLike[str]) -> os.stat_result | None:
@@ -63,9 +63,8 @@ def check_output(path: str | os.PathLike[str]) -> os.stat_result | None:
         found = os.stat(path)
     except FileNotFoundError:
         return None
-    for is_kind, name in KINDS.items():
-        if is_kind(found.st_mode):
-            raise OSError(errno.EINVAL, f"it is {name}, not a file")
+    if kind := KINDS.get(stat.filemode(found.st_mode)[0]):
+        raise OSError(errno.EINVAL, f"it is {kind}, not a file")
     if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "it may not be written to")
     return found
@@ -147,31 +146,24 @@ def locked(path: str | os.PathLike[str], *, wait: bool = True) -> Iterator[None]
     A RunError where ``wait`` is False and another process has it. The lock is on the file itself: one that was replaced
     in the meantime is locked again.
     """
-    descriptor = _lock(path, wait) if fcntl is not None else None
+    descriptor = -1
     try:
-        yield
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)  # which unlocks it
-
-
-def _lock(path: str | os.PathLike[str], wait: bool) -> int:
-    while True:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
+        while fcntl is not None:
+            descriptor = os.open(path, os.O_RDONLY)
             with suppress(OSError):  # of file systems without locks
                 try:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
                 except BlockingIOError as error:
-                    raise RunError(
-                        f"{os.fspath(path)} is in use by another process; try again when it is done"
-                    ) from error
+                    why = "is in use by another process; try again when it is done"
+                    raise RunError(f"{os.fspath(path)} {why}") from error
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return descriptor
-        except BaseException:
+                break
             os.close(descriptor)
-            raise
-        os.close(descriptor)
+            descriptor = -1
+        yield
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)  # which unlocks it
 
 
 def digest_file(path: str | os.PathLike[str]) -> str:
@@ -275,16 +267,31 @@ class Run:
 
     def require_same(self, kept: Any, place: str | os.PathLike[str]) -> None:
         """Raise a RunError where ``kept``, the settings that are stated at ``place``, are those of another run."""
-        hint = "Give another path, or remove it to start again."
-        if not isinstance(kept, dict):
-            raise RunError(f"{os.fspath(place)} is damaged: it does not state its run. {hint}")
         for name, value in self.to_document().items():
-            if kept.get(name) == value:
-                continue
-            texts = [str(one) for one in (value, kept.get(name))]
-            if max(map(len, texts)) <= SHOWN:
-                raise RunError(f"{os.fspath(place)} must be of a run with {name} = {texts[0]}; got {texts[1]}. {hint}")
-            raise RunError(f"{os.fspath(place)} must be of a run with the same {name}; got another. {hint}")
+            other = kept.get(name) if isinstance(kept, dict) else None
+            if other != value:
+                short = max(len(str(value)), len(str(other))) <= SHOWN
+                asked, got = (f"{name} = {value}", other) if short else (f"the same {name}", "another")
+                hint = "Give another path, or remove it to start again."
+                raise RunError(f"{os.fspath(place)} must be of a run with {asked}; got {got}. {hint}")
+
+    def read(self, path: str | os.PathLike[str], *needed: str) -> list[dict[str, Any]] | None:
+        """Records after the settings in a file of JSON lines; None where there is none, an error where it is another's.
+
+        ``needed`` are keys that every record must have.
+        """
+        try:
+            lines = read_lines(path)
+            if not all(key in record for record in lines[1:] for key in needed) or not all(
+                isinstance(line, dict) for line in lines
+            ):
+                raise ValueError("it must have the settings, and a whole record in every line")
+        except (OSError, TypeError, ValueError) as error:
+            raise RunError(f"{os.fspath(path)} is damaged; give another path, or remove it to start again") from error
+        if not lines:
+            return None
+        self.require_same(lines[0], path)
+        return lines[1:]
 
     @contextmanager
     def claim(self, folder: str | os.PathLike[str]) -> Iterator[RunFolder]:
@@ -292,21 +299,17 @@ class Run:
         path = Path(folder)
         path.mkdir(parents=True, exist_ok=True)
         with locked(path, wait=False):
-            note = path / NOTE
-            if note.exists():
-                kept, *parts = _read_note(note)
-                self.require_same(kept, path)
-            else:
+            parts = self.read(path / NOTE, "name")
+            if parts is None:
                 others = sorted(entry.name for entry in path.iterdir() if not TEMPORARY.fullmatch(entry.name))
                 if others:
                     raise RunError(f"{path} must be empty or of this run; it has {others[0]}. Give another path.")
-                with replacing(note) as temporary:
+                with replacing(path / NOTE) as temporary:
                     temporary.write_text(json.dumps(self.to_document()) + "\n", encoding="utf-8")
-                parts = []
             for left in path.rglob(".*"):
                 if TEMPORARY.fullmatch(left.name):  # of a run that was killed
                     left.unlink()
-            yield RunFolder(path, {part["name"]: part for part in parts})
+            yield RunFolder(path, {part["name"]: part for part in parts or []})
 
 
 class RunFolder:
@@ -320,25 +323,14 @@ class RunFolder:
         """Parts that were finished at some time."""
         return set(self._parts)
 
-    def is_done(self, name: str, source: str = "") -> bool:
-        """Whether the part is there as it was written, from data with the digest ``source``."""
-        part = self._parts.get(name)
-        if part is None or part.get("source") != source or not (self.path / name).is_file():
-            return False
-        return bool(part.get("digest") == digest_file(self.path / name))
+    def source_of(self, name: str) -> str | None:
+        """The digest of the data that a part was made from; None where it is not there as it was written."""
+        part, path = self._parts.get(name), self.path / name
+        if part is None or not path.is_file() or part.get("digest") != digest_file(path):
+            return None
+        return str(part.get("source"))
 
     def add(self, name: str, source: str = "") -> None:
         """Note a part that was written just now."""
         self._parts[name] = {"name": name, "source": source, "digest": digest_file(self.path / name)}
         append_lines(self.path / NOTE, [self._parts[name]])
-
-
-def _read_note(note: Path) -> list[dict[str, Any]]:
-    """The settings of a run, and a line for each part that was finished."""
-    try:
-        lines = read_lines(note)
-        if lines and all("name" in line for line in lines[1:]):
-            return lines
-        raise ValueError("it must have the settings and a line for each part")
-    except (TypeError, ValueError) as error:
-        raise RunError(f"{note} is damaged; give another path, or remove the folder to start again") from error

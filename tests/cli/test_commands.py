@@ -141,6 +141,25 @@ def test_options_reach_the_estimator(houses, vmg_command):
     assert len(estimator.conformal_scores_) == 23
 
 
+def test_rare_classes_can_count_as_much_as_frequent_ones(houses, vmg_command):
+    rare = read_table("kinds.csv").frame.assign(kind=lambda rows: np.where(rows.index < 6, "rare", "often"))
+    rare.to_csv("rare.csv", index=False)
+    assert vmg_command("fit", "rare.csv", "-t", "kind", "--balanced", "--no-holdout", *QUICK)[0] == 0
+    estimator = vmg.load("rare.vmg").estimator
+    assert estimator.class_weight == "balanced" and estimator.class_weights_.argmax() == 1
+    code, _, err = vmg_command("fit", "houses.csv", "-t", "price", "--balanced", "--likelihood", "gamma", *QUICK)
+    assert code == 2 and "is for classes" in one_line(err)
+
+
+def test_the_shell_completes_commands_and_options(tmp_path):
+    environment = {**os.environ, "_VMG_COMPLETE": "complete_bash", "COMP_WORDS": "vmg fi", "COMP_CWORD": "1"}
+    for words, completed in (("vmg fi", "fit"), ("vmg predict --abo", "--above")):
+        asked = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+        command = [sys.executable, "-m", "vmg"]
+        done = subprocess.run(command, env=environment | asked, capture_output=True, text=True, check=False)
+        assert completed in done.stdout.split()
+
+
 def test_sizes_are_chosen_where_nothing_is_asked(houses, vmg_command):
     assert vmg_command("fit", "houses.csv", "-t", "price", "--max-iter", 1)[0] == 0
     estimator = vmg.load("houses.vmg").estimator

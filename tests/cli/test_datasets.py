@@ -64,6 +64,16 @@ def test_predict_names_parts_that_are_bad_and_scores_the_rest(model, tmp_path, c
     assert len(pd.read_parquet(tmp_path / "out" / "b.parquet")) == 20
 
 
+def test_points_and_probabilities_are_those_of_one_table(model, tmp_path):
+    write_parts(tmp_path / "in", [30])
+    how = ["--point", "median", "--above", "0.5", "--above", "1"]
+    assert run(["predict", model, f"{tmp_path}/in", "-o", f"{tmp_path}/out/", "--jobs", "1", *how]) == 0
+    assert run(["predict", model, f"{tmp_path}/in/a.parquet", "-o", f"{tmp_path}/one.parquet", *how]) == 0
+    folder, table = (pd.read_parquet(tmp_path / name) for name in ("out/a.parquet", "one.parquet"))
+    pd.testing.assert_frame_equal(folder, table)
+    assert {"y_above_0.5", "y_above_1"} <= set(folder)
+
+
 def test_predict_wants_a_folder_for_a_dataset(model, tmp_path, capsys):
     write_parts(tmp_path / "in", [30])
     assert run(["predict", model, f"{tmp_path}/in"]) == 2
@@ -173,6 +183,7 @@ def test_options_that_a_dataset_or_a_fleet_cannot_follow_are_refused(model, tmp_
         assert f"{option[0]}: needs a table that is read whole" in " ".join(capsys.readouterr().err.split())
         assert run([*fit, "--by", "kind", *option]) == 2
         assert f"{option[0]}: cannot be had together with --by" in " ".join(capsys.readouterr().err.split())
+    assert run([*fit, "--in-memory"]) == 2 and "needs one file and one process" in capsys.readouterr().err
     for option in (["--pool"], ["--jobs", "2"]):
         assert run([*fit, *option]) == 2 and "needs --by" in capsys.readouterr().err
     score = ["predict", model, f"{tmp_path}/sales", "-o", f"{tmp_path}/out/", "--jobs", "1"]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from findings import Finding
+from findings import Finding, end_group, limit_process
 from victims import Victim, Victims
 
 import vmg
@@ -199,6 +199,8 @@ RESUMABLE = {
     "streamed fit": ("fit", "parts", "-t", "y", *QUICK, "-o", "whole.vmg", "--resume"),
     "fleet": ("fit", "parts", "-t", "y", "--by", "shop", *QUICK, "-o", "fleet"),
     "scoring": ("predict", "m.vmg", "parts", "-o", "scored/", "--jobs", "1"),
+    "fleet, two processes": ("fit", "parts", "-t", "y", "--by", "shop", *QUICK, "-o", "fleet", "--jobs", "2"),
+    "scoring, two processes": ("predict", "m.vmg", "parts", "-o", "scored/", "--jobs", "2"),
 }
 
 
@@ -282,16 +284,16 @@ def _interrupt_start(rng: random.Random, folder: Path) -> None:
     handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a campaign may ignore it
     program = f"{handler}; from vmg.__main__ import main; print(flush=True); main()"
     command = [sys.executable, "-c", program, "fit", "t.csv", "-t", "y", *LONG]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=folder, preexec_fn=limit_process, **pipes)
     assert process.stdout is not None
     process.stdout.readline()
     time.sleep(0.01 + 4 * rng.random())
     process.send_signal(signal.SIGINT)
     try:
         _, err = process.communicate(timeout=120)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
+    finally:
+        end_group(process.pid)
     if process.returncode == 0:
         return  # it was done before
     if (process.returncode, err) != INTERRUPTED or set(os.listdir(folder)) - {"t.csv", "t.vmg.partial"}:

@@ -164,16 +164,24 @@ def table(rng: random.Random, folder: Path) -> str:
         target = rng.choice([*names, *["y"] * 8]) or "y"
         quick = ["--max-iter", "1", "--hidden", "2"]
         task = rng.choice(("auto", "auto", "auto", "regression", "classification"))
-        code = _command(["fit", "t.csv", f"--target={target}", *quick, "-o", "m.vmg", "--task", task])
-        if code:
-            return "refused"
+        ways: dict[str, list[str]] = {"whole": [], "streamed": ["--stream"], "fleet": [f"--by={rng.choice(names)}"]}
+        way = rng.choice(("whole", "whole", "streamed", "fleet"))
+        if _command(["fit", "t.csv", f"--target={target}", *quick, "-o", "m.vmg", "--task", task, *ways[way]]):
+            return f"{way}: refused"
         if rng.random() < 0.3:
             Path("t.csv").write_bytes(maker(rng)[0])
+        if maker is make_parquet:  # text is no part of a dataset
+            Path("parts").mkdir()
+            for name in ("a", "b"):
+                Path("parts", f"{name}.parquet").write_bytes(Path("t.csv").read_bytes())
+            _command(["predict", "m.vmg", "parts", "-o", "scored/", "--jobs", "1"])
         written = rng.choice(("p.csv", "p.csv", "p.parquet", "-"))
         if _command(["predict", "m.vmg", "t.csv", "-o", written]) == 0 and written == "p.csv":
             _check_flags(Path(written))
         _command(["evaluate", "m.vmg", "t.csv", "--json"])
-        return "fitted"
+        if rng.random() < 0.3:
+            _command(["update", "m.vmg", "t.csv", "-o", "new.vmg"])
+        return f"{way}: fitted"
     finally:
         os.chdir(here)
 

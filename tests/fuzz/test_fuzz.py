@@ -100,7 +100,25 @@ def test_a_campaign_starts_again_after_its_process_was_ended(monkeypatch):
     assert len(seen) == 4 and all(float(seconds) <= 600 for seconds in seen)
 
 
-@pytest.mark.parametrize(("work", "seconds", "said"), [("hang", (1, 20), "waited"), ("compute", (60, 1), "computed")])
-def test_a_victim_has_limits_of_its_own(tmp_path, work, seconds, said):
+@pytest.mark.parametrize(
+    ("work", "seconds", "said"),
+    [
+        ("hang", (1, 20), "waited"),
+        ("compute", (60, 1), "computed"),
+        ("hang_in_a_child", (1, 20), "waited"),
+        ("leave_a_child", (60, 20), "left processes behind"),
+    ],
+)
+def test_limits_hold_for_a_victim_and_for_what_it_starts(tmp_path, monkeypatch, work, seconds, said):
     with pytest.raises(Finding, match=said):
         kills.victims().start(work, folder=tmp_path, seconds=seconds).wait()
+    left = [int(pid) for pid in (tmp_path / "child").read_text().split()] if "child" in work else []
+    assert not any(Path(f"/proc/{pid}").exists() and _state(pid) not in "ZX" for pid in left)
+
+
+def _state(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_child_of_a_victim_may_take_no_more_memory(tmp_path):
+    assert kills.victims().start("allocate_in_a_child", folder=tmp_path).wait() == 7

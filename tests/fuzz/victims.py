@@ -2,6 +2,7 @@
 
 Each line of its input is a request, each line of its output the answer: ``{"start": work, ...}`` forks a victim and
 gives its number, ``{"wait": number}`` gives its exit code (negative: the signal). What a victim prints is in two files.
+A victim leads a group of processes. Limits hold for each process of it, and what is left of it is killed.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from findings import MEMORY_LIMIT, TIME_LIMIT, Finding, memory_in_use
+from findings import TIME_LIMIT, Finding, end_group, limit_process
 
 __all__ = ["Victim", "Victims"]
 
 PATIENCE = 120.0  # seconds that a victim may take on a busy machine
-HANGS = {-signal.SIGALRM: "waited", -signal.SIGXCPU: "computed"}  # exit codes of victims that a limit has ended
+GRACE = 10.0  # seconds after a victim's own end that processes it has started may take to end
+HUNG, LEFT = 1000, 1001  # answers instead of an exit code
+WRONG = {HUNG: "waited for too long", -signal.SIGXCPU: "computed for too long", LEFT: "left processes behind"}
 
 
 class Victim:
@@ -63,10 +66,10 @@ class Victim:
             return False
 
     def wait(self) -> int:
-        """Its exit code; a Finding where it took too long."""
+        """Its exit code; a Finding where it took too long, or left processes that it had started."""
         code = int(self._server.ask({"wait": self.number}))
-        if code in HANGS:
-            raise Finding(f"a process {HANGS[code]} for too long, and said {self.said()[-300:]!r}")
+        if code in WRONG:
+            raise Finding(f"a process {WRONG[code]}, and said {self.said()[-300:]!r}")
         return code
 
 
@@ -178,6 +181,28 @@ def compute() -> None:
     re.match("(a+)+$", "a" * 40 + "b")
 
 
+def _start_child(program: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-c", program])
+    Path("child").write_text(str(process.pid))
+    return process
+
+
+def hang_in_a_child() -> None:
+    """Wait for a process that waits for nothing."""
+    _start_child("import time; time.sleep(1000)").wait()
+
+
+def leave_a_child() -> None:
+    """End before a process that was started."""
+    _start_child("import time; time.sleep(1000)")
+
+
+def allocate_in_a_child() -> int:
+    """Start a process that asks for more memory than there may be; its exit code."""
+    program = "import sys\ntry: bytearray(2**34)\nexcept MemoryError: sys.exit(7)"
+    return _start_child(program).wait()
+
+
 def reproduce(*arguments: str) -> int:
     """The command with a table and a method that take no time."""
     import numpy as np
@@ -197,7 +222,7 @@ def reproduce(*arguments: str) -> int:
     return command("reproduce", "table1", "--datasets", "yacht", "--methods", "vmg", *arguments)
 
 
-WORKS = (save, append, train, command, reproduce, hang, compute)
+WORKS = (save, append, train, command, reproduce, hang, compute, hang_in_a_child, leave_a_child, allocate_in_a_child)
 WORK: dict[str, Callable[..., int | None]] = {f.__name__: f for f in WORKS}
 
 
@@ -214,11 +239,7 @@ def _be_victim(request: dict[str, Any], folder: Path) -> int:
         os.dup2(os.open(folder / f"{os.getpid()}.{ending}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["folder"])
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the system ends it, whatever its code is doing
-    wait, compute = map(int, request["seconds"])
-    signal.alarm(wait)
-    resource.setrlimit(resource.RLIMIT_CPU, (compute, resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_AS, (memory_in_use() + MEMORY_LIMIT, resource.RLIM_INFINITY))
+    limit_process(request["seconds"][1])
     if request["file_limit"] is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"], resource.RLIM_INFINITY))
@@ -233,19 +254,33 @@ def _be_victim(request: dict[str, Any], folder: Path) -> int:
         sys.stderr.flush()
 
 
+def _wait(number: int, end: float) -> int:
+    """The exit code of a victim, after which its whole group is gone."""
+    while not (status := os.waitpid(number, os.WNOHANG))[0]:
+        if time.monotonic() > end:
+            os.killpg(number, signal.SIGKILL)
+            os.waitpid(number, 0)
+            return HUNG
+        time.sleep(0.002)
+    code = os.waitstatus_to_exitcode(status[1])
+    killed = code == -signal.SIGKILL  # by the campaign: what it had started cannot know
+    return LEFT if end_group(number, 0.0 if killed else GRACE) and not killed else code
+
+
 def serve(folder: Path) -> None:
     """Answer requests until there are no more."""
     for module in NEEDED:
         importlib.import_module(module)
     with tempfile.TemporaryDirectory() as work, open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
         train(f"{work}/run")  # first steps load what victims would load each for themselves
+    ends: dict[int, float] = {}  # when each victim is to have ended
     for line in sys.stdin:
         request = json.loads(line)
         if "wait" in request:
-            _, status = os.waitpid(request["wait"], 0)
-            answer = os.waitstatus_to_exitcode(status)
+            answer = _wait(request["wait"], ends.pop(request["wait"]))
         else:
             answer = os.fork()
+            ends[answer] = time.monotonic() + request["seconds"][0]
             if not answer:
                 os._exit(_be_victim(request, folder))
             while not (folder / f"{answer}.err").exists():

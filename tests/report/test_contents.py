@@ -1,39 +1,39 @@
-from dataclasses import astuple
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from vmg import metrics
 from vmg.estimators import TableModel
-from vmg.report.classification import _calibration_error_by_chance, classification_contents
-from vmg.report.facts import CERTAIN_ROWS, choose, extremes, read_columns, summarise_columns, training_curve
+from vmg.report import facts, render_report
+from vmg.report.classification import calibration_error_by_chance, read_reliability
+from vmg.report.facts import CERTAIN_ROWS, choose, extremes, read_columns, read_contents
 from vmg.report.influence import EFFECT_GRID, column_effects, column_influences, effect_grid, function_draws
-from vmg.report.regression import nominal_coverage, regression_contents
+from vmg.report.regression import read_intervals
+from vmg.review.remarks import column_facts
 
 
-def test_regression_scores_are_those_of_metrics(regression):
+def test_scores_are_those_of_evaluate_beside_a_guess(regression):
     model, frame = regression
-    scores = regression_contents(model, frame).scores
-    y = frame["price"].to_numpy()
+    contents = read_contents(model, frame)
+    assert contents.scores == model.evaluate(frame)
+    y, (mean, std) = frame["price"].to_numpy(), model.base_rate
+    assert contents.base["rmse"] == pytest.approx(metrics.rmse(y, np.full(len(y), mean)))
+    normal = -0.5 * np.log(2 * np.pi * std**2) - (y - mean) ** 2 / (2 * std**2)
+    assert contents.base["log_likelihood"] == pytest.approx(normal.mean())
     prediction = model.pred_dist(frame)
-    assert scores.n_rows == len(frame)
-    assert scores.rmse == pytest.approx(metrics.rmse(y, prediction.mean), rel=1e-12)
-    assert scores.log_likelihood == pytest.approx(metrics.log_likelihood(prediction.log_prob(y)), rel=1e-12)
-    assert scores.crps == pytest.approx(prediction.crps(y).mean(), rel=1e-12)
-    for coverage in scores.coverages:
+    for coverage in read_intervals(model, contents).coverages:
         interval = prediction.interval(coverage.stated)
         assert coverage.observed == metrics.interval_coverage(y, interval)
         assert coverage.width == pytest.approx(metrics.interval_width(interval), rel=1e-9)
 
 
-def test_regression_scores_are_those_of_evaluate(regression):
+def test_all_rows_are_scored_where_some_are_shown(regression, monkeypatch):
     model, frame = regression
-    scores, evaluated = regression_contents(model, frame).scores, model.evaluate(frame)
-    for name in ("rmse", "r2", "log_likelihood", "crps"):
-        assert getattr(scores, name) == pytest.approx(evaluated[name], rel=1e-9)
-    assert scores.interval.observed == evaluated["coverage"]
-    assert scores.interval.width == pytest.approx(evaluated["width"], rel=1e-9)
+    monkeypatch.setattr(facts, "SHOWN_ROWS", 10)
+    contents = read_contents(model, frame)
+    assert len(contents.position) == 10 and contents.scores == model.evaluate(frame)
+    page = render_report(model, frame)
+    assert "Scores are of all rows; pictures show 10 rows chosen at random." in page
 
 
 def test_a_conformalised_model_is_shown_with_its_own_intervals(line):
@@ -41,48 +41,22 @@ def test_a_conformalised_model_is_shown_with_its_own_intervals(line):
     level = np.linspace(0.02, 0.99, 50)[:, None]
     scores = np.sort(level**2, axis=0)  # as if the model were too cautious
     conformal = type(model.estimator)(model.inputs, [3.0, 0.0], conformal_scores_=scores)
-    shown = regression_contents(type(model)(conformal, "y", "regression"), frame)
-    plain = regression_contents(model, frame)
-    assert shown.scores.interval.observed < plain.scores.interval.observed
-    assert shown.scores.interval.width < plain.scores.interval.width
-    inside = (shown.interval[:, 0] <= shown.truth) & (shown.truth <= shown.interval[:, 1])
-    assert inside.mean() == shown.scores.interval.observed
+    models = model, type(model)(conformal, "y", "regression")
+    plain, shown = ((read_contents(one, frame), one) for one in models)
+    assert shown[0].scores["coverage"] < plain[0].scores["coverage"]
+    intervals = read_intervals(shown[1], shown[0])
+    truth = shown[0].truth[intervals.drawn]
+    inside = (intervals.ends[:, 0] <= truth) & (truth <= intervals.ends[:, 1])
+    assert inside.mean() == shown[0].scores["coverage"] == intervals.coverages[2].observed
 
 
-def test_too_few_calibration_rows_leave_an_interval_as_it_is(line):
-    estimator = type(line[0].estimator)(
-        line[0].inputs, [3.0, 0.0], conformal_scores_=np.linspace(0.1, 0.9, 10)[:, None]
-    )
-    assert nominal_coverage(estimator, 0.95) == 0.95
-    assert nominal_coverage(estimator, 0.5) == estimator.conformal_scores_[5, 0]
-
-
-def test_classification_scores_are_those_of_metrics(multiclass):
+def test_reliability_is_of_all_rows(multiclass):
     model, frame = multiclass
-    shown = classification_contents(model, frame)
-    probs = model.pred_dist(frame).probabilities
-    labels = np.searchsorted(model.estimator.classes_, frame["band"].to_numpy(dtype=str))
-    scores = shown.scores
-    assert scores.accuracy == 1 - metrics.error_rate(probs, labels)
-    assert scores.brier == metrics.brier_score(probs, labels)
-    assert scores.calibration_error == metrics.expected_calibration_error(probs, labels)
-    assert scores.log_likelihood == pytest.approx(model.evaluate(frame)["log_likelihood"], rel=1e-12)
-    assert shown.confusion.sum() == len(frame)
-    assert np.trace(shown.confusion) / len(frame) == pytest.approx(scores.accuracy)
-    assert sum(b.n_rows for b in shown.reliability) == len(frame)
-    assert sum(b.n_rows * b.accuracy for b in shown.reliability) / len(frame) == pytest.approx(scores.accuracy)
-    assert all(b.low <= b.accuracy <= b.high for b in shown.reliability)
-    rejected, accuracy = shown.rejection(shown.entropy)
-    assert rejected[0] == 0
-    assert accuracy[0] == pytest.approx(scores.accuracy)
-
-
-def test_guesses_are_what_a_guess_would_score(line):
-    model, frame = line
-    scores, y = regression_contents(model, frame).scores, frame["y"].to_numpy()
-    assert scores.rmse_guess == pytest.approx(metrics.rmse(y, np.full(len(y), y.mean())))
-    normal = -0.5 * np.log(2 * np.pi * y.var()) - (y - y.mean()) ** 2 / (2 * y.var())
-    assert scores.log_likelihood_guess == pytest.approx(normal.mean())
+    contents = read_contents(model, frame)
+    bins, accuracy = read_reliability(contents), model.evaluate(frame)["accuracy"]
+    assert sum(b.n_rows for b in bins) == len(frame)
+    assert sum(b.n_rows * b.accuracy for b in bins) / len(frame) == pytest.approx(accuracy)
+    assert all(b.low <= b.accuracy <= b.high for b in bins)
 
 
 def test_the_calibration_error_of_perfect_probabilities_is_foreseen():
@@ -90,23 +64,17 @@ def test_the_calibration_error_of_perfect_probabilities_is_foreseen():
     confidence = rng.uniform(0.5, 1, 400)
     probs = np.stack([confidence, 1 - confidence], 1)
     errors = [metrics.expected_calibration_error(probs, (rng.random(400) > confidence).astype(int)) for _ in range(200)]
-    foreseen = _calibration_error_by_chance(confidence)
+    foreseen = calibration_error_by_chance(confidence)
     assert np.mean(errors) == pytest.approx(foreseen, abs=4 * np.std(errors) / np.sqrt(200) + 0.002)
-
-
-def numbers(scores):
-    *single, coverages, width = astuple(scores)
-    return [*single, *(part for coverage in coverages for part in coverage), width]
 
 
 def test_rows_without_truth_are_left_out_of_scores_only(regression):
     model, frame = regression
     holes = frame.copy()
     holes.loc[holes.index[:5], "price"] = np.nan
-    shown, rest = regression_contents(model, holes), regression_contents(model, frame.iloc[5:])
-    assert numbers(shown.scores) == pytest.approx(numbers(rest.scores), rel=1e-9)  # interval ends are roots
-    assert len(shown.mean) == len(frame)
-    assert np.isnan(shown.truth[:5]).all()
+    shown = read_contents(model, holes)
+    assert shown.scores == model.evaluate(frame.iloc[5:])
+    assert len(shown.prediction.mean) == len(frame) and np.isnan(shown.truth[:5]).all()
 
 
 def test_classes_never_seen_are_counted(binary):
@@ -114,17 +82,17 @@ def test_classes_never_seen_are_counted(binary):
     strange = frame.copy()
     strange.loc[strange.index[:3], "dear"] = "perhaps"
     strange.loc[strange.index[3], "dear"] = None
-    shown = classification_contents(model, strange)
+    shown = read_contents(model, strange)
     assert shown.n_unknown_classes == 3
-    assert shown.scores.n_rows == len(frame) - 4
+    assert shown.scores["rows"] == len(frame) - 4
 
 
 def test_classes_are_read_as_in_evaluate():
     frame = pd.DataFrame({"x": np.arange(40) % 2, "y": ["01", "02"] * 20})
     model = TableModel.fit(frame, "y", options={"max_iter": 1, "n_members": 2})
-    shown = classification_contents(model, frame)
-    assert shown.classes == ("01", "02") and shown.n_unknown_classes == 0
-    assert shown.scores.accuracy == model.evaluate(frame)["accuracy"]
+    shown = read_contents(model, frame)
+    assert list(shown.prediction.classes) == ["01", "02"] and shown.n_unknown_classes == 0
+    assert shown.scores == model.evaluate(frame)
 
 
 def test_columns_in_their_own_types_make_the_same_features(regression):
@@ -135,40 +103,32 @@ def test_columns_in_their_own_types_make_the_same_features(regression):
     assert pd.api.types.is_datetime64_any_dtype(read["sold"])
 
 
-def test_summary_of_columns(regression):
+def test_facts_of_columns_are_those_of_the_table_that_is_shown(regression):
     model, frame = regression
-    summary = {column.name: column for column in summarise_columns(model, frame)}
-    assert [column.kind for column in summary.values()] == [
-        "number",
-        "number",
-        "category",
-        "boolean",
-        "date",
-        "text",
-        "target",
-    ]
-    assert summary["district"].n_missing == frame["district"].isna().sum()
-    assert summary["key"].unused == "its texts are all different, like identifiers"
-    assert summary["rooms"].numbers == (frame["rooms"].min(), frame["rooms"].median(), frame["rooms"].max())
-    assert summary["price"].n_distinct == frame["price"].nunique()
-    assert sum(share for _, share in summary["garden"].common) == pytest.approx(1)
+    found = {column.name: column for column in column_facts(model.encoder, frame, model.target, model.task)}
+    kinds = ["number", "number", "category", "boolean", "date", "text", "number"]
+    assert [column.type for column in found.values()] == kinds
+    assert found["district"].missing == frame["district"].isna().sum()
+    assert found["rooms"].values == f"{frame['rooms'].min()} to {frame['rooms'].max()}"
+    assert found["key"].role == "left out" and found["price"].role == "target"
+    assert found["price"].different == frame["price"].nunique()
+    assert found["sold"].values[:4].isdecimal() and set(found["garden"].values.split(", ")) == {"True", "False"}
 
 
 def test_influence_and_effect_of_a_known_function(line):
     model, frame = line
     first, second = column_influences(model, frame, 10)
-    assert (first.column, first.relevance) == ("a", 1.0)
+    assert first.column == "a"
     # E(3a − 3a')² = 18 for independent standard a and a'; 200 rows
     assert first.mean == pytest.approx(np.sqrt(18), rel=0.2)
     assert first.low == pytest.approx(0.91 * first.mean, rel=1e-9)  # draws are 0.9, 1 and 1.1 times the function
     assert first.high == pytest.approx(1.09 * first.mean, rel=1e-9)
-    assert (second.column, second.mean, second.relevance) == ("b", 0.0, 0.0)
+    assert (second.column, second.mean) == ("b", 0.0)
 
     effect, flat = column_effects(model, frame, ["a", "b"])
     np.testing.assert_allclose(effect.mean[:, 0], 3 * effect.values.astype(float), rtol=1e-9)
     assert (effect.low <= effect.mean).all()
     assert (effect.high >= effect.mean).all()
-    assert effect.size == pytest.approx(3 * np.ptp(effect.values))
     np.testing.assert_allclose(flat.mean, np.full_like(flat.mean, flat.mean[0, 0]))
 
 
@@ -223,16 +183,3 @@ def test_subsamples_are_always_the_same():
     np.testing.assert_array_equal(choose(1000, 10), choose(1000, 10))
     np.testing.assert_array_equal(choose(5, 10), np.arange(5))
     assert len(np.unique(choose(1000, 10))) == 10
-
-
-def test_the_training_curve_leaves_out_a_last_report_of_few_steps(line):
-    estimator = line[0].estimator
-    curve = training_curve(estimator)
-    assert curve.step.tolist() == [4, 8, 10]
-    estimator = type(estimator)(estimator.inputs_, [1.0])
-    records = estimator.history_.records
-    estimator.history_.records = [*records[:2], type(records[0])(9, 10, -9.0, -9.0, 0.0, 0.01, 1.0)]
-    assert training_curve(estimator).step.tolist() == [4, 8]
-    np.testing.assert_allclose(curve.objective, curve.fit - curve.complexity)
-    estimator.history_.records = []
-    assert training_curve(estimator) is None

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import vmg
+from vmg.estimators import TableModel
 from vmg.review.comparison import RowScores, join_scores
 from vmg.review.holdout import Holdout
 from vmg.tables import TableError
@@ -45,6 +46,24 @@ def test_fit_prints_a_score_beside_three_others_and_keeps_it(shops, vmg_command)
     assert model.held_out["sentence"] in out and model.held_out["rows"] == 20
     assert len(model.inputs.reference.digests) == 100  # the model that is written saw all rows
     assert not os.path.exists("shops.vmg.partial")
+
+
+def test_scores_of_a_conformal_fit_are_of_conformal_intervals(shops, vmg_command):
+    """As those of the model that is written, where held-out fits have rows enough to calibrate."""
+    scores, command = [], ["fit", "shops.csv", "-t", "y", "--ignore", "y_usd", *QUICK, "--json"]
+    for options in ([], ["--conformal", "0.3"], ["--conformal", "0.2"]):
+        scores.append(json.loads(vmg_command(*command, *options)[1])["held_out"]["scores"])
+    held = Holdout().splits(shops, shops["y"].to_numpy(), 0)[0]
+    inside = TableModel.fit(
+        shops.iloc[held[0]].drop(columns="y_usd"),
+        "y",
+        conformal=0.3,
+        options={"max_iter": 3, "hidden_layer_sizes": (8,), "n_members": 2, "likelihood": "student", "random_state": 0},
+    )
+    assert scores[1]["vmg"]["width"] == pytest.approx(inside.evaluate(shops.iloc[held[1]])["width"])
+    assert scores[1]["vmg"]["width"] != scores[0]["vmg"]["width"] == scores[2]["vmg"]["width"]  # 16 rows are too few
+    _, out, _ = vmg_command(*command[:-1], "--conformal", "0.2")
+    assert "Held-out fits have too few rows to calibrate" in out
 
 
 @pytest.mark.parametrize(
@@ -119,7 +138,7 @@ def test_an_interrupted_run_goes_on_with_the_folds_it_has(shops, vmg_command, mo
     monkeypatch.setattr(Plan, "score_own", compare)
     command = ["fit", "shops.csv", "-t", "y", "--cv", 4, *QUICK]
     code, _, err = vmg_command(*command)
-    assert code == 130 and "2 of 4 held-out fits are kept in shops.vmg.partial; --resume goes on." in err
+    assert code == 130 and "Scores of 2 held-out fits are kept in shops.vmg.partial; --resume goes on." in err
     assert not os.path.exists("shops.vmg")
     code, _, err = vmg_command(*command, "--seed", 1, "--resume")
     assert code == 2 and "must be of a run with the same options; got another" in err
@@ -170,7 +189,7 @@ def test_standard_input_and_kept_columns(shops, vmg_command, monkeypatch):
     assert code == 0 and lines[0].startswith("shop,day,y,y_std,y_lower,y_upper") and len(lines) == 4
     assert lines[1].startswith(f"{shops['shop'][0]},{shops['day'][0]},")
     code, _, err = vmg_command("predict", "shops.vmg", "shops.csv", "--keep", "colour")
-    assert code == 2 and "no column 'colour' to keep" in err
+    assert code == 2 and "no column 'colour'" in err
 
 
 @pytest.mark.parametrize(

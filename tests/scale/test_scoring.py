@@ -96,7 +96,7 @@ def test_a_kill_leaves_no_half_file(model, tmp_path):
     [piece] = open_dataset(tmp_path / "in").pieces
     target = tmp_path / "out" / "a.parquet"
     process = multiprocessing.get_context("spawn").Process(
-        target=_slowly, args=(ScoringTask(piece, str(model), str(target), 0.9, ()),)
+        target=_slowly, args=(ScoringTask(piece, str(model), str(target)),)
     )
     process.start()
     while not target.with_name("a.parquet.begun").exists():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -33,18 +33,10 @@ UNEXPECTED, MISTAKE, INTERRUPTED = 1, 2, 130  # exit codes
 app = typer.Typer(
     name="vmg",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     help="Predictions from tables, with honest intervals: Bayesian neural networks that know what they do not know.",
-    epilog="""Examples:
-- `vmg demo`
-- `vmg inspect houses.csv --target price`
-- `vmg compare houses.csv --target price`
-- `vmg fit houses.csv --target price`
-- `vmg evaluate houses.vmg test.csv`
-- `vmg predict houses.vmg new.csv --out predictions.csv --coverage 0.95`
-- `vmg report houses.vmg test.csv --out report.html`""",
+    epilog="Examples: `vmg demo`, `vmg inspect houses.csv --target price`, `vmg fit houses.csv --target price`.",
 )
 
 
@@ -63,16 +55,17 @@ def _root(
     """Options before a command."""
 
 
-# in the order of the help
-app.command(rich_help_panel=TABLE, epilog="Example: `vmg inspect houses.csv --target price`")(inspect)
-app.command(rich_help_panel=TABLE, epilog="Example: `vmg fit houses.csv --target price --conformal 0.2`")(fit)
-app.command(rich_help_panel=TABLE, epilog="Example: `vmg compare houses.csv --target price --with gp`")(compare)
-app.command(
-    rich_help_panel=TABLE, epilog="Example: `vmg predict houses.vmg new.csv --out predictions.csv --coverage 0.95`"
-)(predict)
-app.command(rich_help_panel=TABLE, epilog="Example: `vmg evaluate houses.vmg test.csv`")(evaluate)
-app.command(rich_help_panel=TABLE, epilog="Example: `vmg update houses.vmg new.parquet`")(update)
-app.command(rich_help_panel=TABLE, epilog="Example: `vmg report houses.vmg test.csv --out report.html`")(report)
+EXAMPLES: dict[Callable[..., None], str] = {  # of each command on a table, in the order of the help
+    inspect: "houses.csv --target price",
+    fit: "houses.csv --target price --conformal 0.2",
+    compare: "houses.csv --target price --with gp",
+    predict: "houses.vmg new.csv --out predictions.csv --coverage 0.95",
+    evaluate: "houses.vmg test.csv",
+    update: "houses.vmg new.parquet",
+    report: "houses.vmg test.csv --out report.html",
+}
+for command, example in EXAMPLES.items():
+    app.command(rich_help_panel=TABLE, epilog=f"Example: `vmg {command.__name__} {example}`")(command)
 app.command(rich_help_panel=FIRST_LOOK)(demo)
 
 

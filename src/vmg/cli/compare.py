@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from vmg.cli import options
 from vmg.cli.data import check_output, stem
-from vmg.cli.options import (
-    CoverageOption,
-    DataArgument,
-    DebugOption,
-    JsonOption,
-    Preset,
-    QuietOption,
-    TaskChoice,
-    TaskOption,
-    preset_options,
-    reads_table,
-    split_names,
-)
-from vmg.cli.output import bullet, print_comparison, print_json, say, say_aside
+from vmg.cli.output import TrainingBar, bullet, print_comparison, print_json, say, say_aside
 
 if TYPE_CHECKING:
     from vmg.tables.choices import TableChoices
-    from vmg.tables.target import Task
 
 __all__ = ["compare"]
 
 
-@reads_table
+@options.reads_table
 def compare(
-    data: DataArgument,
-    target: Annotated[str, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.")],
+    data: options.DataArgument,
+    target: options.TargetOption,
     rivals: Annotated[
         list[str] | None,
         typer.Option(
@@ -51,12 +39,14 @@ def compare(
     time: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Predict later rows by this column from earlier ones.")
     ] = None,
-    task: TaskOption = TaskChoice.auto,
-    coverage: CoverageOption = 0.9,
+    task: options.TaskOption = options.TaskChoice.auto,
+    coverage: options.CoverageOption = 0.9,
     *,
     choices: TableChoices,
-    preset: Annotated[Preset, typer.Option(metavar="PRESET", help="Of vmg: fast, default or best.")] = Preset.default,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, max=2**32 - 1, help="Of folds and fits.")] = 0,
+    preset: Annotated[
+        options.Preset, typer.Option(metavar="PRESET", help="Of vmg: fast, default or best.")
+    ] = options.Preset.default,
+    seed: options.SeedOption = 0,
     results: Annotated[
         Path | None,
         typer.Option(
@@ -68,14 +58,15 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE.md", help="Write table and verdict, in Markdown.")
     ] = None,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,
+    json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+    debug: options.DebugOption = False,
 ) -> None:
     """Compare vmg with other methods on a table of yours: the same folds for all, each with its own defaults.
 
     Methods without a distribution of their own get a normal one, as wide as their errors on rows left out of their fit.
     """
+    from vmg.estimators import TableModel
     from vmg.files import replacing
     from vmg.review.holdout import Holdout, compare_table
     from vmg.tables import read_table
@@ -87,18 +78,12 @@ def compare(
     silent = quiet or json
     for note in [] if silent else notes:
         bullet(note)
-    found = compare_table(
-        frame,
-        target,
-        rivals=None if rivals is None else split_names(rivals),
-        holdout=holdout,
-        task=None if task is TaskChoice.auto else cast("Task", task.value),
-        coverage=coverage,
-        choices=choices if by is None else choices.changed(ignore=[by]),
-        options={"random_state": seed, **preset_options(preset)},
-        results=kept,
-        tell=None if quiet else say_aside,
-    )
+    settings: dict[str, Any] = {"task": options.asked_task(task), "options": options.estimator_options(preset, seed)}
+    settings["choices"] = choices if by is None else choices.changed(ignore=[by])
+    TableModel.check(frame, target, **settings)  # mistakes are said before any work
+    asked: dict[str, Any] = {"rivals": None if rivals is None else options.split_names(rivals), "coverage": coverage}
+    watched: dict[str, Any] = {"watch": partial(TrainingBar, quiet=quiet), "tell": None if quiet else say_aside}
+    found = compare_table(frame, target, **asked, holdout=holdout, results=kept, **settings, **watched)
     if page is not None:
         with replacing(page) as temporary:
             temporary.write_text(f"{found}\n", encoding="utf-8")
@@ -106,7 +91,7 @@ def compare(
         extra = {"gains": found.gains, "advice": found.advice, "notes": found.notes}
         print_json({"target": target, "task": found.task, **found.to_document(), "methods": found.rows, **extra})
     elif not quiet:
-        print_comparison(f"'{target}' in {data}, {found.n_rows:,} held-out rows in {folds} folds", found)
+        print_comparison(f"'{target}' in {data}, {found.held_out}", found)
         say(found.advice)
         for note in found.notes:
             bullet(note)

@@ -7,23 +7,19 @@ from typing import TYPE_CHECKING
 
 import typer
 
-import vmg
 from vmg.cli.options import refuse_options
 from vmg.cli.output import say_aside
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from vmg.estimators import TableModel
-    from vmg.scale import Fleet
+    from vmg.scale.scoring import Scorer
 
 __all__ = [
     "check_ending",
     "check_output",
     "is_dataset",
     "load_both",
-    "load_fleet_and_table",
-    "load_model",
     "prints",
     "stem",
     "streams",
@@ -39,9 +35,8 @@ def is_dataset(data: str) -> bool:
 
 def streams(data: str, asked: bool | None, *, shared: bool) -> bool:
     """Whether data are read a batch at a time: datasets, large files, and whatever several processes share."""
-    if asked is not None and not (shared or is_dataset(data)):
-        return asked
-    return shared or is_dataset(data) or (Path(data).is_file() and Path(data).stat().st_size > LARGE_FILE)
+    large = Path(data).is_file() and Path(data).stat().st_size > LARGE_FILE
+    return shared or is_dataset(data) or (large if asked is None else asked)
 
 
 def stem(data: Path) -> str:
@@ -80,59 +75,30 @@ def check_ending(path: Path) -> Path:
     return path
 
 
-def load_model(path: Path) -> TableModel:
-    """The model of a table in a file."""
-    from vmg.estimators import TableModel
-    from vmg.model_file import ModelFileError
-
-    model = vmg.load(path)
-    if not isinstance(model, TableModel):
-        raise ModelFileError(
-            f"{path} holds a {type(model).__name__} without a table's columns; use vmg.load in Python, or vmg fit"
-        )
-    return model
-
-
-def load_both(
-    path: Path, data: Path, quiet: bool, decimal: str | None = None
-) -> tuple[TableModel | Fleet, pd.DataFrame]:
+def load_both(path: Path, data: Path, quiet: bool, decimal: str | None = None) -> tuple[Scorer, pd.DataFrame]:
     """The model, or the fleet in a folder, and the table, with remarks on how they fit together on standard error.
 
     The table is read by the types and the decimal mark of the fit; ``decimal`` is the mark of this table, if another.
     """
-    if path.is_dir():
-        refuse_options("needs one model; a fleet reads numbers as in its fit", decimal=decimal)
-        return load_fleet_and_table(path, data, quiet)
     from vmg.review.remarks import table_remarks
+    from vmg.scale.scoring import Fleet, load_scorer
     from vmg.tables import read_table
+    from vmg.tables.cells import listing
     from vmg.tables.choices import TableChoices
 
-    model = load_model(path)
-    if decimal is not None:
+    model = load_scorer(str(path))
+    left_out: list[str] = []
+    if isinstance(model, Fleet):
+        refuse_options("needs one model; a fleet reads numbers as in its fit", decimal=decimal)
+        left_out = [model.index.by]
+    elif decimal is not None:
         model = model.with_decimal(bool(TableChoices().changed(decimal=decimal).decimal_comma))
     frame, notes = read_table(data, **model.reading)
     model.encoder.check(frame)
-    if not quiet:
-        for note in [*notes, *table_remarks(model.encoder, frame, model.target, model.choices.ignored)]:
-            say_aside(note)
+    notes = [*notes, *table_remarks(model.encoder, frame, model.target, [*model.choices.ignored, *left_out])]
+    if isinstance(model, Fleet) and (unknown := model.unknown(frame)):
+        how = "predicted as a group that is not known" if model.index.others else "not predicted"
+        notes.append(f"Rows of groups without a model of their own are {how}: {listing(unknown)}.")
+    for note in [] if quiet else notes:
+        say_aside(note)
     return model, frame
-
-
-def load_fleet_and_table(path: Path, data: Path, quiet: bool) -> tuple[Fleet, pd.DataFrame]:
-    """The fleet and the table, with remarks on how they fit together on standard error."""
-    from vmg.scale import load_fleet
-    from vmg.tables import read_table
-    from vmg.tables.cells import listing
-
-    fleet = load_fleet(path)
-    one = fleet.any_model
-    frame, notes = read_table(data, **{**one.reading, "texts": {**one.reading["texts"], fleet.index.by: ()}})
-    one.encoder.check(frame)
-    unknown = fleet.unknown(frame)
-    if unknown:
-        how = "predicted as a group that is not known" if fleet.index.others else "not predicted"
-        notes = [*notes, f"Rows of groups without a model of their own are {how}: {listing(unknown)}."]
-    if not quiet:
-        for note in notes:
-            say_aside(note)
-    return fleet, frame

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from vmg.cli import options
 from vmg.cli.data import load_both
-from vmg.cli.options import CoverageOption, DataArgument, DebugOption, DecimalOption, JsonOption, ModelArgument
 from vmg.cli.output import print_json, print_scores, say, waiting
 
 __all__ = ["evaluate"]
@@ -23,12 +23,12 @@ SCORE_MEANINGS = {
 
 
 def evaluate(
-    model: ModelArgument,
-    data: DataArgument,
-    decimal: DecimalOption = None,
-    coverage: CoverageOption = 0.9,
-    json: JsonOption = False,
-    debug: DebugOption = False,
+    model: options.ModelArgument,
+    data: options.DataArgument,
+    decimal: options.DecimalOption = None,
+    coverage: options.CoverageOption = 0.9,
+    json: options.JsonOption = False,
+    debug: options.DebugOption = False,
 ) -> None:
     """Score a model on rows whose target is known; use rows that it was not fitted to.
 

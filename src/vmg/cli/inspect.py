@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vmg.cli.options import DataArgument, DebugOption, JsonOption, TaskChoice, TaskOption, reads_table
+from vmg.cli import options
 from vmg.cli.output import bullet, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 __all__ = ["inspect"]
 
 
-@reads_table
+@options.reads_table
 def inspect(
-    data: DataArgument,
+    data: options.DataArgument,
     target: Annotated[
         str | None, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict, if it is known yet.")
     ] = None,
-    task: TaskOption = TaskChoice.auto,
+    task: options.TaskOption = options.TaskChoice.auto,
     *,
     choices: TableChoices,
-    json: JsonOption = False,
-    debug: DebugOption = False,
+    json: options.JsonOption = False,
+    debug: options.DebugOption = False,
 ) -> None:
     """Show how a table would be read: types, roles and suspicions. Nothing is fitted and nothing written.
 
@@ -37,24 +37,14 @@ def inspect(
     from vmg.tables.cells import count
 
     frame, notes = read_table(data, **choices.reading)
-    inspection = inspect_table(frame, target, None if task is TaskChoice.auto else task.value, choices)
+    inspection = inspect_table(frame, target, options.asked_task(task), choices)
     if json:
-        print_json(
-            {
-                "rows": len(frame),
-                "columns": [column._asdict() for column in inspection.columns],
-                "notes": [*notes, *inspection.notes],
-                "suspicions": inspection.suspicions,
-            }
-        )
+        found = {"notes": [*notes, *inspection.notes], "suspicions": inspection.suspicions}
+        print_json({"rows": len(frame), "columns": [column._asdict() for column in inspection.columns], **found})
         return
     title = f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}"
-    header = ["column", "type", "role", "missing", "different", "values"]
-    print_table(
-        title,
-        header,
-        [[c.name, c.type, c.role, f"{c.missing:,}", f"{c.different:,}", c.values] for c in inspection.columns],
-    )
+    lines = [[c.name, c.type, c.role, f"{c.missing:,}", f"{c.different:,}", c.values] for c in inspection.columns]
+    print_table(title, ["column", "type", "role", "missing", "different", "values"], lines)
     for note in [*notes, *inspection.notes]:
         bullet(note)
     if inspection.suspicions:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from enum import Enum
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 if TYPE_CHECKING:
     from vmg.tables.choices import TableChoices
+    from vmg.tables.target import Task
 
 __all__ = [
-    "ENGINE",
     "FIRST_LOOK",
-    "NETWORK",
     "PAPER",
     "TABLE",
     "CoverageOption",
@@ -30,25 +29,36 @@ __all__ = [
     "ModelArgument",
     "Preset",
     "QuietOption",
+    "SeedOption",
+    "TargetOption",
     "TaskChoice",
     "TaskOption",
-    "preset_options",
+    "asked_task",
+    "engine",
+    "estimator_options",
+    "network",
     "reads_table",
     "refuse_options",
     "require_likelihood",
+    "scored",
     "split_names",
 ]
 
-TABLE, NETWORK, OUTPUT = "Your table", "Network and training", "Output"  # headings of the help
-FIRST_LOOK, PAPER, ENGINE, READING = "A first look", "The paper", "Large data", "How the table is read"
+TABLE, FIRST_LOOK, PAPER = "Your table", "A first look", "The paper"  # headings of the commands
 
+network = partial(typer.Option, rich_help_panel="Network and training")  # options under a heading of the help
+scored = partial(typer.Option, rich_help_panel="Score on held-out rows")
+engine = partial(typer.Option, rich_help_panel="Large data")
+_reading = partial(typer.Option, rich_help_panel="How the table is read")
+_output = partial(typer.Option, rich_help_panel="Output")
 
-class TaskChoice(str, Enum):
-    """Values of --task."""
-
-    auto = "auto"
-    regression = "regression"
-    classification = "classification"
+TaskChoice = Enum("TaskChoice", {"auto": "auto", "regression": "regression", "classification": "classification"})
+Preset = Enum("Preset", {"fast": "fast", "default": "default", "best": "best"})
+PRESETS: dict[str, dict[str, Any]] = {
+    "fast": {"n_members": 4, "max_iter": 200},  # a look at a table: a third of the members, and half of the steps
+    "default": {},  # parameters follow the table
+    "best": {"n_members": 24, "n_iter_no_change": 12},  # twice the members, and twice the patience
+}
 
 
 def _open_share(value: float) -> float:
@@ -67,31 +77,20 @@ DatasetArgument = Annotated[
     ),
 ]
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="A model that `vmg fit` wrote.")]
+TargetOption = Annotated[str, typer.Option("--target", "-t", metavar="COLUMN", help="The column to predict.")]
 TaskOption = Annotated[
     TaskChoice, typer.Option(metavar="TASK", help="What the target is: auto, regression or classification.")
 ]
 CoverageOption = Annotated[
     float, typer.Option(metavar="SHARE", callback=_open_share, help="Probability that an interval holds the truth.")
 ]
-JobsOption = Annotated[
-    int, typer.Option("--jobs", metavar="N", help="Processes at once; -1 takes all cores.", rich_help_panel=ENGINE)
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document and nothing else.", rich_help_panel=OUTPUT)
-]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.", rich_help_panel=OUTPUT)]
-DebugOption = Annotated[
-    bool,
-    typer.Option("--debug", expose_value=False, help="Show the traceback of an error.", rich_help_panel=OUTPUT),
-]
+SeedOption = Annotated[int, network(metavar="N", min=0, max=2**32 - 1, help="Same seed and table, same model.")]
+JobsOption = Annotated[int, engine("--jobs", metavar="N", help="Processes at once; -1 takes all cores.")]
+JsonOption = Annotated[bool, _output("--json", help="Print one JSON document and nothing else.")]
+QuietOption = Annotated[bool, _output("--quiet", "-q", help="Print nothing but errors.")]
+DebugOption = Annotated[bool, _output("--debug", expose_value=False, help="Show the traceback of an error.")]
 DecimalOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MARK",
-        help="The decimal mark, . or , in all columns.",
-        show_default="detected",
-        rich_help_panel=READING,
-    ),
+    str | None, _reading(metavar="MARK", help="The decimal mark, . or , in all columns.", show_default="detected")
 ]
 
 
@@ -109,50 +108,38 @@ def refuse_options(why: str, **given: object) -> None:
 
 # -- how a table is read ----------------------------------------------------------------------------------------------
 
+COLUMNS = "COLUMN,..."
+
 
 def _make_choices(
     types: Annotated[
         Path | None,
-        typer.Option(
+        _reading(
             metavar="FILE.toml",
             help='Kinds of columns: lines such as zip = "category" or note = "ignore" under [columns].',
-            rich_help_panel=READING,
         ),
     ] = None,
     categorical: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN,...", help="Columns whose values are names, not amounts.", rich_help_panel=READING
-        ),
+        list[str] | None, _reading(metavar=COLUMNS, help="Columns whose values are names, not amounts.")
     ] = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN,...", help="Columns to leave out.", rich_help_panel=READING)
-    ] = None,
+    ignore: Annotated[list[str] | None, _reading(metavar=COLUMNS, help="Columns to leave out.")] = None,
     date_format: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="[COLUMN=]FORMAT",
-            help="How dates are written, such as %d/%m/%Y, or sold=%d/%m/%Y for one column.",
-            rich_help_panel=READING,
+        _reading(
+            metavar="[COLUMN=]FORMAT", help="How dates are written, such as %d/%m/%Y, or sold=%d/%m/%Y for one column."
         ),
     ] = None,
     decimal: DecimalOption = None,
     na: Annotated[
         list[str] | None,
-        typer.Option(
+        _reading(
             metavar="WORD,...",
             help="Words that mean a missing cell, as an empty one does.",
             show_default="NA, ?, - and the like",
-            rich_help_panel=READING,
         ),
     ] = None,
     no_header: Annotated[
-        bool,
-        typer.Option(
-            "--no-header",
-            help="The first line is a row; columns are called 'column 1', 'column 2', ...",
-            rich_help_panel=READING,
-        ),
+        bool, _reading("--no-header", help="The first line is a row; columns are called 'column 1', 'column 2', ...")
     ] = False,
 ) -> TableChoices:
     """Choices about the table from the options, which override the file of types."""
@@ -194,6 +181,17 @@ def reads_table(command: Callable[..., None]) -> Callable[..., None]:
 # -- what is fitted ---------------------------------------------------------------------------------------------------
 
 
+def asked_task(task: Enum) -> Task | None:
+    """The task that --task names; None where it is to be found out."""
+    return None if task.value == "auto" else cast("Task", task.value)
+
+
+def estimator_options(preset: Enum, seed: int, **asked: Any) -> dict[str, Any]:
+    """Parameters of the estimator: those of the preset, and on top what was asked for and is not None."""
+    given = {name: value for name, value in asked.items() if value is not None}
+    return {"random_state": seed, **PRESETS[preset.value], **given}
+
+
 def require_likelihood(name: str, task: str | None) -> None:
     """Raise a usage error where there is no such likelihood of one column, or the task has none."""
     if name == "auto":
@@ -201,29 +199,12 @@ def require_likelihood(name: str, task: str | None) -> None:
     from vmg.likelihoods.families import LIKELIHOODS
 
     known = [key for key, likelihood in LIKELIHOODS.items() if not likelihood.paired]
+    why = ""
     if name in LIKELIHOODS and name not in known:
-        raise typer.BadParameter(
-            f"{name} takes two numbers a row; use TableRegressor(likelihood={name!r}) in Python",
-            param_hint="--likelihood",
-        )
-    if name not in known:
-        raise typer.BadParameter(f"must be one of auto, {', '.join(known)}; got {name}", param_hint="--likelihood")
-    if task == "classification":
-        raise typer.BadParameter("is for numbers; the task is classification", param_hint="--likelihood")
-
-
-class Preset(str, Enum):
-    """Values of --preset."""
-
-    fast = "fast"
-    default = "default"
-    best = "best"
-
-
-def preset_options(preset: Preset) -> dict[str, Any]:
-    """Parameters of the estimators; those of ``default`` follow the table."""
-    if preset is Preset.fast:  # a look at a table: a third of the members, and half of the steps
-        return {"n_members": 4, "max_iter": 200}
-    if preset is Preset.best:  # twice the members, and twice the patience
-        return {"n_members": 24, "n_iter_no_change": 12}
-    return {}
+        why = f"{name} takes two numbers a row; use TableRegressor(likelihood={name!r}) in Python"
+    elif name not in known:
+        why = f"must be one of auto, {', '.join(known)}; got {name}"
+    elif task == "classification":
+        why = "is for numbers; the task is classification"
+    if why:
+        raise typer.BadParameter(why, param_hint="--likelihood")

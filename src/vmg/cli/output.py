@@ -6,7 +6,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -97,11 +97,13 @@ def _cell(text: str) -> str:
     return escape(visible(text))
 
 
-def print_table(title: str, header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """A table: first column to the left, numbers to the right."""
-    table = Table(title=_cell(title), title_justify="left")
+def print_table(title: str, header: Sequence[str], rows: Iterable[Iterable[str]], *, meanings: bool = False) -> None:
+    """A table: first column to the left, numbers to the right; with ``meanings``, the last column explains them."""
+    table = Table(title=_cell(title), title_justify="left", show_header=any(header))
     for position, name in enumerate(header):
-        table.add_column(_cell(name), justify="right" if position else "left")
+        explains = meanings and position == len(header) - 1
+        side: Any = "right" if position and not explains else "left"
+        table.add_column(_cell(name), justify=side, style="dim" if explains else None)
     for row in rows:
         table.add_row(*map(_cell, row))
     Console().print(table)
@@ -130,14 +132,7 @@ def print_scores(
     for name, value in scores.items():
         base = [_short(beside[name]) if name in beside else ""] if beside else []
         rows.append((name, _short(value), *base, meanings.get(name, "")))
-    table = Table(title=_cell(title), title_justify="left", show_header=bool(beside))
-    table.add_column(justify="left")
-    for heading in ("vmg", "base rate") if beside else ("",):
-        table.add_column(heading, justify="right")
-    table.add_column(justify="left", style="dim")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    print_table(title, ["", *(("vmg", "base rate") if beside else ("",)), ""], rows, meanings=True)
 
 
 # -- progress, on standard error ---------------------------------------------------------------------------------------

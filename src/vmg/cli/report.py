@@ -8,16 +8,16 @@ from typing import Annotated
 
 import typer
 
+from vmg.cli import options
 from vmg.cli.data import check_output, load_both, prints
-from vmg.cli.options import DataArgument, DebugOption, ModelArgument, QuietOption, refuse_options
 from vmg.cli.output import say, say_aside, waiting
 
 __all__ = ["report"]
 
 
 def report(
-    model: ModelArgument,
-    data: DataArgument,
+    model: options.ModelArgument,
+    data: options.DataArgument,
     out: Annotated[
         str, typer.Option("--out", "-o", metavar="FILE", help="Where the page goes; - prints it.")
     ] = "report.html",
@@ -25,8 +25,8 @@ def report(
         str | None,
         typer.Option(metavar="NAME", help="The group of a fleet that the page is about.", show_default="the largest"),
     ] = None,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,
+    quiet: options.QuietOption = False,
+    debug: options.DebugOption = False,
 ) -> None:
     """Write one self-contained HTML page about a model and the rows of a table; of a fleet, about one of its groups."""
     from vmg.estimators import TableModel
@@ -36,7 +36,7 @@ def report(
     path = None if prints(out) else check_output(Path(out), model, data)
     fitted, frame = load_both(model, data, quiet)
     if isinstance(fitted, TableModel):
-        refuse_options("needs a fleet", group=group)
+        options.refuse_options("needs a fleet", group=group)
     else:
         group, fitted, frame = fitted.rows_of(frame, group)
         if not quiet:

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from vmg.cli.data import check_output, load_model
-from vmg.cli.options import DatasetArgument, DebugOption, JsonOption, ModelArgument, QuietOption
+from vmg.cli import options
+from vmg.cli.data import check_output
 from vmg.cli.output import print_json, say, say_aside, waiting
 
 __all__ = ["update"]
 
 
 def update(
-    model: ModelArgument,
-    data: DatasetArgument,
+    model: options.ModelArgument,
+    data: options.DatasetArgument,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -30,9 +30,9 @@ def update(
     again: Annotated[
         bool, typer.Option("--again", help="Count rows once more that the model has seen before.")
     ] = False,
-    json: JsonOption = False,
-    quiet: QuietOption = False,
-    debug: DebugOption = False,
+    json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+    debug: options.DebugOption = False,
 ) -> None:
     """Update a model with new rows only, in constant memory.
 
@@ -42,12 +42,13 @@ def update(
     """
     from vmg.files import locked, replacing, same_file
     from vmg.scale import as_parquet, update_model
+    from vmg.scale.fleet import load_table_model
     from vmg.tables.cells import count
 
     path = check_output(model if out is None else out, Path(data))
-    load_model(model)  # says what is wrong with the file
+    load_table_model(model)  # says what is wrong with the file
     with locked(model):  # an update that comes meanwhile waits, and starts from this one's result
-        fitted = load_model(model)
+        fitted = load_table_model(model)
         with waiting("Updating", quiet=quiet), as_parquet(data, **fitted.reading) as source:
             updated = update_model(fitted, source, again=again)
         if same_file(path, model):

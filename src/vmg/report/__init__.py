@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,12 @@ from numpy.typing import NDArray
 import vmg
 from vmg.estimators import TableModel
 from vmg.files import replacing
-from vmg.report.classification import ClassificationContents, classification_contents, classification_figures
-from vmg.report.facts import network_summary, read_columns, summarise_columns, training_curve
+from vmg.report.classification import calibration_error_by_chance, classification_figures, read_reliability
+from vmg.report.facts import Contents, read_columns, read_contents
 from vmg.report.influence import column_effects, column_influences
-from vmg.report.panel import class_legend, effect_figures, shared_figures, short
-from vmg.report.regression import RegressionContents, regression_contents, regression_figures
-from vmg.review.remarks import table_remarks
+from vmg.report.panel import class_legend, effect_figures, influence_figure, short
+from vmg.report.regression import Intervals, read_intervals, regression_figures
+from vmg.review.remarks import column_facts, table_remarks
 from vmg.tables import TableError
 
 __all__ = ["render_report", "write_report"]
@@ -65,36 +67,39 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
         raise TableError("a report needs at least one row; the table has none")
     model.encoder.transform(frame.iloc[:1])  # says which columns are missing, before anything else fails on them
     influences = column_influences(model, frame, MOST_INFLUENCES)
-    curve = training_curve(model.estimator)
     names = [influence.column for influence in influences]
     effects = column_effects(model, frame, names[:MOST_EFFECTS])
-
-    contents: RegressionContents | ClassificationContents
+    contents, shown = read_contents(model, frame), names[:MOST_SHOWN]
+    describe: Callable[[Contents, int], dict[str, Any]]
+    page: dict[str, Any] = {"intervals": None, "reliability": [], "legend": [], "effect_class": None}
     if model.task == "regression":
-        contents = regression_contents(model, frame)
-        figures = regression_figures(contents, model.target)
-        shown_classes, unit = [0], f"typical change of {short(model.target)}"
-        classes: tuple[str, ...] = ()
-        describe = _describe_number
+        intervals = read_intervals(model, contents)
+        page |= {"intervals": intervals, "figures": regression_figures(contents, intervals, model.target)}
+        describe, shown_classes, unit = partial(_describe_number, intervals), [0], f"typical change of {model.target}"
     else:
-        contents = classification_contents(model, frame)
-        figures = classification_figures(contents)
-        classes, unit = contents.classes, "probability that moves to other classes"
-        shown_classes = _shown_classes(contents)
-        describe = _describe_class
-    figures |= shared_figures(influences, curve, unit)
+        describe, unit = _describe_class, "probability that moves to other classes"
+        page["reliability"] = read_reliability(contents) if contents.scores else []
+        page["figures"] = classification_figures(contents, page["reliability"])
+        shown_classes, classes = _shown_classes(contents), [str(name) for name in contents.prediction.classes]
+        if len(shown_classes) > 1:
+            page["legend"] = class_legend([classes[k] for k in shown_classes])
+        else:
+            page["effect_class"] = classes[shown_classes[0]]
+    if influences:
+        page["figures"]["influence"] = influence_figure(influences, short(unit, 60))
     drawn = effect_figures(effects, model.task, model.target, shown_classes)
-
-    shown = names[:MOST_SHOWN]
 
     def rows(which: NDArray[np.int64]) -> list[dict[str, Any]]:
         table = read_columns(model, frame.iloc[contents.position[which]])
+        if frame.index.equals(pd.RangeIndex(len(frame))):  # people count from 1
+            table = table.set_axis(contents.position[which] + 1)
         return [
             {"label": str(label), "cells": cells.tolist(), **describe(contents, int(row))}
             for row, (label, cells) in zip(which, table[shown].iterrows(), strict=True)
         ]
 
-    columns = summarise_columns(model, frame)
+    columns = column_facts(model.encoder, frame, model.target, model.task)
+    columns.sort(key=lambda column: column.name == model.target)
     environment = Environment(
         loader=PackageLoader("vmg.report", "."),
         autoescape=True,
@@ -103,6 +108,7 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
         lstrip_blocks=True,
     )
     environment.filters |= {"number": number, "percent": percent, "probability": probability, "verdict": verdict}
+    n_scored = int(contents.scores["rows"]) if contents.scores else 0
     return environment.get_template("page.html").render(
         model=model,
         note=note,
@@ -110,40 +116,41 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
         n_rows=len(frame),
         columns=columns[:MOST_SUMMARISED],
         n_more_columns=max(0, len(columns) - MOST_SUMMARISED),
-        kinds=Counter(column.kind for column in columns if not column.unused and column.kind != "target"),
-        n_missing=sum(column.n_missing for column in columns),
+        kinds=Counter(column.type for column in columns if column.role == "input"),
+        n_missing=sum(column.missing for column in columns),
         remarks=table_remarks(model.encoder, frame, model.target),
         has_target=model.target in frame.columns,
         contents=contents,
         scores=contents.scores,
-        few=contents.scores is not None and contents.scores.n_rows < FEWEST_TO_JUDGE,
-        drawable=contents.scores is not None and contents.scores.n_rows >= FEWEST_TO_DRAW,
-        figures=figures,
+        base=contents.base,
+        n_scored=n_scored,
+        few=0 < n_scored < FEWEST_TO_JUDGE,
+        drawable=n_scored >= FEWEST_TO_DRAW,
+        by_chance=calibration_error_by_chance(contents.prediction.probabilities.max(1)) if page["reliability"] else 0.0,
         shown=shown,
         certain=rows(contents.certain),
         uncertain=rows(contents.uncertain),
         n_influences=len(influences),
         n_columns_used=len(model.encoder.columns),
         effects=list(zip(effects, drawn, strict=True)),
-        legend=class_legend([classes[k] for k in shown_classes]) if len(shown_classes) > 1 else [],
-        effect_class=classes[shown_classes[0]] if classes and len(shown_classes) == 1 else None,
-        curve=curve,
-        network=network_summary(model.estimator),
+        features=model.estimator.ensemble_.members.features,
+        n_draws=model.estimator.get_params().get("n_draws"),
+        **page,
     )
 
 
-def _shown_classes(contents: ClassificationContents) -> list[int]:
+def _shown_classes(contents: Contents) -> list[int]:
     """The second of two classes, or of many the most frequent."""
-    if len(contents.classes) == 2:
+    probabilities = contents.prediction.probabilities
+    if probabilities.shape[1] == 2:
         return [1]
-    return sorted(np.argsort(-contents.probabilities.mean(0), kind="stable")[:MOST_CLASSES].tolist())
+    return sorted(np.argsort(-probabilities.mean(0), kind="stable")[:MOST_CLASSES].tolist())
 
 
-def _describe_number(contents: Any, row: int) -> dict[str, Any]:
-    low, high = contents.interval_of[row]
-    truth = float(contents.truth[row])
+def _describe_number(intervals: Intervals, contents: Contents, row: int) -> dict[str, Any]:
+    (low, high), truth = intervals.of_row[row], float(contents.truth[row])
     return {
-        "mean": float(contents.mean[row]),
+        "mean": float(contents.prediction.mean[row]),
         "low": low,
         "high": high,
         "truth": None if math.isnan(truth) else truth,
@@ -152,19 +159,19 @@ def _describe_number(contents: Any, row: int) -> dict[str, Any]:
     }
 
 
-def _describe_class(contents: Any, row: int) -> dict[str, Any]:
-    order = np.argsort(-contents.probabilities[row], kind="stable")
-    label = int(contents.label[row])
+def _describe_class(contents: Contents, row: int) -> dict[str, Any]:
+    probabilities, classes = contents.prediction.probabilities[row], contents.prediction.classes
+    order, label = np.argsort(-probabilities, kind="stable"), int(contents.truth[row])
     return {
-        "ranking": [(contents.classes[k], float(contents.probabilities[row, k])) for k in order[:2]],
-        "truth": None if label < 0 else contents.classes[label],
+        "ranking": [(str(classes[k]), float(probabilities[k])) for k in order[:2]],
+        "truth": None if label < 0 else str(classes[label]),
         "good": label == order[0],
         "ignorance": float(contents.ignorance_share[row]),
     }
 
 
 def number(value: Any) -> str:
-    """A cell or a score as people write it: three digits that matter, thousands apart, whole numbers whole."""
+    """A cell or a score as people write it: three digits that matter, whole numbers whole, years without a comma."""
     if value is None or (not isinstance(value, str) and pd.isna(value)):
         return "–"
     if isinstance(value, pd.Timestamp):
@@ -178,7 +185,7 @@ def number(value: Any) -> str:
     elif size >= 1e7 or 0 < size < 1e-3:
         text = f"{value:.2e}"
     elif size >= 100 or value == round(value):
-        text = f"{value:,.0f}"
+        text = f"{value:.0f}" if size < 9999.5 else f"{value:,.0f}"
     else:
         text = f"{value:#.3g}".rstrip(".")  # 99.97 is 100.
     return text.replace("-", "−", 1) if value < 0 else text

@@ -1,8 +1,7 @@
-"""Facts that the report shows: rows and columns of its table, networks of its model and their training."""
+"""Numbers behind a report, apart from its words: predictions of some rows, and scores of all."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,39 +9,103 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vmg import metrics
 from vmg.estimators import TableModel
-from vmg.estimators.table_estimator import TableEstimator
 from vmg.math.distributions import Array
 from vmg.prediction import ClassPrediction
+from vmg.review.rivals import Normal
 from vmg.tables.cells import Cells, to_texts
 from vmg.tables.columns import DateColumn, NumberColumn
 from vmg.tables.dates import to_timestamps
+from vmg.tables.target import label_positions
 
 __all__ = [
-    "INTERVAL_ROWS",
-    "SCORED_ROWS",
     "SEED",
+    "SHOWN_ROWS",
     "Array",
-    "ColumnSummary",
-    "NetworkSummary",
+    "Contents",
     "Positions",
-    "TrainingCurve",
     "choose",
     "extremes",
-    "network_summary",
     "read_columns",
-    "scored_rows",
-    "summarise_columns",
-    "training_curve",
+    "read_contents",
 ]
 
 Positions = NDArray[np.int64]
 
 SEED = 0  # of every subsample: the same table gives the same page
-SCORED_ROWS = 5_000  # rows behind every number on the page,
-SCORED_DRAWS = 2**25  # or as many as give this many posterior draws of outputs, for the sake of memory
-INTERVAL_ROWS = 400  # rows whose interval ends are found (a root search each in a mixture) for pictures and mean widths
+SHOWN_ROWS = 5_000  # rows behind the pictures,
+SHOWN_DRAWS = 2**25  # or as many as give this many posterior draws of outputs, for the sake of memory
+FEWEST_SHOWN = 400
 CERTAIN_ROWS = 5
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Predictions of the rows that are shown, and the scores of all rows whose truth is known.
+
+    ``scores`` and ``base``, those of the training targets' base rate, are what ``vmg evaluate`` gives; None and empty
+    where no truth is known.
+    """
+
+    position: Positions  # [N], of the rows that are shown in the frame
+    prediction: Any
+    uncertainty: Array  # [N], standard deviation or entropy
+    ignorance_share: Array  # [N], of the variance or the entropy
+    truth: NDArray[Any]  # [N], numbers or places of classes; NaN or -1 where unknown
+    known: Positions  # [K], shown rows whose truth is known
+    scores: dict[str, float] | None
+    base: dict[str, float]
+    n_unknown_classes: int = 0  # rows with a class that the model has never seen
+
+    @property
+    def certain(self) -> Positions:
+        """The most certain of the shown rows."""
+        return extremes(self.uncertainty)[0]
+
+    @property
+    def uncertain(self) -> Positions:
+        """The least certain of the shown rows."""
+        return extremes(self.uncertainty)[1]
+
+
+def read_contents(model: TableModel, frame: pd.DataFrame) -> Contents:
+    """Predict rows of a frame to show, and score all whose truth is known."""
+    one = model.filled_dist(frame.iloc[:1])
+    in_memory = SHOWN_DRAWS // (one.samples.size if isinstance(one, ClassPrediction) else 1)
+    position = choose(len(frame), min(SHOWN_ROWS, max(in_memory, FEWEST_SHOWN)))
+    prediction = model.pred_dist(frame.iloc[position])
+    has_target, n_strange = model.target in frame.columns, 0
+    if isinstance(prediction, ClassPrediction):
+        truth = np.full(len(frame), -1)
+        if has_target:
+            truth = label_positions(Cells(frame[model.target]), prediction.classes)
+            n_strange = int(((truth < 0) & to_texts(frame[model.target]).notna().to_numpy()).sum())
+        given = truth >= 0
+        uncertainty, ignorance = prediction.predictive_entropy, prediction.mutual_information
+        total = uncertainty
+    else:
+        truth = model.read_target(frame[model.target]) if has_target else np.full(len(frame), np.nan)
+        given = np.isfinite(truth)
+        uncertainty, ignorance = prediction.std, prediction.epistemic_std**2
+        total = prediction.aleatoric_std**2 + ignorance
+    usable = np.isfinite(total) & (total > 0)
+    share = np.divide(ignorance, total, out=np.zeros(len(total)), where=usable)
+    scores = model.evaluate(frame[given]) if given.any() else None
+    base = _base_rate(model, frame[given], truth[given]) if given.any() else {}
+    shown = truth[position], np.flatnonzero(given[position]), scores, base
+    return Contents(position, prediction, uncertainty, share, *shown, n_strange)
+
+
+def _base_rate(model: TableModel, rows: pd.DataFrame, truth: NDArray[Any]) -> dict[str, float]:
+    """Scores of a guess that knows the training targets alone; of files without those, the targets of the rows."""
+    if model.task == "classification":
+        return model.evaluate_base_rate(rows)
+    mean, std = (np.full(len(truth), part) for part in model.base_rate or metrics.base_rate(truth))
+    if not std[0] > 1e-12 * abs(mean[0]):
+        return {}
+    log_prob, crps, interval = Normal(mean, std).score(truth, 0.9)
+    return metrics.number_scores(truth, mean, log_prob, interval, crps)
 
 
 def choose(n: int, most: int, seed: int = SEED) -> Positions:
@@ -52,13 +115,6 @@ def choose(n: int, most: int, seed: int = SEED) -> Positions:
     return np.sort(np.random.default_rng(seed).choice(n, most, replace=False))
 
 
-def scored_rows(model: TableModel, frame: pd.DataFrame) -> Positions:
-    """Positions of the rows that are predicted and scored."""
-    one = model.filled_dist(frame.iloc[:1])
-    in_memory = SCORED_DRAWS // (one.samples.size if isinstance(one, ClassPrediction) else 1)
-    return choose(len(frame), min(SCORED_ROWS, max(in_memory, INTERVAL_ROWS)))
-
-
 def extremes(uncertainty: Array) -> tuple[Positions, Positions]:
     """Positions of the most certain and the least certain rows, the most telling first; none is in both."""
     order = np.argsort(uncertainty, kind="stable")
@@ -66,21 +122,8 @@ def extremes(uncertainty: Array) -> tuple[Positions, Positions]:
     return order[:n], order[n:][::-1][:n]
 
 
-@dataclass(frozen=True)
-class ColumnSummary:
-    """One column as the model understands it; ``numbers`` or ``common`` say what it holds."""
-
-    name: str
-    kind: str  # number, boolean, date, category, or target
-    n_missing: int
-    n_distinct: int
-    numbers: tuple[Any, Any, Any] | None  # smallest, median, largest
-    common: tuple[tuple[str, float], ...]  # most frequent values with their shares
-    unused: str  # why the model does not use it; empty if it does
-
-
 def read_columns(model: TableModel, frame: pd.DataFrame) -> pd.DataFrame:
-    """The columns that the model uses, in their own types: floats, moments, texts or booleans.
+    """The columns that the model uses, in their own types: floats, timestamps, texts or booleans.
 
     The encoder makes the same features of them as of the cells themselves.
     """
@@ -95,86 +138,3 @@ def read_columns(model: TableModel, frame: pd.DataFrame) -> pd.DataFrame:
             cells = to_texts(cells)
         read[column.name] = cells
     return pd.DataFrame(read, index=frame.index)
-
-
-def summarise_columns(model: TableModel, frame: pd.DataFrame) -> list[ColumnSummary]:
-    """Every column of a table, the target last."""
-    used, kinds = read_columns(model, frame), {column.name: column.kind for column in model.encoder.columns}
-    summaries = []
-    for name in sorted(frame.columns, key=lambda name: name == model.target):
-        kind, unused = kinds.get(name, "text"), ""
-        if name in kinds:
-            cells = used[name]
-        elif name == model.target and model.task == "regression":
-            kind, cells = "target", pd.Series(model.read_target(frame[name]))
-        elif name == model.target:
-            kind, cells = "target", to_texts(frame[name])
-        else:
-            cells, unused = to_texts(frame[name]), model.encoder.dropped.get(name, "it is not known from the fit")
-        given = cells.dropna()
-        numbers: tuple[Any, Any, Any] | None = None
-        common: tuple[tuple[str, float], ...] = ()
-        if not len(given):
-            pass
-        elif given.dtype != object:
-            middle = given.quantile(0.5, interpolation="lower" if kind == "date" else "linear")
-            numbers = (given.min(), middle, given.max())
-        else:
-            common = tuple((str(value), n / len(given)) for value, n in Counter(given).most_common(3))
-        n_missing = len(cells) - len(given)
-        summaries.append(ColumnSummary(str(name), kind, n_missing, given.nunique(), numbers, common, unused))
-    return summaries
-
-
-# -- networks and their training ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class NetworkSummary:
-    """Networks, their hidden layers and what stands behind a prediction."""
-
-    hidden: tuple[int, ...]
-    activations: tuple[str, ...]
-    n_members: int
-    n_draws: int | None  # of the posterior behind a prediction; None where it has a closed form
-
-
-def network_summary(estimator: TableEstimator) -> NetworkSummary:
-    """Read the networks off a fitted estimator, whatever its parameters have been set to since."""
-    features = estimator.ensemble_.members.features
-    draws = estimator.get_params().get("n_draws")
-    n_draws = None if draws is None else draws * features.n_members
-    return NetworkSummary(features.hidden, features.activations, features.n_members, n_draws)
-
-
-@dataclass(frozen=True)
-class TrainingCurve:
-    """The log posterior of hidden weights over optimiser steps, per row: fit − complexity.
-
-    The complexity is what it cost to leave their draws of the prior.
-    """
-
-    step: Positions
-    objective: Array
-    fit: Array
-    complexity: Array
-    stopped: str
-
-    @property
-    def late_gain(self) -> float:
-        """Gain of the objective over the last fifth of training."""
-        start = np.searchsorted(self.step, 0.8 * self.step[-1])
-        return float(self.objective[-1] - self.objective[min(start, len(self.objective) - 1)])
-
-
-def training_curve(estimator: Any) -> TrainingCurve | None:
-    """The record of training; None where the model has none."""
-    history = getattr(estimator, "history_", None)
-    if history is None or not history.records:
-        return None
-    rows = np.array([(r.step, r.elbo, r.expected_log_likelihood, r.kl) for r in history.records])
-    gaps = np.diff(rows[:, 0])
-    if len(gaps) > 1 and gaps[-1] < gaps[0] / 2:  # the last report rests on the few steps left over: mostly noise
-        rows = rows[:-1]
-    step, objective, fit, complexity = rows.T
-    return TrainingCurve(step.astype(np.int64), objective, fit, complexity, history.stopped)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from vmg.estimators import TableModel
 from vmg.estimators.table_inputs import column_relevance
 from vmg.prediction import ClassPrediction
-from vmg.report.facts import SCORED_ROWS, SEED, Array, choose, read_columns
+from vmg.report.facts import SEED, SHOWN_ROWS, Array, choose, read_columns
 
 __all__ = ["EFFECT_GRID", "Effect", "Influence", "column_effects", "column_influences", "effect_grid", "function_draws"]
 
@@ -31,14 +31,12 @@ class Influence:
     """How far predictions move when one column is shuffled among rows: mean over draws and a band of draws.
 
     In the target's units (root mean square), or for classes the mean share of probability that moves elsewhere.
-    ``relevance`` is the estimator's own, over all numbers made of the column; the largest is 1.
     """
 
     column: str
     mean: float
     low: float
     high: float
-    relevance: float
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,6 @@ class Effect:
     high: Array
     observed: NDArray[Any]  # nine deciles of a number, or the shares of categories
 
-    @property
-    def size(self) -> float:
-        """Largest change of the mean."""
-        return float(np.ptp(self.mean, axis=0).max())
-
 
 def function_draws(model: TableModel, rows: pd.DataFrame) -> Array:
     """Draws of the function [S, N, 1] or of class probabilities [S, N, K]; the weights of a draw serve all rows."""
@@ -71,10 +64,8 @@ def function_draws(model: TableModel, rows: pd.DataFrame) -> Array:
 
 
 def column_influences(model: TableModel, frame: pd.DataFrame, most: int) -> list[Influence]:
-    """The influence of the ``most`` relevant columns, the strongest first."""
+    """The influence of the ``most`` columns that the first layer looks at most, the strongest first."""
     joint = column_relevance(model.encoder, model.estimator.feature_relevance_)
-    largest = max(joint.values()) or 1.0
-
     rows = read_columns(model, frame.iloc[choose(len(frame), INFLUENCE_ROWS)])
     order = np.random.default_rng(SEED).permutation(len(rows))
     base = function_draws(model, rows)
@@ -87,13 +78,13 @@ def column_influences(model: TableModel, frame: pd.DataFrame, most: int) -> list
         else:
             moved = np.sqrt(np.mean(change[..., 0] ** 2, axis=-1))
         low, high = np.quantile(moved, BAND)
-        influences.append(Influence(name, float(moved.mean()), float(low), float(high), joint[name] / largest))
+        influences.append(Influence(name, float(moved.mean()), float(low), float(high)))
     return sorted(influences, key=lambda influence: -influence.mean)
 
 
 def column_effects(model: TableModel, frame: pd.DataFrame, names: Sequence[str]) -> list[Effect]:
     """The effect of each of these columns that takes more than one value."""
-    table = read_columns(model, frame.iloc[choose(len(frame), SCORED_ROWS)])
+    table = read_columns(model, frame.iloc[choose(len(frame), SHOWN_ROWS)])
     rows = table.iloc[choose(len(table), EFFECT_ROWS)]
     kinds = {column.name: column.kind for column in model.encoder.columns}
     effects = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,8 @@ class Comparison:
         A verdict on vmg's errors, and which method to choose.
     notes : tuple of str
         Methods that were left out, and why.
+    held_out : str
+        A few words about the rows that were held out.
     """
 
     task: Task
@@ -83,6 +85,7 @@ class Comparison:
     sentence: str
     advice: str = ""
     notes: tuple[str, ...] = ()
+    held_out: str = ""
 
     def to_document(self) -> dict[str, Any]:
         """Return what a model file holds; times are left out, so that the same fit writes the same file."""
@@ -132,7 +135,7 @@ def join_scores(
     seconds = {name: sum(by_fold[name, fold].seconds for fold in folds) for name in methods}
     gains = {name: _interval(values["crps"][name] - values["crps"][OWN], groups) for name in methods if name != OWN}
     made = Comparison(task, n_rows, scores, seconds, ranks, gains, _sentence(task, values["loss"], groups))
-    return Comparison(**{**vars(made), "advice": _advice(made, coverage)})
+    return replace(made, advice=_advice(made, coverage))
 
 
 def _interval(gain: Array, groups: NDArray[np.int64]) -> tuple[float, float]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -12,8 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg.estimators.table_model import TableModel
-from vmg.files import Run, RunError, append_lines, read_lines
+from vmg.estimators.table_model import MIN_CONFORMAL_ROWS, TableModel
+from vmg.files import Run, append_lines
+from vmg.prediction.conformal import conformal_interval
 from vmg.review.comparison import OWN, Comparison, RowScores, join_scores, score_classes, score_numbers
 from vmg.review.rivals import BASE_RATE, RIVALS, Rival, RivalRows, find_rivals
 from vmg.tables.cells import Cells, RowDigest, TableError, as_frame, count, to_texts
@@ -23,7 +25,7 @@ from vmg.tables.encoder import TableEncoder
 from vmg.tables.numbers import to_numbers
 from vmg.tables.target import Task, fit_target, label_positions
 
-__all__ = ["FinishedScores", "Holdout", "Plan", "Split", "compare", "compare_table", "describe_run", "score_held_out"]
+__all__ = ["Holdout", "Plan", "TooFewRowsError", "compare", "compare_table"]
 
 Rows = NDArray[np.int64]
 Split = tuple[Rows, Rows]  # to fit to, to score on
@@ -134,10 +136,6 @@ class Holdout:
         how = "in whole groups" if self.by is not None else "at random"
         return f"Rows were held out {how}: that is no test of later dates; --time {dates[0]!r} holds out the last rows."
 
-    def to_document(self) -> dict[str, Any]:
-        """The choices for a model file."""
-        return {"share": self.share, "folds": self.folds, "by": self.by, "time": self.time}
-
 
 def _folds(place: Rows, n: int, n_folds: int, share: float | None) -> Rows:
     """The fold of each row; with a share, fold 0 is that share of the rows and all else is another."""
@@ -172,37 +170,8 @@ def _require(frame: pd.DataFrame, name: str) -> None:
         raise TableError(f"the table has no column '{name}' to hold rows out by")
 
 
-class FinishedScores:
-    """A file with a line for each method and fold that is done; a file of another run is refused."""
-
-    def __init__(self, path: Path | None, run: Run, *, resume: bool) -> None:
-        self.path, self._run = path, run
-        if path is not None and not resume:
-            path.unlink(missing_ok=True)
-        self.parts: list[RowScores] = self._read(path) if path is not None and resume else []
-
-    def _read(self, path: Path) -> list[RowScores]:
-        try:
-            lines = read_lines(path)
-            if not lines:
-                return []
-            self._run.require_same(lines[0]["run"], path)
-            return [RowScores(**line) for line in lines[1:]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, RunError):
-                raise
-            raise RunError(f"{path} is damaged; remove it to start again") from error
-
-    def n_folds(self, method: str = OWN) -> int:
-        """How many folds of a method are done."""
-        return sum(part.method == method for part in self.parts)
-
-    def add(self, part: RowScores) -> None:
-        """Keep one more."""
-        if self.path is not None:
-            first = [] if self.parts else [{"run": self._run.to_document()}]
-            append_lines(self.path, [*first, asdict(part)])
-        self.parts.append(part)
+class TooFewRowsError(TableError):
+    """A table that has too few rows to hold some out."""
 
 
 @dataclass(frozen=True)
@@ -214,34 +183,37 @@ class Plan:
     task: Task
     values: NDArray[Any]
     splits: list[Split]
-    groups: Rows | None = None  # of the rows, if they are held out by groups
-    choices: TableChoices = field(default_factory=TableChoices)
+    groups: Rows | None  # of the rows, if they are held out by groups
+    choices: TableChoices
 
     @classmethod
     def make(
         cls, frame: pd.DataFrame, target: str, task: Task | None, holdout: Holdout, choices: TableChoices, seed: int
-    ) -> Plan | None:
-        """A plan for a table; None where there are too few rows to hold some out."""
+    ) -> Plan:
+        """A plan for a table."""
         rows = frame[~Cells(frame[target]).missing]
-        if not len(rows):
-            return None
-        comma = frame.attrs.get("decimal_comma") if choices.decimal_comma is None else choices.decimal_comma
-        known = fit_target(Cells(rows[target], training=True), task, comma)
-        splits = holdout.splits(rows, known.values, seed)
+        splits: list[Split] = []
+        if len(rows):
+            comma = frame.attrs.get("decimal_comma") if choices.decimal_comma is None else choices.decimal_comma
+            known = fit_target(Cells(rows[target], training=True), task, comma)
+            splits = holdout.splits(rows, known.values, seed)
+        if not splits:
+            raise TooFewRowsError(f"{count(len(rows), 'row')} with a target are too few to hold some out")
         if known.task == "classification":  # no method can predict a class that no fitted row has
             splits = [(fitted, held[np.isin(known.values[held], known.values[fitted])]) for fitted, held in splits]
-        if not splits:
-            return None
         return cls(rows, target, known.task, known.values, splits, holdout.groups(rows), choices)
 
     def score_own(self, model: TableModel, held: Rows, coverage: float) -> dict[str, list[float]]:
-        """Scores of a model by row."""
+        """Scores of a model by row; intervals are those that it predicts, conformal ones where it has them."""
         rows = self.rows.iloc[held]
-        parts = list(model.predictions_of(rows))
+        parts, conformal = list(model.predictions_of(rows)), model.estimator.conformal_scores_
         if model.task == "classification":
             place = label_positions(Cells(rows[self.target]), model.estimator.classes_)
             return score_classes(np.concatenate([part.probabilities for part, _ in parts]), place)
-        of_rows = ((part.mean, part.log_prob(y), part.crps(y), part.interval(coverage)) for part, y in parts)
+        of_rows = (
+            (part.mean, part.log_prob(y), part.crps(y), conformal_interval(part, conformal, coverage))
+            for part, y in parts
+        )
         truth = np.concatenate([y for _, y in parts])
         return score_numbers(truth, *map(np.concatenate, zip(*of_rows, strict=True)))
 
@@ -259,43 +231,7 @@ class Plan:
         return score_numbers(truth, predicted.mean, *predicted.score(truth, coverage))
 
 
-def score_held_out(
-    plan: Plan,
-    fit: Callable[[pd.DataFrame, int], TableModel],
-    finished: FinishedScores,
-    rivals: Mapping[str, Rival],
-    coverage: float = 0.9,
-    tell: Callable[[str], None] | None = None,
-) -> Comparison:
-    """Fit and score what is not done yet; ``fit`` gets rows and the number of the split."""
-    done = {(part.fold, part.method) for part in finished.parts}
-    for number, split in enumerate(plan.splits):
-        for name in (OWN, *rivals):
-            if (number, name) in done:
-                continue
-            start, version = process_time(), ""
-            if name == OWN:
-                scores = plan.score_own(fit(plan.rows.iloc[split[0]], number), split[1], coverage)
-            else:
-                scores, version = plan.score_rival(rivals[name], split, coverage), rivals[name].version
-            part = RowScores(number, name, **scores, seconds=process_time() - start, version=version)
-            finished.add(part)
-            if tell is not None:
-                tell(f"fold {number + 1} of {len(plan.splits)}: {name}, {part.seconds:.1f} s")
-    asked = [part for part in finished.parts if part.method == OWN or part.method in rivals]
-    asked.sort(key=lambda part: [OWN, *rivals].index(part.method))
-    groups = None if plan.groups is None else np.concatenate([plan.groups[held] for _, held in plan.splits])
-    return join_scores(plan.task, asked, coverage, groups)
-
-
-def describe_run(frame: pd.DataFrame, settings: Mapping[str, Any]) -> Run:
-    """Everything that scores on held-out rows depend on: the table's cells and all options."""
-    digest = RowDigest()
-    digest.add(frame)
-    return Run({"columns": list(frame.columns), "rows": digest.hexdigest(), **settings})
-
-
-# -- a comparison of its own ------------------------------------------------------------------------------------------
+# -- comparisons ------------------------------------------------------------------------------------------------------
 
 
 def compare_table(
@@ -306,30 +242,70 @@ def compare_table(
     holdout: Holdout | None = None,
     task: Task | None = None,
     coverage: float = 0.9,
+    conformal: float = 0.0,
     choices: TableChoices | None = None,
     options: Mapping[str, Any] | None = None,
     results: Path | None = None,
+    resume: bool = True,
+    watch: Callable[[str], AbstractContextManager[Any]] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Compare vmg with other methods on a table; see :func:`compare`."""
+    """Compare vmg with other methods on a table; see :func:`compare`.
+
+    ``conformal`` is that of :meth:`vmg.estimators.TableModel.fit`. ``resume=False`` removes ``results`` first.
+    ``watch`` makes a training callback from the label of a fit, as a context manager.
+    """
     holdout, choices = holdout or Holdout(folds=5), choices or TableChoices()
     options = {"random_state": 0, **(options or {})}
-    settings: dict[str, Any] = {"target": target, "task": task, "choices": choices, "options": options}
-    TableModel.check(frame, **settings)  # mistakes are said before any work
     plan = Plan.make(frame, target, task, holdout, choices, options["random_state"])
-    if plan is None:
-        raise TableError(f"{count(len(frame), 'row')} are too few to hold some out")
     names = [name for name in RIVALS if RIVALS[name].package == "sklearn"] if rivals is None else rivals
-    found, notes = find_rivals([BASE_RATE, *names], classes=plan.task == "classification")
-    described = {**settings, "choices": choices.to_document(), "held out": holdout.to_document(), "coverage": coverage}
-    finished = FinishedScores(results, describe_run(frame, described), resume=True)
+    others, notes = find_rivals([BASE_RATE, *names], classes=plan.task == "classification")
+    notes = [] if rivals is None else notes
+    if conformal and round(conformal * min(len(fitted) for fitted, _ in plan.splits)) < MIN_CONFORMAL_ROWS:
+        conformal, notes = 0.0, [*notes, "Held-out fits have too few rows to calibrate; their intervals are not."]
+    settings: dict[str, Any] = {"task": task, "conformal": conformal, "options": options}
+    described = {"target": target, **settings, "choices": choices.to_document(), "coverage": coverage}
+    digest = RowDigest()
+    digest.add(frame)
+    rows = {"columns": list(frame.columns), "rows": digest.hexdigest(), "held out": asdict(holdout)}
+    run, fields = Run({**rows, **described}), list(RowScores.__dataclass_fields__)
+    if results is not None and not resume:
+        results.unlink(missing_ok=True)
+    records = [] if results is None else run.read(results, *fields) or []
+    parts = [RowScores(**{name: record[name] for name in fields}) for record in records]
+    done, n_splits = {(part.fold, part.method) for part in parts}, len(plan.splits)
 
-    def fit(rows: pd.DataFrame, number: int) -> TableModel:
-        return TableModel.fit(rows, **settings)
+    def score(number: int, name: str) -> RowScores:
+        """Fit one method without the rows of a fold, and score it on them."""
+        split, start, version = plan.splits[number], process_time(), ""
+        if name == OWN:
+            label = "Held-out fit" if n_splits == 1 else f"Held-out fit {number + 1} of {n_splits}"
+            with nullcontext() if watch is None else watch(label) as bar:
+                callbacks = [] if bar is None else [bar]
+                own = plan.rows.iloc[split[0]]
+                model = TableModel.fit(own, target, choices=choices, callbacks=callbacks, **settings)
+            scores = plan.score_own(model, split[1], coverage)
+        else:
+            scores, version = plan.score_rival(others[name], split, coverage), others[name].version
+        return RowScores(number, name, **scores, seconds=process_time() - start, version=version)
 
-    if rivals is None:
-        notes = []
-    return replace(score_held_out(plan, fit, finished, found, coverage, tell), notes=tuple(notes))
+    for number in range(n_splits):
+        for name in (OWN, *others):
+            if (number, name) in done:
+                continue
+            part = score(number, name)
+            if results is not None:
+                append_lines(results, [*([] if parts else [run.to_document()]), asdict(part)])
+            parts.append(part)
+            if tell is not None:
+                tell(f"fold {number + 1} of {n_splits}: {name}, {part.seconds:.1f} s")
+    asked = [part for name in (OWN, *others) for part in parts if part.method == name]
+    groups = None if plan.groups is None else np.concatenate([plan.groups[held] for _, held in plan.splits])
+    left_out = [name for name in (target, *choices.ignored) if name in plan.rows]
+    caution = holdout.caution(plan.rows.drop(columns=left_out))
+    made = join_scores(plan.task, asked, coverage, groups)
+    sentence, words = f"{made.sentence} {caution}".strip(), holdout.words(plan.splits)
+    return replace(made, held_out=words, sentence=sentence, notes=tuple(notes))
 
 
 def compare(
@@ -383,15 +359,10 @@ def compare(
     array = np.asarray(X) if not hasattr(X, "columns") and not hasattr(X, "__arrow_c_stream__") else None
     frame = as_frame(X) if array is None else pd.DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])
     target = next(name for name in ("y", "target", "the target") if name not in frame.columns)
-    return compare_table(
-        frame.assign(**{target: np.asarray(y)}),
-        target,
-        rivals=rivals,
-        holdout=Holdout(folds=folds, by=by, time=time),
-        task=task,
-        coverage=coverage,
-        choices=TableChoices({by: IGNORED} if by is not None else {}),
-        options={"random_state": random_state},
-        results=None if results is None else Path(results),
-        tell=tell,
-    )
+    frame = frame.assign(**{target: np.asarray(y)})
+    settings: dict[str, Any] = {"task": task, "options": {"random_state": random_state}}
+    settings["choices"] = TableChoices({by: IGNORED} if by is not None else {})
+    TableModel.check(frame, target, **settings)  # mistakes are said before any work
+    kept, holdout = None if results is None else Path(results), Holdout(folds=folds, by=by, time=time)
+    more: dict[str, Any] = {"coverage": coverage, "results": kept, "tell": tell}
+    return compare_table(frame, target, rivals=rivals, holdout=holdout, **settings, **more)

@@ -11,11 +11,12 @@ import pandas as pd
 from vmg.tables.cells import Cells, CellTable, listing, require_columns
 from vmg.tables.choices import TableChoices
 from vmg.tables.columns import Column, DateColumn, NumberColumn
+from vmg.tables.dates import to_timestamps
 from vmg.tables.encoder import TableEncoder, decide_comma, find_suspicions
 from vmg.tables.numbers import find_unit
 from vmg.tables.target import Task, fit_target
 
-__all__ = ["ColumnFacts", "Inspection", "inspect_table", "table_remarks"]
+__all__ = ["ColumnFacts", "Inspection", "column_facts", "inspect_table", "table_remarks"]
 
 SHOWN = 3  # examples of values
 LONGEST = 40  # characters of them
@@ -61,38 +62,41 @@ def inspect_table(
         notes.append(fitted_target.reason)
         suspicions += find_suspicions(columns, encoder, str(target), fitted_target.values)
     notes += encoder.describe()[1:]
-    read = {column.name: column for column in encoder.columns}
-    facts = [
-        _facts(whole[name], read.get(str(name)), encoder, choices, target, fitted_target) for name in frame.columns
-    ]
-    return Inspection(facts, notes, suspicions)
+    task_found = "" if fitted_target is None else fitted_target.task
+    return Inspection(column_facts(encoder, whole, target, task_found, choices.ignored), notes, suspicions)
 
 
-def _facts(
-    cells: Cells,
-    column: Column | None,
+def column_facts(
     encoder: TableEncoder,
-    choices: TableChoices,
-    target: str | None,
-    fitted_target: object,
-) -> ColumnFacts:
-    name = cells.name
-    kind, role = (column.kind, "input") if column is not None else ("text", "left out")
-    if name == target:
-        kind, role = ("number" if getattr(fitted_target, "task", "") == "regression" else "class"), "target"
-    elif name in choices.ignored:
-        role = "ignored"
-    missing = int(column.marks(cells)["missing"].sum()) if column is not None else int(cells.missing.sum())
-    return ColumnFacts(name, kind, role, missing, cells.n_distinct, _values(column, cells))
+    table: pd.DataFrame | CellTable,
+    target: str | None = None,
+    task: str = "",
+    ignored: Sequence[str] = (),
+) -> list[ColumnFacts]:
+    """Every column of a table, as an encoder reads it."""
+    table, read, facts = CellTable.of(table), {column.name: column for column in encoder.columns}, []
+    for name in map(str, table.names):
+        cells, column = table[name], read.get(name)
+        kind, role = ("text", "left out") if column is None else (column.kind, "input")
+        if name == target:
+            kind, role = "number" if task == "regression" else "class", "target"
+        elif name in ignored:
+            role = "ignored"
+        missing = cells.missing if column is None else column.marks(cells)["missing"]
+        facts.append(ColumnFacts(name, kind, role, int(missing.sum()), cells.n_distinct, _values(column, cells)))
+    return facts
 
 
 def _values(column: Column | None, cells: Cells) -> str:
-    if isinstance(column, NumberColumn):
-        return f"{column.low:.6g} to {column.high:.6g}" + (f" {column.unit}" if column.unit else "")
+    if isinstance(column, NumberColumn) or (column is None and cells.is_numeric):
+        values = cells.values if column is None else column.values(cells)
+        values = values[np.isfinite(values)]
+        unit = f" {column.unit}" if isinstance(column, NumberColumn) and column.unit else ""
+        return f"{values.min():.6g} to {values.max():.6g}{unit}" if len(values) else ""
     if isinstance(column, DateColumn):
-        ends = pd.to_datetime([column.low, column.high], unit="D", origin="unix", errors="coerce")
-        if not ends.isna().any():
-            return " to ".join(str(end)[:10] for end in ends)
+        times = to_timestamps(cells, column.date_format)
+        times = times[~np.isnat(times)]
+        return f"{str(times.min())[:10]} to {str(times.max())[:10]}" if len(times) else ""
     shown = ", ".join(cells.levels[np.argsort(-cells.counts, kind="stable")[:SHOWN]])
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -303,26 +303,26 @@ def as_parquet(source: str, **reading: Any) -> Iterator[str]:
         return
     with private_folder() as folder:
         path = os.path.join(folder, Path(source).name.split(".")[0] + ".parquet")
-        _convert(source, path, {TEXT_NAME: source.encode()}, **reading)
+        convert_csv(source, path, metadata={TEXT_NAME: source.encode()}, **reading)
         yield path
 
 
-def convert_csv(source: str | os.PathLike[str], target: str | os.PathLike[str], **reading: Any) -> TextTable:
+def convert_csv(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    metadata: Mapping[bytes, bytes] | None = None,
+    **reading: Any,
+) -> TextTable:
     """Write a delimited text as one Parquet file, in memory that does not grow with its rows.
 
     Cells have the types and values that :func:`vmg.tables.read_table` gives them, whose arguments ``reading`` are.
+    ``metadata`` goes into the schema.
     """
-    return _convert(source, target, {}, **reading)
-
-
-def _convert(
-    source: str | os.PathLike[str], target: str | os.PathLike[str], said: dict[bytes, bytes], **reading: Any
-) -> TextTable:
-    """Convert a text; ``said`` is metadata of the schema."""
     text = scan_text(source, TextRules(**reading), max_bytes=math.inf)
     kinds = [pa.string() if pa.types.is_null(kind) else kind for kind in text.types]
-    said |= {} if text.decimal_comma is None else {DECIMAL_COMMA: str(text.decimal_comma).encode()}
-    schema = pa.schema(list(zip(text.names, kinds, strict=True)), metadata=said)
+    comma = {} if text.decimal_comma is None else {DECIMAL_COMMA: str(text.decimal_comma).encode()}
+    schema = pa.schema(list(zip(text.names, kinds, strict=True)), metadata={**(metadata or {}), **comma})
     with replacing(target) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
         for cells in text.blocks():
             typed = [own.cast(kind) for own, kind in zip(cells, kinds, strict=True)]

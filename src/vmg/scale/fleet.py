@@ -29,7 +29,7 @@ from vmg.model_file import ModelFileError
 from vmg.scale.group_fits import Estimator, GroupTable, choose_group_likelihood, fit_apart, fit_together, is_together
 from vmg.scale.parallel import run_parallel
 from vmg.scale.pooling import Pool, fit_pool
-from vmg.tables import TableError
+from vmg.tables import TableEncoder, TableError
 from vmg.tables.cells import Cells, RowDigest, count, require_columns, to_texts
 from vmg.tables.choices import TableChoices
 from vmg.tables.missing import ReferenceRows, row_digests
@@ -137,9 +137,20 @@ class Fleet:
         return self._load(self.index.others or next(iter(self.index.files.values())))
 
     @property
-    def column_names(self) -> list[str]:
-        """Columns that a table must have: those of the models, and the one that tells groups apart."""
-        return [*self.any_model.encoder.column_names, self.index.by]
+    def encoder(self) -> TableEncoder:
+        """How columns become features; the same in all groups."""
+        return self.any_model.encoder
+
+    @property
+    def choices(self) -> TableChoices:
+        """Choices of the user about columns."""
+        return self.any_model.choices
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """The arguments of :func:`~vmg.tables.read_table` with which a file is read as at the fit."""
+        reading = self.any_model.reading
+        return {**reading, "texts": {**reading["texts"], self.index.by: ()}}
 
     def model(self, group: str) -> TableModel:
         """The model of a group, or the one for groups that are not known."""
@@ -357,9 +368,9 @@ def fit_fleet(
             model.save(folder.path / MODELS / name)
             folder.add(f"{MODELS}/{name}")
 
-        done = [key for key, name in files.items() if folder.is_done(f"{MODELS}/{name}")]
+        done = [key for key, name in files.items() if folder.source_of(f"{MODELS}/{name}") is not None]
         shared = None
-        if pool and (len(done) < len(files) or not folder.is_done(f"{MODELS}/{OTHERS}")):
+        if pool and (len(done) < len(files) or folder.source_of(f"{MODELS}/{OTHERS}") is None):
             shared = fit_pool(list(tables.values()), options, seed)
             save(shared.estimator_of(None), everybody, OTHERS, OTHER_GROUPS)
         left = {tables[key].number: key for key in files if key not in set(done)}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,7 +19,6 @@ from pyarrow import parquet
 
 import vmg
 from vmg.estimators import TableModel
-from vmg.estimators.table_inputs import Outside
 from vmg.files import Run, RunError, digest_file, replacing
 from vmg.scale.dataset import Piece, open_dataset
 from vmg.scale.fleet import Fleet, load_fleet, load_table_model
@@ -27,7 +26,16 @@ from vmg.scale.parallel import run_parallel
 from vmg.tables import TableError
 from vmg.tables.cells import RowDigest, listing
 
-__all__ = ["ScoringReport", "ScoringTask", "score_batches", "score_dataset", "score_piece"]
+__all__ = [
+    "Fleet",
+    "Scorer",
+    "ScoringReport",
+    "ScoringTask",
+    "load_scorer",
+    "score_batches",
+    "score_dataset",
+    "score_piece",
+]
 
 Scorer = TableModel | Fleet
 
@@ -36,26 +44,29 @@ Scorer = TableModel | Fleet
 
 
 def score_batches(
-    batches: Iterable[pa.RecordBatch],
-    model: str | Scorer,
-    *,
-    coverage: float = 0.9,
-    keep: Sequence[str] = (),
-    outside: Outside = "flag",
+    batches: Iterable[pa.RecordBatch], model: str | Scorer, *, keep: Sequence[str] = (), **how: Any
 ) -> Iterator[pa.RecordBatch]:
     """Predict each batch of rows.
 
     Args:
         batches: rows with the columns that the model was fitted on, and any others.
         model: what `vmg fit` wrote, by its path, which is loaded once a process; or a loaded one.
-        coverage: probability that an interval holds the truth.
         keep: columns that go along with the predictions, such as keys of rows.
-        outside: "flag", "clip" or "error", as in :meth:`vmg.estimators.TableModel.predict_frame`.
+        how: ``coverage``, ``outside``, ``point`` and ``above``, as in :meth:`vmg.estimators.TableModel.predict_frame`.
     """
     scorer = load_scorer(model) if isinstance(model, str) else model
+    columns = _columns(scorer)
     for batch in batches:
-        if batch.num_rows:
-            yield _score(batch, scorer, coverage, keep, outside)
+        if not batch.num_rows:
+            continue
+        missing = [name for name in (*columns, *keep) if name not in batch.schema.names]
+        if missing:
+            raise TableError(f"it lacks the column {listing(missing)}; it has {listing(batch.schema.names)}")
+        predicted = scorer.predict_frame(batch.select(columns).to_pandas(), **how)
+        scored = pa.RecordBatch.from_pandas(predicted, preserve_index=False)
+        names = [f"{name}_predicted" if name in keep else name for name in scored.schema.names]
+        kept = [batch.column(name) for name in keep]
+        yield pa.RecordBatch.from_arrays([*kept, *scored.columns], names=[*keep, *names])
 
 
 def load_scorer(path: str) -> Scorer:
@@ -64,21 +75,8 @@ def load_scorer(path: str) -> Scorer:
 
 
 def _columns(scorer: Scorer) -> list[str]:
-    return scorer.column_names if isinstance(scorer, Fleet) else scorer.encoder.column_names
-
-
-def _score(
-    batch: pa.RecordBatch, scorer: Scorer, coverage: float, keep: Sequence[str], outside: Outside
-) -> pa.RecordBatch:
-    columns = _columns(scorer)
-    missing = [name for name in (*columns, *keep) if name not in batch.schema.names]
-    if missing:
-        raise TableError(f"it lacks the column {listing(missing)}; it has {listing(batch.schema.names)}")
-    predicted = scorer.predict_frame(batch.select(columns).to_pandas(), coverage, outside=outside)
-    kept: dict[str, Any] = {name: batch.column(name) for name in keep}
-    scored = pa.RecordBatch.from_pandas(predicted, preserve_index=False)
-    names = [f"{name}_predicted" if name in kept else name for name in scored.schema.names]
-    return pa.RecordBatch.from_arrays([*kept.values(), *scored.columns], names=[*kept, *names])
+    """Columns that predictions need."""
+    return [*scorer.encoder.column_names, *([scorer.index.by] if isinstance(scorer, Fleet) else [])]
 
 
 # -- into a folder ----------------------------------------------------------------------------------------------------
@@ -86,14 +84,14 @@ def _score(
 
 @dataclass(frozen=True)
 class ScoringTask:
-    """A piece to score, and where its predictions go."""
+    """A piece to score, where its predictions go, and the digest of rows whose predictions are there, if any."""
 
     piece: Piece
     model: str
     out: str
-    coverage: float
-    keep: tuple[str, ...]
-    outside: Outside = "flag"
+    keep: tuple[str, ...] = ()
+    how: Mapping[str, Any] = field(default_factory=dict)
+    scored_rows: str | None = None
 
     def batches(self, digest: RowDigest) -> Iterator[pa.RecordBatch]:
         """The rows of the piece, which are added to a digest on the way."""
@@ -118,73 +116,67 @@ def score_dataset(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    coverage: float = 0.9,
     keep: Sequence[str] = (),
-    outside: Outside = "flag",
     n_jobs: int = -1,
+    progress: Callable[[int, int], None] | None = None,
+    **how: Any,
 ) -> ScoringReport:
     """Write predictions for every row of a dataset as Parquet files in the folder ``out``.
 
     Args:
         model: a model file or a fleet's folder.
         source: what :func:`vmg.scale.open_dataset` opens.
-        coverage, keep, outside: as in :func:`score_batches`.
+        keep, how: as in :func:`score_batches`.
         n_jobs: processes at once; -1 takes all cores.
+        progress: called with the numbers of finished and of all files.
     """
-    if not 0 < coverage < 1:
-        raise TableError(f"coverage must be between 0 and 1; got {coverage}")
+    how = {"coverage": 0.9, "outside": "flag", **how}
+    if not 0 < how["coverage"] < 1:
+        raise TableError(f"coverage must be between 0 and 1; got {how['coverage']}")
     path = os.path.abspath(model)
     dataset = open_dataset(source, [*_columns(load_scorer(path)), *keep])
     report = ScoringReport(refused=dict(dataset.refused), empty=list(dataset.empty))
-    settings = {"model": _digest_model(path), "data": dataset.name, "coverage": coverage, "keep": list(keep)}
-    run = Run({**settings, "outside": outside, "version": vmg.__version__})
-    with run.claim(Path(out).absolute()) as folder:
+    settings = {"model": _digest_model(path), "data": dataset.name, "keep": list(keep), **how}
+    with Run({**settings, "version": vmg.__version__}).claim(Path(out).absolute()) as folder:
         tasks = {
-            place: ScoringTask(piece, path, str(folder.path / place), coverage, tuple(keep), outside)
+            place: ScoringTask(piece, path, str(folder.path / place), tuple(keep), how, folder.source_of(place))
             for piece, place in zip(dataset.pieces, _places(dataset.pieces), strict=True)
         }
         stale = sorted(set(folder.names) - set(tasks))
         if stale:
             raise RunError(f"{out} has predictions of rows that are no longer in {dataset.name}: {listing(stale)}")
-        there = [place for place in tasks if place in folder.names]
-        for position, digest in run_parallel(digest_piece, [tasks[place] for place in there], n_jobs=n_jobs):
-            if folder.is_done(there[position], digest):
-                report.found.append(there[position])
-        left = [place for place in tasks if place not in set(report.found)]
-        for position, outcome in run_parallel(score_piece, [tasks[place] for place in left], n_jobs=n_jobs):
-            place = left[position]
-            if isinstance(outcome, str):
+        places = list(tasks)
+        done = run_parallel(score_piece, list(tasks.values()), n_jobs=n_jobs)
+        for n_done, (position, outcome) in enumerate(done, 1):
+            place = places[position]
+            if outcome is None:
+                report.found.append(place)
+            elif isinstance(outcome, str):
                 report.refused[tasks[place].piece.part.name] = outcome
             else:
                 folder.add(place, outcome[1])
                 report.n_rows += outcome[0]
                 report.written.append(place)
+            if progress is not None:
+                progress(n_done, len(places))
     for names in (report.found, report.written):
         names.sort()
     return report
 
 
-def digest_piece(task: ScoringTask) -> str:
-    """The digest of the rows of a piece; empty where it cannot be read."""
-    digest = RowDigest()
-    try:
-        for _ in task.batches(digest):
-            pass
-    except TableError:
-        return ""
-    return digest.hexdigest()
-
-
-def score_piece(task: ScoringTask) -> tuple[int, str] | str:
-    """Score one piece into its file; the number of rows and their digest, or the reason why there is no file."""
+def score_piece(task: ScoringTask) -> tuple[int, str] | str | None:
+    """Score one piece into its file: rows and their digest, the reason why there is none, or None if it was there."""
     target = Path(task.out)
     target.parent.mkdir(parents=True, exist_ok=True)
-    n_rows, writer, digest = 0, None, RowDigest()
-    options: dict[str, Any] = {"coverage": task.coverage, "keep": task.keep, "outside": task.outside}
+    n_rows, writer, digest, before = 0, None, RowDigest(), RowDigest()
     try:
+        if task.scored_rows is not None:
+            deque(task.batches(before), maxlen=0)
+            if before.hexdigest() == task.scored_rows:
+                return None
         with replacing(target) as temporary:
             try:
-                for scored in score_batches(task.batches(digest), task.model, **options):
+                for scored in score_batches(task.batches(digest), task.model, keep=task.keep, **task.how):
                     if writer is None:  # numbers hardly ever repeat, so a dictionary of them would be built in vain
                         repeated = [field.name for field in scored.schema if not pa.types.is_floating(field.type)]
                         writer = parquet.ParquetWriter(temporary, scored.schema, use_dictionary=repeated)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,75 +18,48 @@ from vmg.tables.cells import CellTable, plain, to_texts
 from vmg.tables.choices import TableChoices
 from vmg.tables.columns import CategoryColumn, Column
 
-__all__ = ["ColumnCounts", "RowSample", "TableCounts", "fit_encoder"]
+__all__ = ["RowSample", "TableCounts", "count_texts", "fit_encoder"]
 
 KEPT_LEVELS = 10_000
 """Different texts that are counted; with more, the rarest are forgotten and the counts of others are at least right."""
 
+MISSING = ""  # the text that stands for missing cells; no other text is empty
 KEY = "vmg: random key"  # a column of a sample
 
 
-@dataclass(frozen=True)
-class ColumnCounts:
-    """Missing cells of a column, and how often each text comes."""
-
-    n_missing: int = 0
-    levels: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, column: pd.Series) -> ColumnCounts:
-        """Counts of the rows of a column."""
-        column = plain(column)
-        n_missing = int(column.isna().sum())
-        if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
-            return cls(n_missing + int(np.isinf(column.to_numpy(dtype=np.float64, na_value=np.nan)).sum()))
-        if pd.api.types.is_datetime64_any_dtype(column):
-            return cls(n_missing)
-        counts = column.value_counts(dropna=True)  # few different cells become texts, not all
-        levels: Counter[str] = Counter()
-        for text, n in zip(to_texts(pd.Series(counts.index.astype(object))), counts.to_numpy(), strict=True):
-            if text is None:
-                n_missing += int(n)
-            else:
-                levels[text] += int(n)
-        return cls(n_missing, _most_common(levels))
-
-    def plus(self, other: ColumnCounts) -> ColumnCounts:
-        """Counts of both sets of rows together."""
-        levels = Counter(self.levels) + Counter(other.levels)
-        return ColumnCounts(self.n_missing + other.n_missing, _most_common(levels))
-
-
-def _most_common(levels: Counter[str]) -> Counter[str]:
-    return levels if len(levels) <= 2 * KEPT_LEVELS else Counter(dict(levels.most_common(KEPT_LEVELS)))
+def count_texts(column: pd.Series) -> Counter[str]:
+    """How often each text comes in a column, and how many cells are missing; of numbers and dates only the latter."""
+    column = plain(column)
+    counts = Counter({MISSING: int(column.isna().sum())})
+    if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
+        counts[MISSING] += int(np.isinf(column.to_numpy(dtype=np.float64, na_value=np.nan)).sum())
+    elif not pd.api.types.is_datetime64_any_dtype(column):
+        levels = column.value_counts(dropna=True)  # few different cells become texts, not all
+        for text, n in zip(to_texts(pd.Series(levels.index.astype(object))), levels.to_numpy(), strict=True):
+            counts[text or MISSING] += int(n)
+    return counts
 
 
 @dataclass
 class TableCounts:
-    """Rows of a table, and the counts of every column."""
+    """Rows of a table, and the texts of every column with how often they come; see :func:`count_texts`."""
 
-    columns: dict[str, ColumnCounts] = field(default_factory=dict)
     n_rows: int = 0
+    columns: dict[str, Counter[str]] = field(default_factory=dict)
 
     def add(self, frame: pd.DataFrame) -> None:
         """Take in more rows."""
-        if len(frame):
-            self.merge(TableCounts({name: ColumnCounts.of(frame[name]) for name in frame}, len(frame)))
+        self.merge(len(frame), {name: count_texts(frame[name]) for name in frame})
 
-    def merge(self, other: TableCounts) -> None:
+    def merge(self, n_rows: int, columns: Mapping[str, Mapping[str, int]]) -> None:
         """Take in the rows behind other counts."""
-        self.n_rows += other.n_rows
-        for name, more in other.columns.items():
-            self.columns[name] = self.columns[name].plus(more) if name in self.columns else more
-
-    def to_document(self) -> dict[str, Any]:
-        """The counts as a message for another process."""
-        return {"n_rows": self.n_rows, "columns": {name: dict(vars(one)) for name, one in self.columns.items()}}
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> TableCounts:
-        """The counts that :meth:`to_document` described."""
-        return cls({name: ColumnCounts(**one) for name, one in document["columns"].items()}, document["n_rows"])
+        self.n_rows += n_rows
+        for name, more in columns.items():
+            counts = self.columns.get(name, Counter()) + Counter(more)
+            if len(counts) > 2 * KEPT_LEVELS:
+                missing = counts.pop(MISSING, 0)
+                counts = Counter({MISSING: missing, **dict(counts.most_common(KEPT_LEVELS))})
+            self.columns[name] = counts
 
 
 def fit_encoder(
@@ -101,10 +73,11 @@ def fit_encoder(
     return replace(encoder, columns=tuple(_counted(column, counts.columns[column.name]) for column in encoder.columns))
 
 
-def _counted(column: Column, counts: ColumnCounts) -> Column:
-    if isinstance(column, CategoryColumn) and counts.levels:
-        return CategoryColumn.of_counts(column.name, counts.n_missing, dict(counts.levels)) or column
-    return replace(column, n_missing=max(column.n_missing, counts.n_missing))  # a text may be none of a number
+def _counted(column: Column, counts: Counter[str]) -> Column:
+    levels = {text: n for text, n in counts.items() if text != MISSING}
+    if isinstance(column, CategoryColumn) and levels:
+        return CategoryColumn.of_counts(column.name, counts[MISSING], levels) or column
+    return replace(column, n_missing=max(column.n_missing, counts[MISSING]))  # a text may be none of a number
 
 
 # -- a sample of rows -------------------------------------------------------------------------------------------------

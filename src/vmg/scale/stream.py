@@ -169,10 +169,10 @@ def _first_pass(dataset: Dataset, names: Sequence[str], target: str, sample_rows
             sample.add(given, piece.number)
         digests[f"{piece.number:09d}"] = digest.hexdigest()
     if size > 1:
-        own: list[Any] = [counts.to_document(), sample.to_bytes(), n_without, digests, dataset.refused]
+        own: list[Any] = [vars(counts), sample.to_bytes(), n_without, digests, dataset.refused]
         counts, sample, n_without = TableCounts(), RowSample(sample_rows, seed), 0
-        for of_columns, rows, without, of_pieces, refused in processes.gather(own):
-            counts.merge(TableCounts.from_document(of_columns))
+        for counted, rows, without, of_pieces, refused in processes.gather(own):
+            counts.merge(**counted)
             sample.merge(rows)
             n_without += without
             digests |= of_pieces
@@ -203,7 +203,8 @@ def fit_on_sample(
             estimator.fit(X, y, callbacks=callbacks, scaling=[*units, Standardiser.fit(y[:, None])])
             return
         classes = np.unique(y)  # and those that the sample missed, written as its own are
-        classes = np.unique([*classes, *counts.columns[target].levels]) if classes.dtype.kind == "U" else classes
+        if classes.dtype.kind == "U":
+            classes = np.unique([*classes, *filter(None, counts.columns[target])])
         weight = np.full(len(X), counts.n_rows / len(X))
         estimator.partial_fit(X, y, classes, weight, callbacks=callbacks, scaling=units)
 
