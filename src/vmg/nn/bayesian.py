@@ -22,6 +22,7 @@ __all__ = [
     "BayesianLinear",
     "BayesianModule",
     "DrawnRun",
+    "has_hooks",
     "kl_divergence",
     "no_autocast",
     "parameter_groups",
@@ -30,6 +31,11 @@ __all__ = [
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")  # of a user on a module
 SHARDED = "torch.distributed.tensor"  # loaded wherever parameters are spread over processes, and not before
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a user has put hooks on a module."""
+    return any(getattr(module, kind) for kind in HOOKS)
 
 
 class BayesianModule(nn.Module, ABC):

@@ -21,7 +21,7 @@ from vmg.fused import library
 from vmg.fused.divergence import DiagonalKL, compiled_kl
 from vmg.fused.stack import Activation, DiagonalDraw, kernels_serve, sample_stack
 from vmg.math.linalg import NARROW, all_finite, is_traced, values_readable
-from vmg.nn.bayesian import BayesianModule, DrawnRun, no_autocast
+from vmg.nn.bayesian import BayesianModule, DrawnRun, has_hooks, no_autocast
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear, sample_diagonal
 from vmg.nn.mlp import ACTIVATIONS, MLP, Elementwise
 from vmg.priors import compiled_form
@@ -154,7 +154,7 @@ def _follows(modules: Sequence[Any], start: int, stop: int) -> bool:
 
 def _function(module: nn.Module) -> Activation | None:
     """The function without parameters that a module applies; None if it is something else."""
-    if _has_hooks(module):
+    if has_hooks(module):
         return None
     if type(module) is Elementwise and module.function in _ELEMENTWISE:
         return module.function
@@ -172,17 +172,12 @@ def _is_fusable(layer: nn.Module) -> bool:
         and layer.sampling == "marginal"
         and layer.drawn is None
         and layer.row.log_scale.dtype not in NARROW
-        and not _has_hooks(layer)
+        and not has_hooks(layer)
     )
 
 
 def _has_forward_of(module: nn.Module, kind: type[nn.Module]) -> Any:
     return isinstance(module, kind) and type(module).forward is kind.forward and "forward" not in module.__dict__
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    return any(hooks)
 
 
 class _Fused:

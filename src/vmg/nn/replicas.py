@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from vmg.nn.bayesian import HOOKS, BayesianModule
+from vmg.nn.bayesian import BayesianModule, has_hooks
 from vmg.nn.draws import output_tensor
 
 __all__ = ["Replicas", "replicate"]
@@ -47,15 +47,13 @@ class Replicas(nn.Module):
             raise ValueError("models must be at least one module; got none")
         if any(isinstance(part, BayesianModule) for part in models[0].modules()):
             raise ValueError("models must be plain ones, without Bayesian layers; got some with")
-        tensors = [_tensors(model) for model in models]
-        first = tensors[0]
-        for other in tensors[1:]:
-            if _shapes(other) != _shapes(first):
-                raise ValueError(
-                    f"models must have tensors of the same names and shapes; got {_shapes(first)} and {_shapes(other)}"
-                )
-        trained = [name for name, tensor in first.items() if tensor.requires_grad]
-        kinds = {(first[name].dtype, first[name].device) for name in trained}
+        tensors = [{**dict(model.named_parameters()), **dict(model.named_buffers())} for model in models]
+        shapes = [{name: tuple(tensor.shape) for name, tensor in own.items()} for own in tensors]
+        other = next((own for own in shapes if own != shapes[0]), None)
+        if other is not None:
+            raise ValueError(f"models must have tensors of the same names and shapes; got {shapes[0]} and {other}")
+        first, is_trained = tensors[0], {name: tensor.requires_grad for name, tensor in tensors[0].items()}
+        kinds = {(tensor.dtype, tensor.device) for name, tensor in first.items() if is_trained[name]}
         if len(kinds) != 1:
             raise ValueError(f"models must have weights to train, of one dtype on one device; got {kinds}")
         self.model = copy.deepcopy(models[0])  # its structure; its tensors are below
@@ -63,20 +61,19 @@ class Replicas(nn.Module):
             for held in (part._parameters, part._buffers):
                 held.update(dict.fromkeys(held))
         self._first_name = _first_names(models[0])
-        names = list(self._first_name)
-        self._steps = list(_steps(self.model, names, may_multiply=len(names) == len(first)))
-        self._multiplied = {
-            name: inner for step in self._steps if step.how is _multiply for inner, name in step.names.items()
-        }
-        self._trained = {name: (self.n_members, *self._in_form(name, first[name]).shape) for name in trained}
-        kept = [name for name in first if name not in self._trained]
+        is_tied = len(self._first_name) > len(first)
+        self._steps = list(_steps(self.model, list(self._first_name), may_multiply=not is_tied))
+        multiplied = [step.names for step in self._steps if step.how is _multiply]
+        self._multiplied = {name: inner for names in multiplied for inner, name in names.items()}
+        formed = [{name: self._in_form(name, tensor.detach()) for name, tensor in own.items()} for own in tensors]
+        self._trained = {name: (len(models), *formed[0][name].shape) for name in first if is_trained[name]}
+        kept = [name for name in first if not is_trained[name]]
         self._kept = {name: f"kept_{number}" for number, name in enumerate(kept)}
         self._frozen = {name for name in kept if isinstance(first[name], nn.Parameter)}
-        with torch.no_grad():
-            rows = [torch.cat([self._in_form(name, own[name]).flatten() for name in trained]) for own in tensors]
-            self.weights = nn.Parameter(torch.stack(rows))  # [E, n]
-            for name, attribute in self._kept.items():
-                self.register_buffer(attribute, torch.stack([self._in_form(name, own[name]) for own in tensors]))
+        rows = [torch.cat([own[name].flatten() for name in self._trained]) for own in formed]
+        self.weights = nn.Parameter(torch.stack(rows))  # [E, n]
+        for name, attribute in self._kept.items():
+            self.register_buffer(attribute, torch.stack([own[name] for own in formed]))
 
     # -- the model ----------------------------------------------------------------------------------------------------
 
@@ -116,14 +113,17 @@ class Replicas(nn.Module):
         return many.unflatten(0, (self.n_members, n_own))
 
     def _in_form(self, name: str, tensor: Tensor, *, back: bool = False) -> Tensor:
-        """A tensor in the form in which it is kept: in batched products weights are [in, out] and biases [1, out]."""
+        """A tensor in the form in which it is kept: in batched products weights are [in, out] and biases [1, out].
+
+        Small steps take an eighth longer where each call turns them.
+        """
         inner = self._multiplied.get(name)
         if inner == "bias":
             return tensor.squeeze(-2) if back else tensor.unsqueeze(-2)
-        return tensor.mT if inner == "weight" else tensor
+        return tensor.mT.contiguous() if inner == "weight" else tensor
 
     def _stacked(self) -> dict[str, Tensor]:
-        """All tensors of the members, [E, ...], by their names in the model, in the form in which they are kept."""
+        """All tensors of the members, [E, ...], by their names in the model."""
         parts = self.weights.split([math.prod(shape[1:]) for shape in self._trained.values()], 1)
         own = {name: part.view(shape) for (name, shape), part in zip(self._trained.items(), parts, strict=True)}
         own |= {name: self.get_buffer(attribute) for name, attribute in self._kept.items()}
@@ -132,12 +132,11 @@ class Replicas(nn.Module):
     @torch.no_grad()
     def members(self) -> list[nn.Module]:
         """The members as models of their own, copied: for Bayesian heads, for export."""
-        stacked = {name: self._in_form(name, tensor, back=True) for name, tensor in self._stacked().items()}
-        return [self._member({name: own[k] for name, own in stacked.items()}) for k in range(self.n_members)]
+        stacked = {name: self._in_form(name, own, back=True) for name, own in self._stacked().items()}
+        return [self._member({name: own[k].clone() for name, own in stacked.items()}) for k in range(self.n_members)]
 
     def _member(self, tensors: dict[str, Tensor]) -> nn.Module:
         model = copy.deepcopy(self.model)
-        tensors = {name: own.clone(memory_format=torch.contiguous_format) for name, own in tensors.items()}
         for name in (*self._trained, *self._frozen):
             tensors[name] = nn.Parameter(tensors[name], requires_grad=name in self._trained)
         for name, same in self._first_name.items():
@@ -241,7 +240,7 @@ def _elementwise(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any],
 
 def _multiply(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
     """A linear layer, as one batched product: small networks take two to nine times as long with ``vmap``."""
-    h, weight, bias = arguments["0"], own["weight"], own.get("bias")
+    h, weight, bias = arguments["0"], own["weight"], own.get("bias")  # [E, in, out] and [E, 1, out]
     rows = h if h.dim() == 3 else h.flatten(1, -2)
     product = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias, rows, weight)
     return product if h.dim() == 3 else product.unflatten(1, h.shape[1:-1])
@@ -252,35 +251,19 @@ def _steps(module: nn.Module, names: Sequence[str], prefix: str = "", *, may_mul
 
     ``may_multiply`` is whether every tensor belongs to one layer alone, which then decides its form.
     """
-    inner = [f"{part}.{name}".removeprefix(".") for part, inside in module.named_modules() for name in _held(inside)]
+    held = [(part, name) for part, inside in module.named_modules() for name in (*inside._parameters, *inside._buffers)]
+    inner = [f"{part}.{name}".removeprefix(".") for part, name in held]
     own = {name: f"{prefix}{name}" for name in inner if f"{prefix}{name}" in names}
-    if type(module) is nn.Sequential and not _has_hooks(module):
+    if type(module) is nn.Sequential and not has_hooks(module):
         for name, part in module._modules.items():
             assert part is not None
             yield from _steps(part, names, f"{prefix}{name}.", may_multiply=may_multiply)
-    elif any(isinstance(part, HAVE_STATISTICS) or _has_hooks(part) for part in module.modules()):
+    elif any(isinstance(part, HAVE_STATISTICS) or has_hooks(part) for part in module.modules()):
         yield _Step(module, own, _one_by_one)
     elif type(module) is nn.Linear and may_multiply:
         yield _Step(module, own, _multiply)
     else:
         yield _Step(module, own, _elementwise if type(module) in ELEMENTWISE else _by_vmap)
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return any(getattr(module, kind) for kind in HOOKS)
-
-
-def _held(module: nn.Module) -> Iterator[str]:
-    """Names of the tensors that a module itself holds, also where they were taken out."""
-    yield from (*module._parameters, *module._buffers)
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-def _shapes(tensors: dict[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:
