@@ -10,7 +10,8 @@ import math
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,17 +46,6 @@ MOST_POINTS = 50  # the paper's number for its widest layers [LW16, §4.2]
 MAX_NOISE = 0.05
 FEWEST, MOST = math.exp(-6), 0.1  # standard deviations of the weights at the start
 
-_KEPT = (  # attributes that a module keeps when its class changes
-    "training",
-    "_forward_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_forward_pre_hooks",
-    "_forward_pre_hooks_with_kwargs",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-    "_is_full_backward_hook",
-)
 _CACHES = ("_flat_weights", "_flat_weight_refs")  # of recurrent layers, with their old weights
 
 
@@ -111,7 +101,7 @@ def bayesianize(
         return layer_settings(n_rows, n_data) | own | given
 
     model = copy.deepcopy(module)
-    owners = _owners(model)
+    owners = Counter(p for part in model.modules() for p in part._parameters.values() if p is not None)
     done: dict[str, str] = {}
     left: dict[str, str] = {}
     surprising: list[str] = []
@@ -192,16 +182,6 @@ def layer_settings(n_rows: int, n_data: float | None) -> dict[str, Any]:
     }
 
 
-def _owners(model: nn.Module) -> Callable[[nn.Parameter], int]:
-    """A function that gives the number of modules which hold a parameter."""
-    count: dict[nn.Parameter, int] = {}
-    for part in model.modules():
-        for parameter in part._parameters.values():
-            if parameter is not None:
-                count[parameter] = count.get(parameter, 0) + 1
-    return lambda parameter: count.get(parameter, 0)
-
-
 def select(model: nn.Module, only: str | None, skip: str | None) -> Iterator[tuple[str, nn.Module, bool]]:
     """Modules with parameters of their own, by name, outermost first, and whether they are chosen.
 
@@ -239,7 +219,9 @@ def replace_in_place(module: nn.Module, layer: nn.Module, *, forget: bool = Fals
     """
     layer.train(module.training)
     old, new = module.__dict__, layer.__dict__
-    kept = {name: old[name] for name in old if name in _KEPT or not (forget or name in new or name in _CACHES)}
+    hooks = [name for name in old if name.startswith(("_forward_", "_backward_")) or name == "_is_full_backward_hook"]
+    others = [] if forget else [name for name in old if name not in new and name not in _CACHES]
+    kept = {name: old[name] for name in (*hooks, *others)}
     module.__dict__ = {**new, **kept}
     module.__class__ = type(layer)
 
@@ -275,19 +257,16 @@ class _LeftError(Exception):
 
 
 def _counterpart(
-    module: Any, owners: Callable[[nn.Parameter], int], settings: Settings, *, named: bool
+    module: nn.Module, owners: Mapping[nn.Parameter, int], settings: Settings, *, named: bool
 ) -> BayesianModule:
     """A new module that starts at the weights of ``module``, or a :class:`_LeftError`.
 
-    Args:
-        module: one of those that :func:`select` gives.
-        owners: how many modules hold a parameter.
-        settings: options of the layers.
-        named: asked for by name: then frozen weights become a frozen mean.
+    ``owners`` has the number of modules that hold each parameter. The weights of a frozen module that is ``named`` by
+    the user become a frozen mean.
     """
     _require_kind(module)
-    parameters = [p for p in module.parameters() if p is not None]
-    if any(owners(p) > 1 for p in parameters):
+    parameters = list(module.parameters())
+    if any(owners[p] > 1 for p in parameters):
         raise _LeftError("it shares weights with another module")
     trained = {p.requires_grad for p in parameters}
     if len(trained) > 1:

@@ -26,7 +26,7 @@ from vmg.model_file import fingerprint_function, fingerprint_modules, fingerprin
 from vmg.nn.bayesian import use_generator
 from vmg.objective import ElboTerms, Objective
 from vmg.processes import add_up_, any_true, gather, gather_rows, rank_and_size, send_
-from vmg.training.progress import Callback, Finished, History, Hook, Progress, Schedule, constant
+from vmg.training.progress import Callback, History, Progress, Schedule, constant
 from vmg.training.rows import Batch, Minibatches, TrainingRows
 from vmg.training.state import Average, Checkpoint, GroupedParameters, KeptRun, LastGood
 
@@ -120,9 +120,6 @@ def train(
         evaluate = processes.share(partial(differentiate, objective, parameters), parameters)
         last_good = LastGood(network, likelihood, parameters)
         reports = Reports(history, n_steps, callbacks, average, last_good.restore, x.device)
-        after_step: list[Hook] = [reports.add, *([] if average is None else [average.update])]
-        at_report: list[Hook] = [last_good.keep, reports.report, processes.agree_on(history)]
-        at_report += [kept.write] if kept is not None and processes.rank == 0 else []
 
         for step in range(done + 1, n_steps + 1):
             rate = learning_rate * schedule((step - 1) / n_steps)
@@ -134,12 +131,16 @@ def train(
             optimiser.step()
             joined, (_, y_joined, weight_joined) = processes.joined(likelihood, terms, batch, n_batch)
             objective.update_likelihood(joined, y_joined, weight_joined)
-            finished = Finished(step, rate, batch, terms)
-            for hook in after_step:
-                hook(finished)
+            reports.add(terms)
+            if average is not None:
+                average.update()
             if step % report_every == 0 or step == n_steps:
-                for hook in at_report:
-                    hook(finished)
+                if not last_good.keep():
+                    raise last_good.failure(step, rate, batch.x)
+                reports.report(step, rate)
+                processes.agree_on(history, step)
+                if kept is not None and processes.rank == 0:
+                    kept.write()
             if history.was_stopped:
                 break
         if average is not None:
@@ -212,27 +213,27 @@ class Reports:
         self._sums, self._count = torch.zeros(2, device=device), 0
         self._started = time.perf_counter() - (history.last.seconds if history.records else 0.0)
 
-    def add(self, done: Finished) -> None:
+    def add(self, terms: ElboTerms) -> None:
         """Take in the terms of a step."""
-        self._sums += torch.stack([done.terms.expected_log_likelihood.mean(), done.terms.kl.mean()])
+        self._sums += torch.stack([terms.expected_log_likelihood.mean(), terms.kl.mean()])
         self._count += 1
 
-    def report(self, done: Finished) -> None:
+    def report(self, step: int, rate: float) -> None:
         """Write a record, and ask the callbacks whether training goes on."""
         fit, kl = (self._sums / self._count).tolist()
         self._sums.zero_()
         self._count = 0
         seconds = time.perf_counter() - self._started
-        progress = Progress(done.step, self._n_steps, fit - kl, fit, kl, done.learning_rate, seconds)
+        progress = Progress(step, self._n_steps, fit - kl, fit, kl, rate, seconds)
         self._history.records.append(progress)
-        averaged = self._average is not None and bool(self._callbacks)
-        if self._average is not None and averaged:
-            self._average.put_in_place()
+        average = self._average if self._callbacks else None
+        if average is not None:
+            average.put_in_place()
         answers = [callback(progress) for callback in self._callbacks]
-        if averaged:
+        if average is not None:
             self._restore()
         if any(answers):
-            self._history.stopped = f"stopped by a callback at step {done.step}"
+            self._history.stopped = f"stopped by a callback at step {step}"
 
 
 # -- several processes ------------------------------------------------------------------------------------------------
@@ -325,17 +326,13 @@ class Processes:
 
     # -- at reports ---------------------------------------------------------------------------------------------------
 
-    def agree_on(self, history: History) -> Hook:
-        """A hook that ends the run in all processes where a callback of one has ended it."""
-
-        def agree(done: Finished) -> None:
-            if self.alone:
-                return
-            if any_true(history.was_stopped, f"at step {done.step}") and not history.was_stopped:
-                history.stopped = f"stopped by a callback of another process at step {done.step}"
-            self._seed_noise(done.step)
-
-        return agree
+    def agree_on(self, history: History, step: int) -> None:
+        """End the run in all processes where a callback of one has ended it."""
+        if self.alone:
+            return
+        if any_true(history.was_stopped, f"at step {step}") and not history.was_stopped:
+            history.stopped = f"stopped by a callback of another process at step {step}"
+        self._seed_noise(step)
 
 
 class SharedStep:

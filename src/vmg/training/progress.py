@@ -5,16 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-from vmg.objective import ElboTerms
-from vmg.training.rows import Batch
 
 __all__ = [
     "Callback",
-    "Finished",
     "History",
-    "Hook",
     "Progress",
     "Schedule",
     "constant",
@@ -34,19 +28,6 @@ def constant(progress: float) -> float:
 def cosine(progress: float) -> float:
     """A factor that falls from one to zero along half a cosine (Loshchilov & Hutter 2017)."""
     return 0.5 * (1 + math.cos(math.pi * progress))
-
-
-class Finished(NamedTuple):
-    """A step that was taken: its number, from one on, the learning rate, its rows, and the objective before it."""
-
-    step: int
-    learning_rate: float
-    batch: Batch
-    terms: ElboTerms
-
-
-Hook = Callable[[Finished], None]
-"""Called after every step, or at every report; it may raise :class:`~vmg.training.TrainingError`."""
 
 
 ALL_DONE = "all steps done"

@@ -9,7 +9,7 @@ any time, the old one or the new.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from vmg.likelihoods import Likelihood
 from vmg.math.linalg import all_finite
 from vmg.model_file import ModelFileError, read_state, write_state
 from vmg.nn.bayesian import BayesianModule, kl_divergence
-from vmg.training.progress import Finished, History, Progress
+from vmg.training.progress import History, Progress
 from vmg.training.rows import Minibatches
 
 __all__ = ["Average", "Checkpoint", "GroupedParameters", "KeptRun", "LastGood", "TrainingError"]
@@ -74,12 +74,6 @@ class GroupedParameters:
         """The present values."""
         return [t.detach().clone() for t in self.tensors]
 
-    def copy_to(self, values: list[Tensor]) -> None:
-        """Write the present values over those of a snapshot, or into an empty one; there is never a second copy."""
-        values += [] if values else [torch.empty_like(tensor.detach()) for tensor in self.tensors]
-        for tensor, value in zip(self.tensors, values, strict=True):
-            value.copy_(tensor.detach())
-
     @torch.no_grad()
     def restore(self, values: list[Tensor]) -> None:
         """Go back to the values of a snapshot or an average."""
@@ -103,7 +97,7 @@ class Average:
         self._parameters, self._decay, self._steps = parameters, decay, 0
         self.values: list[Tensor] = parameters.snapshot()
 
-    def update(self, done: Finished) -> None:
+    def update(self) -> None:
         """Take in the present parameters; after t steps their weights are β^(t−s) (1 − β)/(1 − β^t)."""
         self._steps += 1
         decay = self._decay * (1 - self._decay ** (self._steps - 1)) / (1 - self._decay**self._steps)
@@ -134,19 +128,15 @@ class LastGood:
         self._network, self._likelihood, self._parameters = network, likelihood, parameters
         self._values: list[Tensor] = []
         self._state: dict[str, Tensor] = {}
-        self._remember()
+        self.keep()
 
-    def keep(self, done: Finished) -> None:
-        """Remember the present parameters; where they are not finite, go back to the last good ones and raise."""
-        if not self._remember():
-            raise self.failure(done.step, done.learning_rate, done.batch.x)
-
-    def _remember(self) -> bool:
-        """Remember the present parameters, if they are finite; say whether they are."""
+    def keep(self) -> bool:
+        """Remember the present parameters, if they are finite; whether they are."""
         state = self._likelihood.state_dict()
         finite = all(all_finite(t.detach()) for t in (*self._parameters.tensors, *state.values()))
         if finite:
-            self._parameters.copy_to(self._values)
+            self._values.clear()  # before the copy: there are never two
+            self._values += self._parameters.snapshot()
             self._state = {name: value.clone() for name, value in state.items()}
         return finite
 
@@ -171,27 +161,18 @@ def _first_non_finite(network: nn.Module, x: Tensor) -> str:
     for name, parameter in network.named_parameters():
         if not torch.isfinite(parameter).all():
             return f"parameter {name}"
-    layers = [(name, module) for name, module in network.named_modules() if isinstance(module, BayesianModule)]
-    names: dict[nn.Module, str] = {module: name for name, module in layers}
-    entered: list[str] = []
+    names = {module: name for name, module in network.named_modules() if isinstance(module, BayesianModule)}
     culprits: list[str] = []
 
-    def enter(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        entered.append(names[module])
-
-    def look(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        if not torch.isfinite(output).all():
+    def look(module: BayesianModule, inputs: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and not torch.isfinite(output).all():
             culprits.append(f"the output of layer {names[module]}")
 
-    with ExitStack() as hooks, torch.no_grad():
+    with ExitStack() as hooks, torch.no_grad(), suppress(ValueError):  # a layer refuses what the one before it made
         for module in names:
-            hooks.callback(module.register_forward_pre_hook(enter).remove)
             hooks.callback(module.register_forward_hook(look).remove)
-        try:
-            network(x)
-        except ValueError as error:  # a layer may refuse what the layer before it made
-            culprits.append(f"layer {entered[-1] if entered else ''}: {error}")
-    culprits += [f"the KL of layer {name}" for name, module in layers if not all_finite(kl_divergence(module))]
+        network(x)
+    culprits += [f"the KL of layer {name}" for module, name in names.items() if not all_finite(kl_divergence(module))]
     return culprits[0] if culprits else "the likelihood"
 
 
@@ -255,7 +236,7 @@ class KeptRun:
             return n_steps
         return history.last.step if history.records else 0
 
-    def write(self, done: Finished) -> None:
+    def write(self) -> None:
         """Write the file at a report, if it is this one's turn, the last one or the one that stopped the run."""
         history, checkpoint = self.history, self.checkpoint
         last = history.was_stopped or history.last.step == history.last.n_steps
