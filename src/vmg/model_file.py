@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias
+from types import UnionType
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 from safetensors.torch import load, save
@@ -31,6 +33,7 @@ __all__ = [
     "fingerprint_modules",
     "fingerprint_tensors",
     "from_bytes",
+    "from_fields",
     "read",
     "read_state",
     "require_shapes",
@@ -42,6 +45,7 @@ __all__ = [
 
 Tensors: TypeAlias = dict[str, Tensor]
 Document: TypeAlias = dict[str, Any]
+T = TypeVar("T")
 
 FORMAT = "vmg"
 FORMAT_VERSION = 3
@@ -70,6 +74,33 @@ def require_shapes(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, 
         present = tuple(tensors[name].shape)
         if present != shape:
             raise ValueError(f"{name} must have the shape {shape}, as described; got {present}")
+
+
+def from_fields(cls: type[T], document: Mapping[str, Any]) -> T:
+    """A dataclass from its fields in a document; an error where one is unknown, missing or of another type."""
+    kinds, values = get_type_hints(cls), dict(document)
+    for name, value in values.items():
+        if get_origin(kinds[name]) is tuple and isinstance(value, list):  # JSON has no tuples
+            values[name] = tuple(value)
+        if not _is(values[name], kinds[name]):
+            raise ValueError(f"{name} of {cls.__name__} must be {kinds[name]}; got {value!r:.40}")
+    return cls(**values)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """The same as isinstance, also for what collections hold; True and False are no numbers, and numbers are finite."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(_is(value, part) for part in parts)
+    if origin is Literal:
+        return value in parts
+    if origin in (list, tuple):
+        return isinstance(value, origin) and all(_is(item, parts[0]) for item in value)
+    if origin is Mapping:
+        return isinstance(value, dict) and all(_is(k, parts[0]) and _is(v, parts[1]) for k, v in value.items())
+    if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
+        return kind in (bool, Any) and isinstance(value, bool)
+    return kind is Any or isinstance(value, (int, float) if kind is float else kind)
 
 
 def require_size(name: str, value: Any) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from vmg.estimators import TableModel
+from vmg.estimators import TableModel, TableRegressor
 from vmg.tables import TableEncoder
 from vmg.tables.encoder import judge_trend
 
@@ -44,6 +44,14 @@ def test_a_trend_is_kept_only_where_later_rows_show_it():
 
 def test_few_rows_decide_nothing():
     assert judge(series("season").iloc[:30])[0]
+
+
+def test_each_output_drifts_in_its_own_units():
+    frame = series("curved")
+    y = np.column_stack([frame["y"], 1000 * frame["y"]])
+    model = TableRegressor(n_members=2, max_iter=5, random_state=0).fit(frame[["when"]], y)
+    [column] = model.inputs_.encoder.columns
+    assert column.drift[0] > 0 and column.drift[1] == pytest.approx(1000 * column.drift[0])
 
 
 @pytest.mark.parametrize("kind", ["season", "curved"])

@@ -33,7 +33,7 @@ from vmg.fit.design import Standardiser
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.model_file import Document, ModelFileError, Tensors, from_bytes, to_bytes, write
 from vmg.prediction import row_pieces
-from vmg.prediction.conformal import calibration_scores, check_groups, row_levels
+from vmg.prediction.conformal import calibration_scores, check_groups, class_scores, class_sets, row_levels
 from vmg.training import Callback, History, TrainingError, print_progress
 
 if TYPE_CHECKING:
@@ -285,6 +285,33 @@ class EstimatorBase(BaseEstimator, ABC):
         read_out = [[read(part) for read in reads] for part in parts]
         return [np.concatenate(pieces) for pieces in zip(*read_out, strict=True)]
 
+    # -- calibrating --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _conformal_scores(self, rows: Any, y: NDArray[Any]) -> Array:
+        """Scores of checked rows that intervals or sets are calibrated by."""
+
+    def conformalize(self, X: Any, y: Any, *, groups: ArrayLike | None = None) -> Self:
+        """Calibrate ``predict_interval`` or ``predict_set`` on rows that ``fit`` has not seen.
+
+        Their coverage then holds in finite samples. Several outputs are calibrated one by one: the coverage is that of
+        each output, not of all together. Calling it again replaces the calibration; ``fit`` and ``partial_fit`` forget
+        it.
+
+        Parameters
+        ----------
+        X, y
+            Rows like those to come, as in ``fit``.
+        groups : array-like [N], optional
+            A label for each row: the coverage then holds within each group of rows, and intervals and sets need the
+            groups of their rows.
+        """
+        check_is_fitted(self, "seed_")
+        rows, y = self._check_data(X, y, reset=False)
+        labels = None if groups is None else check_groups(groups, len(rows))
+        self.conformal_scores_, self.conformal_groups_ = self._conformal_scores(rows, y), labels
+        return self
+
 
 class PointAndMore(tuple[NDArray[Any], NDArray[Any]]):
     """A point with its standard deviation or interval, which some of scikit-learn's tools take for one array."""
@@ -426,27 +453,8 @@ class NumbersMixin(EstimatorBase):
         """Draws in the order of scikit-learn's Gaussian processes, [N, n_samples] or [N, C, n_samples]."""
         return np.moveaxis(self.sample(X, n_samples, random_state), 0, -1)
 
-    def conformalize(self, X: Any, y: Any, *, groups: ArrayLike | None = None) -> Self:
-        """Calibrate intervals on rows that ``fit`` has not seen, so that their coverage holds in finite samples.
-
-        Several outputs are calibrated one by one: the coverage is that of each output, not of all together. Changes
-        :meth:`predict_interval` alone. Calling it again replaces the calibration; ``fit`` and
-        ``partial_fit`` forget it.
-
-        Parameters
-        ----------
-        X, y
-            Rows like those to come, as in ``fit``.
-        groups : array-like [N], optional
-            A label for each row: the coverage then holds within each group of rows, and :meth:`predict_interval` needs
-            the groups of its rows.
-        """
-        check_is_fitted(self, "seed_")
-        rows, y = self._check_data(X, y, reset=False)
-        labels = None if groups is None else check_groups(groups, len(rows))
-        self.conformal_scores_ = calibration_scores(self._distribution(rows), y)
-        self.conformal_groups_ = labels
-        return self
+    def _conformal_scores(self, rows: Any, y: NDArray[Any]) -> Array:
+        return calibration_scores(self._distribution(rows), y)
 
 
 class ClassesMixin(EstimatorBase):
@@ -491,6 +499,22 @@ class ClassesMixin(EstimatorBase):
         """The most probable class of each row."""
         [label] = self._in_pieces(X, lambda part: part.label)
         return label
+
+    def _conformal_scores(self, rows: Any, y: NDArray[Any]) -> Array:
+        return class_scores(self._distribution(rows).probabilities, np.searchsorted(self.classes_, y))
+
+    def predict_set(self, X: Any, coverage: float = 0.9, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
+        """Which classes belong to a set that holds the true one with probability ``coverage``, [N, K].
+
+        Needs :meth:`conformalize`; holds in finite samples, on average over rows (of each group, where it was given
+        groups). The most probable class is always in the set.
+        """
+        check_is_fitted(self, "seed_")
+        if self.conformal_scores_ is None:
+            raise ValueError("predict_set needs conformalize first")
+        probabilities = self.predict_proba(X)
+        levels = row_levels(self.conformal_scores_, self.conformal_groups_, coverage, groups, len(probabilities))
+        return class_sets(probabilities, levels)
 
 
 def check_point(point: str) -> None:

@@ -8,19 +8,16 @@ from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_class_weight
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
 
 from vmg.estimators.base import Array, ClassesMixin, parameter
 from vmg.estimators.table_estimator import TableEstimator
 from vmg.fit.classes import ClassificationEnsemble, fit_classification
 from vmg.fit.design import Standardiser
 from vmg.prediction import ClassPrediction
-from vmg.prediction.conformal import check_groups, class_scores, class_sets, row_levels
-from vmg.tables.target import centred_target
 from vmg.training import Callback
 
 if TYPE_CHECKING:
@@ -72,8 +69,6 @@ categorical, ignore, date_formats, decimal, random_state, verbose
     n_draws: int = parameter(16, Interval(Integral, 1, 10_000, closed="both"))
     class_weight: dict[Any, float] | str | None = parameter(None, dict, StrOptions({"balanced"}), None)
 
-    conformal_scores_: Array | None = field(init=False)
-    conformal_groups_: NDArray[Any] | None = field(init=False)
     class_weights_: Array | None = field(init=False)
     ensemble_: ClassificationEnsemble = field(init=False)
 
@@ -114,8 +109,8 @@ categorical, ignore, date_formats, decimal, random_state, verbose
         of_class = self.class_weights_[np.searchsorted(self.classes_, y)]
         return of_class if weight is None else of_class * weight
 
-    def _centred_targets(self, y: NDArray[Any]) -> Array:
-        return centred_target(np.searchsorted(self.classes_, y))
+    def _told_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+        return np.searchsorted(self.classes_, y)
 
     def _fit_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         self.class_weights_ = None
@@ -146,36 +141,6 @@ categorical, ignore, date_formats, decimal, random_state, verbose
     def _predict_features(self, X: Array) -> ClassPrediction:
         x = self.input_scaling_.transform(X)
         return ClassPrediction(self.ensemble_.sample_probabilities(x, self.n_draws, self.seed_), self.classes_)
-
-    def conformalize(self, X: Any, y: Any, *, groups: ArrayLike | None = None) -> Self:
-        """Calibrate :meth:`predict_set` on rows that ``fit`` has not seen; ``fit`` and ``partial_fit`` forget it.
-
-        Parameters
-        ----------
-        X, y
-            Rows like those to come.
-        groups : array-like [N], optional
-            A label for each row: the coverage then holds within each group.
-        """
-        check_is_fitted(self, "seed_")
-        rows, y = self._check_data(X, y, reset=False)
-        labels = None if groups is None else check_groups(groups, len(rows))
-        self.conformal_scores_ = class_scores(self._distribution(rows).probabilities, np.searchsorted(self.classes_, y))
-        self.conformal_groups_ = labels
-        return self
-
-    def predict_set(self, X: Any, coverage: float = 0.9, groups: ArrayLike | None = None) -> NDArray[np.bool_]:
-        """Which classes belong to a set that holds the true one with probability ``coverage``, [N, K].
-
-        Needs :meth:`conformalize`; holds in finite samples, on average over rows (of each group, where it was given
-        groups). The most probable class is always in the set.
-        """
-        check_is_fitted(self, "seed_")
-        if self.conformal_scores_ is None:
-            raise ValueError("predict_set needs conformalize first")
-        probabilities = self.predict_proba(X)
-        levels = row_levels(self.conformal_scores_, self.conformal_groups_, coverage, groups, len(probabilities))
-        return class_sets(probabilities, levels)
 
 
 def _class_weights(

@@ -50,6 +50,8 @@ MAX_ARRAY_BYTES = 2**26
 SAVED = ("TableClassifier", "TableRegressor", "VMGClassifier", "VMGRegressor")
 """Estimators that :func:`vmg.load` knows."""
 
+PAIRS = "pairs"  # tag of a mapping
+
 REQUIRED = ("n_features_in_", "input_scaling_", "history_", "seed_", "conformal_scores_", "conformal_groups_")
 """Fitted attributes of every estimator; what else is missing shows in a prediction."""
 
@@ -74,7 +76,10 @@ def to_document(estimator: BaseEstimator, codecs: Mapping[type[Any], Codec]) -> 
     tensors, attributes = encode_attributes(estimator, codecs)
     document = {
         "holds": type(estimator).__name__,
-        "parameters": {name: _encode_parameter(name, value) for name, value in parameters.items()},
+        "parameters": {
+            name: _encode(name, value.tolist() if isinstance(value, np.ndarray) else value, {}, {})
+            for name, value in parameters.items()
+        },
         "attributes": attributes,
     }
     return tensors, document
@@ -105,7 +110,7 @@ def from_document(
     try:
         if document["holds"] != kind.__name__:
             raise ValueError(f"the document must hold a {kind.__name__}; got {document['holds']!r:.40}")
-        parameters = {name: _decode_parameter(value) for name, value in document["parameters"].items()}
+        parameters = {name: _decode(name, value, {}, {}) for name, value in document["parameters"].items()}
         _check_parameters(parameters)
         estimator = kind(**parameters)
         decode_attributes(estimator, tensors, document["attributes"], codecs)
@@ -117,31 +122,7 @@ def from_document(
     return estimator
 
 
-# -- parameters -------------------------------------------------------------------------------------------------------
-
-
-def _encode_parameter(name: str, value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, tuple | list):
-        return [_encode_parameter(name, item) for item in value]
-    if isinstance(value, dict):  # JSON has texts alone for keys
-        return {"pairs": [[_encode_parameter(name, part) for part in pair] for pair in value.items()]}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, np.random.RandomState):
-        hint = "it is not needed after the fit: call set_params(random_state=None) before saving"
-    elif callable(value):
-        hint = "code is never saved: use one of the activations that have a name"
-    else:
-        hint = "use numbers, strings or sequences of them"
-    raise ModelFileError(f"{name}={value!r} cannot be saved; {hint}")
-
-
-def _decode_parameter(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {_decode_parameter(key): _decode_parameter(item) for key, item in value["pairs"]}
-    return tuple(_decode_parameter(item) for item in value) if isinstance(value, list) else value
+# -- values ----------------------------------------------------------------------------------------------------------
 
 
 def _check_parameters(parameters: Mapping[str, Any]) -> None:
@@ -151,15 +132,16 @@ def _check_parameters(parameters: Mapping[str, Any]) -> None:
         raise ValueError(f"n_draws must be a whole number from 1 to {MAX_DRAWS:,} in a saved model; got {n_draws!r}")
 
 
-# -- fitted attributes ------------------------------------------------------------------------------------------------
-
-
 def _encode(name: str, value: Any, tensors: Tensors, codecs: Mapping[type[Any], Codec]) -> Any:
     """A JSON value for ``value``; its arrays go to ``tensors`` under names that start with ``name``."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, tuple | list):
+        return [_encode(name, item, tensors, codecs) for item in value]
+    if isinstance(value, dict):  # JSON has texts alone for keys
+        return {PAIRS: [[_encode(name, part, tensors, codecs) for part in pair] for pair in value.items()]}
     for kind, codec in codecs.items():
         if isinstance(value, kind):
             try:
@@ -168,14 +150,21 @@ def _encode(name: str, value: Any, tensors: Tensors, codecs: Mapping[type[Any], 
                 raise ModelFileError(f"{name} cannot be saved: {error}") from error
             tensors.update({f"{name}.{key}" if key else name: tensor for key, tensor in own.items()})
             return {codec.tag: document}
-    raise ModelFileError(f"{name} of type {type(value).__name__} cannot be saved")
+    if isinstance(value, np.random.RandomState):
+        raise ModelFileError(f"{name}={value!r} cannot be saved: call set_params(random_state=None) after the fit")
+    hint = "code is never saved" if callable(value) else "use numbers, strings or sequences of them"
+    raise ModelFileError(f"{name} of type {type(value).__name__} cannot be saved; {hint}")
 
 
 def _decode(name: str, value: Any, tensors: Mapping[str, Tensor], decoders: Mapping[str, Any]) -> Any:
     """The value that :func:`_encode` took apart; other errors than of a model file get its name."""
+    if isinstance(value, list):
+        return tuple(_decode(name, item, tensors, decoders) for item in value)
     if not isinstance(value, dict):
         return value
     [(tag, document)] = value.items()
+    if tag == PAIRS:
+        return {_decode(name, key, {}, {}): _decode(name, item, tensors, decoders) for key, item in document}
     start = f"{name}."
     own = {key.removeprefix(start): tensor for key, tensor in tensors.items() if key.startswith(start)}
     try:
@@ -229,8 +218,7 @@ def _decode_history(tensors: Tensors, document: Document) -> History:
 
 
 def _encode_transform(transform: LogTransform | Rectified) -> tuple[Tensors, Document]:
-    [kind] = [name for name, cls in TRANSFORMS.items() if isinstance(transform, cls)]
-    return {}, {"kind": kind, **asdict(transform)}
+    return {}, {"kind": type(transform).__name__, **asdict(transform)}
 
 
 def _decode_transform(tensors: Tensors, document: Document) -> LogTransform | Rectified:
@@ -239,15 +227,7 @@ def _decode_transform(tensors: Tensors, document: Document) -> LogTransform | Re
         raise ValueError(f"must have finite numbers from 0 on; got {values}")
     if values.get("negative_probability", 0.0) >= 1:
         raise ValueError(f"negative_probability must be below 1; got {values['negative_probability']}")
-    return TRANSFORMS[document["kind"]](**values)
-
-
-def _encode_scores(scores: Mapping[str, float]) -> tuple[Tensors, Document]:
-    return {}, {key: float(value) for key, value in scores.items()}
-
-
-def _decode_scores(tensors: Tensors, document: Document) -> dict[str, float]:
-    return {str(key): float(value) for key, value in document.items()}
+    return {"LogTransform": LogTransform, "Rectified": Rectified}[document["kind"]](**values)
 
 
 def _check_answers(estimator: Any) -> None:
@@ -282,8 +262,6 @@ def _check_answers(estimator: Any) -> None:
         raise ValueError(f"one row must get one prediction; got {len(predicted)}")
 
 
-TRANSFORMS: dict[str, type[LogTransform] | type[Rectified]] = {"log": LogTransform, "rectified": Rectified}
-
 CODECS: dict[type[Any], Codec] = {
     np.ndarray: Codec("array", _encode_array, _decode_array),
     Standardiser: Codec("standardiser", _encode_scaling, _decode_scaling),
@@ -296,5 +274,4 @@ CODECS: dict[type[Any], Codec] = {
     LogTransform: Codec("transform", _encode_transform, _decode_transform),
     Rectified: Codec("transform", _encode_transform, _decode_transform),
     TableInputs: Codec("inputs", TableInputs.to_document, TableInputs.from_document),
-    dict: Codec("scores", _encode_scores, _decode_scores),
 }

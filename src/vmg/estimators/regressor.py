@@ -19,7 +19,6 @@ from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.glm import ScalarEnsemble
 from vmg.likelihoods.families import LIKELIHOODS
 from vmg.prediction import AtomPrediction, NumberPrediction, StudentPrediction, TransformedPrediction
-from vmg.tables.target import centred_target
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -154,14 +153,14 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         self._check_outputs(1, True, reset=reset)
         return check_array(y, dtype=np.float64, ensure_all_finite=False, input_name="y")  # bounds may be infinite
 
-    def _centred_targets(self, y: NDArray[Any]) -> Array:
+    def _told_targets(self, y: NDArray[Any]) -> NDArray[Any]:
         if self.likelihood == "binomial":
-            return centred_target(y[:, 0] / np.maximum(y[:, 1], 1.0))
+            return y[:, 0] / np.maximum(y[:, 1], 1.0)
         if self.likelihood == "censored":  # the middle of the bounds, or the finite one
             low, high = np.where(np.isfinite(y), y, y[:, ::-1]).T
             middle = (low + high) / 2
-            return centred_target(np.where(np.isfinite(middle), middle, np.median(middle[np.isfinite(middle)])))
-        return np.column_stack([centred_target(column) for column in y.reshape(len(y), -1).T])
+            return np.where(np.isfinite(middle), middle, np.median(middle[np.isfinite(middle)]))
+        return y
 
     def _fit_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         if y.ndim == 2 and y.shape[1] == 1:  # one output, however it comes

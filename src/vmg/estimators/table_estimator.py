@@ -85,8 +85,8 @@ class TableEstimator(EstimatorBase):
         """Fit to features and set every fitted attribute."""
 
     @abstractmethod
-    def _centred_targets(self, y: NDArray[Any]) -> Array:
-        """Targets for statistics of categories, centred and of unit scale, [N, outputs]."""
+    def _told_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+        """Targets that columns are described by: numbers [N] or [N, outputs], or the places of classes [N]."""
 
     @property
     def n_iter_(self) -> int:
@@ -130,10 +130,10 @@ class TableEstimator(EstimatorBase):
 
     def _fit(self, X: Array | pd.DataFrame, y: NDArray[Any], weight: Array | None) -> None:
         if isinstance(X, pd.DataFrame):
-            first, choices = y.reshape(len(y), -1)[:, 0], self._choices()
+            choices = self._choices()
             require_columns(X, choices.named)
             table = CellTable(X.drop(columns=choices.ignored), training=True)
-            self.inputs_, X = TableInputs.fit(table, first, self._centred_targets(y), choices)
+            self.inputs_, X = TableInputs.fit(table, self._told_targets(y), choices)
         else:
             keeps = self._keeps_rows and not self._known_scaling and X.shape[1] <= MOST_COLUMNS
             self.inputs_ = TableInputs.of_numbers(X, self._column_names()) if keeps else None
@@ -240,14 +240,14 @@ class TableEstimator(EstimatorBase):
             raise TableError("the table has no rows")
         if outside == "error":
             refuse_outside(encoder.column_names, marks)
-        read = CellTable(encoder.clipped(table)) if outside == "clip" else table
-        shares = draw_shares(encoder.columns, marks, len(table))
-        rows = EncodedRows(encoder.transform(read), shares, encoder.extra_std(read))
+        clip, shares = outside == "clip", draw_shares(encoder.columns, marks, len(table))
+        rows = EncodedRows(encoder.transform(table, clip=clip), shares, None if clip else encoder.extra_std(table))
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is flagged below
             distributions = (self._distribution(rows[piece]) for piece in rows.pieces())
             parts = [tabulate(part, self.conformal_scores_, coverage, point, above) for part in distributions]
         predictions = pd.concat(parts, ignore_index=True).set_axis(table.frame.index)
-        predictions["familiarity"] = reference.familiarity(rows.features, shares > 0) * encoder.time_familiarity(read)
+        in_time = 1.0 if clip else encoder.time_familiarity(table)
+        predictions["familiarity"] = in_time * reference.familiarity(rows.features, shares > 0)
         predictions[FLAGS] = flag_texts(encoder.column_names, marks, len(table))
         return mark_not_finite(predictions)
 

@@ -22,7 +22,7 @@ from vmg.tables.choices import TableChoices
 from vmg.tables.columns import NumberColumn
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.missing import ReferenceRows, draw_shares, find_candidates, row_digests
-from vmg.tables.target import target_scale
+from vmg.tables.target import centred_target, target_scale
 
 __all__ = [
     "FLAGS",
@@ -101,15 +101,14 @@ class TableInputs:
 
     @classmethod
     def fit(
-        cls, table: CellTable, values: NDArray[Any], centred: Array, choices: TableChoices, *, target: str | None = None
+        cls, table: CellTable, values: NDArray[Any], choices: TableChoices, *, target: str | None = None
     ) -> tuple[TableInputs, Array]:
-        """Read the columns of training rows, and give back their features too.
+        """Read the columns of training rows with the targets ``values``, and give back their features too.
 
-        ``values`` [N] are the targets, ``centred`` [N, outputs] the same for statistics: centred and of unit scale.
         The column ``target``, if the table has it, is none of the inputs.
         """
         encoder = TableEncoder.fit(table, choices, target=target)
-        encoder, features = encoder.with_target(table, centred, target_scale(values))
+        encoder, features = encoder.with_target(table, centred_target(values), target_scale(values))
         return cls(encoder, keep_rows(encoder, table, values)), features
 
     @classmethod

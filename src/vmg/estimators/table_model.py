@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, get_args
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,7 +17,7 @@ from vmg.estimators.classifier import TableClassifier
 from vmg.estimators.regressor import TableRegressor
 from vmg.estimators.table_estimator import MIN_ROWS
 from vmg.estimators.table_inputs import EncodedRows, Outside, TableInputs, named_after
-from vmg.model_file import Document, ModelFileError, Tensors, write
+from vmg.model_file import Document, ModelFileError, Tensors, from_fields, write
 from vmg.prediction import ClassPrediction, NumberPrediction
 from vmg.prediction.conformal import calibration_scores, conformal_interval
 from vmg.tables.cells import Cells, CellTable, TableError, as_frame, count, listing, require_columns
@@ -27,7 +26,7 @@ from vmg.tables.encoder import TableEncoder, decide_comma, find_suspicions
 from vmg.tables.files import MISSING
 from vmg.tables.missing import row_digests
 from vmg.tables.numbers import to_numbers
-from vmg.tables.target import Target, Task, centred_target, fit_target, known_labels, require_numbers
+from vmg.tables.target import Target, Task, fit_target, known_labels, require_numbers
 from vmg.training import Callback
 
 __all__ = ["ESTIMATORS", "PreparedTable", "TableModel", "prepare_table"]
@@ -86,7 +85,7 @@ def prepare_table(
     inside, outside = _split(len(columns), conformal, found.task, estimator.random_state)
     rows = CellTable(columns.iloc[inside], training=True) if len(outside) else whole
     values = found.values[inside]
-    inputs, features = TableInputs.fit(rows, values, centred_target(values), choices, target=target)
+    inputs, features = TableInputs.fit(rows, values, choices, target=target)
 
     notes = [found.reason]
     if n_without:
@@ -380,45 +379,25 @@ class TableModel:
     def to_document(self) -> tuple[Tensors, Document]:
         """Tensors and a document for a model file."""
         tensors, estimator = self.estimator.to_document()
-        document = {
-            "holds": "TableModel",
-            "target": self.target,
-            "task": self.task,
-            "decimal_comma": self.decimal_comma,
-            "notes": list(self.notes),
-            "unit": self.unit,
-            "choices": self.choices.to_document(),
-            "held_out": dict(self.held_out),
-            "base_rate": list(self.base_rate),
-            "estimator": estimator,
-        }
-        return tensors, document
+        own = {one.name: getattr(self, one.name) for one in fields(self)}
+        own |= {"estimator": estimator, "choices": self.choices.to_document(), "held_out": dict(self.held_out)}
+        return tensors, {"holds": "TableModel", **own}
 
     @classmethod
     def from_document(cls, tensors: Tensors, document: Document) -> TableModel:
         """The model that :meth:`to_document` described; a ModelFileError where it describes none."""
         try:
-            described = document["estimator"]
-            estimator = ESTIMATORS[described["holds"]].from_document(tensors, described)
-            target, task, comma = (document[key] for key in ("target", "task", "decimal_comma"))
-            kind = TableRegressor if task == "regression" else TableClassifier
-            notes, unit, held_out = tuple(document["notes"]), document["unit"], document["held_out"]
-            if task not in get_args(Task) or not isinstance(estimator, kind):
-                raise ValueError(f"task must be that of the estimator {type(estimator).__name__}; got {task!r:.40}")
-            texts = (target, unit, *notes)
-            if not (
-                isinstance(comma, bool) and all(isinstance(text, str) for text in texts) and isinstance(held_out, dict)
-            ):
-                raise ValueError("target, unit and notes must be texts, and decimal_comma true or false")
-            base = tuple(document["base_rate"])
-            n_base = (0, 2) if isinstance(estimator, TableRegressor) else (0, len(estimator.classes_))
-            if len(base) not in n_base or not all(isinstance(part, float) and math.isfinite(part) for part in base):
+            own = {one.name: document[one.name] for one in fields(cls)}
+            estimator = ESTIMATORS[own["estimator"]["holds"]].from_document(tensors, own["estimator"])
+            choices = from_fields(TableChoices, own["choices"])
+            model = from_fields(cls, own | {"estimator": estimator, "choices": choices})
+            if isinstance(estimator, TableRegressor) is not (model.task == "regression") or estimator.inputs_ is None:
+                raise ValueError("the estimator must be of the task, and have inputs")
+            n_base = 2 if isinstance(estimator, TableRegressor) else len(estimator.classes_)
+            if len(model.base_rate) not in (0, n_base):
                 raise ValueError("base_rate must be a mean and a deviation, or a share of each class")
-            choices = TableChoices.from_document(document["choices"])
-            if estimator.inputs_ is None:
-                raise ValueError("the estimator must have inputs")
         except ModelFileError:
             raise
         except Exception as error:  # a document may be wrong in any way
             raise ModelFileError(f"the file does not describe a whole model: {error!r}") from error
-        return cls(estimator, target, task, comma, notes, unit, choices, held_out, base)
+        return model

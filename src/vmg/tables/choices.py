@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -96,19 +96,7 @@ class TableChoices:
 
     def to_document(self) -> dict[str, Any]:
         """The choices for a model file."""
-        words = None if self.na_values is None else list(self.na_values)
-        return {**asdict(self), "na_values": words}
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> TableChoices:
-        """The choices that :meth:`to_document` described."""
-        types, formats, comma, words, header = (document[part.name] for part in fields(cls))
-        texts = [*types, *types.values(), *formats, *formats.values(), *(words or [])]
-        if not all(isinstance(text, str) for text in texts) or comma not in (None, True, False):
-            raise ValueError("choices must be texts, and decimal_comma true, false or null")
-        if not isinstance(header, bool) or not isinstance(words, list | None):
-            raise ValueError("header must be true or false, and na_values a list of texts or null")
-        return cls(types, formats, comma, None if words is None else tuple(words), header)
+        return asdict(self)
 
 
 def read_choices(path: str | os.PathLike[str]) -> TableChoices:

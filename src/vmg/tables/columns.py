@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vmg.model_file import from_fields
 from vmg.tables.cells import Cells, TableError, count, listing
 from vmg.tables.dates import (
     DATE_FORMATS,
@@ -80,8 +81,8 @@ class Column(ABC):
         """The features of :meth:`transform`, in its order, and the distance in each that counts as one; inf: none."""
 
     @abstractmethod
-    def transform(self, cells: Cells) -> Features:
-        """Named features of each row, none missing."""
+    def transform(self, cells: Cells, *, clip: bool = False) -> Features:
+        """Named features of each row, none missing; ``clip`` moves values outside the training range to its ends."""
 
     @abstractmethod
     def marks(self, cells: Cells) -> dict[str, Mask]:
@@ -94,10 +95,6 @@ class Column(ABC):
     @abstractmethod
     def notes(self) -> list[str]:
         """Sentences about how the column is read."""
-
-    def clipped(self, cells: Cells) -> pd.Series:
-        """The column with values outside the training range moved to its ends."""
-        return cells.column
 
     def to_document(self) -> dict[str, Any]:
         """The fitted column for a model file."""
@@ -151,7 +148,7 @@ class ValueColumn(Column):
     def values(self, cells: Cells) -> Array:
         """The cells as values, in the convention of the fit; NaN where missing or no value."""
 
-    def circles(self, cells: Cells) -> dict[str, Array]:
+    def circles(self, values: Array) -> dict[str, Array]:
         """Places of values that come round again, such as days of the week, as shares of a turn."""
         return {}
 
@@ -171,12 +168,12 @@ class ValueColumn(Column):
         own = {f"{self.name}{self.quantity}": self.spread} if self.is_feature else {}
         return own | dict.fromkeys(parts, SAME_SCALE) | self._missing_scale
 
-    def transform(self, cells: Cells) -> Features:
-        values = self.values(cells)
+    def transform(self, cells: Cells, *, clip: bool = False) -> Features:
+        values = np.clip(self.values(cells), self.low, self.high) if clip else self.values(cells)
         missing, reach = np.isnan(values), min(FAR * max(self.high - self.low, self.spread), LARGEST)
         near = np.clip(values, max(self.low - reach, -LARGEST), min(self.high + reach, LARGEST))
         features = {f"{self.name}{self.quantity}": np.where(missing, self.median, near)} if self.is_feature else {}
-        for circle, turn in self.circles(cells).items():  # what is missing is at the centre
+        for circle, turn in self.circles(values).items():  # what is missing is at the centre
             for part in (np.sin, np.cos):
                 features[f"{self.name}: {circle} {part.__name__}"] = np.nan_to_num(part(2 * np.pi * turn), nan=0.0)
         return features | self._missing_mark(missing)
@@ -185,13 +182,6 @@ class ValueColumn(Column):
         values = self.values(cells)
         with np.errstate(invalid="ignore"):
             return {"missing": np.isnan(values), "outside": (values < self.low) | (values > self.high)}
-
-    def clipped(self, cells: Cells) -> pd.Series:
-        return pd.Series(self._written(np.clip(self.values(cells), self.low, self.high)), index=cells.index)
-
-    def _written(self, values: Array) -> Any:
-        """Values in a form that :meth:`values` reads."""
-        return values
 
     def unseen(self, cells: Cells) -> list[str]:
         return [text for text in _unreadable(cells, self.values(cells)) if text not in self.unreadable]
@@ -310,16 +300,9 @@ class DateColumn(ValueColumn):
         days = np.nan_to_num(self.values(cells), nan=self.median)
         return np.maximum(np.maximum(days - self.high, self.low - days), 0.0)
 
-    def circles(self, cells: Cells) -> dict[str, Array]:
-        times = to_timestamps(cells, self.date_format)
-        turns = {"year": day_of_year(times) / YEAR_DAYS, "week": day_of_week(times) / WEEK_DAYS}
-        return turns | ({"day": to_days(times) % 1} if self.time_of_day else {})
-
-    def _written(self, values: Array) -> NDArray[np.datetime64]:
-        times = np.full(len(values), np.datetime64("NaT", "us"))
-        given = ~np.isnan(values)
-        times[given] = np.datetime64(0, "us") + np.round(values[given] * 86_400_000_000).astype("timedelta64[us]")
-        return times
+    def circles(self, values: Array) -> dict[str, Array]:
+        turns = {"year": day_of_year(values) / YEAR_DAYS, "week": day_of_week(values) / WEEK_DAYS}
+        return turns | ({"day": values % 1} if self.time_of_day else {})
 
     def notes(self) -> list[str]:
         words = {"%m": "month", "%d": "day", "%y": "year", "%b": "month", "%j": "day of year"}
@@ -352,12 +335,8 @@ class TimeColumn(ValueColumn):
     def circle_names(self) -> tuple[str, ...]:
         return ("day",)
 
-    def circles(self, cells: Cells) -> dict[str, Array]:
-        return {"day": to_hours(cells) / DAY_HOURS}
-
-    def _written(self, values: Array) -> list[str | None]:
-        seconds = [None if np.isnan(hours) else round(3600 * hours) for hours in values]
-        return [None if s is None else f"{s // 3600}:{s // 60 % 60:02d}:{s % 60:02d}" for s in seconds]
+    def circles(self, values: Array) -> dict[str, Array]:
+        return {"day": values / DAY_HOURS}
 
 
 # -- categories -------------------------------------------------------------------------------------------------------
@@ -434,7 +413,7 @@ class CategoryColumn(Column):
             scales[f"{self.name}: other"] = SAME_SCALE
         return scales | self._missing_scale
 
-    def transform(self, cells: Cells) -> Features:
+    def transform(self, cells: Cells, *, clip: bool = False) -> Features:
         place = self._places(cells, self.levels)
         features = {f"{self.name} = {level}": (place == k).astype(np.float64) for k, level in enumerate(self.levels)}
         if len(self.effects):
@@ -476,12 +455,8 @@ KINDS: dict[str, type[Column]] = {
 
 
 def column_from_document(document: dict[str, Any]) -> Column:
-    """The column that :meth:`Column.to_document` described; a ValueError where it described none."""
-    fields = dict(document)
-    column = KINDS[fields.pop("kind")](**fields)
-    for key, kind in get_type_hints(type(column)).items():
-        if key in fields and not _is(fields[key], kind):
-            raise ValueError(f"{key} of a column must be {kind}; got {fields[key]!r:.40}")
+    """The column that :meth:`Column.to_document` described; an error where it described none."""
+    column = from_fields(KINDS[document["kind"]], {name: value for name, value in document.items() if name != "kind"})
     if isinstance(column, DateColumn):
         check_date_format(column.date_format)
     if isinstance(column, CategoryColumn) and len(column.effects):
@@ -489,13 +464,3 @@ def column_from_document(document: dict[str, Any]) -> Column:
         if len(column.effects) != len(column.known) or len(widths) != 1 or 0 in widths:
             raise ValueError("effects of a column must be a row of the same length for each known level")
     return column
-
-
-def _is(value: Any, kind: Any) -> bool:
-    """The same as isinstance, also for lists; True and False are no numbers, and numbers are finite."""
-    if get_origin(kind) is list:
-        return isinstance(value, list) and all(_is(item, get_args(kind)[0]) for item in value)
-    if isinstance(value, bool) and kind is not bool:
-        return False
-    wanted = (int, float) if kind is float else kind
-    return isinstance(value, wanted) and not (isinstance(value, float) and not np.isfinite(value))

@@ -153,25 +153,20 @@ def _read_far(text: str, date_format: str) -> np.datetime64:
 
 def to_days(times: ArrayLike) -> NDArray[np.float64]:
     """Days since 1970, with their fractions; NaN where missing."""
-    return _count(times, 1) / MICROSECONDS
-
-
-def day_of_year(times: ArrayLike) -> NDArray[np.float64]:
-    """The day of the year from 1, the first of January; NaN where missing."""
-    days = np.asarray(times).astype("datetime64[D]")
-    place = (days - days.astype("datetime64[Y]")).astype(np.float64)
-    return np.where(np.isnat(days), np.nan, place + 1)
-
-
-def day_of_week(times: ArrayLike) -> NDArray[np.float64]:
-    """The day of the week from 0, a Monday; NaN where missing."""
-    return (_count(times, MICROSECONDS) + 3) % 7  # 1970 began on a Thursday
-
-
-def _count(times: ArrayLike, microseconds: int) -> NDArray[np.float64]:
-    """Whole units since 1970."""
     values = np.asarray(times).astype("datetime64[us]")
-    return np.where(np.isnat(values), np.nan, values.astype(np.int64) // microseconds)
+    return np.where(np.isnat(values), np.nan, values.astype(np.int64) / MICROSECONDS)
+
+
+def day_of_year(days: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The day of the year from 1, the first of January, of days since 1970; NaN where missing."""
+    whole = np.floor(np.nan_to_num(days)).astype("datetime64[D]")
+    place = (whole - whole.astype("datetime64[Y]")).astype(np.float64)
+    return np.where(np.isnan(days), np.nan, place + 1)
+
+
+def day_of_week(days: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The day of the week from 0, a Monday, of days since 1970; NaN where missing."""
+    return (np.floor(days) + 3) % 7  # 1970 began on a Thursday
 
 
 # -- times of day ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from vmg.model_file import from_fields
 from vmg.tables.cells import Cells, CellTable, TableError, count, full_matches, listing
 from vmg.tables.choices import TableChoices
 from vmg.tables.columns import (
@@ -165,13 +166,16 @@ class TableEncoder:
             )
         return table
 
-    def transform(self, frame: pd.DataFrame | CellTable) -> Array:
-        """Features of each row [N, D], all finite; columns that the encoder does not know are ignored."""
+    def transform(self, frame: pd.DataFrame | CellTable, *, clip: bool = False) -> Array:
+        """Features of each row [N, D], all finite; columns that the encoder does not know are ignored.
+
+        ``clip`` moves numbers, dates and times outside the training range to its ends.
+        """
         table = self.check(frame)
         features = np.empty((len(table), len(self.feature_names)))
         place = 0
         for column in self.columns:
-            for feature in column.transform(table[column.name]).values():
+            for feature in column.transform(table[column.name], clip=clip).values():
                 features[:, place] = feature
                 place += 1
         return features
@@ -197,11 +201,6 @@ class TableEncoder:
                 tenth = max(0.1 * (column.high - column.low), 1.0)
                 familiarity *= tenth / (tenth + column.days_beyond(table[column.name]))
         return familiarity
-
-    def clipped(self, frame: pd.DataFrame | CellTable) -> pd.DataFrame:
-        """The table with numbers, dates and times outside the training range moved to its ends."""
-        table = self.check(frame)
-        return table.frame.assign(**{column.name: column.clipped(table[column.name]) for column in self.columns})
 
     def with_decimal(self, decimal_comma: bool) -> TableEncoder:
         """The encoder for tables that write numbers in the other convention."""
@@ -241,14 +240,10 @@ class TableEncoder:
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> TableEncoder:
         """The encoder that :meth:`to_document` described."""
-        columns, dropped = tuple(column_from_document(column) for column in document["columns"]), document["dropped"]
-        names = [column.name for column in columns]
-        if len(set(names)) < len(names) or not all(isinstance(reason, str) for reason in dropped.values()):
-            raise ValueError("columns must have names of their own, and those that are not used a reason")
-        comma = document.get("decimal_comma", False)
-        if not isinstance(comma, bool):
-            raise ValueError(f"decimal_comma must be true or false; got {comma!r:.40}")
-        return cls(columns, dropped, comma)
+        columns = tuple(column_from_document(column) for column in document["columns"])
+        if len({column.name for column in columns}) < len(columns):
+            raise ValueError("columns must have names of their own")
+        return from_fields(cls, {**document, "columns": columns})
 
 
 # -- kinds of columns and conventions of a table ----------------------------------------------------------------------

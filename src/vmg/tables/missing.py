@@ -165,28 +165,19 @@ class ReferenceRows:
     ) -> ReferenceRows:
         """The rows that :meth:`to_state` described."""
         features, given, digests = (tensors[f"reference.{name}"].numpy() for name in ("features", "given", "digests"))
-        typical = document["typical"]
-        good = (
-            features.dtype == np.float64
-            and features.shape == (len(features), len(scales))
-            and len(features)
-            and np.isfinite(features).all()
-            and given.dtype == np.uint8
-            and given.shape == (len(features), len(widths))
-            and digests.dtype == np.int64
-            and digests.ndim == 1
-            and isinstance(typical, float)
-            and np.isfinite(typical)
-            and typical > 0
-        )
-        if not good:
-            raise ValueError("reference rows must have the features of the columns, all finite")
+        n, typical = len(features), document["typical"]
+        types = [str(part.dtype) for part in (features, given, digests)]
+        shapes = features.shape, given.shape, digests.shape
+        if types != ["float64", "uint8", "int64"] or shapes != ((n, len(scales)), (n, len(widths)), (len(digests),)):
+            raise ValueError("reference rows must have the features of the columns")
+        if not (n and np.isfinite(features).all() and isinstance(typical, float) and 0 < typical < np.inf):
+            raise ValueError("reference rows must be finite")
         return cls(features, given.astype(bool), scales, widths, typical, digests)
 
 
 def row_digests(features: Array, target: NDArray[Any]) -> NDArray[np.int64]:
-    """A number for each row and its target that another row hardly ever has."""
-    texts = target.astype(str)
+    """A number for each row and its target, the first of several, that another row hardly ever has."""
+    texts = target.reshape(len(target), -1)[:, 0].astype(str)
     digests = [
         hashlib.blake2b(row.tobytes() + text.encode(), digest_size=8).digest()
         for row, text in zip(np.ascontiguousarray(features), texts, strict=True)

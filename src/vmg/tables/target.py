@@ -86,11 +86,12 @@ def fit_target(cells: Cells, task: Task | None = None, decimal_comma: bool | Non
 
 
 def centred_target(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Numbers in units of their spread, or 0/1 of each class (one of two classes), with mean zero: [N, outputs]."""
+    """Numbers [N] or [N, outputs] in units of their spread, or 0/1 of each class, with mean zero: [N, outputs]."""
     if values.dtype.kind == "f":
-        columns = values[:, None] / np.abs(values).max()
+        columns, tiny = values.reshape(len(values), -1), np.finfo(np.float64).tiny
+        columns = columns / np.maximum(np.abs(columns).max(0), tiny)
         columns = columns - columns.mean(0)
-        return columns / max(float(columns.std()), np.finfo(np.float64).tiny)
+        return columns / np.maximum(columns.std(0), tiny)
     classes, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     frequent = np.sort(np.argsort(-counts, kind="stable")[:MOST_EFFECTS])
     chosen = frequent[1:] if len(classes) == 2 else frequent
