@@ -1,192 +1,116 @@
 """Which experts, stacked on rows they have not seen, predict other rows best? Reads what ``expert_bank.py`` kept.
 
-python lab/expert_stacks.py --bank /tmp/bank --rule square
+    python lab/expert_stacks.py --bank /tmp/bank --rows 120 --out lab/results/experts.jsonl
+
+A stack is compared with networks alone. ``prior`` is the number of rows that the prior of the weights counts as, and
+``lean`` its centre: the log weights of networks, process and trees.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import pickle
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import stats
 
-from vmg.fit.calibration import HeldOut, calibrate
+from vmg.fit import stacking
+from vmg.fit.calibration import calibrate, held_out_errors
+from vmg.fit.noise import fit_noise_field
+from vmg.math.distributions import student_log_density
 
-SETS = {
-    "base": ["base"],
-    "base+fast": ["base", "fast5"],
-    "half base, half fast": ["base/2", "fast5/2"],
-    "base+gp": ["base", "gp"],
-    "base+gp-refit": ["base", "gp-refit"],
-    "base+hgb": ["base", "hgb"],
-    "base+extra": ["base", "extra"],
-    "base+gp-refit+hgb": ["base", "gp-refit", "hgb"],
-    "base+gp-refit+hgb-3": ["base", "gp-refit", "hgb-3"],
-    "base+gp-refit+hgb-4": ["base", "gp-refit", "hgb-4"],
-    "base+gp-400+hgb": ["base", "gp-400", "hgb"],
-    "base+gp-300+hgb": ["base", "gp-300", "hgb"],
-    "base+gp-200+hgb": ["base", "gp-200", "hgb"],
-    "base+gp-part+hgb": ["base", "gp-part", "hgb"],
-    "base+gp-refit+extra": ["base", "gp-refit", "extra"],
-    "base+gp-refit+hgb+extra": ["base", "gp-refit", "hgb", "extra"],
-    "fast+gp-refit+hgb": ["fast5", "gp-refit", "hgb"],
-    "ranks+gp-refit+hgb": ["ranks", "gp-refit", "hgb"],
-    "halves+gp-refit": ["base/2", "fast5/2", "gp-refit"],
-    "halves+gp-refit+hgb": ["base/2", "fast5/2", "gp-refit", "hgb"],
-    "half base,ranks +gp-refit+hgb": ["base/2", "ranks/2", "gp-refit", "hgb"],
-    "half fast,ranks +gp-refit+hgb": ["fast5/2", "ranks/2", "gp-refit", "hgb"],
-    "half base,fast,ranks +gp-refit+hgb": ["base/2", "fast5/2", "ranks/2", "gp-refit", "hgb"],
-    "base+fast+gp-refit+hgb": ["base", "fast5", "gp-refit", "hgb"],
-    "base,fast,ranks +gp-refit+hgb": ["base", "fast5", "ranks", "gp-refit", "hgb"],
-    "base,fast,ranks +gp-refit+hgb+extra": ["base", "fast5", "ranks", "gp-refit", "hgb", "extra"],
-    "views": ["base", "ranks", "piecewise", "cosines"],
-    "half fast,piecewise +gp-refit+hgb": ["fast5/2", "piecewise/2", "gp-refit", "hgb"],
-    "half base,fast,ranks,piecewise +gp-refit+hgb": ["base/2", "fast5/2", "ranks/2", "piecewise/2", "gp-refit", "hgb"],
-    "all": ["base", "fast5", "ranks", "piecewise", "cosines", "gp-refit", "hgb", "extra"],
+NAMES = {"networks": "networks", "gp": "gaussian_process", "trees": "boosted_trees"}
+
+
+class Stack(NamedTuple):
+    """A rule for weights: of a prior, or fixed."""
+
+    experts: tuple[str, ...]
+    prior: float = 30.0
+    lean: tuple[float, ...] = (0.0, -1.0, -2.0)
+    fixed: tuple[float, ...] = ()
+
+    def weights(self, held: dict[str, Any]) -> np.ndarray:
+        if self.fixed:
+            return np.array(self.fixed)
+        stacking.PRIOR_ROWS = self.prior
+        stacking.LEAN = dict(zip(NAMES.values(), self.lean, strict=True))
+        return stacking.weigh([held[name][0] for name in self.experts], [NAMES[name] for name in self.experts])
+
+
+ALL, EQUAL = ("networks", "gp", "trees"), (0.0, 0.0, 0.0)
+STACKS = {
+    "networks": Stack(("networks",), fixed=(1.0,)),
+    "process": Stack(("gp",), fixed=(1.0,)),
+    "networks + process": Stack(("networks", "gp")),
+    "networks + trees": Stack(("networks", "trees")),
+    "all, equal weights": Stack(ALL, fixed=(1 / 3, 1 / 3, 1 / 3)),
+    "all, prior of 3 rows around equal weights": Stack(ALL, 3.0, EQUAL),
+    "all, prior of 30 rows around equal weights": Stack(ALL, 30.0, EQUAL),
+    "all, prior of 30 rows around networks": Stack(ALL),
 }
 
 
-def pooled(bank, name):
-    """Per group: rows, mean, variance and excess of what an expert says of rows it has not seen; and of new rows."""
-    name, _, half = name.partition("/")
-    loc, var = bank[f"{name}.loc"], bank[f"{name}.var"]
-    loc_new, var_new = bank[f"{name}.loc_new"], bank[f"{name}.var_new"]
-    held_out, first = bank["held_out"], bank["first"]
-    n_groups, E = len(held_out), len(loc)
-    if half:  # one member a group: relu in even groups, tanh in odd ones, and the other way round in the other half
-        chosen = [g + n_groups * ((g + (name != "base")) % 2) for g in range(n_groups)]
-        loc, var, loc_new, var_new = loc[chosen], var[chosen], loc_new[chosen], var_new[chosen]
-        E = len(loc)
-    parts = []
-    for g in range(n_groups):
-        rows = np.flatnonzero(held_out[g] & first)
-        mine = np.arange(g, E, n_groups)
-        m, v = loc[mine][:, rows], var[mine][:, rows]
-        between = m.var(0, ddof=1) if len(mine) > 1 else np.zeros(len(rows))
-        if half:  # disagreement is not known: take what new rows have
-            between = np.full(len(rows), np.nan)
-        excess = np.nan_to_num(between) * (1 / len(mine) - 1 / E) if n_groups < E else np.zeros(len(rows))
-        parts.append((rows, m.mean(0), v.mean(0) + np.nan_to_num(between), excess))
-    between = loc_new.var(0, ddof=1) if len(loc_new) > 1 else 0.0
-    if half:
-        typical = between.mean()
-        parts = [(r, m, v + typical, np.full(len(r), typical * (1 - 1 / E))) for r, m, v, _ in parts]
-    return parts, loc_new.mean(0), var_new.mean(0) + between
-
-
-def weigh(errors, excess, rule):
-    """Weights on the simplex for errors [n, K] of experts."""
-    K = errors.shape[1]
-    if K == 1:
-        return np.ones(1)
-    extra = excess.mean(0)
-
-    def square(w):
-        return np.mean((errors @ w) ** 2) - extra @ w**2
-
-    def t_score(w):
-        e2 = (errors @ w) ** 2
-        e2 = e2 * max(0.5, 1 - (extra @ w**2) / e2.mean())
-        s = np.median(e2) + 1e-12
-        for _ in range(20):
-            s = np.mean(5 * e2 / (4 + e2 / s)) + 1e-12
-        return -np.mean(stats.t.logpdf(np.sqrt(e2 / s), 4)) + 0.5 * np.log(s)
-
-    def loss(z):
-        w = np.exp(z - z.max())
-        w /= w.sum()
-        total = 0.0
-        if rule in ("square", "both"):
-            total += 0.5 * np.log(max(square(w), 1e-12))
-        if rule in ("t", "both"):
-            total += t_score(w)
-        prior = 3.0 * np.sum((z - z.mean()) ** 2) / 2 / 9 / len(errors)
-        return total + prior
-
-    best = optimize.minimize(loss, np.zeros(K), method="Nelder-Mead", options={"maxiter": 200 * K, "fatol": 1e-6})
-    w = np.exp(best.x - best.x.max())
-    w /= w.sum()
-    w[w < 0.03] = 0
-    return w / w.sum()
-
-
-def stacked(bank, names, rule):
-    experts = [pooled(bank, name) for name in names]
-    y, y_new = bank["y"], bank["y_new"]
-    sets = {False: [], True: []}
-    for g, region in enumerate(bank["region"]):
-        rows = experts[0][0][g][0]
-        factor = bank["factors"][g][rows]
-        loc, var, excess = (np.stack([parts[g][k] for parts, _, _ in experts], 1) for k in (1, 2, 3))
-        sets[bool(region)].append((y[rows], loc, var * factor[:, None], excess))
-    inside = [np.concatenate(part) for part in zip(*sets[False], strict=True)]
-    outside = [np.concatenate(part) for part in zip(*sets[True], strict=True)]
-    w = (
-        weigh(inside[0][:, None] - inside[1], inside[3], rule)
-        if rule != "equal"
-        else np.full(len(names), 1 / len(names))
+def score(bank: dict[str, Any], stack: Stack) -> dict[str, float]:
+    """Scores on new rows of a stack that is calibrated on held-out rows, as the estimator does it."""
+    weight = stack.weights(bank["held"])
+    folds, regions = (
+        stacking.mix_held_out([bank["held"][name][kind] for name in stack.experts], weight) for kind in (0, 1)
     )
-    held = []
-    for region, (target, loc, var, excess) in ((False, inside), (True, outside)):
-        centre = loc @ w
-        error = target - centre
-        variance = var @ w + ((loc - centre[:, None]) ** 2) @ w
-        if not region:
-            error = error * np.sqrt(max(0.5, 1 - (excess @ w**2).sum() / (error**2).sum()))
-        held.append(HeldOut(error, variance, np.ones(len(error))))
-    calibration = calibrate(*held, 0.0)
-    loc = np.stack([part[1] for part in experts], 1)
-    var = np.stack([part[2] for part in experts], 1) * bank["factor_new"][:, None]
-    centre = loc @ w
-    variance = var @ w + ((loc - centre[:, None]) ** 2) @ w
-    scale = np.sqrt(calibration.noise + calibration.inflation * variance)
-    error = y_new - centre
+    errors = held_out_errors(folds, shrink=True)
+    least = float(weight @ [bank["noise"][name] for name in stack.experts])
+    found = calibrate(errors, held_out_errors(regions, shrink=False), least)
+    at_rows = np.column_stack([bank["x"][folds.position], folds.y - errors.error])
+    scale = np.append(bank["input_scale"], 1.0)
+    field = fit_noise_field(at_rows, errors, found, scale, np.random.default_rng(0))
+    loc, variance = (np.stack([bank["new"][name][part] for name in stack.experts], 1) for part in (0, 1))
+    mixed = stacking.mix(loc, variance, weight)
+    factor = 1.0 if field is None else field.factor(np.column_stack([bank["x_new"], mixed.loc]))
+    squared = found.noise * factor + found.inflation * mixed.variance
+    error = bank["y_new"] - mixed.loc
     return {
-        "rmse": float(np.sqrt(np.mean(error**2))),
-        "log_score": float(stats.t.logpdf(error / scale, calibration.degrees).mean() - np.log(scale).mean()),
-        "coverage": float(np.mean(np.abs(error / scale) < stats.t.ppf(0.95, calibration.degrees))),
-        "weights": dict(zip(names, np.round(w, 3).tolist(), strict=True)),
-        "seconds": float(sum(bank[f"{n.partition('/')[0]}.seconds"] * (0.5 if "/" in n else 1) for n in names)),
+        "rmse": np.sqrt(np.mean(error**2)),
+        "log_score": student_log_density(error, squared, found.degrees).mean(),
+        "coverage": np.mean(np.abs(error) / np.sqrt(squared) < stats.t.ppf(0.95, found.degrees)),
+        "seconds": sum(bank["seconds"][name] for name in stack.experts),
+        **dict(zip(stack.experts, weight, strict=True)),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bank", type=Path, required=True)
-    parser.add_argument("--rule", default="both")
+    parser.add_argument("--rows", type=int, required=True)
+    parser.add_argument("--label", default="random rows", help="Of the scored rows.")
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--details", default="")
     options = parser.parse_args()
-    results = {}
-    for file in sorted(options.bank.glob("*.npz")):
-        bank = dict(np.load(file))
-        for label, names in SETS.items():
-            if all(f"{n.partition('/')[0]}.loc" in bank for n in names):
-                results[file.stem, label] = stacked(bank, names, options.rule)
-    tables = sorted({table for table, _ in results})
-    for label in SETS:
-        rows = [(t, results[t, label], results[t, "base"]) for t in tables if (t, label) in results]
-        if not rows:
-            continue
-        ratio = np.array([np.log(r["rmse"] / b["rmse"]) for _, r, b in rows])
-        gain = np.array([r["log_score"] - b["log_score"] for _, r, b in rows])
-        cover = np.mean([r["coverage"] for _, r, _ in rows])
-        seconds = np.mean([r["seconds"] for _, r, _ in rows])
-        worst = rows[int(ratio.argmax())][0]
-        print(
-            f"{label:42s} n {len(rows)} dlogRMSE {ratio.mean():+.3f} ({(ratio < -0.01).sum()}-{(ratio > 0.01).sum()}, "
-            f"worst {ratio.max():+.3f} {worst:12s}) dlogscore {gain.mean():+.3f} "
-            f"({(gain > 0.01).sum()}-{(gain < -0.01).sum()}, worst {gain.min():+.3f}) cover {cover:.3f} {seconds:.1f}s"
-        )
-        if label == options.details:
-            for (t, r, _b), d, g in zip(rows, ratio, gain, strict=True):
-                print(f"    {t:22s} {d:+.3f} {g:+.3f} {r['coverage']:.2f} {r['weights']}")
+    lines = []
+    for file in sorted(options.bank.glob(f"*.{options.rows}.*.pkl")):
+        bank = pickle.loads(file.read_bytes())
+        if np.isfinite(bank["y_new"]).all() and all(np.isfinite(one.loc).all() for one in bank["new"].values()):
+            table, _, seed = file.stem.rsplit(".", 2)
+            where = {"table": table, "rows": bank["rows"], "seed": int(seed), "scored": options.label}
+            for name, stack in STACKS.items():
+                found = {part: round(float(value), 4) for part, value in score(bank, stack).items()}
+                lines.append({**where, "stack": name, **found})
     if options.out:
-        with open(options.out, "a") as file:
-            for (table, label), one in results.items():
-                file.write(json.dumps({"table": table, "experts": label, "rule": options.rule, **one}) + "\n")
+        with open(options.out, "a") as out:
+            out.writelines(json.dumps(line) + "\n" for line in lines)
+    alone = [line for line in lines if line["stack"] == "networks"]
+    print(f"{len(alone)} fits; changes against networks alone (better–worse by more than 0.01; worst)")
+    for name in STACKS:
+        of_stack = [line for line in lines if line["stack"] == name]
+        error = np.array([np.log(a["rmse"] / b["rmse"]) for a, b in zip(of_stack, alone, strict=True)])
+        gain = np.array([a["log_score"] - b["log_score"] for a, b in zip(of_stack, alone, strict=True)])
+        cover = np.array([line["coverage"] for line in of_stack])
+        print(
+            f"{name:44s} log RMSE {error.mean():+.3f} ({(error < -0.01).sum()}–{(error > 0.01).sum()}; "
+            f"{error.max():+.2f}), log score {gain.mean():+.3f} ({(gain > 0.01).sum()}–{(gain < -0.01).sum()}; "
+            f"{gain.min():+.2f}), coverage {cover.mean():.3f}, tenth percentile {np.quantile(cover, 0.1):.2f}"
+        )
 
 
 if __name__ == "__main__":

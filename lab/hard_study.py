@@ -99,7 +99,12 @@ def normal(point: np.ndarray, mean: np.ndarray, std: np.ndarray, y: np.ndarray) 
     }
 
 
-METHODS = {"table": table_default, "table-student": student, "catboost": catboost}
+def networks(fit: pd.DataFrame, held: pd.DataFrame, table: Table) -> dict[str, np.ndarray]:
+    """The default without experts beside the networks."""
+    return table_default(fit, held, table, experts="networks")
+
+
+METHODS = {"table": table_default, "table-student": student, "table-networks": networks, "catboost": catboost}
 
 
 # -- scores -----------------------------------------------------------------------------------------------------------

@@ -42,8 +42,8 @@ def test_probabilities_are_those_of_scikit_learn(rows, n_classes):
 def test_held_out_predictions_have_not_seen_their_rows(rows):
     x, y = rows
     held_out = np.stack([np.arange(300) % 4 == k for k in range(2)])
-    _, said = grow_trees(x, y, None, held_out)
-    _, again = grow_trees(x, np.where(held_out[0], y + 100.0, y), None, held_out)
+    _, said = grow_trees(x, y, None, held_out, x)
+    _, again = grow_trees(x, np.where(held_out[0], y + 100.0, y), None, held_out, x)
     np.testing.assert_array_equal(said[0].loc, again[0].loc)
     assert np.abs(said[1].loc - again[1].loc).max() > 1.0
 
@@ -61,7 +61,7 @@ def test_classes_that_a_fold_has_not_seen_stay_possible(rows):
 
 def test_a_document_gives_the_same_trees_and_refuses_other_inputs(rows):
     x, y = rows
-    trees, _ = grow_trees(x, y, None, np.zeros((0, 300), dtype=bool))
+    trees, _ = grow_trees(x, y, None, np.zeros((0, 300), dtype=bool), x)
     tensors, document = trees.to_document()
     np.testing.assert_array_equal(BoostedTrees.from_document(tensors, document, 4).scores(x), trees.scores(x))
     with pytest.raises(ValueError, match="features from 0 to 1"):

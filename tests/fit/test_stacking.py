@@ -6,6 +6,8 @@ import pytest
 from vmg.fit.calibration import HeldOutFunctions
 from vmg.fit.stacking import LEAST_UNSURE, StackingLoss, mix, mix_held_out, weigh
 
+NAMES = ["networks", "gaussian_process", "boosted_trees"]
+
 
 def held_out(y, loc, variance=0.1, excess=0.0):
     n = len(y)
@@ -21,29 +23,29 @@ def experts():
 
 
 def test_weights_are_those_of_a_search_over_a_grid(experts):
-    weight = weigh(experts, unsure=[True, True, True])
-    loss, grid = StackingLoss(experts), np.linspace(0, 1, 101)
-    points = [(a, b, 1 - a - b) for a in grid for b in grid if a + b <= 1]
-    best = np.array(min(points, key=lambda point: loss(np.array(point))))
+    weight = weigh(experts, NAMES)
+    loss, grid = StackingLoss(experts, NAMES), np.linspace(0.005, 0.995, 100)
+    points = [np.array([a, b, 1 - a - b]) for a in grid for b in grid if a + b < 0.999]
+    best = min(points, key=lambda point: loss.penalised(np.log(point)))
     assert weight.sum() == pytest.approx(1.0)
-    np.testing.assert_allclose(weight, best, atol=0.04)
+    np.testing.assert_allclose(weight, best, atol=0.02)
     assert weight[2] < 0.06
 
 
 def test_an_expert_without_weight_gets_none(experts):
     useless = experts[2]._replace(loc=experts[2].loc + 50.0)
-    assert weigh([experts[0], useless], unsure=[True, True]).tolist() == [1.0, 0.0]
+    assert weigh([experts[0], useless], NAMES[:2]).tolist() == [1.0, 0.0]
 
 
 def test_trees_never_stand_alone(experts):
     perfect = experts[0]._replace(loc=experts[0].y)
-    weight = weigh([experts[2], perfect], unsure=[True, False])
+    weight = weigh([experts[2], perfect], [NAMES[0], NAMES[2]])
     np.testing.assert_allclose(weight, [LEAST_UNSURE, 1 - LEAST_UNSURE])
 
 
 def test_few_members_are_not_blamed_for_being_few(experts):
-    alone = weigh(experts[:2], unsure=[True, True])
-    with_excess = weigh([experts[0]._replace(excess=np.full(400, 0.1)), experts[1]], unsure=[True, True])
+    alone = weigh(experts[:2], NAMES[:2])
+    with_excess = weigh([experts[0]._replace(excess=np.full(400, 0.1)), experts[1]], NAMES[:2])
     assert with_excess[0] > alone[0] + 0.05
 
 
@@ -65,3 +67,9 @@ def test_held_out_rows_mix_as_others_do(experts):
     np.testing.assert_array_equal(mixed.loc, expected.loc)
     np.testing.assert_array_equal(mixed.variance, expected.variance)
     assert mixed.y is experts[0].y
+
+
+def test_few_rows_leave_weights_near_their_prior(experts):
+    few = np.arange(400) < 10
+    worse = [one.take(few) for one in (experts[1], experts[0])]
+    assert weigh(worse, NAMES[:2])[0] > weigh([experts[1], experts[0]], NAMES[:2])[0] + 0.05

@@ -231,7 +231,7 @@ def test_a_fleet_of_one_group_is_a_single_fit(n, monkeypatch):
     tables = [GroupTable(k, *_rows(rng, m, k), {**FAST, "likelihood": "student"}) for k, m in enumerate([n, 40, 30])]
     tables[0].y[0] += 1e9 * (n > 8)  # left out by both
     single = TableRegressor(**{**tables[0].options, "random_state": tables[0].own_seed})
-    single.set_params(learning_rate_init=FLEET_SIZE.plan.rate)
+    single.set_params(learning_rate_init=FLEET_SIZE.plan.rate, experts="networks")  # as in every fleet
     size = single.adjusted(FLEET_SIZE)
     monkeypatch.setattr(single, "adjusted", lambda _: size)
     single.fit(tables[0].X, tables[0].y)

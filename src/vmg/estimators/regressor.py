@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +59,10 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         Networks in the ensemble.
     experts : "auto", str or sequence of str
         Models that predict together, weighed by held-out rows: "networks", which are always there, a
-        "gaussian_process" and "boosted_trees". "auto" takes all that suit; the default is networks alone, since
-        intervals of a stack can be too narrow on a hundred rows. Whatever is asked for, there are networks alone for
-        several outputs, fewer than 50 or more than 10,000 rows, fleets, streams, and likelihoods other than "student",
-        "normal", "mixture" and "lognormal" (so also for censored targets). :meth:`partial_fit` conditions networks and
-        the process on new rows; trees stay.
+        "gaussian_process" and "boosted_trees". "auto" takes all that suit. Whatever is asked for, there are networks
+        alone for several outputs, fewer than 50 or more than 50,000 rows, fleets, streams, and likelihoods other than
+        "student", "normal", "mixture" and "lognormal" (so also for censored targets). :meth:`partial_fit` conditions
+        networks and the process on new rows; trees stay.
     batch_size : "auto" or int
         Rows of a training step; tables that are shorter are taken whole.
     learning_rate_init : float
@@ -118,6 +118,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
     _: KW_ONLY
     noise: str = parameter("auto", StrOptions({"auto", "constant"}))
     likelihood: str = parameter("auto", StrOptions({"auto", *LIKELIHOODS}))
+    experts: str | Sequence[str] = parameter("auto", str, "array-like")
 
     ensemble_: RegressionEnsemble | ScalarEnsemble = field(init=False)
     likelihood_: str = field(init=False)

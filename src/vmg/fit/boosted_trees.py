@@ -143,15 +143,15 @@ def _grow(kind: str, x: Array, y: NDArray[Any], weight: Array | None, settings: 
 
 
 def grow_trees(
-    x: Array, y: Array, weight: Array | None, held_out: NDArray[np.bool_]
+    x: Array, y: Array, weight: Array | None, held_out: NDArray[np.bool_], checked: Array
 ) -> tuple[BoostedTrees, list[Function]]:
-    """Trees for targets y [N], and for each group what trees predict that have not seen its rows, held_out [G, N]."""
+    """Trees for targets y [N], and what trees without the rows of each group, held_out [G, N], predict for others."""
 
     def grown(rows: Any) -> BoostedTrees:
         given = None if weight is None else weight[rows]
         return BoostedTrees.of(_grow("HistGradientBoostingRegressor", x[rows], y[rows], given, FOR_NUMBERS))
 
-    return grown(slice(None)), [grown(~outside).predict(x) for outside in held_out]
+    return grown(slice(None)), [grown(~outside).predict(checked) for outside in held_out]
 
 
 def class_log_probabilities(trees: BoostedTrees, classes: NDArray[np.int64], n_classes: int, x: Array) -> Array:

@@ -262,8 +262,9 @@ def fit_gaussian_process(
     held_out: NDArray[np.bool_],
     first: NDArray[np.bool_],
     rng: np.random.Generator,
+    checked: Array,
 ) -> tuple[GaussianProcess, list[Function]]:
-    """A process for targets y [N], and for each group what one predicts that has not seen its rows, held_out [G, N].
+    """A process for targets y [N], and what one without the rows of each group, held_out [G, N], predicts for others.
 
     That one's hyper-parameters have not seen them either: they start at those of all rows and are learned again. Only
     the ``first`` [N] of the copies of a row says what hyper-parameters are: copies have no noise between them.
@@ -280,4 +281,4 @@ def fit_gaussian_process(
 
     whole = fitted(order, None, FIRST_SEARCH)
     blind = (fitted(order[~outside[order]], whole.kernel.log, NEXT_SEARCH) for outside in held_out)
-    return whole, [one.predict(x) for one in blind]
+    return whole, [one.predict(checked) for one in blind]

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -32,12 +33,13 @@ __all__ = ["EXPERTS", "MOST_ROWS", "Stack", "StackingLoss", "mix", "mix_held_out
 EXPERTS: dict[str, type[Expert]] = {kind.name: kind for kind in (GaussianProcess, BoostedTrees)}
 """Experts that can stand beside the networks, by name."""
 
-FEWEST_ROWS, MOST_ROWS = 50, 10_000  # with which experts beside the networks are fitted
+FEWEST_ROWS, MOST_ROWS = 50, 50_000  # with which experts beside the networks are fitted
 MOST_INPUTS = 200  # of a Gaussian process: it has a length for each
 SCORE_DEGREES = 4.0  # of the Student t that scores held-out errors
 LEAST_WEIGHT = 0.03  # of an expert; with less it is dropped
 LEAST_UNSURE = 0.2  # weight of the experts that know ignorance, all together
-PRIOR_ROWS = 3.0  # rows that the prior of the weights counts as: log weights ~ N(·, 3²) around equal ones
+PRIOR_ROWS = 30.0  # that the prior of the log weights counts as: N(·, 3²), around one of the networks and
+LEAN = {GaussianProcess.name: -1.0, BoostedTrees.name: -2.0}  # these of others: few rows change little
 LEAD = 3.0  # of the log weight of one expert, where a search begins
 
 
@@ -125,14 +127,14 @@ def stack_experts(
     fitted: list[tuple[Expert, list[Function]]] = []
     with threadpool_limits(1):  # so few rows gain nothing from several threads, whose sums would round differently
         if GaussianProcess.name in names and x.shape[1] <= MOST_INPUTS:
-            fitted.append(fit_gaussian_process(x, y, weight, held_out, rows.design.first, rng))
+            fitted.append(fit_gaussian_process(x, y, weight, held_out, rows.design.first, rng, x[index]))
         if BoostedTrees.name in names:
-            fitted.append(grow_trees(x, y, weight, held_out))
+            fitted.append(grow_trees(x, y, weight, held_out, x[index]))
     folds, regions = (
-        [one, *(_pool(said, rows, one, index, regions=kind) for _, said in fitted)]
+        [one, *(_pool(said, rows, one, regions=kind) for _, said in fitted)]
         for one, kind in zip(networks, (False, True), strict=True)
     )
-    share = weigh(folds, unsure=[True, *(not isinstance(expert, BoostedTrees) for expert, _ in fitted)])
+    share = weigh(folds, ["networks", *(expert.name for expert, _ in fitted)])
     stack = Stack(tuple(expert for (expert, _), w in zip(fitted, share[1:], strict=True) if w > 0), _kept(share))
     return stack, (mix_held_out(folds, share), mix_held_out(regions, share))
 
@@ -149,24 +151,18 @@ def mix(loc: Array, variance: Array, weight: Array) -> Function:
 
 
 def _pool(
-    said: Sequence[Function],
-    rows: HeldOutPredictions,
-    like: HeldOutFunctions,
-    index: NDArray[np.int64],
-    *,
-    regions: bool,
+    said: Sequence[Function], rows: HeldOutPredictions, like: HeldOutFunctions, *, regions: bool
 ) -> HeldOutFunctions:
     """Predictions of an expert for the held-out rows of ``like``, which are those of the networks.
 
-    ``said`` has, for each group of the design, the function of an expert that has not seen the group's rows, at all N
-    rows of the fit; ``index`` [n] are the rows that were checked.
+    ``said`` has, for each group of the design, the function of an expert that has not seen the group's rows, at the
+    rows that were checked.
     """
     parts = [Function(np.zeros(0), np.zeros(0))]
     for g, group in enumerate(rows.design.groups):
         if group.region == regions:
-            outside = np.flatnonzero(rows.held_out[g])
-            at = index[outside]
-            parts.append(Function(said[g].loc[at], said[g].variance[at] * rows.factor[g, outside]))
+            outside = rows.held_out[g]
+            parts.append(Function(said[g].loc[outside], said[g].variance[outside] * rows.factor[g, outside]))
     loc, variance = (np.concatenate(piece) for piece in zip(*parts, strict=True))
     return like._replace(loc=loc, variance=variance, excess=np.zeros(len(loc)))
 
@@ -180,14 +176,14 @@ def mix_held_out(experts: Sequence[HeldOutFunctions], weight: Array) -> HeldOutF
     return experts[0]._replace(loc=mixed.loc, variance=mixed.variance, excess=excess @ weight**2)
 
 
-def weigh(experts: Sequence[HeldOutFunctions], *, unsure: Sequence[bool]) -> Array:
-    """Weights [K] of experts that predict the same held-out rows; ``unsure`` are those that know ignorance.
+def weigh(experts: Sequence[HeldOutFunctions], names: Sequence[str]) -> Array:
+    """Weights [K] of experts that predict the same held-out rows; the first are the networks.
 
-    Experts with little weight get none.
+    Experts with little weight get none, and trees, which know no ignorance, do not stand alone.
     """
-    loss = StackingLoss(experts)
+    loss = StackingLoss(experts, names)
     n_experts = len(experts)
-    starts = np.concatenate([np.full((1, n_experts), 0.1), LEAD * np.eye(n_experts)])
+    starts = np.concatenate([loss.lean[None] + 0.1, LEAD * np.eye(n_experts)])
     points, losses = nelder_mead(
         lambda values, _: np.array([loss.penalised(one) for one in values]),
         starts,
@@ -196,13 +192,12 @@ def weigh(experts: Sequence[HeldOutFunctions], *, unsure: Sequence[bool]) -> Arr
         x_tolerance=1e-2,
         loss_tolerance=1e-5,
     )
-    weight = _softmax(points[losses.argmin()])
+    weight = special.softmax(points[losses.argmin()])
     weight = np.where(weight < LEAST_WEIGHT, 0.0, weight)
     weight /= weight.sum()
-    knows = np.asarray(unsure)
-    missing = LEAST_UNSURE - weight[knows].sum()
-    if missing > 0:  # the first expert is the networks
-        weight *= (1 - LEAST_UNSURE) / max(weight[~knows].sum(), 1e-12) * ~knows
+    knows = np.array([name != BoostedTrees.name for name in names])
+    if weight[knows].sum() < LEAST_UNSURE:
+        weight *= (1 - LEAST_UNSURE) / weight[~knows].sum() * ~knows
         weight[0] = LEAST_UNSURE
     return weight
 
@@ -210,8 +205,9 @@ def weigh(experts: Sequence[HeldOutFunctions], *, unsure: Sequence[bool]) -> Arr
 class StackingLoss:
     """Loss of the weights of experts, on errors of rows that none of them has seen."""
 
-    def __init__(self, experts: Sequence[HeldOutFunctions]) -> None:
+    def __init__(self, experts: Sequence[HeldOutFunctions], names: Sequence[str]) -> None:
         first = experts[0]
+        self.lean = np.array([LEAN.get(name, 0.0) for name in names])
         self.error = np.stack([first.y - one.loc for one in experts], 1)
         self.share = first.weight / first.weight.sum()
         self.excess = self.share @ np.stack([one.excess for one in experts], 1)
@@ -233,10 +229,6 @@ class StackingLoss:
 
     def penalised(self, values: Array) -> float:
         """The same of weights softmax(values), with their prior."""
-        prior = np.square((values - values.mean()) / 3).sum()
-        return self(_softmax(values)) + 0.5 * PRIOR_ROWS * prior / len(self.error)
-
-
-def _softmax(values: Array) -> Array:
-    weight = np.exp(values - values.max())
-    return weight / weight.sum()
+        away = values - self.lean
+        prior = np.square((away - away.mean()) / 3).sum()
+        return self(special.softmax(values)) + 0.5 * PRIOR_ROWS * prior / len(self.error)
