@@ -28,20 +28,20 @@ __all__ = [
 
 def rmse(y: npt.ArrayLike, mean: npt.ArrayLike) -> float:
     """Root of the mean squared error, √(1/N Σ (y − mean)²)."""
-    y = _vector(y, "y")
-    mean = _vector(mean, "mean", length=len(y))
+    y = _array(y, "y", "n_data")
+    mean = _array(mean, "mean", len(y))
     return float(np.sqrt(np.mean((y - mean) ** 2)))
 
 
 def log_likelihood(log_prob: npt.ArrayLike) -> float:
     """Mean log density (or probability) of the targets, 1/N Σ log p(y | x)."""
-    return float(np.mean(_vector(log_prob, "log_prob", finite=False)))
+    return float(np.mean(_array(log_prob, "log_prob", "n_data", finite=False)))
 
 
 def interval_coverage(y: npt.ArrayLike, interval: npt.ArrayLike) -> float:
     """Share of targets inside their intervals [N, 2], ends included."""
-    y = _vector(y, "y")
-    lower, upper = _interval(interval, length=len(y))
+    y = _array(y, "y", "n_data")
+    lower, upper = _interval(interval, len(y))
     return float(np.mean((lower <= y) & (y <= upper)))
 
 
@@ -58,8 +58,8 @@ def interval_score(y: npt.ArrayLike, interval: npt.ArrayLike, coverage: float) -
     """
     if not 0 < coverage < 1:
         raise ValueError(f"coverage must be inside (0, 1); got {coverage}")
-    y = _vector(y, "y")
-    lower, upper = _interval(interval, length=len(y))
+    y = _array(y, "y", "n_data")
+    lower, upper = _interval(interval, len(y))
     outside = np.maximum(np.maximum(lower - y, y - upper), 0.0)
     return float(np.mean(upper - lower + 2 / (1 - coverage) * outside))
 
@@ -71,10 +71,8 @@ def crps_from_samples(samples: npt.ArrayLike, y: npt.ArrayLike) -> float:
     2 Σ_i (2i − S − 1) s_(i). This scores the samples as they are, it is not the "fair" estimate (with
     S(S − 1) for S²) for the distribution they were drawn from.
     """
-    y = _vector(y, "y")
-    samples = _array(samples, "samples", "[n_samples, n_data]", ndim=2)
-    if samples.shape[1] != len(y):
-        raise ValueError(f"samples must have shape (n_samples, {len(y)}), as y has; got {samples.shape}")
+    y = _array(y, "y", "n_data")
+    samples = _array(samples, "samples", "n_samples", len(y))
     errors = np.sort(samples - y, axis=0)  # [S, N]; differences between samples do not feel the shift by y
     n_samples = len(errors)
     weights = 2 * np.arange(1, n_samples + 1) - n_samples - 1
@@ -88,10 +86,8 @@ def energy_score(samples: npt.ArrayLike, y: npt.ArrayLike) -> float:
     ES = 1/S Σ_i ‖s_i − y‖ − 1/(2S²) Σ_ij ‖s_i − s_j‖, the CRPS where C is 1. It sees how outputs go together, which
     scores of one output at a time do not.
     """
-    y = _array(y, "y", "[n_data, n_outputs]", ndim=2)
-    samples = _array(samples, "samples", "[n_samples, n_data, n_outputs]", ndim=3)
-    if samples.shape[1:] != y.shape:
-        raise ValueError(f"samples must have shape (n_samples, {y.shape[0]}, {y.shape[1]}); got {samples.shape}")
+    y = _array(y, "y", "n_data", "n_outputs")
+    samples = _array(samples, "samples", "n_samples", *y.shape)
     error = np.linalg.norm(samples - y, axis=-1).mean(0)  # [N]
     spread = sum(np.linalg.norm(samples - sample, axis=-1).mean(0) for sample in samples) / (2 * len(samples))
     return float(np.mean(error - spread))
@@ -99,23 +95,17 @@ def energy_score(samples: npt.ArrayLike, y: npt.ArrayLike) -> float:
 
 def calibration_curve(cdf_values: npt.ArrayLike, levels: npt.ArrayLike) -> Floats:
     """Share of targets whose predictive cdf (the PIT) is at most each level: the levels themselves when calibrated."""
-    cdf_values = _vector(cdf_values, "cdf_values")
-    levels = _vector(levels, "levels")
-    _check_unit_range(cdf_values, "cdf_values")
-    _check_unit_range(levels, "levels")
+    cdf_values, levels = (
+        _within_unit(_array(part, name, "n_data"), name)
+        for part, name in ((cdf_values, "cdf_values"), (levels, "levels"))
+    )
     return np.searchsorted(np.sort(cdf_values), levels, side="right") / len(cdf_values)
 
 
 def expected_calibration_error(probs: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int = 15) -> float:
     """Σ_b (n_b/N) |accuracy_b − confidence_b| over bins of equal width in the largest probability."""
-    probs, labels = _classification(probs, labels)
-    if n_bins < 1:
-        raise ValueError(f"n_bins must be at least 1; got {n_bins}")
-    confidence = probs.max(axis=1)
-    correct = probs.argmax(axis=1) == labels
-    bins = confidence_bins(confidence, n_bins)
-    gaps = np.bincount(bins, weights=correct - confidence, minlength=n_bins)  # n_b (accuracy_b − confidence_b)
-    return float(np.abs(gaps).sum() / len(labels))
+    n, accuracy, confidence = _bins(probs, labels, n_bins)
+    return float(n @ np.abs(accuracy - confidence) / n.sum())
 
 
 def debiased_calibration_error(probs: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int = 15) -> float:
@@ -124,16 +114,22 @@ def debiased_calibration_error(probs: npt.ArrayLike, labels: npt.ArrayLike, n_bi
     The last term is what chance alone adds to the squared gap of a bin (Kumar, Liang & Ma 2019). Without it, few rows
     or many bins make a calibrated model look uncalibrated. Bins of one row are left out.
     """
+    n, accuracy, confidence = _bins(probs, labels, n_bins, least=2)
+    squares = (accuracy - confidence) ** 2 - accuracy * (1 - accuracy) / (n - 1)
+    return float(np.sqrt(max(squares @ n / max(n.sum(), 1), 0.0)))
+
+
+def _bins(probs: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int, least: int = 1) -> tuple[Floats, Floats, Floats]:
+    """Rows, accuracy and mean largest probability of the bins that have ``least`` rows or more."""
     probs, labels = _classification(probs, labels)
     if n_bins < 1:
         raise ValueError(f"n_bins must be at least 1; got {n_bins}")
     confidence, correct = probs.max(axis=1), probs.argmax(axis=1) == labels
     bins = confidence_bins(confidence, n_bins)
     n = np.bincount(bins, minlength=n_bins)
-    kept = n > 1
+    kept = n >= least
     accuracy, mean = (np.bincount(bins, part, n_bins)[kept] / n[kept] for part in (correct, confidence))
-    squares = (accuracy - mean) ** 2 - accuracy * (1 - accuracy) / (n[kept] - 1)
-    return float(np.sqrt(max(squares @ n[kept] / max(n[kept].sum(), 1), 0.0)))
+    return n[kept].astype(np.float64), accuracy, mean
 
 
 def confidence_bins(confidence: Floats, n_bins: int) -> npt.NDArray[np.int64]:
@@ -159,10 +155,8 @@ def rejection_curve(uncertainty: npt.ArrayLike, correct: npt.ArrayLike) -> tuple
 
     Among equal uncertainties the accuracy is the one expected if they are rejected in random order.
     """
-    uncertainty = _vector(uncertainty, "uncertainty")
-    correct = _vector(correct, "correct", length=len(uncertainty))
-    if not np.isin(correct, (0, 1)).all():
-        raise ValueError(f"correct must hold True or False (1 or 0); got {_examples(correct, (0, 1))}")
+    uncertainty = _array(uncertainty, "uncertainty", "n_data")
+    correct = _among(_array(correct, "correct", len(uncertainty)), range(2), "correct")
     _, group = np.unique(uncertainty, return_inverse=True)
     group_accuracy = np.bincount(group, weights=correct) / np.bincount(group)
     kept_correct = np.cumsum(group_accuracy[np.sort(group)])
@@ -172,8 +166,8 @@ def rejection_curve(uncertainty: npt.ArrayLike, correct: npt.ArrayLike) -> tuple
 
 def auroc(scores_negative: npt.ArrayLike, scores_positive: npt.ArrayLike) -> float:
     """Probability that a positive (out-of-distribution) score exceeds a negative one, ties counting half."""
-    negative = np.sort(_vector(scores_negative, "scores_negative"))
-    positive = _vector(scores_positive, "scores_positive")
+    negative = np.sort(_array(scores_negative, "scores_negative", "n_data"))
+    positive = _array(scores_positive, "scores_positive", "n_data")
     below = np.searchsorted(negative, positive, side="left")
     not_above = np.searchsorted(negative, positive, side="right")
     return float(np.mean(below + not_above) / (2 * len(negative)))
@@ -225,26 +219,22 @@ def base_rate_scores(base: tuple[float, ...], truth: npt.NDArray[Any], *, classe
     return {"rmse": rmse(truth, np.full(len(truth), mean)), "log_likelihood": log_likelihood(log_prob)}
 
 
-def _array(values: npt.ArrayLike, name: str, form: str, *, ndim: int, finite: bool = True) -> Floats:
+def _array(values: npt.ArrayLike, name: str, *shape: int | str, finite: bool = True) -> Floats:
+    """Numbers of a shape, in which a dimension of any size has a name."""
     array = np.asarray(values, dtype=np.float64)
-    if array.ndim != ndim or array.size == 0:
-        raise ValueError(f"{name} must have shape {form} and not be empty; got shape {array.shape}")
+    fits = array.ndim == len(shape) and all(
+        isinstance(n, str) or n == m for n, m in zip(shape, array.shape, strict=True)
+    )
+    if not fits or array.size == 0:
+        form = ", ".join(map(str, shape))
+        raise ValueError(f"{name} must have shape ({form}) and not be empty; got shape {array.shape}")
     if np.isnan(array).any() or (finite and np.isinf(array).any()):
         raise ValueError(f"{name} must not hold NaN{' or infinity' if finite else ''}")
     return array
 
 
-def _vector(values: npt.ArrayLike, name: str, *, length: int | None = None, finite: bool = True) -> Floats:
-    array = _array(values, name, "[n_data]", ndim=1, finite=finite)
-    if length is not None and len(array) != length:
-        raise ValueError(f"{name} must have length {length}, as what it is compared with; got {len(array)}")
-    return array
-
-
-def _interval(interval: npt.ArrayLike, length: int | None = None) -> tuple[Floats, Floats]:
-    array = _array(interval, "interval", "[n_data, 2]", ndim=2, finite=False)
-    if array.shape[1] != 2 or length not in (None, len(array)):
-        raise ValueError(f"interval must have shape ({length or 'n_data'}, 2); got {array.shape}")
+def _interval(interval: npt.ArrayLike, length: int | str = "n_data") -> tuple[Floats, Floats]:
+    array = _array(interval, "interval", length, 2, finite=False)
     lower, upper = array.T
     if (lower > upper).any():
         row = int(np.argmax(lower > upper))
@@ -253,27 +243,24 @@ def _interval(interval: npt.ArrayLike, length: int | None = None) -> tuple[Float
 
 
 def _classification(probs: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[Floats, npt.NDArray[np.int64]]:
-    probs = _array(probs, "probs", "[n_data, n_classes]", ndim=2)
-    _check_unit_range(probs, "probs")
+    probs = _within_unit(_array(probs, "probs", "n_data", "n_classes"), "probs")
     totals = probs.sum(axis=1)
     # Softmax in float32 over many classes misses 1 by less than this; logits or counts by far more.
     if not np.allclose(totals, 1, rtol=0, atol=1e-3):
         raise ValueError(f"each row of probs must sum to 1; got sums from {totals.min():g} to {totals.max():g}")
-    given = np.asarray(labels)
-    n_data, n_classes = probs.shape
-    if given.shape != (n_data,):
-        raise ValueError(f"labels must have shape ({n_data},), one for each row of probs; got {given.shape}")
-    if not np.isin(given, np.arange(n_classes)).all():
-        raise ValueError(
-            f"labels must be whole numbers from 0 to {n_classes - 1}; got {_examples(given, np.arange(n_classes))}"
-        )
-    return probs, given.astype(np.int64)
+    given = _array(labels, "labels", len(probs))
+    return probs, _among(given, range(probs.shape[1]), "labels").astype(np.int64)
 
 
-def _check_unit_range(values: Floats, name: str) -> None:
+def _within_unit(values: Floats, name: str) -> Floats:
     if values.min() < 0 or values.max() > 1:
         raise ValueError(f"{name} must be from 0 to 1; got values from {values.min():g} to {values.max():g}")
+    return values
 
 
-def _examples(values: npt.NDArray[Any], allowed: npt.ArrayLike) -> str:
-    return ", ".join(str(value) for value in np.unique(values[~np.isin(values, allowed)])[:3])
+def _among(values: Floats, allowed: range, name: str) -> Floats:
+    strange = np.unique(values[~np.isin(values, allowed)])
+    if len(strange):
+        got = ", ".join(f"{value:g}" for value in strange[:3])
+        raise ValueError(f"{name} must be whole numbers from 0 to {allowed.stop - 1}; got {got}")
+    return values

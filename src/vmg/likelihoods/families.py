@@ -41,6 +41,7 @@ __all__ = [
 Array = NDArray[np.float64]
 
 MOST_TRIALS = 1_000_000
+SMALL_SHARE = 1e-6  # least mean of a share: at an end of the unit interval its density would be a spike
 END = 1e4  # stands for the cut beyond the last level: a logistic function of it is 0 or 1
 FAR = 1e6  # stands for an infinite bound, in units of the noise
 
@@ -93,6 +94,10 @@ class LogNormal(NamedLikelihood):
 # -- amounts and counts -----------------------------------------------------------------------------------------------
 
 
+def _size(theta: Tensor) -> Tensor:
+    return theta[..., 0, None].exp()
+
+
 @dataclass(frozen=True)
 class Rates(ScalarLikelihood):
     """Targets from 0 on with mean λ = level · exp(f), up to a ceiling; θ, where there is one, is log of a shape."""
@@ -110,9 +115,6 @@ class Rates(ScalarLikelihood):
     @property
     def highest(self) -> float:
         return float(np.log(self.ceiling / self.level))
-
-    def start(self) -> Array:
-        return np.zeros(1)
 
     def mean(self, f: Array, theta: Array) -> Array:
         return self.link.rate(f)
@@ -139,12 +141,12 @@ class Gamma(Rates):
         return RateLink(1.0, self.ceiling / self.level)
 
     def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
-        log_rate, k, amount = self.link.log_rate(f)[0], theta[..., 0, None].exp(), y / self.level
+        log_rate, k, amount = self.link.log_rate(f)[0], _size(theta), y / self.level
         shape = k * k.log() - torch.lgamma(k) - float(np.log(self.level))
         return shape - k * log_rate + (k - 1) * amount.log() - k * amount * torch.exp(-log_rate)
 
     def derivatives(self, f: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-        k = theta[..., 0, None].exp()
+        k = _size(theta)
         excess = k * (y / self.level) * torch.exp(-self.link.log_rate(f)[0])
         return self.link.chained(f, excess - k, -excess)
 
@@ -239,27 +241,36 @@ class NegativeBinomial(Counts):
         return rng.poisson(self.link.rate(f) * rng.gamma(r, size=np.shape(f)) / r).astype(np.float64)
 
 
-def _size(theta: Tensor) -> Tensor:
-    return theta[..., 0, None].exp()
-
-
 # -- targets between bounds -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Binomial(ScalarLikelihood):
-    """Successes s among n trials, y = (s, n): s ~ Binomial(n, p), logit p = level + f.
+class Shares(ScalarLikelihood):
+    """Targets from 0 to 1 with mean p, logit p = level + f, kept from both ends; θ is log of a size, or nothing."""
+
+    level: float
+    support = (0.0, 1.0)
+
+    def mean(self, f: Array, theta: Array) -> Array:
+        return special.expit(self.level + f).clip(SMALL_SHARE, 1 - SMALL_SHARE)
+
+
+def _logit(share: float) -> float:
+    return float(special.logit(np.clip(share, SMALL_SHARE, 1 - SMALL_SHARE)))
+
+
+@dataclass(frozen=True)
+class Binomial(Shares):
+    """Successes s among n trials, y = (s, n): s ~ Binomial(n, p).
 
     Predictions are of the share s/n in ``trials`` trials.
     """
 
-    level: float
     trials: int
     name = "binomial"
     paired = True
     requirement = "successes and trials, whole numbers with 0 <= successes <= trials and trials >= 1,"
     positive = ("trials",)
-    support = (0.0, 1.0)
     discrete = True
 
     def __post_init__(self) -> None:
@@ -303,30 +314,22 @@ class Binomial(ScalarLikelihood):
         p, success, trials = torch.sigmoid(self.level + f), y[..., 0], y[..., 1]
         return success - trials * p, -trials * p * (1 - p)
 
-    def chance(self, f: Array) -> Array:
-        """p of one trial."""
-        return special.expit(self.level + f)
-
-    def mean(self, f: Array, theta: Array) -> Array:
-        return self.chance(f)
-
     def variance(self, f: Array, theta: Array) -> Array:
-        return self.chance(f) * (1 - self.chance(f)) / self.trials
+        p = self.mean(f, theta)
+        return p * (1 - p) / self.trials
 
     def cdf(self, index: Array, f: Array, theta: Array) -> Array:
-        return stats.binom.cdf(index, self.trials, self.chance(f))
+        return stats.binom.cdf(index, self.trials, self.mean(f, theta))
 
     def sample(self, f: Array, theta: Array, rng: np.random.Generator) -> Array:
-        return rng.binomial(self.trials, self.chance(f)).astype(np.float64)
+        return rng.binomial(self.trials, self.mean(f, theta)).astype(np.float64)
 
 
 @dataclass(frozen=True)
-class Beta(ScalarLikelihood):
-    """y ~ Beta(μs, (1 − μ)s) with mean μ, logit μ = level + f, and size s; θ = log s."""
+class Beta(Shares):
+    """y ~ Beta(μs, (1 − μ)s) with mean μ and size s; θ = log s."""
 
-    level: float
     name = "beta"
-    support = (0.0, 1.0)
     requirement = "inside (0, 1)"
 
     @classmethod
@@ -341,8 +344,7 @@ class Beta(ScalarLikelihood):
         return np.full(1, np.log(4.0))
 
     def _parts(self, f: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        small = 1e-6  # neither end of the unit interval is reached: the density would be a spike there
-        mean, size = torch.sigmoid(self.level + f).clamp(small, 1 - small), theta[..., 0, None].exp()
+        mean, size = torch.sigmoid(self.level + f).clamp(SMALL_SHARE, 1 - SMALL_SHARE), _size(theta)
         return mean, size, mean * size
 
     def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
@@ -359,9 +361,6 @@ class Beta(ScalarLikelihood):
         slope = mean * (1 - mean)
         return first * slope, second * slope.square() + first * slope * (1 - 2 * mean)
 
-    def mean(self, f: Array, theta: Array) -> Array:
-        return special.expit(self.level + f).clip(1e-6, 1 - 1e-6)
-
     def variance(self, f: Array, theta: Array) -> Array:
         mean = self.mean(f, theta)
         return mean * (1 - mean) / (1 + np.exp(theta[0]))
@@ -373,11 +372,6 @@ class Beta(ScalarLikelihood):
     def sample(self, f: Array, theta: Array, rng: np.random.Generator) -> Array:
         mean, size = self.mean(f, theta), np.exp(theta[0])
         return rng.beta(mean * size, (1 - mean) * size)
-
-
-def _logit(share: float) -> float:
-    share = min(max(float(share), 1e-6), 1 - 1e-6)
-    return float(np.log(share / (1 - share)))
 
 
 @dataclass(frozen=True)
@@ -494,13 +488,9 @@ class Censored(ScalarLikelihood):
         scale = float(np.sqrt(np.average((inner - level) ** 2, weights=weight)))
         return cls(level, scale if scale > 0 else 1.0)
 
-    def start(self) -> Array:
-        return np.zeros(1)
-
     def _standard(self, f: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Bounds in units of the noise, whether the target is seen, and σ."""
-        sigma = theta[..., 0, None].exp()
-        bounds = []
+        sigma, bounds = _size(theta), []
         for side in (0, 1):
             infinite = torch.isinf(y[..., side])
             standard = (torch.where(infinite, 0.0, y[..., side]) - self.level) / self.scale

@@ -25,7 +25,25 @@ __all__ = [
 LOG_2PI = math.log(2 * math.pi)
 
 
-class GaussianLikelihood(Likelihood):
+class ConjugateLikelihood(Likelihood):
+    """A likelihood whose posterior takes natural-gradient steps: of 1/t at first, and at least ``step_size``."""
+
+    step_size: float
+
+    def __init__(self, n_outputs: int, step_size: float) -> None:
+        super().__init__()
+        self.n_outputs = self.n_network_outputs = n_outputs
+        self.step_size = step_size
+        self.register_buffer("n_updates", torch.zeros(()))
+
+    def _next_step(self) -> Tensor:
+        return torch.clamp_min(1 / self.get_buffer("n_updates").add_(1), self.step_size)
+
+    def is_untouched(self) -> bool:
+        return not self.get_buffer("n_updates")
+
+
+class GaussianLikelihood(ConjugateLikelihood):
     """y_c ~ N(f_c, 1/τ_c) with Gamma prior and Gamma posterior on each output's precision [LW16, §4.1].
 
     With ``conjugate=True`` the posterior follows natural-gradient steps towards Gamma(a₀ + N/2, b₀ + ½ E Σ(y − f)²);
@@ -64,17 +82,15 @@ class GaussianLikelihood(Likelihood):
         step_size: float = 0.02,
         batch_shape: Sequence[int] = (),
     ) -> None:
-        super().__init__()
+        super().__init__(n_outputs, step_size)
         shape = (*batch_shape, n_outputs)
         prior_rate = torch.as_tensor(rate, dtype=torch.get_default_dtype()).expand(shape).clone()
         prior_concentration = torch.full(shape, float(concentration))
         if not (concentration > 0 and is_positive(rate)):
             raise ValueError(f"concentration and rate must be positive; got {concentration} and {rate}")
-        self.n_outputs = self.n_network_outputs = n_outputs
-        self.conjugate, self.step_size = conjugate, step_size
+        self.conjugate = conjugate
         self.register_buffer("prior_concentration", prior_concentration)
         self.register_buffer("prior_rate", prior_rate)
-        self.register_buffer("n_updates", torch.zeros(()))
         self.log_concentration = nn.Parameter(prior_concentration.log(), requires_grad=not conjugate)
         self.log_rate = nn.Parameter(prior_rate.log(), requires_grad=not conjugate)
 
@@ -116,8 +132,7 @@ class GaussianLikelihood(Likelihood):
         require_outputs(f, y, self.n_outputs)
         if not self.conjugate:
             return
-        count = self.get_buffer("n_updates").add_(1)
-        step = torch.clamp_min(1 / count, self.step_size)
+        step = self._next_step()
         half_n = 0.5 * torch.as_tensor(n_data, dtype=f.dtype, device=f.device).unsqueeze(-1)
         squares = batch_mean((y - f).square(), weight, -2)  # [*batch_shape, C]
         # the natural parameters of a Gamma are (a − 1, −b): a step towards the target is linear in a and b
@@ -150,7 +165,7 @@ class GaussianLikelihood(Likelihood):
         return mean, student_variance(scale, df)
 
     def is_untouched(self) -> bool:
-        return self.conjugate and not self.get_buffer("n_updates")
+        return self.conjugate and super().is_untouched()
 
 
 class KnownNoiseLikelihood(Likelihood):
@@ -261,7 +276,7 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
         return mean, scale.unsqueeze(-2) * torch.exp(log_scale), df.unsqueeze(-2)
 
 
-class FullCovarianceLikelihood(Likelihood):
+class FullCovarianceLikelihood(ConjugateLikelihood):
     """y ~ N(f, Λ⁻¹): several outputs whose noise is correlated, Wishart posterior on Λ [LW16, footnote 2].
 
     Prior W(ν₀, Ψ₀⁻¹) with ν₀ = 2a₀ + C − 1 and Ψ₀ = 2b₀I, which for one output is Gamma(a₀, b₀). The optimal
@@ -278,14 +293,11 @@ class FullCovarianceLikelihood(Likelihood):
         step_size: float = 0.02,
         batch_shape: Sequence[int] = (),
     ) -> None:
-        super().__init__()
+        super().__init__(n_outputs, step_size)
         if not (concentration > 0 and rate > 0):
             raise ValueError(f"concentration and rate must be positive; got {concentration} and {rate}")
-        self.n_outputs = self.n_network_outputs = n_outputs
-        self.step_size = step_size
         self.prior_df = 2 * concentration + n_outputs - 1
         self.prior_rate = 2 * rate
-        self.register_buffer("n_updates", torch.zeros(()))
         self.register_buffer("df", torch.full(tuple(batch_shape), self.prior_df))
         eye = self.prior_rate * torch.eye(n_outputs)
         self.register_buffer("rate_matrix", eye.expand(*batch_shape, n_outputs, n_outputs).clone())  # Ψ
@@ -334,8 +346,7 @@ class FullCovarianceLikelihood(Likelihood):
     @torch.no_grad()
     def update_(self, f: Tensor, y: Tensor, n_data: Tensor | float, weight: Tensor | None = None) -> None:
         require_outputs(f, y, self.n_outputs)
-        count = self.get_buffer("n_updates").add_(1)
-        step = torch.clamp_min(1 / count, self.step_size)
+        step = self._next_step()
         n = torch.as_tensor(n_data, dtype=f.dtype, device=f.device)
         r = y - f
         outer = batch_mean(r.unsqueeze(-1) * r.unsqueeze(-2), weight, -3)  # [..., C, C]
@@ -348,9 +359,6 @@ class FullCovarianceLikelihood(Likelihood):
         df, root = self.student()
         scale = root.square().sum(-1).sqrt().unsqueeze(-2)
         return f, student_variance(scale, df[..., None, None])
-
-    def is_untouched(self) -> bool:
-        return not self.get_buffer("n_updates")
 
     def student(self) -> tuple[Tensor, Tensor]:
         """Degrees of freedom [*batch_shape] and scale factor (lower triangular) of the multivariate Student-t."""

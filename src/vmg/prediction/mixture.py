@@ -123,13 +123,30 @@ class Prediction(NumberPrediction):
             return -replace(self, loc=-self.loc)._quantile(tail)
         values = np.empty((*tail.shape[:-2], *self.shape))
         for place in np.ndindex(tail.shape[:-2]):
-            # a mixture's quantile lies between the smallest and the largest of its components' quantiles
-            each = self.loc + self.scale * student_quantile(tail[place], self.df)
-            values[place] = find_quantiles(self._cdf, tail[place], each.min(0), each.max(0))
+            values[place] = self._find_quantile(tail[place])
         return values
 
-    def _score_knots(self) -> Array:
-        return _pooled_knots(self.loc + self.scale * student_quantile(SCORE_LEVELS[::8, None], self.df))
+    def _find_quantile(self, level: Array) -> Array:
+        """Quantiles [N, C] at a level [N or 1, C or 1], by Newton's method inside a bracket that shrinks."""
+        loc, scale, df = self.loc, self.scale, self.df
+        each = loc + scale * student_quantile(level, df)
+        low, high = each.min(0), each.max(0)
+        spread = np.sqrt(np.broadcast_to(scale**2, loc.shape).mean(0) + loc.var(0))
+        value, moved = np.clip(loc.mean(0) + spread * special.ndtri(level), low, high), high - low
+        arrived = np.zeros(self.shape, dtype=np.bool_)
+        for _ in range(100):
+            gap = student_cdf((value - loc) / scale, df).mean(0) - level
+            density = np.exp(student_log_density(value - loc, scale**2, df)).mean(0)
+            low, high = np.where(gap < 0, value, low), np.where(gap < 0, high, value)
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                newton = value - gap / density
+                good = (newton >= low) & (newton <= high) & (np.abs(newton - value) < 0.5 * moved)
+            better = np.where(arrived, value, np.where(good, newton, 0.5 * (low + high)))
+            value, moved = better, np.where(arrived, moved, np.abs(better - value))
+            arrived = moved <= 1e-9 * scale.min(0) + 1e-15 * np.abs(value)
+            if arrived.all():
+                break
+        return value
 
     def crps(self, y: ArrayLike) -> Array:
         """Continuous ranked probability score of each row and output: E|target − y| − ½ E|target − target'|.
@@ -272,14 +289,13 @@ class MixturePrediction(WrappedPrediction):
 
     def take(self, rows: Rows) -> Self:
         """Some rows of the prediction."""
-        place = {int(row): k for k, row in enumerate(self.rows)}
-        kept = [(new, place[int(old)]) for new, old in enumerate(rows) if int(old) in place]
-        new, old = (np.array([pair[k] for pair in kept], dtype=np.int64) for k in (0, 1))
-        n_each = self.weights.shape[1]
-        flat = (old[:, None] * n_each + np.arange(n_each)).reshape(-1)
-        return replace(
-            self, base=self.base.take(rows), parts=self.parts.take(flat), rows=new, weights=self.weights[old]
-        )
+        place = np.full(self.n_rows, -1)
+        place[self.rows] = np.arange(len(self.rows))
+        mixed = np.flatnonzero(place[rows] >= 0)
+        old = place[rows][mixed]
+        candidates = np.arange(self.weights.size).reshape(self.weights.shape)[old].reshape(-1)
+        base, parts = self.base.take(rows), self.parts.take(candidates)
+        return replace(self, base=base, parts=parts, rows=mixed, weights=self.weights[old])
 
     def widened(self, extra_std: Array) -> Self:
         parts = self.parts.widened(self._repeated(extra_std[self.rows]))

@@ -20,6 +20,7 @@ __all__ = ["LogTransform", "Rectified", "TargetTransform", "TransformedPredictio
 NORMAL = np.linspace(-7.9, 7.9, 159)  # nodes of means over the noise, by the trapezium rule in normal units
 FUNCTION_NODES = 15
 LEAST_NOISE = 1e-6  # of the base's: rows whose targets are all but surely zero keep so much
+MEAN_TAIL = 0.0501  # of probability above the largest mean of a logarithm: inside the 90 % interval, with rounding
 UNTOUCHED = 1e-4  # of probability below zero: less leaves a rectified row's moments as they are
 
 
@@ -159,7 +160,7 @@ class TransformedPrediction(WrappedPrediction):
         moments = np.stack([whole._mean, whole._aleatoric, whole._epistemic])
         mean, variance = self._integrate(base.loc, base.scale)
         if isinstance(self.transform, LogTransform):
-            end = self.transform.forward(base._quantile(np.full((1, 1), 0.05), upper=True))
+            end = self.transform.forward(base._quantile(np.full((1, 1), MEAN_TAIL), upper=True))
             capped = np.minimum(np.minimum(mean, end), self.transform.ceiling)
             mean, variance = capped, variance + (mean - capped) ** 2
         nodes, weights = hermite_rule(FUNCTION_NODES)
