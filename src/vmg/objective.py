@@ -34,6 +34,7 @@ __all__ = [
     "collapsed_elbo",
     "elbo",
     "kl_warmup",
+    "require_likelihood",
 ]
 
 
@@ -154,11 +155,16 @@ def elbo(
     return terms if n_samples == 1 else ElboTerms(terms.expected_log_likelihood.mean(0), terms.kl, f)
 
 
-def _require(likelihood: Any, y: Any, n_data: Any, n_samples: int) -> None:
-    """Refuse arguments of :func:`elbo` that would fail, or mean something else, further in."""
+def require_likelihood(likelihood: Any) -> None:
+    """Refuse what is no likelihood, such as the class of one."""
     if not isinstance(likelihood, Likelihood):
         got = f"the class {likelihood.__name__}" if isinstance(likelihood, type) else type(likelihood).__name__
         raise TypeError(f"likelihood must be an object such as vmg.likelihoods.CategoricalLikelihood(); got {got}")
+
+
+def _require(likelihood: Any, y: Any, n_data: Any, n_samples: int) -> None:
+    """Refuse arguments of :func:`elbo` that would fail, or mean something else, further in."""
+    require_likelihood(likelihood)
     if not isinstance(y, Tensor):
         raise TypeError(f"y must be a tensor; got {type(y).__name__}")
     if not is_positive(n_data):

@@ -185,10 +185,23 @@ def test_noise_that_was_never_updated_is_said():
         assert torch.isfinite(vmg.predict(model, x, likelihood=likelihood, n_samples=2).std).all()
 
 
-@pytest.mark.parametrize("options", [{"n_samples": 0}, {"batch_size": 0}])
-def test_wrong_numbers(options):
-    with pytest.raises(ValueError, match="must be at least 1"):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_samples": 0}, "must be at least 1"),
+        ({"batch_size": 0}, "must be at least 1"),
+        ({"likelihood": CategoricalLikelihood}, "must be an object .*got the class CategoricalLikelihood"),
+    ],
+)
+def test_wrong_arguments(options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
         vmg.predict(bayesianize(nn.Linear(3, 1)), torch.randn(5, 3), **options)
+
+
+def test_draws_of_narrow_models_are_averaged_in_single_precision():
+    model, x = bayesianize(nn.Linear(3, 2)).bfloat16(), torch.randn(5, 3, dtype=torch.bfloat16)
+    found = vmg.predict(model, x, likelihood=CategoricalLikelihood(), n_samples=50).mean
+    torch.testing.assert_close(found.sum(-1), torch.ones(5), rtol=1e-5, atol=1e-5)
 
 
 def test_outputs_without_a_tensor_to_take():

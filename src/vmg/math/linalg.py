@@ -87,7 +87,7 @@ def is_traced(*tensors: Tensor | None) -> bool:
     """Whether operations on these tensors are recorded or transformed rather than run."""
     if torch.compiler.is_compiling():
         return True
-    if torch._C._get_tracing_state() is not None or torch._C._are_functorch_transforms_active():
+    if torch.jit.is_tracing() or torch._C._are_functorch_transforms_active():  # type: ignore[attr-defined]
         return True
     return any(tensor is not None and type(tensor) not in PLAIN for tensor in tensors)
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNoiseLikelihood, Likelihood
 from vmg.likelihoods.base import student_variance
+from vmg.math.linalg import at_least_float32
 from vmg.nn.bayesian import BayesianLinear, use_generator
 from vmg.nn.convert import to_plain
 from vmg.nn.draws import Draws, call, evaluating, fixed_draw, output_tensor, split_rows
@@ -21,6 +22,7 @@ from vmg.nn.head import BayesianHead, HeadEnsemble
 from vmg.nn.mlp import MLP
 from vmg.nn.outputs import GaussianOutput
 from vmg.nn.replicas import Replicas
+from vmg.objective import require_likelihood
 from vmg.prediction.classes import ClassPrediction
 from vmg.prediction.mixture import Prediction
 
@@ -176,6 +178,8 @@ def predict(
         raise ValueError(f"n_samples and batch_size must be at least 1; got {n_samples} and {batch_size}")
     if not inputs:
         raise ValueError("inputs must be at least one tensor or mapping; got none")
+    if likelihood is not None:
+        require_likelihood(likelihood)
     if likelihood is not None and likelihood.is_untouched():
         warnings.warn(
             f"the noise of {type(likelihood).__name__} was never updated, so what it says about noise is its prior: "
@@ -229,6 +233,7 @@ def _predict_head(head: BayesianHead, batches: Sequence[Any], n_samples: int) ->
 
 def _summarise(f: Tensor, likelihood: Likelihood | None, *, keep: bool = False) -> _Summary:
     """The mixture of functions [S, N, ...]: their disagreement is epistemic."""
+    f = at_least_float32(f)
     centre, noise = (f, torch.zeros_like(f)) if likelihood is None else likelihood.moments(f)
     components: list[tuple[Tensor, ...]] = []
     if keep and isinstance(likelihood, CategoricalLikelihood):
