@@ -4,10 +4,10 @@ Its kernel is a Matérn 5/2 with a length for every input, a straight line and a
 
     k(x, x') = s² (1 + r + r²/3) e^(−r) + l² xᵀx'/D + c²,        r² = 5 Σ (x_d − x'_d)²/ℓ_d².
 
-Lengths, sizes and noise σ² maximise the marginal likelihood of at most 400 rows, under a weak prior. Functions of the
-Matérn kernel are combinations of its values at M centres: of all rows where there are at most 400, which is the exact
-process, else of 300 rows (Nyström's features, with the prior variance that they leave). With L the root of the
-kernel between centres, features of a row are φ = (L⁻¹k(centres, x), l x/√D, c), and the function φᵀw with w ~ N(0, I)
+Lengths, sizes and noise σ² maximise the marginal likelihood of at most 300 rows, under a weak prior. Functions of the
+Matérn kernel are combinations of its values at M centres: these rows. Where they are all rows, this is the exact
+process, else it has Nyström's features, with the prior variance that they leave. With L the root of the kernel
+between centres, features of a row are φ = (L⁻¹k(centres, x), l x/√D, c), and the function φᵀw with w ~ N(0, I)
 is Bayesian linear regression: with A = I + ΦᵀωΦ/σ²,
 
     mean φᵀA⁻¹Φᵀωy/σ²,        variance k(x, x) − φᵀ(I − A⁻¹)φ.
@@ -35,13 +35,12 @@ from vmg.model_file import Document, Tensors, require_shapes, require_size
 
 __all__ = ["GaussianProcess", "Kernel", "fit_gaussian_process", "negative_log_evidence"]
 
-EXACT_ROWS = 400  # at most, for hyper-parameters, and as centres where these are all rows
-CENTRES = 300
+CENTRES = 300  # at most; hyper-parameters are learned from as many rows
 ROWS_AT_ONCE = 1024
 COSINES = 256  # that a function drawn from the prior is a sum of
 JITTER = 1e-6  # of the kernel between centres, in units of its size
 LEAST_NOISE = 1e-8  # variance
-FIRST_SEARCH, NEXT_SEARCH = 60, 20  # steps, of all rows and from there without those of a group
+FIRST_SEARCH, NEXT_SEARCH = 60, 12  # steps, of all rows and from there without those of a group
 
 # log ℓ/√D, s, l, c and σ: the centre and spread of their normal priors, in standard units of inputs and targets
 PRIOR_CENTRE, PRIOR_SPREAD = (0.7, 0.0, -1.0, -1.0, -1.5), (1.5, 1.5, 2.0, 2.0, 2.0)
@@ -273,11 +272,9 @@ def fit_gaussian_process(
     given = np.ones(len(x)) if weight is None else weight
 
     def fitted(rows: NDArray[np.int64], start: Array | None, n_steps: int) -> GaussianProcess:
-        different = rows[first[rows]]
-        some = different[:EXACT_ROWS]
+        some = rows[first[rows]][:CENTRES]
         kernel = Kernel(_search(x[some], y[some], given[some], start, n_steps))
-        centres = x[different if len(different) <= EXACT_ROWS else different[:CENTRES]]
-        return GaussianProcess.of(kernel, centres, x[rows], y[rows], given[rows])
+        return GaussianProcess.of(kernel, x[some], x[rows], y[rows], given[rows])
 
     whole = fitted(order, None, FIRST_SEARCH)
     blind = (fitted(order[~outside[order]], whole.kernel.log, NEXT_SEARCH) for outside in held_out)
