@@ -1,9 +1,11 @@
 """Distances to the training rows that a model keeps, against a loop over all pairs."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from vmg.estimators.table_inputs import flag_texts
+from vmg.tables.encoder import TableEncoder
 from vmg.tables.missing import ROWS_AT_ONCE, ReferenceRows
 
 WIDTHS = np.array([1, 2, 1])
@@ -47,3 +49,15 @@ def test_flags_of_a_row_come_in_the_order_of_the_columns():
     marks = [{"missing": yes, "outside": no}, {"unseen": np.array([False, True, True, False])}, {"missing": no}]
     found = flag_texts(["a;b", "c", "d"], marks, 4)
     assert found.tolist() == ["missing:a b", "unseen:c", "missing:a b;unseen:c", ""]
+
+
+def test_rows_of_many_columns_are_not_flagged_by_chance():
+    rng = np.random.default_rng(0)
+    frame, rows = (pd.DataFrame(rng.normal(size=(200, 500))).rename(columns=str) for _ in range(2))
+    rows.loc[0, "7"] = 30.0
+    encoder = TableEncoder.fit(frame)
+    flags = flag_texts(encoder.column_names, encoder.marks(rows), len(rows))
+    assert "outside:7" in flags[0] and (flags != "").mean() < 0.1
+    few = TableEncoder.fit(frame[["7"]])
+    near = pd.DataFrame({"7": [0.0, frame["7"].max() + 0.01]})
+    assert flag_texts(["7"], few.marks(near), 2).tolist() == ["", "outside:7"]

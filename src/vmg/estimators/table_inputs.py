@@ -119,7 +119,7 @@ class TableInputs:
             NumberColumn(name, 0, float(median[k]), float(low[k]), float(high[k]), float(spread[k]) or 1.0)
             for k, name in enumerate(names)
         )
-        encoder = TableEncoder(columns, {})
+        encoder = TableEncoder(columns, {}, len(X))
         given, digests = np.ones(X.shape, dtype=np.bool_), np.zeros(0, dtype=np.int64)
         reference = ReferenceRows.sample(X, given, encoder.feature_scales, encoder.widths, digests, seed=0)
         return cls(encoder, reference, plain=True)

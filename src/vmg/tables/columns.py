@@ -85,8 +85,11 @@ class Column(ABC):
         """Named features of each row, none missing; ``clip`` moves values outside the training range to its ends."""
 
     @abstractmethod
-    def marks(self, cells: Cells) -> dict[str, Mask]:
-        """Rows whose cell is ``missing`` (or cannot be read), ``unseen`` in training, or ``outside`` its range."""
+    def marks(self, cells: Cells, slack: float = 0.0) -> dict[str, Mask]:
+        """Rows whose cell is ``missing`` (or cannot be read), ``unseen`` in training, or ``outside`` its range.
+
+        Values are outside that lie beyond the range by more than ``slack`` times their spread.
+        """
 
     @abstractmethod
     def unseen(self, cells: Cells) -> list[str]:
@@ -178,10 +181,11 @@ class ValueColumn(Column):
                 features[f"{self.name}: {circle} {part.__name__}"] = np.nan_to_num(part(2 * np.pi * turn), nan=0.0)
         return features | self._missing_mark(missing)
 
-    def marks(self, cells: Cells) -> dict[str, Mask]:
-        values = self.values(cells)
+    def marks(self, cells: Cells, slack: float = 0.0) -> dict[str, Mask]:
+        values, margin = self.values(cells), slack * self.spread
         with np.errstate(invalid="ignore"):
-            return {"missing": np.isnan(values), "outside": (values < self.low) | (values > self.high)}
+            outside = (values < self.low - margin) | (values > self.high + margin)
+            return {"missing": np.isnan(values), "outside": outside}
 
     def unseen(self, cells: Cells) -> list[str]:
         return [text for text in _unreadable(cells, self.values(cells)) if text not in self.unreadable]
@@ -429,7 +433,7 @@ class CategoryColumn(Column):
         n = len(self.effects[0]) if len(self.effects) else 0
         return [f"{self.name}: effect" + (f" {k + 1}" if n > 1 else "") for k in range(n)]
 
-    def marks(self, cells: Cells) -> dict[str, Mask]:
+    def marks(self, cells: Cells, slack: float = 0.0) -> dict[str, Mask]:
         unseen = (self._places(cells, self.known) == len(self.known)) & ~cells.missing
         return {"missing": cells.missing, "unseen": unseen}
 

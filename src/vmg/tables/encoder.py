@@ -22,6 +22,7 @@ from vmg.tables.columns import (
     DateColumn,
     NumberColumn,
     Reading,
+    ValueColumn,
     column_from_document,
 )
 from vmg.tables.dates import find_date_format, looks_like_dates
@@ -40,6 +41,7 @@ IDENTIFIER_NAME = re.compile(
 
 FEW_REPEATS = 0.5  # share of different values above which whole numbers with such a name are identifiers
 LEADING_ZERO = r"0\d+"
+BY_CHANCE = 0.25  # values of a row that may be flagged as outside though the row is like the training rows
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,7 @@ class TableEncoder:
 
     columns: tuple[Column, ...]
     dropped: Mapping[str, str]
+    n_rows: int  # of the fit
     decimal_comma: bool = False
 
     @classmethod
@@ -79,7 +82,7 @@ class TableEncoder:
         if not columns:
             reasons = "; ".join(f"'{name}' {reason}" for name, reason in dropped.items()) or "there are no columns"
             raise TableError(f"no column is left to learn from: {reasons}")
-        return cls(tuple(columns), dropped, comma)
+        return cls(tuple(columns), dropped, len(table), comma)
 
     def with_target(
         self, frame: pd.DataFrame | CellTable, target: Array, scale: Array | None = None
@@ -181,9 +184,14 @@ class TableEncoder:
         return features
 
     def marks(self, frame: pd.DataFrame | CellTable) -> list[dict[str, NDArray[np.bool_]]]:
-        """The rows of each column that are ``missing``, ``unseen`` or ``outside``."""
-        table = self.check(frame)
-        return [column.marks(table[column.name]) for column in self.columns]
+        """The rows of each column that are ``missing``, ``unseen`` or ``outside``.
+
+        Of the d values of a row like the n training rows, 2d/(n + 1) are beyond their ranges by chance. Where these are
+        many, a slack leaves as many outside as ``BY_CHANCE``, if tails are exponential, and fewer if they are lighter.
+        """
+        table, n_values = self.check(frame), sum(isinstance(column, ValueColumn) for column in self.columns)
+        slack = float(np.log(max(2 * n_values / (self.n_rows + 1) / BY_CHANCE, 1.0)))
+        return [column.marks(table[column.name], slack) for column in self.columns]
 
     def extra_std(self, frame: pd.DataFrame | CellTable) -> Array | None:
         """How uncertain targets are beyond what is predicted, as dates leave their range: [N, outputs], or None."""
@@ -235,6 +243,7 @@ class TableEncoder:
             "columns": [column.to_document() for column in self.columns],
             "dropped": dict(self.dropped),
             "decimal_comma": self.decimal_comma,
+            "n_rows": self.n_rows,
         }
 
     @classmethod
