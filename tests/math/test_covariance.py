@@ -49,102 +49,119 @@ def covariances(draw, n):
     return family_member(family, *parameters), root @ root.mT
 
 
+def diag(matrix):
+    return matrix.diagonal(dim1=-2, dim2=-1)
+
+
+def other_of(X):
+    return eye(N) + X @ X.mT
+
+
+METHODS = {  # each with what it is of the matrix C
+    "to_dense": (lambda c, X: c.to_dense(), lambda C, X: C),
+    "matmul": (lambda c, X: c.matmul(X), lambda C, X: C @ X),
+    "solve": (lambda c, X: c.solve(X), torch.linalg.solve),
+    "square of the root": (lambda c, X: c.sqrt_matmul(eye(N)) @ c.sqrt_matmul(eye(N)).mT, lambda C, X: C),
+    "sqrt_solve": (lambda c, X: c.sqrt_solve(c.sqrt_matmul(X)), lambda C, X: X),
+    "whitened": (lambda c, X: c.sqrt_solve(X).square().sum(-2), lambda C, X: diag(X.mT @ torch.linalg.solve(C, X))),
+    "logdet": (lambda c, X: c.logdet(), lambda C, X: torch.linalg.slogdet(C).logabsdet),
+    "diagonal": (lambda c, X: c.diagonal(), lambda C, X: diag(C)),
+    "inverse_diagonal": (lambda c, X: c.inverse_diagonal(), lambda C, X: diag(torch.linalg.inv(C))),
+    "trace": (lambda c, X: c.trace(), lambda C, X: diag(C).sum(-1)),
+    "gram": (lambda c, X: c.gram(X.mT), lambda C, X: X.mT @ C @ X),
+    "gram of two": (lambda c, X: c.gram(X.mT, 2 * X.mT[..., 1:, :]), lambda C, X: 2 * X.mT @ C @ X[..., 1:]),
+    "quadratic": (lambda c, X: c.quadratic(X.mT), lambda C, X: diag(X.mT @ C @ X)),
+    "congruence": (lambda c, X: c.congruence(X.mT).to_dense(), lambda C, X: X.mT @ C @ X),
+    "marginal": (lambda c, X: c.marginal([3, 0]).to_dense(), lambda C, X: C[..., [3, 0], :][..., [3, 0]]),
+    "marginal of a tensor": (lambda c, X: c.marginal(torch.tensor([1])).to_dense(), lambda C, X: C[..., 1:2, 1:2]),
+    "trace_solve": (
+        lambda c, X: c.trace_solve(Dense.from_matrix(other_of(X))),
+        lambda C, X: diag(torch.linalg.solve(C, other_of(X))).sum(-1),
+    ),
+    "trace_after": (
+        lambda c, X: c.trace_after(Dense.from_matrix(other_of(X))),
+        lambda C, X: diag(torch.linalg.solve(other_of(X), C)).sum(-1),
+    ),
+}
+over_methods = pytest.mark.parametrize("method", list(METHODS.values()), ids=list(METHODS))
+
+# a family alone, or given pseudo-inputs: (U⁻¹ + ÃᵀÃ/σ²)⁻¹
+KINDS = [(family, n_points) for family in FAMILIES for n_points in (0, 1, 3, 4, 6)]
+over_kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind[0]} given {kind[1]}")
+
+
+def parameters_of(kind, batch_shape=()):
+    points = [normal(*batch_shape, kind[1], N, seed=5)] if kind[1] else []
+    return [*family_parameters(kind[0], N, batch_shape), *points]
+
+
+def member(kind, *parameters, damping=DAMPING):
+    """A covariance, and its matrix."""
+    family, n_points = kind
+    own = parameters[:-1] if n_points else parameters
+    root, covariance = family_root(family, *own), family_member(family, *own)
+    if not n_points:
+        return covariance, root @ root.mT
+    A = parameters[-1]
+    matrix = torch.linalg.inv(torch.linalg.inv(root @ root.mT) + A.mT @ A / damping)
+    return Conditioned(covariance, A, damping), matrix
+
+
+@over_kinds
+@over_batches
+@over_methods
+def test_every_method_against_the_matrix(kind, batch_shape, method):
+    of_covariance, of_matrix = method
+    covariance, C = member(kind, *parameters_of(kind, batch_shape))
+    X = normal(*batch_shape, N, 3, seed=7)
+    assert_close(of_covariance(covariance, X), of_matrix(C, X))
+
+
+@over_kinds
+@over_methods
+def test_a_batch_is_a_loop_and_has_gradients(kind, method):
+    parameters, X = parameters_of(kind, (2,)), normal(2, N, 3, seed=7)
+    result = method[0](member(kind, *parameters)[0], X)
+    for index in members((2,)):
+        assert_close(result[index], method[0](member(kind, *(p[index] for p in parameters))[0], X[index]))
+    leaves = [p.requires_grad_() for p in (X, *parameters)]
+    assert torch.autograd.gradcheck(lambda X, *p: method[0](member(kind, *p)[0], X), leaves)
+
+
+@over_kinds
+@over_batches
+def test_attributes_and_shapes(kind, batch_shape):
+    covariance, C = member(kind, *parameters_of(kind, batch_shape))
+    assert (covariance.n, covariance.batch_shape, covariance.dtype) == (N, batch_shape, torch.float64)
+    assert f"(n=4, batch_shape={batch_shape})" in repr(covariance) or "n_inputs=" in repr(covariance)
+    expanded = covariance.expand((5, *batch_shape))
+    assert type(expanded) is type(covariance) and expanded.batch_shape == (5, *batch_shape)
+    assert_close(expanded.to_dense(), C.expand(5, *C.shape))
+    assert_close(expanded.logdet(), covariance.logdet().expand(5, *batch_shape))
+    for X in (normal(7, *batch_shape, N, 3, seed=7), normal(N, 3, seed=8)):  # operands broadcast
+        assert_close(covariance.sqrt_solve(covariance.sqrt_matmul(X)), X + 0 * (C @ X))
+        assert_close(covariance.solve(X), torch.linalg.inv(C) @ X)
+    single = covariance.to(torch.float32)
+    assert single.dtype == single.to_dense().dtype == torch.float32
+    assert_close(single.to(torch.float64).logdet(), covariance.logdet(), 1e-5)
+
+
 @over_families
 @over_batches
-class TestAgainstDenseMatrices:
-    def test_to_dense(self, family, batch_shape):
-        covariance, C = random_covariance(family, N, batch_shape)
-        assert_close(covariance.to_dense(), C)
-
-    def test_attributes(self, family, batch_shape):
-        covariance, _ = random_covariance(family, N, batch_shape)
-        assert (covariance.n, covariance.batch_shape, covariance.dtype) == (N, batch_shape, torch.float64)
-        assert f"(n=4, batch_shape={batch_shape})" in repr(covariance)
-
-    def test_sqrt_matmul(self, family, batch_shape):
-        parameters = family_parameters(family, N, batch_shape)
-        root, X = family_root(family, *parameters), normal(*batch_shape, N, 3, seed=7)
-        assert_close(family_member(family, *parameters).sqrt_matmul(X), root @ X)
-
-    def test_sqrt_solve(self, family, batch_shape):
-        parameters = family_parameters(family, N, batch_shape)
-        root, X = family_root(family, *parameters), normal(*batch_shape, N, 3, seed=7)
-        assert_close(family_member(family, *parameters).sqrt_solve(X), torch.linalg.solve(root, X))
-
-    def test_matmul(self, family, batch_shape):
-        covariance, C = random_covariance(family, N, batch_shape)
-        X = normal(*batch_shape, N, 3, seed=7)
-        assert_close(covariance.matmul(X), C @ X)
-
-    def test_solve(self, family, batch_shape):
-        covariance, C = random_covariance(family, N, batch_shape)
-        X = normal(*batch_shape, N, 3, seed=7)
-        assert_close(covariance.solve(X), torch.linalg.solve(C, X))
-
-    def test_logdet(self, family, batch_shape):
-        covariance, C = random_covariance(family, N, batch_shape)
-        assert_close(covariance.logdet(), torch.linalg.slogdet(C).logabsdet)
-
-    def test_diagonal_and_trace(self, family, batch_shape):
-        covariance, C = random_covariance(family, N, batch_shape)
-        assert_close(covariance.diagonal(), C.diagonal(dim1=-2, dim2=-1))
-        assert_close(covariance.trace(), sum(C[..., i, i] for i in range(N)))
-
-    def test_inverse_diagonal(self, family, batch_shape):
-        covariance, C = random_covariance(family, N, batch_shape)
-        assert_close(covariance.inverse_diagonal(), torch.linalg.inv(C).diagonal(dim1=-2, dim2=-1))
-
-    def test_gram(self, family, batch_shape):
-        covariance, C = random_covariance(family, N, batch_shape)
-        X1, X2 = normal(*batch_shape, 3, N, seed=7), normal(*batch_shape, 5, N, seed=8)
-        assert_close(covariance.gram(X1), X1 @ C @ X1.mT)
-        assert_close(covariance.gram(X1, X2), X1 @ C @ X2.mT)
-
-    def test_quadratic(self, family, batch_shape):
-        covariance, C = random_covariance(family, N, batch_shape)
-        X = normal(*batch_shape, 5, N, seed=7)
-        assert_close(covariance.quadratic(X), (X @ C @ X.mT).diagonal(dim1=-2, dim2=-1))
-
-    def test_congruence(self, family, batch_shape):
-        covariance, C = random_covariance(family, N, batch_shape)
-        A = normal(*batch_shape, 3, N, seed=7)
-        assert_close(covariance.congruence(A).to_dense(), A @ C @ A.mT)
-
-    @pytest.mark.parametrize("as_tensor", [False, True])
-    def test_marginal(self, family, batch_shape, as_tensor):
-        covariance, C = random_covariance(family, N, batch_shape)
-        index = [3, 0, 2]
-        marginal = covariance.marginal(torch.tensor(index) if as_tensor else index)
-        assert_close(marginal.to_dense(), C[..., index, :][..., index])
-        assert (marginal.n, marginal.batch_shape) == (3, batch_shape)
-
-    def test_expand(self, family, batch_shape):
-        covariance, C = random_covariance(family, N, batch_shape)
-        expanded = covariance.expand((5, *batch_shape))
-        assert type(expanded) is type(covariance)
-        assert expanded.batch_shape == (5, *batch_shape)
-        assert_close(expanded.to_dense(), C.expand(5, *C.shape))
-        assert_close(expanded.logdet(), covariance.logdet().expand(5, *batch_shape))
-
-    def test_operands_broadcast(self, family, batch_shape):
-        covariance, C = random_covariance(family, N, batch_shape)
-        more, fewer = normal(7, *batch_shape, N, 3, seed=7), normal(N, 3, seed=8)
-        for X in (more, fewer):
-            assert_close(covariance.sqrt_solve(covariance.sqrt_matmul(X)), X + 0 * (C @ X))
-            assert_close(covariance.matmul(X), C @ X)
-            assert_close(covariance.solve(X), torch.linalg.inv(C) @ X)
-            assert_close(covariance.gram(X.mT), X.mT @ C @ X)
-            assert_close(covariance.quadratic(X.mT), (X.mT @ C @ X).diagonal(dim1=-2, dim2=-1))
+def test_square_roots_are_those_of_the_parameters(family, batch_shape):
+    parameters = family_parameters(family, N, batch_shape)
+    root, X = family_root(family, *parameters), normal(*batch_shape, N, 3, seed=7)
+    assert_close(family_member(family, *parameters).sqrt_matmul(X), root @ X)
 
 
 @pytest.mark.parametrize(("family", "other_family"), list(itertools.product(FAMILIES, FAMILIES)))
 @pytest.mark.parametrize(
-    ("batch_shape", "other_shape"), [((), ()), ((2,), (2,)), ((3, 2), (3, 2)), ((3, 2), ()), ((), (2,)), ((3, 1), (2,))]
+    ("batch_shape", "other_shape"), [((), ()), ((3, 2), (3, 2)), ((3, 2), ()), ((), (2,)), ((3, 1), (2,))]
 )
 def test_trace_solve_for_every_pair(family, other_family, batch_shape, other_shape):
     covariance, C = random_covariance(family, N, batch_shape, seed=1)
     other, D = random_covariance(other_family, N, other_shape, seed=5)
-    expected = (torch.linalg.inv(C) @ D).diagonal(dim1=-2, dim2=-1).sum(-1)
+    expected = diag(torch.linalg.inv(C) @ D).sum(-1)
     assert_close(covariance.trace_solve(other), expected)
     assert_close(other.trace_after(covariance), expected)
 
@@ -172,62 +189,6 @@ def test_trace_solve_of_any_pair(data, n):
     assert_close(covariance.trace_solve(other), torch.trace(torch.linalg.solve(C, D)), 1e-9)
 
 
-METHODS = {
-    "sqrt_matmul": lambda c, X: c.sqrt_matmul(X),
-    "sqrt_solve": lambda c, X: c.sqrt_solve(X),
-    "matmul": lambda c, X: c.matmul(X),
-    "solve": lambda c, X: c.solve(X),
-    "logdet": lambda c, X: c.logdet(),
-    "diagonal": lambda c, X: c.diagonal(),
-    "inverse_diagonal": lambda c, X: c.inverse_diagonal(),
-    "to_dense": lambda c, X: c.to_dense(),
-    "trace": lambda c, X: c.trace(),
-    "gram": lambda c, X: c.gram(X.mT),
-    "quadratic": lambda c, X: c.quadratic(X.mT),
-    "congruence": lambda c, X: c.congruence(X.mT).scale_tril,
-    "marginal": lambda c, X: c.marginal([2, 0]).to_dense(),
-    "trace_solve": lambda c, X: c.trace_solve(Dense.from_matrix(eye(N) + X @ X.mT)),
-    "trace_after": lambda c, X: c.trace_after(Dense.from_matrix(eye(N) + X @ X.mT)),
-}
-over_methods = pytest.mark.parametrize("method", list(METHODS.values()), ids=list(METHODS))
-
-
-@over_methods
-@over_batches
-def test_diagonal_is_dense_with_a_diagonal(method, batch_shape):
-    (scale,) = family_parameters("diagonal", N, batch_shape)
-    X = normal(*batch_shape, N, 3, seed=7)
-    assert_close(method(Diagonal(scale), X), method(Dense(torch.diag_embed(scale)), X))
-
-
-@over_methods
-@over_batches
-def test_rank_one_without_its_vector_is_diagonal(method, batch_shape):
-    (scale,) = family_parameters("diagonal", N, batch_shape)
-    X = normal(*batch_shape, N, 3, seed=7)
-    assert_close(method(RankOne(scale, torch.zeros(N, dtype=torch.float64)), X), method(Diagonal(scale), X))
-
-
-@over_methods
-@over_families
-def test_a_batch_is_a_loop(method, family):
-    batch_shape = (3, 2)
-    parameters = family_parameters(family, N, batch_shape)
-    X = normal(*batch_shape, N, 3, seed=7)
-    result = method(family_member(family, *parameters), X)
-    assert result.shape[:2] == batch_shape
-    for index in members(batch_shape):
-        assert_close(result[index], method(family_member(family, *(p[index] for p in parameters)), X[index]))
-
-
-@over_methods
-@over_families
-def test_gradients(method, family):
-    parameters = [p.requires_grad_() for p in family_parameters(family, N, (2,))]
-    X = normal(2, N, 3, seed=7).requires_grad_()
-    assert torch.autograd.gradcheck(lambda X, *p: method(family_member(family, *p), X), (X, *parameters))
-
-
 def test_the_rank_one_square_root_is_symmetric_and_footnote_1():
     scale, u = family_parameters("rank_one", N)
     root = RankOne(scale, u).sqrt_matmul(eye(N))
@@ -253,6 +214,7 @@ def test_diagonal_from_log_scale(batch_shape):
     assert_close(diagonal.to_dense(), torch.diag_embed((2 * log_scale).exp()))
     assert torch.equal(diagonal.log_scale, log_scale)
     assert_close(Diagonal(log_scale.exp()).log_scale, log_scale)
+    assert torch.equal(diagonal.to(torch.float32).log_scale, log_scale.float())
     assert_close(diagonal.expand((5, *batch_shape)).log_scale, log_scale.expand(5, *batch_shape, N))
     assert_close(diagonal.marginal([2, 0]).log_scale, log_scale[..., [2, 0]])
 
@@ -285,43 +247,11 @@ def test_lengths_must_agree():
         Dense(torch.ones(3))
 
 
-# -- what pseudo-inputs leave of a covariance, against explicit matrices
-
-over_points = pytest.mark.parametrize("n_points", [1, 3, 4, 6])
-
-
-def conditioned(family, n_points, batch_shape=(), damping=DAMPING):
-    """A conditioned covariance and its matrix, (U⁻¹ + ÃᵀÃ/σ²)⁻¹."""
-    U, dense = random_covariance(family, N, batch_shape)
-    A = normal(*batch_shape, n_points, N, seed=5)
-    return Conditioned(U, A, damping), torch.linalg.inv(torch.linalg.inv(dense) + A.mT @ A / damping)
-
-
-@over_families
-@over_points
-@pytest.mark.parametrize("batch_shape", [(), (2,), (3, 2)])
-def test_every_method_against_the_matrix(family, n_points, batch_shape):
-    found, C = conditioned(family, n_points, batch_shape)
-    other, D = random_covariance("dense", N, batch_shape, seed=9)
-    X = normal(*batch_shape, N, 3, seed=7)
-    assert_close(found.to_dense(), C)
-    assert_close(found.matmul(X), C @ X)
-    assert_close(found.solve(X), torch.linalg.solve(C, X))
-    assert_close(found.logdet(), torch.logdet(C))
-    assert_close(found.diagonal(), C.diagonal(dim1=-2, dim2=-1))
-    assert_close(found.inverse_diagonal(), torch.linalg.inv(C).diagonal(dim1=-2, dim2=-1))
-    assert_close(other.trace_solve(found), torch.linalg.solve(D, C).diagonal(dim1=-2, dim2=-1).sum(-1))
-    assert_close(found.sqrt_solve(found.sqrt_matmul(X)), X)
-    root = found.sqrt_matmul(torch.eye(N, dtype=torch.float64).expand(*batch_shape, N, N))
-    assert_close(root @ root.mT, C)
-    assert (found.n, found.batch_shape, found.dtype) == (N, batch_shape, torch.float64)
-
-
 @over_families
 def test_the_determinant_keeps_its_digits_at_a_small_damping(family):
     """With as many points as rows, where the difference U − UÃᵀΣ₁₁⁻¹ÃU has none left."""
-    found, C = conditioned(family, 4, damping=1e-8)
-    assert_close(found.logdet(), torch.logdet(C), 1e-6)
+    given, C = member((family, 4), *parameters_of((family, 4)), damping=1e-8)
+    assert_close(given.logdet(), torch.logdet(C), 1e-6)
 
 
 def test_one_covariance_serves_many_draws_of_points():
@@ -332,28 +262,6 @@ def test_one_covariance_serves_many_draws_of_points():
     for k in range(5):
         assert_close(together.to_dense()[k], Conditioned(U, A[k], DAMPING).to_dense())
         assert_close(together.expand((2, 5)).logdet()[1, k], Conditioned(U, A[k], DAMPING).logdet())
-
-
-@over_families
-def test_other_precisions_of_a_conditioned_covariance(family):
-    found, _ = conditioned(family, 3)
-    single = found.to(torch.float32)
-    assert single.dtype == single.to_dense().dtype == torch.float32
-    assert_close(single.to(torch.float64).logdet(), found.logdet(), 1e-5)
-    diagonal = Diagonal.from_log_scale(normal(N, seed=1)).to(torch.float32)
-    assert torch.equal(diagonal.log_scale, normal(N, seed=1).float())
-
-
-@over_families
-def test_gradients_of_a_conditioned_covariance(family):
-    parameters = [p.requires_grad_() for p in family_parameters(family, N)]
-    A = normal(3, N, seed=5).requires_grad_()
-
-    def values(A, *parameters):
-        found = Conditioned(family_member(family, *parameters), A, DAMPING)
-        return found.logdet(), found.trace(), found.to_dense()
-
-    assert torch.autograd.gradcheck(values, (A, *parameters))
 
 
 def test_arguments_of_a_conditioned_covariance_are_checked():
