@@ -44,7 +44,7 @@ def bound_of(phi, y, weight, precision, scatter, posterior):
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_the_fixed_point_is_the_optimum_of_a_slow_search(name):
     phi, y, weight, precision, scatter = problem(name)
-    found = optimise(None, ScalarRows(phi, y, weight, scatter), GaussianPrior.of(precision), 400, 1e-12)
+    found = optimise(None, ScalarRows(phi, y, weight, scatter), GaussianPrior.from_precision(precision), 400, 1e-12)
     rows, columns = np.tril_indices(D)
 
     def posterior(values):
@@ -72,11 +72,11 @@ def test_normal_noise_is_exact_in_one_step():
     A = torch.diag(precision) + phi.mT @ (phi * omega[:, None])
     m = torch.linalg.solve(A, phi.mT @ (omega * targets))
     start = ScalarPosterior(torch.zeros(D, dtype=torch.float64), torch.linalg.cholesky(torch.diag(precision)))
-    found, _ = newton_step(start, ScalarRows(phi, y, weight, scatter), GaussianPrior.of(precision))
+    found, _ = newton_step(start, ScalarRows(phi, y, weight, scatter), GaussianPrior.from_precision(precision))
     np.testing.assert_allclose(found.mean, m, rtol=1e-9)
     np.testing.assert_allclose(found.root @ found.root.mT, A, rtol=1e-9)
     ones = torch.ones_like(weight)
-    exact, _ = newton_step(start, ScalarRows(phi, y, ones, scatter), GaussianPrior.of(precision))
+    exact, _ = newton_step(start, ScalarRows(phi, y, ones, scatter), GaussianPrior.from_precision(precision))
     covariance = phi / precision @ phi.mT + torch.diag(ones * sigma**2)
     marginal = torch.distributions.MultivariateNormal(torch.zeros_like(targets), covariance)
     evidence = marginal.log_prob(targets) - N * np.log(likelihood.scale)
@@ -87,7 +87,7 @@ def test_normal_noise_is_exact_in_one_step():
 def test_the_bound_is_below_the_evidence(name):
     phi, y, weight, precision, scatter = problem(name)
     phi, precision, ones = phi[:, :1], precision[:1], torch.ones_like(weight)
-    found = optimise(None, ScalarRows(phi, y, ones, scatter), GaussianPrior.of(precision), 200, 1e-10)
+    found = optimise(None, ScalarRows(phi, y, ones, scatter), GaussianPrior.from_precision(precision), 200, 1e-10)
     bound = bound_of(phi, y, ones, precision, scatter, found).item()
 
     def joint(w):
@@ -102,7 +102,7 @@ def test_the_bound_is_below_the_evidence(name):
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_gradients_are_those_of_the_bound_at_a_fixed_posterior(name):
     phi, y, weight, precision, scatter = problem(name)
-    found = optimise(None, ScalarRows(phi, y, weight, scatter), GaussianPrior.of(precision), 100, 1e-10)
+    found = optimise(None, ScalarRows(phi, y, weight, scatter), GaussianPrior.from_precision(precision), 100, 1e-10)
     theta = scatter.theta.clone().requires_grad_()
     leaf, a = phi.clone().requires_grad_(), precision.clone().requires_grad_()
 
@@ -129,10 +129,12 @@ def test_gradients_are_those_of_the_bound_at_a_fixed_posterior(name):
 def test_members_side_by_side_are_members_alone():
     phi, y, weight, precision, scatter = problem("negative-binomial")
     several = torch.stack([phi, phi.flip(0)])
-    weights, priors = weight.expand(2, -1), GaussianPrior.of(torch.stack([precision, 2 * precision]))
+    weights, priors = weight.expand(2, -1), GaussianPrior.from_precision(torch.stack([precision, 2 * precision]))
     whole = optimise(None, ScalarRows(several, y, weights, scatter), priors, 30)
     for e in range(2):
-        alone = optimise(None, ScalarRows(several[e], y, weight, scatter), GaussianPrior.of((1 + e) * precision), 30)
+        alone = optimise(
+            None, ScalarRows(several[e], y, weight, scatter), GaussianPrior.from_precision((1 + e) * precision), 30
+        )
         np.testing.assert_allclose(whole.mean[e], alone.mean, rtol=1e-6, atol=1e-8)
         np.testing.assert_allclose(whole.root[e], alone.root, rtol=1e-6, atol=1e-8)
 
@@ -140,7 +142,7 @@ def test_members_side_by_side_are_members_alone():
 def test_a_weight_counts_as_so_many_rows():
     phi, y, _, precision, scatter = problem("poisson")
     weight = torch.as_tensor(np.random.default_rng(0).integers(1, 4, N))
-    prior = GaussianPrior.of(precision)
+    prior = GaussianPrior.from_precision(precision)
     weighted = optimise(None, ScalarRows(phi, y, weight.double(), scatter), prior, 50)
     repeated = optimise(
         None,
@@ -160,7 +162,7 @@ def test_the_posterior_of_some_rows_is_the_prior_of_the_rest():
     """Exact where the noise is normal."""
     phi, y, weight, precision, scatter = problem("censored")
     y = torch.stack([y[:, 0].nan_to_num(neginf=1.0)] * 2, 1)
-    prior = GaussianPrior.of(precision)
+    prior = GaussianPrior.from_precision(precision)
     whole = optimise(None, ScalarRows(phi, y, weight, scatter), prior, 3)
     first = optimise(None, ScalarRows(phi[:10], y[:10], weight[:10], scatter), prior, 3)
     both = optimise(first, ScalarRows(phi[10:], y[10:], weight[10:], scatter), first.natural(), 3)
@@ -173,7 +175,7 @@ def test_an_absurd_target_does_not_break_the_search():
     y = y.clone()
     y[3] = 1e7
     scatter = LikelihoodAt(Poisson(3.0, 3e7), torch.zeros(0))
-    prior = GaussianPrior.of(precision)
+    prior = GaussianPrior.from_precision(precision)
     bounds, posterior = [], None
     for _ in range(60):
         posterior, _ = newton_step(posterior, ScalarRows(phi, y, weight, scatter), prior)
@@ -201,5 +203,7 @@ def test_censoring_alone_tells_something():
     phi, precision = torch.ones(50, 1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
     y = torch.tensor([[2.0, np.inf]], dtype=torch.float64).expand(50, 2)
     scatter = LikelihoodAt(likelihood, torch.tensor([0.0]).double())
-    found = optimise(None, ScalarRows(phi, y, torch.ones(50).double(), scatter), GaussianPrior.of(precision), 60)
+    found = optimise(
+        None, ScalarRows(phi, y, torch.ones(50).double(), scatter), GaussianPrior.from_precision(precision), 60
+    )
     assert found.mean.item() > 2

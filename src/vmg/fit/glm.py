@@ -122,7 +122,7 @@ class ScalarMembers(OptimisedMembers):
     ) -> None:
         super().__init__(in_features, hidden, activations, n_members, n_directions)
         self.likelihood = likelihood
-        start = torch.as_tensor(likelihood.start(), dtype=torch.float32)
+        start = torch.as_tensor(likelihood.initial_theta(), dtype=torch.float32)
         self.theta = nn.Parameter(start.expand(n_members, -1).clone())
 
     @property
@@ -135,7 +135,7 @@ class ScalarMembers(OptimisedMembers):
         phi, precision = self.features(x), self.prior_precision()
         rows = ScalarRows(phi, y, weight, self.likelihood_at, TRAINING_NODES)
         with torch.no_grad():
-            prior, before = GaussianPrior.of(precision), self._posterior
+            prior, before = GaussianPrior.from_precision(precision), self._posterior
             if before is None:
                 before = optimise(None, ScalarRows(phi, y, weight, self.likelihood_at), prior, FIRST_STEPS)
             fresh = self._n_steps % REFRESH_EVERY == 0
@@ -149,13 +149,13 @@ class ScalarMembers(OptimisedMembers):
     @torch.no_grad()
     def posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> ScalarPosterior:
         """The output layer's posterior given rows with weights [E, n]."""
-        phi, prior = self.features(x), GaussianPrior.of(self.prior_precision())
+        phi, prior = self.features(x), GaussianPrior.from_precision(self.prior_precision())
         return optimise(None, ScalarRows(phi, y, weight.to(phi), self.likelihood_at), prior, FINAL_STEPS, TOLERANCE)
 
     @torch.no_grad()
     def predict_held_out(self, x: Tensor, y: Tensor, seen: Tensor) -> MemberFunctions:
         """Functions of members that are conditioned on the rows they have seen, at all rows."""
-        phi, prior = self.features(x), GaussianPrior.of(self.prior_precision())
+        phi, prior = self.features(x), GaussianPrior.from_precision(self.prior_precision())
         n_steps = FIRST_STEPS if self._posterior is None else CHECKING_STEPS
         rows = ScalarRows(phi, y, seen, self.likelihood_at, TRAINING_NODES)
         posterior = optimise(self._posterior, rows, prior, n_steps)

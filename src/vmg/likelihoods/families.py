@@ -132,7 +132,7 @@ class Gamma(Rates):
         return bool((y > 0).all())
 
     @classmethod
-    def make(cls, y: Array, weight: Array | None) -> Gamma:
+    def for_targets(cls, y: Array, weight: Array | None) -> Gamma:
         return cls(float(np.average(y, weights=weight)), HEADROOM * float(y.max()))
 
     @property
@@ -177,7 +177,7 @@ class Counts(Rates):
         return is_whole(y) and bool((y >= 0).all())
 
     @classmethod
-    def make(cls, y: Array, weight: Array | None) -> Counts:
+    def for_targets(cls, y: Array, weight: Array | None) -> Counts:
         mean = float(np.average(y, weights=weight))
         return cls(mean if mean > 0 else 0.5 / len(y), HEADROOM * max(float(y.max()), 1.0))
 
@@ -188,7 +188,7 @@ class Poisson(Counts):
 
     name = "poisson"
 
-    def start(self) -> Array:
+    def initial_theta(self) -> Array:
         return np.zeros(0)
 
     def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
@@ -282,11 +282,11 @@ class Binomial(Shares):
         return is_whole(y) and bool((y[:, 0] >= 0).all() and (y[:, 0] <= y[:, 1]).all() and (y[:, 1] >= 1).all())
 
     @classmethod
-    def make(cls, y: Array, weight: Array | None) -> Binomial:
+    def for_targets(cls, y: Array, weight: Array | None) -> Binomial:
         share = np.average(y[:, 0], weights=weight) / np.average(y[:, 1], weights=weight)
         return cls(_logit(share), int(np.median(y[:, 1])))
 
-    def start(self) -> Array:
+    def initial_theta(self) -> Array:
         return np.zeros(0)
 
     def targets(self, y: Array) -> Array:
@@ -337,10 +337,10 @@ class Beta(Shares):
         return bool(((y > 0) & (y < 1)).all())
 
     @classmethod
-    def make(cls, y: Array, weight: Array | None) -> Beta:
+    def for_targets(cls, y: Array, weight: Array | None) -> Beta:
         return cls(_logit(np.average(y, weights=weight)))
 
-    def start(self) -> Array:
+    def initial_theta(self) -> Array:
         return np.full(1, np.log(4.0))
 
     def _parts(self, f: Tensor, theta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -395,7 +395,7 @@ class Ordinal(ScalarLikelihood):
         return len(np.unique(y)) <= MOST_NUMBERS
 
     @classmethod
-    def make(cls, y: Array, weight: Array | None) -> Ordinal:
+    def for_targets(cls, y: Array, weight: Array | None) -> Ordinal:
         levels, position = np.unique(y, return_inverse=True)
         mass = np.bincount(position, weights=weight, minlength=len(levels)) + 0.5
         return cls(tuple(levels.tolist()), tuple((mass / mass.sum()).tolist()))
@@ -404,7 +404,7 @@ class Ordinal(ScalarLikelihood):
     def support(self) -> tuple[float, float]:  # type: ignore[override]
         return self.levels[0], self.levels[-1]
 
-    def start(self) -> Array:
+    def initial_theta(self) -> Array:
         cuts = special.logit(np.cumsum(self.shares)[:-1])
         return np.append(cuts[:1], np.log(np.diff(cuts)))
 
@@ -482,7 +482,7 @@ class Censored(ScalarLikelihood):
         return bool((y[:, 0] <= y[:, 1]).all() and np.isfinite(y).any(1).all())
 
     @classmethod
-    def make(cls, y: Array, weight: Array | None) -> Censored:
+    def for_targets(cls, y: Array, weight: Array | None) -> Censored:
         inner = np.where(np.isfinite(y), y, y[:, ::-1]).mean(1)  # the middle, or the bound that there is
         level = float(np.average(inner, weights=weight))
         scale = float(np.sqrt(np.average((inner - level) ** 2, weights=weight)))
@@ -568,4 +568,4 @@ def make_likelihood(name: str, y: Array, weight: Array | None) -> ScalarLikeliho
     """The likelihood of one function for targets [N] or [N, 2], in their own units."""
     kind = scalar_likelihood(name)
     kind.require(y)
-    return kind.make(y, weight)
+    return kind.for_targets(y, weight)

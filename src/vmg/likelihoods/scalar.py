@@ -90,15 +90,15 @@ class ScalarLikelihood(NamedLikelihood, ABC):
 
     @classmethod
     @abstractmethod
-    def make(cls, y: Array, weight: Array | None) -> ScalarLikelihood:
+    def for_targets(cls, y: Array, weight: Array | None) -> ScalarLikelihood:
         """The likelihood for targets with weights [N], in their own units."""
 
     @property
     def n_parameters(self) -> int:
         """P, the length of θ."""
-        return len(self.start())
+        return len(self.initial_theta())
 
-    def start(self) -> Array:
+    def initial_theta(self) -> Array:
         """θ [P] to begin training with."""
         return np.zeros(1)
 

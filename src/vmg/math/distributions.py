@@ -83,7 +83,7 @@ def find_quantiles(cdf: Callable[[Array], Array], level: Array | float, low: Arr
     """The x in [low, high] with cdf(x) = level, elementwise; where the cdf jumps over the level, the x of the jump.
 
     Chandrupatla's method (1997): an inverse quadratic through the last three points where it can be trusted, the middle
-    of the bracket elsewhere. An element's steps do not depend on the others, and it rests once it is found.
+    of the bracket elsewhere. An element's steps do not depend on the others, and it rests once it has arrived.
 
     Args:
         cdf: of the whole array of x, not falling in any of its elements.

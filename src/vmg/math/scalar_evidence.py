@@ -56,7 +56,7 @@ class GaussianPrior(NamedTuple):
     shift: Tensor
 
     @classmethod
-    def of(cls, precision: Tensor) -> GaussianPrior:
+    def from_precision(cls, precision: Tensor) -> GaussianPrior:
         """N(0, diag(a)⁻¹) from a [..., D]."""
         return cls(torch.diag_embed(precision), torch.zeros_like(precision))
 
