@@ -124,12 +124,6 @@ def test_components_give_the_predictive_density():
         assert_close(student.log_prob(y[:, c]), (given_tau.exp() @ weight).log(), 1e-9)
 
 
-def test_wrong_shapes():
-    f, y = outputs()
-    with pytest.raises(ValueError, match="y must have the shape of the network's output"):
-        likelihood(9).expected_log_prob(f, y[:, :1])
-
-
 @pytest.mark.parametrize("limit", [0.5, 3.0])
 def test_the_log_scale_is_bounded(limit):
     f = torch.cat([torch.zeros(2, C), torch.tensor([[-1e6], [1e6]]).expand(2, C)], -1)

@@ -37,21 +37,17 @@ def test_no_jitter_without_need():
     assert torch.equal(cholesky(matrix), matrix.sqrt())
 
 
-def test_a_singular_matrix_gets_the_first_jitter():
-    matrix = singular()
-    assert jitter_of(cholesky(matrix), matrix) == pytest.approx(1e-8, rel=1e-6)
-    assert jitter_of(cholesky(matrix, jitter=1e-5), matrix) == pytest.approx(1e-5, rel=1e-9)
-
-
-def test_jitter_is_relative_to_the_mean_diagonal():
-    matrix = 1e6 * singular(n=3)
-    assert jitter_of(cholesky(matrix, jitter=1e-6), matrix) == pytest.approx(1e-6, rel=1e-6)
-
-
-@pytest.mark.parametrize(("gap", "expected"), [(3e-8, 1e-7), (3e-6, 1e-5), (3e-4, 1e-3)])
-def test_jitter_grows_tenfold_until_it_suffices(gap, expected):
-    matrix = singular(gap)
-    assert jitter_of(cholesky(matrix), matrix) == pytest.approx(expected, rel=1e-3)
+@pytest.mark.parametrize(
+    ("matrix", "options", "expected"),
+    [
+        (singular(), {}, 1e-8),
+        (singular(), {"jitter": 1e-5}, 1e-5),
+        (1e6 * singular(n=3), {"jitter": 1e-6}, 1e-6),  # relative to the mean diagonal
+        *((singular(gap), {}, jitter) for gap, jitter in ((3e-8, 1e-7), (3e-6, 1e-5), (3e-4, 1e-3))),
+    ],
+)
+def test_jitter_grows_tenfold_until_it_suffices(matrix, options, expected):
+    assert jitter_of(cholesky(matrix, **options), matrix) == pytest.approx(expected, rel=1e-3)
 
 
 def test_single_precision_uses_no_less_than_its_rounding():
@@ -111,21 +107,10 @@ def test_nan_is_an_error_that_says_so(entry, batch_shape):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("position", [0, 5, -1])
-def test_one_number_that_is_not_finite_is_found(bad, position):
+def test_one_number_that_is_not_finite_is_noticed(bad, position):
     x = torch.randn(3, 4)
-    assert all_finite(x)
+    assert all_finite(x) and all_finite(torch.arange(4))
     x.view(-1)[position] = bad
-    assert not all_finite(x)
-    assert not all_finite(x.mT)
-
-
-def test_infinities_that_cancel_are_found():
-    assert not all_finite(torch.tensor([float("inf"), -float("inf"), 1.0]))
-
-
-def test_a_sum_that_overflows_is_not_taken_for_an_infinite_entry():
-    assert all_finite(torch.full((4,), torch.finfo(torch.float32).max))
-
-
-def test_integers_are_finite():
-    assert all_finite(torch.arange(4))
+    assert not all_finite(x) and not all_finite(x.mT)
+    assert not all_finite(torch.tensor([bad, -bad, 1.0]))  # infinities that cancel
+    assert all_finite(torch.full((4,), torch.finfo(torch.float32).max))  # a sum that overflows

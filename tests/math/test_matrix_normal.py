@@ -56,34 +56,18 @@ def assert_is(distribution, mean, covariance):
 
 @over_pairs
 @over_batches
-def test_log_prob(row, column, batch_shape):
+def test_density_entropy_and_moments(row, column, batch_shape):
     q, M, U, V = random_matrix_normal(row, column, batch_shape)
     value = normal(5, *batch_shape, R, C, seed=1)
-    log_prob = q.log_prob(value)
-    assert log_prob.shape == (5, *batch_shape)
-    for index in members(batch_shape):
-        reference = matrix_normal(M[index], U[index], V[index])
-        assert_close(log_prob[(slice(None), *index)], reference.log_prob(vec(value[(slice(None), *index)])))
-
-
-@over_pairs
-@over_batches
-def test_entropy(row, column, batch_shape):
-    q, M, U, V = random_matrix_normal(row, column, batch_shape)
-    assert q.entropy().shape == batch_shape
-    for index in members(batch_shape):
-        assert_close(q.entropy()[index], matrix_normal(M[index], U[index], V[index]).entropy())
-
-
-@over_pairs
-@over_batches
-def test_moments(row, column, batch_shape):
-    q, M, U, V = random_matrix_normal(row, column, batch_shape)
+    log_prob, entropy = q.log_prob(value), q.entropy()
     assert (q.batch_shape, q.event_shape) == (batch_shape, (R, C))
-    assert torch.equal(q.mean, M)
-    assert torch.equal(q.mode, M)
+    assert (log_prob.shape, entropy.shape) == ((5, *batch_shape), batch_shape)
+    assert torch.equal(q.mean, M) and torch.equal(q.mode, M)
+    assert_close(kl_divergence(q, q), torch.zeros(batch_shape, dtype=torch.float64))
     for index in members(batch_shape):
-        covariance = kronecker(V[index], U[index])
+        reference, covariance = matrix_normal(M[index], U[index], V[index]), kronecker(V[index], U[index])
+        assert_close(log_prob[(slice(None), *index)], reference.log_prob(vec(value[(slice(None), *index)])))
+        assert_close(entropy[index], reference.entropy())
         assert_close(q.covariance_matrix[index], covariance)
         assert_close(vec(q.variance[index]), covariance.diagonal())
         assert_close(vec(q.stddev[index]), covariance.diagonal().sqrt())
@@ -113,13 +97,6 @@ def test_kl_broadcasts_a_shared_prior():
     p, *_ = random_matrix_normal("dense", "diagonal", seed=100)
     assert_close(kl_divergence(q, p), kl_divergence(q, p.expand((2, 3))))
     assert_close(kl_divergence(p, q), kl_divergence(p.expand((2, 3)), q))
-
-
-@over_pairs
-@over_batches
-def test_kl_to_itself_is_zero(row, column, batch_shape):
-    q, *_ = random_matrix_normal(row, column, batch_shape)
-    assert_close(kl_divergence(q, q), torch.zeros(batch_shape, dtype=torch.float64))
 
 
 def test_kl_of_the_paper_for_diagonals_against_the_standard_prior():
@@ -251,10 +228,6 @@ def test_affine_closure(row, column, sides):
     B = torch.eye(C, dtype=torch.float64) if right is None else right
     T = kronecker(B.mT, A)  # vec(A W B) = (Bᵀ ⊗ A) vec(W)
     assert_is(q.affine(left, right), *gaussian_linear(vec(M), kronecker(V, U), T))
-
-
-def test_affine_without_matrices_changes_nothing():
-    q, M, U, V = random_matrix_normal()
     assert_is(q.affine(), vec(M), kronecker(V, U))
 
 
@@ -356,43 +329,29 @@ def test_parameters_broadcast():
 # Contract
 
 
-def test_is_a_torch_distribution():
-    q, *_ = random_matrix_normal()
-    assert isinstance(q, Distribution)
-    assert "MatrixNormal" in repr(q)
-
-
 def test_arguments_are_checked():
     U, V, M = Diagonal(torch.ones(R)), Diagonal(torch.ones(C)), torch.zeros(R, C)
-    with pytest.raises(ValueError, match=r"loc must be a matrix or a batch of matrices; got shape \(3,\)"):
-        MatrixNormal(torch.zeros(C), U, V)
-    with pytest.raises(ValueError, match=r"row_covariance must have size 4 to fit loc of shape \(4, 3\); got 3"):
-        MatrixNormal(M, V, V)
-    with pytest.raises(ValueError, match=r"column_covariance must have size 3"):
-        MatrixNormal(M, U, U)
-    with pytest.raises(TypeError, match=r"column_covariance must be a vmg.covariance.Covariance.*got Tensor"):
-        MatrixNormal(M, U, torch.ones(C))
-    with pytest.raises(ValueError, match="loc"):
-        MatrixNormal(torch.full((R, C), torch.nan), U, V)
+    assert isinstance(MatrixNormal(M, U, V), Distribution) and "MatrixNormal" in repr(MatrixNormal(M, U, V))
+    for arguments, message in (
+        ((torch.zeros(C), U, V), r"loc must be a matrix or a batch of matrices; got shape \(3,\)"),
+        ((M, V, V), r"row_covariance must have size 4 to fit loc of shape \(4, 3\); got 3"),
+        ((M, U, U), "column_covariance must have size 3"),
+        ((M, U, torch.ones(C)), r"column_covariance must be a vmg.covariance.Covariance.*got Tensor"),
+        ((torch.full((R, C), torch.nan), U, V), "loc"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message):
+            MatrixNormal(*arguments)
 
 
 def test_values_are_checked():
-    q, *_ = random_matrix_normal()
-    with pytest.raises(ValueError, match="shape"):
-        q.log_prob(torch.zeros(C, R))
-    with pytest.raises(ValueError, match="support"):
-        q.log_prob(torch.full((R, C), torch.nan, dtype=torch.float64))
-    assert q.log_prob(torch.zeros(R, C, dtype=torch.float64)).isfinite()
-
-
-def test_kl_needs_one_shape():
-    q, *_ = random_matrix_normal()
-    p, *_ = random_matrix_normal(shape=(C, R))
-    with pytest.raises(ValueError, match=r"one shape; got \(4, 3\) and \(3, 4\)"):
-        kl_divergence(q, p)
-
-
-def test_all_rows_cannot_be_given():
     q, M, *_ = random_matrix_normal()
-    with pytest.raises(ValueError, match="at least one of the 4 rows must stay unconditioned"):
-        q.condition_on_rows(range(R), M)
+    p, *_ = random_matrix_normal(shape=(C, R))
+    for ask, message in (
+        (lambda: q.log_prob(torch.zeros(C, R)), "shape"),
+        (lambda: q.log_prob(torch.full((R, C), torch.nan, dtype=torch.float64)), "support"),
+        (lambda: kl_divergence(q, p), r"one shape; got \(4, 3\) and \(3, 4\)"),
+        (lambda: q.condition_on_rows(range(R), M), "at least one of the 4 rows must stay unconditioned"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ask()
+    assert q.log_prob(torch.zeros(R, C, dtype=torch.float64)).isfinite()

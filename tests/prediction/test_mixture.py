@@ -51,17 +51,23 @@ BOTH = pytest.mark.parametrize("df", [None, GAUSSIAN, MIXED], ids=["student", "g
 OUTPUTS = pytest.mark.parametrize("n_outputs", [1, 3])
 
 
-# -- moments ----------------------------------------------------------------------------------------------------------
-
-
 @BOTH
 @OUTPUTS
-def test_moments_are_those_of_the_mixture(n_outputs, df):
+def test_moments_distribution_and_quantiles_are_those_of_the_mixture(n_outputs, df):
     p = mixture(n_outputs, df=df, squeeze=False)
     np.testing.assert_allclose(p.mean, each(p, lambda parts: np.mean([part.mean() for part in parts])))
     np.testing.assert_allclose(p.std**2, each(p, reference_variance))
     np.testing.assert_allclose(p.aleatoric_std**2, each(p, lambda parts: np.mean([part.var() for part in parts])))
     np.testing.assert_allclose(p.epistemic_std**2, each(p, lambda parts: np.var([part.mean() for part in parts])))
+    for value in (-4.0, -0.3, 0.0, 2.5):
+        expected = each(p, lambda parts, value=value: reference_cdf(parts, value))
+        np.testing.assert_allclose(p.cdf(np.full((N, n_outputs), value)), expected, rtol=1e-9)
+    for level in (0.001, 0.3, 0.5, 0.95):
+        expected = each(p, lambda parts, level=level: reference_quantile(parts, level))
+        np.testing.assert_allclose(p.quantile(level), expected, atol=1e-8)
+    y = np.random.default_rng(1).normal(size=(N, n_outputs))  # the density is of all outputs together
+    densities = [[[part.pdf(y[i, c]) for part in components(p, i, c)] for c in range(n_outputs)] for i in range(N)]
+    np.testing.assert_allclose(p.log_prob(y), np.log(np.prod(densities, 1).mean(-1)))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (S, 1, 1), (1, 1, 2), (S, 1, 2), (1, N, 2), (S, N, 2)])
@@ -98,10 +104,6 @@ def test_covariance_between_outputs():
     for i, covariance in enumerate(p.covariance()):
         expected = np.cov(p.loc[:, i].T, bias=True) + np.diag(p.aleatoric_std[i] ** 2)
         np.testing.assert_allclose(covariance, expected)
-    draws = p.sample(40_000, random_state=0)[:, 0]
-    products = (draws - p.mean[0])[:, :, None] * (draws - p.mean[0])[:, None, :]
-    error = products.std(0) / math.sqrt(len(draws))
-    assert (abs(products.mean(0) - p.covariance()[0]) < 5 * error).all()
 
 
 @pytest.mark.parametrize("df", [1.0, 2.0])
@@ -115,20 +117,6 @@ def test_noise_without_a_variance(df):
         off_diagonal = ~np.eye(len(matrix), dtype=bool)
         assert np.isposinf(matrix.diagonal()).all()
         assert np.isfinite(matrix[off_diagonal]).all()
-
-
-# -- densities --------------------------------------------------------------------------------------------------------
-
-
-@BOTH
-@OUTPUTS
-def test_log_prob_is_joint_over_outputs(n_outputs, df):
-    p = mixture(n_outputs, df=df)
-    y = np.random.default_rng(1).normal(size=(N, n_outputs))
-    densities = np.array(
-        [[[part.pdf(y[i, c]) for part in components(p, i, c)] for c in range(n_outputs)] for i in range(N)]
-    )
-    np.testing.assert_allclose(p.log_prob(y), np.log(densities.prod(1).mean(-1)))
 
 
 def test_log_prob_far_away_does_not_underflow():
@@ -146,27 +134,6 @@ def test_infinite_df_is_the_limit():
     np.testing.assert_allclose(gaussian.cdf(y), student.cdf(y), atol=1e-7)
     np.testing.assert_allclose(gaussian.std, student.std, rtol=1e-7)
     np.testing.assert_allclose(gaussian.quantile(0.1), student.quantile(0.1), atol=1e-6)
-
-
-@BOTH
-@OUTPUTS
-def test_cdf(n_outputs, df):
-    p = mixture(n_outputs, df=df, squeeze=False)
-    for value in (-4.0, -0.3, 0.0, 2.5):
-        expected = each(p, lambda parts, value=value: reference_cdf(parts, value))
-        np.testing.assert_allclose(p.cdf(np.full((N, n_outputs), value)), expected, rtol=1e-9)
-
-
-# -- quantiles and intervals ------------------------------------------------------------------------------------------
-
-
-@BOTH
-@OUTPUTS
-def test_quantile_against_root_finding(n_outputs, df):
-    p = mixture(n_outputs, df=df, squeeze=False)
-    for level in (0.001, 0.3, 0.5, 0.95):
-        expected = each(p, lambda parts, level=level: reference_quantile(parts, level))
-        np.testing.assert_allclose(p.quantile(level), expected, atol=1e-8)
 
 
 @pytest.mark.parametrize("df", [np.inf, 4.0])
@@ -225,25 +192,6 @@ def test_many_narrow_draws():
         stair = np.sort(loc[..., 0], axis=0)[int(31 * level)]
         np.testing.assert_allclose(p.quantile(level), stair, atol=3e-4)
         np.testing.assert_allclose(p.cdf(p.quantile(level)), level, atol=1e-7)
-
-
-# -- samples ----------------------------------------------------------------------------------------------------------
-
-
-def test_outputs_of_a_sample_share_the_draw_of_the_network():
-    loc = np.array([-5.0, 5.0])[:, None, None] * np.ones((2, N, 2))
-    draws = Prediction(loc, np.full((1, 1, 1), 0.1), GAUSSIAN).sample(200, random_state=0)
-    assert (np.sign(draws[..., 0]) == np.sign(draws[..., 1])).all()
-    assert 0.3 < (draws[..., 0] > 0).mean() < 0.7
-
-
-def test_rows_of_a_sample_share_the_draw_of_the_network():
-    """So that a mean over rows spreads as row_covariance says."""
-    rng = np.random.default_rng(0)
-    loc = rng.normal(size=(S, 1, 1)) + 0.1 * rng.normal(size=(S, N, 1))
-    p = Prediction(loc, np.full((1, 1, 1), 0.1), GAUSSIAN)
-    means = p.sample(20_000, random_state=0).mean(1)
-    assert means.std() == pytest.approx(math.sqrt(p.row_covariance().mean()), rel=0.03)
 
 
 def test_samples_are_deterministic_given_a_seed():

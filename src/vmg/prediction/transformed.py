@@ -149,41 +149,47 @@ class TransformedPrediction(WrappedPrediction):
         return anchor + mean, np.maximum(square - mean**2, 0.0)
 
     @cached_property
-    def _moments(self) -> Array:
-        """Mean, noise and ignorance, [3, N, C].
-
-        The mean of a logarithm is inside the 90 % interval and at most the ceiling, for nobody has seen its tail. The
-        variance is split as Var E[y | f] to E Var[y | f], of a Gaussian function f with the noise around it: the two
-        together are not quite the distribution that the whole variance is of.
-        """
-        whole, base = self.base, self.base.take(self._touched)
-        moments = np.stack([whole._mean, whole._aleatoric, whole._epistemic])
+    def _whole(self) -> tuple[Array, Array]:
+        """Mean and variance of touched rows; of a logarithm inside the 90 % interval, for nobody has seen its tail."""
+        base = self.base.take(self._touched)
         mean, variance = self._integrate(base.loc, base.scale)
-        if isinstance(self.transform, LogTransform):
-            end = self.transform.forward(base._quantile(np.full((1, 1), MEAN_TAIL), upper=True))
-            capped = np.minimum(np.minimum(mean, end), self.transform.ceiling)
-            mean, variance = capped, variance + (mean - capped) ** 2
+        if not isinstance(self.transform, LogTransform):
+            return mean, variance
+        end = self.transform.forward(base._quantile(np.full((1, 1), MEAN_TAIL), upper=True))
+        capped = np.minimum(np.minimum(mean, end), self.transform.ceiling)
+        return capped, variance + (mean - capped) ** 2
+
+    @cached_property
+    def _mean(self) -> Array:
+        mean = self.base._mean.copy()
+        mean[self._touched] = self._whole[0]
+        return mean
+
+    @cached_property
+    def _parts(self) -> Array:
+        """Noise and ignorance, [2, N, C]: shares of the variance as Var E[y | f] to E Var[y | f].
+
+        Both are of a Gaussian function f with the noise around it, which together are not quite the distribution that
+        the whole variance is of.
+        """
+        base, parts = self.base.take(self._touched), np.stack([self.base._aleatoric, self.base._epistemic])
         nodes, weights = hermite_rule(FUNCTION_NODES)
         f = base.loc + base.function_scale * base.tails * nodes[:, None, None]
         means, variances = self._integrate(f, base.noise_scale)
         within = np.tensordot(weights, variances, 1)
         between = np.tensordot(weights, (means - np.tensordot(weights, means, 1)) ** 2, 1)
-        unit = variance / np.maximum(within + between, np.finfo(np.float64).tiny)
+        unit = self._whole[1] / np.maximum(within + between, np.finfo(np.float64).tiny)
         least = LEAST_NOISE * base._aleatoric * np.exp(-self.transform.log_slope(np.zeros(1)))
-        moments[:, self._touched] = mean, np.maximum(np.sqrt(unit * within), least), np.sqrt(unit * between)
-        return moments
-
-    @property
-    def _mean(self) -> Array:
-        return self._moments[0]
+        parts[:, self._touched] = np.maximum(np.sqrt(unit * within), least), np.sqrt(unit * between)
+        return parts
 
     @property
     def _aleatoric(self) -> Array:
-        return self._moments[1]
+        return self._parts[0]
 
     @property
     def _epistemic(self) -> Array:
-        return self._moments[2]
+        return self._parts[1]
 
     def _factors(self) -> tuple[Array, Array]:
         shared, own = self.base._factors()
