@@ -149,6 +149,15 @@ def test_readers_that_leave_and_full_pipes(table):
     assert done.returncode == 2 and done.stderr == "error: No space left on device\n"
 
 
+def test_closed_outputs_are_a_mistake_of_the_caller(table):
+    run(["fit", "table.csv", "-t", "x", *QUICK, "-q"])
+    start = f'{sys.executable} -c "from vmg.__main__ import main; main()"'
+    for command, code in (("predict table.vmg table.csv >&-", 2), ("predict table.vmg none.csv 2>&-", 2)):
+        done = subprocess.run(f"{start} {command}", shell=True, capture_output=True, text=True, check=False)
+        assert done.returncode == code and "Traceback" not in done.stderr
+    assert done.stderr == "" and done.stdout == ""
+
+
 def test_kernels_can_be_switched_off_in_many_words():
     program = """
         import importlib, os

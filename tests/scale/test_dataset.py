@@ -8,7 +8,7 @@ from pyarrow import feather, parquet
 from vmg.scale import dataset as dataset_module
 from vmg.scale import open_dataset
 from vmg.scale.dataset import list_parts
-from vmg.tables import TableError
+from vmg.tables import TableError, read_table
 
 
 def read(dataset, columns=None):
@@ -45,6 +45,20 @@ def test_names_of_folders_become_columns(tmp_path):
     assert frame["year"].tolist() == [2023] * 3 + [2024] * 2
     assert frame["shop"].tolist() == ["north"] * 3 + ["south"] * 2
     assert read(open_dataset(tmp_path), columns=["x", "year"]).columns.tolist() == ["x", "year"]
+
+
+def test_an_index_that_pandas_wrote_is_columns_if_it_has_a_name(tmp_path):
+    frame = make_frame(30).drop(columns="key")
+    (tmp_path / "named").mkdir()
+    frame.set_index(["kind", "x"]).to_parquet(tmp_path / "named" / "a.parquet")
+    (tmp_path / "shuffled").mkdir()
+    frame.sample(frac=1, random_state=0).to_parquet(tmp_path / "shuffled" / "a.parquet")
+    for name in ("named", "shuffled"):
+        dataset = open_dataset(tmp_path / name)
+        assert set(read(dataset)) == set(dataset.schema.names) == {"x", "z", "kind", "y"}
+        assert set(read_table(tmp_path / name / "a.parquet").frame) == {"x", "z", "kind", "y"}
+    frame.set_axis(pd.MultiIndex.from_product([["of"], frame.columns]), axis=1).to_parquet(tmp_path / "two.parquet")
+    assert list(read_table(tmp_path / "two.parquet").frame) == ["of x", "of z", "of kind", "of y"]
 
 
 def test_hidden_files_are_passed_over(tmp_path):

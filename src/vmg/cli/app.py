@@ -84,6 +84,11 @@ def reproduce(context: typer.Context) -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code: 0, 2 for a user's mistake, 1 for the unexpected, 130 for Ctrl-C."""
+    if sys.stderr is None:  # closed by whoever started the command
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        print_error("standard output is closed; > /dev/null throws it away")
+        return MISTAKE
     try:
         code = app(list(arguments) or ["--help"], prog_name="vmg", standalone_mode=False)
         sys.stdout.flush()  # a full disk behind it is an error of this command, not of Python's end

@@ -11,7 +11,7 @@ import typer
 
 from vmg.cli import options
 from vmg.cli.data import check_output, is_dataset, stem, streams
-from vmg.cli.output import TrainingBar, bullet, print_comparison, print_json, say, say_aside, waiting
+from vmg.cli.output import TrainingBar, bullet, print_comparison, print_json, say, say_aside
 
 if TYPE_CHECKING:
     from vmg.estimators.table_model import TableModel
@@ -216,8 +216,8 @@ def _fit_by_group(
         frame, notes = read_table(data, **{**reading, "texts": [*reading["texts"], by]})
     if not silent:
         _say_read(data, frame, notes)
-    with waiting("Training", quiet=quiet):
-        report = fit_fleet(frame, target, by, out, **settings, tell=None if silent else bullet)
+    with TrainingBar("Training", quiet=quiet) as bar:
+        report = fit_fleet(frame, target, by, out, **settings, tell=None if silent else bullet, progress=bar.count)
     if json:
         fleet = {"fitted": len(report.fitted), "found": len(report.found), "refused": dict(report.refused)}
         print_json({"fleet": str(out), "target": target, "by": by, **fleet, "notes": [*notes, *report.notes]})

@@ -178,6 +178,10 @@ class TrainingBar:
         if not self._bars.disable:  # older versions of rich print an empty line even then
             self._bars.stop()
 
+    def count(self, done: int, total: int) -> None:
+        """Show how much of some other work is done."""
+        self._bars.update(self._task, total=total, completed=done)
+
     def __call__(self, progress: Progress) -> None:
         fit, complexity = progress.expected_log_likelihood, progress.kl
         terms = f"objective {progress.elbo:.3f} = fit {fit:.3f} - complexity {complexity:.3f}"

@@ -11,7 +11,7 @@ import typer
 
 from vmg.cli import options
 from vmg.cli.data import check_ending, check_output, is_dataset, load_both, prints
-from vmg.cli.output import print_json, say, say_aside, visible, waiting
+from vmg.cli.output import TrainingBar, print_json, say, say_aside, visible, waiting
 
 __all__ = ["predict"]
 
@@ -94,8 +94,9 @@ def predict(
     elif path is None:
         from vmg.tables.files import csv_safe
 
-        text = csv_safe(predictions).to_csv(index=False)
-        sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
+        seen = sys.stdout.isatty()  # people want the digits that mean something, programs all
+        text = csv_safe(predictions).to_csv(index=False, float_format="%.6g" if seen else None)
+        sys.stdout.write(visible(text) if seen else text)
     elif not quiet:
         say(f"{count(len(predictions), 'prediction')} written to {path}.")
 
@@ -106,8 +107,8 @@ def _score_into_folder(model: Path, data: str, out: Path, how: dict[str, Any], *
     from vmg.tables import TableError
     from vmg.tables.cells import count
 
-    with waiting("Predicting", quiet=quiet):
-        report = score_dataset(model, data, out, **how)
+    with TrainingBar("Predicting", quiet=quiet) as bar:
+        report = score_dataset(model, data, out, **how, progress=bar.count)
     if json:
         refused = [{"part": name, "reason": reason} for name, reason in sorted(report.refused.items())]
         found = {"rows": report.n_rows, "written": report.written, "found": report.found, "empty": report.empty}

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.fit.design import InputRange
+from vmg.fit.design import InputRange, threads_for
 from vmg.fit.trainer import Members
 from vmg.math.distributions import Array
 from vmg.model_file import Document, Tensors, require_shapes
@@ -54,7 +54,7 @@ class Fitted(Generic[AnyEnsemble]):
 def mean_slopes(features: AnchoredFeatures, weights: Tensor, inputs: InputRange) -> Array:
     """Root mean square slope of members' mean along each input, over a range, [D, C]; output weights are [E, F, C]."""
     x = torch.as_tensor(inputs.points()).requires_grad_()
-    with torch.enable_grad():
+    with threads_for(features.work(len(x))), torch.enable_grad():
         centre = (features(x) @ weights).mean(0)  # [N, C]
         slopes = [torch.autograd.grad(one.sum(), x, retain_graph=True)[0] for one in centre.mT]  # C times [N, D]
     return torch.stack(slopes, -1).square().mean(0).sqrt().numpy()

@@ -27,7 +27,7 @@ from vmg.tables import TableError
 from vmg.tables.cells import listing
 from vmg.tables.files import TextRules, TextTable, scan_text
 
-__all__ = ["Dataset", "Part", "Piece", "as_parquet", "convert_csv", "list_parts", "open_dataset"]
+__all__ = ["Dataset", "Part", "Piece", "as_parquet", "convert_csv", "list_parts", "open_dataset", "to_frame"]
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 ARROW_ENDINGS = (".arrow", ".feather", ".ipc")
@@ -36,6 +36,7 @@ BATCH_ROWS = 65_536  # rows in memory at a time
 PIECE_ROWS = 2**20
 WILDCARD = re.compile(r"[*?\[]")
 WHOLE_NUMBER = re.compile(r"-?(0|[1-9]\d{0,17})")
+ROW_NUMBERS = re.compile(r"__index_level_\d+__")  # columns of an index without a name, which pandas writes
 HIDDEN = (".", "_")  # first characters of names that are passed over, as Spark and Arrow do
 DECIMAL_COMMA = b"vmg.decimal_comma"  # what the cells of a converted text said of commas, in the schema's metadata
 TEXT_NAME = b"vmg.text_name"  # and the name of a text that was converted for the moment
@@ -73,6 +74,7 @@ class Part:
                 rows = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
             else:
                 rows, schema = [reader.get_batch(k).num_rows for k in range(reader.num_record_batches)], reader.schema
+        schema = pa.schema([one for one in schema if not ROW_NUMBERS.fullmatch(one.name)], metadata=schema.metadata)
         for name, value in self.keys.items():
             if name not in schema.names:
                 schema = schema.append(pa.field(name, pa.int64() if isinstance(value, int) else pa.string()))
@@ -110,6 +112,11 @@ def _read_group(reader: Any, k: int, columns: list[str] | None, rows: int) -> It
     yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
 
+def to_frame(batch: pa.RecordBatch) -> pd.DataFrame:
+    """A table of pandas with all columns, also those that were an index when pandas wrote them."""
+    return batch.to_pandas(ignore_metadata=True)
+
+
 @dataclass
 class Dataset:
     """Parts whose columns have the same kinds.
@@ -143,8 +150,8 @@ class Dataset:
     def frames_of(self, piece: Piece, columns: Sequence[str] | None = None) -> Iterator[pd.DataFrame]:
         """Tables of a few rows of one piece, up to where it is damaged."""
         try:
-            for batch in piece.batches(columns):
-                yield batch.to_pandas()
+            for batch in piece.batches(columns or self.schema.names):
+                yield to_frame(batch)
         except TableError as error:
             self.refused.setdefault(piece.part.name, f"{error}; rows before that are used")
 

@@ -23,7 +23,7 @@ from vmg.estimators import TableModel
 from vmg.estimators.table_inputs import FLAGS, TableInputs
 from vmg.estimators.table_model import prepare_table
 from vmg.files import Run, file_stamp, replacing
-from vmg.fit.design import ordinary_rows
+from vmg.fit.design import ordinary_rows, use_threads
 from vmg.metrics import base_rate
 from vmg.model_file import ModelFileError
 from vmg.scale.group_fits import Estimator, GroupTable, choose_group_likelihood, fit_apart, fit_together, is_together
@@ -286,6 +286,7 @@ def fit_fleet(
     options: Mapping[str, Any] | None = None,
     n_jobs: int = 1,
     tell: Callable[[str], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> FleetReport:
     """Fit one model for each value of a column, and write them into a folder with an index.
 
@@ -306,6 +307,8 @@ def fit_fleet(
         As in :func:`vmg.scale.run_parallel`.
     tell : callable, optional
         Called with sentences about what is done.
+    progress : callable, optional
+        Called with the numbers of groups that have a model so far, and of all.
     """
     options, choices = {"random_state": 0, **(options or {})}, choices or TableChoices()
     require_columns(frame, [target, by, *exclude])
@@ -372,15 +375,20 @@ def fit_fleet(
         shared = None
         if pool and (len(done) < len(files) or folder.source_of(f"{MODELS}/{OTHERS}") is None):
             shared = fit_pool(list(tables.values()), options, seed)
-            save(shared.estimator_of(None), everybody, OTHERS, OTHER_GROUPS)
+            with use_threads(1):
+                save(shared.estimator_of(None), everybody, OTHERS, OTHER_GROUPS)
         left = {tables[key].number: key for key in files if key not in set(done)}
         batches = [batch for batch in _batches(list(tables.values()), pool) if any(one.number in left for one in batch)]
         fit = partial(fit_batch, regression=regression, pool=shared)
+        n_done = len(done)
         for position, estimators in run_parallel(fit, batches, n_jobs=n_jobs):
             for one, estimator in zip(batches[position], estimators, strict=True):
                 if one.number in left:
                     key = left[one.number]
                     save(estimator, rows[key], files[key], f"Model of the group '{key}', {count(len(one.y), 'row')}.")
+                    n_done += 1
+            if progress is not None:
+                progress(n_done, len(files))
         sizes = {key: len(rows[key]) for key in files}
         others = OTHERS if pool else None
         FleetIndex(by, target, table.target.task, files, sizes, refused, others, tuple(notes)).write(folder.path)

@@ -26,7 +26,7 @@ from torch import Tensor
 from vmg.estimators import TableRegressor
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
 from vmg.fit.choice import LikelihoodChoice, before_transform, choose_transform
-from vmg.fit.design import InputRange, Standardiser, squash
+from vmg.fit.design import InputRange, Standardiser, squash, use_threads
 from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers
 from vmg.math.evidence import LinearPosterior, NoisePrior, RowStatistics, condition, group_precision, row_statistics
 from vmg.prediction.transformed import TargetTransform
@@ -123,8 +123,9 @@ def fit_pool(tables: Sequence[GroupTable], options: Mapping[str, Any], seed: int
         : max(2, LEARNING_CELLS // (trunk.features.n_members * trunk.features.n_features**2))
     ]
     rows = [_standard(tables[k].X[kept[k]], tables[k].y[kept[k]], scaling) for k in chosen]
-    prior = learn_prior([_statistics(trunk, *one) for one in rows], trunk)
-    calibration = _calibrate(trunk, prior, tables, kept, scaling, rng)
+    with use_threads(1):  # groups are small
+        prior = learn_prior([_statistics(trunk, *one) for one in rows], trunk)
+        calibration = _calibrate(trunk, prior, tables, kept, scaling, rng)
     soft = squash(scaling[0].transform(X))
     shared = trunk, prior, calibration, scaling, InputRange.of(soft), estimator.history_
     return Pool(*shared, dict(options), seed, likelihood, transform)

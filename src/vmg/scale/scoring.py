@@ -20,7 +20,7 @@ from pyarrow import parquet
 import vmg
 from vmg.estimators import TableModel
 from vmg.files import Run, RunError, digest_file, replacing
-from vmg.scale.dataset import Piece, open_dataset
+from vmg.scale.dataset import Piece, open_dataset, to_frame
 from vmg.scale.fleet import Fleet, load_fleet, load_table_model
 from vmg.scale.parallel import run_parallel
 from vmg.tables import TableError
@@ -62,7 +62,7 @@ def score_batches(
         missing = [name for name in (*columns, *keep) if name not in batch.schema.names]
         if missing:
             raise TableError(f"it lacks the column {listing(missing)}; it has {listing(batch.schema.names)}")
-        predicted = scorer.predict_frame(batch.select(columns).to_pandas(), **how)
+        predicted = scorer.predict_frame(to_frame(batch.select(columns)), **how)
         scored = pa.RecordBatch.from_pandas(predicted, preserve_index=False)
         names = [f"{name}_predicted" if name in keep else name for name in scored.schema.names]
         kept = [batch.column(name) for name in keep]
@@ -96,7 +96,7 @@ class ScoringTask:
     def batches(self, digest: RowDigest) -> Iterator[pa.RecordBatch]:
         """The rows of the piece, which are added to a digest on the way."""
         for batch in self.piece.batches([*_columns(load_scorer(self.model)), *self.keep]):
-            digest.add(batch.to_pandas())
+            digest.add(to_frame(batch))
             yield batch
 
 

@@ -178,7 +178,10 @@ def _read_parquet(stream: TableBytes, name: str) -> TableFile:
     if not is_small:
         got = f"{shape.num_rows:,} rows of {shape.num_columns:,}"
         raise TableError(f"{name} must have at most {limit:,} cells in {n_bytes:,} bytes; got {got}")
-    frame = frame.rename(columns=lambda column: str(column).strip())
+    if any(level is not None for level in frame.index.names):  # columns that pandas had made an index
+        frame = frame.reset_index()
+    names = [" ".join(map(str, column)) if isinstance(column, tuple) else str(column) for column in frame.columns]
+    frame = frame.set_axis([name.strip() for name in names], axis=1)
     places, notes = _named_columns(list(frame.columns), name)
     if not len(frame):
         raise TableError(f"{name} has no rows, only a header")
