@@ -27,21 +27,29 @@ PROBS = np.array([[0.7, 0.2, 0.1], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4], [0.5, 0.25,
 LABELS = np.array([0, 1, 0, 2])
 
 
-def test_rmse():
-    assert rmse([1, 2, 3], [1, 4, 1]) == pytest.approx(np.sqrt(8 / 3))
-    assert rmse([1, 2], [1, 2]) == 0
-
-
-def test_log_likelihood_is_a_mean_and_may_be_minus_infinity():
-    assert log_likelihood([-1, -3]) == -2
-    assert log_likelihood([0, -np.inf]) == -np.inf
-
-
-def test_intervals():
-    interval = [[0, 1], [0, 2], [-np.inf, 3], [4, 4]]
-    assert interval_coverage([1, 2.1, -100, 4], interval) == 0.75
-    assert interval_width([[0, 1], [0, 2], [4, 4]]) == 1
-    assert interval_width(interval) == np.inf
+@pytest.mark.parametrize(
+    ("score", "arguments", "expected"),
+    [
+        (rmse, ([1, 2, 3], [1, 4, 1]), np.sqrt(8 / 3)),
+        (rmse, ([1, 2], [1, 2]), 0),
+        (log_likelihood, ([-1, -3],), -2),
+        (log_likelihood, ([0, -np.inf],), -np.inf),
+        (interval_coverage, ([1, 2.1, -100, 4], [[0, 1], [0, 2], [-np.inf, 3], [4, 4]]), 0.75),
+        (interval_width, ([[0, 1], [0, 2], [4, 4]],), 1),
+        (interval_width, ([[0, 1], [-np.inf, 3]],), np.inf),
+        (crps_from_samples, ([[1.0, 5.0]], [0.0, 7.0]), 1.5),  # of one sample, the absolute error
+        # two bins: confidences 0.4 and 0.5 in (0, 0.5], both wrong; 0.7 and 0.8 in (0.5, 1], both right
+        (expected_calibration_error, (PROBS, LABELS, 2), (0.9 + 0.5) / 4),
+        (expected_calibration_error, (np.eye(3), [0, 1, 2]), 0),
+        (expected_calibration_error, (np.eye(3), [1, 2, 0]), 1),
+        (brier_score, (PROBS, LABELS), (0.09 + 0.04 + 0.01 + 0.06 + 0.49 + 0.09 + 0.16 + 0.25 + 0.0625 + 0.5625) / 4),
+        (brier_score, (np.eye(2), [0, 1]), 0),
+        (brier_score, (np.eye(2), [1, 0]), 2),
+        (error_rate, (PROBS, LABELS), 1 - accuracy_score(LABELS, PROBS.argmax(axis=1))),
+    ],
+)
+def test_scores_by_hand(score, arguments, expected):
+    assert score(*arguments) == pytest.approx(expected)
 
 
 def test_crps_is_the_direct_double_sum():
@@ -51,10 +59,6 @@ def test_crps_is_the_direct_double_sum():
     to_target = np.abs(samples - y).mean(axis=0)
     to_each_other = np.abs(samples[:, None] - samples[None, :]).mean(axis=(0, 1))
     assert crps_from_samples(samples, y) == pytest.approx(np.mean(to_target - to_each_other / 2), rel=1e-12)
-
-
-def test_crps_of_one_sample_is_the_absolute_error():
-    assert crps_from_samples([[1.0, 5.0]], [0.0, 7.0]) == 1.5
 
 
 def test_crps_of_a_gaussians_quantiles_is_its_closed_form():
@@ -87,13 +91,6 @@ def test_the_true_distribution_is_calibrated():
     assert np.all(np.abs(observed - levels) <= 4 * np.sqrt(levels * (1 - levels) / y.size))
 
 
-def test_expected_calibration_error_by_hand():
-    # Two bins: confidences 0.4 and 0.5 in (0, 0.5], both wrong; 0.7 and 0.8 in (0.5, 1], both right.
-    assert expected_calibration_error(PROBS, LABELS, n_bins=2) == pytest.approx((0.9 + 0.5) / 4)
-    assert expected_calibration_error(np.eye(3), [0, 1, 2]) == 0
-    assert expected_calibration_error(np.eye(3), [1, 2, 0]) == 1
-
-
 def test_expected_calibration_error_is_small_for_calibrated_probabilities():
     random = np.random.default_rng(0)
     probs = random.dirichlet(np.ones(4), size=40_000)
@@ -101,17 +98,6 @@ def test_expected_calibration_error_is_small_for_calibrated_probabilities():
     assert expected_calibration_error(probs, labels) < 0.01
     overconfident = probs**3 / (probs**3).sum(axis=1, keepdims=True)
     assert expected_calibration_error(overconfident, labels) > 0.1
-
-
-def test_brier_score_by_hand():
-    per_datum = [0.09 + 0.04 + 0.01, 0.01 + 0.04 + 0.01, 0.49 + 0.09 + 0.16, 0.25 + 0.0625 + 0.5625]
-    assert brier_score(PROBS, LABELS) == pytest.approx(np.mean(per_datum))
-    assert brier_score(np.eye(2), [0, 1]) == 0
-    assert brier_score(np.eye(2), [1, 0]) == 2
-
-
-def test_error_rate_is_one_minus_accuracy():
-    assert error_rate(PROBS, LABELS) == 1 - accuracy_score(LABELS, PROBS.argmax(axis=1))
 
 
 def test_rejection_curve_by_hand():

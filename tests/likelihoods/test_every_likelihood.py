@@ -149,26 +149,25 @@ def test_the_number_of_outputs_is_checked(cls, n_outputs):
         cls(n_outputs).expected_log_prob(f, y)
 
 
-def test_known_scales_must_fit_the_outputs():
+def test_known_scales_must_fit_the_outputs_and_classes_the_rows():
     f, y = data(c=1)
     with pytest.raises(ValueError, match="2"):
         KnownNoiseLikelihood(torch.tensor([0.3, 1.0])).expected_log_prob(f, y)
-
-
-@pytest.mark.parametrize("shape", [(N, 1), (N - 1,), (1, N)])
-def test_classes_must_be_one_per_row(shape):
-    with pytest.raises(ValueError, match=rf"y must have shape \({N},\), one class per row; got"):
-        CategoricalLikelihood().expected_log_prob(torch.zeros(N, C), torch.zeros(shape, dtype=torch.long))
+    for shape in ((N, 1), (N - 1,), (1, N)):
+        with pytest.raises(ValueError, match=rf"y must have shape \({N},\), one class per row; got"):
+            CategoricalLikelihood().expected_log_prob(torch.zeros(N, C), torch.zeros(shape, dtype=torch.long))
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan])
-def test_arguments_must_be_positive(bad):
-    for cls in (GaussianLikelihood, FullCovarianceLikelihood):
-        with pytest.raises(ValueError, match="must be positive"):
-            cls(2, concentration=bad)
-        with pytest.raises(ValueError, match="must be positive"):
-            cls(2, rate=bad)
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda bad, cls=cls: cls(2, concentration=bad) for cls in (GaussianLikelihood, FullCovarianceLikelihood)),
+        *(lambda bad, cls=cls: cls(2, rate=bad) for cls in (GaussianLikelihood, FullCovarianceLikelihood)),
+        lambda bad: GaussianLikelihood(2, rate=torch.tensor([1.0, bad])),
+        KnownNoiseLikelihood,
+    ],
+)
+def test_arguments_must_be_positive(make, bad):
     with pytest.raises(ValueError, match="must be positive"):
-        GaussianLikelihood(2, rate=torch.tensor([1.0, bad]))
-    with pytest.raises(ValueError, match="must be positive"):
-        KnownNoiseLikelihood(bad)
+        make(bad)

@@ -35,50 +35,51 @@ def test_augment():
 # The four samplers, each affine in its noise, so that unit noise vectors give its exact mean and covariance
 
 
-@over_pairs
-def test_weights_and_joint_draw_from_the_same_gaussian(row, column):
-    layer = Layer(row, column)
-    expected = layer.function_moments()
-    weights = push_noise(lambda noise: F.sample_weights(layer.x, *layer.prior, noise), (R, C))
-    joint = push_noise(lambda noise: F.sample_joint(layer.x, *layer.prior, noise), (N, C))
-    assert_moments_equal(weights, expected)
-    assert_moments_equal(joint, expected)
+def draw_given_pseudo_data(layer, M, noise, damping=F.DAMPING, joint=False):
+    return F.sample_conditional(layer.x, M, layer.row, layer.column, layer.A, layer.B, noise, damping, joint=joint)
+
+
+def draw_jointly_given_pseudo_data(layer, M, noise, damping=F.DAMPING):
+    return draw_given_pseudo_data(layer, M, noise, damping, joint=True)
+
+
+SAMPLERS = {
+    "weights": (lambda layer, M, noise: F.sample_weights(layer.x, M, layer.row, layer.column, noise), (R, C)),
+    "joint": (lambda layer, M, noise: F.sample_joint(layer.x, M, layer.row, layer.column, noise), (N, C)),
+    "marginal": (lambda layer, M, noise: F.sample_marginal(layer.x, M, layer.row, layer.column, noise), (N, C)),
+    "conditional": (draw_given_pseudo_data, (N, C)),
+    "conditional joint": (draw_jointly_given_pseudo_data, (N, C)),
+}
+over_samplers = pytest.mark.parametrize(("sampler", "noise_shape"), list(SAMPLERS.values()), ids=list(SAMPLERS))
 
 
 @over_pairs
-def test_marginal_draws_each_row_as_the_joint_does(row, column):
+def test_samplers_draw_from_the_gaussian_of_all_weights(row, column):
+    """Weights and the joint exactly; the marginal each row as the joint does."""
     layer = Layer(row, column)
     mean, covariance = layer.function_moments()
-    marginal = push_noise(lambda noise: F.sample_marginal(layer.x, *layer.prior, noise), (N, C))
-    assert_moments_equal(marginal, (mean, keep_row_blocks(covariance, N)))
+    for name, expected in (
+        ("weights", covariance),
+        ("joint", covariance),
+        ("marginal", keep_row_blocks(covariance, N)),
+    ):
+        sampler, shape = SAMPLERS[name]
+        moments = push_noise(lambda noise, sampler=sampler: sampler(layer, layer.M, noise), shape)
+        assert_moments_equal(moments, (mean, expected))
+    q = MatrixNormal(*layer.prior).affine(left=layer.x)
+    assert_moments_equal((vec(q.mean), q.covariance_matrix), (mean, covariance))
 
 
 @over_pairs
 @over_damping
-def test_conditional_draws_each_row_given_the_pseudo_data(row, column, damping):
+def test_samplers_draw_given_the_pseudo_data(row, column, damping):
     layer = Layer(row, column)
     mean, covariance = layer.conditional_moments(damping)
-    actual = push_noise(
-        lambda noise: F.sample_conditional(layer.x, *layer.prior, layer.A, layer.B, noise, damping), (N, C)
-    )
-    assert_moments_equal(actual, (mean, keep_row_blocks(covariance, N)), 1e-9)
-
-
-@over_pairs
-@over_damping
-def test_joint_conditional_draws_all_rows_given_the_pseudo_data(row, column, damping):
-    layer = Layer(row, column)
-    actual = push_noise(
-        lambda noise: F.sample_conditional(layer.x, *layer.prior, layer.A, layer.B, noise, damping, joint=True), (N, C)
-    )
-    assert_moments_equal(actual, layer.conditional_moments(damping), 1e-9)
-
-
-def test_the_joint_equals_the_matrix_normal_of_x_w():
-    layer = Layer("rank_one", "dense")
-    q = MatrixNormal(*layer.prior).affine(left=layer.x)
-    joint = push_noise(lambda noise: F.sample_joint(layer.x, *layer.prior, noise), (N, C))
-    assert_moments_equal(joint, (vec(q.mean), q.covariance_matrix))
+    for joint, expected in ((False, keep_row_blocks(covariance, N)), (True, covariance)):
+        moments = push_noise(
+            lambda noise, joint=joint: draw_given_pseudo_data(layer, layer.M, noise, damping, joint), (N, C)
+        )
+        assert_moments_equal(moments, (mean, expected), 1e-9)
 
 
 @pytest.mark.parametrize("dropped", range(N))
@@ -95,24 +96,6 @@ def test_more_rows_than_inputs_need_only_jitter():
     layer = Layer(n=R + 2)
     joint = push_noise(lambda noise: F.sample_joint(layer.x, *layer.prior, noise), (R + 2, C))
     assert_moments_equal(joint, layer.function_moments(), 1e-6)
-
-
-SAMPLERS = {
-    "weights": (lambda layer, M, noise: F.sample_weights(layer.x, M, layer.row, layer.column, noise), (R, C)),
-    "joint": (lambda layer, M, noise: F.sample_joint(layer.x, M, layer.row, layer.column, noise), (N, C)),
-    "marginal": (lambda layer, M, noise: F.sample_marginal(layer.x, M, layer.row, layer.column, noise), (N, C)),
-    "conditional": (
-        lambda layer, M, noise: F.sample_conditional(layer.x, M, layer.row, layer.column, layer.A, layer.B, noise),
-        (N, C),
-    ),
-    "conditional joint": (
-        lambda layer, M, noise: F.sample_conditional(
-            layer.x, M, layer.row, layer.column, layer.A, layer.B, noise, joint=True
-        ),
-        (N, C),
-    ),
-}
-over_samplers = pytest.mark.parametrize(("sampler", "noise_shape"), list(SAMPLERS.values()), ids=list(SAMPLERS))
 
 
 @over_samplers
