@@ -27,7 +27,7 @@ from scipy import stats
 from vmg import TableRegressor
 from vmg.fit.boosted_trees import grow_trees
 from vmg.fit.design import InputRange, Standardiser, choose_size, regions, squash
-from vmg.fit.experts import Function
+from vmg.fit.ensemble import Function
 from vmg.fit.gaussian import RegressionMembers, _Checked
 from vmg.fit.gaussian_process import fit_gaussian_process
 from vmg.fit.stacking import _pool

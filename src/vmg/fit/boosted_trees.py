@@ -18,7 +18,7 @@ from scipy import special
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from vmg.fit.experts import Expert, Function
+from vmg.fit.ensemble import Expert, Function
 from vmg.math.distributions import Array
 from vmg.model_file import Document, Tensors, require_shapes, require_size
 

@@ -1,7 +1,8 @@
 """Ensembles of members that are conditioned on all rows: their common parts, and how a model file keeps them.
 
 A fit of any kind gives a :class:`Fitted`: the ensemble, which predicts new rows, and what its members said of rows of
-the fit before they had seen them, by which fits of different kinds can be compared or weighed.
+the fit before they had seen them, by which fits of different kinds can be compared or weighed. Beside the members of an
+ensemble there may be an :class:`Expert` of another kind.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.fit.design import InputRange, threads_for
+from vmg.fit.design import InputRange
 from vmg.fit.trainer import Members
 from vmg.math.distributions import Array
 from vmg.model_file import Document, Tensors, require_shapes
@@ -26,7 +27,7 @@ from vmg.training import History
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Ensemble", "Fitted", "HeldOutSample", "StoredMembers", "mean_slopes"]
+__all__ = ["Ensemble", "Expert", "Fitted", "Function", "HeldOutSample", "StoredMembers"]
 
 Kind = TypeVar("Kind", bound=Members)
 AnyEnsemble = TypeVar("AnyEnsemble")
@@ -51,13 +52,47 @@ class Fitted(Generic[AnyEnsemble]):
     held_out: HeldOutSample | None
 
 
-def mean_slopes(features: AnchoredFeatures, weights: Tensor, inputs: InputRange) -> Array:
-    """Root mean square slope of members' mean along each input, over a range, [D, C]; output weights are [E, F, C]."""
-    x = torch.as_tensor(inputs.points()).requires_grad_()
-    with threads_for(features.work(len(x))), torch.enable_grad():
-        centre = (features(x) @ weights).mean(0)  # [N, C]
-        slopes = [torch.autograd.grad(one.sum(), x, retain_graph=True)[0] for one in centre.mT]  # C times [N, D]
-    return torch.stack(slopes, -1).square().mean(0).sqrt().numpy()
+class Function(NamedTuple):
+    """Centre and variance of a function at rows, [N] each."""
+
+    loc: Array
+    variance: Array
+
+    def take(self, rows: NDArray[Any]) -> Function:
+        """Some of the rows."""
+        return Function(self.loc[rows], self.variance[rows])
+
+
+class Expert(ABC):
+    """A function of squashed inputs for one output, learned from all rows."""
+
+    name: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def noise(self) -> float:
+        """Variance of the noise by the expert's own estimate; 0 where it has none."""
+
+    @abstractmethod
+    def predict(self, x: Array) -> Function:
+        """Centre and variance at rows x [N, D]."""
+
+    @abstractmethod
+    def factor(self, x: Array) -> Array:
+        """F [K, N] with FᵀF the covariance between rows of the function."""
+
+    @abstractmethod
+    def updated(self, x: Array, y: Array, weight: Array | None) -> Expert:
+        """The expert after more rows, without those it has seen before."""
+
+    @abstractmethod
+    def to_document(self) -> tuple[Tensors, Document]:
+        """Tensors and a document for a model file."""
+
+    @classmethod
+    @abstractmethod
+    def from_document(cls, tensors: Mapping[str, Tensor], document: Document, n_inputs: int) -> Self:
+        """The expert that :meth:`to_document` described; a ValueError where it is none of ``n_inputs`` inputs."""
 
 
 @dataclass(frozen=True)

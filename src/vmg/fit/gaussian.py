@@ -6,6 +6,7 @@ Members are trained on all rows but their own held-out ones, which then calibrat
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -18,8 +19,7 @@ from torch import Tensor
 
 from vmg.fit.calibration import Calibration, HeldOutFunctions, calibrate_groups, held_out_errors
 from vmg.fit.design import InputRange, Size, Standardiser, count_directions, squash, threads_for
-from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers, mean_slopes
-from vmg.fit.experts import Function
+from vmg.fit.ensemble import Ensemble, Fitted, Function, HeldOutSample, Kind, StoredMembers
 from vmg.fit.noise import NoiseField, NoiseShape, choose_shape, fit_noise_field
 from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS, NETWORKS_ALONE, Stack, stack_experts
 from vmg.fit.trainer import FitRows, Members, TrainedMembers, train_ensembles
@@ -40,6 +40,7 @@ from vmg.prediction.base import Factor, scaled_factor
 from vmg.training import Callback
 
 __all__ = [
+    "FunctionEnsemble",
     "MemberPredictions",
     "RegressionEnsemble",
     "RegressionMembers",
@@ -158,8 +159,40 @@ class RowPredictions:
         return RowPredictions(loc, noise, function, self.degrees)
 
 
+class FunctionEnsemble(Ensemble[Kind]):
+    """Members with functions, which outside the range of the rows go on as straight lines with unknown slopes."""
+
+    @property
+    @abstractmethod
+    def functions(self) -> AnchoredFunctions:
+        """Functions of the members."""
+
+    @property
+    @abstractmethod
+    def _centre_weights(self) -> Tensor:
+        """Output weights of the members' centres, [E, F, C]."""
+
+    def _drift(self, x: Array) -> Array:
+        return self.input_range.drift(x, lambda: self._known_slopes, self.functions.n_outputs)
+
+    @cached_property
+    def _known_slopes(self) -> Array:
+        """Root mean square slope of the members' mean along each input, over the range, [D, C]."""
+        x = torch.as_tensor(self.input_range.points()).requires_grad_()
+        with threads_for(self.members.features.work(len(x))), torch.enable_grad():
+            centre = (self.members.features(x) @ self._centre_weights).mean(0)  # [N, C]
+            slopes = [torch.autograd.grad(one.sum(), x, retain_graph=True)[0] for one in centre.mT]  # C times [N, D]
+        return torch.stack(slopes, -1).square().mean(0).sqrt().numpy()
+
+    def _functions_at(self, soft: Array) -> tuple[Array, Array, Array]:
+        """Members' variances [E, N], their mean and the variance between them [N, C], at squashed rows [N, D]."""
+        with threads_for(self.members.features.work(len(soft))):
+            means, own = self.functions(soft)
+        return own, means.mean(0), means.var(0, ddof=1) if len(means) > 1 else np.zeros(means.shape[1:])
+
+
 @dataclass(frozen=True)
-class RegressionEnsemble(Ensemble[RegressionMembers]):
+class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
     """Members conditioned on all rows, and the noise and ignorance that their held-out rows showed."""
 
     member_noise: Array  # variance of the noise by each member's estimate, [E, C]: the unit of its variances
@@ -178,12 +211,9 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
         """Functions of the members, in units of the noise's scale."""
         return AnchoredFunctions(self.members.features, self.posterior.mean, self.posterior.root)
 
-    def _drift(self, x: Array) -> Array:
-        return self.input_range.drift(x, lambda: self._known_slopes, self.functions.n_outputs)
-
-    @cached_property
-    def _known_slopes(self) -> Array:
-        return mean_slopes(self.members.features, self.posterior.mean, self.input_range)
+    @property
+    def _centre_weights(self) -> Tensor:
+        return self.posterior.mean
 
     @property
     def weights(self) -> dict[str, float]:
@@ -197,11 +227,8 @@ class RegressionEnsemble(Ensemble[RegressionMembers]):
     def predict(self, x: Array) -> RowPredictions:
         """Predict rows of inputs in standard units [N, D]."""
         soft = squash(x)
-        with threads_for(self.members.features.work(len(x))):
-            means, relative = self.functions(soft)  # [E, N, C], [E, N]
-        loc = means.mean(0)
-        own = relative.T @ self.member_noise / len(means)
-        between = means.var(0, ddof=1) if len(means) > 1 else np.zeros(loc.shape)
+        relative, loc, between = self._functions_at(soft)
+        own = relative.T @ self.member_noise / len(relative)
         factor = self.input_range.extrapolation_factor(soft)
         variance = (own + between) * factor[:, None]
         if self.stack.experts:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy import linalg, optimize
 from torch import Tensor
 
-from vmg.fit.experts import Expert, Function
+from vmg.fit.ensemble import Expert, Function
 from vmg.math.distributions import Array
 from vmg.math.linalg import cholesky
 from vmg.model_file import Document, Tensors, require_shapes, require_size

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from vmg.fit.calibration import NORMAL_DEGREES, ScalarCalibration, calibrate_scalar
 from vmg.fit.design import InputRange, Size, count_directions, squash, threads_for
-from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers, mean_slopes
+from vmg.fit.ensemble import Fitted, Function, HeldOutSample, StoredMembers
+from vmg.fit.gaussian import FunctionEnsemble
 from vmg.fit.trainer import FitRows, Members, TrainedMembers, train_ensembles
 from vmg.likelihoods.families import Censored, scalar_likelihood
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
@@ -40,7 +41,6 @@ from vmg.prediction.base import Factor, scaled_factor
 from vmg.training import Callback
 
 __all__ = [
-    "FunctionRows",
     "MemberFunctions",
     "OptimisedMembers",
     "ScalarEnsemble",
@@ -169,19 +169,7 @@ class ScalarMembers(OptimisedMembers):
 
 
 @dataclass(frozen=True)
-class FunctionRows:
-    """The function of N rows: its centre and variance, [N] each."""
-
-    loc: Array
-    variance: Array
-
-    def take(self, rows: NDArray[Any]) -> FunctionRows:
-        """Some of the rows."""
-        return FunctionRows(self.loc[rows], self.variance[rows])
-
-
-@dataclass(frozen=True)
-class ScalarEnsemble(Ensemble[ScalarMembers]):
+class ScalarEnsemble(FunctionEnsemble[ScalarMembers]):
     """Members conditioned on all rows, with the likelihood and the inflation that their held-out rows ask for."""
 
     mean: Tensor  # of the output weights, [E, D]
@@ -193,27 +181,17 @@ class ScalarEnsemble(Ensemble[ScalarMembers]):
         """Functions of the members."""
         return AnchoredFunctions(self.members.features, self.mean.unsqueeze(-1), self.root)
 
-    def predict(self, x: Array) -> FunctionRows:
+    def predict(self, x: Array) -> Function:
         """The function at rows of inputs in standard units [N, D]."""
         soft = squash(x)
-        with threads_for(self.members.features.work(len(x))):
-            means, own = self.functions(soft)
-        centres = means[..., 0]
-        between = centres.var(0, ddof=1) if len(centres) > 1 else 0.0
-        variance = self.calibration.inflation * (own.mean(0) + between) * self.input_range.extrapolation_factor(soft)
-        return FunctionRows(
-            self.calibration.sharpness * centres.mean(0),
-            variance + np.square(self._drift(x)).sum(0)[:, 0],
-        )
+        own, centre, between = self._functions_at(soft)
+        stated = (own.mean(0) + between[:, 0]) * self.input_range.extrapolation_factor(soft)
+        drift = np.square(self._drift(x)).sum(0)[:, 0]
+        return Function(self.calibration.sharpness * centre[:, 0], self.calibration.inflation * stated + drift)
 
-    def _drift(self, x: Array) -> Array:
-        return self.input_range.drift(x, lambda: self._known_slopes)
-
-    @cached_property
-    def _known_slopes(self) -> Array:
-        return mean_slopes(
-            self.members.features, self.calibration.sharpness * self.mean.unsqueeze(-1), self.input_range
-        )
+    @property
+    def _centre_weights(self) -> Tensor:
+        return self.calibration.sharpness * self.mean.unsqueeze(-1)
 
     def function_factor(self, x: Array) -> Array:
         """F [K, N] with FᵀF the covariance between rows of the function."""
@@ -230,7 +208,7 @@ class ScalarEnsemble(Ensemble[ScalarMembers]):
         """
         return self.as_distribution(self.predict(x), scaled_factor(self.function_factor, x, 1.0), squeeze=squeeze)
 
-    def as_distribution(self, rows: FunctionRows, factor: Factor | None = None, *, squeeze: bool) -> NumberPrediction:
+    def as_distribution(self, rows: Function, factor: Factor | None = None, *, squeeze: bool) -> NumberPrediction:
         """Distributions of functions with these parameters; without a ``factor`` those of all rows go together."""
         theta, likelihood, std = self.calibration.theta, self.members.likelihood, np.sqrt(rows.variance)
         factor = factor or scaled_factor(np.asarray, std[None], 1.0)
@@ -309,7 +287,7 @@ def fit_scalar(
             folds, regions = (rows.pooled(y[index], given[index], regions=kind) for kind in (False, True))
             calibration = calibrate_scalar(likelihood, folds, regions, held.predictions.theta.mean(0))
             variance = calibration.inflation * folds.variance + folds.excess
-            sample = HeldOutSample(index[folds.position], FunctionRows(calibration.sharpness * folds.loc, variance))
+            sample = HeldOutSample(index[folds.position], Function(calibration.sharpness * folds.loc, variance))
         posterior = posterior_of_all_rows(trained, y, given)
         root = posterior.root.contiguous()  # as files keep it: another order of memory may give another last bit
         ensemble = ScalarEnsemble(members, InputRange.of(trained.x), posterior.mean, root, calibration)

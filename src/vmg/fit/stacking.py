@@ -22,7 +22,7 @@ from torch import Tensor
 
 from vmg.fit.boosted_trees import BoostedTrees, grow_trees
 from vmg.fit.calibration import HeldOutFunctions, HeldOutPredictions
-from vmg.fit.experts import Expert, Function
+from vmg.fit.ensemble import Expert, Function
 from vmg.fit.gaussian_process import GaussianProcess, fit_gaussian_process
 from vmg.math.distributions import Array, student_log_density
 from vmg.math.nelder_mead import nelder_mead
