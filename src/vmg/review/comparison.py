@@ -20,6 +20,7 @@ Array = NDArray[np.float64]
 OWN = "vmg"
 SURE = 2.0  # standard errors of a difference that is not taken for chance
 FASTER = 3.0  # times less processor time that speak for a method of equal quality
+MIN_GROUP = 10  # rows of a group whose coverage is looked at
 MISSED = 0.05  # of a promised coverage: intervals that miss more are no equal of others
 
 
@@ -61,8 +62,9 @@ class Comparison:
     Attributes
     ----------
     scores : dict of dict
-        By method: ``rmse``, ``log_likelihood``, ``crps``, ``coverage`` and ``width`` of intervals for numbers;
-        ``accuracy``, ``log_likelihood`` and ``brier`` for classes.
+        By method: ``rmse``, ``mae``, ``log_likelihood``, ``crps``, ``coverage`` and ``width`` of intervals for numbers,
+        and the lowest coverage of a group, ``worst_group``, where groups are held out; ``accuracy``,
+        ``log_likelihood`` and ``brier`` for classes.
     seconds, ranks : dict
         Processor time of all fits and predictions, and mean rank over folds by CRPS or Brier score.
     gains : dict
@@ -124,7 +126,9 @@ def join_scores(
     for name in methods:
         loss, log_prob, crps, hit, width = (float(of[name].mean()) if of[name].size else 0.0 for of in values.values())
         if task == "regression":
-            row = {"rmse": loss**0.5, "log_likelihood": log_prob, "crps": crps, "coverage": hit, "width": width}
+            mae = float(np.sqrt(values["loss"][name]).mean())
+            row = {"rmse": loss**0.5, "mae": mae, "log_likelihood": log_prob, "crps": crps, "coverage": hit}
+            row |= {"width": width} | _worst_group(values["hit"][name], groups)
         else:
             row = {"accuracy": hit, "log_likelihood": log_prob, "brier": crps}
         scores[name] = row
@@ -136,6 +140,13 @@ def join_scores(
     gains = {name: _interval(values["crps"][name] - values["crps"][OWN], groups) for name in methods if name != OWN}
     made = Comparison(task, n_rows, scores, seconds, ranks, gains, _sentence(task, values["loss"], groups))
     return replace(made, advice=_advice(made, coverage))
+
+
+def _worst_group(hit: Array, groups: NDArray[np.int64]) -> dict[str, float]:
+    """The lowest coverage of a group with at least ten rows; nothing where rows are not in groups."""
+    size = np.bincount(groups)
+    covered = np.bincount(groups, hit)[size >= MIN_GROUP] / size[size >= MIN_GROUP]
+    return {"worst_group": float(covered.min())} if covered.size > 1 else {}
 
 
 def _interval(gain: Array, groups: NDArray[np.int64]) -> tuple[float, float]:

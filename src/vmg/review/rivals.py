@@ -20,7 +20,7 @@ from vmg.tables.cells import TableError, listing, to_texts
 from vmg.tables.columns import CategoryColumn
 from vmg.tables.encoder import TableEncoder
 
-__all__ = ["BASELINES", "BASE_RATE", "RIVALS", "Normal", "Rival", "RivalRows", "find_rivals"]
+__all__ = ["BASELINES", "BASE_RATE", "RIVALS", "Normal", "Quantiles", "Rival", "RivalRows", "find_rivals"]
 
 Array = NDArray[np.float64]
 
@@ -29,6 +29,7 @@ BASELINES = (BASE_RATE, "linear", "gradient boosting")  # of scikit-learn, besid
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 FOLDS = 3  # of the training rows, whose errors are the spread of a method that states none
 GP_ROWS = 1000  # most training rows of an exact Gaussian process; more take minutes
+LEVELS = np.arange(1, 100) / 100  # of methods that predict quantiles
 
 
 class RivalRows(NamedTuple):
@@ -65,6 +66,25 @@ class Normal(NamedTuple):
         return log_prob, crps, np.column_stack([self.mean - reach, self.mean + reach])
 
 
+class Quantiles(NamedTuple):
+    """Quantiles of each row at LEVELS; log densities are of the normal distribution with their mean and spread."""
+
+    values: Array  # [N, K]
+
+    @property
+    def mean(self) -> Array:
+        """Of each row."""
+        return self.values.mean(1)
+
+    def score(self, y: Array, coverage: float) -> tuple[Array, Array, Array]:
+        """Log density and CRPS of each truth, and central intervals [N, 2]."""
+        error, std = y[:, None] - self.values, self.values.std(1)
+        crps = 2 * np.maximum(LEVELS * error, (LEVELS - 1) * error).mean(1)  # twice the pinball loss
+        ends = [np.interp(level, LEVELS, np.arange(len(LEVELS))) for level in ((1 - coverage) / 2, (1 + coverage) / 2)]
+        interval = np.stack([self.values[:, round(end)] for end in ends], 1)
+        return Normal(self.mean, np.maximum(std, 1e-9 * (y.std() or 1))).score(y, coverage)[0], crps, interval
+
+
 @dataclass(frozen=True)
 class Rival:
     """A method of others.
@@ -78,6 +98,7 @@ class Rival:
     classes: Callable[[RivalRows], Any] | None = None
     takes_categories: bool = False
     moments: Callable[[Any, Any], tuple[Any, Any]] | None = None  # mean and std; None: one spread for all rows
+    quantiles: Callable[[Any, Any], Any] | None = None  # [N, K] at LEVELS
 
     @property
     def installed(self) -> bool:
@@ -89,11 +110,13 @@ class Rival:
         """Version of its package."""
         return str(getattr(import_module(self.package), "__version__", ""))
 
-    def predict_numbers(self, rows: RivalRows, y: Array, held: RivalRows) -> Normal:
+    def predict_numbers(self, rows: RivalRows, y: Array, held: RivalRows) -> Normal | Quantiles:
         """Fit to rows and predict others; without a spread of its own, that of errors on rows it was not fitted to."""
         assert self.numbers is not None
         X, X_held = self._taken(rows), self._taken(held)
         fitted = self.numbers(rows).fit(X, y)
+        if self.quantiles is not None:
+            return Quantiles(np.asarray(self.quantiles(fitted, X_held), dtype=float))
         if self.moments is not None:
             mean, std = self.moments(fitted, X_held)
             return Normal(
@@ -195,15 +218,8 @@ def _catboost(rows: RivalRows, classes: bool) -> Any:
     import catboost
 
     texts = [name for name in rows.raw if rows.raw[name].dtype == object]
-    common = {"random_seed": 0, "verbose": False, "allow_writing_files": False, "cat_features": texts}
-    if classes:
-        return catboost.CatBoostClassifier(**common)
-    return catboost.CatBoostRegressor(loss_function="RMSEWithUncertainty", **common)
-
-
-def _catboost_moments(fitted: Any, X: Any) -> tuple[Array, Array]:
-    mean, variance = fitted.predict(X, prediction_type="RMSEWithUncertainty").T
-    return mean, np.sqrt(np.maximum(variance, 0))
+    kind = catboost.CatBoostClassifier if classes else catboost.CatBoostRegressor
+    return kind(random_seed=0, verbose=False, allow_writing_files=False, cat_features=texts)
 
 
 def _lightgbm(classes: bool) -> Any:
@@ -223,10 +239,18 @@ def _ngboost_moments(fitted: Any, X: Any) -> tuple[Array, Array]:
     return parameters["loc"], parameters["scale"]
 
 
-def _realmlp(classes: bool) -> Any:
-    import pytabkit
+def _quantile_forest() -> Any:
+    import quantile_forest
 
-    return (pytabkit.RealMLP_TD_Classifier if classes else pytabkit.RealMLP_TD_Regressor)(random_state=0, device="cpu")
+    return quantile_forest.RandomForestQuantileRegressor(random_state=0)
+
+
+def _pytabkit(name: str) -> Rival:
+    def make(classes: bool) -> Any:
+        kind = f"{name}_{'Classifier' if classes else 'Regressor'}"
+        return getattr(import_module("pytabkit"), kind)(random_state=0, device="cpu")
+
+    return _both("pytabkit", make)
 
 
 def _both(package: str, make: Callable[[bool], Any]) -> Rival:
@@ -245,10 +269,15 @@ RIVALS: dict[str, Rival] = {
         lambda rows: _catboost(rows, classes=False),
         lambda rows: _catboost(rows, classes=True),
         takes_categories=True,
-        moments=_catboost_moments,
     ),
     "lightgbm": _both("lightgbm", _lightgbm),
     "ngboost": Rival("ngboost", lambda _: _ngboost(), moments=_ngboost_moments),
-    "realmlp": _both("pytabkit", _realmlp),
+    "quantile forest": Rival(
+        "quantile_forest",
+        lambda _: _quantile_forest(),
+        quantiles=lambda fitted, X: fitted.predict(X, quantiles=LEVELS.tolist()),
+    ),
+    "realmlp": _pytabkit("RealMLP_TD"),
+    "tabm": _pytabkit("TabM_D"),
 }
 """Every method that a table can be compared with, by the name that ``vmg compare --with`` takes."""
