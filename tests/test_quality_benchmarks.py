@@ -92,6 +92,29 @@ def test_kept_back_measures_resumes_and_shows(run, tmp_path, monkeypatch):
     assert "| tail | table | 1 |" in shown and shown.strip() in page.read_text()
 
 
+def test_the_study_measures_resumes_and_shows(tmp_path, monkeypatch):
+    import study
+
+    values = np.random.default_rng(0).normal(size=(60, 3))
+    frame = pd.DataFrame(values, columns=["a", "b", "y"]).assign(kind=["u", "v"] * 30)
+    ways = {"random": study.Holdout(share=0.25), "gap": study.Holdout(gap="a")}
+    made = [study.Task("raw", f"{n}", split, frame, "y", "regression", ways[split]) for n in range(3) for split in ways]
+    monkeypatch.setattr(study, "tasks", lambda every: iter(made))
+    monkeypatch.setattr(study, "RESULTS", tmp_path / "study.jsonl")
+    study.run([study.BASE_RATE, "linear"], 1, 5.0, study.RESULTS)
+    found = records(study.RESULTS)
+    assert len(found) == 12 and numbers_are_finite(found)
+    study.run([study.BASE_RATE, "linear"], 1, 5.0, study.RESULTS)
+    assert records(study.RESULTS) == found
+    own = [{**r, "method": "vmg", "crps": 2 * r["crps"]} for r in found if r["method"] == "linear"]
+    study.RESULTS.write_text("".join(json.dumps(r) + "\n" for r in found + own))
+    shown = study.show()
+    assert "**Numbers, rows at random: 3 tables**" in shown["study"] and "**Numbers, a gap" in shown["study"]
+    assert "| 0 | gap | 40 |" in shown["losses"]  # another method is better by far
+    study.draw(tmp_path / "study.png")
+    assert (tmp_path / "study.png").stat().st_size > 0
+
+
 def test_the_evidence_is_scikit_learns_and_its_gradient_is_right():
     from gaussian_process import JITTER, evidence
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 import vmg
 from vmg.review.comparison import RowScores, join_scores, score_classes
-from vmg.review.rivals import RIVALS, Normal, find_rivals
+from vmg.review.rivals import LEVELS, RIVALS, Normal, Quantiles, find_rivals
 from vmg.tables import TableError
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -102,7 +102,24 @@ def test_what_cannot_be_run_is_named(monkeypatch):
         find_rivals(["magic"], classes=False)
 
 
-@pytest.mark.parametrize("options", [[], ["--by", "shop"], ["--time", "x"]])
+def test_quantiles_are_scored_as_their_distribution():
+    mean, std, y = np.random.default_rng(0).uniform(0.5, 2, (3, 20))
+    found = Quantiles(stats.norm(mean[:, None], std[:, None]).ppf(LEVELS))
+    log_prob, crps, interval = found.score(y, 0.9)
+    np.testing.assert_allclose(crps, scoringrules.crps_normal(y, mean, std), rtol=0.05)
+    np.testing.assert_allclose(interval.T, stats.norm(mean, std).interval(0.9))
+    np.testing.assert_allclose(log_prob, stats.norm(found.mean, found.values.std(1)).logpdf(y))
+
+
+def test_the_worst_group_is_that_with_the_lowest_coverage():
+    hit, zero = [1.0] * 10 + [0.5] * 10 + [0.0] * 3, [0.0] * 23  # the last group is too small to count
+    parts = [RowScores(0, name, zero, zero, zero, hit, zero) for name in ("vmg", "base rate")]
+    found = join_scores("regression", parts, groups=np.repeat([0, 1, 2], [10, 10, 3]))
+    assert found.scores["vmg"]["worst_group"] == 0.5
+    assert "worst_group" not in join_scores("regression", parts).scores["vmg"]
+
+
+@pytest.mark.parametrize("options", [[], ["--by", "shop"], ["--time", "x"], ["--gap", "x"]])
 def test_the_command_compares_on_the_same_rows(table, vmg_command, options):
     X, y = table
     X.assign(price=y).to_csv("homes.csv", index=False)
@@ -111,6 +128,10 @@ def test_the_command_compares_on_the_same_rows(table, vmg_command, options):
     assert code == 0 and "base rate" in out and "rank" in out and "fold 2 of 2: linear" in err
     with open("page.md", encoding="utf-8") as page:
         assert page.read().startswith("| method | rmse |")
+    assert vmg_command(*command, "--out", "page.html", "--quiet")[0] == 0
+    with open("page.html", encoding="utf-8") as page:
+        text = page.read()
+    assert "<h1>price in homes.csv</h1>" in text and text.count("<circle") == 2  # base rate and linear beside vmg
     code, out, err = vmg_command(*command, "--json")
     found = json.loads(out)
     assert code == 0 and not err and {row["method"] for row in found["methods"]} == {"vmg", "base rate", "linear"}

@@ -232,3 +232,15 @@ def test_copies_of_a_row_are_held_out_together(folds):
     frame = pd.concat([pd.DataFrame({"x": np.arange(60.0), "y": np.arange(60.0)})] * 2, ignore_index=True)
     for fitted, held in Holdout(folds=folds).splits(frame, frame["y"].to_numpy(), 0):
         assert not {*frame["x"][fitted]} & {*frame["x"][held]} and len(held) > 10
+
+
+def test_gaps_are_inside_the_range_and_equal_values_stay_together():
+    frame = pd.DataFrame({"x": np.random.default_rng(0).permutation(60) // 2, "y": 0.0})
+    for folds, sizes in ((0, [20]), (3, [12, 12, 12])):
+        splits = Holdout(folds=folds, gap="x").splits(frame, np.zeros(60), 0)
+        assert [len(held) for _, held in splits] == sizes
+        for fitted, held in splits:
+            inside, outside = frame["x"].to_numpy()[held], frame["x"].to_numpy()[fitted]
+            assert outside.min() < inside.min() and inside.max() < outside.max() and not set(inside) & set(outside)
+    with pytest.raises(TableError, match="in gaps; got two"):
+        Holdout(gap="x", time="x")

@@ -39,6 +39,9 @@ def compare(
     time: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Predict later rows by this column from earlier ones.")
     ] = None,
+    gap: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Hold out blocks inside the range of this column.")
+    ] = None,
     task: options.TaskOption = options.TaskChoice.auto,
     coverage: options.CoverageOption = 0.9,
     *,
@@ -56,7 +59,8 @@ def compare(
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE.md", help="Write table and verdict, in Markdown.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write a page: .html, or Markdown by another name."),
     ] = None,
     json: options.JsonOption = False,
     quiet: options.QuietOption = False,
@@ -68,12 +72,13 @@ def compare(
     """
     from vmg.estimators import TableModel
     from vmg.files import replacing
+    from vmg.report.comparison import render_comparison
     from vmg.review.holdout import Holdout, compare_table
     from vmg.tables import read_table
 
     page = None if out is None else check_output(out, data)
     kept = check_output(results or Path(f"{stem(data)}.compare.jsonl"), data)
-    holdout = Holdout(folds=folds, by=by, time=time)
+    holdout = Holdout(folds=folds, by=by, time=time, gap=gap)
     frame, notes = read_table(data, **choices.reading)
     silent = quiet or json
     for note in [] if silent else notes:
@@ -86,7 +91,8 @@ def compare(
     found = compare_table(frame, target, **asked, holdout=holdout, results=kept, **settings, **watched)
     if page is not None:
         with replacing(page) as temporary:
-            temporary.write_text(f"{found}\n", encoding="utf-8")
+            made = render_comparison(found, f"{target} in {data}") if page.suffix == ".html" else f"{found}\n"
+            temporary.write_text(made, encoding="utf-8")
     if json:
         extra = {"gains": found.gains, "advice": found.advice, "notes": found.notes}
         print_json({"target": target, "task": found.task, **found.to_document(), "methods": found.rows, **extra})

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from html import escape
+from math import isfinite
 
 from vmg.review.comparison import OWN, Comparison
 
 __all__ = ["render_comparison"]
 
-NAMES = {"log_likelihood": "log score", "coverage": "inside interval", "worst_group": "inside, worst group"}
+NAMES = {"rmse": "RMSE", "mae": "MAE", "crps": "CRPS", "brier": "Brier score", "log_likelihood": "log score"}
+NAMES |= {"coverage": "inside interval", "worst_group": "inside, worst group"}
 STYLE = """:root { color-scheme: light dark; }
 body { font: 1rem/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; }
-td, th { padding: 0.25rem 0.7rem; text-align: right; border-bottom: 1px solid #8886; font-variant-numeric: tabular-nums; }
+td, th { padding: 0.25rem 0.7rem; text-align: right; border-bottom: 1px solid #8886; }
 td:first-child, th:first-child { text-align: left; } .own { font-weight: bold; }
 svg { width: 100%; max-width: 46rem; height: auto; fill: currentColor; stroke: currentColor; font-size: 14px; }
 svg text { stroke: none; } .better { color: #0a7d55; } .worse { color: #c0392b; }"""
-WIDTH, LEFT, ROW = 700, 160, 28  # of the picture
+WIDTH, LEFT, ROW, EDGE = 700, 160, 28, 10  # of the picture
 
 
 def render_comparison(found: Comparison, title: str) -> str:
@@ -49,11 +51,14 @@ def render_comparison(found: Comparison, title: str) -> str:
 def _picture(found: Comparison, label: str) -> str:
     """Intervals of paired differences, the method that is best in the picture first."""
     gains = sorted(found.gains.items(), key=lambda item: sum(item[1]))
-    reach = max(max(abs(end) for end in interval) for _, interval in gains) or 1.0
-    middle, scale = (LEFT + WIDTH) / 2, (WIDTH - LEFT) / 2 / reach
-    lines = [f"<line x1='{middle}' x2='{middle}' y1='0' y2='{ROW * len(gains)}' stroke-dasharray='4'/>"]
+    finite = [0.0, *(end for _, interval in gains for end in interval if isfinite(end))]
+    first, scale = min(finite), (WIDTH - LEFT - 2 * EDGE) / ((max(finite) - min(finite)) or 1.0)
+    middle = LEFT + EDGE - scale * first
+    lines = [f"<line x1='{middle:.1f}' x2='{middle:.1f}' y1='0' y2='{ROW * len(gains)}' stroke-dasharray='4'/>"]
     for place, (name, (low, high)) in enumerate(gains):
         y, kind = ROW * (place + 0.5), "better" if low > 0 else "worse" if high < 0 else "equal"
+        if not isfinite(high - low):  # one group alone
+            continue
         x1, x, x2 = (middle + scale * value for value in (low, (low + high) / 2, high))
         lines.append(
             f"<g class='{kind}'><text x='0' y='{y + 5}'>{escape(name)}</text><circle cx='{x:.1f}' cy='{y}' r='4'/>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -48,20 +48,24 @@ class Holdout:
         Rows with the same value in this column are held out together.
     time : str or None
         The last rows in the order of this column are held out.
+    gap : str or None
+        Rows in the middle of this column's values are held out: a third of the rows, or each of as many blocks as there
+        are folds, with two more at the ends that are always fitted to.
     """
 
     share: float = 0.2
     folds: int = 0
     by: str | None = None
     time: str | None = None
+    gap: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
             raise TableError(f"the share of rows to hold out must be between 0 and 1; got {self.share:g}")
         if self.folds == 1 or self.folds < 0:
             raise TableError(f"the number of folds must be at least 2; got {self.folds}")
-        if self.by is not None and self.time is not None:
-            raise TableError("rows are held out by groups or by time; got both")
+        if sum(name is not None for name in (self.by, self.time, self.gap)) > 1:
+            raise TableError("rows are held out by groups, by time or in gaps; got two of them")
 
     def splits(self, frame: pd.DataFrame, target: NDArray[Any], seed: int) -> list[Split]:
         """Positions of the rows to fit to and to score on; none where there are too few rows.
@@ -71,6 +75,8 @@ class Holdout:
         n = len(frame)
         if self.time is not None:
             return self._by_time(frame)
+        if self.gap is not None:
+            return self._in_gaps(frame)
         groups = self.groups(frame)
         place = self._shuffled(target, n, seed) if groups is None else groups
         n_folds = self.folds or max(2, round(1 / self.share))
@@ -84,19 +90,25 @@ class Holdout:
             fold = _folds(place, n, n_folds, self.share if not self.folds else None)
             fold = fold[_first_copies(frame)]
         held = [np.flatnonzero(fold == k) for k in range(n_folds if self.folds else 1)]
-        splits = [(np.setdiff1d(np.arange(n), rows), rows) for rows in held]
-        return [split for split in splits if len(split[0]) >= MIN_FITTED and len(split[1]) >= MIN_SCORED]
+        return _large_enough((np.setdiff1d(np.arange(n), rows), rows) for rows in held)
+
+    def _in_gaps(self, frame: pd.DataFrame) -> list[Split]:
+        values = _ordered_values(frame, str(self.gap))
+        before = np.searchsorted(np.sort(values), values)  # rows with one value stay together
+        n_blocks = (self.folds or 1) + 2
+        block = before * n_blocks // len(values)
+        held = (np.flatnonzero(block == k) for k in range(1, n_blocks - 1))
+        return _large_enough((np.setdiff1d(np.arange(len(values)), rows), rows) for rows in held)
 
     def _by_time(self, frame: pd.DataFrame) -> list[Split]:
-        timestamps = _timestamps(frame, str(self.time))
-        order = np.argsort(timestamps, kind="stable")
+        order = np.argsort(_ordered_values(frame, str(self.time)), kind="stable")
         n_folds = self.folds or 1
         n_held = max(1, round(self.share * len(frame) / (n_folds if self.folds else 1)))
         splits = []
         for k in range(n_folds, 0, -1):  # each block is scored by what came before it
             end = len(frame) - (k - 1) * n_held
             splits.append((np.sort(order[: end - n_held]), np.sort(order[end - n_held : end])))
-        return [split for split in splits if len(split[0]) >= MIN_FITTED and len(split[1]) >= MIN_SCORED]
+        return _large_enough(splits)
 
     def groups(self, frame: pd.DataFrame) -> Rows | None:
         """The group of each row; None where rows are not held out by groups."""
@@ -122,12 +134,14 @@ class Holdout:
         rows = count(n, "row")
         if self.time is not None:
             return f"{rows}, the last by '{self.time}'"
+        if self.gap is not None:
+            return f"{rows} in {count(len(splits), 'gap')} of '{self.gap}'"
         whole = f" in whole groups of '{self.by}'" if self.by is not None else " at random"
         return f"{rows} in {len(splits)} folds{whole}" if self.folds else f"{rows}{whole}"
 
     def caution(self, frame: pd.DataFrame) -> str:
         """A sentence where rows have dates and those held out are not the last; else empty."""
-        if self.time is not None:
+        if self.time is not None or self.gap is not None:
             return ""
         typed = [name for name in frame.columns if frame[name].dtype.kind not in "biufc"]
         dates = [name for name in typed if find_date_format(Cells(frame[name])) is not None]
@@ -152,14 +166,18 @@ def _first_copies(frame: pd.DataFrame) -> Rows:
     return np.unique(copies, return_index=True)[1][copies] if len(firsts) < len(frame) else np.arange(len(frame))
 
 
-def _timestamps(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
+def _large_enough(splits: Iterable[Split]) -> list[Split]:
+    return [split for split in splits if len(split[0]) >= MIN_FITTED and len(split[1]) >= MIN_SCORED]
+
+
+def _ordered_values(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
     _require(frame, name)
     cells = Cells(frame[name], training=True)
     date_format = find_date_format(cells)
     values = to_numbers(cells) if date_format is None else to_days(to_timestamps(cells, date_format))
     if np.isnan(values).any():
         raise TableError(
-            f"the column '{name}' must hold dates or numbers in every row to hold out the last; "
+            f"the column '{name}' must hold dates or numbers in every row to hold rows out by it; "
             f"{count(int(np.isnan(values).sum()), 'row')} has none"
         )
     return values
@@ -316,6 +334,7 @@ def compare(
     folds: int = 5,
     by: str | None = None,
     time: str | None = None,
+    gap: str | None = None,
     task: Task | None = None,
     coverage: float = 0.9,
     results: str | Path | None = None,
@@ -334,9 +353,9 @@ def compare(
         Names of :data:`vmg.review.rivals.RIVALS`, such as ``["gp", "catboost"]``; by default scikit-learn's.
     folds : int
         Each is held out in turn.
-    by, time : str, optional
-        A column of X: rows with one value are held out together, or later rows are predicted from earlier ones. The
-        column that groups rows is no input.
+    by, time, gap : str, optional
+        A column of X: rows with one value are held out together, later rows are predicted from earlier ones, or blocks
+        inside its range are left out. The column that groups rows is no input.
     task : {"regression", "classification"}, optional
         By default inferred from y.
     coverage : float
@@ -363,6 +382,6 @@ def compare(
     settings: dict[str, Any] = {"task": task, "options": {"random_state": random_state}}
     settings["choices"] = TableChoices({by: IGNORED} if by is not None else {})
     TableModel.check(frame, target, **settings)  # mistakes are said before any work
-    kept, holdout = None if results is None else Path(results), Holdout(folds=folds, by=by, time=time)
+    kept, holdout = None if results is None else Path(results), Holdout(folds=folds, by=by, time=time, gap=gap)
     more: dict[str, Any] = {"coverage": coverage, "results": kept, "tell": tell}
     return compare_table(frame, target, rivals=rivals, holdout=holdout, **settings, **more)

