@@ -73,7 +73,7 @@ class Quantiles(NamedTuple):
 
     @property
     def mean(self) -> Array:
-        """Of each row."""
+        """Mean of each row."""
         return self.values.mean(1)
 
     def score(self, y: Array, coverage: float) -> tuple[Array, Array, Array]:
