@@ -134,3 +134,13 @@ def test_intervals_around_targets_hold_their_rounding():
     y = np.random.default_rng(0).normal(size=1_000)
     assert half_width(y) == pytest.approx(0.01 * y.std())
     assert half_width(np.round(y, 1)) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(("best", "said"), [("gamma", True), ("student", False)])
+def test_a_choice_against_the_listed_scores_says_why(monkeypatch, best, said):
+    scores = {"student": -2.0, "gamma": -2.5, best: -1.0}
+    monkeypatch.setattr("vmg.fit.choice._try", lambda candidates, *rest: (candidates[0], scores))
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    model = vmg.TableRegressor(max_iter=5, n_members=2, hidden_layer_sizes=4).fit(X, np.exp(X[:, 0]))
+    assert ("a higher one is not surely better" in model.likelihood_reason_) == said

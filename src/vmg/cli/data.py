@@ -90,14 +90,14 @@ def load_both(path: Path, data: Path, quiet: bool, decimal: str | None = None) -
     left_out: list[str] = []
     if isinstance(model, Fleet):
         refuse_options("needs one model; a fleet reads numbers as in its fit", decimal=decimal)
-        left_out = [model.index.by]
+        left_out = [model.by]
     elif decimal is not None:
         model = model.with_decimal(bool(TableChoices().changed(decimal=decimal).decimal_comma))
     frame, notes = read_table(data, **model.reading)
     model.encoder.check(frame)
     notes = [*notes, *table_remarks(model.encoder, frame, model.target, [*model.choices.ignored, *left_out])]
     if isinstance(model, Fleet) and (unknown := model.unknown(frame)):
-        how = "predicted as a group that is not known" if model.index.others else "not predicted"
+        how = "predicted as a group that is not known" if model.pooled else "not predicted"
         notes.append(f"Rows of groups without a model of their own are {how}: {listing(unknown)}.")
     for note in [] if quiet else notes:
         say_aside(note)

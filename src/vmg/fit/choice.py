@@ -258,6 +258,8 @@ def choose_target(x: Array, y: Array, weight: Array | None, fitter: TargetFitter
     if scores:
         listed = ", ".join(f"{name} {score:.3f}" for name, score in sorted(scores.items(), key=lambda item: -item[1]))
         said += f"; mean log probability of intervals around held-out targets: {listed}"
+        if max(scores, key=scores.__getitem__) != str(chosen):
+            said += ", where a higher one is not surely better or has larger errors"
     return replace(fitted, reason=said, scores=scores)
 
 

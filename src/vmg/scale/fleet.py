@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from vmg.tables.choices import TableChoices
 from vmg.tables.missing import ReferenceRows, row_digests
 from vmg.tables.target import Task
 
-__all__ = ["Fleet", "FleetIndex", "FleetReport", "fit_fleet", "load_fleet", "load_table_model"]
+__all__ = ["Fleet", "FleetReport", "fit_fleet", "load_fleet", "load_table_model"]
 
 Rows = NDArray[np.int64]
 
@@ -64,77 +64,49 @@ def _load_once(path: str, stamp: tuple[int, ...]) -> TableModel:
 
 
 @dataclass(frozen=True)
-class FleetIndex:
-    """Which column tells groups apart, the file of each, its rows, and groups without a model, with the reason."""
-
-    by: str
-    target: str
-    task: str
-    files: Mapping[str, str]
-    rows: Mapping[str, int]
-    refused: Mapping[str, str] = field(default_factory=dict)
-    others: str | None = None
-    notes: tuple[str, ...] = ()
-
-    def write(self, folder: Path) -> None:
-        """Call the fleet in a folder finished."""
-        document = {"holds": "fleet", **{name: getattr(self, name) for name in self.__dataclass_fields__}}
-        with replacing(folder / INDEX) as temporary:
-            temporary.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-
-    @classmethod
-    def read(cls, folder: Path) -> FleetIndex:
-        """The index of a finished fleet; names of files may not lead out of the folder."""
-        place = folder / INDEX
-        if not place.exists():
-            raise ModelFileError(
-                f"{folder} holds a fleet that is not finished; run its `vmg fit` again, which goes on"
-                if (folder / MODELS).is_dir()
-                else f"{folder} must hold a fleet, with its {INDEX}; there is none"
-            )
-        try:
-            document = json.loads(place.read_text(encoding="utf-8"))
-            if document["holds"] != "fleet":
-                raise ValueError(f"it holds {document['holds']!r:.40}")
-            fields = {name: document[name] for name in cls.__dataclass_fields__}
-            files = [*fields["files"].values(), *([fields["others"]] if fields["others"] else [])]
-            if not files or not all(isinstance(name, str) and Path(name).name == name for name in files):
-                raise ValueError("files must have one plain name or more")
-            texts = [*(fields[name] for name in ("by", "target", "task")), *fields["files"], *fields["refused"]]
-            if not all(isinstance(text, str) for text in texts):
-                raise ValueError("names must be texts")
-            return cls(**{**fields, "notes": tuple(fields["notes"])})
-        except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-            raise ModelFileError(f"{place} does not describe a fleet: {error!r:.200}") from error
-
-
 class Fleet:
     """The models in a fleet's folder, each loaded when its first row comes.
 
-    Make one with :func:`fit_fleet`, get it back with :func:`load_fleet`.
+    Make one with :func:`fit_fleet`, get it back with :func:`load_fleet`. ``by`` is the column that tells groups apart;
+    ``rows`` has the training rows of each group with a model, in the order of their files; ``refused`` the other groups
+    with the reason. A ``pooled`` fleet has a model of groups that are not known.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self.index = FleetIndex.read(self.path)
-        self.target, self.task = self.index.target, self.index.task
-        self._group_of = {name: group for group, name in self.index.files.items()}
+    path: Path
+    by: str
+    target: str
+    task: str
+    rows: Mapping[str, int]
+    refused: Mapping[str, str]
+    pooled: bool
+    notes: Sequence[str]
+
+    def write_index(self) -> None:
+        """Call the fleet in its folder finished."""
+        document = {"holds": "fleet", **{one.name: getattr(self, one.name) for one in fields(self)[1:]}}
+        with replacing(self.path / INDEX) as temporary:
+            temporary.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+    @cached_property
+    def names(self) -> dict[str, str]:
+        """The name of the model file of each group."""
+        return {group: f"{number:06d}.vmg" for number, group in enumerate(self.rows)}
 
     @property
     def groups(self) -> list[str]:
         """Groups that have a model."""
-        return list(self.index.files)
+        return list(self.rows)
 
     @property
     def files(self) -> list[Path]:
         """The index and all model files."""
-        names = [*self.index.files.values(), *([self.index.others] if self.index.others else [])]
+        names = [*self.names.values(), *([OTHERS] if self.pooled else [])]
         return [self.path / INDEX, *(self.path / MODELS / name for name in names)]
 
     @property
     def any_model(self) -> TableModel:
         """The model of groups that are not known, or else of the first group; all read columns in the same way."""
-        return self._load(self.index.others or next(iter(self.index.files.values())))
+        return self._load(None if self.pooled else next(iter(self.rows)))
 
     @property
     def encoder(self) -> TableEncoder:
@@ -150,18 +122,18 @@ class Fleet:
     def reading(self) -> dict[str, Any]:
         """The arguments of :func:`~vmg.tables.read_table` with which a file is read as at the fit."""
         reading = self.any_model.reading
-        return {**reading, "texts": {**reading["texts"], self.index.by: ()}}
+        return {**reading, "texts": {**reading["texts"], self.by: ()}}
 
     def model(self, group: str) -> TableModel:
         """The model of a group, or the one for groups that are not known."""
-        name = self.index.files.get(group, self.index.others)
-        if name is None:
-            reason = self.index.refused.get(group)
+        if group not in self.rows and not self.pooled:
+            reason = self.refused.get(group)
             raise TableError(f"there is no model of '{group}'" + (f": {reason}" if reason else ""))
-        return self._load(name)
+        return self._load(group if group in self.rows else None)
 
-    def _load(self, name: str) -> TableModel:
-        path, group = self.path / MODELS / name, self._group_of.get(name)
+    def _load(self, group: str | None) -> TableModel:
+        """The model of a group that has one; of groups that are not known, for None."""
+        path = self.path / MODELS / (OTHERS if group is None else self.names[group])
         model = load_table_model(path)
         if (model.target, model.task) != (self.target, self.task):
             raise ModelFileError(f"{path} must hold a model of this fleet's target '{self.target}'; it does not")
@@ -172,15 +144,21 @@ class Fleet:
 
     def parts(self, frame: pd.DataFrame) -> list[tuple[TableModel, Rows]]:
         """Models with the positions of their rows in ``frame``; rows of groups without a model are in none."""
-        names = [self.index.files.get(key, self.index.others) for key in self._keys(frame)]
-        groups = pd.Series(np.arange(len(frame))).groupby(np.array(names, dtype=object)).indices
-        return [(self._load(name), places) for name, places in groups.items()]
+        keys = self._keys(frame)
+        known = keys.isin(self.groups).to_numpy()
+        places = pd.Series(np.arange(len(frame)))
+        found = [
+            (self._load(group), own) for group, own in places[known].groupby(keys[known].to_numpy()).groups.items()
+        ]
+        if self.pooled and not known.all():
+            found.append((self._load(None), np.flatnonzero(~known)))
+        return [(model, np.asarray(own)) for model, own in found]
 
     def rows_of(self, frame: pd.DataFrame, group: str | None = None) -> tuple[str, TableModel, pd.DataFrame]:
         """A group, its model and its rows in ``frame``; the group with most rows and a model, if none is named."""
         keys = self._keys(frame)
         if group is None:
-            known = keys[keys.isin(self.groups)] if self.index.others is None else keys.dropna()
+            known = keys.dropna() if self.pooled else keys[keys.isin(self.groups)]
             if known.empty:
                 raise TableError("no row is of a group with a model")
             group = str(known.value_counts().index[0])
@@ -204,7 +182,7 @@ class Fleet:
         else:
             predicted = self.any_model.predict_frame(frame.iloc[:1], coverage, **how | {"outside": "flag"}).iloc[:0]
         predicted = predicted.reindex(range(len(frame))).set_axis(frame.index)
-        return predicted.assign(**{FLAGS: predicted[FLAGS].fillna(f"unseen:{self.index.by}")})
+        return predicted.assign(**{FLAGS: predicted[FLAGS].fillna(f"unseen:{self.by}")})
 
     def evaluate(self, frame: pd.DataFrame, coverage: float = 0.9) -> dict[str, float]:
         """The scores of :meth:`vmg.estimators.TableModel.evaluate`, each row scored by the model of its own group.
@@ -212,12 +190,7 @@ class Fleet:
         Rows without a target or without a model are left out. Scores of groups are averaged by their rows; ``r2`` is
         of all rows together.
         """
-        scores = self._average(frame, lambda model, rows: model.evaluate(rows, coverage))
-        parts = self._scored_parts(frame)
-        if "rmse" in scores:
-            spread = float(np.std(np.concatenate([model.target_values(rows) for model, rows in parts])))
-            scores["r2"] = 1 - (scores["rmse"] / spread) ** 2 if spread > 0 else float("nan")
-        return {**scores, "rows": sum(len(rows) for _, rows in parts)}
+        return self._average(frame, lambda model, rows: model.evaluate(rows, coverage))
 
     def evaluate_base_rate(self, frame: pd.DataFrame) -> dict[str, float]:
         """The scores that knowing the training targets of each group alone gives."""
@@ -231,33 +204,50 @@ class Fleet:
         self, frame: pd.DataFrame, score: Callable[[TableModel, pd.DataFrame], Mapping[str, float]]
     ) -> dict[str, float]:
         """Scores of groups as those of all rows: means weighted by rows, of squares for the root mean squared error."""
-        scores = [(len(rows), score(model, rows)) for model, rows in self._scored_parts(frame)]
-        n_rows, names = sum(n for n, _ in scores), scores[0][1]
-        means = {name: sum(n * own[name] ** (1 + (name == "rmse")) for n, own in scores) / n_rows for name in names}
-        return {name: value**0.5 if name == "rmse" else value for name, value in means.items()}
-
-    def _scored_parts(self, frame: pd.DataFrame) -> list[tuple[TableModel, pd.DataFrame]]:
-        """Models with their rows that have a target."""
         require_columns(frame, [self.target])
-        rows = frame[~Cells(frame[self.target]).missing]
-        parts = [(model, rows.iloc[places]) for model, places in self.parts(rows)]
+        frame = frame[~Cells(frame[self.target]).missing]
+        parts = [(model, frame.iloc[places]) for model, places in self.parts(frame)]
         if not parts:
             raise TableError(f"no row has both a value in the target '{self.target}' and a group with a model")
-        return parts
+        scores, sizes = [score(model, rows) for model, rows in parts], [len(rows) for _, rows in parts]
+        power = {name: 2 if name == "rmse" else 1 for name in scores[0]}
+        means = {
+            name: float(np.average([one[name] ** k for one in scores], weights=sizes)) for name, k in power.items()
+        }
+        means = {name: value ** (1 / power[name]) for name, value in means.items()}
+        if "r2" in means:
+            spread = float(np.std(np.concatenate([model.target_values(rows) for model, rows in parts])))
+            means["r2"] = 1 - (means["rmse"] / spread) ** 2 if spread > 0 else float("nan")
+        return means | ({"rows": sum(sizes)} if "rows" in means else {})
 
     def unknown(self, frame: pd.DataFrame) -> list[str]:
         """Groups of ``frame`` that have no model of their own."""
-        return sorted(set(self._keys(frame).dropna()) - set(self.index.files))
+        return sorted(set(self._keys(frame).dropna()) - set(self.rows))
 
     def _keys(self, frame: pd.DataFrame) -> pd.Series:
         """The group of each row."""
-        require_columns(frame, [self.index.by])
-        return to_texts(frame[self.index.by])
+        require_columns(frame, [self.by])
+        return to_texts(frame[self.by])
 
 
 def load_fleet(path: str | os.PathLike[str]) -> Fleet:
     """The fleet in a folder that :func:`fit_fleet` wrote."""
-    return Fleet(path)
+    folder, place = Path(path), Path(path) / INDEX
+    if not place.exists():
+        unfinished = f"{folder} holds a fleet that is not finished; run its `vmg fit` again, which goes on"
+        none = f"{folder} must hold a fleet, with its {INDEX}; there is none"
+        raise ModelFileError(unfinished if (folder / MODELS).is_dir() else none)
+    try:
+        document = json.loads(place.read_text(encoding="utf-8"))
+        if document.pop("holds") != "fleet":
+            raise ValueError("it holds something else")
+        fleet = Fleet(folder, **document)
+        texts = [fleet.by, fleet.target, fleet.task, *fleet.rows, *fleet.refused, *fleet.refused.values()]
+        if not all(isinstance(text, str) for text in texts) or not (fleet.rows or fleet.pooled is True):
+            raise ValueError("names must be texts, and there must be a model")
+        return fleet
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise ModelFileError(f"{place} does not describe a fleet: {error!r:.200}") from error
 
 
 # -- fitting ----------------------------------------------------------------------------------------------------------
@@ -341,7 +331,9 @@ def fit_fleet(
     settings |= {"options": repr(sorted(options.items())), "choices": choices.to_document(), "rows": digest.hexdigest()}
     with Run({**settings, "version": vmg.__version__}).claim(out) as folder:
         (folder.path / MODELS).mkdir(exist_ok=True)
-        files = {key: f"{number:06d}.vmg" for number, key in enumerate(rows) if key not in refused}
+        sizes = {key: len(places) for key, places in rows.items() if key not in refused}
+        fleet = Fleet(folder.path, by, target, table.target.task, sizes, refused, pool, notes)
+        files = fleet.names
         tables = {
             key: GroupTable(number, table.features[rows[key]], table.values[rows[key]], options, seed)
             for number, key in enumerate(rows)
@@ -389,9 +381,7 @@ def fit_fleet(
                     n_done += 1
             if progress is not None:
                 progress(n_done, len(files))
-        sizes = {key: len(rows[key]) for key in files}
-        others = OTHERS if pool else None
-        FleetIndex(by, target, table.target.task, files, sizes, refused, others, tuple(notes)).write(folder.path)
+        fleet.write_index()
     return FleetReport(sorted(left.values()), sorted(done), refused, notes)
 
 

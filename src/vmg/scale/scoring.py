@@ -76,7 +76,7 @@ def load_scorer(path: str) -> Scorer:
 
 def _columns(scorer: Scorer) -> list[str]:
     """Columns that predictions need."""
-    return [*scorer.encoder.column_names, *([scorer.index.by] if isinstance(scorer, Fleet) else [])]
+    return [*scorer.encoder.column_names, *([scorer.by] if isinstance(scorer, Fleet) else [])]
 
 
 # -- into a folder ----------------------------------------------------------------------------------------------------
