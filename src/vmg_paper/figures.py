@@ -36,11 +36,9 @@ def draw_band_figure(
     """Draw a panel for each band: its mean and ±widths standard deviations, the data and the function behind them.
 
     The edge of the widest true band is a dotted line in the panels of approximations. The legend takes a free place of
-    the grid: with several truths, each below its approximation, the one below the first panel.
+    the grid, or stands below it.
     """
-    panels: list[Band | None] = [*result.bands, *result.truths]
-    if len(result.truths) > 1:
-        panels.insert(len(result.bands), None)
+    panels = result.panels()
     truths = {band.name: band for band in result.truths}
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(PANEL_WIDTH * columns, PANEL_HEIGHT * rows), dpi=DOTS_PER_INCH, layout="constrained")

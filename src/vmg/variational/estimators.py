@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin, clon
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from vmg.estimators.base import Array, ClassesMixin, EstimatorBase, NumbersMixin, draw_seed
+from vmg.estimators.base import Array, ClassesMixin, EstimatorBase, NumbersMixin, draw_seed, parameter
 from vmg.estimators.documents import Codec
 from vmg.fit.design import Standardiser
 from vmg.likelihoods import Likelihood
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["VMGClassifier", "VMGEstimator", "VMGRegressor", "VariationalEstimator", "VariationalNumbers", "fit_splits"]
 
 AT_LEAST_ONE = [Interval(Integral, 1, None, closed="left")]
+POINTS = [Interval(Integral, 0, None, closed="left"), "array-like"]
 PRIORS: dict[str, type[Prior]] = {"gamma": GammaPrior, "isotropic": IsotropicPrior}
 
 
@@ -66,38 +67,21 @@ class VariationalEstimator(EstimatorBase):
     A final class says which :class:`~vmg.variational.fitter.Method` it fits, and is a regressor or a classifier.
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        "hidden_layer_sizes": ["array-like", *AT_LEAST_ONE],
-        "activation": [StrOptions(set(ACTIVATIONS)), callable],
-        "n_members": AT_LEAST_ONE,
-        "batch_size": [StrOptions({"auto"}), *AT_LEAST_ONE],
-        "learning_rate_init": [Interval(Real, 0, None, closed="neither")],
-        "max_iter": [StrOptions({"auto"}), *AT_LEAST_ONE],
-        "averaging": [None, Interval(Real, 0, 1, closed="left")],
-        "early_stopping": ["boolean"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": AT_LEAST_ONE,
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "n_draws": AT_LEAST_ONE,
-        "random_state": ["random_state"],
-        "verbose": ["verbose"],
-    }
-
-    hidden_layer_sizes: int | Sequence[int] = (50,)
-    activation: str | Callable[[Tensor], Tensor] = "relu"
+    hidden_layer_sizes: int | Sequence[int] = parameter((50,), "array-like", *AT_LEAST_ONE)
+    activation: str | Callable[[Tensor], Tensor] = parameter("relu", StrOptions(set(ACTIVATIONS)), callable)
     _: KW_ONLY
-    n_members: int = 1
-    batch_size: int | str = "auto"
-    learning_rate_init: float = 0.01
-    max_iter: int | str = "auto"
-    averaging: float | None = 0.99
-    early_stopping: bool = False
-    validation_fraction: float = 0.1
-    n_iter_no_change: int = 10
-    tol: float = 1e-4
-    n_draws: int = 200
-    random_state: int | np.random.RandomState | None = None
-    verbose: bool | int = False
+    n_members: int = parameter(1, *AT_LEAST_ONE)
+    batch_size: int | str = parameter("auto", StrOptions({"auto"}), *AT_LEAST_ONE)
+    learning_rate_init: float = parameter(0.01, Interval(Real, 0, None, closed="neither"))
+    max_iter: int | str = parameter("auto", StrOptions({"auto"}), *AT_LEAST_ONE)
+    averaging: float | None = parameter(0.99, None, Interval(Real, 0, 1, closed="left"))
+    early_stopping: bool = parameter(False, "boolean")
+    validation_fraction: float = parameter(0.1, Interval(Real, 0, 1, closed="neither"))
+    n_iter_no_change: int = parameter(10, *AT_LEAST_ONE)
+    tol: float = parameter(1e-4, Interval(Real, 0, None, closed="left"))
+    n_draws: int = parameter(200, *AT_LEAST_ONE)
+    random_state: int | np.random.RandomState | None = parameter(None, "random_state")
+    verbose: bool | int = parameter(False, "verbose")
 
     network_: MLP = field(init=False)
     likelihood_: Likelihood = field(init=False)
@@ -227,27 +211,15 @@ class VariationalNumbers(NumbersMixin, VariationalEstimator):
 class VMGEstimator(VariationalEstimator):
     """Parameters of the network in both estimators; see :class:`VMGRegressor` for what each means."""
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **VariationalEstimator._parameter_constraints,
-        "n_pseudo": [Interval(Integral, 0, None, closed="left"), "array-like"],
-        "max_noise": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="right")],
-        "pseudo_noise": [StrOptions(set(NOISE_KINDS))],
-        "row_covariance": [StrOptions(set(FAMILIES))],
-        "column_covariance": [StrOptions(set(FAMILIES))],
-        "zero_mean": ["boolean"],
-        "prior": [StrOptions(set(PRIORS))],
-        "warm_start": ["boolean"],
-    }
-
-    n_pseudo: int | Sequence[int] = 10
+    n_pseudo: int | Sequence[int] = parameter(10, *POINTS)
     _: KW_ONLY
-    max_noise: float | str = "auto"
-    pseudo_noise: str = "layer"
-    row_covariance: str = "diagonal"
-    column_covariance: str = "diagonal"
-    zero_mean: bool = False
-    prior: str = "gamma"
-    warm_start: bool = False
+    max_noise: float | str = parameter("auto", StrOptions({"auto"}), Interval(Real, 0, 1, closed="right"))
+    pseudo_noise: str = parameter("layer", StrOptions(set(NOISE_KINDS)))
+    row_covariance: str = parameter("diagonal", StrOptions(set(FAMILIES)))
+    column_covariance: str = parameter("diagonal", StrOptions(set(FAMILIES)))
+    zero_mean: bool = parameter(False, "boolean")
+    prior: str = parameter("gamma", StrOptions(set(PRIORS)))
+    warm_start: bool = parameter(False, "boolean")
 
     max_noise_: float | Array = field(init=False)
 
@@ -361,16 +333,10 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, VMGEstimator, VariationalNu
     (42,)
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **VMGEstimator._parameter_constraints,
-        "noise": [StrOptions({"constant", "input"})],
-        "noise_prior": ["array-like"],
-    }
-
-    n_pseudo: int | Sequence[int] = 20
+    n_pseudo: int | Sequence[int] = parameter(20, *POINTS)
     _: KW_ONLY
-    noise: str = "input"
-    noise_prior: tuple[float, float] = (1.0, 1e-3)
+    noise: str = parameter("input", StrOptions({"constant", "input"}))
+    noise_prior: tuple[float, float] = parameter((1.0, 1e-3), "array-like")
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()) -> Self:
         """Update with new rows only, given as in ``fit``: the posterior so far becomes the prior.

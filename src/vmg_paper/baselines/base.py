@@ -13,10 +13,11 @@ from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
+from vmg.estimators.base import parameter
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP, Activation
 from vmg.prediction import draw_functions
-from vmg.variational.estimators import VariationalEstimator, VariationalNumbers
+from vmg.variational.estimators import VariationalNumbers
 from vmg.variational.fitter import STANDARD, Budget, LikelihoodFactory, Method, Search
 from vmg.variational.recipe import GaussianNoise, Given
 
@@ -114,17 +115,10 @@ early_stopping, validation_fraction, n_iter_no_change, tol, n_draws, random_stat
         The choice made on held-out rows, such as a dropout rate; None where nothing was to be chosen.
     """
 
-    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
-        **VariationalEstimator._parameter_constraints,
-        "baseline": [Baseline],
-        "noise": [StrOptions({"constant", "input"})],
-        "noise_prior": ["array-like"],
-    }
-
     _: KW_ONLY
-    baseline: Baseline
-    noise: str = "constant"
-    noise_prior: tuple[float, float] = (1.0, 1e-3)
+    baseline: Baseline = field(metadata={"allowed": (Baseline,)})
+    noise: str = parameter("constant", StrOptions({"constant", "input"}))
+    noise_prior: tuple[float, float] = parameter((1.0, 1e-3), "array-like")
 
     choice_: Any = field(init=False)
 

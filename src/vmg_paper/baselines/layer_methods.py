@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,8 +19,8 @@ from vmg.nn.mlp import MLP, Activation
 from vmg.prediction import draw_functions
 from vmg.priors import GammaPrior, IsotropicPrior
 from vmg.training import constant
-from vmg.variational.fitter import Array, Budget, Fitter, LikelihoodFactory, Method, TrainingSet, stack
-from vmg.variational.recipe import QUICK, Given, MatrixGaussianNetworks, NoiseSearch, Trials, per_replica, run_trials
+from vmg.variational.fitter import Array, Fitter, LikelihoodFactory, Method, TrainingSet, stack
+from vmg.variational.recipe import Given, MatrixGaussianNetworks, Trials, per_replica, run_trials
 from vmg_paper.baselines.base import Baseline, LayerBaseline, Place, mean_function
 from vmg_paper.layers import (
     BayesByBackpropLinear,
@@ -441,21 +441,24 @@ def paper_noise(n_targets: int, n_steps: int, units: Array, choices: Sequence[An
 
 @dataclass(frozen=True)
 class MatrixGaussian(Baseline):
-    """The network of :class:`vmg.VMGRegressor`, with what its parameters do not offer."""
+    """Matrix Gaussians with pseudo-data in any form that the layer knows, for ablations.
 
-    budget: ClassVar[Budget] = QUICK
-    n_pseudo: int = 20
-    sampling: str = "marginal"
-    """How layers draw in training: "marginal", "joint" for all rows of a batch together, as from the Gaussian process,
-    or "weights" for one weight matrix a batch."""
+    Noise and training are those of the other baselines; weights start at the scale of :class:`vmg.VMGRegressor`.
+    """
+
+    n_pseudo: int | tuple[int, ...] = 10
+    max_noise: float = 0.25
+    """Limit on √α."""
+    prior: str = "gamma"
+    """The kind of prior of the weights: see :class:`MeanField`."""
     conjugate: bool = True
     """Posteriors of the weights' precisions in closed form, or learned by gradient, as in the paper."""
-    kl: str = "marginal"
-    """The paper's divergence, or that of what is drawn ("conditional"), with which the objective is a bound."""
+    layer: Mapping[str, Any] = field(default_factory=dict)
+    """Other options of :class:`vmg.nn.MatrixGaussianLinear`."""
 
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
-        prior = partial(GammaPrior, conjugate=self.conjugate)
+        make_prior = partial(GammaPrior, conjugate=self.conjugate) if self.prior == "gamma" else IsotropicPrior
         networks = MatrixGaussianNetworks(
-            hidden, activation, n_pseudo=self.n_pseudo, make_prior=prior, sampling=self.sampling, kl=self.kl
+            hidden, activation, n_pseudo=self.n_pseudo, make_prior=make_prior, **self.layer
         )
-        return Method(networks, likelihood, NoiseSearch())
+        return Method(networks, likelihood, Given(self.max_noise))

@@ -10,13 +10,13 @@ import torch
 import typer
 
 from vmg.cli.output import print_json, print_table, say, say_aside, waiting
-from vmg.files import replacing
+from vmg.files import append_lines, read_lines, replacing
 from vmg_paper.experiments import figure1, figure2
 from vmg_paper.experiments.published import PAPER_TABLE2
-from vmg_paper.experiments.results_file import Record
+from vmg_paper.experiments.results_file import Record, write_tables
 from vmg_paper.experiments.table2 import MEAN, common_size, foremost
 from vmg_paper.experiments.table2_methods import n_weights
-from vmg_paper.experiments.toys import ToyResult
+from vmg_paper.experiments.toys import ToyResult, record_lines, render_lines
 
 __all__ = ["draw_table2", "figure1_command", "figure2_command"]
 
@@ -27,10 +27,14 @@ HEADER = ("", "truth", "mean, data", "mean, none", "width, data", "width, none")
 Out = Annotated[Path, typer.Option(metavar="PNG", help="Where to draw the figure.")]
 Seed = Annotated[int, typer.Option(help="Of the data and of every method.")]
 Form = Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}.")]
+Kept = Annotated[Path | None, typer.Option("--record", metavar="FILE", help="Keep the numbers there, as JSON lines.")]
+Page = Annotated[Path | None, typer.Option("--write", metavar="PAGE", help="Put the kept numbers there, as tables.")]
 
 
-def figure1_command(out: Out = Path("figure1.png"), seed: Seed = 0, form: Form = "table") -> None:
-    """Predictive bands on twenty points of x³: every method of the paper's Figure 1, with HMC as the truth.
+def figure1_command(
+    out: Out = Path("figure1.png"), seed: Seed = 0, form: Form = "table", kept: Kept = None, page: Page = None
+) -> None:
+    """Predictive bands on twenty points of x³: the paper's Figure 1, honest variants and the default, HMC as the truth.
 
     Prints how far each band is from the true one: means in true standard deviations, widths as |log ratio|, averaged
     over the x where there are data and over those where there are none. Takes a few minutes.
@@ -38,17 +42,21 @@ def figure1_command(out: Out = Path("figure1.png"), seed: Seed = 0, form: Form =
     _check_format(form)
     with waiting("Fitting every method of figure 1"):
         result = figure1.run(seed=seed, tell=_tell)
-    _show(result, out, form, widths=[3], height=(-160.0, 160.0), columns=3, target_label="truth, $x^3$")
+    _keep("figure1", result, kept, page)
+    _show(result, out, form, widths=[3], height=(-160.0, 160.0), columns=4, target_label="truth, $x^3$")
 
 
-def figure2_command(out: Out = Path("figure2.png"), seed: Seed = 0, form: Form = "table") -> None:
-    """Predictive bands on Osband's toy: PBP and matrix Gaussians with three activations, each with its own HMC.
+def figure2_command(
+    out: Out = Path("figure2.png"), seed: Seed = 0, form: Form = "table", kept: Kept = None, page: Page = None
+) -> None:
+    """Predictive bands on Osband's toy: PBP, the default, and matrix Gaussians of three activations, each with its HMC.
 
     Prints how far each band is from that of HMC on the same network, as figure1 does. Takes a few minutes.
     """
     _check_format(form)
     with waiting("Fitting every method of figure 2"):
         result = figure2.run(seed=seed, tell=_tell)
+    _keep("figure2", result, kept, page)
     _show(result, out, form, widths=[1, 2], height=(-4.0, 5.0), columns=4, target_label="truth")
 
 
@@ -60,6 +68,18 @@ def _check_format(form: str) -> None:
 
 def _tell(name: str) -> None:
     say_aside(f"{name} ...")
+
+
+def _keep(figure: str, result: ToyResult, kept: Path | None, page: Path | None) -> None:
+    """Replace the figure's lines in the file of kept numbers, and the tables of a page by all that it holds."""
+    if kept is None:
+        return
+    others = [line for line in read_lines(kept) if line["figure"] != figure]
+    lines = sorted([*others, *record_lines(figure, result.document())], key=lambda line: str(line["figure"]))
+    with replacing(kept) as temporary:
+        append_lines(temporary, lines)
+    if page is not None:
+        write_tables(page, render_lines(lines))
 
 
 def _show(result: ToyResult, out: Path, form: str, **options: Any) -> None:

@@ -13,7 +13,7 @@ import typer
 from vmg.cli.output import TrainingBar, say, say_aside, waiting
 from vmg_paper.cli.figures import draw_table2, figure1_command, figure2_command
 from vmg_paper.data import TABLES
-from vmg_paper.experiments import results_file, table1, table2
+from vmg_paper.experiments import ablations, results_file, table1, table2
 from vmg_paper.experiments.results_file import FORMATS, run
 from vmg_paper.experiments.table1_methods import TABLE_METHODS
 from vmg_paper.experiments.table2_methods import DIGIT_METHODS, MAX_NOISE, MAX_POINTS, parse_size
@@ -31,6 +31,7 @@ reproduce.command("figure2")(figure2_command)
 
 Form = Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}.")]
 Show = Annotated[bool, typer.Option("--show", help="Run nothing: print all that the results file has.")]
+Page = Annotated[Path | None, typer.Option("--write", metavar="PAGE", help="Put the tables there.")]
 OUT_HELP = "Results file; what is in it already is not run again."
 
 
@@ -77,24 +78,44 @@ def table1_command(
         say(table1.render(table1.summarise(results_file.read(out)), form))
         return
     torch.set_num_threads(threads)
-    missing = table1.tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed)
-    with waiting(f"{len(missing)} tables to run, {jobs} at once") if missing and jobs > 1 else nullcontext():
-        for task, earned in run(
-            table1.execute,
-            missing,
-            out=out,
-            jobs=jobs,
-            threads=threads,
-            watch=TrainingBar,
-        ):
-            seconds = sum(record["seconds"] for record in earned)
-            say_aside(f"{task.dataset}: {task.method}, {len(earned)} splits in {seconds:.0f} s")
+    _earn(table1.tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed), out, jobs, threads)
     lines = [
         line
         for line in results_file.read(out)
         if line["dataset"] in chosen_tables and line["method"] in chosen_methods and line["seed"] == seed
     ]
     say(table1.render(table1.summarise(lines), form))
+
+
+def _earn(missing: list[table1.Task], out: Path, jobs: int, threads: int) -> None:
+    """Run the tasks that the results file does not answer."""
+    with waiting(f"{len(missing)} tables to run, {jobs} at once") if missing and jobs > 1 else nullcontext():
+        for task, earned in run(table1.execute, missing, out=out, jobs=jobs, threads=threads, watch=TrainingBar):
+            seconds = sum(record["seconds"] for record in earned)
+            say_aside(f"{task.dataset}: {task.method}, {len(earned)} splits in {seconds:.0f} s")
+
+
+@reproduce.command("ablations", epilog="Example: `vmg reproduce ablations --write docs/ablations.md`")
+def ablations_command(
+    jobs: Annotated[int, typer.Option(min=1, help="Fits that run at once, each in a process of its own.")] = 1,
+    out: Annotated[Path, typer.Option(help=OUT_HELP)] = Path("results/ablations.jsonl"),
+    page: Page = None,
+    show: Show = False,
+) -> None:
+    """The paper's network with one thing changed, on five small tables, and parameters of each form.
+
+    One JSON line per (variant, table, split) is appended to the results file; a killed run resumes where it was.
+    """
+    names = list(ablations.ABLATIONS)
+    if not show:
+        torch.set_num_threads(1)
+        missing = table1.tasks(ablations.DATASETS, names, out=out, n_splits=ablations.N_SPLITS, experiment="ablations")
+        _earn(sorted(missing, key=lambda task: names.index(task.method)), out, jobs, threads=1)
+    tables = ablations.render(results_file.read(out))
+    if page is None:
+        say(tables)
+    else:
+        results_file.write_tables(page, tables)
 
 
 @reproduce.command("table2", epilog="Example: `vmg reproduce table2 --methods vmg,dropout --sizes 3x150 --seeds 0,1,2`")
@@ -142,6 +163,7 @@ def table2_command(
         ),
     ] = None,
     figure: Annotated[Path | None, typer.Option(metavar="PNG", help="Draw the results there.")] = None,
+    page: Page = None,
     show: Show = False,
     form: Form = "markdown",
 ) -> None:
@@ -182,7 +204,10 @@ def table2_command(
     asked = set(wanted)
     lines = [line for line in table2.read_lines(out) if table2.key(line) in asked]
     summary = table2.summarise(lines)
-    say(table2.render(summary, form))
+    if page is None:
+        say(table2.render(summary, form))
+    else:
+        results_file.write_tables(page, table2.render_page(summary))
     if figure is not None:
         draw_table2(summary, figure)
 

@@ -17,7 +17,18 @@ from vmg.files import read_lines as read
 from vmg.scale import run_parallel
 from vmg.training import Callback
 
-__all__ = ["FORMATS", "Watch", "append", "mean_and_error", "read", "run", "typeset", "unwatched"]
+__all__ = [
+    "FORMATS",
+    "Watch",
+    "append",
+    "markdown",
+    "mean_and_error",
+    "read",
+    "run",
+    "typeset",
+    "unwatched",
+    "write_tables",
+]
 
 Record = dict[str, Any]
 
@@ -78,6 +89,24 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(values)), float(error)
 
 
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ("---",) * len(header), *rows))
+
+
+START, END = "<!-- tables, written by vmg reproduce -->", "<!-- end of tables -->"
+
+
+def write_tables(page: Path, tables: str) -> None:
+    """Put tables into a page, between its two markers."""
+    text = page.read_text(encoding="utf-8")
+    before, start, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if not (start and end):
+        raise ValueError(f"{page} must hold the lines {START} and {END}")
+    page.write_text(f"{before}{START}\n\n{tables}\n\n{END}{after}", encoding="utf-8")
+
+
 def typeset(
     summary: Sequence[Record],
     header: Sequence[str],
@@ -93,7 +122,7 @@ def typeset(
         return json.dumps(list(summary), indent=1)
     rows = [cells(row) for row in summary]
     if form == "markdown":
-        return "\n".join(f"| {' | '.join(row)} |" for row in (header, ("---",) * len(header), *rows))
+        return markdown(header, rows)
     body = [" & ".join(row) + r" \\" for row in (header, *rows)]
     for character, name in LATEX:
         body = [line.replace(character, name) for line in body]

@@ -19,6 +19,7 @@ from vmg import metrics
 from vmg.variational import fit_splits
 from vmg_paper.data import load_table, standard_splits
 from vmg_paper.experiments import results_file
+from vmg_paper.experiments.ablations import ABLATIONS
 from vmg_paper.experiments.published import BEST, BEST_ONE_LAYER, PAPER_BASELINES, PAPER_TABLE1
 from vmg_paper.experiments.results_file import FORMATS, Record, Watch, mean_and_error, typeset, unwatched
 from vmg_paper.experiments.table1_methods import TABLE_METHODS, fit_apart
@@ -33,33 +34,42 @@ class Task(NamedTuple):
     dataset: str
     splits: tuple[int, ...]
     seed: int
+    experiment: str = "table1"
+
+
+METHODS = {"table1": TABLE_METHODS, "ablations": ABLATIONS}
 
 
 def tasks(
-    datasets: Sequence[str], methods: Sequence[str], *, out: Path, n_splits: int | None = None, seed: int = 0
+    datasets: Sequence[str],
+    methods: Sequence[str],
+    *,
+    out: Path,
+    n_splits: int | None = None,
+    seed: int = 0,
+    experiment: str = "table1",
 ) -> list[Task]:
     """The tasks that ``out`` does not answer yet."""
     done = {
         (r["method"], r["dataset"], r["split"], r["seed"])
         for r in results_file.read(out)
-        if r["experiment"] == "table1"
+        if r["experiment"] == experiment
     }
     left = []
     for dataset in datasets:
         splits = range(len(standard_splits(dataset)[:n_splits]))
         for method in methods:
             missing = tuple(k for k in splits if (method, dataset, k, seed) not in done)
-            if missing and TABLE_METHODS[method].together:
-                left.append(Task(method, dataset, missing, seed))
-            else:
-                left += [Task(method, dataset, (k,), seed) for k in missing]
+            together = missing and METHODS[experiment][method].together
+            for part in [missing] if together else [(k,) for k in missing]:
+                left.append(Task(method, dataset, part, seed, experiment))
     return left
 
 
 def execute(task: Task, watch: Watch = unwatched) -> list[Record]:
     """Run a task: one record for each of its splits."""
     table, splits = load_table(task.dataset), standard_splits(task.dataset)
-    recipe = TABLE_METHODS[task.method]
+    recipe = METHODS[task.experiment][task.method]
     estimator = recipe.make(task.dataset, task.seed)
     started = time.perf_counter()
     with watch(f"{task.dataset}: {task.method}") as tell:
@@ -69,7 +79,7 @@ def execute(task: Task, watch: Watch = unwatched) -> list[Record]:
     seconds = time.perf_counter() - started
     return [
         {
-            "experiment": "table1",
+            "experiment": task.experiment,
             "method": task.method,
             "dataset": task.dataset,
             "split": k,

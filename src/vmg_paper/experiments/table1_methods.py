@@ -12,14 +12,21 @@ from vmg.estimators import TableRegressor
 from vmg.training import Callback
 from vmg.variational import VMGRegressor, fit_splits
 from vmg_paper import baselines
-from vmg_paper.baselines import BaselineRegressor, MatrixGaussian, PaperVMG
+from vmg_paper.baselines import BaselineRegressor, PaperVMG
 from vmg_paper.baselines.batched_regressor import fit_splits as batched_splits
 from vmg_paper.data import load_table
 
-__all__ = ["PAPER_LIMITS", "TABLE_METHODS", "TableMethod", "fit_apart", "hidden_layers"]
+__all__ = [
+    "PAPER_LIMITS",
+    "TABLE_METHODS",
+    "TableMethod",
+    "fit_apart",
+    "hidden_layers",
+    "paper_limit",
+    "paper_points",
+]
 
 LARGE = ("protein", "year")
-POINTS = 20  # pseudo-points of VMGRegressor by default
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,12 @@ NOISY = ("boston", "wine")
 """Tables that take the second, by validation on training rows; see lab/paper_limits.py."""
 
 
-def _paper_points(table: str) -> int:
+def paper_limit(table: str) -> float:
+    """The limit on √α."""
+    return math.sqrt(PAPER_LIMITS[table in NOISY])
+
+
+def paper_points(table: str) -> int:
     """10 pseudo-points per layer, 5 for yacht, 20 for the large tables [LW16, §4.1]."""
     return 5 if table == "yacht" else 20 if table in LARGE else 10
 
@@ -78,7 +90,7 @@ def _paper_batch(table: str) -> int:
 
 
 def _make_vmg(table: str, seed: int) -> BaselineRegressor:
-    recipe = PaperVMG(_paper_points(table), math.sqrt(PAPER_LIMITS[table in NOISY]))
+    recipe = PaperVMG(paper_points(table), paper_limit(table))
     return recipe.regressor(
         hidden_layers(table),
         batch_size=_paper_batch(table),
@@ -94,13 +106,6 @@ def _make_table(table: str, seed: int) -> TableRegressor:
     return TableRegressor(random_state=seed)
 
 
-def _make_capped(table: str, seed: int) -> VMGRegressor:
-    """P < R in every layer, which the paper asks for; its own experiments have P = 10 on tables of 4 to 8 inputs."""
-    n_inputs = load_table(table).X.shape[1]
-    [width] = hidden_layers(table)
-    return VMGRegressor((width,), n_pseudo=(min(POINTS, n_inputs), min(POINTS, width)), random_state=seed)
-
-
 def _method(
     name: str, summary: str, kind: Callable[..., Any], fit: Callable[..., list[Any]] = fit_splits, **options: Any
 ) -> TableMethod:
@@ -112,20 +117,10 @@ def _method(
     return TableMethod(name, summary, make, fit)
 
 
-def _ablation(name: str, summary: str, kind: Callable[..., Any] = VMGRegressor, **options: Any) -> TableMethod:
-    """``VMGRegressor`` with its defaults and one change."""
-    return _method(f"vmg-{name}", summary, kind, **options)
-
-
-def _inside(name: str, summary: str, baseline: MatrixGaussian) -> TableMethod:
-    """A change that is no parameter of ``VMGRegressor``."""
-    return _ablation(name, summary, baseline.regressor, noise="input")
-
-
 METHODS = (
     TableMethod("table", "TableRegressor(), the default for tables", _make_table, fit_apart, together=False),
     TableMethod("vmg", "the paper's model and recipe; batch sizes and steps are ours, except on yacht", _make_vmg),
-    _ablation("ensemble", "five VMGRegressor networks, the limit on their noise chosen", n_members=5),
+    _method("vmg-ensemble", "five VMGRegressor networks, the limit on their noise chosen", VMGRegressor, n_members=5),
     _method("mean-field", "factorised Gaussian, local reparametrisation", baselines.MeanField().regressor),
     _method("graves-vi", "factorised Gaussian, Graves's estimator and prior", baselines.Graves().regressor),
     _method("bayes-by-backprop", "factorised Gaussian, scale mixture prior", baselines.BayesByBackprop().regressor),
@@ -137,22 +132,5 @@ METHODS = (
     _method("deep-ensemble", "five plain networks, each with its variance", baselines.DeepEnsemble().regressor),
     _method("pbp", "probabilistic backpropagation", baselines.PBPRegressor, batched_splits),
     _method("hmc", "Hamiltonian Monte Carlo: slow, for small tables", baselines.HMCRegressor, batched_splits),
-    _ablation("defaults", "VMGRegressor with its defaults; each row below changes one thing"),
-    _ablation("no-pseudo-data", "no pseudo-data", n_pseudo=0),
-    _ablation("zero-mean", "pseudo-data alone carry the mean", zero_mean=True),
-    _ablation(
-        "rank-one", "rank-one row and column covariances", row_covariance="rank_one", column_covariance="rank_one"
-    ),
-    _ablation("dense", "dense row and column covariances", row_covariance="dense", column_covariance="dense"),
-    _inside("joint", "rows of a batch drawn jointly", MatrixGaussian(sampling="joint")),
-    _inside("weights", "one weight matrix drawn for a batch", MatrixGaussian(sampling="weights")),
-    _inside("gradient-gammas", "precisions of the weights by gradient", MatrixGaussian(conjugate=False)),
-    _inside("conditional", "a true bound: the KL of what is drawn", MatrixGaussian(kl="conditional")),
-    _ablation("isotropic", "precisions of the weights fixed at one", prior="isotropic"),
-    _ablation("constant-noise", "the same noise everywhere", noise="constant"),
-    *(_ablation(f"max-noise-{x:g}", f"limit {x:g} on √α for every table", max_noise=x) for x in (0.03, 0.2)),
-    *(_ablation(f"points-{P}", f"{P} pseudo-points in each layer", n_pseudo=P) for P in (2, 5, 10, 40)),
-    TableMethod("vmg-capped", "fewer pseudo-points than inputs in every layer", _make_capped),
-    _ablation("factored", "a noise factor for each pseudo-point and dimension", pseudo_noise="factored"),
 )
 TABLE_METHODS = {method.name: method for method in METHODS}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +38,7 @@ from vmg_paper.experiments.digits import (
     score,
 )
 from vmg_paper.experiments.published import PAPER_TABLE2
-from vmg_paper.experiments.results_file import Record, Watch, mean_and_error, typeset, unwatched
+from vmg_paper.experiments.results_file import Record, Watch, markdown, mean_and_error, typeset, unwatched
 from vmg_paper.experiments.table2_methods import (
     DIGIT_METHODS,
     N_CLASSES,
@@ -442,6 +442,39 @@ def _cells(row: Record) -> tuple[str, ...]:
         f"{row['rejection']['error_percent'][row['rejection']['rates_percent'].index(SHOWN_RATE)]:.2f}",
         f"{row['seconds']:.0f}",
     )
+
+
+NEAR = 0.05  # percent: an error that is this much above the paper's, or less, is near it
+
+
+def render_page(summary: Sequence[Record]) -> str:
+    """The tables of the page: as the paper did it, the foremost run of each method and size, and every score."""
+    alike = [row for row in summary if row["raw"] and not row["refit"]]
+    header = ("method", "size", "seeds", "error %", "100 draws, error %", "paper", f"within {NEAR}")
+    parts = ["## Like for like: 50,000 images, pixels as they are", "", markdown(header, list(_pairs(alike))), ""]
+    words = ("method", "size", "prediction", "images", "seeds", "error %", "paper", "log-likelihood", "ECE", "AUROC")
+    rows = [_short_cells(row) for row in foremost(summary) if row["prediction"] in (MEAN, PREDICTIONS[-1])]
+    parts += ["## Our recipe: images less their mean, all 60,000 where run", "", markdown(words, rows), ""]
+    return "\n".join([*parts, "## Every score", "", render(summary, "markdown")])
+
+
+def _pairs(rows: Sequence[Record]) -> Iterator[tuple[str, ...]]:
+    """The mean network beside the average over most draws, for each run."""
+    runs: dict[tuple[Any, ...], dict[str, Record]] = defaultdict(dict)
+    for row in rows:
+        runs[_run(row)][row["prediction"]] = row
+    for run in runs.values():
+        one, drawn, paper = run[MEAN], run.get(PREDICTIONS[-1]), run[MEAN]["paper"]
+        errors = [_with_error(row, "error_percent", 2) if row else "" for row in (one, drawn)]
+        near = "" if paper is None else "yes" if round(one["error_percent"], 2) <= round(paper + NEAR, 2) else "no"
+        yield one["method"], one["size"], str(one["seeds"]), *errors, "" if paper is None else f"{paper:.2f}", near
+
+
+def _short_cells(row: Record) -> tuple[str, ...]:
+    words = row["method"], row["size"], row["prediction"], f"{IMAGES[row['refit']]}, {PIXELS[row['raw']]}"
+    paper = "" if row["paper"] is None else f"{row['paper']:.2f}"
+    scores = _with_error(row, "error_percent", 2), paper, f"{row['log_likelihood']:.3f}", f"{row['ece']:.4f}"
+    return *words, str(row["seeds"]), *scores, " / ".join(f"{row['auroc'][name]['entropy']:.3f}" for name in UNKNOWN)
 
 
 def _with_error(row: Record, name: str, digits: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,14 +14,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vmg.estimators import TableRegressor
 from vmg.likelihoods import KnownNoiseLikelihood
+from vmg.nn.bayesian import use_generator
 from vmg.nn.mlp import MLP
 from vmg.objective import elbo
-from vmg.prediction import Prediction, draw_functions
+from vmg.prediction import Prediction
 from vmg.training import cosine, train
 from vmg_paper.baselines import HMCRegressor, PBPRegressor
 from vmg_paper.baselines.hamiltonian import bulk_ess, split_rhat
 from vmg_paper.baselines.hmc import LayerPrecisions
+from vmg_paper.experiments.results_file import markdown
+from vmg_paper.layers import GlobalInducingMLP
 
 __all__ = [
     "Band",
@@ -30,7 +36,10 @@ __all__ = [
     "ToyResult",
     "distance",
     "fit_network",
+    "inducing_network",
     "paper_network",
+    "record_lines",
+    "render_lines",
 ]
 
 Array = NDArray[np.float64]
@@ -96,6 +105,21 @@ class ToyResult:
         truths = {band.name: band for band in self.truths}
         return [distance(band, truths[band.truth], self.inside(band.x)) for band in self.bands]
 
+    def panels(self) -> list[Band]:
+        """All bands in the order of drawing: each truth after the bands of its own model, the rest at the end.
+
+        With one truth this is the order of ``bands``.
+        """
+        if len(self.truths) == 1:
+            return [*self.bands, *self.truths]
+        model = {truth.name: truth.name.partition(", ")[2] for truth in self.truths}
+        rows = [
+            [*(band for band in self.bands if band.name.endswith(f", {model[truth.name]}")), truth]
+            for truth in self.truths
+        ]
+        placed = {band.name for row in rows for band in row}
+        return [*(band for row in rows for band in row), *(band for band in self.bands if band.name not in placed)]
+
     def inside(self, x: Array) -> NDArray[np.bool_]:
         """Whether x is where the data are."""
         return np.logical_or.reduce([(low <= x) & (x <= high) for low, high in self.ranges])
@@ -118,7 +142,47 @@ class ToyResult:
         }
 
 
-MakeNetwork = Callable[[Sequence[int]], MLP]
+def record_lines(figure: str, document: dict[str, Any]) -> list[dict[str, Any]]:
+    """One line for each band of a figure's document, to be kept: distances to the truth, and the band at nine points.
+
+    Widths are given as the factor by which they differ, either way.
+    """
+    apart = {one["name"]: one for one in document["distances"]}
+    lines = []
+    for band in document["bands"]:
+        some = np.linspace(0, len(band["x"]) - 1, 9).round().astype(int)
+        line: dict[str, Any] = {"figure": figure, "name": band["name"], "truth": band["truth"], "note": band["note"]}
+        line |= {key: [round(band[key][k], 6) for k in some] for key in ("x", "mean", "std")}
+        if band["name"] in apart:
+            one = apart[band["name"]]
+            line |= {f"mean_{where}": round(one[f"mean_{where}"], 4) for where in ("inside", "outside")}
+            line |= {f"width_{where}": round(math.exp(one[f"log_std_{where}"]), 4) for where in ("inside", "outside")}
+        lines.append(line)
+    return lines
+
+
+def render_lines(lines: Sequence[dict[str, Any]]) -> str:
+    """Tables of kept lines, figure by figure."""
+    parts = []
+    for figure in sorted({line["figure"] for line in lines}):
+        own = [line for line in lines if line["figure"] == figure]
+        rows = [(line["name"], *(f"{line[key]:.2f}" for key in DISTANCES)) for line in own if line["truth"]]
+        parts += [f"**Figure {figure[-1]}**", "", markdown(("method", *DISTANCES.values()), rows), ""]
+        chains = [(line["name"], line["note"]) for line in own if line["note"]]
+        parts += [markdown(("truth", "its chains"), chains), ""]
+    return "\n".join(parts).strip()
+
+
+DISTANCES = {
+    "mean_inside": "mean, data",
+    "mean_outside": "mean, none",
+    "width_inside": "width, data",
+    "width_outside": "width, none",
+}
+
+
+Network = MLP | GlobalInducingMLP
+MakeNetwork = Callable[[Sequence[int]], Network]
 """A network with the given ``batch_shape``."""
 
 BOUND_DRAWS = 200  # of the posterior, to tell one start's bound from another's
@@ -131,16 +195,26 @@ def paper_network(hidden: Sequence[int], n_pseudo: Sequence[int], batch_shape: S
         return MLP(1, hidden, 1, n_pseudo=n_pseudo, max_noise=0.2, batch_shape=batch_shape, **options)
 
 
+INDUCING_POINTS = 20  # one for each row
+
+
+def inducing_network(hidden: Sequence[int], batch_shape: Sequence[int], **options: Any) -> GlobalInducingMLP:
+    """Pseudo-data of the whole network in place of those of each layer."""
+    return GlobalInducingMLP(1, hidden, 1, n_inducing=INDUCING_POINTS, batch_shape=batch_shape, **options)
+
+
 @dataclass(frozen=True)
 class Settings:
     """How much work each method of a figure may do."""
 
-    n_steps: int = 3_000
+    n_steps: int = 2_000
     n_draws: int = 200  # as in the paper
-    n_starts: int = 16
-    """Starts of every network, PBP's too: the one with the best bound, or evidence, on the training rows is kept."""
+    n_starts: int = 4
+    """Starts of every network: the one with the best objective on the training rows is kept."""
     n_epochs: int = 200
-    """Epochs of PBP. Its paper's 40 are 800 updates on so few rows, and its band is then still far from the data."""
+    """Epochs of PBP. Its paper's 40 are 800 updates on so few rows, and its noise is then still falling."""
+    n_pbp_starts: int = 16
+    """Starts of PBP, of which that with the best evidence is kept: a single one often ends far from the data."""
     n_chains: int = 16
     n_warmup: int = 400
     n_kept: int = 300
@@ -151,7 +225,7 @@ class Settings:
 class FittedToy:
     """Replicas of a network in standard units, and each one's bound, a sum over rows [n_starts]."""
 
-    network: MLP
+    network: Network
     bounds: Array
     noise_scale: float
     x_mean: float
@@ -162,7 +236,9 @@ class FittedToy:
     def predict(self, x: Array, n_draws: int, seed: int) -> Prediction:
         """The predictive distribution of the start with the best bound at x [M], in the target's units."""
         rows = torch.as_tensor((x - self.x_mean) / self.x_scale).unsqueeze(-1)
-        functions = draw_functions(self.network, rows, n_draws, seed)[:, int(self.bounds.argmax())]
+        exact = copy.deepcopy(self.network).double()
+        use_generator(exact, torch.Generator().manual_seed(seed))
+        functions = exact.sample_functions(n_draws)(rows)[:, int(self.bounds.argmax())].detach()
         gaussian = np.full((1, 1, 1), np.inf)
         return Prediction(
             functions.numpy() * self.y_scale + self.y_mean, np.full((1, 1, 1), self.noise_scale), gaussian
@@ -184,6 +260,10 @@ def fit_network(
 
     likelihood = KnownNoiseLikelihood(noise_scale / y_scale)
     rows = column((x - x_mean) / x_scale), column((y - y_mean) / y_scale)
+    if isinstance(network, GlobalInducingMLP):  # at the rows, with their noise
+        at = np.linspace(0, len(x) - 1, network.n_inducing).round().astype(int)
+        network.start_at(rows[0][:, at], rows[1][:, at])
+        torch.nn.init.constant_(network.log_precisions[-1], -2 * math.log(noise_scale / y_scale))
     train(
         network,
         likelihood,
@@ -227,12 +307,25 @@ class Toy:
         fitted = fit_network(make, self.X[:, 0], self.y, noise_scale=self.noise_scale, **work)
         return Band.of(name, self.grid, fitted.predict(self.grid, s.n_draws, self.seed), truth=truth)
 
+    def regressor_band(self, name: str, regressor: Any, truth: str) -> Band:
+        """The band of an estimator that learns its noise."""
+        self.tell(name)
+        prediction = regressor.fit(self.X, self.y).pred_dist(self.grid[:, None])
+        return Band.of(name, self.grid, prediction, truth=truth)
+
     def pbp_band(self, hidden: Sequence[int], truth: str) -> Band:
-        """The band of probabilistic backpropagation."""
-        self.tell("PBP")
-        s, noise = self.settings, self.noise_scale
-        pbp = PBPRegressor(hidden, s.n_epochs, noise_scale=noise, n_starts=s.n_starts, random_state=self.seed)
-        return Band.of("PBP", self.grid, pbp.fit(self.X, self.y).pred_dist(self.grid[:, None]), truth=truth)
+        """Probabilistic backpropagation, which learns its noise as in its paper.
+
+        With the small known noise from the first row on, its updates are so large that many hidden units keep their
+        kinks where they started, near the middle of x: the mean then has a narrow peak there.
+        """
+        s = self.settings
+        pbp = PBPRegressor(hidden, s.n_epochs, n_starts=s.n_pbp_starts, random_state=self.seed)
+        return self.regressor_band("PBP", pbp, truth)
+
+    def default_band(self, truth: str) -> Band:
+        """This library's default for tables."""
+        return self.regressor_band("TableRegressor()", TableRegressor(random_state=self.seed), truth)
 
     def true_band(self, name: str, hidden: Sequence[int], activation: str, prior: float | LayerPrecisions) -> Band:
         """The band of Hamiltonian Monte Carlo, with how well its chains agree as a note."""

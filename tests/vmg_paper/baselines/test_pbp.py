@@ -1,5 +1,6 @@
 """The moments, gradients and updates of probabilistic backpropagation, each against an exact reference."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -18,6 +19,7 @@ from vmg_paper.baselines.pbp import (
     refine_prior,
     tilted_gamma,
 )
+from vmg_paper.data.tables import cubic
 
 needs_kernel = pytest.mark.skipif(library.function("vmg_filter") is None, reason="no compiled kernels")
 
@@ -323,3 +325,79 @@ def test_the_filter_refuses_what_it_would_misread(changes, message):
     assert np.isfinite(pbp.filter_rows(**given, known=False)).all()
     with pytest.raises(ValueError, match=message):
         pbp.filter_rows(**{**given, **changes}, known=False)
+
+
+# -- a whole fit ------------------------------------------------------------------------------------------------------
+
+
+class SlowPBP:
+    """[HA15] line by line, gradients by autograd: rows one at a time, then one sweep over the prior's factors."""
+
+    def __init__(self, sizes, m, noise):
+        self.sizes, self.m, self.v = sizes, m.copy(), np.full_like(m, 6.0 / 5.0)
+        self.noise, self.weight_gamma = noise, (6.0, 6.0)  # a number where known, else (a, b)
+        self.factors = [(0.0, 5.0 / 6.0, 0.0, 0.0) for _ in m]  # m/v, 1/v and the part of q(λ)
+
+    def log_z(self, x, y, noise_variance):
+        leaves = [torch.tensor(flat[None], requires_grad=True) for flat in (self.m, self.v)]
+        shaped, start = [[], []], 0
+        for n_in, n_out in pairwise(self.sizes):
+            stop = start + (n_in + 1) * n_out
+            for parts, leaf in zip(shaped, leaves, strict=True):
+                parts.append(leaf[0, start:stop].reshape(n_in + 1, n_out))
+            start = stop
+        value = torch_log_evidence(*shaped, torch.tensor(x), torch.tensor(y), noise_variance)
+        return value.item(), [gradient[0].numpy() for gradient in torch.autograd.grad(value, leaves)]
+
+    @staticmethod
+    def gamma(log_z, a, b):
+        """Equations 7 and 8, with Z at a, a + 1 and a + 2."""
+        z, z1, z2 = (np.exp(log_z(shape)) for shape in (a, a + 1, a + 2))
+        return 1 / (z * z2 / z1**2 * (a + 1) / a - 1), 1 / (z2 / z1 * (a + 1) / b - z1 / z * a / b)
+
+    @staticmethod
+    def log_prior_z(m, v, b, a):
+        return stats.norm(0, (v + b / (a - 1)) ** 0.5).logpdf(m)
+
+    def take_in(self, x, y):
+        a, b = (np.nan, np.nan) if np.isscalar(self.noise) else self.noise
+        variance = self.noise if np.isscalar(self.noise) else b / (a - 1)
+        _, (d_m, d_v) = self.log_z(x, y, variance)
+        if not np.isscalar(self.noise):
+            self.noise = self.gamma(lambda shape: self.log_z(x, y, b / (shape - 1))[0], a, b)
+        m, v = self.m + self.v * d_m, self.v - self.v**2 * (d_m**2 - 2 * d_v)
+        self.m, self.v = np.where(v > 0, m, self.m), np.where(v > 0, v, self.v)  # no variance below zero
+
+    def refine(self):
+        for k, (shift, precision, own_a, own_b) in enumerate(self.factors):
+            cavity_v = 1 / (1 / self.v[k] - precision)
+            cavity_m = cavity_v * (self.m[k] / self.v[k] - shift)
+            a, b = self.weight_gamma[0] - own_a, self.weight_gamma[1] - own_b
+            if not (0 < cavity_v < 1e6 and a > 1 and b > 0):
+                continue
+            total = cavity_v + b / (a - 1)
+            self.m[k] = cavity_m - cavity_v * cavity_m / total
+            self.v[k] = cavity_v - cavity_v**2 / total
+            log_z = partial(self.log_prior_z, cavity_m, cavity_v, b)
+            self.weight_gamma = self.gamma(log_z, a, b)
+            own = self.weight_gamma[0] - a, self.weight_gamma[1] - b
+            self.factors[k] = self.m[k] / self.v[k] - cavity_m / cavity_v, 1 / self.v[k] - 1 / cavity_v, *own
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_whole_fit_of_figure_1_is_that_of_the_equations(known):
+    """So what its panel shows, such as the peak where the noise is known from the first row on, is the method's."""
+    X, y = cubic(seed=0)
+    scale = 3.0 if known else None
+    fitted = pbp.PBPRegressor((4,), 3, noise_scale=scale, random_state=5).fit(X, y)
+    x, z = (X - X.mean()) / X.std(), (y - y.mean()) / y.std()
+    generator = np.random.default_rng([5, 0])
+    slow = SlowPBP([1, 4, 1], pbp._initial_means([1, 4, 1], generator), (3 / y.std()) ** 2 if known else (6.0, 6.0))
+    for _ in range(3):
+        for row in generator.permutation(len(y)):
+            slow.take_in(x[row], z[row])
+        slow.refine()
+    flat = [np.concatenate([layer.ravel() for layer in part]) for part in fitted.posterior_[:2]]
+    np.testing.assert_allclose(flat, [slow.m, slow.v], rtol=1e-5)
+    noise = slow.noise if known else slow.noise[1] / (slow.noise[0] - 1)
+    assert fitted.posterior_.noise_variance == pytest.approx(noise, rel=1e-6)

@@ -1,11 +1,14 @@
 import hashlib
+import json
 import tracemalloc
 import zipfile
 
 import numpy as np
 import pytest
 
-from vmg_paper.data import load_table, load_year, year
+from vmg.cli.app import run
+from vmg_paper.baselines import PBPRegressor
+from vmg_paper.data import load_table, load_year, tables, year
 from vmg_paper.data.year import convert_archive, open_converted
 
 
@@ -90,3 +93,26 @@ def test_year_is_downloaded_converted_once_and_loaded_as_a_table(values, cache, 
     np.testing.assert_array_equal(table.y, y)
     assert table.y.dtype == np.float64
     assert table.n_splits == 1
+
+
+def test_table1_runs_on_year_end_to_end(values, cache, server, monkeypatch, tmp_path, capsys):
+    """From an archive of the same form at its address to the printed row, with the fixed split."""
+    address, served = server
+    archive = make_archive(served / "year.zip", values)
+    monkeypatch.setattr(year, "URL", f"{address}/year.zip")
+    monkeypatch.setattr(year, "SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
+    monkeypatch.setattr(convert_archive, "__kwdefaults__", {"n_rows": 100, "chunk_rows": 32})
+    monkeypatch.setattr(open_converted, "__defaults__", (100,))
+    monkeypatch.setattr(tables, "N_ROWS", 100)
+    monkeypatch.setattr(tables, "N_TRAIN", 90)
+    out = tmp_path / "lines.jsonl"
+    assert run(["reproduce", "table1", "--datasets", "year", "--methods", "pbp,table", "--out", str(out)]) == 0
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(line["dataset"], line["method"], line["split"]) for line in lines] == [
+        ("year", "pbp", 0),
+        ("year", "table", 0),
+    ]
+    pbp = PBPRegressor((100,), random_state=0).fit(values[:90, 1:].astype(np.float32), values[:90, 0])
+    error = np.sqrt(np.mean((pbp.predict(values[90:, 1:]) - values[90:, 0]) ** 2))
+    assert lines[0]["rmse"] == pytest.approx(error, rel=1e-4)
+    assert "| year | pbp | 1 |" in capsys.readouterr().out

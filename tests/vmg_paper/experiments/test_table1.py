@@ -49,7 +49,7 @@ def test_methods_are_listed(capsys):
     assert run(["reproduce", "--list"]) == 0
     listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert listed == list(METHODS)
-    assert {"table", "vmg", "mean-field", "pbp", "hmc", "vmg-no-pseudo-data"} <= set(listed)
+    assert {"table", "vmg", "mean-field", "pbp", "hmc", "vmg-ensemble"} <= set(listed)
 
 
 def test_unknown_names_are_refused(tmp_path, capsys):
@@ -83,22 +83,6 @@ def test_every_method_makes_an_estimator_in_the_papers_architecture(data_folder)
             if name != "table":  # whose size follows the rows
                 assert tuple(np.atleast_1d(estimator.hidden_layer_sizes)) == hidden_layers(table), name
             assert estimator.random_state == 3, name
-
-
-def test_ablations_differ_from_their_base_in_what_they_say(data_folder):
-    base = METHODS["vmg-defaults"].make("yacht", 0)
-    for name, change in {
-        "vmg-no-pseudo-data": {"n_pseudo": 0},
-        "vmg-zero-mean": {"zero_mean": True},
-        "vmg-capped": {"n_pseudo": (6, 20)},  # yacht has six inputs
-        "vmg-max-noise-0.2": {"max_noise": 0.2},
-    }.items():
-        changed = METHODS[name].make("yacht", 0).get_params()
-        assert {key: value for key, value in changed.items() if value != base.get_params()[key]} == change
-    for name, sampling in {"vmg-joint": "joint", "vmg-weights": "weights"}.items():
-        network = METHODS[name].make("yacht", 0).set_params(max_iter=1)
-        table = load_table("yacht")
-        assert network.fit(table.X[:40], table.y[:40]).network_.layers[0].sampling == sampling
 
 
 def test_the_record_says_what_every_method_is(data_folder):

@@ -2,6 +2,7 @@
 
 import json
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from vmg_paper.cli.reproduce import reproduce
 from vmg_paper.experiments import results_file, table2, table2_methods
 from vmg_paper.experiments.digits import UNKNOWN, load_digits
 from vmg_paper.experiments.published import PAPER_TABLE2
-from vmg_paper.experiments.table2 import HEADER, common_size, foremost, paper_error, render, summarise
+from vmg_paper.experiments.table2 import HEADER, common_size, foremost, paper_error, render, render_page, summarise
 from vmg_paper.experiments.table2_methods import DIGIT_METHODS, Recipe, n_weights, parse_size
 from vmg_paper.layers.point_weights import DeterministicLinear, DropConnectLinear
 
@@ -481,3 +482,13 @@ def test_the_size_at_which_most_methods_were_run():
     assert common_size(summarise(lines[:2])) == "3x150"
     with pytest.raises(ValueError, match="at least one row"):
         common_size([])
+
+
+def test_the_page_shows_what_the_results_hold():
+    root = Path(__file__).parents[3]
+    summary = summarise(table2.read_lines(root / "results" / "table2.jsonl"))
+    page = (root / "docs" / "table2.md").read_text(encoding="utf-8")
+    assert render_page(summary) in page, "run: vmg reproduce table2 --show --write docs/table2.md"
+    alike = page[page.index("## Like for like") : page.index("## Our recipe")]
+    seen = {tuple(cell.strip() for cell in line.split("|")[1:3]) for line in alike.splitlines() if "|" in line}
+    assert {(method, size) for method, size in PAPER_TABLE2 if size} <= seen, "every row of the paper's table is there"

@@ -2,18 +2,33 @@
 
 import functools
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from quick import command_runner
+from vmg.files import read_lines
 from vmg.prediction import draw_functions
 from vmg_paper.cli.reproduce import reproduce
+from vmg_paper.data.tables import cubic
 from vmg_paper.experiments import figure1, figure2
-from vmg_paper.experiments.toys import Band, Settings, ToyResult, distance, fit_network
+from vmg_paper.experiments.results_file import END, START
+from vmg_paper.experiments.toys import (
+    Band,
+    Settings,
+    Toy,
+    ToyResult,
+    distance,
+    fit_network,
+    record_lines,
+    render_lines,
+)
 
-TINY = Settings(n_steps=20, n_draws=10, n_starts=2, n_epochs=2, n_chains=2, n_warmup=10, n_kept=8, n_points=21)
+TINY = Settings(
+    n_steps=20, n_draws=10, n_starts=2, n_epochs=2, n_pbp_starts=2, n_chains=2, n_warmup=10, n_kept=8, n_points=21
+)
 
 
 @functools.cache
@@ -23,10 +38,15 @@ def tiny_run(figure):
     return figure.run(seed=1, settings=TINY, tell=told.append), tuple(told)
 
 
+FORMS = ("Matrix Gaussian", "Conditional KL", "Global inducing")
 NAMES = {
-    figure1: ["Factorised Gaussian", "PBP", "Dropout", "Matrix Gaussian"],
-    figure2: ["PBP", "Matrix Gaussian, ReLU", "Matrix Gaussian, cosine", "Matrix Gaussian, tanh"],
+    figure1: [
+        *("Factorised Gaussian", "PBP", "Dropout", "Matrix Gaussian", "Matrix Gaussian, conditional KL"),
+        *("Global inducing points", "TableRegressor()"),
+    ],
+    figure2: ["PBP", *(f"{f}, {a}" for a in ("ReLU", "cosine", "tanh") for f in FORMS), "TableRegressor()"],
 }
+LEARNED = ("PBP", "TableRegressor()")  # which learn the noise
 
 
 @pytest.fixture(params=[figure1, figure2], ids=["figure1", "figure2"])
@@ -47,14 +67,31 @@ def test_bands_are_curves_along_the_drawn_range(tiny):
     for band in (*result.bands, *result.truths):
         assert band.x.shape == band.mean.shape == band.std.shape == band.epistemic_std.shape == (21,)
         assert (band.x[0], band.x[-1]) == figure.RANGE
-        assert np.isfinite(band.mean).all() and (band.std >= figure.NOISE * (1 - 1e-9)).all()
-        np.testing.assert_allclose(band.std**2, band.epistemic_std**2 + figure.NOISE**2, rtol=1e-9)
+        assert np.isfinite(band.mean).all() and (band.std > 0).all()
+        if band.name not in LEARNED:
+            noise = figure1.NOISE if figure is figure1 else figure2.noise_scale(result.x)
+            np.testing.assert_allclose(band.std**2, band.epistemic_std**2 + noise**2, rtol=1e-9)
+
+
+def test_the_noise_of_osbands_toy_is_what_its_recipe_scatters():
+    x = np.random.default_rng(0).uniform(0, 1, 400_000)
+    moved = x + np.random.default_rng(1).normal(0, figure2.INPUT_NOISE, x.size)
+    scatter = np.sqrt(np.mean((figure2.curve(moved) - figure2.curve(x)) ** 2))
+    assert figure2.noise_scale(x) == pytest.approx(scatter, rel=0.05)  # of first order in the noise
+
+
+def test_truths_stand_beside_their_own_model_in_the_picture():
+    one, three = (tiny_run(figure)[0].panels() for figure in (figure1, figure2))
+    assert [band.name for band in one] == [*NAMES[figure1], "HMC"]
+    assert [band.name for band in three[:4]] == [*(f"{form}, ReLU" for form in FORMS), "HMC, ReLU"]
+    assert [band.name for band in three[12:]] == list(LEARNED)
 
 
 def test_distances_and_the_document_are_finite(tiny):
     _, result, _ = tiny
     document = result.document()
-    assert len(document["distances"]) == 4 and len(document["bands"]) == 4 + len(result.truths)
+    n = len(result.bands)
+    assert len(document["distances"]) == n and len(document["bands"]) == n + len(result.truths)
     for one in document["distances"]:
         numbers = [value for value in one.values() if isinstance(value, float)]
         assert len(numbers) == 4 and np.isfinite(numbers).all()
@@ -135,10 +172,67 @@ def test_numbers_are_printed_as_json(command, seeds, tmp_path):
     done, _ = command("--out", str(tmp_path / "a.png"), "--format", "json", "--seed", "2")
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
-    assert len(document["distances"]) == 4 and len(document["x"]) == 20
+    assert len(document["distances"]) in map(len, NAMES.values()) and len(document["x"]) == 20
     assert seeds == [2]
 
 
 def test_an_unknown_format_is_refused(command):
     done, _ = command("--format", "xml")
     assert done.exit_code == 2
+
+
+# -- kept numbers -----------------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[3]
+
+
+@functools.cache
+def kept():
+    return read_lines(ROOT / "results" / "figures.jsonl")
+
+
+def test_kept_lines_are_those_of_the_figure(tiny, tmp_path):
+    figure, result, _ = tiny
+    name = figure.__name__.rpartition(".")[2]
+    lines = record_lines(name, result.document())
+    assert [line["name"] for line in lines] == [band.name for band in (*result.bands, *result.truths)]
+    first, apart = lines[0], result.distances()[0]
+    assert first["width_outside"] == pytest.approx(np.exp(apart.log_std_outside), abs=1e-4)
+    np.testing.assert_allclose(
+        first["mean"], result.bands[0].mean[np.linspace(0, 20, 9).round().astype(int)], atol=1e-6
+    )
+    assert f"| {first['name']} | {first['mean_inside']:.2f} |" in render_lines(lines)
+
+
+def test_a_command_replaces_its_lines_and_the_tables_of_the_page(command, tmp_path):
+    lines, page = tmp_path / "kept.jsonl", tmp_path / "page.md"
+    lines.write_text(json.dumps({"figure": "figure0", "name": "a", "truth": "", "note": ""}) + "\n")
+    page.write_text(f"before\n{START}\nold\n{END}\nafter\n")
+    for _ in range(2):
+        options = ("--out", str(tmp_path / "a.png"), "--record", str(lines), "--write", str(page))
+        assert command(*options)[0].exit_code == 0
+    names = [(line["figure"], line["name"]) for line in read_lines(lines)]
+    assert names[0] == ("figure0", "a") and len(names) == len(set(names)) > 8
+    text = page.read_text()
+    assert text.startswith("before") and text.endswith("after\n") and "old" not in text and "TableRegressor()" in text
+
+
+def test_the_page_shows_the_kept_numbers():
+    assert {line["figure"] for line in kept()} == {"figure1", "figure2"}
+    assert render_lines(kept()) in (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+
+
+def test_kept_numbers_are_those_of_a_new_fit():
+    """Of the quickest method; all others are as deterministic."""
+    X, y = cubic(seed=0)
+    toy = Toy(X, y, figure1.NOISE, figure1.RANGE, Settings(), 0, lambda name: None)
+    [line] = [line for line in kept() if (line["figure"], line["name"]) == ("figure1", "PBP")]
+    band = toy.pbp_band((figure1.HIDDEN,), "HMC")
+    some = np.searchsorted(band.x, np.array(line["x"]) - 1e-6)
+    np.testing.assert_allclose(line["mean"], band.mean[some], rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(line["std"], band.std[some], rtol=1e-4)
+
+
+def test_global_inducing_points_are_as_wide_as_the_truth_where_there_are_no_data():
+    wide = {line["name"]: line["width_outside"] for line in kept() if line["name"].startswith("Global inducing")}
+    assert len(wide) == 4 and max(wide.values()) < 1.5

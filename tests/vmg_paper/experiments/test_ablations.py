@@ -1,0 +1,87 @@
+"""Ablations: each variant changes what it says, counts are those of real networks, the page is that of the results."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vmg.cli.app import run
+from vmg.nn import MLP
+from vmg_paper.data import load_table
+from vmg_paper.experiments import ablations, results_file, table1
+from vmg_paper.experiments.ablations import ABLATIONS, BASE, DATASETS, INPUTS
+from vmg_paper.layers import MeanFieldLinear
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_every_variant_changes_what_it_says(data_folder):
+    base = table1.config(ABLATIONS[BASE].make("yacht", 0))
+    assert (base["n_pseudo"], base["max_noise"], base["prior"]) == (5, pytest.approx(0.005**0.5), "gamma")
+    for name, change in {
+        "no pseudo-data": {"n_pseudo": 0},
+        "zero mean": {"layer": {"zero_mean": True}},
+        "isotropic prior": {"prior": "isotropic"},
+        "P < R": {"n_pseudo": (5, 5)},  # yacht has six inputs
+        "P = R": {"n_pseudo": (7, 51)},
+        "dense, no pseudo-data": {"n_pseudo": 0, "layer": ablations.DENSE},
+    }.items():
+        config = table1.config(ABLATIONS[name].make("yacht", 0))
+        assert {key: value for key, value in config.items() if value != base[key]} == change, name
+
+
+@pytest.mark.parametrize(("n_pseudo", "zero_mean"), [(0, False), (3, False), (3, True)])
+def test_counts_are_those_of_networks(n_pseudo, zero_mean):
+    network = MLP(4, [6, 5], 2, n_pseudo=n_pseudo, zero_mean=zero_mean)
+    counted = sum(p.numel() for p in network.parameters())
+    assert ablations.n_parameters([4, 6, 5, 2], n_pseudo, zero_mean=zero_mean) == counted
+    factorised = MLP(4, [6, 5], 2, make_layer=lambda place, n_in, n_out: MeanFieldLinear(n_in, n_out))
+    assert ablations.n_factorised([4, 6, 5, 2]) == sum(p.numel() for p in factorised.parameters())
+
+
+def test_inputs_are_those_of_the_tables(data_folder):
+    assert {name: load_table(name).X.shape[1] for name in INPUTS if name != "year"} | {"year": 90} == INPUTS
+
+
+def line(method, split, rmse, dataset="yacht"):
+    return {"method": method, "dataset": dataset, "split": split, "rmse": rmse, "log_likelihood": -rmse}
+
+
+def test_differences_are_taken_split_by_split():
+    lines = [
+        line(BASE, 0, 1.0),
+        line(BASE, 1, 3.0),
+        line("dense", 0, 1.5),
+        line("dense", 1, 3.7),
+        line("dense", 2, 9.0),
+    ]
+    assert ablations.differences(lines, "rmse")["dense", "yacht"] == (pytest.approx(0.6), pytest.approx(0.1))
+    table = ablations.render(lines)
+    assert "**+0.600 ± 0.100**" in table and "**-0.600 ± 0.100**" in table and "| 2.000 ± 1.000 |" in table
+
+
+def test_the_command_resumes_and_writes_the_page(data_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(ablations, "DATASETS", ("yacht",))
+    monkeypatch.setattr(ablations, "STEPS", 8)
+    monkeypatch.setattr(ablations, "N_SPLITS", 2)
+    for name in set(ABLATIONS) - {BASE, "P = 1"}:
+        monkeypatch.delitem(ABLATIONS, name)
+    out, page = tmp_path / "lines.jsonl", tmp_path / "page.md"
+    page.write_text(f"words\n{results_file.START}\nold\n{results_file.END}\n")
+    assert run(["reproduce", "ablations", "--out", str(out), "--write", str(page)]) == 0
+    first = results_file.read(out)
+    assert [(r["experiment"], r["method"], r["split"]) for r in first] == [
+        ("ablations", name, split) for name in (BASE, "P = 1") for split in (0, 1)
+    ]
+    assert run(["reproduce", "ablations", "--out", str(out), "--write", str(page)]) == 0
+    assert results_file.read(out) == first
+    assert page.read_text().startswith("words\n") and "old" not in page.read_text()
+    assert ablations.render(first) in page.read_text()
+
+
+def test_the_page_shows_what_the_results_hold():
+    page = (ROOT / "docs" / "ablations.md").read_text(encoding="utf-8")
+    lines = results_file.read(ROOT / "results" / "ablations.jsonl")
+    assert ablations.render(lines) in page, "run: vmg reproduce ablations --show --write docs/ablations.md"
+    assert {line["dataset"] for line in lines} <= set(DATASETS)
+    assert all(np.isfinite(line["rmse"]) for line in lines)
