@@ -32,7 +32,7 @@ def test_every_block_runs(path):
 
 def test_examples_of_the_api_page_run_and_show_every_public_name():
     page = (GUIDES[0].parent / "api.md").read_text(encoding="utf-8")
-    code = "".join(re.findall(r"^```\{doctest\}\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    code = "".join(re.findall(r"^```\{doctest\} api\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = doctest.DocTestRunner().run(doctest.DocTestParser().get_doctest(code, {}, "api.md", None, 0))

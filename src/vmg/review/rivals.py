@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -13,7 +15,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
 from vmg.tables.cells import TableError, listing, to_texts
@@ -85,6 +86,20 @@ class Quantiles(NamedTuple):
         return Normal(self.mean, np.maximum(std, 1e-9 * (y.std() or 1))).score(y, coverage)[0], crps, interval
 
 
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep what other packages say of their own devices, future and length scales out of a comparison."""
+    lightning = logging.getLogger("lightning.pytorch")
+    level = lightning.level
+    lightning.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        lightning.setLevel(level)
+
+
 @dataclass(frozen=True)
 class Rival:
     """A method of others.
@@ -110,6 +125,7 @@ class Rival:
         """Version of its package."""
         return str(getattr(import_module(self.package), "__version__", ""))
 
+    @_quietly()
     def predict_numbers(self, rows: RivalRows, y: Array, held: RivalRows) -> Normal | Quantiles:
         """Fit to rows and predict others; without a spread of its own, that of errors on rows it was not fitted to."""
         assert self.numbers is not None
@@ -129,6 +145,7 @@ class Rival:
         mean = np.asarray(fitted.predict(X_held), dtype=float).reshape(-1)
         return Normal(mean, np.full(len(mean), float(np.sqrt(np.mean(error**2))) or 1.0))
 
+    @_quietly()
     def predict_classes(self, rows: RivalRows, places: NDArray[np.int64], held: RivalRows) -> Array:
         """Fit to rows whose classes are 0, 1, ..., and predict others: probabilities [N, classes]."""
         assert self.classes is not None
@@ -205,9 +222,7 @@ class _FirstRows:
 
     def fit(self, X: Array, y: Array) -> _FirstRows:
         chosen = np.random.default_rng(0).permutation(len(y))[:GP_ROWS]
-        with warnings.catch_warnings():  # a length scale at its bound means a column that does not matter
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            self.pipeline.fit(X[chosen], y[chosen])
+        self.pipeline.fit(X[chosen], y[chosen])
         return self
 
     def predict(self, X: Array) -> tuple[Array, Array]:
