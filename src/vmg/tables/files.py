@@ -173,15 +173,12 @@ def _read_parquet(stream: TableBytes, name: str) -> TableFile:
         is_small = shape.num_rows * max(shape.num_columns, 1) <= limit
         frame = pd.read_parquet(data, coerce_int96_timestamp_unit="us") if is_small else pd.DataFrame()
     except Exception as error:  # a damaged file ends in errors of many types
-        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise TableError(f"cannot read {name} as Parquet: {first_line}") from error
+        raise TableError(f"cannot read {name} as Parquet: {(str(error) or repr(error)).splitlines()[0]}") from error
     if not is_small:
         got = f"{shape.num_rows:,} rows of {shape.num_columns:,}"
         raise TableError(f"{name} must have at most {limit:,} cells in {n_bytes:,} bytes; got {got}")
-    if any(level is not None for level in frame.index.names):  # columns that pandas had made an index
-        frame = frame.reset_index()
-    names = [" ".join(map(str, column)) if isinstance(column, tuple) else str(column) for column in frame.columns]
-    frame = frame.set_axis([name.strip() for name in names], axis=1)
+    frame = frame.reset_index() if any(frame.index.names) else frame  # columns that pandas had made an index
+    frame.columns = [" ".join(map(str, one if isinstance(one, tuple) else [one])).strip() for one in frame.columns]
     places, notes = _named_columns(list(frame.columns), name)
     if not len(frame):
         raise TableError(f"{name} has no rows, only a header")
