@@ -1,4 +1,4 @@
-"""How many files a reader goes through: a training step and a prediction of the default, the paper's objective."""
+"""How many files a reader goes through: a training step, a prediction, ``vmg fit``, the paper's objective."""
 
 import sys
 from pathlib import Path
@@ -9,6 +9,7 @@ import torch
 
 import vmg
 from vmg import TableRegressor
+from vmg.cli.app import run
 from vmg.fit.design import TrainingPlan
 from vmg.fit.gaussian import RegressionMembers
 from vmg.fit.trainer import GroupRows, MemberRun
@@ -67,6 +68,18 @@ def test_predict_interval_is_read_in_eight_files():
         "prediction/student.py",
     } <= entered
     assert len((entered | {"nn/anchored.py"}) - {"fit/noise.py"}) <= 8, sorted(entered)
+
+
+def test_the_command_fit_is_read_in_few_files(tmp_path):
+    """Reading the table, scores of held-out rows beside other methods, the fit, and the model's file; 40 are asked."""
+    rng = np.random.default_rng(0)
+    rows = [f"{a:.3f},{rng.choice(['x', 'y'])},{2 * a + rng.normal():.3f}" for a in rng.normal(size=40)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b,y", *rows]))
+    command = ["fit", str(tmp_path / "t.csv"), "--target", "y", "--members", "2", "--max-iter", "10", "--quiet", "--out"]
+    assert run([*command, str(tmp_path / "first.vmg")]) == 0  # all is imported now
+    entered = files_entered(lambda: run([*command, str(tmp_path / "second.vmg")]))
+    assert {"tables/files.py", "tables/encoder.py", "fit/trainer.py", "review/holdout.py", "model_file.py"} <= entered
+    assert len(entered) <= 45, sorted(entered)
 
 
 @pytest.mark.parametrize(("n_pseudo", "most"), [(0, 6), (2, 6)])

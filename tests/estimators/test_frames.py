@@ -13,6 +13,7 @@ from sklearn.preprocessing import OneHotEncoder
 
 import vmg
 from vmg import TableClassifier, TableRegressor
+from vmg.estimators import TableModel
 from vmg.model_file import read, write
 
 TINY = {"hidden_layer_sizes": (4,), "n_members": 2, "max_iter": 5}
@@ -51,6 +52,15 @@ def test_arrays_of_numbers_and_frames_of_them_give_the_same_bits(estimator):
     new = pd.DataFrame(rng.normal(size=(9, 2)), columns=["a", "b"])
     np.testing.assert_array_equal(array.predict(new.to_numpy()), frame.predict(new))
     assert array.inputs_.plain and frame.inputs_.encoder.column_names == ["a", "b"]
+
+
+def test_a_model_of_a_table_is_the_estimator_of_its_frame():
+    frame, y = table(80)
+    estimator = TableRegressor(**TINY, random_state=0).fit(frame, y)
+    model = TableModel.fit(frame.assign(y=y), "y", options={**TINY, "random_state": 0})
+    assert set(model.estimator.expert_weights_) == set(estimator.expert_weights_)
+    np.testing.assert_array_equal(model.predict_frame(frame)["y"], estimator.predict(frame))
+    np.testing.assert_array_equal(model.estimator.predict(frame[model.encoder.column_names]), estimator.predict(frame))
 
 
 @pytest.mark.parametrize("estimator", [TableRegressor, TableClassifier])

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from vmg.estimators import TableModel
-from vmg.estimators.table_inputs import TableInputs
 from vmg.prediction import Prediction
+from vmg.tables.inputs import TableInputs
 from vmg.training import History, Progress
 
 TINY = {"hidden_layer_sizes": (8,), "n_members": 4, "max_iter": 20, "random_state": 0}

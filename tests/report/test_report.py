@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from vmg.estimators import TableModel
-from vmg.estimators.table_inputs import TableInputs
 from vmg.report import number, percent, probability, render_report, verdict, write_report
 from vmg.tables.cells import TableError
+from vmg.tables.inputs import TableInputs
 
 VOID = {"meta", "br", "img", "path", "use", "rect", "image"}
 

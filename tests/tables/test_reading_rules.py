@@ -7,7 +7,7 @@ import pytest
 import vmg
 from messy import OPTIONS
 from vmg.estimators import TableModel
-from vmg.estimators.table_inputs import split_flags
+from vmg.estimators.table_estimator import split_flags
 from vmg.review.remarks import table_remarks
 from vmg.tables import TableEncoder, TableError, read_table
 from vmg.tables.cells import Cells

@@ -9,12 +9,13 @@ from scipy import stats
 
 import vmg
 from vmg.estimators import TableModel
-from vmg.estimators.table_inputs import TableInputs, split_flags, tabulate_numbers
+from vmg.estimators.table_estimator import split_flags, tabulate_numbers
 from vmg.prediction import ClassPrediction, MixturePrediction, class_mixture
 from vmg.prediction.student import StudentPrediction
 from vmg.tables import TableError
+from vmg.tables.inputs import TableInputs
 
-OPTIONS = {"hidden_layer_sizes": (20,), "n_members": 4, "max_iter": 120, "random_state": 0}
+OPTIONS = {"hidden_layer_sizes": (20,), "n_members": 4, "max_iter": 120, "experts": "networks", "random_state": 0}
 
 
 def table(n=300, seed=0):
@@ -102,7 +103,7 @@ def test_few_rows_with_unknown_cells_at_once_where_there_are_many_features(model
     frame = table(40, seed=6).assign(a=np.nan)
     expected, sizes = model.predict_frame(frame), []
     n_features = len(model.encoder.feature_names)
-    monkeypatch.setattr("vmg.estimators.table_inputs.MIXED_CELLS", 2 * 128 * n_features)
+    monkeypatch.setattr("vmg.tables.inputs.MIXED_CELLS", 2 * 128 * n_features)
     mixed = TableInputs.distribution
     monkeypatch.setattr(TableInputs, "distribution", lambda *given: sizes.append(len(given[1])) or mixed(*given))
     pd.testing.assert_frame_equal(model.predict_frame(frame), expected, rtol=1e-9)
@@ -189,7 +190,7 @@ def test_numbers_that_leave_the_range_of_floating_point_are_flagged(model, monke
     def overflow(*arguments):
         return tabulate_numbers(*arguments).assign(std=np.inf)
 
-    monkeypatch.setattr("vmg.estimators.table_inputs.tabulate_numbers", overflow)
+    monkeypatch.setattr("vmg.estimators.table_estimator.tabulate_numbers", overflow)
     assert all("not-finite" in split_flags(text) for text in model.predict_frame(table(3))["flags"])
 
 

@@ -76,7 +76,7 @@ def predict(
         return
     import pandas as pd
 
-    from vmg.estimators.table_inputs import split_flags
+    from vmg.estimators.table_estimator import split_flags
     from vmg.tables import write_table
     from vmg.tables.cells import count, require_columns
 

@@ -28,12 +28,12 @@ from vmg.estimators.documents import (
     from_document,
     to_document,
 )
-from vmg.estimators.table_inputs import EncodedRows, TableInputs
 from vmg.fit.design import Standardiser
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.model_file import Document, ModelFileError, Tensors, from_bytes, to_bytes, write
 from vmg.prediction import row_pieces
 from vmg.prediction.conformal import calibration_scores, check_groups, class_scores, class_sets, row_levels
+from vmg.tables.inputs import EncodedRows, TableInputs
 from vmg.training import Callback, History, TrainingError, print_progress
 
 if TYPE_CHECKING:

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
-from vmg.estimators.table_inputs import TableInputs
 from vmg.fit.classes import ClassificationEnsemble
 from vmg.fit.design import Standardiser
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.glm import ScalarEnsemble
 from vmg.model_file import Document, ModelFileError, Tensors, require_size
 from vmg.prediction.transformed import LogTransform, Rectified
+from vmg.tables.inputs import TableInputs
 from vmg.training import History, Progress
 
 __all__ = [

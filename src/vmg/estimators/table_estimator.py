@@ -1,4 +1,4 @@
-"""Parameters of both table estimators, and their rows: arrays, or data frames with words, dates and holes."""
+"""Parameters of both table estimators, their rows (arrays, or frames with words, dates and holes) and predictions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -16,36 +16,38 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vmg.estimators.base import Array, EstimatorBase, parameter, to_dense
-from vmg.estimators.table_inputs import (
-    FLAGS,
-    EncodedRows,
-    Outside,
-    TableInputs,
-    column_relevance,
-    flag_texts,
-    mark_not_finite,
-    refuse_outside,
-    tabulate,
-)
 from vmg.fit.design import Size, Standardiser, choose_size
 from vmg.fit.gaussian_process import GaussianProcess
 from vmg.fit.stacking import EXPERTS
 from vmg.nn.mlp import ACTIVATIONS
-from vmg.tables.cells import CellTable, TableError, as_frame, require_columns
+from vmg.prediction import ClassPrediction
+from vmg.prediction.conformal import conformal_interval
+from vmg.tables.cells import CellTable, TableError, as_frame, count, require_columns
 from vmg.tables.choices import TableChoices
-from vmg.tables.missing import draw_shares
+from vmg.tables.encoder import TableEncoder
+from vmg.tables.inputs import EncodedRows, TableInputs, draw_shares
 from vmg.training import Callback, History
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MIN_ROWS", "TableEstimator"]
+__all__ = [
+    *("FLAGS", "MIN_ROWS", "Outside", "TableEstimator", "column_relevance", "flag_texts", "named_after", "split_flags"),
+    "tabulate_numbers",
+]
+
+Mask = NDArray[np.bool_]
+Outside = Literal["flag", "clip", "error"]
 
 MIN_ROWS = 5
 """Fewest rows of a fit: with fewer, none can be left out to learn the noise from."""
 
 MOST_COLUMNS = 1000  # of numbers, of which training rows are kept to draw missing ones from
 AUTO, WHOLE = StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")
+FLAGS = "flags"
+POINTS = ("mean", "median", "class")  # columns that have the target's own name
+NOT_FINITE = "not-finite"
+SEPARATOR = ";"
 OBJECTS_THAT_ARE_NUMBERS = ("floating", "integer", "mixed-integer-float", "boolean")
 
 
@@ -79,6 +81,7 @@ class TableEstimator(EstimatorBase):
     _min_rows: ClassVar[int] = MIN_ROWS
     _known_scaling: tuple[Standardiser, ...] = field(init=False, default=())  # of the present call of fit
     _keeps_rows: bool = field(init=False, default=True)  # likewise
+    _known_inputs: TableInputs | None = field(init=False, default=None)  # likewise
 
     @abstractmethod
     def _fit_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
@@ -111,6 +114,7 @@ class TableEstimator(EstimatorBase):
         callbacks: Sequence[Callback] = (),
         scaling: Sequence[Standardiser] = (),
         keep_rows: bool = True,
+        inputs: TableInputs | None = None,
     ) -> Self:
         """Fit to rows X [N, D] with targets or classes y [N], or targets [N, C], in any units.
 
@@ -120,16 +124,19 @@ class TableEstimator(EstimatorBase):
 
         ``scaling`` gives the units of inputs and numeric targets where they are known from more rows than these. With
         ``keep_rows`` up to 512 rows are kept, from which missing numbers of rows to come are drawn. Without them, and
-        with ``scaling``, rows to come must be complete.
+        with ``scaling``, rows to come must be complete. ``inputs`` says that X are the features which it made of a
+        table; rows to come are then such tables.
         """
-        self._known_scaling, self._keeps_rows = tuple(scaling), keep_rows
+        self._known_scaling, self._keeps_rows, self._known_inputs = tuple(scaling), keep_rows, inputs
         try:
             return super().fit(X, y, sample_weight, callbacks=callbacks)
         finally:
-            del self._known_scaling, self._keeps_rows
+            del self._known_scaling, self._keeps_rows, self._known_inputs
 
     def _fit(self, X: Array | pd.DataFrame, y: NDArray[Any], weight: Array | None) -> None:
-        if isinstance(X, pd.DataFrame):
+        if self._known_inputs is not None:
+            self.read_with(self._known_inputs)
+        elif isinstance(X, pd.DataFrame):
             choices = self._choices()
             require_columns(X, choices.named)
             table = CellTable(X.drop(columns=choices.ignored), training=True)
@@ -292,3 +299,106 @@ def _sizes(given: int | Sequence[int] | str) -> tuple[int, ...] | None:
     if isinstance(given, str):
         return None
     return (int(given),) if isinstance(given, Integral) else tuple(int(size) for size in np.atleast_1d(given))
+
+
+# -- predictions in a table ------------------------------------------------------------------------------------------
+
+
+def tabulate(prediction: Any, *how: Any) -> pd.DataFrame:
+    """Predictions as a table; ``how`` are the arguments of :func:`tabulate_numbers`, which classes do not have."""
+    if isinstance(prediction, ClassPrediction):
+        return tabulate_classes(prediction)
+    return tabulate_numbers(prediction, *how)
+
+
+def tabulate_numbers(
+    prediction: Any,
+    conformal_scores: NDArray[Any] | None,
+    coverage: float,
+    point: str = "mean",
+    above: Sequence[float] = (),
+) -> pd.DataFrame:
+    """A point, the standard deviation and its parts, the interval and probabilities of each row, and of each output."""
+    lower, upper = np.moveaxis(conformal_interval(prediction, conformal_scores, coverage), -1, 0)
+    columns = {
+        point: getattr(prediction, point),
+        "std": prediction.std,
+        "lower": lower,
+        "upper": upper,
+        "noise": prediction.aleatoric_std,
+        "ignorance": prediction.epistemic_std,
+        **{f"above_{bound:g}": prediction.probability(above=bound) for bound in above},
+    }
+    if prediction.mean.ndim == 1:
+        return pd.DataFrame(columns)
+    return pd.DataFrame({f"{name}_{c}": column for name, of in columns.items() for c, column in enumerate(of.T)})
+
+
+def tabulate_classes(prediction: ClassPrediction) -> pd.DataFrame:
+    """The likeliest class of each row, the probability of each class, and how unsure they are."""
+    probabilities = {
+        f"probability_{label}": column
+        for label, column in zip(prediction.classes, prediction.probabilities.T, strict=True)
+    }
+    return pd.DataFrame(
+        {
+            "class": prediction.label,
+            **probabilities,
+            "entropy": prediction.predictive_entropy,
+            "noise": prediction.expected_entropy,
+            "ignorance": prediction.mutual_information,
+        }
+    )
+
+
+def named_after(target: str, predictions: pd.DataFrame) -> pd.DataFrame:
+    """Predictions with columns named after the target, but for those that are about the row."""
+    names = {name: target if name in POINTS else f"{target}_{name}" for name in predictions.columns}
+    return predictions.rename(columns={**names, "familiarity": "familiarity", FLAGS: FLAGS})
+
+
+# -- flags ------------------------------------------------------------------------------------------------------------
+
+
+def refuse_outside(names: Sequence[str], marks: Sequence[Mapping[str, Mask]]) -> None:
+    """Raise a TableError that says in which columns values are outside the range of the training rows."""
+    n_outside = {name: int(of["outside"].sum()) for name, of in zip(names, marks, strict=True) if "outside" in of}
+    where = ", ".join(f"'{name}' in {count(n, 'row')}" for name, n in n_outside.items() if n)
+    if where:
+        raise TableError(f"values must be inside the range of the training rows; they are outside in {where}")
+
+
+def flag_texts(names: Sequence[str], marks: Sequence[Mapping[str, Mask]], n_rows: int) -> NDArray[Any]:
+    """Flags of each row, such as "missing:area;unseen:city"; empty where there is nothing to say."""
+    texts = np.full(n_rows, "", dtype=object)
+    for name, found in zip(names, marks, strict=True):
+        for kind, rows in found.items():
+            texts[rows] += f"{SEPARATOR}{kind}:{name.replace(SEPARATOR, ' ')}"
+    flagged = np.flatnonzero(texts)
+    texts[flagged] = [text.removeprefix(SEPARATOR) for text in texts[flagged]]
+    return texts
+
+
+def mark_not_finite(predictions: pd.DataFrame) -> pd.DataFrame:
+    """The predictions, with a flag where some number is not finite: it left the range of floating-point numbers."""
+    numbers = predictions.select_dtypes("number").to_numpy(dtype=np.float64)
+    rows = ~np.isfinite(numbers).all(1)
+    if not rows.any():
+        return predictions
+    flags = predictions[FLAGS].to_numpy(dtype=object)
+    flags[rows] = [text + (SEPARATOR if text else "") + NOT_FINITE for text in flags[rows]]
+    return predictions.assign(**{FLAGS: flags})
+
+
+def split_flags(text: str) -> list[str]:
+    """The flags of a row one by one."""
+    return text.split(SEPARATOR) if text else []
+
+
+def column_relevance(encoder: TableEncoder, relevance: Array) -> dict[str, float]:
+    """The relevance of each column from that of its features: their norm."""
+    found, start = {}, 0
+    for name, features in encoder.features_of.items():
+        found[name] = float(np.linalg.norm(relevance[start : start + len(features)]))
+        start += len(features)
+    return found

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from vmg import metrics
 from vmg.estimators.classifier import TableClassifier
 from vmg.estimators.regressor import TableRegressor
-from vmg.estimators.table_estimator import MIN_ROWS
-from vmg.estimators.table_inputs import EncodedRows, Outside, TableInputs, named_after
+from vmg.estimators.table_estimator import MIN_ROWS, Outside, named_after
 from vmg.model_file import Document, ModelFileError, Tensors, from_fields, write
 from vmg.prediction import ClassPrediction, NumberPrediction
 from vmg.prediction.conformal import calibration_scores, conformal_interval
@@ -24,7 +23,7 @@ from vmg.tables.cells import Cells, CellTable, TableError, as_frame, count, list
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma, find_suspicions
 from vmg.tables.files import MISSING
-from vmg.tables.missing import row_digests
+from vmg.tables.inputs import EncodedRows, TableInputs, row_digests
 from vmg.tables.numbers import to_numbers
 from vmg.tables.target import Target, Task, fit_target, known_labels, require_numbers
 from vmg.training import Callback
@@ -201,7 +200,7 @@ class TableModel:
         given = prepare_table(frame, target, **asked, options=options, tell=tell)
         estimator, found = given.estimator, given.target
         try:
-            estimator.fit(given.features, given.values, callbacks=callbacks, keep_rows=False)
+            estimator.fit(given.features, given.values, callbacks=callbacks, inputs=given.inputs)
         except ValueError as error:
             if "likelihood" in (options or {}):  # the target is not of its kind
                 raise TableError(f"the target '{target}' does not suit the likelihood: {error}") from error
@@ -209,7 +208,7 @@ class TableModel:
         for note in estimator.history_.notes if tell is not None else ():
             tell(note)  # type: ignore[misc]
         model = cls(
-            *(estimator.read_with(given.inputs), target, found.task, found.decimal_comma),
+            *(estimator, target, found.task, found.decimal_comma),
             notes=(*given.notes, *estimator.history_.notes),
             unit=found.unit,
             choices=choices or TableChoices(),

@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from vmg.estimators import TableModel
-from vmg.estimators.table_inputs import column_relevance
+from vmg.estimators.table_estimator import column_relevance
 from vmg.prediction import ClassPrediction
 from vmg.report.facts import SEED, SHOWN_ROWS, Array, choose, read_columns
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 import vmg
 from vmg.estimators import TableModel
-from vmg.estimators.table_inputs import FLAGS, TableInputs
+from vmg.estimators.table_estimator import FLAGS
 from vmg.estimators.table_model import prepare_table
 from vmg.files import Run, file_stamp, replacing
 from vmg.fit.design import ordinary_rows, use_threads
@@ -32,7 +32,7 @@ from vmg.scale.pooling import Pool, fit_pool
 from vmg.tables import TableEncoder, TableError
 from vmg.tables.cells import Cells, RowDigest, count, require_columns, to_texts
 from vmg.tables.choices import TableChoices
-from vmg.tables.missing import ReferenceRows, row_digests
+from vmg.tables.inputs import ReferenceRows, TableInputs, row_digests
 from vmg.tables.target import Task
 
 __all__ = ["Fleet", "FleetReport", "fit_fleet", "load_fleet", "load_table_model"]

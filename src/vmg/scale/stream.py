@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 import vmg
 from vmg import processes
 from vmg.estimators import ESTIMATORS, TableClassifier, TableModel, TableRegressor
-from vmg.estimators.table_inputs import EncodedRows, TableInputs, keep_rows
 from vmg.files import Run
 from vmg.fit.design import InputRange, Standardiser, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble
@@ -37,7 +36,7 @@ from vmg.tables import TableError
 from vmg.tables.cells import Cells, CellTable, RowDigest, count, listing
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import decide_comma
-from vmg.tables.missing import row_digests
+from vmg.tables.inputs import EncodedRows, TableInputs, keep_rows, row_digests
 from vmg.tables.target import Task, centred_target, fit_target, label_positions, target_scale
 from vmg.training import Callback
 

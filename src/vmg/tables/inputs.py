@@ -1,20 +1,33 @@
-"""Rows with unknown cells: the values they may have, taken from training rows, and the distance to those rows."""
+"""Rows of a table as estimators read them: features, unknown cells, and predictions that average over these.
+
+Unknown cells have the values of training rows, some of which are kept; the distance to these is a row's familiarity.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vmg.tables.columns import Column
+from vmg.prediction import ClassPrediction, GLMPrediction, MixturePrediction, class_mixture, row_pieces
+from vmg.tables.cells import CellTable
+from vmg.tables.choices import TableChoices
+from vmg.tables.columns import Column, NumberColumn
+from vmg.tables.encoder import TableEncoder
+from vmg.tables.target import centred_target, target_scale
 
-__all__ = ["Candidates", "ReferenceRows", "draw_shares", "find_candidates", "row_digests"]
+__all__ = [
+    *("Candidates", "EncodedRows", "ReferenceRows", "TableInputs"),
+    *("draw_shares", "find_candidates", "keep_rows", "row_digests"),
+]
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -28,6 +41,8 @@ TYPICAL = 0.9  # share of the training rows that count as wholly familiar
 NEAR, ANY = 32, 32  # training rows that an unknown cell is taken from
 ANY_SHARE = 0.2  # of the probability that those of any place have
 ROWS_AT_ONCE = 256  # whose comparisons stay in the cache of a core
+MIXED_AT_ONCE = 64  # rows with unknown cells that are predicted together, each as a mixture
+MIXED_CELLS = 2**24  # most features of the candidates of such rows, of which each has up to 128
 
 
 @dataclass(frozen=True)
@@ -243,3 +258,131 @@ def _row_candidates(row: Array, shares: Array, reference: ReferenceRows) -> tupl
     else:
         left_weights = weights
     return np.concatenate([drawn, left]), np.concatenate([share * weights, (1 - share) * left_weights])
+
+
+# -- rows and how they are read ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """Rows as features [N, D]; ``shares`` [N, columns] say how much of a cell is drawn from training rows.
+
+    ``shares`` is None where every cell is known. ``extra_std`` [N, outputs] is what dates outside their range leave
+    open; None where there are none.
+    """
+
+    features: Array
+    shares: Array | None = None
+    extra_std: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, rows: Any) -> EncodedRows:
+        others = (None if part is None else part[rows] for part in (self.shares, self.extra_std))
+        return EncodedRows(self.features[rows], *others)
+
+    def pieces(self) -> Iterator[slice]:
+        """Rows that are predicted together, in memory that does not grow with them."""
+        at_once = int(np.clip(MIXED_CELLS // (128 * self.features.shape[1]), 1, MIXED_AT_ONCE))
+        for piece in row_pieces(len(self)):
+            mixed = [] if self.shares is None else piece.start + np.flatnonzero(self.shares[piece].any(1))
+            ends = [piece.start, *mixed[at_once::at_once], min(piece.stop, len(self))]
+            yield from (slice(int(start), int(end)) for start, end in pairwise(ends))
+
+
+@dataclass(frozen=True)
+class TableInputs:
+    """How the columns of a table become features, and training rows that unknown cells are drawn from.
+
+    Parameters
+    ----------
+    encoder : TableEncoder
+        The columns.
+    reference : ReferenceRows
+        Some of the training rows.
+    plain : bool
+        Whether every column was a number in every training row, so that features are the rows themselves.
+    """
+
+    encoder: TableEncoder
+    reference: ReferenceRows
+    plain: bool = False
+
+    @classmethod
+    def fit(
+        cls, table: CellTable, values: NDArray[Any], choices: TableChoices, *, target: str | None = None
+    ) -> tuple[TableInputs, Array]:
+        """Read the columns of training rows with the targets ``values``, and give back their features too.
+
+        The column ``target``, if the table has it, is none of the inputs.
+        """
+        encoder = TableEncoder.fit(table, choices, target=target)
+        encoder, features = encoder.with_target(table, centred_target(values), target_scale(values))
+        return cls(encoder, keep_rows(encoder, table, values)), features
+
+    @classmethod
+    def of_numbers(cls, X: Array, names: Sequence[str]) -> TableInputs:
+        """Columns that are numbers in every training row, as they are."""
+        low, high, median, spread = X.min(0), X.max(0), np.median(X, 0), X.std(0)
+        columns = tuple(
+            NumberColumn(name, 0, float(median[k]), float(low[k]), float(high[k]), float(spread[k]) or 1.0)
+            for k, name in enumerate(names)
+        )
+        encoder = TableEncoder(columns, {}, len(X))
+        given, digests = np.ones(X.shape, dtype=np.bool_), np.zeros(0, dtype=np.int64)
+        reference = ReferenceRows.sample(X, given, encoder.feature_scales, encoder.widths, digests, seed=0)
+        return cls(encoder, reference, plain=True)
+
+    def read_numbers(self, X: Array) -> EncodedRows:
+        """Rows of a plain table, in which missing numbers are NaN."""
+        missing = np.isnan(X)
+        median = np.array([column.median for column in self.encoder.columns if isinstance(column, NumberColumn)])
+        return EncodedRows(np.where(missing, median, X), missing.astype(np.float64))
+
+    def read(self, frame: pd.DataFrame | CellTable) -> EncodedRows:
+        """Rows of any table that has the columns of the fit."""
+        table = CellTable.of(frame)
+        shares = draw_shares(self.encoder.columns, self.encoder.marks(table), len(table))
+        return EncodedRows(self.encoder.transform(table), shares, self.encoder.extra_std(table))
+
+    def distribution(self, rows: EncodedRows, predict: Callable[[Array], Any]) -> Any:
+        """The predictive distribution of each row; one with unknown cells is a mixture over their values.
+
+        ``predict`` gives the distributions of features.
+        """
+        whole = predict(rows.features)
+        candidates = None if rows.shares is None else find_candidates(rows.features, rows.shares, self.reference)
+        is_continuous = not isinstance(whole, ClassPrediction | GLMPrediction)
+        if candidates is not None:
+            parts = predict(candidates.flat)
+            mix = class_mixture if isinstance(whole, ClassPrediction) else MixturePrediction
+            whole = mix(whole, parts, candidates.rows, candidates.weights)
+        return whole.widened(rows.extra_std) if is_continuous and rows.extra_std is not None else whole
+
+    # -- saving -------------------------------------------------------------------------------------------------------
+
+    def to_document(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and a document for a model file."""
+        tensors, reference = self.reference.to_state()
+        return tensors, {"encoder": self.encoder.to_document(), "plain": self.plain, "reference": reference}
+
+    @classmethod
+    def from_document(cls, tensors: Mapping[str, Tensor], document: Mapping[str, Any]) -> TableInputs:
+        """The inputs that :meth:`to_document` described."""
+        encoder, plain = TableEncoder.from_document(document["encoder"]), document["plain"]
+        reference = ReferenceRows.from_state(tensors, document["reference"], encoder.feature_scales, encoder.widths)
+        numbers = all(isinstance(column, NumberColumn) and not column.n_missing for column in encoder.columns)
+        if not isinstance(plain, bool) or (plain and not numbers):
+            raise ValueError(f"plain must be true or false, and true for numbers alone; got {plain!r:.40}")
+        return cls(encoder, reference, plain)
+
+
+def keep_rows(encoder: TableEncoder, rows: pd.DataFrame | CellTable, values: NDArray[Any]) -> ReferenceRows:
+    """The training rows that a model keeps."""
+    rows = CellTable.of(rows, training=True)
+    features = encoder.transform(rows)
+    given = np.column_stack([~of_column["missing"] for of_column in encoder.marks(rows)])
+    return ReferenceRows.sample(
+        features, given, encoder.feature_scales, encoder.widths, row_digests(features, values), seed=0
+    )
