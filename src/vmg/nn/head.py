@@ -353,7 +353,9 @@ class BayesianHead(nn.Module):
         output = self.output
         if not isinstance(output, SoftmaxOutput):
             raise TypeError("sample_probabilities needs a head of classes; got Gaussian noise")
-        return torch.softmax(output.sample_logits(self._design(x).double(), n_samples, generator), -1)
+        phi = self._design(x).double()
+        logits = output.sample_logits(phi.flatten(0, -2), n_samples, generator)  # tokens are rows
+        return torch.softmax(logits, -1).unflatten(1, phi.shape[:-1])
 
     @torch.no_grad()
     def sample_functions(self, x: Any, n_samples: int, generator: torch.Generator | None = None) -> Tensor:
