@@ -7,7 +7,7 @@ import pytest
 from vmg import TableClassifier, TableRegressor
 from vmg.variational import VMGClassifier, VMGRegressor
 from vmg.variational.estimators import VMGEstimator
-from vmg_paper.baselines import Dropout
+from vmg_paper.baselines import MCDropout
 
 every_kind = pytest.mark.parametrize(
     "kind", [TableRegressor, TableClassifier, VMGRegressor, VMGClassifier], ids=lambda kind: kind.__name__
@@ -35,8 +35,8 @@ def test_an_unfitted_estimator_holds_its_parameters_alone(kind):
 
 
 def test_a_baseline_is_a_parameter():
-    model = Dropout(rate=0.2).regressor((4,), max_iter=3)
-    assert model.get_params(deep=False)["baseline"] == Dropout(rate=0.2)
+    model = MCDropout(rate=0.2).regressor((4,), max_iter=3)
+    assert model.get_params(deep=False)["baseline"] == MCDropout(rate=0.2)
     assert vars(model) == model.get_params(deep=False)
 
 

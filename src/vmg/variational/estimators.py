@@ -39,6 +39,7 @@ from vmg.variational.fitter import (
     NumericTargets,
     Targets,
     TrainingSet,
+    draw_outputs,
 )
 from vmg.variational.recipe import (
     LONG,
@@ -170,7 +171,7 @@ class VariationalEstimator(EstimatorBase):
     def _functions(self, rows: Array) -> Tensor:
         """Posterior draws of the network's outputs, [S, members, N, C]."""
         x = torch.as_tensor(self.input_scaling_.transform(rows))
-        return self._method().outputs(self.network_, x, self.n_draws, self.seed_)
+        return draw_outputs(self.network_, x, self.n_draws, self.seed_)
 
     def _centre(self, X: Array) -> NDArray[Any]:
         try:

@@ -45,6 +45,7 @@ __all__ = [
     "State",
     "Targets",
     "TrainingSet",
+    "draw_outputs",
     "hold_out",
     "posterior_as_prior",
     "separate",
@@ -223,19 +224,12 @@ class Search(Protocol):
 
 @dataclass(frozen=True)
 class Method:
-    """One method: factories, the search, how the network trains and how it is evaluated."""
+    """One method: factories, the search, and how the network trains."""
 
     network: NetworkFactory
     likelihood: LikelihoodFactory
     search: Search
-    evaluate: Callable[[MLP, Tensor, int, int], Tensor] = draw_functions
-    """(network, x [N, D], draws, seed) to the network's outputs [S, replicas, N, C], in double precision."""
     schedule: Schedule = cosine
-
-    def outputs(self, network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
-        """Evaluate the network with as many threads as that work is worth."""
-        with threads_for(_work(network, n_draws * x.shape[-2])):
-            return self.evaluate(network, x, n_draws, seed)
 
 
 @dataclass(frozen=True)
@@ -259,6 +253,12 @@ class Budget:
 
 
 STANDARD = Budget(12_000, 20_000, batches=64)
+
+
+def draw_outputs(network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
+    """Posterior draws [S, replicas, N, C] of the outputs at x, with as many threads as that work is worth."""
+    with threads_for(_work(network, n_draws * x.shape[-2])):
+        return draw_functions(network, x, n_draws, seed)
 
 
 def _work(network: MLP, n_rows: int) -> float:
@@ -414,7 +414,7 @@ class Fitter:
         self, network: MLP, likelihood: Likelihood, held_out: list[TrainingSet], n_draws: int
     ) -> list[Array]:
         """log p(y) in standard units of every held-out row, for the replicas of each set."""
-        functions = self.method.outputs(network, stack(held_out, self.n_members)[0], n_draws, self.seed)
+        functions = draw_outputs(network, stack(held_out, self.n_members)[0], n_draws, self.seed)
         return self.targets.log_probs(likelihood, functions, [rows.y for rows in held_out])
 
     def _length(self, sets: list[TrainingSet]) -> tuple[int, int, int]:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils._param_validation import StrOptions
-from torch import Tensor
 
 from vmg.estimators.base import parameter
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP, Activation
-from vmg.prediction import draw_functions
 from vmg.variational.estimators import VariationalNumbers
-from vmg.variational.fitter import STANDARD, Budget, LikelihoodFactory, Method, Search
+from vmg.variational.fitter import LikelihoodFactory, Method
 from vmg.variational.recipe import GaussianNoise, Given
 
 __all__ = [
     "Baseline",
     "BaselineRegressor",
     "LayerBaseline",
-    "Place",
-    "mean_function",
 ]
 
 
@@ -35,8 +30,6 @@ class Baseline(ABC):
 
     defaults: ClassVar[Mapping[str, Any]] = {}
     """Parameters of the estimator that differ from the estimator's own defaults."""
-    budget: ClassVar[Budget] = STANDARD
-    """How long it trains where the user does not say."""
 
     @abstractmethod
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
@@ -47,52 +40,25 @@ class Baseline(ABC):
         return BaselineRegressor(hidden_layer_sizes, baseline=self, **{**self.defaults, **options})
 
 
-class Place(NamedTuple):
-    """The place of a layer: the first takes the data, the last gives the outputs."""
-
-    first: bool
-    last: bool
-
-
-@torch.no_grad()
-def mean_function(network: MLP, x: Tensor, n_draws: int = 1, seed: int = 0) -> Tensor:
-    """The mean network at x as the one draw of a distribution: [1, *batch_shape, N, C], in double precision."""
-    return copy.deepcopy(network).double().forward_centre(x.double()).unsqueeze(0)
-
-
 class LayerBaseline(Baseline):
     """A network of one kind of layer."""
 
     @abstractmethod
-    def layer(self, n_in: int, n_out: int, place: Place, choices: Sequence[Any]) -> BayesianLinear:
-        """The layer at a place, with one replica for each choice."""
-
-    def search(self) -> Search:
-        """Choices to be made on held-out training rows; none unless a method overrides this."""
-        return Given()
-
-    def evaluate(self, network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
-        """Outputs at x [S, replicas, N, C]: draws from the posterior, unless a method predicts by other means."""
-        return draw_functions(network, x, n_draws, seed)
+    def layer(self, n_in: int, n_out: int, choices: Sequence[Any]) -> BayesianLinear:
+        """A layer with one replica for each choice."""
 
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
-        return Method(LayerNetworks(hidden, activation, self), likelihood, self.search(), evaluate=self.evaluate)
+        def networks(n_inputs: int, n_outputs: int, choices: Sequence[Any]) -> MLP:
+            with torch.random.fork_rng(devices=[]):
+                return MLP(
+                    n_inputs,
+                    hidden,
+                    n_outputs,
+                    activation=activation,
+                    make_layer=lambda place, n_in, n_out: self.layer(n_in, n_out, choices),
+                )
 
-
-@dataclass(frozen=True)
-class LayerNetworks:
-    """Networks of a baseline's layers."""
-
-    hidden: tuple[int, ...]
-    activation: str | Activation
-    baseline: LayerBaseline
-
-    def __call__(self, n_inputs: int, n_outputs: int, choices: Sequence[Any]) -> MLP:
-        def make(position: int, n_in: int, n_out: int) -> BayesianLinear:
-            return self.baseline.layer(n_in, n_out, Place(position == 0, position == len(self.hidden)), choices)
-
-        with torch.random.fork_rng(devices=[]):
-            return MLP(n_inputs, self.hidden, n_outputs, activation=self.activation, make_layer=make)
+        return Method(networks, likelihood, Given())
 
 
 @dataclass(repr=False, eq=False)
@@ -125,9 +91,6 @@ early_stopping, validation_fraction, n_iter_no_change, tol, n_draws, random_stat
     def _method(self) -> Method:
         likelihood = GaussianNoise(self.noise == "input", self.noise_prior)
         return self.baseline.method(self.hidden_sizes(), self.activation, likelihood)
-
-    def _budget(self) -> Budget:
-        return self.baseline.budget
 
     def _set_choices(self, choices: Sequence[Any]) -> None:
         self.choice_ = choices[0]  # the same for all members

@@ -15,42 +15,27 @@ from torch import Tensor
 
 from vmg.likelihoods import GaussianLikelihood, Likelihood
 from vmg.nn.bayesian import BayesianLinear
-from vmg.nn.mlp import MLP, Activation
+from vmg.nn.mlp import Activation
 from vmg.prediction import draw_functions
 from vmg.priors import GammaPrior, IsotropicPrior
 from vmg.training import constant
 from vmg.variational.fitter import Array, Fitter, LikelihoodFactory, Method, TrainingSet, stack
 from vmg.variational.recipe import Given, MatrixGaussianNetworks, Trials, per_replica, run_trials
-from vmg_paper.baselines.base import Baseline, LayerBaseline, Place, mean_function
-from vmg_paper.layers import (
-    BayesByBackpropLinear,
-    DeterministicLinear,
-    DropConnectLinear,
-    DropoutLinear,
-    GravesLinear,
-    MeanFieldLinear,
-    ScaleMixture,
-    VariationalDropoutLinear,
-)
+from vmg_paper.baselines.base import Baseline, LayerBaseline
+from vmg_paper.layers import DeterministicLinear, DropoutLinear, GravesLinear, MeanFieldLinear
 
 __all__ = [
     "DRAWS",
     "RATES",
-    "BayesByBackprop",
     "DeepEnsemble",
-    "DropConnect",
-    "Dropout",
     "Graves",
-    "HeldOutSearch",
     "LearnedVarianceLikelihood",
     "MCDropout",
     "MatrixGaussian",
-    "MaximumLikelihood",
     "MeanField",
     "PaperVMG",
     "PrecisionLikelihood",
     "RateAndPrecision",
-    "VariationalDropout",
     "candidate_rates",
     "trial_scores",
 ]
@@ -78,25 +63,6 @@ def candidate_rates(rate: float | str) -> tuple[float, ...]:
     return (float(rate),)
 
 
-@dataclass(frozen=True)
-class HeldOutSearch:
-    """The candidate with the best held-out log-likelihood, for each training set."""
-
-    candidates: Sequence[Any]
-    """The most cautious last; a single one is taken untried."""
-
-    @property
-    def example(self) -> Any:
-        return self.candidates[-1]
-
-    def choose(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[Any]]:
-        best = [self.example] * len(sets)
-        if len(self.candidates) > 1 and enough_rows(sets):
-            scores = trial_scores(fitter, sets, self.candidates, _mean_log_probs)  # [sets, candidates, 1]
-            best = [self.candidates[number] for number in scores[..., 0].argmax(-1)]
-        return [[choice] * fitter.n_members for choice in best]
-
-
 def enough_rows(sets: list[TrainingSet]) -> bool:
     """Whether trials are worth their while."""
     return min(len(rows.x) for rows in sets) >= FEWEST
@@ -113,18 +79,7 @@ def trial_scores(
     return score(trials).reshape(len(candidates), len(sets), trials.repeats, -1).mean(2).swapaxes(0, 1)
 
 
-def _mean_log_probs(trials: Trials) -> Array:
-    weights = [rows.weight for rows in trials.held_out]
-    each = (zip(candidate, weights, strict=True) for candidate in trials.log_probs(DRAWS))
-    return np.array([[np.average(values, weights=weight)] for pairs in each for values, weight in pairs])
-
-
 WEIGHT_PRIORS = {"gamma": GammaPrior, "isotropic": IsotropicPrior}
-MIXTURES = tuple(
-    ScaleMixture(share, 1.0, narrow) for narrow in (math.exp(-3), math.exp(-6)) for share in (0.75, 0.5, 0.25)
-)
-"""Priors that Bayes by Backprop tries: the source's π, with two s₂ that for fifty inputs span its e⁻⁸ to e⁻⁶ of plain
-weights."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +96,7 @@ class MeanField(LayerBaseline):
         if self.prior not in WEIGHT_PRIORS:
             raise ValueError(f"prior must be one of {tuple(WEIGHT_PRIORS)}; got {self.prior!r}")
 
-    def layer(self, n_in: int, n_out: int, place: Place, choices: Sequence[Any]) -> BayesianLinear:
+    def layer(self, n_in: int, n_out: int, choices: Sequence[Any]) -> BayesianLinear:
         return MeanFieldLinear(n_in, n_out, prior=WEIGHT_PRIORS[self.prior](), batch_shape=(len(choices),))
 
 
@@ -152,51 +107,8 @@ class Graves(LayerBaseline):
     A factorised Gaussian with his biased gradient of the variances and his empirical prior.
     """
 
-    def layer(self, n_in: int, n_out: int, place: Place, choices: Sequence[Any]) -> BayesianLinear:
+    def layer(self, n_in: int, n_out: int, choices: Sequence[Any]) -> BayesianLinear:
         return GravesLinear(n_in, n_out, batch_shape=(len(choices),))
-
-
-@dataclass(frozen=True)
-class BayesByBackprop(LayerBaseline):
-    """Factorised Gaussian weights drawn once a batch, with a scale mixture prior (Blundell et al. 2015)."""
-
-    mixture: tuple[float, float, float] | str = "auto"
-    """π, s₁ and s₂ of the prior π N(0, s₁²) + (1 − π) N(0, s₂²); "auto" tries :data:`MIXTURES` on held-out training
-    rows, as the source chooses them."""
-
-    def layer(self, n_in: int, n_out: int, place: Place, choices: Sequence[ScaleMixture]) -> BayesianLinear:
-        return BayesByBackpropLinear(n_in, n_out, prior=choices, batch_shape=(len(choices),))
-
-    def search(self) -> HeldOutSearch:
-        if not isinstance(self.mixture, str):
-            return HeldOutSearch((ScaleMixture(*self.mixture),))
-        if self.mixture != "auto":
-            raise ValueError(f"mixture must be (share, wide, narrow) or 'auto'; got {self.mixture!r}")
-        return HeldOutSearch(MIXTURES)
-
-
-@dataclass(frozen=True)
-class VariationalDropout(LayerBaseline):
-    """Gaussian dropout on each layer's inputs, its noise learned: variant A of Kingma et al. (2015), the whole KL."""
-
-    def layer(self, n_in: int, n_out: int, place: Place, choices: Sequence[Any]) -> BayesianLinear:
-        return VariationalDropoutLinear(n_in, n_out, batch_shape=(len(choices),))
-
-
-@dataclass(frozen=True)
-class MaximumLikelihood(LayerBaseline):
-    """Ordinary layers; early stopping is on, as nothing else keeps the network from fitting the noise."""
-
-    precision: float = 0.0
-    """Precision of a Gaussian prior on the weights, that is, weight decay; 0 is maximum likelihood."""
-
-    defaults: ClassVar[dict[str, Any]] = {"early_stopping": True}
-
-    def evaluate(self, network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
-        return mean_function(network, x)
-
-    def layer(self, n_in: int, n_out: int, place: Place, choices: Sequence[Any]) -> BayesianLinear:
-        return DeterministicLinear(n_in, n_out, precision=self.precision, batch_shape=(len(choices),))
 
 
 MIN_VARIANCE = 1e-6  # of the standardised target, as in the source
@@ -237,70 +149,20 @@ def learned_variance(n_targets: int, n_steps: int, units: Array, choices: Sequen
 
 
 @dataclass(frozen=True)
-class DeepEnsemble(MaximumLikelihood):
+class DeepEnsemble(LayerBaseline):
     """Plain networks from five starts, each with a variance of its own (Lakshminarayanan et al. 2017).
 
     Differs from the source: no adversarial training, which it calls optional; early stopping on held-out training rows
     in place of a fixed number of epochs; the predictive density is the mixture, not one Gaussian with its moments.
     """
 
-    defaults: ClassVar[dict[str, Any]] = {**MaximumLikelihood.defaults, "n_members": 5}
+    defaults: ClassVar[dict[str, Any]] = {"early_stopping": True, "n_members": 5, "n_draws": 1}
+
+    def layer(self, n_in: int, n_out: int, choices: Sequence[Any]) -> BayesianLinear:
+        return DeterministicLinear(n_in, n_out, batch_shape=(len(choices),))
 
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
         return replace(super().method(hidden, activation, likelihood), likelihood=learned_variance)
-
-
-@dataclass(frozen=True)
-class Dropout(LayerBaseline):
-    """Noise in training, the mean network at test time (Srivastava et al. 2014).
-
-    Inputs of every layer but the first are dropped, those of the first with a rate of their own.
-    """
-
-    rate: float | str = "auto"
-    """Probability that an input is dropped; "auto" tries a grid on held-out training rows."""
-    input_rate: float = 0.0
-    """Probability that an input of the network is dropped; 0.2 in the source for images."""
-    precision: float = 0.0
-    """Precision of a Gaussian prior on the weights, that is, weight decay."""
-
-    def evaluate(self, network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
-        return mean_function(network, x)
-
-    def layer(self, n_in: int, n_out: int, place: Place, choices: Sequence[float]) -> BayesianLinear:
-        rate = self.input_rate if place.first else per_replica(choices)
-        return DropoutLinear(n_in, n_out, rate=rate, precision=self.precision, batch_shape=(len(choices),))
-
-    def search(self) -> HeldOutSearch:
-        return HeldOutSearch(candidate_rates(self.rate))
-
-
-@dataclass(frozen=True)
-class DropConnect(LayerBaseline):
-    """Weights dropped in training, moment-matched Gaussians averaged at test time (Wan et al. 2013).
-
-    Weights of every layer but the last are dropped, as in the source, where the last one is an ordinary softmax.
-    """
-
-    rate: float | str = "auto"
-    """Probability that a weight is dropped; "auto" tries a grid on held-out training rows."""
-    matched: bool = False
-    """Gaussians with the moments over masks instead of a mask for each row: for wide layers."""
-    precision: float = 0.0
-    """Precision of a Gaussian prior on the weights, that is, weight decay."""
-
-    def evaluate(self, network: MLP, x: Tensor, n_draws: int, seed: int) -> Tensor:
-        """Draws from the matched Gaussians, averaged before the softmax (Wan et al. 2013, algorithm 2)."""
-        return draw_functions(network, x, n_draws, seed).mean(0, keepdim=True)
-
-    def layer(self, n_in: int, n_out: int, place: Place, choices: Sequence[float]) -> BayesianLinear:
-        options: dict[str, Any] = {"precision": self.precision, "batch_shape": (len(choices),)}
-        if place.last:
-            return DeterministicLinear(n_in, n_out, **options)
-        return DropConnectLinear(n_in, n_out, rate=per_replica(choices), matched=self.matched, **options)
-
-    def search(self) -> HeldOutSearch:
-        return HeldOutSearch(candidate_rates(self.rate))
 
 
 PRECISIONS = np.geomspace(0.25, 2.5e5, 49)
@@ -400,7 +262,7 @@ class MCDropout(LayerBaseline):
     length_scale: float = 0.01
     """l; 0.01 in the source."""
 
-    def layer(self, n_in: int, n_out: int, place: Place, choices: Sequence[RateAndPrecision]) -> DropoutLinear:
+    def layer(self, n_in: int, n_out: int, choices: Sequence[RateAndPrecision]) -> DropoutLinear:
         rate = per_replica([choice.rate for choice in choices])
         return DropoutLinear(n_in, n_out, rate=rate, precision=self.length_scale**2, batch_shape=(len(choices),))
 

@@ -23,7 +23,6 @@ from vmg.prediction import Prediction
 from vmg.training import cosine, train
 from vmg_paper.baselines import HMCRegressor, PBPRegressor
 from vmg_paper.baselines.hamiltonian import bulk_ess, split_rhat
-from vmg_paper.baselines.hmc import LayerPrecisions
 from vmg_paper.experiments.results_file import markdown
 from vmg_paper.layers import GlobalInducingMLP
 
@@ -327,7 +326,7 @@ class Toy:
         """This library's default for tables."""
         return self.regressor_band("TableRegressor()", TableRegressor(random_state=self.seed), truth)
 
-    def true_band(self, name: str, hidden: Sequence[int], activation: str, prior: float | LayerPrecisions) -> Band:
+    def true_band(self, name: str, hidden: Sequence[int], activation: str, prior: float) -> Band:
         """The band of Hamiltonian Monte Carlo, with how well its chains agree as a note."""
         self.tell(name)
         hmc = HMCRegressor(

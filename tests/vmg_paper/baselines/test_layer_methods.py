@@ -10,22 +10,11 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold
 
 from quick import linear_table
-from vmg.prediction import draw_functions
 from vmg.variational import fit_splits
 from vmg_paper import baselines
-from vmg_paper.baselines.layer_methods import MIXTURES, RATES, LearnedVarianceLikelihood, PrecisionLikelihood
+from vmg_paper.baselines.layer_methods import RATES, LearnedVarianceLikelihood, PrecisionLikelihood
 
-REGRESSORS = (
-    "MeanField",
-    "Graves",
-    "BayesByBackprop",
-    "VariationalDropout",
-    "MCDropout",
-    "MaximumLikelihood",
-    "Dropout",
-    "DropConnect",
-    "DeepEnsemble",
-)
+REGRESSORS = ("MeanField", "Graves", "MCDropout", "DeepEnsemble")
 OPTIONS = {
     "hidden_layer_sizes": (8,),
     "batch_size": 300,  # more than any table here: one step an epoch
@@ -101,7 +90,7 @@ def test_parameters_are_the_methods_own(name):
         make(name, n_pseudo=3)
 
 
-@pytest.mark.parametrize("name", ["MeanField", "Dropout", "MaximumLikelihood"])
+@pytest.mark.parametrize("name", ["MeanField", "MCDropout"])
 def test_members_and_several_outputs(name):
     X, y = linear_table(40, n_outputs=2)
     model = make(name, n_members=2, max_iter=5).fit(X, y)
@@ -118,59 +107,16 @@ def test_mean_field_takes_the_priors_of_the_library():
     assert [type(m.network_.layers[0].prior).__name__ for m in (gamma, isotropic)] == ["GammaPrior", "IsotropicPrior"]
 
 
-def test_bayes_by_backprop_takes_its_prior():
-    X, y = linear_table(30)
-    model = make("BayesByBackprop", mixture=(0.25, 2.0, 0.1), max_iter=2).fit(X, y)
-    assert model.network_.layers[1].prior[0].tolist() == pytest.approx([0.25, 2.0, 0.1])
-    with pytest.raises(ValueError, match=r"mixture must be \(share, wide, narrow\) or 'auto'; got 'flat'"):
-        make("BayesByBackprop", mixture="flat").fit(X, y)
-    for chosen in fit_splits(make("BayesByBackprop", max_iter=2), X, y, list(KFold(2).split(X))):
-        prior = chosen.choice_
-        assert prior in MIXTURES
-        assert chosen.network_.layers[0].prior[0].tolist() == pytest.approx([prior.share, prior.wide, prior.narrow])
-
-
-def rate_of(model):
-    """The rate in use."""
-    return getattr(model.choice_, "rate", model.choice_)
-
-
-@pytest.mark.parametrize("name", ["Dropout", "MCDropout", "DropConnect"])
-def test_rates_are_given_or_chosen_from_the_grid(name):
+def test_rates_are_given_or_chosen_from_the_grid():
     X, y = linear_table(40)
-    given = make(name, rate=0.3, max_iter=3).fit(X, y)
-    assert rate_of(given) == 0.3
-    chosen = fit_splits(make(name, max_iter=3), X, y, list(KFold(2).split(X)))
+    given = make("MCDropout", rate=0.3, max_iter=3).fit(X, y)
+    assert given.choice_.rate == 0.3
+    chosen = fit_splits(make("MCDropout", max_iter=3), X, y, list(KFold(2).split(X)))
     for model in (given, *chosen):
-        layer = model.network_.layers[0 if name == "DropConnect" else 1]
-        assert layer.rate.tolist() == pytest.approx([rate_of(model)])
-    assert {rate_of(model) for model in chosen} <= set(RATES)
+        assert model.network_.layers[1].rate.tolist() == pytest.approx([model.choice_.rate])
+    assert {model.choice_.rate for model in chosen} <= set(RATES)
     with pytest.raises(ValueError, match=r"rate must be a number in \[0, 1\) or 'auto'; got 'much'"):
-        make(name, rate="much").fit(X, y)
-
-
-def test_dropout_has_a_rate_for_the_inputs():
-    model = make("Dropout", rate=0.5, input_rate=0.2, max_iter=2).fit(*linear_table(30))
-    assert [layer.rate.item() for layer in model.network_.layers] == pytest.approx([0.2, 0.5])
-
-
-def test_point_methods_predict_with_the_mean_network():
-    X, y = linear_table(30)
-    for name in ("MaximumLikelihood", "Dropout"):
-        model = make(name, max_iter=3).fit(X, y)
-        x = torch.as_tensor(model.input_scaling_.transform(X), dtype=torch.float64)
-        f = model.network_.double().forward_mean(x)[0].detach().numpy()
-        np.testing.assert_allclose(model.predict(X), model.target_scaling_.inverse(f)[:, 0])
-        assert (model.pred_dist(X).epistemic_std == 0).all()
-
-
-def test_dropconnect_averages_its_draws():
-    X, y = linear_table(30)
-    model = make("DropConnect", rate=0.5, max_iter=3, n_draws=20).fit(X, y)
-    x = torch.as_tensor(model.input_scaling_.transform(X))
-    mean = draw_functions(model.network_, x, 20, model.seed_).mean((0, 1)).numpy()
-    np.testing.assert_allclose(model.predict(X), model.target_scaling_.inverse(mean)[:, 0])
-    assert (model.pred_dist(X).epistemic_std == 0).all()
+        make("MCDropout", rate="much").fit(X, y)
 
 
 def test_mc_dropout_finds_the_noise():
