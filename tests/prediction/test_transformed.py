@@ -44,6 +44,14 @@ def test_rows_far_above_zero_are_left_as_they_are():
     np.testing.assert_allclose(rectified.crps(y), above.crps(y), rtol=1e-3)
 
 
+def test_ignorance_far_from_the_rows_does_not_move_the_mean_of_amounts():
+    centre, noise, function = np.full((1, 1), 0.5), np.full((1, 1), 0.1), np.full((1, 1), 20.0)
+    base = StudentPrediction(centre, noise, function, np.array([6.0]), lambda: function.T[..., None])
+    prediction = TransformedPrediction(base, Rectified())
+    assert 0.5 < prediction.mean[0] < 0.7  # that of the distribution is 8.8
+    assert prediction.std[0] > 10 and prediction.interval(0.9)[0, 1] > 30
+
+
 def test_the_logarithm_is_a_straight_line_beyond_its_ceiling():
     transform = LogTransform(60.0, 0.5)
     z = np.array([-3.0, 0.0, 3.0, np.log(60.0), 6.0, 100.0])

@@ -21,6 +21,7 @@ NORMAL = np.linspace(-7.9, 7.9, 159)  # nodes of means over the noise, by the tr
 FUNCTION_NODES = 15
 LEAST_NOISE = 1e-6  # of the base's: rows whose targets are all but surely zero keep so much
 MEAN_TAIL = 0.0501  # of probability above the largest mean of a logarithm: inside the 90 % interval, with rounding
+MEAN_IGNORANCE = 5.0  # times the noise: what the mean of numbers that are cut at zero counts
 UNTOUCHED = 1e-4  # of probability below zero: less leaves a rectified row's moments as they are
 
 
@@ -150,11 +151,17 @@ class TransformedPrediction(WrappedPrediction):
 
     @cached_property
     def _whole(self) -> tuple[Array, Array]:
-        """Mean and variance of touched rows; of a logarithm inside the 90 % interval, for nobody has seen its tail."""
+        """Mean and variance of touched rows; of a logarithm inside the 90 % interval, for nobody has seen its tail.
+
+        Ignorance far from the rows is as large below the centre as above it; cutting it at zero must not move the mean.
+        So the mean of rectified numbers counts no more of it than ``MEAN_IGNORANCE`` times the noise.
+        """
         base = self.base.take(self._touched)
         mean, variance = self._integrate(base.loc, base.scale)
-        if not isinstance(self.transform, LogTransform):
-            return mean, variance
+        if isinstance(self.transform, Rectified):
+            limit = np.hypot(1, MEAN_IGNORANCE)
+            capped, _ = self._integrate(base.loc, np.minimum(base.scale, limit * base.noise_scale))
+            return capped, variance + (mean - capped) ** 2
         end = self.transform.forward(base._quantile(np.full((1, 1), MEAN_TAIL), upper=True))
         capped = np.minimum(np.minimum(mean, end), self.transform.ceiling)
         return capped, variance + (mean - capped) ** 2
