@@ -75,7 +75,18 @@ def test_the_command_fit_is_read_in_few_files(tmp_path):
     rng = np.random.default_rng(0)
     rows = [f"{a:.3f},{rng.choice(['x', 'y'])},{2 * a + rng.normal():.3f}" for a in rng.normal(size=40)]
     (tmp_path / "t.csv").write_text("\n".join(["a,b,y", *rows]))
-    command = ["fit", str(tmp_path / "t.csv"), "--target", "y", "--members", "2", "--max-iter", "10", "--quiet", "--out"]
+    command = [
+        "fit",
+        str(tmp_path / "t.csv"),
+        "--target",
+        "y",
+        "--members",
+        "2",
+        "--max-iter",
+        "10",
+        "--quiet",
+        "--out",
+    ]
     assert run([*command, str(tmp_path / "first.vmg")]) == 0  # all is imported now
     entered = files_entered(lambda: run([*command, str(tmp_path / "second.vmg")]))
     assert {"tables/files.py", "tables/encoder.py", "fit/trainer.py", "review/holdout.py", "model_file.py"} <= entered

@@ -1,14 +1,11 @@
 import pickle
 
 import numpy as np
-import pandas as pd
-import polars as pl
 import pytest
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.exceptions import NotFittedError
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -96,12 +93,6 @@ def test_labels_have_no_order():
     np.testing.assert_array_equal(np.searchsorted(NAMES, first.predict(X)) * 10, second.predict(X))
 
 
-@pytest.mark.parametrize("method", ["predict", "predict_proba", "pred_dist"])
-def test_before_fitting(method):
-    with pytest.raises(NotFittedError):
-        getattr(classifier(), method)(np.zeros((2, 2)))
-
-
 # -- randomness -------------------------------------------------------------------------------------------------------
 
 
@@ -111,13 +102,6 @@ def test_same_seed_same_bits(fitted):
     np.testing.assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
     assert (other.predict_proba(X) != fitted.predict_proba(X)).all()
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict_proba(X), fitted.predict_proba(X))
-
-
-def test_other_processes_get_the_same_scores():
-    X, y = class_table(30)
-    model = classifier(max_iter=5)
-    here, there = (cross_val_score(model, X, y, cv=2, n_jobs=jobs, scoring="neg_log_loss") for jobs in (None, 2))
-    np.testing.assert_array_equal(here, there)
 
 
 # -- scikit-learn's tools, frames, types ------------------------------------------------------------------------------
@@ -139,26 +123,6 @@ def test_tools():
     assert clone(classifier(n_draws=7)).n_draws == 7
 
 
-@pytest.mark.parametrize("kind", [pd, pl])
-def test_frames(kind):
-    X, y = class_table(30)
-    frame, target = kind.DataFrame({"width": X[:, 0], "height": X[:, 1]}), kind.Series(y)
-    model = classifier(max_iter=5).fit(frame, target)
-    np.testing.assert_array_equal(model.predict_proba(frame), classifier(max_iter=5).fit(X, y).predict_proba(X))
-    assert list(model.feature_names_in_) == ["width", "height"]
-    with pytest.raises(ValueError, match=r"(?s)feature names should match.*same order"):
-        model.predict(frame[["height", "width"]])
-
-
-def test_lists_and_types_give_the_same_numbers():
-    X, y = class_table(30)
-    X = X.astype(np.float32)
-    model = classifier(max_iter=5).fit(X.astype(np.float64), y)
-    for X_same, y_same in ((X, y), (X.tolist(), y.tolist()), (X, y.astype(object))):
-        other = classifier(max_iter=5).fit(X_same, y_same)
-        np.testing.assert_array_equal(other.predict_proba(X_same), model.predict_proba(X))
-
-
 @pytest.mark.parametrize(
     ("y", "message"),
     [
@@ -176,16 +140,6 @@ def test_mistakes_in_the_classes(y, message):
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------
-
-
-def test_rows_of_weight_zero_are_never_seen():
-    X, y = class_table(30)
-    weight = (np.arange(30) % 4).astype(float)
-    wrong = np.where(weight == 0, "no", y)
-    kept = weight > 0
-    alone = classifier(max_iter=5).fit(X[kept], y[kept], weight[kept])
-    with_zeros = classifier(max_iter=5).fit(X, wrong, weight)
-    np.testing.assert_array_equal(alone.predict_proba(X), with_zeros.predict_proba(X))
 
 
 def test_a_weight_counts_rows():

@@ -8,15 +8,13 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
-from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from scipy import stats
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
 
 from quick import assert_same_bits, everything, linear_table, regressor
-from vmg.variational import VMGRegressor
 
 # -- predictions ------------------------------------------------------------------------------------------------------
 
@@ -69,36 +67,12 @@ def test_a_row_is_predicted_alone_as_in_company(fitted):
     np.testing.assert_allclose(alone, fitted.predict_interval(X), rtol=1e-8)
 
 
-def test_samples(fitted):
-    X, _ = linear_table(3, seed=1)
-    draws, p = fitted.sample(X, 4_000), fitted.pred_dist(X)
-    assert (abs(draws.mean(0) - p.mean) < 5 * p.std / math.sqrt(4_000)).all()
-    np.testing.assert_array_equal(fitted.sample(X, 5, random_state=1), fitted.sample(X, 5, random_state=1))
-    assert (fitted.sample(X, 5, random_state=1) != fitted.sample(X, 5, random_state=2)).all()
-
-
 def test_both_std_and_cov(fitted):
     with pytest.raises(ValueError, match="at most one of return_std, return_cov and coverage"):
         fitted.predict(np.zeros((2, 3)), return_std=True, return_cov=True)
 
 
-@pytest.mark.parametrize("method", ["predict", "predict_interval", "pred_dist", "sample"])
-def test_before_fitting(method):
-    with pytest.raises(NotFittedError):
-        getattr(VMGRegressor(), method)(np.zeros((2, 3)))
-
-
 # -- scikit-learn's tools ---------------------------------------------------------------------------------------------
-
-
-def test_clone_and_set_params():
-    model = VMGRegressor(hidden_layer_sizes=(7,), noise_prior=(2.0, 0.5)).set_params(n_draws=3, tol=0.1)
-    twin = clone(model)
-    assert twin.get_params() == model.get_params()
-    assert twin.get_params()["n_draws"] == 3
-    assert not hasattr(twin, "network_")
-    with pytest.raises(ValueError, match="Invalid parameter 'depth'"):
-        model.set_params(depth=3)
 
 
 def test_pipeline_and_grid_search():
@@ -193,3 +167,47 @@ def test_mistakes_in_parameters(options, message):
     X, y = linear_table(10)
     with pytest.raises(ValueError, match=message):
         regressor(**{"max_iter": 1, **options}).fit(X, y)
+
+
+# -- conformal intervals ----------------------------------------------------------------------------------------------
+
+
+def test_coverage_of_new_rows_of_an_estimator():
+    """Targets have moved since the fit; after calibration with n rows the coverage is Beta(k, n + 1 − k)."""
+    X, y = linear_table(1_250)
+    y[50:] += 3
+    model = regressor(n_draws=20).fit(X[:50], y[:50])
+    before = model.predict_interval(X[250:], 0.8)
+    model.conformalize(X[50:250], y[50:250])
+    after = model.predict_interval(X[250:], 0.8)
+    inside = [((low <= y[250:]) & (y[250:] <= high)).mean() for low, high in (before.T, after.T)]
+    rank = math.ceil(201 * 0.8)
+    low, high = stats.beta(rank, 201 - rank).ppf([1e-3, 1 - 1e-3])
+    error = 3 * math.sqrt(0.8 * 0.2 / 1000)
+    assert inside[0] < low - error, "the test needs a model that is wrong"
+    assert low - error < inside[1] < high + error
+
+
+@pytest.mark.parametrize("method", ["fit", "partial_fit"])
+def test_fitting_forgets_the_calibration(method):
+    X, y = linear_table(40)
+    model = regressor(max_iter=2).fit(X, y).conformalize(X, y)
+    calibrated = model.predict_interval(X)
+    getattr(model, method)(X, y)
+    assert model.conformal_scores_ is None
+    assert (model.predict_interval(X) == model.pred_dist(X).interval(0.9)).all()
+    assert (model.predict_interval(X) != calibrated).any()
+
+
+def test_each_output_is_calibrated_on_its_own():
+    X, y = linear_table(200, n_outputs=2)
+    model = regressor(max_iter=10).fit(X[:50], y[:50])
+    y[:, 1] *= 5  # only the second output is now off
+    model.conformalize(X[50:], y[50:])
+    assert model.conformal_scores_.shape == (150, 2)
+    interval = model.predict_interval(X[50:], 0.8)
+    assert interval.shape == (150, 2, 2)
+    inside = (interval[..., 0] <= y[50:]) & (y[50:] <= interval[..., 1])
+    assert (abs(inside.mean(0) - 0.8) < 0.02).all()
+    first = regressor(max_iter=10).fit(X[:50], y[:50] / [1, 5]).conformalize(X[50:], y[50:] / [1, 5])
+    np.testing.assert_allclose(first.predict_interval(X, 0.8)[:, 0], model.predict_interval(X, 0.8)[:, 0], atol=1e-8)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 
 from quick import LINEAR, assert_same_bits, everything, linear_table, regressor
 from vmg.nn import MLP
@@ -142,15 +141,6 @@ def test_an_interrupted_fit_leaves_the_model_as_it_was(method, warm_start):
         getattr(model, method)(3 * X + 5, 100 * y, callbacks=[interrupt])
     np.testing.assert_array_equal(everything(model, X), before)
     assert vars(model) == old
-
-
-def test_an_interrupted_first_fit_leaves_nothing():
-    X, y = linear_table(20)
-    model = regressor(max_iter=4)
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(X, y, callbacks=[interrupt])
-    with pytest.raises(NotFittedError):
-        model.predict(X)
 
 
 def test_a_network_that_training_left_without_numbers_is_no_fit():
