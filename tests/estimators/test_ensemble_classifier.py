@@ -1,6 +1,7 @@
 """``TableClassifier``: what it promises besides scikit-learn's checks."""
 
 import copy
+import dataclasses
 
 import numpy as np
 import pytest
@@ -169,3 +170,53 @@ def test_class_weights_are_those_of_rows(tmp_path):
     )
     with pytest.raises(ValueError, match="class_weight must have positive numbers"):
         ensemble_classifier(class_weight={0: 1.0, 1: -4.0}).fit(X, y)
+
+
+# -- boosted trees ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def thresholds():
+    """Classes that two thresholds decide, a tenth of them at random, beside columns that say nothing."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 6))
+    y = np.where(rng.random(600) < 0.1, rng.integers(3, size=600), (X[:, 0] > 0.3).astype(int) + (X[:, 1] > 0.5))
+    weight = rng.uniform(0.5, 1.5, 400)
+    return ensemble_classifier(class_weight="balanced").fit(X[:400], y[:400], sample_weight=weight), X[400:], y[400:]
+
+
+def test_trees_help_where_thresholds_decide(thresholds, tmp_path):
+    model, X, y = thresholds
+    assert model.expert_weights_["boosted_trees"] > 0
+    alone = ensemble_classifier(experts="networks").fit(*class_table(90))
+    assert "boosted_trees" not in alone.expert_weights_
+    networks = copy.deepcopy(model)
+    networks.ensemble_ = dataclasses.replace(model.ensemble_, trees=None, sharpness=1.0)
+
+    def log_loss(one):
+        return -np.log(one.predict_proba(X)[np.arange(len(y)), y]).mean()
+
+    assert log_loss(model) < 0.9 * log_loss(networks)
+    model.save(tmp_path / "model.vmg")
+    loaded = vmg.load(tmp_path / "model.vmg")
+    np.testing.assert_array_equal(numbers(loaded, X), numbers(model, X))
+
+
+def test_networks_learn_from_later_rows_beside_trees(thresholds):
+    model, X, y = thresholds
+    updated = copy.deepcopy(model).partial_fit(X, y)
+    assert updated.expert_weights_ == model.expert_weights_
+    chosen = np.arange(len(y)), y
+    assert np.log(updated.predict_proba(X)[chosen]).mean() > np.log(model.predict_proba(X)[chosen]).mean()
+    sets = updated.conformalize(X[:100], y[:100]).predict_set(X[100:], coverage=0.9)
+    assert 0.8 < sets[np.arange(100), y[100:]].mean() <= 1
+    near, far = model.pred_dist(X), model.pred_dist(100 * X)
+    assert far.probabilities.max(-1).mean() < near.probabilities.max(-1).mean()  # trees alone are as sure far away
+    assert far.mutual_information.mean() > near.mutual_information.mean()
+
+
+def test_trees_that_do_not_help_are_left_out():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(200, 3))
+    model = ensemble_classifier().fit(X, (X.sum(1) + 0.5 * rng.normal(size=200) > 0).astype(int))
+    assert model.expert_weights_ == {"networks": model.ensemble_.sharpness}

@@ -10,13 +10,14 @@ from vmg.math.softmax_evidence import (
     ClassRows,
     JointCurvature,
     KroneckerCurvature,
+    RowSpread,
     SoftmaxPosterior,
     class_posterior,
     expected_curvature,
     expected_log_likelihood,
     improve,
     mean_probabilities,
-    softmax_objective,
+    softmax_step,
 )
 
 D, N, K = 4, 30, 3
@@ -59,30 +60,29 @@ def test_mean_probabilities_are_close_to_draws():
     torch.testing.assert_close(certain, torch.softmax(logits, -1))
 
 
-def test_the_value_is_the_log_of_a_mean_less_the_divergence():
-    features, labels, precision, weight = problem()
-    posterior = random_posterior()
-    p = mean_probabilities(features @ posterior.mean, posterior.variance(features))
-    expected = (weight * (labels * p.log()).sum(-1)).sum() - kl(posterior, precision)
-    torch.testing.assert_close(softmax_objective(features, labels, precision, posterior, weight), expected)
-
-
-def test_the_gradient_is_that_of_the_bound_at_a_fixed_posterior():
+def test_a_step_gives_the_log_of_a_mean_less_the_divergence_with_the_gradient_of_the_bound():
     """ω(y − p)Mᵀ − ωKhΦS is the gradient of Σ ω(Σ(y − p₀)φᵀM − ½Kh₀ φᵀSφ) with p₀ and h₀ held where they are."""
-    features, labels, precision, weight = problem()
-    posterior = random_posterior()
-    features.requires_grad_()
+    features, labels, precision, weight = problem(batch=(1,))
+    before = improve(None, features, labels, precision, weight, 1)
+    spread = RowSpread.of(before, features, 2)
+    features = torch.cat([features[..., :2] + 0.3, features[..., 2:]], -1).requires_grad_()  # two of four have learned
     precision.requires_grad_()
-    softmax_objective(features, labels, precision, posterior, weight).backward()
+    posterior, value = softmax_step(before, features, labels, precision, weight, spread)
+    value.sum().backward()
 
     again, a = features.detach().clone().requires_grad_(), precision.detach().clone().requires_grad_()
     with torch.no_grad():
-        p = mean_probabilities(again @ posterior.mean, posterior.variance(again))
-        h = (p * (1 - p)).mean(-1)
+        p = mean_probabilities(again @ before.mean, before.variance(again))
+        pull = (again * weight.unsqueeze(-1)).mT @ (labels - p) - precision.unsqueeze(-1) * before.mean
+        torch.testing.assert_close(posterior.mean, before.mean + torch.cholesky_solve(pull, before.majorant))
+        p = mean_probabilities(again @ posterior.mean, before.variance(again))
+    divergence = kl(SoftmaxPosterior(posterior.mean[0], before.root[0]), a[0])
+    torch.testing.assert_close(value[0], (weight * (labels * p.log()).sum(-1)).sum() - divergence)
     linear = ((labels - p) * (again @ posterior.mean)).sum(-1)
-    quadratic = -0.5 * K * h * posterior.variance(again)
-    ((weight * (linear + quadratic)).sum() - kl(posterior, a)).backward()
-    torch.testing.assert_close(features.grad, again.grad)
+    quadratic = -0.5 * K * (p * (1 - p)).mean(-1) * before.variance(again)
+    ((weight * (linear + quadratic)).sum() - divergence).backward()
+    torch.testing.assert_close(features.grad[..., :2], again.grad[..., :2])
+    assert not features.grad[..., 2:].any()
     torch.testing.assert_close(precision.grad, a.grad)
 
 
@@ -148,12 +148,10 @@ def test_weights_are_repeated_rows():
 def test_replicas_are_a_loop():
     features, labels, precision, weight = problem(batch=(2,))
     together = improve(None, features, labels, precision, weight, 20)
-    value = softmax_objective(features, labels, precision, together, weight)
     for i in range(2):
         alone = improve(None, features[i], labels, precision[i], weight[i], 20)
         torch.testing.assert_close(together.mean[i], alone.mean)
         torch.testing.assert_close(together.root[i], alone.root)
-        torch.testing.assert_close(value[i], softmax_objective(features[i], labels, precision[i], alone, weight[i]))
 
 
 def test_draws_have_the_posteriors_covariance():

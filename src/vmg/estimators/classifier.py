@@ -39,8 +39,10 @@ class TableClassifier(ClassifierMixin, ClassesMixin, TableEstimator):
 categorical, ignore, date_formats, decimal, random_state, verbose
         As in :class:`TableRegressor`.
     experts : "auto", str or sequence of str
-        As in :class:`TableRegressor`; for classes there are "networks" and "boosted_trees", whose log probabilities
-        are added with factors that held-out rows choose.
+        "auto" (the default) lets boosted trees help the networks where held-out rows gain by them; "networks" takes
+        the networks alone. Logits of the networks and log probabilities of the trees are added with factors that
+        held-out rows choose. Trees are fitted to 50 to 50,000 rows, know no ignorance, and do not change in
+        ``partial_fit``: mutual information and what else is epistemic comes from the networks.
     n_draws : int
         Posterior draws behind a prediction, for each member.
     class_weight : dict, "balanced" or None
@@ -66,6 +68,7 @@ categorical, ignore, date_formats, decimal, random_state, verbose
     """
 
     _: KW_ONLY
+    experts: str | Sequence[str] = parameter("auto", str, "array-like")
     n_draws: int = parameter(16, Interval(Integral, 1, 10_000, closed="both"))
     class_weight: dict[Any, float] | str | None = parameter(None, dict, StrOptions({"balanced"}), None)
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import optimize
 
 from vmg.fit.design import Design
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
@@ -279,7 +279,6 @@ CLASS_DRAWS = 32
 REGION_WEIGHT = 0.3  # of all rows in held-out regions, beside all rows of folds
 CLASS_PRIOR_ROWS = 3.0  # that the priors of the logarithms of the factors count as
 CLASS_SPREAD = np.array([1.0, 2.0, 1.0])  # of these priors; with trees, both kinds start at one half
-LEAST_TRUST = 0.05  # of trees; with less they are dropped
 
 
 class ClassCalibration(NamedTuple):
@@ -297,49 +296,59 @@ def calibrate_classes(
 
     Networks have logits f with variances, trees log probabilities log q, and the two are pooled in each draw:
     p ∝ exp(κ f + τ log q). ``by_trees`` has log q [n, K] of each group, from trees that have not seen its rows. Trees
-    that do not help have no trust.
+    have no trust where held-out rows of folds gain no more than a standard error by them.
     """
-    if by_trees:
-        factors = _calibrate_classes(rows, y, weight, seed, by_trees)
-        if factors.trust > LEAST_TRUST:
-            return factors
-    return _calibrate_classes(rows, y, weight, seed, ())
+    alone, scores = _calibrate_classes(rows, y, weight, seed, ())
+    if not by_trees:
+        return alone
+    pooled, scores_with_trees = _calibrate_classes(rows, y, weight, seed, by_trees)
+    counted = np.concatenate([weight[outside] for outside, *_ in rows.of_groups(regions=False)])
+    gain, share = scores_with_trees - scores, counted / counted.sum()
+    error = math.sqrt(share**2 @ (gain - share @ gain) ** 2)
+    return pooled if share @ gain > error else alone
 
 
 def _calibrate_classes(
     rows: HeldOutPredictions, y: Positions, weight: Array, seed: int, by_trees: Sequence[Array]
-) -> ClassCalibration:
-    """The best factors, with trees or without."""
+) -> tuple[ClassCalibration, Array]:
+    """The best factors, with trees or without, and the log probabilities of held-out labels in folds under them."""
     rng = np.random.default_rng(seed)
     n_classes = rows.loc.shape[-1]
-    sets: list[tuple[float, list[tuple[Array, Array, Positions, Array, Array, Array]]]] = []
+    sets = []
     for regions in (False, True):
         parts = []
         said = [one for one, group in zip(by_trees, rows.design.groups, strict=False) if group.region == regions]
         for k, (outside, loc, variance, factor) in enumerate(rows.of_groups(regions=regions)):
             if len(outside):
                 noise = rng.standard_normal((CLASS_DRAWS, len(loc), 1, n_classes))
-                spread = np.sqrt(variance * factor)
+                deviations = noise * np.sqrt(variance * factor)[..., None]
                 log_q = said[k][outside] if said else np.zeros((len(outside), n_classes))
-                parts.append((loc, spread[..., None], y[outside], weight[outside], noise, log_q))
+                chosen = torch.as_tensor(y[outside]).expand(CLASS_DRAWS, len(loc), 1, -1)
+                quick = (torch.as_tensor(one).float().mT.contiguous() for one in (loc, deviations, log_q))
+                parts.append((*quick, chosen))  # classes before rows, [..., K, n]
         if parts:
-            sets.append((sum(float(part[3].sum()) for part in parts), parts))
-    n_rows = sets[0][0]
+            counted = np.concatenate([weight[outside] for outside, *_ in rows.of_groups(regions=regions)])
+            sets.append((parts, counted / counted.sum()))
+    n_rows = float(sum(weight[outside].sum() for outside, *_ in rows.of_groups(regions=False)))
     start = np.array([0.0, 0.0]) if not by_trees else np.array([-math.log(2), 0.0, -math.log(2)])
 
     def factors(values: Array) -> ClassCalibration:
         limited = np.exp(np.clip(values, (-5, -20, -5)[: len(values)], (5, 20, 5)[: len(values)]))
         return ClassCalibration(*limited.tolist())
 
-    def loss_at(values: Array) -> float:
+    def scores(values: Array, parts: Sequence[tuple[torch.Tensor, ...]]) -> Array:
         sharpness, inflation, trust = factors(values)
-        root, total = math.sqrt(inflation), 0.0
-        for share, (size, parts) in zip((1.0, REGION_WEIGHT), sets, strict=False):
-            for loc, spread, labels, w, noise, log_q in parts:
-                p = special.softmax(sharpness * loc + root * spread * noise + trust * log_q, -1).mean((0, 1))
-                chosen = p[np.arange(len(labels)), labels]
-                total -= float(w @ np.log(np.maximum(chosen, 1e-12))) * share / size
-        return total + 0.5 * np.square((values - start) / CLASS_SPREAD[: len(start)]).sum() * CLASS_PRIOR_ROWS / n_rows
+        log_p = []
+        for logits, deviations, log_q, chosen in parts:
+            drawn = torch.log_softmax(sharpness * logits + trust * log_q + math.sqrt(inflation) * deviations, -2)
+            own = drawn.gather(-2, chosen).squeeze(-2)  # [S, E, n]
+            log_p.append(own.exp().mean((0, 1)).clamp_min(1e-12).log())
+        return torch.cat(log_p).double().numpy()
+
+    def loss_at(values: Array) -> float:
+        prior = np.square((values - start) / CLASS_SPREAD[: len(start)]).sum() * CLASS_PRIOR_ROWS / n_rows
+        fits = [share @ scores(values, parts) for parts, share in sets]
+        return float(0.5 * prior - sum(one * fit for one, fit in zip((1.0, REGION_WEIGHT), fits, strict=False)))
 
     def loss(points: Array, problem: Positions) -> Array:
         return np.array([loss_at(values) for values in points])
@@ -348,4 +357,4 @@ def _calibrate_classes(
     best, _ = nelder_mead(
         loss, start[None], first_step=FIRST_STEP, max_rounds=rounds, x_tolerance=1e-2, loss_tolerance=1e-5
     )
-    return factors(best[0])
+    return factors(best[0]), scores(best[0], sets[0][0])

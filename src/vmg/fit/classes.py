@@ -22,7 +22,7 @@ from vmg.fit.glm import OptimisedMembers, mean_score, posterior_of_all_rows
 from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS
 from vmg.fit.trainer import FitRows, train_ensembles
 from vmg.math.evidence import log_precision_prior
-from vmg.math.softmax_evidence import SoftmaxPosterior, improve, mean_probabilities, softmax_objective, step_mean
+from vmg.math.softmax_evidence import RowSpread, SoftmaxPosterior, improve, mean_probabilities, softmax_step
 from vmg.model_file import Document, Tensors, require_size
 from vmg.training import Callback
 
@@ -57,20 +57,20 @@ class ClassificationMembers(OptimisedMembers):
     ) -> None:
         super().__init__(in_features, hidden, activations, n_members, n_directions)
         self.n_classes = n_classes
+        self._spread: RowSpread | None = None  # of the rows x of the last training step
+        self._x: Tensor | None = None
 
     def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The bound of the output layer plus the anchored log prior, for labels y [N]."""
-        phi, labels = self.features(x), self._one_hot(y, x.dtype)
+        phi, labels, precision = self.features(x), self._one_hot(y, x.dtype), self.prior_precision()
+        fresh = self._posterior is None or self._n_steps % REFRESH_EVERY == 0
         with torch.no_grad():
-            precision = self.prior_precision()
-            fresh = self._posterior is None or self._n_steps % REFRESH_EVERY == 0
-            if self._posterior is None or fresh:
+            if fresh:
                 self._posterior = improve(self._posterior, phi, labels, precision, weight, TRAINING_STEPS)
-            spread = phi @ self._posterior.covariance
-            if not fresh:
-                self._posterior = step_mean(self._posterior, phi, spread, labels, precision, weight)
-            self._n_steps += 1
-        value = softmax_objective(phi, labels, self.prior_precision(), self._posterior, weight, spread)
+            if fresh or self._spread is None or x is not self._x:  # other rows
+                self._spread, self._x = RowSpread.of(self._posterior, phi, sum(self.features.hidden[-1:])), x
+        self._n_steps += 1
+        self._posterior, value = softmax_step(self._posterior, phi, labels, precision, weight, self._spread)
         return value + self.features.log_prior() + log_precision_prior(self.log_precision), value
 
     def _one_hot(self, y: Tensor, dtype: torch.dtype) -> Tensor:
@@ -79,6 +79,7 @@ class ClassificationMembers(OptimisedMembers):
     @torch.no_grad()
     def posterior(self, x: Tensor, y: Tensor, weight: Tensor, n_steps: int = FINAL_STEPS) -> SoftmaxPosterior:
         """The output layer's posterior given rows with weights [E, n]."""
+        self._spread = self._x = None  # of training rows, which the model need not keep
         phi = self.features(x)
         labels, precision, weight = self._one_hot(y, phi.dtype), self.prior_precision(), weight.to(phi.dtype)
         start = improve(None, phi, labels, precision, weight, n_steps)
@@ -112,11 +113,14 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
     trees: BoostedTrees | None = None
 
     def log_probabilities_by_trees(self, x: Array) -> Array | float:
-        """τ log q at squashed rows [N, D], [N, K]; zero without trees."""
+        """τ log q / (1 + d²) at squashed rows [N, D] with a distance d from the range of inputs, [N, K].
+
+        Far from all rows trees are as sure as among them, so what they say fades. Zero without trees.
+        """
         if self.trees is None:
             return 0.0
-        n_classes = self.members.n_classes
-        return self.trust * class_log_probabilities(self.trees, np.arange(n_classes), n_classes, x)
+        log_q = class_log_probabilities(self.trees, np.arange(self.members.n_classes), self.members.n_classes, x)
+        return self.trust * log_q / self.input_range.extrapolation_factor(x)[:, None]
 
     @property
     def weights(self) -> dict[str, float]:
@@ -228,7 +232,8 @@ def fit_classification(
                 held_out = np.stack([group.held_out for group in trained.design.groups])
                 grown = grow_class_trees(trained.x, y, n_classes, weight, held_out)
                 if grown is not None:
-                    trees, by_trees = grown[0], [log_q[held.index] for log_q in grown[1]]
+                    trees, fading = grown[0], rows.factor[..., None]
+                    by_trees = [log_q[held.index] / own for log_q, own in zip(grown[1], fading, strict=True)]
             factors = calibrate_classes(rows, y[held.index], given[held.index], seed, by_trees)
             sample = _held_out_sample(rows, held.index, factors, by_trees)
         posterior = posterior_of_all_rows(trained, y, given)

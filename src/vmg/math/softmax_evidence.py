@@ -7,9 +7,11 @@ sums over rows (conjugate-computation VI, Khan & Lin 2017). With p = E_q softmax
 
     S⁻¹ = A = diag(a) + Σ ω h φφᵀ,        M = diag(a)⁻¹ Σ ω φ (y − p)ᵀ.
 
-The first equation is exact for a given p. The second is solved by steps that cannot overshoot (Böhning's bound on the
-curvature, 1992). Given q, hidden layers get the gradient of the bound at a fixed q: ω(y − p)Mᵀ − ω K h ΦS. This family
-is cheap enough for every step of a training loop.
+At the optimum of the bound h has E_q[p(1 − p)] of the drawn p, which is smaller than p(1 − p) at their mean: S is
+somewhat too narrow. Features learned with the smaller one had a larger log loss (``lab/README.md``), and ensembles
+learn a factor of their variances from held-out rows. The second equation is solved by steps that cannot overshoot
+(Böhning's bound on the curvature, 1992). Given q, hidden layers get the gradient of the bound at a fixed q: ω(y − p)Mᵀ
+− ω K h ΦS. This family is cheap enough for every step of a training loop.
 
 *One covariance of all weights*, vec W ~ N(vec M, Σ) under the prior N(0, I ⊗ diag(a)⁻¹): with means over q,
 
@@ -28,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vmg.math.evidence import GaussianWeights
 from vmg.math.linalg import cholesky
@@ -46,8 +48,7 @@ __all__ = [
     "expected_log_likelihood",
     "improve",
     "mean_probabilities",
-    "softmax_objective",
-    "step_mean",
+    "softmax_step",
 ]
 
 
@@ -79,6 +80,10 @@ def _logit_divisor(variance: Tensor) -> Tensor:
     return (1 + math.pi / 4 * variance).sqrt()
 
 
+# Below, few classes of many rows are [..., K, N]: a softmax over a last axis of few numbers takes thirty times as long,
+# and a product of features with few columns five times.
+
+
 def improve(
     posterior: SoftmaxPosterior | None,
     features: Tensor,
@@ -103,88 +108,98 @@ def improve(
         variance = features.new_zeros(features.shape[:-1])
     else:
         mean, variance = posterior.mean, posterior.variance(features)
-    shrink = prior_precision.unsqueeze(-1)
-    p = mean_probabilities(features @ mean + offset, variance)
-    for _ in range(n_steps):
-        mean = mean + torch.cholesky_solve(weighted.mT @ (labels - p) - shrink * mean, majorant)
-        p = mean_probabilities(features @ mean + offset, variance)
-    curvature = (p * (1 - p)).mean(-1)
+    offset = offset.mT if isinstance(offset, Tensor) else offset
+    divisor, targets = _logit_divisor(variance).unsqueeze(-2), labels.mT
+    for step in range(n_steps + 1):
+        p = torch.softmax((mean.mT @ features.mT + offset) / divisor, -2)  # [..., K, N]
+        if step < n_steps:
+            pull = ((targets - p) @ weighted).mT - prior_precision.unsqueeze(-1) * mean
+            mean = mean + torch.cholesky_solve(pull, majorant)
+    curvature = (p * (1 - p)).mean(-2)
     root = cholesky(diagonal + (weighted * curvature.unsqueeze(-1)).mT @ features)
     return SoftmaxPosterior(mean, root, majorant)
 
 
-def step_mean(
-    posterior: SoftmaxPosterior,
-    features: Tensor,
-    spread: Tensor,
-    labels: Tensor,
-    prior_precision: Tensor,
-    weight: Tensor,
-) -> SoftmaxPosterior:
-    """Take one step of the mean M and leave S as it is: right while features have moved little.
+class RowSpread(NamedTuple):
+    """ΦS and φᵀSφ of rows whose first H features learn: what the others add to them, and S of the first.
 
-    ``spread`` is ΦS, which costs more than all the rest.
+    ``learned`` is S [..., H, H]; ``cross`` are the other features of the rows times S [..., N, H], ``rest`` is the
+    variance of their part of a logit, [..., N].
     """
-    assert posterior.majorant is not None
-    p = mean_probabilities(features @ posterior.mean, (spread * features).sum(-1))
-    pull = (features * weight.unsqueeze(-1)).mT @ (labels - p) - prior_precision.unsqueeze(-1) * posterior.mean
-    moved = replace(posterior, mean=posterior.mean + torch.cholesky_solve(pull, posterior.majorant))
-    moved.__dict__["covariance"] = posterior.covariance  # the same S
-    return moved
+
+    learned: Tensor
+    cross: Tensor
+    rest: Tensor
+
+    @classmethod
+    def of(cls, posterior: SoftmaxPosterior, features: Tensor, n_learned: int) -> RowSpread:
+        """At rows with these features [..., N, D]."""
+        given, covariance = features[..., n_learned:], posterior.covariance
+        cross = given @ covariance[..., n_learned:, :]
+        rest = (cross[..., n_learned:] * given).sum(-1)
+        return cls(covariance[..., :n_learned, :n_learned], cross[..., :n_learned], rest)
+
+    def at(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The first H columns of ΦS [..., N, H], and φᵀSφ [..., N]."""
+        learned = features[..., : self.learned.shape[-1]]
+        spread = torch.baddbmm(self.cross, learned, self.learned)
+        return spread, (learned * (spread + self.cross)).sum(-1) + self.rest
 
 
-class _SoftmaxObjective(torch.autograd.Function):
-    """The objective of one set of rows at a fixed q, with its gradient written out."""
+class _ExpectedFit(torch.autograd.Function):
+    """Σ ω log E_q softmax(φᵀW)_y at a given q, whose gradient by the features that learn is the bound's."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        features: Tensor,
-        prior_precision: Tensor,
-        posterior: SoftmaxPosterior,
-        spread: Tensor,
-        labels: Tensor,
-        weight: Tensor,
+        ctx: Any, features: Tensor, mean: Tensor, spread: Tensor, divisor: Tensor, labels: Tensor, weight: Tensor
     ) -> Tensor:
-        mean, covariance = posterior.mean, posterior.covariance
-        n_classes = labels.shape[-1]
-        p = mean_probabilities(features @ mean, (spread * features).sum(-1))
-        fit = (weight * (labels * p.clamp_min(1e-30).log()).sum(-1)).sum(-1)
-        diagonal = covariance.diagonal(dim1=-2, dim2=-1)
-        logdet = prior_precision.log().sum(-1) - 2 * posterior.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-        trace = (prior_precision * diagonal).sum(-1) - prior_precision.shape[-1]
-        mahalanobis = (prior_precision.unsqueeze(-1) * mean.square()).sum((-2, -1))
-        kl = 0.5 * (n_classes * (trace - logdet) + mahalanobis)
-        curvature = (p * (1 - p)).sum(-1)
-        pull = (labels - p) @ mean.mT - curvature.unsqueeze(-1) * spread
-        of_precision = 0.5 * (n_classes * (1 / prior_precision - diagonal) - mean.square().sum(-1))
-        ctx.save_for_backward(pull * weight.unsqueeze(-1), of_precision)
-        return fit - kl
+        counted = weight.unsqueeze(-2)
+        p = torch.softmax(mean.mT @ features.mT / divisor, -2)  # [..., K, N]
+        curvature = (p * (1 - p)).sum(-2) * weight
+        learned = mean[..., : spread.shape[-1], :]
+        pull = torch.baddbmm(spread * -curvature.unsqueeze(-1), ((labels - p) * counted).mT, learned.mT)
+        ctx.save_for_backward(pull)
+        ctx.n_given = mean.shape[-2] - learned.shape[-2]
+        return (labels * counted * p.clamp_min(1e-30).log()).sum((-2, -1))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        of_features, of_precision = ctx.saved_tensors
-        (outer,) = gradients
-        return of_features * outer[..., None, None], of_precision * outer[..., None], None, None, None, None
+        (outer,), (pull,) = gradients, ctx.saved_tensors
+        of_features = nn.functional.pad(pull * outer[..., None, None], (0, ctx.n_given))
+        return of_features, None, None, None, None, None
 
 
-def softmax_objective(
+def softmax_step(
+    posterior: SoftmaxPosterior,
     features: Tensor,
     labels: Tensor,
     prior_precision: Tensor,
-    posterior: SoftmaxPosterior,
     weight: Tensor,
-    spread: Tensor | None = None,
-) -> Tensor:
-    """Σ ω log E_q softmax(φᵀW)_y − KL(q ‖ prior), [...]; see the module for the gradient it passes on.
+    rows: RowSpread,
+) -> tuple[SoftmaxPosterior, Tensor]:
+    """Take one step of the mean M, S staying as it is, and give the objective there, [...]."""
+    assert posterior.majorant is not None
+    targets = labels.mT
+    with torch.no_grad():
+        spread, variance = rows.at(features)
+        divisor = _logit_divisor(variance).unsqueeze(-2)
+        p = torch.softmax(posterior.mean.mT @ features.mT / divisor, -2)
+        residual = (targets - p) * weight.unsqueeze(-2)
+        pull = (residual @ features).mT - prior_precision.unsqueeze(-1) * posterior.mean
+        moved = replace(posterior, mean=posterior.mean + torch.cholesky_solve(pull, posterior.majorant))
+        moved.__dict__["covariance"] = posterior.covariance  # the same S
+    fit = _ExpectedFit.apply(features, moved.mean, spread, divisor, targets, weight)
+    return moved, fit - _kl_divergence(moved, prior_precision)
 
-    This is no bound: its first term is the log of a mean, which lies above the bound's mean of a log. The gradient is
-    the bound's.
-    ``spread`` is ΦS where the caller has it already.
-    """
-    if spread is None:
-        spread = features.detach() @ posterior.covariance
-    return _SoftmaxObjective.apply(features, prior_precision, posterior, spread, labels, weight)
+
+def _kl_divergence(posterior: SoftmaxPosterior, prior_precision: Tensor) -> Tensor:
+    """KL(q ‖ MN(0, diag(a)⁻¹, I)), [...]."""
+    n_features, n_classes = posterior.mean.shape[-2:]
+    diagonal = posterior.covariance.diagonal(dim1=-2, dim2=-1)
+    logdet = prior_precision.log().sum(-1) - 2 * posterior.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    trace = (prior_precision * diagonal).sum(-1) - n_features
+    mahalanobis = (prior_precision * posterior.mean.square().sum(-1)).sum(-1)
+    return 0.5 * (n_classes * (trace - logdet) + mahalanobis)
 
 
 MOST_JOINT = 1_500  # D·K up to which one covariance of all weights is kept: 18 MB, and a Cholesky factor in 0.1 s
@@ -342,22 +357,22 @@ def class_posterior(mean: Tensor, prior_precision: Tensor, curvature: Curvature)
 
 
 def _chunks(rows: ClassRows, draws: Tensor) -> Iterator[tuple[ClassRows, Tensor]]:
-    """Rows in pieces with the log probabilities [S, n, K] of each set of weights [S, D, K]."""
+    """Rows in pieces with the log probabilities [S, K, n] of each set of weights [S, D, K]."""
     size = max(1, CHUNK // (len(draws) * draws.shape[-1]))
     for start in range(0, len(rows.y), size):
         piece = ClassRows(*(part[start : start + size] for part in rows))
-        yield piece, torch.log_softmax(piece.features @ draws, -1)
+        yield piece, torch.log_softmax(draws.mT @ piece.features.mT, -2)
 
 
 def expected_log_likelihood(rows: ClassRows, draws: Tensor) -> tuple[Tensor, Tensor]:
     """Mean over drawn weights [S, D, K] of Σ ω log softmax(φᵀW)_y, and its gradient [D, K] by their centre."""
     value, gradient = draws.new_zeros(()), torch.zeros_like(draws[0])
     for piece, log_p in _chunks(rows, draws):
-        own = log_p.mean(0).gather(-1, piece.y.unsqueeze(-1)).squeeze(-1)
-        residual = -log_p.exp().mean(0)
-        residual.scatter_add_(-1, piece.y.unsqueeze(-1), torch.ones_like(residual[:, :1]))
+        own = log_p.mean(0).gather(0, piece.y.unsqueeze(0)).squeeze(0)
+        residual = -log_p.exp_().mean(0)
+        residual.scatter_add_(0, piece.y.unsqueeze(0), torch.ones_like(residual[:1]))
         value = value + (piece.weight * own).sum()
-        gradient = gradient + (piece.features * piece.weight.unsqueeze(-1)).mT @ residual
+        gradient = gradient + ((residual * piece.weight) @ piece.features).mT
     return value, gradient
 
 
@@ -373,30 +388,30 @@ def expected_curvature(rows: ClassRows, draws: Tensor, *, joint: bool) -> Curvat
         sizes = (n_features, n_features), classes
         total = KroneckerCurvature(*(draws.new_zeros(size, dtype=torch.float64) for size in sizes))
     for piece, log_p in _chunks(rows, draws):
-        p = log_p.exp()
+        p = log_p.exp_()
         if isinstance(total, JointCurvature):
             _add_joint(total.matrix, piece, p)
             continue
         phi, mean = piece.features, p.mean(0)
         variance = mean - p.square().mean(0)  # of each class's indicator, less that of its probability
-        norm = (piece.weight * phi.square().sum(-1)).unsqueeze(-1)
-        total.rows.add_((phi * (piece.weight * variance.sum(-1)).unsqueeze(-1)).mT @ phi)
+        norm = piece.weight * phi.square().sum(-1)
+        total.rows.add_((phi * (piece.weight * variance.sum(0)).unsqueeze(-1)).mT @ phi)
         if wide:
-            total.classes.add_((norm * variance).sum(0))
+            total.classes.add_(variance @ norm)
         else:
-            second = ((p * norm).mT @ p).mean(0)
-            total.classes.add_(torch.diag((norm * mean).sum(0)) - second)
+            total.classes.add_(torch.diag(mean @ norm) - ((p * norm) @ p.mT).mean(0))
     return total
 
 
 def _add_joint(total: Tensor, rows: ClassRows, p: Tensor) -> None:
-    phi, weight = rows.features, rows.weight
-    mean, n_classes = p.mean(0), p.shape[-1]
+    """Add the rows' Σ ω E[diag p − ppᵀ] ⊗ φφᵀ, from probabilities p [S, K, n].
+
+    Its parts of one class add up to zero, as probabilities add up to one: those of two classes give the rest.
+    """
+    n_classes = p.shape[-2]
     for k in range(n_classes):
-        for m in range(k, n_classes):
-            both = (p[..., k] * p[..., m]).mean(0)
-            value = mean[:, k] - both if k == m else -both
-            gram = (phi * (weight * value).unsqueeze(-1)).mT @ phi
-            total[k, :, m] += gram
-            if k != m:
-                total[m, :, k] += gram
+        for m in range(k + 1, n_classes):
+            both = rows.weight * (p[:, k] * p[:, m]).mean(0)
+            gram = (rows.features * both.unsqueeze(-1)).mT @ rows.features
+            for a, b, part in ((k, m, -gram), (m, k, -gram), (k, k, gram), (m, m, gram)):
+                total[a, :, b] += part

@@ -48,7 +48,7 @@ PRECISION_ROUNDS = 10  # in each round
 LOG_RANGE = 7.0  # of a log precision: a group's part of the function has a deviation from 0.03 to 33 units
 MOST_ROUNDS = 100  # of mean, curvature and precisions in turn
 CHEAP = 2**27  # rows × weights × pairs of draws that means over the posterior are taken with; at least two pairs
-JOINT_WORK = 2 * 10**11  # multiplications that all joint curvatures of a fit may take
+JOINT_WORK = 5 * 10**10  # multiplications that all joint curvatures of a fit may take
 
 
 class _Doubles(nn.Module):
@@ -350,11 +350,12 @@ class SoftmaxOutput(_Doubles):
         n_draws = max(8, min(64, 2**24 // (len(y) * self.n_outputs)))
         centre = features @ self.mean.to(features.dtype)
         spread = self.posterior().sample_logits(features, n_draws, generator) - centre
+        centre, spread = (part.float().mT.contiguous() for part in (centre, spread))  # [K, N], the quicker order
+        chosen = y.expand(n_draws, 1, -1)
 
         def log_likelihood(inflation: float, sharpness: float) -> Tensor:
-            log_p = torch.log_softmax(sharpness * (centre + inflation**0.5 * spread), -1)
-            own = log_p[:, torch.arange(len(y), device=y.device), y]
-            return torch.logsumexp(own, 0) - math.log(n_draws)
+            log_p = torch.log_softmax(sharpness * (centre + inflation**0.5 * spread), -2)
+            return torch.logsumexp(log_p.gather(-2, chosen).squeeze(-2), 0).double() - math.log(n_draws)
 
         def best(values: Sequence[float], score: Callable[[float], Tensor]) -> float:
             scores = {value: score(value) for value in values}
