@@ -158,12 +158,12 @@ class TransformedPrediction(WrappedPrediction):
         """
         base = self.base.take(self._touched)
         mean, variance = self._integrate(base.loc, base.scale)
-        if isinstance(self.transform, Rectified):
-            limit = np.hypot(1, MEAN_IGNORANCE)
-            capped, _ = self._integrate(base.loc, np.minimum(base.scale, limit * base.noise_scale))
-            return capped, variance + (mean - capped) ** 2
-        end = self.transform.forward(base._quantile(np.full((1, 1), MEAN_TAIL), upper=True))
-        capped = np.minimum(np.minimum(mean, end), self.transform.ceiling)
+        if isinstance(self.transform, LogTransform):
+            end = self.transform.forward(base._quantile(np.full((1, 1), MEAN_TAIL), upper=True))
+            capped = np.minimum(np.minimum(mean, end), self.transform.ceiling)
+        else:
+            limit = np.hypot(1, MEAN_IGNORANCE) * base.noise_scale
+            capped, _ = self._integrate(base.loc, np.minimum(base.scale, limit))
         return capped, variance + (mean - capped) ** 2
 
     @cached_property
