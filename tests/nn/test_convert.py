@@ -51,18 +51,14 @@ def test_keeps_the_predictions_of_a_trained_model_as_its_centre(family, n_pseudo
     torch.testing.assert_close(mean_model(converted)(x), expected)
 
 
-def test_converts_every_linear_and_nothing_else():
-    converted = bayesianize(Residual())
+def test_converts_every_linear_layer_of_a_copy_and_nothing_else():
+    model, x = Residual(), torch.randn(5, 3)
+    expected, parameters = model(x), {id(p) for p in model.parameters()}
+    converted = bayesianize(model)
     layers = [m for m in converted.modules() if isinstance(m, MatrixGaussianLinear)]
     assert [(m.in_features, m.out_features, m.has_bias) for m in layers] == [(3, 8, True), (8, 8, False), (8, 2, True)]
     assert not any(isinstance(m, nn.Linear) for m in converted.modules())
     assert isinstance(converted.block[0], nn.LayerNorm)
-
-
-def test_leaves_the_original_untouched():
-    model, x = Residual(), torch.randn(5, 3)
-    expected, parameters = model(x), {id(p) for p in model.parameters()}
-    converted = bayesianize(model)
     assert not parameters & {id(p) for p in converted.parameters()}
     with torch.no_grad():
         for parameter in converted.parameters():
@@ -71,35 +67,11 @@ def test_leaves_the_original_untouched():
     assert torch.equal(model(x), expected)
 
 
-def test_converts_a_single_linear():
-    linear, x = nn.Linear(3, 2), torch.randn(5, 3)
-    layer = bayesianize(linear, sampling="weights")
-    assert isinstance(layer, MatrixGaussianLinear)
-    assert layer.sampling == "weights"
-    torch.testing.assert_close(layer.forward_centre(x), linear(x))
-
-
-def test_replicas_all_start_at_the_same_weights():
-    linear, x = nn.Linear(3, 2), torch.randn(5, 3)
-    centres = bayesianize(linear, batch_shape=(4,)).forward_centre(x)
-    torch.testing.assert_close(centres, linear(x).expand(4, 5, 2))
-
-
 def test_a_linear_used_twice_stays_one_layer():
     shared = nn.Linear(3, 3)
     converted = bayesianize(nn.Sequential(shared, nn.ReLU(), shared))
     assert isinstance(converted[0], MatrixGaussianLinear)
     assert converted[2] is converted[0]
-
-
-def test_nothing_to_convert():
-    with pytest.raises(ValueError, match="Sequential holds no layer to convert"):
-        bayesianize(nn.Sequential(nn.ReLU()))
-
-
-def test_wrong_option():
-    with pytest.raises(ValueError, match="row_covariance must be one of"):
-        bayesianize(nn.Linear(3, 2), row_covariance="full")
 
 
 @pytest.mark.parametrize("n_pseudo", [0, 2])
@@ -168,16 +140,12 @@ def test_hooks_stay():
     assert issubclass(seen[0], MatrixGaussianLinear)
 
 
-def test_frozen_layers_stay_frozen_points():
+def test_frozen_layers_stay_frozen_points_unless_asked_for_by_name():
     model = nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 2))
     converted = bayesianize(model)
     assert type(converted[0]) is nn.Linear
     assert not any(p.requires_grad for p in converted[0].parameters())
     assert conversion(converted).left == {"0": "frozen"}
-
-
-def test_a_frozen_layer_asked_for_by_name_keeps_its_mean():
-    model = nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 2))
     layer = bayesianize(model, only="0")[0]
     assert not layer.loc.requires_grad
     assert layer.row.log_scale.requires_grad
@@ -257,14 +225,18 @@ def test_the_summary_is_printed_and_kept(capsys):
         conversion(nn.Linear(2, 2))
 
 
-def test_weight_and_bias_read_as_the_centre():
-    linear = nn.Linear(3, 2)
-    converted = bayesianize(linear)
+def test_a_single_linear_layer_starts_at_its_weights():
+    linear, x = nn.Linear(3, 2), torch.randn(5, 3)
+    layer = bayesianize(linear, sampling="weights")
+    assert isinstance(layer, MatrixGaussianLinear)
+    assert layer.sampling == "weights"
+    torch.testing.assert_close(layer.forward_centre(x), linear(x))
+    torch.testing.assert_close(bayesianize(linear, batch_shape=(4,)).forward_centre(x), linear(x).expand(4, 5, 2))
     with torch.no_grad():
-        torch.testing.assert_close(converted.weight, linear.weight)
-        torch.testing.assert_close(converted.bias, linear.bias)
+        torch.testing.assert_close(layer.weight, linear.weight)
+        torch.testing.assert_close(layer.bias, linear.bias)
     with pytest.warns(UserWarning, match="weight of a MatrixGaussianLinear is its centre, without noise"):
-        nn.functional.linear(torch.zeros(1, 3), converted.weight, converted.bias)
+        nn.functional.linear(x, layer.weight, layer.bias)
     assert bayesianize(nn.Linear(3, 2, bias=False)).bias is None
 
 
@@ -283,10 +255,19 @@ def test_a_bayesian_model_is_left():
     assert conversion(converted).left == {"0": "Bayesian already"}
 
 
-@pytest.mark.parametrize("n_data", [0, -1])
-def test_wrong_number_of_data(n_data):
-    with pytest.raises(ValueError, match=f"n_data must be positive; got {n_data}"):
-        bayesianize(nn.Linear(3, 2), n_data=n_data)
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (nn.Linear(3, 2), {"n_data": 0}, "n_data must be positive; got 0"),
+        (nn.Linear(3, 2), {"n_data": -1}, "n_data must be positive; got -1"),
+        (nn.Linear(3, 2), {"row_covariance": "full"}, "row_covariance must be one of"),
+        (nn.Conv1d(3, 2, 1), {"row_covariance": "full"}, "row_covariance must be one of"),
+        (nn.Sequential(nn.ReLU()), {}, "Sequential holds no layer to convert"),
+    ],
+)
+def test_wrong_arguments(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        bayesianize(model, **options)
 
 
 @pytest.mark.parametrize(("n_rows", "n_pseudo"), [(1, 0), (2, 1), (5, 4), (65, 20), (785, 50), (10_000, 50)])

@@ -88,7 +88,9 @@ def test_a_module_trains_copies_and_changes_its_precision(name):
         same.load_state_dict(layer.state_dict())
         torch.testing.assert_close(first(same.forward_centre(*inputs)), first(layer.forward_centre(*inputs)))
     assert first(layer.float()(*(x.float() for x in inputs))).dtype is torch.float32
-    assert not torch.equal(first(layer(*(x.float() for x in inputs))), first(layer(*(x.float() for x in inputs))))
+    elsewhere = bayesianize(to_plain(layer).to("meta"))
+    assert first(elsewhere(*(x.float().to("meta") for x in inputs))).is_meta
+    assert {p.device.type for p in (*elsewhere.parameters(), *to_plain(elsewhere).parameters())} == {"meta"}
 
 
 def test_modules_take_the_arguments_of_plain_ones():
