@@ -86,7 +86,7 @@ METHODS = {  # each with what it is of the matrix C
 over_methods = pytest.mark.parametrize("method", list(METHODS.values()), ids=list(METHODS))
 
 # a family alone, or given pseudo-inputs: (U⁻¹ + ÃᵀÃ/σ²)⁻¹
-KINDS = [(family, n_points) for family in FAMILIES for n_points in (0, 1, 3, 4, 6)]
+KINDS = [(family, n_points) for family in FAMILIES for n_points in (0, 1, 6)]
 over_kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind[0]} given {kind[1]}")
 
 
