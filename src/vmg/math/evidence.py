@@ -137,15 +137,12 @@ class LinearPosterior(GaussianWeights):
     def noise_variance(self) -> Tensor:
         """Squared scale of the predictive Student t where the features' weights are known, [..., C]: S/ν."""
         diagonal = self.scatter.diagonal(dim1=-2, dim2=-1) if self.full else self.scatter
-        return diagonal / self._t_degrees(self.mean.shape[-1]).unsqueeze(-1)
-
-    def _t_degrees(self, n_outputs: int) -> Tensor:
-        return self.degrees - (n_outputs - 1) if self.full else self.degrees
+        return diagonal / self.t_degrees.unsqueeze(-1)
 
     @property
     def t_degrees(self) -> Tensor:
         """Degrees of freedom of the predictive Student t of an output, [...]."""
-        return self._t_degrees(self.mean.shape[-1])
+        return self.degrees - (self.mean.shape[-1] - 1) if self.full else self.degrees
 
     @property
     def noise_precision(self) -> Tensor:
@@ -174,41 +171,43 @@ def condition(rows: RowStatistics, prior_precision: Tensor, prior: NoisePrior) -
     root = cholesky(A)
     mean = torch.cholesky_solve(rows.moment, root)
     residual = rows.square - mean.mT @ rows.moment
+    squares = 0.5 * (residual + residual.mT) if prior.full else residual.diagonal(dim1=-2, dim2=-1).clamp_min(0.0)
+    return _posterior(mean, root, rows.n_rows, squares, prior)
+
+
+def _posterior(mean: Tensor, root: Tensor, n_rows: Tensor, squares: Tensor, prior: NoisePrior) -> LinearPosterior:
+    """The posterior from S without the prior's share: ``squares`` [..., C, C], or its diagonal [..., C]."""
     n_outputs = mean.shape[-1]
-    if prior.full:
-        identity = torch.eye(n_outputs, dtype=A.dtype, device=A.device)
-        scatter = 2 * prior.rate * identity + 0.5 * (residual + residual.mT)
-    else:
-        scatter = 2 * prior.rate + residual.diagonal(dim1=-2, dim2=-1).clamp_min(0.0)
-    return LinearPosterior(mean, root, prior.degrees(n_outputs) + rows.n_rows, scatter)
+    least = 2 * prior.rate
+    scatter = squares + (least * torch.eye(n_outputs, dtype=mean.dtype, device=mean.device) if prior.full else least)
+    return LinearPosterior(mean, root, prior.degrees(n_outputs) + n_rows, scatter)
 
 
 def condition_on_rows(
-    features: Tensor, y: Tensor, weight: Tensor, prior_precision: Tensor, prior: NoisePrior
+    features: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    prior_precision: Tensor,
+    prior: NoisePrior,
+    weighted: Tensor | None = None,
 ) -> tuple[LinearPosterior, Tensor]:
-    """The same as :func:`condition` from rows, with the residuals [..., N, C]: S is then exact in single precision."""
-    return _condition(features, features * weight.unsqueeze(-1), y, weight, prior_precision, prior)
+    """The same as :func:`condition` from rows, with the residuals [..., N, C]: S is then exact in single precision.
 
-
-def _condition(
-    features: Tensor, weighted: Tensor, y: Tensor, weight: Tensor, prior_precision: Tensor, prior: NoisePrior
-) -> tuple[LinearPosterior, Tensor]:
-    """The same, where ``weighted`` features ωΦ are there already."""
+    ``weighted`` are the features times their weights, ωΦ, where these are there already.
+    """
+    if weighted is None:
+        weighted = features * weight.unsqueeze(-1)
     A = weighted.mT @ features
     A.diagonal(dim1=-2, dim2=-1).add_(prior_precision)
     root = cholesky(A)
     mean = torch.cholesky_solve((y.mT @ weighted).mT, root)  # several times as fast as weightedᵀy for one output
     residual = y - (mean.mT @ features.mT).mT
-    weighted_residual = residual * weight.unsqueeze(-1)
-    n_outputs = y.shape[-1]
+    weighted_residual, shrunk = residual * weight.unsqueeze(-1), prior_precision.unsqueeze(-1) * mean
     if prior.full:
-        identity = torch.eye(n_outputs, dtype=y.dtype, device=y.device)
-        scatter = residual.mT @ weighted_residual + mean.mT @ (prior_precision.unsqueeze(-1) * mean)
-        scatter = scatter + 2 * prior.rate * identity
+        squares = residual.mT @ weighted_residual + mean.mT @ shrunk
     else:
-        scatter = (residual * weighted_residual).sum(-2) + (prior_precision.unsqueeze(-1) * mean.square()).sum(-2)
-        scatter = scatter + 2 * prior.rate
-    return LinearPosterior(mean, root, prior.degrees(n_outputs) + weight.sum(-1), scatter), residual
+        squares = (residual * weighted_residual).sum(-2) + (shrunk * mean).sum(-2)
+    return _posterior(mean, root, weight.sum(-1), squares, prior), residual
 
 
 def _log_normaliser(degrees: Tensor, scatter: Tensor, n_outputs: int, full: bool) -> Tensor:
@@ -245,7 +244,7 @@ class _LogEvidence(torch.autograd.Function):
     ) -> Tensor:
         n_outputs = y.shape[-1]
         weighted = features * weight.unsqueeze(-1)
-        posterior, residual = _condition(features, weighted, y, weight, prior_precision, prior)
+        posterior, residual = condition_on_rows(features, y, weight, prior_precision, prior, weighted)
         value = _log_density(posterior, prior_precision, weight.sum(-1), prior)
 
         precision = posterior.noise_precision
