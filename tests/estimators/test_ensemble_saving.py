@@ -1,6 +1,5 @@
 """Model files of the estimators whose output layer is integrated out, and files from before there were any."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import torch
 import vmg
 from quick import class_table, classifier, ensemble_classifier, ensemble_regressor, everything, linear_table
 from vmg import ModelFileError
-from vmg.model_file import read, write
 
 FILES = Path(__file__).parents[1] / "data_files"
 
@@ -85,61 +83,6 @@ def test_loading_leaves_the_random_numbers_of_the_caller_alone(tmp_path):
     torch.manual_seed(1)
     vmg.load(tmp_path / "model.vmg")
     assert torch.rand(()) == expected
-
-
-# -- forged files -----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def states(tmp_path_factory):
-    path = tmp_path_factory.mktemp("sound") / "model.vmg"
-    X, y = linear_table(30)
-    found = {}
-    ensemble_regressor().fit(X, y).save(path)
-    found["regression"] = read(path)
-    ensemble_classifier().fit(X, y > 0).save(path)
-    found["classification"] = read(path)
-    return found
-
-
-FORGERIES = {
-    "many members": lambda c, t: c["features"].update(n_members=10**9),
-    "no members": lambda c, t: c["features"].update(n_members=0),
-    "many inputs": lambda c, t: c["features"].update(in_features=10**9),
-    "a wide layer": lambda c, t: c["features"].update(hidden=[10**9]),
-    "another layer": lambda c, t: c["features"]["hidden"].append(10**6),
-    "a size that is a text": lambda c, t: c["features"].update(in_features="3"),
-    "an unknown activation": lambda c, t: c["features"].update(activations=["os"]),
-    "no features": lambda c, t: c.pop("features"),
-}
-
-
-FORGED_PARTS = [
-    ("regression", {"n_outputs": 10**9}),
-    ("regression", {"calibrations": []}),
-    ("regression", {"fields": []}),
-    ("regression", {"noise_prior": {"rate": -1.0}}),
-    ("classification", {"n_classes": 10**9}),
-    ("classification", {"sharpness": -1.0}),
-    ("classification", {"inflation": float("inf")}),
-]
-EVERY_FORGERY = [
-    *((kind, change) for kind in ("regression", "classification") for change in FORGERIES.values()),
-    *((kind, lambda c, t, part=part: c.update(part)) for kind, part in FORGED_PARTS),
-]
-
-
-@pytest.mark.parametrize(("kind", "change"), EVERY_FORGERY)
-def test_forged_ensembles_are_refused(states, tmp_path, kind, change):
-    tensors, document = states[kind]
-    document = json.loads(json.dumps(document))
-    change(document["attributes"]["ensemble_"][kind], tensors)
-    write(tmp_path / "f.vmg", tensors, {k: v for k, v in document.items() if k not in ("format", "version")})
-    with pytest.raises(ModelFileError, match="does not describe a whole model"):
-        vmg.load(tmp_path / "f.vmg")
-
-
-# -- files from before ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("make", [ensemble_classifier, classifier])

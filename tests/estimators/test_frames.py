@@ -14,7 +14,6 @@ from sklearn.preprocessing import OneHotEncoder
 import vmg
 from vmg import TableClassifier, TableRegressor
 from vmg.estimators import TableModel
-from vmg.model_file import read, write
 
 TINY = {"hidden_layer_sizes": (4,), "n_members": 2, "max_iter": 5}
 
@@ -120,42 +119,6 @@ def test_every_kind_of_rows_can_be_saved_updated_and_calibrated(rows, tmp_path):
     pd.testing.assert_frame_equal(loaded.predict_frame(X), model.predict_frame(X))
     np.testing.assert_array_equal(model.predict_frame(X)[["lower", "upper"]], model.predict_interval(X))
     assert loaded.sample(X, 3).shape == (3, 80)
-
-
-@pytest.mark.parametrize(
-    "forge",
-    [
-        lambda inputs: inputs["encoder"]["columns"].pop(),
-        lambda inputs: inputs["encoder"]["columns"][0].update(median=None),
-        lambda inputs: inputs.update(plain=True),
-        lambda inputs: inputs.update(plain="yes"),
-        lambda inputs: inputs["reference"].update(typical=-1.0),
-        lambda inputs: inputs.clear(),
-    ],
-)
-def test_forged_inputs_are_refused(forge, tmp_path):
-    X, y = table()
-    path = tmp_path / "model.vmg"
-    TableRegressor(**TINY, likelihood="student", random_state=0).fit(X, y).save(path)
-    tensors, document = read(path)
-    forge(document["attributes"]["inputs_"]["inputs"])
-    write(path, tensors, {key: value for key, value in document.items() if key not in ("format", "version")})
-    with pytest.raises(vmg.ModelFileError, match="does not describe a whole model"):
-        vmg.load(path)
-
-
-@pytest.mark.parametrize("cells", [float, object], ids=["plain", "texts"])
-def test_a_forged_number_of_features_takes_no_memory(cells, tmp_path):
-    X = np.random.default_rng(0).normal(size=(40, 2)).astype(cells)
-    if cells is object:
-        X[:, 1] = np.where(X[:, 1] > 0, "up", "down")
-    path = tmp_path / "model.vmg"
-    TableRegressor(**TINY, likelihood="student", random_state=0).fit(X, X[:, 0].astype(float)).save(path)
-    tensors, document = read(path)
-    document["attributes"]["n_features_in_"] = 2**31
-    write(path, tensors, {key: value for key, value in document.items() if key not in ("format", "version")})
-    with pytest.raises(vmg.ModelFileError, match="n_features_in_ must"):
-        vmg.load(path)
 
 
 def test_several_outputs_and_paired_targets_of_frames():

@@ -13,12 +13,17 @@ import torch
 from safetensors.torch import save
 
 import vmg
-from vmg import ModelFileError, TableRegressor
+from messy import OPTIONS, houses
+from quick import ensemble_classifier, ensemble_regressor
+from vmg import ModelFileError
+from vmg.estimators import TableModel
 from vmg.estimators.documents import MAX_DRAWS
 from vmg.model_file import MAX_FILE_BYTES, MAX_HEADER_BYTES, read, write
 from vmg.variational import VMGClassifier, VMGRegressor
 
 TINY = {"hidden_layer_sizes": (4,), "n_pseudo": 2, "max_iter": 2, "n_draws": 8, "random_state": 0, "max_noise": 0.25}
+COUNTS = np.arange(24.0) % 5
+TARGETS = {"poisson": COUNTS, "gamma": COUNTS + 1, "ordinal": COUNTS, "binomial": np.column_stack([COUNTS, COUNTS + 3])}
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +37,18 @@ def states(tmp_path_factory):
     found["regressor"] = read(path)
     VMGClassifier(**TINY).fit(X, np.where(X[:, 0] > 0, "yes", "no")).save(path)
     found["classifier"] = read(path)
-    TableRegressor((3,), n_members=2, max_iter=5, random_state=0).fit(X, X[:, 0]).save(path)
-    found["ensemble"] = read(path)
+    ensemble_regressor().fit(X, X[:, 0]).save(path)
+    found["regression"] = read(path)
+    ensemble_classifier().fit(X, X[:, 0] > 0).save(path)
+    found["classification"] = read(path)
+    for name, y in TARGETS.items():
+        ensemble_regressor(likelihood=name, max_iter=2).fit(X, y).save(path)
+        found[name] = read(path)
+    frame = houses().drop(columns="price")
+    ensemble_regressor(likelihood="student").fit(frame, np.arange(len(frame)) % 7).save(path)
+    found["frame"] = read(path)
+    TableModel.fit(houses(), "price", options=OPTIONS).save(path)
+    found["table"] = read(path)
     return found
 
 
@@ -41,7 +56,7 @@ def forge(path, state, change):
     """Write a sound file whose document was changed, with its digest."""
     tensors, document = copy.deepcopy(state)
     change(document, tensors)
-    write(path, tensors, {key: value for key, value in document.items() if key not in ("format", "version")})
+    write(path, tensors, document)
 
 
 def assign(*keys, to):
@@ -96,7 +111,7 @@ FORGERIES = {
 @pytest.mark.parametrize("attribute", ["conformal_scores_", "history_", "input_scaling_", "target_scaling_", "seed_"])
 def test_ensembles_without_a_part_are_refused(states, tmp_path, attribute):
     path = tmp_path / "model.vmg"
-    forge(path, states["ensemble"], lambda document, tensors: document["attributes"].pop(attribute))
+    forge(path, states["regression"], lambda document, tensors: document["attributes"].pop(attribute))
     with pytest.raises(ModelFileError, match=f"(must have|no attribute).*{attribute}"):
         vmg.load(path)
 
@@ -104,7 +119,7 @@ def test_ensembles_without_a_part_are_refused(states, tmp_path, attribute):
 @pytest.mark.parametrize(("part", "value"), [("input_scaling_.scale", 0.0), ("target_scaling_.mean", float("nan"))])
 def test_scalings_that_make_no_numbers_are_refused(states, tmp_path, part, value):
     path = tmp_path / "model.vmg"
-    forge(path, states["ensemble"], lambda document, tensors: tensors[part].fill_(value))
+    forge(path, states["regression"], lambda document, tensors: tensors[part].fill_(value))
     with pytest.raises(ModelFileError, match="finite means and positive scales"):
         vmg.load(path)
 
@@ -114,6 +129,118 @@ def test_forged_documents_are_refused(states, tmp_path, name):
     forge(tmp_path / "forged.vmg", states["regressor"], FORGERIES[name])
     with pytest.raises(ModelFileError, match="does not describe a whole model"):
         vmg.load(tmp_path / "forged.vmg")
+
+
+ENSEMBLES = {
+    "many members": lambda d: d["features"].update(n_members=10**9),
+    "no members": lambda d: d["features"].update(n_members=0),
+    "many inputs": lambda d: d["features"].update(in_features=10**9),
+    "a wide layer": lambda d: d["features"].update(hidden=[10**9]),
+    "another layer": lambda d: d["features"]["hidden"].append(10**6),
+    "a size that is a text": lambda d: d["features"].update(in_features="3"),
+    "an unknown activation": lambda d: d["features"].update(activations=["os"]),
+    "no features": lambda d: d.pop("features"),
+}
+PARTS = [
+    ("regression", {"n_outputs": 10**9}),
+    ("regression", {"calibrations": []}),
+    ("regression", {"fields": []}),
+    ("regression", {"noise_prior": {"rate": -1.0}}),
+    ("classification", {"n_classes": 10**9}),
+    ("classification", {"sharpness": -1.0}),
+    ("classification", {"inflation": float("inf")}),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        *((kind, change) for kind in ("regression", "classification") for change in ENSEMBLES.values()),
+        *((kind, lambda d, part=part: d.update(part)) for kind, part in PARTS),
+    ],
+)
+def test_forged_ensembles_are_refused(states, tmp_path, kind, change):
+    forge(tmp_path / "f.vmg", states[kind], lambda document, _: change(document["attributes"]["ensemble_"][kind]))
+    with pytest.raises(ModelFileError, match="does not describe a whole model"):
+        vmg.load(tmp_path / "f.vmg")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("poisson", lambda d, t: d["constants"].update(level=float("nan")), "level must be finite"),
+        ("poisson", lambda d, t: d["constants"].update(ceiling=-1.0), "ceiling must be positive"),
+        ("poisson", lambda d, t: d.update(likelihood="other"), "other"),
+        ("gamma", lambda d, t: t.update({"ensemble_.theta": t["ensemble_.theta"].repeat(2)}), "shape"),
+        ("gamma", lambda d, t: d.update(inflation=-1.0), "positive factors"),
+        ("ordinal", lambda d, t: d["constants"].update(levels=[1.0] * 200), "at most 100"),
+        ("binomial", lambda d, t: d["constants"].update(trials=10**12), "trials must be a whole number"),
+    ],
+)
+def test_forged_likelihoods_are_refused(states, tmp_path, name, change, message):
+    forge(
+        tmp_path / "f.vmg", states[name], lambda document, t: change(document["attributes"]["ensemble_"]["scalar"], t)
+    )
+    with pytest.raises(ModelFileError, match=message):
+        vmg.load(tmp_path / "f.vmg")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda document: document.update(task="classification"),
+        lambda document: document.update(task=["regression"]),
+        lambda document: document.update(target=5),
+        lambda document: document.update(notes=[1]),
+        lambda document: document.update(decimal_comma="no"),
+        lambda document: document.update(base_rate=[1.0]),
+        lambda document: document.update(estimator=None),
+        lambda document: document["estimator"]["attributes"].pop("inputs_"),
+        lambda document: document["estimator"]["attributes"].update(inputs_=None),
+    ],
+)
+def test_forged_tables_are_refused(states, tmp_path, change):
+    forge(tmp_path / "f.vmg", states["table"], lambda document, _: change(document))
+    with pytest.raises(ModelFileError, match="does not describe a whole model"):
+        vmg.load(tmp_path / "f.vmg")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda inputs, columns: inputs.update(encoder=[]),
+        lambda inputs, columns: inputs.update(plain=True),
+        lambda inputs, columns: inputs.update(plain="no"),
+        lambda inputs, columns: inputs["reference"].update(typical=-1.0),
+        lambda inputs, columns: inputs.clear(),
+        lambda inputs, columns: inputs["encoder"].update(dropped=["a"]),
+        lambda inputs, columns: inputs["encoder"].update(n_rows=None),
+        lambda inputs, columns: columns.pop(),
+        lambda inputs, columns: columns.append(columns[0]),
+        lambda inputs, columns: columns[0].update(kind="os"),
+        lambda inputs, columns: columns[0].update(median="much"),
+        lambda inputs, columns: columns[0].update(median=float("nan")),
+        lambda inputs, columns: columns[0].update(name=["a"]),
+        lambda inputs, columns: columns[1].update(levels="Rome"),
+        lambda inputs, columns: columns[1].update(levels=[1, 2]),
+        lambda inputs, columns: columns[3].update(date_format="%Y" * 1000),
+    ],
+)
+def test_forged_inputs_are_refused(states, tmp_path, change):
+    def change_inputs(document, tensors):
+        inputs = document["attributes"]["inputs_"]["inputs"]
+        change(inputs, inputs["encoder"]["columns"])
+
+    forge(tmp_path / "f.vmg", states["frame"], change_inputs)
+    with pytest.raises(ModelFileError, match="does not describe a whole model"):
+        vmg.load(tmp_path / "f.vmg")
+
+
+@pytest.mark.parametrize("kind", ["regression", "frame"])
+def test_a_forged_number_of_features_takes_no_memory(states, tmp_path, kind):
+    forge(tmp_path / "f.vmg", states[kind], assign("attributes", "n_features_in_", to=2**31))
+    with pytest.raises(ModelFileError, match="n_features_in_ must"):
+        vmg.load(tmp_path / "f.vmg")
 
 
 @pytest.mark.parametrize("dtype", ["<U1000000000", "V1000000000", "(1000000,)f8", "f8,f8", "M8[s]", "nothing", "<U2"])

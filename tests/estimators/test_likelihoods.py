@@ -7,7 +7,6 @@ import pytest
 
 import vmg
 from quick import assert_same_bits, ensemble_regressor, everything, linear_table
-from vmg.model_file import read, write
 from vmg.prediction import GLMPrediction, StudentPrediction, TransformedPrediction
 
 NAMES = (
@@ -287,28 +286,3 @@ def test_one_output_may_be_binomial_with_other_trials():
     assert (many.std < prediction.std).all()
     with pytest.raises(ValueError, match="trials must be at least 1"):
         prediction.with_trials(0)
-
-
-# -- forged files -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "forge", "message"),
-    [
-        ("poisson", lambda t, d: d["constants"].update(level=float("nan")), "level must be finite"),
-        ("poisson", lambda t, d: d["constants"].update(ceiling=-1.0), "ceiling must be positive"),
-        ("poisson", lambda t, d: d.update(likelihood="other"), "other"),
-        ("gamma", lambda t, d: t.update({"ensemble_.theta": t["ensemble_.theta"].repeat(2)}), "shape"),
-        ("gamma", lambda t, d: d.update(inflation=-1.0), "positive factors"),
-        ("ordinal", lambda t, d: d["constants"].update(levels=[1.0] * 200), "at most 100"),
-        ("binomial", lambda t, d: d["constants"].update(trials=10**12), "trials must be a whole number"),
-    ],
-)
-def test_forged_likelihoods_are_refused(tmp_path, name, forge, message):
-    X, y = table(name, 30)
-    ensemble_regressor(likelihood=name, max_iter=2).fit(X, y).save(tmp_path / "model.vmg")
-    tensors, document = read(tmp_path / "model.vmg")
-    forge(tensors, document["attributes"]["ensemble_"]["scalar"])
-    write(tmp_path / "model.vmg", tensors, document)
-    with pytest.raises(vmg.ModelFileError, match=message):
-        vmg.load(tmp_path / "model.vmg")

@@ -5,7 +5,6 @@ import pytest
 import vmg
 from messy import OPTIONS, homes, houses
 from vmg.estimators import TableModel
-from vmg.model_file import read, write
 from vmg.prediction.conformal import CoverageError
 from vmg.tables import TableError
 
@@ -272,50 +271,3 @@ def test_a_round_trip_changes_no_bit(kind, request, tmp_path):
         model.task,
         model.notes,
     )
-
-
-def test_a_file_without_its_encoder(regression, tmp_path):
-    path = tmp_path / "model.vmg"
-    regression.save(path)
-    tensors, document = read(path)
-    del document["estimator"]["attributes"]["inputs_"]
-    write(path, tensors, document)
-    with pytest.raises(vmg.ModelFileError, match="does not describe a whole model"):
-        vmg.load(path)
-
-
-def inputs(document):
-    return document["estimator"]["attributes"]["inputs_"]["inputs"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda document: document.update(task="classification"),
-        lambda document: document.update(task=["regression"]),
-        lambda document: document.update(target=5),
-        lambda document: document.update(notes=[1]),
-        lambda document: document.update(decimal_comma="no"),
-        lambda document: inputs(document).update(encoder=[]),
-        lambda document: document.update(estimator=None),
-        lambda document: inputs(document)["encoder"]["columns"].pop(),
-        lambda document: inputs(document)["encoder"]["columns"].append(inputs(document)["encoder"]["columns"][0]),
-        lambda document: inputs(document)["encoder"]["columns"][0].update(kind="os"),
-        lambda document: inputs(document)["encoder"]["columns"][0].update(median="much"),
-        lambda document: inputs(document)["encoder"]["columns"][0].update(median=float("nan")),
-        lambda document: inputs(document)["encoder"]["columns"][0].update(name=["a"]),
-        lambda document: inputs(document)["encoder"]["columns"][1].update(levels="Rome"),
-        lambda document: inputs(document)["encoder"]["columns"][1].update(levels=[1, 2]),
-        lambda document: inputs(document)["encoder"]["columns"][3].update(date_format="%Y" * 1000),
-        lambda document: inputs(document).update(plain="no"),
-        lambda document: inputs(document)["encoder"].update(dropped=["a"]),
-    ],
-)
-def test_forged_tables_are_refused(regression, tmp_path, change):
-    path = tmp_path / "model.vmg"
-    regression.save(path)
-    tensors, document = read(path)
-    change(document)
-    write(path, tensors, {key: value for key, value in document.items() if key not in ("format", "version")})
-    with pytest.raises(vmg.ModelFileError, match="does not describe a whole model"):
-        vmg.load(path)
