@@ -68,9 +68,9 @@ else:  # hidden from type checkers, for which a module with __getattr__ has ever
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module = import_module(f"{__name__}.{_MODULES.get(name, name)}")
-        found = getattr(module, name) if name in _MODULES else module
-        globals()[name] = found
-        return found
+        value = getattr(module, name) if name in _MODULES else module
+        globals()[name] = value
+        return value
 
     def __dir__():
         return sorted({*globals(), *__all__})

@@ -60,14 +60,14 @@ KINDS = {
 def check_output(path: str | os.PathLike[str]) -> os.stat_result | None:
     """Status of the file at ``path``, None if there is none; an OSError says why it cannot be replaced."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
-    if kind := KINDS.get(stat.filemode(found.st_mode)[0]):
+    if kind := KINDS.get(stat.filemode(status.st_mode)[0]):
         raise OSError(errno.EINVAL, f"it is {kind}, not a file")
     if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "it may not be written to")
-    return found
+    return status
 
 
 def same_file(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:

@@ -189,16 +189,16 @@ def _read_bytes(path: str | os.PathLike[str], max_bytes: int) -> bytes:
     """The contents of a regular file of a size that a model may have; nothing else is opened."""
     name = os.fspath(path)
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
             raise ModelFileError(f"cannot read {name}: it is not a regular file")
-        if found.st_size > max_bytes:
-            raise ModelFileError(f"{name} must have at most {max_bytes:,} bytes; got {found.st_size:,}")
+        if status.st_size > max_bytes:
+            raise ModelFileError(f"{name} must have at most {max_bytes:,} bytes; got {status.st_size:,}")
         with open(path, "rb") as file:
             start = file.read(LENGTH_BYTES + len(HEADER_START))
-            if found.st_size > len(start):
+            if status.st_size > len(start):
                 _check_start(start, name)  # before a large file is read that is no model
-            return start + file.read(found.st_size - len(start))
+            return start + file.read(status.st_size - len(start))
     except FileNotFoundError as error:
         raise ModelFileError(f"there is no file {name}") from error
     except (OSError, ValueError) as error:

@@ -88,17 +88,19 @@ def compare(
     TableModel.check(frame, target, **settings)  # mistakes are said before any work
     asked: dict[str, Any] = {"rivals": None if rivals is None else options.split_names(rivals), "coverage": coverage}
     watched: dict[str, Any] = {"watch": partial(TrainingBar, quiet=quiet), "tell": None if quiet else say_aside}
-    found = compare_table(frame, target, **asked, holdout=holdout, results=kept, **settings, **watched)
+    comparison = compare_table(frame, target, **asked, holdout=holdout, results=kept, **settings, **watched)
     if page is not None:
         with replacing(page) as temporary:
-            made = render_comparison(found, f"{target} in {data}") if page.suffix == ".html" else f"{found}\n"
+            made = render_comparison(comparison, f"{target} in {data}") if page.suffix == ".html" else f"{comparison}\n"
             temporary.write_text(made, encoding="utf-8")
     if json:
-        extra = {"gains": found.gains, "advice": found.advice, "notes": found.notes}
-        print_json({"target": target, "task": found.task, **found.to_document(), "methods": found.rows, **extra})
+        extra = {"gains": comparison.gains, "advice": comparison.advice, "notes": comparison.notes}
+        print_json(
+            {"target": target, "task": comparison.task, **comparison.to_document(), "methods": comparison.rows, **extra}
+        )
     elif not quiet:
-        print_comparison(f"'{target}' in {data}, {found.held_out}", found)
-        say(found.advice)
-        for note in found.notes:
+        print_comparison(f"'{target}' in {data}, {comparison.held_out}", comparison)
+        say(comparison.advice)
+        for note in comparison.notes:
             bullet(note)
         say(f"Fits are kept in {kept}.")

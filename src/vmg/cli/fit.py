@@ -174,13 +174,13 @@ def _fit_table(
     try:
         if plan is not None:
             watch = partial(TrainingBar, quiet=quiet)
-            found = compare_table(
+            comparison = compare_table(
                 frame, **settings, rivals=BASELINES, holdout=plan, results=kept, resume=resume, watch=watch
             )
-            held_out = found.to_document()
+            held_out = comparison.to_document()
             if not silent:
-                print_comparison(f"Held out: {found.held_out}, not seen by the fits", found)
-            for note in found.notes:
+                print_comparison(f"Held out: {comparison.held_out}, not seen by the fits", comparison)
+            for note in comparison.notes:
                 tell(note)
     except TooFewRowsError:
         tell("Too few rows to hold some out: no score.")

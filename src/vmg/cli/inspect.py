@@ -39,8 +39,8 @@ def inspect(
     frame, notes = read_table(data, **choices.reading)
     inspection = inspect_table(frame, target, options.asked_task(task), choices)
     if json:
-        found = {"notes": [*notes, *inspection.notes], "suspicions": inspection.suspicions}
-        print_json({"rows": len(frame), "columns": [column._asdict() for column in inspection.columns], **found})
+        report = {"notes": [*notes, *inspection.notes], "suspicions": inspection.suspicions}
+        print_json({"rows": len(frame), "columns": [column._asdict() for column in inspection.columns], **report})
         return
     title = f"{data}: {count(len(frame), 'row')}, {count(frame.shape[1], 'column')}"
     lines = [[c.name, c.type, c.role, f"{c.missing:,}", f"{c.different:,}", c.values] for c in inspection.columns]

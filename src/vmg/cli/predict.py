@@ -111,8 +111,8 @@ def _score_into_folder(model: Path, data: str, out: Path, how: dict[str, Any], *
         report = score_dataset(model, data, out, **how, progress=bar.count)
     if json:
         refused = [{"part": name, "reason": reason} for name, reason in sorted(report.refused.items())]
-        found = {"rows": report.n_rows, "written": report.written, "found": report.found, "empty": report.empty}
-        print_json({"out": str(out), "coverage": how["coverage"], **found, "refused": refused})
+        counts = {"rows": report.n_rows, "written": report.written, "found": report.found, "empty": report.empty}
+        print_json({"out": str(out), "coverage": how["coverage"], **counts, "refused": refused})
     elif not quiet:
         say(f"{count(report.n_rows, 'prediction')} written to {count(len(report.written), 'file')} in {out}.")
         if report.found:

@@ -153,7 +153,7 @@ def _class_weights(
     if given == "balanced":
         mass = np.bincount(np.searchsorted(classes, y), weights=weight, minlength=len(classes))
         return np.where(mass > 0, mass.sum() / (len(classes) * np.where(mass > 0, mass, 1.0)), 1.0)
-    found = compute_class_weight(given, classes=classes, y=classes)
-    if not (np.isfinite(found).all() and (found > 0).all()):
+    weights = compute_class_weight(given, classes=classes, y=classes)
+    if not (np.isfinite(weights).all() and (weights > 0).all()):
         raise ValueError(f"class_weight must have positive numbers; got {given}")
-    return found
+    return weights

@@ -277,8 +277,8 @@ class TableEstimator(EstimatorBase):
         """Shares of the columns of X in ``feature_relevance_``; columns that are left out have none."""
         relevance = self.feature_relevance_
         if self.inputs_ is not None:
-            found = column_relevance(self.inputs_.encoder, relevance)
-            relevance = np.array([found.get(name, 0.0) for name in self._column_names()])
+            by_column = column_relevance(self.inputs_.encoder, relevance)
+            relevance = np.array([by_column.get(name, 0.0) for name in self._column_names()])
         return relevance / relevance.sum()
 
 
@@ -371,8 +371,8 @@ def refuse_outside(names: Sequence[str], marks: Sequence[Mapping[str, Mask]]) ->
 def flag_texts(names: Sequence[str], marks: Sequence[Mapping[str, Mask]], n_rows: int) -> NDArray[Any]:
     """Flags of each row, such as "missing:area;unseen:city"; empty where there is nothing to say."""
     texts = np.full(n_rows, "", dtype=object)
-    for name, found in zip(names, marks, strict=True):
-        for kind, rows in found.items():
+    for name, kinds in zip(names, marks, strict=True):
+        for kind, rows in kinds.items():
             texts[rows] += f"{SEPARATOR}{kind}:{name.replace(SEPARATOR, ' ')}"
     flagged = np.flatnonzero(texts)
     texts[flagged] = [text.removeprefix(SEPARATOR) for text in texts[flagged]]
@@ -397,8 +397,8 @@ def split_flags(text: str) -> list[str]:
 
 def column_relevance(encoder: TableEncoder, relevance: Array) -> dict[str, float]:
     """The relevance of each column from that of its features: their norm."""
-    found, start = {}, 0
+    by_column, start = {}, 0
     for name, features in encoder.features_of.items():
-        found[name] = float(np.linalg.norm(relevance[start : start + len(features)]))
+        by_column[name] = float(np.linalg.norm(relevance[start : start + len(features)]))
         start += len(features)
-    return found
+    return by_column

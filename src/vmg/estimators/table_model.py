@@ -79,14 +79,14 @@ def prepare_table(
     if len(columns) < MIN_ROWS:
         raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {len(columns)}")
     whole = CellTable(columns, training=True)
-    found = fit_target(whole[target], task, decide_comma(whole, choices))
-    estimator = (TableRegressor if found.task == "regression" else TableClassifier)(**(options or {}))
-    inside, outside = _split(len(columns), conformal, found.task, estimator.random_state)
+    fitted = fit_target(whole[target], task, decide_comma(whole, choices))
+    estimator = (TableRegressor if fitted.task == "regression" else TableClassifier)(**(options or {}))
+    inside, outside = _split(len(columns), conformal, fitted.task, estimator.random_state)
     rows = CellTable(columns.iloc[inside], training=True) if len(outside) else whole
-    values = found.values[inside]
+    values = fitted.values[inside]
     inputs, features = TableInputs.fit(rows, values, choices, target=target)
 
-    notes = [found.reason]
+    notes = [fitted.reason]
     if n_without:
         notes.append(f"{count(n_without, 'row')} without a target left out.")
     if len(outside):
@@ -96,8 +96,8 @@ def prepare_table(
     notes += [*inputs.encoder.describe(), *find_suspicions(rows, inputs.encoder, target, values)]
     for note in notes if tell is not None else ():
         tell(note)  # type: ignore[misc]
-    aside = columns.iloc[outside], found.values[outside]
-    return PreparedTable(estimator, inputs, found, rows, values, features, *aside, notes)
+    aside = columns.iloc[outside], fitted.values[outside]
+    return PreparedTable(estimator, inputs, fitted, rows, values, features, *aside, notes)
 
 
 def _split(n_rows: int, share: float, task: Task, seed: Any) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -198,7 +198,7 @@ class TableModel:
         """
         asked: dict[str, Any] = {"task": task, "exclude": exclude, "conformal": conformal, "choices": choices}
         given = prepare_table(frame, target, **asked, options=options, tell=tell)
-        estimator, found = given.estimator, given.target
+        estimator, fitted = given.estimator, given.target
         try:
             estimator.fit(given.features, given.values, callbacks=callbacks, inputs=given.inputs)
         except ValueError as error:
@@ -208,9 +208,9 @@ class TableModel:
         for note in estimator.history_.notes if tell is not None else ():
             tell(note)  # type: ignore[misc]
         model = cls(
-            *(estimator, target, found.task, found.decimal_comma),
+            *(estimator, target, fitted.task, fitted.decimal_comma),
             notes=(*given.notes, *estimator.history_.notes),
-            unit=found.unit,
+            unit=fitted.unit,
             choices=choices or TableChoices(),
             base_rate=metrics.base_rate(given.values),
         )

@@ -102,8 +102,8 @@ def fit_noise_field(
     if not sure[best] > 0:
         return None
     everywhere = np.ones((1, n_rows), dtype=np.bool_)
-    found = _fit_fields(phi, held_out, calibration, PRECISIONS[best : best + 1], everywhere)
-    return NoiseField(input_scale, directions, basis @ found[0, 0])
+    weights = _fit_fields(phi, held_out, calibration, PRECISIONS[best : best + 1], everywhere)
+    return NoiseField(input_scale, directions, basis @ weights[0, 0])
 
 
 def _spanned(phi: Array) -> tuple[Array, Array]:

@@ -229,11 +229,11 @@ class LayerPass:
     def _matrices(self) -> list[Tensor]:
         """The arrays z = [x̂; Ã], B̃, [gain, Σ₁₁] and root of the workspace, one matrix for each replica."""
         n, B, _, R, C, P = self.plan.sizes
-        found = []
+        pieces = []
         for place, rows, columns in ((0, B + P, R), (5, P, C), (6, P, B + P), (7, P, P)):
             start = self.plan.offsets[place]
-            found.append(self._workspace[start : start + n * rows * columns].view(*self.plan.lead, rows, columns))
-        return found
+            pieces.append(self._workspace[start : start + n * rows * columns].view(*self.plan.lead, rows, columns))
+        return pieces
 
     def _factorise_with_jitter(self) -> None:
         """Factorise Σ₁₁, which is still in place without its damping, with jitter: the kernels found no factor."""

@@ -187,13 +187,13 @@ class GaussianOutput(_Doubles):
 
     def posterior(self) -> LinearPosterior:
         """Posterior of the output weights and of the noise given the rows seen so far, in double precision."""
-        found = condition(self._scaled(), self.prior_precision().detach().double(), self.noise_prior)
+        posterior = condition(self._scaled(), self.prior_precision().detach().double(), self.noise_prior)
         if not self.relative and self.inflation is None:
-            return found
-        unit = _unit(self.statistics, bias=self.bias) if self.relative else torch.ones_like(found.mean[..., 0, :])
+            return posterior
+        unit = _unit(self.statistics, bias=self.bias) if self.relative else torch.ones_like(posterior.mean[..., 0, :])
         wide = unit if self.inflation is None else unit * self.inflation.sqrt()
-        scatter = found.scatter * (wide.unsqueeze(-1) * wide.unsqueeze(-2) if found.full else wide.square())
-        return replace(found, mean=found.mean * unit.unsqueeze(-2), scatter=scatter)
+        scatter = posterior.scatter * (wide.unsqueeze(-1) * wide.unsqueeze(-2) if posterior.full else wide.square())
+        return replace(posterior, mean=posterior.mean * unit.unsqueeze(-2), scatter=scatter)
 
     @torch.no_grad()
     def calibrate(self, features: Tensor, y: Tensor, *, only_widen: bool) -> None:

@@ -21,9 +21,9 @@ svg text { stroke: none; } .better { color: #0a7d55; } .worse { color: #c0392b; 
 WIDTH, LEFT, ROW, EDGE = 700, 160, 28, 10  # of the picture
 
 
-def render_comparison(found: Comparison, title: str) -> str:
+def render_comparison(comparison: Comparison, title: str) -> str:
     """A comparison as a page."""
-    rows = found.rows
+    rows = comparison.rows
     head = "".join(f"<th scope='col'>{escape(NAMES.get(name, name))}</th>" for name in rows[0])
     body = "".join(
         f"<tr{' class=own' * (row['method'] == OWN)}><th scope='row'>{escape(row['method'])}</th>"
@@ -31,8 +31,8 @@ def render_comparison(found: Comparison, title: str) -> str:
         + "</tr>"
         for row in rows
     )
-    score = "CRPS" if found.task == "regression" else "Brier score"
-    said = "".join(f"<p>{escape(text)}</p>" for text in (found.advice, found.sentence, *found.notes))
+    score = "CRPS" if comparison.task == "regression" else "Brier score"
+    said = "".join(f"<p>{escape(text)}</p>" for text in (comparison.advice, comparison.sentence, *comparison.notes))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(title)}</title><style>{STYLE}</style></head><body><main>
@@ -42,15 +42,15 @@ def render_comparison(found: Comparison, title: str) -> str:
 <tbody>{body}</tbody></table></div>
 <h2>{score} of others less that of {OWN}</h2>
 <p>95 % intervals, paired by held-out row or group. To the right of the line, {OWN} is better.</p>
-{_picture(found, f"{score} of other methods less that of {OWN}")}
+{_picture(comparison, f"{score} of other methods less that of {OWN}")}
 <p>All methods were fitted to the same folds, each with its own defaults. Seconds are processor time.</p>
 </main></body></html>
 """
 
 
-def _picture(found: Comparison, label: str) -> str:
+def _picture(comparison: Comparison, label: str) -> str:
     """Intervals of paired differences, the method that is best in the picture first."""
-    gains = sorted(found.gains.items(), key=lambda item: sum(item[1]))
+    gains = sorted(comparison.gains.items(), key=lambda item: sum(item[1]))
     finite = [0.0, *(end for _, interval in gains for end in interval if isfinite(end))]
     first, scale = min(finite), (WIDTH - LEFT - 2 * EDGE) / ((max(finite) - min(finite)) or 1.0)
     middle = LEFT + EDGE - scale * first

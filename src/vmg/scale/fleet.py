@@ -147,12 +147,12 @@ class Fleet:
         keys = self._keys(frame)
         known = keys.isin(self.groups).to_numpy()
         places = pd.Series(np.arange(len(frame)))
-        found = [
+        parts = [
             (self._load(group), own) for group, own in places[known].groupby(keys[known].to_numpy()).groups.items()
         ]
         if self.pooled and not known.all():
-            found.append((self._load(None), np.flatnonzero(~known)))
-        return [(model, np.asarray(own)) for model, own in found]
+            parts.append((self._load(None), np.flatnonzero(~known)))
+        return [(model, np.asarray(own)) for model, own in parts]
 
     def rows_of(self, frame: pd.DataFrame, group: str | None = None) -> tuple[str, TableModel, pd.DataFrame]:
         """A group, its model and its rows in ``frame``; the group with most rows and a model, if none is named."""

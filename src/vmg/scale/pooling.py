@@ -149,12 +149,12 @@ def learn_prior(rows: Sequence[RowStatistics], trunk: RegressionMembers) -> Grou
     return prior
 
 
-def _maximise(prior: GroupPrior, found: LinearPosterior) -> GroupPrior:
+def _maximise(prior: GroupPrior, posterior: LinearPosterior) -> GroupPrior:
     """μ and a that make the groups' posteriors, taken as known, most probable."""
-    noise_precision = found.noise_precision  # [G, E, 1]
-    m = found.mean.squeeze(-1)  # [G, E, D]
+    noise_precision = posterior.noise_precision  # [G, E, 1]
+    m = posterior.mean.squeeze(-1)  # [G, E, D]
     mu = (noise_precision * m).sum(0) / noise_precision.sum(0)
-    variance = torch.cholesky_inverse(found.root).diagonal(dim1=-2, dim2=-1)
+    variance = torch.cholesky_inverse(posterior.root).diagonal(dim1=-2, dim2=-1)
     away = noise_precision * (m - mu).square() + variance  # E λ(w − μ)²
     precision = [
         (SHAPE + 0.5 * part.shape[-1] * len(part)) / (RATE + 0.5 * part.sum((0, -1)))
@@ -165,8 +165,8 @@ def _maximise(prior: GroupPrior, found: LinearPosterior) -> GroupPrior:
 
 def _noise_prior(prior: GroupPrior, rows: RowStatistics) -> NoisePrior:
     """Gamma(c, r) that makes the groups' residuals most probable, members taken together."""
-    found = prior.posterior(rows)
-    scatter = (found.scatter.squeeze(-1) - 2 * prior.noise.rate).clamp_min(0.0).mean(1).numpy()  # [G]
+    posterior = prior.posterior(rows)
+    scatter = (posterior.scatter.squeeze(-1) - 2 * prior.noise.rate).clamp_min(0.0).mean(1).numpy()  # [G]
     n = rows.n_rows[:, 0].numpy()
 
     def loss(values: Array) -> float:
@@ -196,14 +196,14 @@ def _calibrate(
         table, inside = tables[k], kept[k]
         if inside.all() or n >= CALIBRATION_ROWS:
             continue
-        found = prior.posterior(_statistics(trunk, *_standard(table.X[inside], table.y[inside], scaling)))
+        posterior = prior.posterior(_statistics(trunk, *_standard(table.X[inside], table.y[inside], scaling)))
         x, y = _standard(table.X[~inside], table.y[~inside], scaling)
         with torch.no_grad():
             phi = trunk.features(x)
-        means = (phi @ found.mean).squeeze(-1).numpy()  # [E, n]
-        noise = found.noise_variance.numpy()
+        means = (phi @ posterior.mean).squeeze(-1).numpy()  # [E, n]
+        noise = posterior.noise_variance.numpy()
         between = means.var(0, ddof=1) if len(means) > 1 else np.zeros(means.shape[1])
-        own = (found.relative_variance(phi).numpy() * noise).mean(0)
+        own = (posterior.relative_variance(phi).numpy() * noise).mean(0)
         unit = float(noise.mean())
         errors.append((y.squeeze(-1).numpy() - means.mean(0)) / np.sqrt(unit))
         variances.append((own + between) / unit)

@@ -143,11 +143,11 @@ class NumericTargets:
         """
         parts = np.broadcast_arrays(*_components(likelihood, functions))  # each [S, sets x members, N, C]
         own = zip(*(np.split(part, len(targets), axis=1) for part in parts), strict=True)
-        found = []
+        log_probs = []
         for members, y in zip(own, targets, strict=True):
             loc, scale, df = (_pool(part[:, :, : len(y)]) for part in members)
-            found.append(Prediction(loc, scale, df, squeeze=False).log_prob(y.numpy()))
-        return found
+            log_probs.append(Prediction(loc, scale, df, squeeze=False).log_prob(y.numpy()))
+        return log_probs
 
     def prediction(self, likelihood: Any, functions: Tensor) -> Prediction:
         """The predictive distribution of rows, from draws [S, members, N, C] of the network's outputs there."""

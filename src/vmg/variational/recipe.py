@@ -158,9 +158,9 @@ class Trials(NamedTuple):
     def log_probs(self, n_draws: int) -> list[list[Array]]:
         """log p(y) of held-out rows, for each candidate and each of ``held_out``."""
         everywhere = self.held_out * self.n_candidates
-        found = self.fitter.held_out_log_probs(self.trained.network, self.trained.likelihood, everywhere, n_draws)
+        log_probs = self.fitter.held_out_log_probs(self.trained.network, self.trained.likelihood, everywhere, n_draws)
         n = len(self.held_out)
-        return [found[c * n : (c + 1) * n] for c in range(self.n_candidates)]
+        return [log_probs[c * n : (c + 1) * n] for c in range(self.n_candidates)]
 
 
 def run_trials(
