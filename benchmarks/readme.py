@@ -48,13 +48,13 @@ def regression(records: Sequence[Record]) -> str:
     """Tables that chose nothing: ours against a Gaussian process and boosted trees."""
     inside = [r for r in records if r["part"] == "inside"]
     others = [name for name in ("GP", "LightGBM") if any(r["method"] == name for r in inside)]
-    rows = [["its RMSE, ours as a share of it (tables won)"], ["log score, ours less its (tables won)"]]
+    rows = [["RMSE, ours over its (tables where ours is smaller)"], ["log score, ours less its (tables where ours is better)"]]
     for other in others:
         value, won, of = compare(inside, other, "rmse", ratio=True)
         rows[0].append(f"{value:.2f} ({won} of {of})")
         value, won, of = compare(inside, other, "log_likelihood", ratio=False)
         rows[1].append(f"{value:+.2f} ({won} of {of})")
-    coverage = ["its coverage of 90 %: inside the data, in gaps, in tails"]
+    coverage = ["its coverage of 90 %: like the data, in gaps, in tails"]
     parts = ("inside", "gap", "tail")
 
     def covered(method: str) -> str:
@@ -62,7 +62,7 @@ def regression(records: Sequence[Record]) -> str:
         return ", ".join(f"{fmean(found):.2f}" for found in means if found)
 
     rows.append([*coverage, *map(covered, others)])
-    table = markdown(["", *({"GP": "Gaussian process"}.get(name, name) for name in others)], rows)
+    table = markdown(["against", *({"GP": "a Gaussian process"}.get(name, name) for name in others)], rows)
     return f"{table}\n\nOur own coverage: {covered('table')}."
 
 

@@ -1,0 +1,91 @@
+"""Other packages for tables, each as its own documentation uses it, around our estimators."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from quick import ensemble_classifier, ensemble_regressor, linear_table
+
+
+@pytest.fixture(scope="module")
+def rows():
+    X, y = linear_table(120)
+    return X, np.asarray(y).reshape(-1)
+
+
+@pytest.mark.works_with("MAPIE", "`SplitConformalRegressor(estimator=model)` and `CrossConformalRegressor`")
+@pytest.mark.filterwarnings("ignore")
+def test_mapie_conformalizes(rows):
+    regression = pytest.importorskip("mapie.regression")
+    X, y = rows
+    split = regression.SplitConformalRegressor(ensemble_regressor(), confidence_level=0.9, prefit=False)
+    _, interval = split.fit(X[:60], y[:60]).conformalize(X[60:], y[60:]).predict_interval(X)
+    assert 0.8 < np.mean((interval[:, 0, 0] <= y) & (y <= interval[:, 1, 0])) <= 1
+    cross = regression.CrossConformalRegressor(ensemble_regressor(), confidence_level=0.9, cv=2)
+    _, interval = cross.fit_conformalize(X, y).predict_interval(X[:5])
+    assert interval.shape == (5, 2, 1)
+
+
+@pytest.mark.works_with("crepes", "`WrapRegressor(model)`, `WrapClassifier(model)`")
+def test_crepes_wraps(rows):
+    crepes = pytest.importorskip("crepes")
+    X, y = rows
+    wrapped = crepes.WrapRegressor(ensemble_regressor())
+    wrapped.fit(X[:60], y[:60])
+    wrapped.calibrate(X[60:], y[60:])
+    interval = wrapped.predict_int(X, confidence=0.9)
+    assert 0.8 < np.mean((interval[:, 0] <= y) & (y <= interval[:, 1])) <= 1
+    classes = crepes.WrapClassifier(ensemble_classifier())
+    classes.fit(X[:60], y[:60] > 0)
+    classes.calibrate(X[60:], y[60:] > 0)
+    assert classes.predict_set(X[:5], confidence=0.9).shape == (5, 2)
+
+
+@pytest.mark.works_with("skops", "`skops.io.dumps(model)`; a fitted model has no types of its own to trust but its class")
+def test_skops_keeps_a_fitted_model(rows):
+    io = pytest.importorskip("skops.io")
+    X, y = rows
+    model = ensemble_regressor().fit(X, y)
+    kept = io.dumps(model)
+    again = io.loads(kept, trusted=io.get_untrusted_types(data=kept))
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
+@pytest.mark.works_with("Optuna", "an objective that fits and returns `model.score`")
+@pytest.mark.filterwarnings("ignore")
+def test_optuna_searches(rows):
+    optuna = pytest.importorskip("optuna")
+    X, y = rows
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+    def objective(trial):
+        model = ensemble_regressor(n_members=trial.suggest_int("n_members", 1, 2))
+        return model.fit(X[:80], y[:80]).score(X[80:], y[80:])
+
+    search = optuna.create_study(direction="maximize")
+    search.optimize(objective, n_trials=2)
+    assert search.best_value > 0
+
+
+@pytest.mark.works_with("scikit-learn", "`Pipeline`, `GridSearchCV`, `cross_val_score`, `ColumnTransformer`, `clone`")
+def test_scikit_learn_searches_through_a_pipeline(rows):
+    from sklearn.compose import make_column_transformer
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    X, y = rows
+    scaled = make_column_transformer((StandardScaler(), [0]), remainder="passthrough")
+    pipeline = make_pipeline(scaled, ensemble_regressor())
+    search = GridSearchCV(pipeline, {f"{pipeline.steps[-1][0]}__n_members": [1, 2]}, cv=2).fit(X, y)
+    assert search.best_score_ > 0
+
+
+@pytest.mark.works_with("pandas, polars", "data frames in; `predict_frame` gives a data frame")
+def test_frames_of_pandas_and_polars_give_the_same(rows):
+    polars = pytest.importorskip("polars")
+    X, y = rows
+    frame = pd.DataFrame(X, columns=[f"x{k}" for k in range(X.shape[1])])
+    model = ensemble_regressor().fit(frame, y)
+    np.testing.assert_array_equal(model.predict(polars.from_pandas(frame)), model.predict(frame))
+    assert len(model.predict_frame(frame)) == len(frame)
