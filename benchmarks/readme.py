@@ -48,7 +48,10 @@ def regression(records: Sequence[Record]) -> str:
     """Tables that chose nothing: ours against a Gaussian process and boosted trees."""
     inside = [r for r in records if r["part"] == "inside"]
     others = [name for name in ("GP", "LightGBM") if any(r["method"] == name for r in inside)]
-    rows = [["RMSE, ours over its (tables where ours is smaller)"], ["log score, ours less its (tables where ours is better)"]]
+    rows = [
+        ["RMSE, ours over its (tables where ours is smaller)"],
+        ["log score, ours less its (tables where ours is better)"],
+    ]
     for other in others:
         value, won, of = compare(inside, other, "rmse", ratio=True)
         rows[0].append(f"{value:.2f} ({won} of {of})")

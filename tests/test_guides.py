@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 import torch
 
-from works_with import PAGE, marked_tests, page_with_table
+from works_with import ALL, PAGE, marked_tests, page_of_all, page_with_table
 
 GUIDES = sorted((Path(__file__).parents[1] / "docs").glob("pytorch*.md"))
 
@@ -47,6 +47,7 @@ def test_examples_of_the_api_page_run_and_show_every_public_name():
 
 def test_the_table_of_what_works_is_that_of_the_tests():
     assert PAGE.read_text(encoding="utf-8") == page_with_table(), "run: python tests/works_with.py"
+    assert ALL.read_text(encoding="utf-8") == page_of_all(), "run: python tests/works_with.py"
     asked = {"state_dict", "deepcopy", "pickle", "compile", "export", "ONNX", "func", "vmap", "autocast", "GradScaler"}
     asked |= {"checkpointing", "DistributedDataParallel", "FSDP2", "Lightning", "skorch", "accelerate", "HF Trainer"}
     shown = " ".join(what for what, _, _ in marked_tests())

@@ -262,6 +262,7 @@ FILES = {
         ("fit good.csv --target y --members 0", "Invalid value for '--members'"),
         ("fit good.csv --target y --conformal 2", "conformal must be a share of the rows"),
         ("fit good.csv --target y --ignore z", "the table has no column 'z'"),
+        ("fit good.csv --target yy", "the table has no column 'yy' (did you mean 'y'?); it has 'a', 'b', 'y'"),
         ("fit good.csv --target y --out no/m.vmg", "must be in a folder that exists; there is no no"),
         ("fit good.csv --target y --out .", "cannot be .: it is a folder, not a file"),
         ("predict none.vmg good.csv", "there is no file none.vmg"),

@@ -8,6 +8,7 @@ from quick import ensemble_regressor, linear_table
 skpro = pytest.importorskip("skpro")
 
 
+@pytest.mark.works_with("skpro", "`model.pred_dist(X).to_skpro()` is a distribution of skpro")
 @pytest.mark.parametrize("likelihood", ["student", "lognormal", "poisson"])
 def test_a_prediction_is_a_distribution_of_skpro(likelihood):
     from skpro.metrics import LogLoss

@@ -103,7 +103,7 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Iterable[str]]
     for position, name in enumerate(header):
         explains = meanings and position == len(header) - 1
         side: Any = "right" if position and not explains else "left"
-        table.add_column(_cell(name), justify=side, style="dim" if explains else None)
+        table.add_column(_cell(name), justify=side, style="dim" if explains else None, no_wrap=not position)
     for row in rows:
         table.add_row(*map(_cell, row))
     Console().print(table)
@@ -115,9 +115,10 @@ def _short(value: float) -> str:
 
 
 def print_comparison(title: str, comparison: Comparison) -> None:
-    """Scores of several methods, and one sentence about them."""
-    names = {"method": "", "log_likelihood": "log score", "coverage": "inside interval"}
-    shown = comparison.rows
+    """Scores of several methods that 80 columns can show, and one sentence about them; pages and JSON have all."""
+    names = {"method": "", "rmse": "RMSE", "log_likelihood": "log score", "crps": "CRPS", "brier": "Brier score"}
+    names |= {"coverage": "inside interval", "worst_group": "worst group"}
+    shown = [{key: value for key, value in row.items() if key not in ("mae", "width")} for row in comparison.rows]
     rows = [[row["method"], *(_short(value) for key, value in row.items() if key != "method")] for row in shown]
     print_table(title, [names.get(key, key) for key in shown[0]], rows)
     say(comparison.sentence)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -228,7 +229,9 @@ def require_columns(frame: pd.DataFrame, names: Sequence[str] = ()) -> None:
         raise TableError(f"the table has several columns of the same name; rename {listing(repeated)}")
     missing = [name for name in names if name not in frame.columns]
     if missing:
-        raise TableError(f"the table has no column {listing(missing)}; it has {listing(frame.columns)}")
+        near = get_close_matches(str(missing[0]), map(str, frame.columns), n=1)
+        meant = f" (did you mean '{near[0]}'?)" if near else ""
+        raise TableError(f"the table has no column {listing(missing)}{meant}; it has {listing(frame.columns)}")
 
 
 def full_matches(texts: pa.Array | pa.ChunkedArray, pattern: str) -> NDArray[np.bool_]:
