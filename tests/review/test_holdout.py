@@ -39,7 +39,7 @@ def shops():
 def test_fit_prints_a_score_beside_three_others_and_keeps_it(shops, vmg_command):
     code, out, _ = vmg_command("fit", "shops.csv", "-t", "y", "--ignore", "y_usd", *QUICK)
     assert code == 0
-    for words in ("Held out: 20 rows at random", "base rate", "linear", "gradient boosting", "log score", "rmse"):
+    for words in ("Held out: 20 rows at random", "base rate", "linear", "gradient boosting", "log score", "RMSE"):
         assert words in out
     model = vmg.load("shops.vmg")
     assert set(model.held_out["scores"]) == {"vmg", "base rate", "linear", "gradient boosting"}
