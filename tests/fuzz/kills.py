@@ -281,8 +281,19 @@ def _interrupt(rng: random.Random, folder: Path) -> None:
 def _interrupt_start(rng: random.Random, folder: Path) -> None:
     """Of a whole new process, from the moment on that the command has it."""
     write_table(folder / "t.csv")
-    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a campaign may ignore it
-    program = f"{handler}; from vmg.__main__ import main; print(flush=True); main()"
+    program = """
+import signal, vmg.__main__ as command
+
+def told(number, handler, signal_=signal.signal):
+    before = signal_(number, handler)
+    if handler is command._leave:
+        print(flush=True)
+    return before
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a campaign may ignore it
+signal.signal = told
+command.main()
+"""
     command = [sys.executable, "-c", program, "fit", "t.csv", "-t", "y", *LONG]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen(command, cwd=folder, preexec_fn=limit_process, **pipes)

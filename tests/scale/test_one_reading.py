@@ -64,16 +64,10 @@ def test_an_update_reads_cells_as_the_fit(folder, name, tmp_path, capsys):
     assert after < 1.2 * before
 
 
-def test_loops_of_links_and_single_rows_are_refused_and_times_of_day_reported(tmp_path, capsys):
+def test_loops_of_links_and_single_rows_are_refused(tmp_path, capsys):
     (tmp_path / "a.csv").symlink_to("b.csv")
     (tmp_path / "b.csv").symlink_to("a.csv")
     (tmp_path / "one.csv").write_text("x,y\n1,2.5\n")
     for name, said in (("a", "Too many levels of symbolic links"), ("one", "at least 5 rows")):
         assert run(["fit", f"{tmp_path}/{name}.csv", "-t", "y", "-o", f"{tmp_path}/m.vmg", "--no-holdout", *FAST]) == 2
         assert said in capsys.readouterr().err
-    rows = [f"{k % 24:02d}:{k % 60:02d},{k * 7 % 11},{k % 24 + 0.5 * (k % 11)}" for k in range(60)]
-    (tmp_path / "times.csv").write_text("\n".join(["t,x,y", *rows]) + "\n")
-    model, page = f"{tmp_path}/times.vmg", tmp_path / "times.html"
-    assert run(["fit", f"{tmp_path}/times.csv", "-t", "y", "-o", model, "--no-holdout", *FAST]) == 0
-    assert run(["report", model, f"{tmp_path}/times.csv", "-o", str(page)]) == 0
-    assert "<html" in page.read_text()

@@ -95,8 +95,8 @@ def fit_dataset(
     if target not in names:
         raise TableError(f"the target '{target}' cannot be excluded")
     seed = options.get("random_state")
-    first = _first_pass(dataset, names, target, sample_rows, seed if isinstance(seed, int) else 0)
-    counts, sample = first.counts, first.sample.rows()
+    of_sample = seed if isinstance(seed, int) else 0
+    counts, sample, n_without, digest = _first_pass(dataset, names, target, sample_rows, of_sample)
     if counts.n_rows < MIN_ROWS:
         raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {counts.n_rows}")
     if dataset.decimal_comma is not None:
@@ -109,7 +109,7 @@ def fit_dataset(
     )
     regression = known.task == "regression"
     notes = [*dataset.notes(), known.reason]
-    notes += [f"{count(first.n_without, 'row')} without a target left out."] if first.n_without else []
+    notes += [f"{count(n_without, 'row')} without a target left out."] if n_without else []
     notes += [f"Columns left out as asked: {listing(left_out)}."] if left_out else []
     notes += encoder.describe()
     notes.append(
@@ -120,7 +120,7 @@ def fit_dataset(
         for note in notes:
             tell(note)
     settings: dict[str, Any] = {"columns": names, "target": target, "task": task, "sample_rows": sample_rows}
-    settings |= {"choices": choices.to_document(), "options": repr(sorted(options.items())), "rows": first.digest}
+    settings |= {"choices": choices.to_document(), "options": repr(sorted(options.items())), "rows": digest}
     kept = FitCheckpoint(checkpoint, settings, resume=resume)
     estimator, done = kept.load() or (None, [])
     if estimator is None:
@@ -145,17 +145,13 @@ def fit_dataset(
     return model
 
 
-class _FirstPass(NamedTuple):
-    """Result of the first pass: counts and a sample of rows with a target, and a digest of all rows."""
+def _first_pass(
+    dataset: Dataset, names: Sequence[str], target: str, sample_rows: int, seed: int
+) -> tuple[TableCounts, pd.DataFrame, int, str]:
+    """Counts and a sample of the rows with a target, the number of those without, and a digest of all rows.
 
-    counts: TableCounts
-    sample: RowSample
-    n_without: int
-    digest: str
-
-
-def _first_pass(dataset: Dataset, names: Sequence[str], target: str, sample_rows: int, seed: int) -> _FirstPass:
-    """Read all rows once; processes each read their own, and all get what they have found together."""
+    Processes each read their own rows, and all get what they have found together.
+    """
     (rank, size), n_without, digests = processes.rank_and_size(), 0, {}
     counts, sample = TableCounts(), RowSample(sample_rows, seed)
     for piece in dataset.pieces[rank::size]:
@@ -177,7 +173,7 @@ def _first_pass(dataset: Dataset, names: Sequence[str], target: str, sample_rows
             digests |= of_pieces
             dataset.refused |= refused
     whole = hashlib.sha256("".join(digests[number] for number in sorted(digests)).encode())
-    return _FirstPass(counts, sample, n_without, whole.hexdigest())
+    return counts, sample.rows(), n_without, whole.hexdigest()
 
 
 # -- hidden layers from a sample, output layers from all rows ---------------------------------------------------------
