@@ -56,11 +56,11 @@ class PreparedTable(NamedTuple):
 def prepare_table(
     frame: Any,
     target: str,
+    choices: TableChoices,
     *,
     task: Task | None = None,
     exclude: Sequence[str] = (),
     conformal: float = 0.0,
-    choices: TableChoices | None = None,
     options: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> PreparedTable:
@@ -68,7 +68,7 @@ def prepare_table(
 
     A TableError says what is wrong with the table.
     """
-    frame, choices = as_frame(frame), choices or TableChoices()
+    frame = as_frame(frame)
     require_columns(frame, [target, *exclude, *choices.named])
     left_out = list(dict.fromkeys([*exclude, *choices.ignored]))
     if target in left_out:
@@ -196,8 +196,8 @@ class TableModel:
         tell : callable, optional
             Called with each sentence of ``notes``, those about copies of rows after training and the others before.
         """
-        asked: dict[str, Any] = {"task": task, "exclude": exclude, "conformal": conformal, "choices": choices}
-        given = prepare_table(frame, target, **asked, options=options, tell=tell)
+        asked: dict[str, Any] = {"task": task, "exclude": exclude, "conformal": conformal, "options": options}
+        given = prepare_table(frame, target, choices := choices or TableChoices(), **asked, tell=tell)
         estimator, fitted = given.estimator, given.target
         try:
             estimator.fit(given.features, given.values, callbacks=callbacks, inputs=given.inputs)
@@ -211,7 +211,7 @@ class TableModel:
             *(estimator, target, fitted.task, fitted.decimal_comma),
             notes=(*given.notes, *estimator.history_.notes),
             unit=fitted.unit,
-            choices=choices or TableChoices(),
+            choices=choices,
             base_rate=metrics.base_rate(given.values),
         )
         if isinstance(estimator, TableRegressor) and len(given.aside):
@@ -219,12 +219,12 @@ class TableModel:
         return model
 
     @staticmethod
-    def check(frame: Any, target: str, **settings: Any) -> list[str]:
+    def check(frame: Any, target: str, choices: TableChoices | None = None, **settings: Any) -> list[str]:
         """Do all of a fit but the training: raise what is wrong with the table, give back and tell the notes.
 
         ``settings`` are those of :meth:`fit`.
         """
-        return prepare_table(frame, target, **settings).notes
+        return prepare_table(frame, target, choices or TableChoices(), **settings).notes
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 

@@ -311,7 +311,7 @@ def fit_fleet(
     choices = replace(choices, types={name: kind for name, kind in choices.types.items() if name != by})
     columns = frame[keys.notna()].drop(columns=by)
     exclude = [name for name in exclude if name != by]
-    table = prepare_table(columns, target, task=task, exclude=exclude, choices=choices, options=options)
+    table = prepare_table(columns, target, choices, task=task, exclude=exclude, options=options)
     regression = table.target.task == "regression"
     if pool and (not regression or options.get("likelihood", "auto") not in POOLED):
         raise TableError(f"groups can be pooled in regression with the likelihoods {', '.join(POOLED)}; got another")
