@@ -184,6 +184,9 @@ def test_options_that_a_dataset_or_a_fleet_cannot_follow_are_refused(model, tmp_
         assert run([*fit, "--by", "kind", *option]) == 2
         assert f"{option[0]}: cannot be had together with --by" in " ".join(capsys.readouterr().err.split())
     assert run([*fit, "--in-memory"]) == 2 and "needs one file and one process" in capsys.readouterr().err
+    for data in (f"{tmp_path}/sales", f"{tmp_path}/sales/a.parquet"):
+        for option in (["--na", "none"], ["--no-header"]):
+            assert run(["fit", data, *fit[2:], *option]) == 2 and "is for text files" in capsys.readouterr().err
     for option in (["--pool"], ["--jobs", "2"]):
         assert run([*fit, *option]) == 2 and "needs --by" in capsys.readouterr().err
     score = ["predict", model, f"{tmp_path}/sales", "-o", f"{tmp_path}/out/", "--jobs", "1"]

@@ -168,6 +168,11 @@ def reads_table(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**given: Any) -> None:
+        data = str(given["data"]).lower()
+        if data.endswith((".parquet", ".pq")) or Path(given["data"]).is_dir():
+            refuse_options(
+                "is for text files; others have types and names", na=given["na"], no_header=given["no_header"]
+            )
         command(choices=_make_choices(**{name: given.pop(name) for name in reading}), **given)
 
     parameters = []
