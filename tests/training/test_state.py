@@ -222,7 +222,6 @@ def move(network):
         ({"make": lambda: MLP(D, (5,), 2, n_pseudo=2, damping=1e-3)}, "the same layers and their options"),
         ({"change": move}, "the same parameters at the start"),
     ],
-    ids=str,
 )
 def test_a_file_of_a_run_that_differs_in_any_part_is_refused(options, message, tmp_path):
     make = {"make": lambda: MLP(D, (5,), 2, n_pseudo=2)}
