@@ -339,6 +339,11 @@ class AtQuantile(RegressorMixin, BaseEstimator):
     def _fitted(self) -> Any:
         return getattr(self, "estimator_", self.estimator)
 
+    @property
+    def n_features_in_(self) -> int:
+        """Columns of X, by which other libraries know a fitted regressor."""
+        return self._fitted.n_features_in_
+
     def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
         """Fit a copy of the other regressor."""
         self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
