@@ -30,7 +30,6 @@ BENCHMARKS = {
     "predict": "Prediction: samples in one pass, the folded mean network",
     "replicas": "Many splits as one batched network",
     "memory": "Peak memory of training over a plain network's",
-    "fit_time": "Fit time with defaults",
 }
 FOLDER = Path(__file__).parent
 WIDTH = 120  # of lines of prose
@@ -65,7 +64,7 @@ def page(sections: Sequence[str], command: str, facts: str, *, quick: bool) -> s
     """All sections under a heading that says how the page was made."""
     made = (
         f"Written by `{command}`; change the benchmarks, not this page. {facts} Ratios say more than times, which are "
-        "this machine's. The compared take turns in one run, except for memory and fit time."
+        "this machine's. The compared take turns in one run, except for memory."
     )
     warning = ["**Tiny sizes (`--quick`): this shows that the benchmarks run, and measures nothing.**"] * quick
     return "\n\n".join(["# Measured", wrap(made), *warning, *sections]) + "\n"

@@ -30,8 +30,8 @@ from vmg_paper.experiments import table1, table2
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("vmg", "vmg_paper")
 sys.path += [str(ROOT / "benchmarks"), str(ROOT / "lab")]
-bounds, inside, kept_back, readme, targets, ignorance_report = map(
-    importlib.import_module, ("bounds", "inside", "kept_back", "readme", "targets", "ignorance_report")
+bounds, kept_back, readme, study, targets, ignorance_report = map(
+    importlib.import_module, ("bounds", "kept_back", "readme", "study", "targets", "ignorance_report")
 )
 UNCOUNTED = ("lab/README.md", "RELEASING.md", "CONTRIBUTING.md", "SECURITY.md")  # findings of one day; no results
 SHOWN_FROM = (ROOT, ROOT / "src", ROOT / "src" / "vmg", ROOT / "src" / "vmg_paper")  # folders that file names start in
@@ -319,11 +319,10 @@ def wrong_tables(read: Callable[[Path], str]) -> Iterator[str]:
     written[docs / "ignorance.md"] = [
         ignorance_report.toy_table([r for r in kept if r.get("rows") in (None, 600)]),
         *ignorance_report.table_tables([r for r in kept if r.get("rows") in (None, 600)]).values(),
-        inside.show(results / "inside.jsonl", lab / "coverage.jsonl"),
         kept_back.show(results / "kept_back.jsonl"),
     ]
     written[docs / "bounds.md"] = [bounds.tables(bounds.read(lab / "bounds.jsonl"))]
-    written |= {page: [text] for page, text in readme.pages().items()}
+    written |= {page: [text] for page, text in readme.pages().items()} | {study.PAGE: list(study.show().values())}
     for page, texts in written.items():
         for text in texts:
             missing = next((line for line in text.strip().splitlines() if line not in read(page)), "")

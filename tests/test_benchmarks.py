@@ -16,7 +16,6 @@ FOLDER = Path(__file__).parents[1] / "benchmarks"
 KEYS = {  # a few that readers of the JSON rely on
     "step": {"width", "variant", "ms", "plain_ms", "ratio", "kernels"},
     "predict": {"way", "ms", "reference", "reference_ms", "times", "goal"},
-    "fit_time": {"rows", "method", "seconds", "ratio", "rmse", "log_likelihood"},
     "replicas": {"splits", "steps", "together_s", "apart_s", "times", "goal"},
     "memory": {"width", "points", "plain_mb", "vmg_mb", "ratio", "added_ratio", "goal"},
 }

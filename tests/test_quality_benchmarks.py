@@ -15,7 +15,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-PAGE = "\n".join(f"<!-- {name} -->\nold\n<!-- end of {name} -->\n" for name in ("toys", "summary", "tables", "inside"))
+PAGE = "\n".join(f"<!-- {name} -->\nold\n<!-- end of {name} -->\n" for name in ("toys", "summary", "tables"))
 
 
 @pytest.fixture(autouse=True)
@@ -54,24 +54,9 @@ def test_ignorance_measures_resumes_shows_and_draws(run, tmp_path, data_folder):
     printed = run("ignorance", "--show", "--figure", "--rows", 120, "--docs", tmp_path, "--out", out)
     assert "| gap | table | 3 |" in printed
     assert "| gap | table | 3 |" in page.read_text()
-    assert page.read_text().count("old") == 1  # the part of the other benchmark
+    assert "old" not in page.read_text()
     assert (tmp_path / "ignorance.png").stat().st_size > 0
     assert (tmp_path / "ignorance_tables.png").stat().st_size > 0
-
-
-def test_inside_measures_resumes_and_shows(run, tmp_path, data_folder):
-    out, page, older = tmp_path / "inside.jsonl", tmp_path / "page.md", tmp_path / "older.jsonl"
-    page.write_text(PAGE)
-    older.write_text("")
-    options = ("--quick", "--splits", 1, "--tables", "yacht,servo", "--out", out)
-    run("inside", *options)
-    found = records(out)
-    assert [r["table"] for r in found] == ["yacht"] * 3 + ["servo"] * 3
-    assert numbers_are_finite(found)
-    assert run("inside", *options) == ""
-    assert records(out) == found
-    assert "| table | 2 |" in run("inside", "--show", "--out", out, "--page", page, "--older", older)
-    assert "| table | 2 |" in page.read_text()
 
 
 def test_kept_back_measures_resumes_and_shows(run, tmp_path, monkeypatch):

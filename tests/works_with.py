@@ -21,8 +21,7 @@ This page is written from the tests by `python tests/works_with.py`.
 ## Estimators for tables
 
 {tables}
-`check_estimator` of scikit-learn runs on all four estimators: `tests/estimators/test_ensemble_checks.py`,
-`tests/variational/test_checks.py`.
+scikit-learn's `check_estimator` runs on all four estimators: `tests/estimators/test_checks.py`.
 
 ## PyTorch models
 
