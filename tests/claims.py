@@ -292,8 +292,10 @@ def unsupported_numbers(page: Path, text: str) -> Iterator[str]:
     name = page.relative_to(ROOT).as_posix()
     if name in UNCOUNTED:
         return
+    written = "\n".join(match[0] for match in WRITTEN.finditer(text))  # compared with the results elsewhere
+    text = WRITTEN.sub("", text)
     shown = "\n".join([*(block for _, _, block in FENCED.findall(text)), *re.findall(r"^\|.*", text, re.MULTILINE)])
-    shown += "\n".join(INDENTED.findall(text)) + "\n".join(SPAN.findall(text))
+    shown += "\n".join(INDENTED.findall(text)) + "\n".join(SPAN.findall(text)) + written
     shown += "\n".join(words for where, words in sentences() if where == name)
     known = [value for value, _ in figures(shown)] + stated_numbers().get(name, [])
     prose = SPAN.sub("", re.sub(r"^[|#].*", "", INDENTED.sub("", FENCED.sub("", text)), flags=re.MULTILINE))
