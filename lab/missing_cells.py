@@ -31,7 +31,7 @@ from scipy.stats import spearmanr
 from threadpoolctl import threadpool_limits
 
 from vmg.estimators import TableModel
-from vmg.tables import missing
+from vmg.tables import inputs
 
 TABLES = ("airfoil", "autompg", "boston", "concrete", "energy", "kin8nm", "stock", "wine")
 MECHANISMS = {"absent": (0.0,), "at random": (0.01, 0.05, 0.3), "by target": (0.01, 0.05, 0.3)}
@@ -66,11 +66,11 @@ def measure(name: str, mechanism: str, rate: float) -> dict[str, Any]:
     truth, without = scored["target"].to_numpy(), scored.assign(**{column: np.nan})
     known = model.pred_dist(scored).log_prob(truth)
     cost = {"median": float(np.mean(known - model.pred_dist(scored.assign(**{column: median})).log_prob(truth)))}
-    before = missing.LEARNED_ROWS
+    before = inputs.LEARNED_ROWS
     for rows in LEARNED_ROWS:
-        missing.LEARNED_ROWS = rows
+        inputs.LEARNED_ROWS = rows
         cost[f"{rows:g}"] = float(np.mean(known - model.pred_dist(without).log_prob(truth)))
-    missing.LEARNED_ROWS = before
+    inputs.LEARNED_ROWS = before
     return {"n_lost": len(lost), "known": float(known.mean()), "cost": cost}
 
 
