@@ -9,13 +9,14 @@ import io
 import os
 import random
 from pathlib import Path
+from unittest import mock
 
 import typer
 from findings import Finding
 
 from vmg.cli import app as cli
 
-cli.app = typer.main.get_command(cli.app)  # built once: building takes as long as a small table
+COMMANDS = typer.main.get_command(cli.app)  # built once: building takes as long as a small table
 
 CELLS = (
     *(
@@ -200,7 +201,7 @@ def _check_flags(path: Path) -> None:
 
 def _command(arguments: list[str]) -> int:
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.object(cli, "app", COMMANDS):
         code = cli.run(arguments)
     said = err.getvalue()
     errors = [line for line in said.split("\n") if line.startswith("error: ")]

@@ -1,9 +1,9 @@
 """Figure 2: predictive bands on Osband's toy, two hidden layers, three activations [LW16, appendix B].
 
 All networks have weights N(0, 3²) before the data, and each truth is Hamiltonian Monte Carlo of the same network under
-the same prior. Under N(0, 1), the paper's prior unless it says otherwise, the true mean is almost a straight line, and
-the bound of global inducing points with ReLU is no better (-63 against -62 nats). PBP and the default for tables have
-priors of their own, and learn the noise.
+the same prior. Under N(0, 1), the paper's prior unless it says otherwise, the true mean is almost a straight line. The
+prior was chosen after such pictures had been seen. PBP and the default for tables have priors of their own, and learn
+the noise.
 """
 
 from __future__ import annotations
