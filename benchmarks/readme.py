@@ -199,7 +199,10 @@ def claims_of_speed() -> list[Claim]:
         ),
         Claim("docs/how_to/ship.md", f"one row takes about {float(one[1]):.0f} ms", f"{float(one[1]):.1f} ms", predict),
         Claim(
-            "README.md", "conditions on new rows in milliseconds", f"{float(update[1]):.1f} ms for ten rows", predict
+            "README.md",
+            "conditions on new rows in a fraction of a second",
+            f"{float(update[1]):.1f} ms for ten rows",
+            predict,
         ),
         Claim("README.md", "seconds; nothing to tune", f"{float(update[3]) / 1e3:.1f} s for 1,000 rows", predict),
         Claim(

@@ -128,7 +128,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
     atom_chance_: ScalarEnsemble | None = field(init=False)
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Update with new rows only: output layers are conditioned on them, in milliseconds.
+        """Update with new rows only: output layers are conditioned on them, without training.
 
         This is exact for likelihoods whose output layer is integrated out; others take the posterior so far as a
         prior, so the order and the size of batches change the result a little.
