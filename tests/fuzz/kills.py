@@ -196,7 +196,7 @@ def model_of_parts() -> bytes:
 
 
 RESUMABLE = {
-    "streamed fit": ("fit", "parts", "-t", "y", *QUICK, "-o", "whole.vmg", "--resume"),
+    "streamed fit": ("fit", "parts", "-t", "y", *QUICK, "-o", "whole.vmg"),
     "fleet": ("fit", "parts", "-t", "y", "--by", "shop", *QUICK, "-o", "fleet"),
     "scoring": ("predict", "m.vmg", "parts", "-o", "scored/", "--jobs", "1"),
     "fleet, two processes": ("fit", "parts", "-t", "y", "--by", "shop", *QUICK, "-o", "fleet", "--jobs", "2"),

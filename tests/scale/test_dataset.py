@@ -3,7 +3,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from parquet_parts import damage_pages, make_frame, write_parts
-from pyarrow import feather, parquet
+from pyarrow import parquet
 
 from vmg.scale import dataset as dataset_module
 from vmg.scale import open_dataset
@@ -30,12 +30,6 @@ def test_a_pattern_stays_within_its_folder_unless_it_says_otherwise(tmp_path):
     assert [part.name for part in list_parts(f"{tmp_path}/sales/*.parquet")] == ["a.parquet"]
     assert [part.name for part in list_parts(f"{tmp_path}/sales/**/*.parquet")] == ["a.parquet", "old/a.parquet"]
     assert [part.name for part in list_parts(f"{tmp_path}/*/a.parquet")] == ["sales/a.parquet"]
-
-
-def test_arrow_files_are_read_too(tmp_path):
-    frame = make_frame(70)
-    feather.write_feather(frame, tmp_path / "a.arrow", chunksize=32)
-    pd.testing.assert_frame_equal(read(open_dataset(tmp_path)), frame)
 
 
 def test_names_of_folders_become_columns(tmp_path):
@@ -137,7 +131,7 @@ def test_an_empty_part_is_named(tmp_path):
 def test_nothing_to_use_is_an_error(tmp_path):
     with pytest.raises(TableError, match="there is no file or folder"):
         open_dataset(tmp_path / "none")
-    with pytest.raises(TableError, match="must have Parquet or Arrow files; got none"):
+    with pytest.raises(TableError, match="must have Parquet files; got none"):
         open_dataset(tmp_path)
     write_parts(tmp_path, [0])
     with pytest.raises(TableError, match="no part has rows"):

@@ -1,4 +1,4 @@
-"""Streamed fits by several processes: members are shared, and a fit that was killed goes on."""
+"""Streamed fits by several processes, which share rows and members."""
 
 import sys
 from pathlib import Path
@@ -11,44 +11,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 from gloo import Pair
 
-from vmg.files import RunError
 from vmg.fit.gaussian import RegressionMembers
 from vmg.fit.trainer import MemberRun, MemberShard, members_shared
 from vmg.scale import fit_dataset
-from vmg.scale.dataset import Dataset
-from vmg.scale.stream import FitCheckpoint
 
 FAST = {"n_members": 4, "hidden_layer_sizes": (8,), "max_iter": 20, "random_state": 0}
-
-
-class Killed(Exception):
-    pass
-
-
-def fit(rank, folder, checkpoint, n_saves=None, threads=1):
-    """Fit; die after so many saves. What members hold at the end, and the pieces that were read in both passes."""
-    torch.set_num_threads(threads)
-    save, frames_of, saved, read = FitCheckpoint.save, Dataset.frames_of, [0], []
-
-    def dying(self, *state):
-        save(self, *state)
-        saved[0] += 1
-        if saved[0] == n_saves:
-            raise Killed
-
-    def noted(self, piece, *rest):
-        read.append(piece.number)
-        return frames_of(self, piece, *rest)
-
-    FitCheckpoint.save, Dataset.frames_of = dying, noted
-    try:
-        model = fit_dataset(
-            folder, "y", exclude=["key"], sample_rows=400, options=FAST, checkpoint=checkpoint, resume=n_saves is None
-        )
-    finally:
-        FitCheckpoint.save, Dataset.frames_of = save, frames_of
-    members = model.estimator.ensemble_.members
-    return {name: value.numpy() for name, value in members.state_dict().items()}, read
 
 
 @pytest.fixture(scope="module")
@@ -68,31 +35,6 @@ def parts(tmp_path_factory):
 def equal(first, second, *, rtol=0.0):
     for name, value in first.items():
         torch.testing.assert_close(torch.as_tensor(second[name]), torch.as_tensor(value), rtol=rtol, atol=rtol)
-
-
-def test_a_killed_fit_of_two_processes_goes_on_with_two_and_not_with_one(pair, parts, tmp_path):
-    (whole, _), (other, _) = pair.run(fit, parts, None)
-    equal(whole, other)  # both processes end with the same bits
-    run = tmp_path / "run"
-    assert pair.run(fit, parts, run, 2)[0].startswith("Killed")  # after one piece each
-    with pytest.raises(RunError, match="must be of a run with processes = 1; got 2"):
-        fit(0, parts, run)
-    (resumed, first_read), (other, second_read) = pair.run(fit, parts, run)
-    assert (first_read, second_read) == ([0, 2, 4, 2, 4], [1, 3, 5, 3, 5])  # the first pass, and what was left
-    equal(whole, resumed)
-    equal(whole, other)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_fit_goes_on_only_where_all_processes_have_kept_the_same_networks(pair, parts, tmp_path):
-    """A run may be killed when some processes have written their first file and others have not."""
-    (whole, _), _ = pair.run(fit, parts, None)
-    run = tmp_path / "run"
-    assert pair.run(fit, parts, run, 2)[0].startswith("Killed")
-    (tmp_path / "run.1").unlink()
-    (resumed, first_read), (_, second_read) = pair.run(fit, parts, run)
-    assert (first_read[3:], second_read[3:]) == ([0, 2, 4], [1, 3, 5])  # from the sample on
-    equal(whole, resumed)
 
 
 def train(rank, folder, target, options):
@@ -163,10 +105,3 @@ def test_a_part_of_members_has_their_activations():
         assert {name: len(value) for name, value in part.state_dict().items()} == dict.fromkeys(
             members.state_dict(), own.stop - own.start
         )
-
-
-def test_a_fit_that_starts_again_forgets_the_files_of_all(tmp_path):
-    for name in ("run", "run.1", "run.12", "run.txt"):
-        (tmp_path / name).write_text("kept")
-    FitCheckpoint(tmp_path / "run", {}, resume=False)
-    assert [path.name for path in tmp_path.iterdir()] == ["run.txt"]

@@ -9,12 +9,9 @@ from parquet_parts import make_frame, write_parts
 
 import vmg
 from vmg.estimators import TableModel
-from vmg.files import RunError
 from vmg.fit.design import squash
-from vmg.model_file import ModelFileError
-from vmg.scale import as_parquet, fit_dataset, open_dataset, stream, update_model
-from vmg.scale.dataset import Dataset
-from vmg.scale.stream import FitCheckpoint
+from vmg.scale import as_parquet, fit_dataset, open_dataset, update_model
+from vmg.scale.stream import RowSample
 from vmg.tables import TableError
 from vmg.tables.choices import TableChoices
 
@@ -145,77 +142,6 @@ def test_an_update_leaves_out_what_it_does_not_know(tmp_path):
     assert open_dataset(tmp_path / "new").n_rows == 40
 
 
-# -- fits that are killed ---------------------------------------------------------------------------------------------
-
-
-class Killed(Exception):
-    pass
-
-
-def killed_after(monkeypatch, n_saves):
-    """Let the checkpoint be written so many times, and die."""
-    original, count = FitCheckpoint.save, [0]
-
-    def save(self, *state):
-        original(self, *state)
-        count[0] += 1
-        if count[0] == n_saves:
-            raise Killed
-
-    monkeypatch.setattr(FitCheckpoint, "save", save)
-
-
-@pytest.mark.parametrize("n_saves", [1, 2, 3], ids=["after the sample", "after a piece", "after two"])
-def test_a_killed_fit_goes_on_to_the_same_bits(dataset, streamed, tmp_path, monkeypatch, n_saves):
-    settings = {"exclude": ["key"], "sample_rows": 400, "options": FAST, "checkpoint": tmp_path / "part"}
-    with monkeypatch.context() as patched:
-        killed_after(patched, n_saves)
-        with pytest.raises(Killed):
-            fit_dataset(dataset[0], "y", **settings)
-    trained, read = [], []
-    original = Dataset.frames_of
-    monkeypatch.setattr(stream, "fit_on_sample", lambda *rows, **others: trained.append(1))
-    monkeypatch.setattr(
-        Dataset, "frames_of", lambda self, piece, *rest: read.append(piece.number) or original(self, piece, *rest)
-    )
-    resumed = fit_dataset(dataset[0], "y", **settings)
-    assert not trained and read == [0, 1, 2, *range(n_saves - 1, 3)]  # the first pass, and what was left
-    rows = make_frame(50, seed=3)
-    pd.testing.assert_frame_equal(resumed.predict_frame(rows), streamed.predict_frame(rows), check_exact=True)
-    for name, value in streamed.estimator.ensemble_.members.state_dict().items():
-        assert torch.equal(value, resumed.estimator.ensemble_.members.state_dict()[name])
-    assert not (tmp_path / "part").exists()
-
-
-def test_a_checkpoint_of_another_run_is_refused_or_passed_over(dataset, tmp_path, monkeypatch):
-    settings = {"exclude": ["key"], "sample_rows": 400, "checkpoint": tmp_path / "part"}
-    with monkeypatch.context() as patched:
-        killed_after(patched, 1)
-        with pytest.raises(Killed):
-            fit_dataset(dataset[0], "y", **settings, options=FAST)
-    others = {**FAST, "max_iter": 10}
-    with pytest.raises(RunError, match="must be of a run with the same options; got another"):
-        fit_dataset(dataset[0], "y", **settings, options=others)
-    fit_dataset(dataset[0], "y", **settings, options=others, resume=False)
-    (tmp_path / "part").write_bytes(b"nothing of the kind")
-    with pytest.raises(ModelFileError):
-        fit_dataset(dataset[0], "y", **settings, options=others)
-
-
-def test_a_checkpoint_of_other_rows_is_refused(tmp_path, monkeypatch):
-    """Of files with the same names and numbers of rows, whose contents are others."""
-    write_parts(tmp_path / "in", [300, 200])
-    settings = {"exclude": ["key"], "sample_rows": 200, "options": FAST, "checkpoint": tmp_path / "part"}
-    with monkeypatch.context() as patched:
-        killed_after(patched, 2)
-        with pytest.raises(Killed):
-            fit_dataset(tmp_path / "in", "y", **settings)
-    frame = pd.read_parquet(tmp_path / "in" / "b.parquet")
-    frame.assign(y=-frame["y"]).to_parquet(tmp_path / "in" / "b.parquet", index=False)
-    with pytest.raises(RunError, match="must be of a run with the same rows; got another"):
-        fit_dataset(tmp_path / "in", "y", **settings)
-
-
 def test_choices_about_columns_hold_for_datasets(tmp_path):
     frame = make_frame(300)
     frame["code"] = np.arange(300) % 4
@@ -246,6 +172,35 @@ def test_targets_with_a_unit_and_decimal_commas_are_read_in_every_pass(tmp_path)
     new = new.assign(y=new["y"].map(lambda y: f"{y:.3f} km".replace(".", ",")))
     new.to_parquet(tmp_path / "new.parquet")
     assert update_model(model, tmp_path / "new.parquet").n_rows == 40
+
+
+def test_a_sample_is_fair_and_does_not_depend_on_who_reads_what():
+    frames = [pd.DataFrame({"k": np.arange(100) + 100 * piece}) for piece in range(6)]
+
+    def sample(pieces, size=50, seed=3):
+        found = RowSample(size, seed)
+        for piece in pieces:
+            for start in range(0, 100, 30):
+                found.add(frames[piece][start : start + 30], piece)
+        return found
+
+    whole = sample(range(6)).rows()
+    first, second = sample([0, 2, 4]), sample([1, 3, 5])
+    first.merge(second.to_bytes())
+    pd.testing.assert_frame_equal(first.rows(), whole)
+    assert len(whole) == 50 and whole["k"].is_unique
+    counts = np.zeros(600)
+    for seed in range(400):
+        counts[sample(range(6), seed=seed).rows()["k"]] += 1
+    expected = 400 * 50 / 600
+    chi_squared = np.square(counts - expected).sum() / expected
+    assert abs(chi_squared - 599) < 4 * np.sqrt(2 * 599)
+
+
+def test_few_rows_are_all_in_the_sample():
+    found = RowSample(50, 0)
+    found.add(pd.DataFrame({"k": range(20)}), 0)
+    assert sorted(found.rows()["k"]) == list(range(20))
 
 
 # -- updates that would do harm ---------------------------------------------------------------------------------------

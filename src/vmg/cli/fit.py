@@ -73,7 +73,7 @@ def fit(
         bool,
         typer.Option(
             "--resume",
-            help="Go on after Ctrl-C: what was finished, held-out fits or pieces of a dataset, is not done again.",
+            help="Go on after Ctrl-C: held-out fits that were finished are not done again.",
         ),
     ] = False,
     stream: Annotated[
@@ -129,11 +129,10 @@ def fit(
         silent = quiet or json or not is_first()
         if streams(data, stream, shared=shared):
             options.refuse_options("needs one file and one process", in_memory=stream is False)
-            options.refuse_options("needs a table that is read whole, with --in-memory", **scored)
+            options.refuse_options("needs a table that is read whole, with --in-memory", **scored, resume=resume)
             bar = TrainingBar("Training", quiet=quiet or not is_first())
             with as_parquet(data, **choices.reading) as source, bar:
-                going_on: dict[str, Any] = {"checkpoint": kept, "resume": resume, "callbacks": [bar]}
-                model = fit_dataset(source, target, **settings, **going_on, tell=None if silent else bullet)
+                model = fit_dataset(source, target, **settings, callbacks=[bar], tell=None if silent else bullet)
                 n_rows = open_dataset(source).n_rows
         else:
             plan = None if no_holdout else Holdout(holdout, cv, holdout_by, time)

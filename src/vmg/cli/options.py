@@ -72,7 +72,7 @@ DatasetArgument = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A table: CSV (also .gz) or Parquet. Or a dataset: a folder of Parquet or Arrow files, a pattern such as "
+        help="A table: CSV (also .gz) or Parquet. Or a dataset: a folder of Parquet files, a pattern such as "
         "'sales/*.parquet', or an address such as s3://bucket/sales.",
     ),
 ]

@@ -1,8 +1,8 @@
-"""A dataset of any size: the Parquet and Arrow files that a path, a folder, a pattern or an address stands for.
+"""A dataset of any size: the Parquet files that a path, a folder, a pattern or an address stands for.
 
 A *part* is one file. A *piece* is a run of its row groups, about a million rows, which one process reads at a time.
 Pieces are numbered in one order, whoever reads them, so that work can be shared and resumed. Rows are read by Arrow's
-file readers: a scan of ``pyarrow.dataset`` decodes a whole row group at once, which may be larger than memory.
+file reader: a scan of ``pyarrow.dataset`` decodes a whole row group at once, which may be larger than memory.
 
 Delimited text is converted to Parquet once, a block at a time, since text cannot be read from the middle.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-from pyarrow import fs, ipc, parquet
+from pyarrow import fs, parquet
 
 from vmg.files import private_folder, replacing
 from vmg.tables import TableError
@@ -30,7 +30,6 @@ from vmg.tables.files import TextRules, TextTable, scan_text
 __all__ = ["Dataset", "Part", "Piece", "as_parquet", "convert_csv", "list_parts", "open_dataset", "to_frame"]
 
 PARQUET_ENDINGS = (".parquet", ".pq")
-ARROW_ENDINGS = (".arrow", ".feather", ".ipc")
 TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz")
 BATCH_ROWS = 65_536  # rows in memory at a time
 PIECE_ROWS = 2**20
@@ -55,12 +54,11 @@ class Part:
     keys: dict[str, str | int] = field(default_factory=dict)
 
     @contextmanager
-    def open(self) -> Iterator[parquet.ParquetFile | ipc.RecordBatchFileReader]:
+    def open(self) -> Iterator[parquet.ParquetFile]:
         """A reader of the file; a TableError where the file is damaged, also while it is read."""
         try:
             with self.filesystem.open_input_file(self.path) as file:
-                arrow = self.path.lower().endswith(ARROW_ENDINGS)
-                yield ipc.open_file(file) if arrow else parquet.ParquetFile(file, pre_buffer=False)
+                yield parquet.ParquetFile(file, pre_buffer=False)
         except TableError:
             raise
         except (OSError, ValueError, pa.ArrowException) as error:
@@ -69,11 +67,8 @@ class Part:
     def layout(self) -> tuple[pa.Schema, list[int]]:
         """Columns with their types, and the rows of each row group."""
         with self.open() as reader:
-            if isinstance(reader, parquet.ParquetFile):
-                metadata, schema = reader.metadata, reader.schema_arrow
-                rows = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
-            else:
-                rows, schema = [reader.get_batch(k).num_rows for k in range(reader.num_record_batches)], reader.schema
+            metadata, schema = reader.metadata, reader.schema_arrow
+            rows = [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
         schema = pa.schema([one for one in schema if not ROW_NUMBERS.fullmatch(one.name)], metadata=schema.metadata)
         for name, value in self.keys.items():
             if name not in schema.names:
@@ -96,20 +91,11 @@ class Piece:
         in_file = None if columns is None else [name for name in columns if name not in self.part.keys]
         with self.part.open() as reader:
             for k in self.groups:  # one by one, so that no more than one is in memory
-                for batch in _read_group(reader, k, in_file, rows):
+                for batch in reader.iter_batches(rows, row_groups=[k], columns=in_file, use_threads=False):
                     for name, value in keys.items():
                         if name not in batch.schema.names:
                             batch = batch.append_column(name, pa.array([value] * batch.num_rows))
                     yield batch
-
-
-def _read_group(reader: Any, k: int, columns: list[str] | None, rows: int) -> Iterator[pa.RecordBatch]:
-    if isinstance(reader, parquet.ParquetFile):
-        yield from reader.iter_batches(rows, row_groups=[k], columns=columns, use_threads=False)
-        return
-    batch = reader.get_batch(k)
-    batch = batch if columns is None else batch.select(columns)
-    yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
 
 def to_frame(batch: pa.RecordBatch) -> pd.DataFrame:
@@ -253,7 +239,7 @@ def list_parts(source: str | os.PathLike[str]) -> list[Part]:
     if entry.type == fs.FileType.File:
         return [Part(entry.base_name, entry.path, filesystem)]
     prefix = root.rstrip("/") + "/"
-    ending = "|".join(re.escape(ending) for ending in PARQUET_ENDINGS + ARROW_ENDINGS)
+    ending = "|".join(re.escape(ending) for ending in PARQUET_ENDINGS)
     matches = re.compile(f"(?i:.*({ending}))" if pattern is None else _translate(pattern))
     hidden_too = any(name.startswith(HIDDEN) for name in (pattern or "").split("/"))
     parts = []
@@ -263,7 +249,7 @@ def list_parts(source: str | os.PathLike[str]) -> list[Part]:
         if info.type == fs.FileType.File and matches.fullmatch(name) and (hidden_too or not hidden):
             parts.append(Part(name, info.path, filesystem))
     if not parts:
-        raise TableError(f"{text} must have Parquet or Arrow files; got none")
+        raise TableError(f"{text} must have Parquet files; got none")
     return _with_keys(sorted(parts, key=lambda part: part.name))
 
 

@@ -1,46 +1,40 @@
 """Fits to datasets of any size, in two passes and in memory that does not grow with the rows, and their updates.
 
-The first pass takes counts of all columns and a fair sample of rows. What needs rows in memory is done on the sample:
-kinds of columns, medians, scales, hidden layers, held-out rows and what they say of noise and ignorance. What is a sum
-over rows is done on all of them: missing cells, levels and, in the second pass, the output layers' posterior.
-An update with rows that have arrived since is a second pass over them.
+The first pass takes a fair sample of rows. What needs rows in memory is done on the sample: kinds and levels of
+columns, scales, hidden layers, held-out rows and what they say of noise and ignorance. What is a sum over rows is done
+on all of them in the second pass: the output layers' posterior. An update with rows that have arrived since is another.
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from numpy.typing import NDArray
 
-import vmg
 from vmg import processes
-from vmg.estimators import ESTIMATORS, TableClassifier, TableModel, TableRegressor
-from vmg.files import Run
+from vmg.estimators import TableClassifier, TableModel, TableRegressor
 from vmg.fit.design import InputRange, Standardiser, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.trainer import members_shared
 from vmg.metrics import base_rate
-from vmg.model_file import ModelFileError, fingerprint_tensors, read_state, write_state
 from vmg.scale.dataset import Dataset, open_dataset
-from vmg.scale.statistics import RowSample, TableCounts, fit_encoder
-from vmg.tables import TableError
-from vmg.tables.cells import Cells, CellTable, RowDigest, count, listing
+from vmg.tables import TableEncoder, TableError
+from vmg.tables.cells import Cells, CellTable, count, listing
 from vmg.tables.choices import TableChoices
 from vmg.tables.encoder import decide_comma
 from vmg.tables.inputs import EncodedRows, TableInputs, keep_rows, row_digests
 from vmg.tables.target import Task, centred_target, fit_target, label_positions, target_scale
 from vmg.training import Callback
 
-__all__ = ["FitCheckpoint", "Update", "condition_on_all", "fit_dataset", "fit_on_sample", "update_model"]
+__all__ = ["RowSample", "Update", "condition_on_all", "fit_dataset", "fit_on_sample", "update_model"]
 
 Array = NDArray[np.float64]
 Estimator = TableRegressor | TableClassifier
@@ -48,6 +42,7 @@ Estimator = TableRegressor | TableClassifier
 SAMPLE_ROWS = 65_536
 MIN_ROWS = 5
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of predictions at the reference rows, which stand for training targets
+KEY = "vmg: random key"  # a column of a sample
 KNOWN_SHARE = 0.05  # of the rows of an update that the model has seen; some tables have equal rows by chance
 
 
@@ -60,8 +55,6 @@ def fit_dataset(
     choices: TableChoices | None = None,
     sample_rows: int = SAMPLE_ROWS,
     options: Mapping[str, Any] | None = None,
-    checkpoint: str | os.PathLike[str] | None = None,
-    resume: bool = True,
     callbacks: Sequence[Callback] = (),
     tell: Callable[[str], None] | None = None,
 ) -> TableModel:
@@ -78,12 +71,6 @@ def fit_dataset(
         As in :meth:`vmg.estimators.TableModel.fit`. Options are those of the estimator.
     sample_rows : int
         Rows that hidden layers and calibration learn from. A dataset with fewer is learned from whole.
-    checkpoint : path, optional
-        A file that keeps what is done, after the sample and after every piece of about a million rows; each process
-        has its own. It is removed at the end.
-    resume : bool
-        Go on from the checkpoint where it is there, with as many processes as before, to the same bits. A checkpoint
-        of other rows or settings is refused. False starts again.
     """
     choices, options = choices or TableChoices(), dict(options or {})
     dataset = open_dataset(source)
@@ -96,13 +83,13 @@ def fit_dataset(
         raise TableError(f"the target '{target}' cannot be excluded")
     seed = options.get("random_state")
     of_sample = seed if isinstance(seed, int) else 0
-    counts, sample, n_without, digest = _first_pass(dataset, names, target, sample_rows, of_sample)
-    if counts.n_rows < MIN_ROWS:
-        raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {counts.n_rows}")
+    n_rows, n_without, sample = _first_pass(dataset, names, target, sample_rows, of_sample)
+    if n_rows < MIN_ROWS:
+        raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {n_rows}")
     if dataset.decimal_comma is not None:
         sample.attrs["decimal_comma"] = dataset.decimal_comma
     table = CellTable(sample, training=True)
-    encoder = fit_encoder(table, counts, choices, target)
+    encoder = TableEncoder.fit(table, choices, target=target)
     known = fit_target(table[target], task, decide_comma(table, choices))
     encoder, features = encoder.with_trends(
         encoder.transform(table), centred_target(known.values), target_scale(known.values)
@@ -113,26 +100,20 @@ def fit_dataset(
     notes += [f"Columns left out as asked: {listing(left_out)}."] if left_out else []
     notes += encoder.describe()
     notes.append(
-        f"Hidden layers and calibration learned from {len(sample):,} of {counts.n_rows:,} rows, drawn at random"
+        f"Columns, hidden layers and calibration learned from {len(sample):,} of {n_rows:,} rows, drawn at random"
         + ("; output layers from all." if regression else ", each counted for many.")
     )
     if tell is not None and processes.is_first():
         for note in notes:
             tell(note)
-    settings: dict[str, Any] = {"columns": names, "target": target, "task": task, "sample_rows": sample_rows}
-    settings |= {"choices": choices.to_document(), "options": repr(sorted(options.items())), "rows": digest}
-    kept = FitCheckpoint(checkpoint, settings, resume=resume)
-    estimator, done = kept.load() or (None, [])
-    if estimator is None:
-        kind = TableRegressor if regression else TableClassifier
-        several = processes.rank_and_size()[1] > 1
-        if several and not isinstance(seed, Integral):
-            seed = processes.send(int(np.random.default_rng().integers(2**31)))
-        estimator = kind(**{**options, "random_state": seed})
-        fit_on_sample(estimator, features, known.values, counts, target, callbacks)
-        if several:  # all have the first one's bits
-            estimator = kind.from_document(*processes.send(estimator.to_document()))
-        kept.save(estimator, done)
+    kind = TableRegressor if regression else TableClassifier
+    several = processes.rank_and_size()[1] > 1
+    if several and not isinstance(seed, Integral):
+        seed = processes.send(int(np.random.default_rng().integers(2**31)))
+    estimator = kind(**{**options, "random_state": seed})
+    fit_on_sample(estimator, features, known.values, n_rows, callbacks)
+    if several:  # all have the first one's bits
+        estimator = kind.from_document(*processes.send(estimator.to_document()))
     estimator.read_with(TableInputs(encoder, keep_rows(encoder, table, known.values)))
     model = TableModel(
         *(estimator, target, known.task, known.decimal_comma, tuple(notes), known.unit),
@@ -140,54 +121,92 @@ def fit_dataset(
         base_rate=base_rate(known.values),
     )
     if regression:
-        condition_on_all(model, dataset, names, known.values, done, lambda: kept.save(model.estimator, done))
-    kept.remove()
+        condition_on_all(model, dataset, names, known.values)
     return model
 
 
 def _first_pass(
     dataset: Dataset, names: Sequence[str], target: str, sample_rows: int, seed: int
-) -> tuple[TableCounts, pd.DataFrame, int, str]:
-    """Counts and a sample of the rows with a target, the number of those without, and a digest of all rows.
+) -> tuple[int, int, pd.DataFrame]:
+    """The numbers of rows with and without a target, and a sample of those with one.
 
     Processes each read their own rows, and all get what they have found together.
     """
-    (rank, size), n_without, digests = processes.rank_and_size(), 0, {}
-    counts, sample = TableCounts(), RowSample(sample_rows, seed)
+    (rank, size), n_rows, n_without, sample = processes.rank_and_size(), 0, 0, RowSample(sample_rows, seed)
     for piece in dataset.pieces[rank::size]:
-        digest = RowDigest()
         for frame in dataset.frames_of(piece, names):
-            digest.add(frame)
             given = frame[~Cells(frame[target]).missing]
-            n_without += len(frame) - len(given)
-            counts.add(given)
+            n_rows, n_without = n_rows + len(given), n_without + len(frame) - len(given)
             sample.add(given, piece.number)
-        digests[f"{piece.number:09d}"] = digest.hexdigest()
     if size > 1:
-        own: list[Any] = [vars(counts), sample.to_bytes(), n_without, digests, dataset.refused]
-        counts, sample, n_without = TableCounts(), RowSample(sample_rows, seed), 0
-        for counted, rows, without, of_pieces, refused in processes.gather(own):
-            counts.merge(**counted)
+        own: list[Any] = [n_rows, n_without, sample.to_bytes(), dataset.refused]
+        n_rows, n_without, sample = 0, 0, RowSample(sample_rows, seed)
+        for with_target, without, rows, refused in processes.gather(own):
+            n_rows, n_without = n_rows + with_target, n_without + without
             sample.merge(rows)
-            n_without += without
-            digests |= of_pieces
             dataset.refused |= refused
-    whole = hashlib.sha256("".join(digests[number] for number in sorted(digests)).encode())
-    return counts, sample.rows(), n_without, whole.hexdigest()
+    return n_rows, n_without, sample.rows()
+
+
+# -- a sample of rows -------------------------------------------------------------------------------------------------
+
+
+class RowSample:
+    """The ``size`` rows with the smallest of random keys, every row having one.
+
+    All sets of ``size`` rows are equally likely. Keys are drawn from a generator for each piece of the dataset, so the
+    sample does not depend on who reads which piece: samples of two processes merge into that of one.
+    """
+
+    def __init__(self, size: int, seed: int) -> None:
+        if size < 1:
+            raise ValueError(f"size must be at least 1; got {size}")
+        self._size, self._seed, self._limit = size, seed, np.inf
+        self._frames: list[pd.DataFrame] = []
+        self._piece, self._generator = -1, np.random.default_rng()
+
+    def add(self, frame: pd.DataFrame, piece: int) -> None:
+        """Look at rows of the piece with this number, in the order in which they are in it."""
+        if piece != self._piece:  # a piece is read in one go
+            self._piece, self._generator = piece, np.random.default_rng([self._seed, piece])
+        keys = self._generator.random(len(frame))
+        self._take(frame[keys < self._limit].assign(**{KEY: keys[keys < self._limit]}))
+
+    def _take(self, keyed: pd.DataFrame) -> None:
+        if len(keyed):
+            self._frames.append(keyed)
+        if sum(map(len, self._frames)) >= 2 * self._size:
+            self._frames = [self._smallest()]
+            self._limit = float(self._frames[0][KEY].iloc[-1])
+
+    def _smallest(self) -> pd.DataFrame:
+        if not self._frames:
+            return pd.DataFrame({KEY: np.zeros(0)})
+        return pd.concat(self._frames, ignore_index=True).sort_values(KEY, ignore_index=True)[: self._size]
+
+    def to_bytes(self) -> bytes:
+        """The sample as a message for another process: a file of Arrow."""
+        file, table = pa.BufferOutputStream(), pa.Table.from_pandas(self._smallest(), preserve_index=False)
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        return bytes(file.getvalue().to_pybytes())
+
+    def merge(self, message: bytes) -> None:
+        """Take in the sample that :meth:`to_bytes` described."""
+        self._take(pa.ipc.open_file(message).read_pandas())
+
+    def rows(self) -> pd.DataFrame:
+        """The sample, in random order."""
+        return self._smallest().drop(columns=KEY)
 
 
 # -- hidden layers from a sample, output layers from all rows ---------------------------------------------------------
 
 
 def fit_on_sample(
-    estimator: Estimator,
-    X: Array,
-    y: NDArray[Any],
-    counts: TableCounts,
-    target: str,
-    callbacks: Sequence[Callback] = (),
+    estimator: Estimator, X: Array, y: NDArray[Any], n_rows: int, callbacks: Sequence[Callback] = ()
 ) -> None:
-    """Fit an estimator to a sample, features X [n, D].
+    """Fit an estimator to a sample of ``n_rows`` rows, features X [n, D].
 
     Rows of a classifier's sample stand for all rows: each counts n_rows/n times. A regressor's count once, since
     :func:`condition_on_all` comes after.
@@ -196,22 +215,12 @@ def fit_on_sample(
     with members_shared():
         if isinstance(estimator, TableRegressor):
             estimator.fit(X, y, callbacks=callbacks, scaling=[*units, Standardiser.fit(y[:, None])])
-            return
-        classes = np.unique(y)  # and those that the sample missed, written as its own are
-        if classes.dtype.kind == "U":
-            classes = np.unique([*classes, *filter(None, counts.columns[target])])
-        weight = np.full(len(X), counts.n_rows / len(X))
-        estimator.partial_fit(X, y, classes, weight, callbacks=callbacks, scaling=units)
+        else:
+            weight = np.full(len(X), n_rows / len(X))
+            estimator.partial_fit(X, y, np.unique(y), weight, callbacks=callbacks, scaling=units)
 
 
-def condition_on_all(
-    model: TableModel,
-    dataset: Dataset,
-    names: Sequence[str],
-    sampled: Array,
-    done: list[int],
-    after_piece: Callable[[], None] = lambda: None,
-) -> None:
+def condition_on_all(model: TableModel, dataset: Dataset, names: Sequence[str], sampled: Array) -> None:
     """Condition the output layers of a model of numbers on every row of a dataset, exactly.
 
     The posterior of output weights and noise depends on rows through sums alone (``RowStatistics``), so it is the one
@@ -221,23 +230,16 @@ def condition_on_all(
     Args:
         names: columns to read.
         sampled: targets of the sample, by which absurd ones are told.
-        done: numbers of the pieces that were read before, whose sums the model has; those that are read are added.
-        after_piece: called when a piece was read.
     """
     estimator, ensemble = model.estimator, model.estimator.ensemble_
     assert isinstance(estimator, TableRegressor) and isinstance(ensemble, RegressionEnsemble)
-    if not done:
-        ensemble.members.head.forget()
+    ensemble.members.head.forget()
     rank, size = processes.rank_and_size()
     for piece in dataset.pieces[rank::size]:
-        if piece.number in done:
-            continue
         for frame in dataset.frames_of(piece, names):
             rows = _learnable(model, frame, sampled)
             if len(rows.y):
                 estimator.partial_fit(rows.X, rows.y)
-        done.append(piece.number)
-        after_piece()
     ensemble = estimator.ensemble_
     assert isinstance(ensemble, RegressionEnsemble)
     processes.add_up_(list(ensemble.members.head.statistics))
@@ -272,63 +274,6 @@ def _learnable(model: TableModel, frame: pd.DataFrame, usual: Array | None) -> _
         taken[given] = ordinary_rows(y[given], estimator.likelihood_, usual) if given.any() else False
     X = model.encoder.transform(CellTable(frame[taken], training=True))
     return _Learnable(EncodedRows(X), y[taken], int((~given).sum()), int((given & ~taken).sum()))
-
-
-# -- fits that were killed --------------------------------------------------------------------------------------------
-
-
-class FitCheckpoint:
-    """The state of a streamed fit on disk, one file for each process; nothing is kept where no path is given.
-
-    A file holds the estimator that was fitted to the sample, with the sums over the pieces that its process has read in
-    the second pass. The first pass, which finds out what the columns are, is made again; it also gives the digest of
-    all rows, by which a file of other data is refused.
-
-    Parameters
-    ----------
-    path : path, optional
-        The file; that of process k > 0 appends ``.k``.
-    settings : mapping
-        What the fit depends on; a file of another fit is refused, and so is another number of processes.
-    resume : bool
-        False removes the files of all processes that are there.
-    """
-
-    def __init__(self, path: str | os.PathLike[str] | None, settings: Mapping[str, Any], *, resume: bool) -> None:
-        rank, size = processes.rank_and_size()
-        self.path = None if path is None else Path(os.fspath(path) + (f".{rank}" if rank else ""))
-        self._run = Run({**settings, "processes": size, "version": vmg.__version__})
-        if path is not None and not resume and rank == 0:
-            base = Path(path)
-            for file in base.parent.iterdir():
-                if file.name == base.name or (file.stem == base.name and file.suffix[1:].isdecimal()):
-                    file.unlink()
-
-    def save(self, estimator: Estimator, pieces: Sequence[int]) -> None:
-        """Keep the present state; a crash on the way leaves the last one."""
-        if self.path is not None:
-            tensors, document = estimator.to_document()
-            write_state(self.path, self._run, "streamed fit", tensors, {"pieces": list(pieces), "estimator": document})
-
-    def load(self) -> tuple[Estimator, list[int]] | None:
-        """The state that was kept; None where a process of the run has kept none, or other networks than the rest."""
-        state = None if self.path is None else read_state(self.path, self._run, "streamed fit")
-        networks, kept = "", None
-        if state is not None:
-            tensors, document = state
-            try:
-                described = document["estimator"]
-                estimator = ESTIMATORS[described["holds"]].from_document(tensors, described)
-                kept = estimator, list(map(int, document["pieces"]))
-            except (KeyError, TypeError, ValueError) as error:
-                raise ModelFileError(f"{self.path} is damaged; remove it to start again") from error
-            networks = fingerprint_tensors(dict(estimator.ensemble_.members.features.state_dict()))
-        return kept if set(processes.gather(networks)) == {networks} else None
-
-    def remove(self) -> None:
-        """Forget what was kept."""
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
 
 
 # -- rows that have arrived since -------------------------------------------------------------------------------------
