@@ -54,8 +54,7 @@ sanitize: $(STAMP)
 	PYTHONPATH=$(SANITIZED)/src:. $(BIN)/python -m pytest -n 0 -p no:cacheprovider \
 	--ignore tests/fused/test_building.py -k "not memory_that_is_not_there" \
 	tests/fused tests/nn/test_fusing.py \
-	tests/test_priors.py tests/test_gamma_prior.py \
-	tests/vmg_paper/baselines/test_pbp.py
+	tests/test_priors.py tests/test_gamma_prior.py
 
 # Wheel and source distribution as PyPI would get them, and a fit with the wheel in a clean environment and another folder.
 WHEEL := $(CURDIR)/build/wheel

@@ -27,7 +27,6 @@ __all__ = [
     "NOT_POSITIVE",
     "available",
     "fill_normal",
-    "function",
     "kernels",
     "native",
     "packed",
@@ -81,9 +80,6 @@ _NAMES = (
 )
 
 
-_APART = ("vmg_normals", "vmg_filter", "vmg_refine")  # functions that take no record
-
-
 def _checked(status: int) -> int:
     """The status of a kernel; what it could not do for want of memory, or for a fault of its own, raises."""
     if status & NO_MEMORY:
@@ -106,8 +102,7 @@ def _library() -> ctypes.CDLL | None:
         library.vmg_fields.restype = ctypes.c_char_p
         fits = library.vmg_fields() == LAYOUT.encode()
         library.vmg_normals.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64]
-        for name in _APART:
-            getattr(library, name).restype = _checked
+        library.vmg_normals.restype = _checked
         for name in _NAMES:
             getattr(library, f"vmg_{name}_f32")
     except (OSError, AttributeError):  # built for another machine, or from an older source
@@ -134,11 +129,6 @@ def kernels(dtype: torch.dtype) -> SimpleNamespace | None:
 def available() -> bool:
     """Whether the compiled kernels are there and not switched off."""
     return _library() is not None
-
-
-def function(name: str) -> Callable[..., object] | None:
-    """A function of kernels.cpp by its name; None where the library is not there or is older than the function."""
-    return getattr(_library(), name, None)
 
 
 def native(*tensors: Tensor | None) -> SimpleNamespace | None:

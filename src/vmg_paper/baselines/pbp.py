@@ -8,7 +8,6 @@ dimension; a layer's weights are [n, R, C], R inputs with the bias, C outputs.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from vmg.fused import library
 from vmg.math.preactivations import input_divisor
 from vmg.prediction import Prediction
 from vmg_paper.baselines.batched_regressor import Array, BatchedRegressor, Rows
@@ -187,7 +185,6 @@ def filter_rows(
     noise: Array,
     *,
     known: bool = False,
-    compiled: bool = True,
 ) -> Array:
     """One pass over all rows, one at a time, changing m, v [n, W] and noise [n, 2] in place; the sum of log Z, [n].
 
@@ -197,12 +194,7 @@ def filter_rows(
         x, y: rows of each replica, [n, N, D] and [n, N].
         order: the order in which the rows come, [n, N].
         noise: concentration and rate of the noise precision's Gamma; where ``known``, nothing and the variance.
-        compiled: use the C++ kernel where it is there.
     """
-    if compiled:
-        done = _filter_natively(np.asarray(sizes), n_rows, (x, y), order, (m, v, noise), known)
-        if done is not None:
-            return done
     m_layers, v_layers = split_layers(m, sizes), split_layers(v, sizes)
     replicas, total = np.arange(len(x)), np.zeros(len(x))
     for step in range(int(n_rows.max())):
@@ -248,11 +240,8 @@ class WeightPrior:
         )
 
 
-def refine_prior(prior: WeightPrior, m: Array, v: Array, *, compiled: bool = True) -> None:
+def refine_prior(prior: WeightPrior, m: Array, v: Array) -> None:
     """One expectation-propagation sweep over the prior's factors, one weight after another [HA15, §3.3]; in place."""
-    factors = (prior.precision, prior.shift, prior.a, prior.b)
-    if compiled and _refine_natively(m, v, *factors, prior.concentration, prior.rate):
-        return
     with np.errstate(all="ignore"):
         for k in range(m.shape[1]):
             cavity_precision = 1 / v[:, k] - prior.precision[:, k]
@@ -275,59 +264,6 @@ def refine_prior(prior: WeightPrior, m: Array, v: Array, *, compiled: bool = Tru
             ):
                 array[:, k] = np.where(good, value, array[:, k])
             prior.concentration[good], prior.rate[good] = new_a[good], new_b[good]
-
-
-def _filter_natively(
-    sizes: Integers, n_rows: Integers, rows: Sequence[Array], order: Integers, state: Sequence[Array], known: bool
-) -> Array | None:
-    """:func:`filter_rows` in C++, for x, y = ``rows`` and m, v, noise = ``state``; None without the kernel."""
-    function = library.function("vmg_filter")
-    if function is None:
-        return None
-    x, y = (np.ascontiguousarray(values, dtype=np.float64) for values in rows)
-    sizes, n_rows, order = (np.ascontiguousarray(values, dtype=np.int64) for values in (sizes, n_rows, order))
-    n, N = x.shape[:2]
-    shapes = {"x": (n, N, sizes[0]), "y": (n, N), "order": (n, N), "n_rows": (n,)}
-    for name, values in {"x": x, "y": y, "order": order, "n_rows": n_rows}.items():
-        if values.shape != shapes[name]:
-            raise ValueError(f"{name} must have shape {shapes[name]}; got {values.shape}")
-    if (n_rows > N).any() or (order < 0).any() or (order >= N).any():
-        raise ValueError(f"n_rows must be at most {N}, and order hold row numbers below it; got others")
-    weights = (n, int(((sizes[:-1] + 1) * sizes[1:]).sum()))
-    _require_in_place(("m", "v", "noise"), state, (weights, weights, (n, 2)))
-    log_evidence = np.empty(n)
-    arrays: tuple[Array | Integers, ...] = (sizes, n_rows, x, y, order, *state)
-    counts = (ctypes.c_int64(count) for count in (n, N, len(sizes) - 1))
-    function(*counts, *(_address(array) for array in arrays), ctypes.c_int64(known), _address(log_evidence))
-    return log_evidence
-
-
-def _refine_natively(*arrays: Array) -> bool:
-    """:func:`refine_prior` in C++, in place; whether it was there.
-
-    The arrays are m, v, precision, shift, a and b, each [n, W], concentration and rate, each [n].
-    """
-    function = library.function("vmg_refine")
-    if function is None:
-        return False
-    shape = arrays[0].shape
-    names = ("m", "v", "precision", "shift", "a", "b", "concentration", "rate")
-    _require_in_place(names, arrays, (*[shape] * 6, *[shape[:1]] * 2))
-    function(*(ctypes.c_int64(size) for size in shape), *(_address(array) for array in arrays))
-    return True
-
-
-def _require_in_place(names: Sequence[str], arrays: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> None:
-    """Refuse arrays that the kernels would misread or that they may not write."""
-    for name, values, shape in zip(names, arrays, shapes, strict=True):
-        if values.shape != shape:
-            raise ValueError(f"{name} must have shape {shape}; got {values.shape}")
-        if values.dtype != np.float64 or not (values.flags.c_contiguous and values.flags.writeable):
-            raise ValueError(f"{name} must be contiguous, writeable and float64; got strides {values.strides}")
-
-
-def _address(array: Array | Integers) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
 
 
 class Weights(NamedTuple):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from scipy import integrate, stats
 
-from vmg.fused import library
 from vmg_paper.baselines import pbp
 from vmg_paper.baselines.pbp import (
     WeightPrior,
@@ -20,8 +19,6 @@ from vmg_paper.baselines.pbp import (
     tilted_gamma,
 )
 from vmg_paper.data.tables import cubic
-
-needs_kernel = pytest.mark.skipif(library.function("vmg_filter") is None, reason="no compiled kernels")
 
 
 def expectation(function, density, low, high):
@@ -206,9 +203,8 @@ def table(n=3, N=12, D=3, seed=4):
     return x, y, order
 
 
-@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
 @pytest.mark.parametrize("known", [True, False])
-def test_a_batch_of_replicas_equals_a_loop(compiled, known):
+def test_a_batch_of_replicas_equals_a_loop(known):
     sizes, n_rows = [3, 5, 1], np.array([12, 9, 11])
     x, y, order = table()
     order[1, :9], order[2, :11] = np.arange(9), np.arange(11)
@@ -218,27 +214,11 @@ def test_a_batch_of_replicas_equals_a_loop(compiled, known):
     for k in range(3):
         own = [part[k : k + 1].copy() for part in (m, v, noise)]
         one = slice(k, k + 1)
-        log_z = filter_rows(sizes, n_rows[one], x[one], y[one], order[one], *own, known=known, compiled=compiled)
+        log_z = filter_rows(sizes, n_rows[one], x[one], y[one], order[one], *own, known=known)
         loops.append([*own, log_z])
-    log_z = filter_rows(sizes, n_rows, x, y, order, m, v, noise, known=known, compiled=compiled)
+    log_z = filter_rows(sizes, n_rows, x, y, order, m, v, noise, known=known)
     for found, parts in zip((m, v, noise, log_z), zip(*loops, strict=True), strict=True):
         np.testing.assert_allclose(found, np.concatenate(parts), rtol=1e-10)
-
-
-@needs_kernel
-@pytest.mark.parametrize("sizes", [[3, 1], [3, 17, 1], [3, 6, 9, 1]])
-@pytest.mark.parametrize("known", [True, False])
-def test_the_kernel_equals_numpy(sizes, known):
-    x, y, order = table(N=30)
-    results = []
-    for compiled in (True, False):
-        m, v = network(sizes, n=3)
-        noise = np.tile([6.0, 0.7], (3, 1))
-        for _ in range(2):
-            log_z = filter_rows(sizes, np.full(3, 30), x, y, order, m, v, noise, known=known, compiled=compiled)
-        results.append((m, v, noise, log_z))
-    for native, fallback in zip(*results, strict=True):
-        np.testing.assert_allclose(native, fallback, rtol=1e-8, atol=1e-12)
 
 
 def test_refining_the_prior_of_one_weight_matches_the_tilted_moments():
@@ -271,60 +251,17 @@ def test_refining_with_a_flat_cavity_changes_nothing():
     np.testing.assert_array_equal(prior.concentration, 6.0)
 
 
-@pytest.mark.parametrize("compiled", [pytest.param(True, marks=needs_kernel), False])
-def test_refining_a_batch_equals_a_loop(compiled):
+def test_refining_a_batch_equals_a_loop():
     m, v = network([2, 3, 1], n=3)
     v *= 0.3
     whole = WeightPrior.start(3, m.shape[1], 6.0, 6.0)
     parts = [(WeightPrior.start(1, m.shape[1], 6.0, 6.0), m[k : k + 1].copy(), v[k : k + 1].copy()) for k in range(3)]
-    refine_prior(whole, m, v, compiled=compiled)
+    refine_prior(whole, m, v)
     for k, part in enumerate(parts):
-        refine_prior(*part, compiled=compiled)
+        refine_prior(*part)
         np.testing.assert_allclose(m[k], part[1][0])
         np.testing.assert_allclose(v[k], part[2][0])
         np.testing.assert_allclose(whole.rate[k], part[0].rate[0])
-
-
-@needs_kernel
-def test_the_compiled_refinement_equals_numpy():
-    results = []
-    for compiled in (True, False):
-        m, v = network([3, 6, 1], n=3)
-        v[:, ::5] *= 4  # wider than the factor: no cavity, and nothing to refine
-        prior = WeightPrior.start(3, m.shape[1], 6.0, 6.0)
-        for _ in range(3):
-            refine_prior(prior, m, v, compiled=compiled)
-        results.append((m, v, *vars(prior).values()))
-    for native, fallback in zip(*results, strict=True):
-        np.testing.assert_allclose(native, fallback, rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.skipif(not library.available(), reason="no compiled kernels, or VMG_NATIVE=0")
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"y": np.zeros((2, 4))}, r"y must have shape \(2, 5\); got \(2, 4\)"),
-        ({"order": np.full((2, 5), 5)}, "order hold row numbers below"),
-        ({"n_rows": np.array([5, 6])}, "n_rows must be at most 5"),
-        ({"m": np.zeros((2, 12))}, r"m must have shape \(2, 13\); got \(2, 12\)"),
-        ({"v": np.ones((13, 2)).T}, "v must be contiguous, writeable and float64"),
-        ({"noise": np.ones((2, 2), dtype=np.float32)}, "noise must be contiguous, writeable and float64"),
-    ],
-)
-def test_the_filter_refuses_what_it_would_misread(changes, message):
-    given = {
-        "sizes": np.array([2, 3, 1]),
-        "n_rows": np.array([5, 4]),
-        "x": np.zeros((2, 5, 2)),
-        "y": np.zeros((2, 5)),
-        "order": np.tile(np.arange(5), (2, 1)),
-        "m": np.zeros((2, 13)),
-        "v": np.ones((2, 13)),
-        "noise": np.full((2, 2), 3.0),
-    }
-    assert np.isfinite(pbp.filter_rows(**given, known=False)).all()
-    with pytest.raises(ValueError, match=message):
-        pbp.filter_rows(**{**given, **changes}, known=False)
 
 
 # -- a whole fit ------------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@
 // status and lets no exception out.
 
 #include "divergence.hpp"
-#include "filtering.hpp"  // with entry points of its own
 #include "layer.hpp"
 #include "normals.hpp"
 
