@@ -72,20 +72,29 @@ def assign(*keys, to):
     return change
 
 
-LAYER = ("attributes", "network_", "network", "layers", 0)
+def made_with(**values):
+    """A change of the parameters that made the network."""
+
+    def change(document, tensors):
+        pairs = document["attributes"]["made_with_"]["pairs"]
+        pairs[:] = [[name, values.get(name, value)] for name, value in pairs]
+
+    return change
+
+
 FORGERIES = {
-    "a layer of many outputs": assign(*LAYER, "out_features", to=10**9),
-    "a layer of many inputs": assign(*LAYER, "in_features", to=2**62),
-    "many pseudo-points": assign(*LAYER, "n_pseudo", to=10**8),
-    "many replicas": assign(*LAYER, "batch_shape", to=[10**9]),
-    "no replicas": assign(*LAYER, "batch_shape", to=[0]),
-    "a dense covariance": assign(*LAYER, "row_covariance", to="dense"),
-    "an unknown covariance": assign(*LAYER, "row_covariance", to=["dense"]),
-    "a size that is a text": assign(*LAYER, "in_features", to="3"),
-    "a size that is true": assign(*LAYER, "out_features", to=True),
-    "no layers": assign(*LAYER[:-1], to=[]),
-    "layers that are a number": assign(*LAYER[:-1], to=7),
-    "an activation of no name": assign("attributes", "network_", "network", "activation", to=[]),
+    "a layer of many outputs": made_with(hidden_layer_sizes=[10**9]),
+    "many layers": made_with(hidden_layer_sizes=[1] * 10**5),
+    "many pseudo-points": made_with(n_pseudo=10**8),
+    "many replicas": made_with(choices=[0.25] * 10**5),
+    "no replicas": made_with(choices=[]),
+    "a limit of no size": made_with(choices=[5.0]),
+    "a dense covariance": made_with(row_covariance="dense"),
+    "an unknown covariance": made_with(row_covariance=["dense"]),
+    "a size that is a text": made_with(hidden_layer_sizes="4"),
+    "a parameter of no name": lambda document, tensors: document["attributes"]["made_with_"]["pairs"].append(["os", 1]),
+    "not a mapping": assign("attributes", "made_with_", to=7),
+    "an activation of no name": made_with(activation=[]),
     "many draws": assign("parameters", "n_draws", to=10**8),
     "no draws": assign("parameters", "n_draws", to=0),
     "half a draw": assign("parameters", "n_draws", to=0.5),
@@ -97,7 +106,7 @@ FORGERIES = {
     "a method in the place of a number": lambda document, tensors: document["attributes"].update(predict=5),
     "a dunder": lambda document, tensors: document["attributes"].update(__class__=5),
     "a parameter twice": lambda document, tensors: document["attributes"].update(n_draws=10**8),
-    "two codecs at once": assign("attributes", "history_", to={"array": {}, "network": {}}),
+    "two codecs at once": assign("attributes", "history_", to={"array": {}, "module": {}}),
     "calibration that is a number": assign("attributes", "conformal_scores_", to=5),
     "no place for a calibration": lambda document, tensors: document["attributes"].pop("conformal_scores_"),
     "no history": lambda document, tensors: document["attributes"].pop("history_"),
@@ -321,7 +330,7 @@ def test_files_of_a_size_that_no_model_has(tmp_path):
 def test_forged_sizes_allocate_nothing(states, tmp_path):
     """All forgeries in a process that may not have 400 MB more than it needs to start."""
     paths = []
-    for name in ("a layer of many outputs", "many pseudo-points", "many replicas", "many draws", "many features"):
+    for name in ("a layer of many outputs", "many layers", "many pseudo-points", "many replicas", "many features"):
         paths.append(str(tmp_path / name))
         forge(paths[-1], states["regressor"], FORGERIES[name])
     program = """

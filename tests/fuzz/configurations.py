@@ -35,7 +35,6 @@ SOUND: dict[str, tuple] = {
     "averaging": (0.9, None, 0.0),
     "early_stopping": (False, True),
     "random_state": (0, 7),
-    "warm_start": (False, True),
 }
 WRONG: dict[str, tuple] = {
     "hidden_layer_sizes": ((0,), "3", None, (-1,), (2.5,), ((2,),)),

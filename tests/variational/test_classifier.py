@@ -153,18 +153,7 @@ def test_a_weight_counts_rows():
         assert model.predict_proba(X)[0, 1] == pytest.approx(share, abs=0.05)
 
 
-# -- going on and stopping early --------------------------------------------------------------------------------------
-
-
-def test_warm_start():
-    X, y = class_table()
-    model = classifier(warm_start=True, max_iter=10).fit(X, y)
-    first = model.history_
-    model.fit(X, y)
-    assert model.history_.records[0].elbo > first.records[0].elbo
-    with pytest.raises(ValueError, match="warm_start needs the classes of the last fit"):
-        model.fit(X, np.where(y == "no", "never", y))
-    np.testing.assert_array_equal(model.classes_, NAMES)
+# -- stopping early ---------------------------------------------------------------------------------------------------
 
 
 def test_early_stopping():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import field, fields
 from operator import attrgetter
@@ -20,14 +20,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from sklearn.utils.validation import _check_y as check_targets
 
-from vmg.estimators.documents import (
-    CODECS,
-    Codec,
-    decode_attributes,
-    encode_attributes,
-    from_document,
-    to_document,
-)
+from vmg.estimators.documents import decode_attributes, encode_attributes, from_document, to_document
 from vmg.fit.design import Standardiser
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.model_file import Document, ModelFileError, Tensors, from_bytes, to_bytes, write
@@ -185,17 +178,15 @@ class EstimatorBase(BaseEstimator, ABC):
     def to_document(self) -> tuple[Tensors, Document]:
         """Tensors and a document for a model file."""
         check_is_fitted(self, "seed_")
-        return to_document(self, self._codecs())
+        return to_document(self)
 
     @classmethod
     def from_document(cls, tensors: Tensors, document: Document) -> Self:
         """The estimator that :meth:`to_document` described; a ModelFileError where it describes none."""
-        return from_document(cls, tensors, document, cls._codecs())
+        return from_document(cls, tensors, document)
 
-    @classmethod
-    def _codecs(cls) -> Mapping[type[Any], Codec]:
-        """How fitted attributes are written and read, by their type."""
-        return CODECS
+    def _restore(self) -> None:
+        """Finish what was read from a file."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Parameters as they are, and all that ``fit`` left as the bytes of a model file, without code or tensors."""
@@ -203,7 +194,7 @@ class EstimatorBase(BaseEstimator, ABC):
         if "seed_" not in state:
             return state
         try:
-            tensors, attributes = encode_attributes(self, self._codecs())
+            tensors, attributes = encode_attributes(self)
             fitted = to_bytes(tensors, {"holds": type(self).__name__, "attributes": attributes})
         except ModelFileError:  # an attribute that a file cannot hold, as of a subclass
             return state
@@ -214,7 +205,7 @@ class EstimatorBase(BaseEstimator, ABC):
         super().__setstate__({name: value for name, value in state.items() if name != FITTED})
         if fitted is not None:
             tensors, document = from_bytes(fitted, type(self).__name__)
-            decode_attributes(self, tensors, document["attributes"], self._codecs())
+            decode_attributes(self, tensors, document["attributes"])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -476,8 +467,6 @@ class ClassesMixin(EstimatorBase):
             classes = present if self._announced is None else self._announced
             if len(classes) < 2:
                 raise ValueError(f"y must hold at least 2 classes; got one class, {classes[0]!r}")
-            if getattr(self, "warm_start", False) and not np.array_equal(classes, getattr(self, "classes_", classes)):
-                raise ValueError(f"warm_start needs the classes of the last fit, {self.classes_}; got {classes}")
             self.classes_ = classes
         unknown = np.setdiff1d(present, self.classes_)
         if len(unknown):

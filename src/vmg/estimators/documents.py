@@ -17,27 +17,18 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
-from torch import Tensor
+from torch import Tensor, nn
 
 from vmg.fit.classes import ClassificationEnsemble
 from vmg.fit.design import Standardiser
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.glm import ScalarEnsemble
-from vmg.model_file import Document, ModelFileError, Tensors, require_size
+from vmg.model_file import Document, ModelFileError, Tensors, from_fields, require_size
 from vmg.prediction.transformed import LogTransform, Rectified
 from vmg.tables.inputs import TableInputs
 from vmg.training import History, Progress
 
-__all__ = [
-    "CODECS",
-    "MAX_ARRAY_BYTES",
-    "MAX_DRAWS",
-    "Codec",
-    "decode_attributes",
-    "encode_attributes",
-    "from_document",
-    "to_document",
-]
+__all__ = ["MAX_DRAWS", "decode_attributes", "encode_attributes", "from_document", "to_document"]
 
 Estimator = TypeVar("Estimator", bound=BaseEstimator)
 
@@ -57,14 +48,14 @@ REQUIRED = ("n_features_in_", "input_scaling_", "history_", "seed_", "conformal_
 
 
 class Codec(NamedTuple):
-    """How values of one type are written and read; a tensor whose name is empty has that of the attribute."""
+    """How values of some types are written and read; a tensor whose name is empty has that of the attribute."""
 
-    tag: str
+    kinds: type[Any] | tuple[type[Any], ...]
     encode: Callable[[Any], tuple[Tensors, Document]]
     decode: Callable[[Tensors, Document], Any]
 
 
-def to_document(estimator: BaseEstimator, codecs: Mapping[type[Any], Codec]) -> tuple[Tensors, Document]:
+def to_document(estimator: BaseEstimator) -> tuple[Tensors, Document]:
     """Everything that a fitted estimator consists of."""
     if type(estimator).__name__ not in SAVED:
         raise ModelFileError(f"only {' and '.join(SAVED)} can be saved; got {type(estimator).__name__}")
@@ -73,47 +64,40 @@ def to_document(estimator: BaseEstimator, codecs: Mapping[type[Any], Codec]) -> 
         _check_parameters(parameters)
     except ValueError as error:
         raise ModelFileError(str(error)) from error
-    tensors, attributes = encode_attributes(estimator, codecs)
+    plain = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in parameters.items()}
     document = {
         "holds": type(estimator).__name__,
-        "parameters": {
-            name: _encode(name, value.tolist() if isinstance(value, np.ndarray) else value, {}, {})
-            for name, value in parameters.items()
-        },
-        "attributes": attributes,
+        "parameters": {name: _encode(name, value, None) for name, value in plain.items()},
     }
-    return tensors, document
+    tensors, attributes = encode_attributes(estimator)
+    return tensors, {**document, "attributes": attributes}
 
 
-def encode_attributes(estimator: BaseEstimator, codecs: Mapping[type[Any], Codec]) -> tuple[Tensors, Document]:
+def encode_attributes(estimator: BaseEstimator) -> tuple[Tensors, Document]:
     """Everything that ``fit`` left in an estimator."""
     tensors: Tensors = {}
     fitted = {name: value for name, value in vars(estimator).items() if name not in estimator.get_params(deep=False)}
-    return tensors, {name: _encode(name, value, tensors, codecs) for name, value in fitted.items()}
+    return tensors, {name: _encode(name, value, tensors) for name, value in fitted.items()}
 
 
-def decode_attributes(
-    estimator: BaseEstimator, tensors: Mapping[str, Tensor], attributes: Document, codecs: Mapping[type[Any], Codec]
-) -> None:
+def decode_attributes(estimator: Any, tensors: Mapping[str, Tensor], attributes: Document) -> None:
     """Set the attributes that :func:`encode_attributes` took apart."""
-    decoders = {codec.tag: codec.decode for codec in codecs.values()}
     for name, value in attributes.items():
         if name in estimator.get_params(deep=False) or hasattr(type(estimator), name) or name.startswith("__"):
             raise ValueError(f"{name} must not be a fitted attribute")
-        setattr(estimator, name, _decode(name, value, tensors, decoders))
+        setattr(estimator, name, _decode(name, value, tensors))
+    estimator._restore()
 
 
-def from_document(
-    kind: type[Estimator], tensors: Mapping[str, Tensor], document: Document, codecs: Mapping[type[Any], Codec]
-) -> Estimator:
+def from_document(kind: type[Estimator], tensors: Mapping[str, Tensor], document: Document) -> Estimator:
     """The estimator that :func:`to_document` took apart."""
     try:
         if document["holds"] != kind.__name__:
             raise ValueError(f"the document must hold a {kind.__name__}; got {document['holds']!r:.40}")
-        parameters = {name: _decode(name, value, {}, {}) for name, value in document["parameters"].items()}
+        parameters = {name: _decode(name, value, {}) for name, value in document["parameters"].items()}
         _check_parameters(parameters)
         estimator = kind(**parameters)
-        decode_attributes(estimator, tensors, document["attributes"], codecs)
+        decode_attributes(estimator, tensors, document["attributes"])
         _check_answers(estimator)
     except ModelFileError:
         raise
@@ -132,43 +116,43 @@ def _check_parameters(parameters: Mapping[str, Any]) -> None:
         raise ValueError(f"n_draws must be a whole number from 1 to {MAX_DRAWS:,} in a saved model; got {n_draws!r}")
 
 
-def _encode(name: str, value: Any, tensors: Tensors, codecs: Mapping[type[Any], Codec]) -> Any:
-    """A JSON value for ``value``; its arrays go to ``tensors`` under names that start with ``name``."""
+def _encode(name: str, value: Any, tensors: Tensors | None) -> Any:
+    """A JSON value for ``value``; its arrays go to ``tensors`` under names that start with ``name``, unless None."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, tuple | list):
-        return [_encode(name, item, tensors, codecs) for item in value]
+        return [_encode(name, item, tensors) for item in value]
     if isinstance(value, dict):  # JSON has texts alone for keys
-        return {PAIRS: [[_encode(name, part, tensors, codecs) for part in pair] for pair in value.items()]}
-    for kind, codec in codecs.items():
-        if isinstance(value, kind):
+        return {PAIRS: [[_encode(name, part, tensors) for part in pair] for pair in value.items()]}
+    for tag, codec in CODECS.items() if tensors is not None else ():
+        if isinstance(value, codec.kinds):
             try:
                 own, document = codec.encode(value)
             except ModelFileError as error:
                 raise ModelFileError(f"{name} cannot be saved: {error}") from error
-            tensors.update({f"{name}.{key}" if key else name: tensor for key, tensor in own.items()})
-            return {codec.tag: document}
+            tensors.update({f"{name}.{key}" if key else name: tensor for key, tensor in own.items()})  # type: ignore[union-attr]
+            return {tag: document}
     if isinstance(value, np.random.RandomState):
         raise ModelFileError(f"{name}={value!r} cannot be saved: call set_params(random_state=None) after the fit")
     hint = "code is never saved" if callable(value) else "use numbers, strings or sequences of them"
     raise ModelFileError(f"{name} of type {type(value).__name__} cannot be saved; {hint}")
 
 
-def _decode(name: str, value: Any, tensors: Mapping[str, Tensor], decoders: Mapping[str, Any]) -> Any:
+def _decode(name: str, value: Any, tensors: Mapping[str, Tensor]) -> Any:
     """The value that :func:`_encode` took apart; other errors than of a model file get its name."""
     if isinstance(value, list):
-        return tuple(_decode(name, item, tensors, decoders) for item in value)
+        return tuple(_decode(name, item, tensors) for item in value)
     if not isinstance(value, dict):
         return value
     [(tag, document)] = value.items()
     if tag == PAIRS:
-        return {_decode(name, key, {}, {}): _decode(name, item, tensors, decoders) for key, item in document}
+        return {_decode(name, key, {}): _decode(name, item, tensors) for key, item in document}
     start = f"{name}."
     own = {key.removeprefix(start): tensor for key, tensor in tensors.items() if key.startswith(start)}
     try:
-        return decoders[tag](own | ({"": tensors[name]} if name in tensors else {}), document)
+        return CODECS[tag].decode(own | ({"": tensors[name]} if name in tensors else {}), document)
     except Exception as error:  # a document may be wrong in any way
         raise ValueError(f"{name}: {type(error).__name__}: {error}") from error
 
@@ -196,12 +180,11 @@ def _decode_array(tensors: Tensors, document: Document) -> NDArray[Any]:
 
 
 def _encode_scaling(scaling: Standardiser) -> tuple[Tensors, Document]:
-    parts = asdict(scaling)
-    return {part: torch.from_numpy(array) for part, array in parts.items()}, {part: {} for part in parts}
+    return {part: torch.from_numpy(array) for part, array in asdict(scaling).items()}, {}
 
 
 def _decode_scaling(tensors: Tensors, document: Document) -> Standardiser:
-    scaling = Standardiser(**{part: tensors[part].numpy().copy() for part in document})
+    scaling = Standardiser(**{part: tensor.numpy().copy() for part, tensor in tensors.items()})
     if not (np.isfinite(scaling.mean).all() and np.isfinite(scaling.scale).all() and (scaling.scale > 0).all()):
         raise ValueError("must have finite means and positive scales")
     return scaling
@@ -222,12 +205,11 @@ def _encode_transform(transform: LogTransform | Rectified) -> tuple[Tensors, Doc
 
 
 def _decode_transform(tensors: Tensors, document: Document) -> LogTransform | Rectified:
-    values = {key: float(value) for key, value in document.items() if key != "kind"}
-    if not all(np.isfinite(value) and value >= 0 for value in values.values()) or values.get("ceiling", 1.0) <= 0:
-        raise ValueError(f"must have finite numbers from 0 on; got {values}")
-    if values.get("negative_probability", 0.0) >= 1:
-        raise ValueError(f"negative_probability must be below 1; got {values['negative_probability']}")
-    return {"LogTransform": LogTransform, "Rectified": Rectified}[document["kind"]](**values)
+    kind = {"LogTransform": LogTransform, "Rectified": Rectified}[document.pop("kind")]
+    transform: Any = from_fields(kind, document)
+    if min(document.values()) < 0 or document.get("ceiling", 1.0) <= 0 or transform.negative_probability >= 1:
+        raise ValueError(f"must have numbers from 0 on, and a probability below 1; got {document}")
+    return transform
 
 
 def _check_answers(estimator: Any) -> None:
@@ -262,16 +244,19 @@ def _check_answers(estimator: Any) -> None:
         raise ValueError(f"one row must get one prediction; got {len(predicted)}")
 
 
-CODECS: dict[type[Any], Codec] = {
-    np.ndarray: Codec("array", _encode_array, _decode_array),
-    Standardiser: Codec("standardiser", _encode_scaling, _decode_scaling),
-    History: Codec("history", _encode_history, _decode_history),
-    RegressionEnsemble: Codec("regression", RegressionEnsemble.to_document, RegressionEnsemble.from_document),
-    ClassificationEnsemble: Codec(
-        "classification", ClassificationEnsemble.to_document, ClassificationEnsemble.from_document
-    ),
-    ScalarEnsemble: Codec("scalar", ScalarEnsemble.to_document, ScalarEnsemble.from_document),
-    LogTransform: Codec("transform", _encode_transform, _decode_transform),
-    Rectified: Codec("transform", _encode_transform, _decode_transform),
-    TableInputs: Codec("inputs", TableInputs.to_document, TableInputs.from_document),
+def _own_codec(kind: Any) -> Codec:
+    return Codec(kind, kind.to_document, kind.from_document)
+
+
+CODECS: dict[str, Codec] = {
+    "array": Codec(np.ndarray, _encode_array, _decode_array),
+    "standardiser": Codec(Standardiser, _encode_scaling, _decode_scaling),
+    "history": Codec(History, _encode_history, _decode_history),
+    "transform": Codec((LogTransform, Rectified), _encode_transform, _decode_transform),
+    "regression": _own_codec(RegressionEnsemble),
+    "classification": _own_codec(ClassificationEnsemble),
+    "scalar": _own_codec(ScalarEnsemble),
+    "inputs": _own_codec(TableInputs),
+    "module": Codec(nn.Module, lambda module: (module.state_dict(), {}), lambda tensors, _: tensors),
 }
+"""How fitted attributes are written and read; a module is read as tensors, which the estimator gives to a new one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,16 +17,14 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from vmg.estimators.base import Array, ClassesMixin, EstimatorBase, NumbersMixin, draw_seed, parameter
-from vmg.estimators.documents import Codec
 from vmg.fit.design import Standardiser
 from vmg.likelihoods import Likelihood
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.layer_parameters import FAMILIES
-from vmg.nn.matrix_gaussian import NOISE_KINDS
+from vmg.nn.matrix_gaussian import NOISE_KINDS, MatrixGaussianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
-from vmg.priors import GammaPrior, IsotropicPrior, Prior
+from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior
 from vmg.training import Callback, History
-from vmg.variational.documents import MODULE_CODECS
 from vmg.variational.fitter import (
     STANDARD,
     Budget,
@@ -40,8 +38,10 @@ from vmg.variational.fitter import (
     Targets,
     TrainingSet,
     draw_outputs,
+    without_pseudo_data,
 )
 from vmg.variational.recipe import (
+    CANDIDATES,
     LONG,
     QUICK,
     GaussianNoise,
@@ -58,6 +58,10 @@ __all__ = ["VMGClassifier", "VMGEstimator", "VMGRegressor", "VariationalEstimato
 
 AT_LEAST_ONE = [Interval(Integral, 1, None, closed="left")]
 POINTS = [Interval(Integral, 0, None, closed="left"), "array-like"]
+OF_TRAINING = ("batch_size", "learning_rate_init", "max_iter", "averaging", "early_stopping", "validation_fraction",
+               "n_iter_no_change", "tol", "n_draws", "random_state", "verbose", "max_noise")  # fmt: skip
+"""Parameters that may change between calls of ``partial_fit``; the others make the network."""
+
 PRIORS: dict[str, type[Prior]] = {"gamma": GammaPrior, "isotropic": IsotropicPrior}
 
 
@@ -86,6 +90,7 @@ class VariationalEstimator(EstimatorBase):
 
     network_: MLP = field(init=False)
     likelihood_: Likelihood = field(init=False)
+    made_with_: dict[str, Any] = field(init=False)  # parameters and choices that made the network
     input_scaling_: Standardiser = field(init=False)
     history_: History = field(init=False)
     n_iter_: int = field(init=False)
@@ -109,17 +114,22 @@ class VariationalEstimator(EstimatorBase):
 
     def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         rows = self._prepare(X, y, weight)
-        if getattr(self, "warm_start", False) and hasattr(self, "network_"):
-            self._take(self._fitter().train_further(self.network_, self.likelihood_, rows))
-        else:
-            [fitted] = self._fitter().fit([rows])
-            self._take(fitted)
+        [fitted] = self._fitter().fit([rows])
+        self._take(fitted)
 
     def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         """Learn from new rows only: the posterior so far becomes the prior."""
+        changed = [name for name, value in self._network_parameters().items() if self.made_with_[name] != value]
+        if changed:
+            raise ValueError(f"partial_fit goes on with the network of the fit; {changed} must be as they were then")
         self.seed_ = (self.seed_ + 1) % (2**31 - 1)
         rows = self._encode_rows(X, y, weight)
         self._take(self._fitter().update(self.network_, self.likelihood_, rows))
+
+    def _network_parameters(self) -> dict[str, Any]:
+        """The parameters that make the network, sequences as tuples."""
+        given = {name: value for name, value in self.get_params(deep=False).items() if name not in OF_TRAINING}
+        return {name: tuple(np.asarray(v).tolist()) if np.ndim(v) else v for name, v in given.items()}
 
     def _start(self, X: Any, y: Any, callbacks: Sequence[Callback]) -> tuple[Array, NDArray[Any], tuple[Callback, ...]]:
         """Checked rows and all callbacks of a fit that :func:`fit_splits` does."""
@@ -159,10 +169,36 @@ class VariationalEstimator(EstimatorBase):
         self.history_, self.n_iter_ = fitted.history, fitted.n_epochs
         if fitted.choices:
             self._set_choices(fitted.choices)
+            self.made_with_ = {**self._network_parameters(), "choices": tuple(fitted.choices)}
 
-    @classmethod
-    def _codecs(cls) -> Mapping[type[Any], Codec]:
-        return {**super()._codecs(), **MODULE_CODECS}
+    def _restore(self) -> None:
+        """Make the modules of a file, which are tensors alone, with the parameters of the fit.
+
+        They are made without memory and take over the tensors, which must have their shapes: whatever sizes a file
+        claims, it takes no more memory than it has bytes.
+        """
+        if "made_with_" not in vars(self):
+            return
+        tensors: Any = self.network_
+        made = dict(self.made_with_)
+        choices = [float(choice) for choice in made.pop("choices")]
+        maker = clone(self).set_params(**made)
+        maker._validate_params()
+        if len(maker.hidden_sizes()) >= len(tensors):
+            raise ValueError(f"every layer must have tensors; got {len(maker.hidden_sizes())} hidden layers")
+        method, targets = maker._method(), self._targets()
+        with torch.device("meta"):
+            likelihood = method.likelihood(targets.n_targets, 1, np.repeat([targets.unit], len(choices), 0), choices)
+            n_outputs = getattr(likelihood, "n_network_outputs", targets.n_targets)
+            network = method.network(self.n_features_in_, n_outputs, choices)
+            for k, layer in enumerate(network.layers):
+                start = f"layers.{k}.prior."
+                prior = {name.removeprefix(start): part for name, part in tensors.items() if name.startswith(start)}
+                if "loc" in prior and isinstance(layer, MatrixGaussianLinear):  # after an online update
+                    network.layers[k] = without_pseudo_data(layer, FixedPrior(**prior))
+        network.load_state_dict(tensors, assign=True)
+        likelihood.load_state_dict(self.likelihood_, assign=True)
+        self.network_, self.likelihood_ = network.eval(), likelihood.eval()
 
     def _predict_features(self, X: Array) -> Any:
         """The predictive distribution, from draws that depend on the fitted seed alone, not on other rows."""
@@ -220,7 +256,6 @@ class VMGEstimator(VariationalEstimator):
     column_covariance: str = parameter("diagonal", StrOptions(set(FAMILIES)))
     zero_mean: bool = parameter(False, "boolean")
     prior: str = parameter("gamma", StrOptions(set(PRIORS)))
-    warm_start: bool = parameter(False, "boolean")
 
     max_noise_: float | Array = field(init=False)
 
@@ -241,11 +276,10 @@ class VMGEstimator(VariationalEstimator):
             zero_mean=self.zero_mean,
             make_prior=PRIORS[self.prior],
         )
-        search = NoiseSearch()
         if self.max_noise != "auto":
             return Method(networks, self._likelihood(), Given(float(self.max_noise)))
         # without pseudo-data there is nothing to limit, and nothing to try
-        return Method(networks, self._likelihood(), search if np.any(points) else Given(search.example))
+        return Method(networks, self._likelihood(), NoiseSearch() if np.any(points) else Given(CANDIDATES[0]))
 
     def _budget(self) -> Budget:
         """A short training is enough for a single network with pseudo-data.
@@ -302,8 +336,6 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, VMGEstimator, VariationalNu
         for ``n_iter_no_change`` checks (there are fifty checks in a full run).
     validation_fraction, n_iter_no_change, tol
         See ``early_stopping``.
-    warm_start : bool
-        Let ``fit`` continue from the last solution, with its activation, prior and limit on the noise.
     n_draws : int
         Posterior draws behind a prediction, for each member.
     random_state : int, RandomState or None
@@ -367,7 +399,7 @@ class VMGClassifier(ClassifierMixin, ClassesMixin, VMGEstimator):
     ----------
     hidden_layer_sizes, activation, n_pseudo, max_noise, pseudo_noise, row_covariance, column_covariance, zero_mean, \
 prior, n_members, batch_size, learning_rate_init, max_iter, averaging, early_stopping, validation_fraction, \
-n_iter_no_change, tol, warm_start, n_draws, random_state, verbose
+n_iter_no_change, tol, n_draws, random_state, verbose
         As in :class:`VMGRegressor`.
 
     Attributes

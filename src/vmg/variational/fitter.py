@@ -1,7 +1,7 @@
 """Fits networks by the variational objective: all members of all training sets train as one batched network.
 
-A :class:`Method` says what is fitted. A fitted network can train further, or learn online: the posterior so far becomes
-the prior of rows to come.
+A :class:`Method` says what is fitted. A fitted network can learn online: the posterior so far becomes the prior of rows
+to come.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from vmg.fit.design import Standardiser, threads_for
 from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
-from vmg.nn.bayesian import BayesianLinear, use_generator
+from vmg.nn.bayesian import use_generator
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
 from vmg.prediction import ClassPrediction, Prediction, draw_functions
@@ -50,6 +50,7 @@ __all__ = [
     "posterior_as_prior",
     "separate",
     "stack",
+    "without_pseudo_data",
 ]
 
 Array = NDArray[np.float64]
@@ -214,10 +215,6 @@ LikelihoodFactory = Callable[[int, int, Array, Sequence[Choice]], Likelihood]
 class Search(Protocol):
     """Chooses something for every network of a fit."""
 
-    @property
-    def example(self) -> Choice:
-        """Any choice that may be made, for a network of which only the shapes matter."""
-
     def choose(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[Choice]]:
         """The choice of each member, for each training set; a set's own rows alone decide."""
 
@@ -324,7 +321,7 @@ class Fitted:
     history: History
     n_epochs: int
     choices: Sequence[Choice] = ()
-    """Empty where networks were trained further, as no choice was made."""
+    """Empty after an update, which makes no choice."""
 
 
 @dataclass(frozen=True)
@@ -369,35 +366,10 @@ class Fitter:
         whole, states = self._run(network, likelihood, sets, generator)
         return replace(whole, choices=every), states
 
-    def train_further(self, network: MLP, likelihood: Likelihood, rows: TrainingSet) -> Fitted:
-        """Train copies of networks from where these are."""
-        self._check_same_network(network, rows)
-        return self._go_on(*copy.deepcopy((network, likelihood)), rows)
-
     def update(self, network: MLP, likelihood: Likelihood, rows: TrainingSet) -> Fitted:
         """Learn from new rows only: the posterior so far becomes the prior."""
-        self._check_same_network(network, rows)
-        prior = posterior_as_prior(network, torch.Generator().manual_seed(self.seed))
-        return self._go_on(prior, likelihood_as_prior(likelihood), rows)
-
-    def _check_same_network(self, network: MLP, rows: TrainingSet) -> None:
-        """Refuse to train further where layers differ; an online update leaves no pseudo-data, whatever is asked."""
-        choices = [self.method.search.example] * self.n_members
-        asked, _ = self._make(rows, 1, np.repeat([rows.unit], self.n_members, axis=0), choices)
-        before, now = _layer_sizes(network), _layer_sizes(asked)
-        if before != now:
-            raise ValueError(
-                "warm_start and partial_fit go on with the layers of the last fit, (inputs, outputs, members) "
-                f"{before}; parameters and data now ask for {now}"
-            )
-        updated = any(isinstance(module, FixedPrior) for module in network.modules())
-        if not updated and _shapes(network) != _shapes(asked):
-            raise ValueError(
-                "warm_start and partial_fit go on with the network of the last fit; n_pseudo, pseudo_noise, zero_mean, "
-                "row_covariance and column_covariance must be those of that fit"
-            )
-
-    def _go_on(self, network: MLP, likelihood: Likelihood, rows: TrainingSet) -> Fitted:
+        network = posterior_as_prior(network, torch.Generator().manual_seed(self.seed))
+        likelihood = likelihood_as_prior(likelihood)
         fitted, [state] = self._run(network, likelihood, [rows], torch.Generator().manual_seed(self.seed))
         for module, kept in zip((network, likelihood), state, strict=True):
             module.load_state_dict(kept)
@@ -470,7 +442,7 @@ class Fitter:
         return Fitted(*modules, whole.history, whole.n_epochs, choices)
 
 
-# -- training further ---------------------------------------------------------------------------------------------
+# -- learning online ----------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
@@ -506,18 +478,18 @@ def _moments_matched(layer: nn.Module, generator: torch.Generator) -> MatrixGaus
     weights = layer.sample_weight((PRIOR_DRAWS,))
     loc = weights.mean(0)
     row_scale, column_scale = separate(weights.var(0))
-    matched = MatrixGaussianLinear(
-        layer.in_features,
-        layer.out_features,
-        layer.has_bias,
-        prior=FixedPrior(loc, row_scale, column_scale),
-        batch_shape=layer.batch_shape,
-    ).to(loc)
+    matched = without_pseudo_data(layer, FixedPrior(loc, row_scale, column_scale)).to(loc)
     assert matched.loc is not None
     matched.loc.copy_(loc)
     matched.row.reset(row_scale.log(), generator)
     matched.column.reset(column_scale.log(), generator)
     return matched
+
+
+def without_pseudo_data(layer: MatrixGaussianLinear, prior: FixedPrior) -> MatrixGaussianLinear:
+    """An untrained layer of the same size with another prior, as an online update leaves it."""
+    sizes = layer.in_features, layer.out_features, layer.has_bias
+    return MatrixGaussianLinear(*sizes, prior=prior, batch_shape=layer.batch_shape)
 
 
 def separate(variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -527,13 +499,3 @@ def separate(variance: Tensor) -> tuple[Tensor, Tensor]:
     row = log_variance.mean(-1) - 0.5 * level.squeeze(-1)
     column = log_variance.mean(-2) - 0.5 * level.squeeze(-2)
     return (0.5 * row).exp(), (0.5 * column).exp()
-
-
-def _layer_sizes(network: MLP) -> list[tuple[int, ...]]:
-    layers = [layer for layer in network.layers if isinstance(layer, BayesianLinear)]
-    return [(layer.in_features, layer.out_features, *layer.batch_shape) for layer in layers]
-
-
-def _shapes(network: MLP) -> dict[str, torch.Size]:
-    """Shapes of what is trained, the priors' own parameters aside."""
-    return {name: p.shape for name, p in network.named_parameters() if "prior" not in name}

@@ -58,7 +58,7 @@ def per_replica(values: Sequence[float]) -> float | torch.Tensor:
     """Numbers of all replicas as a layer takes them: one where all are the same, else a tensor."""
     if len(set(values)) == 1:
         return float(values[0])
-    return torch.as_tensor(values, dtype=torch.get_default_dtype())
+    return torch.as_tensor(values, dtype=torch.get_default_dtype(), device="cpu")  # also while shapes alone are made
 
 
 class MatrixGaussianNetworks:
@@ -137,10 +137,10 @@ class GaussianNoise:
 class Given:
     """No search: the same choice for all."""
 
-    example: Choice = None
+    choice: Choice = None
 
     def choose(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[Choice]]:
-        return [[self.example] * fitter.n_members for _ in sets]
+        return [[self.choice] * fitter.n_members for _ in sets]
 
 
 HELD_OUT = 0.2  # of the rows in each trial
@@ -208,10 +208,6 @@ class NoiseSearch:
     """
 
     candidates: tuple[float, ...] = CANDIDATES
-
-    @property
-    def example(self) -> float:
-        return self.candidates[0]
 
     def choose(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[float]]:
         tried = [k for k, rows in enumerate(sets) if len(rows.x) >= FEW]

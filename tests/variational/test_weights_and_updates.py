@@ -1,4 +1,4 @@
-"""Weighted rows, and fits that start from the last one."""
+"""Weighted rows, and calls after the first fit."""
 
 import numpy as np
 import pytest
@@ -65,22 +65,10 @@ def test_mistakes_in_weights(weight, message):
             model.partial_fit(X, y, weight)
 
 
-# -- training further -------------------------------------------------------------------------------------------------
+# -- calls after the first -------------------------------------------------------------------------------------------
 
 
-def test_warm_start_goes_on():
-    """From where the last fit ended: a fit that hardly moves gives the last predictions back."""
-    X, y = linear_table()
-    still = {"learning_rate_init": 1e-9, "max_iter": 1}
-    model = regressor(warm_start=True).fit(X, y)
-    before = model.predict(X)
-    model.set_params(**still).fit(X, y)
-    np.testing.assert_allclose(model.predict(X), before, atol=1e-4)
-    cold = regressor().fit(X, y).set_params(**still).fit(X, y)
-    assert abs(cold.predict(X) - before).max() > 0.1
-
-
-def test_without_warm_start_every_fit_is_a_new_one():
+def test_every_fit_is_a_new_one():
     X, y = linear_table(20)
     model = regressor(max_iter=3).fit(X, y)
     numbers = everything(model, X)
@@ -88,54 +76,27 @@ def test_without_warm_start_every_fit_is_a_new_one():
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"n_members": 2},
-        {"hidden_layer_sizes": (5,)},
-        {"noise": "input"},
-    ],
-    ids=str,
+    "change", [{"n_members": 2}, {"hidden_layer_sizes": (5,)}, {"noise": "input"}, {"row_covariance": "dense"}], ids=str
 )
-@pytest.mark.parametrize("method", ["fit", "partial_fit"])
-def test_what_goes_on_must_fit(method, change):
+def test_updates_go_on_with_the_network_of_the_fit(change):
     X, y = linear_table(20)
-    model = regressor(warm_start=True, max_iter=1).fit(X, y).set_params(**change)
-    with pytest.raises(ValueError, match=r"go on with the layers of the last fit.*now ask for"):
-        getattr(model, method)(X, y)
-
-
-@pytest.mark.parametrize("change", [{"n_pseudo": 7}, {"row_covariance": "dense"}, {"zero_mean": True}], ids=str)
-@pytest.mark.parametrize("method", ["fit", "partial_fit"])
-def test_what_goes_on_must_be_the_same_network(method, change):
-    X, y = linear_table(20)
-    model = regressor(warm_start=True, max_iter=1).fit(X, y).fit(X, y)
-    with pytest.raises(ValueError, match=r"n_pseudo, .* must be those of that fit"):
-        getattr(model.set_params(**change), method)(X, y)
-
-
-def test_a_fit_that_is_refused_changes_nothing():
-    X, y = linear_table(20)
-    model = regressor(warm_start=True, max_iter=1).fit(X, y)
+    model = regressor(max_iter=1).fit(X, y)
     before = everything(model, X)
-    for other, weight, message in (
-        ((X[:, :2], y), None, "go on with the layers of the last fit"),
-        ((X, np.c_[y, y]), None, "go on with the layers of the last fit"),
-        ((X, np.c_[y, y]), np.zeros(20), "at least one non-zero number|positive sum"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model.fit(*other, weight)
-        np.testing.assert_array_equal(everything(model, X), before)
+    with pytest.raises(ValueError, match=rf"goes on with the network of the fit; \['{next(iter(change))}'\] must be"):
+        model.set_params(**change).partial_fit(X, y)
+    np.testing.assert_array_equal(everything(model, X), before)
+    model.set_params(hidden_layer_sizes=[8], n_members=1, noise="constant", row_covariance="diagonal")
+    model.set_params(max_iter=2, learning_rate_init=0.01).partial_fit(X, y)
 
 
 def interrupt(progress):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("warm_start", [False, True])
 @pytest.mark.parametrize("method", ["fit", "partial_fit"])
-def test_an_interrupted_fit_leaves_the_model_as_it_was(method, warm_start):
+def test_an_interrupted_fit_leaves_the_model_as_it_was(method):
     X, y = linear_table(20)
-    model = regressor(warm_start=warm_start, max_iter=4).fit(X, y)
+    model = regressor(max_iter=4).fit(X, y)
     before, old = everything(model, X), dict(vars(model))
     with pytest.raises(KeyboardInterrupt):
         getattr(model, method)(3 * X + 5, 100 * y, callbacks=[interrupt])
