@@ -203,7 +203,6 @@ def test_standard_input_and_kept_columns(shops, vmg_command, monkeypatch):
         (["--likelihood", "censored"], "censored takes two numbers a row"),
         (["--likelihood", "gamma"], "does not suit the likelihood"),
         (["--decimal", ";"], "decimal must be a point or a comma"),
-        (["--types", "none.toml"], "cannot read none.toml"),
         (["--categorical", "colour"], "no column 'colour'"),
         (["--date-format", "day=%d"], "a date format must be like"),
         (["--preset", "slow"], "Invalid value for '--preset'"),

@@ -11,7 +11,7 @@ from vmg.estimators.table_estimator import split_flags
 from vmg.review.remarks import table_remarks
 from vmg.tables import TableEncoder, TableError, read_table
 from vmg.tables.cells import Cells
-from vmg.tables.choices import TableChoices, read_choices
+from vmg.tables.choices import TableChoices
 from vmg.tables.columns import CategoryColumn, DateColumn, NumberColumn, TimeColumn
 from vmg.tables.dates import find_date_format
 from vmg.tables.numbers import count_comma_votes
@@ -302,12 +302,10 @@ def test_leaks_of_classes_are_said():
 # -- what the user says ----------------------------------------------------------------------------------------------
 
 
-def test_choices_in_a_file_are_kept_with_the_model(tmp_path):
-    path = tmp_path / "types.toml"
-    path.write_text('decimal = ","\n[columns]\nzip = "category"\nnote = "ignore"\nsold = {format = "%d/%m/%Y"}\n')
-    choices = read_choices(path)
+def test_choices_are_kept_with_the_model(tmp_path):
+    choices = TableChoices({"zip": "category"}).changed(ignore=["note"], date_formats={"sold": "%d/%m/%Y"}, decimal=",")
     assert choices == TableChoices(
-        {"zip": "category", "note": "ignore", "sold": "date"}, {"sold": "%d/%m/%Y"}, decimal_comma=True
+        {"sold": "date", "zip": "category", "note": "ignore"}, {"sold": "%d/%m/%Y"}, decimal_comma=True
     )
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(
@@ -325,20 +323,11 @@ def test_choices_in_a_file_are_kept_with_the_model(tmp_path):
     assert vmg.load(tmp_path / "m.vmg").choices == choices
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('[columns]\na = "colour"', "type of 'a' must be one of number, category"),
-        ("[columns]\na = 3", "'a' in .* must have a type and perhaps a format; got 3"),
-        ('speed = "fast"', "'decimal', 'na', 'header' and a section .columns. alone; got 'speed'"),
-        ("decimal = 5", "decimal must be a point or a comma; got 5"),
-        ("[columns", "must be a TOML file"),
-    ],
-)
-def test_mistakes_in_a_file_of_choices(tmp_path, text, message):
-    (tmp_path / "t.toml").write_text(text)
-    with pytest.raises(TableError, match=message):
-        read_choices(tmp_path / "t.toml")
+def test_mistakes_in_choices():
+    with pytest.raises(TableError, match="type of 'a' must be one of number, category"):
+        TableChoices({"a": "colour"})
+    with pytest.raises(TableError, match="decimal must be a point or a comma; got 5"):
+        TableChoices().changed(decimal=5)
 
 
 def test_a_column_that_is_not_what_the_user_says():

@@ -112,13 +112,6 @@ COLUMNS = "COLUMN,..."
 
 
 def _make_choices(
-    types: Annotated[
-        Path | None,
-        _reading(
-            metavar="FILE.toml",
-            help='Kinds of columns: lines such as zip = "category" or note = "ignore" under [columns].',
-        ),
-    ] = None,
     categorical: Annotated[
         list[str] | None, _reading(metavar=COLUMNS, help="Columns whose values are names, not amounts.")
     ] = None,
@@ -142,15 +135,14 @@ def _make_choices(
         bool, _reading("--no-header", help="The first line is a row; columns are called 'column 1', 'column 2', ...")
     ] = False,
 ) -> TableChoices:
-    """Choices about the table from the options, which override the file of types."""
-    from vmg.tables.choices import TableChoices, read_choices
+    """Choices about the table from the options."""
+    from vmg.tables.choices import TableChoices
 
     formats = {}
     for text in date_format or []:
         name, sign, form = text.partition("=")
         formats[name if sign else ""] = form if sign else text
-    choices = TableChoices() if types is None else read_choices(types)
-    return choices.changed(
+    return TableChoices().changed(
         categorical=split_names(categorical),
         ignore=split_names(ignore),
         date_formats=formats,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from vmg.tables.cells import TableError, listing
+from vmg.tables.cells import TableError
 from vmg.tables.dates import check_date_format
 
-__all__ = ["IGNORED", "TYPES", "TableChoices", "read_choices"]
+__all__ = ["IGNORED", "TYPES", "TableChoices"]
 
 IGNORED = "ignore"
 TYPES = ("number", "category", "date", "time", "boolean", IGNORED)
@@ -83,13 +80,15 @@ class TableChoices:
         header: bool | None = None,
     ) -> TableChoices:
         """The choices with others on top."""
+        if decimal not in (None, *DECIMALS):
+            raise TableError(f"decimal must be a point or a comma; got {decimal!r:.20}")
         types = {**self.types, **dict.fromkeys(categorical, "category"), **dict.fromkeys(ignore, IGNORED)}
         formats = dict(date_formats or {})
         types = dict.fromkeys(filter(None, formats), "date") | types
         return TableChoices(
             types,
             {**self.date_formats, **formats},
-            self.decimal_comma if decimal is None else _comma(decimal),
+            self.decimal_comma if decimal is None else DECIMALS[decimal],
             self.na_values if na_values is None else tuple(na_values),
             self.header if header is None else header,
         )
@@ -97,51 +96,3 @@ class TableChoices:
     def to_document(self) -> dict[str, Any]:
         """The choices for a model file."""
         return asdict(self)
-
-
-def read_choices(path: str | os.PathLike[str]) -> TableChoices:
-    """The choices in a TOML file.
-
-    ``decimal = ","``, ``na = ["-", "none"]`` and ``header = false`` at the top, and a section ``[columns]`` with lines
-    such as ``zip = "category"`` or ``sold = {type = "date", format = "%d/%m/%Y"}``.
-    """
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    name = os.fspath(path)
-    try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise TableError(f"cannot read {name}: {error.strerror or error}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise TableError(f"{name} must be a TOML file; {error}") from error
-    unknown = [key for key in document if key not in ("decimal", "na", "header", "columns")]
-    if unknown or not isinstance(document.get("columns", {}), dict):
-        raise TableError(
-            f"{name} must have 'decimal', 'na', 'header' and a section [columns] alone; got "
-            f"{listing(unknown or ['columns'])}"
-        )
-    words, header = document.get("na"), document.get("header", True)
-    are_texts = isinstance(words, list | None) and all(isinstance(word, str) for word in words or [])
-    if not isinstance(header, bool) or not are_texts:
-        raise TableError(f"in {name} 'na' must be a list of texts, and 'header' true or false")
-    types, formats = {}, {}
-    for column, said in document.get("columns", {}).items():
-        parts = {"type": said} if isinstance(said, str) else said
-        if (
-            not isinstance(parts, dict)
-            or set(parts) - {"type", "format"}
-            or not all(isinstance(part, str) for part in parts.values())
-        ):
-            raise TableError(f"the column '{column}' in {name} must have a type and perhaps a format; got {said!r:.60}")
-        types[column] = parts.get("type", "date" if "format" in parts else "category")
-        if "format" in parts:
-            formats[column] = parts["format"]
-    return TableChoices(types, formats).changed(decimal=document.get("decimal"), na_values=words, header=header)
-
-
-def _comma(decimal: Any) -> bool:
-    if decimal not in DECIMALS:
-        raise TableError(f"decimal must be a point or a comma; got {decimal!r:.20}")
-    return DECIMALS[decimal]

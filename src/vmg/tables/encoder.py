@@ -272,7 +272,7 @@ def find_kind(cells: Cells, reading: Reading, kind: str | None = None) -> Column
         if cells.n_distinct == len(cells):
             return "its numbers are all different, like row numbers"
         if cells.n_distinct > FEW_REPEATS * len(cells):
-            return "its name and its many different numbers are those of identifiers (--categorical or --types uses it)"
+            return "its name and its many different numbers are those of identifiers (--categorical uses it)"
     if units := mixed_units(cells):
         return (
             f"its numbers are in several units, {listing(units)}; write them in one (--categorical takes them as words)"
