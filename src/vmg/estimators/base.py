@@ -185,8 +185,8 @@ class EstimatorBase(BaseEstimator, ABC):
         """The estimator that :meth:`to_document` described; a ModelFileError where it describes none."""
         return from_document(cls, tensors, document)
 
-    def _restore(self) -> None:
-        """Finish what was read from a file."""
+    def rebuild(self) -> None:
+        """Finish what was read from a file; called once its attributes are there."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Parameters as they are, and all that ``fit`` left as the bytes of a model file, without code or tensors."""

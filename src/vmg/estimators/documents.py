@@ -86,7 +86,7 @@ def decode_attributes(estimator: Any, tensors: Mapping[str, Tensor], attributes:
         if name in estimator.get_params(deep=False) or hasattr(type(estimator), name) or name.startswith("__"):
             raise ValueError(f"{name} must not be a fitted attribute")
         setattr(estimator, name, _decode(name, value, tensors))
-    estimator._restore()
+    estimator.rebuild()
 
 
 def from_document(kind: type[Estimator], tensors: Mapping[str, Tensor], document: Document) -> Estimator:

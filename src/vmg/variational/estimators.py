@@ -171,7 +171,7 @@ class VariationalEstimator(EstimatorBase):
             self._set_choices(fitted.choices)
             self.made_with_ = {**self._network_parameters(), "choices": tuple(fitted.choices)}
 
-    def _restore(self) -> None:
+    def rebuild(self) -> None:
         """Make the modules of a file, which are tensors alone, with the parameters of the fit.
 
         They are made without memory and take over the tensors, which must have their shapes: whatever sizes a file
