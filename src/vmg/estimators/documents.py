@@ -28,7 +28,7 @@ from vmg.prediction.transformed import LogTransform, Rectified
 from vmg.tables.inputs import TableInputs
 from vmg.training import History, Progress
 
-__all__ = ["MAX_DRAWS", "decode_attributes", "encode_attributes", "from_document", "to_document"]
+__all__ = ["MAX_ARRAY_BYTES", "MAX_DRAWS", "decode_attributes", "encode_attributes", "from_document", "to_document"]
 
 Estimator = TypeVar("Estimator", bound=BaseEstimator)
 
