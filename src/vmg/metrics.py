@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy import special
 
 Floats = npt.NDArray[np.float64]
 
@@ -209,14 +210,25 @@ def base_rate(values: npt.NDArray[Any]) -> tuple[float, ...]:
     return tuple((np.unique(values, return_counts=True)[1] / len(values)).tolist())
 
 
-def base_rate_scores(base: tuple[float, ...], truth: npt.NDArray[Any], *, classes: bool) -> dict[str, float]:
+def base_rate_scores(
+    base: tuple[float, ...], truth: npt.NDArray[Any], *, classes: bool, coverage: float = 0.9
+) -> dict[str, float]:
     """Scores of the same guess for every row: a normal distribution of numbers, or the shares of classes."""
     if classes:
         shares = np.repeat(np.asarray(base)[None], len(truth), axis=0)
         return {name: score for name, score in class_scores(shares, truth).items() if name != "ece"}
-    mean, std = base
-    log_prob = -0.5 * ((truth - mean) / std) ** 2 - np.log(std) - 0.5 * np.log(2 * np.pi)
-    return {"rmse": rmse(truth, np.full(len(truth), mean)), "log_likelihood": log_likelihood(log_prob)}
+    mean, std = (np.full(len(truth), part) for part in base)
+    log_prob, crps, interval = normal_scores(truth, mean, std, coverage)
+    return number_scores(truth, mean, log_prob, interval, crps)
+
+
+def normal_scores(y: Floats, mean: Floats, std: Floats, coverage: float) -> tuple[Floats, Floats, Floats]:
+    """Log density and CRPS of each target under its own normal distribution, and central intervals [N, 2]."""
+    z, reach = (y - mean) / std, std * special.ndtri((1 + coverage) / 2)
+    density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
+    crps = std * (z * (2 * special.ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
+    log_prob = -0.5 * z**2 - np.log(std) - 0.5 * np.log(2 * np.pi)
+    return log_prob, crps, np.column_stack([mean - reach, mean + reach])
 
 
 def _array(values: npt.ArrayLike, name: str, *shape: int | str, finite: bool = True) -> Floats:

@@ -81,7 +81,7 @@ def line():
     frame = pd.DataFrame(rng.standard_normal((300, 2)), columns=["a", "b"])
     frame["y"] = 3 * frame["a"] + rng.standard_normal(300)
     inputs = TableInputs.of_numbers(frame[["a", "b"]].to_numpy(), ["a", "b"])
-    return TableModel(Straight(inputs, [3.0, 0.0]), "y", "regression"), frame
+    return TableModel(Straight(inputs, [3.0, 0.0]), "y", "regression", base_rate=(0.0, 3.2)), frame
 
 
 @pytest.fixture(scope="session")

@@ -60,7 +60,7 @@ def test_a_regression_has_every_section(regression_page):
     assert not page.unmatched and not page.open
     for words in ("Typical error (RMSE)", "CRPS", "Coverage of intervals", "Most certain", "Least certain"):
         assert words in page.text
-    n_columns, n_others = 5, 9
+    n_columns, n_others = 5, 7
     assert regression_page.count("<svg") == n_columns + n_others
 
 
@@ -88,7 +88,9 @@ def test_networks_are_said_as_they_are(regression_page, multiclass_page, line):
 )
 def test_the_first_line_is_a_verdict(line, slope, noise, words):
     model, frame = line
-    other = TableModel(type(model.estimator)(model.inputs, [slope, 0.0], noise=noise), "y", "regression")
+    other = TableModel(
+        type(model.estimator)(model.inputs, [slope, 0.0], noise=noise), "y", "regression", base_rate=(0.0, 3.2)
+    )
     page = Page(render_report(other, frame))
     assert words in page.text and page.text.index(words) < page.text.index("In short")
 

@@ -72,7 +72,7 @@ def compare(
     """
     from vmg.estimators import TableModel
     from vmg.files import replacing
-    from vmg.report.comparison import render_comparison
+    from vmg.report import render_comparison
     from vmg.review.holdout import Holdout, compare_table
     from vmg.tables import read_table
 

@@ -39,7 +39,7 @@ def evaluate(
     fitted, frame = load_both(model, data, quiet=json, decimal=decimal)
     with waiting("Scoring"):
         scores = fitted.evaluate(frame, coverage)
-        base_rate, trained_on = fitted.evaluate_base_rate(frame), fitted.training_share(frame)
+        base_rate, trained_on = fitted.evaluate_base_rate(frame, coverage), fitted.training_share(frame)
     if json:
         beside = {"stated_coverage": coverage, "base_rate": base_rate or None, "training_rows": trained_on}
         print_json({"target": fitted.target, "task": fitted.task, **scores, **beside})

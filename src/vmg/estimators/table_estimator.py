@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from importlib import import_module
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -257,6 +258,12 @@ class TableEstimator(EstimatorBase):
         predictions["familiarity"] = in_time * reference.familiarity(rows.features, shares > 0)
         predictions[FLAGS] = flag_texts(encoder.column_names, marks, len(table))
         return mark_not_finite(predictions)
+
+    @property
+    def plot(self) -> Any:
+        """Pictures of this model on Matplotlib's axes; see :class:`vmg.report.plots.Plots`."""
+        check_is_fitted(self, "seed_")
+        return import_module("vmg.report.plots").Plots(self)
 
     @property
     def expert_weights_(self) -> dict[str, float]:

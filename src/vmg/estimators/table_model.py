@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -284,6 +285,11 @@ class TableModel:
         how: dict[str, Any] = {"outside": outside, "point": point, "above": above}
         return named_after(self.target, self.estimator.predict_frame(as_frame(frame), coverage, **how))
 
+    @property
+    def plot(self) -> Any:
+        """Pictures of this model on Matplotlib's axes; see :class:`vmg.report.plots.Plots`."""
+        return import_module("vmg.report.plots").Plots(self)
+
     # -- scoring ------------------------------------------------------------------------------------------------------
 
     @property
@@ -341,14 +347,14 @@ class TableModel:
         )
         return {"rows": len(rows), **metrics.number_scores(truth, *map(np.concatenate, zip(*of_rows, strict=True)))}
 
-    def evaluate_base_rate(self, frame: Any) -> dict[str, float]:
-        """The scores that knowing the training targets alone gives; empty for files of earlier versions."""
+    def evaluate_base_rate(self, frame: Any, coverage: float = 0.9) -> dict[str, float]:
+        """The scores that knowing the training targets alone gives."""
         if not self.base_rate:
             return {}
         truth = self.target_values(self.with_target(frame))
         if isinstance(self.estimator, TableClassifier):
             truth = np.searchsorted(self.estimator.classes_, truth)
-        return metrics.base_rate_scores(self.base_rate, truth, classes=self.task == "classification")
+        return metrics.base_rate_scores(self.base_rate, truth, classes=self.task == "classification", coverage=coverage)
 
     def training_share(self, frame: Any) -> float:
         """The share of the rows with a target that the model was fitted to, as far as the file knows."""

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML page about a fitted model and a table."""
+"""The report: one self-contained HTML page about a fitted model and a table, and the page of a comparison."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from vmg.files import replacing
 from vmg.report.classification import calibration_error_by_chance, classification_figures, read_reliability
 from vmg.report.facts import Contents, read_columns, read_contents
 from vmg.report.influence import column_effects, column_influences
-from vmg.report.panel import class_legend, effect_figures, influence_figure, short
+from vmg.report.panel import class_legend, difference_figure, effect_frame, effect_picture, influence_figure, short
 from vmg.report.regression import Intervals, read_intervals, regression_figures
+from vmg.review.comparison import OWN, Comparison
 from vmg.review.remarks import column_facts, table_remarks
 from vmg.tables import TableError
 
-__all__ = ["render_report", "write_report"]
+__all__ = ["render_comparison", "render_report", "write_report"]
 
 MOST_INFLUENCES = 25  # columns in the pictures of influence and relevance
 MOST_EFFECTS = 12  # columns whose effect is drawn
 MOST_SUMMARISED = 60  # columns in the table of columns
 MOST_SHOWN = 5  # columns beside a single row
-MOST_CLASSES = 6  # classes in one picture of effects
 FEWEST_TO_JUDGE = 20  # below this chance alone decides
 FEWEST_TO_DRAW = 5  # below this a distribution has no shape
 
@@ -70,24 +70,26 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
     names = [influence.column for influence in influences]
     effects = column_effects(model, frame, names[:MOST_EFFECTS])
     contents, shown = read_contents(model, frame), names[:MOST_SHOWN]
+    shown_classes = contents.shown_classes
     describe: Callable[[Contents, int], dict[str, Any]]
     page: dict[str, Any] = {"intervals": None, "reliability": [], "legend": [], "effect_class": None}
     if model.task == "regression":
         intervals = read_intervals(model, contents)
         page |= {"intervals": intervals, "figures": regression_figures(contents, intervals, model.target)}
-        describe, shown_classes, unit = partial(_describe_number, intervals), [0], f"typical change of {model.target}"
+        describe, unit = partial(_describe_number, intervals), f"typical change of {model.target}"
     else:
         describe, unit = _describe_class, "probability that moves to other classes"
         page["reliability"] = read_reliability(contents) if contents.scores else []
         page["figures"] = classification_figures(contents, page["reliability"])
-        shown_classes, classes = _shown_classes(contents), [str(name) for name in contents.prediction.classes]
+        classes = [str(name) for name in contents.prediction.classes]
         if len(shown_classes) > 1:
             page["legend"] = class_legend([classes[k] for k in shown_classes])
         else:
             page["effect_class"] = classes[shown_classes[0]]
     if influences:
         page["figures"]["influence"] = influence_figure(influences, short(unit, 60))
-    drawn = effect_figures(effects, model.task, model.target, shown_classes)
+    axes = effect_frame(effects, model.task, model.target, shown_classes) if effects else ("", (0.0, 1.0), [])
+    drawn = [effect_picture(effect)(effect, *axes) for effect in effects]
 
     def rows(which: NDArray[np.int64]) -> list[dict[str, Any]]:
         table = read_columns(model, frame.iloc[contents.position[which]])
@@ -100,19 +102,11 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
 
     columns = column_facts(model.encoder, frame, model.target, model.task)
     columns.sort(key=lambda column: column.name == model.target)
-    environment = Environment(
-        loader=PackageLoader("vmg.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": number, "percent": percent, "probability": probability, "verdict": verdict}
     n_scored = int(contents.scores["rows"]) if contents.scores else 0
-    return environment.get_template("page.html").render(
+    return _render(
+        "page.html",
         model=model,
         note=note,
-        version=vmg.__version__,
         n_rows=len(frame),
         columns=columns[:MOST_SUMMARISED],
         n_more_columns=max(0, len(columns) - MOST_SUMMARISED),
@@ -139,12 +133,26 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
     )
 
 
-def _shown_classes(contents: Contents) -> list[int]:
-    """The second of two classes, or of many the most frequent."""
-    probabilities = contents.prediction.probabilities
-    if probabilities.shape[1] == 2:
-        return [1]
-    return sorted(np.argsort(-probabilities.mean(0), kind="stable")[:MOST_CLASSES].tolist())
+def render_comparison(comparison: Comparison, title: str) -> str:
+    """A comparison as a page."""
+    names = {"rmse": "RMSE", "mae": "MAE", "crps": "CRPS", "brier": "Brier score", "log_likelihood": "log score"}
+    names |= {"coverage": "inside interval", "worst_group": "inside, worst group"}
+    score = "CRPS" if comparison.task == "regression" else "Brier score"
+    about: dict[str, Any] = {"comparison": comparison, "title": title, "names": names, "score": score, "own": OWN}
+    return _render("comparison.html", **about, figure=difference_figure(comparison.gains))
+
+
+def _render(page: str, **contents: Any) -> str:
+    """A page from its template."""
+    environment = Environment(
+        loader=PackageLoader("vmg.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"number": number, "percent": percent, "probability": probability, "verdict": verdict}
+    return environment.get_template(page).render(version=vmg.__version__, **contents)
 
 
 def _describe_number(intervals: Intervals, contents: Contents, row: int) -> dict[str, Any]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from scipy import special
 
@@ -17,7 +15,7 @@ from vmg import metrics
 from vmg.report.facts import Array, Contents
 from vmg.report.panel import CLASS_STYLES, Colour, picture, row_names, rows_height, segments, shares_of_ignorance, short
 
-__all__ = ["Bin", "calibration_error_by_chance", "classification_figures", "read_reliability"]
+__all__ = ["Bin", "calibration_error_by_chance", "classification_figures", "read_reliability", "reliability_diagram"]
 
 MOST_CONFUSED = 12  # classes in the confusion matrix
 
@@ -69,14 +67,13 @@ def classification_figures(contents: Contents, reliability: list[Bin]) -> dict[s
     classes = [str(name) for name in contents.prediction.classes]
     figures = {
         "target": _class_shares(contents, classes),
-        "confidence": _confidence_histogram(contents),
         "shares": shares_of_ignorance(contents.uncertainty, contents.ignorance_share, "uncertainty"),
     }
     if contents.scores is None:
         return figures
     return figures | {
         "confusion": _confusion(contents, classes),
-        "reliability": _reliability_diagram(reliability),
+        "reliability": reliability_diagram(reliability),
         "rejection": _rejection(contents),
     }
 
@@ -97,22 +94,6 @@ def _class_shares(ax: Axes, contents: Contents, classes: list[str]) -> None:
     ax.set_xlim(0, 1.08 * longest)
 
 
-@picture("Histogram of the highest class probability", height=3.0, percent="x", ylabel="rows")
-def _confidence_histogram(ax: Axes, contents: Contents) -> None:
-    probabilities = contents.prediction.probabilities
-    edges = np.linspace(min(0.5, 1 / probabilities.shape[1]), 1, 26)
-    style: dict[str, Any] = {"bins": edges, "edgecolor": Colour.PAPER, "linewidth": 0.6, "stacked": True, "alpha": 0.75}
-    if contents.scores is None:
-        ax.hist(np.clip(probabilities.max(1), edges[0], 1), color=Colour.BLUE, **style)
-    else:
-        confidence, correct = _confidence(contents)
-        parts = [np.clip(confidence[which], edges[0], 1) for which in (correct, ~correct)]
-        ax.hist(parts, color=[Colour.BLUE, Colour.RED], label=["right", "wrong"], **style)
-    ax.set_xlabel("highest class probability")
-    ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
-    ax.grid(axis="x", visible=False)
-
-
 @picture("Confusion matrix", xlabel="predicted class", ylabel="true class")
 def _confusion(ax: Axes, contents: Contents, classes: list[str]) -> None:
     known, n_classes = contents.known, len(classes)
@@ -121,7 +102,7 @@ def _confusion(ax: Axes, contents: Contents, classes: list[str]) -> None:
     kept = np.sort(np.argsort(-whole.sum(1), kind="stable")[:MOST_CONFUSED])
     counts, n = whole[np.ix_(kept, kept)], len(kept)
     share = counts / np.maximum(whole.sum(1)[kept][:, None], 1)
-    ax.figure.set_figheight(max(3.0, 1.4 + 0.36 * n))  # type: ignore[union-attr]
+    rows_height(ax, n, 0.36, 3.0)
     for i, j in np.ndindex(n, n):
         if counts[i, j]:
             # never so dark that ink on it cannot be read
@@ -142,7 +123,8 @@ def _confusion(ax: Axes, contents: Contents, classes: list[str]) -> None:
 
 
 @picture("Reliability diagram", percent="xy", ylim=(-0.02, 1.04), ylabel="share of rows that were right")
-def _reliability_diagram(ax: Axes, bins: list[Bin]) -> None:
+def reliability_diagram(ax: Axes, bins: list[Bin]) -> None:
+    """How often the likeliest class is right, by its probability."""
     x, y, low, high, n = np.array([[b.confidence, b.accuracy, b.low, b.high, b.n_rows] for b in bins]).T
     start = min(0.5, float(np.floor(10 * x.min()) / 10))
     ax.plot([start, 1], [start, 1], color=Colour.MUTED, linewidth=0.9, label="perfect")

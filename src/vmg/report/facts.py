@@ -9,11 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from vmg import metrics
 from vmg.estimators import TableModel
 from vmg.math.distributions import Array
 from vmg.prediction import ClassPrediction
-from vmg.review.rivals import Normal
 from vmg.tables.cells import Cells, to_texts
 from vmg.tables.columns import DateColumn, NumberColumn
 from vmg.tables.dates import to_timestamps
@@ -38,6 +36,7 @@ SHOWN_ROWS = 5_000  # rows behind the pictures,
 SHOWN_DRAWS = 2**25  # or as many as give this many posterior draws of outputs, for the sake of memory
 FEWEST_SHOWN = 400
 CERTAIN_ROWS = 5
+MOST_CLASSES = 6  # in one picture of effects
 
 
 @dataclass(frozen=True)
@@ -62,6 +61,15 @@ class Contents:
     def certain(self) -> Positions:
         """The most certain of the shown rows."""
         return extremes(self.uncertainty)[0]
+
+    @property
+    def shown_classes(self) -> list[int]:
+        """Places of the classes in pictures of effects: the second of two, or of many the most frequent."""
+        if not isinstance(self.prediction, ClassPrediction):
+            return [0]
+        probabilities = self.prediction.probabilities
+        order = np.argsort(-probabilities.mean(0), kind="stable")
+        return [1] if probabilities.shape[1] == 2 else sorted(order[:MOST_CLASSES].tolist())
 
     @property
     def uncertain(self) -> Positions:
@@ -92,20 +100,9 @@ def read_contents(model: TableModel, frame: pd.DataFrame) -> Contents:
     usable = np.isfinite(total) & (total > 0)
     share = np.divide(ignorance, total, out=np.zeros(len(total)), where=usable)
     scores = model.evaluate(frame[given]) if given.any() else None
-    base = _base_rate(model, frame[given], truth[given]) if given.any() else {}
+    base = model.evaluate_base_rate(frame[given]) if given.any() else {}
     shown = truth[position], np.flatnonzero(given[position]), scores, base
     return Contents(position, prediction, uncertainty, share, *shown, n_strange)
-
-
-def _base_rate(model: TableModel, rows: pd.DataFrame, truth: NDArray[Any]) -> dict[str, float]:
-    """Scores of a guess that knows the training targets alone; of files without those, the targets of the rows."""
-    if model.task == "classification":
-        return model.evaluate_base_rate(rows)
-    mean, std = (np.full(len(truth), part) for part in model.base_rate or metrics.base_rate(truth))
-    if not std[0] > 1e-12 * abs(mean[0]):
-        return {}
-    log_prob, crps, interval = Normal(mean, std).score(truth, 0.9)
-    return metrics.number_scores(truth, mean, log_prob, interval, crps)
 
 
 def choose(n: int, most: int, seed: int = SEED) -> Positions:

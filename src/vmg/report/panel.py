@@ -8,9 +8,8 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Concatenate, Generic, ParamSpec
 
 import matplotlib
 import numpy as np
@@ -28,8 +27,11 @@ __all__ = [
     "CLASS_STYLES",
     "COLOURS",
     "Colour",
+    "Picture",
     "class_legend",
-    "effect_figures",
+    "difference_figure",
+    "effect_frame",
+    "effect_picture",
     "influence_figure",
     "picture",
     "row_names",
@@ -106,43 +108,52 @@ STYLE: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 WIDE, TALL = 5.0, 3.5  # inches of a panel
+OWN_FIGURE = "vmg: a picture of its own"  # the label of a figure whose height may be changed
 LARGE = 10_000  # numbers from here on have their thousands apart
 
 
+class Picture(Generic[P]):
+    """A function that draws on axes; called without them, it gives its picture as SVG in the house style."""
+
+    def __init__(
+        self, draw: Callable[Concatenate[Axes, P], None], description: str, size: tuple[float, float], **axes: Any
+    ) -> None:
+        self._draw, self._description, self._size = draw, description, size
+        self._percent, self._axes = axes.pop("percent", ""), axes
+
+    def on(self, ax: Axes, *args: P.args, **kwargs: P.kwargs) -> Axes:
+        """Draw on axes."""
+        ax.set(**self._axes)
+        self._draw(ax, *args, **kwargs)
+        for letter in self._percent:
+            percent_axis(ax.xaxis if letter == "x" else ax.yaxis)
+        for axis in (ax.xaxis, ax.yaxis):
+            _write_out(axis)
+        return ax
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Markup:
+        with matplotlib.rc_context(STYLE), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the browser has other fonts
+            figure = Figure(figsize=self._size, label=OWN_FIGURE)
+            ax = self.on(figure.add_subplot(), *args, **kwargs)
+            if ax.get_legend_handles_labels()[0]:  # above the axes, where it covers nothing
+                spaces = {"columnspacing": 1.3, "handletextpad": 0.5, "borderaxespad": 0.1}
+                figure.legend(loc="outside upper right", ncols=3, **spaces)
+            text = io.StringIO()
+            FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})  # savefig draws twice
+        return _inline(text.getvalue(), self._description)
+
+
 def picture(
-    description: str, *, width: float = WIDE, height: float = TALL, percent: str = "", **axes: Any
-) -> Callable[[Callable[Concatenate[Axes, P], None]], Callable[P, Markup]]:
-    """Make of a function that draws on axes one that gives the picture as SVG, in the house style.
+    description: str, *, width: float = WIDE, height: float = TALL, **axes: Any
+) -> Callable[[Callable[Concatenate[Axes, P], None]], Picture[P]]:
+    """Make a picture of a function that draws on axes.
 
     Args:
         description: read out where the picture is not seen.
-        percent: of the letters x and y, axes of shares.
-        axes: properties of the axes, such as ``ylabel``.
+        axes: properties of the axes, such as ``ylabel``; ``percent`` names axes of shares by the letters x and y.
     """
-
-    def decorate(draw: Callable[Concatenate[Axes, P], None]) -> Callable[P, Markup]:
-        @wraps(draw)
-        def drawn(*args: P.args, **kwargs: P.kwargs) -> Markup:
-            with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the browser has other fonts
-                figure = Figure(figsize=(width, height))
-                ax = figure.add_subplot()
-                ax.set(**axes)
-                draw(ax, *args, **kwargs)
-                for letter in percent:
-                    percent_axis(ax.xaxis if letter == "x" else ax.yaxis)
-                for axis in (ax.xaxis, ax.yaxis):
-                    _write_out(axis)
-                if ax.get_legend_handles_labels()[0]:  # above the axes, where it covers nothing
-                    spaces = {"columnspacing": 1.3, "handletextpad": 0.5, "borderaxespad": 0.1}
-                    figure.legend(loc="outside upper right", ncols=3, **spaces)
-                text = io.StringIO()
-                FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})  # savefig draws twice
-            return _inline(text.getvalue(), description)
-
-        return drawn
-
-    return decorate
+    return lambda draw: Picture(draw, description, (width, height), **axes)
 
 
 def _inline(svg: str, description: str) -> Markup:
@@ -188,9 +199,10 @@ def percent_axis(axis: Axis, most: int = 6) -> None:
     axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.6g}\u00a0%"))
 
 
-def rows_height(ax: Axes, n: int) -> None:
-    """Make a panel as high as n names down its side need."""
-    ax.figure.set_figheight(max(2.6, 0.9 + 0.27 * n))  # type: ignore[union-attr]
+def rows_height(ax: Axes, n: int, each: float = 0.27, least: float = 2.6) -> None:
+    """Make a panel as high as n names down its side need; the figure of a user stays as it is."""
+    if isinstance(ax.figure, Figure) and ax.figure.get_label() == OWN_FIGURE:
+        ax.figure.set_figheight(max(least, 0.9 + each * n))
 
 
 def row_names(ax: Axes, names: Sequence[str], most: int = 22) -> None:
@@ -221,6 +233,21 @@ def influence_figure(ax: Axes, influences: list[Influence], unit: str) -> None:
         percent_axis(ax.xaxis)
 
 
+@picture("Differences from other methods", xlabel="difference")
+def difference_figure(ax: Axes, gains: Mapping[str, tuple[float, float]]) -> None:
+    """Intervals of paired differences between methods, the one that is best in the picture first."""
+    kept = {
+        name: ends for name, ends in sorted(gains.items(), key=lambda item: sum(item[1])) if np.isfinite(ends).all()
+    }
+    rows_height(ax, len(kept))
+    ax.axvline(0, color=Colour.MUTED, linewidth=0.9)
+    for place, (low, high) in enumerate(kept.values()):
+        colour = Colour.BLUE if low > 0 else Colour.RED if high < 0 else Colour.MUTED
+        ax.hlines(place, low, high, color=colour, alpha=0.5, linewidth=3)
+        ax.scatter((low + high) / 2, place, s=24, color=colour, zorder=3)
+    row_names(ax, list(kept))
+
+
 @picture("Shares of noise and ignorance", height=3.0, percent="y", xlim=(0, 1), ylim=(0, 1))
 def shares_of_ignorance(ax: Axes, uncertainty: Array, ignorance_share: Array, of: str) -> None:
     """How noise and ignorance share the uncertainty, from the most certain rows to the least."""
@@ -245,22 +272,22 @@ def shares_of_ignorance(ax: Axes, uncertainty: Array, ignorance_share: Array, of
     ax.grid(visible=False)
 
 
-def effect_figures(effects: list[Effect], task: str, target: str, classes: Sequence[int]) -> list[Markup]:
-    """One small panel for each effect, all on the same scale; ``classes`` are the columns of the effect to show."""
-    if not effects:
-        return []
+def effect_frame(
+    effects: Sequence[Effect], task: str, target: str, classes: Sequence[int]
+) -> tuple[str, tuple[float, float], Sequence[int]]:
+    """Label and limits of the axis that panels of effects share; ``classes`` are the columns of the effects to show."""
     low = min(float(effect.low[:, classes].min()) for effect in effects)
     high = max(float(effect.high[:, classes].max()) for effect in effects)
     margin = 0.05 * (high - low or 1.0)
     limits = (low - margin, high + margin)
     if task == "classification":
-        limits = (max(limits[0], -0.02), min(limits[1], 1.02))
-        label = PROBABILITY
-    else:
-        label = f"predicted {short(target, 24)}"
-    return [
-        (_curve if effect.kind in ("number", "date") else _levels)(effect, label, limits, classes) for effect in effects
-    ]
+        return PROBABILITY, (max(limits[0], -0.02), min(limits[1], 1.02)), classes
+    return f"predicted {short(target, 24)}", limits, classes
+
+
+def effect_picture(effect: Effect) -> Picture[Effect, str, tuple[float, float], Sequence[int]]:
+    """The picture of an effect: a curve of numbers and dates, a line for each level of others."""
+    return _curve if effect.kind in ("number", "date") else _levels
 
 
 @picture("Effect of a number or a date", width=3.7, height=2.75)
@@ -294,7 +321,7 @@ def _curve(ax: Axes, effect: Effect, label: str, limits: tuple[float, float], cl
 
 @picture("Effect of a category", width=3.7)
 def _levels(ax: Axes, effect: Effect, label: str, limits: tuple[float, float], classes: Sequence[int]) -> None:
-    ax.figure.set_figheight(max(2.75, 0.8 + 0.24 * len(effect.values)))  # type: ignore[union-attr]
+    rows_height(ax, len(effect.values), 0.24, 2.75)
     place = np.arange(len(effect.values), dtype=np.float64)
     step = 0.16 if len(classes) > 1 else 0.0
     for order, (k, (colour, _)) in enumerate(zip(classes, CLASS_STYLES, strict=False)):

@@ -17,7 +17,15 @@ from vmg.prediction.conformal import conformal_interval
 from vmg.report.facts import Array, Contents, Positions, choose
 from vmg.report.panel import Colour, picture, segments, shares_of_ignorance, short
 
-__all__ = ["Coverage", "Intervals", "read_intervals", "regression_figures"]
+__all__ = [
+    "Coverage",
+    "Intervals",
+    "calibration_curve",
+    "interval_bars",
+    "is_logarithmic",
+    "read_intervals",
+    "regression_figures",
+]
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
 INTERVAL_ROWS = 400  # rows whose interval ends are drawn; in a mixture each is found by a root search
@@ -71,24 +79,27 @@ def read_intervals(model: TableModel, contents: Contents) -> Intervals:
 
 def regression_figures(contents: Contents, intervals: Intervals, target: str) -> dict[str, Markup]:
     """All panels of a regression; those that need the truth only where it is known."""
-    name, std, mean = short(target), contents.uncertainty, contents.prediction.mean
-    known = contents.known
-    logarithmic = _spans_magnitudes(contents.truth[known] if len(known) else mean) and bool((mean > 0).all())
+    name, mean, known = short(target), contents.prediction.mean, contents.known
+    logarithmic = is_logarithmic(contents)
     figures = {
-        "intervals": _interval_bars(contents, intervals, name, logarithmic),
-        "spread": _histogram(std, f"predicted standard deviation of {name}"),
-        "shares": shares_of_ignorance(std, contents.ignorance_share, "variance"),
+        "intervals": interval_bars(contents, intervals, name, logarithmic),
+        "shares": shares_of_ignorance(contents.uncertainty, contents.ignorance_share, "variance"),
     }
     if contents.scores is None:
         return figures | {"target": _histogram(mean, f"predicted {name}")}
-    truth, mean, std = contents.truth[known], mean[known], std[known]
+    truth, mean = contents.truth[known], mean[known]
     return figures | {
         "target": _histogram(truth, name),
         "fit": _fit(contents, intervals, name, logarithmic),
-        "calibration": _calibration(contents.prediction.take(known).cdf(truth)),
+        "calibration": calibration_curve(contents.prediction.take(known).cdf(truth)),
         "residuals": _residuals(mean, truth - mean, name, logarithmic),
-        "standardised": _standardised((truth - mean) / std),
     }
+
+
+def is_logarithmic(contents: Contents) -> bool:
+    """Whether pictures of predictions have logarithmic axes."""
+    mean, known = contents.prediction.mean, contents.known
+    return _spans_magnitudes(contents.truth[known] if len(known) else mean) and bool((mean > 0).all())
 
 
 def _spans_magnitudes(values: Array) -> bool:
@@ -121,7 +132,8 @@ def _fit(ax: Axes, contents: Contents, intervals: Intervals, name: str, logarith
 
 
 @picture("90 % intervals of some rows")
-def _interval_bars(ax: Axes, contents: Contents, intervals: Intervals, name: str, logarithmic: bool) -> None:
+def interval_bars(ax: Axes, contents: Contents, intervals: Intervals, name: str, logarithmic: bool) -> None:
+    """Intervals of up to 60 rows, with the truth where it is known."""
     some = choose(len(intervals.drawn), INTERVAL_BARS)
     order = some[np.argsort(contents.prediction.mean[intervals.drawn[some]], kind="stable")]
     rows, (low, high) = intervals.drawn[order], intervals.ends[order].T
@@ -141,7 +153,8 @@ def _interval_bars(ax: Axes, contents: Contents, intervals: Intervals, name: str
 
 
 @picture("Calibration curve", percent="xy", xlim=(0, 1), ylim=(0, 1), ylabel="share of rows that low")
-def _calibration(ax: Axes, cdf: Array) -> None:
+def calibration_curve(ax: Axes, cdf: Array) -> None:
+    """Share of truths at or below each quantile."""
     levels, n = np.linspace(0, 1, 101), len(cdf)
     inner = levels[1:-1]
     # what perfect predictions would show in 95 of 100 tables of this size, at each level
@@ -166,31 +179,15 @@ def _residuals(ax: Axes, mean: Array, residual: Array, name: str, logarithmic: b
     ax.set_xlabel(f"predicted {name}")
 
 
-@picture("Histogram of standardised residuals against a normal", ylabel="density")
-def _standardised(ax: Axes, z: Array) -> None:
-    z, grid = z[np.isfinite(z)], np.linspace(-4, 4, 161)
-    if len(z):
-        edges = np.linspace(-4, 4, 33 if len(z) > 100 else 17).tolist()
-        _bars(ax, np.clip(z, -4, 4), edges, density=True)
-    ax.plot(grid, np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), color=Colour.RED, label="standard normal")
-    ax.set_xlabel("(truth − prediction) / predicted standard deviation")
-    ax.set_xticks(range(-4, 5), ["≤ −4", *(str(v).replace("-", "−") for v in range(-3, 4)), "≥ 4"])
-    ax.grid(axis="x", visible=False)
-
-
 @picture("Histogram", height=2.9, ylabel="rows")
 def _histogram(ax: Axes, values: Array, label: str) -> None:
     shown = values[np.isfinite(values)]
     if len(shown):
-        _bars(ax, shown, _edges(ax, shown))
+        style: dict[str, Any] = {"color": Colour.BLUE, "alpha": 0.75, "edgecolor": Colour.PAPER, "linewidth": 0.6}
+        ax.hist(shown, bins=_edges(ax, shown), **style)
     ax.set_xlabel(label)
     ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
     ax.grid(axis="x", visible=False)
-
-
-def _bars(ax: Axes, values: Array, edges: list[float], *, density: bool = False) -> None:
-    style: dict[str, Any] = {"color": Colour.BLUE, "alpha": 0.75, "edgecolor": Colour.PAPER, "linewidth": 0.6}
-    ax.hist(values, bins=edges, density=density, **style)
 
 
 def _edges(ax: Axes, values: Array, most: int = 30) -> list[float]:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 from sklearn.model_selection import KFold
 
+from vmg.metrics import normal_scores
 from vmg.tables.cells import TableError, listing, to_texts
 from vmg.tables.columns import CategoryColumn
 from vmg.tables.encoder import TableEncoder
@@ -60,11 +60,7 @@ class Normal(NamedTuple):
 
     def score(self, y: Array, coverage: float) -> tuple[Array, Array, Array]:
         """Log density and CRPS of each truth, and central intervals [N, 2]."""
-        z, reach = (y - self.mean) / self.std, self.std * ndtri((1 + coverage) / 2)
-        density = np.exp(-0.5 * z**2) / np.sqrt(2 * np.pi)
-        crps = self.std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi))
-        log_prob = -0.5 * z**2 - np.log(self.std) - 0.5 * np.log(2 * np.pi)
-        return log_prob, crps, np.column_stack([self.mean - reach, self.mean + reach])
+        return normal_scores(y, self.mean, self.std, coverage)
 
 
 class Quantiles(NamedTuple):

@@ -192,9 +192,9 @@ class Fleet:
         """
         return self._average(frame, lambda model, rows: model.evaluate(rows, coverage))
 
-    def evaluate_base_rate(self, frame: pd.DataFrame) -> dict[str, float]:
+    def evaluate_base_rate(self, frame: pd.DataFrame, coverage: float = 0.9) -> dict[str, float]:
         """The scores that knowing the training targets of each group alone gives."""
-        return self._average(frame, TableModel.evaluate_base_rate)
+        return self._average(frame, lambda model, rows: model.evaluate_base_rate(rows, coverage))
 
     def training_share(self, frame: pd.DataFrame) -> float:
         """The share of the rows with a target that the models were fitted to, as far as their files know."""

@@ -141,7 +141,7 @@ def label_positions(cells: Cells, classes: NDArray[Any]) -> NDArray[np.int64]:
     """The place of each cell among ``classes``, which are in order; -1 where it is none of them, or missing."""
     if not len(cells.levels):
         return np.full(len(cells), -1)
-    is_text = classes.dtype.kind == "U"
+    is_text = classes.dtype.kind in "UO"
     labels = cells.levels.astype(str) if is_text else to_numbers(Cells(pd.Series(cells.levels, dtype=object)))
     place = np.searchsorted(classes, labels).clip(max=len(classes) - 1)
     return cells.spread(np.where(classes[place] == labels, place, -1), -1)
