@@ -28,9 +28,9 @@ from vmg import TableRegressor
 from vmg.fit.boosted_trees import grow_trees
 from vmg.fit.design import InputRange, Standardiser, choose_size, regions, squash
 from vmg.fit.ensemble import Function
-from vmg.fit.gaussian import RegressionMembers, _Checked
+from vmg.fit.gaussian import CheckedFit, RegressionMembers
 from vmg.fit.gaussian_process import fit_gaussian_process
-from vmg.fit.stacking import _pool
+from vmg.fit.stacking import pool
 from vmg.fit.trainer import FitRows, train_ensembles
 from vmg.nn.anchored import AnchoredFunctions
 
@@ -117,23 +117,22 @@ def bank(name: str, rows: Rows, seed: int, file: Path) -> None:
         kept["seconds"][expert] = time.process_time() - started
         started = time.process_time()
 
-    [trained] = train_ensembles(
-        lambda: RegressionMembers(x.shape[1], size.hidden, 1, size.activations, size.n_members), [fit], size=size
-    )
-    members = trained.members
-    members.condition_on(torch.as_tensor(trained.x), torch.as_tensor(fit.y), None)
-    functions = AnchoredFunctions(members.features, members.posterior().mean, members.posterior().root)
-    checked = _Checked.of(fit, trained)
+    [trained] = train_ensembles(RegressionMembers, [fit], size=size)
+    members, soft, design = trained.members, trained.rows.x, trained.rows.design
+    members.condition_on(soft, fit.y, None)
+    posterior = members.head.posterior()
+    functions = AnchoredFunctions(members.features, posterior.mean, posterior.root)
+    checked = CheckedFit.of(trained)
     done("networks")
-    factor = InputRange.of(trained.x).extrapolation_factor(x_new)
+    factor = InputRange.of(soft).extrapolation_factor(x_new)
     means, relative = functions(x_new)
     own = relative.T @ checked.member_noise[:, 0] / len(means) + means[..., 0].var(0, ddof=1)
     kept["new"]["networks"] = Function(means[..., 0].mean(0), own * factor)
     kept["held"]["networks"] = (checked.folds[0], checked.regions[0])
-    kept |= {"x": trained.x, "noise": {"networks": float(checked.member_noise.mean())}}
+    kept |= {"x": soft, "noise": {"networks": float(checked.member_noise.mean())}}
     kept["input_scale"] = members.features.input_scale().numpy().astype(np.float64)
-    held_out = np.stack([group.held_out for group in trained.design.groups])
-    checked_x, pooled = trained.x[trained.held.index], trained.held_out(trained.held)
+    held_out = np.stack([group.held_out for group in design.groups])
+    checked_x = soft[trained.held.index]
     started = time.process_time()
 
     def keep(expert: str, fitted: tuple[object, list[Function]]) -> None:
@@ -142,13 +141,13 @@ def bank(name: str, rows: Rows, seed: int, file: Path) -> None:
         loc, variance = model.predict(x_new)
         kept["new"][expert], kept["noise"][expert] = Function(loc, variance * factor), model.noise
         kept["held"][expert] = tuple(
-            _pool(said, pooled, like, regions=regions)
+            pool(said, trained.held, like, regions=regions)
             for like, regions in zip(kept["held"]["networks"], (False, True), strict=True)
         )
 
     rng = np.random.default_rng(seed)
-    keep("gp", fit_gaussian_process(trained.x, y, None, held_out, trained.design.first, rng, checked_x))
-    keep("trees", grow_trees(trained.x, y, None, held_out, checked_x))
+    keep("gp", fit_gaussian_process(soft, y, None, held_out, design.first, rng, checked_x))
+    keep("trees", grow_trees(soft, y, None, held_out, checked_x))
     file.write_bytes(pickle.dumps(kept))
     errors = {k: round(float(np.sqrt(np.mean((y_new - f.loc) ** 2))), 3) for k, f in kept["new"].items()}
     print(name, x.shape, seed, errors, {k: round(v, 2) for k, v in kept["seconds"].items()}, flush=True)

@@ -151,11 +151,10 @@ def test_rows_in_two_parts_are_all_rows_for_the_output_layer():
     model = ensemble_regressor().fit(X[:30], y[:30])
     whole = copy.deepcopy(model)
     model.partial_fit(X[30:45], y[30:45]).partial_fit(X[45:], y[45:])
-    inputs = torch.as_tensor(squash(whole.input_scaling_.transform(X)))
-    targets = torch.as_tensor(whole.target_scaling_.transform(y[:, None]))
+    inputs, targets = squash(whole.input_scaling_.transform(X)), whole.target_scaling_.transform(y[:, None])
     with torch.no_grad():
-        phi = whole.ensemble_.members.features(inputs)
-    expected = row_statistics(phi, targets.expand(len(phi), -1, -1))
+        phi = whole.ensemble_.members.features(torch.as_tensor(inputs))
+    expected = row_statistics(phi, torch.as_tensor(targets).expand(len(phi), -1, -1))
     for a, b in zip(statistics(model), expected, strict=True):
         np.testing.assert_allclose(a, b.numpy(), rtol=1e-8, atol=1e-8)
     whole.ensemble_.members.condition_on(inputs, targets, None)

@@ -12,7 +12,6 @@ from vmg.prediction import GLMPrediction, StudentPrediction, TransformedPredicti
 NAMES = (
     "student",
     "normal",
-    "mixture",
     "lognormal",
     "gamma",
     "poisson",
@@ -150,17 +149,6 @@ def test_any_number_is_as_if_student_were_asked_for():
     auto, asked = ensemble_regressor().fit(X, y), ensemble_regressor(likelihood="student").fit(X, y)
     assert auto.likelihood_ == "student" and isinstance(auto.pred_dist(X), StudentPrediction)
     assert_same_bits(auto, asked, X[:15])
-
-
-def test_auto_finds_noise_with_two_humps():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(400, 2))
-    y = X[:, 0] + np.where(rng.random(400) < 0.5, -2, 2) + 0.3 * rng.normal(size=400)
-    model = ensemble_regressor(max_iter=30).fit(X, y)
-    assert model.likelihood_ == "mixture" and "shape" in model.likelihood_reason_
-    prediction, plain = model.pred_dist(X), ensemble_regressor(max_iter=30, likelihood="student").fit(X, y).pred_dist(X)
-    assert prediction.log_prob(y).mean() > plain.log_prob(y).mean() + 0.3
-    assert prediction.crps(y).mean() < plain.crps(y).mean()
 
 
 def test_amounts_that_suit_a_student_t_have_no_bound_below_zero():

@@ -15,6 +15,7 @@ from vmg.fit.calibration import (
     calibrate_classes,
     calibrate_groups,
 )
+from vmg.fit.classes import MemberLogits
 from vmg.fit.design import Design, Group
 from vmg.math.distributions import student_log_density
 
@@ -121,7 +122,7 @@ def test_factors_of_logits_are_where_no_other_factors_are_better(too_large):
     x, everyone = np.zeros((401, 2)), np.ones(401, dtype=bool)
     design = Design((Group(np.arange(2), np.arange(401) < 400, region=False),), 2, everyone)
     loc = too_large * np.stack([logits, logits + 0.1 * rng.normal(size=logits.shape)])
-    rows = HeldOutPredictions.of(loc, np.full((2, 400), 0.2), design, x, np.arange(400))
+    rows = HeldOutPredictions.of(MemberLogits(loc, np.full((2, 400), 0.2)), design, x, np.arange(400))
 
     def loss(log_sharpness, log_inflation):
         noise = np.random.default_rng(7).standard_normal((32, 2, 1, 3))  # the draws of the seed

@@ -5,7 +5,7 @@ import pytest
 
 from vmg.fit import noise
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
-from vmg.fit.noise import LIMIT, MIN_ROWS, NoiseShape, choose_shape, fit_noise_field, fit_noise_shape
+from vmg.fit.noise import LIMIT, MIN_ROWS, fit_noise_field
 
 
 def rows(n, slope, seed=0, degrees=200.0):
@@ -56,25 +56,6 @@ def test_ignorance_is_not_taken_for_noise():
     held_out = HeldOut(np.sqrt(0.2 + variance) * rng.normal(size=2_000), variance, np.ones(2_000))
     field = fit_noise_field(x, held_out, Calibration(0.2, 1.0, 103.0), np.ones(2), np.random.default_rng(1))
     assert field is None or np.ptp(np.log(field.factor(x))) < 1.5
-
-
-SHAPE = NoiseShape(np.array([0.5, 0.3, 0.2]), np.array([-0.7, 0.4, 2.0]), np.array([0.3, 0.8, 0.5]))
-
-
-def test_the_mixture_that_made_errors_is_found():
-    r = SHAPE.sample((4000,), np.random.default_rng(0))
-    found = fit_noise_shape(r, np.ones(4000))
-    grid = np.linspace(-3, 4, 50)
-    np.testing.assert_allclose(found.cdf(grid), SHAPE.cdf(grid), atol=0.03)
-    assert found.log_density(r).mean() > SHAPE.log_density(r).mean() - 0.005
-
-
-def test_a_student_t_stays_one():
-    rng = np.random.default_rng(0)
-    errors = HeldOut(rng.standard_t(5, 500), np.zeros(500), np.ones(500))
-    assert choose_shape(errors, 1.0, Calibration(1.0, 1.0, 5.0), 0, asked=False) is None
-    skewed = HeldOut(rng.standard_exponential(500) - 1, np.zeros(500), np.ones(500))
-    assert choose_shape(skewed, 0.6, Calibration(0.6, 1.0, 5.0), 0, asked=False) is not None
 
 
 def test_fewer_rows_than_inputs_have_the_field_of_all_features():

@@ -22,13 +22,13 @@ def table(seed=0):
 
 
 def regression_members(seed=0):
-    members = RegressionMembers(2, (5,), 1, ("relu", "tanh"), E)
+    members = RegressionMembers(2, (5,), ("relu", "tanh"), E)
     members.features.reset_parameters(torch.Generator().manual_seed(seed))
     return members
 
 
 def classification_members():
-    members = ClassificationMembers(2, (5,), 2, ("relu", "tanh"), E)
+    members = ClassificationMembers(2, (5,), ("relu", "tanh"), E, n_classes=2)
     members.features.reset_parameters(torch.Generator().manual_seed(0))
     return members
 
@@ -39,19 +39,12 @@ def targets_of(make, y):
     return numbers if make is regression_members else (numbers[:, 0] > 0).long()
 
 
-def rows(x, y, held_out, stopping=None, seed=1, weight=None):
-    return GroupRows(
-        torch.as_tensor(x, dtype=torch.float32),
-        torch.as_tensor(y),
-        torch.ones(len(x)) if weight is None else weight,
-        held_out,
-        list(range(len(held_out))) if stopping is None else stopping,
-        torch.Generator().manual_seed(seed),
-    )
+def rows(x, y, design, seed=1):
+    return GroupRows(x, np.asarray(y), None, design, None, torch.Generator().manual_seed(seed))
 
 
-def trained(members, x, y, held_out, plan=NEVER_STOP, callbacks=()):
-    [one] = train_members([members], [rows(x, y, held_out)], plan=plan, callbacks=callbacks)
+def trained(members, x, y, design, plan=NEVER_STOP, callbacks=()):
+    [one] = train_members([members], [rows(x, y, design)], plan=plan, callbacks=callbacks)
     return one.held, one.history
 
 
@@ -62,7 +55,7 @@ def last_step(members, x, y, design, plan):
     def keep(progress):
         states.append([parameter.detach().clone() for parameter in members.parameters()])
 
-    trained(members, x, y, design.held_out, plan, callbacks=[keep])
+    trained(members, x, y, design, plan, callbacks=[keep])
     return states[-1]
 
 
@@ -105,8 +98,8 @@ def test_training_goes_back_to_the_best_members_and_ends_on_all_rows():
     targets = torch.as_tensor(y, dtype=torch.float32)
     design = Design.choose(x, E, np.random.default_rng(0))
     members = regression_members()
-    held, history = trained(members, x, targets, design.held_out, TrainingPlan(60, 20, 10))
-    assert held.index.tolist() == list(range(N)) and held.predictions.loc.shape == (E, N, 1)
+    held, history = trained(members, x, targets, design, TrainingPlan(60, 20, 10))
+    assert held.index.tolist() == list(range(N)) and held.said.loc.shape == (E, N, 1)
     steps = [record.step for record in history.records]
     assert steps == sorted(set(steps)) and steps[-1] <= 70
     for record in history.records:
@@ -117,13 +110,8 @@ def test_training_goes_back_to_the_best_members_and_ends_on_all_rows():
 
 def test_without_held_out_rows_there_is_nothing_to_say_of_them():
     x, y = table()
-    held, history = trained(
-        regression_members(),
-        x,
-        torch.as_tensor(y, dtype=torch.float32),
-        np.zeros((E, N), bool),
-        TrainingPlan(10, 10, 5),
-    )
+    nobody = Design((), E, np.ones(N, dtype=bool))
+    held, history = trained(regression_members(), x, y, nobody, TrainingPlan(10, 10, 5))
     assert held is None and history.records
 
 
@@ -132,7 +120,7 @@ def test_the_last_step_is_always_reported(max_steps):
     x, y = table()
     design = Design.choose(x, E, np.random.default_rng(0))
     plan = TrainingPlan(max_steps, 1_000, max_steps)
-    _, history = trained(regression_members(), x, torch.as_tensor(y, dtype=torch.float32), design.held_out, plan)
+    _, history = trained(regression_members(), x, y, design, plan)
     assert history.last.step == 2 * max_steps
 
 
@@ -245,7 +233,7 @@ def group(n, k):
     x = rng.normal(size=(n, 2))
     y = np.sin(x[:, :1]) * (k + 1) / 2 + 0.1 * rng.normal(size=(n, 1))
     design = Design.choose(x, E, rng)
-    return rows(x, y.astype(np.float32), design.held_out, design.stopping_members)
+    return rows(x, y, design)
 
 
 SIZES = (30, 24, 37, 8)
@@ -265,8 +253,8 @@ def test_a_batch_of_groups_is_one_group_after_the_other():
         if n == 8:
             assert one.held is None and alone.held is None  # too few rows
             continue
-        assert one.held.predictions.loc.shape == (E, n, 1)
-        for part, expected in zip(one.held.predictions, alone.held.predictions, strict=True):
+        assert one.held.said.loc.shape == (E, n, 1)
+        for part, expected in zip(one.held.said, alone.held.said, strict=True):
             np.testing.assert_allclose(part, expected, rtol=5e-3, atol=1e-3)
 
 
@@ -274,7 +262,7 @@ def test_padding_has_no_say():
     plan = TrainingPlan(max_steps=1, refit_steps=1)
     [alone] = train_members([regression_members(0)], [group(20, 0)], plan=plan)
     padded, _ = train_members([regression_members(0), regression_members(1)], [group(20, 0), group(60, 1)], plan=plan)
-    for a, b in zip(alone.held.predictions, padded.held.predictions, strict=True):
+    for a, b in zip(alone.held.said, padded.held.said, strict=True):
         np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
     for name, value in alone.members.state_dict().items():
         torch.testing.assert_close(padded.members.state_dict()[name], value, rtol=1e-4, atol=1e-5, msg=name)
@@ -282,7 +270,7 @@ def test_padding_has_no_say():
 
 def test_a_group_that_cannot_be_trained_leaves_the_others_alone():
     broken = group(24, 1)
-    broken.y.mul_(1e30)  # whose squares are beyond single precision
+    broken.y[:] *= 1e30  # whose squares are beyond single precision
     sound, failed, last = train_members(
         [regression_members(k) for k in range(3)], [group(30, 0), broken, group(37, 2)], plan=GROUP_PLAN
     )
@@ -296,7 +284,7 @@ def test_a_group_that_cannot_be_trained_leaves_the_others_alone():
 
 @pytest.mark.parametrize("n_members", [2, 3, 5])
 def test_joined_members_keep_their_activations(n_members):
-    groups = [RegressionMembers(3, (4,), 1, ("relu", "tanh"), n_members) for _ in range(3)]
+    groups = [RegressionMembers(3, (4,), ("relu", "tanh"), n_members) for _ in range(3)]
     whole, x = Members.join(groups), torch.randn(6, 3)
     features = whole.features(x).unflatten(0, (n_members, 3))
     for k, one in enumerate(groups):
@@ -307,7 +295,7 @@ def test_the_score_of_a_group_is_its_score_alone():
     rng = np.random.default_rng(0)
     loc, y = rng.normal(size=(2 * 3, 10, 2)), torch.as_tensor(rng.normal(size=(2 * 3, 10, 2)))
     weight = torch.as_tensor(rng.integers(0, 3, (2, 3, 10))).double()
-    members = RegressionMembers(3, (4,), 2, ("relu",), 2)
+    members = RegressionMembers(3, (4,), ("relu",), 2, n_outputs=2)
     nothing = np.zeros(0)
     whole = members.score(MemberPredictions(loc, nothing, nothing), y, weight)
     for g in range(3):

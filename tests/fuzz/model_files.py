@@ -44,7 +44,6 @@ def _targets(rng: np.random.Generator) -> dict[str, np.ndarray]:
         "ordinal": counts,
         "lognormal": np.exp(rng.normal(size=24)),
         "binomial": np.stack([counts, counts + 2], 1),
-        "mixture": rng.normal(size=24),
     }
 
 

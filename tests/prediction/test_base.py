@@ -8,12 +8,10 @@ import pytest
 
 from likelihoods.scalar_cases import CASES
 from quick import ensemble_regressor, linear_table
-from vmg.fit.noise import NoiseShape
 from vmg.likelihoods.families import Binomial
 from vmg.prediction import (
     AtomPrediction,
     GLMPrediction,
-    MixtureNoisePrediction,
     MixturePrediction,
     Prediction,
     StudentPrediction,
@@ -26,7 +24,6 @@ LOC, NOISE = np.array([0.5, 1.0, 2.0]), np.array([0.5, 0.8, 0.3])
 FACTOR = np.array([[0.3, -0.2, 0.6], [0.1, 0.7, 0.2]])  # of the function, [K, N]
 SCALE = np.sqrt((FACTOR**2).sum(0))
 EXTRA = np.array([[0.3], [0.8], [1.5]])  # deviation that wider predictions have in addition
-SHAPE = NoiseShape(np.array([0.5, 0.3, 0.2]), np.array([-0.7, 0.4, 2.0]), np.array([0.3, 0.8, 0.5]))
 
 
 class Known:
@@ -45,13 +42,6 @@ def student(c=1, df=4.0, rows=slice(None), scale=1.0):
     return StudentPrediction(*columns, np.full(c, df), Known(factor), n_shared=1)
 
 
-def mixture_noise(c=1):
-    base = student(c)
-    return MixtureNoisePrediction(
-        base.loc, base.noise_scale, base.function_scale, base.df, base.factor, n_shared=1, shapes=(SHAPE,) * c
-    )
-
-
 def draws(c=1, df=5.0):
     rng = np.random.default_rng(0)
     loc = rng.normal(size=(7, N, c))
@@ -60,11 +50,11 @@ def draws(c=1, df=5.0):
 
 def glm(name):
     likelihood, theta, _ = CASES[name]
-    return GLMPrediction(LOC - 1, SCALE, likelihood, theta, Known(FACTOR))
+    return GLMPrediction(LOC - 1, SCALE, likelihood, theta, Known(FACTOR[..., None]))
 
 
 def atom(value, rest):
-    chance = GLMPrediction(LOC - 1, SCALE, Binomial(-0.4, 1), np.zeros(0), Known(FACTOR))
+    chance = GLMPrediction(LOC - 1, SCALE, Binomial(-0.4, 1), np.zeros(0), Known(FACTOR[..., None]))
     return AtomPrediction(value, chance, rest)
 
 
@@ -77,12 +67,10 @@ def mixture(whole):
 KINDS = {
     "student": student,
     "two outputs": lambda: student(2),
-    "mixture noise": mixture_noise,
-    "mixture noise, two outputs": lambda: mixture_noise(2),
     "lognormal": lambda: TransformedPrediction(student(), LogTransform(60.0)),
     "shifted lognormal": lambda: TransformedPrediction(student(2), LogTransform(900.0, 0.5)),
     "rectified": lambda: TransformedPrediction(student(), Rectified()),
-    "rectified mixture noise": lambda: TransformedPrediction(mixture_noise(), Rectified(1e-5)),
+    "rectified, rarely negative": lambda: TransformedPrediction(student(), Rectified(1e-5)),
     "draws": draws,
     "draws, two outputs": lambda: draws(2),
     "normal draws": lambda: draws(df=np.inf),
@@ -289,7 +277,7 @@ def test_levels_of_many_rows_and_outputs(prediction):
 # -- models -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("likelihood", ["student", "mixture", "lognormal", "gamma", "poisson"])
+@pytest.mark.parametrize("likelihood", ["student", "lognormal", "gamma", "poisson"])
 def test_predictions_of_models_pickle(likelihood):
     X, y = linear_table(40)
     y = np.round(np.exp(y / 4)) + 1 if likelihood == "poisson" else np.exp(y / 4)

@@ -191,7 +191,6 @@ def test_every_model_of_numbers_knows_groups():
     for model, target in (
         (pseudo_data_regressor(max_iter=3), y),
         (ensemble_regressor(likelihood="poisson"), counts),
-        (ensemble_regressor(likelihood="mixture"), y),
         (ensemble_regressor(likelihood="lognormal"), np.exp(y / 4)),
     ):
         model.fit(X, target).conformalize(X, target, groups=label)

@@ -13,7 +13,7 @@ LOC, SCALE = np.array([-0.5, 0.2, 0.9]), np.array([0.1, 0.6, 0.3])
 
 def make(name, squeeze=True):
     likelihood, theta, _ = CASES[name]
-    return GLMPrediction(LOC, SCALE, likelihood, theta, lambda: np.diag(SCALE), squeeze)
+    return GLMPrediction(LOC, SCALE, likelihood, theta, lambda: np.diag(SCALE)[..., None], squeeze)
 
 
 @pytest.fixture(params=NAMES)
@@ -44,7 +44,7 @@ def test_columns_impossible_targets_and_everything(prediction):
 
 
 def test_a_vague_function_has_finite_moments():
-    far = GLMPrediction(np.zeros(1), np.array([50.0]), Poisson(3.0, 60.0), np.zeros(0), lambda: np.ones((1, 1)))
+    far = GLMPrediction(np.zeros(1), np.array([50.0]), Poisson(3.0, 60.0), np.zeros(0), lambda: np.ones((1, 1, 1)))
     assert np.isfinite([far.mean, far.std, far.quantile(0.99)]).all()
     assert far.mean < 60 * 50
 
@@ -56,7 +56,7 @@ def test_other_trials_are_for_binomial_targets():
 
 def test_seen_targets_of_a_censored_likelihood_are_normal():
     likelihood = Censored(2.0, 3.0)
-    prediction = GLMPrediction(LOC, SCALE, likelihood, np.array([0.0]), lambda: np.diag(SCALE))
+    prediction = GLMPrediction(LOC, SCALE, likelihood, np.array([0.0]), lambda: np.diag(SCALE)[..., None])
     spread = 3 * np.hypot(1, SCALE)
     y = np.array([1.0, 2.0, 5.0])
     exact = -0.5 * ((y - 2 - 3 * LOC) / spread) ** 2 - np.log(spread) - 0.5 * np.log(2 * np.pi)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from vmg.fit.noise import NoiseShape
-from vmg.prediction.student import MixtureNoisePrediction, StudentPrediction
+from vmg.prediction.student import StudentPrediction
 
 
 def prediction(n=5, c=1, k=3, squeeze=True, seed=0, df=None):
@@ -88,32 +87,3 @@ def test_the_factor_is_asked_for_only_where_it_is_needed():
     p = prediction()
     p = StudentPrediction(p.loc, p.noise_scale, p.function_scale, p.df, never)
     assert len([p.mean, p.std, p.interval(), p.log_prob(p.loc), p.crps(p.loc), p.quantile(0.5)]) == 6
-
-
-# -- noise with the shape of a mixture ---------------------------------------------------------------------------------
-
-SHAPE = NoiseShape(np.array([0.5, 0.3, 0.2]), np.array([-0.7, 0.4, 2.0]), np.array([0.3, 0.8, 0.5]))
-
-
-@pytest.fixture
-def shaped():
-    loc, noise, function = (np.array(part)[:, None] for part in ([0.0, 3.0, -2.0], [1.0, 0.5, 2.0], [0.2, 0.5, 1.0]))
-    return MixtureNoisePrediction(loc, noise, function, np.array([5.0]), lambda: function.T[..., None], shapes=(SHAPE,))
-
-
-def density(shaped, row):
-    return lambda y: float(np.exp(shaped.take(np.array([row])).log_prob(np.array([y]))[0]))
-
-
-@pytest.mark.parametrize("row", [0, 1, 2])
-def test_density_mean_and_deviation(shaped, row):
-    p = density(shaped, row)
-    low, high = shaped.quantile(1e-9)[row], shaped.quantile(1 - 1e-9)[row]
-    points = shaped.quantile([0.1, 0.3, 0.5, 0.7, 0.9])[row]
-    total, mean, square = (
-        integrate.quad(lambda y, k=k: y**k * p(y), low, high, points=points, limit=200)[0] for k in range(3)
-    )
-    np.testing.assert_allclose(total, 1, rtol=1e-6)
-    np.testing.assert_allclose(mean, shaped.mean[row], rtol=1e-6, atol=1e-6)
-    np.testing.assert_allclose(np.sqrt(square - mean**2), shaped.std[row], rtol=1e-5)
-    np.testing.assert_allclose(shaped.std**2, shaped.aleatoric_std**2 + shaped.epistemic_std**2)

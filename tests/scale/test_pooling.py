@@ -30,7 +30,7 @@ def test_a_prior_around_mu_is_statistics_of_rows_never_seen():
 def test_the_prior_of_groups_is_found_again():
     """Groups drawn from a known prior: its mean, precision and noise are learned from them."""
     rng = np.random.default_rng(0)
-    members = RegressionMembers(2, (), 1, ("relu",), 1).double()  # features: the inputs/√2 and a one
+    members = RegressionMembers(2, (), ("relu",), 1).double()  # features: the inputs/√2 and a one
     mu, deviation, noise = np.array([1.0, -1.0, 3.0]), np.array([0.5, 0.5, 2.0]), 0.2
     rows = []
     for _ in range(300):

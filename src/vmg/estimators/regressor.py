@@ -49,19 +49,18 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
     noise : {"auto", "constant"}
         "auto" lets the noise depend on the input where held-out rows are predicted better so.
     likelihood : str
-        How targets scatter. With the output layer integrated out: "student", "normal", "mixture" (of three normal
-        distributions: skewed or with humps), "lognormal" (the logarithm is a Student t). With a natural-gradient output
-        layer: "gamma", "poisson", "negative-binomial", "beta", "ordinal" (a few ordered values), "binomial", where
-        ``y`` [N, 2] has successes and trials, and "censored", where ``y`` [N, 2] has a lower and an upper bound of the
-        target, equal where it is seen and infinite where there is none. "auto" compares those that the target's values
-        allow on held-out training rows; several outputs get "student".
+        How targets scatter. With the output layer integrated out: "student", "normal", "lognormal" (the logarithm is a
+        Student t). With a natural-gradient output layer: "gamma", "poisson", "negative-binomial", "beta", "ordinal" (a
+        few ordered values), "binomial", where ``y`` [N, 2] has successes and trials, and "censored", where ``y`` [N, 2]
+        has a lower and an upper bound of the target, equal where it is seen and infinite where there is none. "auto"
+        compares those that the target's values allow on held-out training rows; several outputs get "student".
     n_members : "auto" or int
         Networks in the ensemble.
     experts : "auto", str or sequence of str
         Models that predict together, weighed by held-out rows: "networks", which are always there, a
         "gaussian_process" and "boosted_trees". "auto" takes all that suit. Whatever is asked for, there are networks
         alone for several outputs, fewer than 50 or more than 50,000 rows, fleets, streams, and likelihoods other than
-        "student", "normal", "mixture" and "lognormal" (so also for censored targets). :meth:`partial_fit` conditions
+        "student", "normal" and "lognormal" (so also for censored targets). :meth:`partial_fit` conditions
         networks and the process on new rows; trees stay.
     batch_size : "auto" or int
         Rows of a training step; tables that are shorter are taken whole.

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import special
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from vmg.fit.ensemble import Expert, Function
+from vmg.fit.ensemble import Expert, Function, read_arrays, written_arrays
 from vmg.math.distributions import Array
-from vmg.model_file import Document, Tensors, require_shapes, require_size
+from vmg.model_file import Document, Tensors, require_size
 
 __all__ = ["BoostedTrees", "class_log_probabilities", "grow_class_trees", "grow_trees"]
 
@@ -96,20 +95,21 @@ class BoostedTrees(Expert):
 
     def to_document(self) -> tuple[Tensors, Document]:
         """Tensors and a document for a model file."""
-        arrays = {"feature": self.feature, "threshold": self.threshold, "value": self.value, "start": self.start}
-        tensors = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        tensors = written_arrays(
+            {"feature": self.feature, "threshold": self.threshold, "value": self.value, "start": self.start}
+        )
         return tensors, {"n_scores": len(self.feature), "n_trees": self.feature.shape[1]}
 
     @classmethod
     def from_document(cls, tensors: Mapping[str, Tensor], document: Document, n_inputs: int) -> BoostedTrees:
         """The trees that :meth:`to_document` described; a ValueError where they are none of ``n_inputs`` inputs."""
         shape = (require_size("n_scores", document["n_scores"]), require_size("n_trees", document["n_trees"]))
-        require_shapes(dict.fromkeys(("feature", "threshold"), (*shape, SPLITS)), tensors)
-        require_shapes({"value": (*shape, CODES), "start": shape[:1]}, tensors)
-        feature = tensors["feature"].long().numpy().copy()
+        splits = (*shape, SPLITS)
+        shapes = {"feature": splits, "threshold": splits, "value": (*shape, CODES), "start": shape[:1]}
+        feature, *rest = read_arrays(shapes, tensors)
         if not ((feature >= 0) & (feature < n_inputs)).all():
             raise ValueError(f"splits must be of features from 0 to {n_inputs - 1}; got others")
-        return cls(feature, *(tensors[name].double().numpy().copy() for name in ("threshold", "value", "start")))
+        return cls(feature.astype(np.int64), *rest)
 
 
 def _arrays(nodes: NDArray[Any]) -> tuple[NDArray[np.int64], Array, Array]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from scipy import optimize
 from vmg.fit.design import Design
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
 from vmg.math.distributions import Array, student_log_density
-from vmg.math.nelder_mead import nelder_mead
+from vmg.math.nelder_mead import lowest, nelder_mead
 from vmg.math.scalar_evidence import mean_log_prob
 
 __all__ = [
@@ -63,7 +63,7 @@ FIRST_STEP = 0.5
 class HeldOutFunctions(NamedTuple):
     """Functions at rows that their predictors have not seen [n], with the targets there [n, ...] and weights [n]."""
 
-    position: Positions  # of each row among those that were checked
+    position: Positions  # of each row among those of the fit
     loc: Array
     variance: Array
     excess: Array  # of the variance, as few members stand for all
@@ -77,42 +77,43 @@ class HeldOutFunctions(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldOutPredictions:
-    """Centre and variance [E, n, ...] of what members said of n rows before they saw them."""
+    """Predictions that members made of n rows before they saw them."""
 
-    loc: Array
-    variance: Array
+    said: Any  # a named tuple of arrays, members first, among them the centre and variance ``loc``, ``variance``
+    index: Positions  # of the n rows among those of the fit
     held_out: tuple[NDArray[np.bool_], ...]  # of each group, rows unseen by its members, copies once, [n]
     factor: Array  # of each group's variance, as it must extrapolate, [G, n]
     design: Design
 
     @classmethod
-    def of(cls, loc: Array, variance: Array, design: Design, x: Array, index: Positions) -> HeldOutPredictions:
+    def of(cls, said: Any, design: Design, x: Array, index: Positions) -> HeldOutPredictions:
         """Predictions of the rows ``index`` [n] among squashed rows x [N, D]."""
         held_out = tuple((group.held_out & design.first)[index] for group in design.groups)
-        return cls(loc, variance, held_out, design.extrapolation_factors(x)[:, index], design)
+        return cls(said, index, held_out, design.extrapolation_factors(x)[:, index], design)
 
-    def of_groups(self, *, regions: bool) -> Iterator[tuple[Positions, Array, Array, Array]]:
-        """Positions [k] of the rows that a group has not seen, its members' centres and variances, and the factor."""
+    def of_groups(self, *, regions: bool) -> Iterator[tuple[int, Positions, Array, Array, Array]]:
+        """Each group's number, places [k] of rows it has not seen, its members' centres and variances, the factor."""
         for g, group in enumerate(self.design.groups):
             if group.region == regions:
                 outside = np.flatnonzero(self.held_out[g])
-                loc, variance = (part[group.members][:, outside] for part in (self.loc, self.variance))
-                yield outside, loc, variance, self.factor[g, outside]
+                loc, variance = (part[group.members][:, outside] for part in (self.said.loc, self.said.variance))
+                yield g, outside, loc, variance, self.factor[g, outside]
 
-    def pooled(self, y: Array, weight: Array, output: int | None = None, *, regions: bool) -> HeldOutFunctions:
+    def pooled(self, y: Array, weight: Array | None, output: int | None = None, *, regions: bool) -> HeldOutFunctions:
         """One function a row, of one output or of the only one: the mean of the members that have not seen the row.
 
-        y [n, ...] and weight [n] are of all rows that were checked.
+        y [N, ...] and weight [N] are of all rows of the fit.
         """
         parts = [(np.zeros(0, dtype=np.int64), *(np.zeros(0),) * 3)]
-        for position, loc, variance, factor in self.of_groups(regions=regions):
+        for _, place, loc, variance, factor in self.of_groups(regions=regions):
             if output is not None:
                 loc, variance = loc[..., output], variance[..., output]
-            between = loc.var(0, ddof=1) if len(loc) > 1 else np.zeros(len(position))
+            between = loc.var(0, ddof=1) if len(loc) > 1 else np.zeros(len(place))
             excess = between * (1 / len(loc) - 1 / self.design.n_members)
-            parts.append((position, loc.mean(0), (variance.mean(0) + between) * factor, excess))
+            parts.append((self.index[place], loc.mean(0), (variance.mean(0) + between) * factor, excess))
         position, loc, variance, excess = (np.concatenate(piece) for piece in zip(*parts, strict=True))
-        return HeldOutFunctions(position, loc, variance, excess, y[position], weight[position])
+        counted = np.ones(len(position)) if weight is None else weight[position]
+        return HeldOutFunctions(position, loc, variance, excess, y[position], counted)
 
 
 # -- numbers: a Student t ---------------------------------------------------------------------------------------------
@@ -290,54 +291,35 @@ class ClassCalibration(NamedTuple):
 
 
 def calibrate_classes(
-    rows: HeldOutPredictions, y: Positions, weight: Array, seed: int, by_trees: Sequence[Array] = ()
+    held: HeldOutPredictions, y: Positions, weight: Array, seed: int, by_trees: Sequence[Array] = ()
 ) -> ClassCalibration:
-    """Factors under which labels y [n] of held-out folds and regions are most probable.
+    """Factors under which labels y [N] of held-out folds and regions are most probable.
 
     Networks have logits f with variances, trees log probabilities log q, and the two are pooled in each draw:
     p ∝ exp(κ f + τ log q). ``by_trees`` has log q [n, K] of each group, from trees that have not seen its rows. Trees
     have no trust where held-out rows of folds gain no more than a standard error by them.
     """
-    alone, scores = _calibrate_classes(rows, y, weight, seed, ())
-    if not by_trees:
-        return alone
-    pooled, scores_with_trees = _calibrate_classes(rows, y, weight, seed, by_trees)
-    counted = np.concatenate([weight[outside] for outside, *_ in rows.of_groups(regions=False)])
-    gain, share = scores_with_trees - scores, counted / counted.sum()
-    error = math.sqrt(share**2 @ (gain - share @ gain) ** 2)
-    return pooled if share @ gain > error else alone
-
-
-def _calibrate_classes(
-    rows: HeldOutPredictions, y: Positions, weight: Array, seed: int, by_trees: Sequence[Array]
-) -> tuple[ClassCalibration, Array]:
-    """The best factors, with trees or without, and the log probabilities of held-out labels in folds under them."""
-    rng = np.random.default_rng(seed)
-    n_classes = rows.loc.shape[-1]
+    rng, n_classes = np.random.default_rng(seed), held.said.loc.shape[-1]
     sets = []
     for regions in (False, True):
-        parts = []
-        said = [one for one, group in zip(by_trees, rows.design.groups, strict=False) if group.region == regions]
-        for k, (outside, loc, variance, factor) in enumerate(rows.of_groups(regions=regions)):
-            if len(outside):
+        parts, counts = [], []
+        for g, place, loc, variance, factor in held.of_groups(regions=regions):
+            if len(place):
                 noise = rng.standard_normal((CLASS_DRAWS, len(loc), 1, n_classes))
                 deviations = noise * np.sqrt(variance * factor)[..., None]
-                log_q = said[k][outside] if said else np.zeros((len(outside), n_classes))
-                chosen = torch.as_tensor(y[outside]).expand(CLASS_DRAWS, len(loc), 1, -1)
+                log_q = by_trees[g][place] if by_trees else np.zeros((len(place), n_classes))
+                chosen = torch.as_tensor(y[held.index[place]]).expand(CLASS_DRAWS, len(loc), 1, -1)
                 quick = (torch.as_tensor(one).float().mT.contiguous() for one in (loc, deviations, log_q))
                 parts.append((*quick, chosen))  # classes before rows, [..., K, n]
+                counts.append(weight[held.index[place]])
         if parts:
-            counted = np.concatenate([weight[outside] for outside, *_ in rows.of_groups(regions=regions)])
-            sets.append((parts, counted / counted.sum()))
-    n_rows = float(sum(weight[outside].sum() for outside, *_ in rows.of_groups(regions=False)))
-    start = np.array([0.0, 0.0]) if not by_trees else np.array([-math.log(2), 0.0, -math.log(2)])
-
-    def factors(values: Array) -> ClassCalibration:
-        limited = np.exp(np.clip(values, (-5, -20, -5)[: len(values)], (5, 20, 5)[: len(values)]))
-        return ClassCalibration(*limited.tolist())
+            sets.append((parts, np.concatenate(counts)))
+    n_rows = sets[0][1].sum()
+    shares = [counted / counted.sum() for _, counted in sets]
 
     def scores(values: Array, parts: Sequence[tuple[torch.Tensor, ...]]) -> Array:
-        sharpness, inflation, trust = factors(values)
+        """Log probabilities of the labels under factors whose logarithms are given."""
+        sharpness, inflation, trust = _class_factors(values)
         log_p = []
         for logits, deviations, log_q, chosen in parts:
             drawn = torch.log_softmax(sharpness * logits + trust * log_q + math.sqrt(inflation) * deviations, -2)
@@ -345,16 +327,27 @@ def _calibrate_classes(
             log_p.append(own.exp().mean((0, 1)).clamp_min(1e-12).log())
         return torch.cat(log_p).double().numpy()
 
-    def loss_at(values: Array) -> float:
-        prior = np.square((values - start) / CLASS_SPREAD[: len(start)]).sum() * CLASS_PRIOR_ROWS / n_rows
-        fits = [share @ scores(values, parts) for parts, share in sets]
-        return float(0.5 * prior - sum(one * fit for one, fit in zip((1.0, REGION_WEIGHT), fits, strict=False)))
+    def best(*start: float) -> Array:
+        """The best logarithms, by a search that begins at the centre of their prior."""
 
-    def loss(points: Array, problem: Positions) -> Array:
-        return np.array([loss_at(values) for values in points])
+        def loss(values: Array) -> float:
+            prior = np.square((values - start) / CLASS_SPREAD[: len(start)]).sum() * CLASS_PRIOR_ROWS / n_rows
+            fits = [share @ scores(values, parts) for (parts, _), share in zip(sets, shares, strict=True)]
+            return float(0.5 * prior - sum(one * fit for one, fit in zip((1.0, REGION_WEIGHT), fits, strict=False)))
 
-    rounds = 40 * len(start)
-    best, _ = nelder_mead(
-        loss, start[None], first_step=FIRST_STEP, max_rounds=rounds, x_tolerance=1e-2, loss_tolerance=1e-5
-    )
-    return factors(best[0]), scores(best[0], sets[0][0])
+        tolerances = {"x_tolerance": 1e-2, "loss_tolerance": 1e-5}
+        return lowest(loss, np.array([start]), first_step=FIRST_STEP, max_rounds=40 * len(start), **tolerances)
+
+    alone = best(0.0, 0.0)
+    if not by_trees:
+        return _class_factors(alone)
+    pooled = best(-math.log(2), 0.0, -math.log(2))
+    gain = scores(pooled, sets[0][0]) - scores(alone, sets[0][0])
+    error = math.sqrt(shares[0] ** 2 @ (gain - shares[0] @ gain) ** 2)
+    return _class_factors(pooled if shares[0] @ gain > error else alone)
+
+
+def _class_factors(log: Array) -> ClassCalibration:
+    """Factors with these logarithms, of which trust may be left out."""
+    limits = np.array([5.0, 20.0, 5.0])[: len(log)]
+    return ClassCalibration(*np.exp(np.clip(log, -limits, limits)).tolist())

@@ -53,7 +53,7 @@ LEAST_MASS = 1e-9  # of an interval around a target: one row decides nothing
 INTERVAL = 0.01  # half width of that interval, in standard deviations of the target
 THRESHOLDS = 40  # values at which distributions are compared for the ranked probability score
 
-FEW_LEVELS = 10  # whole numbers with at most so many different values are grades
+FEW_LEVELS = 10  # targets with at most so many different values are grades
 ROWS_OF_LEVEL = 5  # on average, of grades
 LARGE_COUNT = 30.0  # whole numbers whose median is above are amounts
 NARROW_RATIO = 4.0  # of the 95th to the 5th percentile: amounts that vary less look alike on a logarithmic scale
@@ -84,7 +84,7 @@ def choose_transform(likelihood: str, y: Array, *, rectify: bool) -> TargetTrans
     finite = y[np.isfinite(y)]
     if likelihood == "censored" and (finite > 0).all() and (y[:, 0] >= 0).all():
         return LogTransform(HEADROOM * float(finite.max()))
-    if rectify and likelihood in ("student", "normal", "mixture") and y.shape == (len(y),) and y.min() >= 0:
+    if rectify and likelihood in ("student", "normal") and y.shape == (len(y),) and y.min() >= 0:
         return Rectified.after(len(y))
     return None
 
@@ -107,17 +107,18 @@ class TargetModel:
     atom: float | None = None
     chance: ScalarEnsemble | None = None  # of the atom
 
-    def of_held_out(self, predictions: Any) -> NumberPrediction:
-        """Predictions with the parameters of a held-out sample: of an atom, those of its chance and of the rest."""
-        if self.atom is not None and self.chance is not None:
-            chance, rest = predictions
-            model = replace(self, atom=None, chance=None)
-            return AtomPrediction(self.atom, self.chance.as_distribution(chance, squeeze=True), model.of_held_out(rest))
-        if isinstance(self.ensemble, ScalarEnsemble):
-            return self._transformed(self.ensemble.as_distribution(predictions, squeeze=True))
-        return self._transformed(self.ensemble.as_distribution(predictions, self.scaling, squeeze=True))
+    @property
+    def rest(self) -> TargetModel:
+        """The model of all targets but the atom."""
+        return replace(self, atom=None, chance=None)
 
-    def _transformed(self, prediction: NumberPrediction) -> NumberPrediction:
+    def as_distribution(self, said: Any) -> NumberPrediction:
+        """Predictions with parameters of the ensemble: of an atom, those of its chance and of the rest."""
+        if self.atom is not None and self.chance is not None:
+            chance = self.chance.as_distribution(said[0], squeeze=True)
+            return AtomPrediction(self.atom, chance, self.rest.as_distribution(said[1]))
+        units = () if isinstance(self.ensemble, ScalarEnsemble) else (self.scaling,)
+        prediction: NumberPrediction = self.ensemble.as_distribution(said, *units, squeeze=True)
         if self.transform is None or not isinstance(prediction, StudentPrediction):
             return prediction
         return TransformedPrediction(prediction, self.transform)
@@ -127,7 +128,7 @@ class TargetModel:
         if self.atom is not None and self.chance is not None:
             here = y.reshape(len(y)) == self.atom
             chance = self.chance.updated(x, _trials(here), weight)
-            rest = replace(self, atom=None, chance=None)
+            rest = self.rest
             if not here.all():
                 rest = rest.updated(x[~here], y[~here], None if weight is None else weight[~here])
             return replace(self, ensemble=rest.ensemble, chance=chance)
@@ -160,14 +161,13 @@ class TargetFitter:
     """How targets are fitted: ``size_of`` gives the size of a fit by its number of rows.
 
     ``rectify`` keeps amounts from being negative. ``scaling`` is that of targets where it is known before the fit.
-    ``shapes`` lets the noise have another shape than a Student t. ``experts`` are those beside the networks.
+    ``experts`` are those beside the networks.
     """
 
     size_of: Callable[[int], Size]
     seed: int
     input_noise: bool = True
     rectify: bool = False
-    shapes: bool = False
     scaling: Standardiser | None = None
     experts: Sequence[str] = ()
     callbacks: Sequence[Callback] = ()
@@ -181,8 +181,6 @@ class TargetFitter:
         values = before_transform(transform, y)
         options: dict[str, Any] = {"size": self.size_of(len(x)), "seed": self.seed, "callbacks": self.callbacks}
         model, held, history = self._fit(name, x, values, weight, transform, options)
-        if isinstance(model.ensemble, RegressionEnsemble) and model.ensemble.shapes:
-            name = "mixture"
         held_out = None if held is None else held._replace(rows=rows[held.rows])
         return TargetFit(name, model, history, len(kept) - len(rows), held_out)
 
@@ -203,8 +201,7 @@ class TargetFitter:
             return TargetModel(function.ensemble, unit, transform), function.held_out, function.history
         columns = values.reshape(len(values), -1)
         scaling = self.scaling or Standardiser.fit(columns, weight)
-        shape = "mixture" if name == "mixture" else "auto" if self.shapes and transform is None else "student"
-        options |= {"degrees": NORMAL_DEGREES if name == "normal" else None, "shape": shape, "experts": self.experts}
+        options |= {"degrees": NORMAL_DEGREES if name == "normal" else None, "experts": self.experts}
         fitted = fit_regression(x, scaling.transform(columns), weight, input_noise=self.input_noise, **options)
         return TargetModel(fitted.ensemble, scaling, transform), fitted.held_out, fitted.history
 
@@ -239,7 +236,7 @@ def choose_target(x: Array, y: Array, weight: Array | None, fitter: TargetFitter
     usual = ordinary_rows(y, "lognormal" if y.min() >= 0 else "student")
     kind, names = find_candidates(y[usual])
     atom = find_atom(y[usual])
-    fitter = replace(fitter, rectify=True, shapes=True)
+    fitter = replace(fitter, rectify=True)
     said, chosen = f"the target is {kind.value}", Candidate("student")
     scores: dict[str, float] = {}
     chance = None
@@ -253,8 +250,6 @@ def choose_target(x: Array, y: Array, weight: Array | None, fitter: TargetFitter
         if len(candidates) > 1:
             chosen, scores = _try(candidates, x, y, weight, fitter, chance)
     fitted = chosen.fit(x, y, weight, fitter, chance)
-    if fitted.likelihood == "mixture":
-        said += "; held-out errors have another shape than a Student t"
     if scores:
         listed = ", ".join(f"{name} {score:.3f}" for name, score in sorted(scores.items(), key=lambda item: -item[1]))
         said += f"; mean log probability of intervals around held-out targets: {listed}"
@@ -283,7 +278,7 @@ class Candidate:
         here = y == self.atom
         apart, others = np.flatnonzero(here), np.flatnonzero(~here)
         rest = (x[others], y[others], None if weight is None else weight[others])
-        fit = replace(fitter, shapes=False).fit(self.likelihood, *rest)
+        fit = fitter.fit(self.likelihood, *rest)
         assert isinstance(chance.model.ensemble, ScalarEnsemble)
         assert isinstance(fit.model.ensemble, RegressionEnsemble)
         model = replace(fit.model, atom=self.atom, chance=chance.model.ensemble)
@@ -334,7 +329,7 @@ def _without_needless_bound(fit: TargetFit, y: Array) -> TargetFit:
     if fit.held_out is None or fit.model.transform is None:
         return fit
     plain, target = replace(fit, model=replace(fit.model, transform=None)), y[fit.held_out.rows]
-    bounded, free = (one.model.of_held_out(fit.held_out.predictions).mean - target for one in (fit, plain))
+    bounded, free = (one.model.as_distribution(fit.held_out.predictions).mean - target for one in (fit, plain))
     return plain if bounded @ bounded > MOST_ERROR**2 * (free @ free) else fit
 
 
@@ -347,12 +342,12 @@ def find_candidates(y: Array) -> tuple[TargetKind, list[str]]:
 
 def _kind_of(y: Array) -> TargetKind:
     levels = np.unique(y)
-    whole = is_whole(levels)
-    few = whole and 3 <= len(levels) <= FEW_LEVELS and len(y) >= ROWS_OF_LEVEL * len(levels)
+    if 3 <= len(levels) <= FEW_LEVELS and len(y) >= ROWS_OF_LEVEL * len(levels):
+        return TargetKind.GRADES
     if levels[0] < 0 or len(levels) < 3:
-        return TargetKind.GRADES if few else TargetKind.ANY
-    if whole and float(np.median(y)) <= LARGE_COUNT:
-        return TargetKind.GRADES if few else TargetKind.COUNT
+        return TargetKind.ANY
+    if is_whole(levels) and float(np.median(y)) <= LARGE_COUNT:
+        return TargetKind.COUNT
     if levels[0] > 0 and levels[-1] < 1:
         return TargetKind.FRACTION
     if levels[0] > 0:
@@ -388,7 +383,8 @@ def _compare(fits: dict[Candidate, TargetFit], y: Array, weight: Array) -> tuple
     for candidate, sample in samples.items():
         order = np.argsort(sample.rows)
         place = order[np.searchsorted(sample.rows, rows, sorter=order)]
-        judged[candidate] = _Judged.of(fits[candidate].model.of_held_out(sample.predictions).take(place), y, thresholds)
+        prediction = fits[candidate].model.as_distribution(sample.predictions)
+        judged[candidate] = _Judged.of(prediction.take(place), y, thresholds)
     best = next(iter(judged))  # the Student t
     first = judged[best]
     for candidate, one in judged.items():  # from simple to complex: each must be better than the best before it

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,19 +16,18 @@ from torch import Tensor, nn
 
 from vmg.fit.boosted_trees import BoostedTrees, class_log_probabilities, grow_class_trees
 from vmg.fit.calibration import ClassCalibration, HeldOutPredictions, calibrate_classes
-from vmg.fit.design import InputRange, Size, count_directions, squash, threads_for
-from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers
+from vmg.fit.design import InputRange, Size, squash, threads_for
+from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers, prefixed, stripped
 from vmg.fit.glm import OptimisedMembers, mean_score, posterior_of_all_rows
 from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS
 from vmg.fit.trainer import FitRows, train_ensembles
+from vmg.math.distributions import Array
 from vmg.math.evidence import log_precision_prior
 from vmg.math.softmax_evidence import RowSpread, SoftmaxPosterior, improve, mean_probabilities, softmax_step
 from vmg.model_file import Document, Tensors, require_size
 from vmg.training import Callback
 
 __all__ = ["ClassificationEnsemble", "ClassificationMembers", "MemberLogits", "fit_classification", "improve_on"]
-
-Array = NDArray[np.float64]
 
 TRAINING_STEPS = 2  # of the output layer's mean where its covariance is set anew
 REFRESH_EVERY = 10  # steps of the hidden layers; in between the mean alone follows them
@@ -46,16 +45,8 @@ class MemberLogits(NamedTuple):
 class ClassificationMembers(OptimisedMembers):
     """E networks of anchored features with K classes."""
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden: Sequence[int],
-        n_classes: int,
-        activations: Sequence[str],
-        n_members: int,
-        n_directions: int = 0,
-    ) -> None:
-        super().__init__(in_features, hidden, activations, n_members, n_directions)
+    def __init__(self, *sizes: Any, n_classes: int, **more: Any) -> None:
+        super().__init__(*sizes, **more)
         self.n_classes = n_classes
         self._spread: RowSpread | None = None  # of the rows x of the last training step
         self._x: Tensor | None = None
@@ -156,15 +147,11 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
         return replace(self, mean=after.mean.contiguous(), root=after.root.contiguous(), input_range=inputs)
 
     def _own_document(self) -> tuple[Tensors, Document]:
-        document: Document = {
-            "n_classes": self.members.n_classes,
-            "sharpness": self.sharpness,
-            "inflation": self.inflation,
-        }
-        tensors = {"mean": self.mean, "root": self.root}
+        factors: Document = {"sharpness": self.sharpness, "inflation": self.inflation}
+        tensors, document = {"mean": self.mean, "root": self.root}, {"n_classes": self.members.n_classes, **factors}
         if self.trees is not None:
             own, trees = self.trees.to_document()
-            tensors |= {f"trees.{key}": tensor for key, tensor in own.items()}
+            tensors |= prefixed("trees.", own)
             document |= {"trust": self.trust, "trees": trees}
         return tensors, document
 
@@ -177,9 +164,8 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
         parts = (*stored.posterior(members.features, n_classes), *stored.factors(document))
         if "trees" not in document:
             return cls(members, inputs, *parts)
-        own = {key.removeprefix("trees."): one for key, one in stored.tensors.items() if key.startswith("trees.")}
-        trees = BoostedTrees.from_document(own, document["trees"], stored.sizes["in_features"])
-        trust = float(document["trust"])
+        own, n_inputs = stripped("trees.", stored.tensors), stored.sizes["in_features"]
+        trees, trust = BoostedTrees.from_document(own, document["trees"], n_inputs), float(document["trust"])
         if len(trees.start) != (n_classes if n_classes > 2 else 1) or not 0 <= trust < np.inf:
             raise ValueError(f"trees must be of {n_classes} classes and have a finite factor; got {trust}")
         return cls(members, inputs, *parts, trust, trees)
@@ -217,42 +203,35 @@ def fit_classification(
     Of ``experts`` beside the networks, classes know boosted trees.
     """
 
-    def make_members() -> ClassificationMembers:
-        sizes = (x.shape[1], size.hidden, n_classes, size.activations, size.n_members)
-        return ClassificationMembers(*sizes, count_directions(*x.shape))
-
     given = np.ones(len(x)) if weight is None else weight
-    with threads_for(size.step_work(len(x), x.shape[1])):
-        [trained] = train_ensembles(make_members, [FitRows(x, y, weight, seed)], size=size, callbacks=callbacks)
-        held, factors, sample, trees = trained.held, ClassCalibration(), None, None
+    with threads_for(size.step_work(*x.shape)):
+        fits, options = [FitRows(x, y, weight, seed)], {"n_classes": n_classes}
+        [trained] = train_ensembles(ClassificationMembers, fits, size=size, callbacks=callbacks, **options)
+        (rows, held), factors, sample, trees = (trained.rows, trained.held), ClassCalibration(), None, None
         if held is not None:
-            rows = trained.held_out(held)
             by_trees: list[Array] = []
             if BoostedTrees.name in experts and FEWEST_ROWS <= len(x) <= MOST_ROWS:
-                held_out = np.stack([group.held_out for group in trained.design.groups])
-                grown = grow_class_trees(trained.x, y, n_classes, weight, held_out)
+                held_out = np.stack([group.held_out for group in rows.design.groups])
+                grown = grow_class_trees(rows.x, y, n_classes, weight, held_out)
                 if grown is not None:
-                    trees, fading = grown[0], rows.factor[..., None]
+                    trees, fading = grown[0], held.factor[..., None]
                     by_trees = [log_q[held.index] / own for log_q, own in zip(grown[1], fading, strict=True)]
-            factors = calibrate_classes(rows, y[held.index], given[held.index], seed, by_trees)
-            sample = _held_out_sample(rows, held.index, factors, by_trees)
-        posterior = posterior_of_all_rows(trained, y, given)
+            factors = calibrate_classes(held, y, given, seed, by_trees)
+            sample = _held_out_sample(held, factors, by_trees)
+        posterior = posterior_of_all_rows(trained)
         parts = (posterior.mean.contiguous(), posterior.root.contiguous(), *factors, trees if factors.trust else None)
-        ensemble = ClassificationEnsemble(trained.members, InputRange.of(trained.x), *parts)
+        ensemble = ClassificationEnsemble(trained.members, InputRange.of(rows.x), *parts)
         return Fitted(ensemble, trained.history, sample)
 
 
-def _held_out_sample(
-    rows: HeldOutPredictions, index: NDArray[np.int64], factors: ClassCalibration, by_trees: Sequence[Array]
-) -> HeldOutSample:
+def _held_out_sample(held: HeldOutPredictions, factors: ClassCalibration, by_trees: Sequence[Array]) -> HeldOutSample:
     """Mean class probabilities of the members, and trees, that have not seen a row."""
     positions, chances = [], []
-    said = [one for one, group in zip(by_trees, rows.design.groups, strict=False) if not group.region]
-    for k, (position, loc, variance, factor) in enumerate(rows.of_groups(regions=False)):
+    for g, place, loc, variance, factor in held.of_groups(regions=False):
         spread = torch.as_tensor(factors.inflation * variance * factor)
         p = mean_probabilities(torch.as_tensor(factors.sharpness * loc), spread).numpy()
         if factors.trust:
-            p = p * np.exp(factors.trust * said[k][position])
-        positions.append(index[position])
+            p = p * np.exp(factors.trust * by_trees[g][place])
+        positions.append(held.index[place])
         chances.append((p / p.sum(-1, keepdims=True)).mean(0))
     return HeldOutSample(np.concatenate(positions), np.concatenate(chances))

@@ -27,7 +27,18 @@ from vmg.training import History
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Ensemble", "Expert", "Fitted", "Function", "HeldOutSample", "StoredMembers"]
+__all__ = [
+    "Ensemble",
+    "Expert",
+    "Fitted",
+    "Function",
+    "HeldOutSample",
+    "StoredMembers",
+    "prefixed",
+    "read_arrays",
+    "stripped",
+    "written_arrays",
+]
 
 Kind = TypeVar("Kind", bound=Members)
 AnyEnsemble = TypeVar("AnyEnsemble")
@@ -53,7 +64,7 @@ class Fitted(Generic[AnyEnsemble]):
 
 
 class Function(NamedTuple):
-    """Centre and variance of a function at rows, [N] each."""
+    """Centre and variance of a function at rows, [N] each, or of several functions, [N, C]."""
 
     loc: Array
     variance: Array
@@ -114,15 +125,10 @@ class Ensemble(ABC, Generic[Kind]):
     def to_document(self) -> tuple[Tensors, Document]:
         """Tensors and a document for a model file."""
         features, (tensors, document) = self.members.features, self._own_document()
-        members = {f"members.{key}": value for key, value in self.members.state_dict().items()}
-        ends = {end: torch.from_numpy(getattr(self.input_range, end)) for end in ("low", "high")}
-        sizes = {
-            "in_features": features.in_features,
-            "hidden": list(features.hidden),
-            "activations": list(features.activations),
-            "n_members": features.n_members,
-            "n_directions": features.n_directions,
-        }
+        names = ("in_features", "hidden", "activations", "n_members", "n_directions")
+        sizes = {name: list(value) if isinstance(value := getattr(features, name), tuple) else value for name in names}
+        members = prefixed("members.", self.members.state_dict())
+        ends = written_arrays({"low": self.input_range.low, "high": self.input_range.high})
         return {**members, **ends, **tensors}, {"features": sizes, **document}
 
     @classmethod
@@ -130,9 +136,8 @@ class Ensemble(ABC, Generic[Kind]):
         """The ensemble that :meth:`to_document` described; a ValueError where the tensors have other sizes."""
         stored = StoredMembers(document["features"], tensors)
         shape = (stored.sizes["in_features"],)
-        require_shapes({"low": shape, "high": shape}, tensors)
-        inputs = InputRange(*(tensors[end].double().numpy().copy() for end in ("low", "high")))
-        return cls._from_own_document(stored, inputs, document)
+        ends = read_arrays({"low": shape, "high": shape}, tensors)
+        return cls._from_own_document(stored, InputRange(*ends), document)
 
     @abstractmethod
     def _own_document(self) -> tuple[Tensors, Document]:
@@ -141,6 +146,30 @@ class Ensemble(ABC, Generic[Kind]):
     @classmethod
     @abstractmethod
     def _from_own_document(cls, stored: StoredMembers, inputs: InputRange, document: Document) -> Self: ...
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def written_arrays(arrays: Mapping[str, NDArray[Any]]) -> Tensors:
+    """Tensors with memory of their own of named arrays."""
+    return {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}
+
+
+def read_arrays(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor]) -> list[Array]:
+    """Arrays of tensors with these names, in double precision; a ValueError where they have other shapes."""
+    require_shapes(dict(shapes), tensors)
+    return [tensors[name].double().numpy().copy() for name in shapes]
+
+
+def prefixed(start: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """Tensors under names with this start."""
+    return {start + name: tensor for name, tensor in tensors.items()}
+
+
+def stripped(start: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """Those tensors whose names have this start, under names without it."""
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
 class StoredMembers:
@@ -155,8 +184,8 @@ class StoredMembers:
         sizes = {part: self.sizes[part] for part in names if part in self.sizes}
         with torch.device("meta"):
             members = kind(**sizes, **options).double()
-        own = {key: t.to(torch.float64, copy=True) for key, t in self.tensors.items() if key.startswith("members.")}
-        members.load_state_dict({key.removeprefix("members."): tensor for key, tensor in own.items()}, assign=True)
+        own = stripped("members.", self.tensors)
+        members.load_state_dict({key: one.to(torch.float64, copy=True) for key, one in own.items()}, assign=True)
         return members.eval()
 
     def posterior(self, features: AnchoredFeatures, *n_functions: int) -> tuple[Tensor, Tensor]:

@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 from scipy import linalg, optimize
 from torch import Tensor
 
-from vmg.fit.ensemble import Expert, Function
+from vmg.fit.ensemble import Expert, Function, read_arrays, written_arrays
 from vmg.math.distributions import Array
 from vmg.math.linalg import cholesky
-from vmg.model_file import Document, Tensors, require_shapes, require_size
+from vmg.model_file import Document, Tensors, require_size
 
 __all__ = ["GaussianProcess", "Kernel", "fit_gaussian_process", "negative_log_evidence"]
 
@@ -237,18 +237,15 @@ class GaussianProcess(Expert):
     def to_document(self) -> tuple[Tensors, Document]:
         """Tensors and a document for a model file."""
         arrays = {"log": self.kernel.log, "centres": self.centres, "gram": self.gram, "moment": self.moment}
-        return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}, {
-            "n_centres": len(self.centres)
-        }
+        return written_arrays(arrays), {"n_centres": len(self.centres)}
 
     @classmethod
     def from_document(cls, tensors: Mapping[str, Tensor], document: Document, n_inputs: int) -> GaussianProcess:
         """The process that :meth:`to_document` described; a ValueError where its arrays are not as it says."""
         n_centres = require_size("n_centres", document["n_centres"])
         n_features = n_centres + n_inputs + 1
-        shapes = {"log": (n_inputs + 4,), "centres": (n_centres, n_inputs), "moment": (n_features,)}
-        require_shapes({**shapes, "gram": (n_features, n_features)}, tensors)
-        log, *rest = (tensors[name].double().numpy().copy() for name in ("log", "centres", "gram", "moment"))
+        shapes = {"log": (n_inputs + 4,), "centres": (n_centres, n_inputs), "gram": (n_features, n_features)}
+        log, *rest = read_arrays({**shapes, "moment": (n_features,)}, tensors)
         if not all(np.isfinite(array).all() for array in (log, *rest)) or np.abs(log).max() > 100:
             raise ValueError("a Gaussian process must have finite numbers")
         return cls(Kernel(log), *rest)

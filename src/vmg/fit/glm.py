@@ -9,21 +9,20 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vmg.fit.calibration import NORMAL_DEGREES, ScalarCalibration, calibrate_scalar
-from vmg.fit.design import InputRange, Size, count_directions, squash, threads_for
-from vmg.fit.ensemble import Fitted, Function, HeldOutSample, StoredMembers
+from vmg.fit.design import InputRange, Size, squash, threads_for
+from vmg.fit.ensemble import Fitted, Function, HeldOutSample, StoredMembers, read_arrays
 from vmg.fit.gaussian import FunctionEnsemble
-from vmg.fit.trainer import FitRows, Members, TrainedMembers, train_ensembles
+from vmg.fit.trainer import FitRows, Members, Trained, train_ensembles
 from vmg.likelihoods.families import Censored, scalar_likelihood
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
+from vmg.math.distributions import Array
 from vmg.math.evidence import group_precision, log_precision_prior
 from vmg.math.scalar_evidence import (
     GaussianPrior,
@@ -34,10 +33,8 @@ from vmg.math.scalar_evidence import (
     optimise,
     scalar_bound,
 )
-from vmg.model_file import Document, Tensors, require_shapes
-from vmg.nn.anchored import AnchoredFeatures, AnchoredFunctions
+from vmg.model_file import Document, Tensors
 from vmg.prediction import GLMPrediction, NumberPrediction, StudentPrediction
-from vmg.prediction.base import Factor, scaled_factor
 from vmg.training import Callback
 
 __all__ = [
@@ -50,8 +47,6 @@ __all__ = [
     "posterior_of_all_rows",
 ]
 
-Array = NDArray[np.float64]
-
 FIRST_STEPS = 8  # of the output layer before training begins
 REFRESH_EVERY = 5  # steps of the hidden layers; in between the mean alone follows them
 TRAINING_NODES = 5  # of the quadrature over f, whose variance is small at rows that were seen
@@ -63,13 +58,9 @@ ROWS_OF_POSTERIOR = 20_000  # at most, that output layers are conditioned on at 
 class OptimisedMembers(Members):
     """E networks of anchored features, whose output layers follow them by natural-gradient steps."""
 
-    def __init__(
-        self, in_features: int, hidden: Sequence[int], activations: Sequence[str], n_members: int, n_directions: int = 0
-    ) -> None:
-        super().__init__()
-        options = {"n_members": n_members, "n_directions": n_directions}
-        self.features = AnchoredFeatures(in_features, hidden, activation=activations, **options)
-        self.log_precision = nn.Parameter(torch.zeros(n_members, len(self.features.group_sizes)))
+    def __init__(self, *sizes: Any, **more: Any) -> None:
+        super().__init__(*sizes, **more)
+        self.log_precision = nn.Parameter(torch.zeros(self.features.n_members, len(self.features.group_sizes)))
         self._posterior: Any = None  # of the last training step, to start the next one from
         self._n_steps = 0
 
@@ -82,15 +73,15 @@ class OptimisedMembers(Members):
         """The output layer's posterior given rows with weights [E, n]."""
 
 
-def posterior_of_all_rows(trained: TrainedMembers[Any], y: NDArray[Any], weight: Array) -> Any:
+def posterior_of_all_rows(trained: Trained[Any]) -> Any:
     """Posterior of the members' output layers given all rows, or some that stand for all where there are very many."""
-    n_rows = len(weight)
+    rows, n_rows = trained.rows, len(trained.rows.x)
     some = torch.arange(n_rows)
     if n_rows > ROWS_OF_POSTERIOR:
-        some = torch.randperm(n_rows, generator=trained.generator)[:ROWS_OF_POSTERIOR]
-    counted = torch.as_tensor(weight)[some] * (n_rows / len(some))
-    x, targets = torch.as_tensor(trained.x)[some], torch.as_tensor(y)[some]
-    return trained.members.posterior(x, targets, counted.expand(trained.members.features.n_members, -1))
+        some = torch.randperm(n_rows, generator=rows.generator)[:ROWS_OF_POSTERIOR]
+    weight = torch.ones(n_rows, dtype=torch.float64) if rows.weight is None else torch.as_tensor(rows.weight)
+    counted = (weight[some] * (n_rows / len(some))).expand(trained.members.features.n_members, -1)
+    return trained.members.posterior(torch.as_tensor(rows.x)[some], torch.as_tensor(rows.y)[some], counted)
 
 
 def mean_score(values: Tensor, weight: Tensor) -> Array:
@@ -111,19 +102,11 @@ class MemberFunctions(NamedTuple):
 class ScalarMembers(OptimisedMembers):
     """E networks of anchored features with one function each, and the likelihood's parameters θ."""
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden: Sequence[int],
-        likelihood: ScalarLikelihood,
-        activations: Sequence[str],
-        n_members: int,
-        n_directions: int = 0,
-    ) -> None:
-        super().__init__(in_features, hidden, activations, n_members, n_directions)
+    def __init__(self, *sizes: Any, likelihood: ScalarLikelihood, **more: Any) -> None:
+        super().__init__(*sizes, **more)
         self.likelihood = likelihood
         start = torch.as_tensor(likelihood.initial_theta(), dtype=torch.float32)
-        self.theta = nn.Parameter(start.expand(n_members, -1).clone())
+        self.theta = nn.Parameter(start.expand(self.features.n_members, -1).clone())
 
     @property
     def likelihood_at(self) -> LikelihoodAt:
@@ -176,51 +159,41 @@ class ScalarEnsemble(FunctionEnsemble[ScalarMembers]):
     root: Tensor  # Cholesky factor of their precision, [E, D, D]
     calibration: ScalarCalibration
 
-    @cached_property
-    def functions(self) -> AnchoredFunctions:
-        """Functions of the members."""
-        return AnchoredFunctions(self.members.features, self.mean.unsqueeze(-1), self.root)
+    @property
+    def _output_weights(self) -> tuple[Tensor, Tensor]:
+        return self.mean.unsqueeze(-1), self.root
+
+    @property
+    def _units(self) -> Array:
+        return np.ones((len(self.mean), 1))
+
+    @property
+    def _factors(self) -> tuple[float, Array]:
+        return self.calibration.sharpness, np.array([self.calibration.inflation])
 
     def predict(self, x: Array) -> Function:
         """The function at rows of inputs in standard units [N, D]."""
-        soft = squash(x)
-        own, centre, between = self._functions_at(soft)
-        stated = (own.mean(0) + between[:, 0]) * self.input_range.extrapolation_factor(soft)
-        drift = np.square(self._drift(x)).sum(0)[:, 0]
-        return Function(self.calibration.sharpness * centre[:, 0], self.calibration.inflation * stated + drift)
-
-    @property
-    def _centre_weights(self) -> Tensor:
-        return self.calibration.sharpness * self.mean.unsqueeze(-1)
-
-    def function_factor(self, x: Array) -> Array:
-        """F [K, N] with FᵀF the covariance between rows of the function."""
-        soft = squash(x)
-        with threads_for(self.members.features.work(len(x))):
-            factor = self.functions.factor(soft, np.ones((len(self.mean), 1)))[..., 0]
-        factor = factor * np.sqrt(self.input_range.extrapolation_factor(soft) * self.calibration.inflation)
-        return np.concatenate([factor, self._drift(x)[..., 0]])
+        loc, variance = self._calibrated(x)
+        return Function(loc[:, 0], variance[:, 0])
 
     def distribution(self, x: Array, *, squeeze: bool) -> NumberPrediction:
         """Predictions for rows x [N, D] in standard units, in the target's own unit.
 
         Targets that were censored in training are predicted as they would be uncensored: a normal distribution.
         """
-        return self.as_distribution(self.predict(x), scaled_factor(self.function_factor, x, 1.0), squeeze=squeeze)
+        return self.as_distribution(self.predict(x), x, squeeze=squeeze)
 
-    def as_distribution(self, rows: Function, factor: Factor | None = None, *, squeeze: bool) -> NumberPrediction:
-        """Distributions of functions with these parameters; without a ``factor`` those of all rows go together."""
+    def as_distribution(self, rows: Function, x: Array | None = None, *, squeeze: bool) -> NumberPrediction:
+        """Distributions of functions with these parameters, of rows x; without these all rows go together."""
         theta, likelihood, std = self.calibration.theta, self.members.likelihood, np.sqrt(rows.variance)
-        factor = factor or scaled_factor(np.asarray, std[None], 1.0)
         if not isinstance(likelihood, Censored):
-            return GLMPrediction(rows.loc, std, likelihood, theta, factor, squeeze)
-        noise = np.sqrt(likelihood.variance(rows.loc, theta))
+            return GLMPrediction(rows.loc, std, likelihood, theta, self._factor(std[:, None], 1.0, x), squeeze)
         return StudentPrediction(
             likelihood.mean(rows.loc, theta)[:, None],
-            noise[:, None],
+            np.sqrt(likelihood.variance(rows.loc, theta))[:, None],
             likelihood.scale * std[:, None],
             np.full(1, NORMAL_DEGREES),
-            partial(_as_output, factor, likelihood.scale),
+            self._factor(std[:, None], likelihood.scale, x),
             squeeze=squeeze,
         )
 
@@ -251,14 +224,9 @@ class ScalarEnsemble(FunctionEnsemble[ScalarMembers]):
     def _from_own_document(cls, stored: StoredMembers, inputs: InputRange, document: Document) -> ScalarEnsemble:
         likelihood = scalar_likelihood(document["likelihood"]).from_document("constants", document["constants"])
         members = stored.members(ScalarMembers, likelihood=likelihood)
-        require_shapes({"theta": (likelihood.n_parameters,)}, stored.tensors)
-        calibration = ScalarCalibration(stored.tensors["theta"].double().numpy().copy(), *stored.factors(document))
+        [theta] = read_arrays({"theta": (likelihood.n_parameters,)}, stored.tensors)
+        calibration = ScalarCalibration(theta, *stored.factors(document))
         return cls(members, inputs, *stored.posterior(members.features), calibration)
-
-
-def _as_output(factor: Factor, scale: float) -> Array:
-    """The function's factor [K, N, 1], as of several outputs; a function of the module, so that predictions pickle."""
-    return scale * factor()[..., None]
 
 
 def fit_scalar(
@@ -272,23 +240,17 @@ def fit_scalar(
     callbacks: Sequence[Callback] = (),
 ) -> Fitted[ScalarEnsemble]:
     """Fit to rows in standard units, x [N, D], and targets y [N] or [N, 2] as the likelihood takes them."""
-
-    def make_members() -> ScalarMembers:
-        sizes = (x.shape[1], size.hidden, likelihood, size.activations, size.n_members)
-        return ScalarMembers(*sizes, count_directions(*x.shape))
-
-    given = np.ones(len(x)) if weight is None else weight
-    with threads_for(size.step_work(len(x), x.shape[1])):
-        [trained] = train_ensembles(make_members, [FitRows(x, y, weight, seed)], size=size, callbacks=callbacks)
+    with threads_for(size.step_work(*x.shape)):
+        fits, options = [FitRows(x, y, weight, seed)], {"likelihood": likelihood}
+        [trained] = train_ensembles(ScalarMembers, fits, size=size, callbacks=callbacks, **options)
         members, held = trained.members, trained.held
         calibration, sample = ScalarCalibration(members.theta.detach().mean(0).numpy(), 1.0, 1.0), None
         if held is not None:
-            rows, index = trained.held_out(held), held.index
-            folds, regions = (rows.pooled(y[index], given[index], regions=kind) for kind in (False, True))
-            calibration = calibrate_scalar(likelihood, folds, regions, held.predictions.theta.mean(0))
+            folds, regions = (held.pooled(y, weight, regions=kind) for kind in (False, True))
+            calibration = calibrate_scalar(likelihood, folds, regions, held.said.theta.mean(0))
             variance = calibration.inflation * folds.variance + folds.excess
-            sample = HeldOutSample(index[folds.position], Function(calibration.sharpness * folds.loc, variance))
-        posterior = posterior_of_all_rows(trained, y, given)
+            sample = HeldOutSample(folds.position, Function(calibration.sharpness * folds.loc, variance))
+        posterior = posterior_of_all_rows(trained)
         root = posterior.root.contiguous()  # as files keep it: another order of memory may give another last bit
-        ensemble = ScalarEnsemble(members, InputRange.of(trained.x), posterior.mean, root, calibration)
+        ensemble = ScalarEnsemble(members, InputRange.of(trained.rows.x), posterior.mean, root, calibration)
         return Fitted(ensemble, trained.history, sample)

@@ -13,29 +13,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from vmg.fit.boosted_trees import BoostedTrees, grow_trees
 from vmg.fit.calibration import HeldOutFunctions, HeldOutPredictions
-from vmg.fit.ensemble import Expert, Function
+from vmg.fit.ensemble import Expert, Function, prefixed, stripped
 from vmg.fit.gaussian_process import GaussianProcess, fit_gaussian_process
-from vmg.math.distributions import Array, student_log_density
-from vmg.math.nelder_mead import nelder_mead
+from vmg.fit.trainer import Trained
+from vmg.math.distributions import Array, best_student_score
+from vmg.math.nelder_mead import lowest
 from vmg.model_file import Document, Tensors
 
-__all__ = ["EXPERTS", "MOST_ROWS", "Stack", "StackingLoss", "mix", "mix_held_out", "stack_experts", "weigh"]
+__all__ = ["EXPERTS", "MOST_ROWS", "Stack", "StackingLoss", "mix", "mix_held_out", "pool", "stack_experts", "weigh"]
 
 EXPERTS: dict[str, type[Expert]] = {kind.name: kind for kind in (GaussianProcess, BoostedTrees)}
 """Experts that can stand beside the networks, by name."""
 
 FEWEST_ROWS, MOST_ROWS = 50, 50_000  # with which experts beside the networks are fitted
 MOST_INPUTS = 200  # of a Gaussian process: it has a length for each
-SCORE_DEGREES = 4.0  # of the Student t that scores held-out errors
 LEAST_WEIGHT = 0.03  # of an expert; with less it is dropped
 LEAST_UNSURE = 0.2  # weight of the experts that know ignorance, all together
 PRIOR_ROWS = 30.0  # that the prior of the log weights counts as: N(·, 3²), around one of the networks and
@@ -61,13 +61,14 @@ class Stack:
         return float(self.weight @ [of_networks, *(expert.noise for expert in self.experts)])
 
     def mix(self, x: Array, networks: Function, extrapolation: Array) -> Function:
-        """The mixture at squashed rows x [N, D]; ``extrapolation`` [N] is the factor of the experts' variances."""
-        said = [networks]
+        """The mixture [N, 1] at squashed rows x [N, D]; ``extrapolation`` [N] is the factor of experts' variances."""
+        said = [Function(networks.loc[:, 0], networks.variance[:, 0])]
         for expert in self.experts:
             loc, variance = expert.predict(x)
             said.append(Function(loc, variance * extrapolation))
         loc, variance = (np.stack(part, 1) for part in zip(*said, strict=True))
-        return mix(loc, variance, self.weight)
+        mixed = mix(loc, variance, self.weight)
+        return Function(mixed.loc[:, None], mixed.variance[:, None])
 
     def factor(self, x: Array, networks: Array, extrapolation: Array, of_networks: Array) -> Array:
         """F [K, N] with FᵀF the covariance between rows of the mixture, from that of the networks and their centre."""
@@ -87,16 +88,16 @@ class Stack:
         documents: Document = {}
         for expert in self.experts:
             own, documents[expert.name] = expert.to_document()
-            tensors |= {f"{expert.name}.{key}": tensor for key, tensor in own.items()}
+            tensors |= prefixed(f"{expert.name}.", own)
         return tensors, {"weights": self.weight.tolist(), "experts": documents}
 
     @classmethod
     def from_document(cls, tensors: Mapping[str, Tensor], document: Document, n_inputs: int) -> Stack:
         """The stack that :meth:`to_document` described."""
-        experts = []
-        for name, described in document["experts"].items():
-            own = {key.removeprefix(f"{name}."): one for key, one in tensors.items() if key.startswith(f"{name}.")}
-            experts.append(EXPERTS[name].from_document(own, described, n_inputs))
+        experts = [
+            EXPERTS[name].from_document(stripped(f"{name}.", tensors), described, n_inputs)
+            for name, described in document["experts"].items()
+        ]
         weight = np.array(document["weights"], dtype=np.float64)
         if weight.shape != (1 + len(experts),) or not ((weight >= 0).all() and abs(weight.sum() - 1) < 1e-6):
             raise ValueError(
@@ -109,39 +110,32 @@ NETWORKS_ALONE = Stack((), np.ones(1))
 
 
 def stack_experts(
-    names: Sequence[str],
-    x: Array,
-    y: Array,
-    weight: Array | None,
-    rows: HeldOutPredictions,
-    index: NDArray[np.int64],
-    networks: tuple[HeldOutFunctions, HeldOutFunctions],
-    rng: np.random.Generator,
+    names: Sequence[str], trained: Trained[Any], networks: tuple[HeldOutFunctions, HeldOutFunctions]
 ) -> tuple[Stack, tuple[HeldOutFunctions, HeldOutFunctions]]:
-    """Fit experts to squashed rows x [N, D] with targets y [N], weigh them, and mix what they say of held-out rows.
+    """Fit experts to the rows of trained networks, weigh them, and mix what they say of held-out rows.
 
-    ``networks`` are the functions of the networks at held-out rows of folds and of regions, ``rows`` where they come
-    from and ``index`` [n] the rows of the fit that were checked. Experts without weight are dropped.
+    ``networks`` are the functions of the networks at held-out rows of folds and of regions. Experts without weight are
+    dropped.
     """
+    rows, held = trained.rows, trained.held
+    assert held is not None
     held_out = np.stack([group.held_out for group in rows.design.groups])
+    x, y, checked = rows.x, rows.y[:, 0], rows.x[held.index]
     fitted: list[tuple[Expert, list[Function]]] = []
     with threadpool_limits(1):  # so few rows gain nothing from several threads, whose sums would round differently
         if GaussianProcess.name in names and x.shape[1] <= MOST_INPUTS:
-            fitted.append(fit_gaussian_process(x, y, weight, held_out, rows.design.first, rng, x[index]))
+            first = rows.design.first
+            fitted.append(fit_gaussian_process(x, y, rows.weight, held_out, first, rows.rng, checked))
         if BoostedTrees.name in names:
-            fitted.append(grow_trees(x, y, weight, held_out, x[index]))
+            fitted.append(grow_trees(x, y, rows.weight, held_out, checked))
     folds, regions = (
-        [one, *(_pool(said, rows, one, regions=kind) for _, said in fitted)]
+        [one, *(pool(said, held, one, regions=kind) for _, said in fitted)]
         for one, kind in zip(networks, (False, True), strict=True)
     )
     share = weigh(folds, ["networks", *(expert.name for expert, _ in fitted)])
-    stack = Stack(tuple(expert for (expert, _), w in zip(fitted, share[1:], strict=True) if w > 0), _kept(share))
-    return stack, (mix_held_out(folds, share), mix_held_out(regions, share))
-
-
-def _kept(share: Array) -> Array:
-    """Weights of the networks and of all experts that have any."""
-    return np.append(share[:1], share[1:][share[1:] > 0])
+    kept = np.append(True, share[1:] > 0)
+    experts = tuple(expert for (expert, _), stays in zip(fitted, kept[1:], strict=True) if stays)
+    return Stack(experts, share[kept]), (mix_held_out(folds, share), mix_held_out(regions, share))
 
 
 def mix(loc: Array, variance: Array, weight: Array) -> Function:
@@ -150,8 +144,8 @@ def mix(loc: Array, variance: Array, weight: Array) -> Function:
     return Function(centre, variance @ weight + np.square(loc - centre[:, None]) @ weight)
 
 
-def _pool(
-    said: Sequence[Function], rows: HeldOutPredictions, like: HeldOutFunctions, *, regions: bool
+def pool(
+    said: Sequence[Function], held: HeldOutPredictions, like: HeldOutFunctions, *, regions: bool
 ) -> HeldOutFunctions:
     """Predictions of an expert for the held-out rows of ``like``, which are those of the networks.
 
@@ -159,10 +153,8 @@ def _pool(
     rows that were checked.
     """
     parts = [Function(np.zeros(0), np.zeros(0))]
-    for g, group in enumerate(rows.design.groups):
-        if group.region == regions:
-            outside = rows.held_out[g]
-            parts.append(Function(said[g].loc[outside], said[g].variance[outside] * rows.factor[g, outside]))
+    for g, place, _, _, factor in held.of_groups(regions=regions):
+        parts.append(Function(said[g].loc[place], said[g].variance[place] * factor))
     loc, variance = (np.concatenate(piece) for piece in zip(*parts, strict=True))
     return like._replace(loc=loc, variance=variance, excess=np.zeros(len(loc)))
 
@@ -181,18 +173,12 @@ def weigh(experts: Sequence[HeldOutFunctions], names: Sequence[str]) -> Array:
 
     Experts with little weight get none, and trees, which know no ignorance, do not stand alone.
     """
-    loss = StackingLoss(experts, names)
-    n_experts = len(experts)
+    loss, n_experts = StackingLoss(experts, names), len(experts)
     starts = np.concatenate([loss.lean[None] + 0.1, LEAD * np.eye(n_experts)])
-    points, losses = nelder_mead(
-        lambda values, _: np.array([loss.penalised(one) for one in values]),
-        starts,
-        first_step=1.0,
-        max_rounds=60 * n_experts,
-        x_tolerance=1e-2,
-        loss_tolerance=1e-5,
+    best = lowest(
+        loss.penalised, starts, first_step=1.0, max_rounds=60 * n_experts, x_tolerance=1e-2, loss_tolerance=1e-5
     )
-    weight = special.softmax(points[losses.argmin()])
+    weight = special.softmax(best)
     weight = np.where(weight < LEAST_WEIGHT, 0.0, weight)
     weight /= weight.sum()
     knows = np.array([name != BoostedTrees.name for name in names])
@@ -220,12 +206,7 @@ class StackingLoss:
         squared = np.square(self.error @ weight)
         mean = self.share @ squared + 1e-12
         squared = squared * max(0.5, 1 - self.excess @ weight**2 / mean)
-        scale = np.median(squared) + 1e-12
-        for _ in range(15):
-            ratio = (SCORE_DEGREES + 1) / (SCORE_DEGREES + squared / scale)
-            scale = self.share @ (ratio * squared) + 1e-12
-        density = self.share @ student_log_density(np.sqrt(squared), np.full(len(squared), scale), SCORE_DEGREES)
-        return float(0.5 * np.log(self.share @ squared + 1e-12) - density)
+        return float(0.5 * np.log(self.share @ squared + 1e-12) - best_student_score(squared, self.share))
 
     def penalised(self, values: Array) -> float:
         """The same of weights softmax(values), with their prior."""

@@ -11,10 +11,9 @@ from __future__ import annotations
 import copy
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -22,29 +21,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vmg import processes
 from vmg.fit.calibration import HeldOutPredictions
-from vmg.fit.design import Design, Size, TrainingPlan, squash
+from vmg.fit.design import Design, Size, TrainingPlan, count_directions, squash
+from vmg.math.distributions import Array
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.nn.anchored import AnchoredFeatures
 from vmg.training import Callback, History, Progress
 
-__all__ = [
-    "Adam",
-    "FitRows",
-    "GroupRows",
-    "HeldOutRows",
-    "MemberRun",
-    "MemberShard",
-    "Members",
-    "Trained",
-    "TrainedMembers",
-    "members_shared",
-    "train_ensembles",
-    "train_members",
-]
-
-Array = NDArray[np.float64]
+__all__ = ["Adam", "FitRows", "GroupRows", "MemberRun", "Members", "Trained", "train_ensembles", "train_members"]
 
 CHECK_EVERY = 10  # steps between two looks at the held-out rows
 CHECKED_ROWS = 4096  # at most, of which a member's held-out ones are scored
@@ -61,7 +45,12 @@ class Members(nn.Module, ABC):
     Every parameter and buffer has the replicas first. Rows are x [n, D], the same for all replicas, or [R, n, D].
     """
 
-    features: AnchoredFeatures
+    def __init__(
+        self, in_features: int, hidden: Sequence[int], activations: Sequence[str], n_members: int, n_directions: int = 0
+    ) -> None:
+        super().__init__()
+        options = {"n_members": n_members, "n_directions": n_directions}
+        self.features = AnchoredFeatures(in_features, hidden, activation=activations, **options)
 
     @abstractmethod
     def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,84 +67,62 @@ class Members(nn.Module, ABC):
     def score(self, predictions: Any, y: Tensor, weight: Tensor) -> Array:
         """Score of each group [G] on held-out rows, whose weights [E, G, n] are zero for rows that were seen."""
 
-    def part(self, own: slice) -> Members:
-        """Some of the members in a module of their own."""
-        names = self.features.member_activations[own]
-        return _changed(self, lambda tensors: tensors[0][own].clone(), [self], names)
-
     @staticmethod
     def join(groups: Sequence[Members]) -> Members:
         """One module with the members of all groups, in the order of replicas; of one group, this itself."""
         if len(groups) == 1:
             return groups[0]
-        names = [name for name in groups[0].features.member_activations for _ in groups]
-        return _changed(groups[0], lambda tensors: torch.stack(tensors, 1).flatten(0, 1), groups, names)
+        result = copy.deepcopy(groups[0])
+        for module, *sources in zip(result.modules(), *(one.modules() for one in groups), strict=True):
+            for name, _ in list(module.named_parameters(recurse=False)):
+                joined = torch.stack([one.get_parameter(name).detach() for one in sources], 1).flatten(0, 1)
+                setattr(module, name, nn.Parameter(joined))
+            for name, _ in list(module.named_buffers(recurse=False)):
+                setattr(module, name, torch.stack([one.get_buffer(name) for one in sources], 1).flatten(0, 1))
+        result.features.name_members([name for name in groups[0].features.member_activations for _ in groups])
+        return result
 
 
 Kind = TypeVar("Kind", bound=Members)
 
 
-def _changed(
-    first: Members, change: Callable[[list[Tensor]], Tensor], modules: Sequence[Members], activations: Sequence[str]
-) -> Members:
-    """A copy of a module with ``change`` of the parameters and buffers of all modules in place of its own."""
-    result = copy.deepcopy(first)
-    for module, *sources in zip(result.modules(), *(one.modules() for one in modules), strict=True):
-        for name, _ in list(module.named_parameters(recurse=False)):
-            setattr(module, name, nn.Parameter(change([one.get_parameter(name).detach() for one in sources])))
-        for name, _ in list(module.named_buffers(recurse=False)):
-            setattr(module, name, change([one.get_buffer(name) for one in sources]))
-    result.features.name_members(activations)
-    return result
+@dataclass(frozen=True)
+class FitRows:
+    """Rows of one fit in standard units: inputs [N, D], targets [N, ...], weights [N] and the seed of its draws."""
+
+    x: Array
+    y: NDArray[Any]
+    weight: Array | None
+    seed: int
 
 
 @dataclass(frozen=True)
 class GroupRows:
-    """Rows of one group: squashed inputs [N, D], targets [N, ...] and weights [N].
+    """Rows of one group: squashed inputs [N, D], targets [N, ...] and weights [N], and which of them members see."""
 
-    ``held_out`` [E, N] are the rows that a member must not see; none at all skips the held-out part of training.
-    ``stopping_members`` are those whose held-out rows decide when to stop. ``own`` are the members of this process.
-    """
-
-    x: Tensor
-    y: Tensor
-    weight: Tensor
-    held_out: NDArray[np.bool_]
-    stopping_members: Sequence[int]
+    x: Array
+    y: NDArray[Any]
+    weight: Array | None
+    design: Design
+    rng: np.random.Generator
     generator: torch.Generator
-    own: slice = field(default_factory=lambda: slice(None))
 
     @classmethod
-    def of(
-        cls, x: Array, y: NDArray[Any], weight: Array | None, design: Design, generator: torch.Generator
-    ) -> GroupRows:
-        """Rows in single precision; what each member holds out is the design's."""
-        targets = torch.as_tensor(y)
-        return cls(
-            torch.as_tensor(x, dtype=torch.float32),
-            targets.float() if targets.is_floating_point() else targets,
-            torch.ones(len(x)) if weight is None else torch.as_tensor(weight, dtype=torch.float32),
-            design.held_out,
-            design.stopping_members,
-            generator,
-        )
+    def of(cls, fit: FitRows, n_members: int) -> GroupRows:
+        """The rows of a fit, with a design of its own."""
+        x, rng = squash(fit.x), np.random.default_rng(fit.seed)
+        design = Design.choose(x, n_members, rng, fit.y)
+        return cls(x, fit.y, fit.weight, design, rng, torch.Generator().manual_seed(fit.seed))
 
-    @property
-    def weights(self) -> Tensor:
-        """Weights of all rows in each member, [E, N]."""
-        return self.weight.expand(len(self.held_out[self.own]), -1)
-
-    @property
-    def seen(self) -> Tensor:
-        """Weights of the rows that each member may see, [E, N]."""
-        return self.weight * ~torch.as_tensor(self.held_out[self.own])
-
-    @property
-    def stopping(self) -> Tensor:
-        """Weights of the rows that say when to stop, in all members that have not seen them, [E, N]."""
-        weight, members = torch.zeros(self.held_out.shape), list(self.stopping_members)
-        weight[members] = self.weight * torch.as_tensor(self.held_out[members])
-        return weight
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The parts of a :class:`Batch` in single precision, without the dimension of groups."""
+        x, y = torch.as_tensor(self.x, dtype=torch.float32), torch.as_tensor(self.y)
+        weight = torch.ones(len(x)) if self.weight is None else torch.as_tensor(self.weight, dtype=torch.float32)
+        unseen, stops = torch.as_tensor(self.design.held_out), torch.zeros(self.design.n_members, 1, dtype=torch.bool)
+        stops[self.design.stopping_members] = True
+        counted = weight.expand(unseen.shape), weight * ~unseen, weight * (unseen & stops)
+        return x, y.float() if y.is_floating_point() else y, *counted
 
 
 @dataclass(frozen=True)
@@ -183,9 +150,8 @@ class Batch:
             after = [0, 0] * (parts[0].dim() - 1 - axis)
             return torch.stack([nn.functional.pad(one, [*after, 0, n_rows - one.shape[axis]]) for one in parts], axis)
 
-        by_row = (stacked([getattr(group, name) for group in groups], 0) for name in ("x", "y"))
-        by_member = (stacked([getattr(group, name) for group in groups], 1) for name in ("weights", "seen", "stopping"))
-        return cls(*by_row, *by_member)
+        parts = zip(*(group.tensors for group in groups), strict=True)
+        return cls(*(stacked(part, axis) for part, axis in zip(parts, (0, 0, 1, 1, 1), strict=True)))
 
     def of_rows(self, index: Tensor) -> Batch:
         """Some rows, those that are seen standing for all."""
@@ -216,20 +182,43 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class HeldOutRows:
-    """Positions [n] of the rows that were checked, and what members predicted there before they saw them."""
-
-    index: NDArray[np.int64]
-    predictions: Any
-
-
-@dataclass(frozen=True)
 class Trained(Generic[Kind]):
-    """Members of one group after training; ``held`` is None where no rows were held out."""
+    """Members of one group after training, its rows, and what members said of those that they had not seen."""
 
     members: Kind
-    held: HeldOutRows | None
+    rows: GroupRows
+    held: HeldOutPredictions | None  # None where there are too few rows to hold any out
     history: History
+
+
+def train_ensembles(
+    kind: Callable[..., Kind],
+    fits: Sequence[FitRows],
+    *,
+    size: Size,
+    callbacks: Sequence[Callback] = (),
+    **options: Any,
+) -> list[Trained[Kind]]:
+    """Choose for each fit the rows that members must not see, and train new members of all fits at once.
+
+    Members are of a ``kind`` with these options; they end in double precision, so that a row gets the same numbers
+    whatever others come with it.
+    """
+    n_inputs = fits[0].x.shape[1]
+    n_directions = count_directions(max(len(fit.x) for fit in fits), n_inputs)
+    with torch.random.fork_rng(devices=[]):
+        sizes = (n_inputs, size.hidden, size.activations, size.n_members, n_directions)
+        members = [kind(*sizes, **options) for _ in fits]
+    groups = [GroupRows.of(fit, size.n_members) for fit in fits]
+    for one, group in zip(members, groups, strict=True):
+        one.features.reset_parameters(group.generator)
+        if n_directions:
+            one.features.span(group.x)
+    trained = train_members(members, groups, plan=size.plan, callbacks=callbacks)
+    for done in trained:
+        done.members.double()
+        done.history.notes = done.rows.design.notes
+    return trained
 
 
 def train_members(
@@ -237,42 +226,35 @@ def train_members(
 ) -> list[Trained[Kind]]:
     """Train the members of each group on its rows, in place.
 
-    A step of several groups takes all rows, however many the plan allows in a batch. Inside :func:`members_shared` each
-    process trains its own members of a single group, and all end with all; the history is that of a process's own.
+    A step of several groups takes all rows, however many the plan allows in a batch.
     """
-    shard = MemberShard(len(groups[0].held_out), shared=len(groups) == 1)
-    parts: Sequence[Members] = members if shard.alone else [members[0].part(shard.own)]
-    run = MemberRun(parts, [replace(group, own=shard.own) for group in groups], plan, callbacks)
-    blind = [k for k, group in enumerate(groups) if group.held_out.any()]
-    held = _train_blind(run, blind, shard) if blind else {}
-    _train_last(run, blind, plan.refit_steps, shard)
-    _train_last(run, [k for k in range(len(groups)) if k not in held], plan.refit_steps + WARM_UP, shard)
-    shard.put_together(members[0], parts[0])
-    return [Trained(one, held.get(k), run.histories[k]) for k, one in enumerate(members)]
+    run = MemberRun(members, groups, plan, callbacks)
+    blind = [k for k, group in enumerate(groups) if group.design.groups]
+    held = _train_blind(run, blind) if blind else {}
+    _train_last(run, blind, plan.refit_steps)
+    _train_last(run, [k for k in range(len(groups)) if k not in held], plan.refit_steps + WARM_UP)
+    return [Trained(one, groups[k], held.get(k), run.histories[k]) for k, one in enumerate(members)]
 
 
-def _train_blind(run: MemberRun, blind: Sequence[int], shard: MemberShard) -> dict[int, HeldOutRows]:
+def _train_blind(run: MemberRun, blind: Sequence[int]) -> dict[int, HeldOutPredictions]:
     """Train some groups without held-out rows, go back to where these were predicted best, and predict them."""
     run.choose_rows(blind, everything=False)
-    watch, going = _Watch(run, shard), True
+    watch = _Watch(run)
     for step in range(run.plan.max_steps):
         if step % CHECK_EVERY == 0 and not watch.goes_on(step):
             break
-        going = going and run.step(run.plan.rate * min(1.0, (step + 1) / WARM_UP))
-        if not shard.go_on(going, step):
+        if not run.step(run.plan.rate * min(1.0, (step + 1) / WARM_UP)):
             break
     return {group: watch.restore(group) for group in blind}
 
 
-def _train_last(run: MemberRun, groups: Sequence[int], n_steps: int, shard: MemberShard) -> None:
+def _train_last(run: MemberRun, groups: Sequence[int], n_steps: int) -> None:
     """Train some groups on all rows, at a rate that falls to zero."""
     if not groups:
         return
     run.choose_rows(groups, everything=True)
-    going = True
     for step in range(n_steps):
-        going = going and run.step(run.plan.rate * (1 - step / n_steps), last=step == n_steps - 1)
-        if not shard.go_on(going, step):
+        if not run.step(run.plan.rate * (1 - step / n_steps), last=step == n_steps - 1):
             break
     run.put_back()
 
@@ -280,8 +262,8 @@ def _train_last(run: MemberRun, groups: Sequence[int], n_steps: int, shard: Memb
 class _Watch:
     """Keeps the members of each group as they were when the group's held-out rows were predicted best."""
 
-    def __init__(self, run: MemberRun, shard: MemberShard) -> None:
-        self.run, self.shard = run, shard
+    def __init__(self, run: MemberRun) -> None:
+        self.run = run
         n_rows, n_groups = run.batch.x.shape[1], len(run.histories)
         self._index = torch.arange(n_rows)
         self._some: Batch | None = None  # rows of a long table that are checked
@@ -293,14 +275,14 @@ class _Watch:
 
     def _predict(self, members: Members, checked: Batch) -> Any:
         with torch.no_grad():
-            return self.shard.all_members(members.predict_held_out(*checked.inputs(), checked.seen.flatten(0, 1)))
+            return members.predict_held_out(*checked.inputs(), checked.seen.flatten(0, 1))
 
     def goes_on(self, step: int) -> bool:
         """Score the held-out rows; groups leave once theirs have not been predicted better for long enough."""
         run, groups = self.run, np.asarray(self.run.groups)
         checked = self._some or run.batch
         predictions = self._predict(run.members, checked)
-        score = self.shard.first(run.members.score(predictions, checked.inputs()[1], checked.stopping))
+        score = run.members.score(predictions, checked.inputs()[1], checked.stopping)
         for k in np.flatnonzero(score > self._best[groups]).tolist():
             self._best[groups[k]], self._best_step[groups[k]] = score[k], step
             run.copy_group(run.optimiser.values, k, self._values[groups[k]])
@@ -309,14 +291,14 @@ class _Watch:
             run.choose_rows(staying, everything=False)
         return bool(staying)
 
-    def restore(self, group: int) -> HeldOutRows:
+    def restore(self, group: int) -> HeldOutPredictions:
         """Go back to the best members of a group, and give what these predict for its checked rows."""
         self.run.put_back()
         for value, best in zip(self.run.optimisers[group].values, self._values[group], strict=True):
             value.copy_(best)
-        checked = self._some or Batch.of([self.run.rows[group]])
-        index = self._index[: checked.x.shape[1]].numpy()
-        return HeldOutRows(index, self._predict(self.run.all_members[group], checked))
+        rows = self.run.rows[group]
+        said = self._predict(self.run.all_members[group], self._some or Batch.of([rows]))
+        return HeldOutPredictions.of(said, rows.design, rows.x, self._index[: len(rows.x)].numpy())
 
 
 class MemberRun:
@@ -456,126 +438,3 @@ class Adam:
             shape = (-1, *[1] * (value.dim() - 1))
             root.div_(correction.view(shape)).add_(EPSILON)
             value.add_((mean * length.view(shape)).div_(root))
-
-
-# -- members that several processes train -----------------------------------------------------------------------------
-# Members do not need each other for a step: each has parameters, held-out rows and an output layer of its own. So every
-# process takes some of them, and after training all get all. What members say of held-out rows is gathered whenever
-# these are looked at, and one process decides for all when to stop. A process that cannot go on stands still until all
-# are asked. Rows and random numbers must be the same in all processes.
-
-Parts = TypeVar("Parts", bound=tuple[Any, ...])
-
-_shared: ContextVar[bool] = ContextVar("_shared", default=False)
-
-
-@contextmanager
-def members_shared() -> Iterator[None]:
-    """Let the processes of the default group share the members of the ensembles that are trained in this block.
-
-    Nothing is shared elsewhere: processes of a group may well fit different models.
-    """
-    token = _shared.set(True)
-    try:
-        yield
-    finally:
-        _shared.reset(token)
-
-
-class MemberShard:
-    """The processes that train ``n_members`` members; one alone, where nothing is shared.
-
-    Process k of K has a run of members. Where there are more processes than members, the last ones train the last
-    member too, and what they find is not used.
-    """
-
-    def __init__(self, n_members: int, *, shared: bool = True) -> None:
-        rank, size = processes.rank_and_size() if shared and _shared.get() else (0, 1)
-        self.alone = size == 1
-        self._n_used = min(size, n_members)
-        mine = min(rank, self._n_used - 1)
-        self.own = slice(n_members * mine // self._n_used, n_members * (mine + 1) // self._n_used)
-
-    def all_members(self, own: Parts) -> Parts:
-        """Arrays of all members from those of each process's own: [E, ...] each, in a tuple of the same kind."""
-        if self.alone:
-            return own
-        shards = processes.gather(list(own), "gathering the predictions of members")
-        joined = [np.concatenate(parts) for parts in zip(*shards[: self._n_used], strict=True)]
-        return type(own)(*joined) if hasattr(own, "_fields") else type(own)(joined)
-
-    def first(self, values: Array) -> Array:
-        """The values of the first process."""
-        return values if self.alone else processes.send(values)
-
-    def go_on(self, answer: bool, step: int) -> bool:
-        """Whether to go on after a step: alone by the own answer, with others while all say yes.
-
-        They are asked as rarely as held-out rows are looked at, for a message costs as much as a short step.
-        """
-        if self.alone or (step + 1) % CHECK_EVERY:
-            return answer or not self.alone
-        return not processes.any_true(not answer, "at a step on the sample")
-
-    def put_together(self, whole: nn.Module, part: nn.Module) -> None:
-        """Give ``whole`` the parameters and buffers of all parts; in every process the same bits."""
-        if self.alone:
-            return
-        names, tensors = zip(*part.state_dict().items(), strict=True)
-        joined = self.all_members(tuple(tensor.numpy() for tensor in tensors))
-        whole.load_state_dict({name: torch.from_numpy(one) for name, one in zip(names, joined, strict=True)})
-
-
-# -- ensembles --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class FitRows:
-    """Rows of one fit in standard units: inputs [N, D], targets [N, ...], weights [N] and the seed of its draws."""
-
-    x: Array
-    y: NDArray[Any]
-    weight: Array | None
-    seed: int
-
-
-@dataclass(frozen=True)
-class TrainedMembers(Generic[Kind]):
-    """Members after training, and what the rest of a fit goes on with."""
-
-    members: Kind  # in double precision, so that a row gets the same numbers whatever others come with it
-    held: HeldOutRows | None  # None where there are too few rows to hold any out
-    history: History
-    x: Array  # squashed inputs, [N, D]
-    design: Design
-    rng: np.random.Generator
-    generator: torch.Generator
-
-    def held_out(self, held: HeldOutRows) -> HeldOutPredictions:
-        """Predictions that members made of rows before they saw them."""
-        said = held.predictions
-        return HeldOutPredictions.of(said.loc, said.variance, self.design, self.x, held.index)
-
-
-def train_ensembles(
-    make_members: Callable[[], Kind], fits: Sequence[FitRows], *, size: Size, callbacks: Sequence[Callback] = ()
-) -> list[TrainedMembers[Kind]]:
-    """Choose for each fit the rows that members must not see, and train new members of all fits at once."""
-    with torch.random.fork_rng(devices=[]):
-        members = [make_members() for _ in fits]
-    rows, chosen = [], []
-    for one, fit in zip(members, fits, strict=True):
-        x, rng, generator = squash(fit.x), np.random.default_rng(fit.seed), torch.Generator().manual_seed(fit.seed)
-        design = Design.choose(x, size.n_members, rng, fit.y)
-        one.features.reset_parameters(generator)
-        if one.features.n_directions:
-            one.features.span(x)
-        rows.append(GroupRows.of(x, fit.y, fit.weight, design, generator))
-        chosen.append((x, design, rng, generator))
-    trained = train_members(members, rows, plan=size.plan, callbacks=callbacks)
-    for done, (_, design, *_) in zip(trained, chosen, strict=True):
-        done.history.notes = design.notes
-    return [
-        TrainedMembers(done.members.double(), done.held, done.history, *parts)
-        for done, parts in zip(trained, chosen, strict=True)
-    ]

@@ -64,13 +64,6 @@ class Normal(NamedLikelihood):
     closed_form = True
 
 
-class Mixture(NamedLikelihood):
-    """Numbers whose noise is a mixture of three normal distributions."""
-
-    name = "mixture"
-    closed_form = True
-
-
 class LogNormal(NamedLikelihood):
     """Amounts whose logarithm is a Student t."""
 
@@ -549,7 +542,7 @@ def _density_over(z: Tensor, log_mass: Tensor) -> Tensor:
 LIKELIHOODS: dict[str, type[NamedLikelihood]] = {
     kind.name: kind
     for kind in (
-        *(Student, Normal, Mixture, LogNormal),
+        *(Student, Normal, LogNormal),
         *(Gamma, Ordinal, NegativeBinomial, Poisson, Beta, Binomial, Censored),
     )
 }

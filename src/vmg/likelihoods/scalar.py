@@ -31,7 +31,7 @@ class TargetKind(Enum):
     """Kind of number that a target is."""
 
     ANY = "any number"
-    GRADES = "a few whole numbers"
+    GRADES = "one of a few numbers"
     COUNT = "a count"
     FRACTION = "a fraction between 0 and 1"
     NARROW = "an amount that varies little beside its size"

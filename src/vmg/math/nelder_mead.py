@@ -7,11 +7,12 @@ round evaluates the points that all problems ask for together, so that many prob
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["nelder_mead"]
+__all__ = ["lowest", "nelder_mead"]
 
 Array = NDArray[np.float64]
 
@@ -47,6 +48,12 @@ def nelder_mead(
             break
         simplex[moving], value[moving] = _sorted(*_moved(loss, simplex[moving], value[moving], moving))
     return simplex[:, 0], value[:, 0]
+
+
+def lowest(loss: Callable[[Array], float], starts: Array, **options: Any) -> Array:
+    """The best point [D] of one problem from several ``starts`` [K, D]; options as in :func:`nelder_mead`."""
+    points, losses = nelder_mead(lambda values, _: np.array([loss(one) for one in values]), starts, **options)
+    return points[losses.argmin()]
 
 
 def _sorted(simplex: Array, value: Array) -> tuple[Array, Array]:

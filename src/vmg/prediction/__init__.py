@@ -5,14 +5,13 @@ from vmg.prediction.classes import ClassPrediction, class_mixture
 from vmg.prediction.glm import GLMPrediction
 from vmg.prediction.mixture import AtomPrediction, MixturePrediction, Prediction
 from vmg.prediction.networks import draw_functions
-from vmg.prediction.student import MixtureNoisePrediction, StudentPrediction
+from vmg.prediction.student import StudentPrediction
 from vmg.prediction.transformed import TransformedPrediction
 
 __all__ = [
     "AtomPrediction",
     "ClassPrediction",
     "GLMPrediction",
-    "MixtureNoisePrediction",
     "MixturePrediction",
     "NumberPrediction",
     "Prediction",

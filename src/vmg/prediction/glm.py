@@ -39,7 +39,7 @@ class GLMPrediction(NumberPrediction):
         Of one output.
     theta : array [P]
         Its parameters.
-    factor : callable () -> array [K, N]
+    factor : callable () -> array [K, N, 1]
         F with FᵀF the covariance between rows of f.
     squeeze : bool
         Give [N] instead of [N, 1].
@@ -97,7 +97,7 @@ class GLMPrediction(NumberPrediction):
         return np.sqrt(weights @ self.likelihood.variance(f, self.theta))[:, None]
 
     def _factors(self) -> tuple[Array, Array]:
-        factor = self.factor()[..., None]
+        factor = self.factor()
         return factor[:0], rescaled_factor(factor, self._epistemic)
 
     # -- the distribution ---------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class GLMPrediction(NumberPrediction):
         return self.likelihood.values(np.minimum(low + steps, high))[..., None]
 
     def _draw(self, n_samples: int, functions: Generator, noise: Generator | None) -> Array:
-        factor = self.factor()
+        factor = self.factor()[..., 0]
         f = self.loc + functions.standard_normal((n_samples, len(factor))) @ factor  # [S, N]
         if noise is None:
             return self.likelihood.mean(f, self.theta)[..., None]

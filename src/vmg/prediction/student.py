@@ -1,11 +1,10 @@
-"""Predictions in closed form: a centre plus a scale times noise that is Student t or a mixture."""
+"""Predictions in closed form: Student t with a centre and a scale for each row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +16,7 @@ from vmg.prediction.base import Array, Factor, Generator, NumberPrediction
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["MixtureNoisePrediction", "Shape", "StudentPrediction"]
+__all__ = ["StudentPrediction"]
 
 KNOTS = np.linspace(-7.9, 7.9, 2**12 + 1)
 """Standard normal numbers at which draws know the quantiles of the noise; beyond are 1e-15 of probability."""
@@ -69,19 +68,10 @@ class StudentPrediction(NumberPrediction):
         function_scale = np.hypot(self.function_scale, extra)
         return replace(self, function_scale=function_scale, factor=partial(_with_function, self.factor, extra))
 
-    # -- the noise in units of the scale, [..., C] --------------------------------------------------------------------
-
     @property
     def tails(self) -> Array:
         """Standard deviation over the scale, [C]."""
         return np.sqrt(student_variance(self.df))
-
-    def _error_cdf(self, r: Array) -> Array:
-        return student_cdf(r, self.df)
-
-    def _error_quantile(self, tail: Array, *, upper: bool) -> Array:
-        lower = student_quantile(tail, self.df)
-        return -lower if upper else lower
 
     # -- primitives ---------------------------------------------------------------------------------------------------
 
@@ -109,11 +99,11 @@ class StudentPrediction(NumberPrediction):
         return self.log_density(y).sum(-1)
 
     def _cdf(self, y: Array) -> Array:
-        return self._error_cdf((y - self.loc) / self.scale)
+        return student_cdf((y - self.loc) / self.scale, self.df)
 
     def _quantile(self, tail: Array, *, upper: bool = False) -> Array:
-        r = self._error_quantile(np.broadcast_to(tail, (*tail.shape[:-1], self.n_outputs)), upper=upper)
-        return self.loc + self.scale * r
+        lower = student_quantile(np.broadcast_to(tail, (*tail.shape[:-1], self.n_outputs)), self.df)
+        return self.loc + self.scale * (-lower if upper else lower)
 
     def crps(self, y: ArrayLike) -> Array:
         """Continuous ranked probability score of each row and output, in the target's units (Jordan et al. 2019)."""
@@ -151,67 +141,10 @@ class StudentPrediction(NumberPrediction):
     def error_quantiles(self, normal: Array) -> Array:
         """Quantiles [Q, C] of errors over the scale, at the levels of normal numbers [Q] that are symmetric."""
         middle = len(normal) // 2
-        tails = np.repeat(special.ndtr(normal[: middle + 1])[:, None], self.n_outputs, 1)
-        low, high = (self._error_quantile(tails, upper=upper) for upper in (False, True))
-        return np.concatenate([low, high[-2::-1]])
+        lower = student_quantile(special.ndtr(normal[: middle + 1])[:, None], self.df)
+        return np.concatenate([lower, -lower[-2::-1]])
 
 
 def _with_function(factor: Factor, deviation: Array) -> Array:
     """A factor with one more function, whose deviation is known."""
     return np.concatenate([factor(), deviation[None]])
-
-
-class Shape(Protocol):
-    """The distribution of errors in units of a row's scale."""
-
-    @property
-    def mean(self) -> float: ...
-
-    @property
-    def std(self) -> float: ...
-
-    def log_density(self, r: Array) -> Array: ...
-
-    def cdf(self, r: Array) -> Array: ...
-
-    def quantile(self, q: Array) -> Array: ...
-
-    def crps(self, r: Array) -> Array: ...
-
-
-@dataclass(frozen=True, repr=False)
-class MixtureNoisePrediction(StudentPrediction):
-    """The target of each of N rows: y = loc + scale · r, where r has the shape of a mixture of normals for each output.
-
-    ``df`` does not matter; everything else is as in a Student t, in closed form or by a search in one dimension.
-    """
-
-    shapes: Sequence[Shape] = ()
-
-    def _each(self, values: Array, what: str) -> Array:
-        """A function of each output's shape at values [..., C]."""
-        return np.stack([getattr(shape, what)(values[..., c]) for c, shape in enumerate(self.shapes)], -1)
-
-    @property
-    def tails(self) -> Array:
-        """Standard deviation over the scale, [C]."""
-        return np.array([shape.std for shape in self.shapes])
-
-    def _error_cdf(self, r: Array) -> Array:
-        return self._each(r, "cdf")
-
-    def _error_quantile(self, tail: Array, *, upper: bool) -> Array:
-        tail = np.maximum(tail, np.finfo(np.float64).epsneg)
-        return self._each(1 - tail if upper else tail, "quantile")
-
-    @property
-    def _mean(self) -> Array:
-        return self.loc + self.scale * np.array([shape.mean for shape in self.shapes])
-
-    def log_density(self, y: Array) -> Array:
-        """log p(y) of each row and output, [N, C]."""
-        return self._each((y - self.loc) / self.scale, "log_density") - np.log(self.scale)
-
-    def crps(self, y: ArrayLike) -> Array:
-        """Continuous ranked probability score of each row and output, in the target's units."""
-        return self._shaped(self.scale * self._each((self._as_rows(y) - self.loc) / self.scale, "crps"))

@@ -137,7 +137,6 @@ def fit_together(tables: Sequence[GroupTable]) -> list[TableRegressor]:
         size=wanted.adjusted(FLEET_SIZE),
         input_noise=wanted.noise == "auto",
         degrees=NORMAL_DEGREES if likelihood == "normal" else None,
-        shape="mixture" if likelihood == "mixture" else "student",
     )
     return [
         assemble(table, one.ensemble, one.history, **unit)

@@ -23,7 +23,6 @@ from vmg import processes
 from vmg.estimators import TableClassifier, TableModel, TableRegressor
 from vmg.fit.design import InputRange, Standardiser, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble
-from vmg.fit.trainer import members_shared
 from vmg.metrics import base_rate
 from vmg.scale.dataset import Dataset, open_dataset
 from vmg.tables import TableEncoder, TableError
@@ -60,8 +59,8 @@ def fit_dataset(
 ) -> TableModel:
     """Fit to every row of a dataset that has a target.
 
-    Under ``torchrun`` (an initialised process group) processes share the rows, and the members of the ensemble while
-    these are trained on the sample; all end with the same model. Callbacks are called in every process.
+    Under ``torchrun`` (an initialised process group) processes share the rows. Each trains on the sample, and calls the
+    callbacks; all go on with what the first one has trained, and end with the same model.
 
     Parameters
     ----------
@@ -212,12 +211,11 @@ def fit_on_sample(
     :func:`condition_on_all` comes after.
     """
     units = [Standardiser.fit(X)]
-    with members_shared():
-        if isinstance(estimator, TableRegressor):
-            estimator.fit(X, y, callbacks=callbacks, scaling=[*units, Standardiser.fit(y[:, None])])
-        else:
-            weight = np.full(len(X), n_rows / len(X))
-            estimator.partial_fit(X, y, np.unique(y), weight, callbacks=callbacks, scaling=units)
+    if isinstance(estimator, TableRegressor):
+        estimator.fit(X, y, callbacks=callbacks, scaling=[*units, Standardiser.fit(y[:, None])])
+    else:
+        weight = np.full(len(X), n_rows / len(X))
+        estimator.partial_fit(X, y, np.unique(y), weight, callbacks=callbacks, scaling=units)
 
 
 def condition_on_all(model: TableModel, dataset: Dataset, names: Sequence[str], sampled: Array) -> None:
