@@ -103,11 +103,20 @@ class TableEncoder:
                     of_other_folds |= dict(zip(column.effect_names, apart.T, strict=True))
             columns.append(column)
         encoder = replace(self, columns=tuple(columns))
-        features = encoder.transform(table)
-        for place, name in enumerate(encoder.feature_names):
-            if name in of_other_folds:
-                features[:, place] = of_other_folds[name]
-        return encoder.with_trends(features, target, scale)
+
+        def encode(rows: CellTable, places: Any = slice(None)) -> Array:
+            features = encoder.transform(rows)
+            for place, name in enumerate(encoder.feature_names):
+                if name in of_other_folds:
+                    features[:, place] = of_other_folds[name][places]
+            return features
+
+        if len(table) > MOST_TREND_ROWS and any(isinstance(column, DateColumn) for column in columns):
+            some = np.sort(np.random.default_rng(0).permutation(len(table))[:MOST_TREND_ROWS])
+            part = encode(CellTable(table.frame.iloc[some], training=True), some)
+            encoder, _ = encoder.with_trends(part, target[some], scale)
+            return encoder, encode(table)
+        return encoder.with_trends(encode(table), target, scale)
 
     def with_trends(self, features: Array, target: Array, scale: Array | None) -> tuple[TableEncoder, Array]:
         """The encoder whose dates are a trend only where that predicts later rows better, and the features of rows.
@@ -331,7 +340,7 @@ def decide_comma(table: CellTable, choices: TableChoices) -> bool:
 
 # -- trends -----------------------------------------------------------------------------------------------------------
 
-MIN_TREND_ROWS = 40
+MIN_TREND_ROWS, MOST_TREND_ROWS = 40, 5_000  # of larger tables, as many rows judge
 SPLITS = (0.6, 0.7, 0.8)  # shares of the rows before each split; the next fifth of the rows is predicted
 BETTER = 0.9  # of the error without a trend: one that gains less is left out, as networks extrapolate it blindly
 

@@ -83,21 +83,17 @@ class ReferenceRows:
         seed: int,
     ) -> ReferenceRows:
         """Keep some of the training rows, at random."""
-        n = len(features)
-        most = int(np.clip(MAX_CELLS // max(features.shape[1], 1), 16, MAX_ROWS))
-        rng = np.random.default_rng(seed)
-        rows = np.sort(rng.permutation(n)[:most])
-        kept = cls(
-            features[rows],
-            given[rows],
-            scales,
-            widths,
-            1.0,
-            digests[np.sort(rng.permutation(len(digests))[:MAX_DIGESTS])],
-        )
-        apart = kept._nearest(features[rows], apart=True)
-        typical = float(np.quantile(apart, TYPICAL)) if len(rows) > 1 else 1.0
-        return cls(kept.features, kept.given, scales, widths, typical or 1.0, kept.digests)
+        rows, seen = _drawn_rows(len(features), features.shape[1], len(digests), seed)
+        return cls._of(features[rows], given[rows], scales, widths, digests[seen])
+
+    @classmethod
+    def _of(
+        cls, features: Array, given: Mask, scales: Array, widths: NDArray[np.int64], digests: NDArray[np.int64]
+    ) -> ReferenceRows:
+        kept = cls(features, given, scales, widths, 1.0, digests)
+        apart = kept._nearest(features, apart=True)
+        typical = float(np.quantile(apart, TYPICAL)) if len(features) > 1 else 1.0
+        return replace(kept, typical=typical or 1.0)
 
     def familiarity(self, features: Array, unknown: Mask) -> Array:
         """How near rows [N, D] are to the training rows, from 0 to 1.
@@ -197,7 +193,7 @@ def row_digests(features: Array, target: NDArray[Any]) -> NDArray[np.int64]:
         hashlib.blake2b(row.tobytes() + text.encode(), digest_size=8).digest()
         for row, text in zip(np.ascontiguousarray(features), texts, strict=True)
     ]
-    return np.frombuffer(b"".join(digests), dtype=np.int64)
+    return np.frombuffer(b"".join(digests), dtype=np.int64).copy()
 
 
 @dataclass(frozen=True)
@@ -379,10 +375,19 @@ class TableInputs:
 
 
 def keep_rows(encoder: TableEncoder, rows: pd.DataFrame | CellTable, values: NDArray[Any]) -> ReferenceRows:
-    """The training rows that a model keeps."""
-    rows = CellTable.of(rows, training=True)
-    features = encoder.transform(rows)
-    given = np.column_stack([~of_column["missing"] for of_column in encoder.marks(rows)])
-    return ReferenceRows.sample(
-        features, given, encoder.feature_scales, encoder.widths, row_digests(features, values), seed=0
-    )
+    """The training rows that a model keeps; no others are encoded."""
+    table, scales, widths = CellTable.of(rows, training=True), encoder.feature_scales, encoder.widths
+    kept, seen = _drawn_rows(len(table), len(scales), len(table), seed=0)
+    read = np.union1d(kept, seen)
+    if len(read) < len(table):
+        table = CellTable(table.frame.iloc[read], training=True)
+    features, given = encoder.transform(table), np.column_stack([~marks["missing"] for marks in encoder.marks(table)])
+    digests = row_digests(features[np.searchsorted(read, seen)], values[seen])
+    kept = np.searchsorted(read, kept)
+    return ReferenceRows._of(features[kept], given[kept], scales, widths, digests)
+
+
+def _drawn_rows(n_rows: int, n_features: int, n_digests: int, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Rows whose features are kept, and rows whose digests are, both in order."""
+    rng, most = np.random.default_rng(seed), int(np.clip(MAX_CELLS // max(n_features, 1), 16, MAX_ROWS))
+    return np.sort(rng.permutation(n_rows)[:most]), np.sort(rng.permutation(n_digests)[:MAX_DIGESTS])
