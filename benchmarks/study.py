@@ -32,7 +32,7 @@ from vmg.estimators import TableModel
 from vmg.review.comparison import OWN, RowScores, join_scores
 from vmg.review.holdout import Holdout, Plan
 from vmg.review.rivals import BASE_RATE, RIVALS, find_rivals
-from vmg.tables.choices import TableChoices
+from vmg.tables.columns import TableChoices
 from vmg_paper.data.download import find_file
 
 ROOT = Path(__file__).parents[1]

@@ -13,7 +13,7 @@ from vmg.fit.design import squash
 from vmg.scale import as_parquet, fit_dataset, open_dataset, update_model
 from vmg.scale.stream import RowSample
 from vmg.tables import TableError
-from vmg.tables.choices import TableChoices
+from vmg.tables.columns import TableChoices
 
 FAST = {"n_members": 4, "hidden_layer_sizes": (8,), "max_iter": 30, "random_state": 0}
 

@@ -103,7 +103,7 @@ def test_an_infinite_number_in_a_training_row_is_missing_and_reported(cells):
 
 
 def choices_of(name):
-    from vmg.tables.choices import TableChoices
+    from vmg.tables.columns import TableChoices
 
     return TableChoices(types={name: "number"})
 

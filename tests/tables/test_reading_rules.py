@@ -11,11 +11,9 @@ from vmg.estimators.table_estimator import split_flags
 from vmg.review.remarks import table_remarks
 from vmg.tables import TableEncoder, TableError, read_table
 from vmg.tables.cells import Cells
-from vmg.tables.choices import TableChoices
-from vmg.tables.columns import CategoryColumn, DateColumn, NumberColumn, TimeColumn
-from vmg.tables.dates import find_date_format
-from vmg.tables.numbers import count_comma_votes
+from vmg.tables.columns import CategoryColumn, DateColumn, NumberColumn, TableChoices, TimeColumn
 from vmg.tables.target import fit_target
+from vmg.tables.values import count_comma_votes, find_date_format
 
 
 def kinds(frame, **choices):

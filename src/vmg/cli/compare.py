@@ -13,7 +13,7 @@ from vmg.cli.data import check_output, stem
 from vmg.cli.output import TrainingBar, bullet, print_comparison, print_json, say, say_aside
 
 if TYPE_CHECKING:
-    from vmg.tables.choices import TableChoices
+    from vmg.tables.columns import TableChoices
 
 __all__ = ["compare"]
 

@@ -84,7 +84,7 @@ def load_both(path: Path, data: Path, quiet: bool, decimal: str | None = None) -
     from vmg.scale.scoring import Fleet, load_scorer
     from vmg.tables import read_table
     from vmg.tables.cells import listing
-    from vmg.tables.choices import TableChoices
+    from vmg.tables.columns import TableChoices
 
     model = load_scorer(str(path))
     left_out: list[str] = []

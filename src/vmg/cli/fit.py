@@ -16,7 +16,7 @@ from vmg.cli.output import TrainingBar, bullet, print_comparison, print_json, sa
 if TYPE_CHECKING:
     from vmg.estimators.table_model import TableModel
     from vmg.review.holdout import Holdout
-    from vmg.tables.choices import TableChoices
+    from vmg.tables.columns import TableChoices
 
 __all__ = ["fit"]
 

@@ -10,7 +10,7 @@ from vmg.cli import options
 from vmg.cli.output import bullet, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from vmg.tables.choices import TableChoices
+    from vmg.tables.columns import TableChoices
 
 __all__ = ["inspect"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 if TYPE_CHECKING:
-    from vmg.tables.choices import TableChoices
+    from vmg.tables.columns import TableChoices
     from vmg.tables.target import Task
 
 __all__ = [
@@ -136,7 +136,7 @@ def _make_choices(
     ] = False,
 ) -> TableChoices:
     """Choices about the table from the options."""
-    from vmg.tables.choices import TableChoices
+    from vmg.tables.columns import TableChoices
 
     formats = {}
     for text in date_format or []:

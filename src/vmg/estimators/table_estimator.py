@@ -24,7 +24,7 @@ from vmg.nn.mlp import ACTIVATIONS
 from vmg.prediction import ClassPrediction
 from vmg.prediction.conformal import conformal_interval
 from vmg.tables.cells import CellTable, TableError, as_frame, count, require_columns
-from vmg.tables.choices import TableChoices
+from vmg.tables.columns import TableChoices
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.inputs import EncodedRows, TableInputs, draw_shares
 from vmg.training import Callback, History

@@ -21,12 +21,12 @@ from vmg.model_file import Document, ModelFileError, Tensors, from_fields, write
 from vmg.prediction import ClassPrediction, NumberPrediction
 from vmg.prediction.conformal import calibration_scores, conformal_interval
 from vmg.tables.cells import Cells, CellTable, TableError, as_frame, count, listing, require_columns
-from vmg.tables.choices import TableChoices
+from vmg.tables.columns import TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma, find_suspicions
 from vmg.tables.files import MISSING
 from vmg.tables.inputs import EncodedRows, TableInputs, row_digests
-from vmg.tables.numbers import to_numbers
 from vmg.tables.target import Target, Task, fit_target, known_labels, require_numbers
+from vmg.tables.values import to_numbers
 from vmg.training import Callback
 
 __all__ = ["ESTIMATORS", "PreparedTable", "TableModel", "prepare_table"]

@@ -19,11 +19,10 @@ from vmg.prediction.conformal import conformal_interval
 from vmg.review.comparison import OWN, Comparison, RowScores, join_scores, score_classes, score_numbers
 from vmg.review.rivals import BASE_RATE, RIVALS, Rival, RivalRows, find_rivals
 from vmg.tables.cells import Cells, RowDigest, TableError, as_frame, count, to_texts
-from vmg.tables.choices import IGNORED, TableChoices
-from vmg.tables.dates import find_date_format, to_days, to_timestamps
+from vmg.tables.columns import IGNORED, TableChoices
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.numbers import to_numbers
 from vmg.tables.target import Task, fit_target, label_positions
+from vmg.tables.values import find_date_format, to_days, to_numbers, to_timestamps
 
 __all__ = ["Holdout", "Plan", "TooFewRowsError", "compare", "compare_table"]
 

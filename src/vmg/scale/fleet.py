@@ -31,7 +31,7 @@ from vmg.scale.parallel import run_parallel
 from vmg.scale.pooling import Pool, fit_pool
 from vmg.tables import TableEncoder, TableError
 from vmg.tables.cells import Cells, RowDigest, count, require_columns, to_texts
-from vmg.tables.choices import TableChoices
+from vmg.tables.columns import TableChoices
 from vmg.tables.inputs import ReferenceRows, TableInputs, row_digests
 from vmg.tables.target import Task
 

@@ -27,7 +27,7 @@ from vmg.metrics import base_rate
 from vmg.scale.dataset import Dataset, open_dataset
 from vmg.tables import TableEncoder, TableError
 from vmg.tables.cells import Cells, CellTable, count, listing
-from vmg.tables.choices import TableChoices
+from vmg.tables.columns import TableChoices
 from vmg.tables.encoder import decide_comma
 from vmg.tables.inputs import EncodedRows, TableInputs, keep_rows, row_digests
 from vmg.tables.target import Task, centred_target, fit_target, label_positions, target_scale

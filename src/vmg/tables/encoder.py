@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from vmg.model_file import from_fields
 from vmg.tables.cells import Cells, CellTable, TableError, count, full_matches, listing
-from vmg.tables.choices import TableChoices
 from vmg.tables.columns import (
     KINDS,
     CategoryColumn,
@@ -22,12 +21,12 @@ from vmg.tables.columns import (
     DateColumn,
     NumberColumn,
     Reading,
+    TableChoices,
     ValueColumn,
     column_from_document,
 )
-from vmg.tables.dates import find_date_format, looks_like_dates
 from vmg.tables.files import MISSING
-from vmg.tables.numbers import count_comma_votes, mixed_units
+from vmg.tables.values import count_comma_votes, find_date_format, looks_like_dates, mixed_units
 
 __all__ = ["TableEncoder", "decide_comma", "find_suspicions", "judge_trend"]
 

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from vmg.prediction import ClassPrediction, GLMPrediction, MixturePrediction, class_mixture, row_pieces
 from vmg.tables.cells import CellTable
-from vmg.tables.choices import TableChoices
-from vmg.tables.columns import Column, NumberColumn
+from vmg.tables.columns import Column, NumberColumn, TableChoices
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.target import centred_target, target_scale
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from vmg.tables.cells import Cells, TableError, count, listing
 from vmg.tables.columns import LARGEST, MIN_NUMBER_SHARE
-from vmg.tables.numbers import find_unit, has_decimal_commas, mixed_units, to_numbers
+from vmg.tables.values import find_unit, has_decimal_commas, mixed_units, to_numbers
 
 __all__ = [
     "Target",
