@@ -1,4 +1,4 @@
-"""A fleet of groups against separate fits: wall time, and held-out log-likelihood, by the size of groups.
+"""A pooled fleet of groups against separate fits: wall time, and held-out log-likelihood, by the size of groups.
 
 Groups have curves that differ by a spread; 1,000 of 50 to 500 rows, and 200 of 10 to 49. Some groups, evenly taken, are
 fitted separately by the default estimator, in turns with the fleet's own timing on the same machine; their mean time
@@ -54,7 +54,6 @@ def evaluate(model: object, frame: pd.DataFrame) -> tuple[float, float, float]:
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     options.add_argument("--groups", type=int, default=1000)
-    options.add_argument("--apart", type=int, default=1000, help="groups of the fleet without pooling, at most")
     options.add_argument("--small", type=int, default=200, help="groups of 10 to 49 rows besides")
     options.add_argument("--separate", type=int, default=40, help="groups that are fitted separately, of each kind")
     options.add_argument("--spread", type=float, default=0.5)
@@ -84,22 +83,16 @@ def main() -> None:
         common = {"rows": kind, "spread": asked.spread, "jobs": asked.jobs}
         alone = {frame["group"].iloc[0]: evaluate(model, frame) for model, frame in found}
         record(rows, common, "separate", len(groups), separate, separate, list(alone.values()), list(alone.values()))
-        for way, pool in (("fleet, pooled", True), ("fleet", False)):
-            some = groups if pool else groups[:: max(1, len(groups) // asked.apart)][: asked.apart]
-            keys = {frame["group"].iloc[0] for _, _, frame in some}
-            with tempfile.TemporaryDirectory() as folder:
-                clock = Clock()
-                everything = train[train["group"].isin(keys)] if not pool or kind == "50 to 500" else pd.concat(
-                    [train, *(frame[:n] for _, n, frame in kinds["50 to 500"])], ignore_index=True
-                )  # fmt: skip
-                fit_fleet(everything, "y", "group", Path(folder) / "f", pool=pool, n_jobs=asked.jobs)
-                seconds = clock.read()
-                fleet = load_fleet(Path(folder) / "f")
-                scored = [(n, frame) for _, n, frame in chosen if frame["group"].iloc[0] in keys]
-                score = [evaluate(_Group(fleet, frame), frame[n:]) for n, frame in scored]
-            share = [spent * len(some) / len(groups) for spent in separate]
-            same = [alone[frame["group"].iloc[0]] for _, frame in scored]
-            record(rows, common, way, len(some), seconds, share, score, same)
+        with tempfile.TemporaryDirectory() as folder:
+            clock = Clock()
+            everything = train if kind == "50 to 500" else pd.concat(
+                [train, *(frame[:n] for _, n, frame in kinds["50 to 500"])], ignore_index=True
+            )  # fmt: skip
+            fit_fleet(everything, "y", "group", Path(folder) / "f", pool=True, n_jobs=asked.jobs)
+            seconds = clock.read()
+            fleet = load_fleet(Path(folder) / "f")
+            score = [evaluate(_Group(fleet, frame), frame[n:]) for _, n, frame in chosen]
+        record(rows, common, "fleet, pooled", len(groups), seconds, separate, score, list(alone.values()))
         if asked.out:
             with asked.out.open("a") as file:
                 file.write("".join(json.dumps(row) + "\n" for row in rows))

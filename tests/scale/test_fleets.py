@@ -6,11 +6,11 @@ import pandas as pd
 import pytest
 
 import vmg
-from vmg import TableRegressor, model_file
+from vmg import model_file
+from vmg.estimators import TableModel
 from vmg.files import RunError
 from vmg.model_file import ModelFileError
 from vmg.scale import fit_fleet, fleet, load_fleet, score_dataset, update_model
-from vmg.scale.group_fits import FLEET_SIZE, GroupTable, fit_together
 from vmg.tables import TableError
 
 FAST = {"n_members": 4, "hidden_layer_sizes": (6,), "max_iter": 20, "random_state": 0}
@@ -57,16 +57,6 @@ def test_every_group_has_a_model_and_the_others_a_reason(fitted):
     assert model.estimator.ensemble_.members.head.count.tolist() == [40.0] * 4
 
 
-@pytest.mark.parametrize("noise", ["auto", "constant"])
-def test_the_noise_of_a_group_depends_on_the_input_where_rows_say_so(noise):
-    rng = np.random.default_rng(0)
-    X = rng.uniform(-2, 2, (300, 2))
-    y = X[:, 1] + np.exp(X[:, 0]) * 0.1 * rng.normal(size=300)
-    [model] = fit_together([GroupTable(0, X, y, {**FAST, "noise": noise})])
-    low, high = model.pred_dist(np.array([[-1.5, 0.0], [1.5, 0.0]])).aleatoric_std
-    assert high / low == pytest.approx(1.0) if noise == "constant" else high / low > 5  # e³ is the truth
-
-
 def test_rows_find_their_model(fitted):
     folder, _ = fitted
     fleet, frame = load_fleet(folder), sales(seed=1)
@@ -100,22 +90,21 @@ def test_a_dataset_is_scored_by_a_fleet(fitted, tmp_path):
 def test_a_killed_run_goes_on_to_the_same_files(tmp_path, monkeypatch):
     calls = []
 
-    def die(tables, **options):
+    def die(table, **options):
         if calls:
             raise KeyboardInterrupt
-        calls.append(tables)
-        return original(tables, **options)
+        calls.append(table)
+        return original(table, **options)
 
-    original = fleet.fit_batch
-    monkeypatch.setattr(fleet, "BATCH_CELLS", 50)  # a batch for each group
-    monkeypatch.setattr(fleet, "fit_batch", die)
+    original = fleet.fit_group
+    monkeypatch.setattr(fleet, "fit_group", die)
     folder = tmp_path / "shops"
     with pytest.raises(KeyboardInterrupt):
         fit_fleet(sales(), "y", "shop", folder, options=FAST)
     assert len(bits(folder)) == 1 and not (folder / "index.json").exists()
     with pytest.raises(ModelFileError, match="not finished"):
         load_fleet(folder)
-    monkeypatch.setattr(fleet, "fit_batch", original)
+    monkeypatch.setattr(fleet, "fit_group", original)
     report = fit_fleet(sales(), "y", "shop", folder, options=FAST)
     assert len(report.found) == 1 and len(report.fitted) == 2
     again = tmp_path / "again"
@@ -225,40 +214,15 @@ def test_pooled_groups_borrow_from_each_other(tmp_path):
     assert again.fitted == [] and len(again.found) == 7
 
 
-@pytest.mark.parametrize("n", [8, 60])
-def test_a_fleet_of_one_group_is_a_single_fit(n, monkeypatch):
-    """With the same seed, size and plan; also beside other groups, up to rounding."""
-    rng = np.random.default_rng(0)
-    tables = [GroupTable(k, *_rows(rng, m, k), {**FAST, "likelihood": "student"}) for k, m in enumerate([n, 40, 30])]
-    tables[0].y[0] += 1e9 * (n > 8)  # left out by both
-    single = TableRegressor(**{**tables[0].options, "random_state": tables[0].own_seed})
-    single.set_params(learning_rate_init=FLEET_SIZE.plan.rate, experts="networks")  # as in every fleet
-    size = single.adjusted(FLEET_SIZE)
-    monkeypatch.setattr(single, "adjusted", lambda _: size)
-    single.fit(tables[0].X, tables[0].y)
-    X, y = _rows(rng, 50, 0)
-    [alone] = fit_together(tables[:1])
-    for model, tolerance in ((alone, 1e-6), (fit_together(tables)[0], 0.05)):
-        assert model.n_outliers_ == single.n_outliers_ == (n > 8)
-        for said, expected in zip(_said(model, X, y), _said(single, X, y), strict=True):
-            np.testing.assert_allclose(said, expected, rtol=tolerance, atol=tolerance)
-
-
-def _rows(rng, n, k):
-    X = rng.normal(size=(n, 3))
-    return X, np.sin(2 * X[:, 0]) + k + 0.1 * rng.normal(size=n)
-
-
-def _said(model, X, y):
-    said = model.pred_dist(X)
-    return said.mean, said.epistemic_std, said.aleatoric_std, said.interval(0.9), said.log_prob(y)
-
-
-def test_groups_of_amounts_have_no_negative_bounds():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(40, 2))
-    [model] = fit_together([GroupTable(0, X, 100 * rng.exponential(size=40), FAST)])
-    assert (model.predict_interval(X) >= 0).all()
+def test_a_fleet_of_one_group_is_a_single_fit(tmp_path):
+    """But for the seed, which each group draws for itself."""
+    frame = sales({"north": 60})
+    fit_fleet(frame, "y", "shop", tmp_path, options=FAST)
+    one = load_fleet(tmp_path).model("north")
+    options = {**FAST, "random_state": one.estimator.random_state}
+    single = TableModel.fit(frame.drop(columns="shop"), "y", options=options)
+    rows = sales({"north": 40}, seed=3).assign(x=lambda rows: rows["x"].where(rows.index % 5 > 0))
+    pd.testing.assert_frame_equal(one.predict_frame(rows), single.predict_frame(rows), rtol=1e-6)
 
 
 # -- what one model of a table can, a fleet can too -------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """A fleet: one model for each group of a table's rows, in a folder of model files with an index.
 
-Groups are fitted in batches, each written as soon as it is fitted; a run that was killed goes on from there. The index
-comes last: a folder without one is unfinished.
+A group is fitted as a table of its own would be, or pooled with the others. Each is written as soon as it is fitted; a
+run that was killed goes on from there. The index comes last: a folder without one is unfinished.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import vmg
-from vmg.estimators import TableModel
+from vmg.estimators import TableClassifier, TableModel, TableRegressor
 from vmg.estimators.table_estimator import FLAGS
 from vmg.estimators.table_model import prepare_table
 from vmg.files import Run, file_stamp, replacing
 from vmg.fit.design import ordinary_rows, use_threads
 from vmg.metrics import base_rate
 from vmg.model_file import ModelFileError
-from vmg.scale.group_fits import Estimator, GroupTable, choose_group_likelihood, fit_apart, fit_together, is_together
 from vmg.scale.parallel import run_parallel
-from vmg.scale.pooling import Pool, fit_pool
+from vmg.scale.pooling import Estimator, GroupTable, Pool, choose_group_likelihood, fit_pool
 from vmg.tables import TableEncoder, TableError
 from vmg.tables.cells import Cells, RowDigest, count, require_columns, to_texts
 from vmg.tables.columns import TableChoices
 from vmg.tables.inputs import ReferenceRows, TableInputs, row_digests
 from vmg.tables.target import Task
+from vmg.training import History
 
 __all__ = ["Fleet", "FleetReport", "fit_fleet", "load_fleet", "load_table_model"]
 
@@ -44,8 +44,6 @@ OTHERS = "others.vmg"  # the model of groups that are not known
 OTHER_GROUPS = "Model of groups that are not known."
 LOADED_MODELS = 2_000  # that a process keeps
 MIN_ROWS = 5  # of a group with a model of its own alone
-BATCH_CELLS = 12_000  # rows of a batch, padding included: what fits into the caches of a core
-MOST_PADDING = 1.3  # times the rows of the smallest group
 POOLED = ("auto", "student", "lognormal")  # likelihoods of groups that borrow from each other
 MIN_REFERENCE = 32  # rows of a pooled group that unknown cells are drawn from; with fewer, rows of all groups
 
@@ -339,17 +337,18 @@ def fit_fleet(
             for number, key in enumerate(rows)
             if key in files
         }
-        if regression and tables:
+        if pool:
             choice = choose_group_likelihood(list(tables.values()))
-            tables = {key: replace(one, likelihood=choice) for key, one in tables.items()}
-        if pool:  # groups on their own leave absurd targets out themselves
-            tables = {key: _ordinary(one, table.values) for key, one in tables.items()}
+            tables = {key: _ordinary(replace(one, likelihood=choice), table.values) for key, one in tables.items()}
         encoder, everybody = table.inputs.encoder, np.arange(len(keys))
         given = np.column_stack([~marks["missing"] for marks in encoder.marks(table.rows)])
         digests = row_digests(table.features, table.values)
 
         def save(estimator: Estimator, own: Rows, name: str, about: str) -> None:
             """Write the model of a group; a small pooled one draws unknown cells from rows of all groups."""
+            history = estimator.history_
+            last = [replace(record, seconds=0.0) for record in history.records[-1:]]  # files have the same bits again
+            estimator.history_ = History(last, history.stopped, history.notes)
             near = everybody if pool and len(own) < MIN_REFERENCE else own
             cells = table.features[near], given[near], encoder.feature_scales, encoder.widths, digests[near]
             estimator.read_with(TableInputs(encoder, ReferenceRows.sample(*cells, seed=0)))
@@ -369,48 +368,31 @@ def fit_fleet(
             shared = fit_pool(list(tables.values()), options, seed)
             with use_threads(1):
                 save(shared.estimator_of(None), everybody, OTHERS, OTHER_GROUPS)
-        left = {tables[key].number: key for key in files if key not in set(done)}
-        batches = [batch for batch in _batches(list(tables.values()), pool) if any(one.number in left for one in batch)]
-        fit = partial(fit_batch, regression=regression, pool=shared)
-        n_done = len(done)
-        for position, estimators in run_parallel(fit, batches, n_jobs=n_jobs):
-            for one, estimator in zip(batches[position], estimators, strict=True):
-                if one.number in left:
-                    key = left[one.number]
-                    save(estimator, rows[key], files[key], f"Model of the group '{key}', {count(len(one.y), 'row')}.")
-                    n_done += 1
+        left = [key for key in files if key not in set(done)]
+        fit, tasks = partial(fit_group, regression=regression, pool=shared), [tables[key] for key in left]
+        n_jobs = 1 if pool else n_jobs  # a pooled group takes no longer than its way to another process
+        for n_done, (position, estimator) in enumerate(run_parallel(fit, tasks, n_jobs=n_jobs), len(done) + 1):
+            key = left[position]
+            about = f"Model of the group '{key}', {count(len(tasks[position].y), 'row')}."
+            save(estimator, rows[key], files[key], about)
             if progress is not None:
                 progress(n_done, len(files))
         fleet.write_index()
-    return FleetReport(sorted(left.values()), sorted(done), refused, notes)
+    return FleetReport(sorted(left), sorted(done), refused, notes)
 
 
-def fit_batch(tables: Sequence[GroupTable], *, regression: bool, pool: Pool | None) -> list[Estimator]:
-    """Fit groups that are fitted together, or one on its own; the same numbers in any process."""
+def fit_group(table: GroupTable, *, regression: bool, pool: Pool | None) -> Estimator:
+    """The model of one group; the same numbers in any process."""
     if pool is not None:
-        return [pool.estimator_of(table) for table in tables]
-    if is_together(tables[0]):
-        return list(fit_together(tables))
-    return [fit_apart(table, regression=regression) for table in tables]
+        return pool.estimator_of(table)
+    kind: type[Estimator] = TableRegressor if regression else TableClassifier
+    return kind(**{**table.options, "random_state": table.own_seed}).fit(table.X, table.y)
 
 
 def _ordinary(table: GroupTable, values: NDArray[Any]) -> GroupTable:
     """A group without rows whose target is absurd beside those of all groups."""
     kept = ordinary_rows(table.y, table.likelihood.name, values)
     return replace(table, X=table.X[kept], y=table.y[kept])
-
-
-def _batches(tables: Sequence[GroupTable], pool: bool) -> list[list[GroupTable]]:
-    """Groups of about the same length that are fitted together; made of all groups, so the same after a kill."""
-    batches: list[list[GroupTable]] = []
-    for table in sorted(tables, key=lambda table: (len(table.y), table.number)):
-        last = batches[-1] if batches else []
-        padded = len(table.y) * (len(last) + 1)
-        alone = not (pool or is_together(table))
-        if alone or not last or padded > BATCH_CELLS or len(table.y) > MOST_PADDING * len(last[0].y) + 8:
-            batches.append([])
-        batches[-1].append(table)
-    return batches
 
 
 def _refused(rows: Mapping[str, Rows], y: NDArray[Any], pool: bool) -> dict[str, str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,19 +23,27 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 from torch import Tensor
 
-from vmg.estimators import TableRegressor
+from vmg.estimators import TableClassifier, TableRegressor
+from vmg.estimators.base import draw_seed
 from vmg.fit.calibration import Calibration, HeldOut, calibrate
-from vmg.fit.choice import LikelihoodChoice, before_transform, choose_transform
-from vmg.fit.design import InputRange, Standardiser, squash, use_threads
+from vmg.fit.choice import (
+    FEWEST_ROWS,
+    LikelihoodChoice,
+    TargetFitter,
+    before_transform,
+    choose_target,
+    choose_transform,
+)
+from vmg.fit.design import InputRange, Size, Standardiser, TrainingPlan, squash, use_threads
 from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers
 from vmg.math.evidence import LinearPosterior, NoisePrior, RowStatistics, condition, group_precision, row_statistics
 from vmg.prediction.transformed import TargetTransform
-from vmg.scale.group_fits import GroupTable, assemble
 from vmg.training import History
 
-__all__ = ["GroupPrior", "Pool", "fit_pool", "learn_prior"]
+__all__ = ["Estimator", "GroupPrior", "GroupTable", "Pool", "choose_group_likelihood", "fit_pool", "learn_prior"]
 
 Array = NDArray[np.float64]
+Estimator = TableRegressor | TableClassifier
 
 HELD_OUT_SHARE = 0.25
 TRUNK_ROWS = 65_536
@@ -44,6 +52,34 @@ ROUNDS, STEPS = 3, 10
 SHAPE, RATE = 1.0, 0.5  # of the Gamma prior of a, as in the paper
 LEAST_NOISE = 0.25  # of a group's own estimate
 CALIBRATION_ROWS = 20_000
+PILOT_GROUPS = 5  # the largest, which say whether the logarithm of the target is predicted better
+PILOT_SIZE = Size((40,), ("relu", "tanh"), 6, TrainingPlan(max_steps=400, patience=20, refit_steps=10, rate=0.08))
+STUDENT = LikelihoodChoice("student", "groups are pooled")
+
+
+@dataclass(frozen=True)
+class GroupTable:
+    """Features [n, D] and targets [n] of one group, with its number, from which its random numbers come.
+
+    ``likelihood`` is that of a group which is pooled with others.
+    """
+
+    number: int
+    X: Array
+    y: NDArray[Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 0
+    likelihood: LikelihoodChoice = STUDENT
+
+    @property
+    def own_seed(self) -> int:
+        """Seed of this group alone."""
+        return int(np.random.default_rng([self.seed, self.number]).integers(2**31 - 1))
+
+    @property
+    def fit_seed(self) -> int:
+        """Seed that an estimator with ``random_state=own_seed`` draws for its fit."""
+        return draw_seed(self.own_seed)
 
 
 @dataclass(frozen=True)
@@ -100,7 +136,31 @@ class Pool:
         constant = replace(table, options={**table.options, "noise": "constant"}, likelihood=self.likelihood)
         units: dict[str, Any] = {"input_scaling_": self.scaling[0], "target_scaling_": self.scaling[1]}
         units |= {"target_transform_": self.transform}
-        return assemble(constant, ensemble, self.history, **units)
+        return _assemble(constant, ensemble, self.history, **units)
+
+
+def choose_group_likelihood(tables: Sequence[GroupTable]) -> LikelihoodChoice:
+    """The likelihood of pooled groups: as asked, or "lognormal" where it is better than "student".
+
+    The largest groups compare the two on held-out rows, as :func:`vmg.fit.choice.choose_target` does for one table, and
+    the one that groups with most rows take is used. Where all groups are small, they are compared as one.
+    """
+    asked = tables[0].options.get("likelihood", "auto")
+    if asked != "auto":
+        return LikelihoodChoice(asked, "as asked")
+    if any((table.y < 0).any() for table in tables):
+        return STUDENT
+    largest = sorted(tables, key=lambda table: -len(table.y))[:PILOT_GROUPS]
+    pilots = [(table.X, table.y) for table in largest if len(table.y) >= FEWEST_ROWS]
+    pilots = pilots or [(np.concatenate([t.X for t in tables]), np.concatenate([t.y for t in tables]))]
+    fitter = TargetFitter(lambda n_rows: PILOT_SIZE, tables[0].seed)
+    for_logarithm = 0
+    for X, y in pilots:
+        chosen = choose_target(Standardiser.fit(X).transform(X), y.astype(np.float64), None, fitter)
+        for_logarithm += len(y) if chosen.likelihood == "lognormal" and chosen.model.atom is None else 0
+    if 2 * for_logarithm <= sum(len(y) for _, y in pilots):
+        return STUDENT
+    return LikelihoodChoice("lognormal", "the logarithm of the target is predicted better in the largest groups")
 
 
 def fit_pool(tables: Sequence[GroupTable], options: Mapping[str, Any], seed: int) -> Pool:
@@ -212,6 +272,33 @@ def _calibrate(
         return Calibration(1.0, 1.0, 100.0)
     error, variance = np.concatenate(errors), np.concatenate(variances)
     return calibrate(HeldOut(error, variance, np.ones(len(error))), None, LEAST_NOISE)
+
+
+def _assemble(table: GroupTable, ensemble: RegressionEnsemble, history: History, **units: Any) -> TableRegressor:
+    """An estimator as ``fit`` would leave it, around an ensemble that was fitted otherwise; ``units`` of its rows."""
+    estimator = TableRegressor(**{**table.options, "random_state": table.own_seed})
+    fitted: dict[str, Any] = {
+        "seed_": table.fit_seed,
+        "n_features_in_": table.X.shape[1],
+        "inputs_": None,
+        "n_outputs_": 1,
+        "_single_output": True,
+        "target_transform_": None,
+        "atom_": None,
+        "atom_chance_": None,
+        "likelihood_": table.likelihood.name,
+        "likelihood_reason_": table.likelihood.reason,
+        "likelihood_scores_": {},
+        "n_outliers_": 0,
+        "ensemble_": ensemble,
+        "history_": history,
+        "conformal_scores_": None,
+        "conformal_groups_": None,
+        **units,
+    }
+    for name, value in fitted.items():
+        setattr(estimator, name, value)
+    return estimator
 
 
 def _standard(X: Array, y: NDArray[Any], scaling: tuple[Standardiser, Standardiser]) -> tuple[Tensor, Tensor]:
