@@ -331,9 +331,7 @@ def wrong_tables(read: Callable[[Path], str]) -> Iterator[str]:
             if missing or text.strip() not in read(page):
                 yield f"{page.relative_to(ROOT)}: its results say {missing or 'the same lines in another order'}"
     for experiment, page in ((table1, docs / "table1.md"), (table2, docs / "table2.md")):
-        made = experiment.render(
-            experiment.summarise(read_lines(results / f"{experiment.__name__[-6:]}.jsonl")), "markdown"
-        )
+        made = experiment.render(experiment.summarise(read_lines(results / f"{experiment.__name__[-6:]}.jsonl")))
         head = f"| {' | '.join(experiment.HEADER)} |"
         rows = re.findall(rf"^{re.escape(head)}\n[|: -]+\n((?:\|.*\n)+)", read(page), re.MULTILINE)
         for line in "".join(rows).splitlines():

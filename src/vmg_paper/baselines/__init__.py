@@ -2,6 +2,7 @@
 
 from vmg_paper.baselines.base import Baseline, BaselineRegressor
 from vmg_paper.baselines.batched_regressor import BatchedRegressor
+from vmg_paper.baselines.global_inducing import GlobalInducingRegressor
 from vmg_paper.baselines.hmc import HMCRegressor
 from vmg_paper.baselines.layer_methods import DeepEnsemble, Graves, MatrixGaussian, MCDropout, MeanField, PaperVMG
 from vmg_paper.baselines.pbp import PBPRegressor
@@ -11,6 +12,7 @@ __all__ = [
     "BaselineRegressor",
     "BatchedRegressor",
     "DeepEnsemble",
+    "GlobalInducingRegressor",
     "Graves",
     "HMCRegressor",
     "MCDropout",

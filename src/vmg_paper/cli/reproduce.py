@@ -11,10 +11,10 @@ import torch
 import typer
 
 from vmg.cli.output import TrainingBar, say, say_aside, waiting
-from vmg_paper.cli.figures import draw_table2, figure1_command, figure2_command
+from vmg_paper.cli.figures import figure1_command, figure2_command
 from vmg_paper.data import TABLES
 from vmg_paper.experiments import ablations, results_file, table1, table2
-from vmg_paper.experiments.results_file import FORMATS, run
+from vmg_paper.experiments.results_file import run
 from vmg_paper.experiments.table1_methods import TABLE_METHODS
 from vmg_paper.experiments.table2_methods import DIGIT_METHODS, MAX_NOISE, MAX_POINTS, parse_size
 
@@ -29,7 +29,6 @@ reproduce = typer.Typer(
 reproduce.command("figure1")(figure1_command)
 reproduce.command("figure2")(figure2_command)
 
-Form = Annotated[str, typer.Option("--format", metavar="FORMAT", help=f"One of {', '.join(FORMATS)}.")]
 Show = Annotated[bool, typer.Option("--show", help="Run nothing: print all that the results file has.")]
 Page = Annotated[Path | None, typer.Option("--write", metavar="PAGE", help="Put the tables there.")]
 OUT_HELP = "Results file; what is in it already is not run again."
@@ -65,7 +64,6 @@ def table1_command(
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch in each.")] = 1,
     out: Annotated[Path, typer.Option(help=OUT_HELP)] = Path("results/table1.jsonl"),
     show: Show = False,
-    form: Form = "markdown",
 ) -> None:
     """Test RMSE and log-likelihood on the regression tables, standard splits, all splits as one batched network.
 
@@ -73,9 +71,8 @@ def table1_command(
     """
     chosen_tables = _names(datasets, TABLES, "--datasets")
     chosen_methods = _names(methods, tuple(TABLE_METHODS), "--methods")
-    [form] = _names(form, FORMATS, "--format")
     if show:
-        say(table1.render(table1.summarise(results_file.read(out)), form))
+        say(table1.render(table1.summarise(results_file.read(out))))
         return
     torch.set_num_threads(threads)
     _earn(table1.tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed), out, jobs, threads)
@@ -84,7 +81,7 @@ def table1_command(
         for line in results_file.read(out)
         if line["dataset"] in chosen_tables and line["method"] in chosen_methods and line["seed"] == seed
     ]
-    say(table1.render(table1.summarise(lines), form))
+    say(table1.render(table1.summarise(lines)))
 
 
 def _earn(missing: list[table1.Task], out: Path, jobs: int, threads: int) -> None:
@@ -162,10 +159,8 @@ def table2_command(
             show_default="checkpoints, beside the results",
         ),
     ] = None,
-    figure: Annotated[Path | None, typer.Option(metavar="PNG", help="Draw the results there.")] = None,
     page: Page = None,
     show: Show = False,
-    form: Form = "markdown",
 ) -> None:
     """Test errors on permutation-invariant MNIST, calibration, rejection and doubt about images of other things.
 
@@ -174,7 +169,6 @@ def table2_command(
     """
     chosen_methods = _names(methods, tuple(DIGIT_METHODS), "--methods")
     chosen_sizes = None if sizes is None else _sizes(sizes)
-    [form] = _names(form, FORMATS, "--format")
     torch.set_num_threads(threads)
     chosen_seeds = _whole_numbers(seeds, "--seeds", low=0, high=2**32 - 1)
     chosen_points = _whole_numbers(points, "--points", low=1, high=MAX_POINTS)
@@ -205,11 +199,9 @@ def table2_command(
     lines = [line for line in table2.read_lines(out) if table2.key(line) in asked]
     summary = table2.summarise(lines)
     if page is None:
-        say(table2.render(summary, form))
+        say(table2.render(summary))
     else:
         results_file.write_tables(page, table2.render_page(summary))
-    if figure is not None:
-        draw_table2(summary, figure)
 
 
 def _names(text: str, known: Sequence[str], option: str) -> list[str]:

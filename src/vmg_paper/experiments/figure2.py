@@ -45,13 +45,19 @@ def noise_scale(x: Array) -> float:
     return INPUT_NOISE * float(np.sqrt(np.mean(slope**2)))
 
 
-def matrix_gaussian(activation: str, batch_shape: Sequence[int], **options: Any) -> MLP:
+def matrix_gaussian(activation: str, prior_scale: float, batch_shape: Sequence[int], **options: Any) -> MLP:
     """Matrix Gaussian layers with 2 pseudo-points in the input layer and 4 in the rest."""
-    options = {"prior": IsotropicPrior(PRIOR_SCALE), "initial_scale": INITIAL_SCALE, **options}
+    options = {"prior": IsotropicPrior(prior_scale), "initial_scale": INITIAL_SCALE, **options}
     return paper_network(HIDDEN, [2, 4, 4], batch_shape, activation=activation, **options)
 
 
-def run(*, seed: int = 0, settings: Settings | None = None, tell: Callable[[str], None] = print) -> ToyResult:
+def run(
+    *,
+    seed: int = 0,
+    prior_scale: float = PRIOR_SCALE,
+    settings: Settings | None = None,
+    tell: Callable[[str], None] = print,
+) -> ToyResult:
     """Fit all methods to the same 20 points; ``tell`` hears of each as it starts."""
     X, y = osband(seed)
     settings = Settings(n_chains=8, n_warmup=120, n_kept=120) if settings is None else settings
@@ -62,12 +68,12 @@ def run(*, seed: int = 0, settings: Settings | None = None, tell: Callable[[str]
     for label, activation in ACTIVATIONS.items():
         truth = f"HMC, {label}"
         variants: dict[str, MakeNetwork] = {
-            "Matrix Gaussian": partial(matrix_gaussian, activation),
-            "Conditional KL": partial(matrix_gaussian, activation, kl="conditional"),
-            "Global inducing": partial(inducing_network, HIDDEN, activation=activation, prior_scale=PRIOR_SCALE),
+            "Matrix Gaussian": partial(matrix_gaussian, activation, prior_scale),
+            "Conditional KL": partial(matrix_gaussian, activation, prior_scale, kl="conditional"),
+            "Global inducing": partial(inducing_network, HIDDEN, activation=activation, prior_scale=prior_scale),
         }
         bands += [toy.network_band(f"{name}, {label}", make, truth) for name, make in variants.items()]
-        truths.append(toy.true_band(truth, HIDDEN, activation, PRIOR_SCALE))
+        truths.append(toy.true_band(truth, HIDDEN, activation, prior_scale))
     bands.append(toy.default_band(first))
     ranges = [(float(part.min()), float(part.max())) for part in (x[x < 0.7], x[x > 0.7])]
     return ToyResult(x, y, curve, bands, truths, ranges)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,14 +17,12 @@ from vmg.scale import run_parallel
 from vmg.training import Callback
 
 __all__ = [
-    "FORMATS",
     "Watch",
     "append",
     "markdown",
     "mean_and_error",
     "read",
     "run",
-    "typeset",
     "unwatched",
     "write_tables",
 ]
@@ -79,10 +76,6 @@ def _unwatched_task(execute: Callable[[Task, Watch], list[Record]], task: Task) 
     return execute(task, unwatched)
 
 
-FORMATS = ("markdown", "latex", "json")
-LATEX = (("±", r"$\pm$"), ("%", r"\%"), ("−", "$-$"))
-
-
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     """The mean and its standard error, which is 0 for a single value."""
     error = np.std(values, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else 0.0
@@ -105,25 +98,3 @@ def write_tables(page: Path, tables: str) -> None:
     if not (start and end):
         raise ValueError(f"{page} must hold the lines {START} and {END}")
     page.write_text(f"{before}{START}\n\n{tables}\n\n{END}{after}", encoding="utf-8")
-
-
-def typeset(
-    summary: Sequence[Record],
-    header: Sequence[str],
-    cells: Callable[[Record], Sequence[str]],
-    form: str,
-    *,
-    n_words: int = 2,
-) -> str:
-    """A table in Markdown or LaTeX, whose first ``n_words`` columns are words, or the rows as JSON."""
-    if form not in FORMATS:
-        raise ValueError(f"format must be one of {FORMATS}; got {form!r}")
-    if form == "json":
-        return json.dumps(list(summary), indent=1)
-    rows = [cells(row) for row in summary]
-    if form == "markdown":
-        return markdown(header, rows)
-    body = [" & ".join(row) + r" \\" for row in (header, *rows)]
-    for character, name in LATEX:
-        body = [line.replace(character, name) for line in body]
-    return "\n".join([rf"\begin{{tabular}}{{{'l' * n_words}{'r' * (len(header) - n_words)}}}", *body, r"\end{tabular}"])

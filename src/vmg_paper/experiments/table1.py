@@ -21,10 +21,10 @@ from vmg_paper.data import load_table, standard_splits
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.ablations import ABLATIONS
 from vmg_paper.experiments.published import BEST, BEST_ONE_LAYER, PAPER_BASELINES, PAPER_TABLE1
-from vmg_paper.experiments.results_file import FORMATS, Record, Watch, mean_and_error, typeset, unwatched
+from vmg_paper.experiments.results_file import Record, Watch, markdown, mean_and_error, unwatched
 from vmg_paper.experiments.table1_methods import TABLE_METHODS, fit_apart
 
-__all__ = ["FORMATS", "Task", "config", "execute", "render", "score", "summarise", "tasks"]
+__all__ = ["Task", "config", "execute", "render", "score", "summarise", "tasks"]
 
 
 class Task(NamedTuple):
@@ -139,9 +139,9 @@ def summarise(lines: Sequence[Record]) -> list[Record]:
     return sorted(summary, key=lambda row: (row["dataset"], row["method"]))
 
 
-def render(summary: Sequence[Record], form: str) -> str:
+def render(summary: Sequence[Record]) -> str:
     """The summary as a table; a figure of others is marked + where ours, rounded as theirs, is no worse, else −."""
-    return typeset(summary, HEADER, _cells, form)
+    return markdown(HEADER, list(map(_cells, summary)))
 
 
 def _cells(row: Record) -> tuple[str, ...]:

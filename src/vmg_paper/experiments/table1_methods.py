@@ -126,6 +126,5 @@ METHODS = (
     _method("mc-dropout", "dropout kept at test time", baselines.MCDropout().regressor),
     _method("deep-ensemble", "five plain networks, each with its variance", baselines.DeepEnsemble().regressor),
     _method("pbp", "probabilistic backpropagation", baselines.PBPRegressor, batched_splits),
-    _method("hmc", "Hamiltonian Monte Carlo: slow, for small tables", baselines.HMCRegressor, batched_splits),
 )
 TABLE_METHODS = {method.name: method for method in METHODS}

@@ -38,7 +38,7 @@ from vmg_paper.experiments.digits import (
     score,
 )
 from vmg_paper.experiments.published import PAPER_TABLE2
-from vmg_paper.experiments.results_file import Record, Watch, markdown, mean_and_error, typeset, unwatched
+from vmg_paper.experiments.results_file import Record, Watch, markdown, mean_and_error, unwatched
 from vmg_paper.experiments.table2_methods import (
     DIGIT_METHODS,
     N_CLASSES,
@@ -57,7 +57,6 @@ __all__ = [
     "Task",
     "answered",
     "chosen_already",
-    "common_size",
     "execute",
     "fit",
     "foremost",
@@ -413,9 +412,9 @@ def _mean_or_none(values: Sequence[float | None]) -> float | None:
     return float(np.mean(given)) if given else None
 
 
-def render(summary: Sequence[Record], form: str) -> str:
+def render(summary: Sequence[Record]) -> str:
     """The summary as a table; the paper's error is marked + where ours, rounded as it is, is no worse, else −."""
-    return typeset(summary, HEADER, _cells, form, n_words=3)
+    return markdown(HEADER, list(map(_cells, summary)))
 
 
 def _cells(row: Record) -> tuple[str, ...]:
@@ -455,7 +454,7 @@ def render_page(summary: Sequence[Record]) -> str:
     words = ("method", "size", "prediction", "images", "seeds", "error %", "paper", "log-likelihood", "ECE", "AUROC")
     rows = [_short_cells(row) for row in foremost(summary) if row["prediction"] in (MEAN, PREDICTIONS[-1])]
     parts += ["## Our recipe: images less their mean, all 60,000 where run", "", markdown(words, rows), ""]
-    return "\n".join([*parts, "## Every score", "", render(summary, "markdown")])
+    return "\n".join([*parts, "## Every score", "", render(summary)])
 
 
 def _pairs(rows: Sequence[Record]) -> Iterator[tuple[str, ...]]:
@@ -505,13 +504,3 @@ def foremost(summary: Sequence[Record]) -> list[Record]:
 
 def _run(row: Record) -> tuple[Any, ...]:
     return tuple(row[name] for name in RUN)
-
-
-def common_size(summary: Sequence[Record]) -> str:
-    """The size at which most methods were run, among equals the smallest."""
-    if not summary:
-        raise ValueError("summary must hold at least one row; got none")
-    methods: dict[str, set[str]] = defaultdict(set)
-    for row in summary:
-        methods[row["size"]].add(row["method"])
-    return min(methods, key=lambda size: (-len(methods[size]), n_weights(size)))

@@ -27,17 +27,18 @@ from vmg_paper.experiments.results_file import markdown
 from vmg_paper.layers import GlobalInducingMLP
 
 __all__ = [
+    "DRAWN",
     "Band",
     "Distance",
     "MakeNetwork",
     "Settings",
     "Toy",
     "ToyResult",
+    "case",
     "distance",
     "fit_network",
     "inducing_network",
     "paper_network",
-    "record_lines",
     "render_lines",
 ]
 
@@ -123,53 +124,59 @@ class ToyResult:
         """Whether x is where the data are."""
         return np.logical_or.reduce([(low <= x) & (x <= high) for low, high in self.ranges])
 
-    def document(self) -> dict[str, Any]:
-        """The numbers of the figure, for a machine."""
-        return {
-            "x": self.x.tolist(),
-            "y": self.y.tolist(),
-            "distances": [vars(one) for one in self.distances()],
-            "bands": [
-                {
-                    "name": band.name,
-                    "truth": band.truth,
-                    "note": band.note,
-                    **{key: getattr(band, key).tolist() for key in ("x", "mean", "std", "epistemic_std")},
-                }
-                for band in (*self.bands, *self.truths)
-            ],
-        }
+    def lines(self, **fields: Any) -> list[dict[str, Any]]:
+        """One line for each band, to be kept after ``fields``: distances to the truth, and the band at nine points.
+
+        Widths are given as the factor by which they differ, either way.
+        """
+        apart = {one.name: one for one in self.distances()}
+        lines = []
+        for band in (*self.bands, *self.truths):
+            some = np.linspace(0, len(band.x) - 1, 9).round().astype(int)
+            line = {**fields, "name": band.name, "truth": band.truth, "note": band.note}
+            line |= {key: getattr(band, key)[some].round(6).tolist() for key in ("x", "mean", "std")}
+            if band.name in apart:
+                one = apart[band.name]
+                line |= {"mean_inside": round(one.mean_inside, 4), "mean_outside": round(one.mean_outside, 4)}
+                line |= {"width_inside": round(math.exp(one.log_std_inside), 4)}
+                line |= {"width_outside": round(math.exp(one.log_std_outside), 4)}
+            lines.append(line)
+        return lines
 
 
-def record_lines(figure: str, document: dict[str, Any]) -> list[dict[str, Any]]:
-    """One line for each band of a figure's document, to be kept: distances to the truth, and the band at nine points.
-
-    Widths are given as the factor by which they differ, either way.
-    """
-    apart = {one["name"]: one for one in document["distances"]}
-    lines = []
-    for band in document["bands"]:
-        some = np.linspace(0, len(band["x"]) - 1, 9).round().astype(int)
-        line: dict[str, Any] = {"figure": figure, "name": band["name"], "truth": band["truth"], "note": band["note"]}
-        line |= {key: [round(band[key][k], 6) for k in some] for key in ("x", "mean", "std")}
-        if band["name"] in apart:
-            one = apart[band["name"]]
-            line |= {f"mean_{where}": round(one[f"mean_{where}"], 4) for where in ("inside", "outside")}
-            line |= {f"width_{where}": round(math.exp(one[f"log_std_{where}"]), 4) for where in ("inside", "outside")}
-        lines.append(line)
-    return lines
+DRAWN = {"figure1": (0, 1.0), "figure2": (0, 3.0)}
+"""Seed of the data, and prior scale of the weights, of the figures as they are on the page."""
 
 
 def render_lines(lines: Sequence[dict[str, Any]]) -> str:
-    """Tables of kept lines, figure by figure."""
+    """Tables of kept lines: each figure as it is drawn, then widths for other data and priors."""
     parts = []
     for figure in sorted({line["figure"] for line in lines}):
         own = [line for line in lines if line["figure"] == figure]
-        rows = [(line["name"], *(f"{line[key]:.2f}" for key in DISTANCES)) for line in own if line["truth"]]
+        cases = sorted({case(line) for line in own}, key=lambda one: (one != DRAWN[figure], one[::-1]))
+        drawn = [line for line in own if case(line) == cases[0]]
+        rows = [(line["name"], *(f"{line[key]:.2f}" for key in DISTANCES)) for line in drawn if line["truth"]]
         parts += [f"**Figure {figure[-1]}**", "", markdown(("method", *DISTANCES.values()), rows), ""]
-        chains = [(line["name"], line["note"]) for line in own if line["note"]]
+        chains = [(line["name"], line["note"]) for line in drawn if line["note"]]
         parts += [markdown(("truth", "its chains"), chains), ""]
+        if len(cases) > 1:
+            parts += [f"**Figure {figure[-1]}, width where there are no data**", "", _widths(own, cases), ""]
     return "\n".join(parts).strip()
+
+
+def case(line: dict[str, Any]) -> tuple[int, float]:
+    """Seed of the data and prior scale behind a kept line."""
+    return line["seed"], line["prior_scale"]
+
+
+def _widths(lines: Sequence[dict[str, Any]], cases: Sequence[tuple[int, float]]) -> str:
+    """The factor between a band's width and its truth's where there are no data: a row a method, a column a case."""
+    found = {(line["name"], case(line)): line["width_outside"] for line in lines if line["truth"]}
+    rows = [
+        (name, *(f"{found[name, one]:.2f}" if (name, one) in found else "" for one in cases))
+        for name in dict.fromkeys(name for name, _ in found)
+    ]
+    return markdown(("method", *(f"data {seed}, N(0, {scale:g}²)" for seed, scale in cases)), rows)
 
 
 DISTANCES = {

@@ -9,7 +9,7 @@ divergence is that of what is used: the objective is a bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -32,38 +32,33 @@ class InducedPosterior(NamedTuple):
 
     mean: Tensor  # [..., R, C]
     root: Tensor  # Cholesky factor of Σ⁻¹ [..., R, R]
-    prior_precision: float
 
     def sample(self, noise: Tensor) -> Tensor:
         """The weights that standard normal noise [..., R, C] becomes."""
         return self.mean + torch.linalg.solve_triangular(self.root.mT, noise, upper=True)
 
     def kl_divergence(self) -> Tensor:
-        """KL(q(W | Φ) ‖ MN(0, I/τ, I)), [...]."""
+        """KL(q(W | Φ) ‖ MN(0, I, I)), [...]."""
         R, C = self.mean.shape[-2:]
         eye = torch.eye(R, dtype=self.root.dtype, device=self.root.device)
         trace = torch.linalg.solve_triangular(self.root, eye, upper=False).square().sum((-2, -1))
         logdet = -2 * self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)  # of Σ
-        mahalanobis = self.prior_precision * self.mean.square().sum((-2, -1))
-        rows = self.prior_precision * trace - R - logdet - R * math.log(self.prior_precision)
-        return 0.5 * (C * rows + mahalanobis)
+        mahalanobis = self.mean.square().sum((-2, -1))
+        return 0.5 * (C * (trace - R - logdet) + mahalanobis)
 
 
-def induced_posterior(
-    features: Tensor, outputs: Tensor, precision: Tensor, prior_precision: float = 1.0
-) -> InducedPosterior:
-    """q(W | Φ) = MN(ΣΦᵀΛv, Σ, I) with Σ = (τI + ΦᵀΛΦ)⁻¹ [OA21].
+def induced_posterior(features: Tensor, outputs: Tensor, precision: Tensor) -> InducedPosterior:
+    """q(W | Φ) = MN(ΣΦᵀΛv, Σ, I) with Σ = (I + ΦᵀΛΦ)⁻¹ [OA21].
 
     Args:
         features: Φ, the inducing points at the layer, augmented [..., P, R].
         outputs: pseudo-outputs v [..., P, C].
         precision: the diagonal of Λ [..., P].
-        prior_precision: τ.
     """
     weighted = features * precision.unsqueeze(-1)
     eye = torch.eye(features.shape[-1], dtype=features.dtype, device=features.device)
-    root = cholesky(prior_precision * eye + weighted.mT @ features, name="τI + ΦᵀΛΦ")
-    return InducedPosterior(torch.cholesky_solve(weighted.mT @ outputs, root), root, prior_precision)
+    root = cholesky(eye + weighted.mT @ features, name="I + ΦᵀΛΦ")
+    return InducedPosterior(torch.cholesky_solve(weighted.mT @ outputs, root), root)
 
 
 class NetworkDraw(NamedTuple):
@@ -74,10 +69,11 @@ class NetworkDraw(NamedTuple):
 
 
 class GlobalInducingMLP(BayesianModule):
-    """A multilayer perceptron with global inducing points [OA21], weights W ~ N(0, prior_scale²) and x̂ = [x, 1]/√R.
+    """A multilayer perceptron with global inducing points [OA21], weights W ~ N(0, s²) and x̂ = [x, 1]/√R.
 
-    Layer l has pseudo-outputs v and their precisions Λ, and the posterior q(W_l | Φ_l), where Φ_l are the inducing
-    points after the layers below, with the weights drawn there. A draw of the network draws W_1, W_2, ... in turn.
+    Layer l has pseudo-outputs v and their precisions Λ, and the posterior q(W_l/s_l | s_l Φ_l), where Φ_l are the
+    inducing points after the layers below, with the weights drawn there. A draw of the network draws W_1, W_2, ... in
+    turn.
 
     Parameters
     ----------
@@ -86,7 +82,9 @@ class GlobalInducingMLP(BayesianModule):
     n_inducing : int
         Number of inducing points P.
     prior_scale : float
-        Standard deviation 1/√τ of every weight before the data.
+        Standard deviation s of every weight before the data.
+    learn_prior : bool
+        Learn s of each layer with the posterior: the bound is then one of the evidence at the learned s.
     batch_shape : sequence of int
         Independent replicas in one module: parameters gain these leading dimensions, inputs are [*batch_shape, B, in]
         or, shared by all replicas, [B, in].
@@ -101,6 +99,7 @@ class GlobalInducingMLP(BayesianModule):
         n_inducing: int,
         activation: str | Activation = "relu",
         prior_scale: float = 1.0,
+        learn_prior: bool = False,
         batch_shape: Sequence[int] = (),
     ) -> None:
         super().__init__()
@@ -121,6 +120,9 @@ class GlobalInducingMLP(BayesianModule):
         self.inducing_inputs = nn.Parameter(torch.empty(*batch_shape, n_inducing, in_features))
         self.pseudo_outputs = nn.ParameterList(torch.empty(*batch_shape, n_inducing, n) for n in sizes[1:])
         self.log_precisions = nn.ParameterList(torch.empty(*batch_shape, n_inducing) for _ in sizes[1:])
+        self.log_prior_scales = nn.ParameterList(
+            nn.Parameter(torch.empty(batch_shape), requires_grad=learn_prior) for _ in sizes[1:]
+        )
         self.reset_parameters()
 
     def extra_repr(self) -> str:
@@ -131,10 +133,15 @@ class GlobalInducingMLP(BayesianModule):
         """Standard normal inducing inputs and hidden pseudo-outputs, the last layer's zero."""
         with torch.no_grad():
             self.inducing_inputs.normal_(generator=generator)
-            for v, log_precision in zip(self.pseudo_outputs, self.log_precisions, strict=True):
+            for v, log_precision, log_scale in self._layers():
                 v.normal_(generator=generator)
                 log_precision.fill_(INITIAL_LOG_PRECISION)
+                log_scale.fill_(math.log(self.prior_scale))
             self.pseudo_outputs[-1].zero_()
+
+    def _layers(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Pseudo-outputs, their log precisions and log s of each layer."""
+        return zip(self.pseudo_outputs, self.log_precisions, self.log_prior_scales, strict=True)
 
     def start_at(self, x: Tensor, y: Tensor) -> None:
         """Put the inducing points at rows x [P, in] and the last pseudo-outputs at their targets y [P, out]."""
@@ -151,23 +158,25 @@ class GlobalInducingMLP(BayesianModule):
         weights: list[Tensor] = []
         h: Tensor = self.inducing_inputs
         kl = h.new_zeros(leading)
-        for number, (v, log_precision) in enumerate(zip(self.pseudo_outputs, self.log_precisions, strict=True)):
+        for number, (v, log_precision, log_scale) in enumerate(self._layers()):
+            scale = log_scale.exp()[..., None, None]
             features = augment(self.activation(h) if number else h)
-            q = induced_posterior(features, v, log_precision.exp(), self.prior_scale**-2)
+            q = induced_posterior(scale * features, v, log_precision.exp())
             shape = (*leading, *q.mean.shape[-2:])
             noise = torch.randn(*shape, generator=self.generator, dtype=h.dtype, device=h.device)
-            weights.append(q.sample(noise))
+            weights.append(scale * q.sample(noise))
             kl = kl + q.kl_divergence()
             h = features @ weights[-1]
         return NetworkDraw(weights, kl)
 
     def draw_weights(self, *, prior: bool = False) -> list[Tensor]:
-        """The weights of all layers, from the posterior or W ~ N(0, prior_scale²)."""
+        """The weights of all layers, from the posterior or the prior."""
         if not prior:
             return self.sample_weights().weights
         shapes = [(*self.batch_shape, n_in + 1, n_out) for n_in, n_out in self.sizes]
         like = self.inducing_inputs
-        return [self.prior_scale * randn(shape, like=like, generator=self.generator) for shape in shapes]
+        draws = [randn(shape, like=like, generator=self.generator) for shape in shapes]
+        return [log_scale.exp()[..., None, None] * W for log_scale, W in zip(self.log_prior_scales, draws, strict=True)]
 
     def apply_weights(self, weights: Sequence[Tensor], x: Tensor) -> Tensor:
         """The outputs [*sample_shape, *batch_shape, B, out] at x under weights of :meth:`sample_weights`."""

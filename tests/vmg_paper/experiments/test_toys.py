@@ -1,7 +1,6 @@
 """The two toy figures with tiny settings, from the command line too: shapes, distances and what they mean."""
 
 import functools
-import json
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +15,14 @@ from vmg_paper.data.tables import cubic
 from vmg_paper.experiments import figure1, figure2
 from vmg_paper.experiments.results_file import END, START
 from vmg_paper.experiments.toys import (
+    DRAWN,
     Band,
     Settings,
     Toy,
     ToyResult,
+    case,
     distance,
     fit_network,
-    record_lines,
     render_lines,
 )
 
@@ -87,16 +87,6 @@ def test_truths_stand_beside_their_own_model_in_the_picture():
     assert [band.name for band in three[12:]] == list(LEARNED)
 
 
-def test_distances_and_the_document_are_finite(tiny):
-    _, result, _ = tiny
-    document = result.document()
-    n = len(result.bands)
-    assert len(document["distances"]) == n and len(document["bands"]) == n + len(result.truths)
-    for one in document["distances"]:
-        numbers = [value for value in one.values() if isinstance(value, float)]
-        assert len(numbers) == 4 and np.isfinite(numbers).all()
-
-
 def test_inside_is_where_the_data_are(tiny):
     _, result, _ = tiny
     assert result.inside(result.x).all()
@@ -139,18 +129,13 @@ def test_longer_training_raises_the_bound(make):
     assert long > short + 10
 
 
-@pytest.fixture
-def seeds():
-    """Those that a command has asked for."""
-    return []
-
-
 @pytest.fixture(params=[figure1, figure2], ids=["figure1", "figure2"])
-def command(request, monkeypatch, tmp_path, seeds):
-    figure = request.param
+def command(request, monkeypatch, tmp_path):
+    """The command of a figure whose fits are there already: options to the command's end, and the seeds asked for."""
+    figure, seeds = request.param, []
     result, told = tiny_run(figure)
 
-    def run(*, seed, tell):
+    def run(*, seed, tell, **options):
         seeds.append(seed)
         for name in told:
             tell(name)
@@ -158,27 +143,16 @@ def command(request, monkeypatch, tmp_path, seeds):
 
     monkeypatch.setattr(figure, "run", run)
     name = figure.__name__.rpartition(".")[2]
-    return lambda *options: (command_runner().invoke(reproduce, [name, *options]), tmp_path / "here" / "a.png")
+    return lambda *options: (command_runner().invoke(reproduce, [name, *options]), seeds)
 
 
 def test_a_table_is_printed_and_a_picture_drawn(command, tmp_path):
-    done, path = command("--out", str(tmp_path / "here" / "a.png"))
+    path = tmp_path / "here" / "a.png"
+    done, seeds = command("--out", str(path), "--seed", "2")
     assert done.exit_code == 0, done.output
     assert path.read_bytes().startswith(b"\x89PNG")
-    assert "Distance of each band" in done.stdout and "split R̂" in done.stdout
-
-
-def test_numbers_are_printed_as_json(command, seeds, tmp_path):
-    done, _ = command("--out", str(tmp_path / "a.png"), "--format", "json", "--seed", "2")
-    assert done.exit_code == 0, done.output
-    document = json.loads(done.stdout)
-    assert len(document["distances"]) in map(len, NAMES.values()) and len(document["x"]) == 20
+    assert "| PBP |" in done.stdout and "split R̂" in done.stdout
     assert seeds == [2]
-
-
-def test_an_unknown_format_is_refused(command):
-    done, _ = command("--format", "xml")
-    assert done.exit_code == 2
 
 
 # -- kept numbers -----------------------------------------------------------------------------------------------------
@@ -191,28 +165,43 @@ def kept():
     return read_lines(ROOT / "results" / "figures.jsonl")
 
 
-def test_kept_lines_are_those_of_the_figure(tiny, tmp_path):
+def test_kept_lines_are_those_of_the_figure(tiny):
     figure, result, _ = tiny
     name = figure.__name__.rpartition(".")[2]
-    lines = record_lines(name, result.document())
+    lines = result.lines(figure=name, seed=0, prior_scale=figure.PRIOR_SCALE)
     assert [line["name"] for line in lines] == [band.name for band in (*result.bands, *result.truths)]
     first, apart = lines[0], result.distances()[0]
     assert first["width_outside"] == pytest.approx(np.exp(apart.log_std_outside), abs=1e-4)
-    np.testing.assert_allclose(
-        first["mean"], result.bands[0].mean[np.linspace(0, 20, 9).round().astype(int)], atol=1e-6
-    )
+    some = np.linspace(0, 20, 9).round().astype(int)
+    np.testing.assert_allclose(first["mean"], result.bands[0].mean[some], atol=1e-6)
+    assert all(np.isfinite(line[key]).all() for line in lines for key in ("mean", "std"))
     assert f"| {first['name']} | {first['mean_inside']:.2f} |" in render_lines(lines)
+
+
+def test_other_data_and_priors_are_columns_beside_the_drawn_figure():
+    result, _ = tiny_run(figure2)
+    cases = [(0, 3.0), (1, 3.0), (0, 1.0)]
+    lines = [
+        {**line, "width_outside": seed + scale}
+        for seed, scale in cases
+        for line in result.lines(figure="figure2", seed=seed, prior_scale=scale)
+        if line["truth"]
+    ]
+    shown = render_lines(lines)
+    assert "| method | data 0, N(0, 3²) | data 0, N(0, 1²) | data 1, N(0, 3²) |" in shown
+    assert "| PBP | 3.00 | 1.00 | 4.00 |" in shown
+    assert shown.count("| PBP |") == 2  # the drawn figure's distances, and the widths
 
 
 def test_a_command_replaces_its_lines_and_the_tables_of_the_page(command, tmp_path):
     lines, page = tmp_path / "kept.jsonl", tmp_path / "page.md"
-    lines.write_text(json.dumps({"figure": "figure0", "name": "a", "truth": "", "note": ""}) + "\n")
     page.write_text(f"before\n{START}\nold\n{END}\nafter\n")
-    for _ in range(2):
-        options = ("--out", str(tmp_path / "a.png"), "--record", str(lines), "--write", str(page))
+    counts = []
+    for seed in ("0", "0", "1"):
+        options = ("--out", str(tmp_path / "a.png"), "--record", str(lines), "--write", str(page), "--seed", seed)
         assert command(*options)[0].exit_code == 0
-    names = [(line["figure"], line["name"]) for line in read_lines(lines)]
-    assert names[0] == ("figure0", "a") and len(names) == len(set(names)) > 8
+        counts.append(len(read_lines(lines)))
+    assert counts[0] == counts[1] == counts[2] / 2 > 7
     text = page.read_text()
     assert text.startswith("before") and text.endswith("after\n") and "old" not in text and "TableRegressor()" in text
 
@@ -226,13 +215,14 @@ def test_kept_numbers_are_those_of_a_new_fit():
     """Of the quickest method; all others are as deterministic."""
     X, y = cubic(seed=0)
     toy = Toy(X, y, figure1.NOISE, figure1.RANGE, Settings(), 0, lambda name: None)
-    [line] = [line for line in kept() if (line["figure"], line["name"]) == ("figure1", "PBP")]
+    [line] = [line for line in kept() if (line["figure"], line["seed"], line["name"]) == ("figure1", 0, "PBP")]
     band = toy.pbp_band((figure1.HIDDEN,), "HMC")
     some = np.searchsorted(band.x, np.array(line["x"]) - 1e-6)
-    np.testing.assert_allclose(line["mean"], band.mean[some], rtol=1e-4, atol=1e-3)
-    np.testing.assert_allclose(line["std"], band.std[some], rtol=1e-4)
+    np.testing.assert_allclose(line["mean"], band.mean[some], rtol=1e-3, atol=1e-2)
+    np.testing.assert_allclose(line["std"], band.std[some], rtol=1e-2)
 
 
 def test_global_inducing_points_are_as_wide_as_the_truth_where_there_are_no_data():
-    wide = {line["name"]: line["width_outside"] for line in kept() if line["name"].startswith("Global inducing")}
+    drawn = [line for line in kept() if case(line) == DRAWN[line["figure"]]]
+    wide = {line["name"]: line["width_outside"] for line in drawn if line["name"].startswith("Global inducing")}
     assert len(wide) == 4 and max(wide.values()) < 1.5

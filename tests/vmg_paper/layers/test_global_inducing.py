@@ -16,13 +16,13 @@ from vmg.training import cosine, train
 from vmg_paper.layers import GlobalInducingMLP
 from vmg_paper.layers.global_inducing import induced_posterior
 
-P, R, C, TAU = 6, 4, 2, 0.7
+P, R, C = 6, 4, 2
 N, IN, NOISE = 10, 3, 0.5
 
 
-def explicit(features, outputs, precision, tau=TAU):
+def explicit(features, outputs, precision):
     """The posterior of each column, a Gaussian of its own."""
-    Sigma = torch.linalg.inv(tau * torch.eye(features.shape[-1]).double() + features.mT @ precision.diag() @ features)
+    Sigma = torch.linalg.inv(torch.eye(features.shape[-1]).double() + features.mT @ precision.diag() @ features)
     return [MultivariateNormal(Sigma @ features.mT @ (precision * v), Sigma) for v in outputs.mT]
 
 
@@ -31,8 +31,8 @@ def problem():
 
 
 def test_posterior_and_divergence_against_explicit_matrices():
-    q, columns = induced_posterior(*problem(), TAU), explicit(*problem())
-    prior = MultivariateNormal(torch.zeros(R).double(), torch.eye(R).double() / TAU)
+    q, columns = induced_posterior(*problem()), explicit(*problem())
+    prior = MultivariateNormal(torch.zeros(R).double(), torch.eye(R).double())
     root = torch.stack([(q.sample(unit.unsqueeze(-1)) - q.mean)[:, 0] for unit in torch.eye(R).double()], -1)
     for c, column in enumerate(columns):
         assert_close(q.mean[:, c], column.mean)
@@ -42,14 +42,14 @@ def test_posterior_and_divergence_against_explicit_matrices():
 
 def test_without_precision_the_posterior_is_the_prior():
     features, outputs, precision = problem()
-    assert induced_posterior(features, outputs, 1e-12 * precision, TAU).kl_divergence().abs() < 1e-9
+    assert induced_posterior(features, outputs, 1e-12 * precision).kl_divergence().abs() < 1e-9
 
 
 def test_gradients_of_the_posterior():
     noise = normal(R, C, seed=4)
 
     def values(*tensors):
-        q = induced_posterior(*tensors, TAU)
+        q = induced_posterior(*tensors)
         return q.kl_divergence(), q.sample(noise)
 
     assert torch.autograd.gradcheck(values, [t.requires_grad_() for t in problem()])
@@ -85,11 +85,11 @@ def test_a_draw_carries_the_inducing_points_along(perturb):
     network = make(perturb)
     drawn = network.sample_weights()
     h, total = network.inducing_inputs, 0.0
-    for number, (v, log_precision, W) in enumerate(
-        zip(network.pseudo_outputs, network.log_precisions, drawn.weights, strict=True)
-    ):
+    for number, W in enumerate(drawn.weights):
         features = augment(h.tanh() if number else h)
-        columns = explicit(features.detach(), v.detach(), log_precision.exp().detach(), tau=1.0)
+        scale = network.log_prior_scales[number].exp()
+        v, log_precision = network.pseudo_outputs[number], network.log_precisions[number]
+        columns = explicit((scale * features).detach(), v.detach(), log_precision.exp().detach())
         prior = MultivariateNormal(torch.zeros(features.shape[-1]).double(), torch.eye(features.shape[-1]).double())
         total = total + sum(kl_divergence(column, prior) for column in columns)
         h = features @ W
@@ -113,16 +113,18 @@ class LinearRegression:
     def bound(self, network):
         """The bound with the expectation over the weights in closed form."""
         [v], [log_precision] = network.pseudo_outputs, network.log_precisions
-        q = induced_posterior(augment(network.inducing_inputs), v, log_precision.exp(), network.prior_scale**-2)
-        variance = torch.linalg.solve_triangular(q.root, self.A.mT, upper=False).square().sum()
-        at_mean = self.likelihood.expected_log_prob(self.A @ q.mean, self.y).sum()
+        scale = network.log_prior_scales[0].exp()
+        q = induced_posterior(scale * augment(network.inducing_inputs), v, log_precision.exp())
+        variance = torch.linalg.solve_triangular(q.root, scale * self.A.mT, upper=False).square().sum()
+        at_mean = self.likelihood.expected_log_prob(scale * self.A @ q.mean, self.y).sum()
         return (at_mean - 0.5 * variance / NOISE**2 - q.kl_divergence()).detach()
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.3])
 def test_with_the_data_as_inducing_points_the_bound_is_the_evidence(scale):
     exact = LinearRegression(scale=scale)
-    network = GlobalInducingMLP(IN, (), 1, n_inducing=N, prior_scale=scale).double()
+    network = GlobalInducingMLP(IN, (), 1, n_inducing=N).double()
+    torch.nn.init.constant_(network.log_prior_scales[0], math.log(scale))
     network.start_at(exact.x, exact.y)
     torch.nn.init.constant_(network.log_precisions[0], -2 * math.log(NOISE))
     assert_close(exact.bound(network), exact.log_evidence)
@@ -136,7 +138,7 @@ def test_never_above_the_evidence(n_inducing):
         for distance in (0.0, 0.1, 1.0):
             network.start_at(exact.x[:n_inducing], exact.y[:n_inducing])
             with torch.no_grad():
-                for parameter in network.parameters():
+                for parameter in filter(lambda one: one.requires_grad, network.parameters()):
                     parameter.add_(distance * torch.randn_like(parameter))
             assert exact.bound(network) < exact.log_evidence
 
@@ -150,12 +152,17 @@ def test_elbo_estimates_the_bound(perturb):
     assert abs(totals.mean() - exact.bound(network)) < 5 * totals.std() / math.sqrt(len(totals))
 
 
-def test_training_reaches_the_evidence():
+@pytest.mark.parametrize("learn_prior", [False, True])
+def test_training_reaches_the_evidence(learn_prior):
     exact = LinearRegression()
-    network = GlobalInducingMLP(IN, (), 1, n_inducing=IN + 1).double()
+    network = GlobalInducingMLP(IN, (), 1, n_inducing=IN + 1, learn_prior=learn_prior).double()
     network.start_at(exact.x[: IN + 1], exact.y[: IN + 1])
     options = {"n_steps": 600, "batch_size": N, "learning_rate": 0.1, "schedule": cosine, "averaging": 0.99}
     train(network, exact.likelihood, exact.x, exact.y, generator=torch.Generator().manual_seed(0), **options)
+    if learn_prior:  # of all scales of the prior the evidence is the largest at the learned one
+        evidences = [LinearRegression(scale=float(scale)).log_evidence for scale in torch.linspace(0.1, 3, 60)]
+        exact = LinearRegression(scale=network.log_prior_scales[0].exp().item())
+        assert exact.log_evidence > max(evidences) - 0.05
     assert exact.log_evidence - 0.1 < exact.bound(network) <= exact.log_evidence
 
 
@@ -194,10 +201,10 @@ def test_replicas_are_a_loop(perturb):
         h = single.inducing_inputs
         total = 0.0
         for number, W in enumerate(weights):  # the same draw
-            features = augment(h.tanh() if number else h)
+            features = single.log_prior_scales[number].exp() * augment(h.tanh() if number else h)
             precision = single.log_precisions[number].exp()
             total = total + induced_posterior(features, single.pseudo_outputs[number], precision).kl_divergence()
-            h = features @ W[k]
+            h = augment(h.tanh() if number else h) @ W[k]
         assert_close(total, kl[k])
         assert_close(single.apply_weights([W[k] for W in weights], x), batch.apply_weights(weights, x)[k])
 
