@@ -6,9 +6,11 @@ import sys
 import textwrap
 from unittest import SkipTest
 
+import numpy as np
 import pytest
 import sklearn
-from sklearn.base import is_classifier
+import torch
+from sklearn.base import clone, is_classifier
 from sklearn.utils.estimator_checks import (
     check_dataframe_column_names_consistency,
     check_param_validation,
@@ -69,3 +71,17 @@ def test_the_skipped_check_passes_where_it_runs():
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda estimator: type(estimator).__name__)
 def test_checks_that_scikit_learn_keeps_for_its_own_estimators(estimator, check):
     check(type(estimator).__name__, estimator)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, ensemble_regressor(likelihood="gamma")], ids=str)
+def test_a_fit_inside_a_mode_without_gradients_is_the_same(estimator, mode):
+    """Updates and predictions too, far outside the range of the rows, where slopes of the networks are asked for."""
+    X = np.random.default_rng(0).normal(size=(40, 3))
+    y = (X[:, 0] > 0).astype(int) if is_classifier(estimator) else np.exp(X[:, 0])
+    inside, outside = clone(estimator), clone(estimator).fit(X, y)
+    with mode():
+        far = inside.fit(X, y).predict(10 * X)
+        inside.partial_fit(X[:10], y[:10])
+    np.testing.assert_array_equal(far, outside.predict(10 * X))
+    np.testing.assert_array_equal(inside.predict(10 * X), outside.partial_fit(X[:10], y[:10]).predict(10 * X))

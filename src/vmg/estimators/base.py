@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, RegressorMixin, clone
@@ -137,13 +138,15 @@ class EstimatorBase(BaseEstimator, ABC):
         """Keep the attributes as they were unless the block ends without an exception, Ctrl-C included.
 
         Attributes are put back, not what they refer to: the block makes new objects and changes none of the old ones.
+        Gradients are on in the block, whatever PyTorch's mode is around it.
         """
         before = dict(self.__dict__)
         try:
             self._validate_params()
             self._callbacks = (*callbacks, *([print_progress] if self.verbose else ()))
             self.conformal_scores_ = self.conformal_groups_ = None  # they were of the model before
-            yield
+            with torch.inference_mode(False), torch.enable_grad():
+                yield
             del self._callbacks
         except BaseException:
             self.__dict__.clear()

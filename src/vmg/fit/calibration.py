@@ -160,22 +160,14 @@ def held_out_errors(rows: HeldOutFunctions, *, shrink: bool) -> HeldOut:
     return HeldOut(error, rows.variance, rows.weight)
 
 
-class _Errors:
-    """Held-out errors of G groups, padded: [G, n] each, with shares that add up to one where there are errors."""
-
-    def __init__(self, held_out: Sequence[HeldOut]) -> None:
-        longest = max(len(one.error) for one in held_out)
-        self.error, self.variance, self.share = (np.zeros((len(held_out), longest)) for _ in range(3))
-        for k, one in enumerate(held_out):
-            n = len(one.error)
-            if n:
-                self.error[k, :n], self.variance[k, :n] = one.error, one.variance
-                self.share[k, :n] = one.weight / one.weight.sum()
-
-    def mean_log_density(self, group: Positions, noise: Array, inflation: Array, degrees: Array) -> Array:
-        """Mean log density [k] of the errors of a group under a Student t, for k groups and their parts [k, 1]."""
-        squared_scale = noise + inflation * self.variance[group]
-        return (self.share[group] * student_log_density(self.error[group], squared_scale, degrees)).sum(-1)
+def _padded(groups: Sequence[HeldOut]) -> HeldOut:
+    """Errors of G groups, [G, n] each, with weights that add up to one where there are errors."""
+    longest = max(len(one.error) for one in groups)
+    parts = np.zeros((3, len(groups), longest))
+    for k, one in enumerate(groups):
+        if len(one.error):
+            parts[:, k, : len(one.error)] = one.error, one.variance, one.weight / one.weight.sum()
+    return HeldOut(*parts)
 
 
 def calibrate_groups(
@@ -189,10 +181,10 @@ def calibrate_groups(
     The noise is at least what members find on rows they saw. ``fixed_degrees`` leaves the tails as they are asked for.
     """
     n_groups = len(folds)
-    inside, outside = _Errors(folds), _Errors(regions)
+    inside, outside = _padded(folds), _padded(regions)
     n_rows = np.array([len(rows.error) for rows in folds], dtype=np.float64)
     tiny = np.finfo(np.float64).tiny
-    spread = np.sqrt((inside.share * inside.error**2).sum(1))
+    spread = np.sqrt((inside.weight * inside.error**2).sum(1))
     middle = np.array([np.median(np.abs(rows.error)) for rows in folds])
     floor = np.log(np.maximum(np.maximum(least_noise, 1e-12 * spread**2), tiny))
     typical = 2 * np.log(1.5 * np.maximum(np.maximum(middle, 1e-6 * spread), tiny))
@@ -208,10 +200,12 @@ def calibrate_groups(
 
     def loss(values: Array, problem: Positions) -> Array:
         group = problem % n_groups
-        scales = [part[:, None] for part in parts(values, group)]
-        fit = inside.mean_log_density(group, *scales) + outside.mean_log_density(group, *scales)
-        prior = INFLATION_ROWS * values[:, 1] ** 2 + DEGREES_ROWS * ((values[:, 2] - 2) / 2) ** 2
-        return 0.5 * prior / n_rows[group] - fit
+        noise, inflation, degrees = (part[:, None] for part in parts(values, group))
+        loss = 0.5 * (INFLATION_ROWS * values[:, 1] ** 2 + DEGREES_ROWS * ((values[:, 2] - 2) / 2) ** 2) / n_rows[group]
+        for rows in (inside, outside):
+            density = student_log_density(rows.error[group], noise + inflation * rows.variance[group], degrees)
+            loss -= (rows.weight[group] * density).sum(-1)
+        return loss
 
     points, losses = nelder_mead(
         loss, starts, first_step=FIRST_STEP, max_rounds=300, x_tolerance=1e-3, loss_tolerance=1e-6

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from vmg.fit.calibration import NORMAL_DEGREES
 from vmg.fit.design import MIN_ROWS, Size, Standardiser, ordinary_rows
-from vmg.fit.ensemble import HeldOutSample
+from vmg.fit.ensemble import Fitted, HeldOutSample
 from vmg.fit.gaussian import RegressionEnsemble, fit_regression
 from vmg.fit.glm import ScalarEnsemble, fit_scalar
 from vmg.likelihoods.families import LIKELIHOODS, LogNormal, make_likelihood
@@ -128,9 +128,9 @@ class TargetModel:
         if self.atom is not None and self.chance is not None:
             here = y.reshape(len(y)) == self.atom
             chance = self.chance.updated(x, _trials(here), weight)
-            rest = self.rest
-            if not here.all():
-                rest = rest.updated(x[~here], y[~here], None if weight is None else weight[~here])
+            if here.all():
+                return replace(self, chance=chance)
+            rest = self.rest.updated(x[~here], y[~here], None if weight is None else weight[~here])
             return replace(self, ensemble=rest.ensemble, chance=chance)
         values = before_transform(self.transform, y)
         if isinstance(self.ensemble, RegressionEnsemble):
@@ -174,36 +174,25 @@ class TargetFitter:
 
     def fit(self, name: str, x: Array, y: Array, weight: Array | None) -> TargetFit:
         """Fit the likelihood ``name`` to rows in standard units x [N, D] and targets y in their own unit."""
-        kept = ordinary_rows(y, name)
-        rows = np.flatnonzero(kept)
+        kept, kind = ordinary_rows(y, name), LIKELIHOODS[name]
         x, y, weight = x[kept], y[kept], None if weight is None else weight[kept]
         transform = choose_transform(name, y, rectify=self.rectify)
         values = before_transform(transform, y)
         options: dict[str, Any] = {"size": self.size_of(len(x)), "seed": self.seed, "callbacks": self.callbacks}
-        model, held, history = self._fit(name, x, values, weight, transform, options)
-        held_out = None if held is None else held._replace(rows=rows[held.rows])
-        return TargetFit(name, model, history, len(kept) - len(rows), held_out)
-
-    def _fit(
-        self,
-        name: str,
-        x: Array,
-        values: Array,
-        weight: Array | None,
-        transform: TargetTransform | None,
-        options: dict[str, Any],
-    ) -> tuple[TargetModel, HeldOutSample | None, History]:
-        if not LIKELIHOODS[name].closed_form:
-            likelihood = make_likelihood(name, values if LIKELIHOODS[name].paired else values.reshape(len(x)), weight)
-            targets = likelihood.targets(values if likelihood.paired else values.reshape(len(x)))
-            function = fit_scalar(x, targets, likelihood, weight, **options)
-            unit = Standardiser(np.zeros(1), np.ones(1))  # the likelihood knows that of its targets
-            return TargetModel(function.ensemble, unit, transform), function.held_out, function.history
-        columns = values.reshape(len(values), -1)
-        scaling = self.scaling or Standardiser.fit(columns, weight)
-        options |= {"degrees": NORMAL_DEGREES if name == "normal" else None, "experts": self.experts}
-        fitted = fit_regression(x, scaling.transform(columns), weight, input_noise=self.input_noise, **options)
-        return TargetModel(fitted.ensemble, scaling, transform), fitted.held_out, fitted.history
+        fitted: Fitted[Any]
+        if kind.closed_form:
+            columns = values.reshape(len(x), -1)
+            scaling = self.scaling or Standardiser.fit(columns, weight)
+            options |= {"degrees": NORMAL_DEGREES if name == "normal" else None, "experts": self.experts}
+            fitted = fit_regression(x, scaling.transform(columns), weight, input_noise=self.input_noise, **options)
+        else:
+            values = values if kind.paired else values.reshape(len(x))
+            likelihood = make_likelihood(name, values, weight)
+            scaling = Standardiser(np.zeros(1), np.ones(1))  # the likelihood knows that of its targets
+            fitted = fit_scalar(x, likelihood.targets(values), likelihood, weight, **options)
+        model, held = TargetModel(fitted.ensemble, scaling, transform), fitted.held_out
+        held = None if held is None else held._replace(rows=np.flatnonzero(kept)[held.rows])
+        return TargetFit(name, model, fitted.history, int((~kept).sum()), held)
 
     def fit_chance(self, x: Array, here: NDArray[np.bool_], weight: Array | None) -> TargetFit:
         """Fit the probability of an atom by small networks; ``here`` [N] are the rows that have it."""
@@ -286,11 +275,9 @@ class Candidate:
             return replace(fit, model=model, held_out=None)
         # members of the rest have seen no row with the atom: all of them are new
         known = fit.held_out.predictions.joined(fit.model.ensemble.predict(x[apart]))
-        place = np.full(len(y), -1)
-        place[np.concatenate([others[fit.held_out.rows], apart])] = np.arange(len(known.loc))
-        both = place[chance.held_out.rows] >= 0
-        rows = chance.held_out.rows[both]
-        parts = (chance.held_out.predictions.take(both), known.take(place[rows]))
+        samples = chance.held_out, HeldOutSample(np.concatenate([others[fit.held_out.rows], apart]), known)
+        rows = np.intersect1d(samples[0].rows, samples[1].rows)
+        parts = tuple(sample.predictions.take(sample.places(rows)) for sample in samples)
         return replace(fit, model=model, held_out=HeldOutSample(rows, parts))
 
 
@@ -314,9 +301,9 @@ def _try(
     some = np.sort(np.random.default_rng(fitter.seed).permutation(len(y))[:TRIAL_ROWS])
     x, y, weight = x[some], y[some], None if weight is None else weight[some]
     if chance is not None and chance.held_out is not None:
-        inside = np.isin(chance.held_out.rows, some)
-        rows = np.searchsorted(some, chance.held_out.rows[inside])
-        chance = replace(chance, held_out=HeldOutSample(rows, chance.held_out.predictions.take(inside)))
+        sample, rows = chance.held_out, np.intersect1d(chance.held_out.rows, some)
+        known = sample.predictions.take(sample.places(rows))
+        chance = replace(chance, held_out=HeldOutSample(np.searchsorted(some, rows), known))
     fits = {candidate: candidate.fit(x, y, weight, fitter.small(), chance) for candidate in candidates}
     fits = {candidate: fit for candidate, fit in fits.items() if fit.held_out is not None}
     if candidates[0] not in fits or len(fits) == 1:
@@ -381,10 +368,8 @@ def _compare(fits: dict[Candidate, TargetFit], y: Array, weight: Array) -> tuple
     thresholds = np.quantile(y, (np.arange(THRESHOLDS) + 0.5) / THRESHOLDS)
     judged = {}
     for candidate, sample in samples.items():
-        order = np.argsort(sample.rows)
-        place = order[np.searchsorted(sample.rows, rows, sorter=order)]
         prediction = fits[candidate].model.as_distribution(sample.predictions)
-        judged[candidate] = _Judged.of(prediction.take(place), y, thresholds)
+        judged[candidate] = _Judged.of(prediction.take(sample.places(rows)), y, thresholds)
     best = next(iter(judged))  # the Student t
     first = judged[best]
     for candidate, one in judged.items():  # from simple to complex: each must be better than the best before it

@@ -53,6 +53,11 @@ class HeldOutSample(NamedTuple):
     rows: NDArray[np.int64]
     predictions: Any
 
+    def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Positions in the sample of some of its rows."""
+        order = np.argsort(self.rows)
+        return order[np.searchsorted(self.rows, rows, sorter=order)]
+
 
 @dataclass(frozen=True)
 class Fitted(Generic[AnyEnsemble]):

@@ -172,8 +172,9 @@ class FunctionEnsemble(Ensemble[Kind]):
     @cached_property
     def _known_slopes(self) -> Array:
         """Root mean square slope of the members' mean along each input, over the range, [D, C]."""
-        x = torch.as_tensor(self.input_range.points()).requires_grad_()
-        with threads_for(self.members.features.work(len(x))), torch.enable_grad():
+        rows = self.input_range.points()
+        with threads_for(self.members.features.work(len(rows))), torch.inference_mode(False), torch.enable_grad():
+            x = torch.as_tensor(rows).requires_grad_()
             centre = (self.members.features(x) @ self._output_weights[0]).mean(0)  # [N, C]
             slopes = [torch.autograd.grad(one.sum(), x, retain_graph=True)[0] for one in centre.mT]  # C times [N, D]
         return self._factors[0] * torch.stack(slopes, -1).square().mean(0).sqrt().numpy()
@@ -222,7 +223,8 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
     @cached_property
     def posterior(self) -> LinearPosterior:
         """Posterior of the members' output weights."""
-        return self.members.head.posterior()
+        with torch.inference_mode(False):  # it is kept, and used where there are gradients
+            return self.members.head.posterior()
 
     @property
     def _output_weights(self) -> tuple[Tensor, Tensor]:

@@ -123,30 +123,9 @@ class Prediction(NumberPrediction):
             return -replace(self, loc=-self.loc)._quantile(tail)
         values = np.empty((*tail.shape[:-2], *self.shape))
         for place in np.ndindex(tail.shape[:-2]):
-            values[place] = self._find_quantile(tail[place])
+            each = self.loc + self.scale * student_quantile(tail[place], self.df)
+            values[place] = find_quantiles(self._cdf, tail[place], each.min(0), each.max(0))
         return values
-
-    def _find_quantile(self, level: Array) -> Array:
-        """Quantiles [N, C] at a level [N or 1, C or 1], by Newton's method inside a bracket that shrinks."""
-        loc, scale, df = self.loc, self.scale, self.df
-        each = loc + scale * student_quantile(level, df)
-        low, high = each.min(0), each.max(0)
-        spread = np.sqrt(np.broadcast_to(scale**2, loc.shape).mean(0) + loc.var(0))
-        value, moved = np.clip(loc.mean(0) + spread * special.ndtri(level), low, high), high - low
-        arrived = np.zeros(self.shape, dtype=np.bool_)
-        for _ in range(100):
-            gap = student_cdf((value - loc) / scale, df).mean(0) - level
-            density = np.exp(student_log_density(value - loc, scale**2, df)).mean(0)
-            low, high = np.where(gap < 0, value, low), np.where(gap < 0, high, value)
-            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                newton = value - gap / density
-                good = (newton >= low) & (newton <= high) & (np.abs(newton - value) < 0.5 * moved)
-            better = np.where(arrived, value, np.where(good, newton, 0.5 * (low + high)))
-            value, moved = better, np.where(arrived, moved, np.abs(better - value))
-            arrived = moved <= 1e-9 * scale.min(0) + 1e-15 * np.abs(value)
-            if arrived.all():
-                break
-        return value
 
     def crps(self, y: ArrayLike) -> Array:
         """Continuous ranked probability score of each row and output: E|target − y| − ½ E|target − target'|.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.utils.validation import check_array, check_is_fitted, check_X_y
@@ -51,7 +52,8 @@ class BatchedRegressor(RegressorMixin, BaseEstimator, ABC):
 
     def fit(self: Model, X: ArrayLike, y: ArrayLike) -> Model:
         """Fit to rows X [N, D] with targets y [N]; scaling is done inside."""
-        _fit_together([self], [check_X_y(X, y, dtype=np.float64, y_numeric=True)])
+        with torch.inference_mode(False), torch.enable_grad():
+            _fit_together([self], [check_X_y(X, y, dtype=np.float64, y_numeric=True)])
         return self
 
     def pred_dist(self, X: ArrayLike) -> Prediction:
