@@ -23,7 +23,7 @@ SOURCE = Path("src/vmg/fused/csrc/kernels.cpp")
 LIBRARY = "_kernels_base.so"  # as in vmg/fused/library.py
 # -fopenmp-simd vectorises marked loops without any runtime library. The two -fno flags concern errno and traps, which
 # nobody reads; NaN and infinity keep their meaning, which -ffast-math would take from them.
-FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fopenmp-simd"]
+FLAGS = ["-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fopenmp-simd", "-pthread"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math"]
 NATIVE: list[list[str]] = [["-march=native"], ["-mcpu=native"], []]  # the first that the compiler accepts
 V3_LIBRARY = "_kernels_v3.so"  # as in vmg/fused/library.py

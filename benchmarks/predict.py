@@ -41,7 +41,7 @@ def measure(rows: int, samples: int, width: int, rounds: int, threads: int) -> l
         warnings.filterwarnings("ignore", message="n_pseudo should be <")
         network = MLP(INPUTS, (width,), OUTPUTS, n_pseudo=N_PSEUDO, max_noise=0.2)
     x = torch.randn(rows, INPUTS)
-    folded, plain = to_plain(network, centre=False), plain_network([INPUTS, width, OUTPUTS])
+    folded, plain = to_plain(network), plain_network([INPUTS, width, OUTPUTS])
     loop, one_pass = f"{samples} calls in a loop", f"{samples} samples in one pass"
     ways: dict[str, Callable[[], object]] = {
         loop: lambda: torch.stack([network(x) for _ in range(samples)]),

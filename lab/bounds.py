@@ -192,7 +192,7 @@ def objective(part: str, network: nn.Module, n_draws: int) -> tuple[int, float, 
     """The start with the highest objective, that objective for all rows together, and its standard error over draws."""
     x, y = data(part)
     likelihood = KnownNoiseLikelihood(NOISE[part]).double()
-    f = network(x, (n_draws,))
+    f = torch.stack([network(x) for _ in range(n_draws)])
     fits = likelihood.expected_log_prob(f, y.expand(f.shape)).sum(-1)  # [n_draws, STARTS]
     divergences = torch.stack([kl_divergence(network) for _ in range(max(2, n_draws // 50))])
     found = fits.mean(0) - divergences.mean(0)

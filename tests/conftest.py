@@ -1,4 +1,3 @@
-import math
 import os
 import runpy
 import sys
@@ -8,8 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-
-from vmg.fused import passes
 
 
 @pytest.fixture(autouse=True)
@@ -79,15 +76,6 @@ def perturb() -> Callable[..., nn.Module]:
         return module
 
     return move
-
-
-@pytest.fixture(params=["one call", "with PyTorch's products"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Both ways through the kernels, whatever the size of the layer."""
-    monkeypatch.setattr(passes, "SMALL", math.inf if request.param == "one call" else 0)
-    passes.make_plan.cache_clear()
-    yield
-    passes.make_plan.cache_clear()
 
 
 @pytest.fixture

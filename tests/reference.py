@@ -22,6 +22,11 @@ def normal(*shape, seed):
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+def many_draws(layer, x, n):
+    """So many calls of the layer, [n, ...]."""
+    return torch.func.vmap(lambda _: layer(x), randomness="different")(torch.empty(n)).detach()
+
+
 def assert_close(actual, expected, tolerance=1e-10):
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributions import Gamma, kl_divergence
 
-from vmg.fused.divergence import OF_ONE, Coefficients, DiagonalKL
+from vmg.fused.divergence import Coefficients
 from vmg.math.covariance import Covariance, Diagonal
 from vmg.math.matrix_normal import MatrixNormal
 
@@ -25,8 +25,8 @@ __all__ = [
     "IsotropicPrior",
     "KeepsSettings",
     "Prior",
-    "compiled_form",
     "gamma_kl",
+    "log_uniform_at_bound",
     "log_uniform_kl",
     "pseudo_data_kl",
 ]
@@ -222,17 +222,6 @@ class GammaPrior(KeepsSettings, _EnergyPrior):
             log_tau, own = log_tau + self._log_mean(column), own + self._own_kl(column)
         return 0.5 * (row.mean * column.mean * energy - size * (1 + log_tau)) + own
 
-    @torch.no_grad()
-    def differentiate(self, energy: Tensor, size: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """E τ_r E τ_c, and the gradients of :meth:`kl_of_energy` by ``log_concentration`` and ``log_rate``."""
-        assert self.log_concentration is not None and self.log_rate is not None
-        a, b = self.log_concentration.exp(), self.log_rate.exp()
-        precision = (a / b).prod(-1)
-        fit = (0.5 * precision * energy).unsqueeze(-1)
-        shift = a * self.rate / b
-        by_log_a = fit + a * (a - self.concentration - 0.5 * size) * torch.polygamma(1, a) + shift - a
-        return precision, (by_log_a, 0.5 * size + self.concentration - shift - fit)
-
     def coefficients(self, size: int) -> Coefficients | None:
         if not self.conjugate:
             return None
@@ -298,7 +287,7 @@ def log_uniform_kl(log_scale: Tensor, max_scale: float | Tensor) -> Tensor:
         log_scale: log √α, any shape.
         max_scale: the bound on √α, at most 1, where the cubic fit ends; one number or broadcastable to log_scale.
     """
-    kl: Tensor = _log_uniform_at_bound(max_scale) - _negative_log_uniform(torch.exp(2 * log_scale), log_scale)
+    kl: Tensor = log_uniform_at_bound(max_scale) - _negative_log_uniform(torch.exp(2 * log_scale), log_scale)
     return kl
 
 
@@ -306,7 +295,7 @@ def _negative_log_uniform(alpha: Any, log_scale: Any) -> Any:
     return alpha * (_C1 + alpha * (_C2 + alpha * _C3)) + log_scale
 
 
-def _log_uniform_at_bound(max_scale: float | Tensor) -> Any:
+def log_uniform_at_bound(max_scale: float | Tensor) -> Any:
     """The constant that makes the divergence zero at √α = ``max_scale``, a number or a tensor as this is."""
     log_scale = max_scale.log() if isinstance(max_scale, Tensor) else math.log(max_scale)
     return _negative_log_uniform(max_scale**2, log_scale)
@@ -330,26 +319,3 @@ def pseudo_data_kl(
         return P * (R * inputs + C * outputs)
     log_scale = log_point_noise.unsqueeze(-1) + log_noise.unsqueeze(-2)  # [..., P, R+C]
     return log_uniform_kl(log_scale, bound.unsqueeze(-1) if isinstance(bound, Tensor) else bound).sum((-2, -1))
-
-
-# -- the divergences of a layer as the kernels take them --------------------------------------------------------------
-
-
-def compiled_form(
-    prior: Prior,
-    plain: Callable[..., Tensor],
-    sizes: tuple[int, int, int],
-    *,
-    factored: bool = False,
-    max_noise: float | Tensor = 1.0,
-) -> DiagonalKL | None:
-    """The divergence of a diagonal layer with P, R, C = ``sizes``; None if the kernels cannot take it.
-
-    ``plain`` is the same divergence in PyTorch; ``factored`` and ``max_noise`` are those of its pseudo-data.
-    """
-    bound = max_noise.double() if isinstance(max_noise, Tensor) else max_noise
-    pseudo = factored, _log_uniform_at_bound(bound)
-    if isinstance(prior, GammaPrior) and prior.log_concentration is not None and prior.log_rate is not None:
-        return DiagonalKL(plain, OF_ONE, sizes, *pseudo, prior, (prior.log_concentration, prior.log_rate))
-    coefficients = prior.coefficients(sizes[1] * sizes[2])
-    return None if coefficients is None else DiagonalKL(plain, coefficients, sizes, *pseudo)

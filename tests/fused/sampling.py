@@ -1,8 +1,7 @@
 """A draw of a diagonal layer with the arguments that most tests leave out."""
 
-from vmg.fused.stack import DiagonalDraw
+from vmg.fused.stack import DiagonalDraw, kernels_serve, sample_stack
 from vmg.nn import matrix_gaussian
-from vmg.nn.fusing import draw_rows
 
 
 def sample_diagonal(
@@ -16,10 +15,10 @@ def sample_diagonal(
     point_noise=None,
     *,
     noise,
-    input_scale,
     damping=1e-6,
     check_finite=False,
 ):
     parameters = (M, log_row_scale, log_column_scale, points, log_noise, log_point_noise)
-    draw = DiagonalDraw(parameters, (point_noise, noise), input_scale, damping, matrix_gaussian.sample_diagonal)
-    return draw_rows(x, draw, check_finite=check_finite)
+    draw = DiagonalDraw(parameters, (point_noise, noise), damping, matrix_gaussian.sample_diagonal)
+    serve = kernels_serve(x, *parameters)
+    return sample_stack(x, [draw], check_finite=check_finite)[0] if serve else draw.in_pytorch(x)

@@ -61,13 +61,13 @@ def test_the_library_of_the_processor_is_chosen_when_it_is_loaded(tmp_path, monk
     class Library:
         runs_v3 = True
         layout = library.LAYOUT.encode()
-        kernels = tuple(f"vmg_{name}_f32" for name in library._NAMES)
+        kernels = tuple(f"vmg_{name}_f32" for name in library._ARGUMENTS)
 
         def __init__(self, path):
             loaded.append(Path(path).name)
             self.vmg_fields = lambda: Library.layout
             self.vmg_runs_v3 = lambda: Library.runs_v3
-            for name in (*library._APART, *Library.kernels):
+            for name in ("vmg_normals", *Library.kernels):
                 setattr(self, name, lambda *arguments: 0)
 
     monkeypatch.delenv("VMG_NATIVE", raising=False)

@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,7 +6,7 @@ from sampling import sample_diagonal
 
 from reference import assert_close, members, normal
 from vmg.covariance import Diagonal
-from vmg.fused import library, passes
+from vmg.fused import library
 from vmg.math.preactivations import DAMPING, augment, sample_conditional, sample_marginal
 from vmg.nn.matrix_gaussian import multiplicative_noise
 
@@ -20,17 +18,13 @@ over_means = pytest.mark.parametrize("zero_mean", [False, True])
 over_pseudo = pytest.mark.parametrize(("p", "damping"), [(1, 1e-6), (P, 1e-6), (P, 0.1), (R, 1e-2), (R + 2, 1e-2)])
 
 
-@pytest.fixture(autouse=True, params=["one call", "with PyTorch's products", "pytorch"])
+@pytest.fixture(autouse=True, params=["kernels", "pytorch"])
 def _passes(request, monkeypatch):
-    """Every test runs both ways through the compiled passes, and those in PyTorch."""
+    """Every test runs through the compiled pass, and that in PyTorch."""
     if request.param == "pytorch":
         monkeypatch.setattr(library, "native", lambda *tensors: None)
     elif not library.available():
         pytest.skip("no compiled kernels")
-    monkeypatch.setattr(passes, "SMALL", math.inf if request.param == "one call" else 0)
-    passes.make_plan.cache_clear()
-    yield
-    passes.make_plan.cache_clear()
 
 
 def arguments(batch_shape=(), p=P, n=N, zero_mean=False, seed=0):
@@ -56,8 +50,9 @@ def plain(x, M, log_row_scale, log_column_scale, A, B, noise, damping):
 
 def sample_conditional_diagonal(x, M, log_row_scale, log_column_scale, A, B, noise, damping=DAMPING):
     """sample_diagonal of augmented inputs and pseudo-inputs."""
-    points = torch.cat([A, B], dim=-1)
-    return sample_diagonal(x, M, log_row_scale, log_column_scale, points, noise=noise, input_scale=1.0, damping=damping)
+    root = log_row_scale.shape[-1] ** 0.5  # by which both are divided
+    points = torch.cat([root * A, B], dim=-1)
+    return sample_diagonal(root * x, M, log_row_scale, log_column_scale, points, noise=noise, damping=damping)
 
 
 def gradients(function, inputs, damping, weight):
@@ -258,7 +253,7 @@ def test_from_raw_quantities(batch_shape, bias, kind, p, zero_mean):
     given, drawn = raw_arguments(batch_shape, p, bias, zero_mean, kind)
     wanted = [t for t in given.values() if t is not None]
     damping = 1e-6 if p < R else 1e-2
-    actual = sample_diagonal(**given, **drawn, input_scale=R**-0.5, damping=damping)
+    actual = sample_diagonal(**given, **drawn, damping=damping)
     expected = plain_raw(**given, **drawn, damping=damping)
     assert_close(actual, expected)
     weight = normal(*actual.shape, seed=99)
@@ -277,7 +272,7 @@ def test_gradcheck_from_raw_quantities(batch_shape, kind, p, zero_mean):
 
     def draw(*tensors):
         changed = given | dict(zip(names, tensors, strict=True))
-        return sample_diagonal(**changed, **drawn, input_scale=R**-0.5, damping=1e-2)
+        return sample_diagonal(**changed, **drawn, damping=1e-2)
 
     inputs = [given[name] for name in names]
     assert torch.autograd.gradcheck(draw, inputs, fast_mode=bool(batch_shape), atol=1e-5, rtol=1e-4)

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from vmg.fused import library, passes
+from vmg.fused.divergence import DiagonalKL
 from vmg.fused.passes import make_plan
-from vmg.priors import IsotropicPrior, compiled_form
+from vmg.priors import IsotropicPrior
 
 needs_kernels = pytest.mark.skipif(not library.available(), reason="no compiled kernels, or VMG_NATIVE=0")
 
@@ -17,7 +18,7 @@ def parameters(**changes):
 
 
 def layer_pass(noise=None):
-    return passes.LayerPass(make_plan((), 4, 3, 3, 2, 0, False), (None, noise or torch.zeros(4, 2)), 1.0, 1e-6)
+    return passes.LayerPass(make_plan((), 4, 3, 3, 2, 0, False), (None, noise or torch.zeros(4, 2)), 1e-6)
 
 
 @needs_kernels
@@ -54,7 +55,8 @@ def test_a_backward_pass_refuses_what_it_would_misread():
 
 @needs_kernels
 def test_the_divergence_refuses_what_it_would_misread():
-    kernels, kl = library.native(torch.zeros(1)), compiled_form(IsotropicPrior(), None, (0, 3, 2))
+    kernels = library.native(torch.zeros(1))
+    kl = DiagonalKL(None, IsotropicPrior().coefficients(6), (0, 3, 2), False, 0.0)
     tensors = [torch.zeros(3, 2), torch.zeros(3), torch.zeros(2), None, None]
     assert torch.isfinite(kl.value(kernels, tensors))
     with pytest.raises(ValueError, match=r"log_column must have shape \(2,\); got \(3,\)"):
@@ -66,13 +68,6 @@ def test_the_divergence_refuses_what_it_would_misread():
         kl.add_gradients(tensors, torch.zeros(()), [torch.zeros(2, 3).mT, *tensors[1:]])
 
 
-def test_only_contiguous_tensors_of_one_kind_are_filled():
-    with pytest.raises(ValueError, match=r"must be contiguous, .*got strides \(1, 2\)"):
-        library.fill_normal([torch.zeros(2, 3).mT.contiguous(), torch.zeros(3, 2).mT], None)
-    with pytest.raises(ValueError, match=r"got strides .*torch\.float64"):
-        library.fill_normal([torch.zeros(2), torch.zeros(2, dtype=torch.float64)], None)
-
-
 @needs_kernels
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_memory_that_is_not_there_is_an_error_not_an_abort(dtype):
@@ -80,7 +75,7 @@ def test_memory_that_is_not_there_is_an_error_not_an_abort(dtype):
     sizes = (1, 1, 2**30, 2**30, 1, 2**30, 0, False)
     n_pointers = library.LAYER.layout.count(":ptr")
     with pytest.raises(MemoryError, match="must have memory"):
-        library.native(torch.zeros(1, dtype=dtype)).forward(library.LAYER.pack(*sizes, 1.0, 1e-6, *[0] * n_pointers))
+        library.native(torch.zeros(1, dtype=dtype)).forward(library.LAYER.pack(*sizes, 1.0, 1e-6, *[0] * n_pointers), 1)
 
 
 @needs_kernels

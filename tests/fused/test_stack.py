@@ -6,17 +6,18 @@ import pytest
 import torch
 from torch import nn
 
-from vmg.fused import library, passes
+from vmg.fused import library
 from vmg.likelihoods import (
     CategoricalLikelihood,
     GaussianLikelihood,
     HeteroscedasticLikelihood,
     KnownNoiseLikelihood,
 )
+from vmg.math.linalg import randn
 from vmg.nn import MLP
 from vmg.nn.bayesian import use_generator
 from vmg.objective import Objective
-from vmg.priors import GammaPrior
+from vmg.priors import GammaPrior, IsotropicPrior
 from vmg.training import train
 from vmg.training.loop import differentiate
 from vmg.training.rows import Batch
@@ -24,6 +25,13 @@ from vmg.training.state import GroupedParameters
 
 B, D, C = 7, 5, 3
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 def likelihood_of(kind, batch_shape):
@@ -88,6 +96,8 @@ def test_kernels_are_plain_pytorch_for_every_likelihood(kind, batch_shape):
         {"zero_mean": True},
         {"pseudo_noise": "factored"},
         {"prior": GammaPrior()},
+        {"prior": GammaPrior(6, 2.0), "pseudo_noise": "factored", "batch_shape": (2, 3)},
+        {"prior": IsotropicPrior(0.3), "zero_mean": True},
         {"prior": GammaPrior(2.0, 0.7, conjugate=False)},
         {"prior": GammaPrior(conjugate=False), "batch_shape": (3,)},
         {"prior": GammaPrior(conjugate=False), "zero_mean": True},
@@ -103,42 +113,35 @@ def test_kernels_are_plain_pytorch_for_every_layer(options):
 
 
 @needs_kernels
-@pytest.mark.parametrize("options", [{}, {"zero_mean": True}, {"n_pseudo": 0}])
-@pytest.mark.parametrize("batch_shape", [(), (2,)])
-def test_kernels_are_plain_pytorch_for_large_layers(options, batch_shape, monkeypatch):
-    monkeypatch.setattr("vmg.fused.passes.SMALL", 0)
-    from vmg.fused.passes import make_plan
-
-    make_plan.cache_clear()
-    try:
-        assert_equal_steps(*problem(batch_shape=batch_shape, **options))
-    finally:
-        make_plan.cache_clear()
-
-
-@needs_kernels
 @pytest.mark.filterwarnings("ignore:n_pseudo should be")
-@pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("batch_shape", [(), (2,)])
 @pytest.mark.parametrize("options", [{}, {"zero_mean": True}, {"pseudo_noise": "factored"}], ids=str)
-def test_kernels_are_plain_pytorch_where_single_precision_is_too_little(options, batch_shape, small, monkeypatch):
+def test_kernels_are_plain_pytorch_where_single_precision_is_too_little(options, batch_shape, monkeypatch):
     """As many pseudo-points as rows, or more: such layers compute in double, others beside them do not."""
-    if not small:
-        monkeypatch.setattr(passes, "SMALL", 0)
-        passes.make_plan.cache_clear()
     network, likelihood, x, y = problem(
         batch_shape=batch_shape, dtype=torch.float32, hidden=(12, 4), n_pseudo=[8, 3, 5], **options
     )
     with torch.no_grad():
         for layer in network.layers:
             layer.pseudo_data.points.normal_()
-    try:
-        expected = in_plain_pytorch(network, likelihood, x, y)
-        found = evaluate(network, likelihood, x, y)
-    finally:
-        passes.make_plan.cache_clear()
-    for a, b in zip(found, expected, strict=True):
+    monkeypatch.setattr(library, "standard_normal", lambda *shapes, **like: [randn(shape, **like) for shape in shapes])
+    expected = in_plain_pytorch(network, likelihood, x, y)
+    for a, b in zip(evaluate(network, likelihood, x, y), expected, strict=True):
         torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4 * b.abs().max().item())
+
+
+@needs_kernels
+@pytest.mark.parametrize(("batch_shape", "width"), [((), 400), ((5,), 120)])
+def test_threads_change_no_bit(batch_shape, width, threads):
+    """One layer's products are shared among threads, or the replicas."""
+    network, likelihood, x, y = problem(batch_shape=batch_shape, dtype=torch.float32, hidden=(width, width), n_pseudo=4)
+    x, y = (rows.repeat_interleave(20, -2) for rows in (x, y))
+    found = []
+    for n in (1, 2, 3):
+        torch.set_num_threads(n)
+        found.append(evaluate(network, likelihood, x, y)[3:])
+        assert torch.get_num_threads() == n
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
 @needs_kernels

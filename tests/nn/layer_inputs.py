@@ -16,9 +16,9 @@ def inputs(*leading, dtype=torch.float64):
     return torch.randn(*leading, ROWS, IN, dtype=dtype)
 
 
-def draw(layer, x, seed=1, sample_shape=()):
+def draw(layer, x, seed=1):
     use_generator(layer, torch.Generator().manual_seed(seed))
-    return layer(x, sample_shape)
+    return layer(x)
 
 
 class DrawAndDivergence(nn.Module):

@@ -9,7 +9,7 @@ from torch import nn
 
 import vmg
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNoiseLikelihood
-from vmg.nn import MatrixGaussianLinear, bayesianize, conversion, to_plain, use_generator
+from vmg.nn import MatrixGaussianLinear, bayesianize, conversion, use_generator
 from vmg.nn.convert import layer_settings
 
 
@@ -32,7 +32,7 @@ def mean_model(model):
     """The converted model with every Bayesian layer at its centre: the plain model it stands for."""
     for name, child in list(model.named_children()):
         if isinstance(child, MatrixGaussianLinear):
-            setattr(model, name, child.to_linear(centre=True))
+            setattr(model, name, child.to_linear())
         else:
             mean_model(child)
     return model
@@ -230,23 +230,14 @@ def test_a_single_linear_layer_starts_at_its_weights():
     layer = bayesianize(linear, sampling="weights")
     assert isinstance(layer, MatrixGaussianLinear)
     assert layer.sampling == "weights"
-    torch.testing.assert_close(layer.forward_centre(x), linear(x))
-    torch.testing.assert_close(bayesianize(linear, batch_shape=(4,)).forward_centre(x), linear(x).expand(4, 5, 2))
+    torch.testing.assert_close(layer.forward_mean(x), linear(x))
+    torch.testing.assert_close(bayesianize(linear, batch_shape=(4,)).forward_mean(x), linear(x).expand(4, 5, 2))
     with torch.no_grad():
         torch.testing.assert_close(layer.weight, linear.weight)
         torch.testing.assert_close(layer.bias, linear.bias)
-    with pytest.warns(UserWarning, match="weight of a MatrixGaussianLinear is its centre, without noise"):
+    with pytest.warns(UserWarning, match="weight of a MatrixGaussianLinear is its mean, without noise"):
         nn.functional.linear(x, layer.weight, layer.bias)
     assert bayesianize(nn.Linear(3, 2, bias=False)).bias is None
-
-
-def test_a_plain_model_has_the_centre_or_the_mean():
-    layer, x = bayesianize(nn.Linear(6, 2), n_pseudo=3, max_noise=0.5).double(), torch.randn(5, 6).double()
-    with torch.no_grad():
-        layer.pseudo_data.points.normal_()
-    assert not torch.allclose(layer.forward_centre(x), layer.forward_mean(x), rtol=1e-2)
-    torch.testing.assert_close(to_plain(layer)(x), layer.forward_centre(x))
-    torch.testing.assert_close(to_plain(layer, centre=False)(x), layer.forward_mean(x))
 
 
 def test_a_bayesian_model_is_left():

@@ -71,15 +71,6 @@ def test_layers_called_twice_in_a_training_step_have_one_draw_inside_a_fixed_dra
         assert (vmg.elbo(model, KnownNoiseLikelihood(1.0), x, y, n_data=4).f == 0).all()
 
 
-def test_a_fixed_draw_has_no_samples_inside():
-    network = MLP(3, (), 1)
-    with (
-        fixed_draw(network),
-        pytest.raises(ValueError, match=r"sample_shape must be empty inside fixed_draw; got \(2,\)"),
-    ):
-        network(torch.randn(4, 3), (2,))
-
-
 def test_a_model_without_bayesian_layers():
     with pytest.raises(ValueError, match="Linear holds no Bayesian layer"), fixed_draw(nn.Linear(2, 2)):
         pass

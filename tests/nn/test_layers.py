@@ -83,13 +83,11 @@ def test_shape_and_dtype(make, case, dtype):
     n_rows = IN + case[1].get("bias", True)
     assert layer.n_rows == n_rows
     for x in (inputs(dtype=dtype), inputs(*batch_shape, dtype=dtype)):
-        values = (layer(x), layer.forward_mean(x), layer.kl_divergence(), layer(x, (4,)), layer.sample_function(4)(x))
+        values = (layer(x), layer.forward_mean(x), layer.kl_divergence(), layer.sample_function(4)(x))
         shape = (*batch_shape, ROWS, OUT)
-        assert [v.shape for v in values] == [shape, shape, batch_shape, (4, *shape), (4, *shape)]
+        assert [v.shape for v in values] == [shape, shape, batch_shape, (4, *shape)]
         assert {v.dtype for v in values} == {dtype}
         assert all(torch.isfinite(v).all() for v in values)
-    drawn = layer(inputs(4, *batch_shape, dtype=dtype), (4,))  # as the layer below it would hand over
-    assert drawn.shape == (4, *batch_shape, ROWS, OUT)
     assert layer.mean_weight().shape == (*batch_shape, n_rows, OUT)
     assert layer.sample_weight((4,)).shape == (4, *batch_shape, n_rows, OUT)
     if case[0] in ("matrix-gaussian", "mean-field"):
@@ -237,9 +235,9 @@ def test_layers_make_a_network(make, kind):
         return make((kind, {})) if position == 0 else MatrixGaussianLinear(n_in, n_out).double()
 
     network, x = MLP(IN, (OUT,), 3, make_layer=layer_of), inputs()
-    assert network(x, (2,)).shape == (2, ROWS, 3)
+    assert network(x).shape == (ROWS, 3)
     assert network.sample_functions(4)(x).shape == (4, ROWS, 3)
-    torch.testing.assert_close(to_plain(network, centre=False)(x), network.forward_mean(x))
+    torch.testing.assert_close(to_plain(network)(x), network.forward_mean(x))
     assert kl_divergence(network).shape == ()
 
 

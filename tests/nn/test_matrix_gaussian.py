@@ -7,9 +7,10 @@ import torch
 from layer_inputs import every_dtype, rows
 from torch.distributions import kl_divergence
 
-from reference import assert_moments
+from reference import assert_moments, many_draws
 from vmg import MatrixNormal
 from vmg.covariance import Diagonal
+from vmg.fused import library
 from vmg.nn import MatrixGaussianLinear
 
 FAMILIES = ("diagonal", "rank_one", "dense")
@@ -171,7 +172,7 @@ def test_draws_follow_the_predictive(make_layer, sampling, family, n_pseudo, zer
     if sampling == "marginal":  # rows on their own: nothing between them
         covariance = covariance * torch.eye(2, dtype=dtype).repeat(2, 2)
     with torch.no_grad():
-        draws = layer(x, (20_000,))
+        draws = many_draws(layer, x, 20_000)
     assert_moments(stacked(draws), predictive.mean.mT.flatten(), covariance)
 
 
@@ -186,31 +187,11 @@ def test_samplers_have_the_same_marginals(make_layer, family, noise):
         for sampling in SAMPLERS:
             other = MatrixGaussianLinear(5, 2, sampling=sampling, **options).double()
             other.load_state_dict(layer.state_dict())
-            draws[sampling] = other(x, (20_000,))
+            draws[sampling] = many_draws(other, x, 20_000)
     for row in range(2):
         assert_same_moments(draws["marginal"][:, row], draws["joint"][:, row])
         assert_same_moments(draws["marginal"][:, row], draws["weights"][:, row])
     assert_same_moments(draws["joint"].flatten(1), draws["weights"].flatten(1))  # these two, with all correlations
-
-
-@every_dtype
-@pytest.mark.parametrize(
-    ("sampling", "options"),
-    [
-        ("marginal", {"n_pseudo": 0}),
-        ("marginal", {"n_pseudo": 3}),
-        ("marginal", {"n_pseudo": 3, "pseudo_noise": "factored", "zero_mean": True}),
-        ("joint", {"n_pseudo": 3}),
-        ("weights", {"n_pseudo": 3}),
-    ],
-)
-def test_sample_shape_is_many_calls(make_layer, sampling, options, dtype):
-    layer, x = make_layer(5, 2, dtype=dtype, max_noise=0.5, sampling=sampling, **options), rows(2, 5, dtype)
-    with torch.no_grad():
-        at_once = layer(x, (20_000,))
-        one_by_one = torch.stack([layer(x) for _ in range(1_500)])
-    # within a call the rows share one draw of the pseudo-data, so moments across rows count as well
-    assert_same_moments(at_once.flatten(1), one_by_one.flatten(1))
 
 
 def test_sampled_weights_are_functions(make_layer):
@@ -226,6 +207,25 @@ def test_prior_weights_are_standard_normal(make_layer):
     W = make_layer(3, 2).sample_prior_weight((20_000,))
     assert W.dtype == torch.float64
     assert_moments(W.flatten(1).double(), torch.zeros(8), torch.eye(8))
+
+
+# -- the mean weights, as a plain layer --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("n_pseudo", "zero_mean"), [(0, False), (3, False), (3, True)])
+@family_pairs
+def test_folded_mean_is_the_unfolded(make_layer, row, column, n_pseudo, zero_mean, bias):
+    options = {"row_covariance": row, "column_covariance": column, "n_pseudo": n_pseudo, "zero_mean": zero_mean}
+    layer, x = make_layer(5, 2, bias, **options), rows(2, 5)
+    linear = layer.to_linear()
+    assert type(linear) is torch.nn.Linear and (linear.bias is not None) == bias
+    torch.testing.assert_close(linear(x), layer.forward_mean(x))
+    torch.testing.assert_close(layer.forward_mean(x), layer.predictive(x).mean)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(1)
+    assert not torch.allclose(linear(x), layer.forward_mean(x)), "a copy"
 
 
 # -- mistakes ---------------------------------------------------------------------------------------------------------
@@ -295,3 +295,27 @@ def test_many_pseudo_points_warn_and_work(sampling, n_pseudo, dtype):
     assert torch.isfinite(drawn).all()
     assert all(torch.isfinite(p.grad).all() for p in layer.parameters())
     assert layer.predictive(x).variance.max() < 1e-2 * layer.kernel(x).max()
+
+
+@pytest.mark.filterwarnings("ignore:n_pseudo should be")
+@pytest.mark.parametrize("way", ["forward", "joint", "weights", "mean"])
+@pytest.mark.parametrize("row", FAMILIES)
+def test_single_precision_is_right_with_more_points_than_rows(make_layer, row, way, monkeypatch):
+    """Of every family, under the same noise: in single precision and in double."""
+    monkeypatch.setattr(library, "available", lambda: False)  # the kernels have noise of their own
+    sampling = "joint" if way == "joint" else "marginal"
+    layer, x = make_layer(4, 2, n_pseudo=9, row_covariance=row, sampling=sampling), rows(3, 4)
+    with torch.no_grad():
+        layer.pseudo_data.points.normal_()
+    noise, randn, found = {}, torch.randn, []
+    for dtype in (torch.float32, torch.float64):
+        layer.to(dtype)
+        with monkeypatch.context() as patched:
+            patched.setattr(torch, "randn", lambda *shape, **o: noise.setdefault(shape, randn(*shape)).to(o["dtype"]))
+            if way == "weights":
+                value = layer.sample_weight((2,))
+            else:
+                value = layer.mean_weight() if way == "mean" else layer(x.float().to(dtype))
+        assert value.dtype == dtype
+        found.append(value.detach().double())
+    assert (found[0] - found[1]).norm() < 1e-4 * found[1].norm()

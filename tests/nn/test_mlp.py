@@ -27,7 +27,6 @@ def test_shapes(build, hidden, n_pseudo, batch_shape):
     network = build(3, hidden, 2, n_pseudo=n_pseudo, batch_shape=batch_shape)
     x = rows(6)
     assert network(x).shape == (*batch_shape, 6, 2)
-    assert network(x, (4,)).shape == (4, *batch_shape, 6, 2)
     assert network.forward_mean(x).shape == (*batch_shape, 6, 2)
     assert network.sample_functions(4)(x).shape == (4, *batch_shape, 6, 2)
     assert kl_divergence(network).shape == batch_shape
@@ -70,7 +69,7 @@ def test_layers_share_no_prior():
 )
 def test_activations_and_the_mean_network_as_plain_modules(build, activation, function):
     network, x = build(3, (4, 5), 2, activation=activation, n_pseudo=2), rows(6)
-    plain = to_plain(network, centre=False)
+    plain = to_plain(network)
     assert type(plain) is nn.Sequential
     assert not any(isinstance(m, MatrixGaussianLinear) for m in plain.modules())
     assert sum(isinstance(m, nn.Linear) for m in plain.modules()) == 3
@@ -86,9 +85,8 @@ def test_folded_networks_are_the_unfolded(build, family, n_pseudo, zero_mean):
     network, x = build(3, (4,), 2, n_pseudo=n_pseudo, **options), rows(6)
     hidden = network.activation(network.layers[0].predictive(x[:2]).mean)
     expected = network.layers[1].predictive(hidden).mean  # the conditional mean, never folded
-    torch.testing.assert_close(network.forward_centre(x[:2]), expected)
+    torch.testing.assert_close(network.forward_mean(x[:2]), expected)
     torch.testing.assert_close(to_plain(network)(x[:2]), expected)
-    torch.testing.assert_close(to_plain(network, centre=False)(x[:2]), network.forward_mean(x[:2]))
 
 
 @pytest.mark.parametrize("prior", [False, True])
@@ -162,7 +160,7 @@ def test_n_functions_must_be_positive():
 def test_networks_inside_other_models_become_plain(build):
     network, x = build(3, (4,), 2, n_pseudo=2), rows(6)
     model = nn.Sequential(network, nn.Softmax(-1))
-    torch.testing.assert_close(to_plain(model)(x), torch.softmax(network.forward_centre(x), -1))
+    torch.testing.assert_close(to_plain(model)(x), torch.softmax(network.forward_mean(x), -1))
     assert type(model[0]) is MLP
     with fixed_draw(network):
         torch.testing.assert_close(to_plain(network)(x), network(x))

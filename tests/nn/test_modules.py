@@ -65,7 +65,7 @@ def test_a_module_starts_at_the_plain_one_and_ends_as_one(name):
     assert isinstance(layer, MatrixGaussianModule)
     assert str(plain) in str(layer).splitlines()[1] or isinstance(plain, nn.MultiheadAttention)
     expected = first(plain(*inputs))
-    torch.testing.assert_close(first(layer.forward_centre(*inputs)), expected)
+    torch.testing.assert_close(first(layer.forward_mean(*inputs)), expected)
     torch.testing.assert_close(first(to_plain(layer)(*inputs)), expected)
     with torch.no_grad():
         for parameter, value in plain.named_parameters():
@@ -86,7 +86,7 @@ def test_a_module_trains_copies_and_changes_its_precision(name):
     assert all(torch.isfinite(p.grad).all() for p in layer.parameters())
     for same in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         same.load_state_dict(layer.state_dict())
-        torch.testing.assert_close(first(same.forward_centre(*inputs)), first(layer.forward_centre(*inputs)))
+        torch.testing.assert_close(first(same.forward_mean(*inputs)), first(layer.forward_mean(*inputs)))
     assert first(layer.float()(*(x.float() for x in inputs))).dtype is torch.float32
     elsewhere = bayesianize(to_plain(layer).to("meta"))
     assert first(elsewhere(*(x.float().to("meta") for x in inputs))).is_meta
@@ -100,13 +100,13 @@ def test_modules_take_the_arguments_of_plain_ones():
     layer = MatrixGaussianConv2d(2, 3, 3, padding=1, n_pseudo=4)
     assert layer.kernel_size == (3, 3)
     assert layer.matrices["weight"].n_pseudo == 4
-    torch.testing.assert_close(layer.forward_centre(IMAGE[:, :2].float()), plain(IMAGE[:, :2].float()))
+    torch.testing.assert_close(layer.forward_mean(IMAGE[:, :2].float()), plain(IMAGE[:, :2].float()))
     attention = MatrixGaussianMultiheadAttention(8, 2, batch_first=True, n_pseudo=2)
     encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     encoder.self_attn = attention
     with torch.no_grad():
         assert not torch.equal(encoder(TOKENS.float()), encoder(TOKENS.float()))
-    with pytest.warns(UserWarning, match="weight of a MatrixGaussianConv2d is its centre, without noise"):
+    with pytest.warns(UserWarning, match="weight of a MatrixGaussianConv2d is its mean, without noise"):
         assert layer.weight.shape == (3, 2, 3, 3)
 
 
@@ -121,10 +121,10 @@ def test_positions_and_steps_share_one_draw():
 def test_packed_sequences_and_masks():
     plain, layer, _ = make("gru")
     packed = pack_sequence([STEPS[:, 0], STEPS[:3, 1]])
-    torch.testing.assert_close(layer.forward_centre(packed)[0].data, plain(packed)[0].data)
+    torch.testing.assert_close(layer.forward_mean(packed)[0].data, plain(packed)[0].data)
     plain, layer, _ = make("attention")
     mask = torch.ones(5, 5, dtype=torch.bool).triu(1)
-    centre = layer.forward_centre(TOKENS, TOKENS, TOKENS, attn_mask=mask)[0]
+    centre = layer.forward_mean(TOKENS, TOKENS, TOKENS, attn_mask=mask)[0]
     torch.testing.assert_close(centre, plain(TOKENS, TOKENS, TOKENS, attn_mask=mask)[0])
 
 

@@ -44,7 +44,7 @@ def test_both_draw_the_same_from_the_same_noise(pair):
     data = ours.pseudo_data
     expected = sample_diagonal(
         x, ours.loc, ours.row.log_scale, ours.column.log_scale, data.points, data.log_noise, None, points, noise,
-        6**-0.5, ours.damping,
+        ours.damping,
     )  # fmt: skip
     torch.testing.assert_close(plain.draw(x, points[:, :6], points[:, 6:], noise), expected, rtol=1e-6, atol=1e-8)
 

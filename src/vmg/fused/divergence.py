@@ -1,7 +1,7 @@
 """The KL divergence of a diagonal layer, of its weights and its pseudo-data, in one compiled operation.
 
 :mod:`vmg.priors` states it. :mod:`vmg.fused.stack` computes it together with the layer's draw, so that each parameter
-has one gradient; :func:`compiled_kl` computes it alone.
+has one gradient.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from vmg.fused import library
 
-__all__ = ["OF_ONE", "Coefficients", "DiagonalKL", "LearnedPrecisions", "compiled_kl"]
+__all__ = ["Coefficients", "DiagonalKL"]
 
 
 class Coefficients(NamedTuple):
@@ -33,33 +31,17 @@ class Coefficients(NamedTuple):
     constant: float
 
 
-OF_ONE = Coefficients(1.0, 0.0, 0.0, 0.0)
-"""A precision of one, which is what the kernels take where the precisions' posteriors are learned."""
-
-
-class LearnedPrecisions(Protocol):
-    """A prior whose precisions have posteriors of their own, with parameters that are learned."""
-
-    def kl_of_energy(self, energy: Tensor, size: int) -> Tensor:
-        """The divergence, all but its −½ log|V ⊗ U|, at E‖W‖² = ``energy``."""
-
-    def differentiate(self, energy: Tensor, size: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Twice its slope in ``energy``, and its gradients by the prior's parameters."""
-
-
 class DiagonalKL:
     """The divergence of one layer: :meth:`value`, and then :meth:`add_gradients` at the same tensors.
 
-    The tensors are M, log σ_r, log σ_c and the two logarithms of √α, None where there is none; ``parameters`` are those
-    of a prior that is learned.
+    The tensors are M, log σ_r, log σ_c and the two logarithms of √α, None where there is none.
 
     Args:
         plain: takes the tensors and gives the same divergence by autograd.
-        coefficients: of the prior; :data:`OF_ONE` for one that is learned.
+        coefficients: of the prior.
         sizes: P, R and C of the layer.
         factored: whether √α of the pseudo-data is a product of factors.
         at_bound: −KL of an entry of the pseudo-data at the bound of √α, up to the constant that it sets.
-        learned: the prior, where its precisions' posteriors are learned, with its parameters.
     """
 
     def __init__(
@@ -69,11 +51,8 @@ class DiagonalKL:
         sizes: tuple[int, int, int],
         factored: bool,
         at_bound: float | Tensor,
-        learned: LearnedPrecisions | None = None,
-        parameters: tuple[Tensor, ...] = (),
     ) -> None:
-        self.plain, self.parameters = plain, parameters
-        self._coefficients, self._sizes, self._learned = coefficients, sizes, learned
+        self.plain, self._coefficients, self._sizes = plain, coefficients, sizes
         self._factored, self._at_bound = factored, at_bound
 
     def value(self, native: Any, tensors: Sequence[Tensor | None]) -> Tensor:
@@ -88,31 +67,15 @@ class DiagonalKL:
         self._native = native
         self._results = log_row.new_empty((4, *lead))  # the divergence; the precision, tr U and tr V, for its gradient
         native.divergence(self._record(tensors, (None,) * 6))
-        kl = self._results[0].clone() if offset is None else self._results[0] + offset
-        if self._learned is None:
-            return kl
-        energy, M = self._results[2] * self._results[3], tensors[0]
-        if M is not None:
-            energy = energy + M.square().sum((-2, -1))
-        self._energy = energy
-        return kl + self._learned.kl_of_energy(energy, R * C) - 0.5 * energy
+        return self._results[0].clone() if offset is None else self._results[0] + offset
 
-    def add_gradients(self, tensors: Sequence[Tensor | None], g: Tensor, to: Sequence[Tensor | None]) -> list[Tensor]:
-        """Add the gradients by the tensors to what stands in ``to``; give those by the prior's parameters.
-
-        ``g`` is the gradient of the value.
-        """
+    def add_gradients(self, tensors: Sequence[Tensor | None], g: Tensor, to: Sequence[Tensor | None]) -> None:
+        """Add the gradients by the tensors to what stands in ``to``; ``g`` is the gradient of the value."""
         tensors, g, dtype = library.packed(tensors), g.contiguous(), self._results.dtype
         library.require(("g",), (g,), (self._results.shape[1:],), dtype)
         library.require(_NAMES, tensors, self._shapes, dtype)
         library.require(_NAMES_OF_GRADIENTS, to, self._shapes, dtype)
-        own: list[Tensor] = []
-        if self._learned is not None:
-            precision, by_parameters = self._learned.differentiate(self._energy, self._sizes[1] * self._sizes[2])
-            self._results[1] = precision  # which the kernels' gradient reads there
-            own = [gradient * g.unsqueeze(-1) for gradient in by_parameters]
         self._native.add_divergence_gradient(self._record(tensors, (g, *to)))
-        return own
 
     def _record(self, tensors: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> bytes:
         """The arguments of the kernels; the gradients are that of the value, and then those by the tensors."""
@@ -132,31 +95,3 @@ def _layout(lead: tuple[int, ...], R: int, C: int, P: int, factored: bool) -> tu
 
 _NAMES = ("M", "log_row", "log_column", "log_noise", "log_point_noise")
 _NAMES_OF_GRADIENTS = tuple(f"the gradient of {name}" for name in _NAMES)
-
-
-class _CompiledKL(Function):
-    """:class:`DiagonalKL` as one node."""
-
-    @staticmethod
-    def forward(ctx: Any, kl: DiagonalKL, native: Any, *tensors: Tensor | None) -> Tensor:
-        ctx.kl = kl
-        ctx.save_for_backward(*tensors)
-        return kl.value(native, tensors[:5])
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, needed = ctx.saved_tensors, ctx.needs_input_grad
-        if torch.is_grad_enabled():  # a gradient of this gradient is wanted
-            wanted = [t for t, need in zip(inputs, needed[2:], strict=True) if need]
-            kl = ctx.kl.plain(*inputs[:5])
-            each = iter(torch.autograd.grad(kl, wanted, g, create_graph=True, materialize_grads=True))
-            return tuple(next(each) if need else None for need in needed)
-        gradients = [None if t is None else torch.zeros(t.shape, dtype=t.dtype) for t in inputs[:5]]
-        own = ctx.kl.add_gradients(inputs[:5], g, gradients)
-        return (None, None, *gradients, *own)
-
-
-def compiled_kl(kl: DiagonalKL, tensors: Sequence[Tensor | None]) -> Tensor | None:
-    """KL of a diagonal layer [*batch_shape]; None where there are no kernels for these tensors."""
-    native = library.native(*tensors)
-    return None if native is None else _CompiledKL.apply(kl, native, *tensors, *kl.parameters)

@@ -26,7 +26,6 @@ __all__ = [
     "NOT_FINITE",
     "NOT_POSITIVE",
     "available",
-    "fill_normal",
     "kernels",
     "native",
     "packed",
@@ -72,12 +71,8 @@ DIVERGENCE = Record(
 )
 LAYOUT = LAYER.layout + DIVERGENCE.layout
 
-
-_NAMES = (
-    *("forward", "finish", "backward", "prepare", "factorise", "solve", "add_noise"),
-    *("backward_noise", "backward_solve", "backward_inputs", "backward_points"),
-    *("divergence", "add_divergence_gradient"),
-)
+_ONE, _TWO = [ctypes.c_char_p], [ctypes.c_char_p, ctypes.c_int64]  # a record, and the number of threads
+_ARGUMENTS = {"forward": _TWO, "backward": _TWO, "divergence": _ONE, "add_divergence_gradient": _ONE}
 
 
 def _checked(status: int) -> int:
@@ -103,7 +98,7 @@ def _library() -> ctypes.CDLL | None:
         fits = library.vmg_fields() == LAYOUT.encode()
         library.vmg_normals.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64]
         library.vmg_normals.restype = _checked
-        for name in _NAMES:
+        for name in _ARGUMENTS:
             getattr(library, f"vmg_{name}_f32")
     except (OSError, AttributeError):  # built for another machine, or from an older source
         return None
@@ -116,13 +111,12 @@ def kernels(dtype: torch.dtype) -> SimpleNamespace | None:
     library, suffix = _library(), {torch.float32: "f32", torch.float64: "f64"}.get(dtype)
     if library is None or suffix is None:
         return None
-    functions: dict[str, Callable[[bytes], int]] = {}
-    for name in _NAMES:
+    functions = SimpleNamespace()
+    for name, arguments in _ARGUMENTS.items():
         function = getattr(library, f"vmg_{name}_{suffix}")
-        function.argtypes = [ctypes.c_char_p]
-        function.restype = _checked
-        functions[name] = function
-    return SimpleNamespace(**functions)
+        function.argtypes, function.restype = arguments, _checked
+        setattr(functions, name, function)
+    return functions
 
 
 @functools.cache
@@ -138,15 +132,10 @@ def native(*tensors: Tensor | None) -> SimpleNamespace | None:
     """
     if is_traced(*tensors):
         return None
-    dtype = None
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        if dtype is None:
-            dtype = tensor.dtype
-        if tensor.dtype is not dtype or not tensor.is_cpu:
-            return None
-    return None if dtype is None else kernels(dtype)
+    given = [tensor for tensor in tensors if tensor is not None]
+    if not given or any(tensor.dtype is not given[0].dtype or not tensor.is_cpu for tensor in given):
+        return None
+    return kernels(given[0].dtype)
 
 
 def require(
@@ -177,29 +166,14 @@ def standard_normal(*shapes: tuple[int, ...], like: Tensor, generator: torch.Gen
     generator is serial and would take a tenth of a training step. So the numbers for a given seed differ between an
     installation with kernels and one without.
     """
-    if is_traced(like):
+    library = _library()
+    if is_traced(like) or library is None or like.dtype is not torch.float32 or not like.is_cpu:
         return [randn(shape, like=like, generator=generator) for shape in shapes]
-    drawn = [torch.empty(shape, dtype=like.dtype, device=like.device) for shape in shapes]
-    fill_normal(drawn, generator)
-    return drawn
-
-
-def fill_normal(tensors: Sequence[Tensor], generator: torch.Generator | None) -> None:
-    """Fill contiguous tensors of one kind with the numbers of :func:`standard_normal`."""
-    library, like = _library(), tensors[0]
-    for tensor in tensors:
-        if tensor.dtype is not like.dtype or tensor.device != like.device or not tensor.is_contiguous():
-            raise ValueError(
-                f"tensors to fill must be contiguous, {like.dtype} and on {like.device}; "
-                f"got strides {tensor.stride()}, {tensor.dtype} on {tensor.device}"
-            )
     generator = None if generator is None else on_device(generator, like.device)
-    if library is None or like.dtype is not torch.float32 or not like.is_cpu:
-        for tensor in tensors:
-            tensor.normal_(generator=generator)
-        return
     seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator))
-    for number, tensor in enumerate(tensors):
+    drawn = [torch.empty(shape, dtype=like.dtype) for shape in shapes]
+    for number, tensor in enumerate(drawn):
         # an odd multiple of a large number keeps the streams of one seed and of neighbouring seeds apart
         stream = (seed + number * 0xD1342543DE82EF95) & 0xFFFFFFFFFFFFFFFF
         library.vmg_normals(tensor.data_ptr(), tensor.numel(), stream)
+    return drawn

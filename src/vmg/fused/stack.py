@@ -28,14 +28,13 @@ class DiagonalDraw(NamedTuple):
 
     parameters: tuple[Any, ...]  # M, log σ_r, log σ_c, points and the two logarithms of √α; None where there is none
     noises: tuple[Any, Any]  # of the points, or None, and of the outputs
-    input_scale: float
     damping: float
-    plain: Callable[..., Tensor]  # the same draw in PyTorch, of x, parameters, noises and the two numbers
+    plain: Callable[..., Tensor]  # the same draw in PyTorch, of x, parameters, noises and the damping
     kl: DiagonalKL | None = None  # the layer's divergence, where it is wanted too
 
     def in_pytorch(self, x: Tensor) -> Tensor:
-        """The draw without kernels, on any device and to any order of differentiation."""
-        return self.plain(x, *self.parameters, *self.noises, self.input_scale, self.damping)
+        """The draw without kernels, which can be differentiated any number of times."""
+        return self.plain(x, *self.parameters, *self.noises, self.damping)
 
 
 def kernels_serve(*tensors: Tensor | None) -> bool:
@@ -61,14 +60,12 @@ def sample_stack(
     An activation, which must have no parameters, follows each layer but the last. The kernels must serve
     (:func:`kernels_serve`).
     """
-    run = _Run(draws, activations, x.shape)
     parameters = [t for draw in draws for t in draw.parameters]
-    of_priors = [p for draw in draws if draw.kl is not None for p in draw.kl.parameters]
-    out, *kl = _Stack.apply(run, check_finite, x, *parameters, *of_priors)
+    out, *kl = _Stack.apply(_Passes(draws, activations, x.shape), check_finite, x, *parameters)
     return out, kl[0] if kl else None
 
 
-class _Run:
+class _Passes:
     """The passes of all layers; it holds what the backward pass needs, but for the parameters."""
 
     def __init__(self, draws: Sequence[DiagonalDraw], activations: Sequence[Activation], shape: Sequence[int]) -> None:
@@ -82,7 +79,7 @@ class _Run:
             R, C = log_row.shape[-1], log_column.shape[-1]
             P = 0 if points is None else points.shape[-2]
             plan = make_plan(tuple(log_row.shape[:-1]), *shape[-2:], R, C, P, log_point_noise is not None)
-            self.passes.append(LayerPass(plan, draw.noises, draw.input_scale, draw.damping))
+            self.passes.append(LayerPass(plan, draw.noises, draw.damping))
             shape = plan.shapes[-1]
 
     def forward(self, x: Tensor) -> tuple[Tensor, bool]:
@@ -107,10 +104,9 @@ class _Run:
 
     def backward(
         self, parameters: Sequence[Sequence[Tensor | None]], g: Tensor | None, g_kl: Tensor | None, *, needs_x: bool
-    ) -> tuple[Tensor | None, list[Tensor | None], list[Tensor | None]]:
-        """Gradients by x, by the parameters of all layers, and by those of the priors."""
+    ) -> tuple[Tensor | None, list[Tensor | None]]:
+        """Gradients by x and by the parameters of all layers."""
         by_layer: list[list[Tensor | None]] = [[] for _ in self.draws]
-        of_priors: list[list[Tensor | None]] = [[] for _ in self.draws]
         for k in reversed(range(len(self.draws))):
             own, kl = parameters[k], self.draws[k].kl
             if g is None:
@@ -120,11 +116,9 @@ class _Run:
                 if k:
                     assert g is not None
                     g = self._before_activation(k - 1, g)
-            if kl is not None:
-                of_priors[k] = [None] * len(kl.parameters)
-                if g_kl is not None:
-                    of_priors[k] = [*kl.add_gradients(_of_kl(own), g_kl, _of_kl(by_layer[k]))]
-        return g, [t for layer in by_layer for t in layer], [t for prior in of_priors for t in prior]
+            if kl is not None and g_kl is not None:
+                kl.add_gradients(_of_kl(own), g_kl, _of_kl(by_layer[k]))
+        return g, [t for layer in by_layer for t in layer]
 
     def _before_activation(self, k: int, g: Tensor) -> Tensor:
         """The gradient by the outputs of layer k, from that after its activation."""
@@ -146,7 +140,7 @@ class _Stack(Function):
     """The layers' passes on the kernels, forwards and then backwards."""
 
     @staticmethod
-    def forward(ctx: Any, run: _Run, check_finite: bool, x: Tensor, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, run: _Passes, check_finite: bool, x: Tensor, *tensors: Tensor | None) -> tuple[Tensor, ...]:
         out, finite = run.forward(x)
         if check_finite and not finite and not torch.isfinite(x).all():
             raise ValueError("x must be finite; got NaN or infinite values")
@@ -163,12 +157,12 @@ class _Stack(Function):
         n = N_PARAMETERS
         parameters = [tensors[n * k : n * (k + 1)] for k in range(len(run.draws))]
         needs_x = ctx.needs_input_grad[2]
-        g_x, gradients, of_priors = run.backward(parameters, g, g_kl, needs_x=needs_x)
-        return None, None, g_x if needs_x else None, *gradients, *of_priors
+        g_x, gradients = run.backward(parameters, g, g_kl, needs_x=needs_x)
+        return None, None, g_x if needs_x else None, *gradients
 
 
 def _by_autograd(
-    run: _Run, x: Tensor, tensors: Sequence[Any], needed: Sequence[bool], g: Tensor | None, g_kl: Tensor | None
+    run: _Passes, x: Tensor, tensors: Sequence[Any], needed: Sequence[bool], g: Tensor | None, g_kl: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     """The gradients in PyTorch, which can be differentiated again."""
     wanted = [t for t, need in zip((x, *tensors), needed[2:], strict=True) if need]

@@ -56,15 +56,15 @@ class BayesianModule(nn.Module, ABC):
         """One draw of the weights that are the module's own; None where all are those of modules inside."""
         return None
 
-    def as_plain(self, *, centre: bool = True) -> nn.Module:
+    def as_plain(self) -> nn.Module:
         """The plain module of PyTorch with these weights, as :func:`~vmg.nn.to_plain` puts it in the place of this."""
         raise ValueError(f"{type(self).__name__} has no plain counterpart")
 
-    def warn_of_centre(self, name: str) -> None:
+    def warn_of_mean(self, name: str) -> None:
         """Warn in training: a forward pass that takes the weight itself, as ``F.linear`` does, would draw nothing."""
         if self.training and torch.is_grad_enabled():
             warnings.warn(
-                f"{name} of a {type(self).__name__} is its centre, without noise: call the layer itself in a forward "
+                f"{name} of a {type(self).__name__} is its mean, without noise: call the layer itself in a forward "
                 "pass, and read the weight inside torch.no_grad()",
                 stacklevel=3,
             )
@@ -116,14 +116,14 @@ class BayesianLinear(BayesianModule):
 
     @property
     def weight(self) -> Tensor:
-        """:meth:`centre_weight` as ``nn.Linear`` has it, [*batch_shape, out, in], scaling folded in."""
-        self.warn_of_centre("weight")
-        return self.as_linear(self.centre_weight())[0]
+        """:meth:`mean_weight` as ``nn.Linear`` has it, [*batch_shape, out, in], scaling folded in."""
+        self.warn_of_mean("weight")
+        return self.as_linear(self.mean_weight())[0]
 
     @property
     def bias(self) -> Tensor | None:
-        """The bias of :meth:`centre_weight`, [*batch_shape, out]; None where ``has_bias`` is False."""
-        return self.as_linear(self.centre_weight())[1]
+        """The bias of :meth:`mean_weight`, [*batch_shape, out]; None where ``has_bias`` is False."""
+        return self.as_linear(self.mean_weight())[1]
 
     def as_linear(self, weight: Tensor) -> tuple[Tensor, Tensor | None]:
         """W [..., R, C] as the weight [..., out, in] and bias [..., out] that an ``nn.Linear`` would have."""
@@ -141,38 +141,29 @@ class BayesianLinear(BayesianModule):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Start anew."""
 
-    def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draw outputs [*sample_shape, *batch_shape, B, out] for x [B, in], [*batch_shape, B, in] or with all of these.
+    def forward(self, x: Tensor) -> Tensor:
+        """Draw outputs [*batch_shape, B, out] for x [B, in] or [*batch_shape, B, in].
 
-        Without ``sample_shape`` and ``batch_shape`` any leading dimensions of x are data, as in ``nn.Linear``.
+        Without ``batch_shape`` any leading dimensions of x are data, as in ``nn.Linear``.
         """
         if self.drawn is not None:
-            return self._forward_drawn(x, sample_shape)
-        return self._leave(self._forward(self._enter(x), sample_shape))
+            return self.apply_weight(x, self.drawn)
+        rows = self.as_rows(x)
+        with no_autocast(rows):
+            out = self._leave(self._draw_rows(rows))
+        return out if self.batch_shape else out.reshape(*x.shape[:-1], self.out_features)
 
-    def _forward(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        leading = (*sample_shape, *self.batch_shape)
-        shape = self.check_input(x).shape
-        with no_autocast(x):
-            out = self._draw(augment(self._as_rows(x, leading), self.has_bias), sample_shape)
-        return out if leading else out.reshape(*shape[:-1], self.out_features)
-
-    def _forward_drawn(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        if sample_shape:
-            raise ValueError(f"sample_shape must be empty inside fixed_draw; got {tuple(sample_shape)}")
-        return self.apply_weight(x, self.drawn)
+    def _draw_rows(self, x: Tensor) -> Tensor:
+        """Outputs [*batch_shape, B, out] for x of :meth:`as_rows`."""
+        return self._draw(augment(self.check_finite(x), self.has_bias))
 
     @abstractmethod
-    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        """Outputs [*sample_shape, *batch_shape, B, C] at augmented inputs x̂ [..., B, R]."""
+    def _draw(self, x: Tensor) -> Tensor:
+        """Outputs [*batch_shape, B, C] at augmented inputs x̂ [..., B, R]."""
 
     @abstractmethod
     def mean_weight(self) -> Tensor:
-        """E[W], [*batch_shape, R, C]."""
-
-    def centre_weight(self) -> Tensor:
-        """W with all that it is made of at its mean, [*batch_shape, R, C]: E[W], unless it is not linear in that."""
-        return self.mean_weight()
+        """W with all that it is made of at its mean, [*batch_shape, R, C]."""
 
     @abstractmethod
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
@@ -181,21 +172,13 @@ class BayesianLinear(BayesianModule):
     def draw_weights(self, *, prior: bool = False) -> Tensor:
         return self.sample_prior_weight() if prior else self.sample_weight()
 
-    def current_weight(self) -> Tensor:
-        """The weight of a fixed draw, where one is in use, or else a new one."""
-        return self.sample_weight() if self.drawn is None else self.drawn
-
     def forward_mean(self, x: Tensor) -> Tensor:
-        """x̂ E[W]: the output at the mean weights; no randomness."""
+        """The output at :meth:`mean_weight`; no randomness."""
         return self.apply_weight(x, self.mean_weight())
-
-    def forward_centre(self, x: Tensor) -> Tensor:
-        """The output at :meth:`centre_weight`; no randomness."""
-        return self.apply_weight(x, self.centre_weight())
 
     def apply_weight(self, x: Tensor, weight: Tensor) -> Tensor:
         """x̂ W for a weight matrix of :meth:`sample_weight`."""
-        x = self.check_input(self._enter(x))
+        x = self.check_finite(self.check_shape(self._enter(x)))
         with no_autocast(x):
             return self._leave(augment(x, self.has_bias) @ weight)
 
@@ -211,27 +194,27 @@ class BayesianLinear(BayesianModule):
         slope = slope.mT.contiguous()
 
         def function(x: Tensor) -> Tensor:
-            out = (slope.to(x.dtype) @ self.check_input(x).mT).mT  # rows along memory: narrow layers are much faster so
+            out = (
+                slope.to(x.dtype) @ self.check_finite(self.check_shape(x)).mT
+            ).mT  # rows along memory: narrow layers are much faster so
             return out.add_(constant) if self.has_bias else out
 
         return function
 
-    def plain_weight(self, *, centre: bool) -> Tensor:
-        """W [*batch_shape, R, C] of a plain copy: of the draw in use, where there is one, or one of two means."""
-        if self.drawn is not None:
-            return self.drawn
-        return self.centre_weight() if centre else self.mean_weight()
+    def plain_weight(self) -> Tensor:
+        """W [*batch_shape, R, C] of a plain copy: of the draw in use, or else the mean."""
+        return self.mean_weight() if self.drawn is None else self.drawn
 
-    def as_plain(self, *, centre: bool = True) -> nn.Linear:
+    def as_plain(self) -> nn.Linear:
         if self.batch_shape:
             raise ValueError(
                 f"to_plain and to_linear need single layers; got one of {tuple(self.batch_shape)} replicas"
             )
-        return plain_linear(*self.as_linear(self.plain_weight(centre=centre).to(self._dtype())))
+        return plain_linear(*self.as_linear(self.plain_weight().to(self._dtype())))
 
-    def to_linear(self, *, centre: bool = False) -> nn.Linear:
-        """E[W] (or :meth:`centre_weight`) as a plain ``nn.Linear``, scaling folded in."""
-        return self.as_plain(centre=centre)
+    def to_linear(self) -> nn.Linear:
+        """:meth:`mean_weight` as a plain ``nn.Linear``, scaling folded in."""
+        return self.as_plain()
 
     # -- noise, precision and checks ----------------------------------------------------------------------------------
 
@@ -260,13 +243,14 @@ class BayesianLinear(BayesianModule):
         own = self._dtype()
         return torch.float32 if own in NARROW else own
 
-    def _as_rows(self, x: Tensor, leading: tuple[int, ...]) -> Tensor:
-        """x as [B, in] where no replicas or samples claim its leading dimensions."""
-        if not leading:
+    def as_rows(self, x: Tensor) -> Tensor:
+        """x in the precision the layer computes in, as [B, in] where no replicas claim its leading dimensions."""
+        x = self.check_shape(self._enter(x))
+        if not self.batch_shape:
             return x if x.dim() == 2 else x.reshape(-1, self.in_features)
-        if x.dim() > 2 and x.shape[:-2] not in (self.batch_shape, leading):
+        if x.dim() > 2 and x.shape[:-2] != self.batch_shape:
             raise ValueError(
-                f"x must be [B, {self.in_features}] or have leading dimensions {tuple(self.batch_shape)} or {leading}; "
+                f"x must be [B, {self.in_features}] or have leading dimensions {tuple(self.batch_shape)}; "
                 f"got shape {tuple(x.shape)}"
             )
         return x
@@ -279,13 +263,9 @@ class BayesianLinear(BayesianModule):
         return x
 
     @staticmethod
-    def _looks_at(x: Tensor) -> bool:
-        """Whether x is checked for NaN: inside a network under training only the first layer sees raw data."""
-        return not x.requires_grad
-
-    def check_input(self, x: Tensor) -> Tensor:
-        self.check_shape(x)
-        if self._looks_at(x) and values_readable(x) and not all_finite(x):
+    def check_finite(x: Tensor) -> Tensor:
+        """x, which inside a network under training is not looked at: only the first layer sees raw data."""
+        if not x.requires_grad and values_readable(x) and not all_finite(x):
             raise ValueError("x must be finite; got NaN or infinite values")
         return x
 

@@ -144,11 +144,11 @@ def conversion(model: nn.Module) -> Conversion:
 
 
 @torch.no_grad()
-def to_plain(model: nn.Module, *, centre: bool = True) -> nn.Module:
+def to_plain(model: nn.Module) -> nn.Module:
     """A copy of ``model`` whose Bayesian modules are plain ones of PyTorch; an ``MLP`` becomes an ``nn.Sequential``.
 
     They have the weights at the mean pseudo-data, so that a model which was converted and not trained comes back as it
-    was; with ``centre=False`` the mean weights E[W], which the noise of pseudo-inputs moves away from these.
+    was. (The noise of pseudo-inputs moves E[W] away from these.)
     Inside :func:`~vmg.nn.fixed_draw` they have the weights of the draw in use, so that what is exported is one function
     from the posterior. The copy can be scripted, exported and converted as any model of PyTorch.
     """
@@ -161,7 +161,7 @@ def to_plain(model: nn.Module, *, centre: bool = True) -> nn.Module:
             replace_in_place(part, nn.Sequential(*modules[1:]), forget=True)  # its layers come later in this loop
         elif isinstance(part, BayesianModule) and part not in inside:
             inside.update(part.modules())
-            replace_in_place(part, part.as_plain(centre=centre), forget=True)
+            replace_in_place(part, part.as_plain(), forget=True)
     copied.__dict__.pop(ATTRIBUTE, None)
     return copied
 

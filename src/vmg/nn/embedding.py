@@ -56,11 +56,11 @@ class MatrixGaussianEmbedding(BayesianModule):
 
     @property
     def weight(self) -> Tensor:
-        """The mean table as ``nn.Embedding`` has it, which without pseudo-data is the centre too."""
+        """The mean table as ``nn.Embedding`` has it."""
         return self.matrix.mean_weight() / input_divisor(self.num_embeddings)
 
-    def as_plain(self, *, centre: bool = True) -> nn.Embedding:
-        table = self.matrix.as_plain(centre=centre).weight.detach().mT.clone()
+    def as_plain(self) -> nn.Embedding:
+        table = self.matrix.as_plain().weight.detach().mT.clone()
         if self.padding_idx is not None:
             table[self.padding_idx] = self.weight[self.padding_idx]
         return nn.Embedding.from_pretrained(table, freeze=False, padding_idx=self.padding_idx)

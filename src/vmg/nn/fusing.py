@@ -1,9 +1,9 @@
 """The fast form of diagonal layers: compiled kernels, and one call for layers one after the other.
 
-A layer alone draws by :func:`fused_draw` and takes its divergence by :func:`fused_kl`. Inside :func:`fused_runs`, which
-the objective opens, each run of ``[layer, activation, layer, ...]`` in an ``nn.Sequential`` or a :class:`~vmg.nn.MLP`,
-and each layer elsewhere, draws and takes its divergence as one node of autograd's graph. The numbers drawn, and the
-gradients, are those of the layers called one by one.
+A layer alone draws by :func:`fused_draw`. Inside :func:`fused_runs`, which the objective opens, each run of
+``[layer, activation, layer, ...]`` in an ``nn.Sequential`` or a :class:`~vmg.nn.MLP`, and each layer elsewhere, draws
+and takes its divergence as one node of autograd's graph. The numbers drawn, and the gradients, are those of the layers
+called one by one.
 """
 
 from __future__ import annotations
@@ -18,38 +18,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vmg.fused import library
-from vmg.fused.divergence import DiagonalKL, compiled_kl
+from vmg.fused.divergence import DiagonalKL
 from vmg.fused.stack import Activation, DiagonalDraw, kernels_serve, sample_stack
-from vmg.math.linalg import NARROW, all_finite, is_traced, values_readable
+from vmg.math.linalg import NARROW, is_traced
 from vmg.nn.bayesian import BayesianModule, DrawnRun, has_hooks, no_autocast
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear, sample_diagonal
 from vmg.nn.mlp import ACTIVATIONS, MLP, Elementwise
-from vmg.priors import compiled_form
+from vmg.priors import log_uniform_at_bound
 
-__all__ = ["draw_rows", "fused_draw", "fused_kl", "fused_runs"]
-
-
-def fused_draw(layer: MatrixGaussianLinear, x: Tensor) -> Tensor:
-    """One draw of a diagonal layer for x [*batch_shape, B, in]."""
-    return draw_rows(x, _prepare(layer, x), check_finite=not x.requires_grad)
+__all__ = ["fused_draw", "fused_runs"]
 
 
-def draw_rows(x: Tensor, draw: DiagonalDraw, *, check_finite: bool = False) -> Tensor:
-    """A draw on the kernels where they serve, and in PyTorch elsewhere; all leading dimensions must be equal."""
-    if kernels_serve(x, *draw.parameters, *draw.noises):
-        return sample_stack(x, [draw], check_finite=check_finite)[0]
-    if check_finite and values_readable(x) and not all_finite(x):
-        raise ValueError("x must be finite; got NaN or infinite values")
-    return draw.in_pytorch(x)
-
-
-def fused_kl(layer: MatrixGaussianLinear) -> Tensor:
-    """The paper's divergence of a diagonal layer."""
-    M, log_row, log_column, _, *log_noises = layer.quantities()
-    tensors = M, log_row, log_column, *log_noises
-    form = _divergence(layer)
-    kl = None if form is None else compiled_kl(form, tensors)
-    return layer.kl_of_diagonal(*tensors) if kl is None else kl
+def fused_draw(layer: MatrixGaussianLinear, x: Tensor) -> Tensor | None:
+    """One draw of a diagonal layer for x [*batch_shape, B, in]; None where the kernels cannot take these tensors."""
+    if not kernels_serve(x, layer.row.log_scale):
+        return None
+    return sample_stack(x, [_prepare(layer, x)], check_finite=not x.requires_grad)[0]
 
 
 def _prepare(layer: MatrixGaussianLinear, x: Tensor, *, with_kl: bool = False) -> DiagonalDraw:
@@ -59,17 +43,21 @@ def _prepare(layer: MatrixGaussianLinear, x: Tensor, *, with_kl: bool = False) -
     shapes = [*([] if points is None else [points.shape]), (*x.shape[:-1], layer.out_features)]
     *point_noise, noise = library.standard_normal(*shapes, like=log_row, generator=layer.generator)
     kl = _divergence(layer) if with_kl else None
-    noises = point_noise[0] if point_noise else None, noise
-    return DiagonalDraw(quantities, noises, layer.n_rows**-0.5, layer.damping, sample_diagonal, kl)
+    return DiagonalDraw(
+        quantities, (point_noise[0] if point_noise else None, noise), layer.damping, sample_diagonal, kl
+    )
 
 
 def _divergence(layer: MatrixGaussianLinear) -> DiagonalKL | None:
-    """The paper's divergence as the kernels take it; None where they cannot."""
+    """The paper's divergence as the kernels take it; None where the prior is none of theirs."""
     sizes, data = (layer.n_pseudo, layer.n_rows, layer.out_features), layer.pseudo_data
-    if data is None:
-        return compiled_form(layer.prior, layer.kl_of_diagonal, sizes)
-    factored = data.log_point_noise is not None
-    return compiled_form(layer.prior, layer.kl_of_diagonal, sizes, factored=factored, max_noise=data.max_noise)
+    coefficients = layer.prior.coefficients(layer.n_rows * layer.out_features)
+    if coefficients is None:
+        return None
+    bound = 1.0 if data is None else data.max_noise
+    at_bound = log_uniform_at_bound(bound.double() if isinstance(bound, Tensor) else bound)
+    factored = data is not None and data.log_point_noise is not None
+    return DiagonalKL(layer.kl_of_diagonal, coefficients, sizes, factored, at_bound)
 
 
 # -- runs of layers ---------------------------------------------------------------------------------------------------
@@ -208,6 +196,7 @@ class _Run:
         if x.dim() not in (2, len(first.batch_shape) + 2) or not torch.is_grad_enabled():
             return self._one_by_one(x)
         rows = first.as_rows(x)
+        rows = rows.expand(*first.batch_shape, *rows.shape[-2:])
         if not kernels_serve(rows, first.row.log_scale):
             return self._one_by_one(x)
         with no_autocast(rows):

@@ -72,18 +72,17 @@ class MatrixGaussianLoRA(BayesianModule):
 
     @property
     def weight(self) -> Tensor:
-        """The adapted weight at the factors' ``centre_weight``, [out, in]."""
-        self.warn_of_centre("weight")
-        return self.adapted_weight(self.down.centre_weight(), self.up.centre_weight())
+        """The adapted weight at the factors' ``mean_weight``, [out, in]."""
+        self.warn_of_mean("weight")
+        return self.adapted_weight(self.down.mean_weight(), self.up.mean_weight())
 
     @property
     def bias(self) -> Tensor | None:
         """The frozen bias."""
         return self.base._parameters["bias"]
 
-    def as_plain(self, *, centre: bool = True) -> nn.Linear:
-        down, up = (part.plain_weight(centre=centre) for part in (self.down, self.up))
-        return plain_linear(self.adapted_weight(down, up), self.bias)
+    def as_plain(self) -> nn.Linear:
+        return plain_linear(self.adapted_weight(self.down.plain_weight(), self.up.plain_weight()), self.bias)
 
 
 def add_lora(

@@ -19,7 +19,7 @@ from vmg.math import preactivations as F
 from vmg.math.covariance import Conditioned, Dense
 from vmg.math.linalg import at_least_float32, cholesky, is_traced, needs_double, randn
 from vmg.math.matrix_normal import MatrixNormal
-from vmg.nn.bayesian import BayesianLinear, no_autocast
+from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.layer_parameters import FAMILIES, DiagonalParameters
 from vmg.priors import IsotropicPrior, KeepsSettings, Prior, pseudo_data_kl
 
@@ -31,7 +31,6 @@ KL_KINDS = ("marginal", "conditional")
 INITIAL_LOG_BIAS_SCALE = -4.0  # of the bias row, as in the authors' code
 INITIAL_RANGE = 0.01  # entries of the pseudo-data start in U[-0.01, 0.01] [LW16, §4]
 MIN_LOG_SCALE = -4.0  # the authors' lower limit of log √α; below it the noise has no effect and the KL only grows
-MEAN_PAIRS = 64  # of antithetic draws behind a mean weight: its error is at most a quarter of the noise's effect
 
 
 class PseudoData(KeepsSettings):
@@ -148,14 +147,6 @@ class PseudoData(KeepsSettings):
         drawn = multiplicative_noise(points, self.noise_scale, noise)
         return drawn[..., : self.n_rows], drawn[..., self.n_rows :]
 
-    def antithetic_inputs(self, n_pairs: int, seed: int = 0) -> Tensor:
-        """Draws Ã [2 n_pairs, ..., P, R] in pairs whose noise is opposite; they depend on ``seed`` alone."""
-        generator = torch.Generator().manual_seed(seed)
-        noise = torch.randn(n_pairs, *self.inputs.shape[-2:], generator=generator, dtype=torch.float64)
-        noise = torch.cat([noise, -noise]).to(self.inputs)
-        noise = noise[(slice(None), *[None] * (self.inputs.dim() - 2))]  # replicas share it
-        return multiplicative_noise(self.inputs, self.noise_scale[..., : self.n_rows], noise)
-
     def kl_divergence(self) -> Tensor:
         """KL of both posteriors to their log-uniform priors, summed over entries; [*batch_shape]."""
         return pseudo_data_kl(*self.bounded_noise(), (self.n_points, self.n_rows, self.n_columns), self.max_noise)
@@ -177,8 +168,8 @@ def noise_scale(log_noise: Tensor, log_point_noise: Tensor | None, n_rows: int, 
 class MatrixGaussianLinear(BayesianLinear):
     """y = x̂W with W ~ MN(M, U, V) and x̂ = [x, 1]/√R [LW16, §2].
 
-    Use it where ``nn.Linear`` stands. Each call draws from the posterior; ``to_linear()`` gives E[W] as a plain
-    ``nn.Linear``, ``to_linear(centre=True)`` the weights at the mean pseudo-data.
+    Use it where ``nn.Linear`` stands. Each call draws from the posterior; ``to_linear()`` gives the weights at the mean
+    pseudo-data as a plain ``nn.Linear``.
 
     Parameters
     ----------
@@ -352,10 +343,6 @@ class MatrixGaussianLinear(BayesianLinear):
             kl = self.prior.kl_divergence(q.loc, q.row_covariance, q.column_covariance)
             return kl.to(self._wide_dtype())
         if self.is_diagonal:
-            if not torch.compiler.is_compiling() and library.available():
-                from vmg.nn.fusing import fused_kl  # which imports this file
-
-                return fused_kl(self)  # equal in value and gradient
             M, log_row, log_column, _, *log_noises = self.quantities()
             return self.kl_of_diagonal(M, log_row, log_column, *log_noises)
         kl = self.prior.kl_divergence(self._loc(), self.row(), self.column())
@@ -376,7 +363,7 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def predictive(self, x: Tensor) -> MatrixNormal:
         """The joint distribution of the outputs at all rows of x [..., B, in], given the mean pseudo-data."""
-        x = F.augment(self.check_input(x), self.has_bias)
+        x = self._augmented(x)
         U, V = self.row(), self.column()
         if self.pseudo_data is None:
             return MatrixNormal(x @ self._loc_or_zeros(), U.congruence(x), V, validate_args=False)
@@ -387,8 +374,8 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def kernel(self, x1: Tensor, x2: Tensor | None = None, *, full: bool = False) -> Tensor:
         """The GP's kernel K_in = x̂₁ U x̂₂ᵀ [..., n₁, n₂], or V ⊗ K_in with ``full=True`` [LW16, §2.3]."""
-        first = F.augment(self.check_input(x1), self.has_bias)
-        second = first if x2 is None else F.augment(self.check_input(x2), self.has_bias)
+        first = self._augmented(x1)
+        second = first if x2 is None else self._augmented(x2)
         K_in = self.row().gram(first, second)
         if not full:
             return K_in
@@ -396,40 +383,35 @@ class MatrixGaussianLinear(BayesianLinear):
         product = V[..., :, None, :, None] * K_in[..., None, :, None, :]
         return product.flatten(-4, -3).flatten(-2, -1)  # [..., C n₁, C n₂]
 
+    def _augmented(self, x: Tensor) -> Tensor:
+        return F.augment(self.check_finite(self.check_shape(x)), self.has_bias)
+
     # -- drawing outputs ----------------------------------------------------------------------------------------------
 
-    def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draw outputs as every layer does; each index of ``sample_shape`` has its own draw of the pseudo-data.
+    def forward(self, x: Tensor) -> Tensor:
+        """Draw outputs as every layer does.
 
         Tokens or positions, dimensions of x between the first and the last, share one weight matrix, whatever
         ``sampling`` says. Drawn one by one, their noise would average out in whatever pools them.
         """
-        if self.drawn is None and self.sampling == "marginal" and not sample_shape:
-            if x.dim() > 2 and not self.batch_shape:
-                return self.apply_weight(x, self.sample_weight())
-            if self.is_diagonal:
-                rows = self._draw_rows(self.as_rows(x))
-                return self._leave(rows if self.batch_shape else rows.reshape(*x.shape[:-1], self.out_features))
-        return super().forward(x, sample_shape)
-
-    def as_rows(self, x: Tensor) -> Tensor:
-        """x as [*batch_shape, B, in], in the precision the layer computes in."""
-        x = self._as_rows(self.check_shape(self._enter(x)), self.batch_shape)
-        return x.expand(*self.batch_shape, *x.shape) if self.batch_shape and x.dim() == 2 else x
+        if self.drawn is None and self.sampling == "marginal" and x.dim() > 2 and not self.batch_shape:
+            return self.apply_weight(x, self.sample_weight())
+        return super().forward(x)
 
     def _draw_rows(self, x: Tensor) -> Tensor:
-        """Draw each row on its own, with diagonal covariances, for x [*batch_shape, B, in]."""
-        with no_autocast(x):
-            if not torch.compiler.is_compiling() and library.available():
-                from vmg.nn.fusing import fused_draw  # which imports this file
+        if not (self.is_diagonal and self.sampling == "marginal"):
+            return super()._draw_rows(x)
+        x = x.expand(*self.batch_shape, *x.shape[-2:])
+        if not torch.compiler.is_compiling() and library.available():
+            from vmg.nn.fusing import fused_draw  # which imports this file
 
-                return fused_draw(self, x)  # equal in distribution and gradient
-            quantities, point_noise = self.quantities(), None
-            if self.pseudo_data is not None:
-                point_noise = self.draw_noise(*self.pseudo_data.points.shape)
-            noise = self.draw_noise(*x.shape[:-1], self.out_features)
-            numbers = 1 / math.sqrt(self.n_rows), self.damping
-            return sample_diagonal(self.check_input(x), *quantities, point_noise, noise, *numbers)
+            if (drawn := fused_draw(self, x)) is not None:  # equal in distribution and gradient
+                return drawn
+        quantities, point_noise = self.quantities(), None
+        if self.pseudo_data is not None:
+            point_noise = self.draw_noise(*self.pseudo_data.points.shape)
+        noise = self.draw_noise(*x.shape[:-1], self.out_features)
+        return sample_diagonal(self.check_finite(x), *quantities, point_noise, noise, self.damping)
 
     def quantities(self) -> tuple[Any, Any, Any, Any, Any, Any]:
         """M, log σ_r, log σ_c, the pseudo-points and the two logarithms of √α, moved back into their bounds."""
@@ -438,41 +420,27 @@ class MatrixGaussianLinear(BayesianLinear):
             return self._loc(), *scales, None, None, None
         return self._loc(), *scales, at_least_float32(self.pseudo_data.points), *self.pseudo_data.bounded_noise()
 
-    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
+    def _draw(self, x: Tensor) -> Tensor:
+        """Outputs in any of the ways, for any family of covariances, at x̂ [..., B, R]."""
         if self.sampling == "weights":
-            return x @ self.sample_weight(sample_shape)
-        return self._sample_given(x, sample_shape)
-
-    def _sample_given(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        """Rows one by one or jointly, for any family of covariances and any number of draws."""
+            return x @ self.sample_weight()
         U, V, marginal = self.row(), self.column(), self.sampling == "marginal"
-        noise_shape = (*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
+        noise_shape = (*self.batch_shape, x.shape[-2], self.out_features)
         if self.pseudo_data is None:
             draw = F.sample_marginal if marginal else F.sample_joint
             return draw(x, self._loc(), U, V, self.draw_noise(*noise_shape))
-        A, B = self.pseudo_data.sample(sample_shape, self.generator)
+        A, B = self.pseudo_data.sample((), self.generator)
         parts = x, self._loc(), U, V, self._scaled(A), B, self.draw_noise(*noise_shape)
         if needs_double(self.n_pseudo, self.n_rows, x.dtype):
             parts = _in_double(*parts)
         return F.sample_conditional(*parts, self.damping, joint=not marginal).to(x.dtype)
 
     def mean_weight(self) -> Tensor:
-        """E[W] [*batch_shape, R, C], the pseudo-inputs' noise averaged over ``MEAN_PAIRS`` fixed pairs of draws.
+        """M_eff [*batch_shape, R, C] at the mean pseudo-data: the weights of the paper's mean network [LW16, §4.2].
 
-        W is linear in the pseudo-outputs, whose noise leaves the mean as it is, but not in the pseudo-inputs. At
-        √α = 0.5 the mean may be half of :meth:`centre_weight`. Opposite noise in each pair cancels odd orders.
+        It is not E[W]: W is linear in the pseudo-outputs, but not in the pseudo-inputs, whose noise moves E[W].
         """
-        if self.pseudo_data is None:
-            return self._loc_or_zeros()
-        A = self._scaled(self.pseudo_data.antithetic_inputs(MEAN_PAIRS))
-        M, U, A, B = _in_double(self.loc, self.row(), A, self.pseudo_data.outputs)
-        return F.average_mean(M, U, A, B, self.damping).to(self._wide_dtype())
-
-    def centre_weight(self) -> Tensor:
-        """M_eff [*batch_shape, R, C] at the mean pseudo-data: the weights of the paper's mean network [LW16, §4.2]."""
-        if self.pseudo_data is None:
-            return self._loc_or_zeros()
-        return self.posterior_given().loc.to(self._wide_dtype())
+        return self._loc_or_zeros() if self.pseudo_data is None else self.posterior_given().loc.to(self._wide_dtype())
 
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""
@@ -512,13 +480,11 @@ def sample_diagonal(
     log_point_noise: Tensor | None,
     point_noise: Tensor | None,
     noise: Tensor,
-    input_scale: float,
     damping: float,
 ) -> Tensor:
     """Draw each row where U and V are diagonal, [LW16, eq. 8] without its cancellation (:mod:`vmg.fused.passes`).
 
-    The tensors are those of :class:`vmg.fused.passes.Inputs`. ``input_scale`` is the factor of [x, 1] and of the
-    pseudo-inputs, 1/√R in a network [LW16, §4]; ``damping`` is σ² of Σ₁₁.
+    The tensors are those of :class:`vmg.fused.passes.Inputs`; ``damping`` is σ² of Σ₁₁.
     """
     R, C, dtype = log_row.shape[-1], log_column.shape[-1], log_row.dtype
     if points is not None and needs_double(points.shape[-2], R, dtype):
@@ -527,7 +493,7 @@ def sample_diagonal(
     u, v = torch.exp(2 * log_row).unsqueeze(-2), log_column.exp().unsqueeze(-2)
     if x.shape[-1] < R:
         x = torch.cat([x, x.new_ones(*x.shape[:-1], 1)], dim=-1)
-    x = x * input_scale
+    x = x / math.sqrt(R)  # [LW16, §4]
     limits = torch.finfo(x.dtype)
     floor = ((x.square() @ u.mT) * (10 * limits.eps) + limits.tiny).detach()  # the rounding of σ₂₂, [..., B, 1]
     out: Tensor | float = 0.0
@@ -535,7 +501,7 @@ def sample_diagonal(
     if points is not None:
         if point_noise is not None and log_noise is not None:
             points = multiplicative_noise(points, noise_scale(log_noise, log_point_noise, R, C), point_noise)
-        A, B = points[..., :R] * input_scale, points[..., R:]
+        A, B = points[..., :R] / math.sqrt(R), points[..., R:]
         AU = A * u
         S = AU @ A.mT
         S.diagonal(dim1=-2, dim2=-1).add_(damping)

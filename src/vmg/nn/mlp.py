@@ -104,17 +104,13 @@ class MLP(nn.Module):
             assert isinstance(layer, BayesianLinear)
             layer.reset_parameters(generator)
 
-    def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
-        """One posterior draw of the outputs, or one for each index of ``sample_shape``, in one pass."""
-        return self._chain(x, lambda layer, h: layer(h, sample_shape))
+    def forward(self, x: Tensor) -> Tensor:
+        """One posterior draw of the outputs."""
+        return self._chain(x, lambda layer, h: layer(h))
 
     def forward_mean(self, x: Tensor) -> Tensor:
-        """The output of the network of mean weights E[W]."""
-        return self._chain(x, lambda layer, h: layer.forward_mean(h))
-
-    def forward_centre(self, x: Tensor) -> Tensor:
         """The output of the paper's mean network: every layer's weights at its mean pseudo-data [LW16, §4.2]."""
-        return self._chain(x, lambda layer, h: layer.forward_centre(h))
+        return self._chain(x, lambda layer, h: layer.forward_mean(h))
 
     def _chain(self, x: Tensor, apply: Callable[[Any, Tensor], Tensor]) -> Tensor:
         for layer in list(self.layers)[:-1]:

@@ -99,26 +99,22 @@ class MatrixGaussianModule(BayesianModule):
         pairs = self.__dict__.get("_pairs", {})
         if name not in pairs and name not in pairs.values():
             return super().__getattr__(name)
-        self.warn_of_centre(name)
-        return self._tensors(MatrixGaussianLinear.centre_weight).get(name)
+        self.warn_of_mean(name)
+        return self._tensors(MatrixGaussianLinear.mean_weight).get(name)
 
-    def as_plain(self, *, centre: bool = True) -> nn.Module:
+    def as_plain(self) -> nn.Module:
         like = next(self.parameters())
         plain = copy.deepcopy(self._plain[0]).to_empty(device=like.device).to(like.dtype)
-        plain.load_state_dict(self._tensors(lambda matrix: matrix.plain_weight(centre=centre), like.dtype))
+        plain.load_state_dict(self._tensors(MatrixGaussianLinear.plain_weight, like.dtype))
         return plain.requires_grad_()
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:
         """The output of the plain module for one posterior draw of its weights."""
-        return self._call(MatrixGaussianLinear.current_weight, inputs, keywords)
+        return self._call(lambda m: m.sample_weight() if m.drawn is None else m.drawn, inputs, keywords)
 
     def forward_mean(self, *inputs: Any, **keywords: Any) -> Any:
-        """The output at the mean weights."""
-        return self._call(MatrixGaussianLinear.mean_weight, inputs, keywords)
-
-    def forward_centre(self, *inputs: Any, **keywords: Any) -> Any:
         """The output at the weights of the mean pseudo-data."""
-        return self._call(MatrixGaussianLinear.centre_weight, inputs, keywords)
+        return self._call(MatrixGaussianLinear.mean_weight, inputs, keywords)
 
     def _call(self, weight: Callable[[MatrixGaussianLinear], Tensor], inputs: Any, keywords: Mapping[str, Any]) -> Any:
         plain = self._plain[0]

@@ -92,7 +92,7 @@ Array = NDArray[np.float64]
 def mean_probabilities(network: MLP, x: Tensor) -> Array:
     """Probabilities of the mean network, [N, K]."""
     exact = copy.deepcopy(network).double()
-    outputs = [exact.forward_centre(rows.double()) for rows in x.split(ROWS_AT_ONCE)]
+    outputs = [exact.forward_mean(rows.double()) for rows in x.split(ROWS_AT_ONCE)]
     return torch.cat(outputs).softmax(-1).numpy()
 
 

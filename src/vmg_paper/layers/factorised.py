@@ -133,8 +133,8 @@ class MeanFieldLinear(FactorisedLinear):
             raise ValueError(f"prior must be isotropic, or have conjugate precisions; got {self.prior}")
         self._coefficients = coefficients
 
-    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        noise = self.draw_noise(*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
+    def _draw(self, x: Tensor) -> Tensor:
+        noise = self.draw_noise(*self.batch_shape, x.shape[-2], self.out_features)
         return sample_local(x, self.loc, self.log_scale.exp(), noise)
 
     def kl_divergence(self) -> Tensor:
@@ -185,18 +185,13 @@ def empirical_kl(M: Tensor, log_S: Tensor) -> Tensor:
 class GravesLinear(FactorisedLinear):
     """W_rc ~ N(M_rc, S_rc²) with one draw of W for all rows of a batch and the biased estimator of Graves (2011).
 
-    The objective must be a mean over the rows of the batch, as :func:`vmg.elbo` is, and over samples.
+    The objective must be a mean over the rows of the batch, as :func:`vmg.elbo` is.
     Differs from Graves: each layer has a prior of its own.
     """
 
-    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        leading = (*sample_shape, *self.batch_shape)
-        shape = (*leading, *self.loc.shape[-2:])
-        x = x.expand(*leading, *x.shape[-2:])
-        n_terms = math.prod(sample_shape) * x.shape[-2]
-        return _GravesProduct.apply(
-            n_terms, x, self.loc.expand(shape), self.log_scale.expand(shape), self.draw_noise(*shape)
-        )
+    def _draw(self, x: Tensor) -> Tensor:
+        x = x.expand(*self.batch_shape, *x.shape[-2:])
+        return _GravesProduct.apply(x.shape[-2], x, self.loc, self.log_scale, self.draw_noise(*self.loc.shape))
 
     def kl_divergence(self) -> Tensor:
         return empirical_kl(self.loc, self.log_scale)
@@ -300,8 +295,8 @@ class BayesByBackpropLinear(FactorisedLinear):
         start = math.log(self.initial_scale)
         return start + self.scale_rate * (self.log_scale - start)
 
-    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        self.last_noise = self.draw_noise(*sample_shape, *self.loc.shape)
+    def _draw(self, x: Tensor) -> Tensor:
+        self.last_noise = self.draw_noise(*self.loc.shape)
         return x @ (self.loc + self.scale() * self.last_noise)
 
     def kl_divergence(self) -> Tensor:
@@ -311,9 +306,7 @@ class BayesByBackpropLinear(FactorisedLinear):
         weight = self.loc + log_scale.exp() * noise
         log_q = -0.5 * (noise.square() + LOG_2PI) - log_scale
         log_p = mixture_log_prob(weight, *self.prior[..., None, None].unbind(-3))
-        estimate = (log_q - log_p).sum((-2, -1))
-        n_sample = estimate.dim() - len(self.batch_shape)
-        return estimate.mean(tuple(range(n_sample))) if n_sample else estimate
+        return (log_q - log_p).sum((-2, -1))
 
     def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         noise = self.draw_noise(*sample_shape, *self.loc.shape)

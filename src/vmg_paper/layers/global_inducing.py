@@ -188,13 +188,9 @@ class GlobalInducingMLP(BayesianModule):
             x = augment(self.activation(x) if number else x) @ W
         return x
 
-    def forward(self, x: Tensor, sample_shape: Sequence[int] = ()) -> Tensor:
-        """One posterior draw of the whole function at x, or one for each index of ``sample_shape``."""
-        if self.drawn is not None:
-            if sample_shape:
-                raise ValueError(f"sample_shape must be empty inside fixed_draw; got {tuple(sample_shape)}")
-            return self.apply_weights(self.drawn, x)
-        return self.apply_weights(self.sample_weights(sample_shape).weights, x)
+    def forward(self, x: Tensor) -> Tensor:
+        """One posterior draw of the whole function at x."""
+        return self.apply_weights(self.sample_weights().weights if self.drawn is None else self.drawn, x)
 
     def kl_divergence(self) -> Tensor:
         """Σ_l KL(q(W_l | Φ_l) ‖ p(W_l)) along a draw: an unbiased estimate of KL(q ‖ p); [*batch_shape].

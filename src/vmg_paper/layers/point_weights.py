@@ -63,9 +63,8 @@ class PointLinear(LocatedLinear):
 class DeterministicLinear(PointLinear):
     """An ordinary linear layer, for maximum likelihood (``precision=0``) and maximum a posteriori."""
 
-    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        out = x @ self.loc
-        return out.expand(*sample_shape, *self.batch_shape, *out.shape[-2:])
+    def _draw(self, x: Tensor) -> Tensor:
+        return x @ self.loc
 
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         return self.loc.expand(*sample_shape, *self.loc.shape)
@@ -82,8 +81,8 @@ class NoisyInputLinear(PointLinear):
         """z with ones for the bias, [*shape, R]."""
         return pad(self._input_noise(*shape), (0, int(self.has_bias)), value=1.0)
 
-    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
-        return (x * self._multiplier(*sample_shape, *self.batch_shape, x.shape[-2])) @ self.loc
+    def _draw(self, x: Tensor) -> Tensor:
+        return (x * self._multiplier(*self.batch_shape, x.shape[-2])) @ self.loc
 
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         return self._multiplier(*sample_shape, *self.batch_shape, 1).mT * self.loc
@@ -147,13 +146,13 @@ class DropConnectLinear(DroppingLinear):
         super().__init__(*sizes, **options)
         self.matched = matched
 
-    def _draw(self, x: Tensor, sample_shape: Sequence[int]) -> Tensor:
+    def _draw(self, x: Tensor) -> Tensor:
         if self.matched:
             mean, variance = self._moments(x)
-            noise = self.draw_noise(*sample_shape, *self.batch_shape, x.shape[-2], self.out_features)
+            noise = self.draw_noise(*self.batch_shape, x.shape[-2], self.out_features)
             return mean + variance.clamp(min=torch.finfo(x.dtype).tiny).sqrt() * noise
         rate = self.rate[..., None, None, None]
-        mask = self._uniform(*sample_shape, *self.batch_shape, x.shape[-2], *self.loc.shape[-2:]) >= rate
+        mask = self._uniform(*self.batch_shape, x.shape[-2], *self.loc.shape[-2:]) >= rate
         weight = mask * (self.loc.unsqueeze(-3) / (1 - rate))  # [..., B, R, C]
         return (x.unsqueeze(-2) @ weight).squeeze(-2)
 
@@ -163,7 +162,7 @@ class DropConnectLinear(DroppingLinear):
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of the outputs over masks, each [..., B, C] (Wan et al. 2013, §3.2)."""
-        return self._moments(augment(self.check_input(x), self.has_bias))
+        return self._moments(augment(self.check_finite(self.as_rows(x)), self.has_bias))
 
     def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """At augmented inputs."""

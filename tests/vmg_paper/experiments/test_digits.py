@@ -60,5 +60,5 @@ def test_draws_are_probabilities_of_whole_functions(monkeypatch):
     np.testing.assert_allclose(draw_probabilities(network, x[:5], 4, seed=1), drawn[:, :5], atol=1e-5)
 
     mean = mean_probabilities(network, x)
-    expected = network.double().forward_centre(x.double()).detach().softmax(-1).numpy()
+    expected = network.double().forward_mean(x.double()).detach().softmax(-1).numpy()
     np.testing.assert_allclose(mean, expected, atol=1e-12)

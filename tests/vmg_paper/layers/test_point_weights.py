@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from reference import assert_close, log_uniform_negative_kl, normal
+from reference import assert_close, log_uniform_negative_kl, many_draws, normal
 from vmg.math.preactivations import augment
 from vmg_paper.layers import DeterministicLinear, DropConnectLinear, DropoutLinear, VariationalDropoutLinear
 
@@ -42,7 +42,7 @@ def dropout(perturb):
 @pytest.mark.parametrize("draw", ["rows", "functions"])
 def test_dropout_has_the_moments_of_all_masks(dropout, draw):
     x = normal(4, 3, seed=1)
-    f = dropout(x, (DRAWS,)) if draw == "rows" else dropout.sample_function(DRAWS)(x)
+    f = many_draws(dropout, x, DRAWS) if draw == "rows" else dropout.sample_function(DRAWS)(x)
     mean, variance = enumerated_moments(dropout, x)
     assert_close(mean, dropout.forward_mean(x), 1e-7)  # the rate is kept in single precision at first
     assert_moments(f.detach(), mean, variance)
@@ -130,7 +130,7 @@ def test_dropconnect_draws_have_these_moments(dropconnect, draw):
     if draw == "weights":
         f = layer.apply_weight(x, layer.sample_weight((DRAWS,)))
     else:
-        f = layer.sample_function(DRAWS)(x) if draw == "matched functions" else layer(x, (DRAWS,))
+        f = layer.sample_function(DRAWS)(x) if draw == "matched functions" else many_draws(layer, x, DRAWS)
     assert_moments(f.detach(), *dropconnect_moments(layer, x))
 
 
@@ -187,7 +187,7 @@ def test_alpha_is_moved_back_and_keeps_its_gradient():
 def test_variational_noise_is_shared_by_outputs(draw):
     """Covariance between outputs c and d of a row: α Σ_r x̂_r² θ_rc θ_rd, the bias without noise."""
     layer, x = variational(0.4), normal(4, 3, seed=1)
-    f = (layer(x, (DRAWS,)) if draw == "rows" else layer.sample_function(DRAWS)(x)).detach()
+    f = (many_draws(layer, x, DRAWS) if draw == "rows" else layer.sample_function(DRAWS)(x)).detach()
     theta, x_hat = layer.loc.detach()[:3], augment(x)[:, :3]
     covariance = 0.4 * torch.einsum("br,rc,rd->bcd", x_hat.square(), theta, theta)
     mean = layer.forward_mean(x).detach()

@@ -1,4 +1,4 @@
-// Entry points of everything in a diagonal layer that is not a large matrix product: plain loops over contiguous arrays.
+// Entry points of a diagonal layer's draw, forwards and backwards, and of its divergence: loops over contiguous arrays.
 //
 // vmg/fused/passes.py states the mathematics. Letters: n replicas, B rows of a batch, I inputs, R = I or I + 1
 // (bias), C outputs, P pseudo-points. Arrays are row-major with the replicas first. No dependencies, so that any C++17
@@ -9,65 +9,12 @@
 #include "layer.hpp"
 #include "normals.hpp"
 
-namespace {
-
-// A step over all replicas, for one that cannot fail and for one that says whether it succeeded.
-template <typename T, typename Step>
-int over_replicas(const Layer<T>& layer, Step step) noexcept {
-    return guarded([&] {
-        for (Int k = 0; k < layer.n; ++k) step(layer.replica(k));
-        return 0;
-    });
-}
-
-template <typename T, typename Step>
-int over_replicas_or(int failure, const Layer<T>& layer, Step step) noexcept {
-    return guarded([&] {
-        int status = 0;
-        for (Int k = 0; k < layer.n; ++k)
-            if (!step(layer.replica(k))) status |= failure;
-        return status;
-    });
-}
-
-template <typename T>
-bool factorise_replica(const Layer<T>& l) {
-    return factorise(l.P, l.gain + l.B, l.stride(), T(l.damping), l.root);
-}
-
-template <typename T>
-void solve_replica(const Layer<T>& l) {
-    solve(l.P, l.root, l.gain, l.stride(), l.B);
-}
-
-template <typename T>
-int forward(const Layer<T>& layer) {
-    const int status = begin(layer);
-    if (!(status & NOT_POSITIVE)) finish(layer);
-    return status;
-}
-
-}  // namespace
-
 #define ENTRY_POINTS(T, NAME)                                                                                          \
-    API int vmg_prepare_##NAME(const Layer<T>* l) noexcept { return over_replicas_or(NOT_FINITE, *l, prepare<T>); }    \
-    API int vmg_factorise_##NAME(const Layer<T>* l) noexcept {                                                         \
-        return over_replicas_or(NOT_POSITIVE, *l, factorise_replica<T>);                                               \
+    API int vmg_forward_##NAME(const Layer<T>* l, Int threads) noexcept {                                              \
+        return guarded([&] { return over_replicas(*l, threads, forward<T>); });                                        \
     }                                                                                                                  \
-    API int vmg_solve_##NAME(const Layer<T>* l) noexcept { return over_replicas(*l, solve_replica<T>); }               \
-    API int vmg_add_noise_##NAME(const Layer<T>* l) noexcept { return over_replicas(*l, add_noise<T>); }               \
-    API int vmg_backward_noise_##NAME(const Layer<T>* l) noexcept { return over_replicas(*l, backward_noise<T>); }     \
-    API int vmg_backward_solve_##NAME(const Layer<T>* l) noexcept { return over_replicas(*l, backward_solve<T>); }     \
-    API int vmg_backward_inputs_##NAME(const Layer<T>* l) noexcept { return over_replicas(*l, backward_inputs<T>); }   \
-    API int vmg_backward_points_##NAME(const Layer<T>* l) noexcept { return over_replicas(*l, backward_points<T>); }   \
-    API int vmg_forward_##NAME(const Layer<T>* l) noexcept {                                                           \
-        return guarded([&] { return forward(*l); });                                                                   \
-    }                                                                                                                  \
-    API int vmg_finish_##NAME(const Layer<T>* l) noexcept {                                                            \
-        return guarded([&] { return finish(*l), 0; });                                                                 \
-    }                                                                                                                  \
-    API int vmg_backward_##NAME(const Layer<T>* l) noexcept {                                                          \
-        return guarded([&] { return backward(*l), 0; });                                                               \
+    API int vmg_backward_##NAME(const Layer<T>* l, Int threads) noexcept {                                             \
+        return guarded([&] { return over_replicas(*l, threads, backward<T>); });                                       \
     }                                                                                                                  \
     API int vmg_divergence_##NAME(const Divergence<T>* d) noexcept {                                                   \
         return guarded([&] { return divergence(*d), 0; });                                                             \

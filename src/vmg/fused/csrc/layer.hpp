@@ -15,7 +15,8 @@ namespace {
 // Everything a layer's forward and backward pass read and write; vmg/fused/library.py packs the same fields.
 // A pointer may be null where the layer has no such thing (M of the zero-mean layer, a gradient nobody asked for).
 // x_stride is between replicas, 0 where all share one x. factored says whether log √α is a factor per entry [R+C] plus
-// one per point [P], or one for Ã and one for B̃. What z to scale hold is kept for the backward pass.
+// one per point [P], or one for Ã and one for B̃. What z to scale hold is kept for the backward pass. AU, g_variance,
+// factors and rows are scratch, which is set here and not by the caller.
 #define LAYER_FIELDS(INT, REAL, IN, OUT)                                                                               \
     INT(n) INT(B) INT(I) INT(R) INT(C) INT(P) INT(x_stride) INT(factored)                                              \
     REAL(input_scale) REAL(damping)                                                                                    \
@@ -137,6 +138,17 @@ bool factorise(Int P, const T* S, Int stride, T damping, T* root) {
         for (Int j = i; j < P; ++j) row[j] /= pivot;
     }
     return good;
+}
+
+// The same with growing jitter where it fails: the rule of vmg/math/linalg.py:cholesky.
+template <typename T>
+bool factorise_with_jitter(Int P, const T* S, Int stride, T damping, T* root) {
+    if (factorise(P, S, stride, damping, root)) return true;
+    T level = 0, relative = std::max(T(1e-8), std::numeric_limits<T>::epsilon());
+    for (Int i = 0; i < P; ++i) level += (S[i * stride + i] + damping) / T(P);
+    for (int k = 0; k < 6; ++k, relative *= 10)
+        if (factorise(P, S, stride, damping + relative * level, root)) return true;
+    return false;
 }
 
 // `vectors` vectors of columns of (rootᵀ root)⁻¹ X, of which n exist, by way of a copy in `strip` that stays in cache.
@@ -303,84 +315,77 @@ void backward_points(const Layer<T>& l) {
 }
 
 
-// ---------------------------------------------------------------------------------------- all of it in one call
+// ---------------------------------------------------------------------------------------- all of it for one replica
 
-// The first half: up to the Cholesky factors, which may fail.
 template <typename T>
-int begin(const Layer<T>& layer) {
-    thread_local std::vector<T> memory, scratch;
-    int status = 0;
-    for (Int k = 0; k < layer.n; ++k) {
-        Layer<T> l = layer.replica(k);
-        l.AU = reserve(memory, l.P * l.R);
-        if (!prepare(l)) status |= NOT_FINITE;
-        if (!l.P) continue;
-        multiply<T>({l.z, l.R, 1}, {l.AU, 1, l.R}, {l.gain, 1, l.stride()}, l.stride(), l.R, l.P, 1, false, scratch);
-        if (!factorise(l.P, l.gain + l.B, l.stride(), T(l.damping), l.root)) status |= NOT_POSITIVE;
+int forward(Layer<T> l, Int threads) {
+    thread_local std::vector<T> memory;
+    l.AU = reserve(memory, l.P * l.R);
+    int status = prepare(l) ? 0 : NOT_FINITE;
+    if (l.P) {
+        const View<const T> gain_t{l.gain, 1, l.stride()};
+        multiply<T>({l.z, l.R, 1}, {l.AU, 1, l.R}, {l.gain, 1, l.stride()}, l.stride(), l.R, l.P, 1, false, threads);
+        if (!factorise_with_jitter(l.P, l.gain + l.B, l.stride(), T(l.damping), l.root)) return status | NOT_POSITIVE;
+        solve(l.P, l.root, l.gain, l.stride(), l.B);
+        multiply<T>(gain_t, {l.z + l.B * l.R, l.R, 1}, {l.z, l.R, 1}, l.B, l.P, l.R, -1, true, threads);
+        multiply<T>(gain_t, {l.outputs, l.C, 1}, {l.out, l.C, 1}, l.B, l.P, l.C, 1, false, threads);
     }
+    if (l.M) multiply<T>({l.z, l.R, 1}, {l.M, l.C, 1}, {l.out, l.C, 1}, l.B, l.R, l.C, 1, l.P > 0, threads);
+    add_noise(l);
     return status;
 }
 
-// The second half.
 template <typename T>
-void finish(const Layer<T>& layer) {
-    thread_local std::vector<T> scratch;
-    for (Int k = 0; k < layer.n; ++k) {
-        const Layer<T> l = layer.replica(k);
-        if (l.P) {
-            const View<const T> gain_t{l.gain, 1, l.stride()};
-            solve(l.P, l.root, l.gain, l.stride(), l.B);
-            multiply<T>(gain_t, {l.z + l.B * l.R, l.R, 1}, {l.z, l.R, 1}, l.B, l.P, l.R, -1, true, scratch);
-            multiply<T>(gain_t, {l.outputs, l.C, 1}, {l.out, l.C, 1}, l.B, l.P, l.C, 1, false, scratch);
+int backward(Layer<T> l, Int threads) {
+    thread_local std::vector<T> memory_rows, memory_factors, memory_variance, memory_residual;
+    l.rows = reserve(memory_rows, 2 * l.B * l.R);
+    l.factors = reserve(memory_factors, 2 * l.B * l.P);
+    l.g_variance = reserve(memory_variance, l.B);
+    const Int width = l.width();
+    T *D = l.rows, *Q = D + l.B * l.R, *E = l.factors + l.B;
+    const T* A = l.z + l.B * l.R;
+    const bool around_D = l.around_D();
+    backward_noise(l);
+    if (l.M && !around_D)
+        multiply<T>({l.g, l.C, 1}, {l.M, 1, l.C}, {D, l.R, 1}, l.B, l.C, l.R, 1, false, threads);
+    else
+        std::fill(D, Q, T(0));
+    if (l.g_M) multiply<T>({l.z, 1, l.R}, {l.g, l.C, 1}, {l.g_M, l.C, 1}, l.R, l.B, l.C, 1, false, threads);
+    if (l.P) {
+        const T* outputs = l.outputs;
+        if (around_D) {  // B̃ − ÃM
+            T* residual = reserve(memory_residual, l.P * l.C);
+            std::copy(outputs, outputs + l.P * l.C, residual);
+            multiply<T>({A, l.R, 1}, {l.M, l.C, 1}, {residual, l.C, 1}, l.P, l.R, l.C, -1, true, threads);
+            outputs = residual;
         }
-        if (l.M) multiply<T>({l.z, l.R, 1}, {l.M, l.C, 1}, {l.out, l.C, 1}, l.B, l.R, l.C, 1, l.P > 0, scratch);
-        add_noise(l);
+        multiply<T>({l.g, l.C, 1}, {outputs, 1, l.C}, {E, 1, 2 * l.B}, l.B, l.C, l.P, 1, false, threads);
+        if (l.M && !around_D)
+            multiply<T>({D, l.R, 1}, {A, 1, l.R}, {E, 1, 2 * l.B}, l.B, l.R, l.P, -1, true, threads);
+        backward_solve(l);
+        multiply<T>({E, 1, 2 * l.B}, {A, l.R, 1}, {Q, l.R, 1}, l.B, l.P, l.R, 1, false, threads);
+    } else {
+        std::fill(Q, Q + l.B * l.R, T(0));
     }
+    backward_inputs(l);
+    if (!l.P) return 0;
+    const View<T> g_A{l.g_points, width, 1}, g_B{l.g_points + l.R, width, 1};
+    multiply<T>({l.factors, 2 * l.B, 1}, {D, l.R, 1}, g_A, l.P, 2 * l.B, l.R, 1, false, threads);
+    multiply<T>({l.gain, l.stride(), 1}, {l.g, l.C, 1}, g_B, l.P, l.B, l.C, 1, false, threads);
+    if (around_D) multiply<T>({g_B.data, width, 1}, {l.M, 1, l.C}, g_A, l.P, l.C, l.R, -1, true, threads);
+    backward_points(l);
+    return 0;
 }
 
-template <typename T>
-void backward(const Layer<T>& layer) {
-    thread_local std::vector<T> memory_rows, memory_factors, memory_variance, memory_residual, scratch;
-    for (Int k = 0; k < layer.n; ++k) {
-        Layer<T> l = layer.replica(k);
-        l.rows = reserve(memory_rows, 2 * l.B * l.R);
-        l.factors = reserve(memory_factors, 2 * l.B * l.P);
-        l.g_variance = reserve(memory_variance, l.B);
-        const Int width = l.width();
-        T *D = l.rows, *Q = D + l.B * l.R, *E = l.factors + l.B;
-        const T* A = l.z + l.B * l.R;
-        const bool around_D = l.around_D();
-        backward_noise(l);
-        if (l.M && !around_D)
-            multiply<T>({l.g, l.C, 1}, {l.M, 1, l.C}, {D, l.R, 1}, l.B, l.C, l.R, 1, false, scratch);
-        else
-            std::fill(D, Q, T(0));
-        if (l.g_M) multiply<T>({l.z, 1, l.R}, {l.g, l.C, 1}, {l.g_M, l.C, 1}, l.R, l.B, l.C, 1, false, scratch);
-        if (l.P) {
-            const T* outputs = l.outputs;
-            if (around_D) {  // B̃ − ÃM
-                T* residual = reserve(memory_residual, l.P * l.C);
-                std::copy(outputs, outputs + l.P * l.C, residual);
-                multiply<T>({A, l.R, 1}, {l.M, l.C, 1}, {residual, l.C, 1}, l.P, l.R, l.C, -1, true, scratch);
-                outputs = residual;
-            }
-            multiply<T>({l.g, l.C, 1}, {outputs, 1, l.C}, {E, 1, 2 * l.B}, l.B, l.C, l.P, 1, false, scratch);
-            if (l.M && !around_D)
-                multiply<T>({D, l.R, 1}, {A, 1, l.R}, {E, 1, 2 * l.B}, l.B, l.R, l.P, -1, true, scratch);
-            backward_solve(l);
-            multiply<T>({E, 1, 2 * l.B}, {A, l.R, 1}, {Q, l.R, 1}, l.B, l.P, l.R, 1, false, scratch);
-        } else {
-            std::fill(Q, Q + l.B * l.R, T(0));
-        }
-        backward_inputs(l);
-        if (!l.P) continue;
-        const View<T> g_A{l.g_points, width, 1}, g_B{l.g_points + l.R, width, 1};
-        multiply<T>({l.factors, 2 * l.B, 1}, {D, l.R, 1}, g_A, l.P, 2 * l.B, l.R, 1, false, scratch);
-        multiply<T>({l.gain, l.stride(), 1}, {l.g, l.C, 1}, g_B, l.P, l.B, l.C, 1, false, scratch);
-        if (around_D)
-            multiply<T>({g_B.data, width, 1}, {l.M, 1, l.C}, g_A, l.P, l.C, l.R, -1, true, scratch);
-        backward_points(l);
-    }
+// One of them for all replicas, which share the threads, or for the one that there is, whose products do.
+template <typename T, typename Pass>
+int over_replicas(const Layer<T>& layer, Int threads, Pass pass) {
+    if (layer.n == 1) return pass(layer, threads);
+    return in_parts(threads, layer.n, [&](Int first, Int last) {
+        int status = 0;
+        for (Int k = first; k < last; ++k) status |= pass(layer.replica(k), 1);
+        return status;
+    });
 }
 
 }  // namespace

@@ -1,10 +1,13 @@
-// What all parts share: the integer of sizes, memory that is kept, and the way an entry point reports.
+// What all parts share: the integer of sizes, memory that is kept, threads, and the way an entry point reports.
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <new>
 #include <stdexcept>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #if defined(_WIN32)
@@ -39,6 +42,29 @@ int guarded(Action action) noexcept {
     } catch (...) {
         return BROKEN;
     }
+}
+
+// part(first, last) for all of 0 ... n − 1, on so many threads that end before this returns; the statuses of all.
+template <typename Part>
+int in_parts(Int threads, Int n, Part part) {
+    threads = std::min(threads, n);
+    if (threads <= 1) return part(0, n);
+    std::vector<int> statuses(threads, 0);
+    std::vector<std::thread> others;
+    others.reserve(threads - 1);
+    const auto run = [&](Int t) { statuses[t] = guarded([&] { return part(n * t / threads, n * (t + 1) / threads); }); };
+    for (Int t = 1; t < threads; ++t) {
+        try {
+            others.emplace_back(run, t);
+        } catch (const std::system_error&) {  // there is no other thread to be had
+            run(t);
+        }
+    }
+    run(0);
+    for (std::thread& other : others) other.join();
+    int all = 0;
+    for (const int status : statuses) all |= status;
+    return all;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Products of matrices for one thread: no call of a library, and no copy of what lies well in memory.
+// Products of matrices: no call of a library, and no copy of what lies well in memory.
 
 #pragma once
 
@@ -81,13 +81,13 @@ void multiply_blocks(View<const T> A, const T* panel, Int panel_stride, Int k, T
 }
 
 template <typename T, Int vectors>
-void multiply_panel(View<const T> A, View<const T> B, View<T> C, Int m, Int k, Int columns, T alpha, bool add,
-                    std::vector<T>& scratch) {
+void multiply_panel(View<const T> A, View<const T> B, View<T> C, Int m, Int k, Int columns, T alpha, bool add) {
     constexpr Int width = vectors * Vector<T>::width;
     const T* panel = B.data;
     Int stride = B.row;
     if (B.column != 1 || columns < width) {  // copy what cannot be read as whole vectors
-        T* copy = reserve(scratch, k * width);
+        thread_local std::vector<T> memory;
+        T* copy = reserve(memory, k * width);
         for (Int l = 0; l < k; ++l) {
             T* to = copy + l * width;
             if (B.column == 1)
@@ -102,17 +102,23 @@ void multiply_panel(View<const T> A, View<const T> B, View<T> C, Int m, Int k, I
     multiply_blocks<T, BLOCK_ROWS, vectors>(A, panel, stride, k, alpha, add, C, columns, m);
 }
 
+constexpr Int THREAD_WORK = 1 << 21;  // multiply-adds, some 60 microseconds: a thread takes 15 to start and end
+
 // C = alpha·A·B, or C += alpha·A·B; A is m × k, B is k × c. Where B is a transpose it is copied, so the smaller factor
-// should come second; C may be a transpose too.
+// should come second; C may be a transpose too. Threads share the panels, so their number changes no bit.
 template <typename T>
-void multiply(View<const T> A, View<const T> B, View<T> C, Int m, Int k, Int c, T alpha, bool add,
-              std::vector<T>& scratch) {
-    constexpr Int width = Vector<T>::width;
-    Int j = 0;
-    for (; c - j > width; j += BLOCK_VECTORS * width)
-        multiply_panel<T, BLOCK_VECTORS>(A, B.columns(j), C.columns(j), m, k, std::min(BLOCK_VECTORS * width, c - j),
-                                         alpha, add, scratch);
-    if (j < c) multiply_panel<T, 1>(A, B.columns(j), C.columns(j), m, k, c - j, alpha, add, scratch);
+void multiply(View<const T> A, View<const T> B, View<T> C, Int m, Int k, Int c, T alpha, bool add, Int threads) {
+    constexpr Int width = Vector<T>::width, panel = BLOCK_VECTORS * width;
+    const int status = in_parts(std::min(threads, m * k * c / THREAD_WORK), (c + panel - 1) / panel,
+                                [=](Int first, Int last) {
+        const Int end = std::min(c, last * panel);
+        Int j = first * panel;
+        for (; end - j > width; j += panel)
+            multiply_panel<T, BLOCK_VECTORS>(A, B.columns(j), C.columns(j), m, k, std::min(panel, end - j), alpha, add);
+        if (j < end) multiply_panel<T, 1>(A, B.columns(j), C.columns(j), m, k, end - j, alpha, add);
+        return 0;
+    });
+    if (status) throw std::bad_alloc();  // nothing else can go wrong in it
 }
 
 }  // namespace
