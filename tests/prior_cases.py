@@ -50,15 +50,15 @@ def gradient_prior(concentrations, rates, **options):
     return prior
 
 
+def expected_square(M, U, V):
+    """E‖W‖²."""
+    return U.trace() * V.trace() + (0 if M is None else M.square().sum((-2, -1)))
+
+
 def at_conjugate_posterior(prior, M, U, V):
     """The gradient version of a conjugate prior, its parameters set to the conjugate posterior."""
-    row, column = prior.posterior(M, U, V)
-    return gradient_prior(
-        torch.stack([row.concentration, column.concentration], -1),
-        torch.stack([row.rate, column.rate], -1),
-        concentration=prior.concentration,
-        rate=prior.rate,
-    )
+    a, b = prior.posterior(expected_square(M, U, V), R * C)
+    return gradient_prior(a, b, concentration=prior.concentration, rate=prior.rate)
 
 
 class PriorKL(torch.nn.Module):

@@ -65,13 +65,12 @@ def test_gamma_prior_against_quadrature_over_both_precisions(row, column, zero_m
 @over_batches
 @over_means
 def test_conjugate_posterior_solves_both_updates_at_once(batch_shape, zero_mean):
-    M, U, V, q = random_posterior(batch_shape=batch_shape, zero_mean=zero_mean)
+    *_, q = random_posterior(batch_shape=batch_shape, zero_mean=zero_mean)
     prior = GammaPrior(1.5, 0.7)
-    row, column = prior.posterior(M, U, V)
     energy = (q.variance + q.mean.square()).sum((-2, -1))  # E‖W‖²
-    for one, other in ((row, column), (column, row)):
-        assert_close(one.concentration, torch.full(batch_shape, 1.5 + R * C / 2))
-        assert_close(one.rate, 0.7 + 0.5 * other.mean * energy)
+    a, b = prior.posterior(energy, R * C)
+    assert_close(a, torch.full((*batch_shape, 2), 1.5 + R * C / 2))
+    assert_close(b, 0.7 + 0.5 * (a / b).flip(-1) * energy.unsqueeze(-1))
 
 
 @pytest.mark.parametrize(("concentration", "rate"), [(1.0, 0.5), (3.0, 2.0), (0.2, 1e-3)])

@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Gamma, kl_divergence
+from torch.distributions import kl_divergence
 
-from vmg.fused.divergence import Coefficients
 from vmg.math.covariance import Covariance, Diagonal
 from vmg.math.matrix_normal import MatrixNormal
 
 __all__ = [
+    "Coefficients",
+    "EnergyPrior",
     "FixedPrior",
     "GammaPrior",
     "IsotropicPrior",
@@ -71,6 +72,19 @@ class KeepsSettings(nn.Module):
             missing.remove(prefix + _KEY)
 
 
+class Coefficients(NamedTuple):
+    """A prior whose KL divergence from a Gaussian posterior depends on E = E‖W‖² and the log-determinant only.
+
+    KL = ½τE − ½ log|V ⊗ U| + constant, with τ = ``precision``; or, where ``concentration`` a > 0, with the conjugate
+    posterior of both precisions, τ = (a/b)² and 2a(log b + rate/b) added, b the root of b² − rate·b − ½aE = 0.
+    """
+
+    precision: float
+    concentration: float
+    rate: float
+    constant: float
+
+
 class Prior(nn.Module, ABC):
     """The distribution that a layer's weights had before the data."""
 
@@ -95,12 +109,18 @@ class Prior(nn.Module, ABC):
         return self
 
 
-class _EnergyPrior(Prior):
+class EnergyPrior(Prior):
     """A prior whose divergence depends on the weights by E‖W‖² and log|V ⊗ U| alone."""
 
-    @abstractmethod
     def kl_of_energy(self, energy: Tensor, size: int) -> Tensor:
         """The divergence of a matrix of RC = ``size`` entries at E‖W‖² = ``energy``, all but its −½ log|V ⊗ U|."""
+        short = self.coefficients(size)
+        assert short is not None
+        if not short.concentration:
+            return 0.5 * short.precision * energy + short.constant
+        a, rate = short.concentration, short.rate
+        b = 0.5 * (rate + (rate**2 + 2 * a * energy).sqrt())
+        return 0.5 * (a / b).square() * energy + 2 * a * (b.log() + rate / b) + short.constant
 
     def kl_divergence(self, M: Tensor | None, U: Covariance, V: Covariance) -> Tensor:
         logdet = V.n * U.logdet() + U.n * V.logdet()
@@ -118,7 +138,7 @@ def _energy(row_trace: Tensor, column_trace: Tensor, M: Tensor | None) -> Tensor
     return energy if M is None else energy + M.square().sum((-2, -1))
 
 
-class IsotropicPrior(KeepsSettings, _EnergyPrior):
+class IsotropicPrior(KeepsSettings, EnergyPrior):
     """MN(0, I, I), or MN(0, scale² I, I); the paper's prior unless stated otherwise [LW16, §4]."""
 
     SETTINGS = ("scale",)
@@ -135,11 +155,8 @@ class IsotropicPrior(KeepsSettings, _EnergyPrior):
     def fresh(self, batch_shape: Sequence[int]) -> IsotropicPrior:
         return IsotropicPrior(self.scale)
 
-    def kl_of_energy(self, energy: Tensor, size: int) -> Tensor:
-        """[LW16, eq. 4] with U₀V₀ = scale² I."""
-        return 0.5 * self.scale**-2 * energy + size * (math.log(self.scale) - 0.5)
-
     def coefficients(self, size: int) -> Coefficients:
+        """[LW16, eq. 4] with U₀V₀ = scale² I."""
         return Coefficients(self.scale**-2, 0.0, 0.0, size * (math.log(self.scale) - 0.5))
 
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
@@ -152,12 +169,7 @@ def gamma_kl(a: Tensor, b: Tensor, prior_a: Tensor, prior_b: Tensor) -> Tensor:
     return shape + prior_a * (b / prior_b).log() + a * (prior_b / b - 1)
 
 
-class _GammaPair(NamedTuple):
-    row: Gamma
-    column: Gamma
-
-
-class GammaPrior(KeepsSettings, _EnergyPrior):
+class GammaPrior(KeepsSettings, EnergyPrior):
     """MN(0, I/τ_r, I/τ_c) with Gamma priors and Gamma posteriors on both precisions [LW16, §4.1].
 
     ``conjugate=True`` uses the optimal posteriors, which are Gamma with shape a₀ + RC/2 and rates that solve
@@ -197,30 +209,22 @@ class GammaPrior(KeepsSettings, _EnergyPrior):
     def fresh(self, batch_shape: Sequence[int]) -> GammaPrior:
         return GammaPrior(self.concentration, self.rate, conjugate=self.conjugate, batch_shape=batch_shape)
 
-    def posterior(self, M: Tensor | None, U: Covariance, V: Covariance) -> _GammaPair:
-        """q(τ_r) and q(τ_c) for the given weights."""
-        return self._posterior(_energy(U.trace(), V.trace(), M), U.n * V.n)
-
-    def _posterior(self, energy: Tensor, size: int) -> _GammaPair:
+    def posterior(self, energy: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """Concentrations and rates of q(τ_r) and q(τ_c), [..., 2], for RC = ``size`` weights at E‖W‖² = ``energy``."""
         if self.log_concentration is not None and self.log_rate is not None:
-            a, b = self.log_concentration.exp(), self.log_rate.exp()
-            return _GammaPair(
-                Gamma(a[..., 0], b[..., 0], validate_args=False), Gamma(a[..., 1], b[..., 1], validate_args=False)
-            )
+            return self.log_concentration.exp(), self.log_rate.exp()
         a = torch.full_like(energy, self.concentration + 0.5 * size)
         b = 0.5 * (self.rate + (self.rate**2 + 2 * a * energy).sqrt())  # optimal: the bound's slope by it is zero
-        both = Gamma(a, b, validate_args=False)
-        return _GammaPair(both, both)
+        return torch.stack([a, a], -1), torch.stack([b, b], -1)
 
     def kl_of_energy(self, energy: Tensor, size: int) -> Tensor:
         """[LW16, eq. 4] in expectation over both precisions, and the divergences of their own posteriors."""
-        row, column = self._posterior(energy, size)
-        log_tau, own = self._log_mean(row), self._own_kl(row)
-        if row is column:  # conjugate: both are the same distribution
-            log_tau, own = 2 * log_tau, 2 * own
-        else:
-            log_tau, own = log_tau + self._log_mean(column), own + self._own_kl(column)
-        return 0.5 * (row.mean * column.mean * energy - size * (1 + log_tau)) + own
+        if self.conjugate:
+            return super().kl_of_energy(energy, size)
+        a, b = self.posterior(energy, size)
+        log_tau = torch.digamma(a) - b.log()
+        own = gamma_kl(a, b, a.new_tensor(self.concentration), b.new_tensor(self.rate))
+        return 0.5 * ((a / b).prod(-1) * energy - size) + (own - 0.5 * size * log_tau).sum(-1)
 
     def coefficients(self, size: int) -> Coefficients | None:
         if not self.conjugate:
@@ -229,15 +233,6 @@ class GammaPrior(KeepsSettings, _EnergyPrior):
         # gamma_kl twice, with the digamma terms cancelled against those of E log τ
         own = 2 * (math.lgamma(prior_a) - math.lgamma(a) - prior_a * math.log(self.rate) - a)
         return Coefficients(0.0, a, self.rate, own - 0.5 * size)
-
-    @staticmethod
-    def _log_mean(q: Gamma) -> Tensor:
-        """E log τ."""
-        return torch.digamma(q.concentration) - q.rate.log()
-
-    def _own_kl(self, q: Gamma) -> Tensor:
-        prior_a, prior_b = (torch.full_like(q.rate, value) for value in (self.concentration, self.rate))
-        return gamma_kl(q.concentration, q.rate, prior_a, prior_b)
 
     def sample(self, shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
         leading = (*shape[:-2], 1, 1)

@@ -9,26 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from vmg.fused import library
 
-__all__ = ["Coefficients", "DiagonalKL"]
-
-
-class Coefficients(NamedTuple):
-    """A prior whose KL divergence from a diagonal posterior depends on E = E‖W‖² and the log-determinant only.
-
-    KL = ½τE − ½ log|V ⊗ U| + constant, with τ = ``precision``; or, where ``concentration`` a > 0, with the conjugate
-    posterior of both precisions, τ = (a/b)² and 2a(log b + rate/b) added, b the root of b² − rate·b − ½aE = 0.
-    """
-
-    precision: float
-    concentration: float
-    rate: float
-    constant: float
+__all__ = ["DiagonalKL"]
 
 
 class DiagonalKL:
@@ -38,7 +25,7 @@ class DiagonalKL:
 
     Args:
         plain: takes the tensors and gives the same divergence by autograd.
-        coefficients: of the prior.
+        coefficients: of the prior: :class:`vmg.priors.Coefficients`.
         sizes: P, R and C of the layer.
         factored: whether √α of the pseudo-data is a product of factors.
         at_bound: −KL of an entry of the pseudo-data at the bound of √α, up to the constant that it sets.
@@ -47,7 +34,7 @@ class DiagonalKL:
     def __init__(
         self,
         plain: Callable[..., Tensor],
-        coefficients: Coefficients,
+        coefficients: tuple[float, ...],
         sizes: tuple[int, int, int],
         factored: bool,
         at_bound: float | Tensor,
@@ -80,8 +67,7 @@ class DiagonalKL:
     def _record(self, tensors: Sequence[Tensor | None], gradients: Sequence[Tensor | None]) -> bytes:
         """The arguments of the kernels; the gradients are that of the value, and then those by the tensors."""
         results = self._results
-        first, step = results.data_ptr(), results.element_size() * self._scalars[0]
-        rows = range(first, first + 4 * step, step)
+        rows = [row.data_ptr() for row in results]
         before, after = ([0 if t is None else t.data_ptr() for t in part] for part in (tensors, gradients))
         return library.DIVERGENCE.pack(*self._scalars, *before, *rows, *after)
 

@@ -13,9 +13,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus
 
-from vmg.fused.divergence import Coefficients
 from vmg.nn.bayesian import BayesianLinear
-from vmg.priors import IsotropicPrior, Prior
+from vmg.priors import EnergyPrior, IsotropicPrior, Prior
 
 __all__ = [
     "BayesByBackpropLinear",
@@ -25,7 +24,6 @@ __all__ = [
     "MeanFieldLinear",
     "ScaleMixture",
     "empirical_kl",
-    "isotropic_kl",
     "mixture_log_prob",
     "sample_local",
 ]
@@ -101,19 +99,6 @@ def sample_local(x: Tensor, M: Tensor, S: Tensor, noise: Tensor) -> Tensor:
     return x @ M + variance.clamp_min(torch.finfo(x.dtype).tiny).sqrt() * noise  # √ has no slope at 0
 
 
-def isotropic_kl(energy: Tensor, logdet: Tensor, prior: Coefficients) -> Tensor:
-    """KL to a prior that knows a posterior by E = E‖W‖² and its log-determinant only: any Gaussian posterior's KL.
-
-    ½τE − ½ log|Σ| + constant; where the precisions have a conjugate posterior, τ = (a/b)² at its optimum b.
-    """
-    if not prior.concentration:
-        return 0.5 * (prior.precision * energy - logdet) + prior.constant
-    a, rate = prior.concentration, prior.rate
-    b = 0.5 * (rate + (rate**2 + 2 * a * energy).sqrt())  # b² − rate·b − ½aE = 0
-    own = 2 * a * (b.log() + rate / b)
-    return 0.5 * ((a / b).square() * energy - logdet) + own + prior.constant
-
-
 class MeanFieldLinear(FactorisedLinear):
     """W_rc ~ N(M_rc, S_rc²), drawn through the outputs (Kingma, Salimans & Welling 2015).
 
@@ -122,16 +107,17 @@ class MeanFieldLinear(FactorisedLinear):
     in_features, out_features, bias, initial_scale, batch_shape
         As in :class:`FactorisedLinear`.
     prior : Prior, optional
-        N(0, 1) for every weight if None, or any prior with ``coefficients``: the priors of the matrix Gaussian layers.
+        N(0, 1) for every weight if None, or an isotropic or Gamma prior of the matrix Gaussian layers.
     """
+
+    prior: EnergyPrior
 
     def __init__(self, *sizes: Any, prior: Prior | None = None, **options: Any) -> None:
         super().__init__(*sizes, **options)
-        self.prior = (IsotropicPrior() if prior is None else prior).fresh(self.batch_shape)
-        coefficients = self.prior.coefficients(self.n_rows * self.out_features)
-        if coefficients is None:
-            raise ValueError(f"prior must be isotropic, or have conjugate precisions; got {self.prior}")
-        self._coefficients = coefficients
+        own = (IsotropicPrior() if prior is None else prior).fresh(self.batch_shape)
+        if not isinstance(own, EnergyPrior):
+            raise ValueError(f"prior must be isotropic, or have Gamma precisions; got {own}")
+        self.prior = own
 
     def _draw(self, x: Tensor) -> Tensor:
         noise = self.draw_noise(*self.batch_shape, x.shape[-2], self.out_features)
@@ -139,7 +125,7 @@ class MeanFieldLinear(FactorisedLinear):
 
     def kl_divergence(self) -> Tensor:
         energy = (self.loc.square() + (2 * self.log_scale).exp()).sum((-2, -1))
-        return isotropic_kl(energy, 2 * self.log_scale.sum((-2, -1)), self._coefficients)
+        return self.prior.kl_of_energy(energy, self.n_rows * self.out_features) - self.log_scale.sum((-2, -1))
 
     def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         return self.prior.sample((*sample_shape, *self.loc.shape), self.generator).to(self.loc)

@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr double C1 = 1.16145124, C2 = -1.50204118, C3 = 0.58629921;  // as in vmg/math/preactivations.py
+constexpr double C1 = 1.16145124, C2 = -1.50204118, C3 = 0.58629921;  // as in vmg/priors.py
 
 // Sums of α, α² and α³ and of log √α over factors that multiply.
 struct PowerSums {
@@ -38,7 +38,7 @@ T log_uniform_slope(T log_scale, const PowerSums& b, Int n_b) {
 }
 
 // The KL divergence of a layer's posteriors; vmg/fused/library.py packs the same fields. precision, concentration, rate
-// and constant are the prior's, see Coefficients in vmg/fused/divergence.py; at_bound is of one entry of the
+// and constant are the prior's, see Coefficients in vmg/priors.py; at_bound is of one entry of the
 // pseudo-data. precisions, row_trace and column_trace are kept for the backward pass.
 #define DIVERGENCE_FIELDS(INT, REAL, IN, OUT)                                                                          \
     INT(n) INT(R) INT(C) INT(P) INT(factored)                                                                          \
