@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from sklearn.model_selection import KFold
 
+from vmg.fit.design import Standardiser
 from vmg.metrics import normal_scores
 from vmg.tables.cells import TableError, listing, to_texts
 from vmg.tables.columns import CategoryColumn
 from vmg.tables.encoder import TableEncoder
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["BASELINES", "BASE_RATE", "LEVELS", "RIVALS", "Normal", "Quantiles", "Rival", "RivalRows", "find_rivals"]
 
@@ -110,11 +119,17 @@ class Rival:
     takes_categories: bool = False
     moments: Callable[[Any, Any], tuple[Any, Any]] | None = None  # mean and std; None: one spread for all rows
     quantiles: Callable[[Any, Any], Any] | None = None  # [N, K] at LEVELS
+    has_weights: Callable[[], bool] = lambda: True  # of a method that was trained before
 
     @property
     def installed(self) -> bool:
         """Whether its package is installed."""
         return find_spec(self.package) is not None
+
+    @property
+    def source(self) -> str:
+        """What pip installs to have it."""
+        return {"laplace": "laplace-torch", "tabpfn": "tabpfn"}.get(self.package, "'vmg[rivals]'")
 
     @property
     def version(self) -> str:
@@ -163,8 +178,10 @@ def find_rivals(names: Iterable[str], *, classes: bool) -> tuple[dict[str, Rival
             notes.append(f"{name} is left out: it does not predict {'classes' if classes else 'numbers'}.")
         elif not rival.installed:
             notes.append(
-                f"{name} is left out: the package {rival.package} is not installed (pip install 'vmg[rivals]')."
+                f"{name} is left out: the package {rival.package} is not installed (pip install {rival.source})."
             )
+        elif not rival.has_weights():
+            notes.append(f"{name} is left out: its weights are not on this machine, and nothing is downloaded.")
         else:
             usable[name] = rival
     return usable, notes
@@ -202,6 +219,114 @@ def _forest(classes: bool) -> Any:
     from sklearn import ensemble
 
     return (ensemble.RandomForestClassifier if classes else ensemble.RandomForestRegressor)(random_state=0)
+
+
+class _Networks:
+    """Networks of PyTorch on standardised rows, with one hidden layer of 50 units, as most papers have for tables."""
+
+    def fit(self, X: Array, y: NDArray[Any]) -> Self:
+        self.units = Standardiser.fit(X)
+        self.n_classes = 0 if y.dtype.kind == "f" else int(y.max()) + 1
+        self.target = Standardiser.fit(y[:, None].astype(float))
+        truth = torch.as_tensor(y) if self.n_classes else torch.as_tensor(self.target.transform(y[:, None])).float()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.fit_rows(self.inputs(X), truth)
+        return self
+
+    def inputs(self, X: Array) -> torch.Tensor:
+        return torch.as_tensor(self.units.transform(X)).float()
+
+    def fit_rows(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        raise NotImplementedError
+
+    def in_units(self, mean: torch.Tensor, variance: torch.Tensor) -> tuple[Array, Array]:
+        """Mean and standard deviation in the units of the targets."""
+        scale = float(self.target.scale[0])
+        return float(self.target.mean[0]) + scale * mean.double().numpy(), scale * variance.double().sqrt().numpy()
+
+
+def _train(x: torch.Tensor, y: torch.Tensor, outputs: int, loss: Any, **how: Any) -> torch.nn.Sequential:
+    """A network of one hidden layer, trained by Adam."""
+    layers = torch.nn.Linear(x.shape[1], 50), how["activation"], torch.nn.Linear(50, outputs)
+    network, rows = torch.nn.Sequential(*layers), torch.utils.data.TensorDataset(x, y)
+    optimiser = torch.optim.Adam(network.parameters(), lr=how["rate"])
+    for _ in range(how["epochs"]):
+        for some_x, some_y in torch.utils.data.DataLoader(rows, how["batch"], shuffle=True):
+            optimiser.zero_grad()
+            loss(network(some_x), some_y).backward()
+            optimiser.step()
+    return network
+
+
+class _DeepEnsemble(_Networks):
+    """Five networks that state mean and variance, with the settings of their paper [Lakshminarayanan et al. 2017]."""
+
+    def fit_rows(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        loss, outputs = (F.cross_entropy, self.n_classes) if self.n_classes else (_normal_loss, 2)
+        how: dict[str, Any] = {"activation": torch.nn.ReLU(), "rate": 0.1, "epochs": 40, "batch": 100}
+        self.networks = [_train(x, y, outputs, loss, **how) for _ in range(5)]
+
+    @torch.no_grad()
+    def outputs(self, X: Array) -> torch.Tensor:
+        return torch.stack([network(self.inputs(X)) for network in self.networks])
+
+    def predict(self, X: Array) -> tuple[Array, Array]:
+        mean, variance = self.outputs(X).unbind(-1)
+        variance = F.softplus(variance) + 1e-6
+        return self.in_units(mean.mean(0), (variance + mean**2).mean(0) - mean.mean(0) ** 2)
+
+    def predict_proba(self, X: Array) -> Array:
+        return self.outputs(X).softmax(-1).mean(0).double().numpy()
+
+
+def _normal_loss(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    mean, variance = outputs.split(1, -1)
+    return F.gaussian_nll_loss(mean, y, F.softplus(variance) + 1e-6)
+
+
+class _Laplace(_Networks):
+    """A network with a Laplace approximation, tuned by its marginal likelihood as in the examples of laplace-torch."""
+
+    def fit_rows(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        from laplace import Laplace
+
+        loss, outputs = (F.cross_entropy, self.n_classes) if self.n_classes else (F.mse_loss, 1)
+        network = _train(x, y, outputs, loss, activation=torch.nn.Tanh(), rate=1e-2, epochs=1000, batch=len(x))
+        rows = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 256)
+        if self.n_classes:
+            self.model = Laplace(network, "classification", subset_of_weights="last_layer", hessian_structure="kron")
+            self.model.fit(rows)
+            self.model.optimize_prior_precision(method="marglik")
+            return
+        self.model = Laplace(network, "regression", subset_of_weights="all", hessian_structure="full")
+        self.model.fit(rows)
+        log_prior, log_sigma = (torch.ones(1, requires_grad=True) for _ in range(2))
+        optimiser = torch.optim.Adam([log_prior, log_sigma], lr=1e-1)
+        for _ in range(100):
+            optimiser.zero_grad()
+            (-self.model.log_marginal_likelihood(log_prior.exp(), log_sigma.exp())).backward()
+            optimiser.step()
+
+    def predict(self, X: Array) -> tuple[Array, Array]:
+        mean, variance = self.model(self.inputs(X))
+        noise = float(self.model.sigma_noise.detach()) ** 2
+        return self.in_units(mean.detach()[:, 0], variance.detach()[:, 0, 0] + noise)
+
+    def predict_proba(self, X: Array) -> Array:
+        return self.model(self.inputs(X), link_approx="probit").detach().double().numpy()
+
+
+def _tabpfn(classes: bool) -> Any:
+    import tabpfn
+
+    return (tabpfn.TabPFNClassifier if classes else tabpfn.TabPFNRegressor)(random_state=0, device="cpu")
+
+
+def _tabpfn_weights() -> bool:
+    """Whether weights of TabPFN are in its cache; nothing is downloaded for a comparison."""
+    default = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "tabpfn"
+    return any(Path(os.environ.get("TABPFN_MODEL_CACHE_DIR", default)).glob("*.ckpt"))
 
 
 class _FirstRows:
@@ -264,6 +389,10 @@ def _pytabkit(name: str) -> Rival:
     return _both("pytabkit", make)
 
 
+def _networks(package: str, kind: type[Any]) -> Rival:
+    return Rival(package, lambda _: kind(), lambda _: kind(), moments=lambda fitted, X: fitted.predict(X))
+
+
 def _both(package: str, make: Callable[[bool], Any]) -> Rival:
     """A method for numbers and classes that takes numbers alone."""
     return Rival(package, lambda _: make(False), lambda _: make(True))
@@ -290,5 +419,14 @@ RIVALS: dict[str, Rival] = {
     ),
     "realmlp": _pytabkit("RealMLP_TD"),
     "tabm": _pytabkit("TabM_D"),
+    "deep ensemble": _networks("torch", _DeepEnsemble),
+    "laplace": _networks("laplace", _Laplace),
+    "tabpfn": Rival(
+        "tabpfn",
+        lambda _: _tabpfn(classes=False),
+        lambda _: _tabpfn(classes=True),
+        quantiles=lambda fitted, X: np.transpose(fitted.predict(X, output_type="quantiles", quantiles=LEVELS.tolist())),
+        has_weights=_tabpfn_weights,
+    ),
 }
 """Every method that a table can be compared with, by the name that ``vmg compare --with`` takes."""
