@@ -128,7 +128,7 @@ class Rival:
 
     @property
     def source(self) -> str:
-        """What pip installs to have it."""
+        """The argument of pip install."""
         return {"laplace": "laplace-torch", "tabpfn": "tabpfn"}.get(self.package, "'vmg[rivals]'")
 
     @property
