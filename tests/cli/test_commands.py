@@ -86,7 +86,7 @@ def test_fit_says_what_it_did_and_writes_the_model(houses, vmg_command):
         "Columns used: 5 (2 numbers, 1 category, 1 date, 1 boolean).",
         "Column 'listing' dropped: its texts are all different, like identifiers.",
         "Column 'empty' dropped: it has no values.",
-        "Missing values filled (numbers by the median) and marked: 'area' (6), 'city' (5).",
+        "Missing cells are marked, and predicted for what they may hold: 'area' (6), 'city' (5).",
         "Model written to houses.vmg.",
     ):
         assert sentence in out

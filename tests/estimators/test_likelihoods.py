@@ -274,3 +274,20 @@ def test_one_output_may_be_binomial_with_other_trials():
     assert (many.std < prediction.std).all()
     with pytest.raises(ValueError, match="trials must be at least 1"):
         prediction.with_trials(0)
+
+
+def test_limits_of_a_target_are_bounds():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 2))
+    y = np.clip(2 * X[:, 0] + 0.3 * rng.normal(size=80), -1, 1.5)
+    limited = ensemble_regressor(lower_limit=-1, upper_limit=1.5).fit(X, y)
+    pairs = np.stack([np.where(y <= -1, -np.inf, y), np.where(y >= 1.5, np.inf, y)], 1)
+    paired = ensemble_regressor(likelihood="censored").fit(X, pairs)
+    np.testing.assert_array_equal(limited.predict(X), paired.predict(X))
+    np.testing.assert_array_equal(limited.partial_fit(X, y).predict(X), paired.partial_fit(X, pairs).predict(X))
+    above = ensemble_regressor(upper_limit=1.5).fit(X, y)
+    assert above.likelihood_ == "censored" and (above.predict(X) != limited.predict(X)).any()
+    with pytest.raises(ValueError, match="needs targets that are seen"):
+        limited.conformalize(X, y)
+    with pytest.raises(ValueError, match="limits of the target need likelihood 'auto' or 'censored'; got 'gamma'"):
+        ensemble_regressor(likelihood="gamma", lower_limit=0.0).fit(X, y)

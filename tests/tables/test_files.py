@@ -1,9 +1,12 @@
 import gzip
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -82,7 +85,7 @@ def test_parquet_is_known_by_its_contents(tmp_path):
         ("a,b\n", "no rows, only a header"),
         (bytes(range(256)), "binary file"),
         (b"\x89PNG\r\n\x1a\n", "binary file"),
-        (b"PK\x03\x04", "a zip archive or Excel workbook"),
+        (b"PK\x03\x04", "a zip archive, not a table"),
         (b"\x1f\x8b\x08broken", "cannot unpack"),
         (b"PAR1broken", "cannot read .* as Parquet"),
         ('{"a": 1}', "looks like JSON"),
@@ -318,3 +321,66 @@ def test_a_huge_text_in_parquet_is_read_in_no_time(tmp_path):
     notes = TableModel.check(read, "y")
     assert time.process_time() - start < 5
     assert all(len(note) < 400 for note in notes)
+
+
+# -- databases and workbooks ------------------------------------------------------------------------------------------
+
+SALES = {"city": ["Rome", None, "Oslo"], "price": [1.5, 2.0, 3.0]}
+
+
+def test_tables_of_a_database(tmp_path):
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as connection:
+        pd.DataFrame(SALES).to_sql("sales", connection, index=False)
+        expected = [{"city": c, "price": p} for c, p in zip(*SALES.values(), strict=True)]
+        assert read_table(path).frame.to_dict("records") == expected
+        pd.DataFrame({"a": [1]}).to_sql('my "own"', connection, index=False)
+    assert read_table(f"{path}::sales").frame.to_dict("records") == expected
+    assert read_table(f'{path}::my "own"').frame.to_dict("list") == {"a": [1]}
+    for name in ("", "::none", '::sales"; DROP TABLE sales; --'):
+        with pytest.raises(
+            TableError, match=r"must name one of the tables 'my \"own\"', 'sales', as in file.db::table"
+        ):
+            read_table(f"{path}{name}")
+    path.write_bytes(path.read_bytes()[:4096] + bytes(3000))
+    with pytest.raises(TableError, match=r"cannot read .*shop\.db as a database"):
+        read_table(path)
+    with pytest.raises(TableError, match="there is no file"):
+        read_table(f"{tmp_path / 'none.db'}::sales")
+
+
+@pytest.mark.parametrize(("start", "package"), [(bytes(8) + b"DUCK", "duckdb"), (b"", "openpyxl")])
+def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch, start, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    if package == "openpyxl":
+        with ZipFile(tmp_path / "t", "w") as archive:
+            archive.writestr("xl/workbook.xml", "")
+    else:
+        (tmp_path / "t").write_bytes(start)
+    with pytest.raises(TableError, match=f"needs the package {package}"):
+        read_table(tmp_path / "t")
+
+
+def test_tables_of_duckdb(tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect(str(tmp_path / "t.duck")) as connection:
+        connection.execute(
+            "CREATE TABLE sales AS SELECT * FROM (VALUES ('Rome', 1.5), ('Oslo', 2.0)) AS t(city, price)"
+        )
+    frame = read_table(f"{tmp_path / 't.duck'}::sales").frame
+    assert frame["city"].tolist() == ["Rome", "Oslo"] and frame["price"].astype(float).tolist() == [1.5, 2.0]
+
+
+def test_sheets_of_a_workbook(tmp_path):
+    pytest.importorskip("openpyxl")
+    path = tmp_path / "book.xlsx"
+    with pd.ExcelWriter(path) as writer:
+        pd.DataFrame(SALES | {"zip": ["01", "02", "NA"]}).to_excel(writer, sheet_name="sales", index=False)
+        pd.DataFrame({"a": [1, 2]}).to_excel(writer, sheet_name="other", index=False)
+    frame = read_table(path, texts=["zip"]).frame
+    assert frame["city"].isna().tolist() == [False, True, False] and frame["price"].tolist() == [1.5, 2.0, 3.0]
+    assert frame["zip"].tolist()[:2] == ["01", "02"] and frame["zip"].isna()[2]
+    assert read_table(f"{path}::other").frame.to_dict("list") == {"a": [1, 2]}
+    assert list(read_table(f"{path}::other", header=False).frame) == ["column 1"]
+    with pytest.raises(TableError, match="as a workbook: Worksheet named 'none' not found"):
+        read_table(f"{path}::none")

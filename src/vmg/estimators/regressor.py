@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +55,9 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         few ordered values), "binomial", where ``y`` [N, 2] has successes and trials, and "censored", where ``y`` [N, 2]
         has a lower and an upper bound of the target, equal where it is seen and infinite where there is none. "auto"
         compares those that the target's values allow on held-out training rows; several outputs get "student".
+    lower_limit, upper_limit : float or None
+        Targets ``y`` [N] at or beyond a limit are known to be there only, as with a sensor's range: the likelihood is
+        then "censored". Predictions are of the target itself, beyond the limits too; scores take ``y`` as it is.
     n_members : "auto" or int
         Networks in the ensemble.
     experts : "auto", str or sequence of str
@@ -118,6 +122,8 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
     noise: str = parameter("auto", StrOptions({"auto", "constant"}))
     likelihood: str = parameter("auto", StrOptions({"auto", *LIKELIHOODS}))
     experts: str | Sequence[str] = parameter("auto", str, "array-like")
+    lower_limit: float | None = parameter(None, Real, None)
+    upper_limit: float | None = parameter(None, Real, None)
 
     ensemble_: RegressionEnsemble | ScalarEnsemble = field(init=False)
     likelihood_: str = field(init=False)
@@ -147,16 +153,36 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         return self._partial_fit(X, y, sample_weight)
 
     def _check_y(self, y: Any, *, reset: bool) -> NDArray[Any]:
-        name = self.likelihood if reset else self.likelihood_
+        name = self._asked_likelihood() if reset else self.likelihood_
         if name == "auto" or not LIKELIHOODS[name].paired:
             return super()._check_y(y, reset=reset)
+        if np.ndim(y) == 1 and self._has_limits():
+            y = super()._check_y(y, reset=reset)
+            low, high = (bound if bound is not None else np.nan for bound in (self.lower_limit, self.upper_limit))
+            ends = np.where(y <= low, -np.inf, np.fmin(y, high)), np.where(y >= high, np.inf, np.fmax(y, low))
+            return np.stack(ends, 1)
         self._check_outputs(1, True, reset=reset)
         return check_array(y, dtype=np.float64, ensure_all_finite=False, input_name="y")  # bounds may be infinite
 
+    def _has_limits(self) -> bool:
+        return self.lower_limit is not None or self.upper_limit is not None
+
+    def _asked_likelihood(self) -> str:
+        """The likelihood that parameters ask for; limits ask for the one of censored targets."""
+        if self._has_limits() and self.likelihood not in ("auto", "censored"):
+            raise ValueError(f"limits of the target need likelihood 'auto' or 'censored'; got {self.likelihood!r}")
+        return "censored" if self._has_limits() else self.likelihood
+
+    def _conformal_scores(self, rows: Any, y: NDArray[Any]) -> Array:
+        if self.likelihood_ == "censored":
+            raise ValueError("conformalize needs targets that are seen; the likelihood is censored")
+        return super()._conformal_scores(rows, y)
+
     def _told_targets(self, y: NDArray[Any]) -> NDArray[Any]:
-        if self.likelihood == "binomial":
+        name = self._asked_likelihood()
+        if name == "binomial":
             return y[:, 0] / np.maximum(y[:, 1], 1.0)
-        if self.likelihood == "censored":  # the middle of the bounds, or the finite one
+        if name == "censored":  # the middle of the bounds, or the finite one
             low, high = np.where(np.isfinite(y), y, y[:, ::-1]).T
             middle = (low + high) / 2
             return np.where(np.isfinite(middle), middle, np.median(middle[np.isfinite(middle)]))
@@ -174,22 +200,23 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
 
     def _fit_target(self, x: Array, y: NDArray[Any], weight: Array | None) -> TargetFit:
         scaling = self._known_scaling[1] if self._known_scaling else None
+        name = self._asked_likelihood()
         fitter = TargetFitter(
             self._size,
             self.seed_,
             input_noise=self.noise == "auto",
-            rectify=self.likelihood == "auto",
+            rectify=name == "auto",
             scaling=scaling,
             experts=self._expert_names(),
             callbacks=self._callbacks,
         )
-        if self.likelihood != "auto":
-            if self.n_outputs_ > 1 and not LIKELIHOODS[self.likelihood].closed_form:
-                raise ValueError(f"the likelihood {self.likelihood} is of one output; got {self.n_outputs_}")
-            if scaling is not None and self.likelihood not in ("student", "normal"):
-                raise ValueError(f"likelihood must be student or normal for rows in a stream; got {self.likelihood}")
-            LIKELIHOODS[self.likelihood].require(y)
-            return fitter.fit(self.likelihood, x, y, weight)
+        if name != "auto":
+            if self.n_outputs_ > 1 and not LIKELIHOODS[name].closed_form:
+                raise ValueError(f"the likelihood {name} is of one output; got {self.n_outputs_}")
+            if scaling is not None and name not in ("student", "normal"):
+                raise ValueError(f"likelihood must be student or normal for rows in a stream; got {name}")
+            LIKELIHOODS[name].require(y)
+            return fitter.fit(name, x, y, weight)
         if scaling is not None:
             return replace(fitter.fit("student", x, y, weight), reason="the rows come in a stream")
         if self.n_outputs_ > 1:

@@ -229,11 +229,28 @@ class TableEstimator(EstimatorBase):
         point: str = "mean",
         above: Sequence[float] = (),
     ) -> pd.DataFrame:
-        """Predictions as a table with a row for each row of X, with intervals or probabilities, familiarity and flags.
+        """Predictions as a table with a row for each row of X, whose columns are found by their names.
 
-        Its columns and options are those of :meth:`vmg.estimators.TableModel.predict_frame`, without the target's name;
-        each of several outputs has its own, such as ``mean_0`` and ``mean_1``. Columns of X are found by their names,
-        where it has names.
+        Numbers: the ``point``; ``std``; the interval from ``lower`` to ``upper`` that holds the target with probability
+        ``coverage``; the two parts of the standard deviation, ``noise`` and ``ignorance``; and P(target > 100) as
+        ``above_100``. Each of several outputs has its own, such as ``mean_0``. Classes: the likeliest, ``class``,
+        ``probability_a`` of each, and ``entropy`` in nats with its two parts. Both: ``familiarity``, 1 for a row as
+        near to the training rows as they are to each other and 1/k for one k times as far; and ``flags``, such as
+        ``missing:area;unseen:city;outside:year``.
+
+        Parameters
+        ----------
+        X : DataFrame or array-like
+            Rows with the columns of the fit.
+        coverage : float
+            Of the intervals.
+        outside : {"flag", "clip", "error"}
+            What to do with values outside the range of the training rows: flag them, move them to its ends and flag
+            them, or raise a TableError.
+        point : {"mean", "median"}
+            The one number that is predicted.
+        above : sequence of float
+            Bounds whose probability to be exceeded is predicted.
         """
         check_is_fitted(self, "seed_")
         if self.inputs_ is None:

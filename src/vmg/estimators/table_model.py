@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from html import escape
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -158,6 +159,20 @@ class TableModel:
     held_out: Mapping[str, Any] = field(default_factory=dict)
     base_rate: tuple[float, ...] = ()
 
+    def _repr_html_(self) -> str:
+        """What the model predicts, from which columns, and what was noted, for notebooks."""
+        scores = {name: f"{value:.4g}" for name, value in self.held_out.items() if isinstance(value, float)}
+        facts = {
+            "target": f"{self.target} ({self.unit})" if self.unit else self.target,
+            "task": self.task,
+            "columns": ", ".join(self.encoder.column_names),
+            "experts": ", ".join(f"{name} {weight:.2f}" for name, weight in self.estimator.expert_weights_.items()),
+            **{f"held-out {name}": score for name, score in scores.items()},
+        }
+        rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(fact)}</td></tr>" for name, fact in facts.items())
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        return f"<b>TableModel</b><table>{rows}</table><ul>{notes}</ul>"
+
     # -- fitting ------------------------------------------------------------------------------------------------------
 
     @classmethod
@@ -259,26 +274,8 @@ class TableModel:
     ) -> pd.DataFrame:
         """Predictions as a table with a row for each row of ``frame``.
 
-        Columns begin with the name of the target, here ``y``. Regression: ``y``, its ``point``; ``y_std``; the interval
-        ``y_lower`` to ``y_upper`` that holds the target with probability ``coverage``; the two parts of the standard
-        deviation, ``y_noise`` and ``y_ignorance``; and P(target > 100) as ``y_above_100``. Classification: the
-        likeliest class ``y``, ``y_probability_a`` of each class, and ``y_entropy`` in nats with its two parts. Both:
-        ``familiarity``, 1 for a row as near to the training rows as they are to each other and 1/k for one k times as
-        far; and ``flags``, such as ``missing:area;unseen:city;outside:year``.
-
-        Parameters
-        ----------
-        frame : DataFrame
-            Rows with the columns of the fit.
-        coverage : float
-            Of the intervals.
-        outside : {"flag", "clip", "error"}
-            What to do with values outside the range of the training rows: flag them, move them to its ends and flag
-            them, or raise a TableError.
-        point : {"mean", "median"}
-            The one number that is predicted.
-        above : sequence of float
-            Bounds whose probability to be exceeded is predicted.
+        Options and columns are those of :meth:`vmg.TableRegressor.predict_frame`, in which the target's name stands for
+        ``mean``, ``median`` or ``class`` and before the others, such as ``price_lower``.
         """
         if self.task == "classification" and (point != "mean" or above):
             raise TableError("point and above are for numbers; the task is classification")

@@ -238,9 +238,7 @@ class TableEncoder:
             sentences.append("Numbers read with decimal commas: 1,5 is one and a half.")
         holes = [f"'{c.name}' ({c.n_missing:,})" for c in self.columns if c.n_missing]
         if holes:
-            numbers = any(c.n_missing for c in self.columns if not isinstance(c, CategoryColumn))
-            how = " (numbers by the median)" if numbers else ""
-            sentences.append(f"Missing values filled{how} and marked: {listing(holes)}.")
+            sentences.append(f"Missing cells are marked, and predicted for what they may hold: {listing(holes)}.")
         return sentences + [note for column in self.columns for note in column.notes()]
 
     # -- saving -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Tables in files: delimited text (plain or gzipped) and Parquet, told apart by their contents.
+"""Tables in files: delimited text (plain or gzipped), Parquet, Excel and databases, told apart by their contents.
 
 A text is read twice, a block at a time: once to find its encoding, its delimiter and the types of its columns, once for
 the cells in these types. A table that is read whole and one that is converted block by block have the same cells.
@@ -19,11 +19,13 @@ import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -64,7 +66,7 @@ FLOAT = rf"(?:{NUMBER})|(?i:[+-]?inf(?:inity)?)"
 WHOLE = r"-?\d{1,18}"
 BOOLEAN = r"True|TRUE|true|False|FALSE|false"
 FOREIGN = {  # how files start that people take for tables
-    b"PK\x03\x04": "a zip archive or Excel workbook",
+    b"PK\x03\x04": "a zip archive",
     b"\xd0\xcf\x11\xe0": "an old Excel workbook",
     b"%PDF": "a PDF document",
     b"SQLite format 3": "a SQLite database",
@@ -106,7 +108,8 @@ def read_table(
     Whether a comma is the decimal point is decided for the whole file, and kept in the frame's ``attrs``.
 
     Args:
-        path: the file; "-" reads standard input.
+        path: the file; "-" reads standard input. ``book.xlsx::sheet`` is a sheet of a workbook (else the first), and
+            ``file.db::table`` a table of a SQLite or DuckDB database (else the only one).
         texts: columns whose cells are left as they are written, so that 01 is not 1; a mapping says which words are not
             missing in them.
         decimal_comma: what a comma means; None: found out.
@@ -120,11 +123,16 @@ def read_table(
     elif Path(path).is_fifo():
         with open(path, "rb") as pipe:
             path = _spooled(pipe, name)
-    with open_table(path, name) as stream:
+    file, _, part = (path, "", "") if "::" not in name or os.path.exists(path) else name.rpartition("::")
+    with open_table(file, name) as stream:
         if not stream.head.strip():
             raise TableError(f"{name} is empty")
         if stream.head.startswith(b"PAR1"):
-            return _read_parquet(stream, name)
+            return _typed_table(_read_parquet(stream, name), name)
+        if stream.head.startswith(b"PK\x03\x04") and b"xl/" in stream.head:
+            return _typed_table(_read_workbook(file, part, name, TextRules(texts, None, na_values, header)), name)
+        if stream.head.startswith(b"SQLite format 3") or stream.head[8:12] == b"DUCK":
+            return _typed_table(_read_database(file, part, name, is_duck=stream.head[8:12] == b"DUCK"), name)
     text = scan_text(path, TextRules(texts, decimal_comma, na_values, header), name)
     columns = [np.empty(text.n_rows, column.dtype(text.decimal_comma)) for column in text.columns]
     start = 0
@@ -163,7 +171,7 @@ def _spooled(source: BinaryIO, name: str) -> str:
     return f"{OPEN_FILES}/{file.fileno()}" if unnamed else file.name
 
 
-def _read_parquet(stream: TableBytes, name: str) -> TableFile:
+def _read_parquet(stream: TableBytes, name: str) -> pd.DataFrame:
     data = io.BytesIO(io.BufferedReader(stream).read())
     n_bytes = data.getbuffer().nbytes
     limit = min(MAX_CELLS, max(FREE_CELLS, CELLS_A_BYTE * n_bytes))
@@ -176,7 +184,54 @@ def _read_parquet(stream: TableBytes, name: str) -> TableFile:
     if not is_small:
         got = f"{shape.num_rows:,} rows of {shape.num_columns:,}"
         raise TableError(f"{name} must have at most {limit:,} cells in {n_bytes:,} bytes; got {got}")
-    frame = frame.reset_index() if any(frame.index.names) else frame  # columns that pandas had made an index
+    return frame.reset_index() if any(frame.index.names) else frame  # columns that pandas had made an index
+
+
+def _read_workbook(path: str | os.PathLike[str], sheet: str, name: str, rules: TextRules) -> pd.DataFrame:
+    """A sheet of an Excel workbook; its cells have types, and words that mean a missing cell are those of a text."""
+    try:
+        packed, unpacked = os.path.getsize(path), sum(part.file_size for part in ZipFile(path).infolist())
+        if unpacked > max(FREE_BYTES, MAX_UNPACKING * packed):
+            raise TableError(f"{name} must not unpack to {unpacked:,} bytes")
+        words = sorted(rules.missing_in(""))
+        of_text = dict.fromkeys(rules.texts, str)
+        reading: dict[str, Any] = {"keep_default_na": False, "na_values": words, "dtype": of_text}
+        frame = pd.read_excel(path, sheet_name=sheet or 0, header=0 if rules.header else None, **reading)
+    except ImportError as error:
+        raise TableError(f"{name} is an Excel workbook, which needs the package openpyxl") from error
+    except TableError:
+        raise
+    except Exception as error:  # a damaged file ends in errors of many types
+        raise TableError(f"cannot read {name} as a workbook: {error}") from error
+    return frame if rules.header else frame.set_axis([f"column {k + 1}" for k in range(frame.shape[1])], axis=1)
+
+
+def _read_database(path: str | os.PathLike[str], table: str, name: str, *, is_duck: bool) -> pd.DataFrame:
+    """A table or view of a database, which is opened for reading alone."""
+    try:
+        if is_duck:
+            names = "SELECT table_name FROM information_schema.tables"
+            connection: Any = import_module("duckdb").connect(os.fspath(path), read_only=True)
+        else:
+            names = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
+            connection = import_module("sqlite3").connect(Path(path).absolute().as_uri() + "?mode=ro", uri=True)
+        with closing(connection):
+            known = sorted(row[0] for row in connection.execute(names).fetchall())
+            asked = table or known[0] if table or len(known) == 1 else ""
+            if asked not in known:
+                raise TableError(f"{name} must name one of the tables {listing(known)}, as in file.db::table")
+            cursor = connection.execute('SELECT * FROM "{}"'.format(asked.replace('"', '""')))
+            return pd.DataFrame(cursor.fetchall(), columns=[column[0] for column in cursor.description])
+    except ImportError as error:
+        raise TableError(f"{name} is a DuckDB database, which needs the package duckdb") from error
+    except TableError:
+        raise
+    except Exception as error:
+        raise TableError(f"cannot read {name} as a database: {error}") from error
+
+
+def _typed_table(frame: pd.DataFrame, name: str) -> TableFile:
+    """A table whose cells have types, with names of its columns that are texts."""
     frame.columns = [" ".join(map(str, one if isinstance(one, tuple) else [one])).strip() for one in frame.columns]
     places, notes = _named_columns(list(frame.columns), name)
     if not len(frame):
