@@ -160,7 +160,7 @@ class TableModel:
     base_rate: tuple[float, ...] = ()
 
     def _repr_html_(self) -> str:
-        """What the model predicts, from which columns, and what was noted, for notebooks."""
+        """Target, columns, scores and notes of the model, for notebooks."""
         scores = {name: f"{value:.4g}" for name, value in self.held_out.items() if isinstance(value, float)}
         facts = {
             "target": f"{self.target} ({self.unit})" if self.unit else self.target,
