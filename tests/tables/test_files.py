@@ -154,7 +154,7 @@ def test_a_table_of_too_many_bytes_or_cells_is_refused(text_file, tmp_path, monk
     with pytest.raises(TableError, match="at most 1,000 bytes; it has more"):
         read_table(text_file("a,b\n" + "1,2\n" * 300))
     monkeypatch.undo()
-    monkeypatch.setattr("vmg.tables.files.MAX_CELLS", 10)
+    monkeypatch.setattr("vmg.tables.typed_files.MAX_CELLS", 10)
     pd.DataFrame({"a": range(6), "b": 0}).to_parquet(tmp_path / "t")
     with pytest.raises(TableError, match=r"at most 10 cells in [0-9,]+ bytes; got 6 rows of 2"):
         read_table(tmp_path / "t")

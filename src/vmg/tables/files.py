@@ -19,13 +19,11 @@ import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
-from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -33,10 +31,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyarrow import csv as arrow_csv
-from pyarrow.parquet import ParquetFile
 
 from vmg.files import replacing
 from vmg.tables.cells import NUMBER, Cells, TableError, count, full_matches, is_number, listing
+from vmg.tables.typed_files import read_database, read_parquet, read_workbook
 from vmg.tables.values import VOTING_TEXTS, CommaVotes, count_comma_votes, find_date_format
 
 __all__ = ["MISSING", "TableFile", "TextRules", "TextTable", "csv_safe", "read_table", "scan_text", "write_table"]
@@ -52,8 +50,6 @@ MISSING = frozenset(
 MAX_BYTES = 2**32  # of a table as text or Parquet, after unpacking; it takes several times as much memory
 MAX_UNPACKING = 200  # bytes that one packed byte may become, once they are more than FREE_BYTES; tables have 3 to 50
 FREE_BYTES = 2**26
-MAX_CELLS = 2**28  # of a Parquet file, which can hold any number of equal cells in a few bytes
-FREE_CELLS, CELLS_A_BYTE = 2**23, 8  # cells of any file, and those that a byte of a larger one may stand for
 OPEN_FILES = "/proc/self/fd"  # of this process, where a file without a name can be opened again
 HEAD = 2**20  # bytes that are looked at before the rest is read
 BLOCK = 2**19  # bytes that are read at a time, of which Arrow takes some fifty times as many; more in wide tables
@@ -123,17 +119,25 @@ def read_table(
     elif Path(path).is_fifo():
         with open(path, "rb") as pipe:
             path = _spooled(pipe, name)
+    rules = TextRules(texts, decimal_comma, na_values, header)
     file, _, part = (path, "", "") if "::" not in name or os.path.exists(path) else name.rpartition("::")
     with open_table(file, name) as stream:
         if not stream.head.strip():
             raise TableError(f"{name} is empty")
         if stream.head.startswith(b"PAR1"):
-            return _typed_table(_read_parquet(stream, name), name)
+            return _typed_table(read_parquet(io.BufferedReader(stream).read(), name), name)
         if stream.head.startswith(b"PK\x03\x04") and b"xl/" in stream.head:
-            return _typed_table(_read_workbook(file, part, name, TextRules(texts, None, na_values, header)), name)
+            most = max(FREE_BYTES, MAX_UNPACKING * os.path.getsize(file))
+            reading: dict[str, Any] = {
+                "texts": texts,
+                "missing": rules.missing_in(""),
+                "header": header,
+                "max_bytes": most,
+            }
+            return _typed_table(read_workbook(file, part, name, **reading), name)
         if stream.head.startswith(b"SQLite format 3") or stream.head[8:12] == b"DUCK":
-            return _typed_table(_read_database(file, part, name, is_duck=stream.head[8:12] == b"DUCK"), name)
-    text = scan_text(path, TextRules(texts, decimal_comma, na_values, header), name)
+            return _typed_table(read_database(file, part, name, is_duck=stream.head[8:12] == b"DUCK"), name)
+    text = scan_text(path, rules, name)
     columns = [np.empty(text.n_rows, column.dtype(text.decimal_comma)) for column in text.columns]
     start = 0
     for block in text.blocks():
@@ -169,65 +173,6 @@ def _spooled(source: BinaryIO, name: str) -> str:
     file.flush()
     atexit.register(file.close)
     return f"{OPEN_FILES}/{file.fileno()}" if unnamed else file.name
-
-
-def _read_parquet(stream: TableBytes, name: str) -> pd.DataFrame:
-    data = io.BytesIO(io.BufferedReader(stream).read())
-    n_bytes = data.getbuffer().nbytes
-    limit = min(MAX_CELLS, max(FREE_CELLS, CELLS_A_BYTE * n_bytes))
-    try:
-        shape = ParquetFile(data).metadata
-        is_small = shape.num_rows * max(shape.num_columns, 1) <= limit
-        frame = pd.read_parquet(data, coerce_int96_timestamp_unit="us") if is_small else pd.DataFrame()
-    except Exception as error:  # a damaged file ends in errors of many types
-        raise TableError(f"cannot read {name} as Parquet: {(str(error) or repr(error)).splitlines()[0]}") from error
-    if not is_small:
-        got = f"{shape.num_rows:,} rows of {shape.num_columns:,}"
-        raise TableError(f"{name} must have at most {limit:,} cells in {n_bytes:,} bytes; got {got}")
-    return frame.reset_index() if any(frame.index.names) else frame  # columns that pandas had made an index
-
-
-def _read_workbook(path: str | os.PathLike[str], sheet: str, name: str, rules: TextRules) -> pd.DataFrame:
-    """A sheet of an Excel workbook; its cells have types, and words that mean a missing cell are those of a text."""
-    try:
-        packed, unpacked = os.path.getsize(path), sum(part.file_size for part in ZipFile(path).infolist())
-        if unpacked > max(FREE_BYTES, MAX_UNPACKING * packed):
-            raise TableError(f"{name} must not unpack to {unpacked:,} bytes")
-        words = sorted(rules.missing_in(""))
-        of_text = dict.fromkeys(rules.texts, str)
-        reading: dict[str, Any] = {"keep_default_na": False, "na_values": words, "dtype": of_text}
-        frame = pd.read_excel(path, sheet_name=sheet or 0, header=0 if rules.header else None, **reading)
-    except ImportError as error:
-        raise TableError(f"{name} is an Excel workbook, which needs the package openpyxl") from error
-    except TableError:
-        raise
-    except Exception as error:  # a damaged file ends in errors of many types
-        raise TableError(f"cannot read {name} as a workbook: {error}") from error
-    return frame if rules.header else frame.set_axis([f"column {k + 1}" for k in range(frame.shape[1])], axis=1)
-
-
-def _read_database(path: str | os.PathLike[str], table: str, name: str, *, is_duck: bool) -> pd.DataFrame:
-    """A table or view of a database, which is opened for reading alone."""
-    try:
-        if is_duck:
-            names = "SELECT table_name FROM information_schema.tables"
-            connection: Any = import_module("duckdb").connect(os.fspath(path), read_only=True)
-        else:
-            names = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
-            connection = import_module("sqlite3").connect(Path(path).absolute().as_uri() + "?mode=ro", uri=True)
-        with closing(connection):
-            known = sorted(row[0] for row in connection.execute(names).fetchall())
-            asked = table or known[0] if table or len(known) == 1 else ""
-            if asked not in known:
-                raise TableError(f"{name} must name one of the tables {listing(known)}, as in file.db::table")
-            cursor = connection.execute('SELECT * FROM "{}"'.format(asked.replace('"', '""')))
-            return pd.DataFrame(cursor.fetchall(), columns=[column[0] for column in cursor.description])
-    except ImportError as error:
-        raise TableError(f"{name} is a DuckDB database, which needs the package duckdb") from error
-    except TableError:
-        raise
-    except Exception as error:
-        raise TableError(f"cannot read {name} as a database: {error}") from error
 
 
 def _typed_table(frame: pd.DataFrame, name: str) -> TableFile:
