@@ -1,9 +1,10 @@
 """Coverage where test rows are not like training rows: small designs whose truth is known, an exact GP beside.
 
 Each design gives training rows and rows elsewhere: in a gap, outside the range, in corners, where a copy of a column is
-broken, where noise is larger, with a rare flag. Printed are shares of targets inside their 90 % intervals, the mean of
-all seeds, and the median width in standard deviations of the training targets. No method can know everything here; one
-that covers far less than the GP is confidently wrong.
+broken, where noise is larger, with a rare flag, in groups, pairs of categories or times that no training row has; and
+like the training rows, but few or with heavy tails. Printed are shares of targets inside their 90 % intervals, the mean
+of all seeds, and the median width in standard deviations of the training targets. No method can know everything here;
+one that covers far less than the GP is confidently wrong.
 
     python benchmarks/designs.py --seeds 5
     python benchmarks/designs.py --designs "gap, sin 4x" --seeds 2
@@ -96,6 +97,54 @@ def rare_flag(rng: np.random.Generator) -> tuple[Array, Array, Array, Array]:
     return noisy(rng, lambda x: np.sin(x[:, 0]) + x[:, 1] + x[:, 2], x, z)
 
 
+def new_pair(rng: np.random.Generator) -> tuple[Array, Array, Array, Array]:
+    """Two columns of four categories each whose effects interact, and a pair of them that no training row has."""
+    effects, levels = rng.normal(size=(4, 4)), rng.integers(4, size=(300, 2))
+    levels = np.concatenate([levels[~(levels == 0).all(1)], np.zeros((100, 2), dtype=np.int64)])
+    x = np.column_stack([np.eye(4)[levels[:, 0]], np.eye(4)[levels[:, 1]], rng.normal(size=len(levels))])
+    targets = effects[levels[:, 0], levels[:, 1]] + np.sin(x[:, -1]) + NOISE * rng.normal(size=len(x))
+    return x[:-100], targets[:-100], x[-100:], targets[-100:]
+
+
+def new_groups(rng: np.random.Generator) -> tuple[Array, Array, Array, Array]:
+    """Twenty rows of each of fifteen groups, which a column tells apart, with an effect each, and rows of others."""
+    group = np.repeat(np.arange(30), 20)
+    x = np.column_stack([rng.normal(size=(30, 1))[group], rng.normal(size=(600, 2))])
+    targets = rng.normal(size=30)[group] + np.sin(x[:, 1]) + NOISE * rng.normal(size=600)
+    return x[:300], targets[:300], x[300:], targets[300:]
+
+
+def heavy_tails(rng: np.random.Generator) -> tuple[Array, Array, Array, Array]:
+    """Noise with the tails of a Student t of two degrees."""
+    x, z = rng.normal(size=(200, 3)), rng.normal(size=(200, 3))
+    y, target = (np.sin(2 * one[:, 0]) + one[:, 1] + 3 * NOISE * rng.standard_t(2, size=200) for one in (x, z))
+    return x, y, z, target
+
+
+def season(rng: np.random.Generator) -> tuple[Array, Array, Array, Array]:
+    """A trend and a season of twelve months; the last quarter of the years."""
+    month = np.arange(240)
+    angle = 2 * np.pi * month / 12
+    x = np.column_stack([month / 240, np.sin(angle), np.cos(angle)])
+    return noisy(rng, lambda x: 2 * x[:, 0] + x[:, 1] * (1 + 0.5 * x[:, 2]), x[:180], x[180:])
+
+
+def random_walk(rng: np.random.Generator) -> tuple[Array, Array, Array, Array]:
+    """The last fifth of a random walk."""
+    time, y = np.arange(250)[:, None] / 250, np.cumsum(rng.normal(size=250)) / np.sqrt(250)
+    return time[:200], y[:200], time[200:], y[200:]
+
+
+def few(n_rows: int, n_inputs: int) -> Design:
+    """Few rows of many columns, the first of which decides."""
+
+    def design(rng: np.random.Generator) -> tuple[Array, Array, Array, Array]:
+        x, z = rng.normal(size=(n_rows, n_inputs)), rng.normal(size=(200, n_inputs))
+        return noisy(rng, lambda x: np.sin(x[:, 0]) + 0.5 * x[:, 1], x, z)
+
+    return design
+
+
 DESIGNS: dict[str, Design] = {
     **{f"gap, sin {frequency:g}x": gap(frequency) for frequency in (2.5, 3.0, 3.5, 4.0, 5.0)},
     "line, inputs × 10": line(1, 10.0),
@@ -105,6 +154,12 @@ DESIGNS: dict[str, Design] = {
     "copy of a column broken": broken_copy,
     "noise in a narrow band": noisy_band,
     "rare flag": rare_flag,
+    "pair of categories unseen": new_pair,
+    "groups unseen": new_groups,
+    "heavy tails": heavy_tails,
+    "trend and season, later": season,
+    "random walk, later": random_walk,
+    **{f"{rows} rows of {columns} columns": few(rows, columns) for rows, columns in ((10, 5), (20, 30), (30, 100))},
 }
 
 

@@ -112,14 +112,16 @@ def raw(every: int) -> Iterator[Task]:
         yield Task("raw", table.key, "random", table.load(), table.target, table.task, Holdout(share=SHARE))
 
 
-def run(methods: Sequence[str], every: int, minutes: float, out: Path) -> None:
-    """Fit and score what is not in the file yet."""
+def run(methods: Sequence[str], every: int, minutes: float, most: int, out: Path) -> None:
+    """Fit and score what is not in the file yet, on tables with at most so many rows to fit to."""
     done = {(r["table"], r["split"], r["method"]) for r in read(out)}
     start = time.process_time()
     for task in tasks(every):
         wanted = [method for method in methods if (task.table, task.split, method) not in done]
         usable = find_rivals([m for m in wanted if m != OWN], classes=task.task == "classification")[0]
         plan = task.plan() if wanted else None
+        if plan is None or len(plan.splits[0][0]) > most:
+            continue
         for method in [m for m in wanted if m == OWN or m in usable]:
             if time.process_time() - start > 60 * minutes:
                 return
@@ -259,12 +261,13 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--every", type=int, default=1, help="take each table of many, or every second, ...")
     parser.add_argument("--minutes", type=float, default=35.0, help="of the processor")
+    parser.add_argument("--most", type=int, default=FITTED, help="rows to fit to: tables with more are passed over")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--show", action="store_true")
     a = parser.parse_args()
     if not a.show:
         with threadpool_limits(1):
-            run(a.methods.split(","), a.every, a.minutes, a.out)
+            run(a.methods.split(","), a.every, a.minutes, a.most, a.out)
         return
     for name, text in show().items():
         fill(PAGE, name, text)

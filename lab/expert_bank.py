@@ -28,7 +28,7 @@ from vmg import TableRegressor
 from vmg.fit.boosted_trees import grow_trees
 from vmg.fit.design import InputRange, Standardiser, choose_size, regions, squash
 from vmg.fit.ensemble import Function
-from vmg.fit.gaussian import CheckedFit, RegressionMembers
+from vmg.fit.gaussian import CheckedFit, RegressionEnsemble, RegressionMembers
 from vmg.fit.gaussian_process import fit_gaussian_process
 from vmg.fit.stacking import pool
 from vmg.fit.trainer import FitRows, train_ensembles
@@ -105,7 +105,8 @@ def tables(rows: int, seed: int, *, region: bool) -> Iterator[tuple[str, Callabl
 def bank(name: str, rows: Rows, seed: int, file: Path) -> None:
     X, y, X_new, y_new = rows
     scaling, units = Standardiser.fit(X), Standardiser.fit(y[:, None])
-    x, x_new = scaling.transform(X), squash(scaling.transform(X_new))
+    x, far = scaling.transform(X), scaling.transform(X_new)
+    x_new = squash(far)
     y, y_new = units.transform(y[:, None])[:, 0], units.transform(y_new[:, None])[:, 0]
     size = choose_size(len(x))
     fit = FitRows(x, y[:, None], None, seed)
@@ -129,6 +130,8 @@ def bank(name: str, rows: Rows, seed: int, file: Path) -> None:
     own = relative.T @ checked.member_noise[:, 0] / len(means) + means[..., 0].var(0, ddof=1)
     kept["new"]["networks"] = Function(means[..., 0].mean(0), own * factor)
     kept["held"]["networks"] = (checked.folds[0], checked.regions[0])
+    parts = (checked.member_noise, (), ())
+    kept["drift"] = np.square(RegressionEnsemble(members, InputRange.of(soft), *parts)._drift(far)).sum((0, 2))
     kept |= {"x": soft, "noise": {"networks": float(checked.member_noise.mean())}}
     kept["input_scale"] = members.features.input_scale().numpy().astype(np.float64)
     held_out = np.stack([group.held_out for group in design.groups])

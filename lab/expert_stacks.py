@@ -69,7 +69,7 @@ def score(bank: dict[str, Any], stack: Stack) -> dict[str, float]:
     loc, variance = (np.stack([bank["new"][name][part] for name in stack.experts], 1) for part in (0, 1))
     mixed = stacking.mix(loc, variance, weight)
     factor = 1.0 if field is None else field.factor(np.column_stack([bank["x_new"], mixed.loc]))
-    squared = found.noise * factor + found.inflation * mixed.variance
+    squared = found.noise * factor + found.inflation * mixed.variance + bank["drift"]
     error = bank["y_new"] - mixed.loc
     return {
         "rmse": np.sqrt(np.mean(error**2)),

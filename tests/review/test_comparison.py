@@ -1,5 +1,6 @@
 """``vmg compare``: the same folds for all methods, scores against references, and an honest verdict."""
 
+import importlib.metadata
 import json
 
 import numpy as np
@@ -7,10 +8,11 @@ import pandas as pd
 import pytest
 import scoringrules
 from scipy import stats
+from sklearn.model_selection import KFold
 
 import vmg
 from vmg.review.comparison import RowScores, join_scores, score_classes
-from vmg.review.rivals import LEVELS, RIVALS, Normal, Quantiles, find_rivals
+from vmg.review.rivals import LEVELS, RIVALS, Normal, Quantiles, Rival, RivalRows, find_rivals
 from vmg.tables import TableError
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -50,6 +52,31 @@ def test_every_installed_method_predicts_held_out_rows(table, name, classes):
     score = "accuracy" if classes else "coverage"
     assert 0.3 < found.scores[name][score] <= 1 and np.isfinite(list(found.scores[name].values())).all()
     assert found.n_rows == 60 and found.seconds[name] > 0
+
+
+def test_a_slow_method_is_fitted_to_one_fold_more_and_has_the_spread_of_its_errors():
+    rng, fits = np.random.default_rng(0), []
+    X, y = rng.normal(size=(300, 2)), rng.normal(size=300)
+
+    class Zero:
+        def fit(self, X, y):
+            fits.append(len(y))
+            return self
+
+        def predict(self, X):
+            return np.zeros(len(X))
+
+    rows = RivalRows(X, pd.DataFrame(X))
+    for slow, sizes in ((True, [300, 200]), (False, [300, 200, 200, 200])):
+        fits.clear()
+        found = Rival("pyarrow", lambda _: Zero(), slow=slow).predict_numbers(rows, y, rows)
+        assert fits == sizes
+        _, first = next(KFold(3, shuffle=True, random_state=0).split(y))
+        np.testing.assert_allclose(found.std, np.sqrt(np.mean((y[first] if slow else y) ** 2)))
+
+
+def test_the_version_of_a_package_without_one_of_its_own_is_that_of_its_distribution():
+    assert Rival("typing_extensions", None).version == importlib.metadata.version("typing_extensions")
 
 
 def test_a_repeated_comparison_runs_only_what_is_new(table):

@@ -9,8 +9,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -120,6 +121,7 @@ class Rival:
     moments: Callable[[Any, Any], tuple[Any, Any]] | None = None  # mean and std; None: one spread for all rows
     quantiles: Callable[[Any, Any], Any] | None = None  # [N, K] at LEVELS
     has_weights: Callable[[], bool] = lambda: True  # of a method that was trained before
+    slow: bool = False  # the errors of one fold must do
 
     @property
     def installed(self) -> bool:
@@ -134,7 +136,7 @@ class Rival:
     @property
     def version(self) -> str:
         """Version of its package."""
-        return str(getattr(import_module(self.package), "__version__", ""))
+        return str(getattr(import_module(self.package), "__version__", None) or metadata.version(self.package))
 
     @_quietly()
     def predict_numbers(self, rows: RivalRows, y: Array, held: RivalRows) -> Normal | Quantiles:
@@ -149,12 +151,12 @@ class Rival:
             return Normal(
                 np.asarray(mean, dtype=float), np.maximum(np.asarray(std, dtype=float), 1e-9 * (y.std() or 1))
             )
-        error = np.empty(len(y))
-        for inside, outside in KFold(min(FOLDS, len(y)), shuffle=True, random_state=0).split(y):
+        folds, errors = KFold(min(FOLDS, len(y)), shuffle=True, random_state=0).split(y), []
+        for inside, outside in islice(folds, 1 if self.slow else None):
             part = self.numbers(rows).fit(_rows(X, inside), y[inside])
-            error[outside] = np.asarray(part.predict(_rows(X, outside))).reshape(-1) - y[outside]
+            errors.append(np.asarray(part.predict(_rows(X, outside))).reshape(-1) - y[outside])
         mean = np.asarray(fitted.predict(X_held), dtype=float).reshape(-1)
-        return Normal(mean, np.full(len(mean), float(np.sqrt(np.mean(error**2))) or 1.0))
+        return Normal(mean, np.full(len(mean), float(np.sqrt(np.mean(np.concatenate(errors) ** 2))) or 1.0))
 
     @_quietly()
     def predict_classes(self, rows: RivalRows, places: NDArray[np.int64], held: RivalRows) -> Array:
@@ -384,18 +386,19 @@ def _quantile_forest() -> Any:
 def _pytabkit(name: str) -> Rival:
     def make(classes: bool) -> Any:
         kind = f"{name}_{'Classifier' if classes else 'Regressor'}"
-        return getattr(import_module("pytabkit"), kind)(random_state=0, device="cpu")
+        n_threads = import_module("torch").get_num_threads()  # else one for each processor, however busy these are
+        return getattr(import_module("pytabkit"), kind)(random_state=0, device="cpu", n_threads=n_threads)
 
-    return _both("pytabkit", make)
+    return _both("pytabkit", make, slow=True)
 
 
 def _networks(package: str, kind: type[Any]) -> Rival:
     return Rival(package, lambda _: kind(), lambda _: kind(), moments=lambda fitted, X: fitted.predict(X))
 
 
-def _both(package: str, make: Callable[[bool], Any]) -> Rival:
+def _both(package: str, make: Callable[[bool], Any], *, slow: bool = False) -> Rival:
     """A method for numbers and classes that takes numbers alone."""
-    return Rival(package, lambda _: make(False), lambda _: make(True))
+    return Rival(package, lambda _: make(False), lambda _: make(True), slow=slow)
 
 
 RIVALS: dict[str, Rival] = {
