@@ -9,7 +9,7 @@ from torch.distributions import MultivariateNormal
 
 import vmg
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNoiseLikelihood
-from vmg.math.evidence import NoisePrior, log_evidence
+from vmg.math.evidence import log_evidence
 from vmg.nn import (
     MLP,
     BayesianHead,
@@ -255,7 +255,12 @@ def test_conjugate_updates_reach_the_bound_of_gradients():
     assert bounds[False, True] == pytest.approx(bounds[False, False], abs=0.1)
 
 
-PRIOR = NoisePrior(2.0, 0.5)
+LIKELIHOOD = GaussianLikelihood(concentration=2.0, rate=0.5)
+
+
+def standardised(y):
+    """Targets of the variance one, in whose units a head takes the rate of its noise."""
+    return (y - y.mean(0)) / y.std(0, correction=0)
 
 
 def hidden_stack(n_in, sizes, **options):
@@ -266,13 +271,12 @@ def hidden_stack(n_in, sizes, **options):
 
 def tiny_head(seed, n_units=2):
     torch.manual_seed(seed)
-    head = BayesianHead(hidden_stack(1, (n_units,)), n_features=n_units, noise_prior=PRIOR).double()
+    head = BayesianHead(hidden_stack(1, (n_units,)), likelihood=LIKELIHOOD, n_features=n_units).double()
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.add_(0.7 * torch.randn_like(parameter))
     x = torch.randn(6, 1, dtype=torch.float64)
-    y = torch.sin(2 * x) + 0.3 * torch.randn_like(x)
-    return head, x, y
+    return head, x, standardised(torch.sin(2 * x) + 0.3 * torch.randn_like(x))
 
 
 def evidence_by_sampling(head, x, y, n_samples):
@@ -281,7 +285,7 @@ def evidence_by_sampling(head, x, y, n_samples):
     with torch.no_grad():
         hidden = torch.tanh(layer.apply_weight(x, layer.sample_prior_weight((n_samples,))))
         phi = torch.cat([hidden, torch.ones_like(hidden[..., :1])], -1)
-        values = log_evidence(phi, y, head.output.prior_precision(), prior=PRIOR)
+        values = log_evidence(phi, y, head.output.prior_precision(), prior=LIKELIHOOD.noise_prior())
         peak = values.max()
         ratios = (values - peak).exp()
     return (peak + ratios.mean().log()).item(), (ratios.std() / ratios.mean() / math.sqrt(n_samples)).item()
@@ -295,10 +299,11 @@ def bound_by_sampling(head, x, y, n_samples):
 
 def test_linear_models_have_their_exact_log_evidence():
     torch.manual_seed(0)
-    x, y = torch.randn(9, 3, dtype=torch.float64), torch.randn(9, 2, dtype=torch.float64)
-    head = BayesianHead(nn.Identity(), n_features=3, n_outputs=2, noise_prior=PRIOR).double()
+    x, y = torch.randn(9, 3, dtype=torch.float64), standardised(torch.randn(9, 2, dtype=torch.float64))
+    likelihood = GaussianLikelihood(2, concentration=2.0, rate=0.5)
+    head = BayesianHead(nn.Identity(), likelihood, n_features=3).double()
     phi = torch.cat([x, torch.ones(9, 1, dtype=torch.float64)], -1)
-    exact = log_evidence(phi, y, torch.ones(4, dtype=torch.float64), prior=PRIOR)
+    exact = log_evidence(phi, y, torch.ones(4, dtype=torch.float64), prior=LIKELIHOOD.noise_prior())
     terms = collapsed_elbo(head, x, y)
     assert terms.kl.item() == 0.0
     torch.testing.assert_close(terms.total * 9, exact)
@@ -328,14 +333,13 @@ def test_training_brings_it_close_to_the_evidence():
     assert evidence - after < 1.0
 
 
-def test_replicas_are_a_loop_and_weights_repeat_rows():
+def test_weights_repeat_rows():
     torch.manual_seed(1)
-    stack = hidden_stack(2, (3,), batch_shape=(2,))
-    head = BayesianHead(stack, n_features=3, noise_prior=PRIOR, batch_shape=(2,)).double()
+    head = BayesianHead(hidden_stack(2, (3,)), LIKELIHOOD, n_features=3).double()
     x, y = torch.randn(5, 2, dtype=torch.float64), torch.randn(5, 1, dtype=torch.float64)
     counts = torch.tensor([1, 2, 0, 3, 1])
     torch.manual_seed(5)
-    weighted = collapsed_elbo(head, x, y, weight=counts.double().expand(2, 5))
+    weighted = collapsed_elbo(head, x, y, weight=counts.double())
     torch.manual_seed(5)
     repeated = collapsed_elbo(head, x.repeat_interleave(counts, 0), y.repeat_interleave(counts, 0))
     torch.testing.assert_close(weighted.total, repeated.total)

@@ -8,8 +8,7 @@ import torch
 from vmg.fit.classes import improve_on
 from vmg.math.softmax_evidence import (
     ClassRows,
-    JointCurvature,
-    KroneckerCurvature,
+    Curvature,
     RowSpread,
     SoftmaxPosterior,
     class_posterior,
@@ -187,7 +186,7 @@ def test_halves_are_the_whole_where_the_likelihood_is_nearly_gaussian():
     torch.testing.assert_close(both.root @ both.root.mT, whole.root @ whole.root.mT, rtol=1e-6, atol=1e-6)
 
 
-# -- one covariance of all weights, and its Kronecker form ------------------------------------------------------------
+# -- a covariance of features times one of classes --------------------------------------------------------------------
 
 
 def class_rows(n=25, k=K):
@@ -206,32 +205,40 @@ def explicit_curvature(rows, draws):
     return -torch.autograd.functional.hessian(mean_log_likelihood, torch.zeros(draws.shape[2], D).double())
 
 
-def test_the_curvature_is_the_second_derivative(monkeypatch):
+def test_the_curvature_has_the_partial_traces_of_the_second_derivative(monkeypatch):
     rows, _, draws = class_rows()
     exact = explicit_curvature(rows, draws)
     for chunk in (2**22, 50):  # rows at once or in pieces
         monkeypatch.setattr("vmg.math.softmax_evidence.CHUNK", chunk)
-        joint = expected_curvature(rows, draws, joint=True)
-        torch.testing.assert_close(joint.matrix, exact)
-        both = expected_curvature(rows, draws, joint=False)
-        for found, expected in zip(both, joint.traces(), strict=True):
-            torch.testing.assert_close(found, expected)
+        found = expected_curvature(rows, draws)
+        torch.testing.assert_close(found.rows, torch.einsum("kdke->de", exact))
+        torch.testing.assert_close(found.classes, torch.einsum("kdmd->km", exact))
     weights = torch.randn(D, K, dtype=torch.float64)
-    torch.testing.assert_close(joint.times(weights), torch.einsum("kdme,em->dk", exact, weights))
     one = ClassRows(*(part[:1] for part in rows))
-    product = expected_curvature(one, draws, joint=False)
-    exact = explicit_curvature(one, draws)
+    exact = explicit_curvature(one, draws)  # that of one row is such a product
+    product = expected_curvature(one, draws)
     torch.testing.assert_close(product.times(weights), torch.einsum("kdme,em->dk", exact, weights))
+
+
+def test_rows_that_count_alike_have_the_mean_curvature_over_classes():
+    rows, _, draws = class_rows()
+    p = torch.softmax(rows.features @ draws, -1)
+    each = torch.diag_embed(p.mean(0)) - torch.einsum("snk,snm->nkm", p, p) / len(draws)
+    of_classes = (rows.weight[:, None, None] * each).sum(0) / rows.weight.sum()
+    gram = (rows.features * rows.weight[:, None]).mT @ rows.features
+    weights = torch.randn(D, K, dtype=torch.float64)
+    found = expected_curvature(rows, draws, alike=True)
+    torch.testing.assert_close(found.times(weights), gram @ weights @ of_classes)
 
 
 def test_very_many_classes_keep_a_diagonal(monkeypatch):
     rows, _, draws = class_rows()
-    whole = expected_curvature(rows, draws, joint=False)
+    whole = expected_curvature(rows, draws)
     monkeypatch.setattr("vmg.math.softmax_evidence.MOST_CLASSES", 2)
-    found = expected_curvature(rows, draws, joint=False)
+    found = expected_curvature(rows, draws)
     torch.testing.assert_close(found.classes, whole.classes.diagonal())
     weights = torch.randn(D, K, dtype=torch.float64)
-    dense = KroneckerCurvature(found.rows, torch.diag(found.classes))
+    dense = Curvature(found.rows, torch.diag(found.classes))
     torch.testing.assert_close(found.times(weights), dense.times(weights))
 
 
@@ -245,12 +252,12 @@ def test_the_expected_log_likelihood_has_the_gradient_of_autograd():
     torch.testing.assert_close(gradient, torch.autograd.grad(value, centre)[0])
 
 
-@pytest.mark.parametrize("kind", ["joint", "kronecker", "diagonal"])
-def test_a_class_posterior_is_the_gaussian_of_its_precision(kind):
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_a_class_posterior_is_the_gaussian_of_its_precision(diagonal):
     rows, a, draws = class_rows()
-    curvature = expected_curvature(rows, draws, joint=kind == "joint")
-    if kind == "diagonal":
-        curvature = KroneckerCurvature(curvature.rows, curvature.classes.diagonal())
+    curvature = expected_curvature(rows, draws)
+    if diagonal:
+        curvature = Curvature(curvature.rows, curvature.classes.diagonal())
     mean = draws[0]
     q = class_posterior(mean, a, curvature)
     units = torch.eye(D * K, dtype=torch.float64).reshape(-1, D, K)
@@ -268,4 +275,3 @@ def test_a_class_posterior_is_the_gaussian_of_its_precision(kind):
         spread = both[row].diagonal()
         assert ((torch.cov(logits[:, row].mT) - both[row]).abs() < 6 * (spread.outer(spread) / n).sqrt()).all()
     assert ((logits.mean(0) - x @ mean).abs() < 6 * (both.diagonal(dim1=1, dim2=2) / n).sqrt()).all()
-    assert isinstance(curvature, JointCurvature) == (kind == "joint")

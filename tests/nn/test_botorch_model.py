@@ -126,5 +126,5 @@ def test_classes_are_refused():
     from vmg.nn.botorch_model import BotorchModel
 
     head = BayesianHead(nn.Identity(), CategoricalLikelihood()).fit([(torch.randn(9, 2), torch.arange(9) % 3)])
-    with pytest.raises(ValueError, match="head must have Gaussian noise and no replicas; got SoftmaxOutput"):
+    with pytest.raises(ValueError, match="head must have Gaussian noise; got SoftmaxOutput"):
         BotorchModel(head)

@@ -32,11 +32,8 @@ class BotorchModel(Model):
 
     def __init__(self, head: BayesianHead) -> None:
         super().__init__()
-        if not isinstance(head.output, GaussianOutput) or head.batch_shape:
-            raise ValueError(
-                "head must have Gaussian noise and no replicas; "
-                f"got {type(head.output).__name__} with batch_shape {tuple(head.batch_shape)}"
-            )
+        if not isinstance(head.output, GaussianOutput):
+            raise ValueError(f"head must have Gaussian noise; got {type(head.output).__name__}")
         self.head = head
 
     @property

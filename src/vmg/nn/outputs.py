@@ -1,7 +1,7 @@
 """Output layers that are conditioned on rows instead of trained.
 
-With Gaussian noise the layer is integrated out exactly, and updates with new rows are exact. A softmax layer has
-Gaussian weights N(m_k, S_k) for each class, at the optimum of its variational bound.
+With Gaussian noise the layer is integrated out exactly, and updates with new rows are exact. A softmax layer has matrix
+Gaussian weights: at the optimum of its variational bound, or around weights that were trained.
 """
 
 from __future__ import annotations
@@ -28,13 +28,9 @@ from vmg.math.evidence import (
 from vmg.math.linalg import at_least_float32
 from vmg.math.softmax_evidence import (
     MOST_CLASSES,
-    MOST_JOINT,
     ClassRows,
+    ClassWeights,
     Curvature,
-    JointCurvature,
-    JointWeights,
-    KroneckerCurvature,
-    KroneckerWeights,
     class_posterior,
     expected_curvature,
     expected_log_likelihood,
@@ -48,7 +44,9 @@ PRECISION_ROUNDS = 10  # in each round
 LOG_RANGE = 7.0  # of a log precision: a group's part of the function has a deviation from 0.03 to 33 units
 MOST_ROUNDS = 100  # of mean, curvature and precisions in turn
 CHEAP = 2**27  # rows × weights × pairs of draws that means over the posterior are taken with; at least two pairs
-JOINT_WORK = 5 * 10**10  # multiplications that all joint curvatures of a fit may take
+DAMPING = 1e-3  # of the covariance around trained weights, in units of the mean precision that rows give a weight
+WIDEST = 4.0  # of the factors of this covariance
+COST = 0.0075  # nats that rows of the fit may lose, on average, to the spread of weights around the trained ones
 
 
 class _Doubles(nn.Module):
@@ -252,11 +250,10 @@ def _unit(rows: RowStatistics, *, bias: bool) -> Tensor:
 
 
 class SoftmaxOutput(_Doubles):
-    """y ~ Categorical(softmax ΦW) with Gaussian weights given the rows seen; Φ are features of rows.
+    """y ~ Categorical(softmax ΦW) with matrix Gaussian weights given the rows seen; Φ are features of rows.
 
-    Up to ``MOST_JOINT`` weights have one covariance; more have a Kronecker product of one of features and one of
-    classes. Rows that come later are conditioned on with this posterior as their prior. That is not exact, as it is for
-    Gaussian noise: the posterior of earlier rows is kept as a Gaussian.
+    Rows that come later are conditioned on with this posterior as their prior. That is not exact, as it is for Gaussian
+    noise: the posterior of earlier rows is kept as a Gaussian.
 
     Parameters
     ----------
@@ -271,6 +268,8 @@ class SoftmaxOutput(_Doubles):
     mean: Tensor
     count: Tensor
     start: Tensor
+    row_curvature: Tensor
+    class_curvature: Tensor
     inflation: Tensor
     sharpness: Tensor
 
@@ -279,16 +278,10 @@ class SoftmaxOutput(_Doubles):
         self.group_sizes, self.n_outputs, self.keeps_start = tuple(group_sizes), n_outputs, start is not None
         self.log_precision = nn.Parameter(torch.zeros(len(self.group_sizes)))
         d, k = sum(self.group_sizes), n_outputs
-        self.is_joint = d * k <= MOST_JOINT
-        shapes = {"mean": (d, k), "start": (d, k), "count": ()}
-        if self.is_joint:
-            shapes |= {"curvature": (k, d, k, d)}
-        else:
-            shapes |= {"row_curvature": (d, d), "class_curvature": (k, k) if k <= MOST_CLASSES else (k,)}
+        shapes = {"mean": (d, k), "start": (d, k), "count": (), "inflation": (), "sharpness": ()}
+        shapes |= {"row_curvature": (d, d), "class_curvature": (k, k) if k <= MOST_CLASSES else (k,)}
         for name, shape in shapes.items():
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
-        for name in ("inflation", "sharpness"):
-            self.register_buffer(name, torch.ones((), dtype=torch.float64))
         if start is not None:
             self.start.copy_(start.detach())
         self.forget()
@@ -300,9 +293,7 @@ class SoftmaxOutput(_Doubles):
     @property
     def statistics(self) -> Curvature:
         """The curvature of the rows that were seen."""
-        if self.is_joint:
-            return JointCurvature(self.get_buffer("curvature"))
-        return KroneckerCurvature(self.get_buffer("row_curvature"), self.get_buffer("class_curvature"))
+        return Curvature(self.row_curvature, self.class_curvature)
 
     @torch.no_grad()
     def forget(self) -> None:
@@ -318,7 +309,7 @@ class SoftmaxOutput(_Doubles):
     @torch.no_grad()
     def update(self, features: Tensor, y: Tensor, weight: Tensor | None = None) -> None:
         """Condition on more rows, what was seen before being their prior."""
-        self._condition(self._rows(features, y, weight), self.mean.clone(), learn_precision=False, keep=False)
+        self._condition(_class_rows(features, y, weight), self.mean.clone(), learn_precision=False)
 
     @torch.no_grad()
     def fit(self, features: Tensor, y: Tensor, weight: Tensor | None = None, *, learn_precision: bool = True) -> None:
@@ -328,11 +319,41 @@ class SoftmaxOutput(_Doubles):
         features i; taken as a step, this converges quickly (MacKay 1992). It starts where each group's part of a logit
         has the variance one, so the unit of the features does not matter.
         """
-        rows = self._rows(features, y, weight)
+        rows = _class_rows(features, y, weight)
         self.forget()
+        if self.keeps_start:
+            self._spread(rows)
+            return
         if learn_precision:
             self.log_precision.copy_(self._unit_precision(rows))
-        self._condition(rows, torch.zeros_like(self.mean), learn_precision=learn_precision, keep=self.keeps_start)
+        self._condition(rows, torch.zeros_like(self.mean), learn_precision=learn_precision)
+
+    def _spread(self, rows: ClassRows) -> None:
+        """The covariance around trained weights: (ΦᵀΩΦ)⁻¹ ⊗ (mean of diag p − ppᵀ)⁻¹, as wide as the rows allow.
+
+        Rows that trained the features are too sure, and surer ones would count less than others. So all count alike,
+        directions that they do not have get little precision, and the scale is the largest, up to ``WIDEST``, at which
+        rows lose ``COST`` nats on average. New rows lose less, as some of them are wrong.
+        """
+        new = expected_curvature(rows, self.mean.to(rows.features.dtype).unsqueeze(0), alike=True)
+        if new.classes.dim() == 2:
+            new.classes.add_(new.classes.trace() / self.n_outputs**2)  # a shift of all logits changes no probability
+        sums = new.classes.trace() if new.classes.dim() == 2 else new.classes.sum()
+        share = DAMPING * rows.weight.sum() * sums / new.rows.trace().clamp_min(1e-300) / self.n_outputs
+        sizes = torch.tensor(self.group_sizes, device=share.device)
+        self.log_precision.copy_(self._unit_precision(rows) + (share / sizes).clamp_min(1e-30).log())
+        self._add(rows, new)
+        step = max(1, len(rows.y) // max(100, min(1_000, 2**23 // self.n_outputs)))
+        some = ClassRows(*(part[::step] for part in rows))
+        score, weight = self._scores(some.features, some.y), some.weight / some.weight.sum()
+        least = (score(0.0, 1.0) * weight).sum() - COST
+        low, high = -8.0, math.log2(WIDEST)
+        for _ in range(8):
+            middle = (low + high) / 2
+            low, high = (middle, high) if (score(2.0**middle, 1.0) * weight).sum() >= least else (low, middle)
+        self.log_precision.sub_(low * math.log(2.0))
+        for buffer in self.statistics:
+            buffer *= 2.0**-low
 
     def _unit_precision(self, rows: ClassRows) -> Tensor:
         """Logarithms of the precisions at which each group's part of a logit has the variance one."""
@@ -346,8 +367,24 @@ class SoftmaxOutput(_Doubles):
         Features overfit their training rows, so these look certain, and the evidence may leave the weights too free.
         A factor is taken where it is better than none by more than a standard error.
         """
+        score = self._scores(features, y)
+
+        def best(values: Sequence[float], log_likelihood: Callable[[float], Tensor]) -> float:
+            scores = {value: log_likelihood(value) for value in values}
+            chosen = max(scores, key=lambda value: scores[value].mean().item())
+            gain = scores[chosen] - scores[1.0]
+            return chosen if gain.mean() > gain.std() / len(gain) ** 0.5 else 1.0
+
+        powers = [step / 4 for step in range(-16, 17)]
+        inflation = best([4.0**p for p in powers if p >= 0 or not only_widen], lambda value: score(value, 1.0))
+        sharpness = best([2.0**p for p in powers if p <= 0 or not only_widen], lambda value: score(inflation, value))
+        self.inflation.fill_(inflation)
+        self.sharpness.fill_(sharpness)
+
+    def _scores(self, features: Tensor, y: Tensor) -> Callable[[float, float], Tensor]:
+        """The log-likelihood of each row by a factor of all variances and one of all logits, with the same draws."""
         generator = torch.Generator(features.device).manual_seed(0)
-        n_draws = max(8, min(64, 2**24 // (len(y) * self.n_outputs)))
+        n_draws = max(8, min(64, 2**21 // (len(y) * self.n_outputs)))
         centre = features @ self.mean.to(features.dtype)
         spread = self.posterior().sample_logits(features, n_draws, generator) - centre
         centre, spread = (part.float().mT.contiguous() for part in (centre, spread))  # [K, N], the quicker order
@@ -357,46 +394,31 @@ class SoftmaxOutput(_Doubles):
             log_p = torch.log_softmax(sharpness * (centre + inflation**0.5 * spread), -2)
             return torch.logsumexp(log_p.gather(-2, chosen).squeeze(-2), 0).double() - math.log(n_draws)
 
-        def best(values: Sequence[float], score: Callable[[float], Tensor]) -> float:
-            scores = {value: score(value) for value in values}
-            chosen = max(scores, key=lambda value: scores[value].mean().item())
-            gain = scores[chosen] - scores[1.0]
-            return chosen if gain.mean() > gain.std() / len(gain) ** 0.5 else 1.0
+        return log_likelihood
 
-        powers = [step / 4 for step in range(-16, 17)]
-        inflation = best([4.0**p for p in powers if p >= 0 or not only_widen], lambda v: log_likelihood(v, 1.0))
-        sharpness = best([2.0**p for p in powers if p <= 0 or not only_widen], lambda v: log_likelihood(inflation, v))
-        self.inflation.fill_(inflation)
-        self.sharpness.fill_(sharpness)
-
-    def _rows(self, features: Tensor, y: Tensor, weight: Tensor | None) -> ClassRows:
-        features = at_least_float32(features)
-        weight = torch.ones_like(features[:, 0]) if weight is None else weight.to(features.dtype)
-        return ClassRows(features, y, weight)
-
-    def _condition(self, rows: ClassRows, anchor: Tensor, *, learn_precision: bool, keep: bool) -> None:
+    def _condition(self, rows: ClassRows, anchor: Tensor, *, learn_precision: bool) -> None:
         """Rounds of the mean, the rows' curvature and the precisions in turn, each at the others' last values.
 
         ``anchor`` is the mean of the weights before these rows.
-
-        The Kronecker form finds all three; the joint covariance, which costs D·K times as much, takes the last rounds.
         """
-        work = len(rows.y) * self.mean.numel()
-        n_draws = 1 if self.n_outputs > MOST_CLASSES else 2 * max(2, min(128, CHEAP // work))
+        n_draws = 1
+        if self.n_outputs <= MOST_CLASSES:
+            n_draws = 2 * max(2, min(128, CHEAP // (len(rows.y) * self.mean.numel())))
         noise = _paired_noise(n_draws, self.mean)
-        before = _Before(anchor, type(self.statistics)(*(part.clone() for part in self.statistics)))
+        before = _Before(anchor, Curvature(*(part.clone() for part in self.statistics)))
         unit = self._unit_precision(rows).double()
         limits = unit - LOG_RANGE, unit + LOG_RANGE
-        new = expected_curvature(rows, self.mean.to(rows.features.dtype).unsqueeze(0), joint=False)
+        new = expected_curvature(rows, self.mean.to(rows.features.dtype).unsqueeze(0))
         for _ in range(MOST_ROUNDS):
-            q = self._posterior(before.curvature.traces(), new)
-            deviations = q.deviations(noise)
-            moved = 0.0 if keep else self._move_mean(rows, deviations, before, q)
-            new = _between(new, self._expected(rows, deviations, joint=False))
-            missing = self._learn_precision(before.curvature.traces(), new, limits) if learn_precision else 0.0
-            spread = self._posterior(before.curvature.traces(), new).feature_variances()
+            q = self._posterior(before.curvature, new)
+            draws = q.deviations(noise)
+            moved = self._move_mean(rows, draws, before, q)
+            found = expected_curvature(rows, (self.mean + draws).to(rows.features.dtype))
+            new = Curvature(*((a + b) / 2 for a, b in zip(new, found, strict=True)))  # whole steps swing
+            missing = self._learn_precision(before.curvature, new, limits) if learn_precision else 0.0
+            spread = self._posterior(before.curvature, new).feature_variances()
             change = (spread / q.feature_variances()).log().abs().max()
-            if moved < 0.05 and missing < 0.02 and change < 0.02:
+            if moved < 0.02 and missing < 0.01 and change < 0.01:
                 break
         else:
             warnings.warn(
@@ -404,28 +426,18 @@ class SoftmaxOutput(_Doubles):
                 f"deviations, a log variance by {change:.2g}",
                 stacklevel=4,
             )
-        if self.is_joint:
-            new = self._expected(rows, self._posterior(before.curvature.traces(), new).deviations(noise), joint=True)
-            for _ in range(max(0, min(10, JOINT_WORK // (work * self.mean.numel()) - 1))):
-                joint = self._posterior(before.curvature, new)
-                deviations = joint.deviations(noise)
-                if not keep:
-                    self._move_mean(rows, deviations, before, self._posterior(before.curvature.traces(), new.traces()))
-                new = _between(new, self._expected(rows, deviations, joint=True))
-                if learn_precision:
-                    self._learn_precision(before.curvature, new, limits)
+        self._add(rows, new)
+
+    def _add(self, rows: ClassRows, new: Curvature) -> None:
         for buffer, part in zip(self.statistics, new, strict=True):
             buffer += part
         self.count += rows.weight.sum()
 
-    def _expected(self, rows: ClassRows, deviations: Tensor, *, joint: bool) -> Curvature:
-        return expected_curvature(rows, (self.mean + deviations).to(rows.features.dtype), joint=joint)
-
-    def _posterior(self, before: Curvature, new: Curvature) -> Any:
-        total = type(new)(*(a + b for a, b in zip(before, new, strict=True)))
+    def _posterior(self, before: Curvature, new: Curvature) -> ClassWeights:
+        total = Curvature(*(a + b for a, b in zip(before, new, strict=True)))
         return class_posterior(self.mean, self.prior_precision().double(), total)
 
-    def _move_mean(self, rows: ClassRows, deviations: Tensor, before: _Before, q: KroneckerWeights) -> float:
+    def _move_mean(self, rows: ClassRows, deviations: Tensor, before: _Before, q: ClassWeights) -> float:
         """Steps of L-BFGS in units of the posterior's standard deviations; gives the largest change in these."""
         a, centre = self.prior_precision().double().unsqueeze(-1), self.mean.clone()
         steps = torch.zeros_like(centre).requires_grad_()
@@ -455,14 +467,14 @@ class SoftmaxOutput(_Doubles):
             best = torch.stack([mine.sum() / size.sum().clamp_min(1e-30) for mine, size in groups])
             best = best.clamp_min(1e-30).log().clamp(*limits)
             missing = (best - self.log_precision).abs().max()
-            self.log_precision.copy_((self.log_precision + best) / 2)  # whole steps swing where the mean is kept
+            self.log_precision.copy_((self.log_precision + best) / 2)  # whole steps may swing
             if missing < 0.01:
                 break
         return (self.log_precision - old).abs().max().item()
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
-    def posterior(self) -> JointWeights | KroneckerWeights:
+    def posterior(self) -> ClassWeights:
         """q(W) given the rows seen so far, in double precision."""
         return class_posterior(self.mean, self.prior_precision().detach().double(), self.statistics)
 
@@ -491,9 +503,10 @@ class _Before(NamedTuple):
     curvature: Curvature
 
 
-def _between(old: Any, new: Any) -> Any:
-    """Half way: whole steps swing, as wide weights flatten the probabilities, which makes the weights narrow."""
-    return type(old)(*((a + b) / 2 for a, b in zip(old, new, strict=True)))
+def _class_rows(features: Tensor, y: Tensor, weight: Tensor | None) -> ClassRows:
+    features = at_least_float32(features)
+    weight = torch.ones_like(features[:, 0]) if weight is None else weight.to(features.dtype)
+    return ClassRows(features, y, weight)
 
 
 def _paired_noise(n_draws: int, like: Tensor) -> Tensor:

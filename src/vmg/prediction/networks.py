@@ -223,12 +223,10 @@ def _predict_head(head: BayesianHead, batches: Sequence[Any], n_samples: int) ->
     if not isinstance(head.output, GaussianOutput):
         drawn = torch.cat([head.sample_probabilities(rows, n_samples) for rows in batches], 1)
         return _summarise(drawn.log(), CategoricalLikelihood(), keep=drawn.numel() <= DRAWS_KEPT)
-    parts = [head.predict(rows) for rows in batches]
-    names = "mean", "noise_variance", "epistemic_variance"
-    mean, noise, epistemic = (torch.cat([getattr(part, n).expand_as(part.mean) for part in parts]) for n in names)
-    degrees = parts[0].degrees
-    tail = student_variance(torch.ones_like(degrees), degrees)
-    return _Summary(mean, tail * noise, tail * epistemic, [(mean, (noise + epistemic).sqrt(), degrees)])
+    mean, variance, noise = head.output.functions(torch.cat([head.design(rows) for rows in batches]).double())
+    degrees = head.output.posterior().t_degrees
+    tail, noise = student_variance(torch.ones_like(degrees), degrees), noise.expand_as(mean)
+    return _Summary(mean, tail * noise, tail * variance, [(mean, (noise + variance).sqrt(), degrees)])
 
 
 def _summarise(f: Tensor, likelihood: Likelihood | None, *, keep: bool = False) -> _Summary:
