@@ -199,7 +199,7 @@ def test_extra_columns_and_unknown_values_are_remarked_beside_the_data(model, ho
     houses.assign(city="Oslo", colour="red").to_csv("new.csv", index=False)
     code, out, err = vmg_command("predict", model, "new.csv")
     assert code == 0 and out.startswith("price,price_std,price_lower,price_upper")
-    assert "Ignored, as not known from the fit: 'colour'." in err
+    assert "Not used by the model: 'colour'." in err
     assert "Column 'city' has values unknown from the fit: 'Oslo'." in err
 
 

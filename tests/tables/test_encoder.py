@@ -164,7 +164,7 @@ def test_missing_columns_are_listed_and_extra_ones_ignored():
         encoder.transform(pd.DataFrame({"a": [1], "c": [2]}))
     more = pd.DataFrame({"c": [0], "b": [2], "a": [1]})
     assert encoder.transform(more).tolist() == [[1, 2]]
-    assert table_remarks(encoder, more) == ["Ignored, as not known from the fit: 'c'."]
+    assert table_remarks(encoder, more) == ["Not used by the model: 'c'."]
     assert table_remarks(encoder, more, target="c") == []
 
 

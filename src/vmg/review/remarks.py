@@ -108,7 +108,7 @@ def table_remarks(
     """Sentences about values in ``frame`` that the model cannot use, or that are unlike its training rows."""
     table = CellTable.of(frame)
     extra = [n for n in table.names if n not in {*encoder.column_names, *encoder.dropped, *ignored, target}]
-    sentences = [f"Ignored, as not known from the fit: {listing(extra)}."] if extra else []
+    sentences = [f"Not used by the model: {listing(extra)}."] if extra else []
     here = [column for column in encoder.columns if column.name in table.frame.columns]
     for column in here:
         if unseen := column.unseen(table[column.name]):
