@@ -1,13 +1,12 @@
-"""The recipe of ``VMGRegressor`` and ``VMGClassifier`` before and after it was made quick: time and held-out log score.
+"""The recipe of ``VMGRegressor`` and ``VMGClassifier`` before and after its steps were fewer and larger.
 
-Before: trials of 5,000 steps for five limits, then 12,000 steps on all rows, at a learning rate of 0.01. After: what
-the estimators do. Both are fitted in turn to the same rows in one process and one thread. Tables are the development
-tables, training parts alone, at most 625 rows of which a fifth is held out, and Friedman's first function.
+Before: trials of 1,000 steps for five limits, then 4,000 steps on all rows, of 32 rows each up to 3,000 rows. After:
+what the estimators do. Both are fitted in turn to the same rows in one process and one thread. Tables are the
+development tables, training parts alone, at most 625 rows of which a fifth is held out, and Friedman's first function.
 
     VMG_DATA=... python lab/vmg_time.py --out lab/results/vmg_time.jsonl
 
-Results of 18 November 2026, means of eleven tables of numbers and twelve of classes (`--show` prints them again):
-see lab/README.md.
+`--show` prints the results again; see lab/README.md.
 """
 
 from __future__ import annotations
@@ -25,22 +24,20 @@ from sklearn.datasets import make_friedman1
 from sklearn.model_selection import train_test_split
 
 from vmg import VMGClassifier, VMGRegressor
-from vmg.variational import recipe
-from vmg.variational.fitter import STANDARD, Budget
+from vmg.variational.fitter import Budget
 from vmg_paper.data.download import find_file
 from vmg_paper.experiments import results_file
 
 CLASSES = ("contraceptive", "crx", "german", "heart", "ionosphere", "phoneme", "pima", "segment", "sonar", "spambase",
            "splice", "vehicle")  # fmt: skip
 MAX_ROWS = 625
-BEFORE_TRIALS, AFTER_TRIALS = 5_000, recipe.TRIAL_STEPS
 
 
 class Longer:
     """The former recipe of a single network."""
 
     def _budget(self) -> Budget:
-        return STANDARD
+        return Budget(4_000, 10_000, batches=64)
 
 
 class LongerRegressor(Longer, VMGRegressor):
@@ -77,8 +74,7 @@ def compare(name: str, seed: int) -> results_file.Record:
     line: results_file.Record = {"experiment": "vmg_time", "table": name, "seed": seed, "rows": len(X)}
     unit = 0.0 if classes else float(np.log(y.std()))
     kinds = (LongerClassifier, VMGClassifier) if classes else (LongerRegressor, VMGRegressor)
-    for when, kind, steps in zip(("before", "after"), kinds, (BEFORE_TRIALS, AFTER_TRIALS), strict=True):
-        recipe.TRIAL_STEPS = steps
+    for when, kind in zip(("before", "after"), kinds, strict=True):
         started = time.process_time()
         model = kind(random_state=seed).fit(X, y)
         line[f"seconds_{when}"] = round(time.process_time() - started, 2)

@@ -5,7 +5,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 
 import vmg
 from quick import class_table, ensemble_classifier
@@ -57,28 +56,11 @@ def test_a_row_is_predicted_alike_in_any_company(fitted):
         np.testing.assert_allclose(model.pred_dist(X[rows]).samples, whole.samples[:, rows], rtol=1e-4, atol=1e-6)
 
 
-def test_the_same_seed_gives_the_same_bits(fitted):
-    model, X, y = fitted
-    torch.manual_seed(99)
-    again = ensemble_classifier(max_iter=60).fit(X, y)
-    assert np.array_equal(numbers(model, X), numbers(again, X))
-    other = ensemble_classifier(max_iter=60, random_state=1).fit(X, y)
-    assert not np.array_equal(numbers(model, X), numbers(other, X))
-
-
 @pytest.mark.parametrize("n_draws", [1, 2, 7])
 def test_draws_of_each_member(fitted, n_draws):
     model, X, _ = fitted
     model = copy.deepcopy(model).set_params(n_draws=n_draws)
     assert model.pred_dist(X).samples.shape == (4 * n_draws, 90, 3)
-
-
-def test_a_row_of_no_weight_is_no_row():
-    X, y = class_table(60)
-    weight = np.repeat([1.0, 0.0], [45, 15])
-    a = ensemble_classifier().fit(X, np.where(weight > 0, y, "no"), sample_weight=weight)
-    b = ensemble_classifier().fit(X[:45], y[:45], sample_weight=np.ones(45))
-    assert np.array_equal(numbers(a, X), numbers(b, X))
 
 
 def test_a_weight_counts_as_so_many_rows_in_the_output_layer(fitted):
@@ -99,43 +81,10 @@ def test_an_update_teaches_and_leaves_the_old_model_alone(fitted):
     assert np.array_equal(numbers(model, X), before)
 
 
-def test_classes_can_be_announced():
-    X, y = class_table(60)
-    model = ensemble_classifier().partial_fit(X[y != "yes"], y[y != "yes"], classes=["yes", "no", "perhaps"])
-    assert list(model.classes_) == ["no", "perhaps", "yes"]
-    assert model.predict_proba(X).shape == (60, 3)
-    model.partial_fit(X, y)
-    with pytest.raises(ValueError, match="classes must be those of the first call"):
-        model.partial_fit(X, y, classes=["no", "yes"])
-    with pytest.raises(ValueError, match="must be among the classes"):
-        model.partial_fit(X, np.full(60, "never"))
-
-
-@pytest.mark.parametrize("classes", [(0, 1), (3.0, 7.0, 9.0), (True, False), ("a", "b", "c", "d")])
-def test_classes_keep_their_type(classes):
-    X, y = class_table(40, classes=classes)
-    model = ensemble_classifier(max_iter=10).fit(X, y)
-    assert list(model.classes_) == sorted(classes)
-    assert model.predict(X).dtype == np.asarray(classes).dtype
-
-
 @pytest.mark.parametrize("n", [5, 9, 10, 12])
 def test_few_rows(n):
     X, y = class_table(n, classes=("a", "b"))
     assert np.isfinite(numbers(ensemble_classifier(max_iter=10).fit(X, y), X)).all()
-
-
-def test_an_interrupted_fit_leaves_the_model_as_it_was():
-    X, y = class_table(40)
-    model = ensemble_classifier().fit(X, y)
-    before = numbers(model, X)
-
-    def interrupt(progress):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        model.fit(X[:, :1], np.where(y == "no", "no", "yes"), callbacks=[interrupt])
-    assert list(model.classes_) == ["no", "perhaps", "yes"] and np.array_equal(numbers(model, X), before)
 
 
 # -- weights of classes -----------------------------------------------------------------------------------------------

@@ -91,3 +91,28 @@ def test_frames_of_pandas_and_polars_give_the_same(rows):
     model = ensemble_regressor().fit(frame, y)
     np.testing.assert_array_equal(model.predict(polars.from_pandas(frame)), model.predict(frame))
     assert len(model.predict_frame(frame)) == len(frame)
+
+
+@pytest.mark.works_with("shap", "`shap.KernelExplainer(model.predict, X)` and `shap.Explainer`")
+@pytest.mark.filterwarnings("ignore")
+def test_shap_explains_a_prediction(rows):
+    shap = pytest.importorskip("shap")
+    X, y = rows
+    model = ensemble_regressor().fit(X, y)
+    explainer = shap.KernelExplainer(model.predict, X[:10])
+    shares = explainer.shap_values(X[:2], nsamples=64)
+    np.testing.assert_allclose(shares.sum(1) + explainer.expected_value, model.predict(X[:2]), rtol=1e-4)
+
+
+@pytest.mark.works_with(
+    "mlflow",
+    '`mlflow.sklearn.save_model(model, path, serialization_format="skops", skops_trusted_types=[...])` with '
+    "`vmg.estimators.regressor.TableRegressor`",
+)
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_keeps_a_fitted_model(rows, tmp_path):
+    flavour, X = pytest.importorskip("mlflow.sklearn"), rows[0]
+    model = ensemble_regressor().fit(*rows)
+    trusted = ["vmg.estimators.regressor.TableRegressor"]
+    flavour.save_model(model, tmp_path / "m", serialization_format="skops", skops_trusted_types=trusted)
+    np.testing.assert_array_equal(flavour.load_model(str(tmp_path / "m")).predict(X), model.predict(X))

@@ -6,7 +6,7 @@ import pytest
 
 from vmg.tables import TableEncoder, TableError
 from vmg.tables.cells import Cells
-from vmg.tables.target import fit_target
+from vmg.tables.inputs import fit_target
 from vmg.tables.values import has_decimal_commas, to_numbers
 
 NAN, INF = float("nan"), float("inf")

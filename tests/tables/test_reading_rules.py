@@ -12,7 +12,7 @@ from vmg.review.remarks import table_remarks
 from vmg.tables import TableEncoder, TableError, read_table
 from vmg.tables.cells import Cells
 from vmg.tables.columns import CategoryColumn, DateColumn, NumberColumn, TableChoices, TimeColumn
-from vmg.tables.target import fit_target
+from vmg.tables.inputs import fit_target
 from vmg.tables.values import count_comma_votes, find_date_format
 
 

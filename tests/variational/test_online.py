@@ -133,21 +133,6 @@ def test_input_dependent_noise_stays_faded_in():
     assert start < stop <= 0
 
 
-def test_the_first_call_is_a_fit():
-    X, y = linear_table(20)
-    fitted, updated = regressor(max_iter=3).fit(X, y), regressor(max_iter=3).partial_fit(X, y)
-    np.testing.assert_array_equal(fitted.predict(X), updated.predict(X))
-
-
-def test_units_stay_those_of_the_first_call():
-    X, y = linear_table(20)
-    model = regressor(max_iter=3).fit(X, y)
-    scaling, target = model.input_scaling_, model.target_scaling_
-    model.partial_fit(10 * X + 5, y)
-    assert model.input_scaling_ is scaling
-    assert model.target_scaling_ is target
-
-
 @pytest.mark.parametrize("options", [{}, {"n_members": 2}, {"zero_mean": True}, {"row_covariance": "dense"}], ids=str)
 def test_updates_are_deterministic(options):
     X, y = linear_table(20)
@@ -160,19 +145,3 @@ def test_one_new_row():
     X, y = linear_table(21)
     model = regressor(max_iter=3).fit(X[:20], y[:20]).partial_fit(X[20:], y[20:])
     assert np.isfinite(model.predict_interval(X)).all()
-
-
-def test_mistakes():
-    X, y = linear_table(20)
-    model = regressor(max_iter=1).fit(X, y).conformalize(X, y)
-    before = model.predict_interval(X)
-    for X_bad, y_bad, message in (
-        (X[:, :2], y, "X has 2 features"),
-        (X, np.stack([y, y], 1), "y must have 1 outputs"),
-        (np.full_like(X, np.nan), y, "NaN"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model.partial_fit(X_bad, y_bad)
-    np.testing.assert_array_equal(model.predict_interval(X), before)
-    with pytest.raises(ValueError, match="'max_iter'"):
-        model.set_params(max_iter=-1).partial_fit(X, y)

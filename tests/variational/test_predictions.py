@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 import torch
 from scipy import stats
-from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
@@ -17,21 +16,6 @@ from sklearn.preprocessing import PolynomialFeatures
 from quick import assert_same_bits, everything, linear_table, regressor
 
 # -- predictions ------------------------------------------------------------------------------------------------------
-
-
-def test_the_ways_to_predict_agree(fitted):
-    X, y = linear_table(7, seed=1)
-    p = fitted.pred_dist(X)
-    np.testing.assert_array_equal(fitted.predict(X), p.mean)
-    np.testing.assert_array_equal(fitted.predict(X, return_std=True), (p.mean, p.std))
-    mean, covariance = fitted.predict(X, return_cov=True)
-    np.testing.assert_array_equal(mean, p.mean)
-    np.testing.assert_array_equal(covariance, p.row_covariance())
-    np.testing.assert_allclose(np.sqrt(covariance.diagonal()), p.std)
-    np.testing.assert_array_equal(fitted.predict_interval(X, 0.6), p.interval(0.6))
-    np.testing.assert_array_equal(fitted.predict_quantiles(X, [0.1, 0.9]), p.quantile([0.1, 0.9]))
-    np.testing.assert_allclose(fitted.predict_quantiles(X, 0.5)[:, 0], p.quantile(0.5))
-    assert fitted.score(X, y) == r2_score(y, p.mean)
 
 
 def test_shapes(fitted, fitted_to_two):
@@ -46,14 +30,6 @@ def test_shapes(fitted, fitted_to_two):
         assert model.pred_dist(X).log_prob(model.predict(X)).shape == (7,)
 
 
-def test_a_column_of_targets_gives_columns():
-    X, y = linear_table(20)
-    column, plain = regressor(max_iter=3).fit(X, y[:, None]), regressor(max_iter=3).fit(X, y)
-    assert column.predict(X).shape == (20, 1)
-    assert column.predict_interval(X).shape == (20, 1, 2)
-    np.testing.assert_array_equal(column.predict(X)[:, 0], plain.predict(X))
-
-
 def test_predicting_changes_nothing(fitted):
     X, _ = linear_table(7, seed=1)
     before, numbers = copy.deepcopy(fitted.network_.state_dict()), everything(fitted, X)
@@ -65,11 +41,6 @@ def test_a_row_is_predicted_alone_as_in_company(fitted):
     X, _ = linear_table(7, seed=1)
     alone = np.concatenate([fitted.predict_interval(row[None]) for row in X])
     np.testing.assert_allclose(alone, fitted.predict_interval(X), rtol=1e-8)
-
-
-def test_both_std_and_cov(fitted):
-    with pytest.raises(ValueError, match="at most one of return_std, return_cov and coverage"):
-        fitted.predict(np.zeros((2, 3)), return_std=True, return_cov=True)
 
 
 # -- scikit-learn's tools ---------------------------------------------------------------------------------------------
@@ -186,28 +157,3 @@ def test_coverage_of_new_rows_of_an_estimator():
     error = 3 * math.sqrt(0.8 * 0.2 / 1000)
     assert inside[0] < low - error, "the test needs a model that is wrong"
     assert low - error < inside[1] < high + error
-
-
-@pytest.mark.parametrize("method", ["fit", "partial_fit"])
-def test_fitting_forgets_the_calibration(method):
-    X, y = linear_table(40)
-    model = regressor(max_iter=2).fit(X, y).conformalize(X, y)
-    calibrated = model.predict_interval(X)
-    getattr(model, method)(X, y)
-    assert model.conformal_scores_ is None
-    assert (model.predict_interval(X) == model.pred_dist(X).interval(0.9)).all()
-    assert (model.predict_interval(X) != calibrated).any()
-
-
-def test_each_output_is_calibrated_on_its_own():
-    X, y = linear_table(200, n_outputs=2)
-    model = regressor(max_iter=10).fit(X[:50], y[:50])
-    y[:, 1] *= 5  # only the second output is now off
-    model.conformalize(X[50:], y[50:])
-    assert model.conformal_scores_.shape == (150, 2)
-    interval = model.predict_interval(X[50:], 0.8)
-    assert interval.shape == (150, 2, 2)
-    inside = (interval[..., 0] <= y[50:]) & (y[50:] <= interval[..., 1])
-    assert (abs(inside.mean(0) - 0.8) < 0.02).all()
-    first = regressor(max_iter=10).fit(X[:50], y[:50] / [1, 5]).conformalize(X[50:], y[50:] / [1, 5])
-    np.testing.assert_allclose(first.predict_interval(X, 0.8)[:, 0], model.predict_interval(X, 0.8)[:, 0], atol=1e-8)

@@ -2,25 +2,13 @@
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 
-from quick import LINEAR, assert_same_bits, everything, linear_table, regressor
+from quick import LINEAR, everything, linear_table, regressor
 from vmg.nn import MLP
 from vmg.training import TrainingError
 from vmg.variational import VMGClassifier
 
 # -- weights ----------------------------------------------------------------------------------------------------------
-
-
-def test_rows_of_weight_zero_are_never_seen():
-    X, y = linear_table(30)
-    weight = np.arange(30.0) % 3
-    garbage = np.where(weight == 0, 1e6, y)
-    kept = weight > 0
-    alone = regressor(max_iter=5).fit(X[kept], y[kept], weight[kept])
-    assert_same_bits(regressor(max_iter=5).fit(X, garbage, weight), alone, X)
-    more = clone(alone).fit(X[kept], y[kept], weight[kept]).partial_fit(X, garbage, weight)
-    assert_same_bits(more, alone.partial_fit(X[kept], y[kept], weight[kept]), X)
 
 
 def test_a_weight_counts_rows():
@@ -49,30 +37,7 @@ def test_equal_weights_of_one_change_nothing():
     np.testing.assert_allclose(everything(weighted, X), everything(plain, X), rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("weight", "message"),
-    [
-        (np.zeros(10), "positive sum|at least one non-zero|all zero"),
-        (-np.ones(10), "[Nn]egative"),
-        (np.ones(9), "sample_weight"),
-        (np.full(10, np.nan), "NaN"),
-    ],
-)
-def test_mistakes_in_weights(weight, message):
-    X, y = linear_table(10)
-    for model in (regressor(max_iter=1), regressor(max_iter=1).fit(X, y)):
-        with pytest.raises(ValueError, match=message):
-            model.partial_fit(X, y, weight)
-
-
 # -- calls after the first -------------------------------------------------------------------------------------------
-
-
-def test_every_fit_is_a_new_one():
-    X, y = linear_table(20)
-    model = regressor(max_iter=3).fit(X, y)
-    numbers = everything(model, X)
-    np.testing.assert_array_equal(everything(model.fit(X, y), X), numbers)
 
 
 @pytest.mark.parametrize(
@@ -87,21 +52,6 @@ def test_updates_go_on_with_the_network_of_the_fit(change):
     np.testing.assert_array_equal(everything(model, X), before)
     model.set_params(hidden_layer_sizes=[8], n_members=1, noise="constant", row_covariance="diagonal")
     model.set_params(max_iter=2, learning_rate_init=0.01).partial_fit(X, y)
-
-
-def interrupt(progress):
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("method", ["fit", "partial_fit"])
-def test_an_interrupted_fit_leaves_the_model_as_it_was(method):
-    X, y = linear_table(20)
-    model = regressor(max_iter=4).fit(X, y)
-    before, old = everything(model, X), dict(vars(model))
-    with pytest.raises(KeyboardInterrupt):
-        getattr(model, method)(3 * X + 5, 100 * y, callbacks=[interrupt])
-    np.testing.assert_array_equal(everything(model, X), before)
-    assert vars(model) == old
 
 
 def test_a_network_that_training_left_without_numbers_is_no_fit():

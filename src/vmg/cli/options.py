@@ -13,7 +13,7 @@ import typer
 
 if TYPE_CHECKING:
     from vmg.tables.columns import TableChoices
-    from vmg.tables.target import Task
+    from vmg.tables.inputs import Task
 
 __all__ = [
     "FIRST_LOOK",

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
@@ -319,35 +319,6 @@ class PointAndMore(tuple[NDArray[Any], NDArray[Any]]):
         raise AttributeError(f"two arrays have no attribute {name!r}")
 
 
-class AtQuantile(RegressorMixin, BaseEstimator):
-    """A regressor that predicts the quantile q of another, which may be fitted already."""
-
-    def __init__(self, estimator: Any, q: float = 0.5) -> None:
-        self.estimator = estimator
-        self.q = q
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self._fitted, "seed_")
-
-    @property
-    def _fitted(self) -> Any:
-        return getattr(self, "estimator_", self.estimator)
-
-    @property
-    def n_features_in_(self) -> int:
-        """Columns of X, by which other libraries know a fitted regressor."""
-        return self._fitted.n_features_in_
-
-    def fit(self, X: Any, y: Any, **fit_params: Any) -> Self:
-        """Fit a copy of the other regressor."""
-        self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
-        return self
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """The quantile at each row of X, [N] or [N, C]."""
-        return self._fitted.predict_quantiles(X, self.q)[..., 0]
-
-
 class NumbersMixin(EstimatorBase):
     """Means, intervals, quantiles and draws of numeric targets."""
 
@@ -389,7 +360,8 @@ class NumbersMixin(EstimatorBase):
         coverage : float or sequence of float, optional
             Also give :meth:`predict_interval`; so it can be had from a pipeline too.
         """
-        check_point(point)
+        if point not in ("mean", "median"):
+            raise ValueError(f"point must be 'mean' or 'median'; got {point!r}")
         if return_std + return_cov + (coverage is not None) > 1:
             raise ValueError("at most one of return_std, return_cov and coverage can be given; got several")
         if coverage is not None:
@@ -438,10 +410,6 @@ class NumbersMixin(EstimatorBase):
         levels = np.atleast_1d(alpha)
         [quantiles] = self._in_pieces(X, lambda part: part.quantile(levels))
         return quantiles
-
-    def at_quantile(self, q: float) -> AtQuantile:
-        """A regressor that predicts the quantile q of this one, as conformalised quantile regression needs."""
-        return AtQuantile(self, q)
 
     def sample(self, X: Any, n_samples: int = 1, random_state: int | None = None) -> NDArray[Any]:
         """Draws of the target, noise included: [n_samples, N] or [n_samples, N, C]."""
@@ -518,12 +486,6 @@ class ClassesMixin(EstimatorBase):
         probabilities = self.predict_proba(X)
         levels = row_levels(self.conformal_scores_, self.conformal_groups_, coverage, groups, len(probabilities))
         return class_sets(probabilities, levels)
-
-
-def check_point(point: str) -> None:
-    """Raise a ValueError unless ``point`` names one value of a distribution."""
-    if point not in ("mean", "median"):
-        raise ValueError(f"point must be 'mean' or 'median'; got {point!r}")
 
 
 def draw_seed(random_state: Any) -> int:

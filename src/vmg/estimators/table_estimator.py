@@ -269,7 +269,11 @@ class TableEstimator(EstimatorBase):
         rows = EncodedRows(encoder.transform(table, clip=clip), shares, None if clip else encoder.extra_std(table))
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is flagged below
             distributions = (self._distribution(rows[piece]) for piece in rows.pieces())
-            parts = [tabulate(part, self.conformal_scores_, coverage, point, above) for part in distributions]
+            how = self.conformal_scores_, coverage, point, above
+            parts = [
+                tabulate_classes(part) if isinstance(part, ClassPrediction) else tabulate_numbers(part, *how)
+                for part in distributions
+            ]
         predictions = pd.concat(parts, ignore_index=True).set_axis(table.frame.index)
         in_time = 1.0 if clip else encoder.time_familiarity(table)
         predictions["familiarity"] = in_time * reference.familiarity(rows.features, shares > 0)
@@ -326,13 +330,6 @@ def _sizes(given: int | Sequence[int] | str) -> tuple[int, ...] | None:
 
 
 # -- predictions in a table ------------------------------------------------------------------------------------------
-
-
-def tabulate(prediction: Any, *how: Any) -> pd.DataFrame:
-    """Predictions as a table; ``how`` are the arguments of :func:`tabulate_numbers`, which classes do not have."""
-    if isinstance(prediction, ClassPrediction):
-        return tabulate_classes(prediction)
-    return tabulate_numbers(prediction, *how)
 
 
 def tabulate_numbers(

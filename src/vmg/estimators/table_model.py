@@ -25,8 +25,16 @@ from vmg.tables.cells import Cells, CellTable, TableError, as_frame, count, list
 from vmg.tables.columns import TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma, find_suspicions
 from vmg.tables.files import MISSING
-from vmg.tables.inputs import EncodedRows, TableInputs, row_digests
-from vmg.tables.target import Target, Task, fit_target, known_labels, require_numbers
+from vmg.tables.inputs import (
+    EncodedRows,
+    TableInputs,
+    Target,
+    Task,
+    fit_target,
+    known_labels,
+    require_numbers,
+    row_digests,
+)
 from vmg.tables.values import to_numbers
 from vmg.training import Callback
 
@@ -331,18 +339,20 @@ class TableModel:
         Classification: ``accuracy``, ``log_likelihood``, ``brier``, ``ece``.
         """
         rows = self.with_target(frame)
-        parts = list(self.predictions_of(rows))
-        truth = np.concatenate([y for _, y in parts])
         if isinstance(self.estimator, TableClassifier):
+            parts = list(self.predictions_of(rows))
             probabilities = np.concatenate([part.probabilities for part, _ in parts])
-            labels = np.searchsorted(self.estimator.classes_, truth)
+            labels = np.searchsorted(self.estimator.classes_, np.concatenate([y for _, y in parts]))
             return {"rows": len(rows), **metrics.class_scores(probabilities, labels)}
-        conformal = self.estimator.conformal_scores_
-        of_rows = (
-            (part.mean, part.log_prob(y), conformal_interval(part, conformal, coverage), part.crps(y))
-            for part, y in parts
-        )
-        return {"rows": len(rows), **metrics.number_scores(truth, *map(np.concatenate, zip(*of_rows, strict=True)))}
+        return {"rows": len(rows), **metrics.number_scores(*self.number_parts(rows, coverage))}
+
+    def number_parts(self, rows: pd.DataFrame, coverage: float) -> tuple[NDArray[Any], ...]:
+        """Targets of rows that all have a number, and means, log densities, intervals and CRPS."""
+        conformal, parts = self.estimator.conformal_scores_, []
+        for part, y in self.predictions_of(rows):
+            ends = part.interval(coverage) if conformal is None else conformal_interval(part, conformal, coverage)
+            parts.append((y, part.mean, part.log_prob(y), ends, part.crps(y)))
+        return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
     def evaluate_base_rate(self, frame: Any, coverage: float = 0.9) -> dict[str, float]:
         """The scores that knowing the training targets alone gives."""

@@ -14,7 +14,7 @@ from vmg.math.distributions import Array
 from vmg.prediction import ClassPrediction
 from vmg.tables.cells import Cells, to_texts
 from vmg.tables.columns import DateColumn, NumberColumn
-from vmg.tables.target import label_positions
+from vmg.tables.inputs import label_positions
 from vmg.tables.values import to_timestamps
 
 __all__ = [

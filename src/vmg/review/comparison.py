@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vmg import metrics
 from vmg.review.rivals import BASE_RATE
 from vmg.tables.cells import listing
-from vmg.tables.target import Task
+from vmg.tables.inputs import Task
 
 __all__ = ["OWN", "Comparison", "RowScores", "join_scores", "score_classes", "score_numbers"]
 

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from vmg.estimators.table_model import MIN_CONFORMAL_ROWS, TableModel
 from vmg.files import Run, append_lines
-from vmg.prediction.conformal import conformal_interval
 from vmg.review.comparison import OWN, Comparison, RowScores, join_scores, score_classes, score_numbers
 from vmg.review.rivals import BASE_RATE, RIVALS, Rival, RivalRows, find_rivals
 from vmg.tables.cells import Cells, RowDigest, TableError, as_frame, count, to_texts
 from vmg.tables.columns import IGNORED, TableChoices
 from vmg.tables.encoder import TableEncoder
-from vmg.tables.target import Task, fit_target, label_positions
+from vmg.tables.inputs import Task, fit_target, label_positions
 from vmg.tables.values import find_date_format, to_days, to_numbers, to_timestamps
 
 __all__ = ["Holdout", "Plan", "TooFewRowsError", "compare", "compare_table"]
@@ -223,16 +222,12 @@ class Plan:
     def score_own(self, model: TableModel, held: Rows, coverage: float) -> dict[str, list[float]]:
         """Scores of a model by row; intervals are those that it predicts, conformal ones where it has them."""
         rows = self.rows.iloc[held]
-        parts, conformal = list(model.predictions_of(rows)), model.estimator.conformal_scores_
         if model.task == "classification":
             place = label_positions(Cells(rows[self.target]), model.estimator.classes_)
-            return score_classes(np.concatenate([part.probabilities for part, _ in parts]), place)
-        of_rows = (
-            (part.mean, part.log_prob(y), part.crps(y), conformal_interval(part, conformal, coverage))
-            for part, y in parts
-        )
-        truth = np.concatenate([y for _, y in parts])
-        return score_numbers(truth, *map(np.concatenate, zip(*of_rows, strict=True)))
+            probabilities = [part.probabilities for part, _ in model.predictions_of(rows)]
+            return score_classes(np.concatenate(probabilities), place)
+        truth, mean, log_prob, ends, crps = model.number_parts(rows, coverage)
+        return score_numbers(truth, mean, log_prob, crps, ends)
 
     def score_rival(self, rival: Rival, split: Split, coverage: float) -> dict[str, list[float]]:
         """Scores of another method by row; it reads the table as vmg does, without statistics of the target."""

@@ -11,7 +11,7 @@ import pandas as pd
 from vmg.tables.cells import Cells, CellTable, listing, require_columns
 from vmg.tables.columns import Column, DateColumn, NumberColumn, TableChoices
 from vmg.tables.encoder import TableEncoder, decide_comma, find_suspicions
-from vmg.tables.target import Task, fit_target
+from vmg.tables.inputs import Task, fit_target
 from vmg.tables.values import find_unit, to_timestamps
 
 __all__ = ["ColumnFacts", "Inspection", "column_facts", "inspect_table", "table_remarks"]

@@ -31,8 +31,7 @@ from vmg.scale.pooling import Estimator, GroupTable, Pool, choose_group_likeliho
 from vmg.tables import TableEncoder, TableError
 from vmg.tables.cells import Cells, RowDigest, count, require_columns, to_texts
 from vmg.tables.columns import TableChoices
-from vmg.tables.inputs import ReferenceRows, TableInputs, row_digests
-from vmg.tables.target import Task
+from vmg.tables.inputs import ReferenceRows, TableInputs, Task, row_digests
 from vmg.training import History
 
 __all__ = ["Fleet", "FleetReport", "fit_fleet", "load_fleet", "load_table_model"]

@@ -29,8 +29,17 @@ from vmg.tables import TableEncoder, TableError
 from vmg.tables.cells import Cells, CellTable, count, listing
 from vmg.tables.columns import TableChoices
 from vmg.tables.encoder import decide_comma
-from vmg.tables.inputs import EncodedRows, TableInputs, keep_rows, row_digests
-from vmg.tables.target import Task, centred_target, fit_target, label_positions, target_scale
+from vmg.tables.inputs import (
+    EncodedRows,
+    TableInputs,
+    Task,
+    centred_target,
+    fit_target,
+    keep_rows,
+    label_positions,
+    row_digests,
+    target_scale,
+)
 from vmg.training import Callback
 
 __all__ = ["RowSample", "Update", "condition_on_all", "fit_dataset", "fit_on_sample", "update_model"]

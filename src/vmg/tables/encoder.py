@@ -273,7 +273,12 @@ def find_kind(cells: Cells, reading: Reading, kind: str | None = None) -> Column
     if cells.n_distinct == 1 and cells.n_given == len(cells):
         return f"it is always '{cells.levels[0]}'"
     if kind is not None:
-        return _fit_as(cells, reading, kind)
+        asked = KINDS[kind].fit(cells, reading)
+        if asked is None:
+            extra = f" with the format {reading.date_format}" if reading.date_format else ""
+            got = f"as {KINDS[kind].plural}{extra}; got {listing(cells.levels[:2])}"
+            raise TableError(f"the column '{cells.name}' cannot be read {got}")
+        return asked
     if pd.api.types.is_integer_dtype(cells.column) and IDENTIFIER_NAME.fullmatch(cells.name):
         if cells.n_distinct == len(cells):
             return "its numbers are all different, like row numbers"
@@ -292,16 +297,6 @@ def find_kind(cells: Cells, reading: Reading, kind: str | None = None) -> Column
         example = listing(cells.levels[:1])
         return f"its texts look like dates in a format that is not known (--date-format tells it), such as {example}"
     return "its texts are all different, like identifiers"
-
-
-def _fit_as(cells: Cells, reading: Reading, kind: str) -> Column:
-    fitted = KINDS[kind].fit(cells, reading)
-    if fitted is None:
-        extra = f" with the format {reading.date_format}" if reading.date_format else ""
-        raise TableError(
-            f"the column '{cells.name}' cannot be read as {KINDS[kind].plural}{extra}; got {listing(cells.levels[:2])}"
-        )
-    return fitted
 
 
 def has_leading_zeros(cells: Cells) -> bool:
@@ -408,7 +403,9 @@ def find_suspicions(table: CellTable, encoder: TableEncoder, target: str, values
             "not known before the target is, this is a leak: leave it out with --ignore."
         )
     plain = {c.name: numbers[c.name] for c in encoder.columns if isinstance(c, NumberColumn)}
-    return said + _same_columns(table, encoder, numbers) + _row_numbers(plain)
+    counters = [name for name, cells in plain.items() if cells is not None and (np.diff(cells) == 1).all()]
+    said += _same_columns(table, encoder, numbers)
+    return said + ([f"{listing(counters)} counts the rows; if that means nothing, use --ignore."] if counters else [])
 
 
 def _far_values(what: str, values: Array) -> list[str]:
@@ -475,10 +472,3 @@ def _same_columns(table: CellTable, encoder: TableEncoder, numbers: dict[str, Ar
         names = list(whole)
         pairs += [(names[a], names[b]) for a, b in alike]
     return [f"Columns '{a}' and '{b}' say the same; one of them is enough." for a, b in pairs]
-
-
-def _row_numbers(numbers: dict[str, Array | None]) -> list[str]:
-    counters = [
-        name for name, cells in numbers.items() if cells is not None and len(cells) > 1 and (np.diff(cells) == 1).all()
-    ]
-    return [f"{listing(counters)} counts the rows; if that means nothing, use --ignore."] if counters else []

@@ -306,7 +306,8 @@ def find_date_format(cells: Cells, day_first: bool | None = None) -> str | None:
     if len(forms) < 2:
         return forms[0] if forms else None
     if day_first is None:
-        in_order = [form for form in forms if _is_in_order(to_timestamps(cells, form))]
+        given = {form: to_days(to_timestamps(cells, form)) for form in forms}
+        in_order = [form for form, days in given.items() if (np.diff(days[~np.isnan(days)]) >= 0).all()]
         return in_order[0] if len(in_order) == 1 else forms[0]
     wanted = [form for form in forms if form.startswith("%d") is day_first]
     return wanted[0] if wanted else forms[0]
@@ -324,11 +325,6 @@ def _best_formats(cells: Cells) -> list[str]:
     counts = {form: int(cells.counts[good[form]].sum()) for form in likely}
     best = [form for form in likely if counts[form] == max(counts.values())]
     return best if best and _enough(cells, good[best[0]]) else []
-
-
-def _is_in_order(times: Timestamps) -> bool:
-    given = times[~np.isnat(times)]
-    return bool((given[1:] >= given[:-1]).all())
 
 
 def to_timestamps(cells: Cells, date_format: str) -> Timestamps:

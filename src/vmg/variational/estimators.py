@@ -385,11 +385,6 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, VMGEstimator, VariationalNu
         """Members of an ensemble may overfit a little more, as others mend it; a single network gains too little."""
         return LONG if self.n_members > 1 else super()._budget()
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = False
-        return tags
-
 
 @dataclass(repr=False, eq=False)
 class VMGClassifier(ClassifierMixin, ClassesMixin, VMGEstimator):

@@ -102,13 +102,9 @@ def stack(sets: list[TrainingSet], n_members: int) -> tuple[Tensor, Tensor, Tens
     if len(sets) == 1:
         only = sets[0]
         return only.x, only.y, only.weight, None
-    longest = max(len(s.x) for s in sets)
-
-    def pad(rows: Tensor) -> Tensor:
-        return torch.cat([rows, rows.new_zeros(longest - len(rows), *rows.shape[1:])])
 
     def gather(parts: list[Tensor]) -> Tensor:
-        return torch.stack([pad(part) for part in parts]).repeat_interleave(n_members, 0)
+        return nn.utils.rnn.pad_sequence(parts, batch_first=True).repeat_interleave(n_members, 0)
 
     weights = [s.weight for s in sets if s.weight is not None]
     sizes = torch.tensor([len(s.x) for s in sets]).repeat_interleave(n_members)
@@ -237,6 +233,8 @@ class Budget:
     most_steps: int
     batches: int
     """Batches of an epoch, about, while their size is between the limits."""
+    trial_batches: int = 64
+    """The same for trials: short ones of large batches choose limits under which longer training overfits."""
 
     def steps(self, n_rows: int) -> int:
         """Steps of the optimiser."""

@@ -38,10 +38,11 @@ __all__ = [
     "run_trials",
 ]
 
-QUICK = Budget(4_000, 10_000, batches=64)
-"""The budget of a single network with pseudo-data, a third of the standard one (lab/vmg_time.py)."""
+QUICK = Budget(2_000, 10_000, batches=3)
+"""The budget of a single network with pseudo-data: few steps of large batches, which cost little more than small ones.
+See lab/vmg_time.py."""
 
-LONG = Budget(30_000, 40_000, batches=128)
+LONG = Budget(30_000, 40_000, batches=128, trial_batches=128)
 """The budget of ensembles of regressors; see docs/table1.md."""
 
 NOISE_FADE = (0.3, 0.6)
@@ -173,7 +174,8 @@ def run_trials(
     repeats = int(np.clip(round(enough / min(len(rows.x) for rows in sets)), 1, 3))
     generator = torch.Generator().manual_seed(fitter.seed)
     inside, outside = hold_out([rows for rows in sets for _ in range(repeats)], HELD_OUT, generator)
-    trial = replace(fitter, n_members=1, early_stopping=None, callbacks=(), most_steps=most_steps)
+    budget = replace(fitter.budget, batches=fitter.budget.trial_batches)
+    trial = replace(fitter, n_members=1, early_stopping=None, callbacks=(), most_steps=most_steps, budget=budget)
     trained, _ = trial.train(inside * len(candidates), [[candidate] for candidate in candidates for _ in inside])
     return Trials(trial, trained, outside, len(candidates), repeats)
 
