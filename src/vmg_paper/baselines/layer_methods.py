@@ -79,9 +79,6 @@ def trial_scores(
     return score(trials).reshape(len(candidates), len(sets), trials.repeats, -1).mean(2).swapaxes(0, 1)
 
 
-WEIGHT_PRIORS = {"gamma": GammaPrior, "isotropic": IsotropicPrior}
-
-
 @dataclass(frozen=True)
 class MeanField(LayerBaseline):
     """Factorised Gaussian posterior with local reparametrisation (Kingma et al. 2015).
@@ -89,15 +86,8 @@ class MeanField(LayerBaseline):
     Priors, noise and training are those of the matrix Gaussian.
     """
 
-    prior: str = "gamma"
-    """Precisions of the weights learned from data ("gamma"), or fixed at one ("isotropic")."""
-
-    def __post_init__(self) -> None:
-        if self.prior not in WEIGHT_PRIORS:
-            raise ValueError(f"prior must be one of {tuple(WEIGHT_PRIORS)}; got {self.prior!r}")
-
     def layer(self, n_in: int, n_out: int, choices: Sequence[Any]) -> BayesianLinear:
-        return MeanFieldLinear(n_in, n_out, prior=WEIGHT_PRIORS[self.prior](), batch_shape=(len(choices),))
+        return MeanFieldLinear(n_in, n_out, prior=GammaPrior(), batch_shape=(len(choices),))
 
 
 @dataclass(frozen=True)
@@ -312,7 +302,7 @@ class MatrixGaussian(Baseline):
     max_noise: float = 0.25
     """Limit on √α."""
     prior: str = "gamma"
-    """The kind of prior of the weights: see :class:`MeanField`."""
+    """Precisions of the weights learned from data ("gamma"), or fixed at one ("isotropic")."""
     conjugate: bool = True
     """Posteriors of the weights' precisions in closed form, or learned by gradient, as in the paper."""
     layer: Mapping[str, Any] = field(default_factory=dict)

@@ -14,6 +14,7 @@ from vmg.cli.output import TrainingBar, say, say_aside, waiting
 from vmg_paper.cli.figures import figure1_command, figure2_command
 from vmg_paper.data import TABLES
 from vmg_paper.experiments import ablations, results_file, table1, table2
+from vmg_paper.experiments.digits import load_digits
 from vmg_paper.experiments.results_file import run
 from vmg_paper.experiments.table1_methods import TABLE_METHODS
 from vmg_paper.experiments.table2_methods import DIGIT_METHODS, MAX_NOISE, MAX_POINTS, parse_size
@@ -99,7 +100,7 @@ def ablations_command(
     page: Page = None,
     show: Show = False,
 ) -> None:
-    """The paper's network with one thing changed, on five small tables, and parameters of each form.
+    """The paper's network with one thing changed, on five small tables and on MNIST, and parameters of each form.
 
     One JSON line per (variant, table, split) is appended to the results file; a killed run resumes where it was.
     """
@@ -108,11 +109,22 @@ def ablations_command(
         torch.set_num_threads(1)
         missing = table1.tasks(ablations.DATASETS, names, out=out, n_splits=ablations.N_SPLITS, experiment="ablations")
         _earn(sorted(missing, key=lambda task: names.index(task.method)), out, jobs, threads=1)
+        _earn_images(out)
     tables = ablations.render(results_file.read(out))
     if page is None:
         say(tables)
     else:
         results_file.write_tables(page, tables)
+
+
+def _earn_images(out: Path) -> None:
+    """Run the variants on MNIST that the results file does not have."""
+    done = {line["method"] for line in results_file.read(out) if line["dataset"] == ablations.MNIST}
+    missing = [name for name in ablations.IMAGE_VARIANTS if name not in done]
+    digits = load_digits() if missing else None
+    for name in missing:
+        assert digits is not None
+        results_file.append(out, [ablations.execute_images(name, digits, TrainingBar)])
 
 
 @reproduce.command("table2", epilog="Example: `vmg reproduce table2 --methods vmg,dropout --sizes 3x150 --seeds 0,1,2`")
@@ -128,13 +140,7 @@ def table2_command(
     ] = None,
     seeds: Annotated[str, typer.Option(metavar="NUMBERS", help="One network each.")] = "0",
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 80,
-    points: Annotated[
-        str,
-        typer.Option(
-            metavar="NUMBERS",
-            help="Pseudo-points of every layer; of several, the best on the validation images, with the first seed.",
-        ),
-    ] = "50,150",
+    points: Annotated[int, typer.Option(min=1, max=MAX_POINTS, help="Pseudo-points of every layer.")] = MAX_POINTS,
     max_noise: Annotated[
         float, typer.Option(min=1e-4, max=1, help="Limit on √α, the noise of the pseudo-data.")
     ] = MAX_NOISE,
@@ -170,8 +176,7 @@ def table2_command(
     chosen_methods = _names(methods, tuple(DIGIT_METHODS), "--methods")
     chosen_sizes = None if sizes is None else _sizes(sizes)
     torch.set_num_threads(threads)
-    chosen_seeds = _whole_numbers(seeds, "--seeds", low=0, high=2**32 - 1)
-    chosen_points = _whole_numbers(points, "--points", low=1, high=MAX_POINTS)
+    chosen_seeds = _seeds(seeds)
     if show:
         wanted, missing = table2.answered(out), list[table2.Task]()
         if not wanted:
@@ -182,7 +187,7 @@ def table2_command(
             chosen_sizes,
             seeds=chosen_seeds,
             epochs=epochs,
-            points=chosen_points,
+            points=points,
             max_noise=max_noise,
             refit=refit,
             raw=raw,
@@ -190,7 +195,7 @@ def table2_command(
             out=out,
         )
     folder = out.parent / "checkpoints" if checkpoints is None else checkpoints
-    experiment = table2.Table2(out, folder)
+    experiment = table2.Table2(folder)
     for task, [record] in run(experiment.execute, missing, out=out, watch=TrainingBar):
         say_aside(
             f"{task.method} {task.size}, seed {task.seed}: {record['error_percent']:.2f} % in {record['seconds']:.0f} s"
@@ -213,14 +218,11 @@ def _names(text: str, known: Sequence[str], option: str) -> list[str]:
     return chosen
 
 
-def _whole_numbers(text: str, option: str, *, low: int, high: int) -> list[int]:
-    """Different whole numbers from ``low`` to ``high``, separated by commas."""
+def _seeds(text: str) -> list[int]:
+    """Different whole numbers, separated by commas."""
     parts = text.split(",")
-    in_range = all(part.strip().isdecimal() and low <= int(part) <= high for part in parts)
-    if not in_range or len(parts) != len(set(parts)):
-        raise typer.BadParameter(
-            f"must be different whole numbers from {low} to {high} such as 1,2; got '{text}'", param_hint=option
-        )
+    if not all(part.strip().isdecimal() and int(part) < 2**32 for part in parts) or len(parts) != len(set(parts)):
+        raise typer.BadParameter(f"must be different whole numbers such as 1,2; got '{text}'", param_hint="--seeds")
     return [int(part) for part in parts]
 
 

@@ -1,8 +1,7 @@
 """Table 2: test errors on permutation-invariant MNIST, and what the networks' doubt is worth [LW16, §4.2].
 
-The number of pseudo-points, where several are given, is chosen on the last 10,000 training images. Test images, and
-those of other sets, are read once, to score what was chosen. A refit trains the network that is scored on all training
-images, once nothing is left to choose.
+Settings are chosen by the errors on the last 10,000 training images, which every line has. Test images, and those of
+other sets, are read once, to score. A refit trains on all training images, once nothing is left to choose.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ from vmg_paper.experiments.table2_methods import (
     DIGIT_METHODS,
     N_CLASSES,
     SCHEDULES,
-    DigitMethod,
     Recipe,
     n_weights,
     parse_size,
@@ -56,7 +54,6 @@ __all__ = [
     "Table2",
     "Task",
     "answered",
-    "chosen_already",
     "execute",
     "fit",
     "foremost",
@@ -83,29 +80,21 @@ class Task(NamedTuple):
     size: str
     seed: int
     epochs: int
-    points: tuple[int, ...]
-    """Numbers of pseudo-points to choose from; empty where a method has none."""
+    points: int | None
+    """Pseudo-points of every layer; None where a method has none."""
     max_noise: float | None
     """Limit on √α; None where a method has no pseudo-points."""
+    learning_rate: float
     refit: bool = False
     """Whether the network that is scored trains on the validation images too."""
     raw: bool = False
     """Whether pixels are as they are, in [0, 1], as in the paper; else the mean training image is taken off."""
-    learning_rate: float | None = None
-    """Learning rate of Adam, where it is not the method's own."""
 
 
 def key(record: results_file.Record) -> Task:
     """The task that a line of the results answers."""
-    tried = tuple(one["points"] for one in record["tried"] if one["points"] is not None)
-    run = record["method"], record["size"], record["seed"], record["epochs"]
-    rate = _unless_own(record["config"]["learning_rate"], DIGIT_METHODS[record["method"]])
-    return Task(*run, tried, record["max_noise"], record["refit"], record["raw"], rate)
-
-
-def _unless_own(rate: float | None, method: DigitMethod) -> float | None:
-    """The rate, or None for the method's own, so that saying it makes no other task."""
-    return None if rate == method.learning_rate else rate
+    kept = {name: record[name] for name in Task._fields if name != "learning_rate"}
+    return Task(**kept, learning_rate=record["config"]["learning_rate"])
 
 
 def tasks(
@@ -114,19 +103,23 @@ def tasks(
     *,
     seeds: Sequence[int],
     epochs: int,
-    points: Sequence[int],
+    points: int,
     max_noise: float,
     refit: bool = False,
     raw: bool = False,
     learning_rate: float | None = None,
     out: Path,
 ) -> tuple[list[Task], list[Task]]:
-    """All that is asked for, and the part of it that is not in ``out`` yet; without ``sizes`` each method's own."""
+    """All that is asked for, and the part of it that is not in ``out`` yet.
+
+    Without ``sizes`` each method has its own, and so it is with ``learning_rate``.
+    """
 
     def task(name: str, size: str, seed: int) -> Task:
         method = DIGIT_METHODS[name]
-        tried, limit = (tuple(points), max_noise) if method.has_points else ((), None)
-        return Task(name, size, seed, epochs, tried, limit, refit, raw, _unless_own(learning_rate, method))
+        given = {"points": points, "max_noise": max_noise} if method.has_points else {"points": None, "max_noise": None}
+        rate = learning_rate or method.learning_rate
+        return Task(name, size, seed, epochs, **given, learning_rate=rate, refit=refit, raw=raw)
 
     wanted = [
         task(name, size, seed)
@@ -148,23 +141,10 @@ def answered(out: Path) -> list[Task]:
     return [key(line) for line in read_lines(out)]
 
 
-def chosen_already(task: Task, out: Path) -> results_file.Record | None:
-    """A line of ``out`` that has this choice of pseudo-points behind it, of another seed, or of no refit.
-
-    One seed chooses for all: its validation scores stand in every line.
-    """
-    if len(task.points) > 1:
-        for record in read_lines(out):
-            if key(record)._replace(seed=task.seed, refit=task.refit) == task:
-                return record
-    return None
-
-
 @dataclass
 class Table2:
     """The experiment, for :func:`~vmg_paper.experiments.results_file.run`."""
 
-    out: Path
     checkpoints: Path
 
     @cached_property
@@ -173,70 +153,40 @@ class Table2:
         return load_digits()
 
     def execute(self, task: Task, watch: Watch) -> list[results_file.Record]:
-        earlier = chosen_already(task, self.out)
-        record = execute(task, self.digits, earlier=earlier, checkpoints=self.checkpoints, watch=watch)
-        return [record]
+        return [execute(task, self.digits, checkpoints=self.checkpoints, watch=watch)]
 
 
 def execute(
-    task: Task,
-    digits: Digits,
-    *,
-    earlier: results_file.Record | None = None,
-    checkpoints: Path | None = None,
-    watch: Watch = unwatched,
+    task: Task, digits: Digits, *, checkpoints: Path | None = None, watch: Watch = unwatched
 ) -> results_file.Record:
-    """Train, choose on the validation images unless ``earlier`` has done so, and score on the test images: one record.
+    """Train the network, or all members of an ensemble, and score on the test images: one record.
 
     With ``checkpoints``, a folder, every network's run keeps its state there and goes on from it after a kill.
     """
     method = DIGIT_METHODS[task.method]
     if not task.raw:
         digits = digits.centred()
+    rows = digits.all_training if task.refit else digits.train
     recipe = method.recipe(task.epochs, task.learning_rate)
     histories: list[History] = []
-
-    def fit_members(points: int | None, rows: Rows) -> list[MLP]:
-        """The network, or all members of an ensemble."""
-        networks = []
-        for seed in range(task.seed, task.seed + method.n_members):
-            run = [f"{method.member or task.method} {task.size}", f"seed {seed}", f"{task.epochs} epochs"]
-            run += [] if points is None else [f"{points} points", f"max noise {task.max_noise}"]
-            run += [] if rows is digits.train else ["all images"]
-            run += ["raw"] if task.raw else []
-            run += [] if task.learning_rate is None else [f"rate {task.learning_rate:g}"]
-            label = ", ".join(run)
-            file = None if checkpoints is None else checkpoints / f"{re.sub(r'[, ]+', '-', label)}.safetensors"
-            network = method.make(parse_size(task.size), points or 0, task.max_noise or 0)
-            with watch(label) as tell:
-                histories.append(fit(network, rows, recipe, seed, file=file, tell=tell))
-            networks.append(network)
-        return networks
-
-    trained: dict[int | None, list[MLP]] = {}
-    if earlier is not None:
-        points, tried = earlier["points"], earlier["tried"]
-    elif len(task.points) < 2:
-        points = task.points[0] if task.points else None
-        tried = [{"points": points}]
-    else:
-        tried = []
-        for number in task.points:
-            trained[number] = fit_members(number, digits.train)
-            tried.append({"points": number, **validate(trained[number], digits)})
-        best = min(tried, key=lambda one: (one["validation_error_percent"], -one["validation_log_likelihood"]))
-        points = best["points"]
-    if task.refit:
-        networks = fit_members(points, digits.all_training)
-    else:
-        networks = trained[points] if points in trained else fit_members(points, digits.train)
+    networks = []
+    for seed in range(task.seed, task.seed + method.n_members):
+        run = [f"{method.member or task.method} {task.size}", f"seed {seed}", f"{task.epochs} epochs"]
+        run += [] if task.points is None else [f"{task.points} points", f"max noise {task.max_noise}"]
+        run += ["all images"] * task.refit + ["raw"] * task.raw + [f"rate {task.learning_rate:g}"]
+        label = ", ".join(run)
+        file = None if checkpoints is None else checkpoints / f"{re.sub(r'[, ]+', '-', label)}.safetensors"
+        network = method.make(parse_size(task.size), task.points or 0, task.max_noise or 0)
+        with watch(label) as tell:
+            histories.append(fit(network, rows, recipe, seed, file=file, tell=tell))
+        networks.append(network)
     scores = _score(networks, digits, task.seed, is_random=method.is_random)
     return {
         "experiment": "table2",
         "method": task.method,
         "size": task.size,
         "seed": task.seed,
-        "points": points,
+        "points": task.points,
         "epochs": task.epochs,
         "max_noise": task.max_noise,
         "refit": task.refit,
@@ -244,7 +194,6 @@ def execute(
         "error_percent": scores[MEAN]["error_percent"],
         "validation_error_percent": None if task.refit else validate(networks, digits)["validation_error_percent"],
         "scores": scores,
-        "tried": tried,
         "seconds": round(sum(history.last.seconds for history in histories), 3),
         "steps": histories[-1].last.step,
         "config": method.config(recipe),
@@ -357,7 +306,8 @@ def summarise(lines: Sequence[Record]) -> list[Record]:
     several, the line of the choice.
     """
     groups: dict[tuple[Any, ...], dict[int, Record]] = defaultdict(dict)
-    for line in sorted((line for line in lines if line["experiment"] == "table2"), key=lambda line: len(line["tried"])):
+    own = (line for line in lines if line["experiment"] == "table2")
+    for line in sorted(own, key=lambda line: len(line.get("tried", ()))):
         one = {**line, "learning_rate": line["config"]["learning_rate"]}
         groups[_run(one)][line["seed"]] = one
     known = list(DIGIT_METHODS)
@@ -403,7 +353,7 @@ def _row(prediction: str, members: Sequence[Record]) -> Record:
 
 def _chosen_by(members: Sequence[Record]) -> float | None:
     """The validation error that a number of points was chosen by, where there were several."""
-    chosen = [one for member in members for one in member["tried"] if one["points"] == member["points"]]
+    chosen = [one for member in members for one in member.get("tried", ()) if one["points"] == member["points"]]
     return next((one[VALIDATED] for one in chosen if VALIDATED in one), None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,7 +24,6 @@ __all__ = [
     "MeanFieldLinear",
     "ScaleMixture",
     "empirical_kl",
-    "mixture_log_prob",
     "sample_local",
 ]
 
@@ -127,9 +126,6 @@ class MeanFieldLinear(FactorisedLinear):
         energy = (self.loc.square() + (2 * self.log_scale).exp()).sum((-2, -1))
         return self.prior.kl_of_energy(energy, self.n_rows * self.out_features) - self.log_scale.sum((-2, -1))
 
-    def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        return self.prior.sample((*sample_shape, *self.loc.shape), self.generator).to(self.loc)
-
 
 class _GravesProduct(Function):
     """x̂W at W = M + S ⊙ E, with Graves's gradient of the variances in place of the exact one.
@@ -182,13 +178,6 @@ class GravesLinear(FactorisedLinear):
     def kl_divergence(self) -> Tensor:
         return empirical_kl(self.loc, self.log_scale)
 
-    def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Weights from the Gaussian that :func:`empirical_kl` measures against."""
-        with torch.no_grad():
-            mean = self.loc.mean((-2, -1), keepdim=True)
-            variance = ((2 * self.log_scale).exp() + (self.loc - mean).square()).mean((-2, -1), keepdim=True)
-            return mean + variance.sqrt() * self.draw_noise(*sample_shape, *self.loc.shape)
-
 
 LOG_2PI = math.log(2 * math.pi)
 EXACT = 40.0  # where log(1 + e^d) is d in double precision
@@ -212,22 +201,16 @@ class ScaleMixture:
             raise ValueError(f"narrow and wide must be 0 < narrow < wide; got {self.narrow} and {self.wide}")
 
     def log_prob(self, weight: Tensor) -> Tensor:
-        """log p of each entry."""
-        share, wide, narrow = (weight.new_tensor(value) for value in (self.share, self.wide, self.narrow))
-        return mixture_log_prob(weight, share, wide, narrow)
+        """log p of each entry.
 
-
-def mixture_log_prob(weight: Tensor, share: Tensor, wide: Tensor, narrow: Tensor) -> Tensor:
-    """log(π N(w; 0, s₁²) + (1 − π) N(w; 0, s₂²)) of each entry.
-
-    As the wide part's logarithm plus log(1 + e^d), d the narrow part's logarithm less the wide one's: d only falls
-    with |w|, so that nothing cancels far out, and each entry costs a single exponential.
-    """
-    square = weight.square()
-    log_wide = (share / wide).log() - 0.5 * LOG_2PI - square * (0.5 / wide.square())
-    odds = ((1 - share) / narrow).log() - (share / wide).log()
-    d = odds - square * (0.5 / narrow.square() - 0.5 / wide.square())
-    return log_wide + softplus(d, threshold=EXACT)
+        As the wide part's logarithm plus log(1 + e^d), d the narrow part's logarithm less the wide one's: d only falls
+        with |w|, so that nothing cancels far out, and each entry costs a single exponential.
+        """
+        square = weight.square()
+        log_wide = math.log(self.share / self.wide) - 0.5 * LOG_2PI - square * (0.5 / self.wide**2)
+        odds = math.log((1 - self.share) / self.narrow) - math.log(self.share / self.wide)
+        d = odds - square * (0.5 / self.narrow**2 - 0.5 / self.wide**2)
+        return log_wide + softplus(d, threshold=EXACT)
 
 
 class BayesByBackpropLinear(FactorisedLinear):
@@ -241,34 +224,27 @@ class BayesByBackpropLinear(FactorisedLinear):
     ----------
     in_features, out_features, bias, initial_scale, batch_shape
         As in :class:`~vmg_paper.layers.factorised.FactorisedLinear`.
-    prior : ScaleMixture or sequence of them
-        Of every weight; replicas of a one-dimensional ``batch_shape`` may have their own.
+    prior : ScaleMixture
+        Of every weight.
     scale_rate : float
         How far log S moves from its start when ``log_scale`` moves by one. Adam takes steps of one size in all
         parameters, and carries scales to the prior's wide part long before the means have learned; under the plain
         gradient descent of Blundell et al. scales hardly leave their start. Well below 1 has Adam do as much.
     """
 
-    prior: Tensor
     last_noise: Tensor | None
 
     def __init__(
         self,
         *sizes: Any,
-        prior: ScaleMixture | Sequence[ScaleMixture] | None = None,
+        prior: ScaleMixture | None = None,
         scale_rate: float = 1.0,
         **options: Any,
     ) -> None:
         super().__init__(*sizes, **options)
-        batch_shape = self.batch_shape
         if not 0 <= scale_rate <= 1:
             raise ValueError(f"scale_rate must be in [0, 1]; got {scale_rate}")
-        self.scale_rate = scale_rate
-        priors = [prior or ScaleMixture()] if prior is None or isinstance(prior, ScaleMixture) else prior
-        if len(priors) > 1 and tuple(batch_shape) != (len(priors),):
-            raise ValueError(f"prior must be one or one for each replica of {tuple(batch_shape)}; got {len(priors)}")
-        values = torch.tensor([astuple(each) for each in priors]).reshape(*([] if len(priors) == 1 else batch_shape), 3)
-        self.register_buffer("prior", values.expand(*batch_shape, 3).clone())  # π, s₁, s₂
+        self.scale_rate, self.prior = scale_rate, prior or ScaleMixture()
         self.register_buffer("last_noise", None, persistent=False)  # E of the last draw, W = M + S ⊙ E
 
     def scale(self) -> Tensor:
@@ -291,11 +267,4 @@ class BayesByBackpropLinear(FactorisedLinear):
         log_scale = self._log_scale()
         weight = self.loc + log_scale.exp() * noise
         log_q = -0.5 * (noise.square() + LOG_2PI) - log_scale
-        log_p = mixture_log_prob(weight, *self.prior[..., None, None].unbind(-3))
-        return (log_q - log_p).sum((-2, -1))
-
-    def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        noise = self.draw_noise(*sample_shape, *self.loc.shape)
-        share, wide, narrow = self.prior[..., None, None].unbind(-3)
-        is_wide = torch.rand(noise.shape, generator=self.generator, device=noise.device) < share
-        return noise * torch.where(is_wide, wide, narrow)
+        return (log_q - self.prior.log_prob(weight)).sum((-2, -1))

@@ -132,29 +132,15 @@ class DropoutLinear(DroppingLinear, NoisyInputLinear):
 class DropConnectLinear(DroppingLinear):
     """y = x̂ (Z ⊙ θ/(1 − rate)) with Z ~ Bernoulli(1 − rate) for each weight, biases among them.
 
-    Parameters
-    ----------
-    in_features, out_features, bias, rate, precision, batch_shape
-        As in :class:`DroppingLinear`.
-    matched : bool
-        Draw the outputs of each row from the Gaussians with their moments over masks, as after training, instead of a
-        mask: two products of matrices. Wan et al. draw a mask for each row, B × R × C numbers, too many for wide layers
-        without their special kernels.
+    Outputs are drawn from the Gaussians with their moments over masks: two products of matrices. Differs from Wan et
+    al. (2013): they train with a mask for each row, B × R × C numbers, too many for wide layers without their special
+    kernels, and use the Gaussians at test time (algorithm 2).
     """
 
-    def __init__(self, *sizes: Any, matched: bool = False, **options: Any) -> None:
-        super().__init__(*sizes, **options)
-        self.matched = matched
-
     def _draw(self, x: Tensor) -> Tensor:
-        if self.matched:
-            mean, variance = self._moments(x)
-            noise = self.draw_noise(*self.batch_shape, x.shape[-2], self.out_features)
-            return mean + variance.clamp(min=torch.finfo(x.dtype).tiny).sqrt() * noise
-        rate = self.rate[..., None, None, None]
-        mask = self._uniform(*self.batch_shape, x.shape[-2], *self.loc.shape[-2:]) >= rate
-        weight = mask * (self.loc.unsqueeze(-3) / (1 - rate))  # [..., B, R, C]
-        return (x.unsqueeze(-2) @ weight).squeeze(-2)
+        mean, variance = self._moments(x)
+        noise = self.draw_noise(*self.batch_shape, x.shape[-2], self.out_features)
+        return mean + variance.clamp(min=torch.finfo(x.dtype).tiny).sqrt() * noise
 
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         rate = self.rate[..., None, None]
@@ -165,15 +151,11 @@ class DropConnectLinear(DroppingLinear):
         return self._moments(augment(self.check_finite(self.as_rows(x)), self.has_bias))
 
     def _moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """At augmented inputs."""
         odds = (self.rate / (1 - self.rate))[..., None, None]
         return x @ self.loc, odds * (x.square() @ self.loc.square())
 
     def sample_function(self, n_functions: int, *, prior: bool = False) -> Callable[[Tensor], Tensor]:
-        """Draws from the Gaussians with the outputs' moments, their noise shared by all rows.
-
-        This is the inference of Wan et al. (algorithm 2). :meth:`sample_weight` draws masks.
-        """
+        """Draws from the Gaussians with the outputs' moments, their noise shared by all rows."""
         if prior:
             return super().sample_function(n_functions, prior=True)
         noise = self.draw_noise(n_functions, *self.batch_shape, 1, self.out_features)

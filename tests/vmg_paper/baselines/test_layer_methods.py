@@ -101,12 +101,6 @@ def test_members_and_several_outputs(name):
 # -- choices of single methods ----------------------------------------------------------------------------------------
 
 
-def test_mean_field_takes_the_priors_of_the_library():
-    X, y = linear_table(30)
-    gamma, isotropic = (make("MeanField", prior=prior, max_iter=2).fit(X, y) for prior in ("gamma", "isotropic"))
-    assert [type(m.network_.layers[0].prior).__name__ for m in (gamma, isotropic)] == ["GammaPrior", "IsotropicPrior"]
-
-
 def test_rates_are_given_or_chosen_from_the_grid():
     X, y = linear_table(40)
     given = make("MCDropout", rate=0.3, max_iter=3).fit(X, y)

@@ -1,9 +1,11 @@
 """Ablations: each variant changes what it says, counts are those of real networks, the page is that of the results."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny_digits import tiny_digits  # noqa: F401
 
 from vmg.cli.app import run
 from vmg.nn import MLP
@@ -39,6 +41,20 @@ def test_counts_are_those_of_networks(n_pseudo, zero_mean):
     assert ablations.n_factorised([4, 6, 5, 2]) == sum(p.numel() for p in factorised.parameters())
 
 
+def test_variants_on_images_change_what_they_say():
+    points, base = ablations.IMAGE_VARIANTS[BASE]
+    for name, (changed_points, change) in {
+        "no pseudo-data": (0, {}),
+        "P = 50": (50, {}),
+        "zero mean": (points, {"zero_mean": True}),
+        "conditional KL": (points, {"kl": "conditional"}),
+        "one α a layer": (points, {"pseudo_noise": "layer"}),
+        "rank one": (points, ablations.RANK_ONE),
+    }.items():
+        own_points, method = ablations.IMAGE_VARIANTS[name]
+        assert (own_points, method.options) == (changed_points, {**base.options, **change}), name
+
+
 def test_inputs_are_those_of_the_tables(data_folder):
     assert {name: load_table(name).X.shape[1] for name in INPUTS if name != "year"} | {"year": 90} == INPUTS
 
@@ -60,7 +76,12 @@ def test_differences_are_taken_split_by_split():
     assert "**+0.600 ± 0.100**" in table and "**-0.600 ± 0.100**" in table and "| 2.000 ± 1.000 |" in table
 
 
-def test_the_command_resumes_and_writes_the_page(data_folder, tmp_path, monkeypatch):
+def test_the_command_resumes_and_writes_the_page(data_folder, tiny_digits, tmp_path, monkeypatch):  # noqa: F811
+    (tiny_digits / "uci" / "yacht").mkdir(parents=True)  # beside the tiny images
+    shutil.copy(Path(data_folder) / "uci" / "yacht" / "data.csv.gz", tiny_digits / "uci" / "yacht")
+    images = {name: ablations.IMAGE_VARIANTS[name] for name in ("factorised", "no pseudo-data")}
+    monkeypatch.setattr(ablations, "IMAGE_VARIANTS", images)
+    monkeypatch.setattr(ablations, "IMAGE_SIZE", "1x8")
     monkeypatch.setattr(ablations, "DATASETS", ("yacht",))
     monkeypatch.setattr(ablations, "STEPS", 8)
     monkeypatch.setattr(ablations, "N_SPLITS", 2)
@@ -72,7 +93,8 @@ def test_the_command_resumes_and_writes_the_page(data_folder, tmp_path, monkeypa
     assert run(["reproduce", "ablations", "--out", str(out), "--write", str(page)]) == 0
     first = results_file.read(out)
     assert [(r["experiment"], r["method"], r["split"]) for r in first] == [
-        ("ablations", name, split) for name in (BASE, "P = 1") for split in (0, 1)
+        *(("ablations", name, split) for name in (BASE, "P = 1") for split in (0, 1)),
+        *(("ablations", name, 0) for name in images),
     ]
     assert run(["reproduce", "ablations", "--out", str(out), "--write", str(page)]) == 0
     assert results_file.read(out) == first
@@ -84,5 +106,5 @@ def test_the_page_shows_what_the_results_hold():
     page = (ROOT / "docs" / "ablations.md").read_text(encoding="utf-8")
     lines = results_file.read(ROOT / "results" / "ablations.jsonl")
     assert ablations.render(lines) in page, "run: vmg reproduce ablations --show --write docs/ablations.md"
-    assert {line["dataset"] for line in lines} <= set(DATASETS)
-    assert all(np.isfinite(line["rmse"]) for line in lines)
+    assert {line["dataset"] for line in lines} <= {*DATASETS, ablations.MNIST}
+    assert all(np.isfinite(line["log_likelihood"]) for line in lines)

@@ -20,7 +20,7 @@ from vmg_paper.experiments.table2_methods import DIGIT_METHODS, Recipe, n_weight
 from vmg_paper.layers.point_weights import DeterministicLinear, DropConnectLinear
 
 FEW = {"20 draws": 2, "100 draws": 5}
-POINTS = {True: ((3,), 0.1), False: ((), None)}  # and the limit, of methods with points and without
+POINTS = {True: (3, 0.1), False: (None, None)}  # and the limit, of methods with points and without
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +32,13 @@ def _few_draws_and_small_batches(monkeypatch):
 @pytest.fixture
 def digits(tiny_digits):  # noqa: F811
     return load_digits()
+
+
+def task_of(name, size="1x12", seed=0, epochs=2, **changes):
+    """A small task of a method, at its own rate."""
+    method = DIGIT_METHODS[name]
+    points, limit = POINTS[method.has_points]
+    return table2.Task(name, size, seed, epochs, points, limit, method.learning_rate)._replace(**changes)
 
 
 def run(task, digits, **options):
@@ -75,7 +82,7 @@ def test_networks_see_pixels_less_their_mean_or_as_they_are(raw, refit, digits, 
         return fit(network, rows, *arguments, **options)
 
     monkeypatch.setattr(table2, "fit", spy)
-    task = table2.Task("vmg", "1x8", 0, 2, (3,), 0.1, refit, raw)
+    task = task_of("vmg", "1x8", refit=refit, raw=raw)
     record = json.loads(json.dumps(run(task, digits)))
     expected = digits if raw else digits.centred()
     assert len(seen) == 1 and torch.equal(seen[0], (expected.all_training if refit else expected.train).x)
@@ -85,7 +92,7 @@ def test_networks_see_pixels_less_their_mean_or_as_they_are(raw, refit, digits, 
 @pytest.mark.parametrize("name", DIGIT_METHODS)
 def test_every_method_earns_a_whole_record(name, digits):
     method = DIGIT_METHODS[name]
-    task = table2.Task(name, "2x12", 3, 2, *POINTS[method.has_points])
+    task = task_of(name, "2x12", seed=3)
     record = json.loads(json.dumps(run(task, digits), allow_nan=False))
     assert table2.key(record) == task
     assert (record["experiment"], record["version"], record["steps"]) == ("table2", vmg.__version__, 2 * 10)
@@ -105,13 +112,13 @@ def test_every_method_earns_a_whole_record(name, digits):
 
 
 def test_training_learns(digits):
-    record = run(table2.Task("max-likelihood", "1x20", 0, 30, (), None, learning_rate=0.02), digits)
+    record = run(task_of("max-likelihood", "1x20", epochs=30, learning_rate=0.02), digits)
     assert record["error_percent"] < 5 and record["validation_error_percent"] < 5
     assert record["scores"]["mean network"]["auroc"]["notmnist"]["entropy"] > 0.8
 
 
 def test_a_killed_run_goes_on_to_the_same_record(digits, tmp_path):
-    task = table2.Task("vmg", "2x12", 0, 2, (3, 4), 0.1)
+    task = task_of("vmg", "2x12")
     whole = run(task, digits)
 
     class Killed(Exception):
@@ -119,7 +126,7 @@ def test_a_killed_run_goes_on_to_the_same_record(digits, tmp_path):
 
     class Watch:
         def __init__(self, label):
-            self.kills = "4 points" in label
+            pass
 
         def __enter__(self):
             return self
@@ -128,33 +135,27 @@ def test_a_killed_run_goes_on_to_the_same_record(digits, tmp_path):
             return None
 
         def __call__(self, progress):
-            if self.kills and progress.step == 15:
+            if progress.step == 15:
                 raise Killed
 
     with pytest.raises(Killed):
         run(task, digits, checkpoints=tmp_path / "c", watch=Watch)
-    assert sorted(file.name for file in (tmp_path / "c").iterdir()) == [
-        f"vmg-2x12-seed-0-2-epochs-{points}-points-max-noise-0.1.safetensors" for points in (3, 4)
-    ]
+    [file] = (tmp_path / "c").iterdir()
+    assert file.name == "vmg-2x12-seed-0-2-epochs-3-points-max-noise-0.1-rate-0.0003.safetensors"
     torch.manual_seed(9)
     assert without_time(run(task, digits, checkpoints=tmp_path / "c")) == without_time(whole)
 
 
-def test_the_number_of_points_is_chosen_on_validation_images_alone(digits):
-    """Wrong labels of the test images change nothing but the test scores."""
-    task = table2.Task("vmg", "1x12", 0, 2, (2, 3, 4), 0.1)
-    record = run(task, digits)
-    tried = [(one["validation_error_percent"], -one["validation_log_likelihood"]) for one in record["tried"]]
-    assert record["points"] == min(zip(tried, (2, 3, 4), strict=True))[1]
-    assert record["validation_error_percent"] == min(tried)[0]
+def test_test_labels_change_nothing_but_test_scores(digits):
+    record = run(task_of("vmg"), digits)
     digits.test.y.add_(1).remainder_(10)
-    other = run(task, digits)
-    assert (other["points"], other["tried"]) == (record["points"], record["tried"])
+    other = run(task_of("vmg"), digits)
+    assert other["validation_error_percent"] == record["validation_error_percent"]
     assert other["scores"] != record["scores"]
 
 
 def test_members_of_an_ensemble_are_the_networks_of_single_seeds(digits, tmp_path):
-    folder, task = tmp_path / "c", table2.Task("vmg-ensemble", "1x12", 1, 2, (3,), 0.1)
+    folder, task = tmp_path / "c", task_of("vmg-ensemble", seed=1)
     member = DIGIT_METHODS["vmg-ensemble"].member
     singles = [run(task._replace(method=member, seed=seed), digits, checkpoints=folder) for seed in range(1, 6)]
     files = {file: file.stat().st_mtime_ns for file in folder.iterdir()}
@@ -165,59 +166,30 @@ def test_members_of_an_ensemble_are_the_networks_of_single_seeds(digits, tmp_pat
     assert scores["log_likelihood"] > np.mean([one["scores"]["mean network"]["log_likelihood"] for one in singles])
 
 
-def test_one_seed_chooses_for_all(digits, tmp_path):
-    out, task = tmp_path / "out.jsonl", table2.Task("vmg", "1x12", 0, 2, (2, 3), 0.1)
-    other = task._replace(seed=1)
-    assert table2.chosen_already(other, out) is None
-    first = run(task, digits)
-    results_file.append(out, [first, {"experiment": "table1"}])
-    earlier = table2.chosen_already(other, out)
-    assert earlier == json.loads(json.dumps(first))
-    second = run(other, digits, earlier=earlier)
-    assert (second["points"], second["tried"]) == (first["points"], first["tried"])
-    assert second["scores"] == run(other._replace(points=(first["points"],)), digits)["scores"] != first["scores"]
-    assert table2.chosen_already(task._replace(refit=True), out) == earlier
-    for different in (
-        {"size": "1x11"},
-        {"epochs": 3},
-        {"points": (2, 4)},
-        {"points": (2,)},
-        {"max_noise": 0.2},
-        {"raw": True},
-        {"learning_rate": 1e-2},
-    ):
-        assert table2.chosen_already(other._replace(**different), out) is None
-
-
-def test_a_refit_trains_on_validation_images_too_and_chooses_as_before(digits):
-    task = table2.Task("vmg", "1x12", 0, 2, (2, 3), 0.1)
+def test_a_refit_trains_on_validation_images_too(digits):
+    task = task_of("vmg")
     record, refit = run(task, digits), run(task._replace(refit=True), digits)
-    assert (refit["points"], refit["tried"]) == (record["points"], record["tried"])
     assert (record["steps"], refit["steps"]) == (2 * (N_TRAIN - N_VALIDATION) // 20, 2 * N_TRAIN // 20)
     assert refit["validation_error_percent"] is None and refit["scores"] != record["scores"]
     assert table2.key(json.loads(json.dumps(refit))) == task._replace(refit=True)
-    # the validation labels reach the network that is scored, and the test labels do not
+    # the validation labels reach the network that is scored on all images, and the test labels do not
     digits.validation.y.add_(1).remainder_(10)
-    single = task._replace(points=(refit["points"],))
-    assert run(single, digits)["scores"] == record["scores"]
-    assert run(single._replace(refit=True), digits)["scores"] != refit["scores"]
+    assert run(task, digits)["scores"] == record["scores"]
+    assert run(task._replace(refit=True), digits)["scores"] != refit["scores"]
 
 
 def test_tasks_are_what_is_missing(tmp_path):
     out = tmp_path / "out.jsonl"
-    options = {"seeds": [0, 1], "epochs": 2, "points": [3], "max_noise": 0.1, "out": out}
+    options = {"seeds": [0, 1], "epochs": 2, "points": 3, "max_noise": 0.1, "out": out}
     wanted, missing = table2.tasks(["vmg", "dropout"], ["1x5"], **options)
-    assert (
-        wanted
-        == missing
-        == [table2.Task(name, "1x5", seed, 2, *POINTS[name == "vmg"]) for seed in (0, 1) for name in ("vmg", "dropout")]
-    )
+    expected = [task_of(name, "1x5", seed) for seed in (0, 1) for name in ("vmg", "dropout")]
+    assert wanted == missing == expected
     earned = {"experiment": "table2", "method": "vmg", "size": "1x5", "seed": 1, "epochs": 2, "max_noise": 0.1}
     earned |= {"refit": False, "raw": False, "config": {"learning_rate": DIGIT_METHODS["vmg"].learning_rate}}
-    results_file.append(out, [{**earned, "tried": [{"points": 3}]}, {"experiment": "table1"}])
+    results_file.append(out, [{**earned, "points": 3}, {"experiment": "table1"}])
     assert table2.tasks(["vmg", "dropout"], ["1x5"], **options) == (wanted, [*wanted[:2], wanted[3]])
-    # another number of epochs, other points to choose from, another limit, a refit, other pixels, another rate
-    others = {"epochs": 3, "points": [3, 4], "max_noise": 0.2, "refit": True, "raw": True, "learning_rate": 1e-2}
+    # another number of epochs, other points, another limit, a refit, other pixels, another rate
+    others = {"epochs": 3, "points": 4, "max_noise": 0.2, "refit": True, "raw": True, "learning_rate": 1e-2}
     for name, value in others.items():
         _, missing = table2.tasks(["vmg"], ["1x5"], **{**options, name: value})
         assert len(missing) == 2
@@ -299,10 +271,9 @@ def test_other_pixels_and_other_rates_are_runs_of_their_own(vmg_table2, change, 
 @pytest.mark.parametrize("name", ["vmg", "dropout"])
 def test_each_method_trains_at_its_own_rate_and_average_unless_told(name, digits):
     method = DIGIT_METHODS[name]
-    task = table2.Task(name, "1x8", 0, 1, *POINTS[method.has_points])
-    for rate in (None, 0.05):
-        config = run(task._replace(learning_rate=rate), digits)["config"]
-        expected = method.learning_rate if rate is None else rate
+    for change in ({}, {"learning_rate": 0.05}):
+        config = run(task_of(name, "1x8", epochs=1, **change), digits)["config"]
+        expected = change.get("learning_rate", method.learning_rate)
         assert (config["learning_rate"], config["averaging"]) == (expected, method.averaging)
 
 
@@ -320,7 +291,7 @@ def test_another_folder_for_the_state_of_runs(vmg_table2, tmp_path):
         (("--sizes", "150"), "such as 3x150"),
         (("--methods", "vmg,pbp"), "got pbp"),
         (("--seeds", "0,0"), "different whole numbers"),
-        (("--points", "200"), "from 1 to 150"),
+        (("--points", "200"), "equal to 150"),
     ],
 )
 def test_mistakes_are_told(vmg_table2, options, message):

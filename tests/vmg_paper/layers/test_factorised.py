@@ -203,19 +203,6 @@ def test_kl_is_taken_at_the_weights_that_were_drawn(perturb):
     assert not torch.equal(layer.kl_divergence(), before), "another draw"
 
 
-def test_replicas_have_priors_of_their_own(perturb):
-    priors = [MIXTURE, ScaleMixture()]
-    batch = perturb(BayesByBackpropLinear(3, 2, prior=priors, batch_shape=(2,)))
-    weight = batch.loc + batch.log_scale.exp() * batch.draw_noise(*batch.loc.shape)
-    posterior = Normal(batch.loc, batch.log_scale.exp())
-    batch.last_noise = (weight - batch.loc) / batch.log_scale.exp()
-    for k, prior in enumerate(priors):
-        expected = (posterior.log_prob(weight)[k] - prior.log_prob(weight[k])).sum()
-        assert_close(batch.kl_divergence()[k], expected, 1e-6)  # priors are kept in single precision at first
-    with pytest.raises(ValueError, match=r"prior must be one or one for each replica of \(3,\); got 2"):
-        BayesByBackpropLinear(3, 2, prior=priors, batch_shape=(3,))
-
-
 def test_slow_scales_move_a_share_of_what_their_parameter_moves(perturb):
     layer = perturb(BayesByBackpropLinear(3, 2, prior=MIXTURE, initial_scale=0.2, scale_rate=0.1))
     x = normal(5, 3, seed=1)
@@ -254,10 +241,3 @@ def test_estimate_of_the_kl_is_right_on_average():
     w = q.rvs(n, random_state=0)
     spread = np.std(q.logpdf(w) - MIXTURE.log_prob(torch.as_tensor(w)).numpy())
     assert abs(np.mean(estimates) - exact) < 4.5 * spread / math.sqrt(n)
-
-
-def test_prior_draws_come_from_the_mixture():
-    layer = BayesByBackpropLinear(1, 1, bias=False, prior=MIXTURE)
-    drawn = layer.sample_prior_weight((5_000,)).flatten().double().numpy()
-    cdf = lambda w: 0.3 * stats.norm.cdf(w, 0, 1.5) + 0.7 * stats.norm.cdf(w, 0, 0.1)  # noqa: E731
-    assert stats.kstest(drawn, cdf).pvalue > 1e-3

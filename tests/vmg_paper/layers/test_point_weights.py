@@ -124,18 +124,18 @@ def test_dropconnect_moments_are_those_of_all_masks(dropconnect):
         assert_close(found.detach(), expected, 1e-6)
 
 
-@pytest.mark.parametrize("draw", ["rows", "matched rows", "weights", "matched functions"])
+@pytest.mark.parametrize("draw", ["rows", "weights", "functions"])
 def test_dropconnect_draws_have_these_moments(dropconnect, draw):
-    layer, x = dropconnect(matched=draw == "matched rows"), normal(4, 3, seed=1)
+    layer, x = dropconnect(), normal(4, 3, seed=1)
     if draw == "weights":
         f = layer.apply_weight(x, layer.sample_weight((DRAWS,)))
     else:
-        f = layer.sample_function(DRAWS)(x) if draw == "matched functions" else many_draws(layer, x, DRAWS)
+        f = layer.sample_function(DRAWS)(x) if draw == "functions" else many_draws(layer, x, DRAWS)
     assert_moments(f.detach(), *dropconnect_moments(layer, x))
 
 
 def test_matched_gaussians_of_rows_are_independent_and_have_gradients_at_zero(dropconnect):
-    layer = dropconnect(matched=True)
+    layer = dropconnect()
     with torch.no_grad():
         layer.loc[-1] = 0  # the bias: rows of zeros then have no variance
     x = torch.zeros(2, 3).double()
