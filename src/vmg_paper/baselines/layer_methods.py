@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -36,8 +36,6 @@ __all__ = [
     "PaperVMG",
     "PrecisionLikelihood",
     "RateAndPrecision",
-    "candidate_rates",
-    "trial_scores",
 ]
 
 TRIAL_STEPS = 4_000
@@ -52,31 +50,6 @@ FEWEST = 10
 
 RATES = (0.005, 0.01, 0.05, 0.1, 0.2)
 """Dropout rates that are tried: the grid of Gal & Ghahramani (2016) for the paper's tables, and one larger."""
-
-
-def candidate_rates(rate: float | str) -> tuple[float, ...]:
-    """The dropout rates to try: a given one, or those of the grid for "auto"."""
-    if rate == "auto":
-        return RATES
-    if isinstance(rate, str):
-        raise ValueError(f"rate must be a number in [0, 1) or 'auto'; got {rate!r}")
-    return (float(rate),)
-
-
-def enough_rows(sets: list[TrainingSet]) -> bool:
-    """Whether trials are worth their while."""
-    return min(len(rows.x) for rows in sets) >= FEWEST
-
-
-def trial_scores(
-    fitter: Fitter, sets: list[TrainingSet], candidates: Sequence[Any], score: Callable[[Trials], Array]
-) -> Array:
-    """Train every candidate on a part of each set and score it on the rest: [sets, candidates, scores].
-
-    ``score`` gives one or more numbers for each candidate and held-out set, [candidates x sets, scores].
-    """
-    trials = run_trials(fitter, sets, candidates, enough=SMALL, most_steps=TRIAL_STEPS)
-    return score(trials).reshape(len(candidates), len(sets), trials.repeats, -1).mean(2).swapaxes(0, 1)
 
 
 @dataclass(frozen=True)
@@ -213,17 +186,19 @@ class RateAndPrecisionSearch:
         return RateAndPrecision(self.rates[-1])
 
     def choose(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[RateAndPrecision]]:
-        if not enough_rows(sets):
+        if min(len(rows.x) for rows in sets) < FEWEST:
             return [[self.example] * fitter.n_members for _ in sets]
         learned = replace(fitter, method=replace(fitter.method, likelihood=self.trial_likelihood))
-        scores = trial_scores(learned, sets, [RateAndPrecision(rate) for rate in self.rates], _score_precisions)
-        rates, precisions = np.divmod(scores.reshape(len(sets), -1).argmax(-1), len(PRECISIONS))
+        candidates = [RateAndPrecision(rate) for rate in self.rates]
+        trials = run_trials(learned, sets, candidates, enough=SMALL, most_steps=TRIAL_STEPS)
+        scores = _score_precisions(trials).reshape(len(candidates), len(sets), trials.repeats, -1).mean(2)
+        rates, precisions = np.divmod(scores.swapaxes(0, 1).reshape(len(sets), -1).argmax(-1), len(PRECISIONS))
         chosen = [RateAndPrecision(self.rates[r], float(PRECISIONS[p])) for r, p in zip(rates, precisions, strict=True)]
         return [[choice] * fitter.n_members for choice in chosen]
 
 
 def _score_precisions(trials: Trials) -> Array:
-    """Held-out log-likelihood of every τ, [sets, candidates]."""
+    """Held-out log-likelihood of every τ for each candidate and held-out set, [candidates x sets, τ]."""
     held_out = trials.held_out * trials.n_candidates
     functions = draw_functions(trials.trained.network, stack(held_out, 1)[0], DRAWS, trials.fitter.seed).numpy()
     scores = np.empty((len(held_out), len(PRECISIONS)))
@@ -257,7 +232,9 @@ class MCDropout(LayerBaseline):
         return DropoutLinear(n_in, n_out, rate=rate, precision=self.length_scale**2, batch_shape=(len(choices),))
 
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
-        search = RateAndPrecisionSearch(candidate_rates(self.rate), likelihood)
+        if isinstance(self.rate, str) and self.rate != "auto":
+            raise ValueError(f"rate must be a number in [0, 1) or 'auto'; got {self.rate!r}")
+        search = RateAndPrecisionSearch(RATES if isinstance(self.rate, str) else (float(self.rate),), likelihood)
         return replace(super().method(hidden, activation, likelihood), likelihood=chosen_precision, search=search)
 
 

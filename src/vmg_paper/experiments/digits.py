@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vmg import metrics
-from vmg.nn.bayesian import use_generator
 from vmg.nn.mlp import MLP
 from vmg.prediction import ClassPrediction
 from vmg_paper.data import load_images
@@ -23,7 +22,6 @@ __all__ = [
     "UNKNOWN",
     "Digits",
     "Rows",
-    "draw_probabilities",
     "load_digits",
     "mean_probabilities",
     "rejection_errors",
@@ -83,7 +81,7 @@ def load_digits() -> Digits:
 
 
 REJECTION_RATES = (0, 1, 2, 5, 10, 20)  # percent
-DRAWS_AT_ONCE, ROWS_AT_ONCE = 10, 2_000  # weights and activations that are in memory together
+ROWS_AT_ONCE = 2_000  # whose activations are in memory together
 
 Array = NDArray[np.float64]
 
@@ -94,23 +92,6 @@ def mean_probabilities(network: MLP, x: Tensor) -> Array:
     exact = copy.deepcopy(network).double()
     outputs = [exact.forward_mean(rows.double()) for rows in x.split(ROWS_AT_ONCE)]
     return torch.cat(outputs).softmax(-1).numpy()
-
-
-@torch.no_grad()
-def draw_probabilities(network: MLP, x: Tensor, n_draws: int, seed: int) -> Array:
-    """Probabilities of networks drawn from the posterior, [n_draws, N, K].
-
-    A draw is one set of weights for all rows. As :func:`~vmg.prediction.draw_functions`, but a few draws at a time, as
-    all the weights of a hundred wide networks would not fit into memory; and only the draw itself is in double
-    precision, which its solves need. Products with the images take most of the time and are in theirs.
-    """
-    exact = copy.deepcopy(network).double()
-    use_generator(exact, torch.Generator().manual_seed(seed))
-    drawn = []
-    for start in range(0, n_draws, DRAWS_AT_ONCE):
-        functions = exact.sample_functions(min(DRAWS_AT_ONCE, n_draws - start))
-        drawn.append(torch.cat([functions(rows).double().softmax(-1) for rows in x.split(ROWS_AT_ONCE)], dim=-2))
-    return torch.cat(drawn).numpy()
 
 
 def rejection_errors(uncertainty: Array, correct: NDArray[np.bool_]) -> list[float]:

@@ -23,7 +23,7 @@ import vmg
 from vmg import metrics
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn.mlp import MLP
-from vmg.prediction import ClassPrediction
+from vmg.prediction import ClassPrediction, draw_functions
 from vmg.training import Callback, Checkpoint, History, train
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.digits import (
@@ -31,7 +31,6 @@ from vmg_paper.experiments.digits import (
     Array,
     Digits,
     Rows,
-    draw_probabilities,
     load_digits,
     mean_probabilities,
     score,
@@ -242,7 +241,8 @@ def _score(networks: Sequence[MLP], digits: Digits, seed: int, *, is_random: boo
     predictions = {MEAN: _mean_probabilities(networks, x)}
     if is_random:
         most, members = max(AVERAGES.values()), len(networks)
-        drawn = np.stack([draw_probabilities(one, x, max(1, most // members), seed) for one in networks])
+        functions = [draw_functions(one, x, max(1, most // members), seed) for one in networks]
+        drawn = torch.stack(functions).softmax(-1).numpy()  # [members, S, N, K]
         for name, n_draws in AVERAGES.items():
             predictions[name] = drawn[:, : max(1, n_draws // members)].reshape(-1, *drawn.shape[-2:])
     scores = {}

@@ -29,7 +29,6 @@ from vmg_paper.layers import GlobalInducingMLP
 __all__ = [
     "DRAWN",
     "Band",
-    "Distance",
     "MakeNetwork",
     "Settings",
     "Toy",
@@ -66,27 +65,20 @@ class Band:
         return cls(name, x, prediction.mean, prediction.std, prediction.epistemic_std, **fields)
 
 
-@dataclass(frozen=True)
-class Distance:
-    """Mean absolute differences to a true band, where there are data and where there are none."""
+def distance(band: Band, truth: Band, inside: NDArray[np.bool_]) -> dict[str, float]:
+    """How far ``band`` is from ``truth`` where there are data and where there are none.
 
-    name: str
-    truth: str
-    mean_inside: float
-    mean_outside: float
-    log_std_inside: float
-    log_std_outside: float
-
-
-def distance(band: Band, truth: Band, inside: NDArray[np.bool_]) -> Distance:
-    """How far ``band`` is from ``truth``: means in units of the true band's width, widths as |log ratio|.
-
-    So 1 is a mean that is one true standard deviation off, and 0.7 a width that is twice or half the true one.
+    Means in units of the true band's width, widths as the geometric mean of the factor by which they differ either way.
+    So 1 is a mean that is one true standard deviation off, and 2 a width that is twice or half the true one.
     """
     mean = np.abs(band.mean - truth.mean) / truth.std
     log_std = np.abs(np.log(band.std / truth.std))
-    parts = (part[where] for part in (mean, log_std) for where in (inside, ~inside))
-    return Distance(band.name, truth.name, *(float(part.mean()) for part in parts))
+    return {
+        "mean_inside": float(mean[inside].mean()),
+        "mean_outside": float(mean[~inside].mean()),
+        "width_inside": float(np.exp(log_std[inside].mean())),
+        "width_outside": float(np.exp(log_std[~inside].mean())),
+    }
 
 
 @dataclass(frozen=True)
@@ -99,11 +91,6 @@ class ToyResult:
     bands: list[Band]
     truths: list[Band]
     ranges: Sequence[tuple[float, float]]  # where there are data
-
-    def distances(self) -> list[Distance]:
-        """Distance of every band to its truth."""
-        truths = {band.name: band for band in self.truths}
-        return [distance(band, truths[band.truth], self.inside(band.x)) for band in self.bands]
 
     def panels(self) -> list[Band]:
         """All bands in the order of drawing: each truth after the bands of its own model, the rest at the end.
@@ -125,21 +112,16 @@ class ToyResult:
         return np.logical_or.reduce([(low <= x) & (x <= high) for low, high in self.ranges])
 
     def lines(self, **fields: Any) -> list[dict[str, Any]]:
-        """One line for each band, to be kept after ``fields``: distances to the truth, and the band at nine points.
-
-        Widths are given as the factor by which they differ, either way.
-        """
-        apart = {one.name: one for one in self.distances()}
+        """One line for each band, to be kept after ``fields``: distances to the truth, and the band at nine points."""
+        truths = {band.name: band for band in self.truths}
         lines = []
         for band in (*self.bands, *self.truths):
             some = np.linspace(0, len(band.x) - 1, 9).round().astype(int)
             line = {**fields, "name": band.name, "truth": band.truth, "note": band.note}
             line |= {key: getattr(band, key)[some].round(6).tolist() for key in ("x", "mean", "std")}
-            if band.name in apart:
-                one = apart[band.name]
-                line |= {"mean_inside": round(one.mean_inside, 4), "mean_outside": round(one.mean_outside, 4)}
-                line |= {"width_inside": round(math.exp(one.log_std_inside), 4)}
-                line |= {"width_outside": round(math.exp(one.log_std_outside), 4)}
+            if band.truth:
+                apart = distance(band, truths[band.truth], self.inside(band.x))
+                line |= {key: round(value, 4) for key, value in apart.items()}
             lines.append(line)
         return lines
 

@@ -3,11 +3,10 @@ import pytest
 import torch
 
 from vmg.nn import MLP
-from vmg.prediction import ClassPrediction, draw_functions
+from vmg.prediction import ClassPrediction
 from vmg_paper.experiments import digits
 from vmg_paper.experiments.digits import (
     REJECTION_RATES,
-    draw_probabilities,
     mean_probabilities,
     rejection_errors,
     score,
@@ -47,18 +46,9 @@ def test_errors_fall_when_the_doubtful_are_rejected():
     )
 
 
-def test_draws_are_probabilities_of_whole_functions(monkeypatch):
+def test_probabilities_of_the_mean_network(monkeypatch):
     monkeypatch.setattr(digits, "ROWS_AT_ONCE", 4)
-    monkeypatch.setattr(digits, "DRAWS_AT_ONCE", 3)
     network, x = MLP(5, (6,), 3, n_pseudo=2), torch.randn(9, 5)
-    drawn = draw_probabilities(network, x, 4, seed=1)
-    assert drawn.shape == (4, 9, 3)
-    np.testing.assert_allclose(drawn.sum(-1), 1)
-    expected = draw_functions(network, x, 3, seed=1).softmax(-1).numpy()
-    np.testing.assert_allclose(drawn[:3], expected, atol=1e-5)  # products in single precision
-    np.testing.assert_allclose(draw_probabilities(network, x.double(), 4, seed=1)[:3], expected, atol=1e-12)
-    np.testing.assert_allclose(draw_probabilities(network, x[:5], 4, seed=1), drawn[:, :5], atol=1e-5)
-
     mean = mean_probabilities(network, x)
-    expected = network.double().forward_mean(x.double()).detach().softmax(-1).numpy()
+    expected = network.double().forward_centre(x.double()).detach().softmax(-1).numpy()
     np.testing.assert_allclose(mean, expected, atol=1e-12)

@@ -1,6 +1,7 @@
 """Table 2: tasks, fits that resume, choices on validation images, scores and their summary."""
 
 import json
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
@@ -448,3 +449,31 @@ def test_the_page_shows_what_the_results_hold():
     alike = page[page.index("## Like for like") : page.index("## Our recipe")]
     seen = {tuple(cell.strip() for cell in line.split("|")[1:3]) for line in alike.splitlines() if "|" in line}
     assert {(method, size) for method, size in PAPER_TABLE2 if size} <= seen, "every row of the paper's table is there"
+
+
+def test_tables_of_choices_show_what_the_trials_read():
+    """Each row of the page's two tables is a run of the file, with its readings."""
+    root = Path(__file__).parents[3]
+    page = (root / "docs" / "table2.md").read_text(encoding="utf-8")
+    trials = results_file.read(root / "lab" / "results" / "digit_trials.jsonl")
+    readings = defaultdict(dict)
+    for line in trials:
+        run = tuple((key, str(line[key])) for key in ("method", "size", "seed", "points", "max_noise", "raw", "config"))
+        readings[run, line["epochs"]][line["epoch"]] = line
+    of_vmg, of_dropconnect = set(), set()
+    for (run, _), by_epoch in readings.items():
+        last = by_epoch[max(by_epoch)]
+        errors = {epoch: f"{one['validation_error_percent']:.2f}" for epoch, one in by_epoch.items()}
+        log_likelihoods = {epoch: f"{one['validation_log_likelihood']:.3f}" for epoch, one in by_epoch.items()}
+        if dict(run)["method"] == "vmg-zero-mean":
+            shown = [epoch for epoch in (20, 30, 40, 50, 60, 80) if epoch in errors]
+            of_vmg.add((*(errors.get(epoch, "") for epoch in (20, 30, 40, 50, 60, 80)), log_likelihoods[shown[-1]]))
+        elif dict(run)["method"] == "dropconnect":
+            of_dropconnect.add((str(last["config"]["precision"]), errors[50], log_likelihoods[50]))
+    choices = page[page.index("## How the settings were chosen") :]
+    rows = [cells(line) for line in choices.splitlines() if line.startswith("| ") and "---" not in line]
+    of_points = [row for row in rows if len(row) == 10 and row[0] != "points"]
+    assert len(of_points) == 17 and {tuple(row[3:]) for row in of_points} <= of_vmg
+    for _, _, precision, _, wrong, log_likelihood in [row for row in rows if len(row) == 6 and row[0] != "pixels"]:
+        for one in zip(wrong.split(", "), log_likelihood.split(", "), strict=True):
+            assert (f"{float(precision)}", *one) in of_dropconnect

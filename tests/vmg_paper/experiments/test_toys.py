@@ -19,7 +19,6 @@ from vmg_paper.experiments.toys import (
     Band,
     Settings,
     Toy,
-    ToyResult,
     case,
     distance,
     fit_network,
@@ -98,17 +97,14 @@ def test_the_gap_of_osbands_toy_is_outside():
     assert not result.inside(np.array([0.7])).any()
 
 
-def test_distances_are_in_true_standard_deviations_and_log_ratios():
+def test_distances_are_in_true_standard_deviations_and_ratios():
     x = np.linspace(0, 1, 5)
     truth = Band("truth", x, np.zeros(5), np.full(5, 2.0), np.full(5, 1.0))
     inside = x < 0.4
     band = Band("other", x, np.where(inside, 1.0, -4.0), np.where(inside, 2.0, 4.0), np.ones(5), truth="truth")
     found = distance(band, truth, inside)
-    np.testing.assert_allclose(
-        [found.mean_inside, found.mean_outside, found.log_std_inside, found.log_std_outside], [0.5, 2, 0, np.log(2)]
-    )
-    same = ToyResult(x, x, np.sin, [Band(**{**vars(truth), "name": "same", "truth": "truth"})], [truth], [(0.0, 0.4)])
-    assert [value for value in vars(same.distances()[0]).values() if isinstance(value, float)] == [0.0] * 4
+    assert list(found.values()) == pytest.approx([0.5, 2, 1, 2])
+    assert list(distance(truth, truth, inside).values()) == [0, 0, 1, 1]
 
 
 def test_the_start_with_the_best_bound_predicts():
@@ -170,8 +166,10 @@ def test_kept_lines_are_those_of_the_figure(tiny):
     name = figure.__name__.rpartition(".")[2]
     lines = result.lines(figure=name, seed=0, prior_scale=figure.PRIOR_SCALE)
     assert [line["name"] for line in lines] == [band.name for band in (*result.bands, *result.truths)]
-    first, apart = lines[0], result.distances()[0]
-    assert first["width_outside"] == pytest.approx(np.exp(apart.log_std_outside), abs=1e-4)
+    first, band = lines[0], result.bands[0]
+    [truth] = [one for one in result.truths if one.name == band.truth]
+    apart = distance(band, truth, result.inside(band.x))
+    assert {key: first[key] for key in apart} == pytest.approx(apart, abs=1e-4)
     some = np.linspace(0, 20, 9).round().astype(int)
     np.testing.assert_allclose(first["mean"], result.bands[0].mean[some], atol=1e-6)
     assert all(np.isfinite(line[key]).all() for line in lines for key in ("mean", "std"))
