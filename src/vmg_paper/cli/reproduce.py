@@ -157,21 +157,14 @@ def table2_command(
     ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 2,
     out: Annotated[Path, typer.Option(help=OUT_HELP)] = Path("results/table2.jsonl"),
-    checkpoints: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Keep the state of every run here, once an epoch, and go on from it after a kill.",
-            show_default="checkpoints, beside the results",
-        ),
-    ] = None,
     page: Page = None,
     show: Show = False,
 ) -> None:
     """Test errors on permutation-invariant MNIST, calibration, rejection and doubt about images of other things.
 
     The last 10,000 training images are for validation. One JSON line per (method, size, seed) is appended to the
-    results file; a killed run goes on from its last epoch, to the same bits.
+    results file; a killed run goes on from its last epoch, kept in the folder ``checkpoints`` beside it, to the same
+    bits.
     """
     chosen_methods = _names(methods, tuple(DIGIT_METHODS), "--methods")
     chosen_sizes = None if sizes is None else _sizes(sizes)
@@ -194,8 +187,7 @@ def table2_command(
             learning_rate=learning_rate,
             out=out,
         )
-    folder = out.parent / "checkpoints" if checkpoints is None else checkpoints
-    experiment = table2.Table2(folder)
+    experiment = table2.Table2(out.parent / "checkpoints")
     for task, [record] in run(experiment.execute, missing, out=out, watch=TrainingBar):
         say_aside(
             f"{task.method} {task.size}, seed {task.seed}: {record['error_percent']:.2f} % in {record['seconds']:.0f} s"

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from vmg.estimators import TableRegressor
+from vmg.fit.design import Standardiser
 from vmg.likelihoods import KnownNoiseLikelihood
 from vmg.nn.bayesian import use_generator
 from vmg.nn.mlp import MLP
@@ -216,21 +216,17 @@ class FittedToy:
     network: Network
     bounds: Array
     noise_scale: float
-    x_mean: float
-    x_scale: float
-    y_mean: float
-    y_scale: float
+    inputs: Standardiser
+    targets: Standardiser
 
     def predict(self, x: Array, n_draws: int, seed: int) -> Prediction:
         """The predictive distribution of the start with the best bound at x [M], in the target's units."""
-        rows = torch.as_tensor((x - self.x_mean) / self.x_scale).unsqueeze(-1)
+        rows = torch.as_tensor(self.inputs.transform(x[:, None]))
         exact = copy.deepcopy(self.network).double()
         use_generator(exact, torch.Generator().manual_seed(seed))
         functions = exact.sample_functions(n_draws)(rows)[:, int(self.bounds.argmax())].detach()
-        gaussian = np.full((1, 1, 1), np.inf)
-        return Prediction(
-            functions.numpy() * self.y_scale + self.y_mean, np.full((1, 1, 1), self.noise_scale), gaussian
-        )
+        noise = np.full((1, 1, 1), self.noise_scale)
+        return Prediction(self.targets.inverse(functions.numpy()), noise, np.full_like(noise, np.inf))
 
 
 def fit_network(
@@ -240,18 +236,15 @@ def fit_network(
     generator = torch.Generator().manual_seed(seed)
     network = make((n_starts,))
     network.reset_parameters(generator)
-    x_mean, x_scale, y_mean, y_scale = float(x.mean()), float(x.std()), float(y.mean()), float(y.std())
-
-    def column(values: Array) -> Tensor:
-        """[n_starts, N, 1]."""
-        return torch.as_tensor(values, dtype=torch.float32).unsqueeze(-1).repeat(n_starts, 1, 1)
-
-    likelihood = KnownNoiseLikelihood(noise_scale / y_scale)
-    rows = column((x - x_mean) / x_scale), column((y - y_mean) / y_scale)
+    scalings = Standardiser.fit(x[:, None]), Standardiser.fit(y[:, None])
+    standard_noise = noise_scale / float(scalings[1].scale[0])
+    likelihood = KnownNoiseLikelihood(standard_noise)
+    columns = (scaling.transform(values[:, None]) for scaling, values in zip(scalings, (x, y), strict=True))
+    rows = [torch.as_tensor(one, dtype=torch.float32).repeat(n_starts, 1, 1) for one in columns]  # [n_starts, N, 1]
     if isinstance(network, GlobalInducingMLP):  # at the rows, with their noise
         at = np.linspace(0, len(x) - 1, network.n_inducing).round().astype(int)
         network.start_at(rows[0][:, at], rows[1][:, at])
-        torch.nn.init.constant_(network.log_precisions[-1], -2 * math.log(noise_scale / y_scale))
+        torch.nn.init.constant_(network.log_precisions[-1], -2 * math.log(standard_noise))
     train(
         network,
         likelihood,
@@ -267,7 +260,7 @@ def fit_network(
     with torch.no_grad():
         draws = [elbo(network, likelihood, *rows, n_data=len(x)).total for _ in range(BOUND_DRAWS)]
     bounds = len(x) * torch.stack(draws).mean(0).double().numpy()
-    return FittedToy(network, bounds, noise_scale, x_mean, x_scale, y_mean, y_scale)
+    return FittedToy(network, bounds, noise_scale, *scalings)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from sklearn.base import clone
 from sklearn.model_selection import KFold
 
 from quick import linear_table
+from vmg.fused import library
 from vmg.variational import fit_splits
 from vmg_paper import baselines
 from vmg_paper.baselines.layer_methods import RATES, LearnedVarianceLikelihood, PrecisionLikelihood
@@ -166,3 +167,13 @@ def test_learned_variance_likelihood_by_hand():
         likelihood.expected_log_prob(f[..., :2], y)
     with pytest.raises(ValueError, match=r"y must have the shape of the network's mean, \(3, 5, 2\); got \(3, 5, 1\)"):
         likelihood.expected_log_prob(f, y[..., :1])
+
+
+@pytest.mark.skipif(not library.available(), reason="without kernels the random numbers are others")
+def test_a_short_fit_of_the_papers_recipe_gives_its_recorded_numbers():
+    """Twenty steps: another processor rounds otherwise, but not by as much as another order of draws would change."""
+    X, y = linear_table(40)
+    options = {"batch_size": 10, "max_iter": 5, "learning_rate_init": 0.01, "n_draws": 100, "random_state": 0}
+    prediction = baselines.PaperVMG(3, 0.2).regressor((6,), **options).fit(X, y).pred_dist(X[:3])
+    np.testing.assert_allclose(prediction.mean, [-0.165124, -0.097139, 0.020001], atol=2e-3)
+    np.testing.assert_allclose(prediction.std, [1.165773, 1.168833, 1.180681], atol=2e-3)

@@ -12,7 +12,6 @@ from vmg_paper.baselines import pbp
 from vmg_paper.baselines.pbp import (
     WeightPrior,
     filter_rows,
-    forward,
     matched_gamma,
     rectify,
     refine_prior,
@@ -51,22 +50,6 @@ def test_rectified_moments_equal_quadrature(m, v):
 def test_rectified_moments_far_out(m):
     found = rectify(np.array(m), np.array(2.0))
     np.testing.assert_allclose([found.mean, found.variance], [max(m, 0), 2.0 if m > 0 else 0.0], rtol=1e-12, atol=1e-99)
-
-
-def test_one_hidden_layer_has_the_moments_of_sampled_weights():
-    sizes, n_draws = [2, 4, 1], 400_000
-    m, v = network(sizes, n=1)
-    x = np.array([0.7, -1.2])
-    rng = np.random.default_rng(1)
-    (m1, m2), (v1, v2) = layers(m, sizes), layers(v, sizes)
-    first = m1 + np.sqrt(v1) * rng.normal(size=(n_draws, *m1.shape[1:]))
-    last = m2 + np.sqrt(v2) * rng.normal(size=(n_draws, *m2.shape[1:]))
-    hidden = np.maximum(0, np.append(x, 1) @ first / np.sqrt(3))
-    out = np.einsum("sk,skc->s", np.hstack([hidden, np.ones((n_draws, 1))]), last) / np.sqrt(5)
-    mean, variance = (part[0, 0, 0] for part in forward(*(layers(f, sizes) for f in (m, v)), x[None, None]))
-    assert abs(out.mean() - mean) < 4 * out.std() / n_draws**0.5
-    fourth = ((out - out.mean()) ** 4).mean()
-    assert abs(out.var() - variance) < 4 * ((fourth - out.var() ** 2) / n_draws) ** 0.5
 
 
 def torch_log_evidence(m, v, x, y, noise_variance):
@@ -157,14 +140,6 @@ def test_the_gaussian_evidence_is_right_for_a_concentrated_gamma():
     np.testing.assert_allclose(new_a / new_b - a / b, mean - a / b, rtol=5e-3)
 
 
-def test_tilted_gamma_is_the_formula_of_the_paper():
-    a, b, r, v = 6.0, 6.0, 1.5, 0.4
-    log_z, log_z1, log_z2 = (stats.norm.logpdf(r, 0, (v + b / (a + k - 1)) ** 0.5) for k in range(3))
-    new_a = 1 / (np.exp(log_z2 - 2 * log_z1 + log_z) * (a + 1) / a - 1)
-    new_b = 1 / (np.exp(log_z2 - log_z1) * (a + 1) / b - np.exp(log_z1 - log_z) * a / b)
-    np.testing.assert_allclose(tilted_gamma(*map(np.array, (a, b, r, v))), (new_a, new_b), rtol=1e-10)
-
-
 def filter_linear(x, y, m, v, variance):
     """One pass over rows of a linear model with known noise, its bias held at zero by a tiny variance."""
     m, v = np.append(m, 0.0)[None], np.append(v, 1e-60)[None]
@@ -196,31 +171,6 @@ def test_filtering_has_exact_marginals(x):
     np.testing.assert_allclose(found_v, np.diag(exact_v), rtol=1e-10)
 
 
-def table(n=3, N=12, D=3, seed=4):
-    rng = np.random.default_rng(seed)
-    x, y = rng.normal(size=(n, N, D)), rng.normal(size=(n, N))
-    order = np.stack([rng.permutation(N) for _ in range(n)])
-    return x, y, order
-
-
-@pytest.mark.parametrize("known", [True, False])
-def test_a_batch_of_replicas_equals_a_loop(known):
-    sizes, n_rows = [3, 5, 1], np.array([12, 9, 11])
-    x, y, order = table()
-    order[1, :9], order[2, :11] = np.arange(9), np.arange(11)
-    m, v = network(sizes, n=3)
-    noise = np.tile([6.0, 0.7], (3, 1))
-    loops = []
-    for k in range(3):
-        own = [part[k : k + 1].copy() for part in (m, v, noise)]
-        one = slice(k, k + 1)
-        log_z = filter_rows(sizes, n_rows[one], x[one], y[one], order[one], *own, known=known)
-        loops.append([*own, log_z])
-    log_z = filter_rows(sizes, n_rows, x, y, order, m, v, noise, known=known)
-    for found, parts in zip((m, v, noise, log_z), zip(*loops, strict=True), strict=True):
-        np.testing.assert_allclose(found, np.concatenate(parts), rtol=1e-10)
-
-
 def test_refining_the_prior_of_one_weight_matches_the_tilted_moments():
     """Before any data the cavity is flat and nothing happens; with data q is cavity × ∫N(w; 0, 1/λ) q(λ)."""
     prior = WeightPrior.start(1, 1, 6.0, 6.0)
@@ -249,19 +199,6 @@ def test_refining_with_a_flat_cavity_changes_nothing():
     refine_prior(prior, m, v)
     np.testing.assert_array_equal(v, 1 / prior.precision)
     np.testing.assert_array_equal(prior.concentration, 6.0)
-
-
-def test_refining_a_batch_equals_a_loop():
-    m, v = network([2, 3, 1], n=3)
-    v *= 0.3
-    whole = WeightPrior.start(3, m.shape[1], 6.0, 6.0)
-    parts = [(WeightPrior.start(1, m.shape[1], 6.0, 6.0), m[k : k + 1].copy(), v[k : k + 1].copy()) for k in range(3)]
-    refine_prior(whole, m, v)
-    for k, part in enumerate(parts):
-        refine_prior(*part)
-        np.testing.assert_allclose(m[k], part[1][0])
-        np.testing.assert_allclose(v[k], part[2][0])
-        np.testing.assert_allclose(whole.rate[k], part[0].rate[0])
 
 
 # -- a whole fit ------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import struct
 import numpy as np
 import pytest
 
-from vmg_paper.data import IMAGE_SETS, load_images
+from vmg_paper.data import load_images
 from vmg_paper.data.images import read_idx
 
 
@@ -53,12 +53,6 @@ def test_another_file_under_a_known_name_is_refused(cache):
     write_idx(cache / "mnist/t10k-images-idx3-ubyte.gz", np.zeros((2, 28, 28)))
     with pytest.raises(ValueError, match="is damaged or another file"):
         load_images("mnist", "test")
-
-
-def test_every_set_is_known_by_its_checksums():
-    hashes = [sha256 for files in IMAGE_SETS.values() for pair in files.sha256.values() for sha256 in pair]
-    assert len(set(hashes)) == len(hashes) == 10
-    assert all(len(sha256) == 64 for sha256 in hashes)
 
 
 def test_idx_round_trip(tmp_path):

@@ -36,10 +36,6 @@ def published_yacht(data_folder, server, monkeypatch):
     return table, folder
 
 
-def test_the_nine_tables_and_year_can_be_asked_for():
-    assert (*SHAPES, "year") == TABLES
-
-
 @pytest.mark.parametrize("name", SHAPES)
 def test_tables_are_read(name, data_folder):
     table = load_table(name)

@@ -78,15 +78,21 @@ def test_a_converted_file_of_another_shape_is_refused(tmp_path):
         open_converted(tmp_path / "values.npy")
 
 
-def test_year_is_downloaded_converted_once_and_loaded_as_a_table(values, cache, server, monkeypatch):
+@pytest.fixture
+def published_year(values, cache, server, monkeypatch):
+    """A small archive of the same form at its public address, and nothing in the cache."""
     address, served = server
     archive = make_archive(served / "year.zip", values)
     monkeypatch.setattr(year, "URL", f"{address}/year.zip")
     monkeypatch.setattr(year, "SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
     monkeypatch.setattr(convert_archive, "__kwdefaults__", {"n_rows": 100, "chunk_rows": 32})
     monkeypatch.setattr(open_converted, "__defaults__", (100,))
+    return archive
+
+
+def test_year_is_downloaded_converted_once_and_loaded_as_a_table(published_year, cache):
     X, y = load_year()
-    archive.unlink()
+    published_year.unlink()
     (cache / "year/yearpredictionmsd.zip").unlink()
     table = load_table("year")
     np.testing.assert_array_equal(table.X, X)
@@ -95,14 +101,9 @@ def test_year_is_downloaded_converted_once_and_loaded_as_a_table(values, cache, 
     assert table.n_splits == 1
 
 
-def test_table1_runs_on_year_end_to_end(values, cache, server, monkeypatch, tmp_path, capsys):
-    """From an archive of the same form at its address to the printed row, with the fixed split."""
-    address, served = server
-    archive = make_archive(served / "year.zip", values)
-    monkeypatch.setattr(year, "URL", f"{address}/year.zip")
-    monkeypatch.setattr(year, "SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
-    monkeypatch.setattr(convert_archive, "__kwdefaults__", {"n_rows": 100, "chunk_rows": 32})
-    monkeypatch.setattr(open_converted, "__defaults__", (100,))
+@pytest.mark.usefixtures("published_year")
+def test_table1_runs_on_year_end_to_end(values, monkeypatch, tmp_path, capsys):
+    """From the archive to the printed row, with the fixed split."""
     monkeypatch.setattr(tables, "N_ROWS", 100)
     monkeypatch.setattr(tables, "N_TRAIN", 90)
     out = tmp_path / "lines.jsonl"

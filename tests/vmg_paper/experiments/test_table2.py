@@ -278,14 +278,6 @@ def test_each_method_trains_at_its_own_rate_and_average_unless_told(name, digits
         assert (config["learning_rate"], config["averaging"]) == (expected, method.averaging)
 
 
-def test_another_folder_for_the_state_of_runs(vmg_table2, tmp_path):
-    options = ("--sizes", "1x8", "--methods", "max-likelihood", "--epochs", "1")
-    result, out = vmg_table2(*options, "--checkpoints", str(tmp_path / "c"))
-    assert result.exit_code == 0, result.output
-    assert len(list((tmp_path / "c").iterdir())) == 1
-    assert [file.name for file in out.parent.iterdir()] == ["table2.jsonl"]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
