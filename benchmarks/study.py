@@ -144,8 +144,8 @@ def measure(task: Task, plan: Any, method: str) -> Record:
         scores, version = plan.score_rival(RIVALS[method], (fitted, held), 0.9), RIVALS[method].version
     seconds = time.process_time() - started
     parts = [RowScores(0, name, **scores, seconds=seconds) for name in (OWN, BASE_RATE)]  # a verdict needs two
-    groups = None if plan.groups is None else plan.groups[held]
-    found = join_scores(plan.task, parts, groups=groups).scores[OWN]
+    by_group = task.holdout.by is not None
+    found = join_scores(plan.task, parts, groups=plan.groups[held], by_group=by_group).scores[OWN]
     scale = float(plan.values[held].std()) if task.task == "regression" else 1.0
     shifts = {"rmse": 1 / scale, "mae": 1 / scale, "crps": 1 / scale, "width": 1 / scale}
     found = {name: value * shifts.get(name, 1.0) for name, value in found.items()}

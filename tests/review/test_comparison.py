@@ -103,6 +103,18 @@ def test_rows_of_a_group_count_as_one_observation():
     assert alone[1] - alone[0] < (high - low) / 3
 
 
+def test_copies_of_a_row_count_as_one_observation():
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame({"x": rng.normal(size=30)}).assign(y=lambda rows: rows["x"] + rng.normal(size=30))
+    ends = []
+    for copies in (1, 20):
+        table = pd.concat([rows] * copies, ignore_index=True)
+        found = vmg.compare(table[["x"]], table["y"], rivals=["linear"], folds=2)
+        assert "worst_group" not in found.scores["vmg"]
+        ends.append(np.ptp(found.gains["base rate"]))
+    assert 0.5 < ends[1] / ends[0] < 2  # 0.2 where each copy counts
+
+
 @pytest.mark.parametrize(
     ("crps", "seconds", "words"),
     [
@@ -141,7 +153,7 @@ def test_quantiles_are_scored_as_their_distribution():
 def test_the_worst_group_is_that_with_the_lowest_coverage():
     hit, zero = [1.0] * 10 + [0.5] * 10 + [0.0] * 3, [0.0] * 23  # the last group is too small to count
     parts = [RowScores(0, name, zero, zero, zero, hit, zero) for name in ("vmg", "base rate")]
-    found = join_scores("regression", parts, groups=np.repeat([0, 1, 2], [10, 10, 3]))
+    found = join_scores("regression", parts, groups=np.repeat([0, 1, 2], [10, 10, 3]), by_group=True)
     assert found.scores["vmg"]["worst_group"] == 0.5
     assert "worst_group" not in join_scores("regression", parts).scores["vmg"]
 

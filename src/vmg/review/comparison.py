@@ -69,7 +69,7 @@ class Comparison:
         Processor time of all fits and predictions, and mean rank over folds by CRPS or Brier score.
     gains : dict
         What the CRPS or Brier score of each other method exceeds vmg's by, as the ends of a 95 % interval. Above zero:
-        vmg is surely better. Rows of one group count as one observation.
+        vmg is surely better. Rows of one group, and copies of a row, count as one observation.
     sentence, advice : str
         A verdict on vmg's errors, and which method to choose.
     notes : tuple of str
@@ -111,9 +111,18 @@ class Comparison:
 
 
 def join_scores(
-    task: Task, parts: Sequence[RowScores], coverage: float = 0.9, groups: NDArray[np.int64] | None = None
+    task: Task,
+    parts: Sequence[RowScores],
+    coverage: float = 0.9,
+    groups: NDArray[np.int64] | None = None,
+    *,
+    by_group: bool = False,
 ) -> Comparison:
-    """The scores of several folds as those of one; ``groups`` are of the held-out rows, fold after fold."""
+    """The scores of several folds as those of one.
+
+    ``groups`` are of the held-out rows, fold after fold: rows of one are one observation, such as copies. With
+    ``by_group`` they were held out whole, and the lowest coverage of one is a score.
+    """
     methods, folds = list(dict.fromkeys(part.method for part in parts)), sorted({part.fold for part in parts})
     by_fold = {(part.method, part.fold): part for part in parts}
     values = {
@@ -128,7 +137,7 @@ def join_scores(
         if task == "regression":
             mae = float(np.sqrt(values["loss"][name]).mean())
             row = {"rmse": loss**0.5, "mae": mae, "log_likelihood": log_prob, "crps": crps, "coverage": hit}
-            row |= {"width": width} | _worst_group(values["hit"][name], groups)
+            row |= {"width": width} | (_worst_group(values["hit"][name], groups) if by_group else {})
         else:
             row = {"accuracy": hit, "log_likelihood": log_prob, "brier": crps}
         scores[name] = row

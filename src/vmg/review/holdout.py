@@ -199,7 +199,7 @@ class Plan:
     task: Task
     values: NDArray[Any]
     splits: list[Split]
-    groups: Rows | None  # of the rows, if they are held out by groups
+    groups: Rows  # the rows that are one observation together: copies, or those of one group where such are held out
     choices: TableChoices
 
     @classmethod
@@ -217,7 +217,9 @@ class Plan:
             raise TooFewRowsError(f"{count(len(rows), 'row')} with a target are too few to hold some out")
         if known.task == "classification":  # no method can predict a class that no fitted row has
             splits = [(fitted, held[np.isin(known.values[held], known.values[fitted])]) for fitted, held in splits]
-        return cls(rows, target, known.task, known.values, splits, holdout.groups(rows), choices)
+        groups = holdout.groups(rows)
+        groups = _first_copies(rows) if groups is None else groups
+        return cls(rows, target, known.task, known.values, splits, groups, choices)
 
     def score_own(self, model: TableModel, held: Rows, coverage: float) -> dict[str, list[float]]:
         """Scores of a model by row; intervals are those that it predicts, conformal ones where it has them."""
@@ -312,10 +314,10 @@ def compare_table(
             if tell is not None:
                 tell(f"fold {number + 1} of {n_splits}: {name}, {part.seconds:.1f} s")
     asked = [part for name in (OWN, *others) for part in parts if part.method == name]
-    groups = None if plan.groups is None else np.concatenate([plan.groups[held] for _, held in plan.splits])
+    groups = np.concatenate([plan.groups[held] for _, held in plan.splits])
     left_out = [name for name in (target, *choices.ignored) if name in plan.rows]
     caution = holdout.caution(plan.rows.drop(columns=left_out))
-    made = join_scores(plan.task, asked, coverage, groups)
+    made = join_scores(plan.task, asked, coverage, groups, by_group=holdout.by is not None)
     sentence, words = f"{made.sentence} {caution}".strip(), holdout.words(plan.splits)
     return replace(made, held_out=words, sentence=sentence, notes=tuple(notes))
 
