@@ -267,7 +267,7 @@ def _interrupt(rng: random.Random, folder: Path) -> None:
     )
     arguments = rng.choice(commands)
     victim = start("command", *arguments, folder=folder)
-    code = victim.end_after(0, 0.05 + rng.random() * (2.0 if arguments[0] == "fit" else 0.3), signal.SIGINT)
+    code = victim.end_after(1, 0.05 + rng.random() * (2.0 if arguments[0] == "fit" else 0.3), signal.SIGINT)
     left = set(os.listdir(folder)) - {"t.csv", "old.vmg", "out.csv", "old.vmg.partial"}  # of finished folds
     said = victim.said()
     if code == 0:

@@ -1,6 +1,7 @@
 """A short slice of the campaign of ``make fuzz``, always the same."""
 
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -114,6 +115,13 @@ def test_limits_hold_for_a_victim_and_for_what_it_starts(tmp_path, monkeypatch, 
         kills.victims().start(work, folder=tmp_path, seconds=seconds).wait()
     left = [int(pid) for pid in (tmp_path / "child").read_text().split()] if "child" in work else []
     assert not any(Path(f"/proc/{pid}").exists() and _state(pid) not in "ZX" for pid in left)
+
+
+def test_a_victim_hears_a_signal_from_the_first_moment(tmp_path):
+    """On a busy machine it was sent before the victim listened, which then computed until its limit."""
+    for _ in range(2):
+        victim = kills.victims().start("hang", folder=tmp_path, seconds=(60, 20))
+        assert victim.end_after(0, 0.0, signal.SIGINT) == 99 and "KeyboardInterrupt" in victim.said()
 
 
 def _state(pid):

@@ -168,6 +168,7 @@ def command(*arguments: str) -> int:
     """The command ``vmg``."""
     from vmg.cli.app import run
 
+    print(flush=True)  # from here on it answers Ctrl-C
     return run(arguments)
 
 
@@ -233,17 +234,17 @@ NEEDED = (
 
 
 def _be_victim(request: dict[str, Any], folder: Path) -> int:
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    for descriptor, ending in ((1, "out"), (2, "err")):
-        os.dup2(os.open(folder / f"{os.getpid()}.{ending}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Do the work. The file of errors comes last: from then on a signal may come."""
     os.chdir(request["folder"])
     limit_process(request["seconds"][1])
     if request["file_limit"] is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (request["file_limit"], resource.RLIM_INFINITY))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for descriptor, ending in ((1, "out"), (2, "err")):
+            os.dup2(os.open(folder / f"{os.getpid()}.{ending}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
         return WORK[request["start"]](*request["arguments"]) or 0
     except BaseException:
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
