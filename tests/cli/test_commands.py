@@ -147,7 +147,7 @@ def test_rare_classes_can_count_as_much_as_frequent_ones(houses, vmg_command):
     assert vmg_command("fit", "rare.csv", "-t", "kind", "--balanced", "--no-holdout", *QUICK)[0] == 0
     estimator = vmg.load("rare.vmg").estimator
     assert estimator.class_weight == "balanced" and estimator.class_weights_.argmax() == 1
-    code, _, err = vmg_command("fit", "houses.csv", "-t", "price", "--balanced", "--likelihood", "gamma", *QUICK)
+    code, _, err = vmg_command("fit", "houses.csv", "-t", "price", "--balanced", "--likelihood", "beta", *QUICK)
     assert code == 2 and "is for classes" in one_line(err)
 
 

@@ -23,7 +23,12 @@ from vmg.variational import VMGClassifier, VMGRegressor
 
 TINY = {"hidden_layer_sizes": (4,), "n_pseudo": 2, "max_iter": 2, "n_draws": 8, "random_state": 0, "max_noise": 0.25}
 COUNTS = np.arange(24.0) % 5
-TARGETS = {"poisson": COUNTS, "gamma": COUNTS + 1, "ordinal": COUNTS, "binomial": np.column_stack([COUNTS, COUNTS + 3])}
+TARGETS = {
+    "poisson": COUNTS,
+    "beta": (COUNTS + 1) / 7,
+    "ordinal": COUNTS,
+    "binomial": np.column_stack([COUNTS, COUNTS + 3]),
+}
 
 
 @pytest.fixture(scope="module")
@@ -180,8 +185,8 @@ def test_forged_ensembles_are_refused(states, tmp_path, kind, change):
         ("poisson", lambda d, t: d["constants"].update(level=float("nan")), "level must be finite"),
         ("poisson", lambda d, t: d["constants"].update(ceiling=-1.0), "ceiling must be positive"),
         ("poisson", lambda d, t: d.update(likelihood="other"), "other"),
-        ("gamma", lambda d, t: t.update({"ensemble_.theta": t["ensemble_.theta"].repeat(2)}), "shape"),
-        ("gamma", lambda d, t: d.update(inflation=-1.0), "positive factors"),
+        ("beta", lambda d, t: t.update({"ensemble_.theta": t["ensemble_.theta"].repeat(2)}), "shape"),
+        ("beta", lambda d, t: d.update(inflation=-1.0), "positive factors"),
         ("ordinal", lambda d, t: d["constants"].update(levels=[1.0] * 200), "at most 100"),
         ("binomial", lambda d, t: d["constants"].update(trials=10**12), "trials must be a whole number"),
     ],

@@ -2,14 +2,13 @@
 
 import numpy as np
 
-from vmg.likelihoods.families import Beta, Binomial, Censored, Gamma, NegativeBinomial, Ordinal, Poisson
+from vmg.likelihoods.families import Beta, Binomial, Censored, NegativeBinomial, Ordinal, Poisson
 
 ORDINAL = Ordinal((3.0, 4.0, 5.5, 8.0), (0.1, 0.4, 0.3, 0.2))
 
 CASES = {
     "poisson": (Poisson(3.0, 60.0), np.zeros(0), np.array([0.0, 1.0, 4.0, 17.0])),
     "negative-binomial": (NegativeBinomial(3.0, 60.0), np.array([0.4]), np.array([0.0, 1.0, 4.0, 17.0])),
-    "gamma": (Gamma(250.0, 4000.0), np.array([0.7]), np.array([3.0, 120.0, 260.0, 1900.0])),
     "beta": (Beta(0.3), np.array([1.6]), np.array([0.02, 0.3, 0.6, 0.97])),
     "binomial": (Binomial(-0.4, 6), np.zeros(0), np.array([[0.0, 3.0], [2.0, 2.0], [3.0, 9.0], [1.0, 6.0]])),
     "ordinal": (ORDINAL, ORDINAL.initial_theta(), np.array([0.0, 1.0, 2.0, 3.0])),

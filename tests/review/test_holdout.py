@@ -201,7 +201,7 @@ def test_standard_input_and_kept_columns(shops, vmg_command, monkeypatch):
         (["--time", "shop"], "must hold dates or numbers in every row"),
         (["--likelihood", "guess"], "must be one of auto, student"),
         (["--likelihood", "censored"], "censored takes two numbers a row"),
-        (["--likelihood", "gamma"], "does not suit the likelihood"),
+        (["--likelihood", "beta"], "does not suit the likelihood"),
         (["--decimal", ";"], "decimal must be a point or a comma"),
         (["--categorical", "colour"], "no column 'colour'"),
         (["--date-format", "day=%d"], "a date format must be like"),

@@ -4,6 +4,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import special
 
 import vmg
 from vmg import model_file
@@ -286,13 +287,13 @@ def test_targets_with_a_unit_and_decimal_commas_are_read(tmp_path):
 
 
 def test_a_likelihood_that_is_asked_for_is_fitted_or_refused(tmp_path):
-    frame = sales({"north": 60, "south": 40}).assign(y=lambda rows: np.exp(rows["y"]))
-    for name in ("gamma", "normal", "lognormal"):
+    frame = sales({"north": 60, "south": 40}).assign(y=lambda rows: special.expit(rows["y"]))
+    for name in ("beta", "normal", "lognormal"):
         fit_fleet(frame, "y", "shop", tmp_path / name, options={**FAST, "likelihood": name})
         fleet = load_fleet(tmp_path / name)
         assert {fleet.model(shop).estimator.likelihood_ for shop in fleet.groups} == {name}
     with pytest.raises(TableError, match="can be pooled in regression with the likelihoods auto, student, lognormal"):
-        fit_fleet(frame, "y", "shop", tmp_path / "pool", pool=True, options={**FAST, "likelihood": "gamma"})
+        fit_fleet(frame, "y", "shop", tmp_path / "pool", pool=True, options={**FAST, "likelihood": "beta"})
 
 
 @pytest.mark.parametrize("pool", [False, True])

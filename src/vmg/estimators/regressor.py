@@ -51,7 +51,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         "auto" lets the noise depend on the input where held-out rows are predicted better so.
     likelihood : str
         How targets scatter. With the output layer integrated out: "student", "normal", "lognormal" (the logarithm is a
-        Student t). With a natural-gradient output layer: "gamma", "poisson", "negative-binomial", "beta", "ordinal" (a
+        Student t). With a natural-gradient output layer: "poisson", "negative-binomial", "beta", "ordinal" (a
         few ordered values), "binomial", where ``y`` [N, 2] has successes and trials, and "censored", where ``y`` [N, 2]
         has a lower and an upper bound of the target, equal where it is seen and infinite where there is none. "auto"
         compares those that the target's values allow on held-out training rows; several outputs get "student".

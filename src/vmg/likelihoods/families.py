@@ -1,4 +1,4 @@
-"""All likelihoods of one function by name: numbers, amounts and counts, shares and grades, censored targets.
+"""All likelihoods of one function by name: numbers and counts, shares and grades, censored targets.
 
 A new likelihood is a class here, and a place in ``LIKELIHOODS``.
 """
@@ -18,7 +18,6 @@ from vmg.likelihoods.scalar import (
     HEADROOM,
     MOST_NUMBERS,
     NamedLikelihood,
-    RateLink,
     ScalarLikelihood,
     TargetKind,
     is_whole,
@@ -29,7 +28,6 @@ __all__ = [
     "Beta",
     "Binomial",
     "Censored",
-    "Gamma",
     "LogNormal",
     "NegativeBinomial",
     "Ordinal",
@@ -40,6 +38,7 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
+LOWEST = 40.0  # of −f: a rate of e⁻⁴⁰ is none
 MOST_TRIALS = 1_000_000
 SMALL_SHARE = 1e-6  # least mean of a share: at an end of the unit interval its density would be a spike
 END = 1e4  # stands for the cut beyond the last level: a logistic function of it is 0 or 1
@@ -84,7 +83,7 @@ class LogNormal(NamedLikelihood):
         return 0.0 if len(positive) == len(y) else 0.5 * float(positive.min()) if len(positive) else 1.0
 
 
-# -- amounts and counts -----------------------------------------------------------------------------------------------
+# -- counts -----------------------------------------------------------------------------------------------------------
 
 
 def _size(theta: Tensor) -> Tensor:
@@ -92,76 +91,17 @@ def _size(theta: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Rates(ScalarLikelihood):
-    """Targets from 0 on with mean λ = level · exp(f), up to a ceiling; θ, where there is one, is log of a shape."""
+class Counts(ScalarLikelihood):
+    """Whole numbers from 0 on with mean λ = level · exp(f), and from ``ceiling`` on a straight line in f.
+
+    The ceiling lies above all targets, so that training hardly meets it. Without it the mean of exp(f) would be
+    astronomic where f is hardly known. θ, where there is one, is the logarithm of a size.
+    """
 
     level: float
     ceiling: float
     amounts = True
     positive = ("level", "ceiling")
-
-    @property
-    def link(self) -> RateLink:
-        """Link from f to the mean."""
-        return RateLink(self.level, self.ceiling)
-
-    @property
-    def highest(self) -> float:
-        return float(np.log(self.ceiling / self.level))
-
-    def mean(self, f: Array, theta: Array) -> Array:
-        return self.link.rate(f)
-
-
-@dataclass(frozen=True)
-class Gamma(Rates):
-    """y ~ Gamma with mean λ and shape k, so variance λ²/k; θ = log k."""
-
-    name = "gamma"
-    requirement = "above 0"
-
-    @classmethod
-    def accepts(cls, y: Array) -> bool:
-        return bool((y > 0).all())
-
-    @classmethod
-    def for_targets(cls, y: Array, weight: Array | None) -> Gamma:
-        return cls(float(np.average(y, weights=weight)), HEADROOM * float(y.max()))
-
-    @property
-    def link(self) -> RateLink:
-        """Link from f to the mean in units of ``level``, so that numbers are near one in any unit."""
-        return RateLink(1.0, self.ceiling / self.level)
-
-    def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
-        log_rate, k, amount = self.link.log_rate(f)[0], _size(theta), y / self.level
-        shape = k * k.log() - torch.lgamma(k) - float(np.log(self.level))
-        return shape - k * log_rate + (k - 1) * amount.log() - k * amount * torch.exp(-log_rate)
-
-    def derivatives(self, f: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-        k = _size(theta)
-        excess = k * (y / self.level) * torch.exp(-self.link.log_rate(f)[0])
-        return self.link.chained(f, excess - k, -excess)
-
-    def mean(self, f: Array, theta: Array) -> Array:
-        return self.level * self.link.rate(f)
-
-    def variance(self, f: Array, theta: Array) -> Array:
-        return self.mean(f, theta) ** 2 / np.exp(theta[0])
-
-    def cdf(self, index: Array, f: Array, theta: Array) -> Array:
-        k = np.exp(theta[0])
-        return special.gammainc(k, k * np.maximum(index, 0) / self.mean(f, theta))
-
-    def sample(self, f: Array, theta: Array, rng: np.random.Generator) -> Array:
-        k = np.exp(theta[0])
-        return rng.gamma(k, size=np.shape(f)) * self.mean(f, theta) / k
-
-
-@dataclass(frozen=True)
-class Counts(Rates):
-    """Whole numbers from 0 on with mean λ."""
-
     discrete = True
     requirement = "whole numbers of at least 0"
 
@@ -174,6 +114,25 @@ class Counts(Rates):
         mean = float(np.average(y, weights=weight))
         return cls(mean if mean > 0 else 0.5 / len(y), HEADROOM * max(float(y.max()), 1.0))
 
+    @property
+    def highest(self) -> float:
+        return float(np.log(self.ceiling / self.level))
+
+    def log_rate(self, f: Tensor) -> Tensor:
+        """log λ."""
+        over = 1 + (f - self.highest).clamp_min(0.0)
+        return float(np.log(self.level)) + f.clamp(-LOWEST, self.highest) + over.log()
+
+    def chained(self, f: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Derivatives in f from those in log λ."""
+        bent = f > self.highest
+        slope = torch.where(f > -LOWEST, 1 / (1 + (f - self.highest).clamp_min(0.0)), torch.zeros_like(f))
+        return first * slope, (second - first * bent) * slope.square()
+
+    def mean(self, f: Array, theta: Array) -> Array:
+        """λ, at most the ceiling: no prediction is beyond a multiple of what was seen."""
+        return np.minimum(self.log_rate(torch.as_tensor(f)).exp().numpy(), self.ceiling)
+
 
 @dataclass(frozen=True)
 class Poisson(Counts):
@@ -185,21 +144,21 @@ class Poisson(Counts):
         return np.zeros(0)
 
     def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
-        log_rate = self.link.log_rate(f)[0]
+        log_rate = self.log_rate(f)
         return y * log_rate - log_rate.exp() - torch.lgamma(y + 1)
 
     def derivatives(self, f: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-        rate = self.link.log_rate(f)[0].exp()
-        return self.link.chained(f, y - rate, -rate)
+        rate = self.log_rate(f).exp()
+        return self.chained(f, y - rate, -rate)
 
     def variance(self, f: Array, theta: Array) -> Array:
-        return self.link.rate(f)
+        return self.mean(f, theta)
 
     def cdf(self, index: Array, f: Array, theta: Array) -> Array:
-        return np.where(index < 0, 0.0, special.pdtr(np.maximum(index, 0), self.link.rate(f)))
+        return np.where(index < 0, 0.0, special.pdtr(np.maximum(index, 0), self.mean(f, theta)))
 
     def sample(self, f: Array, theta: Array, rng: np.random.Generator) -> Array:
-        return rng.poisson(self.link.rate(f)).astype(np.float64)
+        return rng.poisson(self.mean(f, theta)).astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -210,28 +169,28 @@ class NegativeBinomial(Counts):
     kinds = (TargetKind.COUNT,)
 
     def log_prob(self, f: Tensor, y: Tensor, theta: Tensor) -> Tensor:
-        odds = self.link.log_rate(f)[0] - theta[..., 0, None]  # log λ/r
+        odds = self.log_rate(f) - theta[..., 0, None]  # log λ/r
         r = _size(theta)
         ways = torch.lgamma(y + r) - torch.lgamma(r) - torch.lgamma(y + 1)
         return ways + y * odds - (y + r) * softplus(odds)
 
     def derivatives(self, f: Tensor, y: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-        share = torch.sigmoid(self.link.log_rate(f)[0] - theta[..., 0, None])  # λ/(r + λ)
+        share = torch.sigmoid(self.log_rate(f) - theta[..., 0, None])  # λ/(r + λ)
         total = y + _size(theta)
-        return self.link.chained(f, y - total * share, -total * share * (1 - share))
+        return self.chained(f, y - total * share, -total * share * (1 - share))
 
     def variance(self, f: Array, theta: Array) -> Array:
-        rate = self.link.rate(f)
+        rate = self.mean(f, theta)
         return rate + rate**2 / np.exp(theta[0])
 
     def cdf(self, index: Array, f: Array, theta: Array) -> Array:
         r = np.exp(theta[0])
-        share = r / (r + self.link.rate(f))
+        share = r / (r + self.mean(f, theta))
         return np.where(index < 0, 0.0, special.betainc(r, np.maximum(index, 0) + 1, share))
 
     def sample(self, f: Array, theta: Array, rng: np.random.Generator) -> Array:
         r = np.exp(theta[0])
-        return rng.poisson(self.link.rate(f) * rng.gamma(r, size=np.shape(f)) / r).astype(np.float64)
+        return rng.poisson(self.mean(f, theta) * rng.gamma(r, size=np.shape(f)) / r).astype(np.float64)
 
 
 # -- targets between bounds -------------------------------------------------------------------------------------------
@@ -543,7 +502,7 @@ LIKELIHOODS: dict[str, type[NamedLikelihood]] = {
     kind.name: kind
     for kind in (
         *(Student, Normal, LogNormal),
-        *(Gamma, Ordinal, NegativeBinomial, Poisson, Beta, Binomial, Censored),
+        *(Ordinal, NegativeBinomial, Poisson, Beta, Binomial, Censored),
     )
 }
 """All likelihoods, in the order in which "auto" compares them."""

@@ -13,15 +13,12 @@ from enum import Enum
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["HEADROOM", "LikelihoodAt", "NamedLikelihood", "RateLink", "ScalarLikelihood", "TargetKind", "is_whole"]
+__all__ = ["HEADROOM", "LikelihoodAt", "NamedLikelihood", "ScalarLikelihood", "TargetKind", "is_whole"]
 
 Array = NDArray[np.float64]
-
-LOWEST = 40.0  # of −f: a rate of e⁻⁴⁰ is none
 
 HEADROOM = 3.0  # an exponential goes on up to so many times the largest target, and as a line from there
 MOST_NUMBERS = 100  # of a constant that a file may have, such as the levels of an ordinal target
@@ -176,32 +173,3 @@ class LikelihoodAt:
     def derivatives(self, f: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """First and second derivative of log p(y | f) in f."""
         return self.likelihood.derivatives(f, y, self.theta)
-
-
-@dataclass(frozen=True)
-class RateLink:
-    """A positive rate from f: level · exp(f), and from ``ceiling`` on a straight line.
-
-    The ceiling lies above all targets, so that training hardly meets it. Without it the mean of exp(f) would be
-    astronomic where f is hardly known.
-    """
-
-    level: float
-    ceiling: float
-
-    def log_rate(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The rate's logarithm and its first and second derivative in f."""
-        bend = float(np.log(self.ceiling / self.level))
-        over = 1 + (f - bend).clamp_min(0.0)
-        value = float(np.log(self.level)) + f.clamp(-LOWEST, bend) + over.log()
-        slope = torch.where(f > -LOWEST, 1 / over, torch.zeros_like(f))
-        return value, slope, torch.where(f > bend, -slope.square(), torch.zeros_like(f))
-
-    def rate(self, f: Array) -> Array:
-        """The rate alone, of arrays, at most the ceiling: no prediction is beyond a multiple of what was seen."""
-        return np.minimum(self.log_rate(torch.as_tensor(f))[0].exp().numpy(), self.ceiling)
-
-    def chained(self, f: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-        """Derivatives in f from those in the rate's logarithm."""
-        _, slope, bending = self.log_rate(f)
-        return first * slope, second * slope.square() + first * bending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -25,26 +25,6 @@ MEAN_IGNORANCE = 5.0  # times the noise: what the mean of numbers that are cut a
 UNTOUCHED = 1e-4  # of probability below zero: less leaves a rectified row's moments as they are
 
 
-class TargetTransform(Protocol):
-    """y = T(z), not falling, with zero as the smallest y; or, with a small probability, y = z."""
-
-    @property
-    def negative_probability(self) -> float:
-        """The probability that targets can be below zero after all."""
-
-    def forward(self, z: Array) -> Array:
-        """T(z)."""
-
-    def inverse(self, y: Array) -> Array:
-        """The largest z with T(z) = y, for y from 0 on."""
-
-    def log_slope(self, y: Array) -> Array:
-        """log dz/dy where y > 0."""
-
-    def floor(self) -> float:
-        """The z up to which targets are zero: −∞ where none are."""
-
-
 @dataclass(frozen=True)
 class LogTransform:
     """y = e^z − shift, nothing below zero, and from ``ceiling`` on a straight line.
@@ -55,27 +35,28 @@ class LogTransform:
 
     ceiling: float
     shift: float = 0.0
-
-    @property
-    def negative_probability(self) -> float:
-        return 0.0
+    negative_probability: ClassVar[float] = 0.0
 
     def forward(self, z: Array) -> Array:
+        """T(z)."""
         bend = np.log(self.ceiling)
         amount = np.exp(np.minimum(z, bend)) * (1 + np.maximum(z - bend, 0))
         return np.maximum(amount - self.shift, 0.0)
 
     def inverse(self, y: Array) -> Array:
+        """The largest z with T(z) = y, for y from 0 on."""
         amount = np.maximum(y, 0.0) + self.shift
         with np.errstate(divide="ignore"):
             below = np.log(np.minimum(amount, self.ceiling))
         return below + np.maximum(amount / self.ceiling - 1, 0)
 
     def log_slope(self, y: Array) -> Array:
+        """log dz/dy where y > 0."""
         with np.errstate(divide="ignore"):
             return -np.log(np.minimum(np.maximum(y, 0.0) + self.shift, self.ceiling))
 
     def floor(self) -> float:
+        """The z up to which targets are zero: −∞ where none are."""
         return float(np.log(self.shift)) if self.shift > 0 else -np.inf
 
 
@@ -105,6 +86,10 @@ class Rectified:
 
     def floor(self) -> float:
         return 0.0
+
+
+TargetTransform = LogTransform | Rectified
+"""y = T(z), not falling, with zero as the smallest y; with ``negative_probability``, if there is one, y = z."""
 
 
 @dataclass(frozen=True, repr=False)
