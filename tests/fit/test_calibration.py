@@ -17,7 +17,6 @@ from vmg.fit.calibration import (
 )
 from vmg.fit.classes import MemberLogits
 from vmg.fit.design import Design, Group
-from vmg.math.distributions import student_log_density
 
 
 def errors(n, noise, inflation, degrees, seed=0, variance=None):
@@ -25,12 +24,6 @@ def errors(n, noise, inflation, degrees, seed=0, variance=None):
     u = rng.gamma(1.0, 1.0, n) if variance is None else np.full(n, variance)
     scale = np.sqrt(noise + inflation * u)
     return HeldOut(scale * rng.standard_t(degrees, n), u, np.ones(n))
-
-
-def test_the_density_is_that_of_a_student_t():
-    error, squared = np.linspace(-9, 9, 7), np.linspace(0.1, 4, 7)
-    expected = stats.t.logpdf(error, 4.5, scale=np.sqrt(squared))
-    np.testing.assert_allclose(student_log_density(error, squared, 4.5), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize(("noise", "inflation", "degrees"), [(1.0, 1.0, 10.0), (0.04, 3.0, 5.0), (2.0, 0.3, 30.0)])

@@ -134,14 +134,6 @@ def ensemble(x, y, seed=0):
     return fit_regression(x, y, None, size=SMALL, input_noise=True, seed=seed).ensemble
 
 
-def test_the_function_factor_is_the_function_variance():
-    x, y = table()
-    fitted = ensemble(x, y)
-    factor, found = fitted.function_factor(x), fitted.predict(x)
-    np.testing.assert_allclose((factor**2).sum(0), found.function_variance, rtol=1e-5)
-    assert found.loc.shape == found.noise_variance.shape == (N, 1) and found.degrees.shape == (1,)
-
-
 def test_an_update_is_a_new_ensemble():
     x, y = table()
     fitted = ensemble(x, y)
@@ -256,16 +248,6 @@ def test_a_batch_of_groups_is_one_group_after_the_other():
         assert one.held.said.loc.shape == (E, n, 1)
         for part, expected in zip(one.held.said, alone.held.said, strict=True):
             np.testing.assert_allclose(part, expected, rtol=5e-3, atol=1e-3)
-
-
-def test_padding_has_no_say():
-    plan = TrainingPlan(max_steps=1, refit_steps=1)
-    [alone] = train_members([regression_members(0)], [group(20, 0)], plan=plan)
-    padded, _ = train_members([regression_members(0), regression_members(1)], [group(20, 0), group(60, 1)], plan=plan)
-    for a, b in zip(alone.held.said, padded.held.said, strict=True):
-        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
-    for name, value in alone.members.state_dict().items():
-        torch.testing.assert_close(padded.members.state_dict()[name], value, rtol=1e-4, atol=1e-5, msg=name)
 
 
 def test_a_group_that_cannot_be_trained_leaves_the_others_alone():

@@ -62,15 +62,20 @@ def test_gradcheck(make):
     assert torch.autograd.gradcheck(lambda f: likelihood.expected_log_prob(f, y), f)
 
 
-def test_gradcheck_of_the_gamma_parameters():
-    f, y = data()
-    likelihood = gaussian(A, B, concentration=6.0, rate=2.0)
+@pytest.mark.parametrize("name", ["gaussian, by gradient", "input", "input, fading in"])
+def test_gradcheck_of_the_gamma_parameters(name):
+    likelihood = heteroscedastic(limit=1.7) if name == "input" else LIKELIHOODS["gaussian, by gradient"]()
+    if name == "input, fading in":
+        likelihood = heteroscedastic(fade=(2, 6))
+        likelihood.n_updates.fill_(4)
+    f, y = data_for(likelihood)
 
-    def terms(log_concentration, log_rate):
+    def terms(f, log_concentration, log_rate):
         names = {"likelihood.log_concentration": log_concentration, "likelihood.log_rate": log_rate}
         return functional_call(Bound(likelihood), names, (f, y))
 
-    assert torch.autograd.gradcheck(terms, (A.log().requires_grad_(), B.log().requires_grad_()))
+    leaves = [leaf.clone().requires_grad_() for leaf in (f, A.log(), B.log())]
+    assert torch.autograd.gradcheck(terms, leaves)
 
 
 @over_likelihoods

@@ -9,7 +9,7 @@ from scipy import stats
 from torch.distributions import MultivariateNormal, Wishart, kl_divergence
 from torch.func import functional_call
 
-from reference import assert_close, assert_expectation, normal
+from reference import assert_close, normal
 from vmg.likelihoods import FullCovarianceLikelihood, GaussianLikelihood
 
 pytestmark = pytest.mark.usefixtures("double_precision")
@@ -56,15 +56,6 @@ def test_full_covariance_expected_log_prob(c):
     precision = wishart(likelihood.df, likelihood.rate_matrix).mean
     expected = [0.5 * (expected_logdet - c * math.log(2 * math.pi) - r @ precision @ r) for r in y - f]
     assert_close(likelihood.expected_log_prob(f, y), torch.stack(expected))
-
-
-def test_full_covariance_expected_log_prob_by_monte_carlo():
-    f, y = data(n=1, seed=5)
-    likelihood = full_likelihood()
-    draws = stats.wishart(likelihood.df.item(), torch.linalg.inv(likelihood.rate_matrix).numpy())
-    precision = torch.tensor(draws.rvs(20_000, random_state=0))
-    values = MultivariateNormal(f[0], precision_matrix=precision).log_prob(y[0])
-    assert_expectation(values, likelihood.expected_log_prob(f, y)[0])
 
 
 @pytest.mark.parametrize("c", [1, 2, 3])

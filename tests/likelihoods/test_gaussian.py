@@ -106,14 +106,6 @@ def test_the_prior_in_the_targets_own_units():
     assert_close(sigma * unit.student()[1], raw.student()[1])
 
 
-def test_components_are_the_student_at_the_outputs():
-    f, y = data(4)
-    likelihood = gaussian(A, B)
-    centre, scale, df = likelihood.components(f)
-    student = StudentT(*likelihood.student()[:1], f, likelihood.student()[1])
-    assert_close(StudentT(df, centre, scale).log_prob(y), student.log_prob(y))
-
-
 @pytest.mark.parametrize("batch_shape", [(), (2,)])
 def test_posterior_as_prior(batch_shape):
     first = GaussianLikelihood(C, concentration=2.0, rate=0.5, batch_shape=batch_shape)

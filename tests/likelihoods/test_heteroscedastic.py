@@ -6,7 +6,6 @@ import pytest
 import torch
 from likelihood_cases import bound, heteroscedastic
 from torch.distributions import Normal
-from torch.func import functional_call
 
 from reference import assert_close, gamma_nodes, normal
 from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood
@@ -55,39 +54,6 @@ def test_without_log_scales_it_is_the_gaussian():
             assert_close(a.expand(N, C), b.expand(N, C))
         made.update_(f, y, 3 * N)
         plain.update_(f[:, :C], y, 3 * N)
-
-
-def test_before_the_fade_log_scales_have_no_gradient():
-    f, y = outputs()
-    for n_updates, moved in ((0, False), (2, False), (3, True), (6, True)):
-        leaf = f.clone().requires_grad_()
-        likelihood(n_updates).expected_log_prob(leaf, y).sum().backward()
-        assert leaf.grad[:, :C].all()
-        assert leaf.grad[:, C:].all() if moved else not leaf.grad[:, C:].any()
-
-
-@pytest.mark.parametrize("n_updates", [4, 9])
-def test_gradcheck(n_updates):
-    made, (f, y) = likelihood(n_updates), outputs()
-    made.requires_grad_()
-    parameters = dict(made.named_parameters())
-
-    class Expected(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = made
-
-        def forward(self, f, y):
-            return self.inner.expected_log_prob(f, y)
-
-    module = Expected()
-
-    def function(f, y, *values):
-        named = {f"inner.{name}": value for name, value in zip(parameters, values, strict=True)}
-        return functional_call(module, named, (f, y))
-
-    leaves = [t.clone().requires_grad_() for t in (f, y, *(p.detach() for p in parameters.values()))]
-    assert torch.autograd.gradcheck(function, leaves)
 
 
 def test_a_batch_is_a_loop():

@@ -77,19 +77,6 @@ def test_the_level_covers_exactly_as_ranks_say(n, coverage):
 # -- the promise ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("coverage", [0.5, 0.9])
-@pytest.mark.parametrize("n", [9, 25, 40])
-@pytest.mark.parametrize("shape", [(1, 1), (8, 1), (1, 5)], ids=["calibrated", "overconfident", "timid"])
-def test_coverage_holds_in_finite_samples(n, coverage, shape):
-    """Over calibration sets and a new row, for scores of any distribution: c <= coverage <= c + 1/(n + 1)."""
-    n_trials = 40_000
-    rng = np.random.default_rng(0)
-    scores = np.sort(rng.beta(*shape, size=(n, n_trials)), axis=0)
-    covered = rng.beta(*shape, size=n_trials) <= conformal_level(scores, coverage)
-    error = 4 * math.sqrt(coverage * (1 - coverage) / n_trials)
-    assert coverage - error <= covered.mean() <= coverage + 1 / (n + 1) + error
-
-
 @pytest.mark.parametrize("spread", [0.2, 1.0, 4.0, 9.0, 100.0])
 def test_coverage_of_intervals_of_a_wrong_model(spread):
     """The model says N(0, 1), or a mixture around it; the truth is ``spread`` times wider and not centred."""

@@ -27,12 +27,6 @@ def test_ignorance_is_what_the_function_adds(prediction):
     np.testing.assert_allclose(sure.mean, prediction.likelihood.mean(LOC, prediction.theta), rtol=1e-6)
 
 
-def test_draws_have_the_stated_moments(prediction):
-    np.testing.assert_allclose(prediction.sample(20_000, 0).std(0), prediction.std, rtol=0.1)
-    functions = prediction.sample_functions(20_000, 0)
-    np.testing.assert_allclose(functions.std(0), prediction.epistemic_std, rtol=0.1)
-
-
 def test_columns_impossible_targets_and_everything(prediction):
     column = make(prediction.likelihood.name, squeeze=False)
     assert column.mean.shape == (3, 1) and column.interval(0.5).shape == (3, 1, 2)
