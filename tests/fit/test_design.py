@@ -255,8 +255,8 @@ def test_functions_outside_the_range_drift_by_the_slopes_inside():
         assert drift[row, column] == pytest.approx(beyond[row, column] ** 2, rel=0.7)
         assert drift[row, 1 - column] < 0.1 * drift[row, column]
     assert drift[1, 0] / drift[0, 0] == pytest.approx((beyond[1, 0] / beyond[0, 0]) ** 2)
-    stated = ensemble.predict(far).function_variance
-    np.testing.assert_allclose(np.square(ensemble.function_factor(far)).sum(0), stated, rtol=1e-6)
+    stated = ensemble.predict(far).function_scale
+    np.testing.assert_allclose(np.square(ensemble.function_factor(far)).sum(0), stated**2, rtol=1e-6)
     assert not ensemble.function_factor(0.1 * far)[-2:].any()
 
 

@@ -29,6 +29,7 @@ from vmg.fit.glm import ScalarEnsemble, fit_scalar
 from vmg.likelihoods.families import LIKELIHOODS, LogNormal, make_likelihood
 from vmg.likelihoods.scalar import HEADROOM, TargetKind, is_whole
 from vmg.prediction import AtomPrediction, NumberPrediction, StudentPrediction, TransformedPrediction
+from vmg.prediction.base import all_together
 from vmg.prediction.transformed import LogTransform, Rectified, TargetTransform
 from vmg.training import Callback, History
 
@@ -112,16 +113,12 @@ class TargetModel:
         """The model of all targets but the atom."""
         return replace(self, atom=None, chance=None)
 
-    def as_distribution(self, said: Any) -> NumberPrediction:
-        """Predictions with parameters of the ensemble: of an atom, those of its chance and of the rest."""
-        if self.atom is not None and self.chance is not None:
-            chance = self.chance.as_distribution(said[0], squeeze=True)
-            return AtomPrediction(self.atom, chance, self.rest.as_distribution(said[1]))
-        units = () if isinstance(self.ensemble, ScalarEnsemble) else (self.scaling,)
-        prediction: NumberPrediction = self.ensemble.as_distribution(said, *units, squeeze=True)
-        if self.transform is None or not isinstance(prediction, StudentPrediction):
-            return prediction
-        return TransformedPrediction(prediction, self.transform)
+    def in_units(self, prediction: NumberPrediction) -> NumberPrediction:
+        """A prediction of the ensemble for targets in their own unit."""
+        if isinstance(prediction, StudentPrediction):
+            prediction = prediction.in_units(self.scaling.mean, self.scaling.scale, squeeze=True)
+            return prediction if self.transform is None else TransformedPrediction(prediction, self.transform)
+        return prediction
 
     def updated(self, x: Array, y: Array, weight: Array | None) -> TargetModel:
         """Condition on more rows x [N, D] in standard units with targets in their own unit."""
@@ -191,7 +188,8 @@ class TargetFitter:
             scaling = Standardiser(np.zeros(1), np.ones(1))  # the likelihood knows that of its targets
             fitted = fit_scalar(x, likelihood.targets(values), likelihood, weight, **options)
         model, held = TargetModel(fitted.ensemble, scaling, transform), fitted.held_out
-        held = None if held is None else held._replace(rows=np.flatnonzero(kept)[held.rows])
+        if held is not None:
+            held = HeldOutSample(np.flatnonzero(kept)[held.rows], model.in_units(held.predictions))
         return TargetFit(name, model, fitted.history, int((~kept).sum()), held)
 
     def fit_chance(self, x: Array, here: NDArray[np.bool_], weight: Array | None) -> TargetFit:
@@ -274,11 +272,20 @@ class Candidate:
         if chance.held_out is None or fit.held_out is None:
             return replace(fit, model=model, held_out=None)
         # members of the rest have seen no row with the atom: all of them are new
-        known = fit.held_out.predictions.joined(fit.model.ensemble.predict(x[apart]))
+        known = _joined(fit.held_out.predictions, fit.model.in_units(fit.model.ensemble.predict(x[apart])))
         samples = chance.held_out, HeldOutSample(np.concatenate([others[fit.held_out.rows], apart]), known)
         rows = np.intersect1d(samples[0].rows, samples[1].rows)
-        parts = tuple(sample.predictions.take(sample.places(rows)) for sample in samples)
-        return replace(fit, model=model, held_out=HeldOutSample(rows, parts))
+        parts = (sample.predictions.take(sample.places(rows)) for sample in samples)
+        return replace(fit, model=model, held_out=HeldOutSample(rows, AtomPrediction(self.atom, *parts)))
+
+
+def _joined(first: Any, second: Any) -> Any:
+    """Rows of two predictions of numbers, one after the other."""
+    if isinstance(first, TransformedPrediction):
+        return replace(first, base=_joined(first.base, second.base))
+    names = ("loc", "noise_scale", "function_scale")
+    parts = {name: np.concatenate([getattr(one, name) for one in (first, second)]) for name in names}
+    return replace(first, **parts, factor=all_together(parts["function_scale"]))
 
 
 def _candidates_beside(atom: float, y: Array) -> list[Candidate]:
@@ -315,9 +322,11 @@ def _without_needless_bound(fit: TargetFit, y: Array) -> TargetFit:
     """The fit of a Student t, without its bound at zero where that makes the means of held-out rows worse."""
     if fit.held_out is None or fit.model.transform is None:
         return fit
-    plain, target = replace(fit, model=replace(fit.model, transform=None)), y[fit.held_out.rows]
-    bounded, free = (one.model.as_distribution(fit.held_out.predictions).mean - target for one in (fit, plain))
-    return plain if bounded @ bounded > MOST_ERROR**2 * (free @ free) else fit
+    plain, target = fit.held_out.predictions.base, y[fit.held_out.rows]
+    bounded, free = (one.mean - target for one in (fit.held_out.predictions, plain))
+    if bounded @ bounded <= MOST_ERROR**2 * (free @ free):
+        return fit
+    return replace(fit, model=replace(fit.model, transform=None), held_out=fit.held_out._replace(predictions=plain))
 
 
 def find_candidates(y: Array) -> tuple[TargetKind, list[str]]:
@@ -368,8 +377,7 @@ def _compare(fits: dict[Candidate, TargetFit], y: Array, weight: Array) -> tuple
     thresholds = np.quantile(y, (np.arange(THRESHOLDS) + 0.5) / THRESHOLDS)
     judged = {}
     for candidate, sample in samples.items():
-        prediction = fits[candidate].model.as_distribution(sample.predictions)
-        judged[candidate] = _Judged.of(prediction.take(sample.places(rows)), y, thresholds)
+        judged[candidate] = _Judged.of(sample.predictions.take(sample.places(rows)), y, thresholds)
     best = next(iter(judged))  # the Student t
     first = judged[best]
     for candidate, one in judged.items():  # from simple to complex: each must be better than the best before it

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vmg.fit.boosted_trees import BoostedTrees, class_log_probabilities, grow_class_trees
-from vmg.fit.calibration import ClassCalibration, HeldOutPredictions, calibrate_classes
+from vmg.fit.calibration import ClassCalibration, calibrate_classes
 from vmg.fit.design import InputRange, Size, squash, threads_for
-from vmg.fit.ensemble import Ensemble, Fitted, HeldOutSample, StoredMembers, prefixed, stripped
+from vmg.fit.ensemble import Ensemble, Fitted, StoredMembers, prefixed, stripped
 from vmg.fit.glm import OptimisedMembers, mean_score, posterior_of_all_rows
 from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS
 from vmg.fit.trainer import FitRows, train_ensembles
@@ -207,7 +207,7 @@ def fit_classification(
     with threads_for(size.step_work(*x.shape)):
         fits, options = [FitRows(x, y, weight, seed)], {"n_classes": n_classes}
         [trained] = train_ensembles(ClassificationMembers, fits, size=size, callbacks=callbacks, **options)
-        (rows, held), factors, sample, trees = (trained.rows, trained.held), ClassCalibration(), None, None
+        (rows, held), factors, trees = (trained.rows, trained.held), ClassCalibration(), None
         if held is not None:
             by_trees: list[Array] = []
             if BoostedTrees.name in experts and FEWEST_ROWS <= len(x) <= MOST_ROWS:
@@ -217,21 +217,7 @@ def fit_classification(
                     trees, fading = grown[0], held.factor[..., None]
                     by_trees = [log_q[held.index] / own for log_q, own in zip(grown[1], fading, strict=True)]
             factors = calibrate_classes(held, y, given, seed, by_trees)
-            sample = _held_out_sample(held, factors, by_trees)
         posterior = posterior_of_all_rows(trained)
         parts = (posterior.mean.contiguous(), posterior.root.contiguous(), *factors, trees if factors.trust else None)
         ensemble = ClassificationEnsemble(trained.members, InputRange.of(rows.x), *parts)
-        return Fitted(ensemble, trained.history, sample)
-
-
-def _held_out_sample(held: HeldOutPredictions, factors: ClassCalibration, by_trees: Sequence[Array]) -> HeldOutSample:
-    """Mean class probabilities of the members, and trees, that have not seen a row."""
-    positions, chances = [], []
-    for g, place, loc, variance, factor in held.of_groups(regions=False):
-        spread = torch.as_tensor(factors.inflation * variance * factor)
-        p = mean_probabilities(torch.as_tensor(factors.sharpness * loc), spread).numpy()
-        if factors.trust:
-            p = p * np.exp(factors.trust * by_trees[g][place])
-        positions.append(held.index[place])
-        chances.append((p / p.sum(-1, keepdims=True)).mean(0))
-    return HeldOutSample(np.concatenate(positions), np.concatenate(chances))
+        return Fitted(ensemble, trained.history, None)

@@ -45,13 +45,10 @@ AnyEnsemble = TypeVar("AnyEnsemble")
 
 
 class HeldOutSample(NamedTuple):
-    """Positions [n] of rows of a fit, and predictions of them by the members that had not seen them.
-
-    Predictions are parameters as ``Ensemble.predict`` gives them; of classes, their probabilities [n, K].
-    """
+    """Positions [n] of rows of a fit, and predictions of them by the members that had not seen them."""
 
     rows: NDArray[np.int64]
-    predictions: Any
+    predictions: Any  # a NumberPrediction
 
     def places(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Positions in the sample of some of its rows."""
@@ -73,10 +70,6 @@ class Function(NamedTuple):
 
     loc: Array
     variance: Array
-
-    def take(self, rows: NDArray[Any]) -> Function:
-        """Some of the rows."""
-        return Function(self.loc[rows], self.variance[rows])
 
 
 class Expert(ABC):

@@ -9,13 +9,12 @@ import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from vmg.fit.calibration import FEWEST_DEGREES, Calibration, HeldOutFunctions, calibrate_groups, held_out_errors
@@ -48,7 +47,7 @@ from vmg.model_file import Document, Tensors, require_size
 from vmg.nn.anchored import AnchoredFunctions
 from vmg.nn.outputs import GaussianOutput
 from vmg.prediction import StudentPrediction
-from vmg.prediction.base import Factor, scaled_factor
+from vmg.prediction.base import Factor, all_together
 from vmg.training import Callback
 
 __all__ = [
@@ -56,7 +55,6 @@ __all__ = [
     "MemberPredictions",
     "RegressionEnsemble",
     "RegressionMembers",
-    "RowPredictions",
     "fit_regression",
     "fit_regressions",
 ]
@@ -124,28 +122,6 @@ class RegressionMembers(Members):
             self.head.update(self.features(torch.as_tensor(x[part])), torch.as_tensor(y[part]), given)
 
 
-@dataclass(frozen=True)
-class RowPredictions:
-    """Predictions of N rows in standard units: the Student t's parts, [N, C] each, and its degrees [C]."""
-
-    loc: Array
-    noise_variance: Array
-    function_variance: Array
-    degrees: Array
-
-    def take(self, rows: NDArray[np.int64]) -> RowPredictions:
-        """Some of the rows."""
-        return RowPredictions(self.loc[rows], self.noise_variance[rows], self.function_variance[rows], self.degrees)
-
-    def joined(self, other: RowPredictions) -> RowPredictions:
-        """These rows, and those of another prediction of the same ensemble."""
-        loc, noise, function = (
-            np.concatenate([getattr(one, name) for one in (self, other)])
-            for name in ("loc", "noise_variance", "function_variance")
-        )
-        return RowPredictions(loc, noise, function, self.degrees)
-
-
 class FunctionEnsemble(Ensemble[Kind]):
     """Members with C functions, which outside the range of the rows go on as straight lines with unknown slopes."""
 
@@ -199,12 +175,6 @@ class FunctionEnsemble(Ensemble[Kind]):
         """F [K, N, C] with FᵀF the covariance between rows of each function, inflated as predictions are."""
         return np.concatenate([self._stated_factor(squash(x)) * np.sqrt(self._factors[1]), self._drift(x)])
 
-    def _factor(self, deviation: Array, unit: Array | float, x: Array | None) -> Factor:
-        """Makes F in the target's unit for rows x; without these, for rows whose functions [N, C] go together."""
-        if x is None:
-            return scaled_factor(np.asarray, deviation[None], unit)
-        return scaled_factor(self.function_factor, x, unit)
-
     def _stated_factor(self, soft: Array) -> Array:
         with threads_for(self.members.features.work(len(soft))):
             factor = self.functions.factor(soft, np.sqrt(self._units))
@@ -256,43 +226,31 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
         centre, extrapolation = self.functions(soft)[0].mean(0)[:, 0], self.input_range.extrapolation_factor(soft)
         return self.stack.factor(soft, centre, extrapolation, networks[..., 0])[..., None]
 
-    def predict(self, x: Array) -> RowPredictions:
-        """Predict rows of inputs in standard units [N, D]."""
-        return self._with_noise(squash(x), self._calibrated(x))
+    def predict(self, x: Array) -> StudentPrediction:
+        """Predict rows of inputs in standard units [N, D], in standard units of the targets."""
+        return self._with_noise(squash(x), self._calibrated(x), partial(self.function_factor, x))
 
-    def _with_noise(self, soft: Array, functions: Function) -> RowPredictions:
+    def _with_noise(self, soft: Array, functions: Function, factor: Factor) -> StudentPrediction:
         """Predictions of squashed rows [N, D] from their functions [N, C]."""
         noise = np.empty_like(functions.loc)
         for c, (calibration, field) in enumerate(zip(self.calibrations, self.fields, strict=True)):
             inputs = np.column_stack([soft, functions.loc[:, c]])
             noise[:, c] = calibration.noise * (1.0 if field is None else field.factor(inputs))
         degrees = np.array([calibration.degrees for calibration in self.calibrations])
-        return RowPredictions(functions.loc, noise, functions.variance, degrees)
+        scales = np.sqrt(noise), np.sqrt(functions.variance)
+        n_shared = self.members.features.n_members
+        return StudentPrediction(functions.loc, *scales, degrees, factor, squeeze=False, n_shared=n_shared)
 
     def held_out_sample(self, x: Array, rows: Sequence[HeldOutFunctions]) -> HeldOutSample:
         """Predictions from functions of each output at held-out rows, whose positions are those among squashed x."""
         loc, variance = (np.stack([getattr(one, name) for one in rows], 1) for name in ("loc", "variance"))
-        said = self._with_noise(x[rows[0].position], Function(loc, self._factors[1] * variance))
-        return HeldOutSample(rows[0].position, said)
+        functions = Function(loc, self._factors[1] * variance)
+        factor = all_together(np.sqrt(functions.variance))
+        return HeldOutSample(rows[0].position, self._with_noise(x[rows[0].position], functions, factor))
 
     def distribution(self, x: Array, scaling: Standardiser, *, squeeze: bool) -> StudentPrediction:
         """Predictions for rows x [N, D] in standard units; ``scaling`` is that of the targets."""
-        return self.as_distribution(self.predict(x), scaling, x, squeeze=squeeze)
-
-    def as_distribution(
-        self, standard: RowPredictions, scaling: Standardiser, x: Array | None = None, *, squeeze: bool
-    ) -> StudentPrediction:
-        """Distributions with these parameters, of rows x; without these, functions of all rows go together."""
-        unit, function_scale = scaling.scale, np.sqrt(standard.function_variance)
-        return StudentPrediction(
-            loc=scaling.inverse(standard.loc),
-            noise_scale=np.sqrt(standard.noise_variance) * unit,
-            function_scale=function_scale * unit,
-            df=standard.degrees,
-            factor=self._factor(function_scale, unit, x),
-            squeeze=squeeze,
-            n_shared=self.members.features.n_members,
-        )
+        return self.predict(x).in_units(scaling.mean, scaling.scale, squeeze=squeeze)
 
     def updated(self, x: Array, y: Array, weight: Array | None) -> RegressionEnsemble:
         """Condition the output layers on more rows, exactly; hidden layers and calibration stay."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ from vmg.math.scalar_evidence import (
 )
 from vmg.model_file import Document, Tensors
 from vmg.prediction import GLMPrediction, NumberPrediction, StudentPrediction
+from vmg.prediction.base import Factor, all_together, scaled_factor
 from vmg.training import Callback
 
 __all__ = [
@@ -171,31 +173,23 @@ class ScalarEnsemble(FunctionEnsemble[ScalarMembers]):
     def _factors(self) -> tuple[float, Array]:
         return self.calibration.sharpness, np.array([self.calibration.inflation])
 
-    def predict(self, x: Array) -> Function:
-        """The function at rows of inputs in standard units [N, D]."""
-        loc, variance = self._calibrated(x)
-        return Function(loc[:, 0], variance[:, 0])
-
     def distribution(self, x: Array, *, squeeze: bool) -> NumberPrediction:
         """Predictions for rows x [N, D] in standard units, in the target's own unit.
 
         Targets that were censored in training are predicted as they would be uncensored: a normal distribution.
         """
-        return self.as_distribution(self.predict(x), x, squeeze=squeeze)
+        loc, variance = self._calibrated(x)
+        return self.around(Function(loc[:, 0], variance[:, 0]), partial(self.function_factor, x), squeeze=squeeze)
 
-    def as_distribution(self, rows: Function, x: Array | None = None, *, squeeze: bool) -> NumberPrediction:
-        """Distributions of functions with these parameters, of rows x; without these all rows go together."""
+    def around(self, rows: Function, factor: Factor, *, squeeze: bool) -> NumberPrediction:
+        """Distributions of targets around functions [N]."""
         theta, likelihood, std = self.calibration.theta, self.members.likelihood, np.sqrt(rows.variance)
         if not isinstance(likelihood, Censored):
-            return GLMPrediction(rows.loc, std, likelihood, theta, self._factor(std[:, None], 1.0, x), squeeze)
-        return StudentPrediction(
-            likelihood.mean(rows.loc, theta)[:, None],
-            np.sqrt(likelihood.variance(rows.loc, theta))[:, None],
-            likelihood.scale * std[:, None],
-            np.full(1, NORMAL_DEGREES),
-            self._factor(std[:, None], likelihood.scale, x),
-            squeeze=squeeze,
-        )
+            return GLMPrediction(rows.loc, std, likelihood, theta, factor, squeeze)
+        loc, noise = likelihood.mean(rows.loc, theta), np.sqrt(likelihood.variance(rows.loc, theta))
+        unit = likelihood.scale
+        scales, factor = (noise[:, None], unit * std[:, None]), scaled_factor(factor, unit)
+        return StudentPrediction(loc[:, None], *scales, np.full(1, NORMAL_DEGREES), factor, squeeze=squeeze)
 
     @torch.no_grad()
     def updated(self, x: Array, y: Array, weight: Array | None) -> ScalarEnsemble:
@@ -249,8 +243,11 @@ def fit_scalar(
             folds, regions = (held.pooled(y, weight, regions=kind) for kind in (False, True))
             calibration = calibrate_scalar(likelihood, folds, regions, held.said.theta.mean(0))
             variance = calibration.inflation * folds.variance + folds.excess
-            sample = HeldOutSample(folds.position, Function(calibration.sharpness * folds.loc, variance))
+            sample = Function(calibration.sharpness * folds.loc, variance)
         posterior = posterior_of_all_rows(trained)
         root = posterior.root.contiguous()  # as files keep it: another order of memory may give another last bit
         ensemble = ScalarEnsemble(members, InputRange.of(trained.rows.x), posterior.mean, root, calibration)
-        return Fitted(ensemble, trained.history, sample)
+        if sample is None:
+            return Fitted(ensemble, trained.history, None)
+        said = ensemble.around(sample, all_together(np.sqrt(sample.variance)[:, None]), squeeze=True)
+        return Fitted(ensemble, trained.history, HeldOutSample(folds.position, said))

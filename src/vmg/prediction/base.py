@@ -26,6 +26,7 @@ __all__ = [
     "NumberPrediction",
     "Rows",
     "WrappedPrediction",
+    "all_together",
     "draw_candidates",
     "integrated_score",
     "rescaled_factor",
@@ -384,13 +385,18 @@ class WrappedPrediction(NumberPrediction):
 # Made of module functions, not of lambdas, so that predictions pickle.
 
 
-def scaled_factor(make: Callable[[Array], Array], x: Array, scale: ArrayLike) -> Factor:
-    """The factor that ``make`` gives for rows x [N, D], in the target's unit ``scale``."""
-    return partial(_scaled, make, x, scale)
+def scaled_factor(factor: Factor, scale: ArrayLike) -> Factor:
+    """A factor of functions in another unit."""
+    return partial(_scaled, factor, scale)
 
 
-def _scaled(make: Callable[[Array], Array], x: Array, scale: Any) -> Array:
-    return make(x) * scale
+def _scaled(factor: Factor, scale: Any) -> Array:
+    return factor() * scale
+
+
+def all_together(deviation: Array) -> Factor:
+    """The factor of functions with these deviations [N, C] that move all rows together."""
+    return partial(np.asarray, deviation[None])
 
 
 def _take_rows(part: Any, rows: Rows) -> Any:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from vmg.math.distributions import student_cdf, student_log_density, student_quantile, student_variance
-from vmg.prediction.base import Array, Factor, Generator, NumberPrediction
+from vmg.prediction.base import Array, Factor, Generator, NumberPrediction, scaled_factor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -72,6 +72,12 @@ class StudentPrediction(NumberPrediction):
     def tails(self) -> Array:
         """Standard deviation over the scale, [C]."""
         return np.sqrt(student_variance(self.df))
+
+    def in_units(self, mean: Array, unit: Array, *, squeeze: bool) -> Self:
+        """The prediction of targets that are ``mean`` [C] and ``unit`` [C] times these."""
+        parts = {name: getattr(self, name) * unit for name in ("loc", "noise_scale", "function_scale")}
+        parts["loc"] += mean
+        return replace(self, **parts, factor=scaled_factor(self.factor, unit), squeeze=squeeze)
 
     # -- primitives ---------------------------------------------------------------------------------------------------
 
