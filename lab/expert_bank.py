@@ -28,10 +28,10 @@ from vmg import TableRegressor
 from vmg.fit.boosted_trees import grow_trees
 from vmg.fit.design import InputRange, Standardiser, choose_size, regions, squash
 from vmg.fit.ensemble import Function
-from vmg.fit.gaussian import CheckedFit, RegressionEnsemble, RegressionMembers
+from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers, held_out_functions
 from vmg.fit.gaussian_process import fit_gaussian_process
 from vmg.fit.stacking import pool
-from vmg.fit.trainer import FitRows, train_ensembles
+from vmg.fit.trainer import train_ensemble
 from vmg.nn.anchored import AnchoredFunctions
 
 Array = NDArray[np.float64]
@@ -109,7 +109,6 @@ def bank(name: str, rows: Rows, seed: int, file: Path) -> None:
     x_new = squash(far)
     y, y_new = units.transform(y[:, None])[:, 0], units.transform(y_new[:, None])[:, 0]
     size = choose_size(len(x))
-    fit = FitRows(x, y[:, None], None, seed)
     kept: dict[str, object] = {"y_new": y_new, "x_new": x_new, "rows": len(x), "seconds": {}, "new": {}, "held": {}}
     started = time.process_time()
 
@@ -118,21 +117,22 @@ def bank(name: str, rows: Rows, seed: int, file: Path) -> None:
         kept["seconds"][expert] = time.process_time() - started
         started = time.process_time()
 
-    [trained] = train_ensembles(RegressionMembers, [fit], size=size)
+    trained = train_ensemble(RegressionMembers, x, y[:, None], None, size=size, seed=seed)
     members, soft, design = trained.members, trained.rows.x, trained.rows.design
-    members.condition_on(soft, fit.y, None)
+    members.condition_on(soft, y[:, None], None)
     posterior = members.head.posterior()
     functions = AnchoredFunctions(members.features, posterior.mean, posterior.root)
-    checked = CheckedFit.of(trained)
+    (folds,), (regions,) = held_out_functions(trained)
+    member_noise = trained.held.said.noise
     done("networks")
     factor = InputRange.of(soft).extrapolation_factor(x_new)
     means, relative = functions(x_new)
-    own = relative.T @ checked.member_noise[:, 0] / len(means) + means[..., 0].var(0, ddof=1)
+    own = relative.T @ member_noise[:, 0] / len(means) + means[..., 0].var(0, ddof=1)
     kept["new"]["networks"] = Function(means[..., 0].mean(0), own * factor)
-    kept["held"]["networks"] = (checked.folds[0], checked.regions[0])
-    parts = (checked.member_noise, (), ())
+    kept["held"]["networks"] = (folds, regions)
+    parts = (member_noise, (), ())
     kept["drift"] = np.square(RegressionEnsemble(members, InputRange.of(soft), *parts)._drift(far)).sum((0, 2))
-    kept |= {"x": soft, "noise": {"networks": float(checked.member_noise.mean())}}
+    kept |= {"x": soft, "noise": {"networks": float(member_noise.mean())}}
     kept["input_scale"] = members.features.input_scale().numpy().astype(np.float64)
     held_out = np.stack([group.held_out for group in design.groups])
     checked_x = soft[trained.held.index]

@@ -12,7 +12,7 @@ from vmg import TableRegressor
 from vmg.cli.app import run
 from vmg.fit.design import TrainingPlan
 from vmg.fit.gaussian import RegressionMembers
-from vmg.fit.trainer import FitRows, GroupRows, MemberRun
+from vmg.fit.trainer import FitRows, MemberRun
 from vmg.fused import library
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn import MatrixGaussianLinear
@@ -42,9 +42,9 @@ def files_entered(action):
 
 def test_one_training_step_is_read_in_five_files():
     rng = np.random.default_rng(0)
-    rows = GroupRows.of(FitRows(rng.normal(size=(30, 2)), rng.normal(size=(30, 1)), None, 0), 4)
+    rows = FitRows.of(rng.normal(size=(30, 2)), rng.normal(size=(30, 1)), None, 4, 0)
     members = RegressionMembers(2, (5,), ("relu", "tanh"), 4)
-    run = MemberRun([members], [rows], TrainingPlan(), ())
+    run = MemberRun(members, rows, TrainingPlan(), ())
     entered = files_entered(lambda: run.step(0.03))
     assert {"fit/trainer.py", "nn/anchored.py", "math/evidence.py"} <= entered
     assert len(entered) <= 5, sorted(entered)

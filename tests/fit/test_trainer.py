@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from scipy import optimize, stats
 
 from vmg.fit.classes import ClassificationMembers, fit_classification
 from vmg.fit.design import Design, Size, TrainingPlan, choose_size
 from vmg.fit.gaussian import MemberPredictions, RegressionMembers, fit_regression, squash
 from vmg.fit.glm import fit_scalar
-from vmg.fit.trainer import Adam, GroupRows, Members, train_members
+from vmg.fit.trainer import Adam, FitRows, train_members
 from vmg.likelihoods.families import make_likelihood
 
 NEVER_STOP = TrainingPlan(max_steps=15, patience=10_000, refit_steps=0)  # training on seen rows alone
@@ -39,12 +40,9 @@ def targets_of(make, y):
     return numbers if make is regression_members else (numbers[:, 0] > 0).long()
 
 
-def rows(x, y, design, seed=1):
-    return GroupRows(x, np.asarray(y), None, design, None, torch.Generator().manual_seed(seed))
-
-
 def trained(members, x, y, design, plan=NEVER_STOP, callbacks=()):
-    [one] = train_members([members], [rows(x, y, design)], plan=plan, callbacks=callbacks)
+    rows = FitRows(x, np.asarray(y), None, design, None, torch.Generator().manual_seed(1))
+    one = train_members(members, rows, plan=plan, callbacks=callbacks)
     return one.held, one.history
 
 
@@ -194,95 +192,33 @@ def test_the_optimiser_is_adam():
     torch.testing.assert_close(ours[1], theirs[1], rtol=1e-6, atol=1e-6)
 
 
-def test_replicas_of_the_optimiser_count_their_own_steps():
-    """Two replicas that have taken different numbers of steps move as each does alone."""
-    whole = some_parameters()
-    together = Adam(whole)
-    alone = [Adam([torch.nn.Parameter(p.detach()[[k]].clone()) for p in whole]) for k in range(4)]
-    for k, one in enumerate(alone):
-        for _ in range(k):  # replica k has a head start of k steps
-            one.zero_grad()
-            sum((p**3).sum() for p in one._parameters).backward()
-            one.step(0.02)
-        for part, mine in zip(together.state, one.state, strict=True):
-            part[[k]] = mine
-    assert together.count.tolist() == [0, 1, 2, 3]
-    for optimiser in (together, *alone):
-        optimiser.zero_grad()
-        sum((p**3).sum() for p in optimiser._parameters).backward()
-        optimiser.step(0.02)
-    for k, one in enumerate(alone):
-        for part, mine in zip(together.state, one.state, strict=True):
-            torch.testing.assert_close(part[[k]], mine, rtol=1e-6, atol=1e-6)
+# -- rows that cannot be trained on, and scores ------------------------------------------------------------------------
 
 
-# -- many groups at once ----------------------------------------------------------------------------------------------
+def test_training_ends_where_the_log_posterior_is_no_longer_finite():
+    x, y = table()
+    design = Design.choose(x, E, np.random.default_rng(0))
+    _, history = trained(regression_members(), x, 1e30 * y, design)  # squares are beyond single precision
+    assert history.stopped == "ended where the log posterior was no longer finite" and not history.records
 
 
-def group(n, k):
-    """Rows of group k, without held-out ones where they are few."""
-    rng = np.random.default_rng(k)
-    x = rng.normal(size=(n, 2))
-    y = np.sin(x[:, :1]) * (k + 1) / 2 + 0.1 * rng.normal(size=(n, 1))
-    design = Design.choose(x, E, rng)
-    return rows(x, y, design)
-
-
-SIZES = (30, 24, 37, 8)
-GROUP_PLAN = TrainingPlan(max_steps=60, patience=20, refit_steps=10)
-
-
-def test_a_batch_of_groups_is_one_group_after_the_other():
-    together = train_members(
-        [regression_members(k) for k in range(4)], [group(n, k) for k, n in enumerate(SIZES)], plan=GROUP_PLAN
-    )
-    assert len({one.history.last.step for one in together}) > 1  # groups stop one after the other
-    for k, (n, one) in enumerate(zip(SIZES, together, strict=True)):
-        [alone] = train_members([regression_members(k)], [group(n, k)], plan=GROUP_PLAN)
-        assert one.history.last.step == alone.history.last.step
-        for name, value in alone.members.state_dict().items():
-            torch.testing.assert_close(one.members.state_dict()[name], value, rtol=2e-3, atol=2e-4, msg=name)
-        if n == 8:
-            assert one.held is None and alone.held is None  # too few rows
-            continue
-        assert one.held.said.loc.shape == (E, n, 1)
-        for part, expected in zip(one.held.said, alone.held.said, strict=True):
-            np.testing.assert_allclose(part, expected, rtol=5e-3, atol=1e-3)
-
-
-def test_a_group_that_cannot_be_trained_leaves_the_others_alone():
-    broken = group(24, 1)
-    broken.y[:] *= 1e30  # whose squares are beyond single precision
-    sound, failed, last = train_members(
-        [regression_members(k) for k in range(3)], [group(30, 0), broken, group(37, 2)], plan=GROUP_PLAN
-    )
-    assert failed.history.stopped == "ended where the log posterior was no longer finite"
-    for one, n, k in ((sound, 30, 0), (last, 37, 2)):
-        [alone] = train_members([regression_members(k)], [group(n, k)], plan=GROUP_PLAN)
-        assert one.history.last.step == alone.history.last.step and not one.history.was_stopped
-        for name, value in alone.members.state_dict().items():
-            torch.testing.assert_close(one.members.state_dict()[name], value, rtol=2e-3, atol=2e-4, msg=name)
-
-
-@pytest.mark.parametrize("n_members", [2, 3, 5])
-def test_joined_members_keep_their_activations(n_members):
-    groups = [RegressionMembers(3, (4,), ("relu", "tanh"), n_members) for _ in range(3)]
-    whole, x = Members.join(groups), torch.randn(6, 3)
-    features = whole.features(x).unflatten(0, (n_members, 3))
-    for k, one in enumerate(groups):
-        torch.testing.assert_close(features[:, k], one.features(x))
-
-
-def test_the_score_of_a_group_is_its_score_alone():
+def test_the_score_is_of_rows_with_weight_alone():
     rng = np.random.default_rng(0)
-    loc, y = rng.normal(size=(2 * 3, 10, 2)), torch.as_tensor(rng.normal(size=(2 * 3, 10, 2)))
-    weight = torch.as_tensor(rng.integers(0, 3, (2, 3, 10))).double()
-    members = RegressionMembers(3, (4,), ("relu",), 2, n_outputs=2)
-    nothing = np.zeros(0)
-    whole = members.score(MemberPredictions(loc, nothing, nothing), y, weight)
-    for g in range(3):
-        own = MemberPredictions(loc[g::3], nothing, nothing)
-        np.testing.assert_allclose(members.score(own, y[g::3], weight[:, [g]]), whole[[g]], rtol=1e-12)
+    loc, y = rng.normal(size=(2, 10, 2)), torch.as_tensor(rng.normal(size=(10, 2)))
+    weight = torch.as_tensor(rng.integers(0, 3, (2, 10))).double()
+    members, nothing = RegressionMembers(3, (4,), ("relu",), 2, n_outputs=2), np.zeros(0)
+    score = members.score(MemberPredictions(loc, nothing, nothing), y, weight)
+    changed = np.where(weight[..., None] > 0, loc, 1e6)
+    assert members.score(MemberPredictions(changed, nothing, nothing), y, weight) == score
+    expected = 0.0
+    for c in range(2):  # a Student t of four degrees, at its best scale
+        errors, counts = (y[:, c].numpy() - loc[..., c]).ravel(), weight.numpy().ravel()
+
+        def loss(log_scale, errors=errors, counts=counts):
+            return -np.average(stats.t.logpdf(errors, 4, scale=np.exp(log_scale)), weights=counts)
+
+        expected -= optimize.minimize_scalar(loss, (-3, 1)).fun
+    assert score == pytest.approx(expected, abs=1e-4)
 
 
 # -- held-out samples: predictions of a fit's rows before members have seen them ---------------------------------------

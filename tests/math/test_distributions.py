@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from vmg.math.distributions import find_quantiles
+from vmg.math.distributions import find_quantiles, lowest
 
 LEVELS = np.array([1e-9, 0.05, 0.5, 0.95, 1 - 1e-9])
 
@@ -44,3 +44,14 @@ def test_jumps_flat_parts_and_ends():
     assert same.tolist() == [2.0]
     beyond = find_quantiles(special.ndtr, 0.99, np.array([-1.0]), np.array([1.0]))
     assert beyond.tolist() == [1.0]  # rounding may leave an end just short of the level
+
+
+def test_the_lowest_point_is_the_best_of_all_starts():
+    def valleys(x):
+        return (x[0] ** 2 - 1) ** 2 + 0.3 * x[0] + (x[1] - 2) ** 2  # the left one is deeper
+
+    options = {"first_step": 0.2, "rounds": 200, "x_tolerance": 1e-8, "loss_tolerance": 1e-12}
+    right, both = (lowest(valleys, np.array(starts), **options) for starts in ([[1.0, 0.0]], [[1.0, 0.0], [-1.0, 0.0]]))
+    assert right[0] > 0.9 and both[0] < -1
+    np.testing.assert_allclose([right[1], both[1]], 2, atol=1e-6)
+    assert lowest(valleys, np.array([[1.0, 0.0]]), **{**options, "rounds": 2})[1] < 1

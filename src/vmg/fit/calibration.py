@@ -29,8 +29,7 @@ from scipy import optimize
 
 from vmg.fit.design import Design
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
-from vmg.math.distributions import Array, student_log_density
-from vmg.math.nelder_mead import lowest, nelder_mead
+from vmg.math.distributions import Array, lowest, student_log_density
 from vmg.math.scalar_evidence import mean_log_prob
 
 __all__ = [
@@ -43,7 +42,6 @@ __all__ = [
     "ScalarCalibration",
     "calibrate",
     "calibrate_classes",
-    "calibrate_groups",
     "calibrate_scalar",
     "held_out_errors",
 ]
@@ -135,9 +133,6 @@ class HeldOut(NamedTuple):
     weight: Array
 
 
-NO_ERRORS = HeldOut(*(np.zeros(0),) * 3)
-
-
 @dataclass(frozen=True)
 class Calibration:
     """How one output's error is distributed: t with ``degrees``, squared scale noise + inflation · variance."""
@@ -160,66 +155,38 @@ def held_out_errors(rows: HeldOutFunctions, *, shrink: bool) -> HeldOut:
     return HeldOut(error, rows.variance, rows.weight)
 
 
-def _padded(groups: Sequence[HeldOut]) -> HeldOut:
-    """Errors of G groups, [G, n] each, with weights that add up to one where there are errors."""
-    longest = max(len(one.error) for one in groups)
-    parts = np.zeros((3, len(groups), longest))
-    for k, one in enumerate(groups):
-        if len(one.error):
-            parts[:, k, : len(one.error)] = one.error, one.variance, one.weight / one.weight.sum()
-    return HeldOut(*parts)
-
-
-def calibrate_groups(
-    folds: Sequence[HeldOut],
-    regions: Sequence[HeldOut],
-    least_noise: Sequence[float],
-    fixed_degrees: float | None = None,
-) -> list[Calibration]:
-    """Fit noise, inflation and degrees of each group to its held-out errors, of folds and of regions if it has any.
-
-    The noise is at least what members find on rows they saw. ``fixed_degrees`` leaves the tails as they are asked for.
-    """
-    n_groups = len(folds)
-    inside, outside = _padded(folds), _padded(regions)
-    n_rows = np.array([len(rows.error) for rows in folds], dtype=np.float64)
-    tiny = np.finfo(np.float64).tiny
-    spread = np.sqrt((inside.weight * inside.error**2).sum(1))
-    middle = np.array([np.median(np.abs(rows.error)) for rows in folds])
-    floor = np.log(np.maximum(np.maximum(least_noise, 1e-12 * spread**2), tiny))
-    typical = 2 * np.log(1.5 * np.maximum(np.maximum(middle, 1e-6 * spread), tiny))
-    first = np.stack([np.maximum(typical, floor), np.zeros(n_groups), np.full(n_groups, 2.0)], 1)
-    starts = np.concatenate([first + np.array([0.0, log_inflation, 0.0]) for log_inflation in INFLATION_STARTS])
-
-    def parts(values: Array, group: Positions) -> tuple[Array, Array, Array]:
-        log_noise, log_inflation, log_degrees = values.T
-        degrees = FEWEST_DEGREES + np.exp(np.minimum(log_degrees, math.log(MOST_DEGREES)))
-        if fixed_degrees is not None:
-            degrees = np.full_like(degrees, fixed_degrees)
-        return np.exp(np.maximum(log_noise, floor[group])), np.exp(np.clip(log_inflation, -20, 20)), degrees
-
-    def loss(values: Array, problem: Positions) -> Array:
-        group = problem % n_groups
-        noise, inflation, degrees = (part[:, None] for part in parts(values, group))
-        loss = 0.5 * (INFLATION_ROWS * values[:, 1] ** 2 + DEGREES_ROWS * ((values[:, 2] - 2) / 2) ** 2) / n_rows[group]
-        for rows in (inside, outside):
-            density = student_log_density(rows.error[group], noise + inflation * rows.variance[group], degrees)
-            loss -= (rows.weight[group] * density).sum(-1)
-        return loss
-
-    points, losses = nelder_mead(
-        loss, starts, first_step=FIRST_STEP, max_rounds=300, x_tolerance=1e-3, loss_tolerance=1e-6
-    )
-    best = losses.reshape(-1, n_groups).argmin(0) * n_groups + np.arange(n_groups)
-    values = parts(points[best], np.arange(n_groups))
-    return [Calibration(*one) for one in zip(*(part.tolist() for part in values), strict=True)]
-
-
 def calibrate(
     folds: HeldOut, regions: HeldOut | None, least_noise: float, fixed_degrees: float | None = None
 ) -> Calibration:
-    """The calibration of one group; see :func:`calibrate_groups`."""
-    return calibrate_groups([folds], [regions or NO_ERRORS], [least_noise], fixed_degrees)[0]
+    """Fit noise, inflation and degrees to held-out errors, of folds and of regions if there are any.
+
+    The noise is at least what members find on rows they saw. ``fixed_degrees`` leaves the tails as they are asked for.
+    """
+    sets = [rows for rows in (folds, regions) if rows is not None and len(rows.error)]
+    shares = [rows.weight / rows.weight.sum() for rows in sets]
+    tiny = np.finfo(np.float64).tiny
+    spread = math.sqrt(shares[0] @ folds.error**2)
+    middle = max(float(np.median(np.abs(folds.error))), 1e-6 * spread, tiny)
+    floor = math.log(max(least_noise, 1e-12 * spread**2, tiny))
+
+    def parts(values: Array) -> Calibration:
+        log_noise, log_inflation, log_degrees = values
+        degrees = FEWEST_DEGREES + math.exp(min(log_degrees, math.log(MOST_DEGREES)))
+        inflation = math.exp(min(max(log_inflation, -20), 20))
+        return Calibration(math.exp(max(log_noise, floor)), inflation, fixed_degrees or degrees)
+
+    def loss(values: Array) -> float:
+        found = parts(values)
+        fit = 0.0
+        for rows, share in zip(sets, shares, strict=True):
+            squared_scale = found.noise + found.inflation * rows.variance
+            fit += share @ student_log_density(rows.error, squared_scale, found.degrees)
+        prior = INFLATION_ROWS * values[1] ** 2 + DEGREES_ROWS * ((values[2] - 2) / 2) ** 2
+        return float(0.5 * prior / len(folds.error) - fit)
+
+    first = max(2 * math.log(1.5 * middle), floor)
+    starts = np.array([[first, log_inflation, 2.0] for log_inflation in INFLATION_STARTS])
+    return parts(lowest(loss, starts, first_step=FIRST_STEP, rounds=300, x_tolerance=1e-3, loss_tolerance=1e-6))
 
 
 # -- a likelihood of one function -------------------------------------------------------------------------------------
@@ -329,8 +296,8 @@ def calibrate_classes(
             fits = [share @ scores(values, parts) for (parts, _), share in zip(sets, shares, strict=True)]
             return float(0.5 * prior - sum(one * fit for one, fit in zip((1.0, REGION_WEIGHT), fits, strict=False)))
 
-        tolerances = {"x_tolerance": 1e-2, "loss_tolerance": 1e-5}
-        return lowest(loss, np.array([start]), first_step=FIRST_STEP, max_rounds=40 * len(start), **tolerances)
+        starts, rounds = np.array([start]), 40 * len(start)
+        return lowest(loss, starts, first_step=FIRST_STEP, rounds=rounds, x_tolerance=1e-2, loss_tolerance=1e-5)
 
     alone = best(0.0, 0.0)
     if not by_trees:

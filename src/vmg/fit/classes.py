@@ -20,7 +20,7 @@ from vmg.fit.design import InputRange, Size, squash, threads_for
 from vmg.fit.ensemble import Ensemble, Fitted, StoredMembers, prefixed, stripped
 from vmg.fit.glm import OptimisedMembers, mean_score, posterior_of_all_rows
 from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS
-from vmg.fit.trainer import FitRows, train_ensembles
+from vmg.fit.trainer import train_ensemble
 from vmg.math.distributions import Array
 from vmg.math.evidence import log_precision_prior
 from vmg.math.softmax_evidence import RowSpread, SoftmaxPosterior, improve, mean_probabilities, softmax_step
@@ -85,7 +85,7 @@ class ClassificationMembers(OptimisedMembers):
         loc = phi @ posterior.mean
         return MemberLogits(loc.double().numpy(), posterior.variance(phi).double().numpy())
 
-    def score(self, predictions: MemberLogits, y: Tensor, weight: Tensor) -> Array:
+    def score(self, predictions: MemberLogits, y: Tensor, weight: Tensor) -> float:
         """Mean log probability of held-out labels."""
         p = mean_probabilities(torch.as_tensor(predictions.loc), torch.as_tensor(predictions.variance))
         chosen = p.gather(-1, y.expand(len(p), -1).unsqueeze(-1)).squeeze(-1).clamp_min(1e-12).log()
@@ -205,8 +205,8 @@ def fit_classification(
 
     given = np.ones(len(x)) if weight is None else weight
     with threads_for(size.step_work(*x.shape)):
-        fits, options = [FitRows(x, y, weight, seed)], {"n_classes": n_classes}
-        [trained] = train_ensembles(ClassificationMembers, fits, size=size, callbacks=callbacks, **options)
+        kind, options = ClassificationMembers, dict[str, Any](n_classes=n_classes)
+        trained = train_ensemble(kind, x, y, weight, size=size, seed=seed, callbacks=callbacks, **options)
         (rows, held), factors, trees = (trained.rows, trained.held), ClassCalibration(), None
         if held is not None:
             by_trees: list[Array] = []

@@ -10,14 +10,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vmg.fit.calibration import FEWEST_DEGREES, Calibration, HeldOutFunctions, calibrate_groups, held_out_errors
+from vmg.fit.calibration import FEWEST_DEGREES, Calibration, HeldOutFunctions, calibrate, held_out_errors
 from vmg.fit.design import InputRange, Size, Standardiser, squash, threads_for
 from vmg.fit.ensemble import (
     Ensemble,
@@ -33,7 +32,7 @@ from vmg.fit.ensemble import (
 )
 from vmg.fit.noise import NoiseField, fit_noise_field
 from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS, NETWORKS_ALONE, Stack, stack_experts
-from vmg.fit.trainer import FitRows, Members, Trained, train_ensembles
+from vmg.fit.trainer import Members, Trained, train_ensemble
 from vmg.math.distributions import Array, best_student_score
 from vmg.math.evidence import (
     LinearPosterior,
@@ -56,7 +55,7 @@ __all__ = [
     "RegressionEnsemble",
     "RegressionMembers",
     "fit_regression",
-    "fit_regressions",
+    "held_out_functions",
 ]
 
 ROWS_AT_ONCE = 1024  # whose features of all members are small pieces of memory, which the allocator uses again
@@ -97,16 +96,11 @@ class RegressionMembers(Members):
         variance = posterior.relative_variance(phi).unsqueeze(-1) * noise.unsqueeze(-2)
         return MemberPredictions(*(part.double().numpy() for part in (phi @ posterior.mean, variance, noise)))
 
-    def score(self, predictions: MemberPredictions, y: Tensor, weight: Tensor) -> Array:
+    def score(self, predictions: MemberPredictions, y: Tensor, weight: Tensor) -> float:
         """Mean log density of held-out errors under a Student t whose scale is the best, summed over outputs."""
-        w = weight.double().numpy()  # [E, G, n]
-        n_groups = w.shape[1]
-        squared = ((y.double().numpy() - predictions.loc) ** 2).reshape(*w.shape, -1)
-        squared, share = (np.swapaxes(part, 0, 1).reshape(n_groups, -1, *part.shape[3:]) for part in (squared, w))
-        if n_groups == 1:  # of several, each has other rows
-            squared, share = squared[:, share[0] > 0], share[:, share[0] > 0]
-        total = sum(best_student_score(errors, share) for errors in np.moveaxis(squared, -1, 0))
-        return np.where(np.isfinite(total), total, -np.inf)
+        w, squared = weight.double().numpy(), (y.double().numpy() - predictions.loc) ** 2  # [E, n], [E, n, C]
+        total = sum(best_student_score(errors[w > 0], w[w > 0]) for errors in np.moveaxis(squared, -1, 0))
+        return float(total) if np.isfinite(total) else -np.inf
 
     def condition_on(self, x: Array, y: Array, weight: Array | None) -> None:
         """Condition every member on all rows, whatever it saw in training."""
@@ -295,97 +289,62 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
         return cls(members, inputs, noise, calibrations, fields, stack)
 
 
-def fit_regressions(
-    fits: Sequence[FitRows],
+def fit_regression(
+    x: Array,
+    y: Array,
+    weight: Array | None,
     *,
     size: Size,
+    seed: int,
     input_noise: bool,
     noise_prior: NoisePrior | None = None,
     degrees: float | None = None,
     experts: Sequence[str] = (),
     callbacks: Sequence[Callback] = (),
-) -> list[Fitted[RegressionEnsemble]]:
-    """Fit an ensemble to each of several sets of rows with targets [N, C], all of them at once.
+) -> Fitted[RegressionEnsemble]:
+    """Fit an ensemble to rows in standard units, x [N, D] and y [N, C].
 
     Held-out rows choose the tails unless ``degrees`` does. ``experts`` are names of those beside the networks; several
-    outputs, several sets of rows, very many rows and too few to hold any out have networks alone.
+    outputs, very many rows and too few to hold any out have networks alone.
     """
-    n_inputs, n_outputs = fits[0].x.shape[1], fits[0].y.shape[1]
-    with threads_for(sum(size.step_work(len(fit.x), n_inputs) for fit in fits)):
-        options = {"n_outputs": n_outputs, "noise_prior": noise_prior}
-        trained = train_ensembles(RegressionMembers, fits, size=size, callbacks=callbacks, **options)
-        for one in trained:
-            one.members.condition_on(one.rows.x, one.rows.y, one.rows.weight)
-        checked = [CheckedFit.of(one) for one in trained]
-        if experts and len(fits) == n_outputs == 1 and trained[0].held and FEWEST_ROWS <= len(fits[0].x) <= MOST_ROWS:
-            checked = [checked[0].stacked(experts)]
-        calibrated = zip(checked, _calibrate_all(checked, degrees), strict=True)
-        return [one.fitted(calibrations, input_noise=input_noise) for one, calibrations in calibrated]
-
-
-def fit_regression(
-    x: Array, y: Array, weight: Array | None, *, seed: int, **options: Any
-) -> Fitted[RegressionEnsemble]:
-    """Fit to rows in standard units, x [N, D] and y [N, C]; options as in :func:`fit_regressions`."""
-    return fit_regressions([FitRows(x, y, weight, seed)], **options)[0]
-
-
-class CheckedFit(NamedTuple):
-    """Trained members with their functions of each output at held-out rows of folds and regions, if there are any."""
-
-    trained: Trained[RegressionMembers]
-    folds: list[HeldOutFunctions]
-    regions: list[HeldOutFunctions]
-    stack: Stack = NETWORKS_ALONE
-
-    @classmethod
-    def of(cls, trained: Trained[RegressionMembers]) -> CheckedFit:
-        """Functions by the members that have not seen a row."""
-        held, rows = trained.held, trained.rows
+    n_outputs = y.shape[1]
+    with threads_for(size.step_work(*x.shape)):
+        options: dict[str, Any] = {"n_outputs": n_outputs, "noise_prior": noise_prior}
+        trained = train_ensemble(RegressionMembers, x, y, weight, size=size, seed=seed, callbacks=callbacks, **options)
+        members, rows, held = trained.members, trained.rows, trained.held
+        members.condition_on(rows.x, y, weight)
+        inputs, constant = InputRange.of(rows.x), (None,) * n_outputs
         if held is None:
-            return cls(trained, [], [])
-        outputs = range(rows.y.shape[1])
-        folds, regions = (
-            [held.pooled(rows.y[:, c], rows.weight, c, regions=kind) for c in outputs] for kind in (False, True)
+            posterior = members.head.posterior()
+            noise, tails = posterior.noise_variance.numpy(), degrees or float(posterior.t_degrees.mean())
+            known = tuple(Calibration(float(level), 1.0, max(FEWEST_DEGREES, tails)) for level in noise.mean(0))
+            return Fitted(RegressionEnsemble(members, inputs, noise, known, constant), trained.history, None)
+        folds, regions = held_out_functions(trained)
+        stack = NETWORKS_ALONE
+        if experts and n_outputs == 1 and FEWEST_ROWS <= len(x) <= MOST_ROWS:
+            stack, (fold, region) = stack_experts(experts, trained, (folds[0], regions[0]))
+            folds, regions = [fold], [region]
+        least = [stack.least_noise(float(level)) for level in held.said.noise.mean(0)]
+        errors = [held_out_errors(one, shrink=True) for one in folds]
+        calibrations = tuple(
+            calibrate(inside, held_out_errors(region, shrink=False), level, degrees)
+            for inside, region, level in zip(errors, regions, least, strict=True)
         )
-        return cls(trained, folds, regions)
-
-    def stacked(self, names: Sequence[str]) -> CheckedFit:
-        """The same of networks and other experts, weighed by the held-out rows of folds."""
-        stack, (folds, regions) = stack_experts(names, self.trained, (self.folds[0], self.regions[0]))
-        return self._replace(folds=[folds], regions=[regions], stack=stack)
-
-    @property
-    def member_noise(self) -> Array:
-        """Variance of the noise by each member's estimate, from the rows that it has seen, [E, C]."""
-        held = self.trained.held
-        return held.said.noise if held else self.trained.members.head.posterior().noise_variance.numpy()
-
-    def uncalibrated(self, degrees: float | None) -> tuple[Calibration, ...]:
-        """Members' own noise, and no inflation: for rows that are too few to hold any out."""
-        tails = degrees or max(FEWEST_DEGREES, float(self.trained.members.head.posterior().t_degrees.mean()))
-        return tuple(Calibration(float(level), 1.0, tails) for level in self.member_noise.mean(0))
-
-    def fitted(self, calibrations: tuple[Calibration, ...], *, input_noise: bool) -> Fitted[RegressionEnsemble]:
-        """The ensemble, with noise that changes over the inputs where held-out errors ask for it."""
-        (members, rows), inputs = (self.trained.members, self.trained.rows), InputRange.of(self.trained.rows.x)
-        fields: list[NoiseField | None] = [None] * len(calibrations)
+        fields: list[NoiseField | None] = [*constant]
         if input_noise:
             scale = np.append(members.features.input_scale().numpy().astype(np.float64), 1.0)
-            for c, (calibration, one) in enumerate(zip(calibrations, self.folds, strict=False)):
-                errors = held_out_errors(one, shrink=True)
-                at_rows = np.column_stack([rows.x[one.position], one.y - errors.error])
-                fields[c] = fit_noise_field(at_rows, errors, calibration, scale, rows.rng)
-        ensemble = RegressionEnsemble(members, inputs, self.member_noise, calibrations, tuple(fields), self.stack)
-        sample = ensemble.held_out_sample(rows.x, self.folds) if self.folds else None
-        return Fitted(ensemble, self.trained.history, sample)
+            for c, (one, inside) in enumerate(zip(folds, errors, strict=True)):
+                at_rows = np.column_stack([rows.x[one.position], one.y - inside.error])
+                fields[c] = fit_noise_field(at_rows, inside, calibrations[c], scale, rows.rng)
+        ensemble = RegressionEnsemble(members, inputs, held.said.noise, calibrations, tuple(fields), stack)
+        return Fitted(ensemble, trained.history, ensemble.held_out_sample(rows.x, folds))
 
 
-def _calibrate_all(checked: Sequence[CheckedFit], degrees: float | None) -> list[tuple[Calibration, ...]]:
-    """Calibrations of the outputs of each fit, all of them at once; without held-out rows, as members say."""
-    blind = [one for one in checked if one.folds]
-    folds = [held_out_errors(rows, shrink=True) for one in blind for rows in one.folds]
-    regions = [held_out_errors(rows, shrink=False) for one in blind for rows in one.regions]
-    least = [one.stack.least_noise(float(level)) for one in blind for level in one.member_noise.mean(0)]
-    learned = iter(calibrate_groups(folds, regions, least, degrees) if blind else ())
-    return [tuple(islice(learned, len(one.folds))) if one.folds else one.uncalibrated(degrees) for one in checked]
+def held_out_functions(trained: Trained[RegressionMembers]) -> tuple[list[HeldOutFunctions], list[HeldOutFunctions]]:
+    """Functions of each output at held-out rows of folds and of regions, by the members that have not seen a row."""
+    held, rows = trained.held, trained.rows
+    assert held is not None
+    folds, regions = (
+        [held.pooled(y, rows.weight, c, regions=kind) for c, y in enumerate(rows.y.T)] for kind in (False, True)
+    )
+    return folds, regions

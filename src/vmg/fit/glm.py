@@ -6,6 +6,7 @@ layer of the same kind.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from vmg.fit.calibration import NORMAL_DEGREES, ScalarCalibration, calibrate_sca
 from vmg.fit.design import InputRange, Size, squash, threads_for
 from vmg.fit.ensemble import Fitted, Function, HeldOutSample, StoredMembers, read_arrays
 from vmg.fit.gaussian import FunctionEnsemble
-from vmg.fit.trainer import FitRows, Members, Trained, train_ensembles
+from vmg.fit.trainer import Members, Trained, train_ensemble
 from vmg.likelihoods.families import Censored, scalar_likelihood
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
 from vmg.math.distributions import Array
@@ -86,11 +87,10 @@ def posterior_of_all_rows(trained: Trained[Any]) -> Any:
     return trained.members.posterior(torch.as_tensor(rows.x)[some], torch.as_tensor(rows.y)[some], counted)
 
 
-def mean_score(values: Tensor, weight: Tensor) -> Array:
-    """Weighted mean over members and rows of each group [G], for values [E·G, n] and weights [E, G, n]."""
-    counted = torch.where(weight > 0, weight * values.unflatten(0, weight.shape[:2]), 0.0).sum((0, 2))
-    mean = (counted / weight.sum((0, 2))).double().numpy()
-    return np.where(np.isfinite(mean), mean, -np.inf)
+def mean_score(values: Tensor, weight: Tensor) -> float:
+    """Weighted mean over members and rows, of values and weights [E, n]."""
+    mean = float(torch.where(weight > 0, weight * values, 0.0).sum() / weight.sum())
+    return mean if math.isfinite(mean) else -math.inf
 
 
 class MemberFunctions(NamedTuple):
@@ -147,7 +147,7 @@ class ScalarMembers(OptimisedMembers):
         loc, variance = posterior.centre(phi), posterior.variance(phi)
         return MemberFunctions(*(part.double().numpy() for part in (loc, variance, self.theta.detach())))
 
-    def score(self, predictions: MemberFunctions, y: Tensor, weight: Tensor) -> Array:
+    def score(self, predictions: MemberFunctions, y: Tensor, weight: Tensor) -> float:
         """Mean log probability of held-out targets."""
         loc, variance, theta = (torch.as_tensor(part) for part in predictions)
         return mean_score(mean_log_prob(LikelihoodAt(self.likelihood, theta), y.double(), loc, variance), weight)
@@ -235,8 +235,8 @@ def fit_scalar(
 ) -> Fitted[ScalarEnsemble]:
     """Fit to rows in standard units, x [N, D], and targets y [N] or [N, 2] as the likelihood takes them."""
     with threads_for(size.step_work(*x.shape)):
-        fits, options = [FitRows(x, y, weight, seed)], {"likelihood": likelihood}
-        [trained] = train_ensembles(ScalarMembers, fits, size=size, callbacks=callbacks, **options)
+        options: dict[str, Any] = {"likelihood": likelihood}
+        trained = train_ensemble(ScalarMembers, x, y, weight, size=size, seed=seed, callbacks=callbacks, **options)
         members, held = trained.members, trained.held
         calibration, sample = ScalarCalibration(members.theta.detach().mean(0).numpy(), 1.0, 1.0), None
         if held is not None:

@@ -25,8 +25,7 @@ from vmg.fit.calibration import HeldOutFunctions, HeldOutPredictions
 from vmg.fit.ensemble import Expert, Function, prefixed, stripped
 from vmg.fit.gaussian_process import GaussianProcess, fit_gaussian_process
 from vmg.fit.trainer import Trained
-from vmg.math.distributions import Array, best_student_score
-from vmg.math.nelder_mead import lowest
+from vmg.math.distributions import Array, best_student_score, lowest
 from vmg.model_file import Document, Tensors
 
 __all__ = ["EXPERTS", "MOST_ROWS", "Stack", "StackingLoss", "mix", "mix_held_out", "pool", "stack_experts", "weigh"]
@@ -175,9 +174,8 @@ def weigh(experts: Sequence[HeldOutFunctions], names: Sequence[str]) -> Array:
     """
     loss, n_experts = StackingLoss(experts, names), len(experts)
     starts = np.concatenate([loss.lean[None] + 0.1, LEAD * np.eye(n_experts)])
-    best = lowest(
-        loss.penalised, starts, first_step=1.0, max_rounds=60 * n_experts, x_tolerance=1e-2, loss_tolerance=1e-5
-    )
+    rounds = 60 * n_experts
+    best = lowest(loss.penalised, starts, first_step=1.0, rounds=rounds, x_tolerance=1e-2, loss_tolerance=1e-5)
     weight = special.softmax(best)
     weight = np.where(weight < LEAST_WEIGHT, 0.0, weight)
     weight /= weight.sum()

@@ -1,19 +1,21 @@
-"""One-dimensional distributions that predictions and calibrations share: Student t, normal rules, quantile search."""
+"""One-dimensional distributions that predictions and calibrations share: Student t, normal rules, two searches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy import optimize, special
 
 __all__ = [
     "Array",
     "best_student_score",
     "find_quantiles",
     "hermite_rule",
+    "lowest",
     "student_cdf",
     "student_log_density",
     "student_quantile",
@@ -133,3 +135,27 @@ def find_quantiles(cdf: Callable[[Array], Array], level: Array | float, low: Arr
             margin = np.minimum(least / width, 0.5)
             share = np.clip(np.where(trusted & np.isfinite(curve), curve, 0.5), margin, 1 - margin)
     return np.where(resting, root, np.maximum(x1, x2))
+
+
+# -- the least of a function of few numbers ---------------------------------------------------------------------------
+
+
+def lowest(
+    loss: Callable[[Array], float],
+    starts: Array,
+    *,
+    first_step: float,
+    rounds: int,
+    x_tolerance: float,
+    loss_tolerance: float,
+) -> Array:
+    """The best point [D] by Nelder and Mead's simplex search from several ``starts`` [K, D].
+
+    ``first_step`` is the length of the sides of the first simplex, which must be larger than the tolerances.
+    """
+    options: dict[str, Any] = {"maxiter": rounds, "xatol": x_tolerance, "fatol": loss_tolerance}
+    ends = []
+    for start in starts:
+        options["initial_simplex"] = start + first_step * np.eye(len(start) + 1, len(start), -1)
+        ends.append(optimize.minimize(loss, start, method="Nelder-Mead", options=options))
+    return np.asarray(min(ends, key=lambda end: end.fun).x)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -176,20 +176,6 @@ class AnchoredFeatures(nn.Module):
     def work(self, n_rows: int) -> float:
         """Multiply-adds that functions of so many rows and their variances take, about."""
         return float(self.n_members * n_rows * self.n_features**2)
-
-    @property
-    def member_activations(self) -> tuple[str, ...]:
-        """The activation of each member."""
-        runs = torch.arange(self.n_members).tensor_split(len(self.activations))
-        return tuple(name for name, run in zip(self.activations, runs, strict=True) for _ in run)
-
-    def name_members(self, activations: Sequence[str]) -> None:
-        """Set the activation of each member, after members were added to the module or removed from it."""
-        self.n_members = len(activations)
-        runs = [(name, len(list(run))) for name, run in groupby(activations)]
-        self.activations = tuple(name for name, _ in runs)
-        if self.member_activations != tuple(activations):  # runs of another length than the module deals out
-            self.activations = tuple(activations[:: math.gcd(*(length for _, length in runs))])
 
     @property
     def anchors(self) -> list[Tensor]:
