@@ -292,5 +292,5 @@ def test_limits_of_a_target_are_bounds():
     assert above.likelihood_ == "censored" and (above.predict(X) != limited.predict(X)).any()
     with pytest.raises(ValueError, match="needs targets that are seen"):
         limited.conformalize(X, y)
-    with pytest.raises(ValueError, match="limits of the target need likelihood 'auto' or 'censored'; got 'gamma'"):
-        ensemble_regressor(likelihood="gamma", lower_limit=0.0).fit(X, y)
+    with pytest.raises(ValueError, match="limits of the target need likelihood 'auto' or 'censored'; got 'beta'"):
+        ensemble_regressor(likelihood="beta", lower_limit=0.0).fit(X, y)
