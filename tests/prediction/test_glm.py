@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from likelihoods.scalar_cases import CASES
-from vmg.likelihoods.families import Censored, Poisson
+from vmg.likelihoods.families import Beta, Binomial, Censored, Poisson
 from vmg.prediction import GLMPrediction
 
 NAMES = [name for name in CASES if name != "censored"]
@@ -35,6 +35,25 @@ def test_columns_impossible_targets_and_everything(prediction):
     assert np.isfinite(impossible).all() and (impossible > -150).all() and (impossible < -7).all()
     everything = prediction.interval_at(np.ones(1))
     assert (everything == np.array(prediction.likelihood.support)).all()
+
+
+@pytest.mark.parametrize("likelihood", [Poisson(3.0, 60.0), Binomial(-0.4, 6), Beta(0.3)], ids=lambda one: one.name)
+@pytest.mark.parametrize("scale", [0.9, 1.1, 3.0, 10.0, 50.0, 1e3])
+def test_a_vague_function_is_averaged_over_all_that_it_may_be(likelihood, scale):
+    """Between two values of f that are far apart a likelihood goes from one end to the other."""
+    theta, z = likelihood.initial_theta(), np.linspace(-9, 9, 40_001)
+    loc, weight = np.array([0.4 * scale, 0.0, 0.2]), np.exp(-0.5 * z**2) / np.exp(-0.5 * z**2).sum()
+    scales = np.array([scale, scale, 0.3])
+    prediction = GLMPrediction(loc, scales, likelihood, theta, lambda: np.diag(scales)[..., None])
+    f = np.minimum(loc[:, None] + scales[:, None] * z, likelihood.highest)
+    unit = 60.0 if likelihood.name == "poisson" else 1.0
+    np.testing.assert_allclose(prediction.mean, likelihood.mean(f, theta) @ weight, atol=0.015 * unit)
+    for share in (0.1, 0.5, 0.9):
+        index = likelihood.index(np.full((3, 1), share * unit))
+        exact = likelihood.cdf(index, f, theta) @ weight
+        np.testing.assert_allclose(prediction.cdf(np.full(3, share * unit)), exact, atol=0.015)
+    alone = prediction.take(np.array([2]))
+    np.testing.assert_allclose(alone.cdf(np.full(1, 0.5)), prediction.cdf(np.full(3, 0.5))[2:], rtol=1e-14)
 
 
 def test_a_vague_function_has_finite_moments():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,10 +21,23 @@ if TYPE_CHECKING:
 
 __all__ = ["GLMPrediction"]
 
-NODES = 32  # of f
+NODES = 32  # of f, by Gauss and Hermite
 LEAST_WEIGHT = 1e-9  # of a node: those of less are left out
+VAGUE = 1.0  # deviation of f from which on a likelihood may go from one end to the other between two of these nodes
+CORE, CORE_END = 80, 2.3  # nodes of a vague f: of the same weight up to so many deviations from its centre,
+SIDE, END = 8, 6.0  # and in each tail from there to an end
 TAIL = 1e-6  # of probability on each side of the values between which the CRPS of a discrete target is summed
 MOST_VALUES = 512  # of a discrete target between its tails; more are scored as if continuous
+
+
+@cache
+def _vague_rule() -> Array:
+    """Nodes and weights of the mean over a standard normal, none of much weight: means of intervals, [2, K]."""
+    share = special.ndtr(CORE_END)
+    tail = np.linspace(CORE_END, END, SIDE + 1)[1:]
+    edges = np.concatenate([-tail[::-1], special.ndtri(np.linspace(1 - share, share, CORE + 1)), tail])
+    mass, density = np.diff(special.ndtr(edges)), np.exp(-0.5 * edges**2) / np.sqrt(2 * np.pi)
+    return np.stack([-np.diff(density) / mass, mass / mass.sum()])
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,11 +86,15 @@ class GLMPrediction(NumberPrediction):
 
     @cached_property
     def _rule(self) -> tuple[Array, Array]:
-        """Values of f [K, N] and their weights [K]."""
+        """Values of f and their weights, [K, N] each: the same of a row whatever others come with it."""
         nodes, weights = hermite_rule(NODES)
         kept = weights > LEAST_WEIGHT
-        nodes, weights = nodes[kept], weights[kept] / weights[kept].sum()
-        return np.minimum(self.loc + self.function_scale * nodes[:, None], self.likelihood.highest), weights
+        usual = np.stack([nodes[kept], weights[kept] / weights[kept].sum()])
+        vague = self.function_scale > VAGUE
+        rule = np.zeros((2, max(CORE + 2 * SIDE if vague.any() else 0, usual.shape[1]), self.n_rows))
+        rule[:, : usual.shape[1]] = usual[..., None]
+        rule[:, :, vague] = _vague_rule()[..., None] if vague.any() else 0.0
+        return np.minimum(self.loc + self.function_scale * rule[0], self.likelihood.highest), rule[1]
 
     @cached_property
     def _means(self) -> Array:
@@ -85,16 +102,16 @@ class GLMPrediction(NumberPrediction):
 
     @cached_property
     def _mean(self) -> Array:
-        return (self._rule[1] @ self._means)[:, None]
+        return (self._rule[1] * self._means).sum(0)[:, None]
 
     @cached_property
     def _epistemic(self) -> Array:
-        return np.sqrt(self._rule[1] @ (self._means - self._mean[:, 0]) ** 2)[:, None]
+        return np.sqrt((self._rule[1] * (self._means - self._mean[:, 0]) ** 2).sum(0))[:, None]
 
     @cached_property
     def _aleatoric(self) -> Array:
         f, weights = self._rule
-        return np.sqrt(weights @ self.likelihood.variance(f, self.theta))[:, None]
+        return np.sqrt((weights * self.likelihood.variance(f, self.theta)).sum(0))[:, None]
 
     def _factors(self) -> tuple[Array, Array]:
         factor = self.factor()
@@ -113,7 +130,7 @@ class GLMPrediction(NumberPrediction):
         safe = np.where(possible if target.ndim == 1 else possible[:, None], target, self.likelihood.example())
         f, weights = self._rule
         log_prob = self.likelihood.log_prob(*(torch.as_tensor(part) for part in (f, safe, self.theta))).numpy()
-        return np.where(possible, special.logsumexp(log_prob, axis=0, b=weights[:, None]), -np.inf)
+        return np.where(possible, special.logsumexp(log_prob, axis=0, b=weights), -np.inf)
 
     def _cdf(self, y: Array) -> Array:
         return self._below(self.likelihood.index(y[..., 0]))[..., None]
@@ -121,7 +138,7 @@ class GLMPrediction(NumberPrediction):
     def _below(self, index: Array) -> Array:
         """P(target's index <= index) at indices [..., N]."""
         f, weights = self._rule
-        return np.minimum(weights @ self.likelihood.cdf(index[..., None, :], f, self.theta), 1.0)
+        return np.minimum((weights * self.likelihood.cdf(index[..., None, :], f, self.theta)).sum(-2), 1.0)
 
     def _atom(self, y: Array) -> Array:
         if not self.likelihood.discrete:
