@@ -87,6 +87,8 @@ categorical, ignore, date_formats, decimal, random_state, verbose
     ) -> Self:
         """Update with new rows only: the output layers' posterior so far becomes their prior.
 
+        This is an approximation: the order and the size of batches change the result a little.
+
         Parameters
         ----------
         X, y, sample_weight

@@ -376,8 +376,6 @@ SPARSITY = 2.0  # inputs that the direction of a region depends on, on average
 
 def random_folds(n_rows: int, n_folds: int, rng: np.random.Generator) -> Rows:
     """Split rows into folds of equal size: True where fold k holds row n, [n_folds, N]."""
-    if not 2 <= n_folds <= n_rows:
-        raise ValueError(f"n_folds must be from 2 to the number of rows ({n_rows}); got {n_folds}")
     fold = np.empty(n_rows, dtype=np.int64)
     fold[rng.permutation(n_rows)] = np.arange(n_rows) % n_folds
     return np.asarray(fold == np.arange(n_folds)[:, None])
@@ -389,8 +387,6 @@ def regions(x: Array, n_regions: int, share: float, rng: np.random.Generator) ->
     A region is what lies between two parallel planes, across a random direction of few inputs: a gap between other rows
     for every other region, one of the two ends for the rest.
     """
-    if not 0 < share < 1:
-        raise ValueError(f"share must be inside (0, 1); got {share}")
     n_rows, n_inputs = x.shape
     inside = np.zeros((n_regions, n_rows), dtype=np.bool_)
     for k in range(n_regions):
