@@ -20,7 +20,6 @@ from vmg.nn import MLP
 from vmg.objective import Objective, elbo
 from vmg.training.loop import differentiate
 from vmg.training.rows import Batch
-from vmg.training.state import GroupedParameters
 
 INPUTS, CLASSES, BATCH, N_DATA = 784, 10, 100, 50_000  # MNIST, as in the paper's experiments [LW16, §4.2]
 WARM_UP = 5  # turns before the clock runs: allocation, caches, Adam's state
@@ -110,8 +109,8 @@ def plain_step(width: int, x: torch.Tensor, y: torch.Tensor) -> Callable[[], Non
 def bayesian_step(width: int, x: torch.Tensor, y: torch.Tensor, **options: Any) -> Callable[[], None]:
     """One step of :func:`vmg.training.train`: f, the bound and its gradient, fused Adam."""
     network, likelihood = MLP(INPUTS, (width,) * 3, CLASSES, **options), CategoricalLikelihood()
-    parameters = GroupedParameters(network.parameters())
-    optimiser = torch.optim.Adam(parameters.tensors, lr=1e-3, fused=True)
+    parameters = list(network.parameters())
+    optimiser = torch.optim.Adam(parameters, lr=1e-3, fused=True)
     objective, batch = Objective(network, likelihood, N_DATA), Batch(x, y, None)
 
     def step() -> None:

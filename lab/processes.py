@@ -90,20 +90,16 @@ def work(rank: int, setting: Setting, port: int, case: str, steps: int, together
             return answer
 
         setattr(distributed, name, timed)
-    share = sharing.Processes.share
+    mean = sharing.Processes.mean_
 
     def drowsy(self: Any, *arguments: Any) -> Any:
-        step = share(self, *arguments)
+        answer, before = mean(self, *arguments), time.perf_counter()
+        time.sleep(setting.pause)
+        slept[0] += time.perf_counter() - before
+        return answer
 
-        def taken(*given: Any) -> Any:
-            answer, before = step(*given), time.perf_counter()
-            time.sleep(setting.pause)
-            slept[0] += time.perf_counter() - before
-            return answer
-
-        return taken if setting.pause else step
-
-    sharing.Processes.share = drowsy  # type: ignore[method-assign]
+    if setting.pause:
+        sharing.Processes.mean_ = drowsy  # type: ignore[method-assign]
     classes = outputs > 1
     y = torch.randint(outputs, (len(x),)) if classes else torch.randn(len(x), outputs)
     likelihood = CategoricalLikelihood() if classes else GaussianLikelihood(outputs)

@@ -15,7 +15,6 @@ from vmg.nn import MLP
 from vmg.objective import Objective
 from vmg.training.loop import differentiate
 from vmg.training.rows import Batch
-from vmg.training.state import GroupedParameters
 
 INPUTS, WIDTH, CLASSES, BATCH, POINTS = 784, 150, 10, 100, 50  # the paper's MNIST network [LW16, §4.2]
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")
@@ -49,7 +48,7 @@ def counted(action):
 def problem():
     network = MLP(INPUTS, (WIDTH,) * 3, CLASSES, n_pseudo=POINTS)
     x, y = torch.rand(BATCH, INPUTS), torch.randint(CLASSES, (BATCH,))
-    return network, CategoricalLikelihood(), GroupedParameters(network.parameters()), x, y
+    return network, CategoricalLikelihood(), list(network.parameters()), x, y
 
 
 def make_step():

@@ -12,13 +12,13 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import torch
 from safetensors.torch import load, save
-from torch import Tensor, nn
+from torch import Tensor
 
 from vmg.files import Run, replacing
 
@@ -29,8 +29,6 @@ __all__ = [
     "Document",
     "ModelFileError",
     "Tensors",
-    "fingerprint_function",
-    "fingerprint_modules",
     "fingerprint_tensors",
     "from_bytes",
     "from_fields",
@@ -60,7 +58,6 @@ MAX_HEADER_BYTES = 2**23
 """Most bytes of the names, shapes and the document: its JSON takes some twenty times as much memory."""
 
 PIECE = 4096  # rows that are copied at once, so that a mapped table is never in memory whole
-PROBES = 33  # places at which a function is read
 LENGTH_BYTES = 8  # a safetensors file starts with the length of its JSON header, little-endian
 
 
@@ -277,37 +274,3 @@ def fingerprint_tensors(tensors: Mapping[str, Tensor | None]) -> str:
         for piece in pieces:
             digest.update(piece)
     return digest.hexdigest()
-
-
-def fingerprint_function(function: Callable[[float], float]) -> str:
-    """Fingerprint of a function by its values between 0 and 1; the last place is just below 1, where a step may be."""
-    values = [function(k / PROBES) for k in range(PROBES)]
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
-
-
-def fingerprint_modules(modules: nn.Module) -> str:
-    """Fingerprint of the classes of all parts and their options, without their tensors."""
-    parts = [
-        [name, _name(type(part)), {key: _option(value) for key, value in sorted(vars(part).items()) if _is_option(key)}]
-        for name, part in modules.named_modules()
-    ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
-
-
-def _is_option(key: str) -> bool:
-    return not key.startswith("_") and key not in ("training", "generator")
-
-
-def _option(value: Any) -> Any:
-    """A JSON value that differs where options differ; of an object only its class is told."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, tuple | list):
-        return [_option(item) for item in value]
-    if isinstance(value, Tensor):
-        return fingerprint_tensors({"": value})
-    return _name(value if callable(value) and hasattr(value, "__qualname__") else type(value))
-
-
-def _name(thing: Any) -> str:
-    return f"{thing.__module__}.{thing.__qualname__}"

@@ -96,11 +96,14 @@ class Objective:
             kl = kl_divergence(self.network, drawn)
         return _terms(kl, self.likelihood, f, y, n_data=self.n_data, kl_weight=kl_weight, weight=weight)
 
-    def update_likelihood(self, terms: ElboTerms, y: Tensor, weight: Tensor | None) -> None:
-        """Let a conjugate posterior of the likelihood, such as that of the noise, take in the outputs of a batch."""
+    def update_likelihood(self, terms: ElboTerms, y: Tensor, weight: Tensor | None, *, together: bool = False) -> None:
+        """Let a conjugate posterior of the likelihood, such as that of the noise, take in the outputs of a batch.
+
+        With ``together`` the rows of all processes are one batch.
+        """
         assert terms.f is not None
         if self.likelihood.has_posterior:
-            _update(self.likelihood, terms.f, y, self.n_data, weight, terms.kl.dim(), together=False)
+            _update(self.likelihood, terms.f, y, self.n_data, weight, terms.kl.dim(), together=together)
 
 
 def elbo(

@@ -21,7 +21,6 @@ from vmg.priors import GammaPrior, IsotropicPrior
 from vmg.training import train
 from vmg.training.loop import differentiate
 from vmg.training.rows import Batch
-from vmg.training.state import GroupedParameters
 
 B, D, C = 7, 5, 3
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")
@@ -59,12 +58,12 @@ def problem(kind="gaussian", batch_shape=(), dtype=torch.float64, hidden=(6, 4),
 def evaluate(network, likelihood, x, y, weight=None, n_data=50.0, steps=2):
     """Outputs, terms and gradients of a few evaluations from one seed."""
     network, likelihood = copy.deepcopy((network, likelihood))
-    parameters = GroupedParameters([*network.parameters(), *likelihood.parameters()])
+    parameters = [*network.parameters(), *likelihood.parameters()]
     use_generator(network, torch.Generator().manual_seed(1))
     objective = Objective(network, likelihood, n_data)
     for _ in range(steps):
         terms = differentiate(objective, parameters, Batch(x, y, weight), 0.7)
-    return [terms.f, terms.expected_log_likelihood, terms.kl, *(t.grad.clone() for t in parameters.tensors)]
+    return [terms.f, terms.expected_log_likelihood, terms.kl, *(t.grad.clone() for t in parameters)]
 
 
 def in_plain_pytorch(network, likelihood, x, y, **options):

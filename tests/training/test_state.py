@@ -1,16 +1,14 @@
-"""Grouped parameters; and a run that goes on from its file ends with the bits of one that was never stopped."""
+"""A run that goes on from its file ends with the bits of one that was never stopped."""
 
 import math
 
 import pytest
 import torch
-from torch import nn
 
 from vmg import model_file
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNoiseLikelihood
 from vmg.nn import MLP
 from vmg.training import Checkpoint, cosine, train
-from vmg.training.state import SMALL, GroupedParameters
 from vmg_paper.layers.factorised import BayesByBackpropLinear
 from vmg_paper.layers.point_weights import DropConnectLinear, DropoutLinear, VariationalDropoutLinear
 
@@ -249,77 +247,3 @@ def test_other_files_and_networks_are_refused(tmp_path):
         run(CASES["dropout"], tmp_path / "model")
     with pytest.raises(ValueError, match="every must be at least 1; got 0"):
         Checkpoint(tmp_path / "run", 0)
-
-
-# -- grouped parameters ------------------------------------------------------------------------------------------------
-
-
-def parameters(*shapes):
-    return [nn.Parameter(torch.randn(*shape, dtype=torch.float64)) for shape in shapes]
-
-
-SHAPES = ((2, 3), (4,), (SMALL + 1,), (1, 1, 5), (SMALL,))
-
-
-def loss(values):
-    return sum((k + 1) * (v**3).sum() for k, v in enumerate(values))
-
-
-def test_small_parameters_become_views_of_one_vector_and_own_their_memory_again():
-    values = parameters(*SHAPES)
-    identities, before = [id(v) for v in values], [v.detach().clone() for v in values]
-    with GroupedParameters(values) as grouped:
-        large, vector = grouped.tensors
-        assert large is values[2]
-        torch.testing.assert_close(vector.detach(), torch.cat([before[k].reshape(-1) for k in (0, 1, 3, 4)]))
-        kept = grouped.snapshot()
-        with torch.no_grad():
-            vector.fill_(2.0)
-            large.add_(1.0)
-        assert all((values[k] == 2).all() for k in (0, 1, 3, 4))
-        grouped.restore(kept)
-        assert all(torch.equal(a, b) for a, b in zip(values, before, strict=True)), "a snapshot is a copy"
-        assert values[0].data_ptr() == vector.data_ptr(), "and the parameters are still views"
-        with pytest.raises(ValueError, match="zip"):
-            grouped.restore(kept[:1])
-        loss(values).backward()
-    assert [id(v) for v in values] == identities
-    assert all(v.grad is None for v in values)
-    assert all(v.untyped_storage().nbytes() == v.numel() * v.element_size() for v in values)
-    with torch.no_grad():
-        vector.fill_(0.0)
-    assert all(torch.equal(a, b) for a, b in zip(values, before, strict=True)), "no longer views"
-
-
-def test_gradients_arrive_in_the_vector():
-    values = parameters(*SHAPES)
-    expected = torch.autograd.grad(loss(values), values)
-    grouped = GroupedParameters(values)
-    for _ in range(2):  # a second step sees its own gradient alone
-        loss(values).backward()
-        torch.testing.assert_close(grouped.tensors[0].grad, expected[2])
-        torch.testing.assert_close(grouped.tensors[1].grad, torch.cat([expected[k].reshape(-1) for k in (0, 1, 3, 4)]))
-        torch.testing.assert_close(values[0].grad, expected[0])
-        grouped.zero_grad()
-        assert not grouped.tensors[1].grad.any()
-        assert grouped.tensors[0].grad is None
-
-
-def test_frozen_parameters_stay_out():
-    frozen, free = parameters((3,), (2,))
-    frozen.requires_grad_(False)
-    grouped = GroupedParameters([frozen, free])
-    assert [t.shape for t in grouped.tensors] == [(2,)]
-    assert frozen.untyped_storage().nbytes() == 3 * 8
-
-
-@pytest.mark.parametrize("shapes", [(), ((SMALL + 1,),)])
-def test_nothing_small(shapes):
-    values = parameters(*shapes)
-    grouped = GroupedParameters(values)
-    assert len(grouped.tensors) == len(values)
-    assert all(a is b for a, b in zip(grouped.tensors, values, strict=True))
-    grouped.restore(grouped.snapshot())
-    grouped.zero_grad()
-    grouped.release()
-    assert all(v.grad is None for v in values)

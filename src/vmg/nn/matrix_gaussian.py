@@ -264,8 +264,9 @@ class MatrixGaussianLinear(BayesianLinear):
         self.reset_parameters()
 
     def extra_repr(self) -> str:
-        options = {"sampling": self.sampling, "kl": self.kl}
-        return super().extra_repr() + "".join(f", {k}={v}" for k, v in options.items() if v != "marginal")
+        options = {"sampling": self.sampling, "kl": self.kl, "damping": self.damping}
+        usual = ("marginal", F.DAMPING)
+        return super().extra_repr() + "".join(f", {k}={v}" for k, v in options.items() if v not in usual)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Start as the authors' code does: M ~ N(0, 4/(in + out)) with bias row 0, the bias row's scale at most e⁻⁴.

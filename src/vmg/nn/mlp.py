@@ -98,6 +98,9 @@ class MLP(nn.Module):
             for n_in, n_out, p in zip(sizes[:-1], sizes[1:], points, strict=True)
         )
 
+    def extra_repr(self) -> str:
+        return f"activation={getattr(self.activation, '__name__', type(self.activation).__name__)}"
+
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Start every layer anew."""
         for layer in self.layers:

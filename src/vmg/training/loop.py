@@ -1,11 +1,10 @@
 """The training loop: Adam on the objective, with averaging, reports and checkpoints as hooks around it.
 
-Several processes may train one model, each on its share of every minibatch. All hold the same parameters and draw the
-same order of rows; each takes its own slice of a batch and its own posterior noise. Its gradient is that of
-mean(−log p) over its slice + KL/N, weighed by the rows of the slice, so that the mean over processes is the gradient at
-the joined batch, with the KL counted once. One message a step carries all of it: the gradients and the objective's
-terms as one flat vector. Conjugate posteriors, such as that of the noise, take in the outputs of the joined batch,
-which are gathered, so they have the same bits everywhere.
+Several processes may train one model, each on an equal part of every minibatch. All hold the same parameters and draw
+the same order of rows; each takes its own part of a batch and its own posterior noise. The mean over processes of the
+gradients of mean(−log p) + KL/N is the gradient at the joined batch, with the KL counted once. Conjugate posteriors,
+such as that of the noise, take in the outputs of the joined batch, which are gathered, so they have the same bits
+everywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -22,20 +20,18 @@ from torch import Tensor, nn
 
 from vmg.likelihoods import Likelihood
 from vmg.math.linalg import NotPositiveDefiniteError
-from vmg.model_file import fingerprint_function, fingerprint_modules, fingerprint_tensors
+from vmg.model_file import fingerprint_tensors
 from vmg.nn.bayesian import use_generator
 from vmg.objective import ElboTerms, Objective
-from vmg.processes import add_up_, any_true, gather, gather_rows, rank_and_size, send_
+from vmg.processes import add_up_, any_true, gather, rank_and_size, send_
 from vmg.training.progress import Callback, History, Progress, Schedule, constant
 from vmg.training.rows import Batch, Minibatches, TrainingRows
-from vmg.training.state import Average, Checkpoint, GroupedParameters, KeptRun, LastGood
+from vmg.training.state import Average, Checkpoint, KeptRun, LastGood
 
 __all__ = ["Processes", "differentiate", "train"]
 
+PROBES = 32  # places at which a schedule is read; the last one is just below 1, where a step may be
 FUSED = ("cpu", "cuda")  # devices on which Adam's fused step is at hand in every supported PyTorch
-
-Step = Callable[[Batch, float], ElboTerms]
-"""Takes the objective at a minibatch and leaves the gradient of its negative in the grouped parameters."""
 
 
 def train(
@@ -67,7 +63,7 @@ def train(
         network, likelihood: trained in place.
         x, y: all training rows, [N, ...], or [*batch_shape, N, ...] where replicas see different data.
         n_steps: optimiser steps.
-        batch_size: rows per step and replica, of all processes together.
+        batch_size: rows per step and replica, of all processes together, which take as many each.
         learning_rate, schedule: Adam's rate and its factor over time.
         averaging: decay of the exponential average of parameters that is kept for prediction; None keeps the last.
         kl_weight: 1 is the objective of :func:`vmg.elbo`. A sequence gives one weight for each step and starts again
@@ -88,11 +84,13 @@ def train(
     if n_steps < 1 or batch_size < 1:
         raise ValueError(f"n_steps and batch_size must be at least 1; got {n_steps} and {batch_size}")
     rows = TrainingRows(x, y, weight, n_rows, batch_shape)
-    n_batch = min(batch_size, int(rows.sizes.min()))
     kl_weights = list(kl_weight) if isinstance(kl_weight, Sequence) else [kl_weight]
     both, processes = nn.ModuleList([network, likelihood]), Processes()
+    n_own = min(batch_size, int(rows.sizes.min())) // processes.size
+    if n_own < 1:
+        raise ValueError(f"a batch must have at least one row for each of {processes.size} processes; got {n_own}")
     generator = processes.start_equal(both, x, generator)
-    batches = Minibatches(rows.sizes, batch_size, batch_shape, generator)
+    batches = Minibatches(rows.sizes, n_own * processes.size, batch_shape, generator)
     settings: dict[str, Any] = {
         "n_steps": n_steps,
         "batch_size": batch_size,
@@ -106,9 +104,10 @@ def train(
     if checkpoint is not None:
         settings |= _fingerprints(both, rows.tensors() | {"n_rows": n_rows}, schedule, generator)
 
-    with GroupedParameters(both.parameters()) as parameters, _train_mode(both):
-        fused = all(tensor.device.type in FUSED for tensor in parameters.tensors)
-        optimiser = torch.optim.Adam(parameters.tensors, lr=learning_rate, fused=fused)
+    parameters = [p for p in both.parameters() if p.requires_grad]
+    with _train_mode(both):
+        fused = all(p.device.type in FUSED for p in parameters)
+        optimiser = torch.optim.Adam(parameters, lr=learning_rate, fused=fused)
         average = None if averaging is None else Average(parameters, averaging)
         kept, history, done = None, History(), 0
         if checkpoint is not None:
@@ -117,20 +116,22 @@ def train(
             done = kept.resume(n_steps)
         use_generator(network, processes.noise_generator(generator, done))
         objective = Objective(network, likelihood, rows.n_data)
-        evaluate = processes.share(partial(differentiate, objective, parameters), parameters)
         last_good = LastGood(network, likelihood, parameters)
         reports = Reports(history, n_steps, callbacks, average, last_good.restore, x.device)
 
         for step in range(done + 1, n_steps + 1):
             rate = learning_rate * schedule((step - 1) / n_steps)
             batch = rows.take(processes.slice(next(batches)))
-            terms = _finite_terms(evaluate, processes.weigh(batch, n_batch), kl_weights[(step - 1) % len(kl_weights)])
+            try:
+                terms = differentiate(objective, parameters, batch, kl_weights[(step - 1) % len(kl_weights)])
+            except NotPositiveDefiniteError:
+                terms = None
+            terms = processes.mean_(terms, parameters, batch_shape)
             if terms is None:
                 raise last_good.failure(step, rate, batch.x)
             optimiser.param_groups[0]["lr"] = rate
             optimiser.step()
-            joined, (_, y_joined, weight_joined) = processes.joined(likelihood, terms, batch, n_batch)
-            objective.update_likelihood(joined, y_joined, weight_joined)
+            objective.update_likelihood(terms, batch.y, batch.weight, together=not processes.alone)
             reports.add(terms)
             if average is not None:
                 average.update()
@@ -145,15 +146,17 @@ def train(
                 break
         if average is not None:
             average.put_in_place()
+        optimiser.zero_grad()
     return history
 
 
 def differentiate(
-    objective: Objective, parameters: GroupedParameters, batch: Batch, kl_weight: float = 1.0
+    objective: Objective, parameters: Sequence[Tensor], batch: Batch, kl_weight: float = 1.0
 ) -> ElboTerms:
     """The objective at a minibatch; the gradient of its negative is left in the parameters."""
     terms = objective.evaluate(*batch, kl_weight)
-    parameters.zero_grad()
+    for parameter in parameters:
+        parameter.grad = None
     (-terms.total.sum()).backward()  # replicas are independent: a sum leaves each one's gradient as it is
     return ElboTerms(*(term.detach() for term in terms if term is not None))
 
@@ -168,22 +171,13 @@ def _train_mode(modules: nn.Module) -> Iterator[None]:
         modules.eval()
 
 
-def _finite_terms(evaluate: Step, batch: Batch, kl_weight: float) -> ElboTerms | None:
-    """The objective at a batch, with its gradient left in the parameters; None where it is not finite."""
-    try:
-        terms = evaluate(batch, kl_weight)
-    except NotPositiveDefiniteError:
-        return None
-    return terms if math.isfinite(terms.total.sum().item()) else None
-
-
 def _fingerprints(
     modules: nn.Module, rows: Mapping[str, Tensor | None], schedule: Schedule, generator: torch.Generator | None
-) -> dict[str, str]:
-    """Digests that a run must share with the file that it goes on from, by the names that a refusal gives."""
-    digests = {f"{name}, bit for bit": fingerprint_tensors({name: tensor}) for name, tensor in rows.items()}
-    digests["layers and their options"] = fingerprint_modules(modules)
-    digests["schedule of the learning rate"] = fingerprint_function(schedule)
+) -> dict[str, Any]:
+    """What a run must share with the file that it goes on from, by the names that a refusal gives."""
+    digests: dict[str, Any] = {f"{k}, bit for bit": fingerprint_tensors({k: tensor}) for k, tensor in rows.items()}
+    digests["layers and their options"] = repr(modules)
+    digests["schedule of the learning rate"] = [schedule(k / PROBES) for k in range(PROBES)]
     if generator is not None:
         digests["seed"] = fingerprint_tensors({"generator": generator.get_state()})
         digests["parameters at the start"] = fingerprint_tensors(modules.state_dict())
@@ -291,38 +285,25 @@ class Processes:
 
     # -- at every step ------------------------------------------------------------------------------------------------
 
-    def sizes(self, n: int) -> list[int]:
-        """The number of rows that each process takes of the ``n`` rows of a batch."""
-        if n < self.size:
-            raise ValueError(f"batch_size must be at least the number of processes ({self.size}); got {n}")
-        return [n // self.size + (rank < n % self.size) for rank in range(self.size)]
-
     def slice(self, index: Tensor) -> Tensor:
         """This process's part of row indices [*batch_shape, B]."""
-        return index if self.alone else index.split(self.sizes(index.shape[-1]), -1)[self.rank]
+        return index.chunk(self.size, -1)[self.rank]
 
-    def weigh(self, batch: Batch, n: int) -> Batch:
-        """Weights that make the mean over processes of the means over slices the mean over all ``n`` rows."""
-        own = self.sizes(n)[self.rank]
-        if self.alone or own * self.size == n:
-            return batch
-        share = own * self.size / n
-        ones = torch.ones(batch.y.shape[: batch.y.dim() - 1], dtype=batch.x.dtype, device=batch.x.device)
-        return batch._replace(weight=share * (ones if batch.weight is None else batch.weight))
-
-    def share(self, evaluate: Step, parameters: GroupedParameters) -> Step:
-        """A step that leaves the mean of all processes' gradients."""
-        return evaluate if self.alone else SharedStep(evaluate, parameters, self.size)
-
-    def joined(self, likelihood: Likelihood, terms: ElboTerms, batch: Batch, n: int) -> tuple[ElboTerms, Batch]:
-        """Outputs, targets and weights of all ``n`` rows, in the order of ranks, where a likelihood takes them in."""
-        if self.alone or type(likelihood).update_ is Likelihood.update_:
-            return terms, batch
-        assert terms.f is not None
-        parts = [terms.f, batch.y, *([] if batch.weight is None else [batch.weight.unsqueeze(-1)])]
-        rows = gather_rows(torch.cat(parts, -1), -2, sizes=self.sizes(n), task="gathering outputs")
-        f, y, *weights = rows.split([part.shape[-1] for part in parts], -1)
-        return terms._replace(f=f), batch._replace(y=y, weight=weights[0].squeeze(-1) if weights else None)
+    def mean_(
+        self, terms: ElboTerms | None, parameters: Sequence[Tensor], batch_shape: Sequence[int]
+    ) -> ElboTerms | None:
+        """Means over processes of the terms and, in place, of gradients; None where an objective is not finite."""
+        if not self.alone:
+            nothing = torch.full((2, *batch_shape), torch.nan, device=parameters[0].device)
+            numbers = nothing if terms is None else torch.stack([terms.expected_log_likelihood, terms.kl])
+            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+            add_up_([*gradients, numbers], "adding gradients up")
+            for gradient in gradients:
+                gradient.div_(self.size)
+            if terms is not None:
+                fit, kl = (numbers / self.size).unbind()
+                terms = ElboTerms(fit, kl, terms.f)
+        return terms if terms is not None and math.isfinite(terms.total.sum().item()) else None
 
     # -- at reports ---------------------------------------------------------------------------------------------------
 
@@ -333,37 +314,6 @@ class Processes:
         if any_true(history.was_stopped, f"at step {step}") and not history.was_stopped:
             history.stopped = f"stopped by a callback of another process at step {step}"
         self._seed_noise(step)
-
-
-class SharedStep:
-    """A step whose gradients and terms are means over processes, exchanged as one flat vector."""
-
-    def __init__(self, evaluate: Step, parameters: GroupedParameters, size: int) -> None:
-        self._evaluate, self._parameters, self._size = evaluate, parameters, size
-        sizes = [tensor.numel() for tensor in parameters.tensors]
-        dtype = reduce(torch.promote_types, [tensor.dtype for tensor in parameters.tensors])
-        self._flat = torch.zeros(sum(sizes) + 2, dtype=dtype, device=parameters.tensors[0].device)
-        *self._parts, self._terms = self._flat.split([*sizes, 2])
-
-    def __call__(self, batch: Batch, kl_weight: float) -> ElboTerms:
-        try:
-            terms = self._evaluate(batch, kl_weight)
-            self._terms.copy_(torch.stack([terms.expected_log_likelihood, terms.kl]).reshape(2, -1).mean(-1))
-        except NotPositiveDefiniteError:  # all processes must learn of it, or the others wait for ever
-            terms = None
-            self._terms.fill_(torch.nan)
-        gradients = [tensor.grad for tensor in self._parameters.tensors]
-        for part, gradient in zip(self._parts, gradients, strict=True):
-            if gradient is not None:
-                part.copy_(gradient.reshape(-1))
-        add_up_([self._flat], "adding gradients up")
-        if terms is None or not torch.isfinite(self._terms).all():
-            raise NotPositiveDefiniteError("the objective of a process is not finite")
-        for part, gradient in zip(self._parts, gradients, strict=True):
-            if gradient is not None:
-                torch.div(part.view(gradient.shape), self._size, out=gradient)
-        likelihood, kl = (self._terms / self._size).unbind()
-        return ElboTerms(likelihood, kl, terms.f)
 
 
 def _copy_of(generator: torch.Generator) -> torch.Generator:

@@ -8,7 +8,7 @@ any time, the old one or the new.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,86 +26,39 @@ from vmg.nn.bayesian import BayesianModule, kl_divergence
 from vmg.training.progress import History, Progress
 from vmg.training.rows import Minibatches
 
-__all__ = ["Average", "Checkpoint", "GroupedParameters", "KeptRun", "LastGood", "TrainingError"]
-
-SMALL = 16_384
-"""Entries up to which a tensor is gathered. Above it one more pass over memory costs more than one more call."""
+__all__ = ["Average", "Checkpoint", "KeptRun", "LastGood", "TrainingError"]
 
 
-class GroupedParameters:
-    """Trainable parameters regrouped for an optimiser: all small ones as a single vector, large ones as they are.
+def snapshot(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of the present values."""
+    return [t.detach().clone() for t in tensors]
 
-    While this object is in use the small parameters and their gradients are views; leaving its context
-    (:meth:`release`) makes them independent tensors again. ``tensors`` is what the optimiser and the average see.
-    """
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        trainable = [p for p in parameters if p.requires_grad]
-        self._small = [p for p in trainable if p.numel() <= SMALL]
-        self._large = [p for p in trainable if p.numel() > SMALL]
-        self.tensors: list[nn.Parameter] = list(self._large)
-        self._gradient: Tensor | None = None
-        if not self._small:
-            return
-        vector = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in self._small]))
-        self._gradient = vector.grad = torch.zeros_like(vector)
-        start = 0
-        for p in self._small:
-            stop = start + p.numel()
-            p.data = vector.data[start:stop].view(p.shape)
-            p.grad = vector.grad[start:stop].view(p.shape)
-            start = stop
-        self.tensors.append(vector)
-
-    def __enter__(self) -> GroupedParameters:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.release()
-
-    def zero_grad(self) -> None:
-        """Forget the gradients of the last step."""
-        if self._gradient is not None:
-            self._gradient.zero_()
-        for p in self._large:
-            p.grad = None
-
-    def snapshot(self) -> list[Tensor]:
-        """The present values."""
-        return [t.detach().clone() for t in self.tensors]
-
-    @torch.no_grad()
-    def restore(self, values: list[Tensor]) -> None:
-        """Go back to the values of a snapshot or an average."""
-        for tensor, value in zip(self.tensors, values, strict=True):
-            tensor.copy_(value)
-
-    def release(self) -> None:
-        """Give every parameter its own memory again."""
-        for p in self._small:
-            p.data = p.data.clone()
-            p.grad = None
-        self.zero_grad()
+@torch.no_grad()
+def restore(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Go back to the values of a snapshot or an average."""
+    for tensor, value in zip(tensors, values, strict=True):
+        tensor.copy_(value)
 
 
 class Average:
     """Exponential average of parameters over steps, free of bias towards the start [LW16, §4]."""
 
-    def __init__(self, parameters: GroupedParameters, decay: float) -> None:
+    def __init__(self, parameters: Sequence[Tensor], decay: float) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"averaging must be in [0, 1) or None; got {decay}")
         self._parameters, self._decay, self._steps = parameters, decay, 0
-        self.values: list[Tensor] = parameters.snapshot()
+        self.values: list[Tensor] = snapshot(parameters)
 
     def update(self) -> None:
         """Take in the present parameters; after t steps their weights are β^(t−s) (1 − β)/(1 − β^t)."""
         self._steps += 1
         decay = self._decay * (1 - self._decay ** (self._steps - 1)) / (1 - self._decay**self._steps)
-        get_ema_multi_avg_fn(decay)(self.values, [t.detach() for t in self._parameters.tensors], None)
+        get_ema_multi_avg_fn(decay)(self.values, [t.detach() for t in self._parameters], None)
 
     def put_in_place(self) -> None:
         """Let the network hold the averages."""
-        self._parameters.restore(self.values)
+        restore(self._parameters, self.values)
 
     def state(self) -> dict[str, Tensor]:
         """The averages and the number of steps behind them."""
@@ -124,7 +77,7 @@ class TrainingError(RuntimeError):
 class LastGood:
     """The parameters at the last report at which all of them were finite."""
 
-    def __init__(self, network: nn.Module, likelihood: Likelihood, parameters: GroupedParameters) -> None:
+    def __init__(self, network: nn.Module, likelihood: Likelihood, parameters: Sequence[Tensor]) -> None:
         self._network, self._likelihood, self._parameters = network, likelihood, parameters
         self._values: list[Tensor] = []
         self._state: dict[str, Tensor] = {}
@@ -133,16 +86,16 @@ class LastGood:
     def keep(self) -> bool:
         """Remember the present parameters, if they are finite; whether they are."""
         state = self._likelihood.state_dict()
-        finite = all(all_finite(t.detach()) for t in (*self._parameters.tensors, *state.values()))
+        finite = all(all_finite(t.detach()) for t in (*self._parameters, *state.values()))
         if finite:
             self._values.clear()  # before the copy: there are never two
-            self._values += self._parameters.snapshot()
+            self._values += snapshot(self._parameters)
             self._state = {name: value.clone() for name, value in state.items()}
         return finite
 
     def restore(self) -> None:
         """Put the remembered parameters back."""
-        self._parameters.restore(self._values)
+        restore(self._parameters, self._values)
 
     def failure(self, step: int, learning_rate: float, x: Tensor) -> TrainingError:
         """Put the good parameters back and say where training broke."""
@@ -210,7 +163,7 @@ class KeptRun:
     settings: Mapping[str, Any]
     history: History
     modules: nn.Module
-    parameters: GroupedParameters
+    parameters: Sequence[Tensor]
     optimiser: torch.optim.Optimizer
     average: Average | None
     batches: Minibatches
@@ -250,7 +203,7 @@ class KeptRun:
     def _tensors(self) -> dict[str, Tensor]:
         """All tensors of the run's state, by name."""
         state = _named("model", self.modules.state_dict())
-        for k, parameter in enumerate(self.parameters.tensors):
+        for k, parameter in enumerate(self.parameters):
             state |= _named(f"optimiser.{k}", self.optimiser.state[parameter])
         if self.average is not None:
             state |= _named("average", self.average.state())
@@ -259,7 +212,7 @@ class KeptRun:
     def _load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what :meth:`_tensors` gave."""
         self.modules.load_state_dict(_part("model", tensors))
-        for k, parameter in enumerate(self.parameters.tensors):
+        for k, parameter in enumerate(self.parameters):
             self.optimiser.state[parameter] = _part(f"optimiser.{k}", tensors)
         if self.average is not None:
             self.average.load_state(_part("average", tensors))
