@@ -86,17 +86,10 @@ def load(path: str | os.PathLike[str]) -> TableClassifier | TableModel | TableRe
     from vmg.model_file import ModelFileError, read
 
     tensors, document = read(path)
-    modules = {
-        "TableClassifier": "estimators",
-        "TableModel": "estimators",
-        "TableRegressor": "estimators",
-        "VMGClassifier": "variational",
-        "VMGRegressor": "variational",
-    }
     name = str(document.get("holds"))
-    if name not in modules:
+    if name not in ("TableClassifier", "TableModel", "TableRegressor", "VMGClassifier", "VMGRegressor"):
         raise ModelFileError(f"{os.fspath(path)} does not describe a whole model: it holds {name:.40}")
-    kind: type[Any] = getattr(import_module(f"vmg.{modules[name]}"), name)
+    kind: type[Any] = getattr(import_module(f"vmg.{'variational' if name.startswith('VMG') else 'estimators'}"), name)
     model: TableClassifier | TableModel | TableRegressor | VMGClassifier | VMGRegressor
     model = kind.from_document(tensors, document)
     return model

@@ -58,7 +58,7 @@ def problem(kind="gaussian", batch_shape=(), dtype=torch.float64, hidden=(6, 4),
 def evaluate(network, likelihood, x, y, weight=None, n_data=50.0, steps=2):
     """Outputs, terms and gradients of a few evaluations from one seed."""
     network, likelihood = copy.deepcopy((network, likelihood))
-    parameters = [*network.parameters(), *likelihood.parameters()]
+    parameters = [p for p in (*network.parameters(), *likelihood.parameters()) if p.requires_grad]
     use_generator(network, torch.Generator().manual_seed(1))
     objective = Objective(network, likelihood, n_data)
     for _ in range(steps):

@@ -282,7 +282,7 @@ def kl_divergence(module: nn.Module, drawn: Sequence[DrawnRun] = ()) -> Tensor:
 
     ``drawn`` has divergences that were taken together with a draw, the last one first to be used.
     """
-    parts: dict[Any, None] = dict.fromkeys(_outermost(module, set()))
+    parts: dict[Any, None] = dict.fromkeys(_outermost(module))
     if not parts:
         raise ValueError(f"{type(module).__name__} holds no Bayesian layer; see vmg.nn.bayesianize")
     terms = []
@@ -299,27 +299,13 @@ def kl_divergence(module: nn.Module, drawn: Sequence[DrawnRun] = ()) -> Tensor:
     return total
 
 
-def _outermost(module: nn.Module, seen: set[nn.Module]) -> Iterator[BayesianModule]:
+def _outermost(module: nn.Module) -> Iterator[BayesianModule]:
     """Bayesian modules that no other holds, each once."""
-    if module in seen:
-        return
-    seen.add(module)
-    if isinstance(module, BayesianModule):
-        yield module
-        _add_parts(module, seen)
-        return
-    for child in module._modules.values():
-        if child is not None:
-            yield from _outermost(child, seen)
-
-
-def _add_parts(module: nn.Module, seen: set[nn.Module]) -> None:
-    """Add all modules inside; ``module.children()`` would make a set and names of them, at every step."""
-    for part in module._modules.values():
-        if part is not None and part not in seen:
-            seen.add(part)
-            if part._modules:
-                _add_parts(part, seen)
+    inside: set[nn.Module] = set()
+    for part in module.modules():
+        if isinstance(part, BayesianModule) and part not in inside:
+            inside.update(part.modules())
+            yield part
 
 
 def use_generator(module: nn.Module, generator: torch.Generator | None) -> None:

@@ -19,11 +19,11 @@ from torch.nn import functional as F
 
 from vmg.fused import library
 from vmg.fused.divergence import DiagonalKL
-from vmg.fused.stack import Activation, DiagonalDraw, kernels_serve, sample_stack
+from vmg.fused.stack import DiagonalDraw, kernels_serve, sample_stack
 from vmg.math.linalg import NARROW, is_traced
 from vmg.nn.bayesian import BayesianModule, DrawnRun, has_hooks, no_autocast
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear, sample_diagonal
-from vmg.nn.mlp import ACTIVATIONS, MLP, Elementwise
+from vmg.nn.mlp import ACTIVATIONS, MLP, MODULES, Activation, Elementwise
 from vmg.priors import log_uniform_at_bound
 
 __all__ = ["fused_draw", "fused_runs"]
@@ -62,12 +62,7 @@ def _divergence(layer: MatrixGaussianLinear) -> DiagonalKL | None:
 
 # -- runs of layers ---------------------------------------------------------------------------------------------------
 
-_MODULES: dict[type[nn.Module], Activation] = {
-    nn.ReLU: torch.relu,
-    nn.Tanh: torch.tanh,
-    nn.Sigmoid: torch.sigmoid,
-    nn.SiLU: F.silu,
-}
+_FUNCTIONS = {module: function for function, module in MODULES.items() if module not in (nn.Identity, nn.GELU)}
 _ELEMENTWISE = {function: Elementwise(function) for function in ACTIVATIONS.values()}  # known to have no parameters
 
 
@@ -148,7 +143,7 @@ def _function(module: nn.Module) -> Activation | None:
         return module.function
     if type(module) is nn.GELU and module.approximate == "none":
         return F.gelu
-    return _MODULES.get(type(module))
+    return _FUNCTIONS.get(type(module))
 
 
 def _is_fusable(layer: nn.Module) -> bool:

@@ -1,11 +1,7 @@
-"""Trainable parameters of a layer's covariances, by family.
-
-Calling a module of covariance parameters gives its :class:`~vmg.math.covariance.Covariance`.
-"""
+"""Trainable parameters of a layer's covariances."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -14,80 +10,48 @@ from torch import Tensor, nn
 from vmg.math.covariance import Covariance, Dense, Diagonal, RankOne
 from vmg.math.linalg import at_least_float32, randn
 
-__all__ = [
-    "FAMILIES",
-    "CovarianceParameters",
-    "DenseParameters",
-    "DiagonalParameters",
-    "RankOneParameters",
-]
+__all__ = ["FAMILIES", "CovarianceParameters"]
 
+FAMILIES = ("diagonal", "rank_one", "dense")
 INITIAL_SPREAD = 0.01  # of log scales and of u at the start, as in the authors' code
 
 
-class CovarianceParameters(nn.Module, ABC):
-    """Unconstrained parameters of a covariance; scales are kept as logarithms."""
+class CovarianceParameters(nn.Module):
+    """Unconstrained parameters of a covariance of one of ``FAMILIES``, which a call gives; scales are logarithms.
 
-    log_scale: nn.Parameter
+    A covariance of rank one beside its diagonal has the vector u [LW16, footnote 1], a dense one its Cholesky factor:
+    the log-diagonal, and the strict lower triangle relative to the row's scale.
+    """
 
-    def __init__(self, n: int, batch_shape: Sequence[int] = ()) -> None:
+    def __init__(self, family: str, n: int, batch_shape: Sequence[int] = ()) -> None:
         super().__init__()
+        self.family = family
         self.log_scale = nn.Parameter(torch.zeros(*batch_shape, n))
+        if family == "rank_one":
+            self.vector = nn.Parameter(torch.zeros(*batch_shape, n))
+        if family == "dense":
+            self.lower = nn.Parameter(torch.zeros(*batch_shape, n, n))
 
+    def extra_repr(self) -> str:
+        return self.family
+
+    @torch.no_grad()
     def reset(self, log_scale: Tensor, generator: torch.Generator | None = None) -> None:
         """Start near diag(exp(2 log_scale)), for log_scale [n]."""
-        with torch.no_grad():
-            noise = randn(self.log_scale.shape, like=log_scale, generator=generator)
-            self.log_scale.copy_(log_scale + INITIAL_SPREAD * noise)
-
-    @abstractmethod
-    def forward(self) -> Covariance:
-        """The covariance at the present parameters."""
-
-
-class DiagonalParameters(CovarianceParameters):
-    """A diagonal."""
-
-    def forward(self) -> Diagonal:
-        return Diagonal.from_log_scale(at_least_float32(self.log_scale))
-
-
-class RankOneParameters(CovarianceParameters):
-    """A diagonal plus rank one in the square root [LW16, footnote 1]."""
-
-    def __init__(self, n: int, batch_shape: Sequence[int] = ()) -> None:
-        super().__init__(n, batch_shape)
-        self.vector = nn.Parameter(torch.zeros(*batch_shape, n))
-
-    def reset(self, log_scale: Tensor, generator: torch.Generator | None = None) -> None:
-        super().reset(log_scale, generator)
-        with torch.no_grad():  # u = 0 has no gradient, so it starts a little beside
+        noise = randn(self.log_scale.shape, like=log_scale, generator=generator)
+        self.log_scale.copy_(log_scale + INITIAL_SPREAD * noise)
+        if self.family == "rank_one":  # u = 0 has no gradient, so it starts a little beside
             self.vector.copy_(INITIAL_SPREAD * randn(self.vector.shape, like=log_scale, generator=generator))
-
-    def forward(self) -> RankOne:
-        return RankOne(at_least_float32(self.log_scale).exp(), at_least_float32(self.vector), validate=False)
-
-
-class DenseParameters(CovarianceParameters):
-    """A Cholesky factor: its log-diagonal, and its strict lower triangle relative to the row's scale."""
-
-    def __init__(self, n: int, batch_shape: Sequence[int] = ()) -> None:
-        super().__init__(n, batch_shape)
-        self.lower = nn.Parameter(torch.zeros(*batch_shape, n, n))
-
-    def reset(self, log_scale: Tensor, generator: torch.Generator | None = None) -> None:
-        super().reset(log_scale, generator)
-        with torch.no_grad():
+        if self.family == "dense":
             self.lower.zero_()
 
-    def forward(self) -> Dense:
+    def forward(self) -> Covariance:
+        """The covariance at the present parameters."""
+        log_scale = at_least_float32(self.log_scale)
+        if self.family == "diagonal":
+            return Diagonal.from_log_scale(log_scale)
+        if self.family == "rank_one":
+            return RankOne(log_scale.exp(), at_least_float32(self.vector), validate=False)
         lower = at_least_float32(self.lower)
         unit = lower.tril(-1) + torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
-        return Dense(at_least_float32(self.log_scale).exp().unsqueeze(-1) * unit, validate=False)
-
-
-FAMILIES: dict[str, type[CovarianceParameters]] = {
-    "diagonal": DiagonalParameters,
-    "rank_one": RankOneParameters,
-    "dense": DenseParameters,
-}
+        return Dense(log_scale.exp().unsqueeze(-1) * unit, validate=False)

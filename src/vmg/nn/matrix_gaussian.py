@@ -20,7 +20,7 @@ from vmg.math.covariance import Conditioned, Dense
 from vmg.math.linalg import at_least_float32, cholesky, is_traced, needs_double, randn
 from vmg.math.matrix_normal import MatrixNormal
 from vmg.nn.bayesian import BayesianLinear
-from vmg.nn.layer_parameters import FAMILIES, DiagonalParameters
+from vmg.nn.layer_parameters import FAMILIES, CovarianceParameters
 from vmg.priors import IsotropicPrior, KeepsSettings, Prior, pseudo_data_kl
 
 __all__ = ["KL_KINDS", "NOISE_KINDS", "SAMPLERS", "MatrixGaussianLinear", "PseudoData", "sample_diagonal"]
@@ -229,8 +229,8 @@ class MatrixGaussianLinear(BayesianLinear):
         if zero_mean and n_pseudo == 0:
             raise ValueError("zero_mean needs n_pseudo >= 1: without pseudo-data nothing would carry the mean; got 0")
         for name, choice, allowed in (
-            ("row_covariance", row_covariance, tuple(FAMILIES)),
-            ("column_covariance", column_covariance, tuple(FAMILIES)),
+            ("row_covariance", row_covariance, FAMILIES),
+            ("column_covariance", column_covariance, FAMILIES),
             ("pseudo_noise", pseudo_noise, NOISE_KINDS),
             ("sampling", sampling, SAMPLERS),
             ("kl", kl, KL_KINDS),
@@ -252,9 +252,9 @@ class MatrixGaussianLinear(BayesianLinear):
             )
 
         self.loc = None if zero_mean else nn.Parameter(torch.empty(*batch_shape, R, C))
-        self.row = FAMILIES[row_covariance](R, batch_shape)
-        self.column = FAMILIES[column_covariance](C, batch_shape)
-        self.is_diagonal = isinstance(self.row, DiagonalParameters) and isinstance(self.column, DiagonalParameters)
+        self.row = CovarianceParameters(row_covariance, R, batch_shape)
+        self.column = CovarianceParameters(column_covariance, C, batch_shape)
+        self.is_diagonal = row_covariance == column_covariance == "diagonal"
         self.pseudo_data = None
         if n_pseudo:
             self.pseudo_data = PseudoData(

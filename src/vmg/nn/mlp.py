@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 
-__all__ = ["ACTIVATIONS", "MLP", "Activation", "LayerFactory", "as_module"]
+__all__ = ["ACTIVATIONS", "MLP", "MODULES", "Activation", "Elementwise", "LayerFactory", "as_module"]
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -61,19 +61,15 @@ class Replicas(nn.Module):
             for held in (part._parameters, part._buffers):
                 held.update(dict.fromkeys(held))
         self._first_name = _first_names(models[0])
-        is_tied = len(self._first_name) > len(first)
-        self._steps = list(_steps(self.model, list(self._first_name), may_multiply=not is_tied))
-        multiplied = [step.names for step in self._steps if step.how is _multiply]
-        self._multiplied = {name: inner for names in multiplied for inner, name in names.items()}
-        formed = [{name: self._in_form(name, tensor.detach()) for name, tensor in own.items()} for own in tensors]
-        self._trained = {name: (len(models), *formed[0][name].shape) for name in first if is_trained[name]}
+        self._steps = list(_steps(self.model, list(self._first_name)))
+        self._trained = {name: (len(models), *first[name].shape) for name in first if is_trained[name]}
         kept = [name for name in first if not is_trained[name]]
         self._kept = {name: f"kept_{number}" for number, name in enumerate(kept)}
         self._frozen = {name for name in kept if isinstance(first[name], nn.Parameter)}
-        rows = [torch.cat([own[name].flatten() for name in self._trained]) for own in formed]
+        rows = [torch.cat([own[name].detach().flatten() for name in self._trained]) for own in tensors]
         self.weights = nn.Parameter(torch.stack(rows))  # [E, n]
         for name, attribute in self._kept.items():
-            self.register_buffer(attribute, torch.stack([own[name] for own in formed]))
+            self.register_buffer(attribute, torch.stack([own[name].detach() for own in tensors]))
 
     # -- the model ----------------------------------------------------------------------------------------------------
 
@@ -112,16 +108,6 @@ class Replicas(nn.Module):
             many = rows[torch.arange(n_own * self.n_members, device=rows.device) % len(rows)]
         return many.unflatten(0, (self.n_members, n_own))
 
-    def _in_form(self, name: str, tensor: Tensor, *, back: bool = False) -> Tensor:
-        """A tensor in the form in which it is kept: in batched products weights are [in, out] and biases [1, out].
-
-        Small steps take an eighth longer where each call turns them.
-        """
-        inner = self._multiplied.get(name)
-        if inner == "bias":
-            return tensor.squeeze(-2) if back else tensor.unsqueeze(-2)
-        return tensor.mT.contiguous() if inner == "weight" else tensor
-
     def _stacked(self) -> dict[str, Tensor]:
         """All tensors of the members, [E, ...], by their names in the model."""
         parts = self.weights.split([math.prod(shape[1:]) for shape in self._trained.values()], 1)
@@ -132,7 +118,7 @@ class Replicas(nn.Module):
     @torch.no_grad()
     def members(self) -> list[nn.Module]:
         """The members as models of their own, copied: for Bayesian heads, for export."""
-        stacked = {name: self._in_form(name, own, back=True) for name, own in self._stacked().items()}
+        stacked = self._stacked()
         return [self._member({name: own[k].clone() for name, own in stacked.items()}) for k in range(self.n_members)]
 
     def _member(self, tensors: dict[str, Tensor]) -> nn.Module:
@@ -240,27 +226,24 @@ def _elementwise(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any],
 
 def _multiply(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
     """A linear layer, as one batched product: small networks take two to nine times as long with ``vmap``."""
-    h, weight, bias = arguments["0"], own["weight"], own.get("bias")  # [E, in, out] and [E, 1, out]
+    h, weight, bias = arguments["0"], own["weight"].mT, own.get("bias")  # [E, in, out] and [E, out]
     rows = h if h.dim() == 3 else h.flatten(1, -2)
-    product = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias, rows, weight)
+    product = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight)
     return product if h.dim() == 3 else product.unflatten(1, h.shape[1:-1])
 
 
-def _steps(module: nn.Module, names: Sequence[str], prefix: str = "", *, may_multiply: bool) -> Iterator[_Step]:
-    """The steps of a model: the layers of an ``nn.Sequential`` in turn; any other module is one step.
-
-    ``may_multiply`` is whether every tensor belongs to one layer alone, which then decides its form.
-    """
+def _steps(module: nn.Module, names: Sequence[str], prefix: str = "") -> Iterator[_Step]:
+    """The steps of a model: the layers of an ``nn.Sequential`` in turn; any other module is one step."""
     held = [(part, name) for part, inside in module.named_modules() for name in (*inside._parameters, *inside._buffers)]
     inner = [f"{part}.{name}".removeprefix(".") for part, name in held]
     own = {name: f"{prefix}{name}" for name in inner if f"{prefix}{name}" in names}
     if type(module) is nn.Sequential and not has_hooks(module):
         for name, part in module._modules.items():
             assert part is not None
-            yield from _steps(part, names, f"{prefix}{name}.", may_multiply=may_multiply)
+            yield from _steps(part, names, f"{prefix}{name}.")
     elif any(isinstance(part, HAVE_STATISTICS) or has_hooks(part) for part in module.modules()):
         yield _Step(module, own, _one_by_one)
-    elif type(module) is nn.Linear and may_multiply:
+    elif type(module) is nn.Linear:
         yield _Step(module, own, _multiply)
     else:
         yield _Step(module, own, _elementwise if type(module) in ELEMENTWISE else _by_vmap)
