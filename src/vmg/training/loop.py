@@ -174,7 +174,7 @@ def _train_mode(modules: nn.Module) -> Iterator[None]:
 def _fingerprints(
     modules: nn.Module, rows: Mapping[str, Tensor | None], schedule: Schedule, generator: torch.Generator | None
 ) -> dict[str, Any]:
-    """What a run must share with the file that it goes on from, by the names that a refusal gives."""
+    """Facts that a run must share with the file that it goes on from, by the names that a refusal gives."""
     digests: dict[str, Any] = {f"{k}, bit for bit": fingerprint_tensors({k: tensor}) for k, tensor in rows.items()}
     digests["layers and their options"] = repr(modules)
     digests["schedule of the learning rate"] = [schedule(k / PROBES) for k in range(PROBES)]
