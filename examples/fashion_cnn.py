@@ -48,16 +48,18 @@ def main() -> None:
 
     def train(network: nn.Module, n_epochs: int, rate: float, loss: Callable[[Tensor], Tensor]) -> None:
         optimiser = torch.optim.AdamW(vmg.nn.parameter_groups(network), lr=rate)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, n_epochs * -(-len(x) // 50))
         for _ in range(n_epochs):
             for rows in torch.randperm(len(x)).split(50):
                 optimiser.zero_grad()
                 loss(rows).backward()
                 optimiser.step()
+                schedule.step()
 
     train(cnn, 15, 3e-3, lambda rows: nn.functional.cross_entropy(cnn(x[rows]), y[rows]))
     plain = (cnn(x_test).argmax(-1) == y_test).float().mean()
     model = vmg.nn.bayesianize(cnn, n_data=len(x))  # starts at the trained weights
-    train(model, 5, 1e-3, lambda rows: -vmg.elbo(model, likelihood, x[rows], y[rows], n_data=len(x)).total)
+    train(model, 10, 1e-3, lambda rows: -vmg.elbo(model, likelihood, x[rows], y[rows], n_data=len(x)).total)
 
     found = vmg.predict(model, x_test, likelihood=likelihood, n_samples=20)
     served = vmg.freeze_draws(model, 10, likelihood)  # plain modules, ready for torch.export or ONNX

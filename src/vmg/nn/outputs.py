@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -405,18 +405,18 @@ class SoftmaxOutput(_Doubles):
         if self.n_outputs <= MOST_CLASSES:
             n_draws = 2 * max(2, min(128, CHEAP // (len(rows.y) * self.mean.numel())))
         noise = _paired_noise(n_draws, self.mean)
-        before = _Before(anchor, Curvature(*(part.clone() for part in self.statistics)))
+        before = Curvature(*(part.clone() for part in self.statistics))
         unit = self._unit_precision(rows).double()
         limits = unit - LOG_RANGE, unit + LOG_RANGE
         new = expected_curvature(rows, self.mean.to(rows.features.dtype).unsqueeze(0))
         for _ in range(MOST_ROUNDS):
-            q = self._posterior(before.curvature, new)
+            q = self._posterior(before, new)
             draws = q.deviations(noise)
-            moved = self._move_mean(rows, draws, before, q)
+            moved = self._move_mean(rows, draws, anchor, before, q)
             found = expected_curvature(rows, (self.mean + draws).to(rows.features.dtype))
             new = Curvature(*((a + b) / 2 for a, b in zip(new, found, strict=True)))  # whole steps swing
-            missing = self._learn_precision(before.curvature, new, limits) if learn_precision else 0.0
-            spread = self._posterior(before.curvature, new).feature_variances()
+            missing = self._learn_precision(before, new, limits) if learn_precision else 0.0
+            spread = self._posterior(before, new).feature_variances()
             change = (spread / q.feature_variances()).log().abs().max()
             if moved < 0.02 and missing < 0.01 and change < 0.01:
                 break
@@ -437,7 +437,9 @@ class SoftmaxOutput(_Doubles):
         total = Curvature(*(a + b for a, b in zip(before, new, strict=True)))
         return class_posterior(self.mean, self.prior_precision().double(), total)
 
-    def _move_mean(self, rows: ClassRows, deviations: Tensor, before: _Before, q: ClassWeights) -> float:
+    def _move_mean(
+        self, rows: ClassRows, deviations: Tensor, anchor: Tensor, before: Curvature, q: ClassWeights
+    ) -> float:
         """Steps of L-BFGS in units of the posterior's standard deviations; gives the largest change in these."""
         a, centre = self.prior_precision().double().unsqueeze(-1), self.mean.clone()
         steps = torch.zeros_like(centre).requires_grad_()
@@ -448,8 +450,8 @@ class SoftmaxOutput(_Doubles):
         def loss() -> Tensor:
             with torch.enable_grad():
                 mean = centre + q.deviations(steps)
-            off = mean.detach() - before.mean
-            shrink = a * off + before.curvature.times(off)
+            off = mean.detach() - anchor
+            shrink = a * off + before.times(off)
             value, gradient = expected_log_likelihood(rows, (mean.detach() + deviations).to(rows.features.dtype))
             (steps.grad,) = torch.autograd.grad(mean, steps, shrink - gradient.double())
             return 0.5 * (shrink * off).sum() - value.double()
@@ -494,13 +496,6 @@ class SoftmaxOutput(_Doubles):
         shape = (n_samples, *self.mean.shape)
         noise = torch.randn(shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
         return self.sharpness * (self.mean + self.inflation.sqrt() * self.posterior().deviations(noise))
-
-
-class _Before(NamedTuple):
-    """The Gaussian that was known before new rows came."""
-
-    mean: Tensor
-    curvature: Curvature
 
 
 def _class_rows(features: Tensor, y: Tensor, weight: Tensor | None) -> ClassRows:
