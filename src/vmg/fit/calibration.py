@@ -68,10 +68,6 @@ class HeldOutFunctions(NamedTuple):
     y: Array
     weight: Array
 
-    def take(self, rows: NDArray[np.bool_]) -> HeldOutFunctions:
-        """Some of the rows."""
-        return HeldOutFunctions(self.position[rows], *(part[rows] for part in self[1:]))
-
 
 @dataclass(frozen=True)
 class HeldOutPredictions:

@@ -79,11 +79,6 @@ class Kernel:
         squared = np.square(left).sum(1)[:, None] + np.square(right).sum(1) - 2 * left @ right.T
         return np.sqrt(np.maximum(5 * squared, 0.0))
 
-    def __call__(self, a: Array, b: Array) -> Array:
-        """k between rows [N, D] and [M, D], [N, M]."""
-        _, linear, constant, _ = self.variances
-        return self.matern(a, b) + linear / self.n_inputs * (a @ b.T) + constant
-
     def variance(self, x: Array) -> Array:
         """k(x, x) of each row, [N]."""
         size, linear, constant, _ = self.variances
