@@ -238,10 +238,6 @@ def test_a_fit_gives_held_out_distributions_of_its_rows():
     low, high = np.moveaxis(said.interval(0.9), -1, 0)
     assert 0.6 < ((low < y[rows]) & (y[rows] < high)).mean() <= 1
     assert said.row_covariance().shape == (N, N, 1)
-
-
-def test_few_rows_give_no_held_out_sample():
-    x, y = table()
     assert fit_regression(x[:8], y[:8], None, size=TWELVE, input_noise=True, seed=0).held_out is None
 
 

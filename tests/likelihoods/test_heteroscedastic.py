@@ -56,28 +56,6 @@ def test_without_log_scales_it_is_the_gaussian():
         plain.update_(f[:, :C], y, 3 * N)
 
 
-def test_a_batch_is_a_loop():
-    f, y = outputs(3)
-    made = likelihood(4, batch_shape=(3,))
-    weight = normal(3, N, seed=5).exp()
-    together, together_components = made.expected_log_prob(f, y), made.components(f)
-    singles = []
-    for k in range(3):
-        single = likelihood(4)
-        with torch.no_grad():
-            single.log_concentration.copy_(made.log_concentration[k])
-            single.log_rate.copy_(made.log_rate[k])
-        assert_close(together[k], single.expected_log_prob(f[k], y[k]))
-        for whole, part in zip(together_components, single.components(f[k]), strict=True):
-            assert_close(whole[k], part)
-        singles.append(single)
-    made.update_(f, y, 20.0, weight)
-    for k, single in enumerate(singles):
-        single.update_(f[k], y[k], 20.0, weight[k])
-        assert_close(made.log_rate[k], single.log_rate)
-        assert_close(made.log_concentration[k], single.log_concentration)
-
-
 def test_components_give_the_predictive_density():
     """p(y | f) with τ integrated out is the Student-t that ``components`` describes."""
     made, (f, y) = likelihood(9), outputs()

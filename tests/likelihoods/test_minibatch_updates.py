@@ -4,10 +4,10 @@ import itertools
 
 import pytest
 import torch
-from likelihood_cases import C, N, data, over_conjugate, updated
+from likelihood_cases import CONJUGATE, C, N, data, over_conjugate, updated
 
 from reference import assert_close, members, normal
-from vmg.likelihoods import GaussianLikelihood
+from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -67,9 +67,10 @@ def test_weights_are_repeated_rows(cls):
     assert_same_posterior(weighted, repeated)
 
 
-@over_conjugate
+@pytest.mark.parametrize("cls", [*CONJUGATE.values(), HeteroscedasticLikelihood])
 def test_replicas_are_a_loop(cls):
     f, y = data(2, 3)
+    f = torch.cat([f, normal(2, 3, N, C, seed=7)], -1) if cls is HeteroscedasticLikelihood else f
     n_data, weight = 10 + torch.arange(6.0).reshape(2, 3), normal(2, 3, N, seed=5).exp()
     likelihood = cls(C, concentration=2.0, rate=0.5, batch_shape=(2, 3))
     for _ in range(2):

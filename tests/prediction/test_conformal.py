@@ -7,7 +7,6 @@ import pytest
 import scipy.sparse
 
 from quick import class_table, ensemble_classifier, ensemble_regressor, linear_table
-from quick import regressor as pseudo_data_regressor
 from vmg.prediction import Prediction
 from vmg.prediction.conformal import (
     CoverageError,
@@ -169,21 +168,6 @@ def test_a_calibration_survives_its_file_and_not_an_update(regressor, tmp_path):
     )
     loaded.partial_fit(X, Y)
     assert loaded.predict_interval(X, 0.7).shape == (120, 2, 2)
-
-
-def test_every_model_of_numbers_knows_groups():
-    X, y = linear_table(80)
-    label = np.where(X[:, 0] > 0, "right", "left")
-    counts = np.round(np.exp(y / 4))
-    for model, target in (
-        (pseudo_data_regressor(max_iter=3), y),
-        (ensemble_regressor(likelihood="poisson"), counts),
-        (ensemble_regressor(likelihood="lognormal"), np.exp(y / 4)),
-    ):
-        model.fit(X, target).conformalize(X, target, groups=label)
-        together = model.predict_interval(X, 0.8, groups=label)
-        alone = model.conformalize(X[label == "left"], target[label == "left"]).predict_interval(X, 0.8)
-        np.testing.assert_allclose(together[label == "left"], alone[label == "left"], rtol=1e-6)
 
 
 @pytest.mark.parametrize("sparse", [scipy.sparse.csr_matrix, scipy.sparse.csc_array])
