@@ -1,7 +1,6 @@
 import itertools
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch.distributions import kl_divergence
@@ -32,7 +31,7 @@ from reference import (
 )
 from vmg.covariance import Diagonal
 from vmg.math.matrix_normal import MatrixNormal
-from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior, log_uniform_kl, pseudo_data_kl
+from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior, log_uniform_kl
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -96,23 +95,6 @@ def test_a_posterior_is_at_no_distance_from_itself():
     assert_close(
         IsotropicPrior().kl_divergence(None, Diagonal(torch.ones(R)), Diagonal(torch.ones(C))), torch.zeros(())
     )
-
-
-# The short form for diagonal posteriors
-
-
-@pytest.mark.parametrize("prior", [IsotropicPrior(), IsotropicPrior(0.3), GammaPrior(), GammaPrior(6.0, 2.0)])
-@over_means
-def test_coefficients(prior, zero_mean):
-    M, U, V, q = random_posterior("diagonal", "diagonal", zero_mean=zero_mean)
-    energy = (q.variance + q.mean.square()).sum()
-    tau, a, rate, constant = prior.coefficients(R * C)
-    extra = 0.0
-    if a > 0:
-        b = max(np.roots([1.0, -rate, -0.5 * a * energy.item()]))
-        tau, extra = (a / b) ** 2, 2 * a * (math.log(b) + rate / b)
-    expected = 0.5 * tau * energy - 0.5 * torch.logdet(q.covariance_matrix) + constant + extra
-    assert_close(prior.kl_divergence(M, U, V), expected)
 
 
 def test_priors_without_a_short_form():
@@ -310,22 +292,3 @@ def test_log_uniform_kl_does_not_depend_on_the_bound_but_for_a_constant():
 def test_gradients_of_the_log_uniform_kl():
     log_scale = (-1 - normal(5, seed=4).abs()).requires_grad_()
     assert torch.autograd.gradcheck(lambda log_scale: log_uniform_kl(log_scale, 0.5), log_scale)
-
-
-@pytest.mark.parametrize("batch_shape", [(), (2,), (2, 3)])
-@pytest.mark.parametrize("kind", ["layer", "factored"])
-@pytest.mark.parametrize("own_bounds", [False, True])
-def test_pseudo_data_are_charged_entry_by_entry(kind, batch_shape, own_bounds):
-    P = 3
-    bound = 0.3 + 0.6 * torch.rand(batch_shape, dtype=torch.float64) if own_bounds else 0.5
-    log_noise = normal(*batch_shape, 2 if kind == "layer" else R + C, seed=1) - 2
-    log_point_noise = normal(*batch_shape, P, seed=2) - 2 if kind == "factored" else None
-    expected = torch.zeros(batch_shape, dtype=torch.float64)
-    for p in range(P):
-        for j in range(R + C):
-            if log_point_noise is None:
-                log_scale = log_noise[..., int(j >= R)]
-            else:
-                log_scale = log_point_noise[..., p] + log_noise[..., j]
-            expected = expected + log_uniform_kl(log_scale, bound)
-    assert_close(pseudo_data_kl(log_noise, log_point_noise, (P, R, C), bound), expected)

@@ -62,16 +62,6 @@ def test_gain_and_rest_are_what_they_say():
     assert_close(given.rest, layer.x - given.gain.mT @ layer.A)
 
 
-@over_pairs
-def test_without_damping_it_is_the_matrix_normals_own_conditional(row, column):
-    layer = Layer(row, column)
-    joint = MatrixNormal(*layer.prior).affine(left=torch.cat([layer.A, layer.x]))
-    expected = joint.condition_on_rows(range(P), layer.B)
-    given = F.condition(layer.x, layer.M, layer.row, layer.A, layer.B, damping=0.0)
-    assert_close(given.mean, expected.mean, 1e-9)
-    assert_close(given.row_covariance(layer.row), expected.row_covariance.to_dense(), 1e-9)
-
-
 def test_at_a_pseudo_input_the_layer_is_certain_of_the_pseudo_output():
     layer = Layer()
     given = F.condition(layer.A, layer.M, layer.row, layer.A, layer.B, damping=1e-12)

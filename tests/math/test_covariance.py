@@ -72,8 +72,6 @@ METHODS = {  # each with what it is of the matrix C
     "gram of two": (lambda c, X: c.gram(X.mT, 2 * X.mT[..., 1:, :]), lambda C, X: 2 * X.mT @ C @ X[..., 1:]),
     "quadratic": (lambda c, X: c.quadratic(X.mT), lambda C, X: diag(X.mT @ C @ X)),
     "congruence": (lambda c, X: c.congruence(X.mT).to_dense(), lambda C, X: X.mT @ C @ X),
-    "marginal": (lambda c, X: c.marginal([3, 0]).to_dense(), lambda C, X: C[..., [3, 0], :][..., [3, 0]]),
-    "marginal of a tensor": (lambda c, X: c.marginal(torch.tensor([1])).to_dense(), lambda C, X: C[..., 1:2, 1:2]),
     "trace_solve": (
         lambda c, X: c.trace_solve(Dense.from_matrix(other_of(X))),
         lambda C, X: diag(torch.linalg.solve(C, other_of(X))).sum(-1),
@@ -216,7 +214,6 @@ def test_diagonal_from_log_scale(batch_shape):
     assert_close(Diagonal(log_scale.exp()).log_scale, log_scale)
     assert torch.equal(diagonal.to(torch.float32).log_scale, log_scale.float())
     assert_close(diagonal.expand((5, *batch_shape)).log_scale, log_scale.expand(5, *batch_shape, N))
-    assert_close(diagonal.marginal([2, 0]).log_scale, log_scale[..., [2, 0]])
 
 
 def test_dense_from_matrix():

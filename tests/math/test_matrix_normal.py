@@ -13,8 +13,6 @@ from reference import (
     assert_moments,
     family_member,
     family_parameters,
-    gaussian_condition,
-    gaussian_linear,
     kronecker,
     matrix_normal,
     members,
@@ -23,7 +21,7 @@ from reference import (
     random_covariance,
     vec,
 )
-from vmg.covariance import Dense, Diagonal, RankOne
+from vmg.covariance import Diagonal, RankOne
 from vmg.math.matrix_normal import MatrixNormal
 
 R, C = 4, 3
@@ -215,97 +213,6 @@ def test_rsample_shapes_determinism_and_gradient():
     assert not p.sample().requires_grad
 
 
-# Transformations
-
-
-@over_pairs
-@pytest.mark.parametrize("sides", ["left", "right", "both"])
-def test_affine_closure(row, column, sides):
-    q, M, U, V = random_matrix_normal(row, column)
-    left = normal(2, R, seed=5) if sides != "right" else None
-    right = normal(C, 2, seed=6) if sides != "left" else None
-    A = torch.eye(R, dtype=torch.float64) if left is None else left
-    B = torch.eye(C, dtype=torch.float64) if right is None else right
-    T = kronecker(B.mT, A)  # vec(A W B) = (Bᵀ ⊗ A) vec(W)
-    assert_is(q.affine(left, right), *gaussian_linear(vec(M), kronecker(V, U), T))
-    assert_is(q.affine(), vec(M), kronecker(V, U))
-
-
-def test_affine_of_a_batch_is_a_loop():
-    q, M, U, V = random_matrix_normal("rank_one", "diagonal", (2,))
-    A, B = normal(2, 2, R, seed=5), normal(C, 2, seed=6)
-    moved = q.affine(A, B)
-    for i in range(2):
-        one = MatrixNormal(M[i], Dense.from_matrix(U[i]), Dense.from_matrix(V[i])).affine(A[i], B)
-        assert_close(moved.loc[i], one.loc)
-        assert_close(moved.covariance_matrix[i], one.covariance_matrix)
-
-
-@over_pairs
-def test_transpose(row, column):
-    q, M, U, V = random_matrix_normal(row, column)
-    assert_is(q.mT, vec(M.mT), kronecker(U, V))
-    value = normal(R, C, seed=5)
-    assert_close(q.mT.log_prob(value.mT), q.log_prob(value))
-
-
-@over_pairs
-def test_marginals(row, column):
-    q, M, U, V = random_matrix_normal(row, column)
-    S = kronecker(V, U)
-    rows, columns = [2, 0], [2, 1]
-    chosen = [c * R + r for c in range(C) for r in rows]
-    assert_is(q.rows(rows), vec(M)[chosen], S[chosen][:, chosen])
-    chosen = [c * R + r for c in columns for r in range(R)]
-    assert_is(q.columns(torch.tensor(columns)), vec(M)[chosen], S[chosen][:, chosen])
-
-
-@over_pairs
-@pytest.mark.parametrize("given_rows", [[2], [3, 0], [0, 1, 2]])
-def test_condition_on_rows(row, column, given_rows):
-    q, M, U, V = random_matrix_normal(row, column)
-    value = normal(len(given_rows), C, seed=5)
-    coordinates = [c * R + r for c in range(C) for r in given_rows]
-    expected = gaussian_condition(vec(M), kronecker(V, U), coordinates, vec(value))
-    assert_is(q.condition_on_rows(given_rows, value), *expected)
-
-
-@over_pairs
-@pytest.mark.parametrize("given_columns", [[1], [2, 0]])
-def test_condition_on_columns(row, column, given_columns):
-    q, M, U, V = random_matrix_normal(row, column)
-    value = normal(R, len(given_columns), seed=5)
-    coordinates = [c * R + r for c in given_columns for r in range(R)]
-    expected = gaussian_condition(vec(M), kronecker(V, U), coordinates, vec(value))
-    assert_is(q.condition_on_columns(torch.tensor(given_columns), value), *expected)
-
-
-def test_conditioning_a_batch_is_a_loop():
-    q, M, U, V = random_matrix_normal("rank_one", "dense", (2,))
-    value = normal(2, 2, C, seed=5)
-    given = q.condition_on_rows([3, 0], value)
-    assert given.batch_shape == (2,)
-    for i in range(2):
-        one = MatrixNormal(M[i], Dense.from_matrix(U[i]), Dense.from_matrix(V[i])).condition_on_rows([3, 0], value[i])
-        assert_close(given.loc[i], one.loc)
-        assert_close(given.covariance_matrix[i], one.covariance_matrix)
-
-
-def test_marginal_times_conditional_is_joint():
-    q, *_ = random_matrix_normal("dense", "rank_one")
-    W = normal(R, C, seed=5)
-    given, rest = [1, 3], [0, 2]
-    log_prob = q.rows(given).log_prob(W[given]) + q.condition_on_rows(given, W[given]).log_prob(W[rest])
-    assert_close(log_prob, q.log_prob(W))
-
-
-def test_independent_rows_learn_nothing_from_each_other():
-    q, M, U, _ = random_matrix_normal("diagonal", "dense")
-    given = q.condition_on_rows([0], 100 + M[:1])
-    assert_close(given.loc, M[1:])
-    assert_close(given.row_covariance.to_dense(), U[1:, 1:])
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_expand(family):
     q, *_ = random_matrix_normal(family, family, (3,))
@@ -344,13 +251,12 @@ def test_arguments_are_checked():
 
 
 def test_values_are_checked():
-    q, M, *_ = random_matrix_normal()
+    q, *_ = random_matrix_normal()
     p, *_ = random_matrix_normal(shape=(C, R))
     for ask, message in (
         (lambda: q.log_prob(torch.zeros(C, R)), "shape"),
         (lambda: q.log_prob(torch.full((R, C), torch.nan, dtype=torch.float64)), "support"),
         (lambda: kl_divergence(q, p), r"one shape; got \(4, 3\) and \(3, 4\)"),
-        (lambda: q.condition_on_rows(range(R), M), "at least one of the 4 rows must stay unconditioned"),
     ):
         with pytest.raises(ValueError, match=message):
             ask()

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -17,7 +16,7 @@ from vmg.likelihoods import KnownNoiseLikelihood
 from vmg.nn import MLP, MatrixGaussianLinear, kl_divergence
 from vmg.nn.bayesian import use_generator
 from vmg.nn.fusing import fused_runs
-from vmg.priors import GammaPrior, IsotropicPrior
+from vmg.priors import GammaPrior
 
 B, D, C = 5, 3, 2
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not there")
@@ -129,49 +128,6 @@ def test_memory_is_used_again_only_when_no_graph_needs_it():
     assert all(map(torch.equal, second(others), second(lambda: None)))
 
 
-def replace(module, name, value):
-    setattr(module, name, torch.nn.Parameter(value))
-
-
-CHANGES = {
-    "values": lambda layer: layer.loc.data.mul_(2),
-    "memory": lambda layer: setattr(layer.loc, "data", 2 * layer.loc.data),
-    "order": lambda layer: setattr(layer.loc, "data", layer.loc.data.mT.contiguous().mT),
-    "parameter": lambda layer: replace(layer, "loc", 2 * layer.loc.detach()),
-    "noise": lambda layer: replace(layer.pseudo_data, "log_noise", layer.pseudo_data.log_noise.detach() - 1),
-    "noise's bound": lambda layer: setattr(layer.pseudo_data, "max_noise", 0.3),
-    "damping": lambda layer: setattr(layer, "damping", 0.5),
-    "prior": lambda layer: setattr(layer, "prior", IsotropicPrior(3.0)),
-    "prior's scale": lambda layer: setattr(layer.prior, "scale", 3.0),
-    "divergence": lambda layer: setattr(layer, "kl", "conditional"),
-}
-
-
-@needs_kernels
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_changes_between_two_steps_is_seen(change):
-    """A step keeps addresses and settings of the one before, but only as long as they hold."""
-    network, x = make(hidden=(4, 4))
-    gradients(network, draw(network, x))
-    CHANGES[change](network.layers[1])
-    apart = one_by_one(network)
-    found, expected = draw(network, x), draw(apart, x)
-    torch.testing.assert_close(found, expected)
-    for a, b in zip(gradients(network, found), gradients(apart, expected), strict=True):
-        torch.testing.assert_close(a, b)
-
-
-@needs_kernels
-def test_networks_may_share_their_first_layers():
-    """What is bound is found by the first layer, and belongs to one of the networks."""
-    long, x = make(hidden=(4, 4))
-    short = MLP(D, (4,), 4).double()
-    short.layers = torch.nn.ModuleList(long.layers[:2])
-    expected = [draw(one_by_one(network), x) for network in (long, short)]
-    for network, outputs in zip((long, short) * 2, expected * 2, strict=True):
-        torch.testing.assert_close(draw(network, x), outputs)  # no graph is left that holds what is bound
-
-
 @needs_kernels
 def test_parameters_changed_before_the_backward_pass_are_refused():
     network, x = make()
@@ -191,18 +147,6 @@ def test_parameters_may_be_moved_before_the_backward_pass():
         old, p.data = p.data, p.data.clone()
         old.fill_(math.nan)
     assert all(map(torch.equal, gradients(network, outputs), expected))
-
-
-@needs_kernels
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.filterwarnings("ignore:n_pseudo should be")
-def test_rows_are_not_held_after_their_step(dtype):
-    """Layers stay bound to memory, of which the rows are no part; in single precision the last computes in double."""
-    network, x = make(dtype=dtype, hidden=(4, 4), n_pseudo=[2, 2, 5])
-    held = weakref.ref(x)
-    gradients(network, draw(network, x))
-    del x
-    assert held() is None
 
 
 @needs_kernels

@@ -3,9 +3,8 @@ import math
 import pytest
 import torch
 
-from reference import assert_close, normal, push_noise, tensors_of, vec
+from reference import tensors_of
 from vmg.nn import MatrixGaussianLinear, PseudoData
-from vmg.nn.matrix_gaussian import multiplicative_noise
 
 P, R, C = 4, 3, 2
 
@@ -19,13 +18,6 @@ def lowered(noise, max_noise=0.5, batch_shape=()):
         for parameter in pseudo.parameters():
             parameter.sub_(torch.rand_like(parameter))
     return pseudo
-
-
-def test_multiplicative_noise():
-    mean, scale = normal(P, R, seed=1), normal(P, R, seed=2).exp()
-    actual_mean, covariance = push_noise(lambda noise: multiplicative_noise(mean, scale, noise), (P, R))
-    assert_close(actual_mean, vec(mean))
-    assert_close(covariance, torch.diag(vec(mean * scale).square()))
 
 
 @kinds

@@ -103,11 +103,6 @@ class Covariance(ABC):
         """A C Aᵀ as a covariance of its own, for A [..., m, n] of full row rank."""
         return Dense(cholesky(self.gram(A), name="A C Aᵀ"))
 
-    def marginal(self, index: Tensor | Sequence[int]) -> Covariance:
-        """The covariance of the chosen coordinates."""
-        C = self.to_dense()[..., index, :][..., :, index]
-        return Dense(cholesky(C, name="marginal covariance"))
-
 
 class Diagonal(Covariance):
     """C = diag(scale²); the paper's default for rows and columns [LW16, §2.2]."""
@@ -168,9 +163,6 @@ class Diagonal(Covariance):
 
     def quadratic(self, X: Tensor) -> Tensor:
         return (X.square() @ self.scale.square().unsqueeze(-1)).squeeze(-1)
-
-    def marginal(self, index: Tensor | Sequence[int]) -> Diagonal:
-        return Diagonal(self.scale[..., index], validate=False)
 
 
 class RankOne(Covariance):

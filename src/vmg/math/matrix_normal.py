@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.distributions import Distribution, constraints, register_kl
 from torch.distributions.utils import _standard_normal
 
-from vmg.math.covariance import Covariance, Dense
-from vmg.math.linalg import cholesky
+from vmg.math.covariance import Covariance
 
 __all__ = ["MatrixNormal"]
 
@@ -114,59 +113,6 @@ class MatrixNormal(Distribution):
         R, C = self.event_shape
         logdet = C * self.row_covariance.logdet() + R * self.column_covariance.logdet()
         return 0.5 * (logdet + R * C * (1 + math.log(2 * math.pi)))
-
-    @property
-    def mT(self) -> MatrixNormal:
-        """The distribution of Wᵀ: MN(Mᵀ, V, U)."""
-        return MatrixNormal(self.loc.mT, self.column_covariance, self.row_covariance, validate_args=False)
-
-    def affine(self, left: Tensor | None = None, right: Tensor | None = None) -> MatrixNormal:
-        """The distribution of A W B: MN(AMB, AUAᵀ, BᵀVB) [LW16, eq. 5 is the case B = I].
-
-        ``left`` A [..., m, R] needs full row rank and ``right`` B [..., C, k] full column rank; a product that is
-        singular gets the smallest jitter that lets it factorise.
-        """
-        loc, U, V = self.loc, self.row_covariance, self.column_covariance
-        if left is not None:
-            loc, U = left @ loc, U.congruence(left)
-        if right is not None:
-            loc, V = loc @ right, V.congruence(right.mT)
-        return MatrixNormal(loc, U, V, validate_args=False)
-
-    def rows(self, index: Tensor | Sequence[int]) -> MatrixNormal:
-        """The marginal of the chosen rows: the other rows are simply dropped."""
-        index = torch.as_tensor(index, device=self.loc.device)
-        return MatrixNormal(
-            self.loc[..., index, :], self.row_covariance.marginal(index), self.column_covariance, validate_args=False
-        )
-
-    def columns(self, index: Tensor | Sequence[int]) -> MatrixNormal:
-        """The marginal of the chosen columns."""
-        return self.mT.rows(index).mT
-
-    def condition_on_rows(self, index: Tensor | Sequence[int], value: Tensor) -> MatrixNormal:
-        """The distribution of the remaining rows, in order, given that the rows ``index`` equal ``value``.
-
-        With a = remaining and b = given: MN(M_a + U_ab U_bb⁻¹ (W_b − M_b), U_aa − U_ab U_bb⁻¹ U_ba, V).
-        """
-        index = torch.as_tensor(index, device=self.loc.device)
-        keep = torch.ones(self.event_shape[0], dtype=torch.bool, device=self.loc.device)
-        keep[index] = False
-        rest = keep.nonzero().squeeze(-1)
-        if rest.numel() == 0:
-            raise ValueError(f"at least one of the {self.event_shape[0]} rows must stay unconditioned; got all of them")
-        U = self.row_covariance.to_dense()
-        U_ab = U[..., rest, :][..., :, index]
-        U_bb = cholesky(U[..., index, :][..., :, index], name="covariance of the given rows")
-        gain = torch.cholesky_solve(U_ab.mT, U_bb).mT  # [..., a, b]
-        loc = self.loc[..., rest, :] + gain @ (value - self.loc[..., index, :])
-        U_aa = U[..., rest, :][..., :, rest] - gain @ U_ab.mT
-        scale_tril = cholesky(U_aa, name="conditional covariance")
-        return MatrixNormal(loc, Dense(scale_tril), self.column_covariance, validate_args=False)
-
-    def condition_on_columns(self, index: Tensor | Sequence[int], value: Tensor) -> MatrixNormal:
-        """The distribution of the remaining columns given that the columns ``index`` equal ``value``."""
-        return self.mT.condition_on_rows(index, value.mT).mT
 
 
 @register_kl(MatrixNormal, MatrixNormal)  # type: ignore[untyped-decorator]
