@@ -3,10 +3,12 @@
 import copy
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import vmg
 from quick import assert_same_bits, ensemble_regressor, everything, linear_table
+from vmg.estimators import TableModel
 from vmg.prediction import GLMPrediction, StudentPrediction, TransformedPrediction
 
 NAMES = (
@@ -294,3 +296,16 @@ def test_limits_of_a_target_are_bounds():
         limited.conformalize(X, y)
     with pytest.raises(ValueError, match="limits of the target need likelihood 'auto' or 'censored'; got 'beta'"):
         ensemble_regressor(likelihood="beta", lower_limit=0.0).fit(X, y)
+
+
+def test_scores_of_limited_targets_are_of_what_is_measured():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(size=300)})
+    frame["y"] = np.clip(2 * frame["a"] + 0.3 * rng.normal(size=300), -1, None)
+    options = {"n_members": 4, "max_iter": 60, "lower_limit": -1, "random_state": 0}
+    model = TableModel.fit(frame[:200], "y", options=options)
+    found, p = model.evaluate(frame[200:]), model.pred_dist(frame[200:])
+    y, here = frame["y"][200:].to_numpy(), np.full(100, -1.0)
+    assert 0.8 < found["coverage"] <= 1 and found["rmse"] < 0.4 < np.abs(p.mean - y).max()
+    expected = np.where(y <= -1, np.log(p.cdf(here)), p.log_prob(y)).mean()
+    assert found["log_likelihood"] == pytest.approx(expected)

@@ -57,7 +57,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         compares those that the target's values allow on held-out training rows; several outputs get "student".
     lower_limit, upper_limit : float or None
         Targets ``y`` [N] at or beyond a limit are known to be there only, as with a sensor's range: the likelihood is
-        then "censored". Predictions are of the target itself, beyond the limits too; scores take ``y`` as it is.
+        then "censored". Predictions are of the target itself, beyond the limits too.
     n_members : "auto" or int
         Networks in the ensemble.
     experts : "auto", str or sequence of str
@@ -158,11 +158,17 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
             return super()._check_y(y, reset=reset)
         if np.ndim(y) == 1 and self._has_limits():
             y = super()._check_y(y, reset=reset)
-            low, high = (bound if bound is not None else np.nan for bound in (self.lower_limit, self.upper_limit))
-            ends = np.where(y <= low, -np.inf, np.fmin(y, high)), np.where(y >= high, np.inf, np.fmax(y, low))
+            low, high = self.limits
+            ends = np.where(y <= low, -np.inf, np.minimum(y, high)), np.where(y >= high, np.inf, np.maximum(y, low))
             return np.stack(ends, 1)
         self._check_outputs(1, True, reset=reset)
         return check_array(y, dtype=np.float64, ensure_all_finite=False, input_name="y")  # bounds may be infinite
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The limits of what is measured, infinite where there are none."""
+        low, high = self.lower_limit, self.upper_limit
+        return (-np.inf if low is None else float(low)), (np.inf if high is None else float(high))
 
     def _has_limits(self) -> bool:
         return self.lower_limit is not None or self.upper_limit is not None

@@ -347,11 +347,20 @@ class TableModel:
         return {"rows": len(rows), **metrics.number_scores(*self.number_parts(rows, coverage))}
 
     def number_parts(self, rows: pd.DataFrame, coverage: float) -> tuple[NDArray[Any], ...]:
-        """Targets of rows that all have a number, and means, log densities, intervals and CRPS."""
+        """Targets of rows that all have a number, and means, log densities, intervals and CRPS.
+
+        Where targets have limits, all but the last are of what would be measured.
+        """
         conformal, parts = self.estimator.conformal_scores_, []
+        low, high = getattr(self.estimator, "limits", (-np.inf, np.inf))
         for part, y in self.predictions_of(rows):
             ends = part.interval(coverage) if conformal is None else conformal_interval(part, conformal, coverage)
-            parts.append((y, part.mean, part.log_prob(y), ends, part.crps(y)))
+            log_prob = part.log_prob(y)
+            for beyond, at, sign in ((y <= low, low, 1), (y >= high, high, -1)):
+                if beyond.any():
+                    mass = part.cdf(np.full(len(y), at))
+                    log_prob = np.where(beyond, np.log(np.maximum(mass if sign > 0 else 1 - mass, 1e-300)), log_prob)
+            parts.append((y, np.clip(part.mean, low, high), log_prob, np.clip(ends, low, high), part.crps(y)))
         return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
     def evaluate_base_rate(self, frame: Any, coverage: float = 0.9) -> dict[str, float]:
