@@ -2,8 +2,7 @@
 
 The factorised and the matrix Gaussians have the paper's prior, weights N(0, 1), and the truth is Hamiltonian Monte
 Carlo of the same network under the same prior, so that all have one model. PBP, dropout and the default for tables have
-priors of their own, and PBP and the default learn the noise. The choice of truth matters: under PBP's prior, one
-Gamma(6, 6) precision for all weights, the true band is about 1.6 times as wide beyond the data.
+priors of their own, and PBP and the default learn the noise.
 """
 
 from __future__ import annotations

@@ -38,8 +38,7 @@ def curve(x: Array) -> Array:
 def noise_scale(x: Array) -> float:
     """Standard deviation of y about the curve over rows x: the noise that moves x, times the slope, 0.30 here.
 
-    It is known to the networks. Differs from the paper, which does not say how it treats the noise. Learned from 20
-    rows it explains the whole curve, for Hamiltonian Monte Carlo too (0.7).
+    It is known to the networks. The paper does not say how it treats the noise.
     """
     slope = 1 + 4 * np.cos(4 * x) + 13 * np.cos(13 * x)
     return INPUT_NOISE * float(np.sqrt(np.mean(slope**2)))
