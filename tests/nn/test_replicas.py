@@ -184,9 +184,10 @@ def test_every_input_with_rows_is_dealt():
 
 def test_how_steps_are_taken():
     how = {make: [step.how.__name__ for step in replicate(make(), 2)._steps] for make in (mlp, hooked, tokens)}
-    assert how[mlp] == ["_multiply", "_elementwise", "_multiply", "_elementwise", "_multiply"]
-    assert how[hooked] == ["_multiply", "_elementwise", "_one_by_one", "_elementwise", "_multiply"]
-    assert how[tokens][0] == how[tokens][-1] == "_by_vmap"
+    linear, others = "_linear_of_members", "_elementwise_of_members"
+    assert how[mlp] == [linear, others, linear, others, linear]
+    assert how[hooked] == [linear, others, "_member_by_member", others, linear]
+    assert how[tokens][0] == how[tokens][-1] == "_members_by_vmap"
     assert len(list(replicate(mlp(), 2).parameters())) == 1
 
 

@@ -19,7 +19,6 @@ __all__ = [
     "DAMPING",
     "Conditional",
     "augment",
-    "average_mean",
     "condition",
     "condition_weights",
     "fold_mean",
@@ -134,18 +133,6 @@ def fold_mean(M: Tensor | None, U: Covariance, A: Tensor, B: Tensor, damping: fl
     """M_eff = M + UÃᵀ Σ₁₁⁻¹ (B̃ − ÃM), so that x̂ M_eff is the conditional mean for any x."""
     residual = B if M is None else B - A @ M
     correction = U.matmul(A.mT @ torch.cholesky_solve(residual, _pseudo_root(U, A, damping)))
-    return correction if M is None else M + correction
-
-
-def average_mean(M: Tensor | None, U: Covariance, A: Tensor, B: Tensor, damping: float = DAMPING) -> Tensor:
-    """The average of :func:`fold_mean` over draws A [D, ..., P, R] of the pseudo-inputs, [..., R, C].
-
-    As one product for all draws, so that no D matrices of R×C entries are formed.
-    """
-    residual = B if M is None else B - A @ M
-    pull = torch.cholesky_solve(residual.expand(*A.shape[:-1], residual.shape[-1]), _pseudo_root(U, A, damping))
-    A, pull = (draws.movedim(0, -3).flatten(-3, -2) for draws in (A, pull))  # [..., D P, R] and [..., D P, C]
-    correction = U.matmul(A.mT @ pull) / (A.shape[-2] / B.shape[-2])
     return correction if M is None else M + correction
 
 

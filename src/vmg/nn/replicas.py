@@ -199,18 +199,18 @@ class _Step:
         return output_tensor(functional_call(self.module, own, positional, keywords))
 
 
-def _by_vmap(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
+def _members_by_vmap(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
     """Any module; from now on one by one, where ``vmap`` cannot transform it."""
     dims = 0, {key: 0 if key in dealt else None for key in arguments}
     try:
         return vmap(step.call_member, dims, randomness="different")(own, arguments)
     except RuntimeError:  # such as a branch that depends on the data
-        outputs = _one_by_one(step, own, arguments, dealt)
-        step.how = _one_by_one
+        outputs = _member_by_member(step, own, arguments, dealt)
+        step.how = _member_by_member
         return outputs
 
 
-def _one_by_one(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
+def _member_by_member(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
     """A module that must see one member at a time: calls change its statistics, or a user has put hooks on it."""
     outputs = []
     for k in range(len(arguments[min(dealt)])):
@@ -219,12 +219,12 @@ def _one_by_one(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], 
     return torch.stack(outputs)
 
 
-def _elementwise(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
+def _elementwise_of_members(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
     """A module that does the same to every number."""
     return step.module(arguments["0"])
 
 
-def _multiply(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
+def _linear_of_members(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
     """A linear layer, as one batched product: small networks take two to nine times as long with ``vmap``."""
     h, weight, bias = arguments["0"], own["weight"].mT, own.get("bias")  # [E, in, out] and [E, out]
     rows = h if h.dim() == 3 else h.flatten(1, -2)
@@ -242,11 +242,11 @@ def _steps(module: nn.Module, names: Sequence[str], prefix: str = "") -> Iterato
             assert part is not None
             yield from _steps(part, names, f"{prefix}{name}.")
     elif any(isinstance(part, HAVE_STATISTICS) or has_hooks(part) for part in module.modules()):
-        yield _Step(module, own, _one_by_one)
+        yield _Step(module, own, _member_by_member)
     elif type(module) is nn.Linear:
-        yield _Step(module, own, _multiply)
+        yield _Step(module, own, _linear_of_members)
     else:
-        yield _Step(module, own, _elementwise if type(module) in ELEMENTWISE else _by_vmap)
+        yield _Step(module, own, _elementwise_of_members if type(module) in ELEMENTWISE else _members_by_vmap)
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:
