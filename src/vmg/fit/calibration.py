@@ -202,27 +202,22 @@ class ScalarCalibration:
     inflation: float
 
 
-def _scores(likelihood: ScalarLikelihood, rows: HeldOutFunctions, values: torch.Tensor) -> torch.Tensor:
-    loc, variance, excess, y = (torch.as_tensor(part) for part in rows[1:5])
-    inflation, sharpness = values[:2].clamp(-LIMIT, LIMIT).exp()
-    spread = inflation * variance + excess + 1e-12
-    return mean_log_prob(LikelihoodAt(likelihood, values[2:]), y, sharpness * loc, spread, NODES)
-
-
 def calibrate_scalar(
-    likelihood: ScalarLikelihood, folds: HeldOutFunctions, regions: HeldOutFunctions | None, start: Array
+    likelihood: ScalarLikelihood, folds: HeldOutFunctions, regions: HeldOutFunctions, start: Array
 ) -> ScalarCalibration:
     """Fit θ, sharpness and inflation to held-out targets, from the members' own θ [P]."""
-    sets = [rows for rows in (folds, regions) if rows is not None and len(rows.loc)]
-    shares = [torch.as_tensor(rows.weight / rows.weight.sum()) for rows in sets]
+    sets = [[torch.as_tensor(part) for part in rows[1:]] for rows in (folds, regions) if len(rows.loc)]
     first, n_rows = torch.as_tensor(start), len(folds.loc)
 
     def loss(values: Array) -> tuple[float, Array]:
         leaf = torch.as_tensor(values).requires_grad_()
-        total = -sum((share @ _scores(likelihood, rows, leaf) for rows, share in zip(sets, shares, strict=True)))
+        inflation, sharpness = leaf[:2].clamp(-LIMIT, LIMIT).exp()
         prior = INFLATION_ROWS * leaf[0] ** 2 + SHARPNESS_ROWS * (2 * leaf[1]) ** 2
-        prior = prior + THETA_ROWS * (leaf[2:] - first).square().sum()
-        total = total + 0.5 * prior / n_rows
+        total = 0.5 * (prior + THETA_ROWS * (leaf[2:] - first).square().sum()) / n_rows
+        for loc, variance, excess, y, weight in sets:
+            spread = inflation * variance + excess + 1e-12
+            scores = mean_log_prob(LikelihoodAt(likelihood, leaf[2:]), y, sharpness * loc, spread, NODES)
+            total = total - (weight / weight.sum()) @ scores
         (gradient,) = torch.autograd.grad(total, leaf)
         return (total.item(), gradient.numpy()) if torch.isfinite(total) else (1e300, np.zeros_like(values))
 

@@ -108,11 +108,6 @@ class TargetModel:
     atom: float | None = None
     chance: ScalarEnsemble | None = None  # of the atom
 
-    @property
-    def rest(self) -> TargetModel:
-        """The model of all targets but the atom."""
-        return replace(self, atom=None, chance=None)
-
     def in_units(self, prediction: NumberPrediction) -> NumberPrediction:
         """A prediction of the ensemble for targets in their own unit."""
         if isinstance(prediction, StudentPrediction):
@@ -127,7 +122,8 @@ class TargetModel:
             chance = self.chance.updated(x, _trials(here), weight)
             if here.all():
                 return replace(self, chance=chance)
-            rest = self.rest.updated(x[~here], y[~here], None if weight is None else weight[~here])
+            rest = replace(self, atom=None, chance=None)
+            rest = rest.updated(x[~here], y[~here], None if weight is None else weight[~here])
             return replace(self, ensemble=rest.ensemble, chance=chance)
         values = before_transform(self.transform, y)
         if isinstance(self.ensemble, RegressionEnsemble):
