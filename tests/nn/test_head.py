@@ -500,13 +500,17 @@ def test_the_kind_of_target_and_the_last_layer_are_found():
     torch.testing.assert_close(by_name(x), head(x))
 
 
-def test_weights_of_rows_of_classes_are_repeated_rows():
-    x, y = classes(40)
-    weight = torch.arange(40).remainder(3)
-    heads = [BayesianHead(nn.Identity()) for _ in range(2)]
-    heads[0].fit(x, y, weight)
-    heads[1].fit(x.repeat_interleave(weight, 0), y.repeat_interleave(weight, 0))
-    torch.testing.assert_close(heads[0](x), heads[1](x), rtol=0.01, atol=0.01)
+@pytest.mark.parametrize("keeps", [False, True])
+def test_weights_of_rows_of_classes_are_repeated_rows(keeps):
+    x, y = classes(1_500 if keeps else 40)
+    model = trained_classifier(x, y, 50) if keeps else nn.Identity()
+    index = torch.arange(len(x))
+    weight = index.remainder(3) * (index.remainder(2) if keeps else 1)
+    weighted = BayesianHead(model).fit(x, y, weight)
+    repeated = BayesianHead(model).fit(x.repeat_interleave(weight, 0), y.repeat_interleave(weight, 0))
+    torch.testing.assert_close(weighted(x), repeated(x), rtol=0.01, atol=0.01)
+    variances = [head.posterior(x[:9]).covariance.diagonal(dim1=-2, dim2=-1) for head in (weighted, repeated)]
+    torch.testing.assert_close(*variances, rtol=0.1, atol=0.01)
 
 
 @pytest.mark.parametrize("make_head", [gauss_head, class_head])

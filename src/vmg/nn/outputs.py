@@ -343,8 +343,9 @@ class SoftmaxOutput(_Doubles):
         sizes = torch.tensor(self.group_sizes, device=share.device)
         self.log_precision.copy_(self._unit_precision(rows) + (share / sizes).clamp_min(1e-30).log())
         self._add(rows, new)
-        step = max(1, len(rows.y) // max(100, min(1_000, 2**23 // self.n_outputs)))
-        some = ClassRows(*(part[::step] for part in rows))
+        counted = rows.weight.nonzero().squeeze(-1)
+        step = max(1, len(counted) // max(100, min(1_000, 2**23 // self.n_outputs)))
+        some = ClassRows(*(part[counted[::step]] for part in rows))
         score, weight = self._scores(some.features, some.y), some.weight / some.weight.sum()
         least = (score(0.0, 1.0) * weight).sum() - COST
         low, high = -8.0, math.log2(WIDEST)
