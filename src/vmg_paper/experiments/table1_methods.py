@@ -78,7 +78,7 @@ def paper_points(table: str) -> int:
 
 
 def _paper_epochs(table: str) -> int:
-    """The whole bound rises by 2 to 23 nats in the last 10,000 steps on small tables, and by 120 on protein."""
+    """The whole objective rises by 2 to 23 nats in the last 10,000 steps on small tables, and by 120 on protein."""
     n_train = round(0.9 * len(load_table(table).y))
     steps = 3 * PAPER_STEPS if table in LARGE else PAPER_STEPS
     return round(steps / (n_train // _paper_batch(table)))

@@ -173,7 +173,7 @@ Network = MLP | GlobalInducingMLP
 MakeNetwork = Callable[[Sequence[int]], Network]
 """A network with the given ``batch_shape``."""
 
-BOUND_DRAWS = 200  # of the posterior, to tell one start's bound from another's
+OBJECTIVE_DRAWS = 200  # of the posterior, to tell one start's objective from another's
 
 
 def paper_network(hidden: Sequence[int], n_pseudo: Sequence[int], batch_shape: Sequence[int], **options: Any) -> MLP:
@@ -211,20 +211,20 @@ class Settings:
 
 @dataclass(frozen=True)
 class FittedToy:
-    """Replicas of a network in standard units, and each one's bound, a sum over rows [n_starts]."""
+    """Replicas of a network in standard units, and each one's objective, a sum over rows [n_starts]."""
 
     network: Network
-    bounds: Array
+    objectives: Array
     noise_scale: float
     inputs: Standardiser
     targets: Standardiser
 
     def predict(self, x: Array, n_draws: int, seed: int) -> Prediction:
-        """The predictive distribution of the start with the best bound at x [M], in the target's units."""
+        """The predictive distribution of the start with the best objective at x [M], in the target's units."""
         rows = torch.as_tensor(self.inputs.transform(x[:, None]))
         exact = copy.deepcopy(self.network).double()
         use_generator(exact, torch.Generator().manual_seed(seed))
-        functions = exact.sample_functions(n_draws)(rows)[:, int(self.bounds.argmax())].detach()
+        functions = exact.sample_functions(n_draws)(rows)[:, int(self.objectives.argmax())].detach()
         noise = np.full((1, 1, 1), self.noise_scale)
         return Prediction(self.targets.inverse(functions.numpy()), noise, np.full_like(noise, np.inf))
 
@@ -258,9 +258,9 @@ def fit_network(
         generator=generator,
     )
     with torch.no_grad():
-        draws = [elbo(network, likelihood, *rows, n_data=len(x)).total for _ in range(BOUND_DRAWS)]
-    bounds = len(x) * torch.stack(draws).mean(0).double().numpy()
-    return FittedToy(network, bounds, noise_scale, *scalings)
+        draws = [elbo(network, likelihood, *rows, n_data=len(x)).total for _ in range(OBJECTIVE_DRAWS)]
+    objectives = len(x) * torch.stack(draws).mean(0).double().numpy()
+    return FittedToy(network, objectives, noise_scale, *scalings)
 
 
 @dataclass(frozen=True)

@@ -107,21 +107,21 @@ def test_distances_are_in_true_standard_deviations_and_ratios():
     assert list(distance(truth, truth, inside).values()) == [0, 0, 1, 1]
 
 
-def test_the_start_with_the_best_bound_predicts():
+def test_the_start_with_the_best_objective_predicts():
     x = np.linspace(-3, 3, 12)
     y = x**3
     fitted = fit_network(figure1.matrix_gaussian, x, y, noise_scale=figure1.NOISE, n_steps=30, n_starts=3, seed=0)
-    assert fitted.bounds.shape == (3,) and np.isfinite(fitted.bounds).all()
+    assert fitted.objectives.shape == (3,) and np.isfinite(fitted.objectives).all()
     draws = draw_functions(fitted.network, torch.as_tensor((x - x.mean()) / x.std())[:, None], 5, 1)  # [5, 3, 12, 1]
-    best = draws[:, int(fitted.bounds.argmax())].numpy() * y.std() + y.mean()
+    best = draws[:, int(fitted.objectives.argmax())].numpy() * y.std() + y.mean()
     np.testing.assert_allclose(fitted.predict(x, 5, seed=1).loc, best)
 
 
 @pytest.mark.parametrize("make", figure1.VARIATIONAL.values(), ids=list(figure1.VARIATIONAL))
-def test_longer_training_raises_the_bound(make):
+def test_longer_training_raises_the_objective(make):
     x = np.linspace(-3, 3, 12)
     options = {"noise_scale": figure1.NOISE, "n_starts": 2, "seed": 0}
-    short, long = (fit_network(make, x, x**3, n_steps=n, **options).bounds.max() for n in (5, 400))
+    short, long = (fit_network(make, x, x**3, n_steps=n, **options).objectives.max() for n in (5, 400))
     assert long > short + 10
 
 
