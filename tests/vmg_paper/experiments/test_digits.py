@@ -5,12 +5,7 @@ import torch
 from vmg.nn import MLP
 from vmg.prediction import ClassPrediction
 from vmg_paper.experiments import digits
-from vmg_paper.experiments.digits import (
-    REJECTION_RATES,
-    mean_probabilities,
-    rejection_errors,
-    score,
-)
+from vmg_paper.experiments.digits import REJECTION_RATES, mean_probabilities, rejection_errors, score
 
 CLASSES = np.arange(3)
 
