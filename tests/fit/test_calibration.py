@@ -6,6 +6,7 @@ from scipy import optimize, special, stats
 
 from vmg.fit.calibration import (
     FEWEST_DEGREES,
+    Calibration,
     HeldOut,
     HeldOutPredictions,
     calibrate,
@@ -35,6 +36,23 @@ def test_regions_say_by_how_much_ignorance_must_be_inflated():
     regions = errors(4_000, 1.0, 6.0, 20.0, seed=1)
     found = calibrate(folds, regions, 0.0)
     assert found.inflation == pytest.approx(6.0, rel=0.2) and found.noise == pytest.approx(1.0, rel=0.1)
+
+
+@pytest.mark.parametrize("inflation", [0.25, 1.0, 4.0])
+def test_variances_larger_than_all_that_were_checked_are_not_taken_down(inflation):
+    variance = np.array([0.0, 1.0, 2.0, 3.0, 102.0])
+    expected = inflation * np.minimum(variance, 2.0) + max(inflation, 1.0) * np.maximum(variance - 2.0, 0.0)
+    np.testing.assert_allclose(Calibration(1.0, inflation, 9.0, known=2.0).inflated(variance), expected)
+
+
+def test_known_variances_are_those_of_held_out_rows():
+    rng = np.random.default_rng(0)
+    folds, regions = (
+        HeldOut(rng.standard_normal(n), rng.uniform(0, top, n), np.ones(n)) for n, top in ((90, 1), (10, 9))
+    )
+    found = calibrate(folds, regions, 0.01).known
+    assert np.mean(np.append(folds.variance, regions.variance) < found) == pytest.approx(0.95)
+    assert calibrate(folds, None, 0.01).known == np.quantile(folds.variance, 0.95)
 
 
 def test_units_do_not_matter():

@@ -1,10 +1,15 @@
 """Stacking: weights against a search over a grid, and the mixture's moments."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from vmg import TableRegressor
 from vmg.fit.calibration import HeldOutFunctions
-from vmg.fit.stacking import LEAST_UNSURE, StackingLoss, mix, mix_held_out, weigh
+from vmg.fit.ensemble import Mixture
+from vmg.fit.gaussian_process import GaussianProcess, Kernel
+from vmg.fit.stacking import LEAST_UNSURE, Stack, StackingLoss, mix, mix_held_out, weigh
 
 NAMES = ["networks", "gaussian_process", "boosted_trees"]
 
@@ -73,3 +78,29 @@ def test_few_rows_leave_weights_near_their_prior(experts):
     few = np.arange(400) < 10
     worse = [HeldOutFunctions(*(part[few] for part in one)) for one in (experts[1], experts[0])]
     assert weigh(worse, NAMES[:2])[0] > weigh([experts[1], experts[0]], NAMES[:2])[0] + 0.05
+
+
+def test_where_the_process_is_unsure_the_mixture_is_too():
+    x, kernel = np.linspace(-1, 1, 30)[:, None], Kernel(np.log([0.3, 1.0, 0.1, 0.1, 0.1]))
+    process = GaussianProcess.of(kernel, x, x, np.sin(3 * x[:, 0]), None)
+    stack = Stack((process,), np.array([0.9, 0.1]), known=0.2)
+    new, factor = np.array([[0.0], [4.0]]), np.array([1.0, 3.0])
+    mixed = stack.mix(new, Mixture(np.zeros((2, 1)), np.full((2, 1), 1e-3)), factor)
+    own = process.predict(new).variance * factor
+    assert own[0] < 0.2 < 2 * mixed.variance[1, 0] < own[1]
+    np.testing.assert_allclose(mixed.least[:, 0], [0.0, own[1]])
+
+
+def test_a_gap_is_as_unknown_as_the_process_says_where_networks_are_surer():
+    rng = np.random.default_rng(1)
+    x = rng.uniform(1, 2, (100, 1)) * rng.choice([-1, 1], (100, 1))
+    y = np.sin(4 * x[:, 0]) + 0.5 * x[:, 0] + 0.1 * rng.standard_normal(100)
+    model = TableRegressor(likelihood="student", random_state=1, max_iter=40).fit(x, y)
+    ensemble, gap = model.ensemble_, model.input_scaling_.transform(np.linspace(-0.4, 0.4, 9)[:, None])
+    [process] = [one for one in ensemble.stack.experts if isinstance(one, GaussianProcess)]
+    asked, said = process.predict(gap).variance, ensemble.predict(gap).function_variance[:, 0]
+    without = replace(ensemble, stack=replace(ensemble.stack, known=np.inf)).predict(gap).function_variance[:, 0]
+    assert (asked > ensemble.stack.known).all() and (without < asked).any()
+    np.testing.assert_allclose(said, np.maximum(without, asked))
+    drawn = ensemble.function_factor(gap)[..., 0]
+    np.testing.assert_allclose(np.square(drawn).sum(0), said, rtol=2e-3)

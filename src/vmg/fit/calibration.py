@@ -12,7 +12,8 @@ and for a likelihood p(y | f, θ) of one function
 where e is what the mean of few members errs more than that of all will. The noise σ² or θ, the tails ν, the sharpness κ
 and the inflation c maximise the density of held-out targets: those of random folds and those of whole regions count
 alike. So c says by how much the members' own ignorance must be inflated to hold where there are no rows. Classes have
-κ and c of their logits.
+κ and c of their logits. Held-out rows can show that variances like theirs are stated too large, and nothing of larger
+ones: for numbers, with q above nearly all of theirs and c below one, c u + (1 − c) max(u − q, 0) stands in for c u.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ __all__ = [
     "calibrate_classes",
     "calibrate_scalar",
     "held_out_errors",
+    "known_variance",
 ]
 
 Positions = NDArray[np.int64]
@@ -119,6 +121,7 @@ NORMAL_DEGREES = 1e6
 """A Student t of so many is a normal distribution."""
 DEGREES_ROWS = 3.0  # rows that the prior log ν ~ N(2, 2²) counts as
 INFLATION_STARTS = (0.0, 2.0)  # of log c, where the search begins
+KNOWN = 0.95  # of held-out rows have a stated variance below q
 
 
 class HeldOut(NamedTuple):
@@ -131,11 +134,21 @@ class HeldOut(NamedTuple):
 
 @dataclass(frozen=True)
 class Calibration:
-    """How one output's error is distributed: t with ``degrees``, squared scale noise + inflation · variance."""
+    """How one output's error is distributed: t with ``degrees``, squared scale noise + inflated variance."""
 
     noise: float
     inflation: float
     degrees: float
+    known: float = 0.0  # stated variance, above which none is taken down
+
+    def inflated(self, variance: Array) -> Array:
+        """Variance of the function from the stated one."""
+        return self.inflation * variance + max(0.0, 1 - self.inflation) * np.maximum(variance - self.known, 0)
+
+
+def known_variance(*variances: Array) -> float:
+    """The stated variance that nearly all held-out rows are below."""
+    return float(np.quantile(np.concatenate(variances), KNOWN))
 
 
 def held_out_errors(rows: HeldOutFunctions, *, shrink: bool) -> HeldOut:
@@ -164,12 +177,13 @@ def calibrate(
     spread = math.sqrt(shares[0] @ folds.error**2)
     middle = max(float(np.median(np.abs(folds.error))), 1e-6 * spread, tiny)
     floor = math.log(max(least_noise, 1e-12 * spread**2, tiny))
+    known = known_variance(*(rows.variance for rows in sets))
 
     def parts(values: Array) -> Calibration:
         log_noise, log_inflation, log_degrees = values
         degrees = FEWEST_DEGREES + math.exp(min(log_degrees, math.log(MOST_DEGREES)))
         inflation = math.exp(min(max(log_inflation, -20), 20))
-        return Calibration(math.exp(max(log_noise, floor)), inflation, fixed_degrees or degrees)
+        return Calibration(math.exp(max(log_noise, floor)), inflation, fixed_degrees or degrees, known)
 
     def loss(values: Array) -> float:
         found = parts(values)

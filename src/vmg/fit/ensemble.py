@@ -33,6 +33,7 @@ __all__ = [
     "Fitted",
     "Function",
     "HeldOutSample",
+    "Mixture",
     "StoredMembers",
     "prefixed",
     "read_arrays",
@@ -70,6 +71,14 @@ class Function(NamedTuple):
 
     loc: Array
     variance: Array
+
+
+class Mixture(NamedTuple):
+    """Centre and stated variance of functions, [N, C], and what their variance is at least, however it is inflated."""
+
+    loc: Array
+    variance: Array
+    least: Array | float = 0.0
 
 
 class Expert(ABC):

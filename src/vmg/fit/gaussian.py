@@ -24,6 +24,7 @@ from vmg.fit.ensemble import (
     Function,
     HeldOutSample,
     Kind,
+    Mixture,
     StoredMembers,
     prefixed,
     read_arrays,
@@ -152,22 +153,28 @@ class FunctionEnsemble(Ensemble[Kind]):
     def _drift(self, x: Array) -> Array:
         return self.input_range.drift(x, lambda: self._known_slopes, self._units.shape[1])
 
-    def _stated(self, soft: Array) -> Function:
+    def _stated(self, soft: Array) -> Mixture:
         """Mean of the members' functions, and its variance by their own accounts and their disagreement, [N, C]."""
         with threads_for(self.members.features.work(len(soft))):
             means, own = self.functions(soft)
         between = means.var(0, ddof=1) if len(means) > 1 else np.zeros(means.shape[1:])
         variance = own.T @ self._units / len(own) + between
-        return Function(means.mean(0), variance * self.input_range.extrapolation_factor(soft)[:, None])
+        return Mixture(means.mean(0), variance * self.input_range.extrapolation_factor(soft)[:, None])
+
+    def _inflated(self, stated: Mixture) -> Array:
+        """Variances [N, C] from the stated ones."""
+        return self._factors[1] * stated.variance
 
     def _calibrated(self, x: Array) -> Function:
         """Centre and variance at rows x [N, D] in standard units, [N, C] each, as held-out rows ask for."""
-        stated, (sharpness, inflation) = self._stated(squash(x)), self._factors
-        return Function(sharpness * stated.loc, inflation * stated.variance + np.square(self._drift(x)).sum(0))
+        stated = self._stated(squash(x))
+        return Function(self._factors[0] * stated.loc, self._inflated(stated) + np.square(self._drift(x)).sum(0))
 
     def function_factor(self, x: Array) -> Array:
         """F [K, N, C] with FᵀF the covariance between rows of each function, inflated as predictions are."""
-        return np.concatenate([self._stated_factor(squash(x)) * np.sqrt(self._factors[1]), self._drift(x)])
+        stated = self._stated(squash(x))
+        ratio = self._inflated(stated) / np.maximum(stated.variance, np.finfo(np.float64).tiny)
+        return np.concatenate([self._stated_factor(squash(x)) * np.sqrt(ratio), self._drift(x)])
 
     def _stated_factor(self, soft: Array) -> Array:
         with threads_for(self.members.features.work(len(soft))):
@@ -207,7 +214,11 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
         """The weight of each expert by its name."""
         return self.stack.weights
 
-    def _stated(self, soft: Array) -> Function:
+    def _inflated(self, stated: Mixture) -> Array:
+        inflated = [one.inflated(u) for one, u in zip(self.calibrations, stated.variance.T, strict=True)]
+        return np.maximum(np.stack(inflated, 1), stated.least)
+
+    def _stated(self, soft: Array) -> Mixture:
         networks = super()._stated(soft)
         if not self.stack.experts:
             return networks
@@ -238,7 +249,7 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
     def held_out_sample(self, x: Array, rows: Sequence[HeldOutFunctions]) -> HeldOutSample:
         """Predictions from functions of each output at held-out rows, whose positions are those among squashed x."""
         loc, variance = (np.stack([getattr(one, name) for one in rows], 1) for name in ("loc", "variance"))
-        functions = Function(loc, self._factors[1] * variance)
+        functions = Function(loc, self._inflated(Mixture(loc, variance)))
         factor = all_together(np.sqrt(functions.variance))
         return HeldOutSample(rows[0].position, self._with_noise(x[rows[0].position], functions, factor))
 

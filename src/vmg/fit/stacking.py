@@ -7,6 +7,9 @@ The functions of all experts are one mixture, with weights w that add up to one,
 whose noise, inflation and tails are then learned from held-out rows as those of networks alone. Weights are those under
 which held-out errors are smallest: by the mean log density of a Student t, in which one wild row decides nothing, and
 by the logarithm of the root mean square, in which it does (stacking: Wolpert 1992; Yao et al. 2018).
+
+Where the process is less sure than at nearly all held-out rows, these say nothing of how unsure networks should be, and
+the process knows how rough the data are: there the variance of the mixture is at least that of the process.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from vmg.fit.boosted_trees import BoostedTrees, grow_trees
-from vmg.fit.calibration import HeldOutFunctions, HeldOutPredictions
-from vmg.fit.ensemble import Expert, Function, prefixed, stripped
+from vmg.fit.calibration import HeldOutFunctions, HeldOutPredictions, known_variance
+from vmg.fit.ensemble import Expert, Function, Mixture, prefixed, stripped
 from vmg.fit.gaussian_process import GaussianProcess, fit_gaussian_process
 from vmg.fit.trainer import Trained
 from vmg.math.distributions import Array, best_student_score, lowest
@@ -48,6 +51,7 @@ class Stack:
 
     experts: tuple[Expert, ...]
     weight: Array
+    known: float = 0.0  # variance of the process, above which that of the mixture is not smaller
 
     @property
     def weights(self) -> dict[str, float]:
@@ -59,15 +63,17 @@ class Stack:
         """Variance of the noise that experts find on rows they saw, in the mean."""
         return float(self.weight @ [of_networks, *(expert.noise for expert in self.experts)])
 
-    def mix(self, x: Array, networks: Function, extrapolation: Array) -> Function:
+    def mix(self, x: Array, networks: Mixture, extrapolation: Array) -> Mixture:
         """The mixture [N, 1] at squashed rows x [N, D]; ``extrapolation`` [N] is the factor of experts' variances."""
-        said = [Function(networks.loc[:, 0], networks.variance[:, 0])]
+        said, least = [Function(networks.loc[:, 0], networks.variance[:, 0])], np.zeros(len(x))
         for expert in self.experts:
             loc, variance = expert.predict(x)
             said.append(Function(loc, variance * extrapolation))
+            if isinstance(expert, GaussianProcess):
+                least = np.where(said[-1].variance > self.known, said[-1].variance, 0.0)
         loc, variance = (np.stack(part, 1) for part in zip(*said, strict=True))
         mixed = mix(loc, variance, self.weight)
-        return Function(mixed.loc[:, None], mixed.variance[:, None])
+        return Mixture(mixed.loc[:, None], mixed.variance[:, None], least[:, None])
 
     def factor(self, x: Array, networks: Array, extrapolation: Array, of_networks: Array) -> Array:
         """F [K, N] with FᵀF the covariance between rows of the mixture, from that of the networks and their centre."""
@@ -88,7 +94,7 @@ class Stack:
         for expert in self.experts:
             own, documents[expert.name] = expert.to_document()
             tensors |= prefixed(f"{expert.name}.", own)
-        return tensors, {"weights": self.weight.tolist(), "experts": documents}
+        return tensors, {"weights": self.weight.tolist(), "known": self.known, "experts": documents}
 
     @classmethod
     def from_document(cls, tensors: Mapping[str, Tensor], document: Document, n_inputs: int) -> Stack:
@@ -102,7 +108,7 @@ class Stack:
             raise ValueError(
                 f"weights of {1 + len(experts)} experts must add up to one; got {document['weights']!r:.80}"
             )
-        return cls(tuple(experts), weight)
+        return cls(tuple(experts), weight, float(document["known"]))
 
 
 NETWORKS_ALONE = Stack((), np.ones(1))
@@ -131,10 +137,12 @@ def stack_experts(
         [one, *(pool(said, held, one, regions=kind) for _, said in fitted)]
         for one, kind in zip(networks, (False, True), strict=True)
     )
+    processes = [k for k, (expert, _) in enumerate(fitted, 1) if isinstance(expert, GaussianProcess)]
+    known = max((known_variance(folds[k].variance, regions[k].variance) for k in processes), default=0.0)
     share = weigh(folds, ["networks", *(expert.name for expert, _ in fitted)])
     kept = np.append(True, share[1:] > 0)
     experts = tuple(expert for (expert, _), stays in zip(fitted, kept[1:], strict=True) if stays)
-    return Stack(experts, share[kept]), (mix_held_out(folds, share), mix_held_out(regions, share))
+    return Stack(experts, share[kept], known), (mix_held_out(folds, share), mix_held_out(regions, share))
 
 
 def mix(loc: Array, variance: Array, weight: Array) -> Function:

@@ -130,8 +130,8 @@ class Pool:
         rows = self.statistics(table)
         noise = self.prior.posterior(rows).noise_variance.numpy()  # [E, 1]
         members = _members_with(self.trunk, self.prior, rows)
-        level = self.calibration.noise * float(noise.mean())
-        calibration = Calibration(level, self.calibration.inflation, self.calibration.degrees)
+        learned, unit = self.calibration, float(noise.mean())
+        calibration = replace(learned, noise=learned.noise * unit, known=learned.known * unit)
         ensemble = RegressionEnsemble(members, self.inputs, noise, (calibration,), (None,))
         constant = replace(table, options={**table.options, "noise": "constant"}, likelihood=self.likelihood)
         units: dict[str, Any] = {"input_scaling_": self.scaling[0], "target_scaling_": self.scaling[1]}
