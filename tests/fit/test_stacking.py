@@ -98,8 +98,8 @@ def test_a_gap_is_as_unknown_as_the_process_says_where_networks_are_surer():
     model = TableRegressor(likelihood="student", random_state=1, max_iter=40).fit(x, y)
     ensemble, gap = model.ensemble_, model.input_scaling_.transform(np.linspace(-0.4, 0.4, 9)[:, None])
     [process] = [one for one in ensemble.stack.experts if isinstance(one, GaussianProcess)]
-    asked, said = process.predict(gap).variance, ensemble.predict(gap).function_variance[:, 0]
-    without = replace(ensemble, stack=replace(ensemble.stack, known=np.inf)).predict(gap).function_variance[:, 0]
+    asked, said = process.predict(gap).variance, ensemble.predict(gap).function_scale[:, 0] ** 2
+    without = replace(ensemble, stack=replace(ensemble.stack, known=np.inf)).predict(gap).function_scale[:, 0] ** 2
     assert (asked > ensemble.stack.known).all() and (without < asked).any()
     np.testing.assert_allclose(said, np.maximum(without, asked))
     drawn = ensemble.function_factor(gap)[..., 0]
