@@ -74,7 +74,7 @@ def test_checks_that_scikit_learn_keeps_for_its_own_estimators(estimator, check)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("estimator", [*ESTIMATORS, ensemble_regressor(likelihood="censored")], ids=str)
+@pytest.mark.parametrize("estimator", [*ESTIMATORS, ensemble_regressor(upper_limit=2.0)], ids=str)
 def test_a_fit_inside_a_mode_without_gradients_is_the_same(estimator, mode):
     """Updates and predictions too, far outside the range of the rows, where slopes of the networks are asked for."""
     X = np.random.default_rng(0).normal(size=(40, 3))
