@@ -29,7 +29,6 @@ KINDS = {
     "variational-dropout": (VariationalDropoutLinear, {}),
     "dropout": (DropoutLinear, {"rate": 0.4, "precision": 0.5}),
     "dropconnect": (DropConnectLinear, {"rate": 0.4, "precision": 0.5}),
-    "dropconnect-matched": (DropConnectLinear, {"rate": 0.4, "matched": True}),
     "deterministic": (DeterministicLinear, {"precision": 0.5}),
 }
 FAMILIES = ("diagonal", "rank_one", "dense")
@@ -148,7 +147,7 @@ def test_gradients_reach_every_parameter(make, case, dtype):
         assert torch.isfinite(parameter.grad).all(), parameter_name
         assert parameter.grad.any(), parameter_name
     assert torch.isfinite(x.grad).all()
-    assert x.grad.any(-1).all() or case[0] in ("dropout", "dropconnect", "dropconnect-matched")
+    assert x.grad.any(-1).all() or case[0] in ("dropout", "dropconnect")
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case[0] != "graves"], ids=name)  # biased by design
@@ -250,7 +249,7 @@ def test_make_layer_excludes_options_of_the_matrix_gaussian():
 @every_kind
 def test_layers_draw_from_their_prior_or_have_none(make, kind):
     layer = make((kind, {}), batch_shape=(2,))
-    if kind in ("deterministic", "dropout", "dropconnect", "dropconnect-matched", "variational-dropout"):
+    if kind in ("deterministic", "dropout", "dropconnect", "variational-dropout"):
         with pytest.raises(NotImplementedError, match="Linear has no prior to draw weights from"):
             layer.sample_function(3, prior=True)
     else:
