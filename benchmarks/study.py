@@ -114,7 +114,7 @@ def raw(every: int) -> Iterator[Task]:
         yield Task("raw", table.key, "random", table.load(), table.target, table.task, Holdout(share=SHARE))
 
 
-def run(methods: Sequence[str], every: int, minutes: float, most: int, out: Path) -> None:
+def run(methods: Sequence[str], every: int, minutes: float, out: Path, most: int = FITTED) -> None:
     """Fit and score what is not in the file yet, on tables with at most so many rows to fit to."""
     done = {(r["table"], r["split"], r["method"]) for r in read(out)}
     start = time.process_time()
@@ -214,11 +214,12 @@ def pairs(records: Sequence[Record]) -> str:
     rows = []
     for method in SLOW:
         for task, score in (("regression", "rmse"), ("classification", "log_likelihood")):
-            both = pd.DataFrame([r for r in records if r["task"] == task and r["method"] in (OWN, method)])
-            both = both.set_index(["table", "split"]).pivot(columns="method")
-            both = both.dropna(subset=[(score, name) for name in (OWN, method) if (score, name) in both])
-            if (score, method) not in both or both.empty:
+            kept = [r for r in records if r["task"] == task and r["method"] in (OWN, method)]
+            if {r["method"] for r in kept} != {OWN, method}:
                 continue
+            both = pd.DataFrame(kept)
+            both = both.set_index(["table", "split"]).pivot(columns="method")
+            both = both.dropna(subset=[(score, name) for name in (OWN, method)])
             own, other = (both[score][name] for name in (OWN, method))
             if task == "regression":
                 ratio = np.log(own / other)
@@ -297,7 +298,7 @@ def main() -> None:
     a = parser.parse_args()
     if not a.show:
         with threadpool_limits(1):
-            run(a.methods.split(","), a.every, a.minutes, a.most, a.out)
+            run(a.methods.split(","), a.every, a.minutes, a.out, a.most)
         return
     for name, text in show().items():
         fill(PAGE, name, text)

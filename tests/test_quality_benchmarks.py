@@ -91,10 +91,14 @@ def test_the_study_measures_resumes_and_shows(tmp_path, monkeypatch):
     assert len(found) == 12 and numbers_are_finite(found)
     study.run([study.BASE_RATE, "linear"], 1, 5.0, study.RESULTS)
     assert records(study.RESULTS) == found
+    study.run(["linear", "realmlp"], 1, 5.0, study.RESULTS, most=39)
+    assert records(study.RESULTS) == found  # tables with more rows are passed over
     own = [{**r, "method": "vmg", "crps": 2 * r["crps"]} for r in found if r["method"] == "linear"]
-    study.RESULTS.write_text("".join(json.dumps(r) + "\n" for r in found + own))
+    slow = [{**r, "method": "realmlp", "rmse": 2 * r["rmse"]} for r in own[:4]]
+    study.RESULTS.write_text("".join(json.dumps(r) + "\n" for r in found + own + slow))
     shown = study.show()
     assert "**Numbers, rows at random: 3 tables**" in shown["study"] and "**Numbers, a gap" in shown["study"]
+    assert "| realmlp | numbers | 4 | 0.500 | 4–0 |" in shown["slow"]
     assert "| 0 | gap | 40 |" in shown["losses"]  # another method is better by far
     study.draw(tmp_path / "study.png")
     assert (tmp_path / "study.png").stat().st_size > 0
