@@ -383,7 +383,7 @@ def test_ctrl_c_leaves_no_file_and_exits_with_130(houses):
     before = sorted(os.listdir())
     process = subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for line in process.stdout:
-        if "Missing values" in line:  # said just before training starts
+        if "Missing cells" in line:  # said just before training starts
             break
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
