@@ -141,10 +141,6 @@ class Calibration:
     degrees: float
     known: float = 0.0  # stated variance, above which none is taken down
 
-    def inflated(self, variance: Array) -> Array:
-        """Variance of the function from the stated one."""
-        return self.inflation * variance + max(0.0, 1 - self.inflation) * np.maximum(variance - self.known, 0)
-
 
 def known_variance(*variances: Array) -> float:
     """The stated variance that nearly all held-out rows are below."""

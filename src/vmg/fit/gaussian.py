@@ -57,6 +57,7 @@ __all__ = [
     "RegressionMembers",
     "fit_regression",
     "held_out_functions",
+    "inflate",
 ]
 
 ROWS_AT_ONCE = 1024  # whose features of all members are small pieces of memory, which the allocator uses again
@@ -215,8 +216,8 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
         return self.stack.weights
 
     def _inflated(self, stated: Mixture) -> Array:
-        inflated = [one.inflated(u) for one, u in zip(self.calibrations, stated.variance.T, strict=True)]
-        return np.maximum(np.stack(inflated, 1), stated.least)
+        known = np.array([calibration.known for calibration in self.calibrations])
+        return np.maximum(inflate(stated.variance, self._factors[1], known), stated.least)
 
     def _stated(self, soft: Array) -> Mixture:
         networks = super()._stated(soft)
@@ -298,6 +299,11 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
         if stack.experts and n_outputs > 1:
             raise ValueError(f"experts beside the networks are of one output; got {n_outputs}")
         return cls(members, inputs, noise, calibrations, fields, stack)
+
+
+def inflate(variance: Array, inflation: Array | float, known: Array | float) -> Array:
+    """Variances of functions from the stated ones: what lies above ``known`` is not taken down."""
+    return inflation * np.minimum(variance, known) + np.maximum(inflation, 1.0) * np.maximum(variance - known, 0.0)
 
 
 def fit_regression(
