@@ -42,6 +42,13 @@ def test_a_trend_is_kept_only_where_later_rows_show_it():
     assert trend and curved[0] > 2 * drift[0]
 
 
+def test_dates_leave_nothing_open_where_another_column_tells_the_target():
+    frame = series("curved").iloc[:160]
+    target = (frame["y"] - frame["y"].mean()).to_numpy()[:, None] / frame["y"].std()
+    encoder, _ = TableEncoder.fit(frame).with_target(frame, target, np.ones(1))
+    assert encoder.columns[0].drift[0] * 365 < 1e-4
+
+
 def test_few_rows_decide_nothing():
     assert judge(series("season").iloc[:30])[0]
 

@@ -334,6 +334,7 @@ def decide_comma(table: CellTable, choices: TableChoices) -> bool:
 
 MIN_TREND_ROWS, MOST_TREND_ROWS = 40, 5_000  # of larger tables, as many rows judge
 SPLITS = (0.6, 0.7, 0.8)  # shares of the rows before each split; the next fifth of the rows is predicted
+NOISE_STEPS, LEAST_NOISE = 10, 1e-6  # of the variance of the target
 BETTER = 0.9  # of the error without a trend: one that gains less is left out, as networks extrapolate it blindly
 
 
@@ -365,13 +366,23 @@ def judge_trend(features: Array, place: int, target: Array) -> tuple[bool, Array
 
 
 def _ridge_errors(X: Array, y: Array, X_later: Array, y_later: Array) -> tuple[Array, Array]:
-    """Mean squared errors [outputs] of ridge regression on the rows that it was fitted to, and on later rows."""
+    """Mean squared errors [outputs] of ridge regression on the rows that it was fitted to, and on later rows.
+
+    Slopes have the prior N(0, 1), so that the penalty is the variance of the noise, found by MacKay's fixed point: a
+    penalty that is too large for the noise would leave errors that the columns explain.
+    """
     mean, scale = X.mean(0), X.std(0)
     scale = np.where(scale > 1e-10 * np.abs(mean), scale, 1.0)
     Z, Z_later = (np.clip((part - mean) / scale, -10, 10) for part in (X, X_later))
-    centre = y.mean(0)
-    slopes = np.linalg.solve(Z.T @ Z + np.eye(Z.shape[1]), Z.T @ (y - centre))
-    return np.mean((y - centre - Z @ slopes) ** 2, 0), np.mean((y_later - centre - Z_later @ slopes) ** 2, 0)
+    centre, noise = y.mean(0), 1.0
+    sizes, turn = np.linalg.eigh(Z.T @ Z)
+    sizes, along = np.maximum(sizes, 0.0)[:, None], turn.T @ (Z.T @ (y - centre))
+    for _ in range(NOISE_STEPS):
+        slopes = turn @ (along / (sizes + noise))
+        squared = np.mean((y - centre - Z @ slopes) ** 2, 0)
+        left_over = len(y) - np.sum(sizes / (sizes + noise))
+        noise = float(np.clip(len(y) * squared.mean() / left_over, LEAST_NOISE, 1.0))
+    return squared, np.mean((y_later - centre - Z_later @ slopes) ** 2, 0)
 
 
 # -- suspicions about training rows -----------------------------------------------------------------------------------
