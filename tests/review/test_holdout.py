@@ -138,7 +138,7 @@ def test_an_interrupted_run_goes_on_with_the_folds_it_has(shops, vmg_command, mo
     monkeypatch.setattr(Plan, "score_own", compare)
     command = ["fit", "shops.csv", "-t", "y", "--cv", 4, *QUICK]
     code, _, err = vmg_command(*command)
-    assert code == 130 and "Scores of 2 held-out fits are kept in shops.vmg.partial; --resume goes on." in err
+    assert code == 130 and "Kept in shops.vmg.partial: the scores of 2 held-out fits; --resume goes on." in err
     assert not os.path.exists("shops.vmg")
     code, _, err = vmg_command(*command, "--seed", 1, "--resume")
     assert code == 2 and "must be of a run with the same options; got another" in err

@@ -163,6 +163,7 @@ def _fit_table(
     from vmg.review.holdout import TooFewRowsError, compare_table
     from vmg.review.rivals import BASELINES
     from vmg.tables import read_table
+    from vmg.tables.cells import count
 
     frame, notes = read_table(data, **settings["choices"].reading)
     tell = (lambda note: None) if silent else bullet
@@ -186,7 +187,7 @@ def _fit_table(
     except KeyboardInterrupt:
         n_kept = sum(line.get("method") == "vmg" for line in read_lines(kept))
         if n_kept and not quiet:
-            say_aside(f"Scores of {n_kept} held-out fits are kept in {kept}; --resume goes on.")
+            say_aside(f"Kept in {kept}: the scores of {count(n_kept, 'held-out fit')}; --resume goes on.")
         raise
     with TrainingBar("Training on all rows", quiet=quiet) as bar:
         model = TableModel.fit(frame, **settings, callbacks=[bar])

@@ -249,7 +249,7 @@ def list_parts(source: str | os.PathLike[str]) -> list[Part]:
         if info.type == fs.FileType.File and matches.fullmatch(name) and (hidden_too or not hidden):
             parts.append(Part(name, info.path, filesystem))
     if not parts:
-        raise TableError(f"{text} must have Parquet files; got none")
+        raise TableError(f"there is no Parquet file in {text}")
     return _with_keys(sorted(parts, key=lambda part: part.name))
 
 
