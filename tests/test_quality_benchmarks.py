@@ -93,7 +93,7 @@ def test_the_study_measures_resumes_and_shows(tmp_path, monkeypatch):
     assert records(study.RESULTS) == found
     study.run(["linear", "realmlp"], 1, 5.0, study.RESULTS, most=39)
     assert records(study.RESULTS) == found  # tables with more rows are passed over
-    own = [{**r, "method": "vmg", "crps": 2 * r["crps"]} for r in found if r["method"] == "linear"]
+    own = [{**r, "method": "table", "crps": 2 * r["crps"]} for r in found if r["method"] == "linear"]
     slow = [{**r, "method": "realmlp", "rmse": 2 * r["rmse"]} for r in own[:4]]
     study.RESULTS.write_text("".join(json.dumps(r) + "\n" for r in found + own + slow))
     shown = study.show()

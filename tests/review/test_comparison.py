@@ -83,7 +83,7 @@ def test_a_repeated_comparison_runs_only_what_is_new(table):
     X, y = table
     told = []
     first = vmg.compare(X, y, rivals=["linear"], folds=2, results="kept.jsonl", tell=told.append)
-    assert len(told) == 6  # vmg, base rate, linear
+    assert len(told) == 6  # table, base rate, linear
     second = vmg.compare(X, y, rivals=["linear", "forest"], folds=2, results="kept.jsonl", tell=told.append)
     assert [line.split(": ")[1].split(",")[0] for line in told[6:]] == ["forest", "forest"]
     assert second.scores["linear"] == first.scores["linear"]
@@ -95,7 +95,7 @@ def test_rows_of_a_group_count_as_one_observation():
     rng = np.random.default_rng(0)
     groups, shift = np.repeat(np.arange(8), 25), np.repeat(rng.normal(0.3, 1, 8), 25)
     zero = [0.0] * 200
-    parts = [RowScores(0, name, zero, zero, crps, zero, zero) for name, crps in (("vmg", zero), ("base rate", shift))]
+    parts = [RowScores(0, name, zero, zero, crps, zero, zero) for name, crps in (("table", zero), ("base rate", shift))]
     low, high = join_scores("regression", parts, groups=groups).gains["base rate"]
     means = shift[::25]
     np.testing.assert_allclose((high - low) / 4, means.std(ddof=1) / np.sqrt(8))
@@ -110,7 +110,7 @@ def test_copies_of_a_row_count_as_one_observation():
     for copies in (1, 20):
         table = pd.concat([rows] * copies, ignore_index=True)
         found = vmg.compare(table[["x"]], table["y"], rivals=["linear"], folds=2)
-        assert "worst_group" not in found.scores["vmg"]
+        assert "worst_group" not in found.scores["table"]
         ends.append(np.ptp(found.gains["base rate"]))
     assert 0.5 < ends[1] / ends[0] < 2  # 0.2 where each copy counts
 
@@ -118,15 +118,15 @@ def test_copies_of_a_row_count_as_one_observation():
 @pytest.mark.parametrize(
     ("crps", "seconds", "words"),
     [
-        (2.0, 1.0, "Choose vmg"),
-        (0.5, 1.0, "Choose other: its CRPS is 50% below vmg's"),
+        (2.0, 1.0, "Choose table"),
+        (0.5, 1.0, "Choose other: its CRPS is 50% below that of table"),
         (1.0, 0.1, "Choose other if time counts"),
         (1.0, 1.0, "cannot tell it from 'other'"),
     ],
 )
 def test_the_advice_names_the_better_method(crps, seconds, words):
     one = [1.0] * 40
-    scores = {"vmg": (1.0, 1.0), "base rate": (9.0, 0.1), "other": (crps, seconds)}
+    scores = {"table": (1.0, 1.0), "base rate": (9.0, 0.1), "other": (crps, seconds)}
     parts = [RowScores(0, name, one, one, [size] * 40, one, one, time) for name, (size, time) in scores.items()]
     found = join_scores("regression", parts)
     assert words in found.advice and found.advice in str(found)
@@ -152,10 +152,10 @@ def test_quantiles_are_scored_as_their_distribution():
 
 def test_the_worst_group_is_that_with_the_lowest_coverage():
     hit, zero = [1.0] * 10 + [0.5] * 10 + [0.0] * 3, [0.0] * 23  # the last group is too small to count
-    parts = [RowScores(0, name, zero, zero, zero, hit, zero) for name in ("vmg", "base rate")]
+    parts = [RowScores(0, name, zero, zero, zero, hit, zero) for name in ("table", "base rate")]
     found = join_scores("regression", parts, groups=np.repeat([0, 1, 2], [10, 10, 3]), by_group=True)
-    assert found.scores["vmg"]["worst_group"] == 0.5
-    assert "worst_group" not in join_scores("regression", parts).scores["vmg"]
+    assert found.scores["table"]["worst_group"] == 0.5
+    assert "worst_group" not in join_scores("regression", parts).scores["table"]
 
 
 @pytest.mark.parametrize("options", [[], ["--by", "shop"], ["--time", "x"], ["--gap", "x"]])
@@ -170,7 +170,7 @@ def test_the_command_compares_on_the_same_rows(table, vmg_command, options):
     assert vmg_command(*command, "--out", "page.html", "--quiet")[0] == 0
     with open("page.html", encoding="utf-8") as page:
         text = page.read()
-    assert "<h1>price in homes.csv</h1>" in text and ">linear</text>" in text and ">vmg</text>" not in text
+    assert "<h1>price in homes.csv</h1>" in text and ">linear</text>" in text and ">table</text>" not in text
     code, out, err = vmg_command(*command, "--json")
     found = json.loads(out)
-    assert code == 0 and not err and {row["method"] for row in found["methods"]} == {"vmg", "base rate", "linear"}
+    assert code == 0 and not err and {row["method"] for row in found["methods"]} == {"table", "base rate", "linear"}

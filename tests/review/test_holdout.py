@@ -42,7 +42,7 @@ def test_fit_prints_a_score_beside_three_others_and_keeps_it(shops, vmg_command)
     for words in ("Held out: 20 rows at random", "base rate", "linear", "gradient boosting", "log score", "RMSE"):
         assert words in out
     model = vmg.load("shops.vmg")
-    assert set(model.held_out["scores"]) == {"vmg", "base rate", "linear", "gradient boosting"}
+    assert set(model.held_out["scores"]) == {"table", "base rate", "linear", "gradient boosting"}
     assert model.held_out["sentence"] in out and model.held_out["rows"] == 20
     assert len(model.inputs.reference.digests) == 100  # the model that is written saw all rows
     assert not os.path.exists("shops.vmg.partial")
@@ -60,8 +60,8 @@ def test_scores_of_a_conformal_fit_are_of_conformal_intervals(shops, vmg_command
         conformal=0.3,
         options={"max_iter": 3, "hidden_layer_sizes": (8,), "n_members": 2, "likelihood": "student", "random_state": 0},
     )
-    assert scores[1]["vmg"]["width"] == pytest.approx(inside.evaluate(shops.iloc[held[1]])["width"])
-    assert scores[1]["vmg"]["width"] != scores[0]["vmg"]["width"] == scores[2]["vmg"]["width"]  # 16 rows are too few
+    assert scores[1]["table"]["width"] == pytest.approx(inside.evaluate(shops.iloc[held[1]])["width"])
+    assert scores[1]["table"]["width"] != scores[0]["table"]["width"] == scores[2]["table"]["width"]  # 16 rows are too few
     _, out, _ = vmg_command(*command[:-1], "--conformal", "0.2")
     assert "Held-out fits have too few rows to calibrate" in out
 
@@ -112,13 +112,13 @@ def test_splits_are_what_they_say(shops):
 )
 def test_the_sentence_says_no_more_than_rows_can_tell(others, words):
     noisy = (np.random.default_rng(0).normal(1, 3, 50) ** 2).tolist()
-    losses = {"vmg": [1.0] * 50} | {
+    losses = {"table": [1.0] * 50} | {
         name: [value] * 50 if value is not None else noisy for name, value in others.items()
     }
     if others["linear"] is None:
-        losses["vmg"] = (np.random.default_rng(1).normal(1, 3, 50) ** 2 / 4).tolist()
-        losses["linear"] = losses["vmg"][::-1]
-        losses["base rate"] = (np.array(losses["vmg"]) + 20).tolist()
+        losses["table"] = (np.random.default_rng(1).normal(1, 3, 50) ** 2 / 4).tolist()
+        losses["linear"] = losses["table"][::-1]
+        losses["base rate"] = (np.array(losses["table"]) + 20).tolist()
     zero = [0.0] * 50
     parts = [RowScores(0, name, loss, zero, zero, zero, zero) for name, loss in losses.items()]
     assert words in join_scores("regression", parts).sentence

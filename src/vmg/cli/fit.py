@@ -160,6 +160,7 @@ def _fit_table(
     """A model of all rows of a table that fits in memory, with scores on held-out rows; and the number of rows."""
     from vmg.estimators import TableModel
     from vmg.files import read_lines
+    from vmg.review.comparison import OWN
     from vmg.review.holdout import TooFewRowsError, compare_table
     from vmg.review.rivals import BASELINES
     from vmg.tables import read_table
@@ -185,7 +186,7 @@ def _fit_table(
     except TooFewRowsError:
         tell("Too few rows to hold some out: no score.")
     except KeyboardInterrupt:
-        n_kept = sum(line.get("method") == "vmg" for line in read_lines(kept))
+        n_kept = sum(line.get("method") == OWN for line in read_lines(kept))
         if n_kept and not quiet:
             say_aside(f"Kept in {kept}: the scores of {count(n_kept, 'held-out fit')}; --resume goes on.")
         raise

@@ -133,7 +133,7 @@ def print_scores(
     for name, value in scores.items():
         base = [_short(beside[name]) if name in beside else ""] if beside else []
         rows.append((name, _short(value), *base, meanings.get(name, "")))
-    print_table(title, ["", *(("vmg", "base rate") if beside else ("",)), ""], rows, meanings=True)
+    print_table(title, ["", *(("model", "base rate") if beside else ("",)), ""], rows, meanings=True)
 
 
 # -- progress, on standard error ---------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from vmg.tables.inputs import Task
 __all__ = ["OWN", "Comparison", "RowScores", "join_scores", "score_classes", "score_numbers"]
 
 Array = NDArray[np.float64]
-OWN = "vmg"
+OWN = "table"
 SURE = 2.0  # standard errors of a difference that is not taken for chance
 FASTER = 3.0  # times less processor time that speak for a method of equal quality
 MIN_GROUP = 10  # rows of a group whose coverage is looked at
@@ -68,10 +68,10 @@ class Comparison:
     seconds, ranks : dict
         Processor time of all fits and predictions, and mean rank over folds by CRPS or Brier score.
     gains : dict
-        What the CRPS or Brier score of each other method exceeds vmg's by, as the ends of a 95 % interval. Above zero:
-        vmg is surely better. Rows of one group, and copies of a row, count as one observation.
+        What the CRPS or Brier score of each other method exceeds the default's by, as the ends of a 95 % interval. Above zero:
+        the default is surely better. Rows of one group, and copies of a row, count as one observation.
     sentence, advice : str
-        A verdict on vmg's errors, and which method to choose.
+        A verdict on the default's errors, and which method to choose.
     notes : tuple of str
         Methods that were left out, and why.
     held_out : str
@@ -169,25 +169,25 @@ def _interval(gain: Array, groups: NDArray[np.int64]) -> tuple[float, float]:
 
 
 def _sign(interval: tuple[float, float]) -> int:
-    """1 where vmg is surely better than another, -1 where it is surely worse."""
+    """1 where the default is surely better than another, -1 where it is surely worse."""
     return int(interval[0] > 0) - int(interval[1] < 0)
 
 
 def _sentence(task: Task, losses: dict[str, Array], groups: NDArray[np.int64]) -> str:
-    """A verdict on vmg's errors against the others'."""
+    """A verdict on the default's errors against the others'."""
     what = "error" if task == "regression" else "log loss"
     n = len(losses[OWN])
     size = {name: float(loss.mean()) ** (0.5 if task == "regression" else 1) for name, loss in losses.items()}
     surely = {name: _sign(_interval(loss - losses[OWN], groups)) for name, loss in losses.items() if name != OWN}
     best = min(surely, key=size.__getitem__)
     if surely[BASE_RATE] < 1:
-        return f"On these {n:,} rows vmg is not surely better than the base rate: do not rely on it."
-    start = f"vmg's {what} is {1 - size[OWN] / size[BASE_RATE]:.0%} below the base rate's"
+        return f"On these {n:,} rows {OWN} is not surely better than the base rate: do not rely on it."
+    start = f"The {what} of {OWN} is {1 - size[OWN] / size[BASE_RATE]:.0%} below the base rate's"
     if best == BASE_RATE or surely[best] == 1:
         return f"{start}, and no other method here comes near."
     if surely[best] == -1:
         return f"{start}, but {best} is better on these {n:,} rows ({size[best]:.4g} against {size[OWN]:.4g})."
-    return f"{start}; against {best} ({size[best]:.4g}, vmg {size[OWN]:.4g}) {n:,} rows cannot tell which is better."
+    return f"{start}; against {best} ({size[best]:.4g}, {OWN} {size[OWN]:.4g}) {n:,} rows cannot tell which is better."
 
 
 def _advice(made: Comparison, coverage: float) -> str:
@@ -198,10 +198,10 @@ def _advice(made: Comparison, coverage: float) -> str:
     better = [name for name, sign in signs.items() if sign == -1]
     if better:
         best = min(better, key=size.__getitem__)
-        return f"Choose {best}: its {what} is {1 - size[best] / size[OWN]:.0%} below vmg's, more than chance explains."
+        return f"Choose {best}: its {what} is {1 - size[best] / size[OWN]:.0%} below that of {OWN}, more than chance explains."
     equal = [name for name, sign in signs.items() if sign == 0]
     if not equal:
-        return f"Choose vmg: its {what} is the best here, by more than chance explains."
+        return f"Choose {OWN}: its {what} is the best here, by more than chance explains."
     quick = [
         name
         for name in equal
@@ -211,7 +211,7 @@ def _advice(made: Comparison, coverage: float) -> str:
     if quick:
         best = min(quick, key=size.__getitem__)
         times = made.seconds[OWN] / max(made.seconds[best], 1e-3)
-        same = f"by {what} these rows cannot tell it from vmg"
+        same = f"by {what} these rows cannot tell it from {OWN}"
         return f"Choose {best} if time counts: {same}, and it is {times:.0f} times faster."
     same = f"these rows cannot tell it from {listing(equal)}"
-    return f"vmg is a good choice: by {what} no method is surely better; {same}."
+    return f"Keep {OWN}: by {what} no method is surely better; {same}."

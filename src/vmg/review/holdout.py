@@ -232,7 +232,7 @@ class Plan:
         return score_numbers(truth, mean, log_prob, crps, ends)
 
     def score_rival(self, rival: Rival, split: Split, coverage: float) -> dict[str, list[float]]:
-        """Scores of another method by row; it reads the table as vmg does, without statistics of the target."""
+        """Scores of another method by row; it reads the table as the default does, without statistics of the target."""
         left_out = [name for name in self.choices.ignored if name != self.target]
         fitted_rows, held_rows = (self.rows.iloc[part].drop(columns=left_out) for part in split)
         encoder = TableEncoder.fit(fitted_rows, self.choices, target=self.target)
@@ -264,7 +264,7 @@ def compare_table(
     watch: Callable[[str], AbstractContextManager[Any]] | None = None,
     tell: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Compare vmg with other methods on a table; see :func:`compare`.
+    """Compare the default for tables with other methods; see :func:`compare`.
 
     ``conformal`` is that of :meth:`vmg.estimators.TableModel.fit`. ``resume=False`` removes ``results`` first.
     ``watch`` makes a training callback from the label of a fit, as a context manager.
@@ -337,7 +337,7 @@ def compare(
     random_state: int = 0,
     tell: Callable[[str], None] | None = None,
 ) -> Comparison:
-    """Compare vmg with other methods on a table of your own, all on the same folds.
+    """Compare the default for tables (``table``) with other methods on a table of your own, all on the same folds.
 
     Parameters
     ----------
@@ -369,7 +369,7 @@ def compare(
     >>> X = np.linspace(0, 1, 60)[:, None]
     >>> found = vmg.compare(X, np.sin(6 * X[:, 0]), rivals=["linear"], folds=2)
     >>> sorted(found.scores)
-    ['base rate', 'linear', 'vmg']
+    ['base rate', 'linear', 'table']
     """
     array = np.asarray(X) if not hasattr(X, "columns") and not hasattr(X, "__arrow_c_stream__") else None
     frame = as_frame(X) if array is None else pd.DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])
