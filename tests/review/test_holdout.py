@@ -61,7 +61,8 @@ def test_scores_of_a_conformal_fit_are_of_conformal_intervals(shops, vmg_command
         options={"max_iter": 3, "hidden_layer_sizes": (8,), "n_members": 2, "likelihood": "student", "random_state": 0},
     )
     assert scores[1]["table"]["width"] == pytest.approx(inside.evaluate(shops.iloc[held[1]])["width"])
-    assert scores[1]["table"]["width"] != scores[0]["table"]["width"] == scores[2]["table"]["width"]  # 16 rows are too few
+    widths = [one["table"]["width"] for one in scores]
+    assert widths[1] != widths[0] == widths[2]  # 16 rows are too few
     _, out, _ = vmg_command(*command[:-1], "--conformal", "0.2")
     assert "Held-out fits have too few rows to calibrate" in out
 

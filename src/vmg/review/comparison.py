@@ -68,8 +68,8 @@ class Comparison:
     seconds, ranks : dict
         Processor time of all fits and predictions, and mean rank over folds by CRPS or Brier score.
     gains : dict
-        What the CRPS or Brier score of each other method exceeds the default's by, as the ends of a 95 % interval. Above zero:
-        the default is surely better. Rows of one group, and copies of a row, count as one observation.
+        What the CRPS or Brier score of each other method exceeds the default's by, as the ends of a 95 % interval.
+        Above zero: the default is surely better. Rows of one group, and copies of a row, count as one observation.
     sentence, advice : str
         A verdict on the default's errors, and which method to choose.
     notes : tuple of str
@@ -198,7 +198,8 @@ def _advice(made: Comparison, coverage: float) -> str:
     better = [name for name, sign in signs.items() if sign == -1]
     if better:
         best = min(better, key=size.__getitem__)
-        return f"Choose {best}: its {what} is {1 - size[best] / size[OWN]:.0%} below that of {OWN}, more than chance explains."
+        share = 1 - size[best] / size[OWN]
+        return f"Choose {best}: its {what} is {share:.0%} below that of {OWN}, more than chance explains."
     equal = [name for name, sign in signs.items() if sign == 0]
     if not equal:
         return f"Choose {OWN}: its {what} is the best here, by more than chance explains."
