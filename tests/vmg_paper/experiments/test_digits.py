@@ -45,5 +45,5 @@ def test_probabilities_of_the_mean_network(monkeypatch):
     monkeypatch.setattr(digits, "ROWS_AT_ONCE", 4)
     network, x = MLP(5, (6,), 3, n_pseudo=2), torch.randn(9, 5)
     mean = mean_probabilities(network, x)
-    expected = network.double().forward_centre(x.double()).detach().softmax(-1).numpy()
+    expected = network.double().forward_mean(x.double()).detach().softmax(-1).numpy()
     np.testing.assert_allclose(mean, expected, atol=1e-12)
