@@ -154,8 +154,9 @@ def test_values_that_are_not_finite(monkeypatch, value, native):
 @pytest.mark.parametrize("batch_shape", [(), (2,)])
 def test_a_failed_factor_is_found_again_with_jitter(monkeypatch, batch_shape):
     given, drawn = arguments((4, 3, 2, 6), batch_shape, noise="none")
-    with torch.no_grad():  # six pseudo-points, all the same, and next to no damping: Σ₁₁ has rank one
-        given["points"][..., :4] = 100 * given["points"][..., :1, :4]
+    with torch.no_grad():  # every entry of Σ₁₁ is one, without rounding, and its second pivot is zero
+        given["log_row_scale"].zero_()
+        given["points"][..., :4] = torch.tensor([2.0, 0.0, 0.0, 0.0])
     actual = sample_diagonal(**given, **drawn, damping=1e-30)
     without_kernels(monkeypatch)
     torch.testing.assert_close(actual, sample_diagonal(**given, **drawn, damping=1e-30), rtol=1e-8, atol=1e-8)
