@@ -7,6 +7,7 @@ compiler and ``CXXFLAGS`` is appended.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shlex
@@ -56,9 +57,11 @@ def compile_kernels(source: Path, target: Path, tunings: list[list[str]] = NATIV
     if compiler is None:
         return False
     extra = shlex.split(os.environ.get("CXXFLAGS", ""))
+    sources = b"".join(path.read_bytes() for path in sorted(source.parent.glob("*.?pp")))
+    digest = f'-DVMG_SOURCES="{hashlib.sha256(sources).hexdigest()}"'  # vmg/fused/library.py compares it
     partial = target.with_suffix(".partial")  # renamed when whole, so that no other process loads half a library
     for tuning in tunings:
-        command = [*compiler, *FLAGS, *tuning, *extra, str(source), "-o", str(partial)]
+        command = [*compiler, *FLAGS, digest, *tuning, *extra, str(source), "-o", str(partial)]
         if subprocess.run(command, capture_output=True, check=False).returncode == 0:
             partial.replace(target)
             return True

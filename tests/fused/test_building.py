@@ -25,16 +25,6 @@ def build_module():
     return module
 
 
-def test_the_build_hook_compiles(tmp_path):
-    module = build_module()
-    if module.find_compiler() is None:
-        pytest.skip("no C++ compiler")
-    target = tmp_path / library.LIBRARY
-    assert module.LIBRARY == library.LIBRARY
-    assert module.compile_kernels(ROOT / module.SOURCE, target)
-    assert target.exists() and list(tmp_path.iterdir()) == [target]
-
-
 def test_a_wheel_has_no_instruction_of_this_machine_alone(tmp_path, monkeypatch):
     module = build_module()
     if module.find_compiler() is None:
@@ -55,24 +45,44 @@ def test_a_wheel_has_no_instruction_of_this_machine_alone(tmp_path, monkeypatch)
     assert not (tmp_path / library.V3_LIBRARY).exists()  # of the build before
 
 
+def test_a_library_of_other_sources_is_refused(tmp_path, monkeypatch):
+    module = build_module()
+    if module.find_compiler() is None:
+        pytest.skip("no C++ compiler")
+    shutil.copytree((ROOT / module.SOURCE).parent, tmp_path / "csrc")
+    target = tmp_path / library.LIBRARY
+    assert module.compile_kernels(tmp_path / "csrc" / "kernels.cpp", target)
+    assert sorted(tmp_path.iterdir()) == [target, tmp_path / "csrc"]
+    monkeypatch.delenv("VMG_NATIVE", raising=False)
+    monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
+    find = library._library.__wrapped__
+    assert find() is not None
+    with (tmp_path / "csrc" / "layer.hpp").open("a") as file:
+        file.write("// changed\n")
+    with pytest.warns(UserWarning, match=f"{library.LIBRARY} was compiled from other sources .* PyTorch instead"):
+        assert find() is None
+    (tmp_path / "csrc" / "kernels.cpp").write_text('extern "C" int vmg_runs_v3() { return 0; }\n')
+    assert module.compile_kernels(tmp_path / "csrc" / "kernels.cpp", target)
+    with pytest.warns(UserWarning, match="other sources"):
+        assert find() is None, "a library that does not name its sources"
+
+
 def test_the_library_of_the_processor_is_chosen_when_it_is_loaded(tmp_path, monkeypatch):
     loaded = []
 
     class Library:
         runs_v3 = True
-        layout = library.LAYOUT.encode()
-        kernels = tuple(f"vmg_{name}_f32" for name in library._ARGUMENTS)
 
         def __init__(self, path):
             loaded.append(Path(path).name)
-            self.vmg_fields = lambda: Library.layout
+            self.vmg_sources = lambda: b"a digest"
             self.vmg_runs_v3 = lambda: Library.runs_v3
-            for name in ("vmg_normals", *Library.kernels):
-                setattr(self, name, lambda *arguments: 0)
+            self.vmg_normals = lambda *arguments: 0
 
     monkeypatch.delenv("VMG_NATIVE", raising=False)
     monkeypatch.setattr(library, "__file__", str(tmp_path / "library.py"))
     monkeypatch.setattr(library.ctypes, "CDLL", Library)
+    monkeypatch.setattr(library, "_digest", lambda sources: "a digest")
     (tmp_path / library.LIBRARY).touch()
     find = library._library.__wrapped__
     assert find() is not None and loaded == [library.LIBRARY]
@@ -82,12 +92,6 @@ def test_the_library_of_the_processor_is_chosen_when_it_is_loaded(tmp_path, monk
     monkeypatch.setattr(Library, "runs_v3", False)
     find()
     assert loaded[3:] == [library.LIBRARY]
-    every = Library.kernels
-    monkeypatch.setattr(Library, "kernels", every[1:])
-    assert find() is None, "of another version: a kernel is not there"
-    monkeypatch.setattr(Library, "kernels", every)
-    monkeypatch.setattr(Library, "layout", library.LAYOUT.replace("B:i64,I:i64", "I:i64,B:i64").encode())
-    assert find() is None, "of another version: as many fields, in another order"
 
 
 def test_without_a_working_compiler_nothing_is_left_behind(tmp_path, monkeypatch):

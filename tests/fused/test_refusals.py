@@ -1,5 +1,7 @@
 """What the compiled kernels refuse: they see addresses and sizes, and must never read or write beyond an array."""
 
+import ctypes
+
 import pytest
 import torch
 
@@ -79,7 +81,9 @@ def test_memory_that_is_not_there_is_an_error_not_an_abort(dtype):
 
 
 @needs_kernels
-def test_a_library_with_other_fields_is_not_used():
-    compiled = library._library().vmg_fields().decode()
+def test_python_packs_the_fields_that_the_kernels_read():
+    fields = library._library().vmg_fields
+    fields.restype = ctypes.c_char_p
+    compiled = fields().decode()
     assert compiled == library.LAYOUT
     assert compiled.startswith("layer{n:i64,B:i64,") and "damping:f64,x:ptr," in compiled

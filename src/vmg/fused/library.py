@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import os
 import struct
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,15 +96,27 @@ def _library() -> ctypes.CDLL | None:
         faster = path.with_name(V3_LIBRARY)
         if faster.exists() and library.vmg_runs_v3():
             library = ctypes.CDLL(str(faster))
-        library.vmg_fields.restype = ctypes.c_char_p
-        fits = library.vmg_fields() == LAYOUT.encode()
-        library.vmg_normals.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64]
-        library.vmg_normals.restype = _checked
-        for name in _ARGUMENTS:
-            getattr(library, f"vmg_{name}_f32")
-    except (OSError, AttributeError):  # built for another machine, or from an older source
+        library.vmg_sources.restype = ctypes.c_char_p
+        sources = library.vmg_sources().decode()
+    except OSError:  # built for another machine
         return None
-    return library if fits else None
+    except AttributeError:  # built before libraries named their sources
+        sources = ""
+    if sources != _digest(path.with_name("csrc")):
+        warnings.warn(
+            f"{path} was compiled from other sources than {path.parent / 'csrc'}; "
+            "vmg computes in PyTorch instead, more slowly, until it is installed again",
+            stacklevel=2,
+        )
+        return None
+    library.vmg_normals.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64]
+    library.vmg_normals.restype = _checked
+    return library
+
+
+def _digest(sources: Path) -> str:
+    """The digest that ``hatch_build.py`` writes into a library compiled from this folder."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources.glob("*.?pp")))).hexdigest()
 
 
 @functools.cache

@@ -30,7 +30,10 @@ API int vmg_normals(float* out, Int n, std::uint64_t seed) noexcept {
     return guarded([&] { return normals(out, n, seed), 0; });
 }
 
-// Names and types of all records' fields, by which Python knows a library of another version.
+// The digest of these sources, which the build defines: Python refuses a library that was compiled from others.
+API const char* vmg_sources() noexcept { return VMG_SOURCES; }
+
+// Names and types of all records' fields, for the test that Python packs the same ones.
 API const char* vmg_fields() noexcept {
     return "layer{" LAYOUT(LAYER_FIELDS) "}divergence{" LAYOUT(DIVERGENCE_FIELDS) "}";
 }
