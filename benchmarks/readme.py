@@ -50,7 +50,7 @@ def regression(records: Sequence[Record]) -> str:
     others = [name for name in ("GP", "LightGBM") if any(r["method"] == name for r in inside)]
     rows = [
         ["RMSE, ours over its (tables where ours is smaller)"],
-        ["log score, ours less its (tables where ours is better)"],
+        ["log-likelihood, ours less its (tables where ours is better)"],
     ]
     for other in others:
         value, won, of = compare(inside, other, "rmse", ratio=True)
@@ -126,7 +126,8 @@ def claims_of_quality() -> list[Claim]:
     for other in ("GP", "LightGBM"):
         ratio, won, of = compare(inside, other, "rmse", ratio=True)
         gain, better, _ = compare(inside, other, "log_likelihood", ratio=False)
-        figure = f"RMSE {ratio:.2f} of its, smaller on {won} of {of} tables; log score {gain:+.2f}, better on {better}"
+        figure = f"RMSE {ratio:.2f} of its, smaller on {won} of {of} tables; "
+        figure += f"log-likelihood {gain:+.2f}, better on {better}"
         found.append(Claim("README.md", f"`TableRegressor` against {other}", figure, "python benchmarks/kept_back.py"))
     coverage = [
         fmean(r["coverage_90"] for r in kept_back if r["method"] == "table" and r["part"] == part)

@@ -201,7 +201,7 @@ def summary(records: Sequence[Record], task: str, split: str) -> str:
                 kept = values.reindex(scores.index)
                 cells.append(f"{kept[method].mean():.{digits}f}" if method in kept else "")
         rows.append(cells)
-    name = "CRPS" if main == "crps" else "log score"
+    name = "CRPS" if main == "crps" else "log-likelihood"
     beside = ["RMSE", "coverage of 90 %"] if task == "regression" else ["accuracy"]
     head = ["method", "mean rank", name, f"{name}: worse than {OWN} by", *beside, "CPU s"]
     kinds = {"random": "rows at random", "gap": "a gap", "time": "later rows", "groups": "whole groups"}

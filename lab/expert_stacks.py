@@ -118,7 +118,7 @@ def main() -> None:
         cover = np.array([line["coverage"] for line in of_stack])
         print(
             f"{name:44s} log RMSE {error.mean():+.3f} ({(error < -0.01).sum()}–{(error > 0.01).sum()}; "
-            f"{error.max():+.2f}), log score {gain.mean():+.3f} ({(gain > 0.01).sum()}–{(gain < -0.01).sum()}; "
+            f"{error.max():+.2f}), log-likelihood {gain.mean():+.3f} ({(gain > 0.01).sum()}–{(gain < -0.01).sum()}; "
             f"{gain.min():+.2f}), coverage {cover.mean():.3f}, tenth percentile {np.quantile(cover, 0.1):.2f}"
         )
 

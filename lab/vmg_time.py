@@ -67,7 +67,7 @@ def rows_of(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def compare(name: str, seed: int) -> results_file.Record:
-    """Processor seconds and held-out log score of both recipes."""
+    """Processor seconds and held-out log-likelihood of both recipes."""
     X, y = rows_of(name)
     classes = name in CLASSES
     X, X_out, y, y_out = train_test_split(X, y, test_size=0.2 if "fried" not in name else 125, random_state=1)
@@ -106,7 +106,7 @@ def main() -> None:
             seconds = [np.mean([line[f"seconds_{name}"] for line in some]) for name in ("before", "after")]
             print(
                 f"{kind}: {len(some)} fits, {seconds[0]:.1f} s before and {seconds[1]:.1f} s after; "
-                f"log score after less before {gain.mean():+.3f} ± {gain.std(ddof=1) / len(gain) ** 0.5:.3f}"
+                f"log-likelihood after less before {gain.mean():+.3f} ± {gain.std(ddof=1) / len(gain) ** 0.5:.3f}"
             )
 
 

@@ -217,7 +217,7 @@ def test_brier_score_is_that_of_scoringrules(rules):
     ("scores", "parameters"),
     [("t", {"df": 5.0}), ("lognormal", {}), ("normal", {})],
 )
-def test_crps_and_log_score_of_predictions_are_those_of_scoringrules(rules, scores, parameters):
+def test_crps_and_log_density_of_predictions_are_those_of_scoringrules(rules, scores, parameters):
     """Of our own distributions, whose CRPS is an integral and theirs a closed form."""
     from vmg.prediction import StudentPrediction, TransformedPrediction
     from vmg.prediction.transformed import LogTransform
@@ -230,10 +230,10 @@ def test_crps_and_log_score_of_predictions_are_those_of_scoringrules(rules, scor
     y = loc + scale * rng.standard_t(5, 50)
     if scores == "lognormal":
         prediction, y = TransformedPrediction(prediction, LogTransform(1e9)), np.exp(y)
-    crps, log_score = (getattr(rules, f"{kind}_{scores}") for kind in ("crps", "logs"))
+    crps, surprise = (getattr(rules, f"{kind}_{scores}") for kind in ("crps", "logs"))
     given = (y, *parameters.values(), loc, scale)
     np.testing.assert_allclose(prediction.crps(y), crps(*given), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(-prediction.log_prob(y), log_score(*given), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(-prediction.log_prob(y), surprise(*given), rtol=1e-5, atol=1e-6)
 
 
 def test_interval_score_is_least_for_the_true_quantiles():

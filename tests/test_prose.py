@@ -1,12 +1,16 @@
 """Docstrings that a reader takes in at once."""
 
 import ast
+import re
 from pathlib import Path
 
 import vmg
 
 SOURCE = Path(vmg.__file__).parents[1]
 UNCLEAR_STARTS = ("What ", "Of ", "As ", "From ", "For ", "In ", "On ", "By ", "Where ", "Alone ", "None for ")
+OTHER_NAMES = {  # of a thing that has a name on docs/vocabulary.md
+    r"log[ -]scores?\b|\blog likelihoods?\b": "log-likelihood",
+}
 RIDDLES = ("in any company", "gone through step by step", "what is asked for of it")
 
 
@@ -33,6 +37,20 @@ def test_there_are_no_riddles():
         for path in sorted(SOURCE.rglob("*.py"))
         for riddle in RIDDLES
         if riddle in path.read_text(encoding="utf-8")
+    ]
+    assert found == []
+
+
+def test_one_name_for_one_thing():
+    root = Path(__file__).parents[1]
+    files = [root / "README.md", root / "CONTRIBUTING.md", root / "lab" / "README.md", *(root / "docs").rglob("*.md")]
+    files += [p for folder in ("src", "benchmarks", "examples", "lab") for p in (root / folder).rglob("*.py")]
+    found = [
+        f"{path.relative_to(root)}:{number}: {name}"
+        for path in [*files, *(root / "src").rglob("*.html")]
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        for other, name in OTHER_NAMES.items()
+        if re.search(other, line, re.IGNORECASE)
     ]
     assert found == []
 

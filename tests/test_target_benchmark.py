@@ -45,8 +45,8 @@ def test_the_cdf_of_quantiles_passes_through_them(targets):
 def test_the_score_of_a_count_is_the_probability_of_its_cell(targets):
     X, y = table()
     found = targets.LogBoosting().fit(X, y).predict(X)
-    scores = targets.log_scores(found, y, y)
-    total = sum(np.exp(targets.log_scores(found, np.full(len(y), float(k)), y)) for k in range(400))
+    scores = targets.log_likelihoods(found, y, y)
+    total = sum(np.exp(targets.log_likelihoods(found, np.full(len(y), float(k)), y)) for k in range(400))
     assert (scores < 0).all()
     np.testing.assert_allclose(total, 1, rtol=1e-3)
 

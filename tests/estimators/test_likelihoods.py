@@ -170,7 +170,7 @@ def test_amounts_that_suit_a_student_t_have_no_bound_below_zero():
 
 
 def test_a_first_negative_target_is_unlikely_and_not_impossible():
-    """That no training target is negative does not show that none can be: its log score is bad, and finite."""
+    """That no training target is negative does not show that none can be: its log density is low, and finite."""
     X, y = table("student")
     y = y - y.min()
     model = ensemble_regressor(max_iter=20).fit(X, y)

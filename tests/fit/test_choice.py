@@ -77,7 +77,7 @@ def test_nothing_is_absurd_far_from_the_data(fitted):
     assert (certain | (low <= prediction.mean) & (prediction.mean <= high)).all()
 
 
-def test_every_finite_target_has_a_finite_log_score(fitted):
+def test_every_finite_target_has_a_finite_log_density(fitted):
     table, model, _ = fitted
     X, y = table()
     prediction = model.pred_dist(X[:6])

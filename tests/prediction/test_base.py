@@ -181,7 +181,7 @@ def test_quantiles_invert_the_cdf_and_densities_are_its_slope(prediction, q):
     np.testing.assert_allclose(prediction.log_prob(y), expected, atol=2e-4)
 
 
-def test_every_log_score_is_finite(prediction):
+def test_every_log_density_is_finite(prediction):
     for y in (0.0, -1e-300, 1e-300, 0.25, -7.0, 1e9 + 0.5, -1e150, 1e150):
         score = prediction.log_prob(np.full(prediction.shape, y))
         assert np.isfinite(score).all(), y

@@ -39,7 +39,7 @@ def shops():
 def test_fit_prints_a_score_beside_three_others_and_keeps_it(shops, vmg_command):
     code, out, _ = vmg_command("fit", "shops.csv", "-t", "y", "--ignore", "y_usd", *QUICK)
     assert code == 0
-    for words in ("Held out: 20 rows at random", "base rate", "linear", "gradient boosting", "log score", "RMSE"):
+    for words in ("Held out: 20 rows at random", "base rate", "linear", "gradient boosting", "likelihood", "RMSE"):
         assert words in out
     model = vmg.load("shops.vmg")
     assert set(model.held_out["scores"]) == {"table", "base rate", "linear", "gradient boosting"}

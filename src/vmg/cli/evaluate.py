@@ -12,7 +12,7 @@ WORTH_SAYING = 0.05  # share of rows of the fit; some tables have equal rows by 
 SCORE_MEANINGS = {
     "rmse": "root mean squared error, in the target's units",
     "r2": "share of the target's variance explained",
-    "log_likelihood": "mean log density of the truth; higher is better",
+    "log_likelihood": "mean log density, or probability, of the truth; higher is better",
     "crps": "continuous ranked probability score; lower is better",
     "coverage": "share of truths inside their intervals",
     "width": "mean width of the intervals",

@@ -42,6 +42,16 @@ __all__ = [
     "waiting",
 ]
 
+SCORES = {  # names for people; JSON has the keys
+    "accuracy": "accuracy",
+    "rmse": "RMSE",
+    "r2": "R2",
+    "log_likelihood": "log-likelihood",
+    "crps": "CRPS",
+    "brier": "Brier score",
+    "ece": "ECE",
+}
+
 # what moves a cursor, changes colours, turns the direction of writing or is not seen at all; tab and newline do no
 # harm, and some scripts need the joiners U+200C and U+200D
 CONTROLS = re.compile(
@@ -109,18 +119,15 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Iterable[str]]
     Console().print(table)
 
 
-def _short(value: float) -> str:
-    """Four digits that matter, and no powers of ten for numbers that people write out."""
-    return f"{value:,.0f}" if 1_000 <= abs(value) < 1e9 else f"{value:.4g}"
-
-
 def print_comparison(title: str, comparison: Comparison) -> None:
-    """Scores of several methods that 80 columns can show, and one sentence about them; pages and JSON have all."""
-    names = {"method": "", "rmse": "RMSE", "log_likelihood": "log score", "crps": "CRPS", "brier": "Brier score"}
-    names |= {"coverage": "inside interval", "worst_group": "worst group"}
-    shown = [{key: value for key, value in row.items() if key not in ("mae", "width")} for row in comparison.rows]
-    rows = [[row["method"], *(_short(value) for key, value in row.items() if key != "method")] for row in shown]
-    print_table(title, [names.get(key, key) for key in shown[0]], rows)
+    """Scores of several methods that 80 columns can show, best first, and one sentence; pages and JSON have all."""
+    from vmg.tables.cells import short
+
+    names = SCORES | {"log_likelihood": "log-\nlikelihood", "brier": "Brier\nscore"}
+    names |= {"coverage": "inside\ninterval", "worst_group": "worst\ngroup"}
+    keys = [key for key in comparison.rows[0] if key not in ("method", "mae", "width", "seconds", "rank")]
+    rows = [[row["method"], *(short(row[key]) for key in keys), f"{row['seconds']:.2f}"] for row in comparison.rows]
+    print_table(title, ["", *(names[key] for key in keys), "CPU s"], rows)
     say(comparison.sentence)
 
 
@@ -128,11 +135,13 @@ def print_scores(
     title: str, scores: Mapping[str, float], meanings: Mapping[str, str], base_rate: Mapping[str, float] | None = None
 ) -> None:
     """Scores with what they mean, beside those of a base rate."""
+    from vmg.tables.cells import short
+
     beside = base_rate or {}
     rows = []
     for name, value in scores.items():
-        base = [_short(beside[name]) if name in beside else ""] if beside else []
-        rows.append((name, _short(value), *base, meanings.get(name, "")))
+        base = [short(beside[name]) if name in beside else ""] if beside else []
+        rows.append((SCORES.get(name, name), short(value), *base, meanings.get(name, "")))
     print_table(title, ["", *(("model", "base rate") if beside else ("",)), ""], rows, meanings=True)
 
 

@@ -135,7 +135,7 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
 
 def render_comparison(comparison: Comparison, title: str) -> str:
     """A comparison as a page."""
-    names = {"rmse": "RMSE", "mae": "MAE", "crps": "CRPS", "brier": "Brier score", "log_likelihood": "log score"}
+    names = {"rmse": "RMSE", "mae": "MAE", "crps": "CRPS", "brier": "Brier score", "log_likelihood": "log-likelihood"}
     names |= {"coverage": "inside interval", "worst_group": "inside, worst group"}
     score = "CRPS" if comparison.task == "regression" else "Brier score"
     about: dict[str, Any] = {"comparison": comparison, "title": title, "names": names, "score": score, "own": OWN}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vmg import metrics
 from vmg.review.rivals import BASE_RATE
-from vmg.tables.cells import listing
+from vmg.tables.cells import listing, short
 from vmg.tables.inputs import Task
 
 __all__ = ["OWN", "Comparison", "RowScores", "join_scores", "score_classes", "score_numbers"]
@@ -186,8 +186,9 @@ def _sentence(task: Task, losses: dict[str, Array], groups: NDArray[np.int64]) -
     if best == BASE_RATE or surely[best] == 1:
         return f"{start}, and no other method here comes near."
     if surely[best] == -1:
-        return f"{start}, but {best} is better on these {n:,} rows ({size[best]:.4g} against {size[OWN]:.4g})."
-    return f"{start}; against {best} ({size[best]:.4g}, {OWN} {size[OWN]:.4g}) {n:,} rows cannot tell which is better."
+        return f"{start}, but {best} is better on these {n:,} rows ({short(size[best])} against {short(size[OWN])})."
+    both = f"({short(size[best])}, {OWN} {short(size[OWN])})"
+    return f"{start}; against {best} {both} {n:,} rows cannot tell which is better."
 
 
 def _advice(made: Comparison, coverage: float) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     *("LONGEST_VALUE", "LONGEST_WORD", "NUMBER", "CellTable", "Cells", "RowDigest", "TableError", "as_frame", "count"),
-    *("full_matches", "is_number", "listing", "naive_timestamps", "plain", "require_columns", "to_texts"),
+    *("full_matches", "is_number", "listing", "naive_timestamps", "plain", "require_columns", "short", "to_texts"),
 ]
 
 T = TypeVar("T")
@@ -50,6 +50,11 @@ def listing(names: Iterable[object]) -> str:
 def count(n: int, noun: str, plural: str | None = None) -> str:
     """1 row, 2 rows, 1,200 rows."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
+
+
+def short(value: float) -> str:
+    """Four digits that matter, and no powers of ten for numbers that people write out."""
+    return f"{value:,.0f}" if 1_000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def is_number(text: str) -> bool:
