@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.metrics import r2_score
 
 import vmg
 from quick import assert_same_bits, ensemble_regressor, everything, linear_table
@@ -309,3 +310,11 @@ def test_scores_of_limited_targets_are_of_what_is_measured():
     assert 0.8 < found["coverage"] <= 1 and found["rmse"] < 0.4 < np.abs(p.mean - y).max()
     expected = np.where(y <= -1, np.log(p.cdf(here)), p.log_prob(y)).mean()
     assert found["log_likelihood"] == pytest.approx(expected)
+    # the score of quantiles of what is measured, twice their mean pinball loss
+    levels = (np.arange(2_000) + 0.5) / 2_000
+    above = y[:, None] - np.maximum(p.quantile(levels), -1)
+    assert found["crps"] == pytest.approx(2 * np.maximum(levels * above, (levels - 1) * above).mean(), rel=5e-3)
+    assert found["crps"] < p.crps(y).mean()
+    regressor = ensemble_regressor(lower_limit=-1).fit(frame[["a"]][:200], frame["y"][:200])
+    measured, mean = frame["y"][200:], np.maximum(regressor.predict(frame[["a"]][200:]), -1)
+    assert regressor.score(frame[["a"]][200:], frame["y"][200:] - (y <= -1)) == pytest.approx(r2_score(measured, mean))

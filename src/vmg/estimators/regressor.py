@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils import check_array
 from sklearn.utils._param_validation import StrOptions
 
@@ -151,6 +152,13 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         self
         """
         return self._partial_fit(X, y, sample_weight)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R² of the mean on rows X with targets y; where targets have limits, of what is measured."""
+        if not self._has_limits():
+            return float(super().score(X, y, sample_weight))
+        measured, mean = (np.clip(values, *self.limits) for values in (y, self.predict(X)))
+        return float(r2_score(measured, mean, sample_weight=sample_weight))
 
     def _check_y(self, y: Any, *, reset: bool) -> NDArray[Any]:
         name = self._asked_likelihood() if reset else self.likelihood_

@@ -349,18 +349,20 @@ class TableModel:
     def number_parts(self, rows: pd.DataFrame, coverage: float) -> tuple[NDArray[Any], ...]:
         """Targets of rows that all have a number, and means, log densities, intervals and CRPS.
 
-        Where targets have limits, all but the last are of what would be measured.
+        Where targets have limits, all of them are of what is measured: nothing beyond a limit.
         """
         conformal, parts = self.estimator.conformal_scores_, []
-        low, high = getattr(self.estimator, "limits", (-np.inf, np.inf))
-        for part, y in self.predictions_of(rows):
+        limits = low, high = getattr(self.estimator, "limits", (-np.inf, np.inf))
+        for part, given in self.predictions_of(rows):
+            y = np.clip(given, low, high)
             ends = part.interval(coverage) if conformal is None else conformal_interval(part, conformal, coverage)
             log_prob = part.log_prob(y)
             for beyond, at, sign in ((y <= low, low, 1), (y >= high, high, -1)):
                 if beyond.any():
                     mass = part.cdf(np.full(len(y), at))
                     log_prob = np.where(beyond, np.log(np.maximum(mass if sign > 0 else 1 - mass, 1e-300)), log_prob)
-            parts.append((y, np.clip(part.mean, low, high), log_prob, np.clip(ends, low, high), part.crps(y)))
+            crps = part.crps(y) if np.isinf(limits).all() else part.measured_crps(y, low, high)
+            parts.append((y, np.clip(part.mean, low, high), log_prob, np.clip(ends, low, high), crps))
         return tuple(map(np.concatenate, zip(*parts, strict=True)))
 
     def evaluate_base_rate(self, frame: Any, coverage: float = 0.9) -> dict[str, float]:

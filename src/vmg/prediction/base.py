@@ -303,6 +303,11 @@ class NumberPrediction(ABC):
         """Continuous ranked probability score of each row and output, ∫ (P(target <= t) − 1{t >= y})² dt."""
         return self._shaped(integrated_score(self._cdf, self._score_knots(), self._as_rows(y)))
 
+    def measured_crps(self, y: ArrayLike, low: float, high: float) -> Array:
+        """The CRPS of what is measured of a target: ``low`` or ``high`` where the target itself lies beyond."""
+        knots, y = np.clip(self._score_knots(), low, high), np.clip(self._as_rows(y), low, high)
+        return self._shaped(integrated_score(self._cdf, knots, y))
+
     # -- draws --------------------------------------------------------------------------------------------------------
 
     def sample(self, n_samples: int, random_state: Seed = None) -> Array:
