@@ -26,8 +26,8 @@ from vmg.fit.design import Standardiser
 from vmg.metrics import interval_coverage, rmse
 from vmg.prediction import Prediction, draw_functions
 from vmg.variational import recipe
-from vmg.variational.fitter import STANDARD, Fitted, Fitter, Method, NumericTargets, TrainingSet
-from vmg.variational.recipe import LONG, GaussianNoise, Given, MatrixGaussianNetworks
+from vmg.variational.fitter import STANDARD, Fitted, Fitter, Method, TrainingSet, predictions
+from vmg.variational.recipe import LONG, GaussianNoise, matrix_gaussian_networks
 from vmg_paper.data import TABLES, load_table, standard_splits
 from vmg_paper.experiments import results_file
 
@@ -62,12 +62,12 @@ def validate(name: str, settings: dict[str, Any], limits: list[float]) -> list[r
     splits = list(ShuffleSplit(N_SPLITS, test_size=0.2, random_state=1).split(X))
     recipe.NOISE_BALANCE = settings["balance"]
     members = settings["members"]
-    networks = MatrixGaussianNetworks((settings["hidden"],), settings["activation"], n_pseudo=settings["n_pseudo"])
+    networks = matrix_gaussian_networks((settings["hidden"],), settings["activation"], n_pseudo=settings["n_pseudo"])
     pairs = [(limit, split) for limit in limits for split in splits]
     tables = [Rows.of(X[train], y[train]) for _, (train, _) in pairs]
+    choices = [[limit] * members for limit, _ in pairs]
     fitter = Fitter(
-        Method(networks, GaussianNoise(settings["noise"] == "input"), Given()),
-        tables[0].targets,
+        Method(networks, GaussianNoise(settings["noise"] == "input"), lambda fitter, sets: choices),
         n_members=members,
         batch_size=settings["batch_size"] or None,
         learning_rate=settings["learning_rate_init"],
@@ -75,7 +75,7 @@ def validate(name: str, settings: dict[str, Any], limits: list[float]) -> list[r
         seed=1,
     )
     started = time.perf_counter()
-    fitted = fitter.fit([one.encoded for one in tables], [[limit] * members for limit, _ in pairs])
+    fitted = fitter.fit([one.encoded for one in tables])
     seconds = time.perf_counter() - started
 
     scores: dict[float, list[list[float]]] = {limit: [] for limit in limits}
@@ -97,18 +97,22 @@ class Rows:
     """Training rows in the network's units, and the way back."""
 
     inputs: Standardiser
-    targets: NumericTargets
+    targets: Standardiser
     encoded: TrainingSet
 
     @classmethod
     def of(cls, X: np.ndarray, y: np.ndarray) -> Rows:
-        inputs, targets = Standardiser.fit(X), NumericTargets(Standardiser.fit(y[:, None]), squeeze=True)
-        x = torch.as_tensor(inputs.transform(X), dtype=torch.float32)
-        return cls(inputs, targets, TrainingSet(x, targets.encode(y), None, targets.unit))
+        inputs, targets = Standardiser.fit(X), Standardiser.fit(y[:, None])
+        x, t = (
+            torch.as_tensor(part, dtype=torch.float32) for part in (inputs.transform(X), targets.transform(y[:, None]))
+        )
+        return cls(inputs, targets, TrainingSet(x, t, None, targets.scale))
 
     def predict(self, fitted: Fitted, X: np.ndarray) -> Prediction:
         x = torch.as_tensor(self.inputs.transform(X))
-        return self.targets.prediction(fitted.likelihood, draw_functions(fitted.network, x, N_DRAWS, 1))
+        [standard] = predictions(fitted.likelihood, draw_functions(fitted.network, x, N_DRAWS, 1))
+        loc, scale = self.targets.inverse(standard.loc), standard.scale * self.targets.scale
+        return replace(standard, loc=loc, scale=scale, squeeze=True)
 
 
 def _score(prediction: Prediction, y: np.ndarray, unit: float) -> tuple[float, float, float]:

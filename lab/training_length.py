@@ -24,7 +24,7 @@ from sklearn.model_selection import ShuffleSplit
 
 from vmg.metrics import interval_coverage, rmse
 from vmg.variational.fitter import Fitter, Method
-from vmg.variational.recipe import LONG, GaussianNoise, MatrixGaussianNetworks, NoiseSearch
+from vmg.variational.recipe import LONG, GaussianNoise, matrix_gaussian_networks, search_noise
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.table1_methods import hidden_layers
 
@@ -36,10 +36,9 @@ def validate(settings: dict[str, Any]) -> results_file.Record:
     X, y = training_rows(settings["table"], ALL_ROWS)
     splits = list(ShuffleSplit(settings["splits"], test_size=0.1, random_state=3).split(X))
     tables = [Rows.of(X[train], y[train]) for train, _ in splits]
-    networks = MatrixGaussianNetworks(hidden_layers(settings["table"]), n_pseudo=20)
+    networks = matrix_gaussian_networks(hidden_layers(settings["table"]), n_pseudo=20)
     fitter = Fitter(
-        Method(networks, GaussianNoise(by_input=True), NoiseSearch()),
-        tables[0].targets,
+        Method(networks, GaussianNoise(by_input=True), search_noise),
         n_members=settings["members"],
         batch_size=settings["batch_size"] or None,
         budget=replace(LONG, fewest_steps=settings["steps"], most_steps=settings["steps"]),

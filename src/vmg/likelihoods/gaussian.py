@@ -143,11 +143,15 @@ class GaussianLikelihood(ConjugateLikelihood):
             log_value.copy_(torch.lerp(log_value.exp(), target, step).log_())
 
     def posterior_as_prior(self) -> GaussianLikelihood:
-        """The same likelihood with its posterior, which holds what earlier rows say about the noise, as its prior."""
+        """The same likelihood with its posterior, which holds what earlier rows say about the noise, as its prior.
+
+        Updates are counted anew: the first are large again, so that few steps are enough for new rows to be counted.
+        """
         updated = copy.deepcopy(self)
         with torch.no_grad():
             updated.get_buffer("prior_concentration").copy_(self.log_concentration.exp())
             updated.get_buffer("prior_rate").copy_(self.log_rate.exp())
+            updated.get_buffer("n_updates").zero_()
         return updated
 
     def student(self) -> tuple[Tensor, Tensor]:
@@ -269,6 +273,11 @@ class HeteroscedasticLikelihood(GaussianLikelihood):
         mean, log_scale = self._split(f)
         require_outputs(mean, y, self.n_outputs)
         super().update_((mean - y) * torch.exp(-log_scale), torch.zeros_like(y), n_data, weight)
+
+    def posterior_as_prior(self) -> GaussianLikelihood:
+        updated = super().posterior_as_prior()
+        updated.get_buffer("fade").sub_(self.get_buffer("n_updates"))
+        return updated
 
     def components(self, f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         mean, log_scale = self._split(f)

@@ -23,21 +23,20 @@ from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.layer_parameters import FAMILIES
 from vmg.nn.matrix_gaussian import NOISE_KINDS, MatrixGaussianLinear
 from vmg.nn.mlp import ACTIVATIONS, MLP
+from vmg.prediction import ClassPrediction, Prediction
 from vmg.priors import FixedPrior, GammaPrior, IsotropicPrior, Prior
 from vmg.training import Callback, History
 from vmg.variational.fitter import (
     STANDARD,
     Budget,
-    ClassTargets,
     EarlyStopping,
     Fitted,
     Fitter,
     LikelihoodFactory,
     Method,
-    NumericTargets,
-    Targets,
     TrainingSet,
     draw_outputs,
+    predictions,
     without_pseudo_data,
 )
 from vmg.variational.recipe import (
@@ -46,10 +45,10 @@ from vmg.variational.recipe import (
     QUICK,
     QUICK_NUMBERS,
     GaussianNoise,
-    Given,
-    MatrixGaussianNetworks,
-    NoiseSearch,
     categorical,
+    given,
+    matrix_gaussian_networks,
+    search_noise,
 )
 
 if TYPE_CHECKING:
@@ -105,9 +104,18 @@ class VariationalEstimator(EstimatorBase):
     def _set_choices(self, choices: Sequence[Any]) -> None:
         """Remember what was chosen for each member."""
 
+    @property
     @abstractmethod
-    def _targets(self) -> Targets:
-        """How targets enter and leave the network."""
+    def _unit(self) -> Array:
+        """Size of one standard unit of each target in the target's own, [C]; of each class, a one."""
+
+    @abstractmethod
+    def _encode(self, y: NDArray[Any]) -> Tensor:
+        """Targets in the network's units, or the positions of classes."""
+
+    @abstractmethod
+    def _in_own_units(self, prediction: Any) -> Any:
+        """A prediction of the network as one of the targets."""
 
     def _budget(self) -> Budget:
         """How long it trains where the user does not say."""
@@ -142,7 +150,6 @@ class VariationalEstimator(EstimatorBase):
         stopping = EarlyStopping(self.validation_fraction, self.n_iter_no_change, self.tol)
         return Fitter(
             self._method(),
-            self._targets(),
             n_members=int(self.n_members),
             batch_size=None if self.batch_size == "auto" else int(self.batch_size),
             n_epochs=None if self.max_iter == "auto" else int(self.max_iter),
@@ -162,8 +169,7 @@ class VariationalEstimator(EstimatorBase):
     def _encode_rows(self, X: Array, y: NDArray[Any], weight: Array | None) -> TrainingSet:
         x = torch.as_tensor(self.input_scaling_.transform(X), dtype=torch.float32)
         w = None if weight is None else torch.as_tensor(weight, dtype=torch.float32)
-        targets = self._targets()
-        return TrainingSet(x, targets.encode(y), w, targets.unit)
+        return TrainingSet(x, self._encode(y), w, self._unit)
 
     def _take(self, fitted: Fitted) -> None:
         self.network_, self.likelihood_ = fitted.network, fitted.likelihood
@@ -187,11 +193,9 @@ class VariationalEstimator(EstimatorBase):
         maker._validate_params()
         if len(maker.hidden_sizes()) >= len(tensors):
             raise ValueError(f"every layer must have tensors; got {len(maker.hidden_sizes())} hidden layers")
-        method, targets = maker._method(), self._targets()
         with torch.device("meta"):
-            likelihood = method.likelihood(targets.n_targets, 1, np.repeat([targets.unit], len(choices), 0), choices)
-            n_outputs = getattr(likelihood, "n_network_outputs", targets.n_targets)
-            network = method.network(self.n_features_in_, n_outputs, choices)
+            units = np.repeat([self._unit], len(choices), 0)
+            network, likelihood = maker._method().make(self.n_features_in_, 1, units, choices)
             for k, layer in enumerate(network.layers):
                 start = f"layers.{k}.prior."
                 prior = {name.removeprefix(start): part for name, part in tensors.items() if name.startswith(start)}
@@ -203,7 +207,8 @@ class VariationalEstimator(EstimatorBase):
 
     def _predict_features(self, X: Array) -> Any:
         """The predictive distribution, from draws that depend on the fitted seed alone, not on other rows."""
-        return self._targets().prediction(self.likelihood_, self._functions(X))
+        [prediction] = predictions(self.likelihood_, self._functions(X))
+        return self._in_own_units(prediction)
 
     def _functions(self, rows: Array) -> Tensor:
         """Posterior draws of the network's outputs, [S, members, N, C]."""
@@ -241,8 +246,16 @@ class VariationalNumbers(NumbersMixin, VariationalEstimator):
         self.target_scaling_ = Standardiser.fit(y.reshape(len(y), -1), weight)
         return super()._prepare(X, y, weight)
 
-    def _targets(self) -> Targets:
-        return NumericTargets(self.target_scaling_, self._single_output)
+    @property
+    def _unit(self) -> Array:
+        return self.target_scaling_.scale
+
+    def _encode(self, y: NDArray[Any]) -> Tensor:
+        return torch.as_tensor(self.target_scaling_.transform(y.reshape(len(y), -1)), dtype=torch.float32)
+
+    def _in_own_units(self, prediction: Prediction) -> Prediction:
+        loc, scale = self.target_scaling_.inverse(prediction.loc), prediction.scale * self._unit
+        return replace(prediction, loc=loc, scale=scale, squeeze=self._single_output)
 
 
 @dataclass(repr=False, eq=False)
@@ -260,6 +273,7 @@ class VMGEstimator(VariationalEstimator):
 
     max_noise_: float | Array = field(init=False)
     _quick: ClassVar[Budget] = QUICK
+    _ensemble: ClassVar[Budget] = STANDARD
 
     @abstractmethod
     def _likelihood(self) -> LikelihoodFactory:
@@ -268,7 +282,7 @@ class VMGEstimator(VariationalEstimator):
     def _method(self) -> Method:
         """Matrix Gaussian networks with pseudo-data; the limit on their noise is given, or chosen on held-out rows."""
         points = self.n_pseudo
-        networks = MatrixGaussianNetworks(
+        networks = matrix_gaussian_networks(
             self.hidden_sizes(),
             self.activation,
             n_pseudo=int(points) if isinstance(points, Integral) else [int(p) for p in np.atleast_1d(points)],
@@ -278,17 +292,19 @@ class VMGEstimator(VariationalEstimator):
             zero_mean=self.zero_mean,
             make_prior=PRIORS[self.prior],
         )
-        if self.max_noise != "auto":
-            return Method(networks, self._likelihood(), Given(float(self.max_noise)))
         # without pseudo-data there is nothing to limit, and nothing to try
-        return Method(networks, self._likelihood(), NoiseSearch() if np.any(points) else Given(CANDIDATES[0]))
+        limit = CANDIDATES[0] if self.max_noise == "auto" else float(self.max_noise)
+        searches = self.max_noise == "auto" and np.any(points)
+        return Method(networks, self._likelihood(), search_noise if searches else given(limit))
 
     def _budget(self) -> Budget:
         """A short training is enough for a single network with pseudo-data.
 
         Without them it ends near the prior: on yacht the error is 14 after it, and 2.8 after the standard one.
         """
-        return self._quick if self.n_members == 1 and np.any(self.n_pseudo) else STANDARD
+        if self.n_members > 1:
+            return self._ensemble
+        return self._quick if np.any(self.n_pseudo) else STANDARD
 
     def _set_choices(self, choices: Sequence[float]) -> None:
         self.max_noise_ = choices[0] if len(set(choices)) == 1 else np.array(choices)
@@ -373,6 +389,7 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, VMGEstimator, VariationalNu
     noise: str = parameter("input", StrOptions({"constant", "input"}))
     noise_prior: tuple[float, float] = parameter((1.0, 1e-3), "array-like")
     _quick: ClassVar[Budget] = QUICK_NUMBERS
+    _ensemble: ClassVar[Budget] = LONG  # members may overfit a little more, as others mend it
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()) -> Self:
         """Update with new rows only, given as in ``fit``: the posterior so far becomes the prior.
@@ -383,10 +400,6 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, VMGEstimator, VariationalNu
 
     def _likelihood(self) -> LikelihoodFactory:
         return GaussianNoise(self.noise == "input", self.noise_prior)
-
-    def _budget(self) -> Budget:
-        """Members of an ensemble may overfit a little more, as others mend it; a single network gains too little."""
-        return LONG if self.n_members > 1 else super()._budget()
 
 
 @dataclass(repr=False, eq=False)
@@ -430,8 +443,15 @@ n_iter_no_change, tol, n_draws, random_state, verbose
     def _likelihood(self) -> LikelihoodFactory:
         return categorical
 
-    def _targets(self) -> Targets:
-        return ClassTargets(self.classes_)
+    @property
+    def _unit(self) -> Array:
+        return np.ones(len(self.classes_))
+
+    def _encode(self, y: NDArray[Any]) -> Tensor:
+        return torch.as_tensor(np.searchsorted(self.classes_, y), dtype=torch.int64)
+
+    def _in_own_units(self, prediction: ClassPrediction) -> ClassPrediction:
+        return replace(prediction, classes=self.classes_)
 
 
 Estimator = TypeVar("Estimator", bound=VariationalEstimator)

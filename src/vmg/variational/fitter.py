@@ -9,17 +9,17 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vmg.fit.design import Standardiser, threads_for
-from vmg.likelihoods import GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
+from vmg.fit.design import threads_for
+from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, Likelihood
 from vmg.nn.bayesian import use_generator
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP
@@ -33,21 +33,19 @@ __all__ = [
     "BestSoFar",
     "Budget",
     "Choice",
-    "ClassTargets",
     "EarlyStopping",
     "Fitted",
     "Fitter",
     "LikelihoodFactory",
     "Method",
     "NetworkFactory",
-    "NumericTargets",
     "Search",
     "State",
-    "Targets",
     "TrainingSet",
     "draw_outputs",
     "hold_out",
     "posterior_as_prior",
+    "predictions",
     "separate",
     "stack",
     "without_pseudo_data",
@@ -72,7 +70,7 @@ class TrainingSet:
     x: Tensor  # [N, D]
     y: Tensor  # [N, C] or, for classes, [N]
     weight: Tensor | None  # [N]
-    unit: Array  # what one standard unit of each target is in the target's own, [C]
+    unit: Array  # what one standard unit of each target is in the target's own, [C]; of each class, a one
 
     def take(self, index: Tensor) -> TrainingSet:
         """Some of the rows."""
@@ -111,85 +109,20 @@ def stack(sets: list[TrainingSet], n_members: int) -> tuple[Tensor, Tensor, Tens
     return gather([s.x for s in sets]), gather([s.y for s in sets]), gather(weights) if weights else None, sizes
 
 
-@dataclass(frozen=True)
-class NumericTargets:
-    """Numbers, one column or several, into the network's units and back."""
+@torch.no_grad()
+def predictions(likelihood: Any, functions: Tensor, n_sets: int = 1) -> list[Any]:
+    """Predictive distributions in the network's units, one for each set, whose members are pooled.
 
-    scaling: Standardiser
-    squeeze: bool
-    """Whether a row's target is one number, not a vector of one."""
-
-    @property
-    def n_targets(self) -> int:
-        """Numbers of a row."""
-        return len(self.scaling.scale)
-
-    @property
-    def unit(self) -> Array:
-        """Size of one standard unit of each target in the target's own unit, [C]."""
-        return self.scaling.scale
-
-    def encode(self, y: NDArray[Any]) -> Tensor:
-        """Targets in the network's units."""
-        return torch.as_tensor(self.scaling.transform(y.reshape(len(y), -1)), dtype=torch.float32)
-
-    def log_probs(self, likelihood: Any, functions: Tensor, targets: list[Tensor]) -> list[Array]:
-        """log p(y) of every row of several sets, in standard units, each set under its own members.
-
-        ``functions`` [S, sets x members, N, C] are posterior draws at the sets' inputs, padded to the longest set's N.
-        """
-        parts = np.broadcast_arrays(*_components(likelihood, functions))  # each [S, sets x members, N, C]
-        own = zip(*(np.split(part, len(targets), axis=1) for part in parts), strict=True)
-        log_probs = []
-        for members, y in zip(own, targets, strict=True):
-            loc, scale, df = (_pool(part[:, :, : len(y)]) for part in members)
-            log_probs.append(Prediction(loc, scale, df, squeeze=False).log_prob(y.numpy()))
-        return log_probs
-
-    def prediction(self, likelihood: Any, functions: Tensor) -> Prediction:
-        """The predictive distribution of rows, from draws [S, members, N, C] of the network's outputs there."""
-        loc, scale, df = (_pool(part) for part in _components(likelihood, functions))
-        return Prediction(self.scaling.inverse(loc), scale * self.scaling.scale, df, squeeze=self.squeeze)
-
-
-@dataclass(frozen=True)
-class ClassTargets:
-    """Classes, in sorted order, with the methods of :class:`NumericTargets`."""
-
-    classes: NDArray[Any]
-    unit: ClassVar[Array] = np.ones(1)
-
-    @property
-    def n_targets(self) -> int:
-        return len(self.classes)
-
-    def encode(self, y: NDArray[Any]) -> Tensor:
-        return torch.as_tensor(np.searchsorted(self.classes, y), dtype=torch.int64)
-
-    def log_probs(self, likelihood: Any, functions: Tensor, targets: list[Tensor]) -> list[Array]:
-        parts = np.split(torch.softmax(functions, -1).numpy(), len(targets), axis=1)  # [S, members, N, K]
-        means = (part.mean((0, 1))[np.arange(len(y)), y.numpy()] for part, y in zip(parts, targets, strict=True))
-        return [np.log(np.maximum(mean, np.finfo(np.float64).tiny)) for mean in means]
-
-    def prediction(self, likelihood: Any, functions: Tensor) -> ClassPrediction:
-        return ClassPrediction(torch.softmax(functions, -1).flatten(0, 1).numpy(), self.classes)
-
-
-Targets = NumericTargets | ClassTargets
-
-
-def _components(likelihood: Any, functions: Tensor) -> tuple[Array, Array, Array]:
-    """Centre, scale and degrees of freedom of p(y | f), members not yet pooled: [S, E, N, C], N and C perhaps 1."""
-    with torch.no_grad():
-        loc, scale, df = (part.double().numpy() for part in likelihood.components(functions))
-    shape = (*loc.shape[:2], 1, 1)
-    scale, df = (np.broadcast_to(part, np.broadcast_shapes(part.shape, shape)) for part in (scale, df))
-    return loc, scale, df
-
-
-def _pool(values: Array) -> Array:
-    """Draws of all members as one mixture: [S, E, ...] -> [S E, ...]."""
-    return values.reshape(-1, *values.shape[2:])
+    ``functions`` [S, sets x members, N, C] are posterior draws of the network's outputs.
+    """
+    kind: Callable[..., Any] = partial(Prediction, squeeze=False)
+    if isinstance(likelihood, CategoricalLikelihood):
+        kind, parts = partial(ClassPrediction, classes=np.arange(functions.shape[-1])), (torch.softmax(functions, -1),)
+    else:  # centre, scale and degrees of freedom, of which N and C may be 1
+        parts = likelihood.components(functions)
+    whole = (part.double().expand(*functions.shape[:2], *part.shape[-2:]) for part in parts)
+    each = zip(*(part.chunk(n_sets, 1) for part in whole), strict=True)
+    return [kind(*(part.flatten(0, 1).numpy() for part in own)) for own in each]
 
 
 # -- what is fitted ---------------------------------------------------------------------------------------------------
@@ -200,19 +133,14 @@ Choice = Any
 NetworkFactory = Callable[[int, int, Sequence[Choice]], MLP]
 """(inputs, outputs, choices) to an untrained network of as many replicas as there are choices."""
 
+LikelihoodFactory = Callable[[int, Array, Sequence[Choice]], Likelihood]
+"""(steps, units, choices) to a fresh likelihood of as many replicas as there are choices.
 
-LikelihoodFactory = Callable[[int, int, Array, Sequence[Choice]], Likelihood]
-"""(targets, steps, units, choices) to a fresh likelihood of as many replicas as there are choices.
-
-``units`` [replicas, C] are what one standard unit of each target is in the target's own.
+``units`` [replicas, C] are those of the training sets.
 """
 
-
-class Search(Protocol):
-    """Chooses something for every network of a fit."""
-
-    def choose(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[Choice]]:
-        """The choice of each member, for each training set; a set's own rows alone decide."""
+Search = Callable[["Fitter", list[TrainingSet]], list[list[Choice]]]
+"""The choice of each member, for each training set; a set's own rows alone decide."""
 
 
 @dataclass(frozen=True)
@@ -223,6 +151,12 @@ class Method:
     likelihood: LikelihoodFactory
     search: Search
     schedule: Schedule = cosine
+
+    def make(self, n_inputs: int, n_steps: int, units: Array, choices: Sequence[Choice]) -> tuple[MLP, Likelihood]:
+        """An untrained network and its likelihood, a replica for each choice."""
+        likelihood = self.likelihood(n_steps, units, choices)
+        n_outputs: Any = getattr(likelihood, "n_network_outputs", units.shape[1])
+        return self.network(n_inputs, n_outputs, choices), likelihood
 
 
 @dataclass(frozen=True)
@@ -327,7 +261,6 @@ class Fitter:
     """Fits ``n_members`` networks to each of several training sets."""
 
     method: Method
-    targets: Targets
     n_members: int = 1
     batch_size: int | None = None
     """Rows of a minibatch; None is what ``budget`` says."""
@@ -341,11 +274,10 @@ class Fitter:
     callbacks: tuple[Callback, ...] = ()
     seed: int = 0
 
-    def fit(self, sets: list[TrainingSet], choices: list[list[Choice]] | None = None) -> list[Fitted]:
-        """One fit for each training set: choose on held-out rows, unless ``choices`` are given, and train on all."""
-        choices = self.method.search.choose(self, sets) if choices is None else choices
+    def fit(self, sets: list[TrainingSet]) -> list[Fitted]:
+        """One fit for each training set: choose on held-out rows, and train on all."""
+        choices, n = self.method.search(self, sets), self.n_members
         whole, states = self.train(sets, choices)
-        n = self.n_members
         return [
             self._replicas(whole, rows, state, members, slice(k * n, (k + 1) * n))
             for k, (rows, state, members) in enumerate(zip(sets, states, choices, strict=True))
@@ -359,33 +291,26 @@ class Fitter:
         generator = torch.Generator().manual_seed(self.seed)
         every = [choice for members in choices for choice in members]
         units = np.repeat([rows.unit for rows in sets], self.n_members, axis=0)
-        network, likelihood = self._make(sets[0], self._length(sets)[1], units, every)
+        network, likelihood = self.method.make(sets[0].x.shape[-1], self._length(sets)[1], units, every)
         network.reset_parameters(generator)
-        whole, states = self._run(network, likelihood, sets, generator)
-        return replace(whole, choices=every), states
+        return self._run(network, likelihood, sets, generator)
 
     def update(self, network: MLP, likelihood: Likelihood, rows: TrainingSet) -> Fitted:
         """Learn from new rows only: the posterior so far becomes the prior."""
         network = posterior_as_prior(network, torch.Generator().manual_seed(self.seed))
-        likelihood = likelihood_as_prior(likelihood)
+        likelihood = likelihood.posterior_as_prior() if isinstance(likelihood, GaussianLikelihood) else likelihood
         fitted, [state] = self._run(network, likelihood, [rows], torch.Generator().manual_seed(self.seed))
         for module, kept in zip((network, likelihood), state, strict=True):
             module.load_state_dict(kept)
         return fitted
-
-    def _make(self, rows: TrainingSet, n_steps: int, units: Array, choices: Sequence[Choice]) -> tuple[MLP, Likelihood]:
-        """An untrained network and its likelihood, a replica for each choice."""
-        n_targets = self.targets.n_targets
-        likelihood = self.method.likelihood(n_targets, n_steps, units, choices)
-        n_outputs = getattr(likelihood, "n_network_outputs", n_targets)
-        return self.method.network(rows.x.shape[-1], n_outputs, choices), likelihood
 
     def held_out_log_probs(
         self, network: MLP, likelihood: Likelihood, held_out: list[TrainingSet], n_draws: int
     ) -> list[Array]:
         """log p(y) in standard units of every held-out row, for the replicas of each set."""
         functions = draw_outputs(network, stack(held_out, self.n_members)[0], n_draws, self.seed)
-        return self.targets.log_probs(likelihood, functions, [rows.y for rows in held_out])
+        each = zip(predictions(likelihood, functions, len(held_out)), held_out, strict=True)
+        return [one[: len(rows.y)].log_prob(rows.y.numpy()) for one, rows in each]
 
     def _length(self, sets: list[TrainingSet]) -> tuple[int, int, int]:
         """Rows of a batch, steps in all, and steps of an epoch; the smallest set decides."""
@@ -432,7 +357,7 @@ class Fitter:
         self, whole: Fitted, rows: TrainingSet, state: State, choices: list[Choice], members: slice
     ) -> Fitted:
         """The networks of one training set, as a fit of their own; what replicas share is copied as it is."""
-        modules = self._make(rows, 1, np.repeat([rows.unit], len(choices), axis=0), choices)
+        modules = self.method.make(rows.x.shape[-1], 1, np.repeat([rows.unit], len(choices), axis=0), choices)
         for part, module in zip(state, modules, strict=True):
             shapes = {name: value.shape for name, value in module.state_dict().items()}
             own = {name: value if value.shape == shapes[name] else value[members] for name, value in part.items()}
@@ -455,19 +380,6 @@ def posterior_as_prior(network: MLP, generator: torch.Generator) -> MLP:
     updated = copy.deepcopy(network)
     use_generator(updated, generator)
     updated.layers = nn.ModuleList(_moments_matched(layer, generator) for layer in updated.layers)
-    return updated
-
-
-def likelihood_as_prior(likelihood: Likelihood) -> Likelihood:
-    """A likelihood whose prior is the present one's posterior; one without a posterior stays as it is."""
-    if not isinstance(likelihood, GaussianLikelihood):
-        return likelihood
-    updated = likelihood.posterior_as_prior()
-    # count updates anew: the first are large again, so that few steps are enough for the new rows to be counted
-    count = updated.get_buffer("n_updates")
-    if isinstance(updated, HeteroscedasticLikelihood):
-        updated.get_buffer("fade").sub_(count)
-    count.zero_()
     return updated
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, HeteroscedasticLikelihood, Likelihood
 from vmg.nn.mlp import MLP, Activation
 from vmg.priors import GammaPrior, Prior
-from vmg.variational.fitter import Array, Budget, Choice, Fitted, Fitter, TrainingSet, hold_out
+from vmg.variational.fitter import Array, Budget, Choice, Fitted, Fitter, NetworkFactory, Search, TrainingSet, hold_out
 
 __all__ = [
     "CANDIDATES",
@@ -28,15 +28,15 @@ __all__ = [
     "QUICK",
     "QUICK_NUMBERS",
     "GaussianNoise",
-    "Given",
-    "MatrixGaussianNetworks",
-    "NoiseSearch",
     "Trials",
     "categorical",
     "choose_members",
     "choose_one",
+    "given",
+    "matrix_gaussian_networks",
     "per_replica",
     "run_trials",
+    "search_noise",
 ]
 
 QUICK = Budget(2_000, 10_000, batches=64)
@@ -65,8 +65,15 @@ def per_replica(values: Sequence[float]) -> float | torch.Tensor:
     return torch.as_tensor(values, dtype=torch.get_default_dtype(), device="cpu")  # also while shapes alone are made
 
 
-class MatrixGaussianNetworks:
-    """Makes networks of the paper's layers; a choice is the limit ``max_noise`` on the noise √α of pseudo-points.
+def matrix_gaussian_networks(
+    hidden: tuple[int, ...],
+    activation: str | Activation = "relu",
+    *,
+    make_prior: Callable[[], Prior] = GammaPrior,
+    initial_scale: float = math.exp(-9),
+    **options: Any,
+) -> NetworkFactory:
+    """Networks of the paper's layers; a choice is the limit ``max_noise`` on the noise √α of pseudo-points.
 
     Args:
         hidden, activation: of :class:`~vmg.nn.MLP`.
@@ -74,35 +81,19 @@ class MatrixGaussianNetworks:
         initial_scale: of the weights at the start; chosen by the bound that a given number of steps reaches.
         options: all others of :class:`~vmg.nn.MLP` and :class:`~vmg.nn.MatrixGaussianLinear`.
     """
+    options |= {"activation": activation, "initial_scale": initial_scale}
 
-    def __init__(
-        self,
-        hidden: tuple[int, ...],
-        activation: str | Activation = "relu",
-        *,
-        make_prior: Callable[[], Prior] = GammaPrior,
-        initial_scale: float = math.exp(-9),
-        **options: Any,
-    ) -> None:
-        self.hidden, self.make_prior = hidden, make_prior
-        self.options: dict[str, Any] = {"activation": activation, "initial_scale": initial_scale, **options}
-
-    def __call__(self, n_inputs: int, n_outputs: int, choices: Sequence[Choice]) -> MLP:
+    def make(n_inputs: int, n_outputs: int, choices: Sequence[Choice]) -> MLP:
+        own: dict[str, Any] = {"max_noise": per_replica(choices), "batch_shape": (len(choices),)}
         with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             # the paper itself uses more pseudo-points than inputs on narrow tables
             warnings.filterwarnings("ignore", message="n_pseudo should be <")
-            return MLP(
-                n_inputs,
-                self.hidden,
-                n_outputs,
-                max_noise=per_replica(choices),
-                prior=self.make_prior(),
-                batch_shape=(len(choices),),
-                **self.options,
-            )
+            return MLP(n_inputs, hidden, n_outputs, prior=make_prior(), **own, **options)
+
+    return make
 
 
-def categorical(n_targets: int, n_steps: int, units: Array, choices: Sequence[Choice]) -> Likelihood:
+def categorical(n_steps: int, units: Array, choices: Sequence[Choice]) -> Likelihood:
     """Classes, one output of the network each."""
     return CategoricalLikelihood()
 
@@ -119,9 +110,9 @@ class GaussianNoise:
         if np.shape(self.prior) != (2,):
             raise ValueError(f"noise_prior must be (concentration, rate); got {self.prior!r}")
 
-    def __call__(self, n_targets: int, n_steps: int, units: Array, choices: Sequence[Choice]) -> Likelihood:
-        concentration, rate = (float(value) for value in self.prior)
-        options: dict[str, Any] = {"concentration": concentration, "rate": rate, "batch_shape": (len(choices),)}
+    def __call__(self, n_steps: int, units: Array, choices: Sequence[Choice]) -> Likelihood:
+        (n_replicas, n_targets), (concentration, rate) = units.shape, (float(value) for value in self.prior)
+        options: dict[str, Any] = {"concentration": concentration, "rate": rate, "batch_shape": (n_replicas,)}
         likelihood = GaussianLikelihood(n_targets, **options)
         if self.by_input:
             start, stop = (int(share * n_steps) for share in NOISE_FADE)
@@ -137,34 +128,21 @@ class GaussianNoise:
 # -- what is searched -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Given:
+def given(choice: Choice = None) -> Search:
     """No search: the same choice for all."""
-
-    choice: Choice = None
-
-    def choose(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[Choice]]:
-        return [[self.choice] * fitter.n_members for _ in sets]
+    return lambda fitter, sets: [[choice] * fitter.n_members for _ in sets]
 
 
 HELD_OUT = 0.2  # of the rows in each trial
 
 
 class Trials(NamedTuple):
-    """Networks trained on a part of each set, candidate after candidate, and the rows that they have not seen."""
+    """Networks trained on a part of each set, and the rows that they have not seen."""
 
     fitter: Fitter
     trained: Fitted
-    held_out: list[TrainingSet]  # of each set, ``repeats`` times over
-    n_candidates: int
+    held_out: list[TrainingSet]  # for each candidate, of each set, ``repeats`` times over
     repeats: int
-
-    def log_probs(self, n_draws: int) -> list[list[Array]]:
-        """log p(y) of held-out rows, for each candidate and each of ``held_out``."""
-        everywhere = self.held_out * self.n_candidates
-        log_probs = self.fitter.held_out_log_probs(self.trained.network, self.trained.likelihood, everywhere, n_draws)
-        n = len(self.held_out)
-        return [log_probs[c * n : (c + 1) * n] for c in range(self.n_candidates)]
 
 
 def run_trials(
@@ -180,7 +158,7 @@ def run_trials(
     budget = replace(fitter.budget, batches=fitter.budget.trial_batches)
     trial = replace(fitter, n_members=1, early_stopping=None, callbacks=(), most_steps=most_steps, budget=budget)
     trained, _ = trial.train(inside * len(candidates), [[candidate] for candidate in candidates for _ in inside])
-    return Trials(trial, trained, outside, len(candidates), repeats)
+    return Trials(trial, trained, outside * len(candidates), repeats)
 
 
 CANDIDATES = (0.01, 0.03, 0.08, 0.2, 0.5)
@@ -204,43 +182,38 @@ TRIAL_STEPS = 1_000
 DRAWS = 64  # posterior draws behind a trial's score
 
 
-@dataclass(frozen=True)
-class NoiseSearch:
-    """Chooses the limit on √α for each training set, or one for each member of an ensemble.
+def search_noise(
+    fitter: Fitter, sets: list[TrainingSet], candidates: tuple[float, ...] = CANDIDATES
+) -> list[list[float]]:
+    """Choose the limit on √α for each training set, or one for each member of an ensemble.
 
     Small sets are split several times. All trials, of every candidate, set and repetition, train as one batched
     network. Trials of a set see its own rows alone; how many there are and how long they train follows the smallest.
     """
-
-    candidates: tuple[float, ...] = CANDIDATES
-
-    def choose(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[float]]:
-        tried = [k for k, rows in enumerate(sets) if len(rows.x) >= FEW]
-        chosen = [[CANDIDATES[-1]] * fitter.n_members for _ in sets]
-        if tried:
-            for k, limits in zip(tried, self._try(fitter, [sets[k] for k in tried]), strict=True):
-                chosen[k] = limits
+    chosen = [[CANDIDATES[-1]] * fitter.n_members for _ in sets]
+    tried = [k for k, rows in enumerate(sets) if len(rows.x) >= FEW]
+    if not tried:
         return chosen
-
-    def _try(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[float]]:
-        trials = run_trials(fitter, sets, self.candidates, enough=ENOUGH, most_steps=TRIAL_STEPS)
-        per_candidate = trials.log_probs(DRAWS)
-        chosen = []
-        for k in range(len(sets)):
-            own = slice(k * trials.repeats, (k + 1) * trials.repeats)
-            log_probs = np.stack([np.concatenate(rows[own]) for rows in per_candidate])
-            weights = [rows.weight.numpy() for rows in trials.held_out[own] if rows.weight is not None]
-            weight = np.concatenate(weights) if weights else None
-            if fitter.n_members == 1:
-                chosen.append([self.candidates[choose_one(log_probs, weight)]])
-            else:
-                chosen.append([self.candidates[c] for c in choose_members(log_probs, fitter.n_members, weight)])
-        sharp = [k for k, members in enumerate(chosen) if set(members) == {self.candidates[0]}]
-        if sharp and min(len(rows.x) for rows in sets) >= ENOUGH and self.candidates[0] > SHARPEST:
-            sharper = NoiseSearch(tuple(part * self.candidates[0] for part in SHARPER))
-            for k, found_below in zip(sharp, sharper.choose(fitter, [sets[k] for k in sharp]), strict=True):
-                chosen[k] = found_below
-        return chosen
+    large = [sets[k] for k in tried]
+    trials = run_trials(fitter, large, candidates, enough=ENOUGH, most_steps=TRIAL_STEPS)
+    modules = trials.trained.network, trials.trained.likelihood
+    log_probs = trials.fitter.held_out_log_probs(*modules, trials.held_out, DRAWS)
+    n_trials = len(large) * trials.repeats  # of each candidate
+    for place, k in enumerate(tried):
+        own = slice(place * trials.repeats, (place + 1) * trials.repeats)
+        parts = [log_probs[c * n_trials : (c + 1) * n_trials][own] for c in range(len(candidates))]
+        found = np.stack([np.concatenate(part) for part in parts])
+        weights = [rows.weight.numpy() for rows in trials.held_out[own] if rows.weight is not None]
+        weight = np.concatenate(weights) if weights else None
+        one = fitter.n_members == 1
+        best = [choose_one(found, weight)] if one else choose_members(found, fitter.n_members, weight)
+        chosen[k] = [candidates[c] for c in best]
+    sharp = [k for k in tried if set(chosen[k]) == {candidates[0]}]
+    if sharp and min(len(rows.x) for rows in large) >= ENOUGH and candidates[0] > SHARPEST:
+        below = search_noise(fitter, [sets[k] for k in sharp], tuple(part * candidates[0] for part in SHARPER))
+        for k, limits in zip(sharp, below, strict=True):
+            chosen[k] = limits
+    return chosen
 
 
 def choose_one(log_probs: Array, weight: Array | None = None) -> int:

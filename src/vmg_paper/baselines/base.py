@@ -16,7 +16,7 @@ from vmg.nn.bayesian import BayesianLinear
 from vmg.nn.mlp import MLP, Activation
 from vmg.variational.estimators import VariationalNumbers
 from vmg.variational.fitter import LikelihoodFactory, Method
-from vmg.variational.recipe import GaussianNoise, Given
+from vmg.variational.recipe import GaussianNoise, given
 
 __all__ = [
     "Baseline",
@@ -58,7 +58,7 @@ class LayerBaseline(Baseline):
                     make_layer=lambda place, n_in, n_out: self.layer(n_in, n_out, choices),
                 )
 
-        return Method(networks, likelihood, Given())
+        return Method(networks, likelihood, given())
 
 
 @dataclass(repr=False, eq=False)

@@ -65,7 +65,7 @@ class GlobalInducingRegressor(BatchedRegressor):
         network.reset_parameters(generator)
         chosen = [one.take(torch.randperm(len(one.x), generator=generator)[:n_points]) for one in rows]
         network.start_at(torch.stack([one.x for one in chosen]), torch.stack([one.y for one in chosen]))
-        likelihood = GaussianNoise()(1, self.n_steps, np.ones((len(sets), 1)), [None] * len(sets))
+        likelihood = GaussianNoise()(self.n_steps, np.ones((len(sets), 1)), [None] * len(sets))
         x, y, _, n_rows = stack(rows, 1)
         train(
             network,

@@ -20,7 +20,7 @@ from vmg.prediction import draw_functions
 from vmg.priors import GammaPrior, IsotropicPrior
 from vmg.training import constant
 from vmg.variational.fitter import Array, Fitter, LikelihoodFactory, Method, TrainingSet, stack
-from vmg.variational.recipe import Given, MatrixGaussianNetworks, Trials, per_replica, run_trials
+from vmg.variational.recipe import Trials, given, matrix_gaussian_networks, per_replica, run_trials
 from vmg_paper.baselines.base import Baseline, LayerBaseline
 from vmg_paper.layers import DeterministicLinear, DropoutLinear, GravesLinear, MeanFieldLinear
 
@@ -106,9 +106,9 @@ class LearnedVarianceLikelihood(Likelihood):
         return mean, variance.sqrt(), torch.full_like(mean, math.inf)
 
 
-def learned_variance(n_targets: int, n_steps: int, units: Array, choices: Sequence[Any]) -> Likelihood:
+def learned_variance(n_steps: int, units: Array, choices: Sequence[Any]) -> Likelihood:
     """A variance for every row, as an output of the network."""
-    return LearnedVarianceLikelihood(n_targets)
+    return LearnedVarianceLikelihood(units.shape[1])
 
 
 @dataclass(frozen=True)
@@ -163,12 +163,10 @@ class RateAndPrecision(NamedTuple):
     precision: float = 1.0
 
 
-def chosen_precision(
-    n_targets: int, n_steps: int, units: Array, choices: Sequence[RateAndPrecision]
-) -> PrecisionLikelihood:
+def chosen_precision(n_steps: int, units: Array, choices: Sequence[RateAndPrecision]) -> PrecisionLikelihood:
     """A likelihood with the τ that was chosen; all targets share it in standard units."""
     precision = torch.tensor([choice.precision for choice in choices], dtype=torch.float32).unsqueeze(-1)
-    return PrecisionLikelihood(precision.expand(len(choices), n_targets).clone())
+    return PrecisionLikelihood(precision.expand(units.shape).clone())
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,7 @@ class RateAndPrecisionSearch:
     def example(self) -> RateAndPrecision:
         return RateAndPrecision(self.rates[-1])
 
-    def choose(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[RateAndPrecision]]:
+    def __call__(self, fitter: Fitter, sets: list[TrainingSet]) -> list[list[RateAndPrecision]]:
         if min(len(rows.x) for rows in sets) < FEWEST:
             return [[self.example] * fitter.n_members for _ in sets]
         learned = replace(fitter, method=replace(fitter.method, likelihood=self.trial_likelihood))
@@ -199,10 +197,10 @@ class RateAndPrecisionSearch:
 
 def _score_precisions(trials: Trials) -> Array:
     """Held-out log-likelihood of every τ for each candidate and held-out set, [candidates x sets, τ]."""
-    held_out = trials.held_out * trials.n_candidates
-    functions = draw_functions(trials.trained.network, stack(held_out, 1)[0], DRAWS, trials.fitter.seed).numpy()
-    scores = np.empty((len(held_out), len(PRECISIONS)))
-    for k, rows in enumerate(held_out):
+    inputs = stack(trials.held_out, 1)[0]
+    functions = draw_functions(trials.trained.network, inputs, DRAWS, trials.fitter.seed).numpy()
+    scores = np.empty((len(trials.held_out), len(PRECISIONS)))
+    for k, rows in enumerate(trials.held_out):
         y = rows.y.double().numpy()
         squares = ((y - functions[:, k, : len(y)]) ** 2).sum(-1)  # [S, N]
         for j, tau in enumerate(PRECISIONS):
@@ -251,21 +249,21 @@ class PaperVMG(Baseline):
     """Limit on √α."""
 
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
-        networks = MatrixGaussianNetworks(
+        networks = matrix_gaussian_networks(
             hidden,
             activation,
             n_pseudo=self.n_pseudo,
             make_prior=partial(GammaPrior, 1.0, 0.5, conjugate=False),
             initial_scale=1.0,
         )
-        return Method(networks, paper_noise, Given(self.max_noise), schedule=constant)
+        return Method(networks, paper_noise, given(self.max_noise), schedule=constant)
 
 
-def paper_noise(n_targets: int, n_steps: int, units: Array, choices: Sequence[Any]) -> Likelihood:
+def paper_noise(n_steps: int, units: Array, choices: Sequence[Any]) -> Likelihood:
     """The same noise everywhere, under a Gamma(6, 6) prior in the target's own units."""
     # τ of standardised targets is τ σ_y², so Gamma(6, 6) in y's units is Gamma(6, 6/σ_y²) here
     rate = torch.as_tensor(6.0 / units**2, dtype=torch.float32)
-    return GaussianLikelihood(n_targets, concentration=6.0, rate=rate, conjugate=False, batch_shape=(len(units),))
+    return GaussianLikelihood(units.shape[1], concentration=6.0, rate=rate, conjugate=False, batch_shape=(len(units),))
 
 
 @dataclass(frozen=True)
@@ -287,7 +285,7 @@ class MatrixGaussian(Baseline):
 
     def method(self, hidden: tuple[int, ...], activation: str | Activation, likelihood: LikelihoodFactory) -> Method:
         make_prior = partial(GammaPrior, conjugate=self.conjugate) if self.prior == "gamma" else IsotropicPrior
-        networks = MatrixGaussianNetworks(
+        networks = matrix_gaussian_networks(
             hidden, activation, n_pseudo=self.n_pseudo, make_prior=make_prior, **self.layer
         )
-        return Method(networks, likelihood, Given(self.max_noise))
+        return Method(networks, likelihood, given(self.max_noise))
