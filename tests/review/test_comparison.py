@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 import scoringrules
 from scipy import stats
+from sklearn.base import BaseEstimator
 from sklearn.model_selection import KFold
 
 import vmg
 from vmg.review.comparison import RowScores, join_scores, score_classes
-from vmg.review.rivals import LEVELS, RIVALS, Normal, Quantiles, Rival, RivalRows, find_rivals
+from vmg.review.rivals import LEVELS, RIVALS, Forecast, Rival, RivalRows, find_rivals
 from vmg.tables import TableError
 
 pytestmark = pytest.mark.usefixtures("empty_folder")
@@ -25,12 +26,15 @@ def table():
     return frame, 3 * frame["x"].to_numpy() + rng.normal(size=60)
 
 
-def test_normal_scores_are_those_of_scipy_and_scoringrules():
+@pytest.mark.parametrize("quantiles", [False, True])
+def test_scores_of_normal_distributions_and_their_quantiles_are_those_of_scipy_and_scoringrules(quantiles):
     mean, std, y = np.random.default_rng(0).uniform(0.5, 2, (3, 20))
-    log_prob, crps, interval = Normal(mean, std).score(y, 0.8)
-    np.testing.assert_allclose(log_prob, stats.norm(mean, std).logpdf(y))
-    np.testing.assert_allclose(crps, scoringrules.crps_normal(y, mean, std))
-    np.testing.assert_allclose(interval.T, stats.norm(mean, std).interval(0.8))
+    normal = stats.norm(mean, std)
+    found = Forecast(mean, std, normal.ppf(LEVELS[:, None]).T if quantiles else None)
+    log_prob, crps, interval = found.score(y, 0.9)
+    np.testing.assert_allclose(log_prob, normal.logpdf(y))
+    np.testing.assert_allclose(crps, scoringrules.crps_normal(y, mean, std), rtol=0.05 if quantiles else 1e-7)
+    np.testing.assert_allclose(interval.T, normal.interval(0.9))
 
 
 def test_class_scores_are_those_of_the_metrics():
@@ -54,11 +58,11 @@ def test_every_installed_method_predicts_held_out_rows(table, name, classes):
     assert found.n_rows == 60 and found.seconds[name] > 0
 
 
-def test_a_slow_method_is_fitted_to_one_fold_more_and_has_the_spread_of_its_errors():
+def test_the_spread_of_a_method_is_that_of_its_quantiles_or_of_its_errors_on_folds_or_where_it_is_slow_one_fold():
     rng, fits = np.random.default_rng(0), []
     X, y = rng.normal(size=(300, 2)), rng.normal(size=300)
 
-    class Zero:
+    class Zero(BaseEstimator):
         def fit(self, X, y):
             fits.append(len(y))
             return self
@@ -73,6 +77,9 @@ def test_a_slow_method_is_fitted_to_one_fold_more_and_has_the_spread_of_its_erro
         assert fits == sizes
         _, first = next(KFold(3, shuffle=True, random_state=0).split(y))
         np.testing.assert_allclose(found.std, np.sqrt(np.mean((y[first] if slow else y) ** 2)))
+    steps = Rival("pyarrow", lambda _: Zero(), quantiles=lambda _, X: np.tile(LEVELS, (len(X), 1)))
+    found = steps.predict_numbers(rows, y, rows)
+    np.testing.assert_allclose((found.mean[0], found.std[0]), (LEVELS.mean(), LEVELS.std()))
 
 
 def test_the_version_of_a_package_without_one_of_its_own_is_that_of_its_distribution():
@@ -139,15 +146,6 @@ def test_what_cannot_be_run_is_named(monkeypatch):
     assert not usable and "catboost is not installed" in notes[0] and "gp is left out: it does not predict" in notes[1]
     with pytest.raises(TableError, match="no method 'magic' to compare with; there are 'base rate'"):
         find_rivals(["magic"], classes=False)
-
-
-def test_quantiles_are_scored_as_their_distribution():
-    mean, std, y = np.random.default_rng(0).uniform(0.5, 2, (3, 20))
-    found = Quantiles(stats.norm(mean[:, None], std[:, None]).ppf(LEVELS))
-    log_prob, crps, interval = found.score(y, 0.9)
-    np.testing.assert_allclose(crps, scoringrules.crps_normal(y, mean, std), rtol=0.05)
-    np.testing.assert_allclose(interval.T, stats.norm(mean, std).interval(0.9))
-    np.testing.assert_allclose(log_prob, stats.norm(found.mean, found.values.std(1)).logpdf(y))
 
 
 def test_the_worst_group_is_that_with_the_lowest_coverage():

@@ -198,7 +198,7 @@ def test_standard_input_and_kept_columns(shops, vmg_command, monkeypatch):
     [
         (["--holdout", "2"], "share of rows to hold out must be between 0 and 1; got 2"),
         (["--cv", "1"], "number of folds must be at least 2; got 1"),
-        (["--holdout-by", "colour"], "no column 'colour' to hold rows out by"),
+        (["--holdout-by", "colour"], "the table has no column 'colour'; it has 'shop'"),
         (["--time", "shop"], "must hold dates or numbers in every row"),
         (["--likelihood", "guess"], "must be one of auto, student"),
         (["--likelihood", "censored"], "censored takes two numbers a row"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from pathlib import Path
 from time import process_time
 from typing import Any
@@ -17,7 +18,7 @@ from vmg.estimators.table_model import MIN_CONFORMAL_ROWS, TableModel
 from vmg.files import Run, append_lines
 from vmg.review.comparison import OWN, Comparison, RowScores, join_scores, score_classes, score_numbers
 from vmg.review.rivals import BASE_RATE, RIVALS, Rival, RivalRows, find_rivals
-from vmg.tables.cells import Cells, RowDigest, TableError, as_frame, count, to_texts
+from vmg.tables.cells import Cells, RowDigest, TableError, as_frame, count, require_columns, to_texts
 from vmg.tables.columns import IGNORED, TableChoices
 from vmg.tables.encoder import TableEncoder
 from vmg.tables.inputs import Task, fit_target, label_positions
@@ -70,61 +71,50 @@ class Holdout:
 
         Classes keep their shares in random splits, and copies of a row stay together.
         """
-        n = len(frame)
-        if self.time is not None:
-            return self._by_time(frame)
-        if self.gap is not None:
-            return self._in_gaps(frame)
-        groups = self.groups(frame)
-        place = self._shuffled(target, n, seed) if groups is None else groups
-        n_folds = self.folds or max(2, round(1 / self.share))
-        if self.by is not None:
-            order = np.random.default_rng(seed).permutation(place.max() + 1)
-            n_folds = min(n_folds, len(order))
-            if n_folds < 2:
-                raise TableError(f"the column '{self.by}' must have at least two groups to hold one out; it has one")
-            fold = (order % n_folds)[place]
+        n, n_held = len(frame), self.folds or 1
+        if self.time is not None:  # each block is scored by what came before it
+            order = np.argsort(_ordered_values(frame, self.time), kind="stable")
+            size = max(1, round(self.share * n / n_held))
+            splits = [
+                (np.sort(order[: end - size]), np.sort(order[end - size : end]))
+                for end in range(n - (n_held - 1) * size, n + 1, size)
+            ]
         else:
-            fold = _folds(place, n, n_folds, self.share if not self.folds else None)
-            fold = fold[_first_copies(frame)]
-        held = [np.flatnonzero(fold == k) for k in range(n_folds if self.folds else 1)]
-        return _large_enough((np.setdiff1d(np.arange(n), rows), rows) for rows in held)
+            fold = self._fold_of_rows(frame, target, seed)
+            held = [np.flatnonzero(fold == k) for k in range(n_held)]
+            splits = [(np.setdiff1d(np.arange(n), rows), rows) for rows in held]
+        return [(fitted, rows) for fitted, rows in splits if len(fitted) >= MIN_FITTED and len(rows) >= MIN_SCORED]
 
-    def _in_gaps(self, frame: pd.DataFrame) -> list[Split]:
-        values = _ordered_values(frame, str(self.gap))
-        before = np.searchsorted(np.sort(values), values)  # rows with one value stay together
-        n_blocks = (self.folds or 1) + 2
-        block = before * n_blocks // len(values)
-        held = (np.flatnonzero(block == k) for k in range(1, n_blocks - 1))
-        return _large_enough((np.setdiff1d(np.arange(len(values)), rows), rows) for rows in held)
-
-    def _by_time(self, frame: pd.DataFrame) -> list[Split]:
-        order = np.argsort(_ordered_values(frame, str(self.time)), kind="stable")
-        n_folds = self.folds or 1
-        n_held = max(1, round(self.share * len(frame) / (n_folds if self.folds else 1)))
-        splits = []
-        for k in range(n_folds, 0, -1):  # each block is scored by what came before it
-            end = len(frame) - (k - 1) * n_held
-            splits.append((np.sort(order[: end - n_held]), np.sort(order[end - n_held : end])))
-        return _large_enough(splits)
+    def _fold_of_rows(self, frame: pd.DataFrame, target: NDArray[Any], seed: int) -> Rows:
+        """The fold of each row; 0 is held out first, then 1, ..."""
+        n, n_folds, rng = len(frame), self.folds or max(2, round(1 / self.share)), np.random.default_rng(seed)
+        if self.gap is not None:
+            values = _ordered_values(frame, self.gap)
+            before = np.searchsorted(np.sort(values), values)  # rows with one value stay together
+            return before * ((self.folds or 1) + 2) // n - 1
+        groups = self.groups(frame)
+        if groups is not None:
+            order = rng.permutation(groups.max() + 1)
+            if len(order) < 2:
+                raise TableError(f"the column '{self.by}' must have at least two groups to hold one out; it has one")
+            return (order % min(n_folds, len(order)))[groups]
+        order = rng.permutation(n)
+        if target.dtype.kind != "f":  # go round the classes
+            labels = np.unique(target, return_inverse=True)[1]
+            order = order[np.argsort(labels[order], kind="stable")]
+        fold = np.arange(n) % n_folds
+        if not self.folds:
+            n_held = round(self.share * n)
+            fold = np.ones(n, dtype=np.int64)
+            fold[((np.arange(n_held) + 0.5) * n / max(n_held, 1)).astype(np.int64)] = 0  # evenly over the classes
+        return fold[np.argsort(order)][_first_copies(frame)]
 
     def groups(self, frame: pd.DataFrame) -> Rows | None:
         """The group of each row; None where rows are not held out by groups."""
         if self.by is None:
             return None
-        _require(frame, self.by)
+        require_columns(frame, [self.by])
         return pd.factorize(to_texts(frame[self.by]).fillna(""))[0]
-
-    @staticmethod
-    def _shuffled(target: NDArray[Any], n: int, seed: int) -> Rows:
-        """Places of rows in an order that is random, and for classes goes round them."""
-        order = np.random.default_rng(seed).permutation(n)
-        if target.dtype.kind != "f":
-            labels = np.unique(target, return_inverse=True)[1]
-            order = order[np.argsort(labels[order], kind="stable")]
-        place = np.empty(n, dtype=np.int64)
-        place[order] = np.arange(n)
-        return place
 
     def words(self, splits: list[Split]) -> str:
         """A few words about the rows that were held out."""
@@ -149,27 +139,14 @@ class Holdout:
         return f"Rows were held out {how}: that is no test of later dates; --time {dates[0]!r} holds out the last rows."
 
 
-def _folds(place: Rows, n: int, n_folds: int, share: float | None) -> Rows:
-    """The fold of each row; with a share, fold 0 is that share of the rows and all else is another."""
-    if share is None:
-        return place % n_folds
-    n_held = round(share * n)
-    chosen = np.floor((np.arange(n_held) + 0.5) * n / max(n_held, 1)).astype(np.int64)  # evenly over the classes
-    return np.where(np.isin(place, chosen), 0, 1)
-
-
 def _first_copies(frame: pd.DataFrame) -> Rows:
     """The first row that has the same cells as each row."""
     copies, firsts = pd.factorize(pd.util.hash_pandas_object(frame.astype(str), index=False))
     return np.unique(copies, return_index=True)[1][copies] if len(firsts) < len(frame) else np.arange(len(frame))
 
 
-def _large_enough(splits: Iterable[Split]) -> list[Split]:
-    return [split for split in splits if len(split[0]) >= MIN_FITTED and len(split[1]) >= MIN_SCORED]
-
-
 def _ordered_values(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
-    _require(frame, name)
+    require_columns(frame, [name])
     cells = Cells(frame[name], training=True)
     date_format = find_date_format(cells)
     values = to_numbers(cells) if date_format is None else to_days(to_timestamps(cells, date_format))
@@ -179,11 +156,6 @@ def _ordered_values(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
             f"{count(int(np.isnan(values).sum()), 'row')} has none"
         )
     return values
-
-
-def _require(frame: pd.DataFrame, name: str) -> None:
-    if name not in frame.columns:
-        raise TableError(f"the table has no column '{name}' to hold rows out by")
 
 
 class TooFewRowsError(TableError):
@@ -252,13 +224,13 @@ def compare_table(
     frame: pd.DataFrame,
     target: str,
     *,
+    holdout: Holdout,
+    task: Task | None,
+    choices: TableChoices,
+    options: Mapping[str, Any],
     rivals: Sequence[str] | None = None,
-    holdout: Holdout | None = None,
-    task: Task | None = None,
     coverage: float = 0.9,
     conformal: float = 0.0,
-    choices: TableChoices | None = None,
-    options: Mapping[str, Any] | None = None,
     results: Path | None = None,
     resume: bool = True,
     watch: Callable[[str], AbstractContextManager[Any]] | None = None,
@@ -266,11 +238,10 @@ def compare_table(
 ) -> Comparison:
     """Compare the default for tables with other methods; see :func:`compare`.
 
-    ``conformal`` is that of :meth:`vmg.estimators.TableModel.fit`. ``resume=False`` removes ``results`` first.
-    ``watch`` makes a training callback from the label of a fit, as a context manager.
+    ``task``, ``conformal``, ``choices`` and ``options`` are those of :meth:`vmg.estimators.TableModel.fit`.
+    ``resume=False`` removes ``results`` first. ``watch`` makes a training callback from the label of a fit, as a
+    context manager.
     """
-    holdout, choices = holdout or Holdout(folds=5), choices or TableChoices()
-    options = {"random_state": 0, **(options or {})}
     plan = Plan.make(frame, target, task, holdout, choices, options["random_state"])
     names = [name for name in RIVALS if RIVALS[name].package == "sklearn"] if rivals is None else rivals
     others, notes = find_rivals([BASE_RATE, *names], classes=plan.task == "classification")
@@ -278,19 +249,19 @@ def compare_table(
     if conformal and round(conformal * min(len(fitted) for fitted, _ in plan.splits)) < MIN_CONFORMAL_ROWS:
         conformal, notes = 0.0, [*notes, "Held-out fits have too few rows to calibrate; their intervals are not."]
     settings: dict[str, Any] = {"task": task, "conformal": conformal, "options": options}
-    described = {"target": target, **settings, "choices": choices.to_document(), "coverage": coverage}
     digest = RowDigest()
     digest.add(frame)
     rows = {"columns": list(frame.columns), "rows": digest.hexdigest(), "held out": asdict(holdout)}
-    run, fields = Run({**rows, **described}), list(RowScores.__dataclass_fields__)
+    run = Run({**rows, "target": target, **settings, "choices": choices.to_document(), "coverage": coverage})
     if results is not None and not resume:
         results.unlink(missing_ok=True)
+    fields = list(RowScores.__dataclass_fields__)
     records = [] if results is None else run.read(results, *fields) or []
     parts = [RowScores(**{name: record[name] for name in fields}) for record in records]
     done, n_splits = {(part.fold, part.method) for part in parts}, len(plan.splits)
-
-    def score(number: int, name: str) -> RowScores:
-        """Fit one method without the rows of a fold, and score it on them."""
+    for number, name in product(range(n_splits), (OWN, *others)):
+        if (number, name) in done:
+            continue
         split, start, version = plan.splits[number], process_time(), ""
         if name == OWN:
             label = "Held-out fit" if n_splits == 1 else f"Held-out fit {number + 1} of {n_splits}"
@@ -301,18 +272,12 @@ def compare_table(
             scores = plan.score_own(model, split[1], coverage)
         else:
             scores, version = plan.score_rival(others[name], split, coverage), others[name].version
-        return RowScores(number, name, **scores, seconds=process_time() - start, version=version)
-
-    for number in range(n_splits):
-        for name in (OWN, *others):
-            if (number, name) in done:
-                continue
-            part = score(number, name)
-            if results is not None:
-                append_lines(results, [*([] if parts else [run.to_document()]), asdict(part)])
-            parts.append(part)
-            if tell is not None:
-                tell(f"fold {number + 1} of {n_splits}: {name}, {part.seconds:.1f} s")
+        part = RowScores(number, name, **scores, seconds=process_time() - start, version=version)
+        if results is not None:
+            append_lines(results, [*([] if parts else [run.to_document()]), asdict(part)])
+        parts.append(part)
+        if tell is not None:
+            tell(f"fold {number + 1} of {n_splits}: {name}, {part.seconds:.1f} s")
     asked = [part for name in (OWN, *others) for part in parts if part.method == name]
     groups = np.concatenate([plan.groups[held] for _, held in plan.splits])
     left_out = [name for name in (target, *choices.ignored) if name in plan.rows]
@@ -371,13 +336,14 @@ def compare(
     >>> sorted(found.scores)
     ['base rate', 'linear', 'table']
     """
-    array = np.asarray(X) if not hasattr(X, "columns") and not hasattr(X, "__arrow_c_stream__") else None
-    frame = as_frame(X) if array is None else pd.DataFrame(array, columns=[f"x{k}" for k in range(array.shape[1])])
+    if hasattr(X, "columns") or hasattr(X, "__arrow_c_stream__"):
+        frame = as_frame(X)
+    else:
+        frame = pd.DataFrame(np.asarray(X)).rename(columns="x{}".format)
     target = next(name for name in ("y", "target", "the target") if name not in frame.columns)
     frame = frame.assign(**{target: np.asarray(y)})
     settings: dict[str, Any] = {"task": task, "options": {"random_state": random_state}}
     settings["choices"] = TableChoices({by: IGNORED} if by is not None else {})
     TableModel.check(frame, target, **settings)  # mistakes are said before any work
-    kept, holdout = None if results is None else Path(results), Holdout(folds=folds, by=by, time=time, gap=gap)
-    more: dict[str, Any] = {"coverage": coverage, "results": kept, "tell": tell}
-    return compare_table(frame, target, rivals=rivals, holdout=holdout, **settings, **more)
+    settings |= {"rivals": rivals, "holdout": Holdout(folds=folds, by=by, time=time, gap=gap), "coverage": coverage}
+    return compare_table(frame, target, **settings, results=None if results is None else Path(results), tell=tell)

@@ -8,30 +8,28 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
-from sklearn.model_selection import KFold
+from sklearn.model_selection import KFold, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from vmg.fit.design import Standardiser
 from vmg.metrics import normal_scores
 from vmg.tables.cells import TableError, listing, to_texts
 from vmg.tables.columns import CategoryColumn
 from vmg.tables.encoder import TableEncoder
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-__all__ = ["BASELINES", "BASE_RATE", "LEVELS", "RIVALS", "Normal", "Quantiles", "Rival", "RivalRows", "find_rivals"]
+__all__ = ["BASELINES", "BASE_RATE", "LEVELS", "RIVALS", "Forecast", "Rival", "RivalRows", "find_rivals"]
 
 Array = NDArray[np.float64]
 
@@ -62,39 +60,27 @@ class RivalRows(NamedTuple):
         return cls(encoded, pd.DataFrame(columns))
 
 
-class Normal(NamedTuple):
-    """A normal distribution of each row."""
+class Forecast(NamedTuple):
+    """A normal distribution of each row; or quantiles at LEVELS, with their mean and spread."""
 
     mean: Array
     std: Array
+    quantiles: Array | None = None  # [N, K]
 
     def score(self, y: Array, coverage: float) -> tuple[Array, Array, Array]:
-        """Log density and CRPS of each truth, and central intervals [N, 2]."""
-        return normal_scores(y, self.mean, self.std, coverage)
-
-
-class Quantiles(NamedTuple):
-    """Quantiles of each row at LEVELS; log densities are of the normal distribution with their mean and spread."""
-
-    values: Array  # [N, K]
-
-    @property
-    def mean(self) -> Array:
-        """Mean of each row."""
-        return self.values.mean(1)
-
-    def score(self, y: Array, coverage: float) -> tuple[Array, Array, Array]:
-        """Log density and CRPS of each truth, and central intervals [N, 2]."""
-        error, std = y[:, None] - self.values, self.values.std(1)
-        crps = 2 * np.maximum(LEVELS * error, (LEVELS - 1) * error).mean(1)  # twice the pinball loss
-        ends = [np.interp(level, LEVELS, np.arange(len(LEVELS))) for level in ((1 - coverage) / 2, (1 + coverage) / 2)]
-        interval = np.stack([self.values[:, round(end)] for end in ends], 1)
-        return Normal(self.mean, np.maximum(std, 1e-9 * (y.std() or 1))).score(y, coverage)[0], crps, interval
+        """Log density of the normal distribution and CRPS of each truth, and central intervals [N, 2]."""
+        log_prob, crps, interval = normal_scores(y, self.mean, self.std, coverage)
+        if self.quantiles is not None:
+            error = y[:, None] - self.quantiles
+            crps = 2 * np.maximum(LEVELS * error, (LEVELS - 1) * error).mean(1)  # twice the pinball loss
+            ends = [np.abs(LEVELS - level).argmin() for level in ((1 - coverage) / 2, (1 + coverage) / 2)]
+            interval = self.quantiles[:, ends]
+        return log_prob, crps, interval
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep what other packages say of their own devices, future and length scales out of a comparison."""
+    """Silence warnings and messages of other packages during a comparison."""
     lightning = logging.getLogger("lightning.pytorch")
     level = lightning.level
     lightning.setLevel(logging.ERROR)
@@ -108,10 +94,10 @@ def _quietly() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Rival:
-    """A method of others.
+    """Another method.
 
-    ``numbers`` and ``classes`` make an unfitted estimator with scikit-learn's ``fit``; None: the method has none. It
-    gets the training rows, so that it can be told which columns are categories.
+    ``numbers`` and ``classes`` make an unfitted estimator with scikit-learn's ``fit`` from the training rows, which say
+    which columns are categories; None: the method has none.
     """
 
     package: str
@@ -124,39 +110,30 @@ class Rival:
     slow: bool = False  # the errors of one fold must do
 
     @property
-    def installed(self) -> bool:
-        """Whether its package is installed."""
-        return find_spec(self.package) is not None
-
-    @property
-    def source(self) -> str:
-        """The argument of pip install."""
-        return {"laplace": "laplace-torch", "tabpfn": "tabpfn"}.get(self.package, "'vmg[rivals]'")
-
-    @property
     def version(self) -> str:
         """Version of its package."""
         return str(getattr(import_module(self.package), "__version__", None) or metadata.version(self.package))
 
     @_quietly()
-    def predict_numbers(self, rows: RivalRows, y: Array, held: RivalRows) -> Normal | Quantiles:
+    def predict_numbers(self, rows: RivalRows, y: Array, held: RivalRows) -> Forecast:
         """Fit to rows and predict others; without a spread of its own, that of errors on rows it was not fitted to."""
         assert self.numbers is not None
         X, X_held = self._taken(rows), self._taken(held)
-        fitted = self.numbers(rows).fit(X, y)
+        fitted, quantiles = self.numbers(rows).fit(X, y), None
         if self.quantiles is not None:
-            return Quantiles(np.asarray(self.quantiles(fitted, X_held), dtype=float))
-        if self.moments is not None:
-            mean, std = self.moments(fitted, X_held)
-            return Normal(
-                np.asarray(mean, dtype=float), np.maximum(np.asarray(std, dtype=float), 1e-9 * (y.std() or 1))
-            )
-        folds, errors = KFold(min(FOLDS, len(y)), shuffle=True, random_state=0).split(y), []
-        for inside, outside in islice(folds, 1 if self.slow else None):
-            part = self.numbers(rows).fit(_rows(X, inside), y[inside])
-            errors.append(np.asarray(part.predict(_rows(X, outside))).reshape(-1) - y[outside])
-        mean = np.asarray(fitted.predict(X_held), dtype=float).reshape(-1)
-        return Normal(mean, np.full(len(mean), float(np.sqrt(np.mean(np.concatenate(errors) ** 2))) or 1.0))
+            quantiles = np.asarray(self.quantiles(fitted, X_held), dtype=float)
+            mean, std = quantiles.mean(1), quantiles.std(1)
+        elif self.moments is not None:
+            mean, std = (np.asarray(part, dtype=float) for part in self.moments(fitted, X_held))
+        else:
+            mean = np.asarray(fitted.predict(X_held), dtype=float).reshape(-1)
+            folds = KFold(min(FOLDS, len(y)), shuffle=True, random_state=0).split(y)
+            folds = list(islice(folds, 1 if self.slow else None))
+            how: dict[str, Any] = {"scoring": "neg_mean_squared_error", "error_score": "raise"}
+            losses = -cross_validate(self.numbers(rows), X, y, cv=folds, **how)["test_score"]
+            error = float(np.sqrt(np.average(losses, weights=[len(outside) for _, outside in folds])))
+            std = np.full(len(mean), error or 1.0)
+        return Forecast(mean, np.maximum(std, 1e-9 * (y.std() or 1)), quantiles)
 
     @_quietly()
     def predict_classes(self, rows: RivalRows, places: NDArray[np.int64], held: RivalRows) -> Array:
@@ -175,154 +152,70 @@ def find_rivals(names: Iterable[str], *, classes: bool) -> tuple[dict[str, Rival
     for name in dict.fromkeys(name.replace("-", " ") for name in names):
         if name not in RIVALS:
             raise TableError(f"there is no method '{name}' to compare with; there are {listing(list(RIVALS))}")
-        rival = RIVALS[name]
+        rival, why = RIVALS[name], ""
         if (rival.classes if classes else rival.numbers) is None:
-            notes.append(f"{name} is left out: it does not predict {'classes' if classes else 'numbers'}.")
-        elif not rival.installed:
-            notes.append(
-                f"{name} is left out: the package {rival.package} is not installed (pip install {rival.source})."
-            )
+            why = f"it does not predict {'classes' if classes else 'numbers'}"
+        elif find_spec(rival.package) is None:
+            source = "tabpfn" if name == "tabpfn" else "'vmg[rivals]'"
+            why = f"the package {rival.package} is not installed (pip install {source})"
         elif not rival.has_weights():
-            notes.append(f"{name} is left out: its weights are not on this machine, and nothing is downloaded.")
+            why = "its weights are not on this machine, and nothing is downloaded"
+        if why:
+            notes.append(f"{name} is left out: {why}.")
         else:
             usable[name] = rival
     return usable, notes
 
 
-def _rows(X: Any, places: NDArray[np.int64]) -> Any:
-    return X.iloc[places] if isinstance(X, pd.DataFrame) else X[places]
-
-
-# -- makers: imported when they are used, so that a comparison needs only what it runs --------------------------------
-
-
-def _dummy(classes: bool) -> Any:
-    from sklearn import dummy
-
-    return dummy.DummyClassifier() if classes else dummy.DummyRegressor()
+# -- each imported when it is used: a comparison needs only what it runs -----------------------------------------------
 
 
 def _linear(classes: bool) -> Any:
     from sklearn.linear_model import LogisticRegression, RidgeCV
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
 
     return make_pipeline(StandardScaler(), LogisticRegression(max_iter=500) if classes else RidgeCV(PENALTIES))
 
 
-def _boosting(classes: bool) -> Any:
-    from sklearn import ensemble
+def _fit_process(X: Array, y: Array) -> Any:
+    """A Gaussian process of as many training rows, drawn at random, as it can take in reasonable time."""
+    from sklearn.gaussian_process import GaussianProcessRegressor, kernels
 
-    kind = ensemble.HistGradientBoostingClassifier if classes else ensemble.HistGradientBoostingRegressor
-    return kind(random_state=0)
-
-
-def _forest(classes: bool) -> Any:
-    from sklearn import ensemble
-
-    return (ensemble.RandomForestClassifier if classes else ensemble.RandomForestRegressor)(random_state=0)
+    chosen = np.random.default_rng(0).permutation(len(y))[:GP_ROWS]
+    kernel = kernels.ConstantKernel() * kernels.Matern(np.ones(X.shape[1]), nu=2.5) + kernels.WhiteKernel(0.1)
+    process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
+    return make_pipeline(StandardScaler(), process).fit(X[chosen], y[chosen])
 
 
-class _Networks:
-    """Networks of PyTorch on standardised rows, with one hidden layer of 50 units, as most papers have for tables."""
+def _maker(path: str, **options: Any) -> Callable[[RivalRows], Any]:
+    """Make estimators of the class ``package.module.Class``; an option may be a function of the training rows."""
+    module, _, name = path.rpartition(".")
 
-    def fit(self, X: Array, y: NDArray[Any]) -> Self:
-        self.units = Standardiser.fit(X)
-        self.n_classes = 0 if y.dtype.kind == "f" else int(y.max()) + 1
-        self.target = Standardiser.fit(y[:, None].astype(float))
-        truth = torch.as_tensor(y) if self.n_classes else torch.as_tensor(self.target.transform(y[:, None])).float()
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.fit_rows(self.inputs(X), truth)
-        return self
+    def make(rows: RivalRows) -> Any:
+        given = {key: value(rows) if callable(value) else value for key, value in options.items()}
+        return getattr(import_module(module), name)(**given)
 
-    def inputs(self, X: Array) -> torch.Tensor:
-        return torch.as_tensor(self.units.transform(X)).float()
-
-    def fit_rows(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        raise NotImplementedError
-
-    def in_units(self, mean: torch.Tensor, variance: torch.Tensor) -> tuple[Array, Array]:
-        """Mean and standard deviation in the units of the targets."""
-        scale = float(self.target.scale[0])
-        return float(self.target.mean[0]) + scale * mean.double().numpy(), scale * variance.double().sqrt().numpy()
+    return make
 
 
-def _train(x: torch.Tensor, y: torch.Tensor, outputs: int, loss: Any, **how: Any) -> torch.nn.Sequential:
-    """A network of one hidden layer, trained by Adam."""
-    layers = torch.nn.Linear(x.shape[1], 50), how["activation"], torch.nn.Linear(50, outputs)
-    network, rows = torch.nn.Sequential(*layers), torch.utils.data.TensorDataset(x, y)
-    optimiser = torch.optim.Adam(network.parameters(), lr=how["rate"])
-    for _ in range(how["epochs"]):
-        for some_x, some_y in torch.utils.data.DataLoader(rows, how["batch"], shuffle=True):
-            optimiser.zero_grad()
-            loss(network(some_x), some_y).backward()
-            optimiser.step()
-    return network
+def _both(stem: str, **options: Any) -> Rival:
+    """A method whose classes are called ``stem`` and Regressor or Classifier."""
+    numbers, classes = (_maker(f"{stem}{kind}", **options) for kind in ("Regressor", "Classifier"))
+    return Rival(stem.partition(".")[0], numbers, classes)
 
 
-class _DeepEnsemble(_Networks):
-    """Five networks that state mean and variance, with the settings of their paper [Lakshminarayanan et al. 2017]."""
-
-    def fit_rows(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        loss, outputs = (F.cross_entropy, self.n_classes) if self.n_classes else (_normal_loss, 2)
-        how: dict[str, Any] = {"activation": torch.nn.ReLU(), "rate": 0.1, "epochs": 40, "batch": 100}
-        self.networks = [_train(x, y, outputs, loss, **how) for _ in range(5)]
-
-    @torch.no_grad()
-    def outputs(self, X: Array) -> torch.Tensor:
-        return torch.stack([network(self.inputs(X)) for network in self.networks])
-
-    def predict(self, X: Array) -> tuple[Array, Array]:
-        mean, variance = self.outputs(X).unbind(-1)
-        variance = F.softplus(variance) + 1e-6
-        return self.in_units(mean.mean(0), (variance + mean**2).mean(0) - mean.mean(0) ** 2)
-
-    def predict_proba(self, X: Array) -> Array:
-        return self.outputs(X).softmax(-1).mean(0).double().numpy()
+def _texts(rows: RivalRows) -> list[str]:
+    """Columns that CatBoost takes as categories."""
+    return [name for name in rows.raw if rows.raw[name].dtype == object]
 
 
-def _normal_loss(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    mean, variance = outputs.split(1, -1)
-    return F.gaussian_nll_loss(mean, y, F.softplus(variance) + 1e-6)
+def _threads(rows: RivalRows) -> int:
+    """As many threads as PyTorch has: by itself pytabkit takes all processors, however busy they are."""
+    return torch.get_num_threads()
 
 
-class _Laplace(_Networks):
-    """A network with a Laplace approximation, tuned by its marginal likelihood as in the examples of laplace-torch."""
-
-    def fit_rows(self, x: torch.Tensor, y: torch.Tensor) -> None:
-        from laplace import Laplace
-
-        loss, outputs = (F.cross_entropy, self.n_classes) if self.n_classes else (F.mse_loss, 1)
-        network = _train(x, y, outputs, loss, activation=torch.nn.Tanh(), rate=1e-2, epochs=1000, batch=len(x))
-        rows = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), 256)
-        if self.n_classes:
-            self.model = Laplace(network, "classification", subset_of_weights="last_layer", hessian_structure="kron")
-            self.model.fit(rows)
-            self.model.optimize_prior_precision(method="marglik")
-            return
-        self.model = Laplace(network, "regression", subset_of_weights="all", hessian_structure="full")
-        self.model.fit(rows)
-        log_prior, log_sigma = (torch.ones(1, requires_grad=True) for _ in range(2))
-        optimiser = torch.optim.Adam([log_prior, log_sigma], lr=1e-1)
-        for _ in range(100):
-            optimiser.zero_grad()
-            (-self.model.log_marginal_likelihood(log_prior.exp(), log_sigma.exp())).backward()
-            optimiser.step()
-
-    def predict(self, X: Array) -> tuple[Array, Array]:
-        mean, variance = self.model(self.inputs(X))
-        noise = float(self.model.sigma_noise.detach()) ** 2
-        return self.in_units(mean.detach()[:, 0], variance.detach()[:, 0, 0] + noise)
-
-    def predict_proba(self, X: Array) -> Array:
-        return self.model(self.inputs(X), link_approx="probit").detach().double().numpy()
-
-
-def _tabpfn(classes: bool) -> Any:
-    import tabpfn
-
-    return (tabpfn.TabPFNClassifier if classes else tabpfn.TabPFNRegressor)(random_state=0, device="cpu")
+def _ngboost_moments(fitted: Any, X: Any) -> tuple[Array, Array]:
+    parameters = fitted.pred_dist(X).params
+    return parameters["loc"], parameters["scale"]
 
 
 def _tabpfn_weights() -> bool:
@@ -331,103 +224,33 @@ def _tabpfn_weights() -> bool:
     return any(Path(os.environ.get("TABPFN_MODEL_CACHE_DIR", default)).glob("*.ckpt"))
 
 
-class _FirstRows:
-    """A Gaussian process of as many training rows, drawn at random, as it can take in reasonable time."""
-
-    def __init__(self, n_features: int) -> None:
-        from sklearn.gaussian_process import GaussianProcessRegressor, kernels
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
-
-        kernel = kernels.ConstantKernel() * kernels.Matern(np.ones(n_features), nu=2.5) + kernels.WhiteKernel(0.1)
-        process = GaussianProcessRegressor(kernel, normalize_y=True, random_state=0)
-        self.pipeline = make_pipeline(StandardScaler(), process)
-
-    def fit(self, X: Array, y: Array) -> _FirstRows:
-        chosen = np.random.default_rng(0).permutation(len(y))[:GP_ROWS]
-        self.pipeline.fit(X[chosen], y[chosen])
-        return self
-
-    def predict(self, X: Array) -> tuple[Array, Array]:
-        return self.pipeline.predict(X, return_std=True)
-
-
-def _catboost(rows: RivalRows, classes: bool) -> Any:
-    import catboost
-
-    texts = [name for name in rows.raw if rows.raw[name].dtype == object]
-    kind = catboost.CatBoostClassifier if classes else catboost.CatBoostRegressor
-    return kind(random_seed=0, verbose=False, allow_writing_files=False, cat_features=texts)
-
-
-def _lightgbm(classes: bool) -> Any:
-    import lightgbm
-
-    return (lightgbm.LGBMClassifier if classes else lightgbm.LGBMRegressor)(random_state=0, verbose=-1)
-
-
-def _ngboost() -> Any:
-    import ngboost
-
-    return ngboost.NGBRegressor(random_state=0, verbose=False)
-
-
-def _ngboost_moments(fitted: Any, X: Any) -> tuple[Array, Array]:
-    parameters = fitted.pred_dist(X).params
-    return parameters["loc"], parameters["scale"]
-
-
-def _quantile_forest() -> Any:
-    import quantile_forest
-
-    return quantile_forest.RandomForestQuantileRegressor(random_state=0)
-
-
-def _pytabkit(name: str) -> Rival:
-    def make(classes: bool) -> Any:
-        kind = f"{name}_{'Classifier' if classes else 'Regressor'}"
-        n_threads = import_module("torch").get_num_threads()  # else one for each processor, however busy these are
-        return getattr(import_module("pytabkit"), kind)(random_state=0, device="cpu", n_threads=n_threads)
-
-    return _both("pytabkit", make, slow=True)
-
-
-def _networks(package: str, kind: type[Any]) -> Rival:
-    return Rival(package, lambda _: kind(), lambda _: kind(), moments=lambda fitted, X: fitted.predict(X))
-
-
-def _both(package: str, make: Callable[[bool], Any], *, slow: bool = False) -> Rival:
-    """A method for numbers and classes that takes numbers alone."""
-    return Rival(package, lambda _: make(False), lambda _: make(True), slow=slow)
-
-
 RIVALS: dict[str, Rival] = {
-    BASE_RATE: _both("sklearn", _dummy),
-    "linear": _both("sklearn", _linear),
-    "gradient boosting": _both("sklearn", _boosting),
-    "forest": _both("sklearn", _forest),
-    "gp": Rival("sklearn", lambda rows: _FirstRows(rows.encoded.shape[1]), moments=lambda fitted, X: fitted.predict(X)),
-    "catboost": Rival(
-        "catboost",
-        lambda rows: _catboost(rows, classes=False),
-        lambda rows: _catboost(rows, classes=True),
+    BASE_RATE: _both("sklearn.dummy.Dummy"),
+    "linear": Rival("sklearn", lambda _: _linear(classes=False), lambda _: _linear(classes=True)),
+    "gradient boosting": _both("sklearn.ensemble.HistGradientBoosting", random_state=0),
+    "forest": _both("sklearn.ensemble.RandomForest", random_state=0),
+    "gp": Rival(
+        "sklearn",
+        lambda _: SimpleNamespace(fit=_fit_process),
+        moments=lambda fitted, X: fitted.predict(X, return_std=True),
+    ),
+    "catboost": replace(
+        _both("catboost.CatBoost", random_seed=0, verbose=False, allow_writing_files=False, cat_features=_texts),
         takes_categories=True,
     ),
-    "lightgbm": _both("lightgbm", _lightgbm),
-    "ngboost": Rival("ngboost", lambda _: _ngboost(), moments=_ngboost_moments),
+    "lightgbm": _both("lightgbm.LGBM", random_state=0, verbose=-1),
+    "ngboost": Rival(
+        "ngboost", _maker("ngboost.NGBRegressor", random_state=0, verbose=False), moments=_ngboost_moments
+    ),
     "quantile forest": Rival(
         "quantile_forest",
-        lambda _: _quantile_forest(),
+        _maker("quantile_forest.RandomForestQuantileRegressor", random_state=0),
         quantiles=lambda fitted, X: fitted.predict(X, quantiles=LEVELS.tolist()),
     ),
-    "realmlp": _pytabkit("RealMLP_TD"),
-    "tabm": _pytabkit("TabM_D"),
-    "deep ensemble": _networks("torch", _DeepEnsemble),
-    "laplace": _networks("laplace", _Laplace),
-    "tabpfn": Rival(
-        "tabpfn",
-        lambda _: _tabpfn(classes=False),
-        lambda _: _tabpfn(classes=True),
+    "realmlp": replace(_both("pytabkit.RealMLP_TD_", random_state=0, device="cpu", n_threads=_threads), slow=True),
+    "tabm": replace(_both("pytabkit.TabM_D_", random_state=0, device="cpu", n_threads=_threads), slow=True),
+    "tabpfn": replace(
+        _both("tabpfn.TabPFN", random_state=0, device="cpu"),
         quantiles=lambda fitted, X: np.transpose(fitted.predict(X, output_type="quantiles", quantiles=LEVELS.tolist())),
         has_weights=_tabpfn_weights,
     ),
