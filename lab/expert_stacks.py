@@ -19,6 +19,7 @@ from scipy import stats
 
 from vmg.fit import stacking
 from vmg.fit.calibration import calibrate, held_out_errors, known_variance
+from vmg.fit.gaussian import inflate
 from vmg.fit.noise import fit_noise_field
 from vmg.math.distributions import student_log_density
 
@@ -73,7 +74,7 @@ def score(bank: dict[str, Any], stack: Stack) -> dict[str, float]:
     factor = 1.0 if field is None else field.factor(np.column_stack([bank["x_new"], mixed.loc]))
     inflated = found.inflation * mixed.variance
     if stack.known:
-        inflated = found.inflated(mixed.variance)
+        inflated = inflate(mixed.variance, found.inflation, found.known)
         if "gp" in stack.experts and weight[1] > 0:
             known = known_variance(*(bank["held"]["gp"][kind].variance for kind in (0, 1)))
             inflated = np.maximum(inflated, np.where(variance[:, 1] > known, variance[:, 1], 0.0))

@@ -46,7 +46,7 @@ Document: TypeAlias = dict[str, Any]
 T = TypeVar("T")
 
 FORMAT = "vmg"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """Raised whenever an older vmg could not read the file rightly."""
 
 DOCUMENT, DIGEST = "vmg", "sha256"  # keys of the safetensors metadata
@@ -65,10 +65,10 @@ class ModelFileError(ValueError):
     """A model file that is missing, damaged, foreign or from a newer version, or that cannot be written."""
 
 
-def require_shapes(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor]) -> None:
-    """Raise a ValueError unless each named tensor has its shape."""
+def require_shapes(shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, Any]) -> None:
+    """Raise a ValueError unless each named array or tensor has its shape."""
     for name, shape in shapes.items():
-        present = tuple(tensors[name].shape)
+        present = tuple(arrays[name].shape)
         if present != shape:
             raise ValueError(f"{name} must have the shape {shape}, as described; got {present}")
 
@@ -95,9 +95,11 @@ def _is(value: Any, kind: Any) -> bool:
         return isinstance(value, origin) and all(_is(item, parts[0]) for item in value)
     if origin is Mapping:
         return isinstance(value, dict) and all(_is(k, parts[0]) and _is(v, parts[1]) for k, v in value.items())
+    if isinstance(kind, TypeVar):
+        return _is(value, kind.__bound__)
     if isinstance(value, bool) or (isinstance(value, float) and not math.isfinite(value)):
         return kind in (bool, Any) and isinstance(value, bool)
-    return kind is Any or isinstance(value, (int, float) if kind is float else kind)
+    return kind is Any or isinstance(value, (int, float) if kind is float else origin or kind)
 
 
 def require_size(name: str, value: Any) -> int:

@@ -140,7 +140,8 @@ def test_trees_help_where_thresholds_decide(thresholds, tmp_path):
     alone = ensemble_classifier(experts="networks").fit(*class_table(90))
     assert "boosted_trees" not in alone.expert_weights_
     networks = copy.deepcopy(model)
-    networks.ensemble_ = dataclasses.replace(model.ensemble_, trees=None, sharpness=1.0)
+    alone = dataclasses.replace(model.ensemble_.calibration, sharpness=1.0)
+    networks.ensemble_ = dataclasses.replace(model.ensemble_, trees=None, calibration=alone)
 
     def log_loss(one):
         return -np.log(one.predict_proba(X)[np.arange(len(y)), y]).mean()
@@ -168,4 +169,4 @@ def test_trees_that_do_not_help_are_left_out():
     rng = np.random.default_rng(1)
     X = rng.normal(size=(200, 3))
     model = ensemble_classifier().fit(X, (X.sum(1) + 0.5 * rng.normal(size=200) > 0).astype(int))
-    assert model.expert_weights_ == {"networks": model.ensemble_.sharpness}
+    assert model.expert_weights_ == {"networks": model.ensemble_.calibration.sharpness}

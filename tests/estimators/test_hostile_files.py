@@ -145,56 +145,80 @@ def test_forged_documents_are_refused(states, tmp_path, name):
         vmg.load(tmp_path / "forged.vmg")
 
 
+def made_of(**values):
+    """A change of what the members were made with."""
+    return lambda d: d["members"]["members"]["made_with"].update(values)
+
+
 ENSEMBLES = {
-    "many members": lambda d: d["features"].update(n_members=10**9),
-    "no members": lambda d: d["features"].update(n_members=0),
-    "many inputs": lambda d: d["features"].update(in_features=10**9),
-    "a wide layer": lambda d: d["features"].update(hidden=[10**9]),
-    "another layer": lambda d: d["features"]["hidden"].append(10**6),
-    "a size that is a text": lambda d: d["features"].update(in_features="3"),
-    "an unknown activation": lambda d: d["features"].update(activations=["os"]),
-    "no features": lambda d: d.pop("features"),
+    "many members": made_of(n_members=10**9),
+    "no members": made_of(n_members=0),
+    "many inputs": made_of(in_features=10**9),
+    "a wide layer": made_of(hidden=[10**9]),
+    "another layer": lambda d: d["members"]["members"]["made_with"]["hidden"].append(10**6),
+    "a size that is a text": made_of(in_features="3"),
+    "an unknown activation": made_of(activations=["os"]),
+    "members of another kind": lambda d: d["members"]["members"].update(kind="ScalarMembers"),
+    "no members at all": lambda d: d.pop("members"),
+    "a part of another kind": lambda d: d.update(input_range={"Kernel": {}}),
 }
 PARTS = [
-    ("regression", {"n_outputs": 10**9}),
-    ("regression", {"calibrations": []}),
-    ("regression", {"fields": []}),
-    ("regression", {"noise_prior": {"rate": -1.0}}),
-    ("classification", {"n_classes": 10**9}),
-    ("classification", {"sharpness": -1.0}),
-    ("classification", {"inflation": float("inf")}),
+    ("regression", made_of(n_outputs=10**9)),
+    ("regression", lambda d: d.update(calibrations=[])),
+    ("regression", lambda d: d.update(fields=[])),
+    ("regression", made_of(noise_prior={"NoisePrior": {"rate": -1.0}})),
+    ("classification", made_of(n_classes=10**9)),
+    ("classification", lambda d: d["calibration"]["ClassCalibration"].update(sharpness=-1.0)),
+    ("classification", lambda d: d["calibration"]["ClassCalibration"].update(inflation=float("inf"))),
+    ("classification", lambda d: d["calibration"]["ClassCalibration"].update(trust=-1.0)),
 ]
+
+
+def ensemble_of(document):
+    """What a document says of the ensemble."""
+    [fields] = document["attributes"]["ensemble_"].values()
+    return fields
 
 
 @pytest.mark.parametrize(
     ("kind", "change"),
     [
         *((kind, change) for kind in ("regression", "classification") for change in ENSEMBLES.values()),
-        *((kind, lambda d, part=part: d.update(part)) for kind, part in PARTS),
+        *PARTS,
     ],
 )
 def test_forged_ensembles_are_refused(states, tmp_path, kind, change):
-    forge(tmp_path / "f.vmg", states[kind], lambda document, _: change(document["attributes"]["ensemble_"][kind]))
+    forge(tmp_path / "f.vmg", states[kind], lambda document, _: change(ensemble_of(document)))
     with pytest.raises(ModelFileError, match="does not describe a whole model"):
         vmg.load(tmp_path / "f.vmg")
+
+
+THETA = "ensemble_.calibration.theta"
+
+
+def likelihood_of(ensemble):
+    return ensemble["members"]["members"]["made_with"]["likelihood"]["likelihood"]
+
+
+def with_constants(**values):
+    """A change of the constants of the likelihood."""
+    return lambda d, t: likelihood_of(d)["constants"].update(values)
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("poisson", lambda d, t: d["constants"].update(level=float("nan")), "level must be finite"),
-        ("poisson", lambda d, t: d["constants"].update(ceiling=-1.0), "ceiling must be positive"),
-        ("poisson", lambda d, t: d.update(likelihood="other"), "other"),
-        ("beta", lambda d, t: t.update({"ensemble_.theta": t["ensemble_.theta"].repeat(2)}), "shape"),
-        ("beta", lambda d, t: d.update(inflation=-1.0), "positive factors"),
-        ("ordinal", lambda d, t: d["constants"].update(levels=[1.0] * 200), "at most 100"),
-        ("binomial", lambda d, t: d["constants"].update(trials=10**12), "trials must be a whole number"),
+        ("poisson", with_constants(level=float("nan")), "level must be finite"),
+        ("poisson", with_constants(ceiling=-1.0), "ceiling must be positive"),
+        ("poisson", lambda d, t: likelihood_of(d).update(name="other"), "other"),
+        ("beta", lambda d, t: t.update({THETA: t[THETA].repeat(2)}), "shape"),
+        ("beta", lambda d, t: d["calibration"]["ScalarCalibration"].update(inflation=-1.0), "positive factors"),
+        ("ordinal", with_constants(levels=[1.0] * 200), "at most 100"),
+        ("binomial", with_constants(trials=10**12), "trials must be a whole number"),
     ],
 )
 def test_forged_likelihoods_are_refused(states, tmp_path, name, change, message):
-    forge(
-        tmp_path / "f.vmg", states[name], lambda document, t: change(document["attributes"]["ensemble_"]["scalar"], t)
-    )
+    forge(tmp_path / "f.vmg", states[name], lambda document, t: change(ensemble_of(document), t))
     with pytest.raises(ModelFileError, match=message):
         vmg.load(tmp_path / "f.vmg")
 

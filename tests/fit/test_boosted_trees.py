@@ -1,5 +1,7 @@
 """Trees as arrays, against scikit-learn's own predictions."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -59,12 +61,11 @@ def test_classes_that_a_fold_has_not_seen_stay_possible(rows):
     assert grow_class_trees(x, labels, 4, None, held_out) is None
 
 
-def test_a_document_gives_the_same_trees_and_refuses_other_inputs(rows):
+def test_other_inputs_and_arrays_that_do_not_fit_are_refused(rows):
     x, y = rows
     trees, _ = grow_trees(x, y, None, np.zeros((0, 300), dtype=bool), x)
-    tensors, document = trees.to_document()
-    np.testing.assert_array_equal(BoostedTrees.from_document(tensors, document, 4).scores(x), trees.scores(x))
+    trees.check(4)
     with pytest.raises(ValueError, match="features from 0 to 1"):
-        BoostedTrees.from_document(tensors, document, 2)
-    with pytest.raises(ValueError, match="feature"):
-        BoostedTrees.from_document(tensors, {**document, "n_trees": 7}, 4)
+        trees.check(2)
+    with pytest.raises(ValueError, match="threshold must have the shape"):
+        replace(trees, threshold=trees.threshold[:, 1:]).check(4)

@@ -1,5 +1,7 @@
 """The Gaussian process beside the networks, against dense algebra, scikit-learn and finite differences."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
@@ -138,14 +140,14 @@ def test_irrelevant_columns_fade():
     assert np.sqrt(np.mean((process.predict(new).loc - np.sin(2 * new[:, 0])) ** 2)) < 0.15
 
 
-def test_a_document_gives_the_same_process_and_refuses_other_sizes(rows):
-    x, y, weight, new = rows
+def test_other_sizes_and_numbers_that_are_not_finite_are_refused(rows):
+    x, y, weight, _ = rows
     process = GaussianProcess.of(Kernel(LOG), x[:20], x, y, weight)
-    tensors, document = process.to_document()
-    np.testing.assert_array_equal(
-        GaussianProcess.from_document(tensors, document, 3).predict(new), process.predict(new)
-    )
-    with pytest.raises(ValueError, match="log"):
-        GaussianProcess.from_document(tensors, document, 4)
-    with pytest.raises(ValueError, match="finite"):
-        GaussianProcess.from_document({**tensors, "moment": tensors["moment"] * np.nan}, document, 3)
+    process.check(3)
+    for n_inputs, changed, message in (
+        (4, process, "centres must have the shape"),
+        (3, replace(process, kernel=Kernel(LOG[1:])), "log must have the shape"),
+        (3, replace(process, moment=process.moment * np.nan), "finite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            changed.check(n_inputs)

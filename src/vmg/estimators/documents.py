@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, fields
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,10 +19,19 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from torch import Tensor, nn
 
-from vmg.fit.classes import ClassificationEnsemble
-from vmg.fit.design import Standardiser
-from vmg.fit.gaussian import RegressionEnsemble
-from vmg.fit.glm import ScalarEnsemble
+from vmg.fit.boosted_trees import BoostedTrees
+from vmg.fit.calibration import Calibration, ClassCalibration, ScalarCalibration
+from vmg.fit.classes import ClassificationEnsemble, ClassificationMembers
+from vmg.fit.design import InputRange, Standardiser
+from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers
+from vmg.fit.gaussian_process import GaussianProcess, Kernel
+from vmg.fit.glm import ScalarEnsemble, ScalarMembers
+from vmg.fit.noise import NoiseField
+from vmg.fit.stacking import Stack
+from vmg.fit.trainer import Members
+from vmg.likelihoods.families import scalar_likelihood
+from vmg.likelihoods.scalar import ScalarLikelihood
+from vmg.math.evidence import NoisePrior
 from vmg.model_file import Document, ModelFileError, Tensors, from_fields, require_size
 from vmg.prediction.transformed import LogTransform, Rectified
 from vmg.tables.inputs import TableInputs
@@ -123,9 +132,13 @@ def _encode(name: str, value: Any, tensors: Tensors | None) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, tuple | list):
-        return [_encode(name, item, tensors) for item in value]
+        return [_encode(f"{name}.{k}", item, tensors) for k, item in enumerate(value)]
     if isinstance(value, dict):  # JSON has texts alone for keys
         return {PAIRS: [[_encode(name, part, tensors) for part in pair] for pair in value.items()]}
+    tag = type(value).__name__
+    if tensors is not None and PARTS.get(tag) is type(value):
+        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        return {tag: {key: _encode(f"{name}.{key}", part, tensors) for key, part in parts.items()}}
     for tag, codec in CODECS.items() if tensors is not None else ():
         if isinstance(value, codec.kinds):
             try:
@@ -143,12 +156,14 @@ def _encode(name: str, value: Any, tensors: Tensors | None) -> Any:
 def _decode(name: str, value: Any, tensors: Mapping[str, Tensor]) -> Any:
     """The value that :func:`_encode` took apart; other errors than of a model file get its name."""
     if isinstance(value, list):
-        return tuple(_decode(name, item, tensors) for item in value)
+        return tuple(_decode(f"{name}.{k}", item, tensors) for k, item in enumerate(value))
     if not isinstance(value, dict):
         return value
     [(tag, document)] = value.items()
     if tag == PAIRS:
         return {_decode(name, key, {}): _decode(name, item, tensors) for key, item in document}
+    if tag in PARTS:
+        return from_fields(PARTS[tag], {key: _decode(f"{name}.{key}", part, tensors) for key, part in document.items()})
     start = f"{name}."
     own = {key.removeprefix(start): tensor for key, tensor in tensors.items() if key.startswith(start)}
     try:
@@ -212,6 +227,24 @@ def _decode_transform(tensors: Tensors, document: Document) -> LogTransform | Re
     return transform
 
 
+def _encode_members(members: Members) -> tuple[Tensors, Document]:
+    made_with = {name: _encode(name, value, {}) for name, value in members.made_with.items()}
+    return members.state_dict(), {"kind": type(members).__name__, "made_with": made_with}
+
+
+def _decode_members(tensors: Tensors, document: Document) -> Members:
+    made_with = {name: _decode(name, value, {}) for name, value in document["made_with"].items()}
+    return MEMBERS[document["kind"]].from_state(tensors, made_with)
+
+
+def _encode_likelihood(likelihood: ScalarLikelihood) -> tuple[Tensors, Document]:
+    return {}, {"name": likelihood.name, "constants": likelihood.to_document()}
+
+
+def _decode_likelihood(tensors: Tensors, document: Document) -> ScalarLikelihood:
+    return scalar_likelihood(document["name"]).from_document("constants", document["constants"])
+
+
 def _check_answers(estimator: Any) -> None:
     """Raise a ValueError unless the estimator predicts a row; other errors say themselves what is amiss."""
     missing = [name for name in REQUIRED if not hasattr(estimator, name)]
@@ -244,19 +277,28 @@ def _check_answers(estimator: Any) -> None:
         raise ValueError(f"one row must get one prediction; got {len(predicted)}")
 
 
-def _own_codec(kind: Any) -> Codec:
-    return Codec(kind, kind.to_document, kind.from_document)
+PARTS: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        *(RegressionEnsemble, ScalarEnsemble, ClassificationEnsemble, InputRange, NoiseField, NoisePrior),
+        *(Calibration, ScalarCalibration, ClassCalibration, Stack, GaussianProcess, Kernel, BoostedTrees),
+    )
+}
+"""Dataclasses that are written field by field, and check themselves that these fit together."""
 
+MEMBERS: dict[str, type[Members]] = {
+    kind.__name__: kind for kind in (RegressionMembers, ScalarMembers, ClassificationMembers)
+}
 
 CODECS: dict[str, Codec] = {
     "array": Codec(np.ndarray, _encode_array, _decode_array),
     "standardiser": Codec(Standardiser, _encode_scaling, _decode_scaling),
     "history": Codec(History, _encode_history, _decode_history),
     "transform": Codec((LogTransform, Rectified), _encode_transform, _decode_transform),
-    "regression": _own_codec(RegressionEnsemble),
-    "classification": _own_codec(ClassificationEnsemble),
-    "scalar": _own_codec(ScalarEnsemble),
-    "inputs": _own_codec(TableInputs),
+    "tensor": Codec(Tensor, lambda tensor: ({"": tensor}, {}), lambda tensors, _: tensors[""].double().clone()),
+    "inputs": Codec(TableInputs, TableInputs.to_document, TableInputs.from_document),
+    "likelihood": Codec(ScalarLikelihood, _encode_likelihood, _decode_likelihood),
+    "members": Codec(Members, _encode_members, _decode_members),
     "module": Codec(nn.Module, lambda module: (module.state_dict(), {}), lambda tensors, _: tensors),
 }
 """How fitted attributes are written and read; a module is read as tensors, which the estimator gives to a new one."""

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 from threadpoolctl import threadpool_limits
-from torch import Tensor
 
-from vmg.fit.ensemble import Expert, Function, read_arrays, written_arrays
+from vmg.fit.ensemble import Expert, Function
 from vmg.math.distributions import Array
-from vmg.model_file import Document, Tensors, require_size
+from vmg.model_file import require_shapes
 
 __all__ = ["BoostedTrees", "class_log_probabilities", "grow_class_trees", "grow_trees"]
 
@@ -93,23 +92,13 @@ class BoostedTrees(Expert):
         """The same trees: they cannot learn from new rows alone."""
         return self
 
-    def to_document(self) -> tuple[Tensors, Document]:
-        """Tensors and a document for a model file."""
-        tensors = written_arrays(
-            {"feature": self.feature, "threshold": self.threshold, "value": self.value, "start": self.start}
-        )
-        return tensors, {"n_scores": len(self.feature), "n_trees": self.feature.shape[1]}
-
-    @classmethod
-    def from_document(cls, tensors: Mapping[str, Tensor], document: Document, n_inputs: int) -> BoostedTrees:
-        """The trees that :meth:`to_document` described; a ValueError where they are none of ``n_inputs`` inputs."""
-        shape = (require_size("n_scores", document["n_scores"]), require_size("n_trees", document["n_trees"]))
-        splits = (*shape, SPLITS)
-        shapes = {"feature": splits, "threshold": splits, "value": (*shape, CODES), "start": shape[:1]}
-        feature, *rest = read_arrays(shapes, tensors)
-        if not ((feature >= 0) & (feature < n_inputs)).all():
+    def check(self, n_inputs: int) -> None:
+        """Raise a ValueError unless arrays fit together and splits are of so many inputs."""
+        trees = self.feature.shape[:2]
+        shapes = {"feature": (*trees, SPLITS), "threshold": (*trees, SPLITS), "value": (*trees, CODES)}
+        require_shapes({**shapes, "start": trees[:1]}, vars(self))
+        if not ((self.feature >= 0) & (self.feature < n_inputs)).all():
             raise ValueError(f"splits must be of features from 0 to {n_inputs - 1}; got others")
-        return cls(feature.astype(np.int64), *rest)
 
 
 def _arrays(nodes: NDArray[Any]) -> tuple[NDArray[np.int64], Array, Array]:

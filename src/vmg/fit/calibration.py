@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -204,12 +204,22 @@ NODES = 15
 
 
 @dataclass(frozen=True)
-class ScalarCalibration:
-    """θ of the likelihood, and the factors of the function's centre (sharpness) and variance (inflation)."""
+class FunctionFactors:
+    """Factors of a function's centre (sharpness) and of its variance (inflation)."""
 
-    theta: Array
-    sharpness: float
-    inflation: float
+    sharpness: float = 1.0
+    inflation: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.sharpness < math.inf and 0 <= self.inflation < math.inf):
+            raise ValueError(f"a function must have positive factors; got {self.sharpness} and {self.inflation}")
+
+
+@dataclass(frozen=True)
+class ScalarCalibration(FunctionFactors):
+    """The function's factors, and θ [P] of the likelihood."""
+
+    theta: Array = field(kw_only=True)
 
 
 def calibrate_scalar(
@@ -233,7 +243,7 @@ def calibrate_scalar(
 
     best = optimize.minimize(loss, np.concatenate([np.zeros(2), start]), jac=True, method="L-BFGS-B").x
     log_inflation, log_sharpness = np.clip(best[:2], -LIMIT, LIMIT)
-    return ScalarCalibration(best[2:], math.exp(log_sharpness), math.exp(log_inflation))
+    return ScalarCalibration(math.exp(log_sharpness), math.exp(log_inflation), theta=best[2:])
 
 
 # -- classes ----------------------------------------------------------------------------------------------------------
@@ -244,12 +254,16 @@ CLASS_PRIOR_ROWS = 3.0  # that the priors of the logarithms of the factors count
 CLASS_SPREAD = np.array([1.0, 2.0, 1.0])  # of these priors; with trees, both kinds start at one half
 
 
-class ClassCalibration(NamedTuple):
-    """Factors of the networks' logits, of their variance, and of the log probabilities by boosted trees."""
+@dataclass(frozen=True)
+class ClassCalibration(FunctionFactors):
+    """Factors of the networks' logits and of their variance, and of the log probabilities by boosted trees."""
 
-    sharpness: float = 1.0
-    inflation: float = 1.0
     trust: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.trust < math.inf:
+            raise ValueError(f"boosted trees must have a finite factor from 0 on; got {self.trust}")
 
 
 def calibrate_classes(
@@ -281,10 +295,11 @@ def calibrate_classes(
 
     def scores(values: Array, parts: Sequence[tuple[torch.Tensor, ...]]) -> Array:
         """Log probabilities of the labels under factors whose logarithms are given."""
-        sharpness, inflation, trust = _class_factors(values)
+        factors = _class_factors(values)
         log_p = []
         for logits, deviations, log_q, chosen in parts:
-            drawn = torch.log_softmax(sharpness * logits + trust * log_q + math.sqrt(inflation) * deviations, -2)
+            centre = factors.sharpness * logits + factors.trust * log_q
+            drawn = torch.log_softmax(centre + math.sqrt(factors.inflation) * deviations, -2)
             own = drawn.gather(-2, chosen).squeeze(-2)  # [S, E, n]
             log_p.append(own.exp().mean((0, 1)).clamp_min(1e-12).log())
         return torch.cat(log_p).double().numpy()

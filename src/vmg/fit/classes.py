@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from vmg.fit.boosted_trees import BoostedTrees, class_log_probabilities, grow_class_trees
 from vmg.fit.calibration import ClassCalibration, calibrate_classes
 from vmg.fit.design import InputRange, Size, squash, threads_for
-from vmg.fit.ensemble import Ensemble, Fitted, StoredMembers, prefixed, stripped
+from vmg.fit.ensemble import Ensemble, Fitted
 from vmg.fit.glm import OptimisedMembers, mean_score, posterior_of_all_rows
 from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS
 from vmg.fit.trainer import train_ensemble
 from vmg.math.distributions import Array
 from vmg.math.evidence import log_precision_prior
 from vmg.math.softmax_evidence import RowSpread, SoftmaxPosterior, improve, mean_probabilities, softmax_step
-from vmg.model_file import Document, Tensors, require_size
+from vmg.model_file import require_shapes
 from vmg.training import Callback
 
 __all__ = ["ClassificationEnsemble", "ClassificationMembers", "MemberLogits", "fit_classification", "improve_on"]
@@ -50,6 +50,11 @@ class ClassificationMembers(OptimisedMembers):
         self.n_classes = n_classes
         self._spread: RowSpread | None = None  # of the rows x of the last training step
         self._x: Tensor | None = None
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """Arguments that members of the same sizes are made with."""
+        return {**super().made_with, "n_classes": self.n_classes}
 
     def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """The bound of the output layer plus the anchored log prior, for labels y [N]."""
@@ -98,10 +103,16 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
 
     mean: Tensor  # of the output weights, [E, D, K]
     root: Tensor  # Cholesky factor of their row precision, [E, D, D]
-    sharpness: float  # factor of the logits
-    inflation: float  # factor of their variance
-    trust: float = 0.0  # factor of the log probabilities by boosted trees
+    calibration: ClassCalibration
     trees: BoostedTrees | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        n_classes = self.members.n_classes
+        require_shapes(self.members.weight_shapes(n_classes), vars(self))
+        if self.trees is not None:
+            self.trees.check(self.members.features.in_features)
+            require_shapes({"start": (n_classes if n_classes > 2 else 1,)}, vars(self.trees))
 
     def log_probabilities_by_trees(self, x: Array) -> Array | float:
         """τ log q / (1 + d²) at squashed rows [N, D] with a distance d from the range of inputs, [N, K].
@@ -111,13 +122,13 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
         if self.trees is None:
             return 0.0
         log_q = class_log_probabilities(self.trees, np.arange(self.members.n_classes), self.members.n_classes, x)
-        return self.trust * log_q / self.input_range.extrapolation_factor(x)[:, None]
+        return self.calibration.trust * log_q / self.input_range.extrapolation_factor(x)[:, None]
 
     @property
     def weights(self) -> dict[str, float]:
         """The factor of each expert's log probabilities by its name."""
-        by_trees = {} if self.trees is None else {BoostedTrees.name: self.trust}
-        return {"networks": self.sharpness, **by_trees}
+        by_trees = {} if self.trees is None else {BoostedTrees.name: self.calibration.trust}
+        return {"networks": self.calibration.sharpness, **by_trees}
 
     @torch.no_grad()
     def sample_probabilities(self, x: Array, n_draws: int, seed: int) -> Array:
@@ -130,8 +141,9 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
             half = n_draws // 2
             noise[half : 2 * half] = -noise[:half]  # pairs of opposite draws: their mean has less noise
             spread = SoftmaxPosterior(self.mean, self.root).weight_noise(noise)
-            factor = self.inflation * self.input_range.extrapolation_factor(soft)
-            centre = self.sharpness * (phi @ self.mean) + torch.as_tensor(self.log_probabilities_by_trees(soft))
+            factor = self.calibration.inflation * self.input_range.extrapolation_factor(soft)
+            by_trees = torch.as_tensor(self.log_probabilities_by_trees(soft))
+            centre = self.calibration.sharpness * (phi @ self.mean) + by_trees
             logits = centre + torch.as_tensor(factor).sqrt().unsqueeze(-1) * (phi @ spread)
             return torch.softmax(logits, -1).flatten(0, 1).numpy()
 
@@ -145,30 +157,6 @@ class ClassificationEnsemble(Ensemble[ClassificationMembers]):
         after = improve_on(before, phi, labels, w.expand(len(phi), -1), 2 * FINAL_STEPS)
         inputs = self.input_range.including(soft)
         return replace(self, mean=after.mean.contiguous(), root=after.root.contiguous(), input_range=inputs)
-
-    def _own_document(self) -> tuple[Tensors, Document]:
-        factors: Document = {"sharpness": self.sharpness, "inflation": self.inflation}
-        tensors, document = {"mean": self.mean, "root": self.root}, {"n_classes": self.members.n_classes, **factors}
-        if self.trees is not None:
-            own, trees = self.trees.to_document()
-            tensors |= prefixed("trees.", own)
-            document |= {"trust": self.trust, "trees": trees}
-        return tensors, document
-
-    @classmethod
-    def _from_own_document(
-        cls, stored: StoredMembers, inputs: InputRange, document: Document
-    ) -> ClassificationEnsemble:
-        n_classes = require_size("n_classes", document["n_classes"])
-        members = stored.members(ClassificationMembers, n_classes=n_classes)
-        parts = (*stored.posterior(members.features, n_classes), *stored.factors(document))
-        if "trees" not in document:
-            return cls(members, inputs, *parts)
-        own, n_inputs = stripped("trees.", stored.tensors), stored.sizes["in_features"]
-        trees, trust = BoostedTrees.from_document(own, document["trees"], n_inputs), float(document["trust"])
-        if len(trees.start) != (n_classes if n_classes > 2 else 1) or not 0 <= trust < np.inf:
-            raise ValueError(f"trees must be of {n_classes} classes and have a finite factor; got {trust}")
-        return cls(members, inputs, *parts, trust, trees)
 
 
 def improve_on(
@@ -218,6 +206,7 @@ def fit_classification(
                     by_trees = [log_q[held.index] / own for log_q, own in zip(grown[1], fading, strict=True)]
             factors = calibrate_classes(held, y, given, seed, by_trees)
         posterior = posterior_of_all_rows(trained)
-        parts = (posterior.mean.contiguous(), posterior.root.contiguous(), *factors, trees if factors.trust else None)
-        ensemble = ClassificationEnsemble(trained.members, InputRange.of(rows.x), *parts)
+        weights = posterior.mean.contiguous(), posterior.root.contiguous()
+        kept = trees if factors.trust else None
+        ensemble = ClassificationEnsemble(trained.members, InputRange.of(rows.x), *weights, factors, kept)
         return Fitted(ensemble, trained.history, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -25,11 +25,6 @@ from vmg.fit.ensemble import (
     HeldOutSample,
     Kind,
     Mixture,
-    StoredMembers,
-    prefixed,
-    read_arrays,
-    stripped,
-    written_arrays,
 )
 from vmg.fit.noise import NoiseField, fit_noise_field
 from vmg.fit.stacking import FEWEST_ROWS, MOST_ROWS, NETWORKS_ALONE, Stack, stack_experts
@@ -43,7 +38,7 @@ from vmg.math.evidence import (
     log_evidence,
     log_precision_prior,
 )
-from vmg.model_file import Document, Tensors, require_size
+from vmg.model_file import require_shapes
 from vmg.nn.anchored import AnchoredFunctions
 from vmg.nn.outputs import GaussianOutput
 from vmg.prediction import StudentPrediction
@@ -80,6 +75,11 @@ class RegressionMembers(Members):
         self.head = GaussianOutput(
             self.features.group_sizes, n_outputs, noise_prior=noise_prior, batch_shape=batch_shape
         )
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """Arguments that members of the same sizes are made with."""
+        return {**super().made_with, "n_outputs": self.head.n_outputs, "noise_prior": self.head.noise_prior}
 
     def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Log evidence of the rows plus the anchored log prior."""
@@ -192,6 +192,19 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
     fields: tuple[NoiseField | None, ...]  # of each output
     stack: Stack = NETWORKS_ALONE  # experts beside the networks, of one output
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        n_outputs, n_inputs = self.members.head.n_outputs, self.members.features.in_features
+        require_shapes({"member_noise": (self.members.features.n_members, n_outputs)}, vars(self))
+        if not len(self.calibrations) == len(self.fields) == n_outputs:
+            raise ValueError(f"{n_outputs} outputs must have a calibration and a noise each")
+        self.stack.check(n_inputs)
+        for field in self.fields:
+            if field is not None:
+                field.check(n_inputs)
+        if self.stack.experts and n_outputs > 1:
+            raise ValueError(f"experts beside the networks are of one output; got {n_outputs}")
+
     @cached_property
     def posterior(self) -> LinearPosterior:
         """Posterior of the members' output weights."""
@@ -265,40 +278,6 @@ class RegressionEnsemble(FunctionEnsemble[RegressionMembers]):
             members.update(soft, y, weight)
         stack = self.stack.updated(soft, y[:, 0], weight)
         return replace(self, members=members, input_range=self.input_range.including(soft), stack=stack)
-
-    def _own_document(self) -> tuple[Tensors, Document]:
-        tensors = written_arrays({"noise": self.member_noise})
-        for c, field in enumerate(self.fields):
-            tensors |= {} if field is None else prefixed(f"field.{c}.", written_arrays(asdict(field)))
-        of_stack, stack = self.stack.to_document()
-        document = {
-            "stack": stack,
-            "n_outputs": self.members.head.n_outputs,
-            "noise_prior": asdict(self.members.head.noise_prior),
-            "calibrations": [asdict(calibration) for calibration in self.calibrations],
-            "fields": [field is not None for field in self.fields],
-        }
-        return tensors | prefixed("stack.", of_stack), document
-
-    @classmethod
-    def _from_own_document(cls, stored: StoredMembers, inputs: InputRange, document: Document) -> RegressionEnsemble:
-        n_outputs, n_inputs = require_size("n_outputs", document["n_outputs"]), stored.sizes["in_features"]
-        prior = NoisePrior(**document["noise_prior"])
-        members = stored.members(RegressionMembers, n_outputs=n_outputs, noise_prior=prior)
-        [noise] = read_arrays({"noise": (members.features.n_members, n_outputs)}, stored.tensors)
-        calibrations = tuple(
-            Calibration(**{key: float(value) for key, value in one.items()}) for one in document["calibrations"]
-        )
-        fields = tuple(
-            NoiseField.from_tensors(n_inputs, stripped(f"field.{c}.", stored.tensors)) if there else None
-            for c, there in enumerate(document["fields"])
-        )
-        if not len(calibrations) == len(fields) == n_outputs:
-            raise ValueError(f"{n_outputs} outputs must have a calibration and a noise each")
-        stack = Stack.from_document(stripped("stack.", stored.tensors), document["stack"], n_inputs)
-        if stack.experts and n_outputs > 1:
-            raise ValueError(f"experts beside the networks are of one output; got {n_outputs}")
-        return cls(members, inputs, noise, calibrations, fields, stack)
 
 
 def inflate(variance: Array, inflation: Array | float, known: Array | float) -> Array:

@@ -18,7 +18,6 @@ Sums over rows are all that it keeps of these, so more rows are an exact update.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -26,12 +25,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import linalg, optimize
-from torch import Tensor
 
-from vmg.fit.ensemble import Expert, Function, read_arrays, written_arrays
+from vmg.fit.ensemble import Expert, Function
 from vmg.math.distributions import Array
 from vmg.math.linalg import cholesky
-from vmg.model_file import Document, Tensors, require_size
+from vmg.model_file import require_shapes
 
 __all__ = ["GaussianProcess", "Kernel", "fit_gaussian_process", "negative_log_evidence"]
 
@@ -229,21 +227,14 @@ class GaussianProcess(Expert):
             moment += weighted.T @ y[rows]
         return replace(self, gram=gram, moment=moment)
 
-    def to_document(self) -> tuple[Tensors, Document]:
-        """Tensors and a document for a model file."""
-        arrays = {"log": self.kernel.log, "centres": self.centres, "gram": self.gram, "moment": self.moment}
-        return written_arrays(arrays), {"n_centres": len(self.centres)}
-
-    @classmethod
-    def from_document(cls, tensors: Mapping[str, Tensor], document: Document, n_inputs: int) -> GaussianProcess:
-        """The process that :meth:`to_document` described; a ValueError where its arrays are not as it says."""
-        n_centres = require_size("n_centres", document["n_centres"])
-        n_features = n_centres + n_inputs + 1
-        shapes = {"log": (n_inputs + 4,), "centres": (n_centres, n_inputs), "gram": (n_features, n_features)}
-        log, *rest = read_arrays({**shapes, "moment": (n_features,)}, tensors)
-        if not all(np.isfinite(array).all() for array in (log, *rest)) or np.abs(log).max() > 100:
+    def check(self, n_inputs: int) -> None:
+        """Raise a ValueError unless arrays fit together, are of so many inputs and finite."""
+        n_features = len(self.centres) + n_inputs + 1
+        shapes = {"centres": (len(self.centres), n_inputs), "gram": (n_features, n_features), "moment": (n_features,)}
+        arrays = {**vars(self), "log": self.kernel.log}
+        require_shapes({**shapes, "log": (n_inputs + 4,)}, arrays)
+        if not all(np.isfinite(arrays[name]).all() for name in (*shapes, "log")) or np.abs(self.kernel.log).max() > 100:
             raise ValueError("a Gaussian process must have finite numbers")
-        return cls(Kernel(log), *rest)
 
 
 def fit_gaussian_process(

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from vmg.fit.calibration import NORMAL_DEGREES, ScalarCalibration, calibrate_scalar
 from vmg.fit.design import InputRange, Size, squash, threads_for
-from vmg.fit.ensemble import Fitted, Function, HeldOutSample, StoredMembers, read_arrays
+from vmg.fit.ensemble import Fitted, Function, HeldOutSample
 from vmg.fit.gaussian import FunctionEnsemble
 from vmg.fit.trainer import Members, Trained, train_ensemble
-from vmg.likelihoods.families import Censored, scalar_likelihood
+from vmg.likelihoods.families import Censored
 from vmg.likelihoods.scalar import LikelihoodAt, ScalarLikelihood
 from vmg.math.distributions import Array
 from vmg.math.evidence import group_precision, log_precision_prior
@@ -35,7 +35,7 @@ from vmg.math.scalar_evidence import (
     optimise,
     scalar_bound,
 )
-from vmg.model_file import Document, Tensors
+from vmg.model_file import require_shapes
 from vmg.prediction import GLMPrediction, NumberPrediction, StudentPrediction
 from vmg.prediction.base import Factor, all_together, scaled_factor
 from vmg.training import Callback
@@ -70,6 +70,11 @@ class OptimisedMembers(Members):
     def prior_precision(self) -> Tensor:
         """a [E, D]: every group of features has one precision."""
         return group_precision(self.log_precision, self.features.group_sizes)
+
+    def weight_shapes(self, *n_functions: int) -> dict[str, tuple[int, ...]]:
+        """Shapes of the output weights' mean and of the root of their precision."""
+        n_members, n_features = self.features.n_members, self.features.n_features
+        return {"mean": (n_members, n_features, *n_functions), "root": (n_members, n_features, n_features)}
 
     @abstractmethod
     def posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> Any:
@@ -109,6 +114,11 @@ class ScalarMembers(OptimisedMembers):
         self.likelihood = likelihood
         start = torch.as_tensor(likelihood.initial_theta(), dtype=torch.float32)
         self.theta = nn.Parameter(start.expand(self.features.n_members, -1).clone())
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """Arguments that members of the same sizes are made with."""
+        return {**super().made_with, "likelihood": self.likelihood}
 
     @property
     def likelihood_at(self) -> LikelihoodAt:
@@ -161,6 +171,11 @@ class ScalarEnsemble(FunctionEnsemble[ScalarMembers]):
     root: Tensor  # Cholesky factor of their precision, [E, D, D]
     calibration: ScalarCalibration
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_shapes(self.members.weight_shapes(), vars(self))
+        require_shapes({"theta": (self.members.likelihood.n_parameters,)}, vars(self.calibration))
+
     @property
     def _output_weights(self) -> tuple[Tensor, Tensor]:
         return self.mean.unsqueeze(-1), self.root
@@ -203,25 +218,6 @@ class ScalarEnsemble(FunctionEnsemble[ScalarMembers]):
         inputs = self.input_range.including(soft)
         return replace(self, mean=after.mean, root=after.root.contiguous(), input_range=inputs)
 
-    def _own_document(self) -> tuple[Tensors, Document]:
-        calibration, likelihood = self.calibration, self.members.likelihood
-        theta = torch.from_numpy(calibration.theta.copy())
-        document = {
-            "likelihood": likelihood.name,
-            "constants": likelihood.to_document(),
-            "sharpness": calibration.sharpness,
-            "inflation": calibration.inflation,
-        }
-        return {"mean": self.mean, "root": self.root, "theta": theta}, document
-
-    @classmethod
-    def _from_own_document(cls, stored: StoredMembers, inputs: InputRange, document: Document) -> ScalarEnsemble:
-        likelihood = scalar_likelihood(document["likelihood"]).from_document("constants", document["constants"])
-        members = stored.members(ScalarMembers, likelihood=likelihood)
-        [theta] = read_arrays({"theta": (likelihood.n_parameters,)}, stored.tensors)
-        calibration = ScalarCalibration(theta, *stored.factors(document))
-        return cls(members, inputs, *stored.posterior(members.features), calibration)
-
 
 def fit_scalar(
     x: Array,
@@ -238,7 +234,7 @@ def fit_scalar(
         options: dict[str, Any] = {"likelihood": likelihood}
         trained = train_ensemble(ScalarMembers, x, y, weight, size=size, seed=seed, callbacks=callbacks, **options)
         members, held = trained.members, trained.held
-        calibration, sample = ScalarCalibration(members.theta.detach().mean(0).numpy(), 1.0, 1.0), None
+        calibration, sample = ScalarCalibration(theta=members.theta.detach().mean(0).numpy()), None
         if held is not None:
             folds, regions = (held.pooled(y, weight, regions=kind) for kind in (False, True))
             calibration = calibrate_scalar(likelihood, folds, regions, held.said.theta.mean(0))

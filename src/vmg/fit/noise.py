@@ -9,18 +9,17 @@ or no dependence at all.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
 from scipy.linalg import lapack
-from torch import Tensor
 
 from vmg.fit.calibration import Calibration, HeldOut
-from vmg.fit.ensemble import read_arrays
 from vmg.math.distributions import Array, student_log_density
+from vmg.model_file import require_shapes
 
 __all__ = ["NoiseField", "fit_noise_field"]
 
@@ -45,12 +44,11 @@ class NoiseField:
         """σ²(x)/σ² at rows of inputs [N, D]."""
         return np.exp(np.clip(_features(inputs, self.input_scale, self.directions) @ self.weights, -LIMIT, LIMIT))
 
-    @classmethod
-    def from_tensors(cls, in_features: int, tensors: Mapping[str, Tensor]) -> NoiseField:
-        """The field in a model file."""
-        units, size = tensors["directions"].shape[-1], in_features + 1  # inputs and the mean
+    def check(self, n_inputs: int) -> None:
+        """Raise a ValueError unless arrays fit together and are of so many inputs, to which the mean is added."""
+        units, size = self.directions.shape[-1], n_inputs + 1
         shapes = {"input_scale": (size,), "directions": (size + 1, units), "weights": (units + size + 1,)}
-        return cls(*read_arrays(shapes, tensors))
+        require_shapes(shapes, vars(self))
 
 
 def _features(inputs: Array, scale: Array, directions: Array) -> Array:

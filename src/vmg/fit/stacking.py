@@ -14,22 +14,20 @@ the process knows how rough the data are: there the variance of the mixture is a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy import special
 from threadpoolctl import threadpool_limits
-from torch import Tensor
 
 from vmg.fit.boosted_trees import BoostedTrees, grow_trees
 from vmg.fit.calibration import HeldOutFunctions, HeldOutPredictions, known_variance
-from vmg.fit.ensemble import Expert, Function, Mixture, prefixed, stripped
+from vmg.fit.ensemble import Expert, Function, Mixture
 from vmg.fit.gaussian_process import GaussianProcess, fit_gaussian_process
 from vmg.fit.trainer import Trained
 from vmg.math.distributions import Array, best_student_score, lowest
-from vmg.model_file import Document, Tensors
 
 __all__ = ["EXPERTS", "MOST_ROWS", "Stack", "StackingLoss", "mix", "mix_held_out", "pool", "stack_experts", "weigh"]
 
@@ -87,28 +85,13 @@ class Stack:
         """The stack after more rows; weights stay."""
         return replace(self, experts=tuple(expert.updated(x, y, weight) for expert in self.experts))
 
-    def to_document(self) -> tuple[Tensors, Document]:
-        """Tensors and a document for a model file."""
-        tensors: Tensors = {}
-        documents: Document = {}
+    def check(self, n_inputs: int) -> None:
+        """Raise a ValueError unless experts are of so many inputs and weights add up to one."""
         for expert in self.experts:
-            own, documents[expert.name] = expert.to_document()
-            tensors |= prefixed(f"{expert.name}.", own)
-        return tensors, {"weights": self.weight.tolist(), "known": self.known, "experts": documents}
-
-    @classmethod
-    def from_document(cls, tensors: Mapping[str, Tensor], document: Document, n_inputs: int) -> Stack:
-        """The stack that :meth:`to_document` described."""
-        experts = [
-            EXPERTS[name].from_document(stripped(f"{name}.", tensors), described, n_inputs)
-            for name, described in document["experts"].items()
-        ]
-        weight = np.array(document["weights"], dtype=np.float64)
-        if weight.shape != (1 + len(experts),) or not ((weight >= 0).all() and abs(weight.sum() - 1) < 1e-6):
-            raise ValueError(
-                f"weights of {1 + len(experts)} experts must add up to one; got {document['weights']!r:.80}"
-            )
-        return cls(tuple(experts), weight, float(document["known"]))
+            expert.check(n_inputs)
+        weight = self.weight
+        if weight.shape != (1 + len(self.experts),) or not ((weight >= 0).all() and abs(weight.sum() - 1) < 1e-6):
+            raise ValueError(f"weights of {1 + len(self.experts)} experts must add up to one; got {weight!r:.80}")
 
 
 NETWORKS_ALONE = Stack((), np.ones(1))

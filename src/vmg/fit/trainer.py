@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -21,8 +21,12 @@ from vmg.fit.calibration import HeldOutPredictions
 from vmg.fit.design import Design, Size, TrainingPlan, count_directions, squash
 from vmg.math.distributions import Array
 from vmg.math.linalg import NotPositiveDefiniteError
+from vmg.model_file import Tensors
 from vmg.nn.anchored import AnchoredFeatures
 from vmg.training import Callback, History, Progress
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Adam", "FitRows", "MemberRun", "Members", "Trained", "train_ensemble", "train_members"]
 
@@ -47,6 +51,21 @@ class Members(nn.Module, ABC):
         super().__init__()
         options = {"n_members": n_members, "n_directions": n_directions}
         self.features = AnchoredFeatures(in_features, hidden, activation=activations, **options)
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """Arguments that members of the same sizes are made with."""
+        names = ("in_features", "hidden", "activations", "n_members", "n_directions")
+        return {name: getattr(self.features, name) for name in names}
+
+    @classmethod
+    def from_state(cls, tensors: Tensors, made_with: Mapping[str, Any]) -> Self:
+        """Members with these tensors; a RuntimeError where they have other sizes, which take no memory until then."""
+        with torch.device("meta"):
+            members = cls(**made_with).double()
+        copies = {name: tensor.to(torch.float64, copy=True) for name, tensor in tensors.items()}
+        members.load_state_dict(copies, assign=True)
+        return members.eval()
 
     @abstractmethod
     def log_posterior(self, x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
