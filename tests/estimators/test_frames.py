@@ -7,13 +7,13 @@ import pandas as pd
 import pytest
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.compose import TransformedTargetRegressor
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.preprocessing import OneHotEncoder
 
 import vmg
 from vmg import TableClassifier, TableRegressor
 from vmg.estimators import TableModel
+from vmg.fit.design import Standardiser
 
 TINY = {"hidden_layer_sizes": (4,), "n_members": 2, "max_iter": 5}
 
@@ -92,10 +92,11 @@ def test_infinite_numbers_are_refused():
         model.fit(X, y).predict([[np.inf, 0.0]])
 
 
-def test_a_fit_that_keeps_no_rows_asks_for_complete_ones():
+def test_a_fit_in_known_units_keeps_no_rows_and_asks_for_complete_ones():
     X, y = np.random.default_rng(0).normal(size=(40, 2)), np.arange(40.0)
-    model = TableRegressor(**TINY, random_state=0).fit(X, y, keep_rows=False)
-    assert model.inputs_ is None
+    units = [Standardiser.fit(X), Standardiser.fit(y[:, None])]
+    model = TableRegressor(**TINY, random_state=0).fit(X, y, scaling=units)
+    assert model.inputs_ is None and model.likelihood_ == "student"
     with pytest.raises(ValueError, match="NaN"):
         model.predict([[np.nan, 0.0]])
     with pytest.raises(ValueError, match="predict_frame needs training rows, which this fit did not keep"):
@@ -201,17 +202,6 @@ def test_sparse_one_hot_rows_are_those_of_dense_ones(estimator):
     huge = sparse.csr_matrix((50_000, 10_000))
     with pytest.raises(ValueError, match="at most 134,217,728 cells, zeros included, as it is made dense; got 50,000"):
         estimator(**options).fit(huge, np.zeros(50_000))
-
-
-def test_a_transformed_target_with_return_std_is_refused_with_the_reason():
-    X, y = np.random.default_rng(0).normal(size=(40, 2)), np.arange(1.0, 41.0)
-    inner = TableRegressor(**TINY, random_state=0, likelihood="student")
-    model = TransformedTargetRegressor(inner, func=np.log, inverse_func=np.exp).fit(X, y)
-    assert model.predict(X).shape == (40,)
-    with pytest.raises(TypeError, match="predict gives two arrays with return_std or coverage, which Transformed"):
-        model.predict(X, return_std=True)
-    mean, std = inner.fit(X, y).predict(X, return_std=True)
-    assert mean.shape == std.shape == (40,)
 
 
 def test_fitted_models_travel_as_parameters_and_the_bytes_of_a_file():

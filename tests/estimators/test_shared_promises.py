@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -127,7 +128,8 @@ def test_networks_that_training_left_without_numbers_are_no_fit(make, monkeypatc
     truly = make is ensemble_classifier
     model = make(max_iter=5, learning_rate_init=1e6 if truly else 0.01)
     if not truly:
-        monkeypatch.setattr(model, "_centre", lambda rows: np.full(len(rows), np.nan))
+        nowhere = SimpleNamespace(mean=np.array([np.nan]))
+        monkeypatch.setattr(model, "_predict_features", lambda rows: nowhere)
     with pytest.raises(TrainingError, match=r"try a smaller learning_rate_init than (1e|0.01)"):
         model.fit(X, y)
     assert not hasattr(model, "seed_")

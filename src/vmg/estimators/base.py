@@ -6,7 +6,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import field, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,7 +25,7 @@ from vmg.estimators.documents import decode_attributes, encode_attributes, from_
 from vmg.fit.design import Standardiser
 from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.model_file import Document, ModelFileError, Tensors, from_bytes, to_bytes, write
-from vmg.prediction import row_pieces
+from vmg.prediction import ClassPrediction, row_pieces
 from vmg.prediction.conformal import calibration_scores, check_groups, class_scores, class_sets, row_levels
 from vmg.tables.inputs import EncodedRows, TableInputs
 from vmg.training import Callback, History, TrainingError, print_progress
@@ -65,6 +65,7 @@ class EstimatorBase(BaseEstimator, ABC):
     Final classes are dataclasses, whose ``__init__`` scikit-learn reads; fields without ``init`` are set by ``fit``.
     """
 
+    hidden_layer_sizes: Any
     learning_rate_init: float
     random_state: int | np.random.RandomState | None
     verbose: bool | int
@@ -90,20 +91,16 @@ class EstimatorBase(BaseEstimator, ABC):
         """Validated targets, with what must be remembered of them."""
 
     @abstractmethod
-    def _fit(self, X: Any, y: NDArray[Any], weight: Array | None) -> None:
-        """Fit to checked rows and set every fitted attribute."""
+    def _fit(self, X: Any, y: NDArray[Any], weight: Array | None) -> Array:
+        """Fit to checked rows, set every fitted attribute, and give back the rows' features."""
 
     @abstractmethod
-    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
-        """Learn from features of more rows."""
+    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> Array:
+        """Learn from features of more rows, and give them back."""
 
     @abstractmethod
     def _predict_features(self, X: Array) -> Any:
         """The predictive distributions of rows of numbers."""
-
-    @abstractmethod
-    def _centre(self, X: Array) -> NDArray[Any]:
-        """Numbers of rows of features that are finite where the networks are."""
 
     # -- fitting ------------------------------------------------------------------------------------------------------
 
@@ -119,18 +116,16 @@ class EstimatorBase(BaseEstimator, ABC):
             if len(X) < self._min_rows:
                 raise ValueError(f"a fit needs at least {self._min_rows} rows; got n_samples={len(X)}")
             self.seed_ = draw_seed(self.random_state)
-            with self._finite_at(X[:CHECKED_ROWS]):
-                self._fit(X, y, weight)
+            self._learn(self._fit, X, y, weight)
         return self
 
-    def _partial_fit(self, X: Any, y: Any, sample_weight: Any, callbacks: Sequence[Callback] = ()) -> Self:
+    def _partial_fit(self, X: Any, y: Any, sample_weight: Any, callbacks: Sequence[Callback]) -> Self:
         if not hasattr(self, "seed_"):
             return self.fit(X, y, sample_weight, callbacks=callbacks)
         with self._whole_or_not_at_all(callbacks):
             rows, y = self._check_data(X, y, reset=False)
             features = rows if isinstance(rows, np.ndarray) else rows.features
-            with self._finite_at(features[:CHECKED_ROWS]):
-                self._update(*drop_unweighted_rows(features, y, sample_weight))
+            self._learn(self._update, *drop_unweighted_rows(features, y, sample_weight))
         return self
 
     @contextmanager
@@ -153,15 +148,15 @@ class EstimatorBase(BaseEstimator, ABC):
             self.__dict__.update(before)
             raise
 
-    @contextmanager
-    def _finite_at(self, rows: Any) -> Iterator[None]:
-        """Raise a TrainingError where the block leaves networks that are not finite at the rows."""
-        try:
-            yield
-            features = rows if isinstance(rows, np.ndarray) or not self.inputs_ else self.inputs_.read(rows).features
-            finite = bool(np.isfinite(self._centre(features)).all())
-        except NotPositiveDefiniteError:  # of features that are not finite
-            finite = False
+    def _learn(self, learn: Callable[..., Array], X: Any, y: NDArray[Any], weight: Array | None) -> None:
+        """Learn from rows; a TrainingError where that leaves networks which are not finite at the first of them."""
+        finite = False
+        with suppress(NotPositiveDefiniteError):  # of features that are not finite
+            features = learn(X, y, weight)[:CHECKED_ROWS]
+            with suppress(ValueError), np.errstate(all="ignore"):  # of a layer whose inputs are not finite
+                prediction = self._predict_features(features)
+                numbers = prediction.probabilities if isinstance(prediction, ClassPrediction) else prediction.mean
+                finite = bool(np.isfinite(numbers).all())
         if not finite:
             rate = self.learning_rate_init
             raise TrainingError(f"the trained networks are not finite; try a smaller learning_rate_init than {rate:g}")
@@ -210,6 +205,10 @@ class EstimatorBase(BaseEstimator, ABC):
             tensors, document = from_bytes(fitted, type(self).__name__)
             decode_attributes(self, tensors, document["attributes"])
 
+    def hidden_sizes(self) -> tuple[int, ...]:
+        """``hidden_layer_sizes`` as a tuple."""
+        return tuple(int(size) for size in np.atleast_1d(self.hidden_layer_sizes))
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
@@ -247,9 +246,12 @@ class EstimatorBase(BaseEstimator, ABC):
 
     # -- predicting ---------------------------------------------------------------------------------------------------
 
-    def _pieces(self, rows: Array | EncodedRows) -> Iterator[slice]:
-        """Checked rows that are predicted together, in memory that does not grow with them."""
-        return row_pieces(len(rows)) if isinstance(rows, np.ndarray) else rows.pieces()
+    def predictions(self, X: Any) -> Iterator[tuple[slice, Any]]:
+        """Pieces of the rows of X and their predictive distributions, in memory that does not grow with the rows."""
+        check_is_fitted(self, "seed_")
+        rows = self._check_X(X)
+        for piece in row_pieces(len(rows)) if isinstance(rows, np.ndarray) else rows.pieces():
+            yield piece, self._distribution(rows[piece])
 
     def _distribution(self, rows: Array | EncodedRows) -> Any:
         """The predictive distribution of checked rows."""
@@ -273,11 +275,8 @@ class EstimatorBase(BaseEstimator, ABC):
 
     def _in_pieces(self, X: Any, *reads: Callable[[Any], NDArray[Any]]) -> list[NDArray[Any]]:
         """Results of each function on the predictive distributions of rows."""
-        check_is_fitted(self, "seed_")
-        rows = self._check_X(X)
-        parts = (self._distribution(rows[piece]) for piece in self._pieces(rows))
-        read_out = [[read(part) for read in reads] for part in parts]
-        return [np.concatenate(pieces) for pieces in zip(*read_out, strict=True)]
+        found = [[read(part) for read in reads] for _, part in self.predictions(X)]
+        return [np.concatenate(pieces) for pieces in zip(*found, strict=True)]
 
     # -- calibrating --------------------------------------------------------------------------------------------------
 
@@ -307,18 +306,6 @@ class EstimatorBase(BaseEstimator, ABC):
         return self
 
 
-class PointAndMore(tuple[NDArray[Any], NDArray[Any]]):
-    """A point with its standard deviation or interval, which some of scikit-learn's tools take for one array."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("ndim", "shape", "reshape"):
-            raise TypeError(
-                "predict gives two arrays with return_std or coverage, which TransformedTargetRegressor cannot "
-                "transform back; use likelihood='lognormal', or predict_interval of the inner regressor"
-            )
-        raise AttributeError(f"two arrays have no attribute {name!r}")
-
-
 class NumbersMixin(EstimatorBase):
     """Means, intervals, quantiles and draws of numeric targets."""
 
@@ -330,6 +317,16 @@ class NumbersMixin(EstimatorBase):
         y = np.asarray(check_targets(y, multi_output=True, y_numeric=True, estimator=self), dtype=np.float64)
         self._check_outputs(1 if y.ndim == 1 else y.shape[1], y.ndim == 1, reset=reset)
         return y
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()) -> Self:
+        """Update with new rows only, given as in ``fit``; the first call is a ``fit``.
+
+        Units, hidden layers and calibration of a table estimator stay those of the first call, and its output layers
+        are conditioned on the new rows without training. That is exact where they are integrated out; other likelihoods
+        take the posterior so far as a prior, so the order and the size of batches change the result a little. Networks
+        of the paper train, with the posterior so far as the prior. Forgets a conformal calibration, as ``fit`` does.
+        """
+        return self._partial_fit(X, y, sample_weight, callbacks)
 
     def _check_outputs(self, n_outputs: int, single: bool, *, reset: bool) -> None:
         """Remember how many numbers a target is, or refuse another number of them."""
@@ -364,15 +361,13 @@ class NumbersMixin(EstimatorBase):
             raise ValueError(f"point must be 'mean' or 'median'; got {point!r}")
         if return_std + return_cov + (coverage is not None) > 1:
             raise ValueError("at most one of return_std, return_cov and coverage can be given; got several")
-        if coverage is not None:
-            return PointAndMore((*self._in_pieces(X, attrgetter(point)), self.predict_interval(X, coverage)))
         if return_cov:
             prediction = self.pred_dist(X)
             return getattr(prediction, point), prediction.row_covariance()
-        if return_std:
-            return PointAndMore(self._in_pieces(X, attrgetter(point), attrgetter("std")))
-        [centre] = self._in_pieces(X, attrgetter(point))
-        return centre
+        centre, *std = self._in_pieces(X, *map(attrgetter, [point, "std"] if return_std else [point]))
+        if coverage is not None:
+            return centre, self.predict_interval(X, coverage)
+        return (centre, std[0]) if std else centre
 
     def predict_interval(self, X: Any, coverage: ArrayLike = 0.9, groups: ArrayLike | None = None) -> NDArray[Any]:
         """Lower and upper end of the central interval: [N, 2], or [N, C, 2]; for K coverages [N, 2, K] or [N, C, 2, K].
@@ -398,11 +393,12 @@ class NumbersMixin(EstimatorBase):
         else:
             calibrated = self.conformal_scores_, self.conformal_groups_
             levels = [row_levels(*calibrated, float(level), groups, len(rows)) for level in wanted]
-        pieces = []
-        for piece in self._pieces(rows):
-            part = self._distribution(rows[piece])
-            pieces.append(np.stack([part.interval_at(at if len(at) == 1 else at[piece]) for at in levels], -1))
-        ends = np.concatenate(pieces)
+        ends = np.concatenate(
+            [
+                np.stack([part.interval_at(at if len(at) == 1 else at[piece]) for at in levels], -1)
+                for piece, part in self.predictions(rows)
+            ]
+        )
         return ends[..., 0] if np.ndim(coverage) == 0 else ends
 
     def predict_quantiles(self, X: Any, alpha: ArrayLike) -> NDArray[Any]:
@@ -413,7 +409,6 @@ class NumbersMixin(EstimatorBase):
 
     def sample(self, X: Any, n_samples: int = 1, random_state: int | None = None) -> NDArray[Any]:
         """Draws of the target, noise included: [n_samples, N] or [n_samples, N, C]."""
-        check_is_fitted(self, "seed_")
         return self.pred_dist(X).sample(n_samples, self.seed_ if random_state is None else random_state)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: int | None = 0) -> NDArray[Any]:
@@ -444,14 +439,19 @@ class ClassesMixin(EstimatorBase):
             raise ValueError(f"y must be among the classes {self.classes_}; got {unknown}")
         return y
 
-    @contextmanager
-    def _announce(self, classes: Any) -> Iterator[None]:
-        """Let the first fit inside the block know all classes that will ever come; None: those of its rows."""
+    def partial_fit(
+        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()
+    ) -> Self:
+        """Update with new rows only, given as in ``fit``: the posterior so far becomes the prior.
+
+        This is an approximation: the order and the size of batches change the result a little. ``classes`` are all that
+        will ever come; the first call, which is a ``fit``, needs them where its rows do not show them all.
+        """
         if classes is not None and hasattr(self, "seed_") and not np.array_equal(np.unique(classes), self.classes_):
             raise ValueError(f"classes must be those of the first call, {self.classes_}; got {np.unique(classes)}")
         self._announced = None if classes is None else np.unique(classes)
         try:
-            yield
+            return self._partial_fit(X, y, sample_weight, callbacks)
         finally:
             del self._announced
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from vmg.estimators.base import Array, ClassesMixin, parameter
 from vmg.estimators.table_estimator import TableEstimator
 from vmg.fit.classes import ClassificationEnsemble, fit_classification
-from vmg.fit.design import Standardiser
 from vmg.prediction import ClassPrediction
-from vmg.training import Callback
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["TableClassifier"]
 
@@ -75,38 +70,6 @@ categorical, ignore, date_formats, decimal, random_state, verbose
     class_weights_: Array | None = field(init=False)
     ensemble_: ClassificationEnsemble = field(init=False)
 
-    def partial_fit(
-        self,
-        X: Any,
-        y: Any,
-        classes: Any = None,
-        sample_weight: Any = None,
-        *,
-        callbacks: Sequence[Callback] = (),
-        scaling: Sequence[Standardiser] = (),
-    ) -> Self:
-        """Update with new rows only: the output layers' posterior so far becomes their prior.
-
-        This is an approximation: the order and the size of batches change the result a little.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            New rows, as in ``fit``.
-        classes : array-like, optional
-            All classes there can be. The first call needs them where its rows do not show them all.
-        callbacks, scaling
-            As in ``fit``, for the first call.
-
-        Returns
-        -------
-        self
-        """
-        with self._announce(classes):
-            if hasattr(self, "seed_"):
-                return self._partial_fit(X, y, sample_weight)
-            return self.fit(X, y, sample_weight, callbacks=callbacks, scaling=scaling)
-
     def _weigh_classes(self, y: NDArray[Any], weight: Array | None) -> Array | None:
         """Weights of rows [N] with those of their classes, which the first rows set."""
         if self.class_weights_ is None:
@@ -114,7 +77,7 @@ categorical, ignore, date_formats, decimal, random_state, verbose
         of_class = self.class_weights_[np.searchsorted(self.classes_, y)]
         return of_class if weight is None else of_class * weight
 
-    def _told_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+    def _described_targets(self, y: NDArray[Any]) -> NDArray[Any]:
         return np.searchsorted(self.classes_, y)
 
     def _fit_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
@@ -122,9 +85,8 @@ categorical, ignore, date_formats, decimal, random_state, verbose
         if self.class_weight is not None:
             self.class_weights_ = _class_weights(self.class_weight, self.classes_, y, weight)
         weight = self._weigh_classes(y, weight)
-        (self.input_scaling_,) = self._known_scaling or (Standardiser.fit(X, weight),)
         fitted = fit_classification(
-            self.input_scaling_.transform(X),
+            self._standardise(X, weight),
             np.searchsorted(self.classes_, y),
             len(self.classes_),
             weight,
@@ -135,13 +97,11 @@ categorical, ignore, date_formats, decimal, random_state, verbose
         )
         self.ensemble_, self.history_ = fitted.ensemble, fitted.history
 
-    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> Array:
         weight = self._weigh_classes(y, weight)
         labels = np.searchsorted(self.classes_, y)
         self.ensemble_ = self.ensemble_.updated(self.input_scaling_.transform(X), labels, weight)
-
-    def _centre(self, X: Array) -> NDArray[Any]:
-        return self._predict_features(X).probabilities
+        return X
 
     def _predict_features(self, X: Array) -> ClassPrediction:
         x = self.input_scaling_.transform(X)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,10 @@ from sklearn.utils._param_validation import StrOptions
 from vmg.estimators.base import Array, NumbersMixin, parameter
 from vmg.estimators.table_estimator import TableEstimator
 from vmg.fit.choice import TargetFit, TargetFitter, TargetModel, choose_target
-from vmg.fit.design import Standardiser
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.fit.glm import ScalarEnsemble
 from vmg.likelihoods.families import LIKELIHOODS
 from vmg.prediction import AtomPrediction, NumberPrediction, StudentPrediction, TransformedPrediction
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["TableRegressor"]
 
@@ -133,26 +129,6 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
     atom_: float | None = field(init=False)
     atom_chance_: ScalarEnsemble | None = field(init=False)
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Update with new rows only: output layers are conditioned on them, without training.
-
-        This is exact for likelihoods whose output layer is integrated out; others take the posterior so far as a
-        prior, so the order and the size of batches change the result a little.
-
-        The first call is a :meth:`fit`; units, hidden layers and calibration stay those of the first call. Forgets a
-        conformal calibration, as ``fit`` does.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            New rows, as in :meth:`fit`.
-
-        Returns
-        -------
-        self
-        """
-        return self._partial_fit(X, y, sample_weight)
-
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R² of the mean on rows X with targets y; where targets have limits, of what is measured."""
         if not self._has_limits():
@@ -192,7 +168,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
             raise ValueError("conformalize needs targets that are seen; the likelihood is censored")
         return super()._conformal_scores(rows, y)
 
-    def _told_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+    def _described_targets(self, y: NDArray[Any]) -> NDArray[Any]:
         name = self._asked_likelihood()
         if name == "binomial":
             return y[:, 0] / np.maximum(y[:, 1], 1.0)
@@ -205,9 +181,7 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
     def _fit_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         if y.ndim == 2 and y.shape[1] == 1:  # one output, however it comes
             y = y[:, 0]
-        self.input_scaling_ = self._known_scaling[0] if self._known_scaling else Standardiser.fit(X, weight)
-        x = self.input_scaling_.transform(X)
-        fitted = self._fit_target(x, y, weight)
+        fitted = self._fit_target(self._standardise(X, weight), y, weight)
         self.likelihood_, self.likelihood_reason_ = fitted.likelihood, fitted.reason
         self.likelihood_scores_, self.n_outliers_, self.history_ = fitted.scores, fitted.n_outliers, fitted.history
         self._keep_model(fitted.model)
@@ -247,14 +221,12 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, NumbersMixin, TableEstima
         parts = (self.ensemble_, self.target_scaling_, self.target_transform_)
         return TargetModel(*parts, self.atom_, self.atom_chance_)
 
-    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> Array:
         rest = y if self.atom_ is None else y[y != self.atom_]
         if len(rest):
             LIKELIHOODS[self.likelihood_].require(rest)
         self._keep_model(self._model.updated(self.input_scaling_.transform(X), y, weight))
-
-    def _centre(self, X: Array) -> NDArray[Any]:
-        return np.asarray(self._predict_features(X).mean)
+        return X
 
     def _predict_features(self, X: Array) -> NumberPrediction:
         x, squeeze = self.input_scaling_.transform(X), self._single_output

@@ -18,7 +18,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from vmg.estimators.base import Array, EstimatorBase, parameter, to_dense
 from vmg.fit.design import Size, Standardiser, choose_size
-from vmg.fit.gaussian_process import GaussianProcess
 from vmg.fit.stacking import EXPERTS
 from vmg.nn.mlp import ACTIVATIONS
 from vmg.prediction import ClassPrediction
@@ -81,15 +80,13 @@ class TableEstimator(EstimatorBase):
 
     _min_rows: ClassVar[int] = MIN_ROWS
     _known_scaling: tuple[Standardiser, ...] = field(init=False, default=())  # of the present call of fit
-    _keeps_rows: bool = field(init=False, default=True)  # likewise
-    _known_inputs: TableInputs | None = field(init=False, default=None)  # likewise
 
     @abstractmethod
     def _fit_features(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
         """Fit to features and set every fitted attribute."""
 
     @abstractmethod
-    def _told_targets(self, y: NDArray[Any]) -> NDArray[Any]:
+    def _described_targets(self, y: NDArray[Any]) -> NDArray[Any]:
         """Targets that columns are described by: numbers [N] or [N, outputs], or the places of classes [N]."""
 
     @property
@@ -114,8 +111,6 @@ class TableEstimator(EstimatorBase):
         *,
         callbacks: Sequence[Callback] = (),
         scaling: Sequence[Standardiser] = (),
-        keep_rows: bool = True,
-        inputs: TableInputs | None = None,
     ) -> Self:
         """Fit to rows X [N, D] with targets or classes y [N], or targets [N, C], in any units.
 
@@ -123,29 +118,31 @@ class TableEstimator(EstimatorBase):
         as it was. A row with weight 2 counts as two rows. Callbacks are called with a
         :class:`~vmg.training.Progress` as training goes; one that returns True ends it.
 
-        ``scaling`` gives the units of inputs and numeric targets where they are known from more rows than these. With
-        ``keep_rows`` up to 512 rows are kept, from which missing numbers of rows to come are drawn. Without them, and
-        with ``scaling``, rows to come must be complete. ``inputs`` says that X are the features which it made of a
-        table; rows to come are then such tables.
+        ``scaling`` gives the units of inputs and numeric targets where they are known from more rows than these, as of
+        a stream. No rows are kept then to draw missing cells from, so rows to come must be complete.
         """
-        self._known_scaling, self._keeps_rows, self._known_inputs = tuple(scaling), keep_rows, inputs
+        self._known_scaling = tuple(scaling)
         try:
             return super().fit(X, y, sample_weight, callbacks=callbacks)
         finally:
-            del self._known_scaling, self._keeps_rows, self._known_inputs
+            del self._known_scaling
 
-    def _fit(self, X: Array | pd.DataFrame, y: NDArray[Any], weight: Array | None) -> None:
-        if self._known_inputs is not None:
-            self.read_with(self._known_inputs)
-        elif isinstance(X, pd.DataFrame):
+    def _fit(self, X: Array | pd.DataFrame, y: NDArray[Any], weight: Array | None) -> Array:
+        if isinstance(X, pd.DataFrame):
             choices = self._choices()
             require_columns(X, choices.named)
             table = CellTable(X.drop(columns=choices.ignored), training=True)
-            self.inputs_, X = TableInputs.fit(table, self._told_targets(y), choices)
+            self.inputs_, X = TableInputs.fit(table, self._described_targets(y), choices)
         else:
-            keeps = self._keeps_rows and not self._known_scaling and X.shape[1] <= MOST_COLUMNS
+            keeps = not self._known_scaling and X.shape[1] <= MOST_COLUMNS
             self.inputs_ = TableInputs.of_numbers(X, self._column_names()) if keeps else None
         self._fit_features(X, y, weight)
+        return X
+
+    def _standardise(self, X: Array, weight: Array | None) -> Array:
+        """Features of a fit in the units that it keeps."""
+        self.input_scaling_ = self._known_scaling[0] if self._known_scaling else Standardiser.fit(X, weight)
+        return self.input_scaling_.transform(X)
 
     def read_with(self, inputs: TableInputs) -> Self:
         """Let rows to come be tables: ``inputs`` makes the features that this estimator was fitted to."""
@@ -155,12 +152,9 @@ class TableEstimator(EstimatorBase):
 
     def _size(self, n_rows: int, *, classes: bool = False) -> Size:
         """The network and its training that parameters and table ask for."""
-        return self.adjusted(choose_size(n_rows, classes=classes))
-
-    def adjusted(self, size: Size) -> Size:
-        """A size with what parameters ask for."""
-        return size.changed(
-            hidden=_sizes(self.hidden_layer_sizes),
+        hidden = None if isinstance(self.hidden_layer_sizes, str) else self.hidden_sizes()
+        return choose_size(n_rows, classes=classes).changed(
+            hidden=hidden,
             activations=None if self.activation == "auto" else (self.activation,),
             n_members=None if self.n_members == "auto" else int(self.n_members),
             max_steps=None if self.max_iter == "auto" else int(self.max_iter),
@@ -170,18 +164,14 @@ class TableEstimator(EstimatorBase):
         )
 
     def _expert_names(self) -> tuple[str, ...]:
-        """Experts beside the networks that the parameters ask for.
-
-        A stream has too many rows for them, and a process keeps some, which a fit may not want.
-        """
+        """Experts beside the networks that the parameters ask for; a stream has too many rows for any."""
         asked = (self.experts,) if isinstance(self.experts, str) else tuple(self.experts)
         known = ("networks", *EXPERTS)
         if asked != ("auto",) and not (asked and set(asked) <= set(known)):
             raise ValueError(f'experts must be "auto" or among {known}; got {self.experts!r}')
         if self._known_scaling:
             return ()
-        names = EXPERTS if asked == ("auto",) else [name for name in EXPERTS if name in asked]
-        return tuple(name for name in names if self._keeps_rows or name != GaussianProcess.name)
+        return tuple(name for name in EXPERTS if asked == ("auto",) or name in asked)
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -268,11 +258,10 @@ class TableEstimator(EstimatorBase):
         clip, shares = outside == "clip", draw_shares(encoder.columns, marks, len(table))
         rows = EncodedRows(encoder.transform(table, clip=clip), shares, None if clip else encoder.extra_std(table))
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is flagged below
-            distributions = (self._distribution(rows[piece]) for piece in rows.pieces())
             how = self.conformal_scores_, coverage, point, above
             parts = [
                 tabulate_classes(part) if isinstance(part, ClassPrediction) else tabulate_numbers(part, *how)
-                for part in distributions
+                for _, part in self.predictions(rows)
             ]
         predictions = pd.concat(parts, ignore_index=True).set_axis(table.frame.index)
         in_time = 1.0 if clip else encoder.time_familiarity(table)
@@ -321,12 +310,6 @@ def _is_numeric(X: Any) -> bool:
     if array.dtype == object and array.ndim == 2:
         return pd.api.types.infer_dtype(array.ravel(), skipna=False) in OBJECTS_THAT_ARE_NUMBERS
     return array.dtype.kind in "biufc" or array.ndim != 2
-
-
-def _sizes(given: int | Sequence[int] | str) -> tuple[int, ...] | None:
-    if isinstance(given, str):
-        return None
-    return (int(given),) if isinstance(given, Integral) else tuple(int(size) for size in np.atleast_1d(given))
 
 
 # -- predictions in a table ------------------------------------------------------------------------------------------

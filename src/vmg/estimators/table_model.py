@@ -224,7 +224,7 @@ class TableModel:
         given = prepare_table(frame, target, choices := choices or TableChoices(), **asked, tell=tell)
         estimator, fitted = given.estimator, given.target
         try:
-            estimator.fit(given.features, given.values, callbacks=callbacks, inputs=given.inputs)
+            estimator.fit(given.features, given.values, callbacks=callbacks).read_with(given.inputs)
         except ValueError as error:
             if "likelihood" in (options or {}):  # the target is not of its kind
                 raise TableError(f"the target '{target}' does not suit the likelihood: {error}") from error
@@ -328,9 +328,9 @@ class TableModel:
 
     def predictions_of(self, rows: pd.DataFrame) -> Iterator[tuple[Any, NDArray[Any]]]:
         """Pieces of rows that all have a target: the prediction and the truth."""
-        truth, encoded = self.target_values(rows), self.inputs.read(rows)
-        for piece in encoded.pieces():
-            yield self.estimator.pred_dist(encoded[piece]), truth[piece]
+        truth = self.target_values(rows)
+        for piece, part in self.estimator.predictions(self.inputs.read(rows)):
+            yield part, truth[piece]
 
     def evaluate(self, frame: Any, coverage: float = 0.9) -> dict[str, float]:
         """Scores on rows with a known target; rows without are left out.
@@ -355,7 +355,7 @@ class TableModel:
         limits = low, high = getattr(self.estimator, "limits", (-np.inf, np.inf))
         for part, given in self.predictions_of(rows):
             y = np.clip(given, low, high)
-            ends = part.interval(coverage) if conformal is None else conformal_interval(part, conformal, coverage)
+            ends = conformal_interval(part, conformal, coverage)
             log_prob = part.log_prob(y)
             for beyond, at, sign in ((y <= low, low, 1), (y >= high, high, -1)):
                 if beyond.any():

@@ -219,12 +219,12 @@ def fit_on_sample(
     Rows of a classifier's sample stand for all rows: each counts n_rows/n times. A regressor's count once, since
     :func:`condition_on_all` comes after.
     """
-    units = [Standardiser.fit(X)]
+    units, weight = [Standardiser.fit(X)], None
     if isinstance(estimator, TableRegressor):
-        estimator.fit(X, y, callbacks=callbacks, scaling=[*units, Standardiser.fit(y[:, None])])
+        units.append(Standardiser.fit(y[:, None]))
     else:
         weight = np.full(len(X), n_rows / len(X))
-        estimator.partial_fit(X, y, np.unique(y), weight, callbacks=callbacks, scaling=units)
+    estimator.fit(X, y, weight, callbacks=callbacks, scaling=units)
 
 
 def condition_on_all(model: TableModel, dataset: Dataset, names: Sequence[str], sampled: Array) -> None:

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -50,9 +50,6 @@ from vmg.variational.recipe import (
     matrix_gaussian_networks,
     search_noise,
 )
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 __all__ = ["VMGClassifier", "VMGEstimator", "VMGRegressor", "VariationalEstimator", "VariationalNumbers", "fit_splits"]
 
@@ -121,12 +118,13 @@ class VariationalEstimator(EstimatorBase):
         """How long it trains where the user does not say."""
         return STANDARD
 
-    def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+    def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> Array:
         rows = self._prepare(X, y, weight)
         [fitted] = self._fitter().fit([rows])
         self._take(fitted)
+        return X
 
-    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> None:
+    def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> Array:
         """Learn from new rows only: the posterior so far becomes the prior."""
         changed = [name for name, value in self._network_parameters().items() if self.made_with_[name] != value]
         if changed:
@@ -134,6 +132,7 @@ class VariationalEstimator(EstimatorBase):
         self.seed_ = (self.seed_ + 1) % (2**31 - 1)
         rows = self._encode_rows(X, y, weight)
         self._take(self._fitter().update(self.network_, self.likelihood_, rows))
+        return X
 
     def _network_parameters(self) -> dict[str, Any]:
         """The parameters that make the network, sequences as tuples."""
@@ -215,12 +214,6 @@ class VariationalEstimator(EstimatorBase):
         x = torch.as_tensor(self.input_scaling_.transform(rows))
         return draw_outputs(self.network_, x, self.n_draws, self.seed_)
 
-    def _centre(self, X: Array) -> NDArray[Any]:
-        try:
-            return self._functions(X).numpy()
-        except ValueError:  # of a layer whose inputs are not finite
-            return np.full(1, np.nan)
-
     @property
     def feature_relevance_(self) -> Array:
         """How much each input can move the first layer, [D], largest 1.
@@ -233,10 +226,6 @@ class VariationalEstimator(EstimatorBase):
             weight = first.mean_weight()[..., : self.n_features_in_, :]
             relevance = torch.linalg.vector_norm(weight, dim=-1).mean(0).numpy().astype(np.float64)
         return relevance / max(relevance.max(), np.finfo(np.float64).tiny)
-
-    def hidden_sizes(self) -> tuple[int, ...]:
-        """``hidden_layer_sizes`` as a tuple."""
-        return tuple(int(size) for size in np.atleast_1d(self.hidden_layer_sizes))
 
 
 class VariationalNumbers(NumbersMixin, VariationalEstimator):
@@ -391,13 +380,6 @@ class VMGRegressor(MultiOutputMixin, RegressorMixin, VMGEstimator, VariationalNu
     _quick: ClassVar[Budget] = QUICK_NUMBERS
     _ensemble: ClassVar[Budget] = LONG  # members may overfit a little more, as others mend it
 
-    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()) -> Self:
-        """Update with new rows only, given as in ``fit``: the posterior so far becomes the prior.
-
-        The first call is a ``fit``; units stay those of the first call. Forgets a calibration, as ``fit`` does.
-        """
-        return self._partial_fit(X, y, sample_weight, callbacks)
-
     def _likelihood(self) -> LikelihoodFactory:
         return GaussianNoise(self.noise == "input", self.noise_prior)
 
@@ -429,16 +411,6 @@ n_iter_no_change, tol, n_draws, random_state, verbose
     >>> model.predict_proba(X).shape
     (150, 3)
     """
-
-    def partial_fit(
-        self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None, *, callbacks: Sequence[Callback] = ()
-    ) -> Self:
-        """Update with new rows only, given as in ``fit``: the posterior so far becomes the prior.
-
-        ``classes`` are all that will ever come; the first call needs them where its rows do not show them all.
-        """
-        with self._announce(classes):
-            return self._partial_fit(X, y, sample_weight, callbacks)
 
     def _likelihood(self) -> LikelihoodFactory:
         return categorical
