@@ -279,7 +279,7 @@ def make_served(what):
     if what == "replicas":
         return vmg.freeze_draws(vmg.nn.replicate(net, 3, start_scale=1), likelihood=KnownNoiseLikelihood(0.1))
     if what == "heads":
-        return vmg.freeze_draws(vmg.nn.HeadEnsemble([net, copy.deepcopy(net)]).fit(x, y))
+        return vmg.freeze_draws([vmg.nn.BayesianHead(net).fit(x, y) for _ in range(2)])
     return vmg.freeze_draws(vmg.nn.BayesianHead(net).fit(x, y.flatten() if what == "class head" else y))
 
 
@@ -287,10 +287,9 @@ def make_served(what):
 def test_a_frozen_model_predicts_as_the_model_itself(what):
     x = torch.randn(40, 3)
     net = nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 2))
-    heads = vmg.nn.HeadEnsemble([net, nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))]).fit(
-        x, x[:, :2].sin()
-    )
-    model = {"head": next(iter(heads)), "heads": heads, "replicas": vmg.nn.replicate(net, 3, start_scale=1)}[what]
+    other = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    heads = [vmg.nn.BayesianHead(one).fit(x, x[:, :2].sin()) for one in (net, other)]
+    model = {"head": heads[0], "heads": heads, "replicas": vmg.nn.replicate(net, 3, start_scale=1)}[what]
     likelihood = KnownNoiseLikelihood(0.1) if what == "replicas" else None
     expected = vmg.predict(model, x, likelihood=likelihood)
     for a, b in zip(vmg.freeze_draws(model, likelihood=likelihood)(x), expected, strict=True):

@@ -11,7 +11,7 @@ from torch import nn
 import vmg.prediction.networks
 from reference import assert_moments
 from vmg.likelihoods import CategoricalLikelihood, GaussianLikelihood, KnownNoiseLikelihood
-from vmg.nn import MLP, BayesianHead, HeadEnsemble, add_lora, bayesianize, fixed_draw, replicate
+from vmg.nn import MLP, BayesianHead, add_lora, bayesianize, fixed_draw, replicate
 from vmg.prediction import draw_functions
 
 
@@ -89,7 +89,7 @@ def regression_models():
         "lora": (adapted, known),
         "replicas": (replicate(net, 4), known),
         "head": (BayesianHead(net).fit(x, y), None),
-        "heads": (HeadEnsemble([net, copy.deepcopy(net)]).fit(x, y), None),
+        "heads": ([BayesianHead(net).fit(x, y) for _ in range(2)], None),
         "a model and replicas": ([adapted, replicate(net, 4)], known),
     }
 
@@ -136,7 +136,7 @@ def test_predictions_of_classes_have_their_entropies(kind):
         "lora": lambda: add_lora(net, initial_scale=0.5),
         "replicas": lambda: replicate(net, 4),
         "head": lambda: BayesianHead(net).fit(x, y),
-        "heads": lambda: HeadEnsemble([net, copy.deepcopy(net)]).fit(x, y),
+        "heads": lambda: [BayesianHead(net).fit(x, y) for _ in range(2)],
     }[kind]()
     found = vmg.predict(model, x, likelihood=CategoricalLikelihood(), n_samples=20)
     total = torch.special.entr(found.mean).sum(-1)

@@ -43,22 +43,27 @@ class NoisePrior:
     """Gamma(concentration, rate) of each output's noise precision, or with ``full`` the Wishart that extends it.
 
     The Wishart has 2 concentration + C − 1 degrees of freedom and scale matrix (2 rate I)⁻¹. For one output both are
-    the same distribution.
+    the same distribution. The rate may be a tensor [..., C], one for each output.
     """
 
     concentration: float = 1.0
-    rate: float = 1e-3
+    rate: float | Tensor = 1e-3
     full: bool = False
 
     def __post_init__(self) -> None:
         for name in ("concentration", "rate"):
             value = getattr(self, name)
-            if not (value > 0 and math.isfinite(value)):
+            if not isinstance(value, Tensor) and not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"{name} must be positive and finite; got {value}")
 
     def degrees(self, n_outputs: int) -> float:
         """Degrees of freedom of the Wishart, ν₀."""
         return 2 * self.concentration + (n_outputs - 1 if self.full else 0)
+
+    def scatter(self, like: Tensor) -> Tensor:
+        """S₀ of the prior as a matrix [..., C, C], or its diagonal [..., C], for a tensor ``like`` [..., C]."""
+        diagonal = (2 * self.rate * torch.ones_like(like)).to(like.dtype)
+        return torch.diag_embed(diagonal) if self.full else diagonal
 
 
 PRECISION_SPREAD = 4.0  # prior standard deviation of a log precision
@@ -177,10 +182,8 @@ def condition(rows: RowStatistics, prior_precision: Tensor, prior: NoisePrior) -
 
 def _posterior(mean: Tensor, root: Tensor, n_rows: Tensor, squares: Tensor, prior: NoisePrior) -> LinearPosterior:
     """The posterior from S without the prior's share: ``squares`` [..., C, C], or its diagonal [..., C]."""
-    n_outputs = mean.shape[-1]
-    least = 2 * prior.rate
-    scatter = squares + (least * torch.eye(n_outputs, dtype=mean.dtype, device=mean.device) if prior.full else least)
-    return LinearPosterior(mean, root, prior.degrees(n_outputs) + n_rows, scatter)
+    scatter = squares + prior.scatter(mean[..., 0, :])
+    return LinearPosterior(mean, root, prior.degrees(mean.shape[-1]) + n_rows, scatter)
 
 
 def condition_on_rows(
@@ -223,9 +226,8 @@ def _log_density(posterior: LinearPosterior, prior_precision: Tensor, count: Ten
     """log p(y | Φ) from the posterior that these targets lead to, [...]."""
     n_outputs, degrees = posterior.mean.shape[-1], posterior.degrees
     logdet = 2 * posterior.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    unit = torch.ones(n_outputs, dtype=degrees.dtype, device=degrees.device)
     start = torch.full_like(degrees, prior.degrees(n_outputs))
-    before = _log_normaliser(start, 2 * prior.rate * (torch.diag(unit) if prior.full else unit), n_outputs, prior.full)
+    before = _log_normaliser(start, prior.scatter(posterior.mean[..., 0, :]), n_outputs, prior.full)
     after = _log_normaliser(degrees, posterior.scatter, n_outputs, prior.full)
     shrinkage = 0.5 * n_outputs * (prior_precision.log().sum(-1) - logdet)
     return shrinkage + after - before - 0.5 * n_outputs * count * math.log(2 * math.pi)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -15,9 +15,8 @@ from vmg.math.evidence import NoisePrior, log_precision_prior
 from vmg.math.linalg import values_readable
 from vmg.nn.draws import call, evaluating
 from vmg.nn.outputs import GaussianOutput, SoftmaxOutput
-from vmg.nn.replicas import Replicas
 
-__all__ = ["BayesianHead", "FunctionPosterior", "HeadEnsemble"]
+__all__ = ["BayesianHead", "FunctionPosterior"]
 
 IGNORED = -100  # the label of tokens that do not count, as in PyTorch's cross entropy
 FEWEST_ROWS = 500  # of which a tenth may check the others
@@ -91,18 +90,27 @@ class BayesianHead(nn.Module):
         self._n_outputs = n_outputs if n_outputs is not None else getattr(likelihood, "n_outputs", None)
         self._output: GaussianOutput | SoftmaxOutput | None = None
         self._layer = None if n_features is not None else layer
-        if self._layer not in (None, "last"):
+        if self._layer != "last":
             self._remove_layer(self._layer)
         if n_features is not None and (self._n_outputs is not None or self.is_classifier is not True):
             self._make_output(n_features, self._n_outputs or 1)
 
     def _remove_layer(self, name: str | None) -> None:
-        """Work on a copy of the model without the layer of this name, or on its outputs for None."""
+        """Work on a copy of the model without the linear layer of this name, or on the model's outputs for None."""
         self._layer = name
-        if name is not None:
-            self.features, replaced = _without_layer(self.features, name)
-            self._n_outputs = replaced.out_features
-            self._start = _weights_of(replaced)
+        if name is None:
+            return
+        linear = {key: part for key, part in self.features.named_modules() if isinstance(part, nn.Linear)}
+        if name not in linear:
+            raise ValueError(f"layer must name an nn.Linear of the model, one of {list(linear)}; got {name!r}")
+        layer = linear[name]
+        self._n_outputs = layer.out_features
+        row = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
+        self._start = torch.cat([layer.weight.mT, row.unsqueeze(0)]).detach()  # [D + 1, K]
+        holder, _, last = name.rpartition(".")
+        self.features = copy.deepcopy(self.features) if name else nn.Identity()
+        if name:
+            setattr(self.features.get_submodule(holder), last, nn.Identity())
 
     def _make_output(self, n_features: int, n_outputs: int) -> GaussianOutput | SoftmaxOutput:
         groups = (n_features, 1) if self.bias else (n_features,)
@@ -227,10 +235,6 @@ class BayesianHead(nn.Module):
             output.start_precision()
         return self
 
-    def forget(self) -> None:
-        """Go back to before any rows were seen."""
-        self.output.forget()
-
     def _new_output(self, rows: _Rows) -> GaussianOutput | SoftmaxOutput:
         """An output layer that has seen no rows, with the settings of the present one if there is one."""
         if self._output is not None:
@@ -347,52 +351,6 @@ class BayesianHead(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-class HeadEnsemble(nn.Module):
-    """Heads on several models, each fitted to the same rows; what they disagree about is epistemic.
-
-    Parameters
-    ----------
-    models : sequence of nn.Module, or Replicas
-        Models that were trained from starts of their own, or heads.
-    likelihood, **options
-        Of every :class:`BayesianHead`.
-
-    Examples
-    --------
-    >>> heads = HeadEnsemble(vmg.nn.replicate(model, 5)).fit(loader)  # doctest: +SKIP
-    >>> vmg.predict(heads, x).mean                                     # doctest: +SKIP
-    """
-
-    def __init__(
-        self, models: Sequence[nn.Module] | Replicas, likelihood: HasNoisePrior | None = None, **options: Any
-    ) -> None:
-        super().__init__()
-        members = models.members() if isinstance(models, Replicas) else models
-        heads = [one if isinstance(one, BayesianHead) else BayesianHead(one, likelihood, **options) for one in members]
-        if not heads:
-            raise ValueError("models must be at least one module; got none")
-        self.heads = nn.ModuleList(heads)
-
-    def __iter__(self) -> Iterator[BayesianHead]:
-        return iter(self.heads)  # type: ignore[arg-type]
-
-    def fit(self, data: Any, y: Tensor | None = None, weight: Tensor | None = None, **options: Any) -> HeadEnsemble:
-        """Fit every head to all rows, which are gone over once for each; see :meth:`BayesianHead.fit`."""
-        for head in self:
-            head.fit(data, y, weight, **options)
-        return self
-
-    def update(self, x: Any, y: Tensor, weight: Tensor | None = None) -> HeadEnsemble:
-        """Condition every head on more rows."""
-        for head in self:
-            head.update(x, y, weight)
-        return self
-
-    def forward(self, x: Any) -> Tensor:
-        """The mean over heads of their functions (of classes, of their logits), [N, C]."""
-        return torch.stack([head(x) for head in self]).mean(0)
-
-
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
@@ -472,23 +430,3 @@ def _output_layer(model: nn.Module, x: Any) -> str | None:
         for hook in hooks:
             hook.remove()
     return next((name for name, output in outputs.items() if output is final), None)
-
-
-def _without_layer(model: nn.Module, name: str) -> tuple[nn.Module, nn.Linear]:
-    """A copy of a model whose linear layer ``name`` passes its inputs on, and that layer."""
-    layer = dict(model.named_modules()).get(name)
-    if not isinstance(layer, nn.Linear):
-        linear = [key for key, part in model.named_modules() if isinstance(part, nn.Linear)]
-        raise ValueError(f"layer must name an nn.Linear of the model, one of {linear}; got {name!r}")
-    if not name:
-        return nn.Identity(), layer
-    copied = copy.deepcopy(model)
-    holder, _, last = name.rpartition(".")
-    setattr(copied.get_submodule(holder), last, nn.Identity())
-    return copied, layer
-
-
-def _weights_of(layer: nn.Linear) -> Tensor:
-    """The weights of a layer [D + 1, K], its bias, or zeros, as the last row."""
-    row = layer.weight.new_zeros(layer.out_features) if layer.bias is None else layer.bias
-    return torch.cat([layer.weight.mT, row.unsqueeze(0)]).detach()

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+
 
 import torch
 from torch import Tensor, nn
@@ -112,15 +112,10 @@ class GaussianOutput(_Doubles):
 
     def log_evidence(self, features: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
         """log p(y | Φ) [*batch_shape] of targets [N, C]: an objective for the features and the precisions."""
-        y, options = self._targets(y), dict[str, Any](weight=weight, prior=self.noise_prior)
-        if not self.relative:
-            return log_evidence(features, y, self.prior_precision(), **options)
+        y = self._targets(y)
         with torch.no_grad():
-            wide = None if weight is None else weight.double()
-            unit = _unit(row_statistics(features.double(), y.double(), wide), bias=self.bias)
-            n_rows = y.shape[-2] if weight is None else weight.sum(-1)
-        scaled = y / unit.unsqueeze(-2).to(y.dtype)
-        return log_evidence(features, scaled, self.prior_precision(), **options) - n_rows * unit.log().sum(-1)
+            prior = self._prior(_row_statistics(features, y, weight))
+        return log_evidence(features, y, self.prior_precision(), weight=weight, prior=prior)
 
     # -- conditioning on rows -----------------------------------------------------------------------------------------
 
@@ -139,8 +134,7 @@ class GaussianOutput(_Doubles):
     @torch.no_grad()
     def update(self, features: Tensor, y: Tensor, weight: Tensor | None = None) -> None:
         """Condition on more rows; the result is that of seeing all rows at once."""
-        new = row_statistics(features.double(), self._targets(y).double(), None if weight is None else weight.double())
-        for buffer, part in zip(self.statistics, new, strict=True):
+        for buffer, part in zip(self.statistics, _row_statistics(features, self._targets(y), weight), strict=True):
             buffer += part
 
     def start_precision(self) -> None:
@@ -153,7 +147,8 @@ class GaussianOutput(_Doubles):
     def learn_precision(self) -> None:
         """Choose the prior's precisions by the evidence of the rows that were seen."""
         self.start_precision()
-        start, rows = self.log_precision.detach().double(), self._scaled()
+        start, rows = self.log_precision.detach().double(), self.statistics
+        prior = self._prior(rows)
         change = torch.zeros_like(start).requires_grad_()
         optimiser = torch.optim.LBFGS(
             [change], max_iter=PRECISION_STEPS, line_search_fn="strong_wolfe", tolerance_change=1e-8
@@ -162,7 +157,7 @@ class GaussianOutput(_Doubles):
         def loss() -> Tensor:
             optimiser.zero_grad()
             precision = group_precision(start + change.clamp(-LOG_RANGE, LOG_RANGE), self.group_sizes)
-            value = -log_evidence_of_statistics(rows, precision, self.noise_prior).sum()
+            value = -log_evidence_of_statistics(rows, precision, prior).sum()
             value.backward()
             return value
 
@@ -174,24 +169,28 @@ class GaussianOutput(_Doubles):
         with torch.no_grad():
             self.log_precision.copy_(start + change.clamp(-LOG_RANGE, LOG_RANGE))
 
-    def _scaled(self) -> RowStatistics:
-        """The sums over rows with targets in units of their own deviation, where the noise's prior is relative."""
+    def _prior(self, rows: RowStatistics) -> NoisePrior:
+        """The prior of the noise; where it is relative, its rate is in units of the variance of these rows' targets.
+
+        That is about their mean where the last feature is one, so that its moment is their sum.
+        """
         if not self.relative:
-            return self.statistics
-        gram, moment, square, count = self.statistics
-        unit = _unit(self.statistics, bias=self.bias)
-        both = unit.unsqueeze(-1) * unit.unsqueeze(-2)
-        return RowStatistics(gram, moment / unit.unsqueeze(-2), square / both, count)
+            return self.noise_prior
+        n_rows = rows.n_rows.clamp_min(1e-300).unsqueeze(-1)
+        square = rows.square.diagonal(dim1=-2, dim2=-1) / n_rows
+        variance = square - (rows.moment[..., -1, :] / n_rows).square() if self.bias else square
+        unit = torch.where(variance > 1e-12 * square, variance, torch.where(square > 0, square, 1.0))
+        return replace(self.noise_prior, rate=self.noise_prior.rate * unit)
 
     def posterior(self) -> LinearPosterior:
         """Posterior of the output weights and of the noise given the rows seen so far, in double precision."""
-        posterior = condition(self._scaled(), self.prior_precision().detach().double(), self.noise_prior)
-        if not self.relative and self.inflation is None:
+        rows = self.statistics
+        posterior = condition(rows, self.prior_precision().detach().double(), self._prior(rows))
+        if self.inflation is None:
             return posterior
-        unit = _unit(self.statistics, bias=self.bias) if self.relative else torch.ones_like(posterior.mean[..., 0, :])
-        wide = unit if self.inflation is None else unit * self.inflation.sqrt()
-        scatter = posterior.scatter * (wide.unsqueeze(-1) * wide.unsqueeze(-2) if posterior.full else wide.square())
-        return replace(posterior, mean=posterior.mean * unit.unsqueeze(-2), scatter=scatter)
+        wide = self.inflation.sqrt()
+        factor = wide.unsqueeze(-1) * wide if posterior.full else self.inflation
+        return replace(posterior, scatter=posterior.scatter * factor)
 
     @torch.no_grad()
     def calibrate(self, features: Tensor, y: Tensor, *, only_widen: bool) -> None:
@@ -238,15 +237,9 @@ class GaussianOutput(_Doubles):
         return y
 
 
-def _unit(rows: RowStatistics, *, bias: bool) -> Tensor:
-    """The standard deviation of the targets [..., C], or one where they do not vary.
-
-    It is about their mean where the last feature is one, so that its moment is their sum.
-    """
-    n_rows = rows.n_rows.clamp_min(1e-300).unsqueeze(-1)
-    square = rows.square.diagonal(dim1=-2, dim2=-1) / n_rows
-    variance = square - (rows.moment[..., -1, :] / n_rows).square() if bias else square
-    return torch.where(variance > 1e-12 * square, variance, torch.where(square > 0, square, 1.0)).sqrt()
+def _row_statistics(features: Tensor, y: Tensor, weight: Tensor | None) -> RowStatistics:
+    """Sums over rows in double precision."""
+    return row_statistics(features.double(), y.double(), None if weight is None else weight.double())
 
 
 class SoftmaxOutput(_Doubles):

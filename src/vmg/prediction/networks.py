@@ -18,7 +18,7 @@ from vmg.math.linalg import at_least_float32
 from vmg.nn.bayesian import BayesianLinear, use_generator
 from vmg.nn.convert import to_plain
 from vmg.nn.draws import Draws, call, evaluating, fixed_draw, output_tensor, split_rows
-from vmg.nn.head import BayesianHead, HeadEnsemble
+from vmg.nn.head import BayesianHead
 from vmg.nn.mlp import MLP
 from vmg.nn.outputs import GaussianOutput
 from vmg.nn.replicas import Replicas
@@ -187,7 +187,7 @@ def predict(
             stacklevel=2,
         )
     whole = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
-    members = list(model) if isinstance(model, HeadEnsemble | Sequence) else [model]
+    members = list(model) if isinstance(model, Sequence) else [model]
     if not members:
         raise ValueError("model must be at least one module; got none")
     parts = []
@@ -339,7 +339,7 @@ def freeze_draws(
     from it. It takes whatever :func:`predict` takes. Of a model with Bayesian layers it holds ``n_samples`` copies, of
     a head of classes as many draws of the output weights; a head with Gaussian noise needs none.
     """
-    if isinstance(model, HeadEnsemble | Sequence):
+    if isinstance(model, Sequence):
         return FrozenEnsemble([freeze_draws(member, n_samples, likelihood) for member in model]).eval()
     if isinstance(model, BayesianHead):
         return FrozenHead(model, n_samples).eval()
