@@ -182,13 +182,18 @@ def test_every_input_with_rows_is_dealt():
     assert_close(together(x, scale=torch.tensor(2.0))[1], models[1](x, 2.0)["logits"])
 
 
-def test_how_steps_are_taken():
-    how = {make: [step.how.__name__ for step in replicate(make(), 2)._steps] for make in (mlp, hooked, tokens)}
-    linear, others = "_linear_of_members", "_elementwise_of_members"
-    assert how[mlp] == [linear, others, linear, others, linear]
-    assert how[hooked] == [linear, others, "_member_by_member", others, linear]
-    assert how[tokens][0] == how[tokens][-1] == "_members_by_vmap"
-    assert len(list(replicate(mlp(), 2).parameters())) == 1
+def test_layers_of_all_members_are_called_together():
+    """One by one only where a module has hooks or statistics, or ``vmap`` could not transform it."""
+    one_by_one = {}
+    for make in (mlp, hooked, cnn, Branching):
+        together = replicate(make(), 2) if make is not Branching else Replicas([Branching(), Branching()])
+        together(rows())
+        one_by_one[make] = [step.one_by_one for step in together._steps]
+        assert len(list(together.parameters())) == 1
+    assert one_by_one[mlp] == [False] * 5
+    assert one_by_one[hooked] == [False, False, True, False, False]
+    assert one_by_one[cnn] == [False, False, True, False, False, False, False]
+    assert one_by_one[Branching] == [True]
 
 
 def test_arguments_of_another_length_are_not_dealt():
@@ -269,9 +274,7 @@ def test_what_members_disagree_about_is_epistemic():
 
 def test_a_head_for_every_member():
     together, x, y = replicate(mlp(), 2), rows(), torch.arange(12) % 2
-    heads = [
-        vmg.nn.BayesianHead(member, CategoricalLikelihood(), layer="4").fit([(x, y)]) for member in together.members()
-    ]
+    heads = [vmg.nn.BayesianHead(member, layer="4").fit(x, y) for member in together.members()]
     assert vmg.predict(heads, x).mean.shape == (12, 2)
 
 

@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-
 import torch
 from torch import Tensor, nn
 

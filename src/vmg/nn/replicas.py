@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,8 +60,13 @@ class Replicas(nn.Module):
         for part in self.model.modules():
             for held in (part._parameters, part._buffers):
                 held.update(dict.fromkeys(held))
-        self._first_name = _first_names(models[0])
-        self._steps = list(_steps(self.model, list(self._first_name)))
+        everything = [
+            *models[0].named_parameters(remove_duplicate=False),
+            *models[0].named_buffers(remove_duplicate=False),
+        ]
+        seen: dict[int, str] = {}  # tied weights and repeated modules have several names; the first stands for all
+        self._first_name = {name: seen.setdefault(id(tensor), name) for name, tensor in everything}
+        self._steps = list(_steps(self.model, self._first_name))
         self._trained = {name: (len(models), *first[name].shape) for name in first if is_trained[name]}
         kept = [name for name in first if not is_trained[name]]
         self._kept = {name: f"kept_{number}" for number, name in enumerate(kept)}
@@ -84,7 +89,10 @@ class Replicas(nn.Module):
         if not 1 <= n_seen <= self.n_members:
             raise ValueError(f"seen_by must be between 1 and {self.n_members}, the number of members; got {seen_by}")
         arguments = {**{str(position): value for position, value in enumerate(inputs)}, **keywords}
-        n_rows = _number_of_rows(arguments.values())
+        with_rows = [value for value in arguments.values() if isinstance(value, Tensor) and value.dim()]
+        if not with_rows:
+            raise ValueError("inputs must hold a tensor with rows; got none")
+        n_rows = len(with_rows[0])
         dealt = {key for key, value in arguments.items() if isinstance(value, Tensor) and value.shape[:1] == (n_rows,)}
         arguments |= {key: self._deal(arguments[key], n_seen) for key in dealt}
         tensors = self._stacked()
@@ -100,13 +108,9 @@ class Replicas(nn.Module):
         """Rows [N, ...] as [E, rows of a member, ...]; the first rows come again where the division leaves a rest."""
         if n_seen == self.n_members:
             return rows.expand(self.n_members, *rows.shape)
-        n_dealt = n_seen * len(rows)
-        n_own = -(-n_dealt // self.n_members)
-        if n_own * self.n_members == n_dealt:
-            many = rows if n_seen == 1 else rows.expand(n_seen, *rows.shape).flatten(0, 1)
-        else:
-            many = rows[torch.arange(n_own * self.n_members, device=rows.device) % len(rows)]
-        return many.unflatten(0, (self.n_members, n_own))
+        n_own = -(-n_seen * len(rows) // self.n_members)
+        index = torch.arange(n_own * self.n_members, device=rows.device) % len(rows)
+        return rows[index].unflatten(0, (self.n_members, n_own))
 
     def _stacked(self) -> dict[str, Tensor]:
         """All tensors of the members, [E, ...], by their names in the model."""
@@ -118,17 +122,16 @@ class Replicas(nn.Module):
     @torch.no_grad()
     def members(self) -> list[nn.Module]:
         """The members as models of their own, copied: for Bayesian heads, for export."""
-        stacked = self._stacked()
-        return [self._member({name: own[k].clone() for name, own in stacked.items()}) for k in range(self.n_members)]
-
-    def _member(self, tensors: dict[str, Tensor]) -> nn.Module:
-        model = copy.deepcopy(self.model)
-        for name in (*self._trained, *self._frozen):
-            tensors[name] = nn.Parameter(tensors[name], requires_grad=name in self._trained)
-        for name, same in self._first_name.items():
-            holder, _, last = name.rpartition(".")
-            setattr(model.get_submodule(holder), last, tensors[same])
-        return model
+        stacked, models = self._stacked(), []
+        for k in range(self.n_members):
+            model, tensors = copy.deepcopy(self.model), {name: own[k].clone() for name, own in stacked.items()}
+            for name in (*self._trained, *self._frozen):
+                tensors[name] = nn.Parameter(tensors[name], requires_grad=name in self._trained)
+            for name, same in self._first_name.items():
+                holder, _, last = name.rpartition(".")
+                setattr(model.get_submodule(holder), last, tensors[same])
+            models.append(model)
+        return models
 
     def extra_repr(self) -> str:
         return f"n_members={self.n_members}, weights={tuple(self.weights.shape)}"
@@ -183,81 +186,53 @@ ELEMENTWISE = (
 
 @dataclass
 class _Step:
-    """A module, the names of its tensors inside it and in the whole model, and how it is called for all members."""
+    """A module, and the names of its tensors inside it and in the whole model; a call is one of all members."""
 
     module: nn.Module
     names: dict[str, str]
-    how: Callable[[_Step, dict[str, Tensor], dict[str, Any], set[str]], Tensor]
+    one_by_one: bool  # members: a call changes statistics, a user has put hooks on it, or ``vmap`` cannot transform it
 
     def __call__(self, tensors: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
-        return self.how(self, {inner: tensors[name] for inner, name in self.names.items()}, arguments, dealt)
+        own = {inner: tensors[name] for inner, name in self.names.items()}
+        if not self.one_by_one and type(self.module) in ELEMENTWISE:
+            return self.module(arguments["0"])
+        if not self.one_by_one and type(self.module) is nn.Linear:
+            return _batched_linear(arguments["0"], own["weight"].mT, own.get("bias"))
+        if not self.one_by_one:
+            dims = 0, {key: 0 if key in dealt else None for key in arguments}
+            try:
+                return vmap(self._call_member, dims, randomness="different")(own, arguments)
+            except RuntimeError:  # such as a branch that depends on the data
+                pass
+        outputs = []
+        for k in range(len(arguments[min(dealt)])):
+            mine = {key: value[k] if key in dealt else value for key, value in arguments.items()}
+            outputs.append(self._call_member({name: tensor[k] for name, tensor in own.items()}, mine))
+        self.one_by_one = True
+        return torch.stack(outputs)
 
-    def call_member(self, own: dict[str, Tensor], arguments: dict[str, Any]) -> Tensor:
-        """The output of one member, from its own tensors and arguments."""
+    def _call_member(self, own: dict[str, Tensor], arguments: dict[str, Any]) -> Tensor:
         positional = tuple(value for key, value in arguments.items() if key.isdecimal())
         keywords = {key: value for key, value in arguments.items() if not key.isdecimal()}
         return output_tensor(functional_call(self.module, own, positional, keywords))
 
 
-def _members_by_vmap(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
-    """Any module; from now on one by one, where ``vmap`` cannot transform it."""
-    dims = 0, {key: 0 if key in dealt else None for key in arguments}
-    try:
-        return vmap(step.call_member, dims, randomness="different")(own, arguments)
-    except RuntimeError:  # such as a branch that depends on the data
-        outputs = _member_by_member(step, own, arguments, dealt)
-        step.how = _member_by_member
-        return outputs
-
-
-def _member_by_member(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
-    """A module that must see one member at a time: calls change its statistics, or a user has put hooks on it."""
-    outputs = []
-    for k in range(len(arguments[min(dealt)])):
-        mine = {key: value[k] if key in dealt else value for key, value in arguments.items()}
-        outputs.append(step.call_member({name: tensor[k] for name, tensor in own.items()}, mine))
-    return torch.stack(outputs)
-
-
-def _elementwise_of_members(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
-    """A module that does the same to every number."""
-    return step.module(arguments["0"])
-
-
-def _linear_of_members(step: _Step, own: dict[str, Tensor], arguments: dict[str, Any], dealt: set[str]) -> Tensor:
-    """A linear layer, as one batched product: small networks take two to nine times as long with ``vmap``."""
-    h, weight, bias = arguments["0"], own["weight"].mT, own.get("bias")  # [E, in, out] and [E, out]
+def _batched_linear(h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A linear layer as one product of [E, in, out]: small networks take two to nine times as long with ``vmap``."""
     rows = h if h.dim() == 3 else h.flatten(1, -2)
     product = torch.bmm(rows, weight) if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight)
     return product if h.dim() == 3 else product.unflatten(1, h.shape[1:-1])
 
 
-def _steps(module: nn.Module, names: Sequence[str], prefix: str = "") -> Iterator[_Step]:
+def _steps(module: nn.Module, names: Container[str], prefix: str = "") -> Iterator[_Step]:
     """The steps of a model: the layers of an ``nn.Sequential`` in turn; any other module is one step."""
-    held = [(part, name) for part, inside in module.named_modules() for name in (*inside._parameters, *inside._buffers)]
-    inner = [f"{part}.{name}".removeprefix(".") for part, name in held]
-    own = {name: f"{prefix}{name}" for name in inner if f"{prefix}{name}" in names}
     if type(module) is nn.Sequential and not has_hooks(module):
         for name, part in module._modules.items():
             assert part is not None
             yield from _steps(part, names, f"{prefix}{name}.")
-    elif any(isinstance(part, HAVE_STATISTICS) or has_hooks(part) for part in module.modules()):
-        yield _Step(module, own, _member_by_member)
-    elif type(module) is nn.Linear:
-        yield _Step(module, own, _linear_of_members)
-    else:
-        yield _Step(module, own, _elementwise_of_members if type(module) in ELEMENTWISE else _members_by_vmap)
-
-
-def _first_names(model: nn.Module) -> dict[str, str]:
-    """Every name of a tensor, and the first of its names: tied weights and repeated modules have several."""
-    first: dict[int, str] = {}
-    everything = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    return {name: first.setdefault(id(tensor), name) for name, tensor in everything}
-
-
-def _number_of_rows(values: Iterable[Any]) -> int:
-    for value in values:
-        if isinstance(value, Tensor) and value.dim():
-            return len(value)
-    raise ValueError("inputs must hold a tensor with rows; got none")
+        return
+    held = [(part, name) for part, inside in module.named_modules() for name in (*inside._parameters, *inside._buffers)]
+    inner = [f"{part}.{name}".removeprefix(".") for part, name in held]
+    own = {name: f"{prefix}{name}" for name in inner if f"{prefix}{name}" in names}
+    one_by_one = any(isinstance(part, HAVE_STATISTICS) or has_hooks(part) for part in module.modules())
+    yield _Step(module, own, one_by_one)
