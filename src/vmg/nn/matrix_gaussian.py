@@ -64,17 +64,16 @@ class PseudoData(KeepsSettings):
     ) -> None:
         super().__init__()
         bounds = torch.as_tensor(max_noise, dtype=torch.get_default_dtype(), device="cpu")
-        one = isinstance(max_noise, int | float)
-        if not (0 < float(max_noise) <= 1 if one else ((bounds > 0) & (bounds <= 1)).all()):  # type: ignore[arg-type]
+        if not ((bounds > 0) & (bounds <= 1)).all():
             raise ValueError(f"max_noise, the bound on √α, must be in (0, 1]; got {max_noise}")
-        if not one and bounds.shape != torch.Size(batch_shape):
+        if bounds.dim() and bounds.shape != torch.Size(batch_shape):
             raise ValueError(
                 f"max_noise must be one number or one for each of the replicas {tuple(batch_shape)}; "
                 f"got shape {tuple(bounds.shape)}"
             )
         if noise not in NOISE_KINDS:
             raise ValueError(f"noise must be one of {NOISE_KINDS}; got {noise!r}")
-        self.max_noise: float | Tensor = float(max_noise) if isinstance(max_noise, int | float) else bounds
+        self.max_noise: float | Tensor = bounds if bounds.dim() else float(max_noise)  # type: ignore[arg-type]
         self.noise, self.lowest = noise, MIN_LOG_SCALE
         self.n_points, self.n_rows, self.n_columns = n_points, n_rows, n_columns
         width = n_rows + n_columns
@@ -92,9 +91,8 @@ class PseudoData(KeepsSettings):
         """Entries uniform near zero, √α at its bound, as in the authors' code."""
         with torch.no_grad():
             self.points.uniform_(-INITIAL_RANGE, INITIAL_RANGE, generator=generator)
-            _, highest = self.limits()
             for log_noise in self.log_noises():
-                log_noise.copy_(torch.as_tensor(highest).expand_as(log_noise))
+                log_noise.copy_(torch.as_tensor(self.limits()[1]).expand_as(log_noise))
 
     @property
     def inputs(self) -> Tensor:
@@ -303,7 +301,10 @@ class MatrixGaussianLinear(BayesianLinear):
     @property
     def posterior(self) -> MatrixNormal:
         """q(W) = MN(M, U, V), before conditioning on the pseudo-data."""
-        return MatrixNormal(self._loc_or_zeros(), self.row(), self.column(), validate_args=False)
+        loc = self._loc()
+        if loc is None:
+            loc = at_least_float32(self.row.log_scale).new_zeros(*self.batch_shape, self.n_rows, self.out_features)
+        return MatrixNormal(loc, self.row(), self.column(), validate_args=False)
 
     def posterior_given(self, inputs: Tensor | None = None, outputs: Tensor | None = None) -> MatrixNormal:
         """q(W | Ã, B̃) = MN(M_eff, U', V) at pseudo-data [..., P, R] and [..., P, C], their means where None.
@@ -319,12 +320,6 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def _loc(self) -> Tensor | None:
         return None if self.loc is None else at_least_float32(self.loc)
-
-    def _loc_or_zeros(self) -> Tensor:
-        if self.loc is not None:
-            return at_least_float32(self.loc)
-        scale = at_least_float32(self.row.log_scale)
-        return scale.new_zeros(*self.batch_shape, scale.shape[-1], self.out_features)
 
     def kl_divergence(self) -> Tensor:
         """KL of the posterior to the prior, with that of the prior's own precisions; [*batch_shape].
@@ -364,12 +359,13 @@ class MatrixGaussianLinear(BayesianLinear):
 
     def predictive(self, x: Tensor) -> MatrixNormal:
         """The joint distribution of the outputs at all rows of x [..., B, in], given the mean pseudo-data."""
-        x = self._augmented(x)
-        U, V = self.row(), self.column()
+        x, q = self._augmented(x), self.posterior
+        U, V = q.row_covariance, q.column_covariance
         if self.pseudo_data is None:
-            return MatrixNormal(x @ self._loc_or_zeros(), U.congruence(x), V, validate_args=False)
-        A, B = self._scaled(self.pseudo_data.inputs), self.pseudo_data.outputs
-        given = F.condition(x, self._loc(), U, A, B, self.damping)
+            return MatrixNormal(x @ q.loc, U.congruence(x), V, validate_args=False)
+        given = F.condition(
+            x, self._loc(), U, self._scaled(self.pseudo_data.inputs), self.pseudo_data.outputs, self.damping
+        )
         root = cholesky(given.row_covariance(U), name="predictive row covariance")
         return MatrixNormal(given.mean, Dense(root), V, validate_args=False)
 
@@ -441,20 +437,21 @@ class MatrixGaussianLinear(BayesianLinear):
 
         It is not E[W]: W is linear in the pseudo-outputs, but not in the pseudo-inputs, whose noise moves E[W].
         """
-        return self._loc_or_zeros() if self.pseudo_data is None else self.posterior_given().loc.to(self._wide_dtype())
+        q = self.posterior if self.pseudo_data is None else self.posterior_given()
+        return q.loc.to(self._wide_dtype())
 
     def sample_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the posterior, each one a whole function."""
-        U, V, M, dtype = self.row(), self.column(), self._loc_or_zeros(), self._wide_dtype()
-        noise = self.draw_noise(*sample_shape, *self.batch_shape, self.n_rows, self.out_features)
+        q, dtype = self.posterior, self._wide_dtype()
+        U, V = q.row_covariance, q.column_covariance
+        W = q.transform_noise(self.draw_noise(*sample_shape, *self.batch_shape, self.n_rows, self.out_features))
         if self.pseudo_data is None:
-            return M + V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT
+            return W
         A, B = self.pseudo_data.sample(sample_shape, self.generator)
-        parts = self._scaled(A), B, self.draw_noise(*B.shape)
+        parts = W, U, V, self._scaled(A), B, self.draw_noise(*B.shape)
         if needs_double(self.n_pseudo, self.n_rows, dtype):
-            U, V, M, noise, *parts = _in_double(U, V, M, noise, *parts)
-        W = M + V.sqrt_matmul(U.sqrt_matmul(noise).mT).mT
-        return F.condition_weights(W, U, V, *parts, self.damping).to(dtype)
+            parts = _in_double(*parts)
+        return F.condition_weights(*parts, self.damping).to(dtype)
 
     def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the prior."""
