@@ -9,12 +9,7 @@ from vmg.nn.head import BayesianHead, FunctionPosterior
 from vmg.nn.lora import MatrixGaussianLoRA, add_lora
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear, PseudoData
 from vmg.nn.mlp import MLP
-from vmg.nn.modules import (
-    MatrixGaussianConv1d,
-    MatrixGaussianConv2d,
-    MatrixGaussianModule,
-    MatrixGaussianMultiheadAttention,
-)
+from vmg.nn.modules import MatrixGaussianModule
 from vmg.nn.replicas import Replicas, replicate
 
 __all__ = [
@@ -26,13 +21,10 @@ __all__ = [
     "Conversion",
     "Draws",
     "FunctionPosterior",
-    "MatrixGaussianConv1d",
-    "MatrixGaussianConv2d",
     "MatrixGaussianEmbedding",
     "MatrixGaussianLinear",
     "MatrixGaussianLoRA",
     "MatrixGaussianModule",
-    "MatrixGaussianMultiheadAttention",
     "PseudoData",
     "Replicas",
     "add_lora",

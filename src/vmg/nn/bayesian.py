@@ -25,7 +25,9 @@ __all__ = [
     "has_hooks",
     "kl_divergence",
     "no_autocast",
+    "outermost",
     "parameter_groups",
+    "plain_linear",
     "use_generator",
 ]
 
@@ -150,7 +152,7 @@ class BayesianLinear(BayesianModule):
             return self.apply_weight(x, self.drawn)
         rows = self.as_rows(x)
         with no_autocast(rows):
-            out = self._leave(self._draw_rows(rows))
+            out = self._draw_rows(rows).to(self._dtype())
         return out if self.batch_shape else out.reshape(*x.shape[:-1], self.out_features)
 
     def _draw_rows(self, x: Tensor) -> Tensor:
@@ -180,7 +182,7 @@ class BayesianLinear(BayesianModule):
         """x̂ W for a weight matrix of :meth:`sample_weight`."""
         x = self.check_finite(self.check_shape(self._enter(x)))
         with no_autocast(x):
-            return self._leave(augment(x, self.has_bias) @ weight)
+            return (augment(x, self.has_bias) @ weight).to(self._dtype())
 
     def sample_prior_weight(self, sample_shape: Sequence[int] = ()) -> Tensor:
         """Weight matrices W [*sample_shape, *batch_shape, R, C] from the prior, where it can be drawn from."""
@@ -224,15 +226,7 @@ class BayesianLinear(BayesianModule):
 
     def _enter(self, x: Tensor) -> Tensor:
         """x in the precision the layer computes in, which is single at least: under autocast, or of narrow weights."""
-        own = self._dtype()
-        if x.dtype is own and own not in NARROW:
-            return x
-        return x.to(self._wide_dtype()) if x.dtype is own or _is_autocast(x) else x
-
-    def _leave(self, out: Tensor) -> Tensor:
-        """The output in the precision of narrow weights."""
-        own = self._dtype()
-        return out.to(own) if own in NARROW else out
+        return x.to(self._wide_dtype()) if x.dtype is self._dtype() or _is_autocast(x) else x
 
     def _dtype(self) -> torch.dtype:
         """Precision of the parameters."""
@@ -282,7 +276,7 @@ def kl_divergence(module: nn.Module, drawn: Sequence[DrawnRun] = ()) -> Tensor:
 
     ``drawn`` has divergences that were taken together with a draw, the last one first to be used.
     """
-    parts: dict[Any, None] = dict.fromkeys(_outermost(module))
+    parts: dict[Any, None] = dict.fromkeys(outermost(module))
     if not parts:
         raise ValueError(f"{type(module).__name__} holds no Bayesian layer; see vmg.nn.bayesianize")
     terms = []
@@ -299,7 +293,7 @@ def kl_divergence(module: nn.Module, drawn: Sequence[DrawnRun] = ()) -> Tensor:
     return total
 
 
-def _outermost(module: nn.Module) -> Iterator[BayesianModule]:
+def outermost(module: nn.Module) -> Iterator[BayesianModule]:
     """Bayesian modules that no other holds, each once."""
     inside: set[nn.Module] = set()
     for part in module.modules():

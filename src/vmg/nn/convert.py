@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from vmg.math.preactivations import input_divisor
-from vmg.nn.bayesian import BayesianLinear, BayesianModule
+from vmg.nn.bayesian import BayesianLinear, BayesianModule, outermost
 from vmg.nn.embedding import MatrixGaussianEmbedding
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 from vmg.nn.mlp import MLP, as_module
@@ -31,6 +31,7 @@ __all__ = [
     "Conversion",
     "bayesianize",
     "conversion",
+    "initial_scale",
     "keep_from_fast_paths",
     "layer_settings",
     "linear_weight",
@@ -154,14 +155,12 @@ def to_plain(model: nn.Module) -> nn.Module:
     """
     drawn = [part.drawn for part in model.modules() if isinstance(part, BayesianLinear)]
     copied = copy.deepcopy(model, {id(weight): weight.detach() for weight in drawn if weight is not None})
-    inside: set[nn.Module] = set()
+    for layer in list(outermost(copied)):
+        replace_in_place(layer, layer.as_plain(), forget=True)
     for part in list(copied.modules()):
         if type(part) is MLP:
             modules = [module for layer in part.layers for module in (as_module(part.activation), layer)]
-            replace_in_place(part, nn.Sequential(*modules[1:]), forget=True)  # its layers come later in this loop
-        elif isinstance(part, BayesianModule) and part not in inside:
-            inside.update(part.modules())
-            replace_in_place(part, part.as_plain(), forget=True)
+            replace_in_place(part, nn.Sequential(*modules[1:]), forget=True)
     copied.__dict__.pop(ATTRIBUTE, None)
     return copied
 
@@ -171,15 +170,18 @@ def layer_settings(n_rows: int, n_data: float | None) -> dict[str, Any]:
 
     Without pseudo-points the divergence of small data sets switches units off until nothing is left, so there are
     always some: 2.5√R, fewer than R and at most 50. The prior learns its own scale, as trained weights have any.
-    Weights start with the standard deviation 1/√N, which is about what N data leave of a unit prior.
     """
-    scale = FEWEST if n_data is None else min(max(n_data**-0.5, FEWEST), MOST)
     return {
         "n_pseudo": max(0, min(n_rows - 1, round(2.5 * math.sqrt(n_rows)), MOST_POINTS)),
         "max_noise": MAX_NOISE,
-        "initial_scale": scale,
+        "initial_scale": initial_scale(n_data),
         "prior": GammaPrior(),
     }
+
+
+def initial_scale(n_data: float | None) -> float:
+    """Standard deviation of the weights at the start: 1/√N, about what N data leave of a unit prior."""
+    return FEWEST if n_data is None else min(max(n_data**-0.5, FEWEST), MOST)
 
 
 def select(model: nn.Module, only: str | None, skip: str | None) -> Iterator[tuple[str, nn.Module, bool]]:

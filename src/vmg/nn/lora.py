@@ -7,9 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vmg.nn.bayesian import HOOKS, BayesianModule, plain_linear
-from vmg.nn.convert import keep_from_fast_paths, layer_settings, linear_weight, replace_in_place, select
+from vmg.nn.bayesian import BayesianModule, plain_linear
+from vmg.nn.convert import initial_scale, keep_from_fast_paths, linear_weight, replace_in_place, select
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
+from vmg.nn.modules import shell
 
 __all__ = ["MatrixGaussianLoRA", "add_lora"]
 
@@ -24,31 +25,24 @@ class MatrixGaussianLoRA(BayesianModule):
     ----------
     base : nn.Module
         A linear layer; its parameters are frozen.
-    in_features, out_features : int
-        Its sizes.
     rank, alpha : int, float
         Of the random map, and its scale; alpha is ``rank`` if None.
     **layer_options
         Options of :class:`~vmg.nn.MatrixGaussianLinear`, for both factors.
     """
 
-    def __init__(
-        self,
-        base: nn.Module,
-        in_features: int,
-        out_features: int,
-        rank: int = 8,
-        alpha: float | None = None,
-        **layer_options: Any,
-    ) -> None:
+    def __init__(self, base: nn.Module, rank: int = 8, alpha: float | None = None, **layer_options: Any) -> None:
         super().__init__()
+        weight = linear_weight(base)
+        if weight is None:
+            raise TypeError(f"base must be a linear layer; got {type(base).__name__}")
         if rank < 1:
             raise ValueError(f"rank must be at least 1; got {rank}")
-        self.in_features, self.out_features, self.rank = in_features, out_features, rank
-        self.scaling = 1.0 if alpha is None else alpha / rank
+        self.out_features, self.in_features = weight.shape
+        self.rank, self.scaling = rank, 1.0 if alpha is None else alpha / rank
         self.base = base.requires_grad_(False)
-        self.down = MatrixGaussianLinear(in_features, rank, False, **{"n_pseudo": 0, **layer_options})
-        self.up = MatrixGaussianLinear(rank, out_features, False, **{"n_pseudo": 0, **layer_options})
+        self.down = MatrixGaussianLinear(self.in_features, rank, False, **layer_options).to(weight)
+        self.up = MatrixGaussianLinear(rank, self.out_features, False, **layer_options).to(weight)
         if self.up.loc is not None:
             nn.init.zeros_(self.up.loc)
 
@@ -105,20 +99,11 @@ def add_lora(
         **layer_options: of :class:`~vmg.nn.MatrixGaussianLinear`.
     """
     adapted = copy.deepcopy(model).requires_grad_(False)
-    parts = [(old, linear_weight(old)) for _, old, is_chosen in select(adapted, only, skip) if is_chosen]
-    chosen = [(old, weight) for old, weight in parts if weight is not None]
+    chosen = [old for _, old, is_chosen in select(adapted, only, skip) if is_chosen and linear_weight(old) is not None]
     if not chosen:
         raise ValueError(f"{type(model).__name__} holds no linear layer to adapt")
-    for old, weight in chosen:
-        n_out, n_in = weight.shape
-        base = copy.copy(old)  # the same weights in an object of their own; hooks stay outside
-        base.__dict__ = {**old.__dict__, **{name: type(old.__dict__[name])() for name in HOOKS}}
-        start = layer_settings(n_in, n_data)["initial_scale"]
-        options = {"initial_scale": start, **layer_options}
-        with weight.device:
-            layer = MatrixGaussianLoRA(base, n_in, n_out, rank, alpha, **options)
-        if next(layer.down.parameters()).dtype is not weight.dtype:
-            layer.to(weight.dtype)
-        replace_in_place(old, layer)
+    options = {"initial_scale": initial_scale(n_data), **layer_options}
+    for old in chosen:  # base: the same weights in an object of their own; hooks stay outside
+        replace_in_place(old, MatrixGaussianLoRA(shell(old, hooks=False), rank, alpha, **options))
     keep_from_fast_paths(adapted)
     return adapted

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,13 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from vmg.nn.bayesian import HOOKS, BayesianModule
 from vmg.nn.matrix_gaussian import MatrixGaussianLinear
 
-__all__ = [
-    "MatrixGaussianConv1d",
-    "MatrixGaussianConv2d",
-    "MatrixGaussianModule",
-    "MatrixGaussianMultiheadAttention",
-    "weight_names",
-]
+__all__ = ["MatrixGaussianModule", "shell", "weight_names"]
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)  # weights [in, out, ...]
 
@@ -52,9 +45,7 @@ class MatrixGaussianModule(BayesianModule):
             raise ValueError(f"batch_shape must be empty for {type(module).__name__}; got {layer_options}")
         own, self._pairs = dict(module.named_parameters()), weight_names(module)
         empty = {id(p): nn.Parameter(p.detach().to("meta"), requires_grad=False) for p in own.values()}
-        self._plain = (
-            _shell(copy.deepcopy(module, dict(empty)), hooks=False),
-        )  # in a tuple: not a part of this module
+        self._plain = (shell(copy.deepcopy(module, dict(empty)), hooks=False),)  # in a tuple: not a part of this module
         self.matrices = nn.ModuleDict()
         for name, partner in self._pairs.items():
             weight, bias = self._turn(own[name].detach()).flatten(1), own.get(partner)
@@ -76,18 +67,14 @@ class MatrixGaussianModule(BayesianModule):
         return f"{type(plain).__name__}({plain.extra_repr()}), parameters={n}"
 
     def kl_divergence(self) -> Tensor:
-        return torch.stack([matrix.kl_divergence() for matrix in self._each()]).sum(0)
+        return torch.stack([matrix.kl_divergence() for matrix in self.matrices.values()]).sum(0)  # type: ignore[operator]
 
-    def _each(self) -> list[MatrixGaussianLinear]:
-        return list(self.matrices.values())  # type: ignore[arg-type]
-
-    def _tensors(
-        self, weight: Callable[[MatrixGaussianLinear], Tensor], dtype: torch.dtype | None = None
-    ) -> dict[str, Tensor]:
+    def _tensors(self, weight: Callable[[MatrixGaussianLinear], Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """Weights and biases by their names in the plain module, from one matrix W [R, C] for each."""
         tensors: dict[str, Tensor] = {}
-        for (name, partner), matrix in zip(self._pairs.items(), self._each(), strict=True):
-            flat, bias = matrix.as_linear(weight(matrix) if dtype is None else weight(matrix).to(dtype))
+        for (name, partner), matrix in zip(self._pairs.items(), self.matrices.values(), strict=True):
+            assert isinstance(matrix, MatrixGaussianLinear)
+            flat, bias = matrix.as_linear(weight(matrix).to(dtype))
             shape = self._turn(self._plain[0].get_parameter(name)).shape
             tensors[name] = self._turn(flat.reshape(shape))
             if bias is not None:
@@ -100,7 +87,7 @@ class MatrixGaussianModule(BayesianModule):
         if name not in pairs and name not in pairs.values():
             return super().__getattr__(name)
         self.warn_of_mean(name)
-        return self._tensors(MatrixGaussianLinear.mean_weight).get(name)
+        return self._tensors(MatrixGaussianLinear.mean_weight, next(self.parameters()).dtype).get(name)
 
     def as_plain(self) -> nn.Module:
         like = next(self.parameters())
@@ -119,7 +106,7 @@ class MatrixGaussianModule(BayesianModule):
     def _call(self, weight: Callable[[MatrixGaussianLinear], Tensor], inputs: Any, keywords: Mapping[str, Any]) -> Any:
         plain = self._plain[0]
         if not torch.compiler.is_compiling():
-            plain = _shell(plain)  # calls in other threads put their weights elsewhere
+            plain = shell(plain)  # calls in other threads put their weights elsewhere
         plain.training = self.training
         values = [x.data if isinstance(x, PackedSequence) else x for x in (*inputs, *keywords.values())]
         kinds = [x.dtype for x in values if isinstance(x, Tensor) and x.is_floating_point()]
@@ -139,41 +126,13 @@ def weight_names(module: nn.Module) -> dict[str, str]:
     return pairs
 
 
-def _shell(module: nn.Module, *, hooks: bool = True) -> nn.Module:
+def shell(module: nn.Module, *, hooks: bool = True) -> nn.Module:
     """The same module with dictionaries of its own, and without hooks where these are not wanted."""
-    shell = object.__new__(type(module))
-    shell.__dict__ = {
+    same = object.__new__(type(module))
+    same.__dict__ = {
         **vars(module),
         **({} if hooks else {name: type(getattr(module, name))() for name in HOOKS}),
         "_parameters": dict(module._parameters),
-        "_modules": {name: part if part is None else _shell(part) for name, part in module._modules.items()},
+        "_modules": {name: part if part is None else shell(part) for name, part in module._modules.items()},
     }
-    return shell
-
-
-class _OfKind(MatrixGaussianModule):
-    """A kind with a name of its own, made from the arguments of the plain module."""
-
-    KIND: type[nn.Module]
-
-    def __init__(self, *sizes: Any, **options: Any) -> None:
-        own = {name: options.pop(name) for name in inspect.signature(self.KIND).parameters if name in options}
-        super().__init__(self.KIND(*sizes, **own), **options)
-
-
-class MatrixGaussianConv1d(_OfKind):
-    """``nn.Conv1d`` with a matrix Gaussian kernel; arguments of both that and :class:`MatrixGaussianLinear`."""
-
-    KIND = nn.Conv1d
-
-
-class MatrixGaussianConv2d(_OfKind):
-    """``nn.Conv2d`` with a matrix Gaussian kernel; arguments of both that and :class:`MatrixGaussianLinear`."""
-
-    KIND = nn.Conv2d
-
-
-class MatrixGaussianMultiheadAttention(_OfKind):
-    """``nn.MultiheadAttention`` with matrix Gaussian projections; arguments of both that and the layer."""
-
-    KIND = nn.MultiheadAttention
+    return same
