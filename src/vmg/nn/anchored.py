@@ -11,7 +11,7 @@ their draws of the prior, and differ from each other as the prior does.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from vmg.math.linalg import is_traced
 from vmg.nn.mlp import ACTIVATIONS
 
-__all__ = ["AnchoredFeatures", "AnchoredFunctions", "activate_"]
+__all__ = ["AnchoredFeatures", "AnchoredFunctions"]
 
 Array = NDArray[np.float64]
 
@@ -33,33 +33,23 @@ SPANNING_ROWS = 4096  # at most, that directions are chosen by
 BLOCK_ROWS = 256  # whose activations stay in the cache of a core
 
 
-def activate_(name: str, values: Tensor) -> None:
-    """Apply an activation in place, where nothing is recorded."""
-    if name == "tanh" and values.is_cpu:  # NumPy's takes a third of the time in double precision, a seventh in single
-        array = values.numpy()
-        np.tanh(array, out=array)
-    elif name == "relu":
-        values.relu_()
-    else:
-        values.copy_(ACTIVATIONS[name](values))
-
-
 def _activate_members_(names: Sequence[str], values: Tensor) -> None:
-    """Apply the activation of each run of members [E, ...] in place."""
+    """Apply the activation of each run of members [E, ...] in place, where nothing is recorded."""
     for name, part in zip(names, values.tensor_split(len(names)), strict=True):
-        activate_(name, part)
+        if name == "tanh" and part.is_cpu:  # NumPy's takes a third of the time in double precision, a seventh in single
+            array = part.numpy()
+            np.tanh(array, out=array)
+        elif name == "relu":
+            part.relu_()
+        else:
+            part.copy_(ACTIVATIONS[name](part))
 
 
-def _slope_of_relu_(gradient: Tensor, h: Tensor) -> None:
-    torch.ops.aten.threshold_backward(gradient, h, 0, grad_input=gradient)
-
-
-def _slope_of_tanh_(gradient: Tensor, h: Tensor) -> None:
-    torch.ops.aten.tanh_backward(gradient, h, grad_input=gradient)
-
-
-_SLOPES = {"relu": _slope_of_relu_, "tanh": _slope_of_tanh_}
-"""Turn a gradient after the activation into the one before it, in place, given the activation's value."""
+# In place: the gradient after an activation becomes the one before it, given the activation's value
+_SLOPES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "relu": lambda gradient, h: torch.ops.aten.threshold_backward(gradient, h, 0, grad_input=gradient),
+    "tanh": lambda gradient, h: torch.ops.aten.tanh_backward(gradient, h, grad_input=gradient),
+}
 
 
 class _Features(torch.autograd.Function):
@@ -71,15 +61,13 @@ class _Features(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, linear: Tensor, activations: Sequence[str], *layers: Tensor) -> Tensor:
-        n_members, n_rows, _ = x.shape
-        n_hidden = layers[-1].shape[-1]
+        n_hidden, h = layers[-1].shape[-1], x
         values = []
-        h = x
         for W in layers:
             h = torch.baddbmm(W[:, -1:], h, W[:, :-1])
             _activate_members_(activations, h)
             values.append(h)
-        phi = x.new_empty(n_members, n_rows, n_hidden + linear.shape[-1] + 1)
+        phi = x.new_empty(*x.shape[:-1], n_hidden + linear.shape[-1] + 1)
         torch.mul(h, 1 / math.sqrt(n_hidden), out=phi[..., :n_hidden])
         phi[..., n_hidden:-1] = linear
         phi[..., -1] = 1
@@ -97,12 +85,8 @@ class _Features(torch.autograd.Function):
         of_h = outer[..., :n_hidden] / math.sqrt(n_hidden)
         of_layers: list[Tensor] = []
         for position in reversed(range(len(layers))):
-            for name, mine, h in zip(
-                ctx.activations,
-                of_h.tensor_split(len(ctx.activations)),
-                values[position].tensor_split(len(ctx.activations)),
-                strict=True,
-            ):
+            runs = (part.tensor_split(len(ctx.activations)) for part in (of_h, values[position]))
+            for name, mine, h in zip(ctx.activations, *runs, strict=True):
                 _SLOPES[name](mine, h)
             before = values[position - 1] if position else x
             of_layers.insert(0, torch.cat([before.mT @ of_h, of_h.sum(-2, keepdim=True)], -2))
@@ -226,7 +210,8 @@ class AnchoredFeatures(nn.Module):
             return _Features.apply(x, linear, self.activations, *self.layers())
         h = x
         for W in self.layers():
-            h = self._activate(torch.baddbmm(W[:, -1:], h, W[:, :-1]))
+            runs = torch.baddbmm(W[:, -1:], h, W[:, :-1]).tensor_split(len(self.activations))
+            h = torch.cat([ACTIVATIONS[name](run) for name, run in zip(self.activations, runs, strict=True)])
         hidden = [h / math.sqrt(h.shape[-1])] if self.hidden else []
         return torch.cat([*hidden, linear, torch.ones_like(x[..., :1])], -1)
 
@@ -243,22 +228,14 @@ class AnchoredFeatures(nn.Module):
         counts = torch.tensor([*self.hidden[-1:], self.in_features, 1])
         return counts.double().rsqrt().repeat_interleave(torch.tensor(self.group_sizes))
 
-    def _activate(self, h: Tensor) -> Tensor:
-        if len(self.activations) == 1:
-            return ACTIVATIONS[self.activations[0]](h)
-        parts = h.tensor_split(len(self.activations))
-        return torch.cat([ACTIVATIONS[name](part) for name, part in zip(self.activations, parts, strict=True)])
-
     def log_prior(self) -> Tensor:
         """Anchored log prior of each member up to a constant, [n_members]."""
-        total = torch.zeros((), dtype=next(iter(self.weights), torch.zeros(())).dtype).expand(self.n_members)
-        for position, (weight, anchor, log_scale) in enumerate(
-            zip(self.weights, self.anchors, self.log_scales, strict=True)
-        ):
-            centre = self._first_log_scale() if position == 0 else 0.0
+        total = torch.zeros(self.n_members, dtype=next(iter(self.weights), torch.zeros(())).dtype)
+        centre = self._first_log_scale()
+        for weight, anchor, log_scale in zip(self.weights, self.anchors, self.log_scales, strict=True):
             left = (weight - anchor).square().sum((-2, -1))
             rescaled = ((log_scale - centre) / SCALE_SPREAD).square().sum((-2, -1))
-            total = total - 0.5 * (left + rescaled)
+            total, centre = total - 0.5 * (left + rescaled), 0.0
         return total
 
     def input_scale(self) -> Tensor:

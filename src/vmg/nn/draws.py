@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,10 +37,7 @@ class Draws:
 
     def use(self, number: int) -> None:
         """Let every call of the model use draw ``number``."""
-        self._assign(self._weights[number])
-
-    def _assign(self, weights: Sequence[Any]) -> None:
-        for layer, weight in zip(self._layers, weights, strict=True):
+        for layer, weight in zip(self._layers, self._weights[number], strict=True):
             layer.drawn = weight
 
     @contextmanager
@@ -51,7 +48,8 @@ class Draws:
         try:
             yield self
         finally:
-            self._assign(before)
+            for layer, weight in zip(self._layers, before, strict=True):
+                layer.drawn = weight
 
 
 @contextmanager
@@ -92,16 +90,12 @@ def call(model: nn.Module, inputs: Any) -> Tensor:
 
 def output_tensor(output: Any) -> Tensor:
     """The tensor in an output: itself, ``logits`` of a mapping (as Hugging Face models give), or its only tensor."""
-    if isinstance(output, Tensor):
-        return output
-    values: Sequence[Any] = ()
+    parts = output
     if isinstance(output, Mapping):
-        if "logits" in output:
-            return output["logits"]
-        values = list(output.values())
-    elif isinstance(output, tuple | list):
-        values = output
-    tensors = [value for value in values if isinstance(value, Tensor)]
+        parts = output["logits"] if "logits" in output else list(output.values())
+    if isinstance(parts, Tensor):
+        return parts
+    tensors = [part for part in parts if isinstance(part, Tensor)] if isinstance(parts, tuple | list) else []
     if len(tensors) != 1:
         raise TypeError(
             f"the model must give a tensor, a mapping with logits, or one tensor among others; got {type(output)} "
@@ -112,18 +106,14 @@ def output_tensor(output: Any) -> Tensor:
 
 def split_rows(inputs: Any, size: int) -> Iterator[Any]:
     """Inputs in pieces of at most ``size`` rows of dimension 0, which all tensors with as many rows share."""
-    tensors = [value for value in _leaves(inputs) if isinstance(value, Tensor) and value.dim()]
-    if not tensors:
+    values = (
+        inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, tuple | list) else [inputs]
+    )
+    lengths = [len(value) for value in values if isinstance(value, Tensor) and value.dim()]
+    if not lengths:
         raise ValueError(f"the inputs must hold a tensor with rows; got {type(inputs)}")
-    n_rows = len(tensors[0])
-    for start in range(0, max(n_rows, 1), size):
-        yield _rows(inputs, slice(start, start + size), n_rows)
-
-
-def _leaves(inputs: Any) -> list[Any]:
-    if isinstance(inputs, Mapping):
-        return list(inputs.values())
-    return list(inputs) if isinstance(inputs, tuple | list) else [inputs]
+    for start in range(0, max(lengths[0], 1), size):
+        yield _rows(inputs, slice(start, start + size), lengths[0])
 
 
 def _rows(value: Any, rows: slice, n_rows: int) -> Any:
