@@ -67,25 +67,21 @@ class MatrixGaussianEmbedding(BayesianModule):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Vectors [..., features] of one draw of the table."""
-        return self._look_up(tokens) / input_divisor(self.num_embeddings)
+        matrix = self.matrix
+        if matrix.drawn is not None:
+            vectors = matrix.drawn[tokens]
+        elif not matrix.is_diagonal or is_traced(tokens):
+            vectors = matrix.sample_weight()[tokens]
+        else:
+            present, place = tokens.unique(return_inverse=True)  # only these rows of the table are drawn
+            rows, columns = matrix.row().scale[present], matrix.column().scale
+            noise = rows.unsqueeze(-1) * matrix.draw_noise(len(present), self.embedding_dim) * columns
+            vectors = (matrix.mean_weight()[present] + noise)[place]
+        if self.padding_idx is not None:
+            mean = matrix.mean_weight()[self.padding_idx].detach()
+            vectors = torch.where((tokens == self.padding_idx).unsqueeze(-1), mean, vectors)
+        return vectors / input_divisor(self.num_embeddings)
 
     def forward_mean(self, tokens: Tensor) -> Tensor:
         """Vectors of the mean table."""
         return self.weight[tokens]
-
-    def _look_up(self, tokens: Tensor) -> Tensor:
-        matrix = self.matrix
-        if matrix.drawn is not None:
-            return self._without_noise_of_padding(matrix.drawn[tokens], tokens)
-        if not matrix.is_diagonal or is_traced(tokens):
-            return self._without_noise_of_padding(matrix.sample_weight()[tokens], tokens)
-        present, place = tokens.unique(return_inverse=True)  # only these rows of the table are drawn
-        rows, columns = matrix.row().scale[present], matrix.column().scale
-        drawn = rows.unsqueeze(-1) * matrix.draw_noise(len(present), self.embedding_dim) * columns
-        return self._without_noise_of_padding((matrix.mean_weight()[present] + drawn)[place], tokens)
-
-    def _without_noise_of_padding(self, vectors: Tensor, tokens: Tensor) -> Tensor:
-        if self.padding_idx is None:
-            return vectors
-        mean = self.matrix.mean_weight()[self.padding_idx].detach()
-        return torch.where((tokens == self.padding_idx).unsqueeze(-1), mean, vectors)

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from vmg.fused import library
 from vmg.fused.divergence import DiagonalKL
@@ -62,7 +61,7 @@ def _divergence(layer: MatrixGaussianLinear) -> DiagonalKL | None:
 
 # -- runs of layers ---------------------------------------------------------------------------------------------------
 
-_FUNCTIONS = {module: function for function, module in MODULES.items() if module not in (nn.Identity, nn.GELU)}
+_FUNCTIONS = {module: function for function, module in MODULES.items() if module is not nn.Identity}
 _ELEMENTWISE = {function: Elementwise(function) for function in ACTIVATIONS.values()}  # known to have no parameters
 
 
@@ -98,11 +97,11 @@ def _fused_forwards(
             yield module, _Fused(module, [_Run([module], drawn)])
         return
     parts: list[Any] = [part for part in module._modules.values() if part is not None]
-    is_mlp = _has_forward_of(module, MLP) and module.activation in _ELEMENTWISE
-    if isinstance(module, MLP) and is_mlp:
-        activation = _ELEMENTWISE[module.activation]
+    is_chain = _is_own(module, "forward", nn.Sequential)
+    if isinstance(module, MLP) and _is_own(module, "forward", MLP) and module.activation in _ELEMENTWISE:
+        is_chain, activation = True, _ELEMENTWISE[module.activation]
         parts = [part for layer in module.layers for part in (layer, activation)][:-1]
-    if is_mlp or _has_forward_of(module, nn.Sequential):
+    if is_chain:
         steps = _group(parts, drawn)
         if any(isinstance(step, _Run) for step in steps):
             yield module, _Fused(module, steps)
@@ -137,20 +136,17 @@ def _follows(modules: Sequence[Any], start: int, stop: int) -> bool:
 
 def _function(module: nn.Module) -> Activation | None:
     """The function without parameters that a module applies; None if it is something else."""
-    if has_hooks(module):
+    if has_hooks(module) or (isinstance(module, nn.GELU) and module.approximate != "none"):
         return None
-    if type(module) is Elementwise and module.function in _ELEMENTWISE:
-        return module.function
-    if type(module) is nn.GELU and module.approximate == "none":
-        return F.gelu
+    if type(module) is Elementwise:
+        return module.function if module.function in _ELEMENTWISE else None
     return _FUNCTIONS.get(type(module))
 
 
-def _is_fusable(layer: nn.Module) -> bool:
+def _is_fusable(layer: Any) -> bool:
     """Whether a call of the layer is the paper's sampler, marginal rows and diagonal covariances, and nothing else."""
     return (
-        isinstance(layer, MatrixGaussianLinear)
-        and _has_forward_of(layer, MatrixGaussianLinear)
+        _is_own(layer, "forward")
         and layer.is_diagonal
         and layer.sampling == "marginal"
         and layer.drawn is None
@@ -159,8 +155,10 @@ def _is_fusable(layer: nn.Module) -> bool:
     )
 
 
-def _has_forward_of(module: nn.Module, kind: type[nn.Module]) -> Any:
-    return isinstance(module, kind) and type(module).forward is kind.forward and "forward" not in module.__dict__
+def _is_own(module: Any, method: str, kind: type[nn.Module] = MatrixGaussianLinear) -> bool:
+    """Whether a module is of this kind, and neither a derived class nor a user has replaced the method."""
+    kept = getattr(type(module), method) is getattr(kind, method) and method not in module.__dict__
+    return isinstance(module, kind) and kept
 
 
 class _Fused:
@@ -184,7 +182,8 @@ class _Run:
         self._modules, self._drawn = modules, drawn
         self._layers: list[MatrixGaussianLinear] = list(modules[::2])
         self._activations: list[Any] = [_function(module) for module in modules[1::2]]
-        self._with_kl = all(map(_has_own_kl, self._layers))
+        # the paper's divergence is part of the call, where no derived class has another
+        self._with_kl = all(_is_own(layer, "kl_divergence") and layer.uses_marginal_kl for layer in self._layers)
 
     def __call__(self, x: Tensor) -> Tensor:
         first = self._layers[0]
@@ -205,9 +204,3 @@ class _Run:
         for module in self._modules:
             x = type(module).forward(module, x)  # none has hooks, and a layer's own ``forward`` may be this run's
         return x
-
-
-def _has_own_kl(layer: MatrixGaussianLinear) -> bool:
-    """Whether the layer's divergence is the paper's, and no derived class has another."""
-    own = type(layer).kl_divergence is MatrixGaussianLinear.kl_divergence and "kl_divergence" not in layer.__dict__
-    return own and layer.uses_marginal_kl

@@ -80,23 +80,23 @@ class MLP(nn.Module):
             if activation not in ACTIVATIONS:
                 raise ValueError(f"activation must be callable or one of {tuple(ACTIVATIONS)}; got {activation!r}")
             activation = ACTIVATIONS[activation]
-        sizes = [in_features, *hidden, out_features]
         self.activation = activation
-        if make_layer is not None:
-            if n_pseudo or layer_options:
-                raise ValueError(
-                    f"make_layer must come without options of MatrixGaussianLinear; got n_pseudo={n_pseudo} and "
-                    f"{sorted(layer_options)}"
-                )
-            self.layers = nn.ModuleList(make_layer(position, *pair) for position, pair in enumerate(pairwise(sizes)))
-            return
-        points = list(n_pseudo) if isinstance(n_pseudo, Sequence) else [int(n_pseudo)] * (len(sizes) - 1)
-        if len(points) != len(sizes) - 1:
-            raise ValueError(f"n_pseudo must be one number or one for each of {len(sizes) - 1} layers; got {points}")
-        self.layers = nn.ModuleList(
-            MatrixGaussianLinear(n_in, n_out, n_pseudo=p, **layer_options)
-            for n_in, n_out, p in zip(sizes[:-1], sizes[1:], points, strict=True)
-        )
+        sizes = list(pairwise([in_features, *hidden, out_features]))
+        points = list(n_pseudo) if isinstance(n_pseudo, Sequence) else [int(n_pseudo)] * len(sizes)
+        if len(points) != len(sizes):
+            raise ValueError(f"n_pseudo must be one number or one for each of {len(sizes)} layers; got {points}")
+        layers: list[BayesianLinear]
+        if make_layer is None:
+            own = zip(sizes, points, strict=True)
+            layers = [MatrixGaussianLinear(*pair, n_pseudo=p, **layer_options) for pair, p in own]
+        elif n_pseudo or layer_options:
+            raise ValueError(
+                f"make_layer must come without options of MatrixGaussianLinear; got n_pseudo={n_pseudo} and "
+                f"{sorted(layer_options)}"
+            )
+        else:
+            layers = [make_layer(position, *pair) for position, pair in enumerate(sizes)]
+        self.layers = nn.ModuleList(layers)
 
     def extra_repr(self) -> str:
         return f"activation={getattr(self.activation, '__name__', type(self.activation).__name__)}"
