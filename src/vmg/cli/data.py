@@ -15,15 +15,7 @@ if TYPE_CHECKING:
 
     from vmg.scale.scoring import Scorer
 
-__all__ = [
-    "check_ending",
-    "check_output",
-    "is_dataset",
-    "load_both",
-    "prints",
-    "stem",
-    "streams",
-]
+__all__ = ["check_output", "is_dataset", "load_both", "prints", "stem", "streams"]
 
 LARGE_FILE = 2**28  # bytes from which a file is not read whole
 
@@ -50,28 +42,23 @@ def prints(out: str) -> bool:
 
 
 def check_output(path: Path, *inputs: Path) -> Path:
-    """Say what is wrong with an output path before the long work, not after."""
+    """Raise a usage error where an output cannot be written, before the long work."""
     from vmg.files import check_output, same_file
 
-    if prints(str(path)):
-        raise typer.BadParameter(f"must be a file; got {path}", param_hint="--out")
+    why = ""
     try:
         check_output(path)
     except OSError as error:
-        raise typer.BadParameter(f"cannot be {path}: {error.strerror}", param_hint="--out") from error
-    if not path.parent.is_dir():
-        raise typer.BadParameter(f"must be in a folder that exists; there is no {path.parent}", param_hint="--out")
+        why = f"cannot be {path}: {error.strerror}"
+    if prints(str(path)):
+        why = f"must be a file; got {path}"
+    elif not path.parent.is_dir():
+        why = f"must be in a folder that exists; there is no {path.parent}"
     for source in inputs:
         if same_file(path, source):
-            raise typer.BadParameter(f"must not be what is read; got {path}, which is {source}", param_hint="--out")
-    return path
-
-
-def check_ending(path: Path) -> Path:
-    """Say which endings a table of predictions may have."""
-    endings = (".csv", ".csv.gz", ".parquet", ".pq")
-    if not path.name.lower().endswith(endings):
-        raise typer.BadParameter(f"must end in {', '.join(endings)}; got {path.name}", param_hint="--out")
+            why = why or f"must not be what is read; got {path}, which is {source}"
+    if why:
+        raise typer.BadParameter(why, param_hint="--out")
     return path
 
 

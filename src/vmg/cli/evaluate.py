@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vmg.cli import options
 from vmg.cli.data import load_both
-from vmg.cli.output import print_json, print_scores, say, waiting
+from vmg.cli.output import print_json, print_table, say, waiting
 
 __all__ = ["evaluate"]
 
@@ -14,7 +14,6 @@ SCORE_MEANINGS = {
     "r2": "share of the target's variance explained",
     "log_likelihood": "mean log density, or probability, of the truth; higher is better",
     "crps": "continuous ranked probability score; lower is better",
-    "coverage": "share of truths inside their intervals",
     "width": "mean width of the intervals",
     "accuracy": "share of rows whose likeliest class is right",
     "brier": "Brier score, 0 (best) to 2",
@@ -34,19 +33,23 @@ def evaluate(
 
     Of a fleet, each row is scored by the model of its own group.
     """
-    from vmg.tables.cells import count
+    from vmg.review.comparison import SCORE_NAMES
+    from vmg.tables.cells import count, short
 
     fitted, frame = load_both(model, data, quiet=json, decimal=decimal)
     with waiting("Scoring"):
         scores = fitted.evaluate(frame, coverage)
         base_rate, trained_on = fitted.evaluate_base_rate(frame, coverage), fitted.training_share(frame)
     if json:
-        beside = {"stated_coverage": coverage, "base_rate": base_rate or None, "training_rows": trained_on}
-        print_json({"target": fitted.target, "task": fitted.task, **scores, **beside})
+        about = {"stated_coverage": coverage, "base_rate": base_rate or None, "training_rows": trained_on}
+        print_json({"target": fitted.target, "task": fitted.task, **scores, **about})
         return
     rows = int(scores.pop("rows"))
     meanings = SCORE_MEANINGS | {"coverage": f"share of truths inside their {coverage:.0%} intervals"}
-    print_scores(f"{fitted.task} of '{fitted.target}' on {count(rows, 'row')}", scores, meanings, base_rate)
+    beside = {name: short(value) for name, value in base_rate.items()}
+    lines = [[SCORE_NAMES[n], short(value), beside.get(n, ""), meanings[n]] for n, value in scores.items()]
+    title = f"{fitted.task} of '{fitted.target}' on {count(rows, 'row')}"
+    print_table(title, ["", "model", "base rate", ""], lines, meanings=True)
     if trained_on >= WORTH_SAYING:
         say(
             f"{trained_on:.0%} of these rows are rows that the model was fitted to: scores on them flatter it. "

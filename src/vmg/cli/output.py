@@ -8,7 +8,6 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -34,23 +33,12 @@ __all__ = [
     "print_comparison",
     "print_error",
     "print_json",
-    "print_scores",
     "print_table",
     "say",
     "say_aside",
     "visible",
     "waiting",
 ]
-
-SCORES = {  # names for people; JSON has the keys
-    "accuracy": "accuracy",
-    "rmse": "RMSE",
-    "r2": "R2",
-    "log_likelihood": "log-likelihood",
-    "crps": "CRPS",
-    "brier": "Brier score",
-    "ece": "ECE",
-}
 
 # what moves a cursor, changes colours, turns the direction of writing or is not seen at all; tab and newline do no
 # harm, and some scripts need the joiners U+200C and U+200D
@@ -121,28 +109,14 @@ def print_table(title: str, header: Sequence[str], rows: Iterable[Iterable[str]]
 
 def print_comparison(title: str, comparison: Comparison) -> None:
     """Scores of several methods that 80 columns can show, best first, and one sentence; pages and JSON have all."""
+    from vmg.review.comparison import SCORE_NAMES
     from vmg.tables.cells import short
 
-    names = SCORES | {"log_likelihood": "log-\nlikelihood", "brier": "Brier\nscore"}
-    names |= {"coverage": "inside\ninterval", "worst_group": "worst\ngroup"}
     keys = [key for key in comparison.rows[0] if key not in ("method", "mae", "width", "seconds", "rank")]
+    names = [SCORE_NAMES[key].replace(" ", "\n").replace("-", "-\n") for key in keys]
     rows = [[row["method"], *(short(row[key]) for key in keys), f"{row['seconds']:.2f}"] for row in comparison.rows]
-    print_table(title, ["", *(names[key] for key in keys), "CPU s"], rows)
+    print_table(title, ["", *names, "CPU s"], rows)
     say(comparison.sentence)
-
-
-def print_scores(
-    title: str, scores: Mapping[str, float], meanings: Mapping[str, str], base_rate: Mapping[str, float] | None = None
-) -> None:
-    """Scores with what they mean, beside those of a base rate."""
-    from vmg.tables.cells import short
-
-    beside = base_rate or {}
-    rows = []
-    for name, value in scores.items():
-        base = [short(beside[name]) if name in beside else ""] if beside else []
-        rows.append((SCORES.get(name, name), short(value), *base, meanings.get(name, "")))
-    print_table(title, ["", *(("model", "base rate") if beside else ("",)), ""], rows, meanings=True)
 
 
 # -- progress, on standard error ---------------------------------------------------------------------------------------
@@ -154,7 +128,7 @@ def waiting(label: str, *, quiet: bool = False) -> AbstractContextManager[object
     return nullcontext() if quiet or not console.is_terminal else console.status(label)
 
 
-class TrainingBar:
+class TrainingBar(Bars):
     """A training callback that shows the objective, its two terms and the time left; silent off a terminal.
 
     The objective of table models is the log posterior of hidden weights, that of the paper's model the bound.
@@ -162,7 +136,7 @@ class TrainingBar:
 
     def __init__(self, label: str, *, quiet: bool = False) -> None:
         console = Console(stderr=True)
-        self._bars = Bars(
+        super().__init__(
             SpinnerColumn(),  # it moves from the first moment on, before the length of the work is known
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -175,24 +149,18 @@ class TrainingBar:
             transient=True,
             disable=quiet or not console.is_terminal,
         )
-        self._task = self._bars.add_task(label, total=None, terms="")
+        self._work = self.add_task(label, total=None, terms="")
 
-    def __enter__(self) -> TrainingBar:
-        if not self._bars.disable:
-            self._bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._bars.disable:  # older versions of rich print an empty line even then
-            self._bars.stop()
+    def stop(self) -> None:
+        """Remove the bar; older versions of rich print an empty line where there is none."""
+        if not self.disable:
+            super().stop()
 
     def count(self, done: int, total: int) -> None:
         """Show how much of some other work is done."""
-        self._bars.update(self._task, total=total, completed=done)
+        self.update(self._work, total=total, completed=done)
 
     def __call__(self, progress: Progress) -> None:
         fit, complexity = progress.expected_log_likelihood, progress.kl
         terms = f"objective {progress.elbo:.3f} = fit {fit:.3f} - complexity {complexity:.3f}"
-        self._bars.update(self._task, total=progress.n_steps, completed=progress.step, terms=terms)
+        self.update(self._work, total=progress.n_steps, completed=progress.step, terms=terms)

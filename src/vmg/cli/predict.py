@@ -10,12 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from vmg.cli import options
-from vmg.cli.data import check_ending, check_output, is_dataset, load_both, prints
+from vmg.cli.data import check_output, is_dataset, load_both, prints
 from vmg.cli.output import TrainingBar, print_json, say, say_aside, visible, waiting
 
 __all__ = ["predict"]
 
-
+ENDINGS = (".csv", ".csv.gz", ".parquet", ".pq")  # of tables of predictions
 OutsideChoice = Enum("OutsideChoice", {"flag": "flag", "clip": "clip", "error": "error"})
 PointChoice = Enum("PointChoice", {"mean": "mean", "median": "median"})
 
@@ -79,8 +79,11 @@ def predict(
     from vmg.estimators.table_estimator import split_flags
     from vmg.tables import write_table
     from vmg.tables.cells import count, require_columns
+    from vmg.tables.files import csv_safe
 
-    path = None if prints(out) else check_ending(check_output(Path(out), model, Path(data)))
+    path = None if prints(out) else check_output(Path(out), model, Path(data))
+    if path is not None and not path.name.lower().endswith(ENDINGS):
+        raise typer.BadParameter(f"must end in {', '.join(ENDINGS)}; got {path.name}", param_hint="--out")
     fitted, frame = load_both(model, Path(data), quiet, decimal)
     require_columns(frame, kept)
     with waiting("Predicting", quiet=quiet):
@@ -92,8 +95,6 @@ def predict(
         rows = predictions.assign(flags=predictions["flags"].map(split_flags)).astype(object).to_dict(orient="records")
         print_json({"target": fitted.target, "task": fitted.task, "coverage": coverage, "rows": rows})
     elif path is None:
-        from vmg.tables.files import csv_safe
-
         seen = sys.stdout.isatty()  # people want the digits that mean something, programs all
         text = csv_safe(predictions).to_csv(index=False, float_format="%.6g" if seen else None)
         sys.stdout.write(visible(text) if seen else text)
@@ -109,16 +110,17 @@ def _score_into_folder(model: Path, data: str, out: Path, how: dict[str, Any], *
 
     with TrainingBar("Predicting", quiet=quiet) as bar:
         report = score_dataset(model, data, out, **how, progress=bar.count)
+    refused = sorted(report.refused.items())
     if json:
-        refused = [{"part": name, "reason": reason} for name, reason in sorted(report.refused.items())]
         counts = {"rows": report.n_rows, "written": report.written, "found": report.found, "empty": report.empty}
-        print_json({"out": str(out), "coverage": how["coverage"], **counts, "refused": refused})
+        parts = [{"part": name, "reason": reason} for name, reason in refused]
+        print_json({"out": str(out), "coverage": how["coverage"], **counts, "refused": parts})
     elif not quiet:
         say(f"{count(report.n_rows, 'prediction')} written to {count(len(report.written), 'file')} in {out}.")
         if report.found:
             say(f"{count(len(report.found), 'file')} from an earlier run passed over.")
         for name in report.empty:
             say_aside(f"Part {name} has no rows.")
-    if report.refused:
-        names = "; ".join(f"{name}: {reason}" for name, reason in sorted(report.refused.items()))
-        raise TableError(f"{count(len(report.refused), 'part')} not scored, the rest is. {names}")
+    if refused:
+        why = "; ".join(f"{name}: {reason}" for name, reason in refused)
+        raise TableError(f"{count(len(refused), 'part')} not scored, the rest is. {why}")

@@ -22,7 +22,7 @@ from vmg.report.facts import Contents, read_columns, read_contents
 from vmg.report.influence import column_effects, column_influences
 from vmg.report.panel import class_legend, difference_figure, effect_frame, effect_picture, influence_figure, short
 from vmg.report.regression import Intervals, read_intervals, regression_figures
-from vmg.review.comparison import OWN, Comparison
+from vmg.review.comparison import OWN, SCORE_NAMES, Comparison
 from vmg.review.remarks import column_facts, table_remarks
 from vmg.tables import TableError
 
@@ -135,10 +135,8 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
 
 def render_comparison(comparison: Comparison, title: str) -> str:
     """A comparison as a page."""
-    names = {"rmse": "RMSE", "mae": "MAE", "crps": "CRPS", "brier": "Brier score", "log_likelihood": "log-likelihood"}
-    names |= {"coverage": "inside interval", "worst_group": "inside, worst group"}
-    score = "CRPS" if comparison.task == "regression" else "Brier score"
-    about: dict[str, Any] = {"comparison": comparison, "title": title, "names": names, "score": score, "own": OWN}
+    score = SCORE_NAMES["crps" if comparison.task == "regression" else "brier"]
+    about: dict[str, Any] = {"comparison": comparison, "title": title, "names": SCORE_NAMES, "score": score, "own": OWN}
     return _render("comparison.html", **about, figure=difference_figure(comparison.gains))
 
 

@@ -8,19 +8,33 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from vmg import metrics
 from vmg.review.rivals import BASE_RATE
 from vmg.tables.cells import listing, short
 from vmg.tables.inputs import Task
 
-__all__ = ["OWN", "Comparison", "RowScores", "join_scores", "score_classes", "score_numbers"]
+__all__ = ["OWN", "SCORE_NAMES", "Comparison", "RowScores", "join_scores", "score_classes", "score_numbers"]
 
 Array = NDArray[np.float64]
 OWN = "table"
 SURE = 2.0  # standard errors of a difference that is not taken for chance
 FASTER = 3.0  # times less processor time that speak for a method of equal quality
 MIN_GROUP = 10  # rows of a group whose coverage is looked at
+SCORE_NAMES = {  # for people; JSON has the keys
+    "accuracy": "accuracy",
+    "rmse": "RMSE",
+    "mae": "MAE",
+    "r2": "R2",
+    "log_likelihood": "log-likelihood",
+    "crps": "CRPS",
+    "brier": "Brier score",
+    "ece": "ECE",
+    "coverage": "inside interval",
+    "worst_group": "worst group",
+    "width": "width",
+}
 MISSED = 0.05  # of a promised coverage: intervals that miss more are no equal of others
 
 
@@ -142,9 +156,7 @@ def join_scores(
             row = {"accuracy": hit, "log_likelihood": log_prob, "brier": crps}
         scores[name] = row
     means = np.array([[np.mean(by_fold[name, fold].crps) for name in methods] for fold in folds])
-    better = (means[:, None, :] < means[:, :, None]).sum(-1)
-    tied = (means[:, None, :] == means[:, :, None]).sum(-1)
-    ranks = dict(zip(methods, (better + (tied + 1) / 2).mean(0).tolist(), strict=True))
+    ranks = dict(zip(methods, stats.rankdata(means, axis=1).mean(0).tolist(), strict=True))
     seconds = {name: sum(by_fold[name, fold].seconds for fold in folds) for name in methods}
     gains = {name: _interval(values["crps"][name] - values["crps"][OWN], groups) for name in methods if name != OWN}
     made = Comparison(task, n_rows, scores, seconds, ranks, gains, _sentence(task, values["loss"], groups))
