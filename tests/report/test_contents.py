@@ -5,10 +5,21 @@ import pytest
 from vmg import metrics
 from vmg.estimators import TableModel
 from vmg.report import facts, render_report
-from vmg.report.classification import calibration_error_by_chance, read_reliability
-from vmg.report.facts import CERTAIN_ROWS, choose, extremes, read_columns, read_contents
-from vmg.report.influence import EFFECT_GRID, column_effects, column_influences, effect_grid, function_draws
-from vmg.report.regression import read_intervals
+from vmg.report.facts import (
+    CERTAIN_ROWS,
+    EFFECT_GRID,
+    calibration_error_by_chance,
+    choose,
+    column_effects,
+    column_influences,
+    effect_grid,
+    extremes,
+    function_draws,
+    read_columns,
+    read_contents,
+    read_intervals,
+    read_reliability,
+)
 from vmg.review.remarks import column_facts
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,11 +15,9 @@ from numpy.typing import NDArray
 import vmg
 from vmg.estimators import TableModel
 from vmg.files import replacing
-from vmg.report.classification import calibration_error_by_chance, classification_figures, read_reliability
-from vmg.report.facts import Contents, read_columns, read_contents
-from vmg.report.influence import column_effects, column_influences
-from vmg.report.panel import class_legend, difference_figure, effect_frame, effect_picture, influence_figure, short
-from vmg.report.regression import Intervals, read_intervals, regression_figures
+from vmg.report import facts, figures
+from vmg.report.facts import Contents, Intervals
+from vmg.report.panel import short
 from vmg.review.comparison import OWN, SCORE_NAMES, Comparison
 from vmg.review.remarks import column_facts, table_remarks
 from vmg.tables import TableError
@@ -66,40 +62,38 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
     if not len(frame):
         raise TableError("a report needs at least one row; the table has none")
     model.encoder.transform(frame.iloc[:1])  # says which columns are missing, before anything else fails on them
-    influences = column_influences(model, frame, MOST_INFLUENCES)
+    influences = facts.column_influences(model, frame, MOST_INFLUENCES)
     names = [influence.column for influence in influences]
-    effects = column_effects(model, frame, names[:MOST_EFFECTS])
-    contents, shown = read_contents(model, frame), names[:MOST_SHOWN]
+    effects = facts.column_effects(model, frame, names[:MOST_EFFECTS])
+    contents, shown = facts.read_contents(model, frame), names[:MOST_SHOWN]
     shown_classes = contents.shown_classes
-    describe: Callable[[Contents, int], dict[str, Any]]
-    page: dict[str, Any] = {"intervals": None, "reliability": [], "legend": [], "effect_class": None}
+    page: dict[str, Any] = {"reliability": [], "by_chance": 0.0, "legend": [], "effect_class": None}
     if model.task == "regression":
-        intervals = read_intervals(model, contents)
-        page |= {"intervals": intervals, "figures": regression_figures(contents, intervals, model.target)}
-        describe, unit = partial(_describe_number, intervals), f"typical change of {model.target}"
+        intervals, unit = facts.read_intervals(model, contents), f"typical change of {model.target}"
+        page["figures"] = figures.regression_figures(contents, intervals, model.target)
     else:
-        describe, unit = _describe_class, "probability that moves to other classes"
-        page["reliability"] = read_reliability(contents) if contents.scores else []
-        page["figures"] = classification_figures(contents, page["reliability"])
-        classes = [str(name) for name in contents.prediction.classes]
-        if len(shown_classes) > 1:
-            page["legend"] = class_legend([classes[k] for k in shown_classes])
-        else:
-            page["effect_class"] = classes[shown_classes[0]]
+        intervals, unit = None, "probability that moves to other classes"
+        if contents.scores:
+            page["reliability"] = facts.read_reliability(contents)
+            page["by_chance"] = facts.calibration_error_by_chance(contents.prediction.probabilities.max(1))
+        page["figures"] = figures.classification_figures(contents, page["reliability"])
+        classes = [str(contents.prediction.classes[k]) for k in shown_classes]
+        page |= {"legend": figures.class_legend(classes)} if len(classes) > 1 else {"effect_class": classes[0]}
     if influences:
-        page["figures"]["influence"] = influence_figure(influences, short(unit, 60))
-    axes = effect_frame(effects, model.task, model.target, shown_classes) if effects else ("", (0.0, 1.0), [])
-    drawn = [effect_picture(effect)(effect, *axes) for effect in effects]
+        page["figures"]["influence"] = figures.influence_figure(influences, short(unit, 60))
+    axes = figures.effect_frame(effects, model.task, model.target, shown_classes) if effects else ()
+    drawn = [(effect, figures.effect_picture(effect)(effect, *axes)) for effect in effects]
 
     def rows(which: NDArray[np.int64]) -> list[dict[str, Any]]:
-        table = read_columns(model, frame.iloc[contents.position[which]])
+        table = facts.read_columns(model, frame.iloc[contents.position[which]])
         if frame.index.equals(pd.RangeIndex(len(frame))):  # people count from 1
             table = table.set_axis(contents.position[which] + 1)
         return [
-            {"label": str(label), "cells": cells.tolist(), **describe(contents, int(row))}
+            {"label": str(label), "cells": cells.tolist(), **_describe(contents, intervals, int(row))}
             for row, (label, cells) in zip(which, table[shown].iterrows(), strict=True)
         ]
 
+    certain, uncertain = map(rows, contents.extremes)
     columns = column_facts(model.encoder, frame, model.target, model.task)
     columns.sort(key=lambda column: column.name == model.target)
     n_scored = int(contents.scores["rows"]) if contents.scores else 0
@@ -115,29 +109,38 @@ def render_report(model: TableModel, frame: pd.DataFrame, *, note: str | None = 
         remarks=table_remarks(model.encoder, frame, model.target),
         has_target=model.target in frame.columns,
         contents=contents,
-        scores=contents.scores,
-        base=contents.base,
+        intervals=intervals,
         n_scored=n_scored,
         few=0 < n_scored < FEWEST_TO_JUDGE,
         drawable=n_scored >= FEWEST_TO_DRAW,
-        by_chance=calibration_error_by_chance(contents.prediction.probabilities.max(1)) if page["reliability"] else 0.0,
         shown=shown,
-        certain=rows(contents.certain),
-        uncertain=rows(contents.uncertain),
+        certain=certain,
+        uncertain=uncertain,
         n_influences=len(influences),
-        n_columns_used=len(model.encoder.columns),
-        effects=list(zip(effects, drawn, strict=True)),
-        features=model.estimator.ensemble_.members.features,
-        n_draws=model.estimator.get_params().get("n_draws"),
+        effects=drawn,
         **page,
     )
+
+
+def _describe(contents: Contents, intervals: Intervals | None, row: int) -> dict[str, Any]:
+    """The prediction of a row, its truth where it is known, and the share of ignorance."""
+    prediction, truth = contents.prediction, contents.truth[row]
+    described: dict[str, Any] = {"ignorance": float(contents.ignorance_share[row])}
+    if intervals is not None:
+        low, high = intervals.of_row[row]
+        described |= {"mean": float(prediction.mean[row]), "low": low, "high": high, "good": low <= truth <= high}
+        return described | {"truth": None if math.isnan(truth) else float(truth)}
+    probabilities, classes = prediction.probabilities[row], prediction.classes
+    order = np.argsort(-probabilities, kind="stable")
+    described |= {"ranking": [(str(classes[k]), float(probabilities[k])) for k in order[:2]]}
+    return described | {"good": truth == order[0], "truth": None if truth < 0 else str(classes[truth])}
 
 
 def render_comparison(comparison: Comparison, title: str) -> str:
     """A comparison as a page."""
     score = SCORE_NAMES["crps" if comparison.task == "regression" else "brier"]
     about: dict[str, Any] = {"comparison": comparison, "title": title, "names": SCORE_NAMES, "score": score, "own": OWN}
-    return _render("comparison.html", **about, figure=difference_figure(comparison.gains))
+    return _render("comparison.html", **about, figure=figures.difference_figure(comparison.gains))
 
 
 def _render(page: str, **contents: Any) -> str:

@@ -12,11 +12,16 @@ from matplotlib.colors import LinearSegmentedColormap
 
 from vmg.estimators import TableClassifier, TableModel, TableRegressor
 from vmg.prediction import ClassPrediction
-from vmg.report.classification import read_reliability, reliability_diagram
-from vmg.report.facts import Contents, read_columns, read_contents
-from vmg.report.influence import column_effects
-from vmg.report.panel import Colour, effect_frame, effect_picture, short
-from vmg.report.regression import calibration_curve, interval_bars, is_logarithmic, read_intervals
+from vmg.report.facts import Contents, column_effects, read_columns, read_contents, read_intervals, read_reliability
+from vmg.report.figures import (
+    calibration_curve,
+    effect_frame,
+    effect_picture,
+    interval_bars,
+    is_logarithmic,
+    reliability_diagram,
+)
+from vmg.report.panel import Colour, short
 from vmg.tables import TableError
 from vmg.tables.cells import as_frame, require_columns
 from vmg.tables.columns import NumberColumn
