@@ -14,7 +14,8 @@ from sklearn.base import clone
 from sklearn.datasets import make_friedman1
 from sklearn.model_selection import ShuffleSplit
 
-from vmg.variational import VMGRegressor, fit_splits
+from vmg.variational import VMGRegressor
+from vmg_paper.baselines.splits import fit_splits
 
 ROWS, FEATURES = 506, 13  # Boston's
 COLUMNS = {

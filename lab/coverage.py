@@ -17,7 +17,8 @@ import numpy as np
 import torch
 
 from vmg.metrics import interval_coverage, interval_width, rmse
-from vmg.variational import VMGRegressor, fit_splits
+from vmg.variational import VMGRegressor
+from vmg_paper.baselines.splits import fit_splits
 from vmg_paper.data import TABLES, load_table, standard_splits
 from vmg_paper.experiments import results_file
 

@@ -23,7 +23,7 @@ from sklearn.model_selection import ShuffleSplit
 from training_length import ALL_ROWS
 
 from vmg.metrics import interval_coverage, rmse
-from vmg.variational import fit_splits
+from vmg_paper.baselines.splits import fit_splits
 from vmg_paper.data import TABLES
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.table1_methods import PAPER_LIMITS, TABLE_METHODS

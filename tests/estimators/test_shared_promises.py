@@ -5,6 +5,7 @@ import pickle
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import is_classifier
@@ -148,6 +149,7 @@ def test_one_column_of_targets_stays_a_column(make):
 @numbers_only
 def test_the_ways_to_predict_agree(make):
     X, y = linear_table(30)
+    X = pd.DataFrame(X, columns=["a", "b", "c"])
     model = make(max_iter=10).fit(X, y)
     p = model.pred_dist(X)
     np.testing.assert_array_equal(model.predict(X, return_std=True), (p.mean, p.std))

@@ -8,7 +8,7 @@ from quick import functions
 from vmg import ModelFileError
 from vmg.model_file import read, write
 from vmg.priors import FixedPrior
-from vmg.variational import VMGClassifier, VMGRegressor, fit_splits
+from vmg.variational import VMGClassifier, VMGRegressor
 
 TINY = {"hidden_layer_sizes": (4,), "n_pseudo": 2, "max_iter": 2, "n_draws": 8, "random_state": 0}
 
@@ -93,12 +93,6 @@ def test_online_updates_continue_as_if_nothing_had_happened(X, tmp_path, estimat
         loaded.partial_fit(X, y)
         assert np.array_equal(functions(model, X), functions(loaded, X))
     assert isinstance(round_trip(model, tmp_path).network_.layers[0].prior, FixedPrior)
-
-
-def test_one_of_many_splits_can_be_saved(X, tmp_path):
-    rows = np.arange(24)
-    first, _ = fit_splits(VMGRegressor(**TINY, n_members=2), X, X[:, 0], [(rows[:12], None), (rows[12:], None)])
-    assert np.array_equal(first.predict(X), round_trip(first, tmp_path).predict(X))
 
 
 def test_parameters_changed_after_the_fit_do_not_change_the_network(X, tmp_path):

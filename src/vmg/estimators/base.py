@@ -249,7 +249,9 @@ class EstimatorBase(BaseEstimator, ABC):
     def predictions(self, X: Any) -> Iterator[tuple[slice, Any]]:
         """Pieces of the rows of X and their predictive distributions, in memory that does not grow with the rows."""
         check_is_fitted(self, "seed_")
-        rows = self._check_X(X)
+        yield from self._predicted(self._check_X(X))
+
+    def _predicted(self, rows: Array | EncodedRows) -> Iterator[tuple[slice, Any]]:
         for piece in row_pieces(len(rows)) if isinstance(rows, np.ndarray) else rows.pieces():
             yield piece, self._distribution(rows[piece])
 
@@ -396,7 +398,7 @@ class NumbersMixin(EstimatorBase):
         ends = np.concatenate(
             [
                 np.stack([part.interval_at(at if len(at) == 1 else at[piece]) for at in levels], -1)
-                for piece, part in self.predictions(rows)
+                for piece, part in self._predicted(rows)
             ]
         )
         return ends[..., 0] if np.ndim(coverage) == 0 else ends

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from numbers import Integral, Real
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin, clone
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
@@ -51,7 +50,7 @@ from vmg.variational.recipe import (
     search_noise,
 )
 
-__all__ = ["VMGClassifier", "VMGEstimator", "VMGRegressor", "VariationalEstimator", "VariationalNumbers", "fit_splits"]
+__all__ = ["VMGClassifier", "VMGEstimator", "VMGRegressor", "VariationalEstimator", "VariationalNumbers"]
 
 AT_LEAST_ONE = [Interval(Integral, 1, None, closed="left")]
 POINTS = [Interval(Integral, 0, None, closed="left"), "array-like"]
@@ -119,9 +118,9 @@ class VariationalEstimator(EstimatorBase):
         return STANDARD
 
     def _fit(self, X: Array, y: NDArray[Any], weight: Array | None) -> Array:
-        rows = self._prepare(X, y, weight)
-        [fitted] = self._fitter().fit([rows])
-        self._take(fitted)
+        rows = self.prepare(X, y, weight)
+        [fitted] = self.fitter().fit([rows])
+        self.take(fitted)
         return X
 
     def _update(self, X: Array, y: NDArray[Any], weight: Array | None) -> Array:
@@ -131,7 +130,7 @@ class VariationalEstimator(EstimatorBase):
             raise ValueError(f"partial_fit goes on with the network of the fit; {changed} must be as they were then")
         self.seed_ = (self.seed_ + 1) % (2**31 - 1)
         rows = self._encode_rows(X, y, weight)
-        self._take(self._fitter().update(self.network_, self.likelihood_, rows))
+        self.take(self.fitter().update(self.network_, self.likelihood_, rows))
         return X
 
     def _network_parameters(self) -> dict[str, Any]:
@@ -139,13 +138,14 @@ class VariationalEstimator(EstimatorBase):
         given = {name: value for name, value in self.get_params(deep=False).items() if name not in OF_TRAINING}
         return {name: tuple(np.asarray(v).tolist()) if np.ndim(v) else v for name, v in given.items()}
 
-    def _start(self, X: Any, y: Any, callbacks: Sequence[Callback]) -> tuple[Array, NDArray[Any], tuple[Callback, ...]]:
-        """Checked rows and all callbacks of a fit that :func:`fit_splits` does."""
+    def start(self, X: Any, y: Any, callbacks: Sequence[Callback]) -> tuple[Array, NDArray[Any], tuple[Callback, ...]]:
+        """Checked rows and all callbacks of a fit whose parts are called one by one."""
         with self._whole_or_not_at_all(callbacks):
             self.seed_ = draw_seed(self.random_state)
             return *self._check_data(X, y, reset=True), self._callbacks
 
-    def _fitter(self) -> Fitter:
+    def fitter(self) -> Fitter:
+        """The training that parameters ask for."""
         stopping = EarlyStopping(self.validation_fraction, self.n_iter_no_change, self.tol)
         return Fitter(
             self._method(),
@@ -160,7 +160,7 @@ class VariationalEstimator(EstimatorBase):
             seed=self.seed_,
         )
 
-    def _prepare(self, X: Array, y: NDArray[Any], weight: Array | None) -> TrainingSet:
+    def prepare(self, X: Array, y: NDArray[Any], weight: Array | None) -> TrainingSet:
         """Learn the units of the rows and express the rows in them; classes have none."""
         self.input_scaling_ = Standardiser.fit(X, weight)
         return self._encode_rows(X, y, weight)
@@ -170,7 +170,8 @@ class VariationalEstimator(EstimatorBase):
         w = None if weight is None else torch.as_tensor(weight, dtype=torch.float32)
         return TrainingSet(x, self._encode(y), w, self._unit)
 
-    def _take(self, fitted: Fitted) -> None:
+    def take(self, fitted: Fitted) -> None:
+        """Keep what was trained."""
         self.network_, self.likelihood_ = fitted.network, fitted.likelihood
         self.history_, self.n_iter_ = fitted.history, fitted.n_epochs
         if fitted.choices:
@@ -231,9 +232,9 @@ class VariationalEstimator(EstimatorBase):
 class VariationalNumbers(NumbersMixin, VariationalEstimator):
     """Numeric targets of networks."""
 
-    def _prepare(self, X: Array, y: NDArray[Any], weight: Array | None) -> TrainingSet:
+    def prepare(self, X: Array, y: NDArray[Any], weight: Array | None) -> TrainingSet:
         self.target_scaling_ = Standardiser.fit(y.reshape(len(y), -1), weight)
-        return super()._prepare(X, y, weight)
+        return super().prepare(X, y, weight)
 
     @property
     def _unit(self) -> Array:
@@ -424,50 +425,3 @@ n_iter_no_change, tol, n_draws, random_state, verbose
 
     def _in_own_units(self, prediction: ClassPrediction) -> ClassPrediction:
         return replace(prediction, classes=self.classes_)
-
-
-Estimator = TypeVar("Estimator", bound=VariationalEstimator)
-
-
-def fit_splits(
-    estimator: Estimator,
-    X: Any,
-    y: Any,
-    splits: Iterable[tuple[ArrayLike, Any]],
-    *,
-    callbacks: Sequence[Callback] = (),
-) -> list[Estimator]:
-    """Fit a clone of ``estimator`` to the training rows of every split, all in one training run.
-
-    Much faster than one fit after another on tables where a step's work is small. Each clone scales its own rows and
-    is a complete fitted estimator; test rows are never looked at, but for the names of their classes: all clones have
-    the classes of the whole table. With ``early_stopping`` each keeps the parameters that were its own best.
-
-    Parameters
-    ----------
-    estimator : VMGRegressor or VMGClassifier
-        Left as it is.
-    X, y : array-like
-        The whole table.
-    splits : iterable of (train, test)
-        Row indices, as from ``KFold().split(X)``.
-    callbacks : sequence of callable
-        Called with a :class:`~vmg.training.Progress` fifty times in the run; one that returns True ends it.
-
-    Returns
-    -------
-    list of fitted estimators, one for each split
-    """
-    pairs = list(splits)
-    if not pairs:
-        raise ValueError("splits must hold at least one (train, test) pair; got none")
-    if any(np.size(train) == 0 for train, _ in pairs):
-        raise ValueError("every split must have training rows; got one without")
-    leader = clone(estimator)
-    X, y, listeners = leader._start(X, y, callbacks)
-    fitted = [copy.deepcopy(leader) for _ in pairs]
-    sets = [one._prepare(X[train], y[train], None) for one, (train, _) in zip(fitted, pairs, strict=True)]
-    fitter = replace(fitted[0]._fitter(), callbacks=listeners)
-    for one, trained in zip(fitted, fitter.fit(sets), strict=True):
-        one._take(trained)
-    return fitted

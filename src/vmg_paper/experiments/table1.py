@@ -16,7 +16,7 @@ import numpy as np
 
 import vmg
 from vmg import metrics
-from vmg.variational import fit_splits
+from vmg_paper.baselines.splits import fit_splits
 from vmg_paper.data import load_table, standard_splits
 from vmg_paper.experiments import results_file
 from vmg_paper.experiments.ablations import ABLATIONS

@@ -10,10 +10,11 @@ from typing import Any
 
 from vmg.estimators import TableRegressor
 from vmg.training import Callback
-from vmg.variational import VMGRegressor, fit_splits
+from vmg.variational import VMGRegressor
 from vmg_paper import baselines
 from vmg_paper.baselines import BaselineRegressor, PaperVMG
 from vmg_paper.baselines.batched_regressor import fit_splits as batched_splits
+from vmg_paper.baselines.splits import fit_splits
 from vmg_paper.data import load_table
 
 __all__ = [

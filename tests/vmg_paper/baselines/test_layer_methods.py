@@ -11,9 +11,9 @@ from sklearn.model_selection import KFold
 
 from quick import linear_table
 from vmg.fused import library
-from vmg.variational import fit_splits
 from vmg_paper import baselines
 from vmg_paper.baselines.layer_methods import RATES, LearnedVarianceLikelihood, PrecisionLikelihood
+from vmg_paper.baselines.splits import fit_splits
 
 REGRESSORS = ("MeanField", "Graves", "MCDropout", "DeepEnsemble")
 OPTIONS = {

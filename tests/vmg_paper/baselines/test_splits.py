@@ -8,10 +8,11 @@ from sklearn.base import clone
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, ShuffleSplit
 
+import vmg
 from quick import class_table, classifier, linear_table, regressor
 from vmg.fit.design import Standardiser
-from vmg.variational import fit_splits
 from vmg.variational.recipe import CANDIDATES
+from vmg_paper.baselines.splits import fit_splits
 
 LINEAR = {"hidden_layer_sizes": (), "n_pseudo": 0, "max_iter": 100}
 
@@ -20,9 +21,11 @@ def numbers(model, X):
     return np.concatenate([model.predict_interval(X).ravel(), model.sample(X, 2).ravel()])
 
 
-def test_one_split_is_one_fit():
-    X, y = linear_table(30)
-    [fitted] = fit_splits(regressor(max_iter=5), X, y, [(np.arange(20), np.arange(20, 30))])
+@pytest.mark.parametrize("n_outputs", [None, 2])
+@pytest.mark.parametrize("train", [np.arange(20), list(range(20)), np.arange(30) < 20], ids=["array", "list", "mask"])
+def test_one_split_is_one_fit(train, n_outputs):
+    X, y = linear_table(30, n_outputs=n_outputs)
+    [fitted] = fit_splits(regressor(max_iter=5), X, y, [(train, None)])
     np.testing.assert_array_equal(numbers(fitted, X), numbers(regressor(max_iter=5).fit(X[:20], y[:20]), X))
 
 
@@ -134,15 +137,7 @@ def test_members(n_members):
     assert all(model.likelihood_.posterior.rate.shape == (n_members, 1) for model in fitted)
 
 
-def test_several_outputs():
-    X, y = linear_table(60, n_outputs=2)
-    splits = list(KFold(2).split(X))
-    for model, (train, test) in zip(fit_splits(regressor(**LINEAR), X, y, splits), splits, strict=True):
-        assert model.predict(X[test]).shape == (30, 2)
-        assert model.score(X[train], y[train]) > 0.8
-
-
-def test_each_result_is_a_whole_estimator():
+def test_each_result_is_a_whole_estimator(tmp_path):
     X, y = linear_table(40)
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     model = regressor(max_iter=5)
@@ -155,19 +150,14 @@ def test_each_result_is_a_whole_estimator():
             pickle.loads(pickle.dumps(one)).predict_interval(frame), one.predict_interval(frame)
         )
         assert one.history_.last.step == 5
+        one.save(tmp_path / "model.vmg")
+        np.testing.assert_array_equal(vmg.load(tmp_path / "model.vmg").predict(frame), one.predict(frame))
     first, second = fitted
     before = second.predict(frame)
     first.partial_fit(frame, y).conformalize(frame, y)
     np.testing.assert_array_equal(second.predict(frame), before)
     assert np.isfinite(first.predict_interval(frame)).all()
     assert not torch.equal(first.network_.layers[0].loc, second.network_.layers[0].loc)
-
-
-def test_masks_and_lists_select_rows():
-    X, y = linear_table(20)
-    mask = np.arange(20) < 12
-    results = [fit_splits(regressor(max_iter=2), X, y, [(rows, None)]) for rows in (mask, list(range(12)))]
-    np.testing.assert_array_equal(*(model.predict(X) for [model] in results))
 
 
 @pytest.mark.parametrize("options", [{}, {"n_members": 2}], ids=str)
