@@ -37,8 +37,7 @@ def draw_band_figure(
     The edge of the widest true band is a dotted line in the panels of approximations. The legend takes a free place of
     the grid, or stands below it.
     """
-    panels = result.panels()
-    truths = {band.name: band for band in result.truths}
+    panels, truths = result.bands, result.truths
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(PANEL_WIDTH * columns, PANEL_HEIGHT * rows), dpi=DOTS_PER_INCH, layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)

@@ -51,7 +51,7 @@ def demo(
         models[name] = model
     grid = np.linspace(*GRID)
     band = Band.of("default", grid, models["toy, x³"].pred_dist(pd.DataFrame({"x": grid})))
-    drawn = ToyResult(toy[0]["x"].to_numpy(), toy[0]["y"].to_numpy(), lambda x: x**3, [band], [], [])
+    drawn = ToyResult(toy[0]["x"].to_numpy(), toy[0]["y"].to_numpy(), lambda x: x**3, [band], [])
     with replacing(out / "figure1.png") as temporary:
         draw_band_figure(drawn, temporary, widths=[3], height=(-160, 160), columns=1, target_label="truth, $x^3$")
     models["diabetes"].save(out / "diabetes.vmg")

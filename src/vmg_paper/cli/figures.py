@@ -13,7 +13,7 @@ from vmg.cli.output import say, say_aside, waiting
 from vmg.files import append_lines, read_lines, replacing
 from vmg_paper.experiments import figure1, figure2
 from vmg_paper.experiments.results_file import write_tables
-from vmg_paper.experiments.toys import DRAWN, ToyResult, case, render_lines
+from vmg_paper.experiments.toys import ToyResult, render_lines
 
 __all__ = ["figure1_command", "figure2_command"]
 
@@ -32,7 +32,7 @@ def figure1_command(out: Out = Path("figure1.png"), seed: Seed = 0, kept: Kept =
     """
     result = _fit("figure1", figure1.run, seed=seed)
     _draw(result, out, widths=[3], height=(-160.0, 160.0), columns=4, target_label="truth, $x^3$")
-    _keep("figure1", result, (seed, figure1.PRIOR_SCALE), kept, page)
+    _keep(result.lines(figure="figure1", seed=seed, prior_scale=figure1.PRIOR_SCALE), kept, page)
 
 
 def figure2_command(
@@ -48,7 +48,7 @@ def figure2_command(
     """
     result = _fit("figure2", partial(figure2.run, prior_scale=prior), seed=seed)
     _draw(result, out, widths=[1, 2], height=(-4.0, 5.0), columns=4, target_label="truth")
-    _keep("figure2", result, (seed, prior), kept, page)
+    _keep(result.lines(figure="figure2", seed=seed, prior_scale=prior), kept, page)
 
 
 def _fit(name: str, run: Any, *, seed: int) -> ToyResult:
@@ -67,17 +67,13 @@ def _draw(result: ToyResult, out: Path, **options: Any) -> None:
     say(f"Figure: {out}")
 
 
-def _keep(figure: str, result: ToyResult, made_with: tuple[int, float], kept: Path | None, page: Path | None) -> None:
-    """Print the distances; replace these lines of the file of kept numbers, and the tables of a page by all of them."""
-    seed, prior_scale = made_with
-    lines = result.lines(figure=figure, seed=seed, prior_scale=prior_scale)
+def _keep(lines: list[dict[str, Any]], kept: Path | None, page: Path | None) -> None:
+    """Print the distances; replace this figure's lines in the file of kept numbers, and the tables of a page."""
     say(render_lines(lines))
     if kept is None:
         return
-    others = [line for line in read_lines(kept) if (line["figure"], case(line)) != (figure, made_with)]
-    lines = sorted(
-        [*others, *lines], key=lambda line: (line["figure"], case(line) != DRAWN[line["figure"]], case(line))
-    )
+    others = [line for line in read_lines(kept) if line["figure"] != lines[0]["figure"]]
+    lines = sorted([*others, *lines], key=lambda line: line["figure"])
     with replacing(kept) as temporary:
         append_lines(temporary, lines)
     if page is not None:

@@ -64,10 +64,9 @@ def run(*, seed: int = 0, settings: Settings | None = None, tell: Callable[[str]
     toy = Toy(X, y, NOISE, RANGE, Settings() if settings is None else settings, seed, tell)
     bands = [toy.network_band(name, make, TRUTH) for name, make in VARIATIONAL.items()]
     bands.insert(1, toy.pbp_band((HIDDEN,), TRUTH))  # the paper's order
-    bands.append(toy.default_band(TRUTH))
-    truth = toy.true_band(TRUTH, (HIDDEN,), "relu", PRIOR_SCALE)
+    bands += [toy.default_band(TRUTH), toy.true_band(TRUTH, (HIDDEN,), "relu", PRIOR_SCALE)]
     x = X[:, 0]
-    return ToyResult(x, y, _cube, bands, [truth], [(float(x.min()), float(x.max()))])
+    return ToyResult(x, y, _cube, bands, [(float(x.min()), float(x.max()))])
 
 
 def _cube(x: Array) -> Array:

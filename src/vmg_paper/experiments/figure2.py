@@ -17,7 +17,16 @@ import numpy as np
 from vmg.nn import MLP
 from vmg.priors import IsotropicPrior
 from vmg_paper.data.tables import osband
-from vmg_paper.experiments.toys import Array, MakeNetwork, Settings, Toy, ToyResult, inducing_network, paper_network
+from vmg_paper.experiments.toys import (
+    Array,
+    Band,
+    MakeNetwork,
+    Settings,
+    Toy,
+    ToyResult,
+    inducing_network,
+    paper_network,
+)
 
 __all__ = ["curve", "matrix_gaussian", "noise_scale", "run"]
 
@@ -62,8 +71,7 @@ def run(
     settings = Settings(n_chains=8, n_warmup=120, n_kept=120) if settings is None else settings
     x = X[:, 0]
     toy = Toy(X, y, noise_scale(x), RANGE, settings, seed, tell)
-    first = "HMC, ReLU"
-    bands, truths = [toy.pbp_band(HIDDEN, first)], []
+    bands: list[Band] = []
     for label, activation in ACTIVATIONS.items():
         truth = f"HMC, {label}"
         variants: dict[str, MakeNetwork] = {
@@ -72,7 +80,7 @@ def run(
             "Global inducing": partial(inducing_network, HIDDEN, activation=activation, prior_scale=prior_scale),
         }
         bands += [toy.network_band(f"{name}, {label}", make, truth) for name, make in variants.items()]
-        truths.append(toy.true_band(truth, HIDDEN, activation, prior_scale))
-    bands.append(toy.default_band(first))
+        bands.append(toy.true_band(truth, HIDDEN, activation, prior_scale))
+    bands += [toy.pbp_band(HIDDEN, "HMC, ReLU"), toy.default_band("HMC, ReLU")]
     ranges = [(float(part.min()), float(part.max())) for part in (x[x < 0.7], x[x > 0.7])]
-    return ToyResult(x, y, curve, bands, truths, ranges)
+    return ToyResult(x, y, curve, bands, ranges)

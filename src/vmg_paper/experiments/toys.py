@@ -27,13 +27,11 @@ from vmg_paper.experiments.results_file import markdown
 from vmg_paper.layers import GlobalInducingMLP
 
 __all__ = [
-    "DRAWN",
     "Band",
     "MakeNetwork",
     "Settings",
     "Toy",
     "ToyResult",
-    "case",
     "distance",
     "fit_network",
     "inducing_network",
@@ -88,24 +86,13 @@ class ToyResult:
     x: Array  # data, [N]
     y: Array
     target: Callable[[Array], Array]  # the function behind the data
-    bands: list[Band]
-    truths: list[Band]
+    bands: list[Band]  # in the order of drawing
     ranges: Sequence[tuple[float, float]]  # where there are data
 
-    def panels(self) -> list[Band]:
-        """All bands in the order of drawing: each truth after the bands of its own model, the rest at the end.
-
-        With one truth this is the order of ``bands``.
-        """
-        if len(self.truths) == 1:
-            return [*self.bands, *self.truths]
-        model = {truth.name: truth.name.partition(", ")[2] for truth in self.truths}
-        rows = [
-            [*(band for band in self.bands if band.name.endswith(f", {model[truth.name]}")), truth]
-            for truth in self.truths
-        ]
-        placed = {band.name for row in rows for band in row}
-        return [*(band for row in rows for band in row), *(band for band in self.bands if band.name not in placed)]
+    @property
+    def truths(self) -> dict[str, Band]:
+        """Bands that others approximate, by name."""
+        return {band.name: band for band in self.bands if not band.truth}
 
     def inside(self, x: Array) -> NDArray[np.bool_]:
         """Whether x is where the data are."""
@@ -113,52 +100,28 @@ class ToyResult:
 
     def lines(self, **fields: Any) -> list[dict[str, Any]]:
         """One line for each band, to be kept after ``fields``: distances to the truth, and the band at nine points."""
-        truths = {band.name: band for band in self.truths}
         lines = []
-        for band in (*self.bands, *self.truths):
+        for band in self.bands:
             some = np.linspace(0, len(band.x) - 1, 9).round().astype(int)
             line = {**fields, "name": band.name, "truth": band.truth, "note": band.note}
             line |= {key: getattr(band, key)[some].round(6).tolist() for key in ("x", "mean", "std")}
             if band.truth:
-                apart = distance(band, truths[band.truth], self.inside(band.x))
+                apart = distance(band, self.truths[band.truth], self.inside(band.x))
                 line |= {key: round(value, 4) for key, value in apart.items()}
             lines.append(line)
         return lines
 
 
-DRAWN = {"figure1": (0, 1.0), "figure2": (0, 3.0)}
-"""Seed of the data, and prior scale of the weights, of the figures as they are on the page."""
-
-
 def render_lines(lines: Sequence[dict[str, Any]]) -> str:
-    """Tables of kept lines: each figure as it is drawn, then widths for other data and priors."""
+    """Tables of kept lines: the distances of each figure's bands, and how well the chains of its truths agree."""
     parts = []
     for figure in sorted({line["figure"] for line in lines}):
         own = [line for line in lines if line["figure"] == figure]
-        cases = sorted({case(line) for line in own}, key=lambda one: (one != DRAWN[figure], one[::-1]))
-        drawn = [line for line in own if case(line) == cases[0]]
-        rows = [(line["name"], *(f"{line[key]:.2f}" for key in DISTANCES)) for line in drawn if line["truth"]]
+        rows = [(line["name"], *(f"{line[key]:.2f}" for key in DISTANCES)) for line in own if line["truth"]]
         parts += [f"**Figure {figure[-1]}**", "", markdown(("method", *DISTANCES.values()), rows), ""]
-        chains = [(line["name"], line["note"]) for line in drawn if line["note"]]
+        chains = [(line["name"], line["note"]) for line in own if line["note"]]
         parts += [markdown(("truth", "its chains"), chains), ""]
-        if len(cases) > 1:
-            parts += [f"**Figure {figure[-1]}, width where there are no data**", "", _widths(own, cases), ""]
     return "\n".join(parts).strip()
-
-
-def case(line: dict[str, Any]) -> tuple[int, float]:
-    """Seed of the data and prior scale behind a kept line."""
-    return line["seed"], line["prior_scale"]
-
-
-def _widths(lines: Sequence[dict[str, Any]], cases: Sequence[tuple[int, float]]) -> str:
-    """The factor between a band's width and its truth's where there are no data: a row a method, a column a case."""
-    found = {(line["name"], case(line)): line["width_outside"] for line in lines if line["truth"]}
-    rows = [
-        (name, *(f"{found[name, one]:.2f}" if (name, one) in found else "" for one in cases))
-        for name in dict.fromkeys(name for name, _ in found)
-    ]
-    return markdown(("method", *(f"data {seed}, N(0, {scale:g}²)" for seed, scale in cases)), rows)
 
 
 DISTANCES = {

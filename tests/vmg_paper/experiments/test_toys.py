@@ -14,16 +14,7 @@ from vmg_paper.cli.reproduce import reproduce
 from vmg_paper.data.tables import cubic
 from vmg_paper.experiments import figure1, figure2
 from vmg_paper.experiments.results_file import END, START
-from vmg_paper.experiments.toys import (
-    DRAWN,
-    Band,
-    Settings,
-    Toy,
-    case,
-    distance,
-    fit_network,
-    render_lines,
-)
+from vmg_paper.experiments.toys import Band, Settings, Toy, distance, fit_network, render_lines
 
 TINY = Settings(
     n_steps=20, n_draws=10, n_starts=2, n_epochs=2, n_pbp_starts=2, n_chains=2, n_warmup=10, n_kept=8, n_points=21
@@ -32,18 +23,22 @@ TINY = Settings(
 
 @functools.cache
 def tiny_run(figure):
-    """What a figure gives, and the names that were told while it ran."""
+    """The result of a figure, and the names that were told while it ran."""
     told = []
     return figure.run(seed=1, settings=TINY, tell=told.append), tuple(told)
 
 
-FORMS = ("Matrix Gaussian", "Conditional KL", "Global inducing")
-NAMES = {
+NAMES = {  # in the order of drawing
     figure1: [
         *("Factorised Gaussian", "PBP", "Dropout", "Matrix Gaussian", "Matrix Gaussian, conditional KL"),
-        *("Global inducing points", "TableRegressor()"),
+        *("Global inducing points", "TableRegressor()", "HMC"),
     ],
-    figure2: ["PBP", *(f"{f}, {a}" for a in ("ReLU", "cosine", "tanh") for f in FORMS), "TableRegressor()"],
+    figure2: [
+        *("Matrix Gaussian, ReLU", "Conditional KL, ReLU", "Global inducing, ReLU", "HMC, ReLU"),
+        *("Matrix Gaussian, cosine", "Conditional KL, cosine", "Global inducing, cosine", "HMC, cosine"),
+        *("Matrix Gaussian, tanh", "Conditional KL, tanh", "Global inducing, tanh", "HMC, tanh"),
+        *("PBP", "TableRegressor()"),
+    ],
 }
 LEARNED = ("PBP", "TableRegressor()")  # which learn the noise
 
@@ -53,17 +48,13 @@ def tiny(request):
     return request.param, *tiny_run(request.param)
 
 
-def test_every_panel_of_the_paper_is_there(tiny):
+def test_every_panel_of_the_paper_is_a_curve_along_the_drawn_range(tiny):
     figure, result, heard = tiny
     assert [band.name for band in result.bands] == NAMES[figure]
-    assert {band.truth for band in result.bands} == {band.name for band in result.truths}
-    assert set(heard) == {band.name for band in (*result.bands, *result.truths)}
-
-
-def test_bands_are_curves_along_the_drawn_range(tiny):
-    figure, result, _ = tiny
+    assert set(heard) == set(NAMES[figure])
+    assert {band.truth for band in result.bands} - {""} == set(result.truths)
     assert result.x.shape == result.y.shape == (20,)
-    for band in (*result.bands, *result.truths):
+    for band in result.bands:
         assert band.x.shape == band.mean.shape == band.std.shape == band.epistemic_std.shape == (21,)
         assert (band.x[0], band.x[-1]) == figure.RANGE
         assert np.isfinite(band.mean).all() and (band.std > 0).all()
@@ -72,29 +63,17 @@ def test_bands_are_curves_along_the_drawn_range(tiny):
             np.testing.assert_allclose(band.std**2, band.epistemic_std**2 + noise**2, rtol=1e-9)
 
 
+def test_inside_is_where_the_data_are(tiny):
+    figure, result, _ = tiny
+    assert result.inside(result.x).all()
+    assert not result.inside(np.array([-7.0, 7.0, 0.7 if figure is figure2 else 7.0])).any()
+
+
 def test_the_noise_of_osbands_toy_is_what_its_recipe_scatters():
     x = np.random.default_rng(0).uniform(0, 1, 400_000)
     moved = x + np.random.default_rng(1).normal(0, figure2.INPUT_NOISE, x.size)
     scatter = np.sqrt(np.mean((figure2.curve(moved) - figure2.curve(x)) ** 2))
     assert figure2.noise_scale(x) == pytest.approx(scatter, rel=0.05)  # of first order in the noise
-
-
-def test_truths_stand_beside_their_own_model_in_the_picture():
-    one, three = (tiny_run(figure)[0].panels() for figure in (figure1, figure2))
-    assert [band.name for band in one] == [*NAMES[figure1], "HMC"]
-    assert [band.name for band in three[:4]] == [*(f"{form}, ReLU" for form in FORMS), "HMC, ReLU"]
-    assert [band.name for band in three[12:]] == list(LEARNED)
-
-
-def test_inside_is_where_the_data_are(tiny):
-    _, result, _ = tiny
-    assert result.inside(result.x).all()
-    assert not result.inside(np.array([-7.0, 7.0])).any()
-
-
-def test_the_gap_of_osbands_toy_is_outside():
-    result, _ = tiny_run(figure2)
-    assert not result.inside(np.array([0.7])).any()
 
 
 def test_distances_are_in_true_standard_deviations_and_ratios():
@@ -125,35 +104,37 @@ def test_longer_training_raises_the_objective(make):
     assert long > short + 10
 
 
-@pytest.fixture(params=[figure1, figure2], ids=["figure1", "figure2"])
-def command(request, monkeypatch, tmp_path):
-    """The command of a figure whose fits are there already: options to the command's end, and the seeds asked for."""
-    figure, seeds = request.param, []
-    result, told = tiny_run(figure)
-
-    def run(*, seed, tell, **options):
-        seeds.append(seed)
-        for name in told:
-            tell(name)
-        return result
-
-    monkeypatch.setattr(figure, "run", run)
-    name = figure.__name__.rpartition(".")[2]
-    return lambda *options: (command_runner().invoke(reproduce, [name, *options]), seeds)
-
-
-def test_a_table_is_printed_and_a_picture_drawn(command, tmp_path):
-    path = tmp_path / "here" / "a.png"
-    done, seeds = command("--out", str(path), "--seed", "2")
-    assert done.exit_code == 0, done.output
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert "| PBP |" in done.stdout and "split R̂" in done.stdout
-    assert seeds == [2]
-
-
 # -- kept numbers -----------------------------------------------------------------------------------------------------
 
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("figure", [figure1, figure2], ids=["figure1", "figure2"])
+def test_the_command_draws_and_replaces_its_lines_and_the_tables_of_the_page(figure, monkeypatch, tmp_path):
+    """The fits are there already."""
+    result, told = tiny_run(figure)
+    seeds, counts, name = [], [], figure.__name__.rpartition(".")[2]
+
+    def run(*, seed, tell, **options):
+        seeds.append(seed)
+        for method in told:
+            tell(method)
+        return result
+
+    monkeypatch.setattr(figure, "run", run)
+    picture, lines, page = tmp_path / "here" / "a.png", tmp_path / "kept.jsonl", tmp_path / "page.md"
+    page.write_text(f"before\n{START}\nold\n{END}\nafter\n")
+    lines.write_text('{"figure": "figure0", "truth": "", "note": ""}\n')
+    for seed in ("0", "2"):
+        options = ["--out", str(picture), "--record", str(lines), "--write", str(page), "--seed", seed]
+        done = command_runner().invoke(reproduce, [name, *options])
+        assert done.exit_code == 0, done.output
+        counts.append(len(read_lines(lines)))
+    assert seeds == [0, 2] and counts == 2 * [1 + len(NAMES[figure])]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "| PBP |" in done.stdout and "split R̂" in done.stdout
+    text = page.read_text()
+    assert text.startswith("before") and text.endswith("after\n") and "old" not in text and "TableRegressor()" in text
 
 
 @functools.cache
@@ -163,45 +144,15 @@ def kept():
 
 def test_kept_lines_are_those_of_the_figure(tiny):
     figure, result, _ = tiny
-    name = figure.__name__.rpartition(".")[2]
-    lines = result.lines(figure=name, seed=0, prior_scale=figure.PRIOR_SCALE)
-    assert [line["name"] for line in lines] == [band.name for band in (*result.bands, *result.truths)]
+    lines = result.lines(figure=figure.__name__.rpartition(".")[2], seed=0, prior_scale=figure.PRIOR_SCALE)
+    assert [line["name"] for line in lines] == NAMES[figure]
     first, band = lines[0], result.bands[0]
-    [truth] = [one for one in result.truths if one.name == band.truth]
-    apart = distance(band, truth, result.inside(band.x))
+    apart = distance(band, result.truths[band.truth], result.inside(band.x))
     assert {key: first[key] for key in apart} == pytest.approx(apart, abs=1e-4)
     some = np.linspace(0, 20, 9).round().astype(int)
-    np.testing.assert_allclose(first["mean"], result.bands[0].mean[some], atol=1e-6)
+    np.testing.assert_allclose(first["mean"], band.mean[some], atol=1e-6)
     assert all(np.isfinite(line[key]).all() for line in lines for key in ("mean", "std"))
     assert f"| {first['name']} | {first['mean_inside']:.2f} |" in render_lines(lines)
-
-
-def test_other_data_and_priors_are_columns_beside_the_drawn_figure():
-    result, _ = tiny_run(figure2)
-    cases = [(0, 3.0), (1, 3.0), (0, 1.0)]
-    lines = [
-        {**line, "width_outside": seed + scale}
-        for seed, scale in cases
-        for line in result.lines(figure="figure2", seed=seed, prior_scale=scale)
-        if line["truth"]
-    ]
-    shown = render_lines(lines)
-    assert "| method | data 0, N(0, 3²) | data 0, N(0, 1²) | data 1, N(0, 3²) |" in shown
-    assert "| PBP | 3.00 | 1.00 | 4.00 |" in shown
-    assert shown.count("| PBP |") == 2  # the drawn figure's distances, and the widths
-
-
-def test_a_command_replaces_its_lines_and_the_tables_of_the_page(command, tmp_path):
-    lines, page = tmp_path / "kept.jsonl", tmp_path / "page.md"
-    page.write_text(f"before\n{START}\nold\n{END}\nafter\n")
-    counts = []
-    for seed in ("0", "0", "1"):
-        options = ("--out", str(tmp_path / "a.png"), "--record", str(lines), "--write", str(page), "--seed", seed)
-        assert command(*options)[0].exit_code == 0
-        counts.append(len(read_lines(lines)))
-    assert counts[0] == counts[1] == counts[2] / 2 > 7
-    text = page.read_text()
-    assert text.startswith("before") and text.endswith("after\n") and "old" not in text and "TableRegressor()" in text
 
 
 def test_the_page_shows_the_kept_numbers():
@@ -221,6 +172,5 @@ def test_kept_numbers_are_those_of_a_new_fit():
 
 
 def test_global_inducing_points_are_as_wide_as_the_truth_where_there_are_no_data():
-    drawn = [line for line in kept() if case(line) == DRAWN[line["figure"]]]
-    wide = {line["name"]: line["width_outside"] for line in drawn if line["name"].startswith("Global inducing")}
+    wide = {line["name"]: line["width_outside"] for line in kept() if line["name"].startswith("Global inducing")}
     assert len(wide) == 4 and max(wide.values()) < 1.5
