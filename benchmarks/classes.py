@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -33,8 +32,8 @@ from sklearn.preprocessing import StandardScaler
 
 from vmg import TableClassifier
 from vmg.variational import VMGClassifier
+from vmg_paper.experiments.results_file import Record, measure_missing
 
-Record = dict[str, Any]
 MOST_ROWS = 2_500
 LEFT_OUT = ((3, 8), (1, 7), (0, 6))  # digits that training does not see
 LEAST = 1e-12  # probability that a log loss counts
@@ -171,16 +170,7 @@ def main() -> None:
     options.add_argument("--show", action="store_true")
     a = options.parse_args()
     torch.set_num_threads(1)
-    records = [json.loads(line) for line in a.out.read_text().splitlines()] if a.out.exists() else []
-    if not a.show:
-        for key, measure in tasks(a.folds, vmg=a.vmg):
-            if any(key.items() <= record.items() for record in records):
-                continue
-            records.append({**key, **measure()})
-            with a.out.open("a") as file:
-                file.write(json.dumps(records[-1]) + "\n")
-            print(json.dumps(records[-1]), flush=True)
-    show(records)
+    show(measure_missing([] if a.show else tasks(a.folds, vmg=a.vmg), a.out))
 
 
 if __name__ == "__main__":

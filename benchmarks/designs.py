@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from vmg import TableRegressor
 from vmg.fit.design import Standardiser
+from vmg.metrics import interval_coverage
 
 Array = NDArray[np.float64]
 Design = Callable[[np.random.Generator], tuple[Array, Array, Array, Array]]
@@ -179,7 +180,7 @@ def measure(design: Design, seed: int) -> dict[str, tuple[float, float]]:
     intervals["GP"] = process_interval(x, y, z)
     return {
         name: (
-            float(((ends[:, 0] <= target) & (target <= ends[:, 1])).mean()),
+            interval_coverage(target, ends),
             float(np.median(ends[:, 1] - ends[:, 0]) / y.std()),
         )
         for name, ends in intervals.items()

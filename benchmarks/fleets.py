@@ -13,7 +13,6 @@ With ``--jobs 2`` a fleet has two processes of one thread, and separate fits, on
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +22,8 @@ import pandas as pd
 import torch
 
 from vmg import TableRegressor
+from vmg.files import append_lines
+from vmg.metrics import interval_coverage, rmse
 from vmg.scale import fit_fleet, load_fleet
 
 TEST = 200
@@ -42,13 +43,8 @@ def evaluate(model: object, frame: pd.DataFrame) -> tuple[float, float, float]:
     """Log-likelihood, RMSE and coverage of 90 % on the test rows of a group."""
     X, y = frame[[f"x{k}" for k in range(5)]].to_numpy(), frame["y"].to_numpy()
     prediction = model.pred_dist(X)  # type: ignore[attr-defined]
-    interval = prediction.interval(0.9)
-    inside = (interval[:, 0] <= y) & (y <= interval[:, 1])
-    return (
-        float(prediction.log_prob(y).mean()),
-        float(np.sqrt(np.mean((prediction.mean - y) ** 2))),
-        float(inside.mean()),
-    )
+    coverage = interval_coverage(y, prediction.interval(0.9))
+    return float(prediction.log_prob(y).mean()), rmse(y, prediction.mean), coverage
 
 
 def main() -> None:
@@ -67,10 +63,10 @@ def main() -> None:
     for kind, counts in sizes.items():
         kinds[kind] = [(number + k, n, make_group(number + k, n + TEST, asked.spread)) for k, n in enumerate(counts)]
         number += len(counts)
-    rows = []
     for kind, groups in kinds.items():
         if not groups:
             continue
+        rows: list = []
         train = pd.concat([frame[:n] for _, n, frame in groups], ignore_index=True)
         every = max(1, len(groups) // asked.separate)
         chosen = groups[::every]
@@ -94,13 +90,8 @@ def main() -> None:
             score = [evaluate(_Group(fleet, frame), frame[n:]) for _, n, frame in chosen]
         record(rows, common, "fleet, pooled", len(groups), seconds, separate, score, list(alone.values()))
         if asked.out:
-            with asked.out.open("a") as file:
-                file.write("".join(json.dumps(row) + "\n" for row in rows))
-            shown, rows = rows, []
-        else:
-            shown, rows = rows, []
-        for row in shown:
-            print(row, flush=True)
+            append_lines(asked.out, rows)
+        print(*rows, sep="\n", flush=True)
 
 
 class Clock:

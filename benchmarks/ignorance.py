@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from documents import fill
 from ignorance_report import draw_tables, draw_toys, table_tables, toy_table
 from numpy.typing import NDArray
 from regression_tables import ALL, load
@@ -33,13 +32,12 @@ from regressors import Make, methods
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
+from vmg.files import read_lines
 from vmg.metrics import auroc, interval_coverage, rmse
 from vmg_paper.baselines import HMCRegressor
-from vmg_paper.experiments import results_file
+from vmg_paper.experiments.results_file import Record, fill, measure_missing
 
 Array = NDArray[np.float64]
-Record = results_file.Record
-
 NOISE = 0.1
 SIZES = {"1-d, few": (40, 1), "1-d": (100, 1), "2-d": (200, 2), "5-d": (400, 5)}  # rows and inputs of the toys
 TOY_METHODS = ("table", "GP", "deep ensemble", "vmg")
@@ -181,29 +179,12 @@ def table_tasks(names: list[str], max_rows: int, n_features: int) -> Iterator[Re
                     yield {**task, "feature": features[split], "rows": max_rows}
 
 
-def key(record: Record) -> tuple[Any, ...]:
-    return tuple(record.get(name) for name in ("part", "method", "table", "split", "rows"))
-
-
-def run(tasks: Iterable[Record], out: Path, minutes: float, *, quick: bool) -> None:
-    """Earn a record for each task that has none, until time is up."""
-    end = time.monotonic() + 60 * minutes
-    done, makers = {key(record) for record in results_file.read(out)}, methods(quick=quick)
-    for task in tasks:
-        if time.monotonic() > end:
-            print("time is up; start again to go on", flush=True)
-            return
-        if key(task) in done:
-            continue
-        make = makers[task["method"]]
-        if task["part"] == "toy":
-            found = measure_toy(make, task["table"], task["split"])
-        else:
-            X, y = sample_of(task["table"], task["rows"])
-            found = measure_table(make, X, y, task["feature"], task["part"])
-        results_file.append(out, [{**task, **found}])
-        shown = {name: value for name, value in found.items() if name != "line"}
-        print(json.dumps({**task, **shown}), flush=True)
+def run_task(task: Record, makers: Mapping[str, Make]) -> Record:
+    """Scores of one fit."""
+    make = makers[task["method"]]
+    if task["part"] == "toy":
+        return measure_toy(make, task["table"], task["split"])
+    return measure_table(make, *sample_of(task["table"], task["rows"]), task["feature"], task["part"])
 
 
 def main() -> None:
@@ -223,7 +204,7 @@ def main() -> None:
     parser.add_argument("--figure", action="store_true", help="draw both pictures")
     a = parser.parse_args()
     if a.show or a.figure:
-        records = [r for r in results_file.read(a.out) if r.get("rows") in (None, a.rows)]
+        records = [r for r in read_lines(a.out) if r.get("rows") in (None, a.rows)]
         if a.show:
             tables = {"toys": toy_table(records), **table_tables(records)}
             print("\n\n".join(tables.values()))
@@ -238,9 +219,10 @@ def main() -> None:
     names = [name for name in a.tables.split(",") if name]
     parts, chosen = a.parts.split(","), a.methods.split(",") if a.methods else list(methods())
     tasks = itertools.chain(toy_tasks(a.seeds), table_tasks(names, a.rows, a.features))
+    makers = methods(quick=a.quick)
     with threadpool_limits(a.threads):
         wanted = (task for task in tasks if task["part"] in parts and task["method"] in chosen)
-        run(wanted, a.out, a.minutes, quick=a.quick)
+        measure_missing(((task, partial(run_task, task, makers)) for task in wanted), a.out, a.minutes)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from documents import markdown
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+
+from vmg_paper.experiments.results_file import markdown
 
 Array = NDArray[np.float64]
 Record = dict[str, Any]

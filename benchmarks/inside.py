@@ -9,14 +9,11 @@ import time
 from collections.abc import Sequence
 
 import numpy as np
-from documents import markdown
 from regression_tables import Array, Rows
 from regressors import TREES, Make
 
 from vmg.metrics import interval_coverage, rmse
-from vmg_paper.experiments import results_file
-
-Record = results_file.Record
+from vmg_paper.experiments.results_file import Record, markdown
 
 NAMES = {"table": "table", "GP": "GP", "trees": TREES}  # as recorded
 

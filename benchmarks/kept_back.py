@@ -12,15 +12,13 @@ file as soon as it is measured, and is not measured again.
 from __future__ import annotations
 
 import argparse
-import json
-import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from documents import fill, markdown
 from ignorance import PARTS, features_of, measure_table
 from inside import NAMES, measure, summary_of, table_of
 from kept_back_tables import SOURCES, folds, load_kept_back
@@ -28,9 +26,8 @@ from regressors import TREES, methods
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from vmg_paper.experiments import results_file
-
-Record = results_file.Record
+from vmg.files import read_lines
+from vmg_paper.experiments.results_file import Record, fill, markdown, measure_missing
 
 INSIDE_METHODS, OUTSIDE_METHODS = ("table", "GP", "trees"), ("table", "GP", "linear")
 GP_ROWS, OUTSIDE_ROWS = 1_500, 600  # at most
@@ -63,23 +60,6 @@ def run_task(task: Record, *, quick: bool) -> Record:
     return {"feature": feature, **measure_table(make, X[some], y[some], feature, task["part"])}
 
 
-def key(record: Record) -> tuple[object, ...]:
-    return tuple(record[name] for name in ("part", "method", "table", "split"))
-
-
-def run(todo: Iterable[Record], out: Path, minutes: float, *, quick: bool) -> None:
-    """Earn a record for each task that has none, until time is up."""
-    end, done = time.monotonic() + 60 * minutes, {key(record) for record in results_file.read(out)}
-    for task in todo:
-        if time.monotonic() > end:
-            print("time is up; start again to go on", flush=True)
-            return
-        if key(task) not in done:
-            found = {**task, **run_task(task, quick=quick)}
-            results_file.append(out, [found])
-            print(json.dumps(found), flush=True)
-
-
 def outside_table(records: Sequence[Record]) -> str:
     """Means over tables of what left-out rows say, each table counting once."""
     lines = []
@@ -103,7 +83,7 @@ def outside_table(records: Sequence[Record]) -> str:
 
 def show(path: Path) -> str:
     """The tables of the page."""
-    records = results_file.read(path)
+    records = read_lines(path)
     inside = [r for r in records if r["part"] == "inside"]
     tables = [name for name in SOURCES if any(r["table"] == name for r in inside)]
     shown = [m for m in ("table", "GP", "LightGBM", "HistGradientBoosting") if any(r["method"] == m for r in inside)]
@@ -131,7 +111,8 @@ def main() -> None:
     torch.set_num_threads(a.threads)
     warnings.filterwarnings("ignore", category=ConvergenceWarning)
     with threadpool_limits(a.threads):
-        run(tasks(a.tables.split(","), a.folds, a.features), a.out, a.minutes, quick=a.quick)
+        todo = tasks(a.tables.split(","), a.folds, a.features)
+        measure_missing(((task, partial(run_task, task, quick=a.quick)) for task in todo), a.out, a.minutes)
 
 
 if __name__ == "__main__":

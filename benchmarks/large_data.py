@@ -20,6 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from vmg.files import append_lines, read_lines
+
 PIECE = 2**20
 FEW_ROWS = 100_000
 COLUMNS = [f"x{k}" for k in range(8)]
@@ -126,7 +128,7 @@ def main() -> None:
     if asked.child:
         print(json.dumps(child(*asked.child)))
         return
-    there = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
+    there = read_lines(asked.out)
     for n_rows in [] if asked.show else asked.rows:
         left = [
             kind
@@ -151,8 +153,7 @@ def main() -> None:
                     **measure(kind, data, Path(folder), network),
                 }
                 there.append(record)
-                with asked.out.open("a") as file:
-                    file.write(json.dumps(record) + "\n")
+                append_lines(asked.out, [record])
     print("| rows | what | members | seconds | seconds of work | work a row, microseconds | peak MB |")
     print("|---|---|---|---|---|---|---|")
     for r in there:

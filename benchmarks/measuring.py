@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
-from documents import markdown
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -47,6 +46,8 @@ def show(rows: Sequence[Row], columns: Mapping[str, str], *, as_json: bool) -> N
 
 def print_table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
     """Print a table in Markdown."""
+    from vmg_paper.experiments.results_file import markdown  # not at the top: processes whose memory counts lack it
+
     print(markdown(header, rows))
 
 

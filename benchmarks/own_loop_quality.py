@@ -35,7 +35,9 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
+from vmg.files import append_lines, read_lines
 from vmg_paper.data.images import load_images
+from vmg_paper.experiments.results_file import fill, markdown
 
 N_BINS = 15
 
@@ -187,9 +189,7 @@ class Results:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self.rows: list[Row] = []
-        if path is not None and path.exists():
-            self.rows = [json.loads(line) for line in path.read_text().splitlines()]
+        self.rows: list[Row] = [] if path is None else read_lines(path)
 
     def get(self, key: Row, compute: Callable[[], Row]) -> Row:
         for row in self.rows:
@@ -200,8 +200,7 @@ class Results:
     def add(self, row: Row) -> Row:
         self.rows.append(row)
         if self.path is not None:
-            with self.path.open("a") as stream:
-                stream.write(json.dumps(row) + "\n")
+            append_lines(self.path, [row])
         return row
 
 
@@ -258,28 +257,19 @@ COLUMNS = {  # of the file, and how they are shown
 
 def tables(results: Results) -> str:
     """A table in Markdown for each task: means over seeds, with standard deviations."""
-    text = ""
+    parts = []
     for name in dict.fromkeys(row["task"] for row in results.rows):
         header = ["method", *COLUMNS.values(), "step / plain"]
-        text += f"**{name}**\n\n| {' | '.join(header)} |\n{'|---' * len(header)}|\n"
+        rows = []
         for which in METHODS:
             own = [row for row in results.rows if (row["task"], row["method"]) == (name, which)]
             tested = [row for row in own if row["part"] == "test"]
             steps = [f"{row['ratio']:.2f}" for row in own if row["part"] == "step"]
             if tested:
                 cells = [_mean_and_spread([row[column] for row in tested]) for column in COLUMNS]
-                text += f"| {' | '.join([which, *cells, *(steps[-1:] or [''])])} |\n"
-        text += "\n"
-    return text
-
-
-START, END = "<!-- own loops: written by benchmarks/own_loop_quality.py -->\n", "<!-- end of own loops -->\n"
-
-
-def page_with_tables(page: str, results: Results) -> str:
-    """The page, with the tables between its two marks."""
-    before, _, rest = page.partition(START)
-    return f"{before}{START}\n{tables(results)}{END}{rest.partition(END)[2]}"
+                rows.append([which, *cells, *(steps[-1:] or [""])])
+        parts.append(f"**{name}**\n\n{markdown(header, rows)}")
+    return "\n\n".join(parts)
 
 
 def _mean_and_spread(values: Sequence[float]) -> str:
@@ -309,7 +299,7 @@ def main() -> None:
             seeds, n_settings = (chosen.seeds[:1], 2) if chosen.quick else (chosen.seeds, None)
             measure(results, name, task, there, seeds, n_settings)
     if chosen.page:
-        chosen.page.write_text(page_with_tables(chosen.page.read_text(encoding="utf-8"), results), encoding="utf-8")
+        fill(chosen.page, "own loops", f"\n{tables(results)}\n")
     if chosen.json:
         print(json.dumps(results.rows))
     else:

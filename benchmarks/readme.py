@@ -7,24 +7,23 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from documents import fill, markdown
-
+from vmg.files import read_lines
 from vmg_paper.experiments import table1, table2
 from vmg_paper.experiments.published import PAPER_TABLE1
+from vmg_paper.experiments.results_file import fill, markdown
 
 ROOT = Path(__file__).parents[1]
 Record = dict[str, Any]
 
 
 def read(name: str) -> list[Record]:
-    return [json.loads(line) for line in (ROOT / "results" / name).read_text(encoding="utf-8").splitlines()]
+    return read_lines(ROOT / "results" / name)
 
 
 def by_table(records: Sequence[Record], method: str, score: str) -> dict[str, float]:

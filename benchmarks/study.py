@@ -25,16 +25,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from documents import fill, markdown
 from regression_tables import ALL, load
 from threadpoolctl import threadpool_limits
 
 from vmg.estimators import TableModel
+from vmg.files import append_lines, read_lines
 from vmg.review.comparison import OWN, RowScores, join_scores
 from vmg.review.holdout import Holdout, Plan
 from vmg.review.rivals import BASE_RATE, RIVALS, find_rivals
 from vmg.tables.columns import TableChoices
 from vmg_paper.data.download import find_file
+from vmg_paper.experiments.results_file import fill, markdown
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE, FIGURE = ROOT / "results" / "study.jsonl", ROOT / "docs" / "study.md", ROOT / "docs" / "study.png"
@@ -116,7 +117,7 @@ def raw(every: int) -> Iterator[Task]:
 
 def run(methods: Sequence[str], every: int, minutes: float, out: Path, most: int = FITTED) -> None:
     """Fit and score what is not in the file yet, on tables with at most so many rows to fit to."""
-    done = {(r["table"], r["split"], r["method"]) for r in read(out)}
+    done = {(r["table"], r["split"], r["method"]) for r in read_lines(out)}
     start = time.process_time()
     for task in tasks(every):
         wanted = [method for method in methods if (task.table, task.split, method) not in done]
@@ -127,10 +128,10 @@ def run(methods: Sequence[str], every: int, minutes: float, out: Path, most: int
         for method in [m for m in wanted if m == OWN or m in usable]:
             if time.process_time() - start > 60 * minutes:
                 return
-            with warnings.catch_warnings(), out.open("a", encoding="utf-8") as file:
+            with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 record = measure(task, plan, method)
-                file.write(json.dumps(record) + "\n")
+            append_lines(out, [record])
             print(json.dumps(record), flush=True)
 
 
@@ -163,10 +164,6 @@ def measure(task: Task, plan: Any, method: str) -> Record:
         "seconds": round(seconds, 2),
         "version": version,
     }
-
-
-def read(path: Path) -> list[Record]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
@@ -255,7 +252,7 @@ def losses(records: Sequence[Record]) -> str:
 
 def show() -> dict[str, str]:
     """What the page must hold."""
-    records = read(RESULTS)
+    records = read_lines(RESULTS)
     parts = [
         summary(records, task, split)
         for task in ("regression", "classification")
@@ -273,7 +270,7 @@ def draw(path: Path) -> None:
     """Time against mean rank, on tables of numbers with rows held out at random."""
     import matplotlib.pyplot as plt
 
-    records = read(RESULTS)
+    records = read_lines(RESULTS)
     scores = grid(records, "crps", task="regression", split="random")
     seconds = grid(records, "seconds", task="regression", split="random").reindex(scores.index).mean()
     ranks = scores.rank(axis=1)

@@ -12,20 +12,21 @@ defaults. One JSON line is appended per fit, so a killed run resumes.
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from documents import fill, markdown
 from scipy import special
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.model_selection import cross_val_predict
 
 from vmg import TableRegressor
+from vmg_paper.experiments.results_file import fill, markdown, measure_missing
 
 Array = np.ndarray
 MOST_ROWS = 1_200
@@ -193,10 +194,7 @@ def run(name: str, method: str, split: int) -> dict[str, Any]:
     found = model.predict(X[test])
     scores, interval = log_likelihoods(found, y[test], y[train]), found.interval()
     return {
-        "table": name,
         "target": TABLES[name][0],
-        "method": method,
-        "split": split,
         "rows": len(train),
         "log_likelihood": float(scores.mean()),
         "coverage": float(np.mean((interval[:, 0] <= y[test]) & (y[test] <= interval[:, 1]))),
@@ -238,16 +236,11 @@ def main() -> None:
     parser.add_argument("--tables", nargs="*", default=list(TABLES))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    lines = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    known = {(line["table"], line["method"], line["split"]) for line in lines}
-    for split in range(options.splits):
-        for name in options.tables:
-            for method in METHODS:
-                if (name, method, split) not in known:
-                    lines.append(run(name, method, split))
-                    with options.out.open("a") as file:
-                        file.write(json.dumps(lines[-1]) + "\n")
-    text = show(lines)
+    cases = [
+        {"table": name, "method": method, "split": split}
+        for split, name, method in itertools.product(range(options.splits), options.tables, METHODS)
+    ]
+    text = show(measure_missing(((case, partial(run, *case.values())) for case in cases), options.out))
     print(text)
     if options.page:
         fill(options.page, "log-likelihoods", text)

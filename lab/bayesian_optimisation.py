@@ -13,11 +13,11 @@ seed has the regret after each evaluation; lines that are in the file are not co
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 import vmg
 from vmg.likelihoods import GaussianLikelihood
+from vmg_paper.experiments.results_file import measure_missing
 
 FUNCTIONS = {"branin": (-0.397887, 30), "hartmann-6": (3.32237, 40)}  # the best value of its negative, and evaluations
 WIDTH, STEPS, RATE = 100, 150, 0.02
@@ -122,17 +123,10 @@ def run(name: str, method: str, seed: int) -> dict[str, object]:
         x = torch.cat([x, chosen.detach()])
     values = function(low + x * (high - low)).cummax(0).values
     regret = [round(best - value, 6) for value in values.tolist()]
-    return {
-        "function": name,
-        "method": method,
-        "seed": seed,
-        "s": round(time.process_time() - start, 1),
-        "regret": regret,
-    }
+    return {"s": round(time.process_time() - start, 1), "regret": regret}
 
 
-def show(path: Path) -> None:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+def show(lines: list[dict[str, Any]]) -> None:
     for name, method in dict.fromkeys((line["function"], line["method"]) for line in lines):
         own = [line for line in lines if (line["function"], line["method"]) == (name, method)]
         curves = [
@@ -156,13 +150,10 @@ if __name__ == "__main__":
     )
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")  # BoTorch and its libraries warn of matters of their own
-    arguments.results.touch()
-    done = {
-        (r["function"], r["method"], r["seed"]) for r in map(json.loads, arguments.results.read_text().splitlines())
-    }
-    for seed in [] if arguments.show else range(arguments.seeds):
-        for task in [(name, method, seed) for name in FUNCTIONS for method in ("uniform", *MODELS)]:
-            if task not in done:
-                with arguments.results.open("a") as file:
-                    file.write(json.dumps(run(*task)) + "\n")
-    show(arguments.results)
+    cases = [
+        {"function": name, "method": method, "seed": seed}
+        for seed in ([] if arguments.show else range(arguments.seeds))
+        for name in FUNCTIONS
+        for method in ("uniform", *MODELS)
+    ]
+    show(measure_missing(((case, partial(run, *case.values())) for case in cases), arguments.results))

@@ -13,11 +13,11 @@ the tables at the end of the page.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from vmg.math.preactivations import augment
 from vmg.nn import MLP, kl_divergence
 from vmg.priors import IsotropicPrior
 from vmg.training import cosine, train
+from vmg_paper.experiments.results_file import measure_missing
 from vmg_paper.layers import GlobalInducingMLP
 
 QUIET = 1e-3  # bound on √α: the noise of pseudo-data is not what is measured
@@ -222,31 +223,24 @@ def ignorance(network: Any, start: int, n_draws: int) -> Row:
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> list[Row]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def tasks(part: str, *, quick: bool) -> Iterator[tuple[Row, Callable[[], Row]]]:
+    """Keys of records, and what measures them."""
 
-
-def add(path: Path, row: Row) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    print(json.dumps(row), flush=True)
-
-
-def run(part: str, path: Path, *, quick: bool) -> None:
-    """Run what the results file does not have yet."""
-    done = {(row["part"], row["network"]) for row in read(path)}
-    n_steps, n_draws = (5, 4) if quick else (STEPS[part], 2_000 if part == "gap" else 20_000)
-    if part != "gap" and (part, "log evidence") not in done:
+    def evidence() -> Row:
         value, error = log_evidence(part, *([8, 5] if quick else []))
-        add(path, {"part": part, "network": "log evidence", "objective": value, "error": error})
-    for name, make in networks(part).items():
-        if (part, name) in done:
-            continue
+        return {"objective": value, "error": error}
+
+    def measure(make: Callable[[Tensor, Tensor], nn.Module]) -> Row:
+        n_steps, n_draws = (5, 4) if quick else (STEPS[part], 2_000 if part == "gap" else 20_000)
         network, seconds = fit(part, make, n_steps, 0.03)
         best, value, error = objective(part, network, n_draws)
-        row: Row = {"part": part, "network": name, "objective": value, "error": error, "seconds": round(seconds, 1)}
-        add(path, row if part != "gap" else {**row, **ignorance(network, best, n_draws)})
+        row: Row = {"objective": value, "error": error, "seconds": round(seconds, 1)}
+        return row if part != "gap" else {**row, **ignorance(network, best, n_draws)}
+
+    if part != "gap":
+        yield {"part": part, "network": "log evidence"}, evidence
+    for name, make in networks(part).items():
+        yield {"part": part, "network": name}, partial(measure, make)
 
 
 def tables(rows: list[Row]) -> str:
@@ -279,8 +273,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     for part in options.parts.split(","):
-        run(part, options.out, quick=options.quick)
-    text = tables(read(options.out))
+        rows = measure_missing(tasks(part, quick=options.quick), options.out)
+    text = tables(rows)
     if options.write is None:
         print(text)
         return

@@ -10,10 +10,10 @@ the processor's seconds of the fit. No test row is read. Another tree is measure
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,8 @@ from hard_tables import CLASSIFICATION
 from sklearn.model_selection import StratifiedKFold
 
 import vmg
+from vmg.files import read_lines
+from vmg_paper.experiments.results_file import measure_missing
 
 RESULTS = Path(__file__).parent / "results" / "class_experts.jsonl"
 NAMES = ("contraceptive", "crx", "german", "heart", "ionosphere", "pima", "sonar", "vehicle")
@@ -56,10 +58,10 @@ def log_loss(model, X, y) -> float:
     return float(-np.log(np.maximum(chosen, 1e-12)).mean())
 
 
-def measure(label: str, name: str, parts) -> dict[str, object]:
-    """One line: networks alone, and the default."""
-    (X, y), (X_held, y_held) = parts
-    line = {"label": label, "table": name, "rows": len(y), "classes": len(np.unique(y))}
+def measure(load, *of) -> dict[str, object]:
+    """Scores and seconds of networks alone, and of the default."""
+    (X, y), (X_held, y_held) = load(*of)
+    line = {"rows": len(y), "classes": len(np.unique(y))}
     for key, experts in (("networks", "networks"), ("log_loss", "auto")):
         started = time.process_time()
         model = vmg.TableClassifier(random_state=0, experts=experts).fit(X, y)
@@ -86,24 +88,18 @@ def main() -> None:
     parser.add_argument("--tables", help="names to measure; all without")
     parser.add_argument("--show", help="two labels to compare")
     options = parser.parse_args()
-    lines = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
     if options.show:
-        return show(lines, *options.show.split(","))
+        return show(read_lines(RESULTS), *options.show.split(","))
     torch.set_num_threads(1)
     todo = {
         f"{name}-{n}": (development, name, n) for n, names in ((1000, NAMES + LARGE), (2000, LARGE)) for name in names
     }
     todo |= {table.key: (hard, table) for table in CLASSIFICATION}
-    done = {line["table"] for line in lines if line["label"] == options.label}
-    for name, (load, *of) in todo.items():
-        if name in done or (options.tables and name not in options.tables.split(",")):
-            continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            line = measure(options.label, name, load(*of))
-        with RESULTS.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        print(json.dumps(line), flush=True)
+    names = options.tables.split(",") if options.tables else list(todo)
+    tasks = (({"label": options.label, "table": name}, partial(measure, *todo[name])) for name in names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        measure_missing(tasks, RESULTS)
 
 
 if __name__ == "__main__":

@@ -16,16 +16,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from vmg.files import append_lines, read_lines
 from vmg.metrics import interval_coverage, interval_width, rmse
 from vmg.variational import VMGRegressor
 from vmg_paper.baselines.splits import fit_splits
 from vmg_paper.data import TABLES, load_table, standard_splits
-from vmg_paper.experiments import results_file
+from vmg_paper.experiments.results_file import Record
 
 CALIBRATION = 0.2  # of the training rows
 
 
-def run(name: str, kind: str, numbers: list[int]) -> list[results_file.Record]:
+def run(name: str, kind: str, numbers: list[int]) -> list[Record]:
     table = load_table(name)
     splits = [standard_splits(name)[k] for k in numbers]
     fit_rows, calibration_rows = [], []
@@ -68,17 +69,17 @@ def main() -> None:
     names = arguments.tables.split(",")
     for name in names:
         for kind in ("plain", "conformal"):
-            done = {r["split"] for r in results_file.read(arguments.out) if r["table"] == name and r["kind"] == kind}
+            done = {r["split"] for r in read_lines(arguments.out) if r["table"] == name and r["kind"] == kind}
             missing = [k for k in range(len(standard_splits(name)[: arguments.splits])) if k not in done]
             if missing:
-                results_file.append(arguments.out, run(name, kind, missing))
-            rows = [r for r in results_file.read(arguments.out) if r["table"] == name and r["kind"] == kind]
+                append_lines(arguments.out, run(name, kind, missing))
+            rows = [r for r in read_lines(arguments.out) if r["table"] == name and r["kind"] == kind]
             mean = {
                 key: round(float(np.mean([r[key] for r in rows])), 4)
                 for key in ("coverage_90", "rmse", "log_likelihood")
             }
             print(json.dumps({"table": name, "kind": kind, "splits": len(rows), **mean}), flush=True)
-    rows = [r for r in results_file.read(arguments.out) if r["table"] in names]
+    rows = [r for r in read_lines(arguments.out) if r["table"] in names]
     for kind in ("plain", "conformal"):
         by_table = [np.mean([r["coverage_90"] for r in rows if r["table"] == n and r["kind"] == kind]) for n in names]
         print(f"{kind}: coverage of the 90 % interval, averaged over {len(names)} tables: {np.mean(by_table):.4f}")

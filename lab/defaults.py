@@ -22,6 +22,7 @@ import torch
 from sklearn.datasets import load_diabetes, make_friedman1, make_friedman2, make_friedman3
 from sklearn.model_selection import ShuffleSplit
 
+from vmg.files import append_lines, read_lines
 from vmg.fit.design import Standardiser
 from vmg.metrics import interval_coverage, rmse
 from vmg.prediction import Prediction, draw_functions
@@ -29,7 +30,7 @@ from vmg.variational import recipe
 from vmg.variational.fitter import STANDARD, Fitted, Fitter, Method, TrainingSet, predictions
 from vmg.variational.recipe import LONG, GaussianNoise, matrix_gaussian_networks
 from vmg_paper.data import TABLES, load_table, standard_splits
-from vmg_paper.experiments import results_file
+from vmg_paper.experiments.results_file import Record
 
 N_SPLITS = 3
 N_DRAWS = 200
@@ -56,7 +57,7 @@ def training_rows(name: str, max_rows: int) -> tuple[np.ndarray, np.ndarray]:
     return X[keep], y[keep]
 
 
-def validate(name: str, settings: dict[str, Any], limits: list[float]) -> list[results_file.Record]:
+def validate(name: str, settings: dict[str, Any], limits: list[float]) -> list[Record]:
     """One record for each limit."""
     X, y = training_rows(name, settings["max_rows"])
     splits = list(ShuffleSplit(N_SPLITS, test_size=0.2, random_state=1).split(X))
@@ -144,13 +145,13 @@ def main() -> None:
     settings = vars(parser.parse_args())
     out, tables, limits = (settings.pop(key) for key in ("out", "tables", "max_noise"))
     torch.set_num_threads(1)
-    lines = results_file.read(out)
+    lines = read_lines(out)
     earlier = [{"activation": ACTIVATION, **record} for record in lines]
     done = [{key: record[key] for key in ("table", "max_noise", *settings)} for record in earlier]
     for name in tables.split(","):
         missing = [b for b in map(float, limits.split(",")) if {"table": name, "max_noise": b, **settings} not in done]
         earned = validate(name, settings, missing) if missing else []
-        results_file.append(out, earned)
+        append_lines(out, earned)
         for record in earned:
             print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in record.items()}), flush=True)
 

@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from vmg.files import append_lines, read_lines
 from vmg.training import Progress
-from vmg_paper.experiments import results_file
 from vmg_paper.experiments.digits import Digits, load_digits
 from vmg_paper.experiments.table2 import fit, validate
 from vmg_paper.experiments.table2_methods import (
@@ -61,7 +61,7 @@ def trial(method: DigitMethod, run: dict[str, Any], every: int, digits: Digits, 
             "seconds": round(progress.seconds, 3),
             "config": method.config(recipe),
         }
-        results_file.append(out, [found])
+        append_lines(out, [found])
         print(f"{found['epoch']:4d} epochs: {found['validation_error_percent']:.2f} % wrong", flush=True)
 
     fit(network, digits.train, recipe, run["seed"], tell=read)
@@ -100,7 +100,7 @@ def main() -> None:
             "raw": args.raw,
         }
         last = {**run, "epoch": args.epochs, "config": method.config(method.recipe(args.epochs))}
-        if any(last.items() <= record.items() for record in results_file.read(args.out)):
+        if any(last.items() <= record.items() for record in read_lines(args.out)):
             continue
         print(f"{method.name} {args.size}, seed {seed}, {last['config']}", flush=True)
         trial(method, run, args.every, digits, args.out)

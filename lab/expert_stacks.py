@@ -9,7 +9,6 @@ A stack is compared with networks alone. ``prior`` is the number of rows that th
 from __future__ import annotations
 
 import argparse
-import json
 import pickle
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
+from vmg.files import append_lines
 from vmg.fit import stacking
 from vmg.fit.calibration import calibrate, held_out_errors, known_variance
 from vmg.fit.gaussian import inflate
@@ -108,8 +108,7 @@ def main() -> None:
                 found = {part: round(float(value), 4) for part, value in score(bank, stack).items()}
                 lines.append({**where, "stack": name, **found})
     if options.out:
-        with open(options.out, "a") as out:
-            out.writelines(json.dumps(line) + "\n" for line in lines)
+        append_lines(options.out, lines)
     alone = [line for line in lines if line["stack"] == "networks"]
     print(f"{len(alone)} fits; changes against networks alone (better–worse by more than 0.01; worst)")
     for name in chosen:

@@ -10,14 +10,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from hard_tables import CLASSIFICATION, REGRESSION, Table
+
+from vmg.files import read_lines
+from vmg_paper.experiments.results_file import measure_missing
 
 RESULTS = Path(__file__).parent / "results" / "hard_tables.jsonl"
 LEVELS = np.linspace(0.005, 0.995, 100)  # of quantiles, for the CRPS as twice the mean pinball loss
@@ -142,32 +145,25 @@ def score(predicted: dict[str, np.ndarray], fit: pd.DataFrame, held: pd.DataFram
 
 def run(tables: list[Table], methods: list[str], part: str, out: Path, label: str) -> None:
     """Fit and score what is not in the results file yet."""
-    done = {(r["table"], r["method"], r["part"]) for r in read(out)}
-    for table in tables:
+
+    def measure(table: Table, method: str) -> dict[str, object]:
         fit, held = rows_of(table, part)
-        for method in methods:
-            name = method + label
-            if (table.key, name, part) in done:
-                continue
-            started = time.process_time()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                scores = score(METHODS[method](fit, held, table), fit, held, table)
-            line = {"table": table.key, "task": table.task, "method": name, "part": part, "rows": len(fit), **scores}
-            line["cpu_seconds"] = round(time.process_time() - started, 2)
-            with open(out, "a") as file:
-                file.write(json.dumps(line) + "\n")
-            print(json.dumps(line), flush=True)
+        started = time.process_time()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            scores = score(METHODS[method](fit, held, table), fit, held, table)
+        return {"rows": len(fit), **scores, "cpu_seconds": round(time.process_time() - started, 2)}
 
+    def key(table: Table, method: str) -> dict[str, object]:
+        return {"table": table.key, "task": table.task, "method": method + label, "part": part}
 
-def read(path: Path) -> list[dict[str, object]]:
-    """Lines of the results file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    pairs = [(table, method) for table in tables for method in methods]
+    measure_missing(((key(*pair), partial(measure, *pair)) for pair in pairs), out)
 
 
 def show(path: Path, part: str) -> None:
     """Geometric means over the best of each table, ranks and the worst table, by method."""
-    lines = pd.DataFrame([line for line in read(path) if line["part"] == part])
+    lines = pd.DataFrame([line for line in read_lines(path) if line["part"] == part])
     for task, scores in (("regression", ("rmse", "crps", "log_score")), ("classification", ("log_loss",))):
         of_task = lines[lines["task"] == task]
         for name in scores if len(of_task) else ():

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -25,9 +24,11 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import vmg
+from vmg.files import append_lines, read_lines
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.metrics import auroc, class_scores
 from vmg_paper.data.images import load_images
+from vmg_paper.experiments.results_file import markdown
 
 EPOCHS, BATCH, RATE, N_MEMBERS, N_DRAWS = 12, 100, 3e-3, 5, 100
 Draws = Callable[[Tensor], Tensor]  # of class probabilities, [draws, rows, classes]
@@ -135,7 +136,7 @@ def score(draws: Draws, test: tuple[Tensor, Tensor], outside: dict[str, Tensor])
 
 
 def measure(out: Path, seeds: list[int]) -> None:
-    done = {(row["method"], row["seed"]) for row in read(out)}
+    done = {(row["method"], row["seed"]) for row in read_lines(out)}
     there = [m for m in (*ON_PLAIN, *FROM_START) if m not in NEEDS or find_spec(NEEDS[m]) is not None]
     (x, y), test = images("fashion-mnist", "train", 8_000), images("fashion-mnist", "test", 3_000)
     outside = {"MNIST": images("mnist", "test", 2_000)[0], "notMNIST": images("notmnist", "test", 2_000)[0]}
@@ -157,23 +158,18 @@ def measure(out: Path, seeds: list[int]) -> None:
             else:
                 (draws, seconds), extra = FROM_START[method](seed, x, y), 0.0
             times = {"train_seconds": round(seconds, 1), "extra_seconds": round(extra, 1)}
-            with out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"method": method, "seed": seed, **score(draws, test, outside), **times}) + "\n")
-
-
-def read(out: Path) -> list[dict[str, float]]:
-    return [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
+            append_lines(out, [{"method": method, "seed": seed, **score(draws, test, outside), **times}])
 
 
 def table(out: Path) -> str:
     """Means over seeds, in Markdown."""
-    rows = read(out)
+    rows = read_lines(out)
     columns = [name for name in rows[0] if name not in ("method", "seed")]
-    text = f"| method | {' | '.join(columns)} |\n{'|---' * (len(columns) + 1)}|\n"
-    for method in dict.fromkeys(row["method"] for row in rows):
-        own = [row for row in rows if row["method"] == method]
-        text += f"| {method} | {' | '.join(f'{statistics.mean(row[c] for row in own):.4g}' for c in columns)} |\n"
-    return text
+    means = [
+        [method, *(f"{statistics.mean(row[c] for row in rows if row['method'] == method):.4g}" for c in columns)]
+        for method in dict.fromkeys(row["method"] for row in rows)
+    ]
+    return markdown(["method", *columns], means)
 
 
 def time_head(n_rows: int = 100_000, width: int = 128) -> float:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import vmg
+from vmg.files import append_lines, read_lines
 from vmg.likelihoods import CategoricalLikelihood
 from vmg.metrics import auroc, class_scores
 
@@ -174,7 +174,7 @@ def n_trained(base: nn.Module, *, points: bool) -> int:
 
 
 def show(path: Path) -> None:
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines = read_lines(path)
     keys = [key for key in lines[0] if key not in ("method", "seed")]
     for method in dict.fromkeys(line["method"] for line in lines):
         own = [line for line in lines if line["method"] == method]
@@ -187,10 +187,8 @@ if __name__ == "__main__":
     parser.add_argument("--show", action="store_true")
     parser.add_argument("--results", type=Path, default=Path(__file__).with_name("results") / "lora.jsonl")
     arguments = parser.parse_args()
-    arguments.results.touch()
-    done = {json.loads(line)["seed"] for line in arguments.results.read_text().splitlines()}
+    done = {line["seed"] for line in read_lines(arguments.results)}
     for seed in [] if arguments.show else [int(seed) for seed in arguments.seeds.split(",")]:
         if seed not in done:
-            with arguments.results.open("a") as file:
-                file.writelines(json.dumps(line) + "\n" for line in run(seed))
+            append_lines(arguments.results, run(seed))
     show(arguments.results)

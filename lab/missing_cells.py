@@ -15,9 +15,9 @@ A line for each fit; what is in the file is not computed again. Needs the data f
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,13 @@ import benchmarks_path  # noqa: F401
 import numpy as np
 import pandas as pd
 import regression_tables
-from documents import markdown
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 from threadpoolctl import threadpool_limits
 
 from vmg.estimators import TableModel
 from vmg.tables import inputs
+from vmg_paper.experiments.results_file import markdown, measure_missing
 
 TABLES = ("airfoil", "autompg", "boston", "concrete", "energy", "kin8nm", "stock", "wine")
 MECHANISMS = {"absent": (0.0,), "at random": (0.01, 0.05, 0.3), "by target": (0.01, 0.05, 0.3)}
@@ -74,11 +74,12 @@ def measure(name: str, mechanism: str, rate: float) -> dict[str, Any]:
     return {"n_lost": len(lost), "known": float(known.mean()), "cost": cost}
 
 
-def cases(tables: list[str]) -> Iterator[dict[str, Any]]:
+def cases(tables: list[str]) -> Iterator[tuple[dict[str, Any], Callable[[], dict[str, Any]]]]:
+    """Keys of records, and what measures them."""
     for mechanism, rates in MECHANISMS.items():
         for rate in rates:
             for table in tables:
-                yield {"table": table, "mechanism": mechanism, "rate": rate}
+                yield {"table": table, "mechanism": mechanism, "rate": rate}, partial(measure, table, mechanism, rate)
 
 
 def show(records: list[dict[str, Any]]) -> str:
@@ -95,17 +96,9 @@ def main() -> None:
     parser.add_argument("--tables", nargs="+", default=list(TABLES))
     parser.add_argument("--show", action="store_true", help="print the table of what is there")
     options = parser.parse_args()
-    records = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
-    done = [{key: r[key] for key in ("table", "mechanism", "rate")} for r in records]
-    for case in [] if options.show else cases(options.tables):
-        if case in done:
-            continue
-        with warnings.catch_warnings(), threadpool_limits(1), options.out.open("a") as file:
-            warnings.simplefilter("ignore")
-            records.append(case | measure(case["table"], case["mechanism"], case["rate"]))
-            file.write(json.dumps(records[-1]) + "\n")
-            print(json.dumps(records[-1]), flush=True)
-    print(show(records))
+    with warnings.catch_warnings(), threadpool_limits(1):
+        warnings.simplefilter("ignore")
+        print(show(measure_missing([] if options.show else cases(options.tables), options.out)))
 
 
 if __name__ == "__main__":

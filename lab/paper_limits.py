@@ -10,10 +10,10 @@ limit) is appended to the results file, and what is there already is not run aga
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +25,11 @@ from training_length import ALL_ROWS
 from vmg.metrics import interval_coverage, rmse
 from vmg_paper.baselines.splits import fit_splits
 from vmg_paper.data import TABLES
-from vmg_paper.experiments import results_file
+from vmg_paper.experiments.results_file import Record, measure_missing
 from vmg_paper.experiments.table1_methods import PAPER_LIMITS, TABLE_METHODS
 
 
-def validate(table: str, limit: float, n_splits: int) -> results_file.Record:
+def validate(table: str, limit: float, n_splits: int) -> Record:
     X, y = training_rows(table, ALL_ROWS)
     splits = list(ShuffleSplit(n_splits, test_size=0.1, random_state=5).split(X))
     recipe = TABLE_METHODS["vmg"].make(table, 0)
@@ -46,8 +46,7 @@ def validate(table: str, limit: float, n_splits: int) -> results_file.Record:
         coverage = interval_coverage(true, predicted.interval(0.9))
         scores.append([rmse(true, predicted.mean), float(predicted.log_prob(true).mean()), coverage])
     means = dict(zip(("rmse", "log_likelihood", "coverage_90"), np.mean(scores, 0).tolist(), strict=True))
-    settings = {"table": table, "limit": limit, "splits": n_splits, "steps": fitted[0].n_steps_}
-    return {**settings, **means, "seconds": round(seconds, 1)}
+    return {"steps": fitted[0].n_steps_, **means, "seconds": round(seconds, 1)}
 
 
 def main() -> None:
@@ -57,13 +56,12 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    for table in options.tables.split(","):
-        for limit in PAPER_LIMITS:
-            settings = {"table": table, "limit": limit, "splits": options.splits}
-            lines = results_file.read(options.out)
-            if not any(settings.items() <= record.items() for record in lines):
-                results_file.append(options.out, [validate(table, limit, options.splits)])
-                print(json.dumps(results_file.read(options.out)[-1]), flush=True)
+    settings = [
+        {"table": table, "limit": limit, "splits": options.splits}
+        for table in options.tables.split(",")
+        for limit in PAPER_LIMITS
+    ]
+    measure_missing(((one, partial(validate, *one.values())) for one in settings), options.out)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import importlib.util
 import io
-import json
 import os
 import tempfile
 import time
@@ -31,8 +30,8 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.model_selection import StratifiedKFold
 
 from vmg.cli.app import run
+from vmg_paper.experiments.results_file import Record, measure_missing
 
-Record = dict[str, Any]
 MOST_ROWS = 2_500
 LEAST = 1e-12  # probability that a log loss counts
 TARGET = "class"
@@ -130,16 +129,8 @@ def main() -> None:
     options.add_argument("--show", action="store_true")
     a = options.parse_args()
     torch.set_num_threads(1)
-    records = [json.loads(line) for line in a.out.read_text().splitlines()] if a.out.exists() else []
-    if not a.show:
-        for key, task in tasks(a.folds, Path(os.environ["VMG_DATA"]) / "tables" / "classification"):
-            if any(key.items() <= record.items() for record in records):
-                continue
-            records.append({**key, **task()})
-            with a.out.open("a") as file:
-                file.write(json.dumps(records[-1]) + "\n")
-            print(json.dumps(records[-1]), flush=True)
-    show(records)
+    root = Path(os.environ.get("VMG_DATA", "")) / "tables" / "classification"
+    show(measure_missing([] if a.show else tasks(a.folds, root), a.out))
 
 
 if __name__ == "__main__":

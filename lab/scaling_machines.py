@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from vmg.files import read_lines
+
 ROWS, MACHINES, CORES = 10**9, (1, 2, 8, 64), 16
 BANDWIDTH, LATENCY = 1.25e9, 5e-5  # of one machine's network: 10 Gbit/s, and 50 microseconds a message
 SAMPLE = 65_536
@@ -141,8 +143,7 @@ def main() -> None:
     options.add_argument("--steps", type=Path, default=Path("lab/results/processes.jsonl"), help="of lab/processes.py")
     options.add_argument("--out", type=Path, default=Path("lab/results/scaling_machines.jsonl"))
     asked = options.parse_args()
-    there = [json.loads(line) for line in asked.out.read_text().splitlines()] if asked.out.exists() else []
-    kept = [record for record in there if record["part"] == "measured"]
+    kept = [record for record in read_lines(asked.out) if record["part"] == "measured"]
     if asked.measure or not kept:
         kept = [{"part": "measured", "columns": columns, **measure(columns)} for columns in (8, 100)]
     found = list(kept)
@@ -152,8 +153,7 @@ def main() -> None:
         steps = sample_seconds(wide, machines * CORES)
         found.append({"part": "streamed fit", "rows": ROWS, "columns": 100, "machines": machines, "cores": CORES,
                       "minutes": seconds / 60, "share_of_sample": steps / seconds})  # fmt: skip
-    steps = [json.loads(line) for line in asked.steps.read_text().splitlines()] if asked.steps.exists() else []
-    for record in (step for step in steps if step["processes"] == "two, batch each"):
+    for record in (step for step in read_lines(asked.steps) if step["processes"] == "two, batch each"):
         parts = {
             name: record["cost"][name] for name in ("fixed", "per_row", "parameters", "copies", "waking", "messages")
         }

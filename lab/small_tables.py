@@ -14,10 +14,10 @@ than with the 0 that is reported.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,16 @@ from typing import Any
 import benchmarks_path  # noqa: F401
 import numpy as np
 import torch
-from documents import markdown
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from vmg import TableRegressor
+from vmg.files import read_lines
 from vmg.metrics import interval_coverage, rmse
 from vmg.variational import VMGRegressor
-from vmg_paper.experiments import results_file
+from vmg_paper.experiments.results_file import Record, markdown, measure_missing
 
 Array = NDArray[np.float64]
-Record = results_file.Record
-
 ROWS = (12, 20, 50, 100, 200)
 N_TABLES = 60
 SETTING_ROWS, SETTING_TABLES = (20, 100), [7 * k % 30 for k in range(10)]  # of all functions and kinds of noise
@@ -101,6 +99,7 @@ def measure(setting: str, n: int, table: int, seed: int) -> Record:
     prediction = model.pred_dist(new_X)
     interval = prediction.interval(COVERAGE)
     return {
+        **kind_of(table),
         "seconds": seconds,
         "coverage_90": interval_coverage(new_y, interval),
         "width": float((interval[:, 1] - interval[:, 0]).mean() / 10),
@@ -111,22 +110,13 @@ def measure(setting: str, n: int, table: int, seed: int) -> Record:
 
 def run(out: Path, seed: int, minutes: float, settings: set[str], rows: set[int]) -> None:
     """Earn a record for each task that has none, until time is up."""
-    end = time.monotonic() + 60 * minutes
-    done = {(r["setting"], r["n"], r["table"]) for r in results_file.read(out) if r["seed"] == seed}
-    for task in tasks():
-        if tuple(task.values()) in done or task["setting"] not in settings or task["n"] not in rows:
-            continue
-        if time.monotonic() > end:
-            print("time is up; start again to go on", flush=True)
-            return
-        found = {**task, "seed": seed, **kind_of(task["table"]), **measure(**task, seed=seed)}
-        results_file.append(out, [found])
-        print(json.dumps(found), flush=True)
+    wanted = ({**task, "seed": seed} for task in tasks() if task["setting"] in settings and task["n"] in rows)
+    measure_missing(((task, partial(measure, **task)) for task in wanted), out, minutes)
 
 
 def show(path: Path, seed: int) -> str:
     """Coverage by setting and number of rows: mean, its standard error, lowest table, tables outside 0.8 to 0.98."""
-    records = [r for r in results_file.read(path) if r["seed"] == seed]
+    records = [r for r in read_lines(path) if r["seed"] == seed]
     lines = []
     for setting in SETTINGS:
         for n in ROWS:

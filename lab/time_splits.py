@@ -12,8 +12,8 @@ A line for each series; what is in the file is not computed again.
 from __future__ import annotations
 
 import argparse
-import json
 import warnings
+from functools import partial
 from pathlib import Path
 
 import benchmarks_path  # noqa: F401
@@ -22,6 +22,7 @@ import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from vmg.estimators import TableModel
+from vmg_paper.experiments.results_file import measure_missing
 
 MOST_ROWS = 3_000  # evenly over the time
 TRAINING = 0.8
@@ -80,7 +81,6 @@ def measure(name: str, folder: Path) -> dict[str, object]:
     predicted = model.predict_frame(frame[cut:])
     date = next(column for column in model.encoder.columns if column.kind == "date")
     return {
-        "series": name,
         "rows": len(frame),
         "coverage": round(scores["coverage"], 3),
         "rmse": round(scores["rmse"], 3),
@@ -95,16 +95,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--out", type=Path, default=Path("lab/results/time_splits.jsonl"))
     arguments = parser.parse_args()
-    lines = arguments.out.read_text().splitlines() if arguments.out.exists() else []
-    done = {json.loads(line)["series"] for line in lines}
     warnings.simplefilter("ignore")
-    for name in SERIES:
-        if name not in done:
-            with threadpool_limits(1):
-                result = measure(name, arguments.folder)
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(result) + "\n")
-            print(json.dumps(result), flush=True)
+    with threadpool_limits(1):
+        series = (({"series": name}, partial(measure, name, arguments.folder)) for name in SERIES)
+        measure_missing(series, arguments.out)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ units of the target's standard deviation.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,13 @@ from sklearn.model_selection import ShuffleSplit
 from vmg.metrics import interval_coverage, rmse
 from vmg.variational.fitter import Fitter, Method
 from vmg.variational.recipe import LONG, GaussianNoise, matrix_gaussian_networks, search_noise
-from vmg_paper.experiments import results_file
+from vmg_paper.experiments.results_file import Record, measure_missing
 from vmg_paper.experiments.table1_methods import hidden_layers
 
 ALL_ROWS = 2**31
 
 
-def validate(settings: dict[str, Any]) -> results_file.Record:
+def validate(settings: dict[str, Any]) -> Record:
     """Scores of one table with so many steps, mean over splits and each split's."""
     X, y = training_rows(settings["table"], ALL_ROWS)
     splits = list(ShuffleSplit(settings["splits"], test_size=0.1, random_state=3).split(X))
@@ -55,7 +55,7 @@ def validate(settings: dict[str, Any]) -> results_file.Record:
         scores.append([rmse(true, predicted.mean) / y.std(), log_likelihood, coverage])
     names = ("rmse", "log_likelihood", "coverage_90")
     means = dict(zip(names, np.mean(scores, 0).tolist(), strict=True))
-    return {**settings, **means, "each": np.round(scores, 4).tolist(), "seconds": round(seconds, 1)}
+    return {**means, "each": np.round(scores, 4).tolist(), "seconds": round(seconds, 1)}
 
 
 def main() -> None:
@@ -69,12 +69,12 @@ def main() -> None:
     options = vars(parser.parse_args())
     out, tables, steps = (options.pop(key) for key in ("out", "tables", "steps"))
     torch.set_num_threads(1)
-    for table in tables.split(","):
-        for number in map(int, steps.split(",")):
-            settings = {"table": table, "steps": number, **options}
-            if not any(settings.items() <= record.items() for record in results_file.read(out)):
-                results_file.append(out, [validate(settings)])
-                print(json.dumps(results_file.read(out)[-1]), flush=True)
+    settings = [
+        {"table": table, "steps": number, **options}
+        for table in tables.split(",")
+        for number in map(int, steps.split(","))
+    ]
+    measure_missing(((one, partial(validate, one)) for one in settings), out)
 
 
 if __name__ == "__main__":

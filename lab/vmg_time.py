@@ -24,9 +24,10 @@ from sklearn.datasets import make_friedman1
 from sklearn.model_selection import train_test_split
 
 from vmg import VMGClassifier, VMGRegressor
+from vmg.files import append_lines, read_lines
 from vmg.variational.fitter import Budget
 from vmg_paper.data.download import find_file
-from vmg_paper.experiments import results_file
+from vmg_paper.experiments.results_file import Record
 
 CLASSES = ("contraceptive", "crx", "german", "heart", "ionosphere", "phoneme", "pima", "segment", "sonar", "spambase",
            "splice", "vehicle")  # fmt: skip
@@ -66,12 +67,12 @@ def rows_of(name: str) -> tuple[np.ndarray, np.ndarray]:
     return X[kept], y[kept]
 
 
-def compare(name: str, seed: int) -> results_file.Record:
+def compare(name: str, seed: int) -> Record:
     """Processor seconds and held-out log-likelihood of both recipes."""
     X, y = rows_of(name)
     classes = name in CLASSES
     X, X_out, y, y_out = train_test_split(X, y, test_size=0.2 if "fried" not in name else 125, random_state=1)
-    line: results_file.Record = {"experiment": "vmg_time", "table": name, "seed": seed, "rows": len(X)}
+    line: Record = {"experiment": "vmg_time", "table": name, "seed": seed, "rows": len(X)}
     unit = 0.0 if classes else float(np.log(y.std()))
     kinds = (LongerClassifier, VMGClassifier) if classes else (LongerRegressor, VMGRegressor)
     for when, kind in zip(("before", "after"), kinds, strict=True):
@@ -96,9 +97,9 @@ def main() -> None:
         for seed in range(options.seeds):
             for name in options.tables.split(","):
                 line = compare(name, seed)
-                results_file.append(options.out, [line])
+                append_lines(options.out, [line])
                 print(line, flush=True)
-    lines = results_file.read(options.out)
+    lines = read_lines(options.out)
     for kind, some in (("numbers", [r for r in lines if r["table"] not in CLASSES]),
                        ("classes", [r for r in lines if r["table"] in CLASSES])):  # fmt: skip
         if some:

@@ -9,7 +9,6 @@ import ast
 import importlib
 import importlib.util
 import inspect
-import json
 import re
 import shlex
 import sys
@@ -24,6 +23,7 @@ from typing import Any
 import typer
 
 from vmg.cli.app import app
+from vmg.files import read_lines
 from vmg_paper.cli import reproduce
 from vmg_paper.experiments import table1, table2
 
@@ -323,7 +323,7 @@ def wrong_tables(read: Callable[[Path], str]) -> Iterator[str]:
         *ignorance_report.table_tables([r for r in kept if r.get("rows") in (None, 600)]).values(),
         kept_back.show(results / "kept_back.jsonl"),
     ]
-    written[docs / "bounds.md"] = [bounds.tables(bounds.read(lab / "bounds.jsonl"))]
+    written[docs / "bounds.md"] = [bounds.tables(read_lines(lab / "bounds.jsonl"))]
     written |= {page: [text] for page, text in readme.pages().items()} | {study.PAGE: list(study.show().values())}
     for page, texts in written.items():
         for text in texts:
@@ -349,10 +349,6 @@ def sentences() -> list[tuple[str, str]]:
 
 def claimed_pages() -> set[str]:
     return {page for page, _ in sentences()}
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def main() -> int:

@@ -174,7 +174,7 @@ def test_a_split_counts_where_all_methods_have_it_that_have_most_of_them():
 
 
 def test_a_page_without_markers_is_refused(tmp_path):
-    from documents import fill
+    from vmg_paper.experiments.results_file import fill
 
     page = tmp_path / "page.md"
     page.write_text("no marker")
@@ -207,10 +207,9 @@ def test_own_loops_are_scored_then_timed_and_shown(tmp_path, monkeypatch, capsys
 
 
 def test_the_guide_shows_the_results_of_own_loops():
-    from own_loop_quality import Results, page_with_tables
+    from own_loop_quality import Results, tables
 
     root = FOLDER.parent
-    page = (root / "docs" / "pytorch.md").read_text(encoding="utf-8")
     results = Results(root / "results" / "own_loop_quality.jsonl")
     assert results.rows
-    assert page_with_tables(page, results) == page
+    assert tables(results) in (root / "docs" / "pytorch.md").read_text(encoding="utf-8")

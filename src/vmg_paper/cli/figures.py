@@ -12,10 +12,13 @@ import typer
 from vmg.cli.output import say, say_aside, waiting
 from vmg.files import append_lines, read_lines, replacing
 from vmg_paper.experiments import figure1, figure2
-from vmg_paper.experiments.results_file import write_tables
+from vmg_paper.experiments.results_file import fill
 from vmg_paper.experiments.toys import ToyResult, render_lines
 
-__all__ = ["figure1_command", "figure2_command"]
+__all__ = ["RESULTS", "figure1_command", "figure2_command"]
+
+RESULTS = "results of vmg reproduce"
+"""Name of the part of a page that a command writes."""
 
 Out = Annotated[Path, typer.Option(metavar="PNG", help="Where to draw the figure.")]
 Seed = Annotated[int, typer.Option(help="Of the data and of every method.")]
@@ -77,4 +80,4 @@ def _keep(lines: list[dict[str, Any]], kept: Path | None, page: Path | None) -> 
     with replacing(kept) as temporary:
         append_lines(temporary, lines)
     if page is not None:
-        write_tables(page, render_lines(lines))
+        fill(page, RESULTS, render_lines(lines))

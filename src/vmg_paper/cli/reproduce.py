@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -11,11 +12,12 @@ import torch
 import typer
 
 from vmg.cli.output import TrainingBar, say, say_aside, waiting
-from vmg_paper.cli.figures import figure1_command, figure2_command
+from vmg.files import append_lines, read_lines
+from vmg_paper.cli.figures import RESULTS, figure1_command, figure2_command
 from vmg_paper.data import TABLES
-from vmg_paper.experiments import ablations, results_file, table1, table2
+from vmg_paper.experiments import ablations, table1, table2
 from vmg_paper.experiments.digits import load_digits
-from vmg_paper.experiments.results_file import run
+from vmg_paper.experiments.results_file import Record, Watch, fill, read_experiment, run
 from vmg_paper.experiments.table1_methods import TABLE_METHODS
 from vmg_paper.experiments.table2_methods import DIGIT_METHODS, MAX_NOISE, MAX_POINTS, parse_size
 
@@ -73,13 +75,13 @@ def table1_command(
     chosen_tables = _names(datasets, TABLES, "--datasets")
     chosen_methods = _names(methods, tuple(TABLE_METHODS), "--methods")
     if show:
-        say(table1.render(table1.summarise(results_file.read(out))))
+        say(table1.render(table1.summarise(read_experiment(out, "table1"))))
         return
     torch.set_num_threads(threads)
     _earn(table1.tasks(chosen_tables, chosen_methods, out=out, n_splits=splits, seed=seed), out, jobs, threads)
     lines = [
         line
-        for line in results_file.read(out)
+        for line in read_experiment(out, "table1")
         if line["dataset"] in chosen_tables and line["method"] in chosen_methods and line["seed"] == seed
     ]
     say(table1.render(table1.summarise(lines)))
@@ -110,21 +112,20 @@ def ablations_command(
         missing = table1.tasks(ablations.DATASETS, names, out=out, n_splits=ablations.N_SPLITS, experiment="ablations")
         _earn(sorted(missing, key=lambda task: names.index(task.method)), out, jobs, threads=1)
         _earn_images(out)
-    tables = ablations.render(results_file.read(out))
+    tables = ablations.render(read_lines(out))
     if page is None:
         say(tables)
     else:
-        results_file.write_tables(page, tables)
+        fill(page, RESULTS, tables)
 
 
 def _earn_images(out: Path) -> None:
     """Run the variants on MNIST that the results file does not have."""
-    done = {line["method"] for line in results_file.read(out) if line["dataset"] == ablations.MNIST}
-    missing = [name for name in ablations.IMAGE_VARIANTS if name not in done]
-    digits = load_digits() if missing else None
-    for name in missing:
-        assert digits is not None
-        results_file.append(out, [ablations.execute_images(name, digits, TrainingBar)])
+    done = {line["method"] for line in read_lines(out) if line["dataset"] == ablations.MNIST}
+    digits = cache(load_digits)
+    for name in ablations.IMAGE_VARIANTS:
+        if name not in done:
+            append_lines(out, [ablations.execute_images(name, digits(), TrainingBar)])
 
 
 @reproduce.command("table2", epilog="Example: `vmg reproduce table2 --methods vmg,dropout --sizes 3x150 --seeds 0,1,2`")
@@ -171,7 +172,7 @@ def table2_command(
     torch.set_num_threads(threads)
     chosen_seeds = _seeds(seeds)
     if show:
-        wanted, missing = table2.answered(out), list[table2.Task]()
+        wanted, missing = [table2.key(line) for line in read_experiment(out, "table2")], list[table2.Task]()
         if not wanted:
             raise typer.BadParameter(f"must hold results of this table; {out} has none", param_hint="--out")
     else:
@@ -187,18 +188,22 @@ def table2_command(
             learning_rate=learning_rate,
             out=out,
         )
-    experiment = table2.Table2(out.parent / "checkpoints")
-    for task, [record] in run(experiment.execute, missing, out=out, watch=TrainingBar):
+    digits = cache(load_digits)
+
+    def execute(task: table2.Task, watch: Watch) -> list[Record]:
+        return [table2.execute(task, digits(), checkpoints=out.parent / "checkpoints", watch=watch)]
+
+    for task, [record] in run(execute, missing, out=out, watch=TrainingBar):
         say_aside(
             f"{task.method} {task.size}, seed {task.seed}: {record['error_percent']:.2f} % in {record['seconds']:.0f} s"
         )
     asked = set(wanted)
-    lines = [line for line in table2.read_lines(out) if table2.key(line) in asked]
+    lines = [line for line in read_experiment(out, "table2") if table2.key(line) in asked]
     summary = table2.summarise(lines)
     if page is None:
         say(table2.render(summary))
     else:
-        results_file.write_tables(page, table2.render_page(summary))
+        fill(page, RESULTS, table2.render_page(summary))
 
 
 def _names(text: str, known: Sequence[str], option: str) -> list[str]:

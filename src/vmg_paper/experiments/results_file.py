@@ -1,9 +1,11 @@
-"""Results as JSON lines, earned by running tasks, and tables of their summaries."""
+"""Results as JSON lines, earned by running tasks that a file does not answer yet, and pages with tables of them."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -11,20 +13,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from vmg.files import append_lines as append
-from vmg.files import read_lines as read
+from vmg.files import append_lines, read_lines
 from vmg.scale import run_parallel
 from vmg.training import Callback
 
 __all__ = [
+    "Record",
     "Watch",
-    "append",
+    "fill",
     "markdown",
     "mean_and_error",
-    "read",
+    "measure_missing",
+    "read_experiment",
     "run",
     "unwatched",
-    "write_tables",
 ]
 
 Record = dict[str, Any]
@@ -36,16 +38,17 @@ Task = TypeVar("Task")
 
 
 def unwatched(label: str) -> AbstractContextManager[Callback]:
-    """Training that nobody hears of."""
-    return nullcontext(_ignore)
+    """Training without reports."""
+    return nullcontext(lambda progress: None)
 
 
-def _ignore(progress: Any) -> None:
-    return None
+def read_experiment(path: Path, experiment: str) -> list[Record]:
+    """The lines of one experiment; a file may hold several."""
+    return [line for line in read_lines(path) if line["experiment"] == experiment]
 
 
 def run(
-    execute: Callable[[Task, Watch], list[Record]],
+    execute: Callable[..., list[Record]],
     tasks: Sequence[Task],
     *,
     out: Path,
@@ -53,27 +56,39 @@ def run(
     threads: int = 1,
     watch: Watch = unwatched,
 ) -> Iterator[tuple[Task, list[Record]]]:
-    """Every task with its records, as soon as these are in the results file.
+    """Every task with its records of ``execute(task, watch=...)``, as soon as these are in the results file.
 
-    Several ``jobs`` run in processes of their own, which nobody watches.
+    Several ``jobs`` run in processes of their own, without ``watch``.
     """
     earned: Iterator[tuple[int, list[Record]]]
     if jobs == 1:
-        earned = ((k, execute(task, partial(_numbered, watch, k, len(tasks)))) for k, task in enumerate(tasks))
+
+        def numbered(k: int) -> Watch:
+            return lambda label: watch(f"{label} ({k + 1}/{len(tasks)})")
+
+        earned = ((k, execute(task, watch=numbered(k))) for k, task in enumerate(tasks))
     else:
-        alone = partial(_unwatched_task, execute)
-        earned = run_parallel(alone, tasks, n_jobs=jobs, threads=threads)
+        earned = run_parallel(partial(execute, watch=unwatched), tasks, n_jobs=jobs, threads=threads)
     for position, records in earned:
-        append(out, records)
+        append_lines(out, records)
         yield tasks[position], records
 
 
-def _numbered(watch: Watch, position: int, total: int, label: str) -> AbstractContextManager[Callback]:
-    return watch(f"{label} ({position + 1}/{total})")
-
-
-def _unwatched_task(execute: Callable[[Task, Watch], list[Record]], task: Task) -> list[Record]:
-    return execute(task, unwatched)
+def measure_missing(
+    tasks: Iterable[tuple[Record, Callable[[], Record]]], out: Path, minutes: float = math.inf
+) -> list[Record]:
+    """Measure, print and keep each task whose fields no record of the file has, until time is up; all records."""
+    records, end = read_lines(out), time.monotonic() + 60 * minutes
+    for task, measure in tasks:
+        if any(task.items() <= record.items() for record in records):
+            continue
+        if time.monotonic() > end:
+            print("time is up; start again to go on", flush=True)
+            break
+        records.append({**task, **measure()})
+        append_lines(out, records[-1:])
+        print(json.dumps(records[-1]), flush=True)
+    return records
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
@@ -82,19 +97,17 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(values)), float(error)
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A table in Markdown."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ("---",) * len(header), *rows))
+    header = list(header)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows))
 
 
-START, END = "<!-- tables, written by vmg reproduce -->", "<!-- end of tables -->"
-
-
-def write_tables(page: Path, tables: str) -> None:
-    """Put tables into a page, between its two markers."""
-    text = page.read_text(encoding="utf-8")
-    before, start, rest = text.partition(START)
-    _, end, after = rest.partition(END)
-    if not (start and end):
-        raise ValueError(f"{page} must hold the lines {START} and {END}")
-    page.write_text(f"{before}{START}\n\n{tables}\n\n{END}{after}", encoding="utf-8")
+def fill(page: Path, name: str, text: str) -> None:
+    """Put ``text`` between the page's markers ``<!-- name -->`` and ``<!-- end of name -->``."""
+    start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, found_start, rest = page.read_text(encoding="utf-8").partition(start)
+    _, found_end, after = rest.partition(end)
+    if not (found_start and found_end):
+        raise ValueError(f"{page} must hold the markers {start} and {end}; got neither or one")
+    page.write_text(f"{before}{start}\n{text}\n{end}{after}", encoding="utf-8")

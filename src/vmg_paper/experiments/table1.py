@@ -18,10 +18,16 @@ import vmg
 from vmg import metrics
 from vmg_paper.baselines.splits import fit_splits
 from vmg_paper.data import load_table, standard_splits
-from vmg_paper.experiments import results_file
 from vmg_paper.experiments.ablations import ABLATIONS
 from vmg_paper.experiments.published import BEST, BEST_ONE_LAYER, PAPER_BASELINES, PAPER_TABLE1
-from vmg_paper.experiments.results_file import Record, Watch, markdown, mean_and_error, unwatched
+from vmg_paper.experiments.results_file import (
+    Record,
+    Watch,
+    markdown,
+    mean_and_error,
+    read_experiment,
+    unwatched,
+)
 from vmg_paper.experiments.table1_methods import TABLE_METHODS, fit_apart
 
 __all__ = ["Task", "config", "execute", "render", "score", "summarise", "tasks"]
@@ -50,11 +56,7 @@ def tasks(
     experiment: str = "table1",
 ) -> list[Task]:
     """The tasks that ``out`` does not answer yet."""
-    done = {
-        (r["method"], r["dataset"], r["split"], r["seed"])
-        for r in results_file.read(out)
-        if r["experiment"] == experiment
-    }
+    done = {(r["method"], r["dataset"], r["split"], r["seed"]) for r in read_experiment(out, experiment)}
     left = []
     for dataset in datasets:
         splits = range(len(standard_splits(dataset)[:n_splits]))
@@ -128,8 +130,7 @@ def summarise(lines: Sequence[Record]) -> list[Record]:
     """Mean and standard error over splits for each (dataset, method)."""
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for line in lines:
-        if line["experiment"] == "table1":
-            groups[line["dataset"], line["method"]].append(line)
+        groups[line["dataset"], line["method"]].append(line)
     summary = []
     for (dataset, method), members in groups.items():
         row: Record = {"dataset": dataset, "method": method, "splits": len(members)}

@@ -10,8 +10,6 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,18 +23,16 @@ from vmg.likelihoods import CategoricalLikelihood
 from vmg.nn.mlp import MLP
 from vmg.prediction import ClassPrediction, draw_functions
 from vmg.training import Callback, Checkpoint, History, train
-from vmg_paper.experiments import results_file
-from vmg_paper.experiments.digits import (
-    UNKNOWN,
-    Array,
-    Digits,
-    Rows,
-    load_digits,
-    mean_probabilities,
-    score,
-)
+from vmg_paper.experiments.digits import UNKNOWN, Array, Digits, Rows, mean_probabilities, score
 from vmg_paper.experiments.published import PAPER_TABLE2
-from vmg_paper.experiments.results_file import Record, Watch, markdown, mean_and_error, unwatched
+from vmg_paper.experiments.results_file import (
+    Record,
+    Watch,
+    markdown,
+    mean_and_error,
+    read_experiment,
+    unwatched,
+)
 from vmg_paper.experiments.table2_methods import (
     DIGIT_METHODS,
     N_CLASSES,
@@ -50,15 +46,12 @@ __all__ = [
     "AVERAGES",
     "HEADER",
     "MEAN",
-    "Table2",
     "Task",
-    "answered",
     "execute",
     "fit",
     "foremost",
     "key",
     "paper_error",
-    "read_lines",
     "render",
     "summarise",
     "tasks",
@@ -90,7 +83,7 @@ class Task(NamedTuple):
     """Whether pixels are as they are, in [0, 1], as in the paper; else the mean training image is taken off."""
 
 
-def key(record: results_file.Record) -> Task:
+def key(record: Record) -> Task:
     """The task that a line of the results answers."""
     kept = {name: record[name] for name in Task._fields if name != "learning_rate"}
     return Task(**kept, learning_rate=record["config"]["learning_rate"])
@@ -126,38 +119,11 @@ def tasks(
         for name in methods
         for size in (DIGIT_METHODS[name].sizes if sizes is None else sizes)
     ]
-    done = answered(out)
+    done = [key(line) for line in read_experiment(out, "table2")]
     return wanted, [one for one in wanted if one not in done]
 
 
-def read_lines(out: Path) -> list[results_file.Record]:
-    """The lines of Table 2 in ``out``."""
-    return [line for line in results_file.read(out) if line["experiment"] == "table2"]
-
-
-def answered(out: Path) -> list[Task]:
-    """All that ``out`` holds."""
-    return [key(line) for line in read_lines(out)]
-
-
-@dataclass
-class Table2:
-    """The experiment, for :func:`~vmg_paper.experiments.results_file.run`."""
-
-    checkpoints: Path
-
-    @cached_property
-    def digits(self) -> Digits:
-        """The images, read when the first task needs them."""
-        return load_digits()
-
-    def execute(self, task: Task, watch: Watch) -> list[results_file.Record]:
-        return [execute(task, self.digits, checkpoints=self.checkpoints, watch=watch)]
-
-
-def execute(
-    task: Task, digits: Digits, *, checkpoints: Path | None = None, watch: Watch = unwatched
-) -> results_file.Record:
+def execute(task: Task, digits: Digits, *, checkpoints: Path | None = None, watch: Watch = unwatched) -> Record:
     """Train the network, or all members of an ensemble, and score on the test images: one record.
 
     With ``checkpoints``, a folder, every network's run keeps its state there and goes on from it after a kill.
@@ -302,12 +268,10 @@ def summarise(lines: Sequence[Record]) -> list[Record]:
     """Mean and standard error over seeds for each run and prediction, methods in the paper's kind of order.
 
     Seeds belong together where method, size, epochs, the chosen number of points, the limit on the noise, the learning
-    rate, the images and their pixels agree. A seed counts once: where the same number was given, and chosen among
-    several, the line of the choice.
+    rate, the images and their pixels agree. A seed counts once, by its last line.
     """
     groups: dict[tuple[Any, ...], dict[int, Record]] = defaultdict(dict)
-    own = (line for line in lines if line["experiment"] == "table2")
-    for line in sorted(own, key=lambda line: len(line.get("tried", ()))):
+    for line in lines:
         one = {**line, "learning_rate": line["config"]["learning_rate"]}
         groups[_run(one)][line["seed"]] = one
     known = list(DIGIT_METHODS)

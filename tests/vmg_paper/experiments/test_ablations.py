@@ -8,9 +8,11 @@ import pytest
 from tiny_digits import tiny_digits  # noqa: F401
 
 from vmg.cli.app import run
+from vmg.files import read_lines
 from vmg.nn import MLP
+from vmg_paper.cli.figures import RESULTS
 from vmg_paper.data import load_table
-from vmg_paper.experiments import ablations, results_file, table1
+from vmg_paper.experiments import ablations, table1
 from vmg_paper.experiments.ablations import ABLATIONS, BASE, DATASETS, INPUTS
 from vmg_paper.layers import MeanFieldLinear
 
@@ -89,22 +91,22 @@ def test_the_command_resumes_and_writes_the_page(data_folder, tiny_digits, tmp_p
     monkeypatch.setattr(ablations, "ABLATIONS", few)
     monkeypatch.setitem(table1.METHODS, "ablations", few)
     out, page = tmp_path / "lines.jsonl", tmp_path / "page.md"
-    page.write_text(f"words\n{results_file.START}\nold\n{results_file.END}\n")
+    page.write_text(f"words\n<!-- {RESULTS} -->\nold\n<!-- end of {RESULTS} -->\n")
     assert run(["reproduce", "ablations", "--out", str(out), "--write", str(page)]) == 0
-    first = results_file.read(out)
+    first = read_lines(out)
     assert [(r["experiment"], r["method"], r["split"]) for r in first] == [
         *(("ablations", name, split) for name in (BASE, "P = 1") for split in (0, 1)),
         *(("ablations", name, 0) for name in images),
     ]
     assert run(["reproduce", "ablations", "--out", str(out), "--write", str(page)]) == 0
-    assert results_file.read(out) == first
+    assert read_lines(out) == first
     assert page.read_text().startswith("words\n") and "old" not in page.read_text()
     assert ablations.render(first) in page.read_text()
 
 
 def test_the_page_shows_what_the_results_hold():
     page = (ROOT / "docs" / "ablations.md").read_text(encoding="utf-8")
-    lines = results_file.read(ROOT / "results" / "ablations.jsonl")
+    lines = read_lines(ROOT / "results" / "ablations.jsonl")
     assert ablations.render(lines) in page, "run: vmg reproduce ablations --show --write docs/ablations.md"
     assert {line["dataset"] for line in lines} <= {*DATASETS, ablations.MNIST}
     assert all(np.isfinite(line["log_likelihood"]) for line in lines)

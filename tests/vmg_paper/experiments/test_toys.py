@@ -10,10 +10,10 @@ import torch
 from quick import command_runner
 from vmg.files import read_lines
 from vmg.prediction import draw_functions
+from vmg_paper.cli.figures import RESULTS
 from vmg_paper.cli.reproduce import reproduce
 from vmg_paper.data.tables import cubic
 from vmg_paper.experiments import figure1, figure2
-from vmg_paper.experiments.results_file import END, START
 from vmg_paper.experiments.toys import Band, Settings, Toy, distance, fit_network, render_lines
 
 TINY = Settings(
@@ -123,7 +123,7 @@ def test_the_command_draws_and_replaces_its_lines_and_the_tables_of_the_page(fig
 
     monkeypatch.setattr(figure, "run", run)
     picture, lines, page = tmp_path / "here" / "a.png", tmp_path / "kept.jsonl", tmp_path / "page.md"
-    page.write_text(f"before\n{START}\nold\n{END}\nafter\n")
+    page.write_text(f"before\n<!-- {RESULTS} -->\nold\n<!-- end of {RESULTS} -->\nafter\n")
     lines.write_text('{"figure": "figure0", "truth": "", "note": ""}\n')
     for seed in ("0", "2"):
         options = ["--out", str(picture), "--record", str(lines), "--write", str(page), "--seed", seed]
