@@ -32,10 +32,12 @@ __all__ = [
     "fingerprint_tensors",
     "from_bytes",
     "from_fields",
+    "prefixed",
     "read",
     "read_state",
     "require_shapes",
     "require_size",
+    "stripped",
     "to_bytes",
     "write",
     "write_state",
@@ -71,6 +73,16 @@ def require_shapes(shapes: Mapping[str, tuple[int, ...]], arrays: Mapping[str, A
         present = tuple(arrays[name].shape)
         if present != shape:
             raise ValueError(f"{name} must have the shape {shape}, as described; got {present}")
+
+
+def prefixed(start: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """Tensors under names with this start."""
+    return {start + name: tensor for name, tensor in tensors.items()}
+
+
+def stripped(start: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """Those tensors whose names have this start, under names without it."""
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
 def from_fields(cls: type[T], document: Mapping[str, Any]) -> T:

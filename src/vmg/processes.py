@@ -1,37 +1,34 @@
 """Messages between the processes of a run: every collective of the library, and who is there.
 
-Values travel as JSON and arrays, never as pickles: a process that takes in a message runs no code of it. Every function
-returns at once where there is one process only.
+Values travel as JSON or bytes, never as pickles: no code of a message is run. Every function returns at once where
+there is one process only.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, distributed
 
 __all__ = [
     "LostProcessError",
     "add_up_",
-    "any_true",
     "gather",
+    "gather_bytes",
     "gather_rows",
     "in_group",
     "is_first",
     "joined_by_torchrun",
     "rank_and_size",
-    "send",
     "send_",
-    "smallest",
+    "send_bytes",
 ]
 
 T = TypeVar("T")
@@ -111,118 +108,52 @@ def send_(tensors: Sequence[Tensor], task: str = "waiting for the first process"
             distributed.broadcast(tensor, 0)
 
 
-def smallest(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The smallest of each number over processes."""
-    if rank_and_size()[1] == 1:
-        return values
-    least = torch.as_tensor(values).clone()
-    with _watched("comparing numbers"):
-        distributed.all_reduce(least, op=distributed.ReduceOp.MIN)
-    return least.numpy()
+def gather_rows(rows: Tensor, dim: int = 0) -> Tensor:
+    """The rows, dimension ``dim``, of all processes one after the other."""
+    return rows if rank_and_size()[1] == 1 else torch.cat(_gather_parts(rows, dim, "gathering"), dim)
 
 
-def any_true(answer: bool, task: str = "asking all processes") -> bool:
-    """Whether the answer of any process is true."""
-    if rank_and_size()[1] == 1:
-        return answer
-    most = torch.tensor([float(answer)])
-    with _watched(task):
-        distributed.all_reduce(most, op=distributed.ReduceOp.MAX)
-    return bool(most)
-
-
-def gather_rows(rows: Tensor, dim: int = 0, *, sizes: Sequence[int] | None = None, task: str = "gathering") -> Tensor:
-    """The rows, dimension ``dim``, of all processes one after the other; ``sizes`` has their numbers where known."""
-    if rank_and_size()[1] == 1:
-        return rows
-    with _watched(task):
-        return torch.cat(_gather_parts(rows, dim, sizes), dim)
-
-
-def _gather_parts(rows: Tensor, dim: int, sizes: Sequence[int] | None = None) -> list[Tensor]:
+def _gather_parts(rows: Tensor, dim: int, task: str) -> list[Tensor]:
     """The rows of each process; messages have one size, so shorter ones are padded."""
     n, size = rows.shape[dim], rank_and_size()[1]
-    if sizes is None:
+    with _watched(task):
         counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(size)]
         distributed.all_gather(counts, torch.tensor([n], device=rows.device))
         sizes = [int(count) for count in counts]
-    shape = list(rows.shape)
-    shape[dim] = max(sizes)
-    padded = rows.new_zeros(shape)
-    padded.narrow(dim, 0, n).copy_(rows)
-    parts = [torch.empty_like(padded) for _ in sizes]
-    distributed.all_gather(parts, padded)
+        shape = list(rows.shape)
+        shape[dim] = max(sizes)
+        padded = rows.new_zeros(shape)
+        padded.narrow(dim, 0, n).copy_(rows)
+        parts = [torch.empty_like(padded) for _ in sizes]
+        distributed.all_gather(parts, padded)
     return [part.narrow(dim, 0, own) for part, own in zip(parts, sizes, strict=True)]
 
 
-# -- values of JSON and arrays ----------------------------------------------------------------------------------------
+# -- JSON and bytes ---------------------------------------------------------------------------------------------------
 
 
 def gather(value: T, task: str = "gathering") -> list[T]:
-    """The value of every process, in the order of ranks: numbers, texts, bytes, arrays, tensors, lists and mappings."""
+    """The value of every process, in the order of ranks; JSON must have its type."""
     if rank_and_size()[1] == 1:
         return [value]
-    with _watched(task):
-        parts = _gather_parts(_to_bytes(value), 0)
-    return [_from_bytes(part) for part in parts]
+    return [json.loads(part) for part in gather_bytes(json.dumps(value).encode(), task)]
 
 
-def send(value: T, source: int = 0, task: str = "waiting for another process") -> T:
-    """The value of process ``source``, for all; see :func:`gather` for its type."""
-    rank, size = rank_and_size()
-    if size == 1:
-        return value
-    message = _to_bytes(value) if rank == source else torch.zeros(0, dtype=torch.uint8)
-    length = torch.tensor([len(message)])
-    with _watched(task):
-        distributed.broadcast(length, source)
-        message = message if rank == source else message.new_zeros(int(length))
-        distributed.broadcast(message, source)
-    sent: T = _from_bytes(message)
-    return sent
+def gather_bytes(data: bytes, task: str = "gathering") -> list[bytes]:
+    """The bytes of every process, in the order of ranks."""
+    if rank_and_size()[1] == 1:
+        return [data]
+    return [part.numpy().tobytes() for part in _gather_parts(_message(data), 0, task)]
 
 
-def _to_bytes(value: Any) -> Tensor:
-    """A message [bytes]: NumPy's archive of all arrays, one of them the JSON of the rest."""
-    arrays: list[NDArray[Any]] = []
-    document = json.dumps(_describe(value, arrays))
-    archive = io.BytesIO()
-    np.savez(archive, np.frombuffer(document.encode(), dtype=np.uint8), *arrays, allow_pickle=False)
-    return torch.frombuffer(bytearray(archive.getvalue()), dtype=torch.uint8)
+def send_bytes(data: bytes) -> bytes:
+    """The bytes of the first process, for all."""
+    length = torch.tensor([len(data)])
+    send_([length])
+    message = _message(data) if is_first() else torch.empty(int(length), dtype=torch.uint8)
+    send_([message])
+    return message.numpy().tobytes()
 
 
-def _from_bytes(message: Tensor) -> Any:
-    with np.load(io.BytesIO(message.numpy().tobytes()), allow_pickle=False) as archive:
-        document, *arrays = (archive[f"arr_{k}"] for k in range(len(archive.files)))
-    return _restore(json.loads(document.tobytes()), arrays)
-
-
-def _describe(value: Any, arrays: list[NDArray[Any]]) -> Any:
-    """JSON of a value; arrays are added to the list, and named by their place in it."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, tuple | list):
-        return {"list": [_describe(part, arrays) for part in value]}
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {"dict": {key: _describe(part, arrays) for key, part in value.items()}}
-    kinds = {bytes: "bytes", np.ndarray: "array", Tensor: "tensor"}
-    kind = next((name for known, name in kinds.items() if isinstance(value, known)), None)
-    if kind is None:
-        raise TypeError(f"a message must be of numbers, texts, bytes, arrays, lists and mappings; got {type(value)}")
-    array = np.frombuffer(value, dtype=np.uint8) if kind == "bytes" else value
-    arrays.append(array.detach().cpu().numpy() if isinstance(array, Tensor) else array)
-    return {kind: len(arrays) - 1}
-
-
-def _restore(content: Any, arrays: Sequence[NDArray[Any]]) -> Any:
-    if not isinstance(content, dict):
-        return content
-    [(kind, held)] = content.items()
-    if kind == "list":
-        return [_restore(part, arrays) for part in held]
-    if kind == "dict":
-        return {key: _restore(part, arrays) for key, part in held.items()}
-    array = arrays[held]
-    if kind == "bytes":
-        return array.tobytes()
-    return torch.from_numpy(array) if kind == "tensor" else array
+def _message(data: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())

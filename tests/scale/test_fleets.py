@@ -54,7 +54,7 @@ def test_every_group_has_a_model_and_the_others_a_reason(fitted):
     assert "Group 'one' has no model of its own: it has 1 row, and a fit needs 5." in report.notes
     index = json.loads((folder / "index.json").read_text())
     assert index["rows"] == {"east": 80, "north": 60, "south": 40}
-    model = vmg.load(folder / "models" / load_fleet(folder).names["south"])
+    model = vmg.load(folder / load_fleet(folder).names["south"])
     assert model.estimator.ensemble_.members.head.count.tolist() == [40.0] * 4
 
 
@@ -116,11 +116,11 @@ def test_a_killed_run_goes_on_to_the_same_files(tmp_path, monkeypatch):
 def test_model_files_that_were_swapped_are_noticed(fitted, tmp_path):
     folder = tmp_path / "shops"
     shutil.copytree(fitted[0], folder)
-    north, south = (folder / "models" / load_fleet(folder).names[shop] for shop in ("north", "south"))
+    north, south = (folder / load_fleet(folder).names[shop] for shop in ("north", "south"))
     one, other = north.read_bytes(), south.read_bytes()
     north.write_bytes(other)
     south.write_bytes(one)
-    with pytest.raises(ModelFileError, match="must hold the model of the group 'north'; it holds another"):
+    with pytest.raises(ModelFileError, match="must hold the model of the group 'north', 60 rows; it holds another"):
         load_fleet(folder).predict_frame(sales())
     report = fit_fleet(sales(), "y", "shop", folder, options=FAST)
     assert report.fitted == ["north", "south"] and report.found == ["east"]
@@ -131,7 +131,7 @@ def test_groups_whose_names_look_like_notes_are_told_apart(tmp_path):
     shops = {"north": "a", "south": "a', b", "east": "c"}
     fit_fleet(sales().replace({"shop": shops}), "y", "shop", tmp_path, options=FAST, pool=True)
     fleet = load_fleet(tmp_path)
-    a, b = (tmp_path / "models" / fleet.names[name] for name in ("a", "a', b"))
+    a, b = (tmp_path / fleet.names[name] for name in ("a", "a', b"))
     for place, other in ((a, b), (tmp_path / "models" / "others.vmg", b)):
         before = place.read_bytes()
         place.write_bytes(other.read_bytes())
@@ -147,7 +147,7 @@ def test_a_model_that_was_updated_is_loaded_again(fitted, tmp_path):
     before = fleet.predict_frame(frame)["y"]
     rows = frame[frame["shop"] == "north"].assign(y=lambda rows: rows["y"] + 0.5)
     rows.to_parquet(tmp_path / "new.parquet")
-    path = folder / "models" / fleet.names["north"]
+    path = folder / fleet.names["north"]
     update_model(vmg.load(path), tmp_path / "new.parquet").model.save(path)
     changed = (fleet.predict_frame(frame)["y"] != before) & before.notna()
     assert changed[frame["shop"] == "north"].all() and not changed[frame["shop"] != "north"].any()

@@ -105,7 +105,6 @@ def gaussian(**options):
         ("dropout", gaussian()),
         ("dropout", gaussian(conjugate=False)),
         ("variational dropout", {"likelihood": lambda: KnownNoiseLikelihood(0.5)}),
-        ("bayes by backprop", {"kl_weight": [2.0 / (1 + batch) for batch in range(PER_EPOCH)]}),
     ],
 )
 def test_six_epochs_are_three_and_three_to_the_last_bit(name, options, tmp_path):

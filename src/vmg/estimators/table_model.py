@@ -73,10 +73,11 @@ def prepare_table(
     conformal: float = 0.0,
     options: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] | None = None,
+    target_statistics: bool = True,
 ) -> PreparedTable:
     """All of :meth:`TableModel.fit` before training, with its notes told one by one.
 
-    A TableError says what is wrong with the table.
+    A TableError says what is wrong with the table. ``target_statistics`` is that of :meth:`TableInputs.fit`.
     """
     frame = as_frame(frame)
     require_columns(frame, [target, *exclude, *choices.named])
@@ -94,7 +95,7 @@ def prepare_table(
     inside, outside = _split(len(columns), conformal, fitted.task, estimator.random_state)
     rows = CellTable(columns.iloc[inside], training=True) if len(outside) else whole
     values = fitted.values[inside]
-    inputs, features = TableInputs.fit(rows, values, choices, target=target)
+    inputs, features = TableInputs.fit(rows, values, choices, target=target, target_statistics=target_statistics)
 
     notes = [fitted.reason]
     if n_without:

@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import vmg
-from vmg.estimators import TableClassifier, TableModel, TableRegressor
+from vmg.estimators import TableModel
 from vmg.estimators.table_estimator import FLAGS
 from vmg.estimators.table_model import prepare_table
 from vmg.files import Run, file_stamp, replacing
@@ -27,7 +27,7 @@ from vmg.fit.design import ordinary_rows, use_threads
 from vmg.metrics import base_rate
 from vmg.model_file import ModelFileError
 from vmg.scale.parallel import run_parallel
-from vmg.scale.pooling import Estimator, GroupTable, Pool, choose_group_likelihood, fit_pool
+from vmg.scale.pooling import Estimator, GroupTable, choose_group_likelihood, fit_pool
 from vmg.tables import TableEncoder, TableError
 from vmg.tables.cells import Cells, RowDigest, count, require_columns, to_texts
 from vmg.tables.columns import TableChoices
@@ -84,21 +84,20 @@ class Fleet:
         with replacing(self.path / INDEX) as temporary:
             temporary.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
-    @cached_property
-    def names(self) -> dict[str, str]:
-        """The name of the model file of each group."""
-        return {group: f"{number:06d}.vmg" for number, group in enumerate(self.rows)}
-
     @property
     def groups(self) -> list[str]:
         """Groups that have a model."""
         return list(self.rows)
 
-    @property
-    def files(self) -> list[Path]:
-        """The index and all model files."""
-        names = [*self.names.values(), *([OTHERS] if self.pooled else [])]
-        return [self.path / INDEX, *(self.path / MODELS / name for name in names)]
+    @cached_property
+    def names(self) -> dict[str | None, str]:
+        """The model file of each group, and for None of groups that are not known, below the fleet's folder."""
+        names: dict[str | None, str] = {key: f"{MODELS}/{number:06d}.vmg" for number, key in enumerate(self.rows)}
+        return names | ({None: f"{MODELS}/{OTHERS}"} if self.pooled else {})
+
+    def about(self, group: str | None) -> str:
+        """The note that the model of a group has."""
+        return OTHER_GROUPS if group is None else f"Model of the group '{group}', {count(self.rows[group], 'row')}."
 
     @property
     def any_model(self) -> TableModel:
@@ -130,26 +129,22 @@ class Fleet:
 
     def _load(self, group: str | None) -> TableModel:
         """The model of a group that has one; of groups that are not known, for None."""
-        path = self.path / MODELS / (OTHERS if group is None else self.names[group])
+        path = self.path / self.names[group]
         model = load_table_model(path)
         if (model.target, model.task) != (self.target, self.task):
             raise ModelFileError(f"{path} must hold a model of this fleet's target '{self.target}'; it does not")
-        whose = OTHER_GROUPS if group is None else f"Model of the group '{group}'"
-        if whose not in {part for note in model.notes for part in (note, note.rpartition(", ")[0])}:
-            raise ModelFileError(f"{path} must hold the {whose[0].lower()}{whose[1:].rstrip('.')}; it holds another")
+        if (about := self.about(group)) not in model.notes:
+            raise ModelFileError(f"{path} must hold the {about[0].lower()}{about[1:].rstrip('.')}; it holds another")
         return model
 
     def parts(self, frame: pd.DataFrame) -> list[tuple[TableModel, Rows]]:
         """Models with the positions of their rows in ``frame``; rows of groups without a model are in none."""
         keys = self._keys(frame)
-        known = keys.isin(self.groups).to_numpy()
-        places = pd.Series(np.arange(len(frame)))
-        parts = [
-            (self._load(group), own) for group, own in places[known].groupby(keys[known].to_numpy()).groups.items()
-        ]
-        if self.pooled and not known.all():
-            parts.append((self._load(None), np.flatnonzero(~known)))
-        return [(model, np.asarray(own)) for model, own in parts]
+        known = np.flatnonzero(keys.isin(self.groups))
+        own = pd.Series(known).groupby(keys.to_numpy()[known]).indices
+        parts = [(self._load(group), known[places]) for group, places in own.items()]
+        others = np.setdiff1d(np.arange(len(frame)), known)
+        return [*parts, (self._load(None), others)] if self.pooled and len(others) else parts
 
     def rows_of(self, frame: pd.DataFrame, group: str | None = None) -> tuple[str, TableModel, pd.DataFrame]:
         """A group, its model and its rows in ``frame``; the group with most rows and a model, if none is named."""
@@ -305,12 +300,11 @@ def fit_fleet(
         raise TableError(f"no row has both a target '{target}' and a group '{by}'")
     if by == target:
         raise TableError(f"the target must be another column than the groups'; got '{by}' for both")
-    choices = replace(choices, types={name: kind for name, kind in choices.types.items() if name != by})
+    choices = choices.without([by])
     columns = frame[keys.notna()].drop(columns=by)
     exclude = [name for name in exclude if name != by]
     table = prepare_table(columns, target, choices, task=task, exclude=exclude, options=options)
-    regression = table.target.task == "regression"
-    if pool and (not regression or options.get("likelihood", "auto") not in POOLED):
+    if pool and (table.target.task != "regression" or options.get("likelihood", "auto") not in POOLED):
         raise TableError(f"groups can be pooled in regression with the likelihoods {', '.join(POOLED)}; got another")
     keys = keys[table.rows.frame.index]
     groups = pd.Series(np.arange(len(keys))).groupby(keys.to_numpy()).indices
@@ -330,22 +324,25 @@ def fit_fleet(
         (folder.path / MODELS).mkdir(exist_ok=True)
         sizes = {key: len(places) for key, places in rows.items() if key not in refused}
         fleet = Fleet(folder.path, by, target, table.target.task, sizes, refused, pool, notes)
-        files = fleet.names
-        tables = {
-            key: GroupTable(number, table.features[rows[key]], table.values[rows[key]], options, seed)
-            for number, key in enumerate(rows)
-            if key in files
-        }
-        if pool:
-            choice = choose_group_likelihood(list(tables.values()))
-            tables = {key: _ordinary(replace(one, likelihood=choice), table.values) for key, one in tables.items()}
         encoder, everybody = table.inputs.encoder, np.arange(len(keys))
         given = np.column_stack([~marks["missing"] for marks in encoder.marks(table.rows)])
-        digests = row_digests(table.features, table.values)
+        digests, usual = row_digests(table.features, table.values), np.ones(len(keys), dtype=np.bool_)
+        if pool:
+            asked = options.get("likelihood", "auto")
+            choice = choose_group_likelihood(table.features, table.values, [rows[key] for key in sizes], asked, seed)
+            usual = ordinary_rows(table.values, choice.name)
 
-        def save(estimator: Estimator, own: Rows, name: str, about: str) -> None:
-            """Write the model of a group; a small pooled one draws unknown cells from rows of all groups."""
-            history = estimator.history_
+        numbers: dict[str | None, int] = {key: number for number, key in enumerate(rows)} | {None: 2**31}
+
+        def table_of(group: str | None) -> GroupTable:
+            """The rows of a group, and the parameters of its estimator."""
+            own = int(np.random.default_rng([seed, numbers[group]]).integers(2**31 - 1))
+            places = everybody[:0] if group is None else rows[group][usual[rows[group]]]
+            return GroupTable(table.features[places], table.values[places], {**options, "random_state": own})
+
+        def save(estimator: Estimator, group: str | None) -> None:
+            """Write the model of a group, or for None of the unknown; a small pooled one draws cells from all rows."""
+            own, history = everybody if group is None else rows[group], estimator.history_
             last = [replace(record, seconds=0.0) for record in history.records[-1:]]  # files have the same bits again
             estimator.history_ = History(last, history.stopped, history.notes)
             near = everybody if pool and len(own) < MIN_REFERENCE else own
@@ -353,45 +350,34 @@ def fit_fleet(
             estimator.read_with(TableInputs(encoder, ReferenceRows.sample(*cells, seed=0)))
             model = TableModel(
                 *(estimator, target, table.target.task, table.target.decimal_comma),
-                notes=(table.target.reason, about),
+                notes=(table.target.reason, fleet.about(group)),
                 unit=table.target.unit,
                 choices=choices,
                 base_rate=base_rate(table.values[own]),
             )
-            model.save(folder.path / MODELS / name)
-            folder.add(f"{MODELS}/{name}")
+            model.save(folder.path / fleet.names[group])
+            folder.add(fleet.names[group])
 
-        done = [key for key, name in files.items() if folder.source_of(f"{MODELS}/{name}") is not None]
-        shared = None
-        if pool and (len(done) < len(files) or folder.source_of(f"{MODELS}/{OTHERS}") is None):
-            shared = fit_pool(list(tables.values()), options, seed)
+        done = [key for key in sizes if folder.source_of(fleet.names[key]) is not None]
+        left = [key for key in sizes if key not in set(done)]
+        fit: Callable[[GroupTable], Estimator] = partial(fit_group, kind=type(table.estimator))
+        if pool and (left or folder.source_of(fleet.names[None]) is None):
+            shared = fit_pool([table_of(key) for key in sizes], choice, options, seed)
+            fit, n_jobs = shared.estimator_of, 1  # a pooled group takes no longer than its way to another process
             with use_threads(1):
-                save(shared.estimator_of(None), everybody, OTHERS, OTHER_GROUPS)
-        left = [key for key in files if key not in set(done)]
-        fit, tasks = partial(fit_group, regression=regression, pool=shared), [tables[key] for key in left]
-        n_jobs = 1 if pool else n_jobs  # a pooled group takes no longer than its way to another process
+                save(shared.estimator_of(table_of(None)), None)
+        tasks = [table_of(key) for key in left]
         for n_done, (position, estimator) in enumerate(run_parallel(fit, tasks, n_jobs=n_jobs), len(done) + 1):
-            key = left[position]
-            about = f"Model of the group '{key}', {count(len(tasks[position].y), 'row')}."
-            save(estimator, rows[key], files[key], about)
+            save(estimator, left[position])
             if progress is not None:
-                progress(n_done, len(files))
+                progress(n_done, len(sizes))
         fleet.write_index()
     return FleetReport(sorted(left), sorted(done), refused, notes)
 
 
-def fit_group(table: GroupTable, *, regression: bool, pool: Pool | None) -> Estimator:
-    """The model of one group; the same numbers in any process."""
-    if pool is not None:
-        return pool.estimator_of(table)
-    kind: type[Estimator] = TableRegressor if regression else TableClassifier
-    return kind(**{**table.options, "random_state": table.own_seed}).fit(table.X, table.y)
-
-
-def _ordinary(table: GroupTable, values: NDArray[Any]) -> GroupTable:
-    """A group without rows whose target is absurd beside those of all groups."""
-    kept = ordinary_rows(table.y, table.likelihood.name, values)
-    return replace(table, X=table.X[kept], y=table.y[kept])
+def fit_group(table: GroupTable, *, kind: type[Estimator]) -> Estimator:
+    """The model of one group by itself; the same numbers in any process."""
+    return kind(**table.options).fit(table.X, table.y)
 
 
 def _refused(rows: Mapping[str, Rows], y: NDArray[Any], pool: bool) -> dict[str, str]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,6 @@ from vmg.fit.choice import (
 from vmg.fit.design import InputRange, Size, Standardiser, TrainingPlan, squash, use_threads
 from vmg.fit.gaussian import RegressionEnsemble, RegressionMembers
 from vmg.math.evidence import LinearPosterior, NoisePrior, RowStatistics, condition, group_precision, row_statistics
-from vmg.prediction.transformed import TargetTransform
-from vmg.training import History
 
 __all__ = ["Estimator", "GroupPrior", "GroupTable", "Pool", "choose_group_likelihood", "fit_pool", "learn_prior"]
 
@@ -59,27 +57,11 @@ STUDENT = LikelihoodChoice("student", "groups are pooled")
 
 @dataclass(frozen=True)
 class GroupTable:
-    """Features [n, D] and targets [n] of one group, with its number, from which its random numbers come.
+    """Features [n, D] and targets [n] of one group, and the parameters of its estimator."""
 
-    ``likelihood`` is that of a group which is pooled with others.
-    """
-
-    number: int
     X: Array
     y: NDArray[Any]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    likelihood: LikelihoodChoice = STUDENT
-
-    @property
-    def own_seed(self) -> int:
-        """Seed of this group alone."""
-        return int(np.random.default_rng([self.seed, self.number]).integers(2**31 - 1))
-
-    @property
-    def fit_seed(self) -> int:
-        """Seed that an estimator with ``random_state=own_seed`` draws for its fit."""
-        return draw_seed(self.own_seed)
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -105,90 +87,83 @@ class GroupPrior:
 
 @dataclass(frozen=True)
 class Pool:
-    """Parameters that groups share, and the model of a group from its rows."""
+    """What groups share: an estimator whose hidden layers and units they take, a prior, and a calibration."""
 
-    trunk: RegressionMembers
+    fitted: TableRegressor
     prior: GroupPrior
     calibration: Calibration  # of errors in units of a group's own noise
-    scaling: tuple[Standardiser, Standardiser]
-    inputs: InputRange
-    history: History
-    options: Mapping[str, Any]
-    seed: int
-    likelihood: LikelihoodChoice
-    transform: TargetTransform | None
 
-    def statistics(self, table: GroupTable) -> RowStatistics:
-        """Statistics of the rows of a group."""
-        y = before_transform(self.transform, table.y)
-        return _statistics(self.trunk, *_standard(table.X, y, self.scaling))
-
-    def estimator_of(self, table: GroupTable | None) -> TableRegressor:
-        """The model of a group; of one that is not known, for None."""
-        n_inputs = len(self.scaling[0].mean)
-        table = table or GroupTable(2**31, np.zeros((0, n_inputs)), np.zeros(0), self.options, self.seed)
-        rows = self.statistics(table)
+    def estimator_of(self, table: GroupTable) -> TableRegressor:
+        """The model of a group, as ``fit`` would leave it; without rows, that of groups that are not known."""
+        shared, ensemble = self.fitted, self.fitted.ensemble_
+        assert isinstance(ensemble, RegressionEnsemble)
+        y = before_transform(shared.target_transform_, table.y.astype(np.float64))
+        scaled, members = shared.target_scaling_.transform(y[:, None]), copy.deepcopy(ensemble.members)
+        rows = _statistics(members, squash(shared.input_scaling_.transform(table.X)), scaled)
         noise = self.prior.posterior(rows).noise_variance.numpy()  # [E, 1]
-        members = _members_with(self.trunk, self.prior, rows)
+        members.head.noise_prior = self.prior.noise
+        with torch.no_grad():
+            members.head.log_precision.copy_(self.prior.log_precision)
+            for buffer, part in zip(members.head.statistics, self.prior.with_mean(rows), strict=True):
+                buffer.copy_(part)
         learned, unit = self.calibration, float(noise.mean())
         calibration = replace(learned, noise=learned.noise * unit, known=learned.known * unit)
-        ensemble = RegressionEnsemble(members, self.inputs, noise, (calibration,), (None,))
-        constant = replace(table, options={**table.options, "noise": "constant"}, likelihood=self.likelihood)
-        units: dict[str, Any] = {"input_scaling_": self.scaling[0], "target_scaling_": self.scaling[1]}
-        units |= {"target_transform_": self.transform}
-        return _assemble(constant, ensemble, self.history, **units)
+        estimator = TableRegressor(**{**table.options, "noise": "constant"})
+        left = {name: value for name, value in vars(shared).items() if name not in shared.get_params(deep=False)}
+        left["ensemble_"] = replace(ensemble, members=members, member_noise=noise, calibrations=(calibration,))
+        left["seed_"] = draw_seed(estimator.random_state)
+        for name, value in left.items():
+            setattr(estimator, name, value)
+        return estimator
 
 
-def choose_group_likelihood(tables: Sequence[GroupTable]) -> LikelihoodChoice:
+def choose_group_likelihood(
+    X: Array, y: Array, groups: Sequence[NDArray[np.int64]], asked: str, seed: int
+) -> LikelihoodChoice:
     """The likelihood of pooled groups: as asked, or "lognormal" where it is better than "student".
 
     The largest groups compare the two on held-out rows, as :func:`vmg.fit.choice.choose_target` does for one table, and
     the one that groups with most rows take is used. Where all groups are small, they are compared as one.
     """
-    asked = tables[0].options.get("likelihood", "auto")
     if asked != "auto":
         return LikelihoodChoice(asked, "as asked")
-    if any((table.y < 0).any() for table in tables):
+    if (y < 0).any():
         return STUDENT
-    largest = sorted(tables, key=lambda table: -len(table.y))[:PILOT_GROUPS]
-    pilots = [(table.X, table.y) for table in largest if len(table.y) >= FEWEST_ROWS]
-    pilots = pilots or [(np.concatenate([t.X for t in tables]), np.concatenate([t.y for t in tables]))]
-    fitter = TargetFitter(lambda n_rows: PILOT_SIZE, tables[0].seed)
-    for_logarithm = 0
-    for X, y in pilots:
-        chosen = choose_target(Standardiser.fit(X).transform(X), y.astype(np.float64), None, fitter)
-        for_logarithm += len(y) if chosen.likelihood == "lognormal" and chosen.model.atom is None else 0
-    if 2 * for_logarithm <= sum(len(y) for _, y in pilots):
+    largest = [rows for rows in sorted(groups, key=len, reverse=True)[:PILOT_GROUPS] if len(rows) >= FEWEST_ROWS]
+    fitter, for_logarithm = TargetFitter(lambda n_rows: PILOT_SIZE, seed), 0
+    pilots = largest or [np.concatenate(groups)]
+    for rows in pilots:
+        chosen = choose_target(Standardiser.fit(X[rows]).transform(X[rows]), y[rows], None, fitter)
+        for_logarithm += len(rows) if chosen.likelihood == "lognormal" and chosen.model.atom is None else 0
+    if 2 * for_logarithm <= sum(map(len, pilots)):
         return STUDENT
     return LikelihoodChoice("lognormal", "the logarithm of the target is predicted better in the largest groups")
 
 
-def fit_pool(tables: Sequence[GroupTable], options: Mapping[str, Any], seed: int) -> Pool:
+def fit_pool(tables: Sequence[GroupTable], choice: LikelihoodChoice, options: Mapping[str, Any], seed: int) -> Pool:
     """Learn what groups share: hidden layers on three quarters of each group's rows, calibration on the last."""
     rng = np.random.default_rng(seed)
     X, y = np.concatenate([t.X for t in tables]), np.concatenate([t.y for t in tables]).astype(np.float64)
-    likelihood = tables[0].likelihood
-    transform = choose_transform(likelihood.name, y, rectify=options.get("likelihood", "auto") == "auto")
+    transform = choose_transform(choice.name, y, rectify=options.get("likelihood", "auto") == "auto")
     y = before_transform(transform, y)
-    tables = [replace(table, y=before_transform(transform, table.y)) for table in tables]
-    scaling = Standardiser.fit(X), Standardiser.fit(y[:, None])
+    units = Standardiser.fit(X), Standardiser.fit(y[:, None])
     kept = [rng.permutation(len(t.y)) >= round(HELD_OUT_SHARE * len(t.y)) for t in tables]
-    inside = np.flatnonzero(np.concatenate(kept))
-    inside = rng.permutation(inside)[:TRUNK_ROWS]
+    inside = rng.permutation(np.flatnonzero(np.concatenate(kept)))[:TRUNK_ROWS]
     estimator = TableRegressor(**{**options, "likelihood": "student", "noise": "constant", "random_state": seed})
-    estimator.fit(X[inside], y[inside], scaling=scaling)
+    estimator.fit(X[inside], y[inside], scaling=units)
     assert isinstance(estimator.ensemble_, RegressionEnsemble)
-    trunk = estimator.ensemble_.members
-    chosen = rng.permutation(len(tables))[
-        : max(2, LEARNING_CELLS // (trunk.features.n_members * trunk.features.n_features**2))
-    ]
-    rows = [_standard(tables[k].X[kept[k]], tables[k].y[kept[k]], scaling) for k in chosen]
+    trunk, x = estimator.ensemble_.members, squash(units[0].transform(X))
+    estimator.ensemble_ = replace(estimator.ensemble_, input_range=InputRange.of(x))
+    estimator.likelihood_, estimator.likelihood_reason_ = choice.name, choice.reason
+    estimator.target_transform_ = transform
+    ends = np.cumsum([len(t.y) for t in tables])[:-1]
+    parts = list(zip(np.split(x, ends), np.split(units[1].transform(y[:, None]), ends), kept, strict=True))
+    n_learned = max(2, LEARNING_CELLS // (trunk.features.n_members * trunk.features.n_features**2))
+    chosen = rng.permutation(len(tables))[:n_learned]
     with use_threads(1):  # groups are small
-        prior = learn_prior([_statistics(trunk, *one) for one in rows], trunk)
-        calibration = _calibrate(trunk, prior, tables, kept, scaling, rng)
-    soft = squash(scaling[0].transform(X))
-    shared = trunk, prior, calibration, scaling, InputRange.of(soft), estimator.history_
-    return Pool(*shared, dict(options), seed, likelihood, transform)
+        prior = learn_prior([_statistics(trunk, x[own], y[own]) for x, y, own in (parts[k] for k in chosen)], trunk)
+        calibration = _calibrate(trunk, prior, [parts[k] for k in rng.permutation(len(tables))])
+    return Pool(estimator, prior, calibration)
 
 
 def learn_prior(rows: Sequence[RowStatistics], trunk: RegressionMembers) -> GroupPrior:
@@ -243,29 +218,25 @@ def _noise_prior(prior: GroupPrior, rows: RowStatistics) -> NoisePrior:
 
 
 def _calibrate(
-    trunk: RegressionMembers,
-    prior: GroupPrior,
-    tables: Sequence[GroupTable],
-    kept: Sequence[NDArray[np.bool_]],
-    scaling: tuple[Standardiser, Standardiser],
-    rng: np.random.Generator,
+    trunk: RegressionMembers, prior: GroupPrior, groups: Sequence[tuple[Array, Array, NDArray[np.bool_]]]
 ) -> Calibration:
-    """Noise, inflation and degrees of held-out errors of all groups, in units of each group's own noise."""
+    """Noise, inflation and degrees of held-out errors of groups, in units of each group's own noise.
+
+    A group is squashed inputs, scaled targets, and the rows that its output layer has seen.
+    """
     errors, variances, n = [], [], 0
-    for k in rng.permutation(len(tables)):
-        table, inside = tables[k], kept[k]
+    for x, y, inside in groups:
         if inside.all() or n >= CALIBRATION_ROWS:
             continue
-        posterior = prior.posterior(_statistics(trunk, *_standard(table.X[inside], table.y[inside], scaling)))
-        x, y = _standard(table.X[~inside], table.y[~inside], scaling)
+        posterior = prior.posterior(_statistics(trunk, x[inside], y[inside]))
         with torch.no_grad():
-            phi = trunk.features(x)
+            phi = trunk.features(torch.as_tensor(x[~inside]))
         means = (phi @ posterior.mean).squeeze(-1).numpy()  # [E, n]
         noise = posterior.noise_variance.numpy()
         between = means.var(0, ddof=1) if len(means) > 1 else np.zeros(means.shape[1])
         own = (posterior.relative_variance(phi).numpy() * noise).mean(0)
         unit = float(noise.mean())
-        errors.append((y.squeeze(-1).numpy() - means.mean(0)) / np.sqrt(unit))
+        errors.append((y[~inside, 0] - means.mean(0)) / np.sqrt(unit))
         variances.append((own + between) / unit)
         n += len(between)
     if not errors:
@@ -274,50 +245,8 @@ def _calibrate(
     return calibrate(HeldOut(error, variance, np.ones(len(error))), None, LEAST_NOISE)
 
 
-def _assemble(table: GroupTable, ensemble: RegressionEnsemble, history: History, **units: Any) -> TableRegressor:
-    """An estimator as ``fit`` would leave it, around an ensemble that was fitted otherwise; ``units`` of its rows."""
-    estimator = TableRegressor(**{**table.options, "random_state": table.own_seed})
-    fitted: dict[str, Any] = {
-        "seed_": table.fit_seed,
-        "n_features_in_": table.X.shape[1],
-        "inputs_": None,
-        "n_outputs_": 1,
-        "_single_output": True,
-        "target_transform_": None,
-        "atom_": None,
-        "atom_chance_": None,
-        "likelihood_": table.likelihood.name,
-        "likelihood_reason_": table.likelihood.reason,
-        "likelihood_scores_": {},
-        "n_outliers_": 0,
-        "ensemble_": ensemble,
-        "history_": history,
-        "conformal_scores_": None,
-        "conformal_groups_": None,
-        **units,
-    }
-    for name, value in fitted.items():
-        setattr(estimator, name, value)
-    return estimator
-
-
-def _standard(X: Array, y: NDArray[Any], scaling: tuple[Standardiser, Standardiser]) -> tuple[Tensor, Tensor]:
-    x = squash(scaling[0].transform(X))
-    return torch.as_tensor(x), torch.as_tensor(scaling[1].transform(y.astype(np.float64)[:, None]))
-
-
 @torch.no_grad()
-def _statistics(trunk: RegressionMembers, x: Tensor, y: Tensor) -> RowStatistics:
-    phi = trunk.features(x)
-    return row_statistics(phi, y.expand(len(phi), *y.shape))
-
-
-@torch.no_grad()
-def _members_with(trunk: RegressionMembers, prior: GroupPrior, rows: RowStatistics) -> RegressionMembers:
-    """The trunk with the output layers of a group."""
-    members = copy.deepcopy(trunk)
-    members.head.noise_prior = prior.noise
-    members.head.log_precision.copy_(prior.log_precision)
-    for buffer, part in zip(members.head.statistics, prior.with_mean(rows), strict=True):
-        buffer.copy_(part)
-    return members
+def _statistics(trunk: RegressionMembers, x: Array, y: Array) -> RowStatistics:
+    """Statistics of squashed inputs x [n, D] and scaled targets y [n, 1]."""
+    phi = trunk.features(torch.as_tensor(x))
+    return row_statistics(phi, torch.as_tensor(y).expand(len(phi), *y.shape))

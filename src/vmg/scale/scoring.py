@@ -21,7 +21,7 @@ import vmg
 from vmg.estimators import TableModel
 from vmg.files import Run, RunError, digest_file, replacing
 from vmg.scale.dataset import Piece, open_dataset, to_frame
-from vmg.scale.fleet import Fleet, load_fleet, load_table_model
+from vmg.scale.fleet import INDEX, Fleet, load_fleet, load_table_model
 from vmg.scale.parallel import run_parallel
 from vmg.tables import TableError
 from vmg.tables.cells import RowDigest, listing
@@ -212,4 +212,5 @@ def _digest_model(path: str) -> str:
     """The digest of a model file, or of all files of a fleet."""
     if not os.path.isdir(path):
         return digest_file(path)
-    return hashlib.sha256("".join(map(digest_file, load_fleet(path).files)).encode()).hexdigest()
+    files = [os.path.join(path, name) for name in (INDEX, *load_fleet(path).names.values())]
+    return hashlib.sha256("".join(map(digest_file, files)).encode()).hexdigest()

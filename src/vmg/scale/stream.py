@@ -8,38 +8,29 @@ on all of them in the second pass: the output layers' posterior. An update with 
 from __future__ import annotations
 
 import copy
+import io
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from vmg import processes
 from vmg.estimators import TableClassifier, TableModel, TableRegressor
+from vmg.estimators.table_estimator import MIN_ROWS
+from vmg.estimators.table_model import prepare_table
 from vmg.fit.design import InputRange, Standardiser, ordinary_rows
 from vmg.fit.gaussian import RegressionEnsemble
 from vmg.metrics import base_rate
+from vmg.model_file import from_bytes, to_bytes
 from vmg.scale.dataset import Dataset, open_dataset
-from vmg.tables import TableEncoder, TableError
-from vmg.tables.cells import Cells, CellTable, count, listing
+from vmg.tables import TableError
+from vmg.tables.cells import Cells, CellTable, count, listing, require_columns
 from vmg.tables.columns import TableChoices
-from vmg.tables.encoder import decide_comma
-from vmg.tables.inputs import (
-    EncodedRows,
-    TableInputs,
-    Task,
-    centred_target,
-    fit_target,
-    keep_rows,
-    label_positions,
-    row_digests,
-    target_scale,
-)
+from vmg.tables.inputs import EncodedRows, Task, label_positions, row_digests
 from vmg.training import Callback
 
 __all__ = ["RowSample", "Update", "condition_on_all", "fit_dataset", "fit_on_sample", "update_model"]
@@ -48,7 +39,6 @@ Array = NDArray[np.float64]
 Estimator = TableRegressor | TableClassifier
 
 SAMPLE_ROWS = 65_536
-MIN_ROWS = 5
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of predictions at the reference rows, which stand for training targets
 KEY = "vmg: random key"  # a column of a sample
 KNOWN_SHARE = 0.05  # of the rows of an update that the model has seen; some tables have equal rows by chance
@@ -82,31 +72,24 @@ def fit_dataset(
     """
     choices, options = choices or TableChoices(), dict(options or {})
     dataset = open_dataset(source)
-    missing = [name for name in (target, *exclude, *choices.named) if name not in dataset.schema.names]
-    if missing:
-        raise TableError(f"the table has no column {listing(missing)}; it has {listing(dataset.schema.names)}")
+    require_columns(pd.DataFrame(columns=dataset.schema.names), [target, *exclude, *choices.named])
     left_out = list(dict.fromkeys([*exclude, *choices.ignored]))
-    names = [name for name in dataset.schema.names if name not in left_out]
-    if target not in names:
+    if target in left_out:
         raise TableError(f"the target '{target}' cannot be excluded")
+    names = [name for name in dataset.schema.names if name not in left_out]
     seed = options.get("random_state")
-    of_sample = seed if isinstance(seed, int) else 0
-    n_rows, n_without, sample = _first_pass(dataset, names, target, sample_rows, of_sample)
+    n_rows, n_without, sample = _first_pass(dataset, names, target, sample_rows, seed if isinstance(seed, int) else 0)
     if n_rows < MIN_ROWS:
         raise TableError(f"a fit needs at least {MIN_ROWS} rows with a target; got {n_rows}")
     if dataset.decimal_comma is not None:
         sample.attrs["decimal_comma"] = dataset.decimal_comma
-    table = CellTable(sample, training=True)
-    encoder = TableEncoder.fit(table, choices, target=target)
-    known = fit_target(table[target], task, decide_comma(table, choices))
-    encoder, features = encoder.with_trends(
-        encoder.transform(table), centred_target(known.values), target_scale(known.values)
+    table = prepare_table(
+        sample, target, choices.without(left_out), task=task, options=options, target_statistics=False
     )
-    regression = known.task == "regression"
-    notes = [*dataset.notes(), known.reason]
+    estimator, regression = table.estimator, table.target.task == "regression"
+    notes = [*dataset.notes(), *table.notes]
     notes += [f"{count(n_without, 'row')} without a target left out."] if n_without else []
     notes += [f"Columns left out as asked: {listing(left_out)}."] if left_out else []
-    notes += encoder.describe()
     notes.append(
         f"Columns, hidden layers and calibration learned from {len(sample):,} of {n_rows:,} rows, drawn at random"
         + ("; output layers from all." if regression else ", each counted for many.")
@@ -114,22 +97,18 @@ def fit_dataset(
     if tell is not None and processes.is_first():
         for note in notes:
             tell(note)
-    kind = TableRegressor if regression else TableClassifier
-    several = processes.rank_and_size()[1] > 1
-    if several and not isinstance(seed, Integral):
-        seed = processes.send(int(np.random.default_rng().integers(2**31)))
-    estimator = kind(**{**options, "random_state": seed})
-    fit_on_sample(estimator, features, known.values, n_rows, callbacks)
-    if several:  # all have the first one's bits
-        estimator = kind.from_document(*processes.send(estimator.to_document()))
-    estimator.read_with(TableInputs(encoder, keep_rows(encoder, table, known.values)))
+    fit_on_sample(estimator, table.features, table.values, n_rows, callbacks)
+    if processes.rank_and_size()[1] > 1:  # all have the first one's bits
+        sent = processes.send_bytes(to_bytes(*estimator.to_document()))
+        estimator = type(estimator).from_document(*from_bytes(sent, "the first process's model"))
+    estimator.read_with(table.inputs)
     model = TableModel(
-        *(estimator, target, known.task, known.decimal_comma, tuple(notes), known.unit),
+        *(estimator, target, table.target.task, table.target.decimal_comma, tuple(notes), table.target.unit),
         choices=choices,
-        base_rate=base_rate(known.values),
+        base_rate=base_rate(table.values),
     )
     if regression:
-        condition_on_all(model, dataset, names, known.values)
+        condition_on_all(model, dataset, names, table.values)
     return model
 
 
@@ -138,74 +117,54 @@ def _first_pass(
 ) -> tuple[int, int, pd.DataFrame]:
     """The numbers of rows with and without a target, and a sample of those with one.
 
-    Processes each read their own rows, and all get what they have found together.
+    Processes each read their own rows, and all get the numbers and the sample of all rows.
     """
-    (rank, size), n_rows, n_without, sample = processes.rank_and_size(), 0, 0, RowSample(sample_rows, seed)
+    (rank, size), n_rows, n_without, sample = processes.rank_and_size(), 0, 0, RowSample(sample_rows)
     for piece in dataset.pieces[rank::size]:
+        keys = np.random.default_rng([seed, piece.number])
         for frame in dataset.frames_of(piece, names):
             given = frame[~Cells(frame[target]).missing]
             n_rows, n_without = n_rows + len(given), n_without + len(frame) - len(given)
-            sample.add(given, piece.number)
+            sample.add(given, keys.random(len(given)))
     if size > 1:
-        own: list[Any] = [n_rows, n_without, sample.to_bytes(), dataset.refused]
-        n_rows, n_without, sample = 0, 0, RowSample(sample_rows, seed)
-        for with_target, without, rows, refused in processes.gather(own):
-            n_rows, n_without = n_rows + with_target, n_without + without
-            sample.merge(rows)
+        n_rows, n_without = np.sum(processes.gather([n_rows, n_without]), axis=0).tolist()
+        for refused in processes.gather(dataset.refused):
             dataset.refused |= refused
+        parts = processes.gather_bytes(sample.rows(with_keys=True).to_parquet(index=False))
+        sample = RowSample(sample_rows)
+        for part in parts:
+            rows = pd.read_parquet(io.BytesIO(part))
+            sample.add(rows.drop(columns=KEY), rows[KEY].to_numpy())
     return n_rows, n_without, sample.rows()
 
 
-# -- a sample of rows -------------------------------------------------------------------------------------------------
-
-
 class RowSample:
-    """The ``size`` rows with the smallest of random keys, every row having one.
+    """The ``size`` rows with the smallest of random keys: all sets of so many rows are equally likely.
 
-    All sets of ``size`` rows are equally likely. Keys are drawn from a generator for each piece of the dataset, so the
-    sample does not depend on who reads which piece: samples of two processes merge into that of one.
+    Keys come from a generator for each piece of a dataset. So the sample does not depend on who reads which piece, and
+    the sample of several samples is that of all rows.
     """
 
-    def __init__(self, size: int, seed: int) -> None:
+    def __init__(self, size: int) -> None:
         if size < 1:
             raise ValueError(f"size must be at least 1; got {size}")
-        self._size, self._seed, self._limit = size, seed, np.inf
+        self._size, self._limit = size, np.inf
         self._frames: list[pd.DataFrame] = []
-        self._piece, self._generator = -1, np.random.default_rng()
 
-    def add(self, frame: pd.DataFrame, piece: int) -> None:
-        """Look at rows of the piece with this number, in the order in which they are in it."""
-        if piece != self._piece:  # a piece is read in one go
-            self._piece, self._generator = piece, np.random.default_rng([self._seed, piece])
-        keys = self._generator.random(len(frame))
-        self._take(frame[keys < self._limit].assign(**{KEY: keys[keys < self._limit]}))
-
-    def _take(self, keyed: pd.DataFrame) -> None:
-        if len(keyed):
-            self._frames.append(keyed)
+    def add(self, frame: pd.DataFrame, keys: Array) -> None:
+        """Look at rows with their keys."""
+        near = keys < self._limit
+        if near.any():
+            self._frames.append(frame[near].assign(**{KEY: keys[near]}))
         if sum(map(len, self._frames)) >= 2 * self._size:
-            self._frames = [self._smallest()]
+            self._frames = [self.rows(with_keys=True)]
             self._limit = float(self._frames[0][KEY].iloc[-1])
 
-    def _smallest(self) -> pd.DataFrame:
-        if not self._frames:
-            return pd.DataFrame({KEY: np.zeros(0)})
-        return pd.concat(self._frames, ignore_index=True).sort_values(KEY, ignore_index=True)[: self._size]
-
-    def to_bytes(self) -> bytes:
-        """The sample as a message for another process: a file of Arrow."""
-        file, table = pa.BufferOutputStream(), pa.Table.from_pandas(self._smallest(), preserve_index=False)
-        with pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
-        return bytes(file.getvalue().to_pybytes())
-
-    def merge(self, message: bytes) -> None:
-        """Take in the sample that :meth:`to_bytes` described."""
-        self._take(pa.ipc.open_file(message).read_pandas())
-
-    def rows(self) -> pd.DataFrame:
+    def rows(self, *, with_keys: bool = False) -> pd.DataFrame:
         """The sample, in random order."""
-        return self._smallest().drop(columns=KEY)
+        frames = self._frames or [pd.DataFrame({KEY: np.zeros(0)})]
+        smallest = pd.concat(frames, ignore_index=True).sort_values(KEY, ignore_index=True)[: self._size]
+        return smallest if with_keys else smallest.drop(columns=KEY)
 
 
 # -- hidden layers from a sample, output layers from all rows ---------------------------------------------------------
@@ -254,8 +213,9 @@ def condition_on_all(model: TableModel, dataset: Dataset, names: Sequence[str], 
         raise TableError(
             "no row of the dataset has a target that could be read as a number, although the sample's were"
         )
-    low, high = ensemble.input_range.low, ensemble.input_range.high
-    estimator.ensemble_ = replace(ensemble, input_range=InputRange(processes.smallest(low), -processes.smallest(-high)))
+    ends = processes.gather([ensemble.input_range.low.tolist(), ensemble.input_range.high.tolist()])
+    low, high = np.min([low for low, _ in ends], axis=0), np.max([high for _, high in ends], axis=0)
+    estimator.ensemble_ = replace(ensemble, input_range=InputRange(low, high))
 
 
 class _Learnable(NamedTuple):

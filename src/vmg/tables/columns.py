@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -92,6 +92,11 @@ class TableChoices:
     def ignored(self) -> list[str]:
         """Columns to leave out."""
         return [name for name, kind in self.types.items() if kind == IGNORED]
+
+    def without(self, names: Sequence[str]) -> TableChoices:
+        """The choices about other columns."""
+        types, formats = ({k: v for k, v in part.items() if k not in names} for part in (self.types, self.date_formats))
+        return replace(self, types=types, date_formats=formats)
 
     @property
     def named(self) -> list[str]:

@@ -315,14 +315,24 @@ class TableInputs:
 
     @classmethod
     def fit(
-        cls, table: CellTable, values: NDArray[Any], choices: TableChoices, *, target: str | None = None
+        cls,
+        table: CellTable,
+        values: NDArray[Any],
+        choices: TableChoices,
+        *,
+        target: str | None = None,
+        target_statistics: bool = True,
     ) -> tuple[TableInputs, Array]:
         """Read the columns of training rows with the targets ``values``, and give back their features too.
 
-        The column ``target``, if the table has it, is none of the inputs.
+        The column ``target``, if the table has it, is none of the inputs. Without ``target_statistics`` categories have
+        none: where all rows are read again, the statistics of a row would have its own target.
         """
-        encoder = TableEncoder.fit(table, choices, target=target)
-        encoder, features = encoder.with_target(table, centred_target(values), target_scale(values))
+        encoder, scale = TableEncoder.fit(table, choices, target=target), target_scale(values)
+        if target_statistics:
+            encoder, features = encoder.with_target(table, centred_target(values), scale)
+        else:
+            encoder, features = encoder.with_trends(encoder.transform(table), centred_target(values), scale)
         return cls(encoder, keep_rows(encoder, table, values)), features
 
     @classmethod

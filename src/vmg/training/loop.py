@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +22,7 @@ from vmg.math.linalg import NotPositiveDefiniteError
 from vmg.model_file import fingerprint_tensors
 from vmg.nn.bayesian import use_generator
 from vmg.objective import ElboTerms, Objective
-from vmg.processes import add_up_, any_true, gather, rank_and_size, send_
+from vmg.processes import add_up_, gather, rank_and_size, send_
 from vmg.training.progress import Callback, History, Progress, Schedule, constant
 from vmg.training.rows import Batch, Minibatches, TrainingRows
 from vmg.training.state import Average, Checkpoint, KeptRun, LastGood
@@ -45,7 +44,7 @@ def train(
     learning_rate: float = 1e-3,
     schedule: Schedule = constant,
     averaging: float | None = 0.999,
-    kl_weight: float | Sequence[float] = 1.0,
+    kl_weight: float = 1.0,
     weight: Tensor | None = None,
     n_rows: Tensor | None = None,
     batch_shape: Sequence[int] = (),
@@ -66,8 +65,7 @@ def train(
         batch_size: rows per step and replica, of all processes together, which take as many each.
         learning_rate, schedule: Adam's rate and its factor over time.
         averaging: decay of the exponential average of parameters that is kept for prediction; None keeps the last.
-        kl_weight: 1 is the objective of :func:`vmg.elbo`. A sequence gives one weight for each step and starts again
-            when it ends; with mean 1 over an epoch it gives the objective of the epoch.
+        kl_weight: 1 is the objective; anything else tempers the posterior.
         weight: of each row, shaped as y without its last dimension; it counts as that many rows.
         n_rows: rows of each replica, [*batch_shape], where these differ; the first ``n_rows[k]`` rows are replica k's.
         batch_shape: of the network.
@@ -84,7 +82,6 @@ def train(
     if n_steps < 1 or batch_size < 1:
         raise ValueError(f"n_steps and batch_size must be at least 1; got {n_steps} and {batch_size}")
     rows = TrainingRows(x, y, weight, n_rows, batch_shape)
-    kl_weights = list(kl_weight) if isinstance(kl_weight, Sequence) else [kl_weight]
     both, processes = nn.ModuleList([network, likelihood]), Processes()
     n_own = min(batch_size, int(rows.sizes.min())) // processes.size
     if n_own < 1:
@@ -97,7 +94,7 @@ def train(
         "learning_rate": learning_rate,
         "averaging": averaging,
         "report_every": report_every,
-        "kl_weight": kl_weights if isinstance(kl_weight, Sequence) else kl_weight,
+        "kl_weight": kl_weight,
         "rows": list(x.shape),
         "parameters": sum(p.numel() for p in both.parameters()),
     }
@@ -105,7 +102,8 @@ def train(
         settings |= _fingerprints(both, rows.tensors() | {"n_rows": n_rows}, schedule, generator)
 
     parameters = [p for p in both.parameters() if p.requires_grad]
-    with _train_mode(both):
+    both.train()
+    try:
         fused = all(p.device.type in FUSED for p in parameters)
         optimiser = torch.optim.Adam(parameters, lr=learning_rate, fused=fused)
         average = None if averaging is None else Average(parameters, averaging)
@@ -117,13 +115,13 @@ def train(
         use_generator(network, processes.noise_generator(generator, done))
         objective = Objective(network, likelihood, rows.n_data)
         last_good = LastGood(network, likelihood, parameters)
-        reports = Reports(history, n_steps, callbacks, average, last_good.restore, x.device)
+        reports = Reports(history, n_steps, callbacks, average, last_good, x.device)
 
         for step in range(done + 1, n_steps + 1):
             rate = learning_rate * schedule((step - 1) / n_steps)
             batch = rows.take(processes.slice(next(batches)))
             try:
-                terms = differentiate(objective, parameters, batch, kl_weights[(step - 1) % len(kl_weights)])
+                terms = differentiate(objective, parameters, batch, kl_weight)
             except NotPositiveDefiniteError:
                 terms = None
             terms = processes.mean_(terms, parameters, batch_shape)
@@ -147,6 +145,8 @@ def train(
         if average is not None:
             average.put_in_place()
         optimiser.zero_grad()
+    finally:
+        both.eval()
     return history
 
 
@@ -159,16 +159,6 @@ def differentiate(
         parameter.grad = None
     (-terms.total.sum()).backward()  # replicas are independent: a sum leaves each one's gradient as it is
     return ElboTerms(*(term.detach() for term in terms if term is not None))
-
-
-@contextmanager
-def _train_mode(modules: nn.Module) -> Iterator[None]:
-    """Set train mode inside the block and eval mode afterwards."""
-    modules.train()
-    try:
-        yield
-    finally:
-        modules.eval()
 
 
 def _fingerprints(
@@ -188,10 +178,7 @@ def _fingerprints(
 
 
 class Reports:
-    """Gathers the terms of every step, and at a report calls the callbacks while the averaged parameters are in place.
-
-    ``restore`` puts the parameters themselves back afterwards.
-    """
+    """Gathers the terms of every step; at a report, calls the callbacks while the averaged parameters are in place."""
 
     def __init__(
         self,
@@ -199,11 +186,11 @@ class Reports:
         n_steps: int,
         callbacks: Sequence[Callback],
         average: Average | None,
-        restore: Callable[[], None],
+        last_good: LastGood,
         device: torch.device,
     ) -> None:
         self._history, self._n_steps = history, n_steps
-        self._callbacks, self._average, self._restore = callbacks, average, restore
+        self._callbacks, self._average, self._last_good = callbacks, average, last_good
         self._sums, self._count = torch.zeros(2, device=device), 0
         self._started = time.perf_counter() - (history.last.seconds if history.records else 0.0)
 
@@ -225,7 +212,7 @@ class Reports:
             average.put_in_place()
         answers = [callback(progress) for callback in self._callbacks]
         if average is not None:
-            self._restore()
+            self._last_good.restore()
         if any(answers):
             self._history.stopped = f"stopped by a callback at step {step}"
 
@@ -238,15 +225,12 @@ class Processes:
 
     def __init__(self) -> None:
         self.rank, self.size = rank_and_size()
-        self._seed = 0
-        self._noise: torch.Generator | None = None
+        self._seed, self._noise = 0, torch.Generator()  # of this process's own posterior noise
 
     @property
     def alone(self) -> bool:
         """Whether there is no other process."""
         return self.size == 1
-
-    # -- before the first step ----------------------------------------------------------------------------------------
 
     def start_equal(
         self, modules: nn.Module, rows: Tensor, generator: torch.Generator | None
@@ -267,23 +251,16 @@ class Processes:
         tensors = [tensor.detach() for tensor in (*modules.parameters(), *modules.buffers())]
         send_([state, *tensors], "before the first step")
         common.set_state(state)
-        self._seed = int(torch.empty((), dtype=torch.int64).random_(generator=_copy_of(common)))
+        self._seed = int(torch.empty((), dtype=torch.int64).random_(generator=common.clone_state()))
         return common
 
     def noise_generator(self, common: torch.Generator | None, done: int) -> torch.Generator | None:
         """The generator of this process's own posterior noise after a number of steps."""
-        if self.alone:
-            return common
-        self._noise = torch.Generator()
-        self._seed_noise(done)
-        return self._noise
+        return common if self.alone else self._seed_noise(done)
 
-    def _seed_noise(self, step: int) -> None:
+    def _seed_noise(self, step: int) -> torch.Generator:
         """Start the noise anew after a report, so that a run which goes on from there draws the same."""
-        if self._noise is not None:
-            self._noise.manual_seed(hash((self._seed, self.rank, step)) & (2**63 - 1))
-
-    # -- at every step ------------------------------------------------------------------------------------------------
+        return self._noise.manual_seed(hash((self._seed, self.rank, step)) & (2**63 - 1))
 
     def slice(self, index: Tensor) -> Tensor:
         """This process's part of row indices [*batch_shape, B]."""
@@ -305,18 +282,10 @@ class Processes:
                 terms = ElboTerms(fit, kl, terms.f)
         return terms if terms is not None and math.isfinite(terms.total.sum().item()) else None
 
-    # -- at reports ---------------------------------------------------------------------------------------------------
-
     def agree_on(self, history: History, step: int) -> None:
         """End the run in all processes where a callback of one has ended it."""
         if self.alone:
             return
-        if any_true(history.was_stopped, f"at step {step}") and not history.was_stopped:
+        if any(gather(history.was_stopped, f"at step {step}")) and not history.was_stopped:
             history.stopped = f"stopped by a callback of another process at step {step}"
         self._seed_noise(step)
-
-
-def _copy_of(generator: torch.Generator) -> torch.Generator:
-    copy = torch.Generator()
-    copy.set_state(generator.get_state())
-    return copy

@@ -1,9 +1,8 @@
 """The state of a run: its parameters, their average, the last good ones, and the file that keeps all of it.
 
 A run that was killed at any moment goes on from its last file to the same bits. Its next step depends on the
-parameters, Adam's moments, the average, the order of the epoch's rows and the place in it, and the generator. All of
-these are in the file, which :mod:`vmg.model_file` writes beside its place and then renames: there is a whole file at
-any time, the old one or the new.
+parameters, Adam's moments, the average, the order of the epoch's rows and the place in it, and the generator: all of
+these are in the file, which is replaced whole.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from vmg.files import Run
 from vmg.likelihoods import Likelihood
 from vmg.math.linalg import all_finite
-from vmg.model_file import ModelFileError, read_state, write_state
+from vmg.model_file import ModelFileError, prefixed, read_state, stripped, write_state
 from vmg.nn.bayesian import BayesianModule, kl_divergence
 from vmg.training.progress import History, Progress
 from vmg.training.rows import Minibatches
@@ -202,30 +201,22 @@ class KeptRun:
 
     def _tensors(self) -> dict[str, Tensor]:
         """All tensors of the run's state, by name."""
-        state = _named("model", self.modules.state_dict())
+        state = prefixed("model.", self.modules.state_dict()) | prefixed("batches.", self.batches.state())
         for k, parameter in enumerate(self.parameters):
-            state |= _named(f"optimiser.{k}", self.optimiser.state[parameter])
+            state |= prefixed(f"optimiser.{k}.", self.optimiser.state[parameter])
         if self.average is not None:
-            state |= _named("average", self.average.state())
-        return state | _named("batches", self.batches.state()) | {"generator": self._source().get_state()}
+            state |= prefixed("average.", self.average.state())
+        return state | {"generator": self._source().get_state()}
 
     def _load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what :meth:`_tensors` gave."""
-        self.modules.load_state_dict(_part("model", tensors))
+        self.modules.load_state_dict(stripped("model.", tensors))
         for k, parameter in enumerate(self.parameters):
-            self.optimiser.state[parameter] = _part(f"optimiser.{k}", tensors)
+            self.optimiser.state[parameter] = stripped(f"optimiser.{k}.", tensors)
         if self.average is not None:
-            self.average.load_state(_part("average", tensors))
-        self.batches.load_state(_part("batches", tensors))
+            self.average.load_state(stripped("average.", tensors))
+        self.batches.load_state(stripped("batches.", tensors))
         self._source().set_state(tensors["generator"])
 
     def _source(self) -> torch.Generator:
         return torch.default_generator if self.generator is None else self.generator
-
-
-def _named(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {f"{name}.{key}": tensor for key, tensor in tensors.items()}
-
-
-def _part(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key[len(name) + 1 :]: tensor for key, tensor in tensors.items() if key.startswith(f"{name}.")}
